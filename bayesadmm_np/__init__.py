@@ -1,0 +1,28 @@
+"""Federated ADMM and variational Bayes as one algorithm.
+
+`run(method, clients, prior)` lets clients and a server agree on a distribution; choose the family of the prior and you
+have chosen the method. See `families`, `losses`, `clients` (solvers) and `methods` (the table).
+"""
+
+from . import clients, families, losses
+from ._version import __version__
+from .splitting import methods
+from .splitting.accelerated import Accelerated
+from .splitting.loop import run
+from .splitting.pooled import solve_pooled
+from .splitting.result import Result
+from .splitting.status import RunError, Status
+
+__all__ = [
+    "Accelerated",
+    "Result",
+    "RunError",
+    "Status",
+    "__version__",
+    "clients",
+    "families",
+    "losses",
+    "methods",
+    "run",
+    "solve_pooled",
+]

@@ -1,0 +1,90 @@
+"""Checks of what a user hands in: every failure is a sentence naming the argument and what was expected."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Array = NDArray[np.float64]
+
+
+def as_float_array(value: ArrayLike, name: str, ndim: int | tuple[int, ...] | None = None) -> Array:
+    """Return `value` as a finite, non-empty float64 array, or raise a ValueError naming it."""
+    try:
+        array = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name} must be an array of numbers, got {_short(value)}.") from error
+    if ndim is not None:
+        allowed = (ndim,) if isinstance(ndim, int) else ndim
+        if array.ndim not in allowed:
+            expected = " or ".join(f"{n}-dimensional" for n in allowed)
+            raise ValueError(f"{name} must be {expected}, got shape {array.shape}.")
+    if array.size == 0:
+        raise ValueError(f"{name} must not be empty, got shape {array.shape}.")
+    if not np.isfinite(array).all():
+        bad = int(np.size(array) - np.count_nonzero(np.isfinite(array)))
+        raise ValueError(f"{name} must be finite, got {bad} NaN or infinite value(s).")
+    return array
+
+
+def as_labels(value: ArrayLike, name: str, n_classes: int) -> NDArray[np.int64]:
+    """Return `value` as integer labels in 0 … n_classes − 1."""
+    array = as_float_array(value, name, ndim=1)
+    labels = array.astype(np.int64)
+    if not np.array_equal(labels, array) or labels.min() < 0 or labels.max() >= n_classes:
+        raise ValueError(
+            f"{name} must hold integer labels 0 to {n_classes - 1}, got values from {array.min():g} to {array.max():g}."
+        )
+    return labels
+
+
+def as_positive(value: Any, name: str) -> float:
+    """Return `value` as a finite float > 0."""
+    number = as_number(value, name)
+    if not number > 0:
+        raise ValueError(f"{name} must be > 0, got {value!r}.")
+    return number
+
+
+def as_fraction(value: Any, name: str) -> float:
+    """Return `value` as a float in (0, 1]."""
+    number = as_number(value, name)
+    if not 0 < number <= 1:
+        raise ValueError(f"{name} must lie in (0, 1], got {value!r}.")
+    return number
+
+
+def as_number(value: Any, name: str) -> float:
+    """Return `value` as a finite float."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name} must be a number, got {_short(value)}.") from error
+    if not np.isfinite(number):
+        raise ValueError(f"{name} must be finite, got {value!r}.")
+    return number
+
+
+def as_count(value: Any, name: str, minimum: int = 1) -> int:
+    """Return `value` as an integer >= minimum."""
+    try:
+        number = operator.index(value)
+    except TypeError as error:
+        raise ValueError(f"{name} must be an integer, got {_short(value)}.") from error
+    if number < minimum:
+        raise ValueError(f"{name} must be at least {minimum}, got {number}.")
+    return number
+
+
+def frozen(array: Array) -> Array:
+    """Make `array` read-only and return it: values that are shared are never written to."""
+    array.flags.writeable = False
+    return array
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,19 @@
+"""Solvers of the client's subproblem (Eq. 15)."""
+
+from .closed_form import ClosedForm
+from .gradient_steps import GradientSteps
+from .newton import VariationalNewton
+from .problem import ClientStatus, Solution, Subproblem
+from .solver import Solver
+from .von import VON
+
+__all__ = [
+    "VON",
+    "ClientStatus",
+    "ClosedForm",
+    "GradientSteps",
+    "Solution",
+    "Solver",
+    "Subproblem",
+    "VariationalNewton",
+]

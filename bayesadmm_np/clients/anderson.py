@@ -1,0 +1,70 @@
+"""Anderson mixing (type II) of a fixed-point map on natural parameters."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+
+from .._validation import Array
+from ..families.coordinates import Natural
+
+__all__ = ["Mixer", "mixing_weights"]
+
+
+def mixing_weights(residuals: list[Array]) -> Array:
+    """Return weights w, Σw = 1, that minimise ‖Σ_i w_i r_i‖ (least squares in the differences).
+
+    Parameters
+    ----------
+    residuals : list of ndarray
+        Residuals of the last iterates, oldest first, in a metric that makes lengths comparable.
+
+    Returns
+    -------
+    ndarray, shape (len(residuals),)
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> mixing_weights([np.array([2.0]), np.array([1.0])])
+    array([-1.,  2.])
+    """
+    newest = residuals[-1]
+    differences = np.stack([r - newest for r in residuals[:-1]], axis=1)
+    # QR first: a least-squares driver would decompose the tall matrix by SVD
+    basis, triangle = np.linalg.qr(differences)
+    coefficients, *_ = np.linalg.lstsq(triangle, -(basis.T @ newest), rcond=1e-10)
+    return np.append(coefficients, 1.0 - coefficients.sum())
+
+
+class Mixer:
+    """Remembers the last images of the map and proposes their best affine combination."""
+
+    def __init__(self, memory: int) -> None:
+        self._images: deque[Natural] = deque(maxlen=memory + 1)
+        self._residuals: deque[Array] = deque(maxlen=memory + 1)
+        self._memory = memory
+
+    def restart(self) -> None:
+        """Forget everything but the newest image."""
+        while len(self._images) > 1:
+            self._images.popleft()
+            self._residuals.popleft()
+
+    def propose(self, image: Natural, residual: Array) -> Natural | None:
+        """Record an image of the map with its whitened residual and return the mix; None without a history.
+
+        Each residual is whitened in its own iterate's metric: neighbouring metrics agree to first order.
+        """
+        if self._memory == 0:
+            return None
+        self._images.append(image)
+        self._residuals.append(residual)
+        if len(self._images) < 2:
+            return None
+        weights = mixing_weights(list(self._residuals))
+        mixed = image.zeros()
+        for weight, candidate in zip(weights, self._images, strict=True):
+            mixed = mixed + float(weight) * candidate
+        return mixed

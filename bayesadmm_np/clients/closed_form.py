@@ -1,0 +1,108 @@
+"""Quadratic losses and losses linear in T: one linear solve."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .._validation import Array
+from ..families.base import ExponentialFamily
+from ..families.gaussian import Gaussian
+from ..families.precision import DensePrecision
+from ..losses.base import Expected, GaussianExpected, Loss
+from ..losses.expectations import Rule
+from ..losses.linear_in_statistics import LinearInStatistics
+from .problem import ClientStatus, Solution, Subproblem
+from .solver import Solver
+
+__all__ = ["ClosedForm"]
+
+
+@dataclass(frozen=True)
+class ClosedForm(Solver):
+    """Solve Eq. 15 exactly for quadratic losses and for losses linear in the sufficient statistic.
+
+    Linear in T: λ = λ_g − (η − c)/ρ. Quadratic with Hessian G: S = S_g + (G|structure − V)/ρ and one dense solve
+    with G + ρS_g − V for the mean.
+
+    Raises
+    ------
+    ValueError
+        Before round 0, when the loss is neither.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import bayesadmm_np as ba
+    >>> prior = ba.families.FullGaussian(np.zeros(1), 1.0)
+    >>> loss = ba.losses.LeastSquares([[1.0]], [2.0])
+    >>> problem = ba.clients.Subproblem(loss, ba.losses.Auto(), prior, prior.natural.zeros(), rho=1.0)
+    >>> ba.clients.ClosedForm().solve(problem, prior, np.random.default_rng(0)).posterior
+    FullGaussian(mean=[1.], precision=[[2.]])
+    """
+
+    def check(self, loss: Loss, prior: ExponentialFamily, rule: Rule) -> None:
+        """Require a quadratic loss, or one linear in T."""
+        if not (loss.is_quadratic or isinstance(loss, LinearInStatistics)):
+            raise ValueError(
+                f"solver=ClosedForm() needs a quadratic loss or one linear in T, got {type(loss).__name__}; "
+                "use solver=None to choose one that fits."
+            )
+
+    def solve(
+        self,
+        problem: Subproblem,
+        start: ExponentialFamily,
+        rng: np.random.Generator,
+        expected: Expected | GaussianExpected | None = None,
+    ) -> Solution:
+        """One linear solve; ILL_POSED when there is no minimum."""
+        anchor = problem.anchor
+        if expected is None or start is not anchor:
+            expected = problem.expect(anchor)
+        target = problem.target(expected.natural_gradient)
+        q: ExponentialFamily | None
+        if isinstance(expected, GaussianExpected):
+            assert isinstance(anchor, Gaussian)
+            q = _gaussian_minimum(problem, anchor, expected, target.parts[1:])
+        else:
+            q = anchor.with_natural(target) if anchor.contains(target) else None
+        if q is None:
+            return self.measured(problem, anchor, 0, ClientStatus.ILL_POSED)
+        return self.measured(problem, q, 1, ClientStatus.CONVERGED)
+
+
+def _gaussian_minimum(
+    problem: Subproblem, anchor: Gaussian, expected: GaussianExpected, precision_parts: tuple[Array, ...]
+) -> Gaussian | None:
+    """Newton's step from the anchor, which is exact for a quadratic, with the family's precision."""
+    hessian = expected.curvature.dense() + problem.rho * dense_matrix(anchor, anchor.factor.parts)
+    if anchor.learns_precision:
+        hessian -= dense_matrix(anchor, problem.site.parts[1:])
+    system = DensePrecision(hessian)
+    factor = anchor.factor.like(precision_parts) if anchor.learns_precision else anchor.factor
+    if not (system.is_positive_definite() and factor.is_positive_definite()):
+        return None
+    mean = anchor.mean - system.solve(site_gradient(problem, anchor, expected))
+    linear = factor.multiply(mean)
+    return anchor.with_natural(anchor.natural_from(linear, factor.parts))
+
+
+def site_gradient(problem: Subproblem, q: Gaussian, expected: GaussianExpected) -> Array:
+    """Gradient of the subproblem with respect to the mean: g + v − Vm + ρS_g(m − m_g)."""
+    assert isinstance(problem.anchor, Gaussian)
+    gradient = expected.gradient + problem.site.linear
+    if q.learns_precision:
+        gradient = gradient - q.factor.like(problem.site.parts[1:]).multiply(q.mean)
+    return gradient + problem.rho * problem.anchor.factor.multiply(q.mean - problem.anchor.mean)
+
+
+def dense_matrix(q: Gaussian, parts: tuple[Array, ...]) -> Array:
+    """A structure's parts as one dense matrix."""
+    layout = q.factor.like(parts)
+    if parts[0].ndim == 1:
+        return np.diag(parts[0])
+    if len(parts) == 1:
+        return np.array(parts[0])
+    return np.column_stack([layout.multiply(column) for column in np.eye(q.dim)])

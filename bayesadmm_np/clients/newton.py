@@ -1,0 +1,280 @@
+"""Deterministic variational Bayes (and, with the delta method, MAP): Newton in the mean, fixed point in the precision.
+
+One step from q = N(m, S⁻¹) is
+
+    S⁺ = S_g + (E_q[∇²ℓ] − V)/ρ           restricted to the family's structure
+    m⁺ = m − N⁻¹ (E_q[∇ℓ] + v − Vm + ρS_g(m − m_g)),   N = E_q[∇²ℓ] − V + ρS_g
+
+which for a full covariance is VON with unit step and exact expectations (Khan & Rue, Eq. 12): N = ρS⁺. With the delta
+method S⁺ does not feed back and the step is Newton's method for the mode. The map usually contracts in some ten steps
+but can crawl, so its iterates are mixed (Anderson). Every step must lower the merit (the objective) or the residual,
+and is shortened when it does not. Where the subproblem is not convex, mixing waits for the neighbourhood of a solution,
+steps stay in a KL trust region, and an escape is reported instead of followed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from .._validation import Array, as_count, as_positive
+from ..families.base import ExponentialFamily
+from ..families.coordinates import Natural
+from ..families.gaussian import Gaussian
+from ..families.precision import DensePrecision
+from ..losses.base import Expected, GaussianExpected, Loss
+from ..losses.expectations import Delta, Rule
+from ..losses.linear_in_statistics import LinearInStatistics
+from .anderson import Mixer
+from .closed_form import site_gradient
+from .problem import ClientStatus, Solution, Subproblem
+from .solver import Solver
+
+__all__ = ["VariationalNewton"]
+
+SHORTEST_STEP = 2.0**-30
+TRUST_RADIUS = 1.0
+"""Largest KL between successive iterates where the subproblem is not convex."""
+
+
+@dataclass(frozen=True)
+class VariationalNewton(Solver):
+    """Solve Eq. 15 for any smooth loss and any Gaussian family to a certified natural-gradient residual.
+
+    Parameters
+    ----------
+    tol : float, default 1e-8
+        On the residual: the Fisher length per parameter of λ − [λ_g − (η + ∇_μE_q[ℓ])/ρ]. Its mean part is the
+        Newton decrement in the metric of S, its precision part is relative.
+    max_iter : int, default 300
+    memory : int, default 6
+        Of the Anderson mixing; 0 switches it off.
+
+    Raises
+    ------
+    ValueError
+        When a parameter is out of range; before round 0, when the loss is linear in T (use `ClosedForm`).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import bayesadmm_np as ba
+    >>> prior = ba.families.FullGaussian(np.zeros(1), 1.0)
+    >>> loss = ba.losses.Logistic([[1.0], [2.0]], [1, 1])
+    >>> problem = ba.clients.Subproblem(loss, ba.losses.Exact(), prior, prior.natural.zeros(), rho=1.0)
+    >>> solution = ba.clients.VariationalNewton().solve(problem, prior, np.random.default_rng(0))
+    >>> solution.status.name, solution.residual < 1e-8
+    ('CONVERGED', True)
+    """
+
+    tol: float = 1e-8
+    max_iter: int = 300
+    memory: int = 6
+
+    def __post_init__(self) -> None:
+        as_positive(self.tol, "tol")
+        as_count(self.max_iter, "max_iter")
+        as_count(self.memory, "memory", minimum=0)
+
+    def check(self, loss: Loss, prior: ExponentialFamily, rule: Rule) -> None:
+        """Require gradients and Hessians."""
+        if isinstance(loss, LinearInStatistics):
+            raise ValueError(
+                "solver=VariationalNewton() needs E_q[∇ℓ] and E_q[∇²ℓ], which LinearInStatistics does not have; "
+                "use solver=ClosedForm()."
+            )
+
+    def solve(
+        self,
+        problem: Subproblem,
+        start: ExponentialFamily,
+        rng: np.random.Generator,
+        expected: Expected | GaussianExpected | None = None,
+    ) -> Solution:
+        """Iterate from `start` to a stationary point, or say why there is none."""
+        assert isinstance(start, Gaussian)
+        current = _Iterate.at(problem, start, expected)
+        if not current.is_finite:
+            current = _Iterate.at(problem, _laplace_start(problem, rng))
+        if not current.is_finite:
+            return current.solution(0, ClientStatus.NOT_FINITE)
+        mixer = Mixer(self.memory)
+        for iteration in range(self.max_iter):
+            if current.residual <= self.tol:
+                return current.solution(iteration, ClientStatus.CONVERGED)
+            following = _advance(problem, current, mixer)
+            if following is None:
+                ended = ClientStatus.ITERATION_LIMIT if problem.is_well_posed else ClientStatus.ILL_POSED
+                return current.solution(iteration, ended)
+            current = following
+            if not problem.is_well_posed and _has_escaped(problem, current.q):
+                return current.solution(iteration + 1, ClientStatus.ILL_POSED)
+        done = current.residual <= self.tol
+        return current.solution(self.max_iter, ClientStatus.CONVERGED if done else ClientStatus.ITERATION_LIMIT)
+
+
+@dataclass(frozen=True)
+class _Iterate:
+    """A member q with everything that one evaluation of the expectations yields."""
+
+    q: Gaussian
+    expected: GaussianExpected
+    merit: float
+    target: Natural
+    whitened: Array = field(repr=False)
+
+    @classmethod
+    def at(cls, problem: Subproblem, q: Gaussian, expected: Expected | GaussianExpected | None = None) -> _Iterate:
+        expected = problem.expect(q) if expected is None else expected
+        assert isinstance(expected, GaussianExpected)
+        target = problem.target(expected.natural_gradient)
+        finite = target.is_finite() and np.isfinite(expected.value_at_mean)
+        whitened = q.whiten(target - q.natural) if finite else np.full(1, np.inf)
+        return cls(q, expected, problem.merit(q, expected), target, whitened)
+
+    @property
+    def residual(self) -> float:
+        return float(np.linalg.norm(self.whitened) / np.sqrt(self.target.size))
+
+    @property
+    def is_finite(self) -> bool:
+        return bool(np.isfinite(self.merit)) and bool(np.isfinite(self.whitened).all())
+
+    def solution(self, iterations: int, status: ClientStatus) -> Solution:
+        return Solution(self.q, self.expected, self.residual, iterations, status)
+
+
+def _advance(problem: Subproblem, current: _Iterate, mixer: Mixer) -> _Iterate | None:
+    """Try the mixed step, the Newton step, then ever shorter natural-gradient steps; None when all fail."""
+    convex = problem.is_well_posed
+    step = _newton_step(problem, current)
+    if convex or current.residual < 1e-3:
+        residual = current.whitened if step is current.target else current.q.whiten(step - current.q.natural)
+        mixed = mixer.propose(step, residual)
+        accepted = _try(problem, current, mixed, convex) if mixed is not None else None
+        if accepted is not None:
+            return accepted
+        if mixed is not None:
+            mixer.restart()
+    accepted = _try(problem, current, step, convex)
+    if accepted is not None:
+        return accepted
+    mixer.restart()
+    shift, t = _mean_shift(problem, current, step), 0.5
+    while t > SHORTEST_STEP:
+        accepted = _try(problem, current, _shortened(current, shift, t), convex)
+        if accepted is not None:
+            return accepted
+        t *= 0.5
+    return None
+
+
+def _mean_shift(problem: Subproblem, current: _Iterate, step: Natural) -> Array:
+    """Newton's step in the mean, or the natural gradient where the Newton step is not a distribution."""
+    q = current.q
+    if q.contains(step):
+        return q.with_natural(step).mean - q.mean
+    return -q.factor.solve(site_gradient(problem, q, current.expected)) / problem.rho
+
+
+def _shortened(current: _Iterate, shift: Array, t: float) -> Natural:
+    """Move mean and precision a fraction t of the way, each along a direction of descent.
+
+    Not along λ + t(target − λ): where the precision jumps by orders of magnitude (a weak prior), that path reaches
+    the target's mean at once and damps nothing.
+    """
+    q = current.q
+    own = q.factor.parts if q.learns_precision else ()
+    parts = [(1.0 - t) * a + t * b for a, b in zip(own, current.target.parts[1:], strict=True)]
+    factor = q.factor.like(parts) if q.learns_precision else q.factor
+    return q.natural_from(factor.multiply(q.mean + t * shift), factor.parts)
+
+
+def _try(problem: Subproblem, current: _Iterate, natural: Natural, convex: bool) -> _Iterate | None:
+    """Evaluate a candidate and return it when it is an improvement."""
+    if not current.q.contains(natural):
+        return None
+    q = current.q.with_natural(natural)
+    if not convex and q.kl(current.q) > TRUST_RADIUS:
+        return None
+    candidate = _Iterate.at(problem, q)
+    if not candidate.is_finite:
+        return None
+    # ρ ‖target − λ‖² is the first-order decrease of the objective along the natural-gradient path
+    first_order = problem.rho * float(current.whitened @ current.whitened)
+    decrease = current.merit - candidate.merit
+    if decrease >= 1e-4 * first_order:
+        return candidate
+    # near the solution the objective is flat to rounding, and under sampled rules its slope is not the residual's
+    slack = first_order if not current.residual < 1e-2 else np.inf
+    if (convex or current.residual < 1e-3) and candidate.residual < 0.95 * current.residual and -decrease <= slack:
+        return candidate
+    return None
+
+
+def _newton_step(problem: Subproblem, current: _Iterate) -> Natural:
+    """The precision's fixed point with Newton's step in the mean; the plain target when N is not positive."""
+    q, expected, target = current.q, current.expected, current.target
+    is_von = isinstance(q.factor, DensePrecision) and q.learns_precision and problem.rule.carries_curvature
+    if is_von:
+        return target
+    factor = q.factor.like(target.parts[1:]) if q.learns_precision else q.factor
+    if not factor.is_positive_definite():
+        return target
+    gradient = site_gradient(problem, q, expected)
+    forcing = min(0.1, current.residual)
+    shift = _newton_direction(problem, q, expected, gradient, forcing)
+    if shift is None:
+        return target
+    return q.natural_from(factor.multiply(q.mean - shift), factor.parts)
+
+
+def _newton_direction(
+    problem: Subproblem, q: Gaussian, expected: GaussianExpected, gradient: Array, forcing: float
+) -> Array | None:
+    """Solve N x = gradient by conjugate gradients without forming N; None at negative curvature."""
+    anchor = problem.anchor
+    assert isinstance(anchor, Gaussian)
+    site = q.factor.like(problem.site.parts[1:]) if q.learns_precision else None
+
+    def product(vector: Array) -> Array:
+        result = expected.curvature.multiply(vector) + problem.rho * anchor.factor.multiply(vector)
+        return result if site is None else result - site.multiply(vector)
+
+    solution, residual = np.zeros(q.dim), gradient
+    preconditioned = anchor.factor.solve(residual)
+    direction, energy = preconditioned, float(residual @ preconditioned)
+    goal = (1e-3 * forcing) ** 2 * energy
+    for _ in range(4 * q.dim):
+        if energy <= goal:
+            break
+        curved = product(direction)
+        curvature = float(direction @ curved)
+        if not curvature > 0:
+            return None
+        step = energy / curvature
+        solution = solution + step * direction
+        residual = residual - step * curved
+        preconditioned = anchor.factor.solve(residual)
+        previous, energy = energy, float(residual @ preconditioned)
+        direction = preconditioned + (energy / previous) * direction
+    return solution
+
+
+def _laplace_start(problem: Subproblem, rng: np.random.Generator) -> Gaussian:
+    """Mode and curvature there: a start for losses whose expectation overflows under a wide q (Poisson)."""
+    assert isinstance(problem.anchor, Gaussian)
+    point = Subproblem(problem.loss, Delta(2), problem.anchor, problem.site, problem.rho)
+    with np.errstate(over="ignore", invalid="ignore"):
+        solution = VariationalNewton(tol=1e-3, memory=0).solve(point, problem.anchor, rng)
+    assert isinstance(solution.posterior, Gaussian)
+    return solution.posterior
+
+
+def _has_escaped(problem: Subproblem, q: Gaussian) -> bool:
+    """Whether the iterate runs off into the hole where the dual term outweighs the KL term."""
+    anchor = problem.anchor
+    assert isinstance(anchor, Gaussian)
+    wandered = q.kl(anchor) > 1e3 * max(1.0, anchor.dim)
+    return wandered or not np.isfinite(q.mean).all()

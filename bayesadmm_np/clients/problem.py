@@ -1,0 +1,112 @@
+"""The client's subproblem (Eq. 15) as a value: what is minimised, its residual, and whether a minimum must exist."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+
+from ..families.base import ExponentialFamily
+from ..families.coordinates import Natural, pairing
+from ..families.gaussian import Gaussian
+from ..losses.base import Expected, GaussianExpected, Loss
+from ..losses.expectations import Rule
+
+__all__ = ["ClientStatus", "Solution", "Subproblem"]
+
+
+class ClientStatus(Enum):
+    """How a client's solve ended; the value is the message."""
+
+    CONVERGED = "converged to the tolerance"
+    STEPS_DONE = "took its fixed number of steps (no residual is promised)"
+    ITERATION_LIMIT = "stopped at the iteration limit before reaching the tolerance"
+    ILL_POSED = "the subproblem has no minimum near the server's distribution: raise rho"
+    NOT_FINITE = "the loss or its gradient is not finite near the server's distribution"
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether the answer may be sent to the server."""
+        return self in (ClientStatus.CONVERGED, ClientStatus.STEPS_DONE)
+
+
+@dataclass(frozen=True)
+class Subproblem:
+    """min over q of E_q[ℓ] + ⟨η, μ⟩ + ρ KL(q‖anchor) (Eq. 15).
+
+    Attributes
+    ----------
+    loss : Loss
+    rule : Rule
+        How E_q is computed.
+    anchor : ExponentialFamily
+        The server's distribution q_g (for methods that put the prior at the clients, its mixture with it).
+    site : Natural
+        The dual η.
+    rho : float
+        Weight of the KL term, > 0.
+    """
+
+    loss: Loss
+    rule: Rule
+    anchor: ExponentialFamily
+    site: Natural
+    rho: float
+
+    def expect(self, q: ExponentialFamily) -> Expected | GaussianExpected:
+        """E_q[ℓ] and its natural gradient."""
+        return self.loss.expect(q, self.rule)
+
+    def objective(self, q: ExponentialFamily, value: float) -> float:
+        """Return the objective from `value` = E_q[ℓ]."""
+        return value + pairing(self.site, q.expectation) + self.rho * q.kl(self.anchor)
+
+    def merit(self, q: ExponentialFamily, expected: Expected | GaussianExpected) -> float:
+        """What a solver may descend: the objective, or for the delta method its part that depends on the mean.
+
+        Under the delta method the precision follows from the mean and does not act back on it.
+        """
+        if not (self.rule.is_delta and isinstance(expected, GaussianExpected)):
+            return self.objective(q, expected.value)
+        assert isinstance(q, Gaussian)
+        assert isinstance(self.anchor, Gaussian)
+        linear = float(self.site.linear @ q.mean)
+        if q.learns_precision:
+            linear -= 0.5 * float(q.mean @ q.factor.like(self.site.parts[1:]).multiply(q.mean))
+        return expected.value_at_mean + linear + self.rho * q.mean_distance(self.anchor)
+
+    def target(self, natural_gradient: Natural) -> Natural:
+        """λ_anchor − (η + ∇_μ E_q[ℓ])/ρ: equals λ exactly at a stationary point (Eq. 32)."""
+        return self.anchor.natural - (self.site + natural_gradient) * (1.0 / self.rho)
+
+    @cached_property
+    def is_well_posed(self) -> bool:
+        """Whether ρλ_anchor − η is a valid natural parameter.
+
+        Then (for Gaussians: ρS_g − V ⪰ 0) the dual and the KL term are together a KL term to a proper
+        distribution, the objective is bounded below for every ℓ >= 0, and a solution exists.
+        """
+        return self.anchor.contains(self.rho * self.anchor.natural - self.site)
+
+
+@dataclass(frozen=True)
+class Solution:
+    """What a solver returns.
+
+    Attributes
+    ----------
+    posterior : ExponentialFamily
+        q_k.
+    expected : Expected
+        E_{q_k}[ℓ] and its natural gradient, evaluated at `posterior`.
+    residual : float
+        Fisher length per parameter of λ_k − target: the natural-gradient residual.
+    iterations : int
+    status : ClientStatus
+    """
+
+    posterior: ExponentialFamily
+    expected: Expected | GaussianExpected
+    residual: float
+    iterations: int
+    status: ClientStatus

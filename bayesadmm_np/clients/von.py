@@ -1,0 +1,106 @@
+"""Variational online Newton: the stochastic solver that the papers ran."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .._validation import as_count, as_fraction, as_number
+from ..families.base import ExponentialFamily
+from ..families.coordinates import Natural
+from ..families.gaussian import Gaussian
+from ..losses.base import Expected, GaussianExpected, Loss
+from ..losses.expectations import Delta, Rule
+from ..losses.linear_in_statistics import LinearInStatistics
+from .problem import ClientStatus, Solution, Subproblem
+from .solver import Solver
+
+__all__ = ["VON"]
+
+
+@dataclass(frozen=True)
+class VON(Solver):
+    """Variational online Newton (Khan & Rue 2023, Eq. 12) with sampled θ and a decaying step.
+
+    With t_i = step_size/(1 + i)^decay and gradient ĝ and Hessian Ĥ of the loss averaged over samples of q,
+    S ← (1 − t)S + t[S_g + (Ĥ − V)/ρ], m ← m − t S⁻¹(ĝ + v − Vm + ρS_g(m − m_g))/ρ, that is
+    λ ← λ + t(target − λ) with a sampled natural gradient. Steps that would leave the domain are halved.
+
+    Parameters
+    ----------
+    steps : int, default 500
+    step_size : float, default 1.0
+        In (0, 1].
+    decay : float, default 0.6
+        In [0, 1]; 0 keeps the step constant.
+    samples : int, default 1
+        Draws of θ a step.
+
+    Raises
+    ------
+    ValueError
+        When a parameter is out of range; before round 0, when the loss has no pointwise gradient.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import bayesadmm_np as ba
+    >>> prior = ba.families.FullGaussian(np.zeros(1), 1.0)
+    >>> loss = ba.losses.Logistic([[1.0], [2.0]], [1, 1])
+    >>> problem = ba.clients.Subproblem(loss, ba.losses.Exact(), prior, prior.natural.zeros(), rho=1.0)
+    >>> ba.clients.VON(steps=50).solve(problem, prior, np.random.default_rng(0)).status.name
+    'STEPS_DONE'
+    """
+
+    steps: int = 500
+    step_size: float = 1.0
+    decay: float = 0.6
+    samples: int = 1
+
+    def __post_init__(self) -> None:
+        as_count(self.steps, "steps")
+        as_fraction(self.step_size, "step_size")
+        if not 0 <= as_number(self.decay, "decay") <= 1:
+            raise ValueError(f"decay must lie in [0, 1], got {self.decay!r}.")
+        as_count(self.samples, "samples")
+
+    def check(self, loss: Loss, prior: ExponentialFamily, rule: Rule) -> None:
+        """Require gradients and Hessians at points."""
+        if isinstance(loss, LinearInStatistics):
+            raise ValueError(
+                "solver=VON() needs gradients at sampled θ, which LinearInStatistics does not have; "
+                "use solver=ClosedForm()."
+            )
+
+    def solve(
+        self,
+        problem: Subproblem,
+        start: ExponentialFamily,
+        rng: np.random.Generator,
+        expected: Expected | GaussianExpected | None = None,
+    ) -> Solution:
+        """Take the steps, then measure the residual with the deterministic rule."""
+        assert isinstance(start, Gaussian)
+        q = start
+        for i in range(self.steps):
+            sampled = self._sampled_natural_gradient(problem, q, rng)
+            direction = problem.target(sampled) - q.natural
+            t = self.step_size / (1.0 + i) ** self.decay
+            while t > 1e-12 and not q.contains(q.natural + t * direction):
+                t *= 0.5
+            if t <= 1e-12:
+                return self.measured(problem, q, i, ClientStatus.ILL_POSED)
+            q = q.with_natural(q.natural + t * direction)
+        return self.measured(problem, q, self.steps, ClientStatus.STEPS_DONE)
+
+    def _sampled_natural_gradient(self, problem: Subproblem, q: Gaussian, rng: np.random.Generator) -> Natural:
+        """Average ∇ℓ(θ) and ∇²ℓ(θ) over draws of θ; the delta method at N(θ, ·) is evaluation at θ."""
+        total = q.natural.zeros()
+        for theta in q.sample(rng, self.samples):
+            at_theta = q.with_natural(q.natural_from(q.factor.multiply(theta), q.factor.parts))
+            expected = problem.loss.expect(at_theta, Delta(1))
+            assert isinstance(expected, GaussianExpected)
+            hessian = expected.curvature.project(q.factor) if q.learns_precision else ()
+            total = total + q.natural_gradient(expected.gradient, hessian)
+        return total * (1.0 / self.samples)

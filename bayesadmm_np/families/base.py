@@ -1,0 +1,110 @@
+"""What every exponential family must answer; a member of the family is an immutable distribution."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from functools import cached_property
+from typing import Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from .._validation import Array
+from .coordinates import Expectation, Natural, pairing
+
+__all__ = ["ExponentialFamily"]
+
+
+class ExponentialFamily(ABC):
+    """A member q(θ) = h(θ) exp(⟨λ, T(θ)⟩ − A(λ)) of an exponential family (Eq. 10).
+
+    The class and its fixed structure are the family; `with_natural` and `with_expectation` make other members of
+    it. A prior is a member too, and the prior's family is the family of the whole run. To add a family, write one
+    file with a subclass that implements the abstract methods; KL, entropy, A* and the rest follow.
+    """
+
+    prior_weight: float = 1.0
+    """w in KL(q‖π₀) = w · KL(q‖start) + const; 1 unless the prior lies outside the family (isotropic)."""
+
+    @property
+    @abstractmethod
+    def natural(self) -> Natural:
+        """The natural parameter λ."""
+
+    @property
+    @abstractmethod
+    def expectation(self) -> Expectation:
+        """The expectation parameter μ = ∇A(λ) = E_q[T(θ)]."""
+
+    @property
+    @abstractmethod
+    def log_partition(self) -> float:
+        """A(λ) = log ∫ h(θ) exp⟨λ, T(θ)⟩ dθ."""
+
+    @abstractmethod
+    def with_natural(self, natural: Natural) -> Self:
+        """Return the member ∇A(λ); raises ValueError when λ is outside the domain Ω."""
+
+    @abstractmethod
+    def with_expectation(self, expectation: Expectation) -> Self:
+        """Return the member whose natural parameter is ∇A*(μ); raises ValueError for impossible moments."""
+
+    @abstractmethod
+    def contains(self, natural: Natural) -> bool:
+        """Whether λ lies in the interior of Ω, so that a distribution with it exists."""
+
+    @abstractmethod
+    def whiten(self, difference: Natural) -> Array:
+        """Return a vector u with uᵀu = ⟨δ, F(λ) δ⟩, the local Fisher length of a natural difference δ, squared."""
+
+    @abstractmethod
+    def log_density(self, theta: ArrayLike) -> Array:
+        """Log-density at points θ of shape (..., d)."""
+
+    @abstractmethod
+    def sample(self, rng: np.random.Generator, size: int = 1) -> Array:
+        """Draw `size` points, shape (size, d)."""
+
+    def start(self) -> Self:
+        """Return the member that a run starts at when this is the prior."""
+        return self
+
+    @cached_property
+    def conjugate(self) -> float:
+        """A*(μ) = ⟨λ, μ⟩ − A(λ), the negative entropy relative to h."""
+        return pairing(self.natural, self.expectation) - self.log_partition
+
+    @property
+    def entropy(self) -> float:
+        """−E_q[log q]; equals −A*(μ) when the base measure h is one."""
+        return -self.conjugate
+
+    def kl(self, other: ExponentialFamily) -> float:
+        """KL(self‖other): the Bregman divergence A(λ_other) − A(λ) − ⟨λ_other − λ, μ⟩.
+
+        Parameters
+        ----------
+        other : ExponentialFamily
+            A member of the same family.
+
+        Returns
+        -------
+        float
+            In nats.
+
+        Raises
+        ------
+        TypeError
+            When `other` belongs to another family.
+        """
+        self._require_same_family(other)
+        return other.log_partition - self.log_partition - pairing(other.natural - self.natural, self.expectation)
+
+    def fisher_norm(self, difference: Natural) -> float:
+        """Root mean square of the whitened natural difference: its local Fisher length per parameter."""
+        whitened = self.whiten(difference)
+        return float(np.linalg.norm(whitened) / np.sqrt(difference.size))
+
+    def _require_same_family(self, other: object) -> None:
+        if type(other) is not type(self):
+            raise TypeError(f"expected a {type(self).__name__}, got {type(other).__name__}.")

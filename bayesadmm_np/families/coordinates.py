@@ -1,0 +1,234 @@
+"""The two coordinate systems of an exponential family, as types that cannot be confused.
+
+A distribution q has a natural parameter λ and an expectation parameter μ = ∇A(λ). Multipliers, sites and
+natural gradients live with λ; moments live with μ. Adding one to the other is a TypeError; the only operation
+between them is the pairing ⟨λ, μ⟩, evaluated by `pairing` and nowhere else.
+
+Gaussians use the information form, T(θ) = (θ, −½θθᵀ), so that λ = (Sm, S), a site exp(vᵀθ − ½θᵀVθ) is (v, V)
+and μ = (m, −½(mmᵀ + S⁻¹)); no −½ is left in λ-space.
+"""
+
+from __future__ import annotations
+
+from typing import Self
+
+import numpy as np
+
+from .._validation import Array, frozen
+
+__all__ = ["Coordinates", "Expectation", "Natural", "pairing"]
+
+
+class Coordinates:
+    """An immutable vector made of parts (arrays); two-dimensional parts are symmetric matrices.
+
+    Parameters
+    ----------
+    *parts : ndarray
+        The components in the order of the sufficient statistic T(θ).
+
+    Raises
+    ------
+    TypeError
+        When the two coordinate systems, or parameters of differently shaped families, are mixed.
+    """
+
+    __slots__ = ("parts",)
+    parts: tuple[Array, ...]
+
+    def __init__(self, *parts: Array) -> None:
+        self.parts = tuple(frozen(np.asarray(part, dtype=np.float64).view()) for part in parts)
+
+    def _matching(self, other: object) -> tuple[Array, ...]:
+        if type(other) is not type(self):
+            raise TypeError(
+                f"cannot add {type(other).__name__} to {type(self).__name__}: natural and expectation "
+                "parameters live in dual spaces and meet only in pairing(natural, expectation)."
+            )
+        assert isinstance(other, Coordinates)
+        if self.shapes != other.shapes:
+            raise TypeError(f"parameters of different families: {self.shapes} and {other.shapes}.")
+        return other.parts
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Shapes of the parts."""
+        return tuple(part.shape for part in self.parts)
+
+    @property
+    def size(self) -> int:
+        """Number of free parameters: a symmetric d × d part counts d(d+1)/2."""
+        return sum(_packed_size(part) for part in self.parts)
+
+    def __add__(self, other: Self) -> Self:
+        return type(self)(*(a + b for a, b in zip(self.parts, self._matching(other), strict=True)))
+
+    def __sub__(self, other: Self) -> Self:
+        return type(self)(*(a - b for a, b in zip(self.parts, self._matching(other), strict=True)))
+
+    def __mul__(self, scalar: float) -> Self:
+        if not np.isscalar(scalar):
+            return NotImplemented
+        return type(self)(*(float(scalar) * part for part in self.parts))  # type: ignore[arg-type]
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, scalar: float) -> Self:
+        return self * (1.0 / scalar)
+
+    def __neg__(self) -> Self:
+        return self * -1.0
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        assert isinstance(other, Coordinates)
+        return self.shapes == other.shapes and all(
+            np.array_equal(a, b) for a, b in zip(self.parts, other.parts, strict=True)
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def zeros(self) -> Self:
+        """Return the zero vector of the same space."""
+        return type(self)(*(np.zeros_like(part) for part in self.parts))
+
+    def is_finite(self) -> bool:
+        """Whether every entry is finite."""
+        return all(bool(np.isfinite(part).all()) for part in self.parts)
+
+    def to_vector(self) -> Array:
+        """Pack the parts into one vector; symmetric matrices keep their upper triangle."""
+        return np.concatenate([_pack(part) for part in self.parts])
+
+    def from_vector(self, vector: Array) -> Self:
+        """Unpack a vector made by `to_vector` of a parameter of the same shapes."""
+        if vector.shape != (self.size,):
+            raise ValueError(f"vector must have shape ({self.size},), got {vector.shape}.")
+        parts, start = [], 0
+        for part in self.parts:
+            stop = start + _packed_size(part)
+            parts.append(_unpack(vector[start:stop], part.shape))
+            start = stop
+        return type(self)(*parts)
+
+    def __repr__(self) -> str:
+        body = ", ".join(np.array2string(part, precision=4, threshold=12) for part in self.parts)
+        return f"{type(self).__name__}({body})"
+
+
+class Natural(Coordinates):
+    """A natural parameter λ, a site η or a natural gradient ∇_μ E_q[ℓ]: one space, one type.
+
+    For Gaussians the parts are `(linear, precision)` = (Sm, S); a site is the factor
+    exp(linearᵀθ − ½ θᵀ precision θ), which need not be normalisable.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import bayesadmm_np as ba
+    >>> q = ba.families.FullGaussian(mean=np.array([1.0, 2.0]), precision=2.0)
+    >>> q.natural.linear
+    array([2., 4.])
+    >>> (q.natural - 0.5 * q.natural).precision
+    array([[1., 0.],
+           [0., 1.]])
+    """
+
+    __slots__ = ()
+
+    @property
+    def linear(self) -> Array:
+        """The coefficient of θ."""
+        return self.parts[0]
+
+    @property
+    def precision(self) -> Array | tuple[Array, ...]:
+        """The coefficient of −½θθᵀ; a tuple of blocks for block-diagonal families."""
+        if len(self.parts) == 1:
+            raise AttributeError("this family keeps its precision fixed: its parameter is linear only.")
+        return self.parts[1] if len(self.parts) == 2 else self.parts[1:]
+
+
+class Expectation(Coordinates):
+    """An expectation parameter μ = E_q[T(θ)] = ∇A(λ).
+
+    For Gaussians the parts are (m, −½(mmᵀ + S⁻¹)), restricted to the family's structure; `second_moment`
+    is the papers' form mmᵀ + S⁻¹.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import bayesadmm_np as ba
+    >>> q = ba.families.DiagonalGaussian(mean=np.array([1.0, 2.0]), precision=2.0)
+    >>> q.expectation.second_moment
+    array([1.5, 4.5])
+    """
+
+    __slots__ = ()
+
+    @property
+    def mean(self) -> Array:
+        """The first part: E[θ] for Gaussians."""
+        return self.parts[0]
+
+    @property
+    def second_moment(self) -> Array | tuple[Array, ...]:
+        """The papers' second statistic, E[θθᵀ] = mmᵀ + S⁻¹; a tuple of blocks where the family has blocks."""
+        if len(self.parts) == 1:
+            raise AttributeError("this family keeps its precision fixed: its statistic is θ only.")
+        moments = tuple(-2.0 * part for part in self.parts[1:])
+        return moments[0] if len(moments) == 1 else moments
+
+
+def pairing(natural: Natural, expectation: Expectation) -> float:
+    """Evaluate ⟨λ, μ⟩, for a site η the expected log-factor E_q[⟨η, T(θ)⟩].
+
+    Parameters
+    ----------
+    natural : Natural
+    expectation : Expectation
+        Of a member of the same family.
+
+    Returns
+    -------
+    float
+
+    Raises
+    ------
+    TypeError
+        When the arguments are of other types, are swapped, or have different shapes.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import bayesadmm_np as ba
+    >>> q = ba.families.FullGaussian(mean=np.array([1.0]), precision=2.0)
+    >>> ba.families.pairing(q.natural, q.expectation)  # 2·1 + 2·(−½)(1 + ½)
+    0.5
+    """
+    if type(natural) is not Natural or type(expectation) is not Expectation:
+        raise TypeError(
+            f"pairing needs (Natural, Expectation), got ({type(natural).__name__}, {type(expectation).__name__})."
+        )
+    if natural.shapes != expectation.shapes:
+        raise TypeError(f"parameters of different families: {natural.shapes} and {expectation.shapes}.")
+    return float(sum(np.vdot(a, b) for a, b in zip(natural.parts, expectation.parts, strict=True)))
+
+
+def _packed_size(part: Array) -> int:
+    return part.size if part.ndim == 1 else part.shape[0] * (part.shape[0] + 1) // 2
+
+
+def _pack(part: Array) -> Array:
+    return part if part.ndim == 1 else part[np.triu_indices(part.shape[0])]
+
+
+def _unpack(vector: Array, shape: tuple[int, ...]) -> Array:
+    if len(shape) == 1:
+        return vector.copy()
+    matrix = np.empty(shape)
+    rows, columns = np.triu_indices(shape[0])
+    matrix[rows, columns] = vector
+    matrix[columns, rows] = vector
+    return matrix

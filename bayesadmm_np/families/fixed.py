@@ -1,0 +1,57 @@
+"""One fixed precision: the family of preconditioned ADMM."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from .._validation import as_float_array
+from .gaussian import FixedPrecisionBase, read_dense, read_diagonal
+from .precision import Precision
+
+__all__ = ["FixedPrecisionGaussian"]
+
+
+class FixedPrecisionGaussian(FixedPrecisionBase):
+    """N(m, S⁻¹) with S given and never learned: Bayesian-ADMM becomes preconditioned ADMM (Table 3, row 2).
+
+    λ = Sm, T(θ) = θ, μ = m; KL(q‖q') = ½‖m − m'‖²_S. The prior has the same precision S.
+
+    Parameters
+    ----------
+    mean : array_like, shape (d,)
+    precision : float or array_like, shape (d,) or (d, d)
+        S; a number or a vector means a diagonal matrix.
+
+    Raises
+    ------
+    ValueError
+        When a shape does not match, or the precision is not symmetric and positive definite.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import bayesadmm_np as ba
+    >>> q = ba.families.FixedPrecisionGaussian(mean=np.array([1.0, -1.0]), precision=[2.0, 4.0])
+    >>> q.natural.linear
+    array([ 2., -4.])
+    """
+
+    factor: Precision
+
+    def __init__(self, mean: ArrayLike, precision: Any) -> None:
+        centre = as_float_array(mean, "mean", ndim=1)
+        self._set(centre.copy(), _read_factor(precision, centre.shape[0]))
+
+    @classmethod
+    def from_covariance(cls, mean: ArrayLike, covariance: Any) -> Self:
+        """Return N(mean, covariance)."""
+        centre = as_float_array(mean, "mean", ndim=1)
+        factor = _read_factor(covariance, centre.shape[0], "covariance")
+        return cls._make(centre.copy(), factor.from_covariance(factor.parts))
+
+
+def _read_factor(value: Any, dim: int, name: str = "precision") -> Precision:
+    return read_dense(value, dim, name) if np.ndim(value) == 2 else read_diagonal(value, dim, name)

@@ -1,0 +1,55 @@
+"""Full covariance: the Newton-like family."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from numpy.typing import ArrayLike
+
+from .._validation import Array, as_float_array
+from .gaussian import LearnedPrecisionGaussian, read_dense
+from .precision import DensePrecision
+
+__all__ = ["FullGaussian"]
+
+
+class FullGaussian(LearnedPrecisionGaussian):
+    """N(m, S⁻¹) with any positive definite S: Bayesian-ADMM becomes Newton-like (Eq. 46–56).
+
+    λ = (Sm, S), T(θ) = (θ, −½θθᵀ), μ = (m, −½(mmᵀ + S⁻¹)).
+
+    Parameters
+    ----------
+    mean : array_like, shape (d,)
+    precision : float or array_like, shape (d, d)
+        S; a number means that number times the identity.
+
+    Raises
+    ------
+    ValueError
+        When a shape does not match, or the precision is not symmetric and positive definite.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import bayesadmm_np as ba
+    >>> prior = ba.families.FullGaussian(mean=np.zeros(2), precision=0.2)
+    >>> prior.precision
+    array([[0.2, 0. ],
+           [0. , 0.2]])
+    """
+
+    factor: DensePrecision
+
+    def __init__(self, mean: ArrayLike, precision: Any) -> None:
+        centre = as_float_array(mean, "mean", ndim=1)
+        self._set(centre.copy(), self._read_precision(precision, centre.shape[0]))
+
+    @classmethod
+    def _read_precision(cls, value: Any, dim: int, name: str = "precision") -> DensePrecision:
+        return read_dense(value, dim, name)
+
+    @classmethod
+    def _factor_from(cls, parts: Sequence[Array]) -> DensePrecision:
+        return DensePrecision(parts[0])

@@ -1,0 +1,305 @@
+"""What all Gaussian families share: a mean and a precision object.
+
+Subclasses say which structure the precision has, and whether it is part of the natural parameter
+(`_LearnedPrecision`, T = (θ, −½θθᵀ)) or fixed (`_FixedPrecision`, T = θ).
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from .._validation import Array, as_float_array, frozen
+from .base import ExponentialFamily
+from .coordinates import Expectation, Natural
+from .precision import DensePrecision, DiagonalPrecision, NotPositiveDefiniteError, Precision
+
+__all__ = ["Gaussian", "LearnedPrecisionGaussian"]
+
+LOG_2PI = float(np.log(2.0 * np.pi))
+
+
+class Gaussian(ExponentialFamily):
+    """N(mean, S⁻¹) with a structured precision S; base class of the five Gaussian families."""
+
+    learns_precision: ClassVar[bool] = True
+    factor: Precision
+    mean: Array
+
+    @classmethod
+    def _make(cls, mean: Array, factor: Precision, template: Gaussian | None = None) -> Self:
+        """Build a member from checked pieces."""
+        member = cls.__new__(cls)
+        member._set(mean, factor)
+        if template is not None:
+            member._inherit(template)
+        return member
+
+    def _set(self, mean: Array, factor: Precision) -> None:
+        self.mean = frozen(mean)
+        self.factor = factor
+
+    def _inherit(self, template: Gaussian) -> None:
+        """Copy what a member shares with its family beyond mean and precision (nothing here)."""
+
+    @property
+    def dim(self) -> int:
+        """Number of parameters d."""
+        return self.mean.shape[0]
+
+    @property
+    def precision(self) -> Any:
+        """S in the family's shape: (d, d), (d,) or a tuple of blocks."""
+        return _single(self.factor.parts)
+
+    @property
+    def covariance(self) -> Any:
+        """S⁻¹ in the family's shape."""
+        return _single(self.factor.covariance_parts)
+
+    @property
+    def covariance_matrix(self) -> Array:
+        """S⁻¹ as a dense (d, d) matrix, whatever the family."""
+        whole = self.factor.covariance_block(slice(0, self.dim), slice(0, self.dim))
+        assert whole is not None
+        return np.diag(whole) if whole.ndim == 1 else np.array(whole)
+
+    @property
+    def variance(self) -> Array:
+        """Marginal variances, shape (d,)."""
+        parts = self.factor.covariance_parts
+        return np.concatenate([p if p.ndim == 1 else np.diagonal(p) for p in parts])
+
+    @abstractmethod
+    def natural_from(self, linear: Array, precision_parts: Sequence[Array]) -> Natural:
+        """Return (linear, precision) as a natural vector, without the precision where that is fixed."""
+
+    def natural_gradient(self, gradient: Array, hessian_parts: Sequence[Array]) -> Natural:
+        """∇_μ E_q[ℓ] = (g − Hm, −H) from g = E_q[∇ℓ] and H = E_q[∇²ℓ] (Bonnet and Price; Eq. 48, 60).
+
+        For a fixed precision it is g alone (Eq. 21).
+        """
+        if not self.learns_precision:
+            return self.natural_from(gradient, ())
+        curvature = self.factor.like(hessian_parts)
+        linear = gradient - curvature.multiply(self.mean)
+        return self.natural_from(linear, [-part for part in hessian_parts])
+
+    def log_density(self, theta: ArrayLike) -> Array:
+        """Log-density at points of shape (..., d)."""
+        points = np.asarray(theta, dtype=np.float64)
+        if points.shape[-1:] != (self.dim,):
+            raise ValueError(f"theta must have last dimension {self.dim}, got shape {points.shape}.")
+        deviations = (points - self.mean).reshape(-1, self.dim)
+        energies = np.array([row @ self.factor.multiply(row) for row in deviations])
+        constant = 0.5 * (self.factor.logdet - self.dim * LOG_2PI)
+        return (constant - 0.5 * energies).reshape(points.shape[:-1])
+
+    def sample(self, rng: np.random.Generator, size: int = 1) -> Array:
+        """Draw `size` points, shape (size, d)."""
+        return self.mean + self.factor.colour(rng.standard_normal((self.dim, size))).T
+
+    @property
+    def entropy(self) -> float:
+        """½ (d log 2πe − log det S)."""
+        return 0.5 * (self.dim * (1.0 + LOG_2PI) - self.factor.logdet)
+
+    def mean_distance(self, other: Gaussian) -> float:
+        """½ ‖m − m'‖² in the metric of `other`."""
+        deviation = self.mean - other.mean
+        return 0.5 * float(deviation @ other.factor.multiply(deviation))
+
+    def kl(self, other: ExponentialFamily) -> float:
+        """KL(self‖other) = ½[tr(S'S⁻¹) − d + log det S − log det S' + ‖m − m'‖²_{S'}] (Eq. 50)."""
+        self._require_same_family(other)
+        assert isinstance(other, Gaussian)
+        if self.factor is other.factor:
+            return self.mean_distance(other)
+        trace = self.factor.trace_solve(other.factor.parts)
+        shape = 0.5 * (trace - self.dim + self.factor.logdet - other.factor.logdet)
+        return shape + self.mean_distance(other)
+
+    def __repr__(self) -> str:
+        with np.printoptions(precision=4, threshold=12):
+            return f"{type(self).__name__}(mean={self.mean}, precision={self.precision})"
+
+
+class LearnedPrecisionGaussian(Gaussian):
+    """Gaussians whose natural parameter holds the precision: λ = (Sm, S), T = (θ, −½θθᵀ)."""
+
+    @classmethod
+    def from_natural(cls, natural: Natural) -> Self:
+        """Return the member with natural parameter (linear, precision).
+
+        Raises
+        ------
+        NotPositiveDefiniteError
+            When the precision is not positive definite.
+        """
+        return cls._from_parts(natural.linear, natural.parts[1:])
+
+    @classmethod
+    @abstractmethod
+    def _factor_from(cls, parts: Sequence[Array]) -> Precision:
+        """Build the family's precision object from its parts."""
+
+    @classmethod
+    def _from_parts(cls, linear: Array, parts: Sequence[Array]) -> Self:
+        factor = cls._factor_from(parts)
+        if not factor.is_positive_definite():
+            raise NotPositiveDefiniteError(
+                "natural parameter outside the domain: its precision is not positive definite."
+            )
+        member = cls._make(factor.solve(linear), factor)
+        # keep λ as given: recomputing S m would lose digits at each round trip
+        member.__dict__["natural"] = Natural(linear, *factor.parts)
+        return member
+
+    @classmethod
+    def from_expectation(cls, expectation: Expectation) -> Self:
+        """Return the member with the moments μ = (m, −½(mmᵀ + S⁻¹)), that is ∇A*(μ).
+
+        Raises
+        ------
+        NotPositiveDefiniteError
+            When the moments do not leave a positive definite covariance.
+        """
+        layout = cls._factor_from(expectation.parts[1:])
+        outer = layout.outer(expectation.mean)
+        covariance = [-2.0 * part - o for part, o in zip(expectation.parts[1:], outer, strict=True)]
+        return cls._make(np.array(expectation.mean), layout.from_covariance(covariance))
+
+    @classmethod
+    def from_covariance(cls, mean: ArrayLike, covariance: Any) -> Self:
+        """Return N(mean, covariance); the covariance has the family's shape, or is a scalar variance."""
+        centre = as_float_array(mean, "mean", ndim=1)
+        factor = cls._read_precision(covariance, centre.shape[0], "covariance")
+        return cls._make(centre.copy(), factor.from_covariance(factor.parts))
+
+    @classmethod
+    @abstractmethod
+    def _read_precision(cls, value: Any, dim: int, name: str) -> Precision:
+        """Check a user's matrix of the family's shape (a scalar means scalar × identity)."""
+
+    def with_natural(self, natural: Natural) -> Self:
+        """Return the member with natural parameter λ."""
+        return type(self).from_natural(natural)
+
+    def with_expectation(self, expectation: Expectation) -> Self:
+        """Return the member with expectation parameter μ."""
+        return type(self).from_expectation(expectation)
+
+    def contains(self, natural: Natural) -> bool:
+        """Whether the precision part is positive definite."""
+        return natural.is_finite() and self.factor.like(natural.parts[1:]).is_positive_definite()
+
+    def natural_from(self, linear: Array, precision_parts: Sequence[Array]) -> Natural:
+        """Return Natural(linear, *precision_parts)."""
+        return Natural(linear, *precision_parts)
+
+    @cached_property
+    def natural(self) -> Natural:
+        """λ = (Sm, S)."""
+        return Natural(self.factor.multiply(self.mean), *self.factor.parts)
+
+    @cached_property
+    def expectation(self) -> Expectation:
+        """μ = (m, −½(mmᵀ + S⁻¹)) restricted to the family's structure."""
+        outer = self.factor.outer(self.mean)
+        seconds = zip(outer, self.factor.covariance_parts, strict=True)
+        return Expectation(self.mean, *(-0.5 * (o + c) for o, c in seconds))
+
+    @property
+    def log_partition(self) -> float:
+        """A(λ) = ½(mᵀSm − log det S + d log 2π)."""
+        energy = float(self.natural.linear @ self.mean)
+        return 0.5 * (energy - self.factor.logdet + self.dim * LOG_2PI)
+
+    def whiten(self, difference: Natural) -> Array:
+        """Stack L⁻¹(δ_linear − δ_S m) and L⁻¹ δ_S L⁻ᵀ/√2: the Newton decrement and the relative precision."""
+        change = self.factor.like(difference.parts[1:])
+        mean_part = self.factor.half_solve(difference.linear - change.multiply(self.mean))
+        return np.concatenate([mean_part, self.factor.whiten(change.parts) / np.sqrt(2.0)])
+
+
+class FixedPrecisionBase(Gaussian):
+    """Gaussians of one fixed precision S: λ = Sm, T = θ, base measure h ∝ exp(−½θᵀSθ)."""
+
+    learns_precision: ClassVar[bool] = False
+
+    def with_natural(self, natural: Natural) -> Self:
+        """Return N(S⁻¹λ, S⁻¹)."""
+        return self._with_mean(self.factor.solve(natural.linear))
+
+    def with_expectation(self, expectation: Expectation) -> Self:
+        """Return N(μ, S⁻¹)."""
+        return self._with_mean(np.array(expectation.mean))
+
+    def _with_mean(self, mean: Array) -> Self:
+        if not np.isfinite(mean).all():
+            raise ValueError("natural parameter outside the domain: it is not finite.")
+        return type(self)._make(mean, self.factor, template=self)
+
+    def contains(self, natural: Natural) -> bool:
+        """Whether λ is finite: the domain is the whole space."""
+        return natural.is_finite()
+
+    def natural_from(self, linear: Array, precision_parts: Sequence[Array]) -> Natural:
+        """Return Natural(linear)."""
+        return Natural(linear)
+
+    @cached_property
+    def natural(self) -> Natural:
+        """λ = Sm."""
+        return Natural(self.factor.multiply(self.mean))
+
+    @cached_property
+    def expectation(self) -> Expectation:
+        """μ = m."""
+        return Expectation(self.mean)
+
+    @property
+    def log_partition(self) -> float:
+        """A(λ) = ½ λᵀS⁻¹λ relative to h."""
+        return 0.5 * float(self.natural.linear @ self.mean)
+
+    def whiten(self, difference: Natural) -> Array:
+        """L⁻¹δ: the Fisher matrix is S⁻¹."""
+        return self.factor.half_solve(difference.linear)
+
+
+def read_dense(value: Any, dim: int, name: str) -> DensePrecision:
+    """Check a dense symmetric positive definite matrix, or scale the identity."""
+    array = as_float_array(value, name, ndim=(0, 2))
+    if array.ndim == 0:
+        if not array > 0:
+            raise ValueError(f"{name} must be > 0, got {float(array):g}.")
+        return DensePrecision(float(array) * np.eye(dim))
+    if array.shape != (dim, dim):
+        raise ValueError(f"{name} must have shape ({dim}, {dim}) to match the mean, got {array.shape}.")
+    if not np.allclose(array, array.T, rtol=1e-10, atol=1e-12 * float(np.abs(array).max())):
+        raise ValueError(f"{name} must be symmetric.")
+    factor = DensePrecision(0.5 * (array + array.T))
+    if not factor.is_positive_definite():
+        raise NotPositiveDefiniteError(f"{name} must be positive definite, and it is not.")
+    return factor
+
+
+def read_diagonal(value: Any, dim: int, name: str) -> DiagonalPrecision:
+    """Check a positive vector, or repeat a scalar."""
+    array = as_float_array(value, name, ndim=(0, 1))
+    if array.ndim == 1 and array.shape != (dim,):
+        raise ValueError(f"{name} must have shape ({dim},) to match the mean, got {array.shape}.")
+    factor = DiagonalPrecision(np.array(np.broadcast_to(array, (dim,))))
+    if not factor.is_positive_definite():
+        raise NotPositiveDefiniteError(f"{name} must be positive in every entry, and it is not.")
+    return factor
+
+
+def _single(parts: tuple[Array, ...]) -> Any:
+    return parts[0] if len(parts) == 1 else parts

@@ -1,0 +1,74 @@
+"""Unit covariance: the family of classic ADMM."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from .._validation import as_float_array, as_positive
+from .base import ExponentialFamily
+from .gaussian import FixedPrecisionBase, Gaussian
+from .precision import DiagonalPrecision
+
+__all__ = ["IsotropicGaussian"]
+
+
+class IsotropicGaussian(FixedPrecisionBase):
+    """The family {N(m, I)}: λ = μ = m, KL = ½‖m − m'‖², and Bayesian-ADMM with the delta method is ADMM (Eq. 21–22).
+
+    As a prior, `precision` δ gives the regulariser ℓ₀ = ½δ‖θ − mean‖². N(mean, I/δ) lies outside the family unless
+    δ = 1, so its natural parameter is η₀ = δ·mean and KL(q‖π₀) = δ·KL(q‖N(mean, I)) + const: `prior_weight` is δ.
+    Members made during a run have unit covariance.
+
+    Parameters
+    ----------
+    mean : array_like, shape (d,)
+    precision : float, default 1.0
+        δ.
+
+    Raises
+    ------
+    ValueError
+        When `precision` is not a positive number.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import bayesadmm_np as ba
+    >>> prior = ba.families.IsotropicGaussian(mean=np.ones(2), precision=0.2)
+    >>> prior.natural.linear, prior.start().natural.linear
+    (array([0.2, 0.2]), array([1., 1.]))
+    """
+
+    factor: DiagonalPrecision
+
+    def __init__(self, mean: ArrayLike, precision: Any = 1.0) -> None:
+        centre = as_float_array(mean, "mean", ndim=1)
+        delta = as_positive(precision, "precision")
+        self._set(centre.copy(), _identity(centre.shape[0], delta))
+        self.prior_weight = delta
+
+    def _inherit(self, template: Gaussian) -> None:
+        if template.prior_weight != 1.0:
+            self.factor = _identity(self.dim, 1.0)
+
+    def with_natural(self, natural: Any) -> Self:
+        """Return N(λ, I)."""
+        return self._with_mean(np.array(natural.linear))
+
+    def start(self) -> Self:
+        """Return N(mean, I)."""
+        return self._with_mean(np.array(self.mean))
+
+    def kl(self, other: ExponentialFamily) -> float:
+        """KL between Gaussians of scalar precision: ½‖m − m'‖² within the family."""
+        self._require_same_family(other)
+        assert isinstance(other, Gaussian)
+        ratio = float(other.factor.parts[0][0] / self.factor.parts[0][0])
+        return 0.5 * self.dim * (ratio - 1.0 - np.log(ratio)) + self.mean_distance(other)
+
+
+def _identity(dim: int, scale: float) -> DiagonalPrecision:
+    return DiagonalPrecision(np.full(dim, scale))

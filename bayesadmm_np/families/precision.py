@@ -1,0 +1,474 @@
+"""The precision object: the one place where a precision matrix is factorised, solved with or inverted.
+
+Three structures (dense, diagonal, blocks) answer the same questions, so that a Gaussian family is nothing but a
+mean and a precision, and a loss sees only the variances of its linear predictors.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from functools import cached_property
+from itertools import pairwise
+from typing import Self
+
+import numpy as np
+from scipy.linalg import lapack, solve_triangular
+
+from .._validation import Array, frozen
+
+__all__ = ["BlockPrecision", "DensePrecision", "DiagonalPrecision", "NotPositiveDefiniteError", "Precision"]
+
+
+class NotPositiveDefiniteError(ValueError):
+    """A precision that must be positive definite is not."""
+
+
+class Precision(ABC):
+    """A symmetric positive definite S of some structure; `parts` is what the natural parameter stores of it."""
+
+    dim: int
+    parts: tuple[Array, ...]
+
+    @abstractmethod
+    def like(self, parts: Sequence[Array]) -> Self:
+        """Return the precision of the same structure with other entries."""
+
+    @abstractmethod
+    def from_covariance(self, parts: Sequence[Array]) -> Self:
+        """Return the precision of the same structure whose inverse has the entries `parts`."""
+
+    @abstractmethod
+    def is_positive_definite(self) -> bool:
+        """Whether a Cholesky factor exists (it is kept)."""
+
+    @property
+    @abstractmethod
+    def logdet(self) -> float:
+        """The log-determinant of S."""
+
+    @property
+    @abstractmethod
+    def covariance_parts(self) -> tuple[Array, ...]:
+        """S⁻¹ in the structure's own shape."""
+
+    @abstractmethod
+    def multiply(self, vector: Array) -> Array:
+        """Return S @ vector."""
+
+    @abstractmethod
+    def solve(self, vector: Array) -> Array:
+        """Return S⁻¹ @ vector."""
+
+    @abstractmethod
+    def half_solve(self, vector: Array) -> Array:
+        """Return L⁻¹ @ vector, where S = LLᵀ: a vector of unit covariance from a gradient-like one."""
+
+    @abstractmethod
+    def colour(self, noise: Array) -> Array:
+        """Return L⁻ᵀ @ noise for noise of shape (d,) or (d, n): covariance S⁻¹ from white noise."""
+
+    @abstractmethod
+    def whiten(self, parts: Sequence[Array]) -> Array:
+        """Return L⁻¹ R L⁻ᵀ as a flat vector for a symmetric R of the same structure."""
+
+    @abstractmethod
+    def trace_solve(self, parts: Sequence[Array]) -> float:
+        """Return tr(S⁻¹ R) for a symmetric R of the same structure."""
+
+    @abstractmethod
+    def row_variances(self, X: Array) -> Array:
+        """Return the diagonal of X S⁻¹ Xᵀ for X of shape (n, d): n d² flops."""
+
+    @abstractmethod
+    def covariance_block(self, rows: slice, columns: slice) -> Array | None:
+        """Return S⁻¹[rows, columns]: a matrix, a vector (its diagonal, when it is diagonal), or None (zero)."""
+
+    @abstractmethod
+    def outer(self, vector: Array) -> tuple[Array, ...]:
+        """Return vector vectorᵀ restricted to the structure."""
+
+    @abstractmethod
+    def gram(self, X: Array, weights: Array) -> tuple[Array, ...]:
+        """Return Xᵀ diag(weights) X restricted to the structure; X has shape (n, d)."""
+
+    @abstractmethod
+    def class_gram(self, X: Array, weights: Array) -> tuple[Array, ...]:
+        """Return Σ_i W_i ⊗ x_i x_iᵀ restricted to the structure; X is (n, p), W is (n, C, C), d = C p."""
+
+    @abstractmethod
+    def repeated_block(self, block: Array, copies: int) -> tuple[Array, ...]:
+        """Return I ⊗ block, with d = copies · p, restricted to the structure."""
+
+    def class_covariances(self, X: Array, n_classes: int) -> Array:
+        """Covariances of the C predictors of each row, (n, C, C), when θ stacks C vectors of length p.
+
+        Works on the p × p blocks of S⁻¹: C(C+1)/2 products of n p² flops instead of n C solves with S.
+        """
+        n, p = X.shape
+        result = np.zeros((n, n_classes, n_classes))
+        squares: Array | None = None
+        for a in range(n_classes):
+            for b in range(a, n_classes):
+                block = self.covariance_block(slice(a * p, (a + 1) * p), slice(b * p, (b + 1) * p))
+                if block is None:
+                    continue
+                if block.ndim == 1:
+                    squares = X * X if squares is None else squares
+                    values = squares @ block
+                else:
+                    values = np.einsum("ij,ij->i", X @ block, X)
+                result[:, a, b] = values
+                result[:, b, a] = values
+        return result
+
+
+class DensePrecision(Precision):
+    """A full symmetric matrix."""
+
+    def __init__(self, matrix: Array) -> None:
+        self.parts = (frozen(matrix.view()),)
+        self.dim = matrix.shape[0]
+
+    @property
+    def matrix(self) -> Array:
+        """S itself."""
+        return self.parts[0]
+
+    def like(self, parts: Sequence[Array]) -> Self:
+        """Return a dense precision with other entries."""
+        return type(self)(parts[0])
+
+    def from_covariance(self, parts: Sequence[Array]) -> Self:
+        """Invert a covariance matrix."""
+        return type(self)(DensePrecision(parts[0]).covariance_parts[0])
+
+    @cached_property
+    def _factor(self) -> Array | None:
+        # potrf directly: scipy.linalg.cholesky costs three times as much at d = 3, the size of a textbook example
+        if not np.isfinite(self.matrix).all():
+            return None
+        factor, info = lapack.dpotrf(self.matrix, lower=1, clean=1)
+        return factor if info == 0 else None
+
+    @property
+    def cholesky(self) -> Array:
+        """The lower Cholesky factor L of S = LLᵀ."""
+        if self._factor is None:
+            raise NotPositiveDefiniteError("the precision matrix is not positive definite.")
+        return self._factor
+
+    def is_positive_definite(self) -> bool:
+        """Whether the Cholesky factorisation succeeds."""
+        return self._factor is not None
+
+    @property
+    def logdet(self) -> float:
+        """Twice the log-sum of the factor's diagonal."""
+        return 2.0 * float(np.log(np.diagonal(self.cholesky)).sum())
+
+    @cached_property
+    def _covariance(self) -> Array:
+        inverse, _ = lapack.dpotri(self.cholesky, lower=1)
+        lower = np.tril(inverse)
+        full = lower + lower.T
+        np.fill_diagonal(full, np.diagonal(inverse))
+        return frozen(full)
+
+    @property
+    def covariance_parts(self) -> tuple[Array, ...]:
+        """The dense inverse."""
+        return (self._covariance,)
+
+    def multiply(self, vector: Array) -> Array:
+        """Matrix–vector product."""
+        return np.asarray(self.matrix @ vector)
+
+    def solve(self, vector: Array) -> Array:
+        """Two triangular solves."""
+        solution, _ = lapack.dpotrs(self.cholesky, vector, lower=1)
+        return np.asarray(solution).reshape(vector.shape)
+
+    def half_solve(self, vector: Array) -> Array:
+        """Forward substitution."""
+        return np.asarray(solve_triangular(self.cholesky, vector, lower=True, check_finite=False))
+
+    def colour(self, noise: Array) -> Array:
+        """Backward substitution."""
+        return np.asarray(solve_triangular(self.cholesky, noise, lower=True, trans="T", check_finite=False))
+
+    def whiten(self, parts: Sequence[Array]) -> Array:
+        """Two triangular solves with a matrix right-hand side, 2 d³ flops."""
+        half = self.half_solve(parts[0])
+        return self.half_solve(half.T).ravel()
+
+    def trace_solve(self, parts: Sequence[Array]) -> float:
+        """Entrywise product with the inverse."""
+        return float(np.vdot(self._covariance, parts[0]))
+
+    def row_variances(self, X: Array) -> Array:
+        """Squared norms of L⁻¹Xᵀ."""
+        half = self.half_solve(X.T)
+        return np.asarray(np.einsum("ij,ij->j", half, half))
+
+    def covariance_block(self, rows: slice, columns: slice) -> Array | None:
+        """A view of the inverse."""
+        return self._covariance[rows, columns]
+
+    def outer(self, vector: Array) -> tuple[Array, ...]:
+        """The full outer product."""
+        return (np.outer(vector, vector),)
+
+    def gram(self, X: Array, weights: Array) -> tuple[Array, ...]:
+        """One matrix product, symmetrised exactly."""
+        return (_symmetric(X.T @ (weights[:, None] * X)),)
+
+    def class_gram(self, X: Array, weights: Array) -> tuple[Array, ...]:
+        """C(C+1)/2 products of n p² multiply-adds."""
+        return (_dense_class_gram(X, weights),)
+
+    def repeated_block(self, block: Array, copies: int) -> tuple[Array, ...]:
+        """The Kronecker product."""
+        return (np.asarray(np.kron(np.eye(copies), block), dtype=np.float64) if copies > 1 else block,)
+
+
+class DiagonalPrecision(Precision):
+    """A diagonal matrix, kept as the vector of its entries."""
+
+    def __init__(self, diagonal: Array) -> None:
+        self.parts = (frozen(diagonal.view()),)
+        self.dim = diagonal.shape[0]
+
+    @property
+    def diagonal(self) -> Array:
+        """The entries of S."""
+        return self.parts[0]
+
+    def like(self, parts: Sequence[Array]) -> Self:
+        """Return a diagonal precision with other entries."""
+        return type(self)(parts[0])
+
+    def from_covariance(self, parts: Sequence[Array]) -> Self:
+        """Reciprocals; a variance that is not positive is refused."""
+        if not (parts[0] > 0).all():
+            raise NotPositiveDefiniteError("the variances are not all positive.")
+        return type(self)(1.0 / parts[0])
+
+    def is_positive_definite(self) -> bool:
+        """Whether all entries are finite and positive."""
+        return bool(np.isfinite(self.diagonal).all() and (self.diagonal > 0).all())
+
+    @cached_property
+    def _root(self) -> Array:
+        if not self.is_positive_definite():
+            raise NotPositiveDefiniteError("the precisions are not all positive.")
+        return np.sqrt(self.diagonal)
+
+    @property
+    def logdet(self) -> float:
+        """Twice the log-sum of the roots."""
+        return 2.0 * float(np.log(self._root).sum())
+
+    @cached_property
+    def _variances(self) -> Array:
+        return frozen(1.0 / self._root**2)
+
+    @property
+    def covariance_parts(self) -> tuple[Array, ...]:
+        """The variances."""
+        return (self._variances,)
+
+    def multiply(self, vector: Array) -> Array:
+        """Entrywise product."""
+        return self.diagonal * vector
+
+    def solve(self, vector: Array) -> Array:
+        """Entrywise division."""
+        return vector * self._variances
+
+    def half_solve(self, vector: Array) -> Array:
+        """Divide by the standard deviations' reciprocals."""
+        return vector / self._root
+
+    def colour(self, noise: Array) -> Array:
+        """Scale white noise by the standard deviations."""
+        return (noise.T / self._root).T
+
+    def whiten(self, parts: Sequence[Array]) -> Array:
+        """Relative differences of the entries."""
+        return parts[0] * self._variances
+
+    def trace_solve(self, parts: Sequence[Array]) -> float:
+        """Inner product with the variances."""
+        return float(parts[0] @ self._variances)
+
+    def row_variances(self, X: Array) -> Array:
+        """X² times the variances."""
+        return np.asarray((X * X) @ self._variances)
+
+    def covariance_block(self, rows: slice, columns: slice) -> Array | None:
+        """The variances on the diagonal, nothing off it."""
+        return self._variances[rows] if rows == columns else None
+
+    def outer(self, vector: Array) -> tuple[Array, ...]:
+        """Squares."""
+        return (vector * vector,)
+
+    def gram(self, X: Array, weights: Array) -> tuple[Array, ...]:
+        """The diagonal of the weighted Gram matrix."""
+        return (np.asarray(weights @ (X * X)),)
+
+    def class_gram(self, X: Array, weights: Array) -> tuple[Array, ...]:
+        """The diagonal, class by class."""
+        diagonal = np.einsum("icc->ic", weights)
+        return (np.asarray(diagonal.T @ (X * X)).ravel(),)
+
+    def repeated_block(self, block: Array, copies: int) -> tuple[Array, ...]:
+        """The diagonal, repeated."""
+        return (np.tile(np.diagonal(block), copies),)
+
+
+class BlockPrecision(Precision):
+    """A block-diagonal matrix; each block is a dense precision of its own."""
+
+    def __init__(self, blocks: Sequence[Array]) -> None:
+        self._blocks = tuple(DensePrecision(block) for block in blocks)
+        self.parts = tuple(block.matrix for block in self._blocks)
+        edges = np.cumsum([0, *(block.dim for block in self._blocks)])
+        self.slices = tuple(slice(int(a), int(b)) for a, b in pairwise(edges))
+        self.dim = int(edges[-1])
+
+    def like(self, parts: Sequence[Array]) -> Self:
+        """Return a block precision with other entries."""
+        return type(self)(parts)
+
+    def from_covariance(self, parts: Sequence[Array]) -> Self:
+        """Invert block by block."""
+        return type(self)([DensePrecision(part).covariance_parts[0] for part in parts])
+
+    def is_positive_definite(self) -> bool:
+        """Whether every block is."""
+        return all(block.is_positive_definite() for block in self._blocks)
+
+    @property
+    def logdet(self) -> float:
+        """Sum over blocks."""
+        return sum(block.logdet for block in self._blocks)
+
+    @property
+    def covariance_parts(self) -> tuple[Array, ...]:
+        """The inverses of the blocks."""
+        return tuple(block.covariance_parts[0] for block in self._blocks)
+
+    def _map(self, name: str, vector: Array) -> Array:
+        pieces = zip(self._blocks, self.slices, strict=True)
+        return np.concatenate([getattr(block, name)(vector[rows]) for block, rows in pieces])
+
+    def multiply(self, vector: Array) -> Array:
+        """Block by block."""
+        return self._map("multiply", vector)
+
+    def solve(self, vector: Array) -> Array:
+        """Block by block."""
+        return self._map("solve", vector)
+
+    def half_solve(self, vector: Array) -> Array:
+        """Block by block."""
+        return self._map("half_solve", vector)
+
+    def colour(self, noise: Array) -> Array:
+        """Block by block."""
+        return self._map("colour", noise)
+
+    def whiten(self, parts: Sequence[Array]) -> Array:
+        """Block by block."""
+        return np.concatenate([b.whiten((r,)) for b, r in zip(self._blocks, parts, strict=True)])
+
+    def trace_solve(self, parts: Sequence[Array]) -> float:
+        """Sum over blocks."""
+        return sum(b.trace_solve((r,)) for b, r in zip(self._blocks, parts, strict=True))
+
+    def row_variances(self, X: Array) -> Array:
+        """Sum over blocks of columns."""
+        pieces = zip(self._blocks, self.slices, strict=True)
+        return np.asarray(sum(block.row_variances(X[:, columns]) for block, columns in pieces))
+
+    def covariance_block(self, rows: slice, columns: slice) -> Array | None:
+        """Assemble the requested rectangle from the blocks that meet it."""
+        result: Array | None = None
+        for block, own in zip(self._blocks, self.slices, strict=True):
+            r, c = _overlap(rows, own), _overlap(columns, own)
+            if r is None or c is None:
+                continue
+            if result is None:
+                result = np.zeros((rows.stop - rows.start, columns.stop - columns.start))
+            inside = block.covariance_parts[0][_shift(r, own), _shift(c, own)]
+            result[_shift(r, rows), _shift(c, columns)] = inside
+        return result
+
+    def outer(self, vector: Array) -> tuple[Array, ...]:
+        """Outer products of the blocks' own entries."""
+        return tuple(np.outer(vector[rows], vector[rows]) for rows in self.slices)
+
+    def gram(self, X: Array, weights: Array) -> tuple[Array, ...]:
+        """One Gram matrix a block."""
+        pieces = zip(self._blocks, self.slices, strict=True)
+        return tuple(block.gram(X[:, columns], weights)[0] for block, columns in pieces)
+
+    def class_gram(self, X: Array, weights: Array) -> tuple[Array, ...]:
+        """For each block, the rectangles of the classes that it touches."""
+        p = X.shape[1]
+        grams = []
+        for own in self.slices:
+            gram = np.zeros((own.stop - own.start,) * 2)
+            touched = range(own.start // p, (own.stop - 1) // p + 1)
+            for a in touched:
+                for b in touched:
+                    r, c = _overlap(slice(a * p, (a + 1) * p), own), _overlap(slice(b * p, (b + 1) * p), own)
+                    assert r is not None
+                    assert c is not None
+                    left, right = (
+                        X[:, r.start - a * p : r.stop - a * p],
+                        X[:, c.start - b * p : c.stop - b * p],
+                    )
+                    gram[_shift(r, own), _shift(c, own)] = left.T @ (weights[:, a, b, None] * right)
+            grams.append(_symmetric(gram))
+        return tuple(grams)
+
+    def repeated_block(self, block: Array, copies: int) -> tuple[Array, ...]:
+        """For each own block, the copies that it meets."""
+        p, result = block.shape[0], []
+        for own in self.slices:
+            part = np.zeros((own.stop - own.start,) * 2)
+            for a in range(own.start // p, (own.stop - 1) // p + 1):
+                copy = slice(a * p, (a + 1) * p)
+                inside = _overlap(copy, own)
+                assert inside is not None
+                part[(_shift(inside, own),) * 2] = block[(_shift(inside, copy),) * 2]
+            result.append(part)
+        return tuple(result)
+
+
+def _dense_class_gram(X: Array, weights: Array) -> Array:
+    p, n_classes = X.shape[1], weights.shape[1]
+    gram = np.empty((n_classes * p, n_classes * p))
+    for a in range(n_classes):
+        for b in range(a, n_classes):
+            block = _symmetric(X.T @ (weights[:, a, b, None] * X))
+            gram[a * p : (a + 1) * p, b * p : (b + 1) * p] = block
+            if a != b:
+                gram[b * p : (b + 1) * p, a * p : (a + 1) * p] = block
+    return gram
+
+
+def _symmetric(matrix: Array) -> Array:
+    return 0.5 * (matrix + matrix.T)
+
+
+def _overlap(a: slice, b: slice) -> slice | None:
+    start, stop = max(a.start, b.start), min(a.stop, b.stop)
+    return slice(start, stop) if start < stop else None
+
+
+def _shift(inner: slice, outer: slice) -> slice:
+    return slice(inner.start - outer.start, inner.stop - outer.start)

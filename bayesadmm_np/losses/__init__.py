@@ -1,0 +1,31 @@
+"""Client losses in three layers: pointwise in the predictor, linear model, expected under q."""
+
+from .base import Expected, GaussianExpected, Loss
+from .expectations import Auto, Delta, Exact, GaussHermite, MonteCarlo, QuasiMonteCarlo, Rule
+from .least_squares import LeastSquares
+from .linear_in_statistics import LinearInStatistics
+from .logistic import Logistic
+from .logistic_normal import logistic_normal_moments
+from .poisson import Poisson
+from .softmax import Softmax
+from .total import Total
+
+__all__ = [
+    "Auto",
+    "Delta",
+    "Exact",
+    "Expected",
+    "GaussHermite",
+    "GaussianExpected",
+    "LeastSquares",
+    "LinearInStatistics",
+    "Logistic",
+    "Loss",
+    "MonteCarlo",
+    "Poisson",
+    "QuasiMonteCarlo",
+    "Rule",
+    "Softmax",
+    "Total",
+    "logistic_normal_moments",
+]

@@ -1,0 +1,302 @@
+"""Rules for E_q: how the mean of a pointwise loss over a Gaussian predictor is computed.
+
+Every rule is a deterministic function of (predictor mean, predictor covariance, row): sampled rules own a seed, so
+that the same distribution always has the same expectation, a residual can go to zero, and a run can be repeated.
+Gradients and Hessians come from E_q[∇ℓ] and E_q[∇²ℓ] (Bonnet, Price), never from reparametrised values.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import ClassVar
+
+import numpy as np
+
+from .._validation import Array, as_count, frozen
+from .pointwise import Pointwise, RowMoments
+
+__all__ = ["Auto", "Delta", "Exact", "GaussHermite", "MonteCarlo", "QuasiMonteCarlo", "Rule"]
+
+CHUNK = 1 << 20
+"""Numbers held at once by a point rule (8 MiB a temporary)."""
+
+
+class Rule(ABC):
+    """How to average a pointwise loss over its Gaussian predictor."""
+
+    carries_curvature: ClassVar[bool] = True
+    """Whether E_q[∇²ℓ] enters the natural gradient (not for the first-order delta method)."""
+    is_delta: ClassVar[bool] = False
+
+    @abstractmethod
+    def moments(self, loss: Pointwise, mean: Array, variance: Array, y: Array) -> RowMoments:
+        """Average value, slope and curvature; mean is (n,) or (n, C), variance (n,) or (n, C, C)."""
+
+    def resolve(self, loss: Pointwise) -> Rule:
+        """Return the concrete rule for this loss, or raise a ValueError saying why it does not fit."""
+        return self
+
+
+@dataclass(frozen=True)
+class Auto(Rule):
+    """The most accurate deterministic rule: exact where there is one, else moment-matched quasi-Monte-Carlo.
+
+    Examples
+    --------
+    >>> import bayesadmm_np as ba
+    >>> from bayesadmm_np.losses.pointwise import BernoulliLogit, CategoricalLogit
+    >>> ba.losses.Auto().resolve(BernoulliLogit())
+    Exact()
+    >>> ba.losses.Auto().resolve(CategoricalLogit(3))
+    QuasiMonteCarlo(points=256, seed=0)
+    """
+
+    def resolve(self, loss: Pointwise) -> Rule:
+        """Choose by the loss."""
+        return Exact() if loss.has_exact else QuasiMonteCarlo()
+
+    def moments(self, loss: Pointwise, mean: Array, variance: Array, y: Array) -> RowMoments:
+        """Delegate to the resolved rule."""
+        return self.resolve(loss).moments(loss, mean, variance, y)
+
+
+@dataclass(frozen=True)
+class Exact(Rule):
+    """Exact integrals: logistic, two-class softmax and Poisson (least squares is exact under every rule).
+
+    Raises
+    ------
+    ValueError
+        Before round 0, when the loss has none (softmax of three or more classes).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import bayesadmm_np as ba
+    >>> from bayesadmm_np.losses.pointwise import PoissonLog
+    >>> one = np.ones(1)
+    >>> ba.losses.Exact().moments(PoissonLog(), 0 * one, 2 * one, 0 * one).value  # E exp(f) = e
+    array([2.71828183])
+    """
+
+    def resolve(self, loss: Pointwise) -> Rule:
+        """Check that the loss has exact integrals."""
+        if not loss.has_exact:
+            raise ValueError(
+                f"expectation=Exact() does not fit {type(loss).__name__}: no exact integral is known for "
+                f"{loss.n_outputs} classes; use QuasiMonteCarlo() or leave the choice to Auto()."
+            )
+        return self
+
+    def moments(self, loss: Pointwise, mean: Array, variance: Array, y: Array) -> RowMoments:
+        """Return the loss's own integrals."""
+        moments = loss.exact(mean, variance, y)
+        assert moments is not None, "resolve() checks this"
+        return moments
+
+
+class _PointRule(Rule):
+    """Rules of the form Σ_j w_j ℓ(mean + root · z_j) with the same points for every row."""
+
+    @abstractmethod
+    def nodes(self, n_outputs: int) -> tuple[Array, Array]:
+        """Return points (M, C) for a standard normal and their weights (M,)."""
+
+    def moments(self, loss: Pointwise, mean: Array, variance: Array, y: Array) -> RowMoments:
+        """Average over the points, in chunks of rows so that temporaries stay bounded."""
+        points, weights = self.nodes(loss.n_outputs)
+        size = max(1, CHUNK // points.size)
+        chunks = [
+            _average(loss, mean[i : i + size], variance[i : i + size], y[i : i + size], points, weights)
+            for i in range(0, mean.shape[0], size)
+        ]
+        return RowMoments(*(np.concatenate(columns) for columns in zip(*chunks, strict=True)))
+
+
+@dataclass(frozen=True)
+class GaussHermite(_PointRule):
+    """Gauss–Hermite quadrature for one predictor a row; good up to a standard deviation of about one.
+
+    Parameters
+    ----------
+    points : int, default 32
+
+    Raises
+    ------
+    ValueError
+        When the loss has several predictors a row (softmax), or `points` < 1.
+
+    Examples
+    --------
+    >>> import bayesadmm_np as ba
+    >>> nodes, weights = ba.losses.GaussHermite(3).nodes(1)
+    >>> (weights @ nodes**2).round(12)
+    array([1.])
+    """
+
+    points: int = 32
+
+    def __post_init__(self) -> None:
+        as_count(self.points, "points")
+
+    def resolve(self, loss: Pointwise) -> Rule:
+        """Refuse losses with several predictors a row."""
+        if loss.n_outputs > 1:
+            raise ValueError(
+                f"expectation=GaussHermite() needs one predictor a row, {type(loss).__name__} has "
+                f"{loss.n_outputs}; use QuasiMonteCarlo()."
+            )
+        return self
+
+    def nodes(self, n_outputs: int) -> tuple[Array, Array]:
+        """Nodes and weights for the standard normal."""
+        return _gauss_hermite(self.points)
+
+
+@dataclass(frozen=True)
+class QuasiMonteCarlo(_PointRule):
+    """Antithetic scrambled Sobol points, transformed so that their mean is 0 and their covariance I exactly.
+
+    Any loss that is quadratic in the predictor is therefore integrated exactly.
+
+    Parameters
+    ----------
+    points : int, default 256
+        Even; a power of two keeps the Sobol set balanced.
+    seed : int, default 0
+        Of the scrambling.
+
+    Raises
+    ------
+    ValueError
+        When `points` is odd, or too small for the number of classes.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import bayesadmm_np as ba
+    >>> nodes, weights = ba.losses.QuasiMonteCarlo(64).nodes(3)
+    >>> np.allclose(nodes.T @ nodes / 64, np.eye(3))
+    True
+    """
+
+    points: int = 256
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if as_count(self.points, "points", minimum=2) % 2:
+            raise ValueError(f"points must be even (antithetic pairs), got {self.points}.")
+
+    def resolve(self, loss: Pointwise) -> Rule:
+        """Check that the covariance of the points can be matched."""
+        if self.points < 4 * loss.n_outputs:
+            raise ValueError(f"points must be at least {4 * loss.n_outputs} for {loss.n_outputs} classes.")
+        return self
+
+    def nodes(self, n_outputs: int) -> tuple[Array, Array]:
+        """Moment-matched points with equal weights."""
+        return _matched_sobol(self.points, n_outputs, self.seed)
+
+
+@dataclass(frozen=True)
+class MonteCarlo(_PointRule):
+    """Plain Monte Carlo with a fixed seed (common random numbers): the baseline that the others are held against.
+
+    Parameters
+    ----------
+    points : int, default 256
+    seed : int, default 0
+
+    Examples
+    --------
+    >>> import bayesadmm_np as ba
+    >>> ba.losses.MonteCarlo(8).nodes(2)[0].shape
+    (8, 2)
+    """
+
+    points: int = 256
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        as_count(self.points, "points")
+
+    def nodes(self, n_outputs: int) -> tuple[Array, Array]:
+        """Independent standard normal points."""
+        rng = np.random.default_rng(self.seed)
+        return rng.standard_normal((self.points, n_outputs)), np.full(self.points, 1.0 / self.points)
+
+
+@dataclass(frozen=True)
+class Delta(Rule):
+    """The delta method: expand ℓ at the mean.
+
+    Order 1 is E_q[ℓ] ≈ ℓ(m), which makes point methods (Eq. 5 from Eq. 22). Order 2 is
+    E_q[ℓ] ≈ ℓ(m) + ½ tr(∇²ℓ(m) S⁻¹) with third derivatives dropped from the gradient: the Laplace
+    approximation, as in FedLap-Cov.
+
+    Parameters
+    ----------
+    order : {1, 2}, default 1
+
+    Examples
+    --------
+    >>> import bayesadmm_np as ba
+    >>> ba.losses.Delta(order=2).carries_curvature
+    True
+    """
+
+    order: int = 1
+    is_delta: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.order not in (1, 2):
+            raise ValueError(f"order must be 1 or 2, got {self.order!r}.")
+
+    @property
+    def carries_curvature(self) -> bool:  # type: ignore[override]
+        """Only the second order has a Hessian term."""
+        return self.order == 2
+
+    def moments(self, loss: Pointwise, mean: Array, variance: Array, y: Array) -> RowMoments:
+        """Evaluate at the mean; order 2's ½ tr(∇²ℓ S⁻¹) needs no row variances and is added by the loss."""
+        return loss.averages(mean[:, None], np.ones(1), y)
+
+
+def _average(loss: Pointwise, mean: Array, variance: Array, y: Array, points: Array, weights: Array) -> RowMoments:
+    if loss.n_outputs == 1:
+        return loss.averages(mean[:, None] + np.sqrt(variance)[:, None] * points[:, 0], weights, y)
+    predictors = np.matmul(points, _root(variance).transpose(0, 2, 1))
+    predictors += mean[:, None, :]
+    return loss.averages(predictors, weights, y)
+
+
+def _root(covariance: Array) -> Array:
+    """Batched Cholesky factors; the jitter is below rounding and lets rows of zeros through."""
+    n_outputs = covariance.shape[1]
+    scale = np.einsum("ncc->n", covariance) / n_outputs
+    jitter = (1e-14 * scale + 1e-300)[:, None, None]
+    return np.asarray(np.linalg.cholesky(covariance + jitter * np.eye(n_outputs)))
+
+
+@lru_cache(maxsize=16)
+def _gauss_hermite(points: int) -> tuple[Array, Array]:
+    nodes, weights = np.polynomial.hermite_e.hermegauss(points)
+    return frozen(nodes[:, None]), frozen(weights / weights.sum())
+
+
+@lru_cache(maxsize=16)
+def _matched_sobol(points: int, n_outputs: int, seed: int) -> tuple[Array, Array]:
+    # imported here: scipy.stats takes longer to import than the rest of the package
+    from scipy.special import ndtri
+    from scipy.stats import qmc
+
+    half = points // 2
+    sobol = qmc.Sobol(n_outputs, scramble=True, rng=np.random.default_rng(seed))
+    uniforms = sobol.random_base2(int(np.ceil(np.log2(half))))[:half]
+    normal = ndtri(np.clip(uniforms, 1e-16, 1.0 - 1e-16))
+    paired = np.concatenate([normal, -normal])
+    second_moment = paired.T @ paired / points
+    matched = np.linalg.solve(np.linalg.cholesky(second_moment), paired.T).T
+    return frozen(np.ascontiguousarray(matched)), frozen(np.full(points, 1.0 / points))

@@ -1,0 +1,90 @@
+"""Least squares with one or many outputs: the quadratic loss, known by its Gram matrix alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numpy.typing import ArrayLike
+
+from .._validation import Array, as_float_array
+from ..families.base import ExponentialFamily
+from ..families.gaussian import Gaussian
+from .base import GaussianExpected, KroneckerCurvature, Loss
+from .expectations import Delta, Rule
+from .linear_model import as_theta, read_design, read_offset, read_weights, require_gaussian
+
+__all__ = ["LeastSquares"]
+
+
+class LeastSquares(Loss):
+    """ℓ(θ) = ½ Σ_i w_i ‖Θ x_i + offset_i − y_i‖²: unit noise precision, ½ log 2π dropped; weights rescale the noise.
+
+    With C outputs θ = vec of the rows of Θ (C × p) and ∇²ℓ = I_C ⊗ XᵀWX, of which only XᵀWX (p × p) is kept.
+
+    Parameters
+    ----------
+    X : array_like, shape (n, p)
+    y : array_like, shape (n,) or (n, C)
+    weights : array_like, shape (n,), optional
+    offset : array_like, shape (n,) or (n, C), optional
+
+    Raises
+    ------
+    ValueError
+        When an array is empty, not finite or of the wrong shape.
+
+    Examples
+    --------
+    >>> import bayesadmm_np as ba
+    >>> loss = ba.losses.LeastSquares([[1.0], [2.0]], [1.0, 2.0])
+    >>> loss.value([0.0]), loss.hessian([0.0])
+    (2.5, array([[5.]]))
+    """
+
+    is_quadratic = True
+
+    def __init__(self, X: ArrayLike, y: ArrayLike, weights: Any = None, offset: Any = None) -> None:
+        design = read_design(X)
+        target = as_float_array(y, "y", ndim=(1, 2))
+        self.n_rows, self.n_features = design.shape
+        self.n_outputs = 1 if target.ndim == 1 else target.shape[1]
+        self.dim = self.n_features * self.n_outputs
+        if target.shape[0] != self.n_rows:
+            raise ValueError(f"y must have {self.n_rows} rows like X, got {target.shape[0]}.")
+        scale = read_weights(weights, self.n_rows)[:, None]
+        known = read_offset(offset, self.n_rows, target.ndim if target.ndim == 1 else self.n_outputs)
+        residual = (target if known is None else target - known).reshape(self.n_rows, -1)
+        gram = design.T @ (scale * design)
+        self._curvature = KroneckerCurvature(0.5 * (gram + gram.T), self.n_outputs)
+        self._moment = ((scale * residual).T @ design).ravel()
+        self._constant = 0.5 * float((scale * residual**2).sum())
+
+    def value(self, theta: ArrayLike) -> float:
+        """Return ℓ(θ)."""
+        return self._value(as_theta(theta, self.dim))
+
+    def gradient(self, theta: ArrayLike) -> Array:
+        """Return ∇ℓ(θ), shape (d,)."""
+        return self._curvature.multiply(as_theta(theta, self.dim)) - self._moment
+
+    def hessian(self, theta: ArrayLike) -> Array:
+        """Return I ⊗ XᵀWX as a dense matrix."""
+        as_theta(theta, self.dim)
+        return self._curvature.dense()
+
+    def check(self, prior: ExponentialFamily, rule: Rule) -> Rule:
+        """Require a Gaussian family of dimension d; every rule is exact for a quadratic."""
+        require_gaussian(self, prior)
+        return rule
+
+    def expect(self, q: ExponentialFamily, rule: Rule) -> GaussianExpected:
+        """E_q[ℓ] = ℓ(m) + ½ tr(H S⁻¹)."""
+        assert isinstance(q, Gaussian)
+        gradient = self._curvature.multiply(q.mean) - self._moment
+        # every rule but the first-order delta method sees the variance exactly
+        seen = rule if rule.is_delta else Delta(2)
+        return GaussianExpected(q, self._value(q.mean), gradient, self._curvature, seen)
+
+    def _value(self, theta: Array) -> float:
+        quadratic = 0.5 * float(theta @ self._curvature.multiply(theta))
+        return quadratic - float(self._moment @ theta) + self._constant

@@ -1,0 +1,84 @@
+"""Losses linear in the sufficient statistic: the conjugate case of Proposition D.1."""
+
+from __future__ import annotations
+
+from numpy.typing import ArrayLike
+
+from .._validation import Array, as_count
+from ..families.base import ExponentialFamily
+from ..families.coordinates import Natural, pairing
+from .base import Expected, Loss
+from .expectations import Rule
+
+__all__ = ["LinearInStatistics"]
+
+
+class LinearInStatistics(Loss):
+    """ℓ(θ) = −⟨c, T(θ)⟩, so that E_q[ℓ] = −⟨c, μ⟩ and ∇_μ E_q[ℓ] = −c for every q (Prop. D.1).
+
+    The likelihoods conjugate to a family have this form: for a `Gamma` rate, n Poisson counts with sum s have
+    c = (s, −n); for a `Beta`, s successes in n trials c = (s, n − s); for a `Dirichlet`, class counts.
+
+    Parameters
+    ----------
+    coefficients : Natural
+        c, in the natural coordinates of the prior's family.
+    n_rows : int, default 1
+        Number of observations summarised (used only by methods that weigh clients by their rows).
+
+    Raises
+    ------
+    ValueError
+        When the coefficients are not finite.
+    TypeError
+        When they are not a `Natural`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import bayesadmm_np as ba
+    >>> counts = ba.losses.LinearInStatistics(ba.families.Natural(np.array([3.0, 1.0])), n_rows=4)
+    >>> prior = ba.families.Dirichlet([1.0, 1.0])
+    >>> counts.expect(prior, ba.losses.Auto()).value
+    4.0
+    """
+
+    def __init__(self, coefficients: Natural, n_rows: int = 1) -> None:
+        if type(coefficients) is not Natural:
+            raise TypeError(f"coefficients must be a Natural, got {type(coefficients).__name__}.")
+        if not coefficients.is_finite():
+            raise ValueError("coefficients must be finite.")
+        self.coefficients = coefficients
+        self.n_rows = as_count(n_rows, "n_rows")
+        self.dim = coefficients.linear.shape[0]
+
+    def check(self, prior: ExponentialFamily, rule: Rule) -> Rule:
+        """Require coefficients of the prior's shapes; every rule is exact."""
+        if prior.natural.shapes != self.coefficients.shapes:
+            raise ValueError(
+                f"coefficients must have the shapes {prior.natural.shapes} of the natural parameter of "
+                f"{type(prior).__name__}, got {self.coefficients.shapes}."
+            )
+        return rule
+
+    def expect(self, q: ExponentialFamily, rule: Rule) -> Expected:
+        """Return −⟨c, μ⟩ and −c."""
+        return Expected(-pairing(self.coefficients, q.expectation), -self.coefficients)
+
+    def value(self, theta: ArrayLike) -> float:
+        """Not available: T(θ) is known to the family, not to the loss."""
+        raise self._unsupported()
+
+    def gradient(self, theta: ArrayLike) -> Array:
+        """Not available, see `value`."""
+        raise self._unsupported()
+
+    def hessian(self, theta: ArrayLike) -> Array:
+        """Not available, see `value`."""
+        raise self._unsupported()
+
+    @staticmethod
+    def _unsupported() -> NotImplementedError:
+        return NotImplementedError(
+            "LinearInStatistics is known through its expectation −⟨c, μ⟩ only; use expect(q, rule)."
+        )

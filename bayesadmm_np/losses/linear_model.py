@@ -1,0 +1,144 @@
+"""Layer two and three: a pointwise loss of the predictor f_i = x_iᵀθ + offset_i, and its expectation under q.
+
+Under a Gaussian q the predictor of a row is Gaussian, so E_q is an integral of dimension one (or C) a row, whatever
+d is: E_q[∇ℓ] = Xᵀ E[ℓ'(f)] and E_q[∇²ℓ] = Xᵀ diag(E[ℓ''(f)]) X.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from .._validation import Array, as_float_array, frozen
+from ..families.base import ExponentialFamily
+from ..families.gaussian import Gaussian
+from .base import GaussianExpected, Loss, RowCurvature
+from .expectations import Delta, Rule
+from .pointwise import Pointwise, RowMoments
+
+__all__ = ["LinearModelLoss", "as_theta", "read_design", "read_offset", "read_weights", "require_gaussian"]
+
+
+class LinearModelLoss(Loss):
+    """Σ_i w_i ℓ(x_iᵀθ + offset_i, y_i) for a pointwise loss; with C outputs θ stacks C vectors of length p."""
+
+    pointwise: Pointwise
+
+    def __init__(self, X: ArrayLike, y: Array, pointwise: Pointwise, weights: Any = None, offset: Any = None) -> None:
+        self.X = read_design(X)
+        self.n_rows, self.n_features = self.X.shape
+        self.pointwise = pointwise
+        self.dim = self.n_features * pointwise.n_outputs
+        if y.shape[0] != self.n_rows:
+            raise ValueError(f"y must have {self.n_rows} rows like X, got {y.shape[0]}.")
+        self.y = frozen(np.asarray(y, dtype=np.float64))
+        self.weights = read_weights(weights, self.n_rows)
+        self.offset = read_offset(offset, self.n_rows, pointwise.n_outputs)
+
+    @property
+    def n_outputs(self) -> int:
+        """Predictors a row, C."""
+        return self.pointwise.n_outputs
+
+    def predictor(self, theta: Array) -> Array:
+        """Xθ + offset: (n,) or (n, C)."""
+        matrix = theta if self.n_outputs == 1 else theta.reshape(self.n_outputs, -1).T
+        linear = self.X @ matrix
+        return np.asarray(linear if self.offset is None else linear + self.offset)
+
+    def value(self, theta: ArrayLike) -> float:
+        """Return ℓ(θ), the weighted sum over rows."""
+        return float(self.weights @ self._at(theta).value)
+
+    def gradient(self, theta: ArrayLike) -> Array:
+        """Return ∇ℓ(θ) = Xᵀ(w ∘ ℓ'), shape (d,)."""
+        return self._pull_back(self._at(theta).slope)
+
+    def hessian(self, theta: ArrayLike) -> Array:
+        """Return ∇²ℓ(θ) = Xᵀ diag(w ∘ ℓ'') X, shape (d, d)."""
+        return self._curvature(self._at(theta).curvature).dense()
+
+    def check(self, prior: ExponentialFamily, rule: Rule) -> Rule:
+        """Require a Gaussian family of dimension d, and a rule that fits the pointwise loss."""
+        require_gaussian(self, prior)
+        return rule.resolve(self.pointwise)
+
+    def expect(self, q: ExponentialFamily, rule: Rule) -> GaussianExpected:
+        """Return E_q[ℓ], E_q[∇ℓ] and E_q[∇²ℓ] from the predictors' means and (co)variances."""
+        assert isinstance(q, Gaussian)
+        rows = rule.moments(self.pointwise, self.predictor(q.mean), self._spread(q, rule), self.y)
+        return GaussianExpected(
+            q,
+            float(self.weights @ rows.value),
+            self._pull_back(rows.slope),
+            self._curvature(rows.curvature),
+            rule,
+        )
+
+    def _at(self, theta: ArrayLike) -> RowMoments:
+        point = as_theta(theta, self.dim)
+        predictor = self.predictor(point)
+        return Delta(1).moments(self.pointwise, predictor, predictor, self.y)
+
+    def _spread(self, q: Gaussian, rule: Rule) -> Array:
+        if rule.is_delta:
+            return self.y  # the delta method never looks at it
+        if self.n_outputs == 1:
+            return q.factor.row_variances(self.X)
+        return q.factor.class_covariances(self.X, self.n_outputs)
+
+    def _pull_back(self, slope: Array) -> Array:
+        if self.n_outputs == 1:
+            return np.asarray((self.weights * slope) @ self.X)
+        return ((self.weights[:, None] * slope).T @ self.X).ravel()
+
+    def _curvature(self, curvature: Array) -> RowCurvature:
+        weights = self.weights if curvature.ndim == 1 else self.weights[:, None, None]
+        return RowCurvature(self.X, weights * curvature)
+
+
+def read_design(X: ArrayLike) -> Array:
+    """Check a design matrix (n, p)."""
+    return frozen(np.ascontiguousarray(as_float_array(X, "X", ndim=2)).view())
+
+
+def read_weights(weights: Any, n_rows: int) -> Array:
+    """Check non-negative per-row weights; None means ones."""
+    if weights is None:
+        return frozen(np.ones(n_rows))
+    array = as_float_array(weights, "weights", ndim=1)
+    if array.shape != (n_rows,):
+        raise ValueError(f"weights must have shape ({n_rows},), got {array.shape}.")
+    if (array < 0).any():
+        raise ValueError(f"weights must be >= 0, got {array.min():g}.")
+    return frozen(array.copy())
+
+
+def read_offset(offset: Any, n_rows: int, n_outputs: int) -> Array | None:
+    """Check a known part of the predictor; None means zero."""
+    if offset is None:
+        return None
+    shape = (n_rows,) if n_outputs == 1 else (n_rows, n_outputs)
+    array = as_float_array(offset, "offset")
+    if array.shape != shape:
+        raise ValueError(f"offset must have shape {shape}, got {array.shape}.")
+    return frozen(array.copy())
+
+
+def as_theta(theta: ArrayLike, dim: int) -> Array:
+    """Check a parameter vector (d,)."""
+    point = as_float_array(theta, "theta", ndim=1)
+    if point.shape != (dim,):
+        raise ValueError(f"theta must have shape ({dim},), got {point.shape}.")
+    return point
+
+
+def require_gaussian(loss: Loss, prior: ExponentialFamily) -> None:
+    """Raise unless the family is Gaussian and of the loss's dimension."""
+    name = type(loss).__name__
+    if not isinstance(prior, Gaussian):
+        raise ValueError(f"{name} needs a Gaussian family, the prior is {type(prior).__name__}.")
+    if prior.dim != loss.dim:
+        raise ValueError(f"{name} has {loss.dim} parameters, but the prior's mean has {prior.dim}.")

@@ -1,0 +1,127 @@
+"""Layer one: the loss of one row as a function of its linear predictor f, nothing else.
+
+`averages` takes predictors on a set of points with weights and returns the weighted means of the value, of the
+slope ∂ℓ/∂f and of the curvature ∂²ℓ/∂f². One point of weight one is plain evaluation.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import expit, logsumexp, softmax
+
+from .._validation import Array
+from .logistic_normal import logistic_normal_moments
+
+__all__ = ["BernoulliLogit", "CategoricalLogit", "Pointwise", "PoissonLog", "RowMoments"]
+
+
+class RowMoments(NamedTuple):
+    """Per-row means of value (n,), slope (n,) or (n, C), and curvature (n,) or (n, C, C)."""
+
+    value: Array
+    slope: Array
+    curvature: Array
+
+
+class Pointwise(ABC):
+    """A twice differentiable, convex loss ℓ(f, y) of a predictor with `n_outputs` components."""
+
+    n_outputs: int = 1
+
+    @abstractmethod
+    def averages(self, predictors: Array, weights: Array, y: Array) -> RowMoments:
+        """Average over points: predictors (n, M) or (n, M, C), weights (M,)."""
+
+    def exact(self, mean: Array, variance: Array, y: Array) -> RowMoments | None:
+        """Return exact means under f ~ N(mean, variance), or None where no exact rule is known."""
+        return None
+
+    @property
+    def has_exact(self) -> bool:
+        """Whether `exact` is implemented."""
+        return type(self).exact is not Pointwise.exact
+
+
+class BernoulliLogit(Pointwise):
+    """ℓ(f, y) = softplus(f) − y f for y ∈ {0, 1}, evaluated as softplus(±f) so that no margin cancels."""
+
+    def averages(self, predictors: Array, weights: Array, y: Array) -> RowMoments:
+        """Weighted means; p(1 − p) is expit(f)·expit(−f)."""
+        sign = (1.0 - 2.0 * y)[:, None]
+        margin = sign * predictors
+        probability, complement = expit(margin), expit(-margin)
+        return RowMoments(
+            np.logaddexp(0.0, margin) @ weights,
+            sign[:, 0] * (probability @ weights),
+            (probability * complement) @ weights,
+        )
+
+    def exact(self, mean: Array, variance: Array, y: Array) -> RowMoments:
+        """Uniformly exact logistic–Gaussian integrals."""
+        sign = 1.0 - 2.0 * y
+        moments = logistic_normal_moments(sign * mean, variance)
+        return RowMoments(moments.softplus, sign * moments.sigmoid, moments.slope)
+
+
+class PoissonLog(Pointwise):
+    """ℓ(f, y) = exp(f) − y f: the negative log-likelihood of counts with log link, log y! dropped."""
+
+    def averages(self, predictors: Array, weights: Array, y: Array) -> RowMoments:
+        """Weighted means."""
+        with np.errstate(over="ignore"):
+            rate = np.exp(predictors)
+            mean_rate = rate @ weights
+            value = mean_rate - y * (predictors @ weights)
+        return RowMoments(value, mean_rate - y, mean_rate)
+
+    def exact(self, mean: Array, variance: Array, y: Array) -> RowMoments:
+        """E exp(f) = exp(mean + variance/2)."""
+        with np.errstate(over="ignore"):
+            rate = np.exp(mean + 0.5 * variance)
+        return RowMoments(rate - y * mean, rate - y, rate)
+
+
+class CategoricalLogit(Pointwise):
+    """ℓ(f, y) = logsumexp(f) − f_y for y ∈ {0, …, C − 1}."""
+
+    def __init__(self, n_classes: int) -> None:
+        self.n_outputs = n_classes
+
+    def averages(self, predictors: Array, weights: Array, y: Array) -> RowMoments:
+        """Weighted means; the curvature diag(p) − ppᵀ is averaged by one batched product."""
+        labels = y.astype(np.intp)
+        rows = np.arange(labels.shape[0])
+        probabilities = softmax(predictors, axis=2)
+        own = predictors[rows, :, labels]
+        value = (logsumexp(predictors, axis=2) - own) @ weights
+        mean = np.einsum("nmc,m->nc", probabilities, weights)
+        # W^{1/2}P once, so that the product with its own transpose is exactly symmetric
+        scaled = probabilities * np.sqrt(weights)[:, None]
+        curvature = -np.matmul(scaled.transpose(0, 2, 1), scaled)
+        diagonal = np.arange(self.n_outputs)
+        curvature[:, diagonal, diagonal] += mean
+        slope = mean
+        slope[rows, labels] -= 1.0
+        return RowMoments(value, slope, curvature)
+
+    def exact(self, mean: Array, variance: Array, y: Array) -> RowMoments | None:
+        """With two classes only f₁ − f₀ matters, and the logistic integrals are exact."""
+        if self.n_outputs != 2:
+            return None
+        difference = mean[:, 1] - mean[:, 0]
+        spread = variance[:, 0, 0] + variance[:, 1, 1] - 2.0 * variance[:, 0, 1]
+        binary = BernoulliLogit().exact(difference, np.maximum(spread, 0.0), y)
+        signs = np.array([-1.0, 1.0])
+        return RowMoments(
+            binary.value,
+            binary.slope[:, None] * signs,
+            binary.curvature[:, None, None] * np.outer(signs, signs),
+        )
+
+    @property
+    def has_exact(self) -> bool:
+        """Two classes reduce to the logistic."""
+        return self.n_outputs == 2

@@ -1,0 +1,102 @@
+"""The sum of several losses: what a centralised solver would see."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from .._validation import Array
+from ..families.base import ExponentialFamily
+from ..families.gaussian import Gaussian
+from ..families.precision import Precision
+from .base import Curvature, Expected, GaussianExpected, Loss
+from .expectations import Rule
+
+__all__ = ["Total"]
+
+
+class Total(Loss):
+    """Σ_k ℓ_k(θ) over losses of the same dimension.
+
+    Parameters
+    ----------
+    losses : sequence of Loss
+        At least one.
+
+    Raises
+    ------
+    ValueError
+        When there is none, or dimensions differ.
+
+    Examples
+    --------
+    >>> import bayesadmm_np as ba
+    >>> halves = [ba.losses.LeastSquares([[1.0]], [1.0]), ba.losses.LeastSquares([[2.0]], [2.0])]
+    >>> ba.losses.Total(halves).value([0.0])
+    2.5
+    """
+
+    def __init__(self, losses: Sequence[Loss]) -> None:
+        self.losses = tuple(losses)
+        if not self.losses:
+            raise ValueError("losses must hold at least one loss.")
+        dims = {loss.dim for loss in self.losses}
+        if len(dims) > 1:
+            raise ValueError(f"losses must have the same number of parameters, got {sorted(dims)}.")
+        self.dim = dims.pop()
+        self.n_rows = sum(loss.n_rows for loss in self.losses)
+        self.is_quadratic = all(loss.is_quadratic for loss in self.losses)
+
+    def value(self, theta: ArrayLike) -> float:
+        """Return Σ ℓ_k(θ)."""
+        return sum(loss.value(theta) for loss in self.losses)
+
+    def gradient(self, theta: ArrayLike) -> Array:
+        """Return Σ ∇ℓ_k(θ)."""
+        return np.sum([loss.gradient(theta) for loss in self.losses], axis=0)
+
+    def hessian(self, theta: ArrayLike) -> Array:
+        """Return Σ ∇²ℓ_k(θ)."""
+        return np.sum([loss.hessian(theta) for loss in self.losses], axis=0)
+
+    def check(self, prior: ExponentialFamily, rule: Rule) -> Rule:
+        """Check every loss; each resolves the rule for itself."""
+        for loss in self.losses:
+            loss.check(prior, rule)
+        return rule
+
+    def expect(self, q: ExponentialFamily, rule: Rule) -> Expected | GaussianExpected:
+        """Return the sums of the expectations."""
+        parts = [loss.expect(q, loss.check(q, rule)) for loss in self.losses]
+        gaussian = [part for part in parts if isinstance(part, GaussianExpected)]
+        if len(gaussian) < len(parts):
+            gradient = q.natural.zeros()
+            for part in parts:
+                gradient = gradient + part.natural_gradient
+            return Expected(sum(part.value for part in parts), gradient)
+        assert isinstance(q, Gaussian)
+        return GaussianExpected(
+            q,
+            sum(part.value if not rule.is_delta else part.value_at_mean for part in gaussian),
+            np.sum([part.gradient for part in gaussian], axis=0),
+            _TotalCurvature(tuple(part.curvature for part in gaussian)),
+            rule,
+        )
+
+
+@dataclass(frozen=True)
+class _TotalCurvature:
+    terms: tuple[Curvature, ...]
+
+    def dense(self) -> Array:
+        return np.sum([term.dense() for term in self.terms], axis=0)
+
+    def project(self, factor: Precision) -> tuple[Array, ...]:
+        parts = [term.project(factor) for term in self.terms]
+        return tuple(np.sum(pieces, axis=0) for pieces in zip(*parts, strict=True))
+
+    def multiply(self, vector: Array) -> Array:
+        return np.sum([term.multiply(vector) for term in self.terms], axis=0)

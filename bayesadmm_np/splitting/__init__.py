@@ -1,0 +1,25 @@
+"""The loop, the table of methods, the safeguards, and the certificate."""
+
+from . import methods
+from .accelerated import Accelerated
+from .certificate import Certificate
+from .history import ClientRecord, Edges, RoundRecord
+from .loop import run
+from .pooled import Pooled, solve_pooled
+from .result import Result
+from .status import RunError, Status
+
+__all__ = [
+    "Accelerated",
+    "Certificate",
+    "ClientRecord",
+    "Edges",
+    "Pooled",
+    "Result",
+    "RoundRecord",
+    "RunError",
+    "Status",
+    "methods",
+    "run",
+    "solve_pooled",
+]

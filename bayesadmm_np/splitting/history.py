@@ -1,0 +1,97 @@
+"""What is recorded of every round."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ..clients.problem import ClientStatus
+
+__all__ = ["ClientRecord", "Edges", "RoundRecord"]
+
+
+@dataclass(frozen=True)
+class Edges:
+    """Residuals of the four edges of the duality circuit (Eq. 13): Fisher lengths per parameter.
+
+    Attributes
+    ----------
+    broadcast : float
+        max_k of λ_k − λ_g: primal agreement μ_k = μ_g.
+    natural_gradient : float
+        max_k of η_k + ∇_μ E_{q_k}[ℓ_k]: duals are natural gradients.
+    gather : float
+        λ_g − η_0 − Σ_k η_k: the duals add up to the server.
+    dual_map : float
+        λ_g − ∇A*(∇A(λ_g)): the two coordinate systems of the server agree (rounding only).
+    """
+
+    broadcast: float
+    natural_gradient: float
+    gather: float
+    dual_map: float
+
+    @property
+    def largest(self) -> float:
+        """The largest of the four: zero exactly at a fixed point."""
+        return max(self.broadcast, self.natural_gradient, self.gather, self.dual_map)
+
+
+@dataclass(frozen=True)
+class ClientRecord:
+    """One client in one round."""
+
+    iterations: int
+    status: ClientStatus
+    residual: float
+    broadcast: float
+    natural_gradient: float
+    well_posed: bool
+    seconds: float
+
+
+@dataclass(frozen=True)
+class RoundRecord:
+    """One round.
+
+    Attributes
+    ----------
+    round : int
+        From 1.
+    objective : float
+        Σ_k E_{q_g}[ℓ_k] + KL(q_g‖prior) after the round.
+    alpha : float
+        The server's step; above the method's own where the safeguard raised it.
+    edges : Edges
+    clients : tuple of ClientRecord
+    mixed : bool
+        Whether an accelerated step was taken.
+    floats_down, floats_up : int
+        Numbers sent to, and by, all clients together.
+    seconds : float
+    """
+
+    round: int
+    objective: float
+    alpha: float
+    edges: Edges
+    clients: tuple[ClientRecord, ...]
+    mixed: bool
+    floats_down: int
+    floats_up: int
+    seconds: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain numbers, strings and lists (for JSON)."""
+        plain = asdict(self)
+        for client in plain["clients"]:
+            client["status"] = client["status"].name
+        return plain
+
+    @classmethod
+    def from_dict(cls, plain: dict[str, Any]) -> RoundRecord:
+        """Inverse of `to_dict`."""
+        clients = tuple(
+            ClientRecord(**{**client, "status": ClientStatus[client["status"]]}) for client in plain["clients"]
+        )
+        return cls(**{**plain, "edges": Edges(**plain["edges"]), "clients": clients})

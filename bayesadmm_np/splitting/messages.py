@@ -1,0 +1,69 @@
+"""What crosses between server and client: plain arrays and numbers, so that the client may be another machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..clients.problem import ClientStatus
+from ..families.coordinates import Natural
+
+__all__ = ["Broadcast", "Reply"]
+
+
+@dataclass(frozen=True)
+class Broadcast:
+    """Server to client: the distribution to agree on.
+
+    Attributes
+    ----------
+    round : int
+        1 for the first round.
+    natural : Natural
+        λ_g.
+    """
+
+    round: int
+    natural: Natural
+
+    @property
+    def floats(self) -> int:
+        """Numbers sent; symmetric matrices count d(d+1)/2."""
+        return self.natural.size
+
+
+@dataclass(frozen=True)
+class Reply:
+    """Client to server: its distribution, and scalars about the solve.
+
+    The dual η_k is kept by the client; the server follows it from λ_k and λ_g, so only one of the two is sent.
+
+    Attributes
+    ----------
+    natural : Natural
+        λ_k.
+    site : Natural
+        η_k after the dual step.
+    iterations : int
+    status : ClientStatus
+    residual : float
+        Natural-gradient residual of the solve.
+    natural_gradient_edge : float
+        Fisher length per parameter of η_k + ∇_μ E_{q_k}[ℓ_k] (0 when duals are natural gradients, Eq. 33).
+    well_posed : bool
+        Whether ρλ_g − η_k was a valid natural parameter before the solve.
+    seconds : float
+    """
+
+    natural: Natural
+    site: Natural
+    iterations: int
+    status: ClientStatus
+    residual: float
+    natural_gradient_edge: float
+    well_posed: bool
+    seconds: float
+
+    @property
+    def floats(self) -> int:
+        """Numbers sent; symmetric matrices count d(d+1)/2."""
+        return self.natural.size

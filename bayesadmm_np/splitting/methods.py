@@ -1,0 +1,445 @@
+"""Every method as a row of one table; the loop that runs them all is in `loop.py`.
+
+A round of any row is
+
+    client   λ_k ← argmin E_q[ℓ_k] + ⟨η_k, μ⟩ + ρ_k KL(q‖q_g)                         Eq. 15
+    dual     η_k ← η_k + step · (λ_k − λ_g)   or   step · (μ_k − μ_g)                 Eq. 16
+    gather   λ_g ← [(1 − α) mean_k λ_k + α (η_0 + Σ_k η_k)] / (1 − α + αw)            Eq. 54
+
+with w = 1 for every family that contains its prior (w = δ for the isotropic family under a N(·, I/δ) prior), and with
+η_0 and w replaced by zero when the prior sits at the clients. A row says what ρ, step, α and the expectation are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from .._validation import as_fraction, as_positive
+from ..families import (
+    BlockDiagonalGaussian,
+    DiagonalGaussian,
+    ExponentialFamily,
+    FixedPrecisionGaussian,
+    FullGaussian,
+    IsotropicGaussian,
+)
+from ..losses.expectations import Delta, Rule
+
+__all__ = [
+    "ADMM",
+    "AMA",
+    "BCM",
+    "BLR",
+    "PVI",
+    "TABLE",
+    "BayesADMM",
+    "BregmanADMM",
+    "FedAvg",
+    "FedDyn",
+    "FedIvon",
+    "FedLap",
+    "FedLapCov",
+    "FedProx",
+    "Method",
+    "PreconditionedADMM",
+]
+
+
+@dataclass(frozen=True)
+class Method:
+    """A row of the table.
+
+    Attributes
+    ----------
+    name : str
+    rho : float
+        Weight of the client's KL term to the server; 0 only where the prior sits at the clients.
+    dual_step : float
+        Step of the dual; 0 means that there is no dual.
+    alpha : float or None
+        Server's step; None means 1/(1 + ρK).
+    dual_along : {"natural", "expectation"}
+        Coordinates of the dual step; "expectation" is Wang & Banerjee's choice and depends on `statistic_scale`.
+    client : {"proximal", "gradient"}
+        Whether a client solves Eq. 15 or only evaluates its natural gradient at the server.
+    prior_at : {"server", "clients"}
+        Where the regulariser is added; clients get the share N_k/N of it.
+    client_share, server_share : {"equal", "rows"}
+        Whether ρ_k, and the weights of the mean at the server, are equal or proportional to the rows N_k
+        (normalised to mean one).
+    expectation : Rule or None
+        The method's own rule; None means that any will do.
+    families : tuple of type
+        Families that the row is defined for; empty means any.
+    max_rounds : int or None
+    statistic_scale : float
+        s in T(θ) = (θ, s·(−½θθᵀ)) up to sign, for duals along μ: the second part of the step is multiplied by s².
+    """
+
+    name: str
+    rho: float
+    dual_step: float
+    alpha: float | None = None
+    dual_along: Literal["natural", "expectation"] = "natural"
+    client: Literal["proximal", "gradient"] = "proximal"
+    prior_at: Literal["server", "clients"] = "server"
+    client_share: Literal["equal", "rows"] = "equal"
+    server_share: Literal["equal", "rows"] = "equal"
+    expectation: Rule | None = None
+    families: tuple[type[ExponentialFamily], ...] = ()
+    max_rounds: int | None = None
+    statistic_scale: float = 2.0
+
+    def server_alpha(self, n_clients: int) -> float:
+        """Return α for K clients."""
+        return 1.0 / (1.0 + self.rho * n_clients) if self.alpha is None else self.alpha
+
+    def check(self, prior: ExponentialFamily) -> None:
+        """Raise a ValueError when the prior's family is not one that the row is defined for."""
+        if self.families and not isinstance(prior, self.families):
+            wanted = " or ".join(family.__name__ for family in self.families)
+            raise ValueError(f"{self.name} needs a {wanted} prior, got {type(prior).__name__}.")
+
+
+def BayesADMM(rho: float = 1.0, gamma: float = 1.0) -> Method:
+    """Bayesian-ADMM (Eq. 15–17): any family, dual along λ with step γρ, α = 1/(1 + ρK).
+
+    Parameters
+    ----------
+    rho : float, default 1.0
+        > 0. Small values let clients move far; ρ = 1/K solves conjugate problems in one round (Prop. D.1).
+    gamma : float, default 1.0
+        In (0, 1]; scales the dual step (Algorithm 1). Duals are natural gradients for γ = 1.
+
+    Raises
+    ------
+    ValueError
+        When a parameter is out of range.
+
+    Examples
+    --------
+    >>> BayesADMM(rho=0.5).server_alpha(n_clients=2)
+    0.5
+    """
+    rho = as_positive(rho, "rho")
+    return Method("BayesADMM", rho, as_fraction(gamma, "gamma") * rho)
+
+
+def ADMM(rho: float = 1.0) -> Method:
+    """Federated ADMM (Eq. 5–7): the isotropic family under the delta method, where λ = μ = m.
+
+    Parameters
+    ----------
+    rho : float, default 1.0
+        > 0, in ½ρ‖θ − θ_g‖² (squared).
+
+    Raises
+    ------
+    ValueError
+        When `rho` is not positive.
+
+    Examples
+    --------
+    >>> ADMM(rho=2.0).dual_step
+    2.0
+    """
+    rho = as_positive(rho, "rho")
+    return Method("ADMM", rho, rho, expectation=Delta(1), families=(IsotropicGaussian,))
+
+
+def PreconditionedADMM(rho: float = 1.0) -> Method:
+    """ADMM with the proximal term ½ρ‖θ − θ_g‖²_S: a fixed precision S under the delta method (Table 3, row 2).
+
+    Parameters
+    ----------
+    rho : float, default 1.0
+        > 0.
+
+    Raises
+    ------
+    ValueError
+        When `rho` is not positive.
+
+    Examples
+    --------
+    >>> PreconditionedADMM().name
+    'PreconditionedADMM'
+    """
+    rho = as_positive(rho, "rho")
+    return Method("PreconditionedADMM", rho, rho, expectation=Delta(1), families=(FixedPrecisionGaussian,))
+
+
+def BregmanADMM(rho: float = 1.0, gamma: float = 1.0, statistic_scale: float = 2.0) -> Method:
+    """Bregman ADMM (Wang & Banerjee 2014): as BayesADMM, but the dual moves along μ (App. C.2).
+
+    η_k ← η_k + γρ(μ_k − μ_g) depends on how T is scaled: with T = (θ, θθᵀ) (`statistic_scale=2`, the papers' choice)
+    V ← V − 2γρ(M_k − M_g) for second moments M; with T = (θ, −½θθᵀ) (`statistic_scale=1`) a quarter of it.
+
+    Parameters
+    ----------
+    rho : float, default 1.0
+    gamma : float, default 1.0
+    statistic_scale : float, default 2.0
+
+    Raises
+    ------
+    ValueError
+        When a parameter is out of range.
+
+    Examples
+    --------
+    >>> BregmanADMM().dual_along
+    'expectation'
+    """
+    rho = as_positive(rho, "rho")
+    return Method(
+        "BregmanADMM",
+        rho,
+        as_fraction(gamma, "gamma") * rho,
+        dual_along="expectation",
+        statistic_scale=as_positive(statistic_scale, "statistic_scale"),
+    )
+
+
+def AMA(rho: float = 1.0) -> Method:
+    """Alternating minimisation (Tseng 1991; Eq. 39–41 lifted to distributions): BayesADMM without the server's prox.
+
+    Parameters
+    ----------
+    rho : float, default 1.0
+
+    Raises
+    ------
+    ValueError
+        When `rho` is not positive.
+
+    Examples
+    --------
+    >>> AMA(rho=2.0).server_alpha(n_clients=5)
+    1.0
+    """
+    rho = as_positive(rho, "rho")
+    return Method("AMA", rho, rho, alpha=1.0)
+
+
+def PVI(gamma: float = 1.0) -> Method:
+    """Partitioned variational inference (Ashman et al. 2022; Eq. 36–38), damped when γ < 1 (Eq. 42).
+
+    Parameters
+    ----------
+    gamma : float, default 1.0
+        In (0, 1]; the papers' damping is 1/K.
+
+    Raises
+    ------
+    ValueError
+        When `gamma` is outside (0, 1].
+
+    Examples
+    --------
+    >>> PVI(gamma=0.2).name
+    'damped PVI'
+    """
+    gamma = as_fraction(gamma, "gamma")
+    return Method("PVI" if gamma == 1.0 else "damped PVI", 1.0, gamma, alpha=1.0)
+
+
+def FedLap(gamma: float = 1.0) -> Method:
+    """FedLap (Swaroop et al. 2025, Eq. 9): PVI with a fixed precision δI and the delta method.
+
+    Parameters
+    ----------
+    gamma : float, default 1.0
+        Damping, in (0, 1].
+
+    Raises
+    ------
+    ValueError
+        When `gamma` is outside (0, 1].
+
+    Examples
+    --------
+    >>> FedLap(gamma=0.5).dual_step
+    0.5
+    """
+    gamma = as_fraction(gamma, "gamma")
+    return Method("FedLap", 1.0, gamma, alpha=1.0, expectation=Delta(1), families=(FixedPrecisionGaussian,))
+
+
+def FedLapCov(gamma: float = 1.0) -> Method:
+    """FedLap-Cov (Swaroop et al. 2025, Eq. 12): PVI with the Laplace approximation, V_k ← (1 − γ)V_k + γ∇²ℓ_k(m_k).
+
+    Parameters
+    ----------
+    gamma : float, default 1.0
+        Damping, in (0, 1].
+
+    Raises
+    ------
+    ValueError
+        When `gamma` is outside (0, 1].
+
+    Examples
+    --------
+    >>> FedLapCov().expectation
+    Delta(order=2)
+    """
+    gamma = as_fraction(gamma, "gamma")
+    learned = (FullGaussian, DiagonalGaussian, BlockDiagonalGaussian)
+    return Method("FedLapCov", 1.0, gamma, alpha=1.0, expectation=Delta(2), families=learned)
+
+
+def FedAvg() -> Method:
+    """FedAvg (McMahan et al. 2016): clients fit alone, with their share of the regulariser, and are averaged by rows.
+
+    With exact solves it averages once and stands still; `solver=GradientSteps(...)` gives the usual local work. Its
+    fixed point is not the pooled solution.
+
+    Examples
+    --------
+    >>> FedAvg().rho
+    0.0
+    """
+    return Method(
+        "FedAvg",
+        0.0,
+        0.0,
+        alpha=0.0,
+        prior_at="clients",
+        server_share="rows",
+        expectation=Delta(1),
+        families=(IsotropicGaussian,),
+    )
+
+
+def FedProx(rho: float = 1.0) -> Method:
+    """FedProx (Li et al. 2020): FedAvg with ½ρ‖θ − θ_g‖² (squared) at each client; no dual.
+
+    Parameters
+    ----------
+    rho : float, default 1.0
+
+    Raises
+    ------
+    ValueError
+        When `rho` is not positive.
+
+    Examples
+    --------
+    >>> FedProx(rho=0.1).dual_step
+    0.0
+    """
+    return Method(
+        "FedProx",
+        as_positive(rho, "rho"),
+        0.0,
+        alpha=0.0,
+        prior_at="clients",
+        server_share="rows",
+        expectation=Delta(1),
+        families=(IsotropicGaussian,),
+    )
+
+
+def FedDyn(rho: float = 1.0) -> Method:
+    """FedDyn (Acar et al. 2021): ADMM with ρ_k ∝ N_k, the regulariser at the clients, and a server history.
+
+    The history h = Σ_k ρ_k(θ_k − θ_g), summed over rounds, is Σ_k η_k; the server takes mean_k λ_k + h/(ρK).
+
+    Parameters
+    ----------
+    rho : float, default 1.0
+        Mean of the clients' ρ_k = ρ K N_k/N.
+
+    Raises
+    ------
+    ValueError
+        When `rho` is not positive.
+
+    Examples
+    --------
+    >>> FedDyn().prior_at
+    'clients'
+    """
+    rho = as_positive(rho, "rho")
+    return Method(
+        "FedDyn",
+        rho,
+        rho,
+        prior_at="clients",
+        client_share="rows",
+        server_share="rows",
+        expectation=Delta(1),
+        families=(IsotropicGaussian,),
+    )
+
+
+def FedIvon() -> Method:
+    """FedIvon (Pal et al. 2024): no dual; clients start from the server's posterior as their prior, averaged by rows.
+
+    Its fixed point is not the pooled solution.
+
+    Examples
+    --------
+    >>> FedIvon().alpha
+    0.0
+    """
+    return Method("FedIvon", 1.0, 0.0, alpha=0.0, server_share="rows", families=(DiagonalGaussian,))
+
+
+def BCM() -> Method:
+    """Bayesian committee machine (Tresp 2000): PVI stopped after its first round; one shot.
+
+    Examples
+    --------
+    >>> BCM().max_rounds
+    1
+    """
+    return Method("BCM", 1.0, 1.0, alpha=1.0, max_rounds=1)
+
+
+def BLR(learning_rate: float = 0.5) -> Method:
+    """Bayesian learning rule (Khan & Rue 2023, Eq. 6): λ_g ← (1 − α)λ_g + α[η_0 − Σ_k ∇_μ E_{q_g}[ℓ_k]].
+
+    Clients only evaluate natural gradients at the server: Prop. C.1's limit of BayesADMM.
+
+    Parameters
+    ----------
+    learning_rate : float, default 0.5
+        α in (0, 1].
+
+    Raises
+    ------
+    ValueError
+        When `learning_rate` is outside (0, 1].
+
+    Examples
+    --------
+    >>> BLR(learning_rate=0.1).alpha
+    0.1
+    """
+    return Method("BLR", 1.0, 1.0, alpha=as_fraction(learning_rate, "learning_rate"), client="gradient")
+
+
+TABLE: dict[str, Callable[..., Method]] = {
+    row.__name__: row
+    for row in (
+        BayesADMM,
+        ADMM,
+        PreconditionedADMM,
+        BregmanADMM,
+        AMA,
+        PVI,
+        FedLap,
+        FedLapCov,
+        FedAvg,
+        FedProx,
+        FedDyn,
+        FedIvon,
+        BCM,
+        BLR,
+    )
+}
+"""Every row by name. To add a method, write one function that returns a `Method` and list it here."""

@@ -1,0 +1,91 @@
+"""The centralised answer: all losses in one place, no sites, no server, no rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..clients.closed_form import ClosedForm
+from ..clients.newton import VariationalNewton
+from ..clients.problem import ClientStatus, Subproblem
+from ..families.base import ExponentialFamily
+from ..losses.base import Loss
+from ..losses.expectations import Auto, Rule
+from ..losses.linear_in_statistics import LinearInStatistics
+from ..losses.total import Total
+
+__all__ = ["Pooled", "solve_pooled"]
+
+
+@dataclass(frozen=True)
+class Pooled:
+    """The centralised VB solution.
+
+    Attributes
+    ----------
+    posterior : ExponentialFamily
+    objective : float
+        Σ_k E_q[ℓ_k] + KL(q‖prior) there.
+    residual : float
+        Fisher length per parameter of its gradient.
+    """
+
+    posterior: ExponentialFamily
+    objective: float
+    residual: float
+
+
+def solve_pooled(
+    clients: Sequence[Loss],
+    prior: ExponentialFamily,
+    *,
+    expectation: Rule | None = None,
+    tol: float = 1e-10,
+    max_iter: int = 1000,
+) -> Pooled:
+    """Minimise Σ_k E_q[ℓ_k] + KL(q‖prior) (Eq. 9) with all losses at hand, for comparison.
+
+    The problem has no dual and a proper prior, so it is convex for convex losses and always well posed; it is solved
+    directly, through no code of the splitting methods.
+
+    Parameters
+    ----------
+    clients : sequence of Loss
+    prior : ExponentialFamily
+    expectation : Rule, optional
+        Must be the rule of the run that it is compared with.
+    tol : float, default 1e-10
+    max_iter : int, default 1000
+
+    Returns
+    -------
+    Pooled
+
+    Raises
+    ------
+    ValueError
+        When losses, family and rule do not fit.
+    RuntimeError
+        When the tolerance is not reached.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import bayesadmm_np as ba
+    >>> prior = ba.families.FullGaussian(mean=np.zeros(1), precision=1.0)
+    >>> ba.solve_pooled([ba.losses.LeastSquares([[2.0]], [1.0])], prior).posterior
+    FullGaussian(mean=[0.4], precision=[[5.]])
+    """
+    total = Total(clients)
+    rule = total.check(prior, expectation or Auto())
+    start = prior.start()
+    problem = Subproblem(total, rule, start, start.natural.zeros(), prior.prior_weight)
+    linear = any(isinstance(loss, LinearInStatistics) for loss in total.losses)
+    solver = ClosedForm() if total.is_quadratic or linear else VariationalNewton(tol, max_iter)
+    solution = solver.solve(problem, start, np.random.default_rng(0))
+    if solution.status is not ClientStatus.CONVERGED:
+        raise RuntimeError(f"solve_pooled: {solution.status.value} (residual {solution.residual:.1e}, tol {tol:.1e}).")
+    objective = solution.expected.value + solution.posterior.kl(prior)
+    return Pooled(solution.posterior, objective, solution.residual)

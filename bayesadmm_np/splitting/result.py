@@ -1,0 +1,92 @@
+"""What a run returns; every field is of the same round."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from .._validation import Array
+from ..families.base import ExponentialFamily
+from ..families.coordinates import Natural
+from ..losses.base import Expected, GaussianExpected
+from .certificate import Certificate, pooled_residual
+from .history import RoundRecord
+from .state import State, save_state
+from .status import Status
+
+__all__ = ["Result"]
+
+
+@dataclass(frozen=True)
+class Result:
+    """The outcome of `run`.
+
+    Attributes
+    ----------
+    status : Status
+    message : str
+        The status in words, with client, round and the knob to turn where a run failed.
+    prior : ExponentialFamily
+    state : State
+        The last good state.
+    tol : float
+    """
+
+    status: Status
+    message: str
+    prior: ExponentialFamily
+    state: State
+    tol: float
+    _at_server: Sequence[Expected | GaussianExpected] = field(repr=False)
+    _description: dict[str, Any] = field(repr=False)
+
+    @property
+    def posterior(self) -> Any:
+        """q_g, the distribution agreed on; a member of the prior's family."""
+        return self.state.q_g
+
+    @property
+    def sites(self) -> tuple[Natural, ...]:
+        """The duals η_k, one a client."""
+        return self.state.sites
+
+    @property
+    def client_posteriors(self) -> tuple[ExponentialFamily, ...]:
+        """q_k of the last round."""
+        return self.state.posteriors
+
+    @property
+    def history(self) -> tuple[RoundRecord, ...]:
+        """One record a round."""
+        return self.state.history
+
+    @property
+    def rounds(self) -> int:
+        """Rounds done."""
+        return self.state.round
+
+    @property
+    def objective(self) -> Array:
+        """Σ_k E_{q_g}[ℓ_k] + KL(q_g‖prior) at the start and after each round, shape (rounds + 1,)."""
+        return np.array([self.state.start_objective, *(record.objective for record in self.history)])
+
+    def certificate(self) -> Certificate:
+        """Return the residuals of the circuit's four edges and of the pooled stationarity condition.
+
+        Raises
+        ------
+        ValueError
+            When no round was completed.
+        """
+        if not self.history:
+            raise ValueError("no round was completed: there is nothing to certify.")
+        pooled = pooled_residual(self.prior, self.posterior, self._at_server)
+        return Certificate(self.history[-1].edges, pooled, self.tol)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the state to an npz file that `run(..., resume=path)` continues bit for bit."""
+        save_state(path, self.state, self._description)

@@ -1,0 +1,94 @@
+"""The server's half of a round: gather (Eq. 54), and the safeguard that keeps the clients' problems well posed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..families.base import ExponentialFamily
+from ..families.coordinates import Natural
+from .methods import Method
+
+__all__ = ["Server"]
+
+BISECTIONS = 12
+
+
+@dataclass(frozen=True)
+class Server:
+    """The server as a pure function of what the clients sent.
+
+    Attributes
+    ----------
+    method : Method
+    prior : ExponentialFamily
+    shares : tuple of float
+        N_k/N.
+    rhos : tuple of float
+        ρ_k of each client.
+    """
+
+    method: Method
+    prior: ExponentialFamily
+    shares: tuple[float, ...]
+    rhos: tuple[float, ...]
+
+    def gather(self, sites: Sequence[Natural], naturals: Sequence[Natural], alpha: float) -> Natural:
+        """Eq. 54: λ_g = [(1 − α) mean λ_k + α(η_0 + Ση_k)] / (1 − α + αw).
+
+        With the prior at the clients η_0 and w are zero and this is mean λ_k + Ση_k/(ρK), FedDyn's server.
+        """
+        at_server = self.method.prior_at == "server"
+        weight = self.prior.prior_weight if at_server else 0.0
+        total = self.prior.natural if at_server else self.prior.natural.zeros()
+        for site in sites:
+            total = total + site
+        if alpha == 1.0:
+            return total if weight == 1.0 else total * (1.0 / weight)
+        mixed = (1.0 - alpha) * self._mean(naturals) + alpha * total
+        scale = 1.0 - alpha + alpha * weight
+        return mixed if scale == 1.0 else mixed * (1.0 / scale)
+
+    def gather_residual(self, q_g: ExponentialFamily, sites: Sequence[Natural]) -> float:
+        """Fisher length per parameter of wλ_g − η_0 − Ση_k: the third edge of the circuit."""
+        at_server = self.method.prior_at == "server"
+        weight = self.prior.prior_weight if at_server else 0.0
+        residual = weight * q_g.natural
+        if at_server:
+            residual = residual - self.prior.natural
+        for site in sites:
+            residual = residual - site
+        return q_g.fisher_norm(residual)
+
+    def is_well_posed(self, natural: Natural, sites: Sequence[Natural]) -> bool:
+        """Whether λ_g and every ρ_kλ_g − η_k lie in Ω (Gaussians: ρS_g − V_k ⪰ 0): the server can check it alone."""
+        contains = self.prior.contains
+        return contains(natural) and all(
+            contains(rho * natural - site) for rho, site in zip(self.rhos, sites, strict=True)
+        )
+
+    def safe_alpha(self, sites: Sequence[Natural], naturals: Sequence[Natural], alpha: float) -> float:
+        """Return the smallest α in [alpha, 1] (to 1/4096 of the way) that leaves all clients well posed.
+
+        The domain is convex and λ_g(α) is a line, so bisection finds it. α = 1 is returned when nothing helps,
+        which for ρ >= 1 does not happen: then ρλ_g − η_k contains the prior and every other site.
+        """
+        if self.is_well_posed(self.gather(sites, naturals, alpha), sites):
+            return alpha
+        low, high = alpha, 1.0
+        if not self.is_well_posed(self.gather(sites, naturals, high), sites):
+            return high
+        for _ in range(BISECTIONS):
+            middle = 0.5 * (low + high)
+            if self.is_well_posed(self.gather(sites, naturals, middle), sites):
+                high = middle
+            else:
+                low = middle
+        return high
+
+    def _mean(self, naturals: Sequence[Natural]) -> Natural:
+        count = len(naturals)
+        mean = naturals[0].zeros()
+        for natural, share in zip(naturals, self.shares, strict=True):
+            mean = mean + (share if self.method.server_share == "rows" else 1.0 / count) * natural
+        return mean

@@ -1,0 +1,152 @@
+"""The explicit state of a run, and its file: one npz with the arrays and a JSON text, never a pickle."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import tempfile
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..families.base import ExponentialFamily
+from ..families.coordinates import Natural
+from .accelerated import Accelerated, Memory
+from .history import RoundRecord
+from .methods import Method
+
+__all__ = ["State", "describe", "load_state", "save_state"]
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class State:
+    """Everything that the next round depends on, and the history.
+
+    Attributes
+    ----------
+    q_g : ExponentialFamily
+    sites : tuple of Natural
+        η_k.
+    posteriors : tuple of ExponentialFamily
+        q_k of the last round (q_g before the first).
+    memory : tuple of Memory
+        Of an accelerated method.
+    start_objective : float
+    history : tuple of RoundRecord
+    """
+
+    q_g: ExponentialFamily
+    sites: tuple[Natural, ...]
+    posteriors: tuple[ExponentialFamily, ...]
+    memory: tuple[Memory, ...]
+    start_objective: float
+    history: tuple[RoundRecord, ...]
+
+    @property
+    def round(self) -> int:
+        """Rounds done."""
+        return len(self.history)
+
+
+def describe(method: Method | Accelerated, prior: ExponentialFamily, n_clients: int, seed: int) -> dict[str, Any]:
+    """Return what a checkpoint must agree on with the run that resumes it."""
+    row = method.method if isinstance(method, Accelerated) else method
+    plain = {k: v for k, v in dataclasses.asdict(row).items() if k not in ("expectation", "families")}
+    return {
+        "schema": SCHEMA,
+        "method": {**plain, "expectation": repr(row.expectation)},
+        "memory": method.memory if isinstance(method, Accelerated) else 0,
+        "family": type(prior).__name__,
+        "shapes": [list(shape) for shape in prior.natural.shapes],
+        "n_clients": n_clients,
+        "seed": seed,
+    }
+
+
+def save_state(path: str | os.PathLike[str], state: State, description: dict[str, Any]) -> None:
+    """Write the state atomically: a crash leaves the old file or the new one, never half of one."""
+    naturals = {"server": state.q_g.natural}
+    for k, (site, posterior) in enumerate(zip(state.sites, state.posteriors, strict=True)):
+        naturals[f"site{k}"] = site
+        naturals[f"posterior{k}"] = posterior.natural
+    arrays: dict[str, Any] = {}
+    for i, item in enumerate(state.memory):
+        arrays[f"memory{i}/residual"] = item.residual
+        naturals[f"memory{i}/server"] = item.natural
+        naturals.update({f"memory{i}/site{k}": site for k, site in enumerate(item.sites)})
+    for name, natural in naturals.items():
+        arrays.update({f"{name}/part{j}": part for j, part in enumerate(natural.parts)})
+    meta = {
+        **description,
+        "start_objective": state.start_objective,
+        "n_memory": len(state.memory),
+        "history": [record.to_dict() for record in state.history],
+    }
+    arrays["meta"] = np.frombuffer(json.dumps(meta).encode(), dtype=np.uint8)
+    _write_atomically(Path(path), arrays)
+
+
+def load_state(path: str | os.PathLike[str], prior: ExponentialFamily, description: dict[str, Any]) -> State:
+    """Read a state and check that it belongs to this run.
+
+    Raises
+    ------
+    ValueError
+        When the file is damaged, of another schema, or of another run; the message names what differs.
+    FileNotFoundError
+        When there is no such file.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+        meta = json.loads(arrays.pop("meta").tobytes())
+    except (zipfile.BadZipFile, KeyError, ValueError, EOFError) as error:
+        raise ValueError(f"resume={os.fspath(path)!r} is not a readable checkpoint: {error}.") from error
+    for key, value in description.items():
+        if meta.get(key) != json.loads(json.dumps(value)):
+            raise ValueError(
+                f"resume={os.fspath(path)!r} is of another run: its {key} is {meta.get(key)!r}, expected {value!r}."
+            )
+
+    def natural(name: str) -> Natural:
+        parts = [arrays.get(f"{name}/part{j}") for j in range(len(prior.natural.parts))]
+        read = Natural(*(part for part in parts if part is not None))
+        if read.shapes != prior.natural.shapes or not read.is_finite():
+            raise ValueError(f"resume={os.fspath(path)!r} is damaged: {name} is missing, misshapen or not finite.")
+        return read
+
+    n_clients = description["n_clients"]
+    return State(
+        q_g=prior.with_natural(natural("server")),
+        sites=tuple(natural(f"site{k}") for k in range(n_clients)),
+        posteriors=tuple(prior.with_natural(natural(f"posterior{k}")) for k in range(n_clients)),
+        memory=tuple(
+            Memory(
+                tuple(natural(f"memory{i}/site{k}") for k in range(n_clients)),
+                natural(f"memory{i}/server"),
+                arrays[f"memory{i}/residual"],
+            )
+            for i in range(meta["n_memory"])
+        ),
+        start_objective=meta["start_objective"],
+        history=tuple(RoundRecord.from_dict(plain) for plain in meta["history"]),
+    )
+
+
+def _write_atomically(path: Path, arrays: dict[str, Any]) -> None:
+    handle, temporary = tempfile.mkstemp(dir=path.parent or ".", suffix=".npz.part")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            np.savez(file, **arrays)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,125 @@
+"""One client's half of a round: solve, dual step, reply."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from time import perf_counter
+
+import numpy as np
+
+from ..clients.problem import ClientStatus, Solution, Subproblem
+from ..clients.solver import Solver
+from ..families.base import ExponentialFamily
+from ..families.coordinates import Expectation, Natural
+from ..losses.base import Expected, GaussianExpected, Loss
+from ..losses.expectations import Rule
+from .messages import Broadcast, Reply
+from .methods import Method
+
+__all__ = ["Worker"]
+
+
+@dataclass(frozen=True)
+class Worker:
+    """A client as a pure function of the broadcast and of its own dual.
+
+    Attributes
+    ----------
+    loss : Loss
+    rule : Rule
+        Resolved for this loss.
+    solver : Solver
+    method : Method
+    prior : ExponentialFamily
+    share : float
+        N_k/N, used by methods that weigh clients by rows.
+    n_clients : int
+    """
+
+    loss: Loss
+    rule: Rule
+    solver: Solver
+    method: Method
+    prior: ExponentialFamily
+    share: float
+    n_clients: int
+
+    @property
+    def rho(self) -> float:
+        """ρ_k: ρ, or ρ K N_k/N."""
+        scale = self.share * self.n_clients if self.method.client_share == "rows" else 1.0
+        return self.method.rho * scale
+
+    def subproblem(self, q_g: ExponentialFamily, site: Natural) -> Subproblem:
+        """Eq. 15; a regulariser at the client is merged into the anchor, where it is one more KL term."""
+        if self.method.prior_at == "server":
+            return Subproblem(self.loss, self.rule, q_g, site, self.rho)
+        weight = self.rho + self.share * self.prior.prior_weight
+        mixture = (self.rho * q_g.natural + self.share * self.prior.natural) * (1.0 / weight)
+        return Subproblem(self.loss, self.rule, q_g.with_natural(mixture), site, weight)
+
+    def step(
+        self,
+        broadcast: Broadcast,
+        site: Natural,
+        at_server: Expected | GaussianExpected,
+        start: ExponentialFamily | None,
+        seed: int,
+        index: int,
+    ) -> Reply:
+        """Answer a broadcast.
+
+        `at_server` is the expectation at q_g (it is both a report and the solver's first evaluation); `start` is
+        the client's last posterior for a warm start. The random stream is a function of seed, round and client.
+        """
+        began = perf_counter()
+        q_g = self.prior.with_natural(broadcast.natural)
+        problem = self.subproblem(q_g, site)
+        if self.method.client == "gradient":
+            solution = Solution(q_g, at_server, 0.0, 0, ClientStatus.STEPS_DONE)
+        else:
+            rng = np.random.default_rng([seed, broadcast.round, index])
+            warm = start is not None and problem.is_well_posed
+            first = start if warm and start is not None else q_g
+            solution = self.solver.solve(problem, first, rng, None if warm else at_server)
+        moved = self._dual_step(site, solution, q_g)
+        return Reply(
+            natural=solution.posterior.natural,
+            site=moved,
+            iterations=solution.iterations,
+            status=solution.status,
+            residual=solution.residual,
+            natural_gradient_edge=self._natural_gradient_edge(solution, moved),
+            well_posed=problem.is_well_posed,
+            seconds=perf_counter() - began,
+        )
+
+    def _dual_step(self, site: Natural, solution: Solution, q_g: ExponentialFamily) -> Natural:
+        """Eq. 16, or its μ-space counterpart, or no dual."""
+        method = self.method
+        if method.client == "gradient":
+            return -solution.expected.natural_gradient
+        if method.dual_step == 0.0:
+            return site
+        step = method.dual_step * self.rho / method.rho
+        if method.dual_along == "natural":
+            return site + step * (solution.posterior.natural - q_g.natural)
+        difference = solution.posterior.expectation - q_g.expectation
+        return site + step * _as_natural(difference, method.statistic_scale)
+
+    def _natural_gradient_edge(self, solution: Solution, site: Natural) -> float:
+        residual = site + solution.expected.natural_gradient
+        q = solution.posterior
+        if self.method.prior_at == "clients":
+            weight = self.share * self.prior.prior_weight
+            residual = residual + (weight * q.natural - self.share * self.prior.natural)
+        return q.fisher_norm(residual)
+
+
+def _as_natural(difference: Expectation, scale: float) -> Natural:
+    """Read a difference of moments as a natural vector: legal only because Wang & Banerjee's dual does it.
+
+    With T₂ scaled by s, the scaled moment is s times ours and acts on our natural coordinate s times again.
+    """
+    first, *rest = difference.parts
+    return Natural(first, *(scale**2 * part for part in rest))

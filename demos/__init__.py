@@ -1,0 +1,1 @@
+"""Demonstrations, installed as ``bayesadmm_np.demos``."""

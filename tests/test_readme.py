@@ -1,0 +1,88 @@
+"""What README.md promises, .ci/run runs and pyproject.toml installs are the same things."""
+
+import os
+import re
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import bayesadmm_np._version
+
+ROOT = Path(__file__).resolve().parent.parent
+RUN = ROOT / ".ci" / "run"
+
+REPRODUCE = "python3 -m venv .venv && .venv/bin/pip install -e '.[demos]' && .venv/bin/bayesadmm reproduce"
+TESTS = ".venv/bin/pip install -e '.[test]' && .venv/bin/pytest"
+
+needs_bash = pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
+
+
+def fenced_lines(markdown: str) -> list[str]:
+    blocks = re.findall(r"^```\w*\n(.*?)^```$", markdown, flags=re.DOTALL | re.MULTILINE)
+    return [line for block in blocks for line in block.splitlines()]
+
+
+def listed(root: Path) -> subprocess.CompletedProcess:
+    return subprocess.run(["bash", str(root / ".ci" / "run"), "--list"], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("command", [REPRODUCE, TESTS])
+def test_readme_has_each_command_once_in_a_fenced_block(command):
+    lines = fenced_lines((ROOT / "README.md").read_text(encoding="utf-8"))
+    assert lines.count(command) == 1
+
+
+@needs_bash
+def test_ci_runs_the_readme_commands_with_pytest_last():
+    done = listed(ROOT)
+    assert done.returncode == 0, done.stderr
+    commands = done.stdout.splitlines()
+    assert commands[0] == REPRODUCE
+    assert commands[-1] == TESTS
+    assert [line.removeprefix(".venv/bin/") for line in commands[2:-1]] == [
+        "ruff check .",
+        "ruff format --check .",
+        "mypy",
+    ]
+
+
+@needs_bash
+@pytest.mark.parametrize("times", [0, 2])
+def test_ci_refuses_a_readme_without_exactly_one_such_line(tmp_path, times):
+    (tmp_path / ".ci").mkdir()
+    shutil.copy(RUN, tmp_path / ".ci" / "run")
+    (tmp_path / "README.md").write_text(f"{REPRODUCE}\n" + f"{TESTS}\n" * times, encoding="utf-8")
+    done = listed(tmp_path)
+    assert done.returncode != 0
+    assert "exactly one line beginning with: .venv/bin/pip install -e '.[test]'" in done.stderr
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows files have no executable bit")
+def test_ci_run_is_executable():
+    assert os.access(RUN, os.X_OK)
+
+
+def test_every_package_on_disk_is_listed_for_installation():
+    """The list in pyproject.toml is written by hand: a forgotten package is missing in a wheel."""
+    config = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    on_disk = set()
+    for folder, name in [("bayesadmm_np", "bayesadmm_np"), ("demos", "bayesadmm_np.demos")]:
+        for source in (ROOT / folder).rglob("*.py"):
+            inner = source.parent.relative_to(ROOT / folder).parts
+            on_disk.add(".".join((name, *inner)))
+    assert set(config["tool"]["setuptools"]["packages"]) == on_disk
+
+
+def test_the_version_is_written_once():
+    config = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert config["project"]["dynamic"] == ["version"]
+    assert re.fullmatch(r"\d+\.\d+\.\d+", bayesadmm_np._version.__version__)
+
+
+def test_demos_are_importable_inside_the_package():
+    import bayesadmm_np.demos
+
+    assert Path(bayesadmm_np.demos.__file__).resolve() == ROOT / "demos" / "__init__.py"
