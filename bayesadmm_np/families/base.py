@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .._validation import Array
-from .coordinates import Expectation, Natural, pairing
+from .coordinates import Coordinates, Expectation, Natural, pairing
 
 __all__ = ["ExponentialFamily"]
 
@@ -108,3 +108,16 @@ class ExponentialFamily(ABC):
     def _require_same_family(self, other: object) -> None:
         if type(other) is not type(self):
             raise TypeError(f"expected a {type(self).__name__}, got {type(other).__name__}.")
+        assert isinstance(other, ExponentialFamily)
+        if other.natural.shapes != self.natural.shapes:
+            raise TypeError(f"members of different families: {self.natural.shapes} and {other.natural.shapes}.")
+
+    def _require(self, value: object, kind: type[Coordinates]) -> None:
+        """Raise a TypeError unless `value` is a coordinate of this kind and of this family's shapes."""
+        if type(value) is not kind:
+            raise TypeError(f"expected a {kind.__name__} parameter, got {type(value).__name__}.")
+        assert isinstance(value, Coordinates)
+        if value.shapes != self.natural.shapes:
+            raise TypeError(
+                f"{type(self).__name__} has parameters of shapes {self.natural.shapes}, got {value.shapes}."
+            )

@@ -47,8 +47,10 @@ class BlockDiagonalGaussian(LearnedPrecisionGaussian):
     def __init__(self, mean: ArrayLike, precision: Any, blocks: Sequence[int] | None = None) -> None:
         centre = as_float_array(mean, "mean", ndim=1)
         if blocks is not None:
+            if not isinstance(blocks, Sequence):
+                raise ValueError(f"blocks must be a sequence of sizes, got {blocks!r}.")
             sizes = [as_count(size, "blocks") for size in blocks]
-            values = [precision] * len(sizes) if np.isscalar(precision) else list(precision)
+            values = [precision] * len(sizes) if np.ndim(precision) == 0 else list(precision)
             if len(values) != len(sizes):
                 raise ValueError(f"precision must hold {len(sizes)} blocks, got {len(values)}.")
             precision = [read_dense(v, n, "precision").matrix for v, n in zip(values, sizes, strict=True)]
@@ -56,8 +58,8 @@ class BlockDiagonalGaussian(LearnedPrecisionGaussian):
 
     @classmethod
     def _read_precision(cls, value: Any, dim: int, name: str = "precision") -> BlockPrecision:
-        if np.isscalar(value):
-            raise ValueError(f"{name} must be a sequence of blocks, or a number together with blocks=sizes.")
+        if not isinstance(value, Sequence | np.ndarray) or np.ndim(value[0]) == 0:
+            raise ValueError(f"{name} must be a sequence of square blocks, or a number together with blocks=sizes.")
         arrays = [as_float_array(block, name, ndim=2) for block in value]
         blocks = [read_dense(block, block.shape[0], name).matrix for block in arrays]
         if sum(block.shape[0] for block in blocks) != dim:

@@ -10,6 +10,7 @@ and μ = (m, −½(mmᵀ + S⁻¹)); no −½ is left in λ-space.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Self
 
 import numpy as np
@@ -34,10 +35,18 @@ class Coordinates:
     """
 
     __slots__ = ("parts",)
+    __array_ufunc__ = None  # np.float64(2) * λ asks λ, and array * λ is an error instead of an object array
     parts: tuple[Array, ...]
 
     def __init__(self, *parts: Array) -> None:
-        self.parts = tuple(frozen(np.asarray(part, dtype=np.float64).view()) for part in parts)
+        self.parts = tuple(_shielded(part) for part in parts)
+
+    @classmethod
+    def _own(cls, parts: Iterable[Array]) -> Self:
+        """Wrap arrays that nobody else can write to, without a copy."""
+        new = cls.__new__(cls)
+        new.parts = tuple(frozen(part) for part in parts)
+        return new
 
     def _matching(self, other: object) -> tuple[Array, ...]:
         if type(other) is not type(self):
@@ -61,15 +70,15 @@ class Coordinates:
         return sum(_packed_size(part) for part in self.parts)
 
     def __add__(self, other: Self) -> Self:
-        return type(self)(*(a + b for a, b in zip(self.parts, self._matching(other), strict=True)))
+        return self._own(a + b for a, b in zip(self.parts, self._matching(other), strict=True))
 
     def __sub__(self, other: Self) -> Self:
-        return type(self)(*(a - b for a, b in zip(self.parts, self._matching(other), strict=True)))
+        return self._own(a - b for a, b in zip(self.parts, self._matching(other), strict=True))
 
     def __mul__(self, scalar: float) -> Self:
         if not np.isscalar(scalar):
             return NotImplemented
-        return type(self)(*(float(scalar) * part for part in self.parts))  # type: ignore[arg-type]
+        return self._own(float(scalar) * part for part in self.parts)  # type: ignore[arg-type]
 
     __rmul__ = __mul__
 
@@ -91,7 +100,7 @@ class Coordinates:
 
     def zeros(self) -> Self:
         """Return the zero vector of the same space."""
-        return type(self)(*(np.zeros_like(part) for part in self.parts))
+        return self._own(np.zeros_like(part) for part in self.parts)
 
     def is_finite(self) -> bool:
         """Whether every entry is finite."""
@@ -110,7 +119,7 @@ class Coordinates:
             stop = start + _packed_size(part)
             parts.append(_unpack(vector[start:stop], part.shape))
             start = stop
-        return type(self)(*parts)
+        return self._own(parts)
 
     def __repr__(self) -> str:
         body = ", ".join(np.array2string(part, precision=4, threshold=12) for part in self.parts)
@@ -214,6 +223,12 @@ def pairing(natural: Natural, expectation: Expectation) -> float:
     if natural.shapes != expectation.shapes:
         raise TypeError(f"parameters of different families: {natural.shapes} and {expectation.shapes}.")
     return float(sum(np.vdot(a, b) for a, b in zip(natural.parts, expectation.parts, strict=True)))
+
+
+def _shielded(part: Array) -> Array:
+    """A read-only float64 array that later writes to `part` do not reach."""
+    array = np.asarray(part, dtype=np.float64)
+    return frozen(array.copy()) if array.flags.writeable else array
 
 
 def _packed_size(part: Array) -> int:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .._validation import as_float_array
+from .base import ExponentialFamily
 from .gaussian import FixedPrecisionBase, read_dense, read_diagonal
 from .precision import Precision
 
@@ -51,6 +52,17 @@ class FixedPrecisionGaussian(FixedPrecisionBase):
         centre = as_float_array(mean, "mean", ndim=1)
         factor = _read_factor(covariance, centre.shape[0], "covariance")
         return cls._make(centre.copy(), factor.from_covariance(factor.parts))
+
+    def kl(self, other: ExponentialFamily) -> float:
+        """½‖m − m'‖²_S; members with another fixed precision belong to another family."""
+        self._require_same_family(other)
+        assert isinstance(other, FixedPrecisionGaussian)
+        same = self.factor is other.factor or (
+            type(self.factor) is type(other.factor) and np.array_equal(self.factor.parts[0], other.factor.parts[0])
+        )
+        if not same:
+            raise TypeError("members of different families: their fixed precisions differ.")
+        return self.mean_distance(other)
 
 
 def _read_factor(value: Any, dim: int, name: str = "precision") -> Precision:

@@ -95,8 +95,8 @@ class Gaussian(ExponentialFamily):
         points = np.asarray(theta, dtype=np.float64)
         if points.shape[-1:] != (self.dim,):
             raise ValueError(f"theta must have last dimension {self.dim}, got shape {points.shape}.")
-        deviations = (points - self.mean).reshape(-1, self.dim)
-        energies = np.array([row @ self.factor.multiply(row) for row in deviations])
+        deviations = (points - self.mean).reshape(-1, self.dim).T
+        energies = np.einsum("dn,dn->n", deviations, self.factor.multiply(deviations))
         constant = 0.5 * (self.factor.logdet - self.dim * LOG_2PI)
         return (constant - 0.5 * energies).reshape(points.shape[:-1])
 
@@ -151,9 +151,9 @@ class LearnedPrecisionGaussian(Gaussian):
     @classmethod
     def _from_parts(cls, linear: Array, parts: Sequence[Array]) -> Self:
         factor = cls._factor_from(parts)
-        if not factor.is_positive_definite():
+        if not (np.isfinite(linear).all() and factor.is_positive_definite()):
             raise NotPositiveDefiniteError(
-                "natural parameter outside the domain: its precision is not positive definite."
+                "natural parameter outside the domain: it is not finite, or its precision is not positive definite."
             )
         member = cls._make(factor.solve(linear), factor)
         # keep λ as given: recomputing S m would lose digits at each round trip
@@ -172,11 +172,17 @@ class LearnedPrecisionGaussian(Gaussian):
         layout = cls._factor_from(expectation.parts[1:])
         outer = layout.outer(expectation.mean)
         covariance = [-2.0 * part - o for part, o in zip(expectation.parts[1:], outer, strict=True)]
-        return cls._make(np.array(expectation.mean), layout.from_covariance(covariance))
+        try:
+            factor = layout.from_covariance(covariance)
+        except NotPositiveDefiniteError as error:
+            raise NotPositiveDefiniteError(
+                "expectation parameter outside the domain: the moments leave no positive definite covariance."
+            ) from error
+        return cls._make(np.array(expectation.mean), factor)
 
     @classmethod
     def from_covariance(cls, mean: ArrayLike, covariance: Any) -> Self:
-        """Return N(mean, covariance); the covariance has the family's shape, or is a scalar variance."""
+        """Return N(mean, covariance); the covariance has the shape that `precision` has in the constructor."""
         centre = as_float_array(mean, "mean", ndim=1)
         factor = cls._read_precision(covariance, centre.shape[0], "covariance")
         return cls._make(centre.copy(), factor.from_covariance(factor.parts))
@@ -188,14 +194,17 @@ class LearnedPrecisionGaussian(Gaussian):
 
     def with_natural(self, natural: Natural) -> Self:
         """Return the member with natural parameter λ."""
+        self._require(natural, Natural)
         return type(self).from_natural(natural)
 
     def with_expectation(self, expectation: Expectation) -> Self:
         """Return the member with expectation parameter μ."""
+        self._require(expectation, Expectation)
         return type(self).from_expectation(expectation)
 
     def contains(self, natural: Natural) -> bool:
         """Whether the precision part is positive definite."""
+        self._require(natural, Natural)
         return natural.is_finite() and self.factor.like(natural.parts[1:]).is_positive_definite()
 
     def natural_from(self, linear: Array, precision_parts: Sequence[Array]) -> Natural:
@@ -234,10 +243,12 @@ class FixedPrecisionBase(Gaussian):
 
     def with_natural(self, natural: Natural) -> Self:
         """Return N(S⁻¹λ, S⁻¹)."""
+        self._require(natural, Natural)
         return self._with_mean(self.factor.solve(natural.linear))
 
     def with_expectation(self, expectation: Expectation) -> Self:
         """Return N(μ, S⁻¹)."""
+        self._require(expectation, Expectation)
         return self._with_mean(np.array(expectation.mean))
 
     def _with_mean(self, mean: Array) -> Self:
@@ -247,6 +258,7 @@ class FixedPrecisionBase(Gaussian):
 
     def contains(self, natural: Natural) -> bool:
         """Whether λ is finite: the domain is the whole space."""
+        self._require(natural, Natural)
         return natural.is_finite()
 
     def natural_from(self, linear: Array, precision_parts: Sequence[Array]) -> Natural:

@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike
 
 from .._validation import as_float_array, as_positive
 from .base import ExponentialFamily
+from .coordinates import Natural
 from .gaussian import FixedPrecisionBase, Gaussian
 from .precision import DiagonalPrecision
 
@@ -54,8 +55,9 @@ class IsotropicGaussian(FixedPrecisionBase):
         if template.prior_weight != 1.0:
             self.factor = _identity(self.dim, 1.0)
 
-    def with_natural(self, natural: Any) -> Self:
+    def with_natural(self, natural: Natural) -> Self:
         """Return N(λ, I)."""
+        self._require(natural, Natural)
         return self._with_mean(np.array(natural.linear))
 
     def start(self) -> Self:

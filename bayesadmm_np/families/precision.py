@@ -54,7 +54,7 @@ class Precision(ABC):
 
     @abstractmethod
     def multiply(self, vector: Array) -> Array:
-        """Return S @ vector."""
+        """Return S @ vector, for shape (d,) or (d, n)."""
 
     @abstractmethod
     def solve(self, vector: Array) -> Array:
@@ -280,7 +280,7 @@ class DiagonalPrecision(Precision):
 
     def multiply(self, vector: Array) -> Array:
         """Entrywise product."""
-        return self.diagonal * vector
+        return (vector.T * self.diagonal).T
 
     def solve(self, vector: Array) -> Array:
         """Entrywise division."""
