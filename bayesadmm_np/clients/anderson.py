@@ -31,10 +31,15 @@ def mixing_weights(residuals: list[Array]) -> Array:
     array([-1.,  2.])
     """
     newest = residuals[-1]
-    differences = np.stack([r - newest for r in residuals[:-1]], axis=1)
-    # QR first: a least-squares driver would decompose the tall matrix by SVD
-    basis, triangle = np.linalg.qr(differences)
-    coefficients, *_ = np.linalg.lstsq(triangle, -(basis.T @ newest), rcond=1e-10)
+    differences = np.empty((len(residuals) - 1, newest.size))
+    for row, residual in zip(differences, residuals[:-1], strict=True):
+        np.subtract(residual, newest, out=row)
+    scales = np.sqrt(np.einsum("ij,ij->i", differences, differences))
+    scales[scales == 0.0] = 1.0
+    differences /= scales[:, None]
+    # normal equations of normalised differences: a QR factorisation of millions of rows costs more than the round
+    coefficients, *_ = np.linalg.lstsq(differences @ differences.T, -(differences @ newest), rcond=1e-12)
+    coefficients = coefficients / scales
     return np.append(coefficients, 1.0 - coefficients.sum())
 
 

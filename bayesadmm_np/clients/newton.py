@@ -7,9 +7,10 @@ One step from q = N(m, S⁻¹) is
 
 which for a full covariance is VON with unit step and exact expectations (Khan & Rue, Eq. 12): N = ρS⁺. With the delta
 method S⁺ does not feed back and the step is Newton's method for the mode. The map usually contracts in some ten steps
-but can crawl, so its iterates are mixed (Anderson). Every step must lower the merit (the objective) or the residual,
-and is shortened when it does not. Where the subproblem is not convex, mixing waits for the neighbourhood of a solution,
-steps stay in a KL trust region, and an escape is reported instead of followed.
+but can crawl, so its iterates are mixed (Anderson). Every step must lower the merit (the objective) or the residual
+below those of all earlier iterates, and is shortened when it does not. Where the subproblem is not convex, mixing waits
+for the neighbourhood of a solution, the merit must fall, steps stay in a KL trust region, and an escape is reported
+instead of followed.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ __all__ = ["VariationalNewton"]
 SHORTEST_STEP = 2.0**-30
 TRUST_RADIUS = 1.0
 """Largest KL between successive iterates where the subproblem is not convex."""
+NEAR = 1e-3
+"""Residual below which an iterate of a subproblem that is not convex is taken to be near a stationary point."""
 
 
 @dataclass(frozen=True)
@@ -99,11 +102,14 @@ class VariationalNewton(Solver):
             current = _Iterate.at(problem, _laplace_start(problem, rng))
         if not current.is_finite:
             return current.solution(0, ClientStatus.NOT_FINITE)
-        mixer = Mixer(self.memory)
+        # with a fixed precision, or under the delta method, the map is Newton's and mixing would only slow it down
+        feeds_back = start.learns_precision and not problem.rule.is_delta
+        mixer = Mixer(self.memory if feeds_back else 0)
+        past = _Filter(current)
         for iteration in range(self.max_iter):
             if current.residual <= self.tol:
                 return current.solution(iteration, ClientStatus.CONVERGED)
-            following = _advance(problem, current, mixer)
+            following = _advance(problem, current, mixer, past)
             if following is None:
                 ended = ClientStatus.ITERATION_LIMIT if problem.is_well_posed else ClientStatus.ILL_POSED
                 return current.solution(iteration, ended)
@@ -145,37 +151,75 @@ class _Iterate:
         return Solution(self.q, self.expected, self.residual, iterations, status)
 
 
-def _advance(problem: Subproblem, current: _Iterate, mixer: Mixer) -> _Iterate | None:
-    """Try the mixed step, the Newton step, then ever shorter natural-gradient steps; None when all fail."""
-    convex = problem.is_well_posed
+class _Filter:
+    """Remembers (merit, residual) of all iterates; a candidate must beat each of them in one of the two.
+
+    Under sampled rules the slope of the objective is not quite the natural gradient, so that neither measure alone
+    can drive the solver to the end; asking for an improvement in either, against the last iterate only, can cycle.
+    """
+
+    def __init__(self, first: _Iterate) -> None:
+        self._passed = [(first.merit, first.residual)]
+
+    def admits(self, candidate: _Iterate, decrease: float) -> bool:
+        return all(m - candidate.merit >= decrease or candidate.residual < 0.95 * r for m, r in self._passed)
+
+    def add(self, accepted: _Iterate) -> None:
+        self._passed.append((accepted.merit, accepted.residual))
+
+
+def _advance(problem: Subproblem, current: _Iterate, mixer: Mixer, past: _Filter) -> _Iterate | None:
+    """Try the mixed step, the Newton step, then ever shorter ones; None when all fail."""
     step = _newton_step(problem, current)
-    if convex or current.residual < 1e-3:
+    if problem.is_well_posed or current.residual < NEAR:
         residual = current.whitened if step is current.target else current.q.whiten(step - current.q.natural)
         mixed = mixer.propose(step, residual)
-        accepted = _try(problem, current, mixed, convex) if mixed is not None else None
+        accepted = _try(problem, current, mixed, past) if mixed is not None else None
         if accepted is not None:
             return accepted
-        if mixed is not None:
-            mixer.restart()
-    accepted = _try(problem, current, step, convex)
+    accepted = _try(problem, current, step, past)
     if accepted is not None:
         return accepted
     mixer.restart()
     shift, t = _mean_shift(problem, current, step), 0.5
     while t > SHORTEST_STEP:
-        accepted = _try(problem, current, _shortened(current, shift, t), convex)
+        accepted = _try(problem, current, _shortened(current, shift, t), past)
         if accepted is not None:
             return accepted
         t *= 0.5
     return None
 
 
+def _try(problem: Subproblem, current: _Iterate, natural: Natural, past: _Filter) -> _Iterate | None:
+    """Evaluate a candidate and return it when it is an improvement."""
+    try:
+        q = current.q.with_natural(natural)
+    except ValueError:  # outside the domain; asking first would factorise twice
+        return None
+    if not problem.is_well_posed and q.kl(current.q) > TRUST_RADIUS:
+        return None
+    candidate = _Iterate.at(problem, q)
+    if not candidate.is_finite:
+        return None
+    # ρ ‖target − λ‖² is the first-order decrease of the objective along the natural-gradient path
+    decrease = 1e-4 * problem.rho * float(current.whitened @ current.whitened)
+    if not problem.is_well_posed and current.residual >= NEAR:
+        improves = current.merit - candidate.merit >= decrease
+    else:
+        improves = past.admits(candidate, decrease)
+    if not improves:
+        return None
+    past.add(candidate)
+    return candidate
+
+
 def _mean_shift(problem: Subproblem, current: _Iterate, step: Natural) -> Array:
     """Newton's step in the mean, or the natural gradient where the Newton step is not a distribution."""
     q = current.q
-    if q.contains(step):
+    try:
         return q.with_natural(step).mean - q.mean
-    return -q.factor.solve(site_gradient(problem, q, current.expected)) / problem.rho
+    except ValueError:
+        return -q.factor.solve(site_gradient(problem, q, current.expected)) / problem.rho
 
 
 def _shortened(current: _Iterate, shift: Array, t: float) -> Natural:
@@ -193,9 +237,10 @@ def _shortened(current: _Iterate, shift: Array, t: float) -> Natural:
 
 def _try(problem: Subproblem, current: _Iterate, natural: Natural, convex: bool) -> _Iterate | None:
     """Evaluate a candidate and return it when it is an improvement."""
-    if not current.q.contains(natural):
+    try:
+        q = current.q.with_natural(natural)
+    except ValueError:  # outside the domain; asking first would factorise twice
         return None
-    q = current.q.with_natural(natural)
     if not convex and q.kl(current.q) > TRUST_RADIUS:
         return None
     candidate = _Iterate.at(problem, q)

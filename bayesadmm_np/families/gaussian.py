@@ -208,13 +208,13 @@ class LearnedPrecisionGaussian(Gaussian):
         return natural.is_finite() and self.factor.like(natural.parts[1:]).is_positive_definite()
 
     def natural_from(self, linear: Array, precision_parts: Sequence[Array]) -> Natural:
-        """Return Natural(linear, *precision_parts)."""
-        return Natural(linear, *precision_parts)
+        """Return Natural(linear, *precision_parts); takes the arrays over."""
+        return Natural._own((linear, *precision_parts))
 
     @cached_property
     def natural(self) -> Natural:
         """λ = (Sm, S)."""
-        return Natural(self.factor.multiply(self.mean), *self.factor.parts)
+        return self.natural_from(self.factor.multiply(self.mean), self.factor.parts)
 
     @cached_property
     def expectation(self) -> Expectation:
@@ -233,7 +233,10 @@ class LearnedPrecisionGaussian(Gaussian):
         """Stack L⁻¹(δ_linear − δ_S m) and L⁻¹ δ_S L⁻ᵀ/√2: the Newton decrement and the relative precision."""
         change = self.factor.like(difference.parts[1:])
         mean_part = self.factor.half_solve(difference.linear - change.multiply(self.mean))
-        return np.concatenate([mean_part, self.factor.whiten(change.parts) / np.sqrt(2.0)])
+        whole = np.empty(self.dim + sum(part.size for part in change.parts))
+        whole[: self.dim] = mean_part
+        np.multiply(self.factor.whiten(change.parts), np.sqrt(0.5), out=whole[self.dim :])
+        return whole
 
 
 class FixedPrecisionBase(Gaussian):
@@ -262,13 +265,13 @@ class FixedPrecisionBase(Gaussian):
         return natural.is_finite()
 
     def natural_from(self, linear: Array, precision_parts: Sequence[Array]) -> Natural:
-        """Return Natural(linear)."""
-        return Natural(linear)
+        """Return Natural(linear); takes the array over."""
+        return Natural._own((linear,))
 
     @cached_property
     def natural(self) -> Natural:
         """λ = Sm."""
-        return Natural(self.factor.multiply(self.mean))
+        return self.natural_from(self.factor.multiply(self.mean), ())
 
     @cached_property
     def expectation(self) -> Expectation:

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Self
 
 import numpy as np
-from scipy.linalg import lapack, solve_triangular
+from scipy.linalg import blas, lapack
 
 from .._validation import Array, frozen
 
@@ -145,10 +145,11 @@ class DensePrecision(Precision):
 
     @cached_property
     def _factor(self) -> Array | None:
-        # potrf directly: scipy.linalg.cholesky costs three times as much at d = 3, the size of a textbook example
+        # LAPACK directly: scipy.linalg.cholesky costs three times as much at d = 3, the size of a textbook example;
+        # transposed, because S is symmetric and its transpose is in Fortran's order already
         if not np.isfinite(self.matrix).all():
             return None
-        factor, info = lapack.dpotrf(self.matrix, lower=1, clean=1)
+        factor, info = lapack.dpotrf(self.matrix.T, lower=1, clean=1)
         return factor if info == 0 else None
 
     @property
@@ -170,8 +171,8 @@ class DensePrecision(Precision):
     @cached_property
     def _covariance(self) -> Array:
         inverse, _ = lapack.dpotri(self.cholesky, lower=1)
-        lower = np.tril(inverse)
-        full = lower + lower.T
+        # potri leaves the other triangle as it was: zeros, from the cleaned factor
+        full = inverse + inverse.T
         np.fill_diagonal(full, np.diagonal(inverse))
         return frozen(full)
 
@@ -191,16 +192,21 @@ class DensePrecision(Precision):
 
     def half_solve(self, vector: Array) -> Array:
         """Forward substitution."""
-        return np.asarray(solve_triangular(self.cholesky, vector, lower=True, check_finite=False))
+        return self._substitute(vector, transposed=0)
 
     def colour(self, noise: Array) -> Array:
         """Backward substitution."""
-        return np.asarray(solve_triangular(self.cholesky, noise, lower=True, trans="T", check_finite=False))
+        return self._substitute(noise, transposed=1)
+
+    def _substitute(self, right: Array, transposed: int) -> Array:
+        solution = blas.dtrsm(1.0, self.cholesky, right.reshape(self.dim, -1), lower=1, trans_a=transposed)
+        return np.asarray(solution.reshape(right.shape))
 
     def whiten(self, parts: Sequence[Array]) -> Array:
         """Two triangular solves with a matrix right-hand side, 2 d³ flops."""
-        half = self.half_solve(parts[0])
-        return self.half_solve(half.T).ravel()
+        half = blas.dtrsm(1.0, self.cholesky, parts[0].T, lower=1)
+        whole = blas.dtrsm(1.0, self.cholesky, half, side=1, lower=1, trans_a=1, overwrite_b=1)
+        return np.asarray(whole.T.ravel())
 
     def trace_solve(self, parts: Sequence[Array]) -> float:
         """Entrywise product with the inverse."""
