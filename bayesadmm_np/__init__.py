@@ -10,8 +10,8 @@ from .splitting import methods
 from .splitting.accelerated import Accelerated
 from .splitting.loop import run
 from .splitting.pooled import solve_pooled
-from .splitting.result import Result
-from .splitting.status import RunError, Status
+from .splitting.result import Result, RunError
+from .splitting.status import Status
 
 __all__ = [
     "Accelerated",

@@ -235,29 +235,6 @@ def _shortened(current: _Iterate, shift: Array, t: float) -> Natural:
     return q.natural_from(factor.multiply(q.mean + t * shift), factor.parts)
 
 
-def _try(problem: Subproblem, current: _Iterate, natural: Natural, convex: bool) -> _Iterate | None:
-    """Evaluate a candidate and return it when it is an improvement."""
-    try:
-        q = current.q.with_natural(natural)
-    except ValueError:  # outside the domain; asking first would factorise twice
-        return None
-    if not convex and q.kl(current.q) > TRUST_RADIUS:
-        return None
-    candidate = _Iterate.at(problem, q)
-    if not candidate.is_finite:
-        return None
-    # ρ ‖target − λ‖² is the first-order decrease of the objective along the natural-gradient path
-    first_order = problem.rho * float(current.whitened @ current.whitened)
-    decrease = current.merit - candidate.merit
-    if decrease >= 1e-4 * first_order:
-        return candidate
-    # near the solution the objective is flat to rounding, and under sampled rules its slope is not the residual's
-    slack = first_order if not current.residual < 1e-2 else np.inf
-    if (convex or current.residual < 1e-3) and candidate.residual < 0.95 * current.residual and -decrease <= slack:
-        return candidate
-    return None
-
-
 def _newton_step(problem: Subproblem, current: _Iterate) -> Natural:
     """The precision's fixed point with Newton's step in the mean; the plain target when N is not positive."""
     q, expected, target = current.q, current.expected, current.target

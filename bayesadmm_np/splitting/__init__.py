@@ -6,8 +6,8 @@ from .certificate import Certificate
 from .history import ClientRecord, Edges, RoundRecord
 from .loop import run
 from .pooled import Pooled, solve_pooled
-from .result import Result
-from .status import RunError, Status
+from .result import Result, RunError
+from .status import Status
 
 __all__ = [
     "Accelerated",

@@ -25,10 +25,10 @@ from .accelerated import Accelerated, mix, remember
 from .history import ClientRecord, Edges, RoundRecord
 from .messages import Broadcast, Reply
 from .methods import Method
-from .result import Result
+from .result import Result, RunError
 from .server import Server
 from .state import State, describe, load_state, save_state
-from .status import RunError, Status
+from .status import Status
 from .worker import Worker
 
 __all__ = ["run"]

@@ -18,7 +18,7 @@ from .history import RoundRecord
 from .state import State, save_state
 from .status import Status
 
-__all__ = ["Result"]
+__all__ = ["Result", "RunError"]
 
 
 @dataclass(frozen=True)
@@ -90,3 +90,11 @@ class Result:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the state to an npz file that `run(..., resume=path)` continues bit for bit."""
         save_state(path, self.state, self._description)
+
+
+class RunError(RuntimeError):
+    """A run failed; `result` keeps the history and the last good iterate."""
+
+    def __init__(self, result: Result) -> None:
+        super().__init__(result.message)
+        self.result = result

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from .result import Result
-
-__all__ = ["RunError", "Status"]
+__all__ = ["Status"]
 
 
 class Status(Enum):
@@ -31,11 +27,3 @@ class Status(Enum):
     def is_failure(self) -> bool:
         """Whether the answer should not be used without a look at the message."""
         return self not in (Status.CONVERGED, Status.ROUND_LIMIT, Status.STOPPED)
-
-
-class RunError(RuntimeError):
-    """A run failed; `result` keeps the history and the last good iterate."""
-
-    def __init__(self, result: Result) -> None:
-        super().__init__(result.message)
-        self.result = result
