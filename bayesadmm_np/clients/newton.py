@@ -15,7 +15,7 @@ instead of followed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -128,24 +128,23 @@ class _Iterate:
     expected: GaussianExpected
     merit: float
     target: Natural
-    whitened: Array = field(repr=False)
+    whitened: Array
+    residual: float
 
     @classmethod
     def at(cls, problem: Subproblem, q: Gaussian, expected: Expected | GaussianExpected | None = None) -> _Iterate:
-        expected = problem.expect(q) if expected is None else expected
-        assert isinstance(expected, GaussianExpected)
-        target = problem.target(expected.natural_gradient)
-        finite = target.is_finite() and np.isfinite(expected.value_at_mean)
-        whitened = q.whiten(target - q.natural) if finite else np.full(1, np.inf)
-        return cls(q, expected, problem.merit(q, expected), target, whitened)
-
-    @property
-    def residual(self) -> float:
-        return float(np.linalg.norm(self.whitened) / np.sqrt(self.target.size))
+        with np.errstate(over="ignore", invalid="ignore"):  # an overflow makes the iterate not finite
+            expected = problem.expect(q) if expected is None else expected
+            assert isinstance(expected, GaussianExpected)
+            target = problem.target(expected.natural_gradient)
+            finite = target.is_finite() and np.isfinite(expected.value_at_mean)
+            whitened = q.whiten(target - q.natural) if finite else np.full(1, np.inf)
+            residual = float(np.linalg.norm(whitened) / np.sqrt(target.size))
+            return cls(q, expected, problem.merit(q, expected), target, whitened, residual)
 
     @property
     def is_finite(self) -> bool:
-        return bool(np.isfinite(self.merit)) and bool(np.isfinite(self.whitened).all())
+        return bool(np.isfinite(self.merit)) and bool(np.isfinite(self.residual))
 
     def solution(self, iterations: int, status: ClientStatus) -> Solution:
         return Solution(self.q, self.expected, self.residual, iterations, status)
@@ -288,8 +287,7 @@ def _laplace_start(problem: Subproblem, rng: np.random.Generator) -> Gaussian:
     """Mode and curvature there: a start for losses whose expectation overflows under a wide q (Poisson)."""
     assert isinstance(problem.anchor, Gaussian)
     point = Subproblem(problem.loss, Delta(2), problem.anchor, problem.site, problem.rho)
-    with np.errstate(over="ignore", invalid="ignore"):
-        solution = VariationalNewton(tol=1e-3, memory=0).solve(point, problem.anchor, rng)
+    solution = VariationalNewton(tol=1e-3, memory=0).solve(point, problem.anchor, rng)
     assert isinstance(solution.posterior, Gaussian)
     return solution.posterior
 

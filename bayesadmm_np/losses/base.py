@@ -126,7 +126,8 @@ class GaussianExpected:
     def natural_gradient(self) -> Natural:
         """∇_μ E_q[ℓ] = (g − Hm, −H), or g when the precision is fixed."""
         hessian: Sequence[Array] = self.projected if self._q.learns_precision else ()
-        return self._q.natural_gradient(self.gradient, hessian)
+        with np.errstate(over="ignore", invalid="ignore"):  # an overflow shows in the result
+            return self._q.natural_gradient(self.gradient, hessian)
 
 
 class Loss(ABC):

@@ -17,11 +17,13 @@ from ..clients.newton import VariationalNewton
 from ..clients.problem import ClientStatus
 from ..clients.solver import Solver
 from ..families.base import ExponentialFamily
+from ..families.coordinates import Natural
 from ..families.precision import NotPositiveDefiniteError
 from ..losses.base import Expected, GaussianExpected, Loss
 from ..losses.expectations import Auto, Rule
 from ..losses.linear_in_statistics import LinearInStatistics
-from .accelerated import Accelerated, mix, remember
+from .accelerated import Accelerated, Memory, mix, remember
+from .certificate import pooled_residual
 from .history import ClientRecord, Edges, RoundRecord
 from .messages import Broadcast, Reply
 from .methods import Method
@@ -71,13 +73,14 @@ def run(
     prior : ExponentialFamily
         π_0; its type is the family of the run, and the server starts at it.
     rounds : int, default 100
-        At most; the run stops earlier when every residual of the circuit is below `tol`.
+        At most; the run stops earlier when it has converged to `tol`.
     expectation : Rule, optional
         How E_q is computed; default the method's own, else the most accurate deterministic rule.
     solver : Solver, optional
         Of the client's subproblem; default `ClosedForm` where it fits, else `VariationalNewton`.
     tol : float, default 1e-6
-        On the largest edge residual (Fisher length per parameter).
+        On the largest edge residual and, once that has passed, on the pooled stationarity residual, which costs one
+        more exchange of natural gradients (Fisher lengths per parameter). The default solver works to tol/100.
     seed : int, default 0
         For stochastic solvers; the stream is a function of seed, round and client.
     safeguard : bool, default False
@@ -123,7 +126,7 @@ def run(
     as_positive(tol, "tol")
     as_count(seed, "seed", minimum=0)
     as_count(n_jobs, "n_jobs")
-    team = _assemble(method, clients, prior, expectation, solver)
+    team = _assemble(method, clients, prior, expectation, solver, tol)
     description = describe(method, prior, len(team.workers), seed)
     with _mapper(n_jobs) as apply:
         state = team.initial_state() if resume is None else load_state(resume, prior, description)
@@ -142,8 +145,9 @@ def run(
             if checkpoint is not None:
                 save_state(checkpoint, state, description)
             stopped = callback is not None and callback(state.history[-1], state.q_g) is True
-            if state.history[-1].edges.largest <= tol or stopped:
-                status = Status.CONVERGED if state.history[-1].edges.largest <= tol else Status.STOPPED
+            converged = state.history[-1].edges.largest <= tol and pooled_residual(prior, state.q_g, at_server) <= tol
+            if converged or stopped:
+                status = Status.CONVERGED if converged else Status.STOPPED
                 message = status.value
                 break
     result = Result(status, message, prior, state, tol, at_server, description)
@@ -170,7 +174,7 @@ class _Team:
         return State(q_g, zeros, (q_g,) * len(zeros), (), float("nan"), ())
 
     def expect_all(self, q_g: ExponentialFamily, apply: Any) -> list[Expected | GaussianExpected]:
-        return list(apply(lambda worker: worker.loss.expect(q_g, worker.rule), self.workers))
+        return list(apply(lambda worker: worker.expect(q_g), self.workers))
 
     def objective(self, q_g: ExponentialFamily, at_server: Sequence[Expected | GaussianExpected]) -> float:
         return sum(expected.value for expected in at_server) + q_g.kl(self.prior)
@@ -182,6 +186,7 @@ def _assemble(
     prior: ExponentialFamily,
     expectation: Rule | None,
     solver: Solver | None,
+    tol: float,
 ) -> _Team:
     """Check that everything fits, before round 0."""
     if not isinstance(method, Method | Accelerated):
@@ -201,7 +206,7 @@ def _assemble(
     for k, loss in enumerate(losses):
         if not isinstance(loss, Loss):
             raise ValueError(f"client {k}: expected a loss of bayesadmm_np.losses, got {type(loss).__name__}.")
-        chosen = solver or _default_solver(loss)
+        chosen = solver or _default_solver(loss, tol)
         try:
             resolved = loss.check(prior, rule)
             if row.client == "proximal":
@@ -213,9 +218,9 @@ def _assemble(
     return _Team(row, method.memory if isinstance(method, Accelerated) else 0, prior, tuple(workers), server)
 
 
-def _default_solver(loss: Loss) -> Solver:
+def _default_solver(loss: Loss, tol: float) -> Solver:
     closed = loss.is_quadratic or isinstance(loss, LinearInStatistics)
-    return ClosedForm() if closed else VariationalNewton()
+    return ClosedForm() if closed else VariationalNewton(tol=min(1e-8, 0.01 * tol))
 
 
 @dataclass(frozen=True)
@@ -231,6 +236,15 @@ class _Success:
 
 
 @dataclass(frozen=True)
+class _Gathered:
+    sites: tuple[Natural, ...]
+    natural: Natural
+    alpha: float
+    memory: tuple[Memory, ...]
+    weights_sent: int
+
+
+@dataclass(frozen=True)
 class _Round:
     """state → next state, or a failure that leaves the state as it was."""
 
@@ -241,67 +255,72 @@ class _Round:
     warm_start: bool
 
     def __call__(self, state: State, at_server: Sequence[Expected | GaussianExpected]) -> _Success | _Failure:
-        began, number = perf_counter(), state.round + 1
-        replies = self._ask(state, at_server, number)
-        failure = _client_failure(replies, number)
+        began = perf_counter()
+        broadcast = Broadcast(state.round + 1, state.q_g.natural)
+        replies = self._ask(broadcast, state, at_server)
+        failure = _client_failure(replies, broadcast.round)
         if failure is not None:
             return failure
-        server, method = self.team.server, self.team.method
-        sites = tuple(reply.site for reply in replies)
-        naturals = tuple(reply.natural for reply in replies)
-        alpha = method.server_alpha(len(sites))
-        if self.safeguard:
-            alpha = server.safe_alpha(sites, naturals, alpha)
-        natural = server.gather(sites, naturals, alpha)
-        memory, mixed = state.memory, None
-        if self.team.memory:
-            before, after = (state.sites, state.q_g.natural), (sites, natural)
-            memory = remember(memory, self.team.memory, state.q_g, before, after)
-            mixed = mix(server, memory, alpha)
-            sites, natural = mixed if mixed is not None else (sites, natural)
+        gathered = self._gather(state, replies)
         try:
-            q_g = self.team.prior.with_natural(natural)
+            q_g = self.team.prior.with_natural(gathered.natural)
             posteriors = tuple(q_g.with_natural(reply.natural) for reply in replies)
         except NotPositiveDefiniteError:
-            return _failure(Status.NOT_A_DISTRIBUTION, number)
+            return _failure(Status.NOT_A_DISTRIBUTION, broadcast.round)
         following = self.team.expect_all(q_g, self.apply)
         objective = self.team.objective(q_g, following)
         if _rises_without_bound(objective, state):
-            return _failure(Status.DIVERGED, number, f"the objective reached {objective:.3g}")
+            return _failure(Status.DIVERGED, broadcast.round, f"the objective reached {objective:.3g}")
         clients = tuple(_client_record(reply, q_g) for reply in replies)
-        edges = Edges(
-            broadcast=max(client.broadcast for client in clients),
-            natural_gradient=max(client.natural_gradient for client in clients),
-            gather=server.gather_residual(q_g, sites),
-            dual_map=q_g.fisher_norm(q_g.with_expectation(q_g.expectation).natural - q_g.natural),
-        )
-        down = q_g.natural.size + (len(memory) if mixed is not None else 0)
         record = RoundRecord(
-            round=number,
+            round=broadcast.round,
             objective=objective,
-            alpha=alpha,
-            edges=edges,
+            alpha=gathered.alpha,
+            edges=_edges(self.team.server, q_g, gathered.sites, clients),
             clients=clients,
-            mixed=mixed is not None,
-            floats_down=down * len(replies),
+            mixed=gathered.weights_sent > 0,
+            floats_down=(broadcast.floats + gathered.weights_sent) * len(replies),
             floats_up=sum(reply.floats for reply in replies),
             seconds=perf_counter() - began,
         )
         history = (*state.history, record)
-        return _Success(
-            replace(state, q_g=q_g, sites=sites, posteriors=posteriors, memory=memory, history=history),
-            following,
-        )
+        after = State(q_g, gathered.sites, posteriors, gathered.memory, state.start_objective, history)
+        return _Success(after, following)
 
-    def _ask(self, state: State, at_server: Sequence[Expected | GaussianExpected], number: int) -> list[Reply]:
-        broadcast = Broadcast(number, state.q_g.natural)
+    def _gather(self, state: State, replies: Sequence[Reply]) -> _Gathered:
+        """The server's half: α (raised by the safeguard), Eq. 54, and the mix of an accelerated method."""
+        server = self.team.server
+        sites = tuple(reply.site for reply in replies)
+        naturals = tuple(reply.natural for reply in replies)
+        alpha = self.team.method.server_alpha(len(sites))
+        if self.safeguard:
+            alpha = server.safe_alpha(sites, naturals, alpha)
+        natural = server.gather(sites, naturals, alpha)
+        if not self.team.memory:
+            return _Gathered(sites, natural, alpha, (), 0)
+        before, after = (state.sites, state.q_g.natural), (sites, natural)
+        memory = remember(state.memory, self.team.memory, state.q_g, before, after)
+        mixed = mix(server, memory, alpha)
+        if mixed is None:
+            return _Gathered(sites, natural, alpha, memory, 0)
+        return _Gathered(*mixed, alpha, memory, len(memory))
 
+    def _ask(self, broadcast: Broadcast, state: State, at_server: Sequence[Expected | GaussianExpected]) -> list[Reply]:
         def answer(k: int) -> Reply:
             start = state.posteriors[k] if self.warm_start else None
             worker = self.team.workers[k]
             return worker.step(broadcast, state.sites[k], at_server[k], start, self.seed, k)
 
         return list(self.apply(answer, range(len(self.team.workers))))
+
+
+def _edges(server: Server, q_g: ExponentialFamily, sites: Sequence[Natural], clients: Sequence[ClientRecord]) -> Edges:
+    return Edges(
+        broadcast=max(client.broadcast for client in clients),
+        natural_gradient=max(client.natural_gradient for client in clients),
+        gather=server.gather_residual(q_g, sites),
+        dual_map=q_g.fisher_norm(q_g.with_expectation(q_g.expectation).natural - q_g.natural),
+    )
 
 
 def _client_record(reply: Reply, q_g: ExponentialFamily) -> ClientRecord:

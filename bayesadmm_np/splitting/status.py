@@ -10,7 +10,7 @@ __all__ = ["Status"]
 class Status(Enum):
     """How a run ended; the value is the message."""
 
-    CONVERGED = "converged: all residuals of the duality circuit are below tol"
+    CONVERGED = "converged: all residuals of the duality circuit and of the pooled condition are below tol"
     ROUND_LIMIT = "stopped at the round limit; the residuals are above tol"
     STOPPED = "stopped by the callback"
     DIVERGED = "diverged: the objective rises without bound; lower gamma or raise rho"

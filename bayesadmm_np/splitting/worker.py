@@ -50,6 +50,11 @@ class Worker:
         scale = self.share * self.n_clients if self.method.client_share == "rows" else 1.0
         return self.method.rho * scale
 
+    def expect(self, q: ExponentialFamily) -> Expected | GaussianExpected:
+        """E_q[ℓ_k] and its natural gradient; an overflow is reported by the result, not by a warning."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            return self.loss.expect(q, self.rule)
+
     def subproblem(self, q_g: ExponentialFamily, site: Natural) -> Subproblem:
         """Eq. 15; a regulariser at the client is merged into the anchor, where it is one more KL term."""
         if self.method.prior_at == "server":
