@@ -33,12 +33,11 @@ def as_float_array(value: ArrayLike, name: str, ndim: int | tuple[int, ...] | No
 def as_labels(value: ArrayLike, name: str, n_classes: int) -> NDArray[np.int64]:
     """Return `value` as integer labels in 0 … n_classes − 1."""
     array = as_float_array(value, name, ndim=1)
-    labels = array.astype(np.int64)
-    if not np.array_equal(labels, array) or labels.min() < 0 or labels.max() >= n_classes:
+    if array.min() < 0 or array.max() >= n_classes or not np.array_equal(np.floor(array), array):
         raise ValueError(
             f"{name} must hold integer labels 0 to {n_classes - 1}, got values from {array.min():g} to {array.max():g}."
         )
-    return labels
+    return array.astype(np.int64)
 
 
 def as_positive(value: Any, name: str) -> float:

@@ -12,7 +12,6 @@ from ..families.gaussian import Gaussian
 from ..families.precision import DensePrecision
 from ..losses.base import Expected, GaussianExpected, Loss
 from ..losses.expectations import Rule
-from ..losses.linear_in_statistics import LinearInStatistics
 from .problem import ClientStatus, Solution, Subproblem
 from .solver import Solver
 
@@ -44,7 +43,7 @@ class ClosedForm(Solver):
 
     def check(self, loss: Loss, prior: ExponentialFamily, rule: Rule) -> None:
         """Require a quadratic loss, or one linear in T."""
-        if not (loss.is_quadratic or isinstance(loss, LinearInStatistics)):
+        if not (loss.is_quadratic or loss.is_linear_in_statistics):
             raise ValueError(
                 f"solver=ClosedForm() needs a quadratic loss or one linear in T, got {type(loss).__name__}; "
                 "use solver=None to choose one that fits."
@@ -63,11 +62,12 @@ class ClosedForm(Solver):
             expected = problem.expect(anchor)
         target = problem.target(expected.natural_gradient)
         q: ExponentialFamily | None
-        if isinstance(expected, GaussianExpected):
-            assert isinstance(anchor, Gaussian)
-            q = _gaussian_minimum(problem, anchor, expected, target.parts[1:])
-        else:
+        if problem.loss.is_linear_in_statistics:
             q = anchor.with_natural(target) if anchor.contains(target) else None
+        else:
+            assert isinstance(anchor, Gaussian)
+            assert isinstance(expected, GaussianExpected)
+            q = _gaussian_minimum(problem, anchor, expected, target.parts[1:])
         if q is None:
             return self.measured(problem, anchor, 0, ClientStatus.ILL_POSED)
         return self.measured(problem, q, 1, ClientStatus.CONVERGED)

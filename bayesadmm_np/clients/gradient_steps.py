@@ -73,9 +73,10 @@ class GradientSteps(Solver):
         assert isinstance(start, Gaussian)
         q = start
         for i in range(self.steps):
-            expected = problem.expect(q)
-            assert isinstance(expected, GaussianExpected)
-            mean = q.mean - self.learning_rate * site_gradient(problem, q, expected)
+            with np.errstate(over="ignore", invalid="ignore"):  # a step that overflows is reported below
+                expected = problem.expect(q)
+                assert isinstance(expected, GaussianExpected)
+                mean = q.mean - self.learning_rate * site_gradient(problem, q, expected)
             if not np.isfinite(mean).all():
                 return self.measured(problem, q, i, ClientStatus.NOT_FINITE)
             q = q.with_natural(q.natural_from(q.factor.multiply(mean), ()))

@@ -26,7 +26,6 @@ from ..families.gaussian import Gaussian
 from ..families.precision import DensePrecision
 from ..losses.base import Expected, GaussianExpected, Loss
 from ..losses.expectations import Delta, Rule
-from ..losses.linear_in_statistics import LinearInStatistics
 from .anderson import Mixer
 from .closed_form import site_gradient
 from .problem import ClientStatus, Solution, Subproblem
@@ -57,7 +56,7 @@ class VariationalNewton(Solver):
     Raises
     ------
     ValueError
-        When a parameter is out of range; before round 0, when the loss is linear in T (use `ClosedForm`).
+        When a parameter is out of range; before round 0, when the family is not Gaussian (use `ClosedForm`).
 
     Examples
     --------
@@ -81,12 +80,8 @@ class VariationalNewton(Solver):
         as_count(self.memory, "memory", minimum=0)
 
     def check(self, loss: Loss, prior: ExponentialFamily, rule: Rule) -> None:
-        """Require gradients and Hessians."""
-        if isinstance(loss, LinearInStatistics):
-            raise ValueError(
-                "solver=VariationalNewton() needs E_q[∇ℓ] and E_q[∇²ℓ], which LinearInStatistics does not have; "
-                "use solver=ClosedForm()."
-            )
+        """Require a Gaussian family: there every loss has E_q[∇ℓ] and E_q[∇²ℓ]."""
+        self.require_gaussian(prior)
 
     def solve(
         self,
@@ -98,7 +93,7 @@ class VariationalNewton(Solver):
         """Iterate from `start` to a stationary point, or say why there is none."""
         assert isinstance(start, Gaussian)
         current = _Iterate.at(problem, start, expected)
-        if not current.is_finite:
+        if not current.is_finite and not problem.rule.is_delta:
             current = _Iterate.at(problem, _laplace_start(problem, rng))
         if not current.is_finite:
             return current.solution(0, ClientStatus.NOT_FINITE)

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 import numpy as np
 
 from ..families.base import ExponentialFamily
+from ..families.gaussian import Gaussian
 from ..losses.base import Expected, GaussianExpected, Loss
 from ..losses.expectations import Rule
 from .problem import ClientStatus, Solution, Subproblem
@@ -34,6 +35,14 @@ class Solver(ABC):
         `rng` is used by stochastic solvers only; `expected` may carry the expectation at `start`, so that it is not
         computed again.
         """
+
+    def require_gaussian(self, prior: ExponentialFamily) -> None:
+        """Raise a ValueError when the family is not Gaussian."""
+        if not isinstance(prior, Gaussian):
+            raise ValueError(
+                f"solver={type(self).__name__}() needs a Gaussian family, the prior is {type(prior).__name__}; "
+                "use solver=ClosedForm()."
+            )
 
     @staticmethod
     def measured(problem: Subproblem, q: ExponentialFamily, iterations: int, status: ClientStatus) -> Solution:

@@ -12,7 +12,6 @@ from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian
 from ..losses.base import Expected, GaussianExpected, Loss
 from ..losses.expectations import Delta, Rule
-from ..losses.linear_in_statistics import LinearInStatistics
 from .problem import ClientStatus, Solution, Subproblem
 from .solver import Solver
 
@@ -40,7 +39,7 @@ class VON(Solver):
     Raises
     ------
     ValueError
-        When a parameter is out of range; before round 0, when the loss has no pointwise gradient.
+        When a parameter is out of range; before round 0, when the family is not Gaussian.
 
     Examples
     --------
@@ -66,12 +65,8 @@ class VON(Solver):
         as_count(self.samples, "samples")
 
     def check(self, loss: Loss, prior: ExponentialFamily, rule: Rule) -> None:
-        """Require gradients and Hessians at points."""
-        if isinstance(loss, LinearInStatistics):
-            raise ValueError(
-                "solver=VON() needs gradients at sampled θ, which LinearInStatistics does not have; "
-                "use solver=ClosedForm()."
-            )
+        """Require a Gaussian family: there every loss has gradients and Hessians at points."""
+        self.require_gaussian(prior)
 
     def solve(
         self,

@@ -139,6 +139,9 @@ class Loss(ABC):
     dim: int
     n_rows: int
     is_quadratic: bool = False
+    """Whether ∇²ℓ is constant, so that Eq. 15 under a Gaussian is one linear solve."""
+    is_linear_in_statistics: bool = False
+    """Whether ∇_μ E_q[ℓ] is constant, so that Eq. 15 is one addition."""
 
     @abstractmethod
     def value(self, theta: ArrayLike) -> float:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+import numpy as np
 from numpy.typing import ArrayLike
 
 from .._validation import Array, as_count
 from ..families.base import ExponentialFamily
 from ..families.coordinates import Natural, pairing
-from .base import Expected, Loss
-from .expectations import Rule
+from ..families.gaussian import Gaussian
+from ..families.precision import Precision
+from .base import Expected, GaussianExpected, Loss
+from .expectations import Delta, Rule
 
 __all__ = ["LinearInStatistics"]
 
@@ -43,6 +48,8 @@ class LinearInStatistics(Loss):
     4.0
     """
 
+    is_linear_in_statistics = True
+
     def __init__(self, coefficients: Natural, n_rows: int = 1) -> None:
         if type(coefficients) is not Natural:
             raise TypeError(f"coefficients must be a Natural, got {type(coefficients).__name__}.")
@@ -61,9 +68,15 @@ class LinearInStatistics(Loss):
             )
         return rule
 
-    def expect(self, q: ExponentialFamily, rule: Rule) -> Expected:
-        """Return −⟨c, μ⟩ and −c."""
-        return Expected(-pairing(self.coefficients, q.expectation), -self.coefficients)
+    def expect(self, q: ExponentialFamily, rule: Rule) -> Expected | GaussianExpected:
+        """Return −⟨c, μ⟩ and −c; for a Gaussian q as the quadratic −vᵀθ + ½θᵀVθ, so that it adds to other losses."""
+        if not isinstance(q, Gaussian):
+            return Expected(-pairing(self.coefficients, q.expectation), -self.coefficients)
+        curvature = _StructuredCurvature(q.factor.like(self.coefficients.parts[1:]) if q.learns_precision else None)
+        bent = curvature.multiply(q.mean)
+        at_mean = float(q.mean @ (0.5 * bent - self.coefficients.linear))
+        seen = rule if rule.is_delta else Delta(2)
+        return GaussianExpected(q, at_mean, bent - self.coefficients.linear, curvature, seen)
 
     def value(self, theta: ArrayLike) -> float:
         """Not available: T(θ) is known to the family, not to the loss."""
@@ -82,3 +95,21 @@ class LinearInStatistics(Loss):
         return NotImplementedError(
             "LinearInStatistics is known through its expectation −⟨c, μ⟩ only; use expect(q, rule)."
         )
+
+
+@dataclass(frozen=True)
+class _StructuredCurvature:
+    """A Hessian that has the family's own structure; None is zero."""
+
+    matrix: Precision | None
+
+    def dense(self) -> Array:
+        raise NotImplementedError("solved without a dense matrix: ∇_μ E_q[ℓ] is constant.")
+
+    def project(self, factor: Precision) -> tuple[Array, ...]:
+        if self.matrix is None:
+            return tuple(np.zeros_like(part) for part in factor.parts)
+        return self.matrix.parts
+
+    def multiply(self, vector: Array) -> Array:
+        return np.zeros_like(vector) if self.matrix is None else self.matrix.multiply(vector)

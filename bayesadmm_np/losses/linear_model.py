@@ -33,9 +33,10 @@ class LinearModelLoss(Loss):
         self.dim = self.n_features * pointwise.n_outputs
         if y.shape[0] != self.n_rows:
             raise ValueError(f"y must have {self.n_rows} rows like X, got {y.shape[0]}.")
-        self.y = frozen(np.asarray(y, dtype=np.float64))
+        self.y = frozen(np.array(y, dtype=np.float64))
         self.weights = read_weights(weights, self.n_rows)
-        self.offset = read_offset(offset, self.n_rows, pointwise.n_outputs)
+        shape = (self.n_rows,) if pointwise.n_outputs == 1 else (self.n_rows, pointwise.n_outputs)
+        self.offset = read_offset(offset, shape)
 
     @property
     def n_outputs(self) -> int:
@@ -90,9 +91,9 @@ class LinearModelLoss(Loss):
         return q.factor.class_covariances(self.X, self.n_outputs)
 
     def _pull_back(self, slope: Array) -> Array:
-        if self.n_outputs == 1:
-            return np.asarray((self.weights * slope) @ self.X)
-        return ((self.weights[:, None] * slope).T @ self.X).ravel()
+        weights = self.weights if self.n_outputs == 1 else self.weights[:, None]
+        with np.errstate(invalid="ignore"):  # an infinite slope times a zero of X: NaN says it
+            return np.asarray((weights * slope).T @ self.X).ravel()
 
     def _curvature(self, curvature: Array) -> RowCurvature:
         weights = self.weights if curvature.ndim == 1 else self.weights[:, None, None]
@@ -116,11 +117,10 @@ def read_weights(weights: Any, n_rows: int) -> Array:
     return frozen(array.copy())
 
 
-def read_offset(offset: Any, n_rows: int, n_outputs: int) -> Array | None:
+def read_offset(offset: Any, shape: tuple[int, ...]) -> Array | None:
     """Check a known part of the predictor; None means zero."""
     if offset is None:
         return None
-    shape = (n_rows,) if n_outputs == 1 else (n_rows, n_outputs)
     array = as_float_array(offset, "offset")
     if array.shape != shape:
         raise ValueError(f"offset must have shape {shape}, got {array.shape}.")

@@ -40,6 +40,8 @@ class Total(Loss):
     """
 
     def __init__(self, losses: Sequence[Loss]) -> None:
+        if not isinstance(losses, Sequence) or not all(isinstance(loss, Loss) for loss in losses):
+            raise ValueError("losses must be a sequence of losses of bayesadmm_np.losses.")
         self.losses = tuple(losses)
         if not self.losses:
             raise ValueError("losses must hold at least one loss.")
@@ -49,6 +51,7 @@ class Total(Loss):
         self.dim = dims.pop()
         self.n_rows = sum(loss.n_rows for loss in self.losses)
         self.is_quadratic = all(loss.is_quadratic for loss in self.losses)
+        self.is_linear_in_statistics = all(loss.is_linear_in_statistics for loss in self.losses)
 
     def value(self, theta: ArrayLike) -> float:
         """Return Σ ℓ_k(θ)."""

@@ -21,7 +21,6 @@ from ..families.coordinates import Natural
 from ..families.precision import NotPositiveDefiniteError
 from ..losses.base import Expected, GaussianExpected, Loss
 from ..losses.expectations import Auto, Rule
-from ..losses.linear_in_statistics import LinearInStatistics
 from .accelerated import Accelerated, Memory, mix, remember
 from .certificate import pooled_residual
 from .history import ClientRecord, Edges, RoundRecord
@@ -37,6 +36,9 @@ __all__ = ["run"]
 
 UNBOUNDED = 1e3
 """The objective counts as rising without bound when it exceeds its best value by this many times its own scale."""
+
+FINEST = 1e-12
+"""Residual that the default solver is asked for at most: rounding leaves some 1e-14 of a well conditioned problem."""
 
 Callback = Callable[[RoundRecord, ExponentialFamily], bool | None]
 
@@ -80,7 +82,8 @@ def run(
         Of the client's subproblem; default `ClosedForm` where it fits, else `VariationalNewton`.
     tol : float, default 1e-6
         On the largest edge residual and, once that has passed, on the pooled stationarity residual, which costs one
-        more exchange of natural gradients (Fisher lengths per parameter). The default solver works to tol/100.
+        more exchange of natural gradients (Fisher lengths per parameter). The default solver works to tol/100,
+        between 1e-8 and 1e-12.
     seed : int, default 0
         For stochastic solvers; the stream is a function of seed, round and client.
     safeguard : bool, default False
@@ -127,7 +130,8 @@ def run(
     as_count(seed, "seed", minimum=0)
     as_count(n_jobs, "n_jobs")
     team = _assemble(method, clients, prior, expectation, solver, tol)
-    description = describe(method, prior, len(team.workers), seed)
+    settings = {"solver": repr(solver), "safeguard": safeguard, "warm_start": warm_start, "seed": seed}
+    description = describe(method, prior, [(worker.loss, worker.rule) for worker in team.workers], settings)
     with _mapper(n_jobs) as apply:
         state = team.initial_state() if resume is None else load_state(resume, prior, description)
         round_of = _Round(team, apply, seed, safeguard, warm_start)
@@ -219,8 +223,8 @@ def _assemble(
 
 
 def _default_solver(loss: Loss, tol: float) -> Solver:
-    closed = loss.is_quadratic or isinstance(loss, LinearInStatistics)
-    return ClosedForm() if closed else VariationalNewton(tol=min(1e-8, 0.01 * tol))
+    closed = loss.is_quadratic or loss.is_linear_in_statistics
+    return ClosedForm() if closed else VariationalNewton(tol=min(1e-8, max(0.01 * tol, FINEST)))
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ from ..clients.problem import ClientStatus, Subproblem
 from ..families.base import ExponentialFamily
 from ..losses.base import Loss
 from ..losses.expectations import Auto, Rule
-from ..losses.linear_in_statistics import LinearInStatistics
 from ..losses.total import Total
 
 __all__ = ["Pooled", "solve_pooled"]
@@ -82,8 +81,8 @@ def solve_pooled(
     rule = total.check(prior, expectation or Auto())
     start = prior.start()
     problem = Subproblem(total, rule, start, start.natural.zeros(), prior.prior_weight)
-    linear = any(isinstance(loss, LinearInStatistics) for loss in total.losses)
-    solver = ClosedForm() if total.is_quadratic or linear else VariationalNewton(tol, max_iter)
+    solver = ClosedForm() if total.is_quadratic or total.is_linear_in_statistics else VariationalNewton(tol, max_iter)
+    solver.check(total, prior, rule)
     solution = solver.solve(problem, start, np.random.default_rng(0))
     if solution.status is not ClientStatus.CONVERGED:
         raise RuntimeError(f"solve_pooled: {solution.status.value} (residual {solution.residual:.1e}, tol {tol:.1e}).")

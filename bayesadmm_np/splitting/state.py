@@ -7,6 +7,7 @@ import json
 import os
 import tempfile
 import zipfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ import numpy as np
 
 from ..families.base import ExponentialFamily
 from ..families.coordinates import Natural
+from ..losses.base import Loss
+from ..losses.expectations import Rule
 from .accelerated import Accelerated, Memory
 from .history import RoundRecord
 from .methods import Method
@@ -54,7 +57,12 @@ class State:
         return len(self.history)
 
 
-def describe(method: Method | Accelerated, prior: ExponentialFamily, n_clients: int, seed: int) -> dict[str, Any]:
+def describe(
+    method: Method | Accelerated,
+    prior: ExponentialFamily,
+    clients: Sequence[tuple[Loss, Rule]],
+    settings: dict[str, Any],
+) -> dict[str, Any]:
     """Return what a checkpoint must agree on with the run that resumes it."""
     row = method.method if isinstance(method, Accelerated) else method
     plain = {k: v for k, v in dataclasses.asdict(row).items() if k not in ("expectation", "families")}
@@ -64,8 +72,9 @@ def describe(method: Method | Accelerated, prior: ExponentialFamily, n_clients: 
         "memory": method.memory if isinstance(method, Accelerated) else 0,
         "family": type(prior).__name__,
         "shapes": [list(shape) for shape in prior.natural.shapes],
-        "n_clients": n_clients,
-        "seed": seed,
+        "n_clients": len(clients),
+        "clients": [[type(loss).__name__, loss.n_rows, loss.dim, repr(rule)] for loss, rule in clients],
+        **settings,
     }
 
 
