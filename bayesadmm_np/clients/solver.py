@@ -47,6 +47,7 @@ class Solver(ABC):
     @staticmethod
     def measured(problem: Subproblem, q: ExponentialFamily, iterations: int, status: ClientStatus) -> Solution:
         """Evaluate the expectation and the residual at q."""
-        expected = problem.expect(q)
-        residual = q.fisher_norm(q.natural - problem.target(expected.natural_gradient))
+        with np.errstate(over="ignore", invalid="ignore"):  # an overflow shows in the residual
+            expected = problem.expect(q)
+            residual = q.fisher_norm(q.natural - problem.target(expected.natural_gradient))
         return Solution(q, expected, residual, iterations, status)

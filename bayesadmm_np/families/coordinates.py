@@ -132,6 +132,11 @@ class Natural(Coordinates):
     For Gaussians the parts are `(linear, precision)` = (Sm, S); a site is the factor
     exp(linearᵀθ − ½ θᵀ precision θ), which need not be normalisable.
 
+    Parameters
+    ----------
+    *parts : ndarray
+        The components, copied; two-dimensional ones must be symmetric.
+
     Examples
     --------
     >>> import numpy as np
@@ -164,6 +169,11 @@ class Expectation(Coordinates):
 
     For Gaussians the parts are (m, −½(mmᵀ + S⁻¹)), restricted to the family's structure; `second_moment`
     is the papers' form mmᵀ + S⁻¹.
+
+    Parameters
+    ----------
+    *parts : ndarray
+        The components, copied; two-dimensional ones must be symmetric.
 
     Examples
     --------

@@ -48,9 +48,10 @@ class RowCurvature:
 
     def project(self, factor: Precision) -> tuple[Array, ...]:
         """Restrict to the structure; never forms more than the structure holds."""
-        if self.weights.ndim == 1:
-            return factor.gram(self.X, self.weights)
-        return factor.class_gram(self.X, self.weights)
+        with np.errstate(over="ignore", invalid="ignore"):  # an infinite curvature shows in the result
+            if self.weights.ndim == 1:
+                return factor.gram(self.X, self.weights)
+            return factor.class_gram(self.X, self.weights)
 
     def multiply(self, vector: Array) -> Array:
         """Two passes over X."""

@@ -23,6 +23,10 @@ CHUNK = 1 << 20
 """Numbers held at once by a point rule (8 MiB a temporary)."""
 
 
+MOST_NODES = 350
+"""NumPy's Gauss–Hermite weights overflow from some 375 nodes."""
+
+
 class Rule(ABC):
     """How to average a pointwise loss over its Gaussian predictor."""
 
@@ -126,7 +130,7 @@ class GaussHermite(_PointRule):
     Raises
     ------
     ValueError
-        When the loss has several predictors a row (softmax), or `points` < 1.
+        When the loss has several predictors a row (softmax), or `points` is not in 1 to 350.
 
     Examples
     --------
@@ -139,7 +143,8 @@ class GaussHermite(_PointRule):
     points: int = 32
 
     def __post_init__(self) -> None:
-        as_count(self.points, "points")
+        if as_count(self.points, "points") > MOST_NODES:
+            raise ValueError(f"points must be at most {MOST_NODES}, got {self.points}.")
 
     def resolve(self, loss: Pointwise) -> Rule:
         """Refuse losses with several predictors a row."""
@@ -188,6 +193,7 @@ class QuasiMonteCarlo(_PointRule):
     def __post_init__(self) -> None:
         if as_count(self.points, "points", minimum=2) % 2:
             raise ValueError(f"points must be even (antithetic pairs), got {self.points}.")
+        as_count(self.seed, "seed", minimum=0)
 
     def resolve(self, loss: Pointwise) -> Rule:
         """Check that the covariance of the points can be matched."""
@@ -209,6 +215,11 @@ class MonteCarlo(_PointRule):
     points : int, default 256
     seed : int, default 0
 
+    Raises
+    ------
+    ValueError
+        When `points` < 1, or `seed` is not a count.
+
     Examples
     --------
     >>> import bayesadmm_np as ba
@@ -221,6 +232,7 @@ class MonteCarlo(_PointRule):
 
     def __post_init__(self) -> None:
         as_count(self.points, "points")
+        as_count(self.seed, "seed", minimum=0)
 
     def nodes(self, n_outputs: int) -> tuple[Array, Array]:
         """Independent standard normal points."""
@@ -239,6 +251,11 @@ class Delta(Rule):
     Parameters
     ----------
     order : {1, 2}, default 1
+
+    Raises
+    ------
+    ValueError
+        When `order` is neither 1 nor 2.
 
     Examples
     --------
@@ -275,8 +292,7 @@ def _average(loss: Pointwise, mean: Array, variance: Array, y: Array, points: Ar
 def _root(covariance: Array) -> Array:
     """Batched Cholesky factors; the jitter is below rounding and lets rows of zeros through."""
     n_outputs = covariance.shape[1]
-    scale = np.einsum("ncc->n", covariance) / n_outputs
-    jitter = (1e-14 * scale + 1e-300)[:, None, None]
+    jitter = (1e-14 * np.einsum("ncc->nc", covariance) + 1e-300)[:, :, None]
     return np.asarray(np.linalg.cholesky(covariance + jitter * np.eye(n_outputs)))
 
 

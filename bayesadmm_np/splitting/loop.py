@@ -202,6 +202,10 @@ def _assemble(
     losses = list(clients)
     if not losses:
         raise ValueError("clients must hold at least one loss, got none.")
+    if expectation is not None and not isinstance(expectation, Rule):
+        raise ValueError(f"expectation must be a rule of bayesadmm_np.losses, got {expectation!r}.")
+    if solver is not None and not isinstance(solver, Solver):
+        raise ValueError(f"solver must be a solver of bayesadmm_np.clients, got {solver!r}.")
     rule = expectation or row.expectation or Auto()
     if row.expectation is not None and rule != row.expectation:
         raise ValueError(f"{row.name} is defined with expectation={row.expectation}, got {rule}.")

@@ -77,6 +77,8 @@ def solve_pooled(
     >>> ba.solve_pooled([ba.losses.LeastSquares([[2.0]], [1.0])], prior).posterior
     FullGaussian(mean=[0.4], precision=[[5.]])
     """
+    if expectation is not None and not isinstance(expectation, Rule):
+        raise ValueError(f"expectation must be a rule of bayesadmm_np.losses, got {expectation!r}.")
     total = Total(clients)
     rule = total.check(prior, expectation or Auto())
     start = prior.start()

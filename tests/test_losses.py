@@ -1,0 +1,611 @@
+"""Losses at a point: values against plain formulas, derivatives by Taylor slopes, margins, bad input, known optima."""
+
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.linalg import block_diag
+from scipy.special import digamma
+
+import bayesadmm_np as ba
+from bayesadmm_np.families import Beta, Dirichlet, FullGaussian, Gamma, IsotropicGaussian, Natural
+from bayesadmm_np.losses import (
+    Auto,
+    Delta,
+    Expected,
+    LeastSquares,
+    LinearInStatistics,
+    Logistic,
+    Poisson,
+    Softmax,
+    Total,
+)
+
+EPS = np.finfo(float).eps
+N, P = 9, 3
+
+# ----------------------------------------------------------------------------------------------------
+# Plain formulas: sums over rows, one line each, sharing nothing with the package
+# ----------------------------------------------------------------------------------------------------
+
+
+def plain_least_squares(theta, X, y, w, offset):
+    matrix = theta.reshape(-1, X.shape[1])
+    residual = X @ matrix.T + offset.reshape(len(X), -1) - y.reshape(len(X), -1)
+    return 0.5 * np.sum(w[:, None] * residual**2)
+
+
+def plain_logistic(theta, X, y, w, offset):
+    f = X @ theta + offset
+    return np.sum(w * (np.log(1 + np.exp(f)) - y * f))
+
+
+def plain_poisson(theta, X, y, w, offset):
+    f = X @ theta + offset
+    return np.sum(w * (np.exp(f) - y * f))
+
+
+def plain_softmax(theta, X, y, w, offset):
+    f = X @ theta.reshape(-1, X.shape[1]).T + offset
+    return np.sum(w * (np.log(np.exp(f).sum(axis=1)) - f[np.arange(len(y)), y]))
+
+
+# name: (class, outputs, draw of y, extra arguments, plain formula)
+KINDS = {
+    "least squares": (LeastSquares, 1, lambda rng: rng.standard_normal(N), {}, plain_least_squares),
+    "least squares, 2 outputs": (LeastSquares, 2, lambda rng: rng.standard_normal((N, 2)), {}, plain_least_squares),
+    "logistic": (Logistic, 1, lambda rng: rng.integers(0, 2, N), {}, plain_logistic),
+    "softmax": (Softmax, 3, lambda rng: rng.integers(0, 3, N), {"n_classes": 3}, plain_softmax),
+    "poisson": (Poisson, 1, lambda rng: rng.poisson(2.0, N).astype(float), {}, plain_poisson),
+}
+QUADRATIC = ("least squares", "least squares, 2 outputs")
+every_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+class Drawn:
+    """A loss with the arrays that it was made of."""
+
+    def __init__(self, kind, seed, weighted=True, offset=True):
+        self.cls, self.outputs, draw, self.extra, self.plain = KINDS[kind]
+        rng = np.random.default_rng(seed)
+        self.X = rng.standard_normal((N, P))
+        self.y = draw(rng)
+        self.w = rng.uniform(0.2, 3.0, N) if weighted else np.ones(N)
+        shape = N if self.outputs == 1 else (N, self.outputs)
+        self.offset = rng.standard_normal(shape) if offset else np.zeros(shape)
+        self.theta = rng.standard_normal(P * self.outputs)
+        self.direction = rng.standard_normal(P * self.outputs)
+        self.direction /= np.linalg.norm(self.direction)
+        self.rng = rng
+
+    def loss(self, weights="own", offset="own"):
+        arguments = {"weights": self.w if isinstance(weights, str) else weights}
+        arguments["offset"] = self.offset if isinstance(offset, str) else offset
+        return self.cls(self.X, self.y.copy(), **self.extra, **arguments)
+
+    def reference(self, theta):
+        return self.plain(theta, self.X, self.y, self.w, self.offset)
+
+
+def total_of(seed):
+    """Return a sum of three different losses of the same dimension, and its plain formula."""
+    parts = [Drawn(kind, seed + i) for i, kind in enumerate(["least squares", "logistic", "poisson"])]
+    loss = Total([part.loss() for part in parts])
+    return parts[0], loss, lambda theta: sum(part.reference(theta) for part in parts)
+
+
+def drawn(kind, seed=0):
+    if kind == "total":
+        return total_of(seed)
+    case = Drawn(kind, seed)
+    return case, case.loss(), case.reference
+
+
+every_loss = pytest.mark.parametrize("kind", [*KINDS, "total"])
+
+# ----------------------------------------------------------------------------------------------------
+# Values
+# ----------------------------------------------------------------------------------------------------
+
+
+@every_loss
+@pytest.mark.parametrize("seed", range(5))
+def test_value_is_the_plain_formula(kind, seed):
+    """Sums of N terms of size at most 1e3: 1e-12 relative is about 1000 roundings."""
+    case, loss, reference = drawn(kind, seed)
+    assert loss.value(case.theta) == pytest.approx(reference(case.theta), rel=1e-12)
+    assert loss.dim == case.theta.size
+    assert loss.n_rows == (3 * N if kind == "total" else N)
+
+
+@every_kind
+def test_a_loss_is_a_sum_not_a_mean(kind):
+    case = Drawn(kind, 1)
+    assert case.loss().value(case.theta) != pytest.approx(case.reference(case.theta) / N, rel=1e-3)
+
+
+@given(kind=st.sampled_from(list(KINDS)), seed=st.integers(0, 2**32 - 1))
+def test_weights_are_duplicated_rows(kind, seed):
+    case = Drawn(kind, seed)
+    copies = case.rng.integers(0, 4, N)
+    copies[0] = 2  # at least one row stays
+    offset = np.repeat(case.offset, copies, axis=0)
+    many = case.cls(np.repeat(case.X, copies, axis=0), np.repeat(case.y, copies, axis=0), **case.extra, offset=offset)
+    few = case.loss(weights=copies)
+    assert few.value(case.theta) == pytest.approx(many.value(case.theta), rel=1e-11, abs=1e-11)
+    for name in ("gradient", "hessian"):
+        a, b = getattr(few, name)(case.theta), getattr(many, name)(case.theta)
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-12 * np.abs(b).max())
+
+
+@given(kind=st.sampled_from(list(KINDS)), seed=st.integers(0, 2**32 - 1))
+def test_offset_is_a_column_with_a_known_coefficient(kind, seed):
+    """One more column a class, of coefficient one for its own class and zero for the others."""
+    case = Drawn(kind, seed)
+    columns = case.offset.reshape(N, -1)
+    wide = case.cls(np.hstack([case.X, columns]), case.y.copy(), **case.extra, weights=case.w)
+    rows = case.theta.reshape(case.outputs, P)
+    extended = np.hstack([rows, np.eye(case.outputs)])
+    loss = case.loss()
+    assert loss.value(case.theta) == pytest.approx(wide.value(extended.ravel()), rel=1e-11, abs=1e-11)
+    inner = wide.gradient(extended.ravel()).reshape(case.outputs, -1)[:, :P].ravel()
+    np.testing.assert_allclose(loss.gradient(case.theta), inner, rtol=0, atol=1e-11 * max(1, np.abs(inner).max()))
+
+
+@every_kind
+def test_weights_of_one_and_offset_of_zero_are_the_default(kind):
+    case = Drawn(kind, 3, weighted=False, offset=False)
+    default = case.loss(weights=None, offset=None)
+    assert default.value(case.theta) == pytest.approx(case.loss().value(case.theta), rel=1e-14)
+    np.testing.assert_allclose(default.gradient(case.theta), case.loss().gradient(case.theta), rtol=1e-13, atol=1e-13)
+
+
+def test_two_class_softmax_is_the_logistic_of_the_difference(rng):
+    X, y, w, offset = rng.standard_normal((N, P)), rng.integers(0, 2, N), rng.uniform(0, 2, N), rng.random((N, 2))
+    theta = rng.standard_normal((2, P))
+    both = Softmax(X, y, 2, weights=w, offset=offset)
+    one = Logistic(X, y, weights=w, offset=offset[:, 1] - offset[:, 0])
+    difference = theta[1] - theta[0]
+    assert both.value(theta.ravel()) == pytest.approx(one.value(difference), rel=1e-13)
+    gradient, hessian = one.gradient(difference), one.hessian(difference)
+    np.testing.assert_allclose(both.gradient(theta.ravel()), np.concatenate([-gradient, gradient]), atol=1e-13)
+    signs = np.array([[1.0, -1.0], [-1.0, 1.0]])
+    np.testing.assert_allclose(both.hessian(theta.ravel()), np.kron(signs, hessian), atol=1e-13)
+    # twin: the labels swapped
+    assert both.value(theta.ravel()) != pytest.approx(one.value(-difference), rel=1e-3)
+
+
+def test_softmax_does_not_change_when_all_predictors_move_together(rng):
+    loss = Softmax(rng.standard_normal((N, P)), rng.integers(0, 3, N), 3)
+    theta, shift = rng.standard_normal((3, P)), rng.standard_normal(P)
+    assert loss.value((theta + shift).ravel()) == pytest.approx(loss.value(theta.ravel()), rel=1e-13)
+    np.testing.assert_allclose(loss.hessian(theta.ravel()) @ np.tile(shift, 3), 0, atol=1e-13)
+
+
+def test_many_outputs_are_separate_regressions(rng):
+    X, y, w = rng.standard_normal((N, P)), rng.standard_normal((N, 4)), rng.uniform(0, 2, N)
+    theta = rng.standard_normal((4, P))
+    together = LeastSquares(X, y, weights=w)
+    apart = [LeastSquares(X, column, weights=w) for column in y.T]
+    values = [loss.value(row) for loss, row in zip(apart, theta, strict=True)]
+    gradients = [loss.gradient(row) for loss, row in zip(apart, theta, strict=True)]
+    assert together.value(theta.ravel()) == pytest.approx(sum(values), rel=1e-12)
+    np.testing.assert_allclose(together.gradient(theta.ravel()), np.concatenate(gradients), rtol=1e-12, atol=1e-12)
+
+
+def test_least_squares_hessian_is_a_kronecker_product(rng):
+    X, y, w = rng.standard_normal((N, P)), rng.standard_normal((N, 4)), rng.uniform(0, 2, N)
+    gram = X.T @ np.diag(w) @ X
+    loss = LeastSquares(X, y, weights=w)
+    hessian = loss.hessian(np.zeros(4 * P))
+    np.testing.assert_allclose(hessian, block_diag(*[gram] * 4), rtol=1e-13, atol=1e-13)
+    # twins: no weights; the factors in the other order
+    assert not np.allclose(hessian, block_diag(*[X.T @ X] * 4), rtol=1e-3)
+    assert not np.allclose(hessian, np.kron(gram, np.eye(4)), rtol=1e-3)
+
+
+def test_least_squares_keeps_one_gram_matrix_for_all_outputs(rng):
+    """p = 40 and C = 500 outputs: the dense Hessian would have 4e8 entries (3.2 GB)."""
+    X, y = rng.standard_normal((60, 40)), rng.standard_normal((60, 500))
+    loss = LeastSquares(X, y)
+    q = ba.families.DiagonalGaussian(np.zeros(loss.dim), 2.0)
+    expected = loss.expect(q, loss.check(q, Auto()))
+    assert expected.value == pytest.approx(0.5 * np.sum(y**2) + 0.25 * 500 * np.sum(X**2), rel=1e-12)
+    np.testing.assert_allclose(expected.projected[0], np.tile((X**2).sum(axis=0), 500), rtol=1e-12)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Derivatives by Taylor slopes (as pymanopt checks them), with twins
+# ----------------------------------------------------------------------------------------------------
+
+GRADIENT_STEPS = 2.0 ** -np.arange(8, 14)
+HESSIAN_STEPS = 2.0 ** -np.arange(4, 10)
+"""The next term of the series bends a log-log slope by O(h), here less than 0.1, while a missing term costs a whole 1.
+At the smallest steps the remainders are about 1e-8 of the value: at least 1e6 roundings."""
+
+
+def slope(remainders, steps):
+    return np.polyfit(np.log(steps), np.log(np.abs(remainders)), 1)[0]
+
+
+def first_order(value, gradient, theta, direction, steps):
+    """Return f(θ + hd) − f(θ) − h g·d for each h."""
+    at = value(theta)
+    return np.array([value(theta + h * direction) - at - h * (gradient @ direction) for h in steps])
+
+
+def second_order(value, gradient, hessian, theta, direction, steps):
+    """Return f(θ + hd) − f(θ) − h g·d − ½h² dᵀHd for each h."""
+    first = first_order(value, gradient, theta, direction, steps)
+    return first - 0.5 * steps**2 * (direction @ hessian @ direction)
+
+
+def gradient_slope(value, gradient, theta, direction):
+    return slope(first_order(value, gradient, theta, direction, GRADIENT_STEPS), GRADIENT_STEPS)
+
+
+def hessian_slope(value, gradient, hessian, theta, direction):
+    return slope(second_order(value, gradient, hessian, theta, direction, HESSIAN_STEPS), HESSIAN_STEPS)
+
+
+@every_loss
+@pytest.mark.parametrize("seed", range(3))
+def test_gradient_by_taylor_slope(kind, seed):
+    case, loss, _ = drawn(kind, 10 + seed)
+    at = case.theta, case.direction
+    gradient = loss.gradient(case.theta)
+    assert gradient_slope(loss.value, gradient, *at) == pytest.approx(2, abs=0.1)
+    # twins: half of it; then the weights, then the offset forgotten
+    assert gradient_slope(loss.value, 0.5 * gradient, *at) < 1.5
+    if kind != "total":
+        assert gradient_slope(loss.value, case.loss(weights=None).gradient(case.theta), *at) < 1.5
+        assert gradient_slope(loss.value, case.loss(offset=None).gradient(case.theta), *at) < 1.5
+
+
+@pytest.mark.parametrize("kind", [kind for kind in [*KINDS, "total"] if kind not in QUADRATIC])
+@pytest.mark.parametrize("seed", range(3))
+def test_hessian_by_taylor_slope(kind, seed):
+    case, loss, _ = drawn(kind, 20 + seed)
+    gradient, hessian = loss.gradient(case.theta), loss.hessian(case.theta)
+    at = case.theta, case.direction
+    assert hessian_slope(loss.value, gradient, hessian, *at) == pytest.approx(3, abs=0.1)
+    np.testing.assert_array_equal(hessian, hessian.T)
+    assert np.linalg.eigvalsh(hessian)[0] > -1e-12 * np.linalg.norm(hessian)
+    # twins: the ½ of the series twice; the weights forgotten
+    assert hessian_slope(loss.value, gradient, 0.5 * hessian, *at) < 2.5
+    if kind != "total":
+        assert hessian_slope(loss.value, gradient, case.loss(weights=None).hessian(case.theta), *at) < 2.5
+
+
+@pytest.mark.parametrize("kind", QUADRATIC)
+def test_hessian_of_a_quadratic_leaves_no_remainder(kind):
+    """There is no third order: what is left is rounding, at most a hundred units in the last place of the value."""
+    case, loss, _ = drawn(kind, 30)
+    gradient, hessian = loss.gradient(case.theta), loss.hessian(case.theta)
+    at = case.theta, case.direction, HESSIAN_STEPS
+    bound = 100 * EPS * loss.value(case.theta)
+    assert np.abs(second_order(loss.value, gradient, hessian, *at)).max() < bound
+    assert np.abs(second_order(loss.value, gradient, 0.5 * hessian, *at)).max() > 1e6 * bound  # twin
+
+
+# ----------------------------------------------------------------------------------------------------
+# Margins (warnings are errors here: see pyproject.toml)
+# ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [1e3, 1e20])
+@pytest.mark.parametrize("by", ["theta", "offset"])
+def test_logistic_at_far_margins(size, by):
+    """Right side: value, slope and curvature below exp(−1000) = 0. Wrong side: value = margin, slope one."""
+    x = np.array([1.0, 0.0])
+    for label in (0, 1):
+        for sign in (-1.0, 1.0):
+            offset = [sign * size] if by == "offset" else None
+            theta = x * (sign * size if by == "theta" else 0.0)
+            loss = Logistic([x], [label], offset=offset)
+            wrong = (sign > 0) != bool(label)
+            assert loss.value(theta) == (size if wrong else 0.0)
+            np.testing.assert_array_equal(loss.gradient(theta), x * (sign if wrong else 0.0))
+            np.testing.assert_array_equal(loss.hessian(theta), 0.0)
+
+
+@pytest.mark.parametrize("size", [1e3, 1e20])
+def test_softmax_at_far_margins(size):
+    """Predictors (f, 0, −f): the winner has probability one to the last bit."""
+    for sign in (-1.0, 1.0):
+        theta = sign * size * np.array([1.0, 0.0, -1.0])
+        probabilities = np.eye(3)[0 if sign > 0 else 2]
+        for label in range(3):
+            loss = Softmax([[1.0]], [label], 3)
+            assert loss.value(theta) == size - theta[label]
+            np.testing.assert_array_equal(loss.gradient(theta), probabilities - np.eye(3)[label])
+            np.testing.assert_array_equal(loss.hessian(theta), 0.0)
+
+
+@pytest.mark.parametrize("size", [1e3, 1e20])
+def test_poisson_at_far_negative_margins(size):
+    """The rate is below exp(−1000) = 0: value y·margin, slope −y."""
+    loss = Poisson([[1.0, 0.0]], [3.0])
+    theta = np.array([-size, 1.0])
+    assert loss.value(theta) == 3 * size
+    np.testing.assert_array_equal(loss.gradient(theta), [-3.0, 0.0])
+    np.testing.assert_array_equal(loss.hessian(theta), 0.0)
+
+
+def test_poisson_beyond_the_largest_float_is_infinite():
+    """exp(1000) is not a float: infinite, and not NaN."""
+    loss = Poisson([[1.0]], [3.0])
+    assert loss.value([1e3]) == np.inf
+    np.testing.assert_array_equal(loss.gradient([1e3]), [np.inf])
+
+
+def test_poisson_overflow_with_a_zero_in_the_design_is_silent():
+    loss = Poisson([[1.0, 0.0]], [3.0])
+    assert not np.isfinite(loss.gradient([1e3, 0.0])[0])
+
+
+@pytest.mark.parametrize("size", [1e3, 1e20])
+def test_least_squares_at_far_margins(size):
+    loss = LeastSquares([[1.0]], [1.0])
+    assert loss.value([size]) == pytest.approx(0.5 * (size - 1.0) ** 2, rel=1e-15)
+    np.testing.assert_array_equal(loss.gradient([-size]), [-size - 1.0])
+
+
+def test_least_squares_value_near_a_good_fit_of_large_targets():
+    """y = 1e8 + noise (an identifier, a time stamp): the value is 0.5 · 0.02, and certainly not negative.
+
+    A residual of size 0.1 next to targets of 1e8 is known to 1e8 · eps / 0.1 = 2e-7, its square to twice that.
+    """
+    y = 1e8 + np.array([0.1, 0.0, 0.2])
+    loss = LeastSquares(np.ones((3, 1)), y)
+    theta = 1e8 + 0.1
+    assert loss.value([theta]) == pytest.approx(0.5 * np.sum((y - theta) ** 2), rel=1e-5)
+
+
+# ----------------------------------------------------------------------------------------------------
+# What a loss is made of stays the caller's
+# ----------------------------------------------------------------------------------------------------
+
+
+@every_kind
+def test_arguments_are_not_frozen(kind):
+    case = Drawn(kind, 0)
+    case.cls(case.X, case.y, **case.extra, weights=case.w, offset=case.offset)
+    assert all(array.flags.writeable for array in (case.X, case.y, case.w, case.offset))
+
+
+@every_loss
+def test_results_are_new_arrays(kind):
+    case, loss, _ = drawn(kind)
+    for name in ("gradient", "hessian"):
+        first = getattr(loss, name)(case.theta)
+        kept = first.copy()
+        first += 1.0
+        np.testing.assert_array_equal(getattr(loss, name)(case.theta), kept)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Bad input: every message names the argument
+# ----------------------------------------------------------------------------------------------------
+
+NAN = np.nan
+COMMON = [
+    ({"X": np.empty((0, 2)), "y": []}, r"(X|y) must not be empty"),
+    ({"X": np.empty((2, 0))}, r"X must not be empty, got shape \(2, 0\)"),
+    ({"X": [1.0, 2.0]}, r"X must be 2-dimensional, got shape \(2,\)"),
+    ({"X": None}, r"X must be 2-dimensional"),
+    ({"X": [[1.0, NAN], [0.0, 1.0]]}, r"X must be finite, got 1 NaN"),
+    ({"X": [[1.0, np.inf], [0.0, NAN]]}, r"X must be finite, got 2 NaN"),
+    ({"X": [[1.0, 2.0], [1.0]]}, r"X must be an array of numbers"),
+    ({"X": [["a", "b"], ["c", "d"]]}, r"X must be an array of numbers"),
+    ({"y": [0.0, NAN]}, r"y must be finite"),
+    ({"y": None}, r"y must be .*dimensional"),
+    ({"y": [0, [1]]}, r"y must be an array of numbers"),
+    ({"y": [0, 1, 1]}, r"y must have 2 rows like X, got 3"),
+    ({"y": np.zeros((2, 1, 1))}, r"y must be .*dimensional"),
+    ({"weights": [1.0]}, r"weights must have shape \(2,\), got \(1,\)"),
+    ({"weights": [[1.0, 1.0]]}, r"weights must be 1-dimensional"),
+    ({"weights": [1.0, -0.5]}, r"weights must be >= 0, got -0.5"),
+    ({"weights": [1.0, NAN]}, r"weights must be finite"),
+    ({"offset": [0.0, NAN]}, r"offset must be finite"),
+    ({"offset": [0.0, 1.0, 2.0]}, r"offset must have shape"),
+    ({"offset": 1.0}, r"offset must have shape"),
+]
+LABELS = [
+    ({"y": [0, -1]}, r"y must hold integer labels"),
+    ({"y": [0, 3]}, r"y must hold integer labels"),
+    ({"y": [0, 0.5]}, r"y must hold integer labels"),
+    ({"y": [0, 1e30]}, r"y must hold integer labels"),
+    ({"y": [[0], [1]]}, r"y must be 1-dimensional"),
+]
+OWN = {
+    LeastSquares: ({}, []),
+    Logistic: ({}, [*LABELS, ({"y": [0, 2]}, r"y must hold integer labels 0 to 1")]),
+    Poisson: ({}, [({"y": [0, -1]}, r"y must hold counts >= 0, got -1")]),
+    Softmax: (
+        {"n_classes": 3},
+        [
+            *LABELS,
+            ({"n_classes": 1, "y": [0, 0]}, r"n_classes must be at least 2"),
+            ({"n_classes": 3.0}, r"n_classes must be an integer"),
+            ({"n_classes": None}, r"n_classes must be an integer"),
+            ({"offset": [0.0, 0.0]}, r"offset must have shape \(2, 3\), got \(2,\)"),
+            ({"offset": np.zeros((3, 2))}, r"offset must have shape \(2, 3\), got \(3, 2\)"),
+        ],
+    ),
+}
+BAD = [pytest.param(cls, extra, bad, text) for cls, (extra, own) in OWN.items() for bad, text in [*COMMON, *own]]
+
+
+@pytest.mark.parametrize(("cls", "extra", "bad", "text"), BAD)
+def test_bad_input_is_a_sentence_that_names_the_argument(cls, extra, bad, text):
+    good = {"X": [[1.0, 2.0], [3.0, 4.0]], "y": [0, 1], **extra}
+    cls(**good)
+    with pytest.raises(ValueError, match=text):
+        cls(**{**good, **bad})
+
+
+@pytest.mark.parametrize(
+    ("offset", "text"),
+    [
+        ([0.0, 0.0], r"offset must have shape \(2, 3\), got \(2,\)"),
+        (np.zeros((2, 2)), r"offset must have shape \(2, 3\)"),
+    ],
+)
+def test_offset_of_many_outputs_has_the_shape_of_y(offset, text):
+    with pytest.raises(ValueError, match=text):
+        LeastSquares([[1.0], [2.0]], np.zeros((2, 3)), offset=offset)
+
+
+def test_offset_of_one_output_in_a_column():
+    X, y, offset = [[1.0], [2.0]], [[1.0], [2.0]], [[0.5], [1.0]]
+    assert LeastSquares(X, y, offset=offset).value([0.0]) == pytest.approx(0.5 * (0.5**2 + 1.0**2))
+
+
+@every_loss
+@pytest.mark.parametrize("name", ["value", "gradient", "hessian"])
+def test_bad_theta(kind, name):
+    case, loss, _ = drawn(kind)
+    with pytest.raises(ValueError, match=rf"theta must have shape \({loss.dim},\), got \({loss.dim + 1},\)"):
+        getattr(loss, name)(np.zeros(loss.dim + 1))
+    with pytest.raises(ValueError, match="theta must be finite"):
+        getattr(loss, name)(np.full(loss.dim, NAN))
+    with pytest.raises(ValueError, match="theta must be 1-dimensional"):
+        getattr(loss, name)(case.theta.reshape(1, -1))
+
+
+def test_bad_totals():
+    one, two = LeastSquares([[1.0]], [1.0]), LeastSquares([[1.0, 2.0]], [1.0])
+    with pytest.raises(ValueError, match="losses must hold at least one loss"):
+        Total([])
+    with pytest.raises(ValueError, match=r"losses must have the same number of parameters, got \[1, 2\]"):
+        Total([one, two])
+
+
+@pytest.mark.parametrize("losses", [LeastSquares([[1.0]], [1.0]), [1.0], None])
+def test_totals_of_what_is_no_loss(losses):
+    with pytest.raises((TypeError, ValueError), match="losses"):
+        Total(losses)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Losses linear in T
+# ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("prior", "coefficients", "expected"),
+    [
+        # Poisson counts with sum s in n trials: −(s E log θ − n E θ)
+        (Gamma([3.0], [2.0]), ([5.0], [-4.0]), -(5 * (digamma(3.0) - np.log(2.0)) - 4 * 1.5)),
+        # s successes of n: −(s E log θ + (n − s) E log(1 − θ))
+        (Beta([2.0], [5.0]), ([3.0], [1.0]), -(3 * (digamma(2) - digamma(7)) + (digamma(5) - digamma(7)))),
+        (Dirichlet([1.0, 2.0]), ([3.0, 4.0],), -(3 * (digamma(1) - digamma(3)) + 4 * (digamma(2) - digamma(3)))),
+    ],
+    ids=["gamma", "beta", "dirichlet"],
+)
+def test_linear_in_statistics(prior, coefficients, expected):
+    """The conjugate update is λ + c: the pooled solution adds the counts."""
+    c = Natural(*(np.array(part) for part in coefficients))
+    loss = LinearInStatistics(c, n_rows=9)
+    answer = loss.expect(prior, loss.check(prior, Auto()))
+    assert type(answer) is Expected
+    assert answer.value == pytest.approx(expected, rel=1e-13)
+    assert answer.natural_gradient == -c
+    assert loss.n_rows == 9
+    posterior = ba.solve_pooled([loss], prior).posterior
+    for part, before, added in zip(posterior.natural.parts, prior.natural.parts, c.parts, strict=True):
+        np.testing.assert_allclose(part, before + added, rtol=1e-14)
+
+
+def test_linear_in_statistics_has_no_pointwise_values():
+    loss = LinearInStatistics(Natural(np.array([1.0, 2.0])))
+    for name in ("value", "gradient", "hessian"):
+        with pytest.raises(NotImplementedError, match="LinearInStatistics is known through its expectation"):
+            getattr(loss, name)([0.0, 0.0])
+
+
+def test_bad_linear_in_statistics():
+    with pytest.raises(TypeError, match="coefficients must be a Natural, got list"):
+        LinearInStatistics([1.0, 2.0])
+    with pytest.raises(ValueError, match="coefficients must be finite"):
+        LinearInStatistics(Natural(np.array([1.0, NAN])))
+    with pytest.raises(ValueError, match="n_rows must be at least 1"):
+        LinearInStatistics(Natural(np.ones(2)), n_rows=0)
+    with pytest.raises(ValueError, match=r"coefficients must have the shapes .*Dirichlet.*got \(\(2,\),\)"):
+        LinearInStatistics(Natural(np.ones(2))).check(Dirichlet([1.0, 1.0, 1.0]), Auto())
+
+
+# ----------------------------------------------------------------------------------------------------
+# Optima known independently
+# ----------------------------------------------------------------------------------------------------
+
+
+def map_estimate(loss, delta):
+    """MAP under the penalty ½ δ ‖θ‖², through the isotropic family and the first-order delta method."""
+    prior = IsotropicGaussian(np.zeros(loss.dim), precision=delta)
+    return ba.solve_pooled([loss], prior, expectation=Delta(1)).posterior.mean
+
+
+@pytest.fixture
+def table(rng):
+    X = rng.standard_normal((60, 4))
+    return X, X @ np.array([1.0, -0.5, 0.0, 0.3]), rng.uniform(0.2, 2.0, 60), rng
+
+
+def test_map_is_scikit_learns_logistic_regression(table):
+    """Both gradients are zero to 1e-10 and the Hessian is at least δ, so the minima agree to 1e-9."""
+    linear_model = pytest.importorskip("sklearn.linear_model")
+    X, f, w, rng = table
+    y = (rng.random(60) < 1 / (1 + np.exp(-f))).astype(int)
+    model = linear_model.LogisticRegression(C=1 / 0.7, fit_intercept=False, solver="newton-cholesky", tol=1e-12)
+    model.fit(X, y, sample_weight=w)
+    np.testing.assert_allclose(map_estimate(Logistic(X, y, weights=w), 0.7), model.coef_[0], atol=1e-8)
+    assert not np.allclose(map_estimate(Logistic(X, y, weights=w), 1.4), model.coef_[0], atol=1e-3)  # twin: δ doubled
+
+
+def test_map_is_scikit_learns_multinomial_regression(table):
+    linear_model = pytest.importorskip("sklearn.linear_model")
+    X, f, w, _ = table
+    y = np.digitize(f, [-0.5, 0.5])
+    model = linear_model.LogisticRegression(C=1 / 0.7, fit_intercept=False, solver="lbfgs", tol=1e-10, max_iter=10_000)
+    model.fit(X, y, sample_weight=w)
+    # lbfgs stops at a gradient of 1e-10 per unit weight or, at the latest, where the value is flat: 1e-7 in θ
+    np.testing.assert_allclose(map_estimate(Softmax(X, y, 3, weights=w), 0.7), model.coef_.ravel(), atol=1e-5)
+
+
+def test_map_is_scikit_learns_poisson_regression(table):
+    """PoissonRegressor minimises the weighted mean plus ½ alpha ‖θ‖²: δ = alpha Σw."""
+    linear_model = pytest.importorskip("sklearn.linear_model")
+    X, f, w, rng = table
+    y = rng.poisson(np.exp(f))
+    model = linear_model.PoissonRegressor(alpha=0.7 / w.sum(), fit_intercept=False, solver="newton-cholesky", tol=1e-12)
+    model.fit(X, y, sample_weight=w)
+    np.testing.assert_allclose(map_estimate(Poisson(X, y, weights=w), 0.7), model.coef_, atol=1e-8)
+
+
+def test_map_is_scikit_learns_ridge(table):
+    linear_model = pytest.importorskip("sklearn.linear_model")
+    X, f, w, rng = table
+    y = np.stack([f, -f], axis=1) + rng.standard_normal((60, 2))
+    model = linear_model.Ridge(alpha=0.7, fit_intercept=False, solver="cholesky").fit(X, y, sample_weight=w)
+    np.testing.assert_allclose(map_estimate(LeastSquares(X, y, weights=w), 0.7), model.coef_.ravel(), atol=1e-12)
+
+
+def test_least_squares_posterior_is_the_conjugate_one(rng):
+    """Precision δI + XᵀWX, mean by the normal equations; the covariance is not a matter of taste here."""
+    X, y, w = rng.standard_normal((N, P)), rng.standard_normal(N), rng.uniform(0.2, 2, N)
+    posterior = ba.solve_pooled([LeastSquares(X, y, weights=w)], FullGaussian(np.zeros(P), 0.4)).posterior
+    precision = 0.4 * np.eye(P) + X.T @ np.diag(w) @ X
+    np.testing.assert_allclose(posterior.precision, precision, rtol=1e-13, atol=1e-13)
+    np.testing.assert_allclose(posterior.mean, np.linalg.solve(precision, X.T @ (w * y)), rtol=1e-12)
+
+
+def test_a_loss_needs_a_gaussian_of_its_dimension():
+    loss = Logistic([[1.0, 2.0]], [1])
+    with pytest.raises(ValueError, match="Logistic needs a Gaussian family, the prior is Gamma"):
+        loss.check(Gamma([1.0], [1.0]), Auto())
+    with pytest.raises(ValueError, match=re.escape("Logistic has 2 parameters, but the prior's mean has 3")):
+        loss.check(FullGaussian(np.zeros(3), 1.0), Auto())

@@ -1,0 +1,463 @@
+"""Promises about the package as a whole: what it imports, what it documents, and which room may know of which."""
+
+import ast
+import importlib
+import inspect
+import json
+import re
+import subprocess
+import sys
+import textwrap
+import types
+from pathlib import Path
+
+import pytest
+
+import bayesadmm_np
+
+PACKAGE = Path(bayesadmm_np.__file__).resolve().parent
+FACES = ["", ".families", ".losses", ".clients", ".splitting", ".splitting.methods", ".data", ".data.partition"]
+"""Modules whose names a user is meant to call."""
+
+SOURCES = sorted(PACKAGE.rglob("*.py"))
+
+
+def module_of(path):
+    parts = ["bayesadmm_np", *path.relative_to(PACKAGE).with_suffix("").parts]
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = [module_of(path) for path in SOURCES if path.name != "__main__.py"]
+
+# ----------------------------------------------------------------------------------------------------
+# What the package imports
+# ----------------------------------------------------------------------------------------------------
+
+OPTIONAL = ["sklearn", "matplotlib", "sympy", "pooch", "tqdm", "typer", "joblib", "torch", "pytest", "pandas", "mpmath"]
+
+IMPORT = """
+import json, sys, time
+import numpy, scipy.linalg, scipy.special
+before, start = set(sys.modules), time.perf_counter()
+import bayesadmm_np
+seconds = time.perf_counter() - start
+print(json.dumps({"seconds": seconds, "new": sorted(set(sys.modules) - before), "all": sorted(sys.modules)}))
+"""
+
+
+def import_in_a_fresh_interpreter(code, folder):
+    done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+def test_import_pulls_in_nothing_optional(tmp_path, capsys):
+    """NumPy, SciPy and the standard library; the time is printed, not asserted: it is the machine's."""
+    found = import_in_a_fresh_interpreter(IMPORT, tmp_path)
+    loaded = {name.partition(".")[0] for name in found["all"]}
+    assert loaded.isdisjoint(OPTIONAL)
+    # SciPy's statistics take longer to import than the rest of the package
+    assert "scipy.stats" not in found["all"]
+    added = {name.partition(".")[0] for name in found["new"]}
+    assert added - set(sys.stdlib_module_names) <= {"bayesadmm_np", "numpy", "scipy"}
+    with capsys.disabled():
+        print(f"\nimport bayesadmm_np: {1e3 * found['seconds']:.0f} ms on top of numpy and scipy")
+
+
+def test_the_import_check_can_fail(tmp_path):
+    found = import_in_a_fresh_interpreter(
+        IMPORT.replace("import bayesadmm_np", "import bayesadmm_np, pytest"), tmp_path
+    )
+    assert "pytest" in found["new"]
+
+
+# ----------------------------------------------------------------------------------------------------
+# Names and docstrings
+# ----------------------------------------------------------------------------------------------------
+
+
+def public(module):
+    return {name: getattr(module, name) for name in getattr(module, "__all__", ())}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_every_listed_name_exists_and_is_documented(name):
+    try:
+        module = importlib.import_module(name)
+    except ImportError as error:
+        missing = getattr(error.__cause__ or error, "name", None)
+        if missing in OPTIONAL:
+            pytest.skip(f"{name} needs {missing}")
+        raise
+    assert module.__doc__ or name.endswith("_version"), f"{name} has no docstring"
+    listed = list(getattr(module, "__all__", ()))
+    assert len(set(listed)) == len(listed)
+    for item in listed:
+        thing = getattr(module, item)
+        if inspect.isclass(thing) or inspect.isroutine(thing) or inspect.ismodule(thing):
+            assert inspect.getdoc(thing), f"{name}.{item} has no docstring"
+            assert thing.__doc__, f"{name}.{item} has only an inherited docstring"
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_faces_list_what_they_offer(face):
+    """What a user may call is in `__all__`, and nothing of the package hides beside it under a public name."""
+    module = importlib.import_module("bayesadmm_np" + face)
+    own = {
+        name
+        for name, thing in vars(module).items()
+        if not name.startswith("_")
+        and not isinstance(thing, types.ModuleType)
+        and getattr(thing, "__module__", "") == module.__name__
+    }
+    if not face.endswith(("methods", "partition")):
+        own = {
+            name
+            for name, thing in vars(module).items()
+            if not name.startswith("_") and str(getattr(thing, "__module__", "")).startswith("bayesadmm_np")
+        }
+    assert own <= set(module.__all__)
+
+
+CALLED = {
+    f"{thing.__module__}.{thing.__qualname__}": thing
+    for face in FACES
+    for thing in public(importlib.import_module("bayesadmm_np" + face)).values()
+    if inspect.isclass(thing) or inspect.isfunction(thing)
+}
+"""Every class and function that a user may call, by its full name."""
+
+NOT_CALLED = {
+    # abstract: a user meets their subclasses
+    "ExponentialFamily",
+    "Gaussian",
+    "Loss",
+    "Rule",
+    "Solver",
+    # results: made by the package
+    "Certificate",
+    "ClientRecord",
+    "ClientStatus",
+    "DataUnavailableError",
+    "Edges",
+    "Expected",
+    "GaussianExpected",
+    "NotPositiveDefiniteError",
+    "Pooled",
+    "Result",
+    "RoundRecord",
+    "RunError",
+    "Solution",
+    "Status",
+    # the row type of the table and the argument of a solver: shown in the examples of methods and of solvers
+    "Method",
+    "Subproblem",
+}
+
+
+def sections(thing):
+    """The titles of the underlined sections of a numpydoc docstring."""
+    return re.findall(r"^(\w[\w ]*)\n-{3,}$", inspect.getdoc(thing) or "", flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", [name for name in CALLED if name.rpartition(".")[2] not in NOT_CALLED])
+def test_what_a_user_calls_has_an_example(name):
+    assert "Examples" in sections(CALLED[name])
+    assert ">>> " in inspect.getdoc(CALLED[name])
+
+
+def test_exceptions_are_named_once_and_exist():
+    assert {name.rpartition(".")[2] for name in CALLED} >= NOT_CALLED
+
+
+def bodies(thing):
+    """The syntax trees of what runs when a user calls `thing`."""
+    if inspect.isfunction(thing):
+        written = [thing]
+    else:
+        own = [vars(thing).get(name) for name in ("__init__", "__post_init__")]
+        # the __init__ that a dataclass generates has no source, and raises nothing by itself
+        written = [method for method in own if inspect.isfunction(method) and method.__code__.co_filename[0] != "<"]
+    return [ast.parse(textwrap.dedent(inspect.getsource(method))) for method in written]
+
+
+def may_raise(thing):
+    """Whether a body raises, or checks an argument by one of the package's validators."""
+    for node in (node for body in bodies(thing) for node in ast.walk(body)):
+        if isinstance(node, ast.Raise):
+            return True
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id.startswith(("as_", "read_")):
+            return True
+    return False
+
+
+RAISING = [name for name, thing in CALLED.items() if may_raise(thing)]
+
+
+@pytest.mark.parametrize("name", RAISING)
+def test_what_may_raise_says_so(name):
+    assert "Raises" in sections(CALLED[name])
+
+
+def test_the_check_for_raises_sees_the_package():
+    names = {name.rpartition(".")[2] for name in RAISING}
+    assert {"FullGaussian", "Softmax", "VON", "BayesADMM", "QuasiMonteCarlo"} <= names
+
+
+def parameters(thing):
+    """The entries of the Parameters section: name → (type, default as text or None)."""
+    text = inspect.getdoc(thing) or ""
+    match = re.search(r"^Parameters\n-+\n(.*?)(?=^\w[\w ]*\n-{3,}$|\Z)", text, flags=re.MULTILINE | re.DOTALL)
+    found = {}
+    for names, kind in re.findall(
+        r"^(\*{0,2}\w[\w, *]*?)(?: : (.+))?$", match.group(1) if match else "", flags=re.MULTILINE
+    ):
+        default = re.search(r"\bdefault (.+)$", kind)
+        for name in names.split(", "):
+            found[name.lstrip("*")] = kind, default.group(1) if default else None
+    return found
+
+
+def wrong_parameters(thing):
+    """Sentences about each difference between the Parameters section and the signature."""
+    documented, signature = parameters(thing), inspect.signature(thing).parameters
+    if not documented:
+        return [] if not signature else [f"undocumented: {list(signature)}"]
+    wrong = []
+    if list(documented) != list(signature):
+        wrong.append(f"documented {list(documented)}, signature {list(signature)}")
+    for name, (kind, default) in documented.items():
+        if name not in signature:
+            continue
+        actual = signature[name].default
+        if actual is inspect.Parameter.empty or actual is None:
+            if default not in (None, "None"):
+                wrong.append(f"{name}: documented default {default}, signature has {actual}")
+            if (actual is None) and not ("optional" in kind or default == "None"):
+                wrong.append(f"{name}: may be left out, which is not documented")
+        elif default is None:
+            # {first, other}: the first of a list of choices is the default
+            if not kind.startswith(f"{{{actual!r},"):
+                wrong.append(f"{name}: the default {actual!r} is not documented")
+        elif default not in (repr(actual), str(actual)) and not same_number(default, actual):
+            wrong.append(f"{name}: documented default {default}, signature has {actual!r}")
+    return wrong
+
+
+def same_number(text, value):
+    try:
+        return float(text) == float(value)
+    except (TypeError, ValueError):
+        return False
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name for name in CALLED if name.rpartition(".")[2] not in NOT_CALLED],
+)
+def test_documented_parameters_are_those_of_the_signature(name):
+    assert not wrong_parameters(CALLED[name])
+
+
+def test_the_check_of_parameters_can_fail():
+    def good(tol=1e-8, memory=5, site=None):
+        """Do.
+
+        Parameters
+        ----------
+        tol : float, default 1e-8
+        memory : int, default 5
+            Of the mixing.
+        site : Natural, optional
+        """
+
+    def bad(tol=1e-8, memory=5, site=None, seed=0):
+        """Do.
+
+        Parameters
+        ----------
+        memory : int, default 6
+        tol : float
+        site : Natural
+        """
+
+    assert not wrong_parameters(good)
+    assert len(wrong_parameters(bad)) == 4
+
+
+# ----------------------------------------------------------------------------------------------------
+# Rooms: who may import whom
+# ----------------------------------------------------------------------------------------------------
+
+FLOORS = {
+    "_version": 0,
+    "_validation": 0,
+    "families": 1,
+    "data": 1,
+    "losses": 2,
+    "clients": 3,
+    "splitting": 4,
+    "estimators": 5,
+    "torch": 5,
+    "theory": 5,
+    "figures": 6,
+    "play": 6,
+    "demos": 7,
+    "cli": 8,
+}
+"""A module may import its own room and the floors below; from the fifth floor on also `bayesadmm_np` itself."""
+
+APART = {"data", "estimators", "torch", "theory"}
+"""Rooms that no other room of the library proper may import, whatever its floor: they stay optional."""
+
+
+def room_of(module):
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 else ""
+
+
+def imports(source, module, is_package):
+    """The modules of this package that a source names, wherever in the file."""
+    base = module.split(".") if is_package else module.split(".")[:-1]
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name.startswith("bayesadmm_np"))
+        elif isinstance(node, ast.ImportFrom):
+            start = base[: len(base) - node.level + 1] if node.level else []
+            target = ".".join([*start, *([node.module] if node.module else [])])
+            if not target.startswith("bayesadmm_np"):
+                continue
+            # `from . import losses` names modules, `from .losses import Loss` does not
+            yield from (f"{target}.{alias.name}" for alias in node.names) if target == "bayesadmm_np" else [target]
+
+
+def violations(source, module, is_package=False):
+    """What a source may not import; an unknown room is one as well, so that new ones get a floor here."""
+    room = room_of(module)
+    if room == "":  # the face: everything that a bare `import bayesadmm_np` may load
+        return [
+            t for t in imports(source, module, is_package) if room_of(t) in {*APART, "demos", "figures", "play", "cli"}
+        ]
+    found = []
+    for target in imports(source, module, is_package):
+        other, floor = room_of(target), FLOORS.get(room, 0)
+        if other == room or (other not in FLOORS and floor >= 5):
+            continue
+        if other not in FLOORS or FLOORS[other] >= floor or (other in APART and floor < 6):
+            found.append(target)
+    return found
+
+
+def test_every_room_has_a_floor():
+    rooms = {room_of(module_of(path)) for path in SOURCES} - {""}
+    assert rooms <= set(FLOORS), "give a new room its floor in FLOORS"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.relative_to(PACKAGE).as_posix())
+def test_no_module_imports_a_floor_above_it(path):
+    assert not violations(path.read_text(encoding="utf-8"), module_of(path), path.name == "__init__.py")
+
+
+@pytest.mark.parametrize(
+    ("source", "module"),
+    [
+        ("from ..losses.base import Loss", "bayesadmm_np.families.full"),
+        ("def f():\n    from bayesadmm_np.clients import VON", "bayesadmm_np.losses.total"),
+        ("import bayesadmm_np.splitting.loop", "bayesadmm_np.clients.newton"),
+        ("from .. import losses", "bayesadmm_np.families.full"),
+        ("from bayesadmm_np.data import load_digits", "bayesadmm_np.splitting.loop"),
+        ("from ..splitting import run", "bayesadmm_np.data.loaders"),
+        ("from bayesadmm_np import run", "bayesadmm_np.losses.total"),
+    ],
+)
+def test_the_check_of_floors_can_fail(source, module):
+    assert violations(source, module)
+
+
+def test_the_check_of_floors_allows_what_it_should():
+    assert not violations(
+        "from ..families.base import ExponentialFamily\nfrom .base import Loss", "bayesadmm_np.losses.x"
+    )
+    assert not violations("from ..data import partition\nfrom .. import run", "bayesadmm_np.cli.x")
+    assert not violations("from . import families, losses", "bayesadmm_np", is_package=True)
+    assert violations("from . import data", "bayesadmm_np", is_package=True)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Things that the package does not do
+# ----------------------------------------------------------------------------------------------------
+
+
+def dotted(node):
+    """`np.linalg.inv` as text, or an empty string."""
+    parts = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    return ".".join([*([node.id] if isinstance(node, ast.Name) else []), *reversed(parts)])
+
+
+LEGACY_RANDOM = {"seed", "rand", "randn", "random", "normal", "uniform", "choice", "permutation", "shuffle", "randint"}
+
+
+def misdeeds(source):
+    """Explicit inverses, pickles, the global generator, unseeded generators, bare prints and evaluations of text."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        name = dotted(node) if isinstance(node, ast.Attribute) else ""
+        if name.endswith(("linalg.inv", "linalg.pinv")):
+            found.append(name)
+        if name.startswith(("np.random.", "numpy.random.")) and name.rpartition(".")[2] in LEGACY_RANDOM:
+            found.append(name)
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names = [getattr(node, "module", None) or "", *(alias.name for alias in node.names)]
+            found += [
+                n for n in names if n in {"pickle", "cPickle", "dill", "cloudpickle", "shelve", "random", "inv", "pinv"}
+            ]
+        if isinstance(node, ast.keyword) and node.arg == "allow_pickle" and not is_false(node.value):
+            found.append("allow_pickle")
+        if isinstance(node, ast.Call):
+            called = dotted(node.func) or getattr(node.func, "id", "")
+            if called.endswith("default_rng") and not (node.args or node.keywords):
+                found.append("default_rng()")
+            if called in {"eval", "exec"}:
+                found.append(called)
+    return found
+
+
+def is_false(node):
+    return isinstance(node, ast.Constant) and node.value is False
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.relative_to(PACKAGE).as_posix())
+def test_no_inverse_no_pickle_no_global_seed(path):
+    assert not misdeeds(path.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "np.linalg.inv(S)",
+        "from scipy.linalg import inv",
+        "scipy.linalg.pinv(S)",
+        "np.random.seed(0)",
+        "numpy.random.randn(3)",
+        "import pickle",
+        "from pickle import loads",
+        "np.load(path, allow_pickle=True)",
+        "np.load(path, allow_pickle=flag)",
+        "rng = np.random.default_rng()",
+        "import random",
+        "eval(text)",
+    ],
+)
+def test_the_check_of_misdeeds_can_fail(source):
+    assert misdeeds(source)
+    assert not misdeeds("rng = np.random.default_rng(seed)\nnp.load(path, allow_pickle=False)\nS.solve(v)")
+
+
+def test_numpy_loads_say_that_they_do_not_unpickle():
+    """`np.load` without the keyword would do (its default is False), but says less."""
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and dotted(node.func) in {"np.load", "numpy.load"}:
+                assert "allow_pickle" in {keyword.arg for keyword in node.keywords}, path.name
