@@ -1,0 +1,224 @@
+"""The command as a user types it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("typer", reason="the command line needs the extra `demos`")
+pytest.importorskip("matplotlib", reason="the command line needs the extra `demos`")
+pytest.importorskip("sklearn", reason="the command line needs the extra `demos`")
+
+from bayesadmm_np import cli
+from bayesadmm_np.demos import reproduce as module
+
+
+@pytest.fixture
+def bayesadmm(monkeypatch, capsys):
+    """Run the command in this process; return exit code, standard output and standard error."""
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["bayesadmm", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stopped:
+            cli.main()
+        out, err = capsys.readouterr()
+        code = stopped.value.code
+        return (0 if code is None else code), out, err
+
+    return run
+
+
+def python(*arguments, **environment):
+    return subprocess.run(
+        [sys.executable, *arguments],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        check=False,
+        env=os.environ | {"PYTHONIOENCODING": "utf-8"} | environment,
+    )
+
+
+def test_help_teaches(bayesadmm):
+    code, out, _ = bayesadmm("reproduce", "--help")
+    assert code == 0
+    for word in (
+        "--only",
+        "--dataset",
+        "--out",
+        "--no-progress",
+        "Examples",
+        "Exit codes",
+        "circuit",
+        "outlier",
+        "Ridge",
+    ):
+        assert word in out
+    assert "\\[" not in out  # some versions of typer escape brackets that nobody unescapes
+
+
+def test_only_4_writes_its_files_and_a_readable_summary(bayesadmm, tmp_path):
+    code, out, err = bayesadmm("reproduce", "--only", "4", "--out", tmp_path / "new" / "folder", "--no-progress")
+    assert code == 0, err
+    assert err == ""
+    names = {path.name for path in (tmp_path / "new" / "folder").iterdir()}
+    assert names == {"fig4_outlier.svg", "fig4_outlier.png", "results.json"}
+    assert "✓" in out
+    assert "✗" not in out
+    results = json.loads((tmp_path / "new" / "folder" / "results.json").read_text(encoding="utf-8"))
+    assert results["schema"] == module.SCHEMA
+    assert list(results["figures"]) == ["4"]
+    assert all(claim["holds"] for claim in results["figures"]["4"]["claims"])
+    assert results["figures"]["4"]["numbers"]["delta"] == 0.2
+
+
+def test_only_keeps_the_entries_of_other_figures(bayesadmm, tmp_path):
+    assert bayesadmm("reproduce", "--only", "4", "--out", tmp_path, "--no-progress")[0] == 0
+    before = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))
+    assert bayesadmm("reproduce", "--only", "3", "--out", tmp_path, "--no-progress")[0] == 0
+    after = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))
+    assert list(after["figures"]) == ["3", "4"]
+    assert after["figures"]["4"] == before["figures"]["4"]
+
+
+def test_running_twice_gives_the_same_bytes(bayesadmm, tmp_path):
+    for folder in ("a", "b"):
+        assert bayesadmm("reproduce", "--only", "3", "--out", tmp_path / folder, "--no-progress")[0] == 0
+    for path in (tmp_path / "a").iterdir():
+        assert path.read_bytes() == (tmp_path / "b" / path.name).read_bytes(), path.name
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "allowed"),
+    [("--only", "7", "3, 4, 5a, 5b"), ("--only", "", "3, 4, 5a, 5b"), ("--dataset", "cifar", "digits, mnist")],
+)
+def test_bad_values_are_named(bayesadmm, tmp_path, option, value, allowed):
+    code, _, err = bayesadmm("reproduce", option, value, "--out", tmp_path / "out")
+    assert code == 2
+    assert option in err
+    assert repr(value) in err
+    assert allowed in err
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_unknown_option_is_a_usage_error(bayesadmm):
+    code, _, err = bayesadmm("reproduce", "--figure", "4")
+    assert code == 2
+    assert "--figure" in err
+
+
+def test_a_claim_that_does_not_hold_is_exit_code_1(bayesadmm, monkeypatch, tmp_path):
+    """Broken twin: the same run with a claim that is false."""
+    demo = module.FIGURES["4"]
+    monkeypatch.setattr(demo, "claims", lambda result: [("two is three", False, "2")])
+    code, out, _ = bayesadmm("reproduce", "--only", "4", "--out", tmp_path, "--no-progress")
+    assert code == 1
+    assert "✗ two is three: 2" in out
+    assert "1 claim(s) do NOT hold" in out
+
+
+def assert_one_line(err, *words):
+    assert len(err.strip().splitlines()) == 1, err
+    assert "Traceback" not in err
+    for word in words:
+        assert word in err
+
+
+def test_mnist_that_is_nowhere_is_one_line_before_anything_is_drawn(bayesadmm, monkeypatch, tmp_path):
+    import pooch
+
+    def offline(*_, **__):
+        raise OSError("no network")
+
+    monkeypatch.setattr(pooch, "retrieve", offline)
+    monkeypatch.setattr(pooch, "os_cache", lambda _: tmp_path / "cache")
+    monkeypatch.setenv("BAYESADMM_DATA", str(tmp_path))
+    code, _, err = bayesadmm("reproduce", "--dataset", "mnist", "--out", tmp_path / "out", "--no-progress")
+    assert code == 1
+    assert_one_line(err, "mnist.npz", "BAYESADMM_DATA")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_damaged_mnist_is_one_line(bayesadmm, monkeypatch, tmp_path):
+    (tmp_path / "mnist.npz").write_bytes(b"not an archive")
+    monkeypatch.setenv("BAYESADMM_DATA", str(tmp_path))
+    code, _, err = bayesadmm("reproduce", "--only", "5a", "--dataset", "mnist", "--out", tmp_path / "out")
+    assert code == 1
+    assert_one_line(err, "mnist.npz")
+
+
+def test_mnist_gets_its_own_files_and_key(bayesadmm, monkeypatch, tmp_path):
+    x = np.random.default_rng(0).integers(0, 256, (500, 28, 28), dtype=np.uint8)
+    y = np.arange(500) % 10
+    np.savez(tmp_path / "mnist.npz", x_train=x, y_train=y, x_test=x[:2], y_test=y[:2])
+    monkeypatch.setenv("BAYESADMM_DATA", str(tmp_path))
+    small = module.fig5a_ridge.compute
+    monkeypatch.setattr(
+        module.fig5a_ridge,
+        "compute",
+        lambda dataset, tick: small(dataset, 500, rounds=2, admm_rhos=(25.0,), bregman_rhos=(0.2,), tick=tick),
+    )
+    code, out, err = bayesadmm("reproduce", "--only", "5a", "--dataset", "mnist", "--out", tmp_path / "out")
+    assert code == 0, out + err
+    assert "figure 5a" in err  # the progress bar
+    results = json.loads((tmp_path / "out" / "results.json").read_text(encoding="utf-8"))
+    assert list(results["figures"]) == ["5a-mnist"]
+    assert (tmp_path / "out" / "fig5a_ridge_mnist.svg").exists()
+
+
+@pytest.mark.parametrize("text", ["{ broken", "[]", '{"schema": 99, "figures": {}}'])
+def test_a_results_file_of_something_else_is_not_overwritten(bayesadmm, tmp_path, text):
+    (tmp_path / "results.json").write_text(text)
+    code, _, err = bayesadmm("reproduce", "--only", "3", "--out", tmp_path, "--no-progress")
+    assert code == 1
+    assert_one_line(err, "results.json")
+    assert (tmp_path / "results.json").read_text() == text
+
+
+def test_out_that_is_a_file_is_one_line(bayesadmm, tmp_path):
+    (tmp_path / "taken").write_text("")
+    code, _, err = bayesadmm("reproduce", "--only", "3", "--out", tmp_path / "taken", "--no-progress")
+    assert code == 1
+    assert_one_line(err, "taken")
+
+
+@pytest.mark.parametrize("missing", ["typer", "matplotlib", "sklearn", "tqdm"])
+def test_a_missing_extra_is_one_sentence_and_exit_code_2(missing, tmp_path):
+    code = f"import sys; sys.modules[{missing!r}] = None; from bayesadmm_np.cli import main; main()"
+    done = python("-c", code, "reproduce", "--only", "5a", "--out", str(tmp_path), "--no-progress")
+    assert done.returncode == 2, done.stderr
+    assert_one_line(done.stderr, "pip install 'bayesadmm-np[demos]'")
+
+
+def test_importing_the_command_line_needs_no_extra():
+    code = (
+        "import sys, bayesadmm_np.cli; "
+        "print(sorted({'typer', 'click', 'matplotlib', 'sklearn', 'tqdm'} & set(sys.modules)))"
+    )
+    assert python("-c", code).stdout.strip() == "[]"
+
+
+def test_python_m():
+    done = python("-m", "bayesadmm_np", "--help")
+    assert done.returncode == 0, done.stderr
+    assert "reproduce" in done.stdout
+
+
+def test_a_terminal_without_the_signs_is_no_error(tmp_path):
+    arguments = ("-m", "bayesadmm_np", "reproduce", "--only", "3", "--out", str(tmp_path), "--no-progress")
+    done = python(*arguments, PYTHONIOENCODING="ascii")
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_committed_numbers_are_those_of_this_schema():
+    path = Path(__file__).resolve().parent.parent / "figures" / "results.json"
+    if not path.exists():
+        pytest.skip("figures/results.json is not there: run `bayesadmm reproduce`")
+    results = json.loads(path.read_text(encoding="utf-8"))
+    assert results["schema"] == module.SCHEMA
+    assert {"3", "4", "5a", "5b"} <= set(results["figures"])
+    assert all(claim["holds"] for entry in results["figures"].values() for claim in entry["claims"])
