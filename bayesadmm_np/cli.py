@@ -1,4 +1,4 @@
-"""The command line: `bayesadmm reproduce`. Needs the extra `demos`; the library itself does not."""
+"""The command line: `bayesadmm reproduce`, `derive` and `play`. Needs extras; the library itself does not."""
 
 from __future__ import annotations
 
@@ -32,6 +32,25 @@ Examples:
 
 Exit codes: 0 all is well, 1 a claim does not hold or a file is missing,
 2 the command was not understood or an optional package is missing.
+"""
+
+DERIVE_HELP = """Derive a family's whole method from its statistic and log-partition alone.
+
+Prints μ = ∇A, its inverse, A*, KL, the Fisher matrix, the natural gradient, and the client, dual and server steps.
+
+\b
+Examples:
+  bayesadmm derive gamma
+  bayesadmm derive gaussian --latex
+
+Families: gaussian-unit, gaussian-fixed, gaussian, gaussian-full, gamma, beta, dirichlet, poisson, bernoulli,
+inverse-gaussian.
+"""
+
+PLAY_HELP = """Open a page on this machine where ρ, γ, family, method, the outlier and the label skew are sliders.
+
+The circuit, the decision boundary, the objective and the residuals are drawn again at every change. The page is
+served on 127.0.0.1 only and needs no network. Stop it with Ctrl-C. Needs: pip install 'bayesadmm-np[play]'.
 """
 
 FIGURES = ("3", "4", "5a", "5b")
@@ -113,6 +132,32 @@ def _application(typer: Any) -> Any:
         except (OSError, ValueError) as error:
             _stop(f"bayesadmm reproduce: {error}", 1)
         raise typer.Exit(0 if good else 1)
+
+    @app.command("derive", help=DERIVE_HELP)
+    def _derive(
+        family: str = typer.Argument(..., help="Name of a built-in family.", show_default=False),
+        latex: bool = typer.Option(False, "--latex", help="Print LaTeX.", show_default=False),
+    ) -> None:
+        try:
+            from .theory.derive import derive_text
+        except ModuleNotFoundError as error:
+            _stop(f"{MISSING} (no module named {error.name!r})", 2)
+        try:
+            print(derive_text(family, latex))
+        except ValueError as error:
+            raise typer.BadParameter(str(error), param_hint="FAMILY") from error
+
+    @app.command("play", help=PLAY_HELP)
+    def _play(
+        port: int = typer.Option(8765, "--port", help="Port on 127.0.0.1; 0 takes a free one.", min=0, max=65535),
+        browser: bool = typer.Option(True, "--browser/--no-browser", help="Open the page in a browser."),
+    ) -> None:
+        from .play import serve
+
+        try:
+            serve(port, browser)
+        except (ImportError, OSError) as error:
+            _stop(f"bayesadmm play: {error}", 2 if isinstance(error, ImportError) else 1)
 
     return app
 

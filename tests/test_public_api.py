@@ -33,7 +33,21 @@ MODULES = [module_of(path) for path in SOURCES if path.name != "__main__.py"]
 # What the package imports
 # ----------------------------------------------------------------------------------------------------
 
-OPTIONAL = ["sklearn", "matplotlib", "sympy", "pooch", "tqdm", "typer", "joblib", "torch", "pytest", "pandas", "mpmath"]
+OPTIONAL = [
+    "sklearn",
+    "matplotlib",
+    "sympy",
+    "pooch",
+    "tqdm",
+    "typer",
+    "bokeh",
+    "tornado",
+    "joblib",
+    "torch",
+    "pytest",
+    "pandas",
+    "mpmath",
+]
 
 IMPORT = """
 import json, sys, time
@@ -303,6 +317,7 @@ FLOORS = {
     "play": 6,
     "demos": 7,
     "cli": 8,
+    "__main__": 9,
 }
 """A module may import its own room and the floors below; from the fifth floor on also `bayesadmm_np` itself."""
 

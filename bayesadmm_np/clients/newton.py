@@ -36,6 +36,10 @@ __all__ = ["VariationalNewton"]
 SHORTEST_STEP = 2.0**-30
 TRUST_RADIUS = 1.0
 """Largest KL between successive iterates where the subproblem is not convex."""
+FAR = 1e3
+"""Residual above which a start is useless: E exp f of a wide q exceeds every step by orders of magnitude."""
+ESCAPED = 100.0
+"""KL to the server, per parameter of the mean, beyond which an iterate has left through the hole in the objective."""
 NEAR = 1e-3
 """Residual below which an iterate of a subproblem that is not convex is taken to be near a stationary point."""
 
@@ -93,26 +97,26 @@ class VariationalNewton(Solver):
         """Iterate from `start` to a stationary point, or say why there is none."""
         assert isinstance(start, Gaussian)
         current = _Iterate.at(problem, start, expected)
-        if not current.is_finite and not problem.rule.is_delta:
-            current = _Iterate.at(problem, _laplace_start(problem, rng))
+        if not current.residual < FAR and not problem.rule.is_delta:
+            current = _nearer_start(problem, current, rng)
         if not current.is_finite:
             return current.solution(0, ClientStatus.NOT_FINITE)
         # with a fixed precision, or under the delta method, the map is Newton's and mixing would only slow it down
         feeds_back = start.learns_precision and not problem.rule.is_delta
         mixer = Mixer(self.memory if feeds_back else 0)
         past = _Filter(current)
+        gave_up = ClientStatus.ITERATION_LIMIT if problem.is_well_posed else ClientStatus.ILL_POSED
         for iteration in range(self.max_iter):
             if current.residual <= self.tol:
                 return current.solution(iteration, ClientStatus.CONVERGED)
             following = _advance(problem, current, mixer, past)
             if following is None:
-                ended = ClientStatus.ITERATION_LIMIT if problem.is_well_posed else ClientStatus.ILL_POSED
-                return current.solution(iteration, ended)
+                return current.solution(iteration, gave_up)
             current = following
             if not problem.is_well_posed and _has_escaped(problem, current.q):
                 return current.solution(iteration + 1, ClientStatus.ILL_POSED)
         done = current.residual <= self.tol
-        return current.solution(self.max_iter, ClientStatus.CONVERGED if done else ClientStatus.ITERATION_LIMIT)
+        return current.solution(self.max_iter, ClientStatus.CONVERGED if done else gave_up)
 
 
 @dataclass(frozen=True)
@@ -125,6 +129,7 @@ class _Iterate:
     target: Natural
     whitened: Array
     residual: float
+    gradient: Array
 
     @classmethod
     def at(cls, problem: Subproblem, q: Gaussian, expected: Expected | GaussianExpected | None = None) -> _Iterate:
@@ -135,7 +140,8 @@ class _Iterate:
             finite = target.is_finite() and np.isfinite(expected.value_at_mean)
             whitened = q.whiten(target - q.natural) if finite else np.full(1, np.inf)
             residual = float(np.linalg.norm(whitened) / np.sqrt(target.size))
-            return cls(q, expected, problem.merit(q, expected), target, whitened, residual)
+            gradient = site_gradient(problem, q, expected)
+            return cls(q, expected, problem.merit(q, expected), target, whitened, residual, gradient)
 
     @property
     def is_finite(self) -> bool:
@@ -156,7 +162,7 @@ class _Filter:
         self._passed = [(first.merit, first.residual)]
 
     def admits(self, candidate: _Iterate, decrease: float) -> bool:
-        return all(m - candidate.merit >= decrease or candidate.residual < 0.95 * r for m, r in self._passed)
+        return all(m - candidate.merit > decrease or candidate.residual < 0.95 * r for m, r in self._passed)
 
     def add(self, accepted: _Iterate) -> None:
         self._passed.append((accepted.merit, accepted.residual))
@@ -195,10 +201,11 @@ def _try(problem: Subproblem, current: _Iterate, natural: Natural, past: _Filter
     candidate = _Iterate.at(problem, q)
     if not candidate.is_finite:
         return None
-    # ρ ‖target − λ‖² is the first-order decrease of the objective along the natural-gradient path
-    decrease = 1e-4 * problem.rho * float(current.whitened @ current.whitened)
+    # Armijo on the mean, whose first-order decrease is known for any step; the precision only has to help
+    predicted = float(current.gradient @ (current.q.mean - q.mean))
+    decrease = 1e-4 * max(predicted, 0.0) + 1e-15 * abs(current.merit)
     if not problem.is_well_posed and current.residual >= NEAR:
-        improves = current.merit - candidate.merit >= decrease
+        improves = current.merit - candidate.merit > decrease
     else:
         improves = past.admits(candidate, decrease)
     if not improves:
@@ -213,7 +220,7 @@ def _mean_shift(problem: Subproblem, current: _Iterate, step: Natural) -> Array:
     try:
         return q.with_natural(step).mean - q.mean
     except ValueError:
-        return -q.factor.solve(site_gradient(problem, q, current.expected)) / problem.rho
+        return -q.factor.solve(current.gradient) / problem.rho
 
 
 def _shortened(current: _Iterate, shift: Array, t: float) -> Natural:
@@ -238,9 +245,7 @@ def _newton_step(problem: Subproblem, current: _Iterate) -> Natural:
     factor = q.factor.like(target.parts[1:]) if q.learns_precision else q.factor
     if not factor.is_positive_definite():
         return target
-    gradient = site_gradient(problem, q, expected)
-    forcing = min(0.1, current.residual)
-    shift = _newton_direction(problem, q, expected, gradient, forcing)
+    shift = _newton_direction(problem, q, expected, current.gradient, forcing=min(0.1, current.residual))
     if shift is None:
         return target
     return q.natural_from(factor.multiply(q.mean - shift), factor.parts)
@@ -278,18 +283,28 @@ def _newton_direction(
     return solution
 
 
-def _laplace_start(problem: Subproblem, rng: np.random.Generator) -> Gaussian:
-    """Mode and curvature there: a start for losses whose expectation overflows under a wide q (Poisson)."""
+def _nearer_start(problem: Subproblem, first: _Iterate, rng: np.random.Generator) -> _Iterate:
+    """Mode and curvature there, narrowed until the expectation is finite: a start where q_g is too wide (Poisson)."""
     assert isinstance(problem.anchor, Gaussian)
     point = Subproblem(problem.loss, Delta(2), problem.anchor, problem.site, problem.rho)
-    solution = VariationalNewton(tol=1e-3, memory=0).solve(point, problem.anchor, rng)
-    assert isinstance(solution.posterior, Gaussian)
-    return solution.posterior
+    laplace = VariationalNewton(tol=1e-3).solve(point, problem.anchor, rng).posterior
+    assert isinstance(laplace, Gaussian)
+    best = first
+    for narrowing in range(12):
+        q = laplace
+        if q.learns_precision:
+            parts = [10.0**narrowing * part for part in q.factor.parts]
+            q = q.with_natural(q.natural_from(10.0**narrowing * q.natural.linear, parts))
+        candidate = _Iterate.at(problem, q)
+        if candidate.is_finite and not candidate.residual >= best.residual:
+            best = candidate
+        if best.residual < FAR or not q.learns_precision:
+            break
+    return best
 
 
 def _has_escaped(problem: Subproblem, q: Gaussian) -> bool:
     """Whether the iterate runs off into the hole where the dual term outweighs the KL term."""
     anchor = problem.anchor
     assert isinstance(anchor, Gaussian)
-    wandered = q.kl(anchor) > 1e3 * max(1.0, anchor.dim)
-    return wandered or not np.isfinite(q.mean).all()
+    return q.kl(anchor) > ESCAPED * (10.0 + anchor.dim)

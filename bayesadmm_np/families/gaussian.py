@@ -247,7 +247,10 @@ class FixedPrecisionBase(Gaussian):
     def with_natural(self, natural: Natural) -> Self:
         """Return N(S⁻¹λ, S⁻¹)."""
         self._require(natural, Natural)
-        return self._with_mean(self.factor.solve(natural.linear))
+        member = self._with_mean(self.factor.solve(natural.linear))
+        # keep λ as given: recomputing S m would lose digits at each round trip
+        member.__dict__["natural"] = natural
+        return member
 
     def with_expectation(self, expectation: Expectation) -> Self:
         """Return N(μ, S⁻¹)."""

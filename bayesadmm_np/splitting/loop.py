@@ -18,7 +18,6 @@ from ..clients.problem import ClientStatus
 from ..clients.solver import Solver
 from ..families.base import ExponentialFamily
 from ..families.coordinates import Natural
-from ..families.precision import NotPositiveDefiniteError
 from ..losses.base import Expected, GaussianExpected, Loss
 from ..losses.expectations import Auto, Rule
 from .accelerated import Accelerated, Memory, mix, remember
@@ -34,8 +33,8 @@ from .worker import Worker
 
 __all__ = ["run"]
 
-UNBOUNDED = 1e3
-"""The objective counts as rising without bound when it exceeds its best value by this many times its own scale."""
+UNBOUNDED = 1e6
+"""The objective rises without bound when it exceeds its start, and its best value by this many times its size."""
 
 FINEST = 1e-12
 """Residual that the default solver is asked for at most: rounding leaves some 1e-14 of a well conditioned problem."""
@@ -273,12 +272,13 @@ class _Round:
         try:
             q_g = self.team.prior.with_natural(gathered.natural)
             posteriors = tuple(q_g.with_natural(reply.natural) for reply in replies)
-        except NotPositiveDefiniteError:
-            return _failure(Status.NOT_A_DISTRIBUTION, broadcast.round)
+        except ValueError:  # λ_g is outside the domain
+            return _failure(Status.NOT_A_DISTRIBUTION, broadcast.round, self.team.method.knobs)
         following = self.team.expect_all(q_g, self.apply)
         objective = self.team.objective(q_g, following)
         if _rises_without_bound(objective, state):
-            return _failure(Status.DIVERGED, broadcast.round, f"the objective reached {objective:.3g}")
+            advice = f"it reached {objective:.3g}; {self.team.method.knobs}"
+            return _failure(Status.DIVERGED, broadcast.round, advice)
         clients = tuple(_client_record(reply, q_g) for reply in replies)
         record = RoundRecord(
             round=broadcast.round,
@@ -351,13 +351,15 @@ def _client_failure(replies: Sequence[Reply], number: int) -> _Failure | None:
     }
     for k, reply in enumerate(replies):
         if not reply.status.is_usable:
-            return _failure(statuses[reply.status], number, f"residual {reply.residual:.1e}", client=k)
+            status = statuses[reply.status]
+            advice = "raise rho or set safeguard=True" if status is Status.ILL_POSED_CLIENT else ""
+            return _failure(status, number, advice, client=k)
     return None
 
 
-def _failure(status: Status, number: int, detail: str = "", client: int | None = None) -> _Failure:
+def _failure(status: Status, number: int, advice: str, client: int | None = None) -> _Failure:
     where = f"round {number}" if client is None else f"client {client}, round {number}"
-    return _Failure(status, f"{where}: {status.value}" + (f" ({detail})" if detail else "") + ".")
+    return _Failure(status, f"{where}: {status.value}" + (f"; {advice}" if advice else "") + ".")
 
 
 def _rises_without_bound(objective: float, state: State) -> bool:
@@ -367,7 +369,8 @@ def _rises_without_bound(objective: float, state: State) -> bool:
     finite = past[np.isfinite(past)]
     if not finite.size:
         return False
-    return bool(objective > finite.min() + UNBOUNDED * (1.0 + np.abs(finite).max()))
+    best = finite.min()
+    return bool(objective > max(best + UNBOUNDED * (1.0 + abs(best)), finite[0]))
 
 
 def _counter(done: int, limit: int, name: str, progress: bool) -> Iterator[int]:

@@ -47,6 +47,9 @@ __all__ = [
 ]
 
 
+DAMP = "lower gamma or wrap the method in Accelerated"
+
+
 @dataclass(frozen=True)
 class Method:
     """A row of the table.
@@ -76,6 +79,8 @@ class Method:
     max_rounds : int or None
     statistic_scale : float
         s in T(θ) = (θ, s·(−½θθᵀ)) up to sign, for duals along μ: the second part of the step is multiplied by s².
+    knobs : str
+        What to turn when a run of this row fails.
     """
 
     name: str
@@ -91,6 +96,7 @@ class Method:
     families: tuple[type[ExponentialFamily], ...] = ()
     max_rounds: int | None = None
     statistic_scale: float = 2.0
+    knobs: str = "raise rho"
 
     def server_alpha(self, n_clients: int) -> float:
         """Return α for K clients."""
@@ -124,7 +130,7 @@ def BayesADMM(rho: float = 1.0, gamma: float = 1.0) -> Method:
     0.5
     """
     rho = as_positive(rho, "rho")
-    return Method("BayesADMM", rho, as_fraction(gamma, "gamma") * rho)
+    return Method("BayesADMM", rho, as_fraction(gamma, "gamma") * rho, knobs="raise rho or lower gamma")
 
 
 def ADMM(rho: float = 1.0) -> Method:
@@ -200,6 +206,7 @@ def BregmanADMM(rho: float = 1.0, gamma: float = 1.0, statistic_scale: float = 2
         as_fraction(gamma, "gamma") * rho,
         dual_along="expectation",
         statistic_scale=as_positive(statistic_scale, "statistic_scale"),
+        knobs="lower gamma or raise rho",
     )
 
 
@@ -221,7 +228,7 @@ def AMA(rho: float = 1.0) -> Method:
     1.0
     """
     rho = as_positive(rho, "rho")
-    return Method("AMA", rho, rho, alpha=1.0)
+    return Method("AMA", rho, rho, alpha=1.0, knobs="change rho, or take damped PVI")
 
 
 def PVI(gamma: float = 1.0) -> Method:
@@ -243,7 +250,7 @@ def PVI(gamma: float = 1.0) -> Method:
     'damped PVI'
     """
     gamma = as_fraction(gamma, "gamma")
-    return Method("PVI" if gamma == 1.0 else "damped PVI", 1.0, gamma, alpha=1.0)
+    return Method("PVI" if gamma == 1.0 else "damped PVI", 1.0, gamma, alpha=1.0, knobs=DAMP)
 
 
 def FedLap(gamma: float = 1.0) -> Method:
@@ -265,7 +272,8 @@ def FedLap(gamma: float = 1.0) -> Method:
     0.5
     """
     gamma = as_fraction(gamma, "gamma")
-    return Method("FedLap", 1.0, gamma, alpha=1.0, expectation=Delta(1), families=(FixedPrecisionGaussian,))
+    fixed = (FixedPrecisionGaussian,)
+    return Method("FedLap", 1.0, gamma, alpha=1.0, expectation=Delta(1), families=fixed, knobs=DAMP)
 
 
 def FedLapCov(gamma: float = 1.0) -> Method:
@@ -288,7 +296,7 @@ def FedLapCov(gamma: float = 1.0) -> Method:
     """
     gamma = as_fraction(gamma, "gamma")
     learned = (FullGaussian, DiagonalGaussian, BlockDiagonalGaussian)
-    return Method("FedLapCov", 1.0, gamma, alpha=1.0, expectation=Delta(2), families=learned)
+    return Method("FedLapCov", 1.0, gamma, alpha=1.0, expectation=Delta(2), families=learned, knobs=DAMP)
 
 
 def FedAvg() -> Method:
@@ -311,6 +319,7 @@ def FedAvg() -> Method:
         server_share="rows",
         expectation=Delta(1),
         families=(IsotropicGaussian,),
+        knobs="take fewer or smaller local steps",
     )
 
 
@@ -386,7 +395,8 @@ def FedIvon() -> Method:
     >>> FedIvon().alpha
     0.0
     """
-    return Method("FedIvon", 1.0, 0.0, alpha=0.0, server_share="rows", families=(DiagonalGaussian,))
+    diagonal = (DiagonalGaussian,)
+    return Method("FedIvon", 1.0, 0.0, alpha=0.0, server_share="rows", families=diagonal, knobs="scale the data")
 
 
 def BCM() -> Method:
@@ -397,7 +407,7 @@ def BCM() -> Method:
     >>> BCM().max_rounds
     1
     """
-    return Method("BCM", 1.0, 1.0, alpha=1.0, max_rounds=1)
+    return Method("BCM", 1.0, 1.0, alpha=1.0, max_rounds=1, knobs="use PVI with gamma < 1")
 
 
 def BLR(learning_rate: float = 0.5) -> Method:
@@ -420,7 +430,8 @@ def BLR(learning_rate: float = 0.5) -> Method:
     >>> BLR(learning_rate=0.1).alpha
     0.1
     """
-    return Method("BLR", 1.0, 1.0, alpha=as_fraction(learning_rate, "learning_rate"), client="gradient")
+    alpha = as_fraction(learning_rate, "learning_rate")
+    return Method("BLR", 1.0, 1.0, alpha=alpha, client="gradient", knobs="lower learning_rate")
 
 
 TABLE: dict[str, Callable[..., Method]] = {

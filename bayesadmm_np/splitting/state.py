@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from .._validation import Array
 from ..families.base import ExponentialFamily
 from ..families.coordinates import Natural
 from ..losses.base import Loss
@@ -65,7 +66,7 @@ def describe(
 ) -> dict[str, Any]:
     """Return what a checkpoint must agree on with the run that resumes it."""
     row = method.method if isinstance(method, Accelerated) else method
-    plain = {k: v for k, v in dataclasses.asdict(row).items() if k not in ("expectation", "families")}
+    plain = {k: v for k, v in dataclasses.asdict(row).items() if k not in ("expectation", "families", "knobs")}
     return {
         "schema": SCHEMA,
         "method": {**plain, "expectation": repr(row.expectation)},
@@ -111,33 +112,38 @@ def load_state(path: str | os.PathLike[str], prior: ExponentialFamily, descripti
     FileNotFoundError
         When there is no such file.
     """
+    where = f"resume={os.fspath(path)!r}"
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
-        meta = json.loads(arrays.pop("meta").tobytes())
-    except (zipfile.BadZipFile, KeyError, ValueError, EOFError) as error:
-        raise ValueError(f"resume={os.fspath(path)!r} is not a readable checkpoint: {error}.") from error
+        meta = dict(json.loads(arrays.pop("meta").tobytes()))
+    except (zipfile.BadZipFile, KeyError, TypeError, ValueError, EOFError) as error:
+        raise ValueError(f"{where} is not a readable checkpoint: {error}.") from error
     for key, value in description.items():
         if meta.get(key) != json.loads(json.dumps(value)):
-            raise ValueError(
-                f"resume={os.fspath(path)!r} is of another run: its {key} is {meta.get(key)!r}, expected {value!r}."
-            )
+            raise ValueError(f"{where} is of another run: its {key} is {meta.get(key)!r}, expected {value!r}.")
+    try:
+        return _rebuild(arrays, meta, prior)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{where} is damaged: {error}.") from error
 
+
+def _rebuild(arrays: dict[str, Array], meta: dict[str, Any], prior: ExponentialFamily) -> State:
     def natural(name: str) -> Natural:
-        parts = [arrays.get(f"{name}/part{j}") for j in range(len(prior.natural.parts))]
-        read = Natural(*(part for part in parts if part is not None))
+        parts = (arrays.get(f"{name}/part{j}", np.empty(0)) for j in range(len(prior.natural.parts)))
+        read = Natural(*parts)
         if read.shapes != prior.natural.shapes or not read.is_finite():
-            raise ValueError(f"resume={os.fspath(path)!r} is damaged: {name} is missing, misshapen or not finite.")
+            raise ValueError(f"{name} is missing, misshapen or not finite")
         return read
 
-    n_clients = description["n_clients"]
+    clients = range(meta["n_clients"])
     return State(
         q_g=prior.with_natural(natural("server")),
-        sites=tuple(natural(f"site{k}") for k in range(n_clients)),
-        posteriors=tuple(prior.with_natural(natural(f"posterior{k}")) for k in range(n_clients)),
+        sites=tuple(natural(f"site{k}") for k in clients),
+        posteriors=tuple(prior.with_natural(natural(f"posterior{k}")) for k in clients),
         memory=tuple(
             Memory(
-                tuple(natural(f"memory{i}/site{k}") for k in range(n_clients)),
+                tuple(natural(f"memory{i}/site{k}") for k in clients),
                 natural(f"memory{i}/server"),
                 arrays[f"memory{i}/residual"],
             )

@@ -13,13 +13,9 @@ class Status(Enum):
     CONVERGED = "converged: all residuals of the duality circuit and of the pooled condition are below tol"
     ROUND_LIMIT = "stopped at the round limit; the residuals are above tol"
     STOPPED = "stopped by the callback"
-    DIVERGED = "diverged: the objective rises without bound; lower gamma or raise rho"
-    NOT_A_DISTRIBUTION = (
-        "diverged: the server's natural parameter left the domain of the family; lower gamma or raise rho"
-    )
-    ILL_POSED_CLIENT = (
-        "a client's subproblem has no minimum near the server's distribution; raise rho or set safeguard=True"
-    )
+    DIVERGED = "diverged: the objective rises without bound"
+    NOT_A_DISTRIBUTION = "diverged: the server's natural parameter left the domain of the family"
+    ILL_POSED_CLIENT = "a client's subproblem has no minimum near the server's distribution"
     NOT_FINITE = "a client's loss or gradient is not finite; scale the data or raise the prior's precision"
     CLIENT_LIMIT = "a client's solver reached its iteration limit; raise max_iter or tol of the solver"
 

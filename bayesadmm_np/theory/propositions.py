@@ -1,0 +1,680 @@
+"""The paper's algebra as identities: proved with symbols for every K, ρ, prior and loss, refuted in wrong variants.
+
+Sums over clients stay sums with a symbolic upper limit K. One coordinate stands for all: every step is linear in
+λ-space with scalar coefficients; where the geometry of a family enters, A is an arbitrary function of two coordinates.
+
+`Identity.difference` is lhs − rhs, simplified; a proof is a difference of 0. That a difference could not be simplified
+to 0 would prove nothing, so a refutation is a `witness`: numbers at which the two sides differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import sympy as sp
+
+from .algebra import is_zero
+
+__all__ = [
+    "PROPOSITIONS",
+    "Identity",
+    "Proposition",
+    "admm_server",
+    "ama_server",
+    "bayesian_learning_rule",
+    "client_optimality",
+    "damped_pvi",
+    "dual_is_natural_gradient",
+    "error_recursion",
+    "gaussian_natural_gradient",
+    "one_round",
+    "one_round_converse",
+    "scale_of_statistic",
+    "server_stationarity",
+    "server_step",
+    "sites_add_up",
+]
+
+K = sp.Symbol("K", integer=True, positive=True)
+RHO, GAMMA, WEIGHT = sp.symbols("rho gamma w", positive=True)
+LAM_G, ETA_0 = sp.symbols("lambda_g eta_0", real=True)
+INDEX = sp.Idx("k")
+LAM, ETA, COEFFICIENT, GRADIENT = (sp.IndexedBase(name, real=True) for name in ("lambda", "eta", "c", "g"))
+HALF = sp.Rational(1, 2)
+
+
+@dataclass(frozen=True)
+class Identity:
+    """left = right, component by component.
+
+    Attributes
+    ----------
+    left, right : tuple of Expr
+    examples : mapping
+        Concrete functions in place of arbitrary ones (A, L), used only to look for a witness.
+
+    Examples
+    --------
+    >>> import sympy as sp
+    >>> x = sp.Symbol("x", positive=True)
+    >>> Identity(((x + 1) ** 2,), (x**2 + 2 * x + 1,)).holds
+    True
+    >>> Identity((x**2,), (2 * x,)).witness()
+    {x: 3/2}
+    """
+
+    left: tuple[sp.Expr, ...]
+    right: tuple[sp.Expr, ...]
+    examples: Mapping[Any, Any] = field(default_factory=dict)
+
+    @property
+    def difference(self) -> tuple[sp.Expr, ...]:
+        """Left minus right, sums gathered, simplified."""
+        return tuple(_simplest(a - b) for a, b in zip(self.left, self.right, strict=True))
+
+    @property
+    def holds(self) -> bool:
+        """Whether the difference is shown to be zero."""
+        return all(entry == 0 for entry in self.difference)
+
+    def witness(self) -> dict[sp.Expr, sp.Rational] | None:
+        """Numbers at which the sides differ, which refutes the identity; None when none was found.
+
+        Returns
+        -------
+        dict or None
+            Values of the symbols (and of the sums over clients, which are free), all rational and positive.
+        """
+        gaps = [sp.sympify(entry).subs(dict(self.examples)).doit() for entry in self.difference]
+        atoms = sorted(set().union(*(_atoms(gap) for gap in gaps)), key=sp.default_sort_key)
+        for shift in range(3):
+            point = {atom: _sample(atom, n + 5 * shift) for n, atom in enumerate(atoms)}
+            values = [sp.N(gap.xreplace(point).doit(), 30) for gap in gaps]
+            if any(value.is_number and abs(value) > sp.Float("1e-20") for value in values):
+                return point
+        return None
+
+
+@dataclass(frozen=True)
+class Proposition:
+    """A statement, its proof, and wrong variants of it.
+
+    Attributes
+    ----------
+    label : str
+        Its number in the paper.
+    statement : str
+    identity : callable
+        Returns the `Identity` that proves it.
+    twins : mapping of str to callable
+        Wrong variants by name; each returns an `Identity` that a witness refutes.
+
+    Examples
+    --------
+    >>> by_label = {p.label: p for p in PROPOSITIONS}
+    >>> by_label["Eq. 54"].identity().holds
+    True
+    >>> sorted(by_label["Eq. 54"].twins)
+    ['alpha = 1/(1 + rho)', 'alpha = 1/(rho K)']
+    """
+
+    label: str
+    statement: str
+    identity: Callable[[], Identity]
+    twins: Mapping[str, Callable[[], Identity]]
+
+
+def client_optimality(swapped: bool = False) -> Identity:
+    """Eq. 32 for an arbitrary family: F⁻¹∇_λ of L(μ) + ⟨η, μ⟩ + ρ KL(q‖q_g) is ∇_μ L + η + ρ(λ − λ_g).
+
+    A and L are arbitrary functions of two variables; both sides are multiplied by F = ∇²A.
+
+    Parameters
+    ----------
+    swapped : bool, default False
+        Use KL(q_g‖q) instead: wrong.
+
+    Returns
+    -------
+    Identity
+
+    Examples
+    --------
+    >>> client_optimality().difference
+    (0, 0)
+    """
+    lam, server, eta = sp.symbols("x y", real=True), sp.symbols("x_g y_g", real=True), sp.symbols("eta_1 eta_2")
+    A, L = sp.Function("A"), sp.Function("L")
+    u, v = sp.symbols("u v", real=True)
+    mu = [sp.diff(A(*lam), x) for x in lam]
+    slopes_g = [sp.diff(A(*server), x) for x in server]
+    kl = _bregman(A, server, lam, mu) if not swapped else _bregman(A, lam, server, slopes_g)
+    loss = L(u, v)
+    objective = loss.subs({u: mu[0], v: mu[1]}) + eta[0] * mu[0] + eta[1] * mu[1] + RHO * kl
+    left = tuple(sp.diff(objective, x).doit() for x in lam)
+    gradient = [sp.Subs(sp.diff(loss, s), (u, v), tuple(mu)) for s in (u, v)]
+    inner = [gradient[i] + eta[i] + RHO * (lam[i] - server[i]) for i in range(2)]
+    fisher = sp.Matrix(2, 2, lambda i, j: sp.diff(mu[i], lam[j]))
+    right = tuple(sum(fisher[i, j] * inner[j] for j in range(2)) for i in range(2))
+    return Identity(left, right, {A: sp.Lambda((u, v), sp.exp(u) + sp.exp(v) + u * v / 9), L: sp.Lambda((u, v), u * v)})
+
+
+def dual_is_natural_gradient(sign: int = 1, step: sp.Expr = RHO, space: str = "natural") -> Identity:
+    """Eq. 33: after the client's step, η_k + step·(λ_k − λ_g) = −∇_μ L_k(μ_k), for every loss.
+
+    Eq. 32 is used to eliminate λ_k.
+
+    Parameters
+    ----------
+    sign : {1, −1}
+        Of the dual step.
+    step : Expr, default ρ
+    space : {"natural", "expectation"}
+        "expectation" moves the dual along μ, as Bregman ADMM does.
+
+    Returns
+    -------
+    Identity
+
+    Examples
+    --------
+    >>> dual_is_natural_gradient().difference
+    (0,)
+    """
+    eta, gradient = sp.symbols("eta_k g_k", real=True)
+    A, t = sp.Function("A"), sp.Symbol("t", real=True)
+    lam_k = LAM_G - (eta + gradient) / RHO
+    mean = lambda lam: sp.Subs(sp.diff(A(t), t), t, lam)  # noqa: E731
+    change = lam_k - LAM_G if space == "natural" else mean(lam_k) - mean(LAM_G)
+    return Identity((eta + sign * step * change,), (-gradient,), {A: sp.Lambda(t, sp.exp(t))})
+
+
+def server_stationarity(weight: sp.Expr | int = 1) -> Identity:
+    """Eq. 53 for an arbitrary family and two clients: F⁻¹∇_λ of the server's objective, Eq. 17.
+
+    Parameters
+    ----------
+    weight : Expr, default 1
+        Multiplies the prior's pull λ_g − η_0 in the claimed gradient; 1 is right.
+
+    Returns
+    -------
+    Identity
+
+    Examples
+    --------
+    >>> server_stationarity().difference
+    (0,)
+    """
+    A = sp.Function("A")
+    lam, prior, first, second = sp.symbols("lambda_g eta_0 lambda_1 lambda_2", real=True)
+    duals = sp.symbols("eta_1 eta_2", real=True)
+    mu, fisher = sp.diff(A(lam), lam), sp.diff(A(lam), lam, 2)
+    kl = lambda other: _bregman(A, (other,), (lam,), (mu,))  # noqa: E731
+    objective = kl(prior) - sum(duals) * mu + RHO * (kl(first) + kl(second))
+    claimed = weight * (lam - prior) - sum(duals) + RHO * (2 * lam - first - second)
+    t = sp.Symbol("t", real=True)
+    return Identity((sp.diff(objective, lam).doit(),), (fisher * claimed,), {A: sp.Lambda(t, sp.exp(t))})
+
+
+def server_step(alpha: sp.Expr | None = None, weight: sp.Expr | int = 1) -> Identity:
+    """Eq. 54 from Eq. 53, for K clients: [(1 − α) mean λ_k + α(η_0 + Ση_k)]/(1 − α + αw) makes Eq. 53 vanish.
+
+    Parameters
+    ----------
+    alpha : Expr, optional
+        Default 1/(1 + ρK).
+    weight : Expr, default 1
+        w of a prior outside the family, KL(q‖π₀) = w·KL(q‖start) + const (isotropic Gaussians with δ ≠ 1).
+
+    Returns
+    -------
+    Identity
+
+    Examples
+    --------
+    >>> server_step().difference
+    (0,)
+    """
+    a = _alpha() if alpha is None else alpha
+    new = _gather(a, total(LAM[INDEX]), total(ETA[INDEX]), weight)
+    residual = weight * new - ETA_0 - total(ETA[INDEX]) + RHO * (K * new - total(LAM[INDEX]))
+    return Identity((residual,), (sp.S.Zero,))
+
+
+def one_round(rho: sp.Expr | None = None, start: sp.Expr = ETA_0, sign: int = 1) -> Identity:
+    """Prop. D.1: with losses −⟨c_k, T⟩, ρ = 1/K and the server at the prior, one round reaches λ* = η_0 + Σc_k.
+
+    Parameters
+    ----------
+    rho : Expr, optional
+        Default 1/K.
+    start : Expr, default η_0
+        The server's λ_g before the round.
+    sign : {1, −1}
+        Of the dual step.
+
+    Returns
+    -------
+    Identity
+
+    Examples
+    --------
+    >>> one_round().difference
+    (0,)
+    """
+    r = 1 / K if rho is None else rho
+    lam_k = start + COEFFICIENT[INDEX] / r  # Eq. 32 with η_k = 0 and ∇_μ L_k = −c_k
+    eta_k = sign * r * (lam_k - start)
+    new = _gather(1 / (1 + r * K), total(lam_k), total(eta_k))
+    return Identity((new,), (ETA_0 + total(COEFFICIENT[INDEX]),))
+
+
+def error_recursion(halved: bool = False) -> Identity:
+    """The exact error for any ρ and any start, α = 1/(1 + ρK): e_t = (1 − α)^(t−1) [(1 − α)(λ_g − η_0) + (2α − 1)Σc].
+
+    Proved by induction: the first component is round 1, the second the step from round t to t + 1.
+
+    Parameters
+    ----------
+    halved : bool, default False
+        Claim a contraction by α instead of 1 − α, as is true only for ρ = 1/K: wrong.
+
+    Returns
+    -------
+    Identity
+
+    Examples
+    --------
+    >>> error_recursion().difference
+    (0, 0)
+    """
+    t = sp.Symbol("t", integer=True, positive=True)
+    a, solution, pull = _alpha(), ETA_0 + total(COEFFICIENT[INDEX]), total(COEFFICIENT[INDEX])
+    factor = a if halved else 1 - a
+    claim = lambda n: factor ** (n - 1) * ((1 - a) * (LAM_G - ETA_0) + (2 * a - 1) * pull)  # noqa: E731
+    first = _gather(a, total(LAM_G + COEFFICIENT[INDEX] / RHO), pull) - solution
+    lam_t = solution + claim(t)
+    # from round 1 on η_k = c_k, so that Eq. 32 gives λ_k = λ_g, and the dual stays
+    following = _gather(a, total(lam_t), pull) - solution
+    return Identity((first, following), (claim(sp.Integer(1)), claim(t + 1)))
+
+
+def one_round_converse() -> tuple[sp.Expr, sp.Expr]:
+    """Return what must vanish for one round to be exact whatever the losses: 2α − 1, and (1 − α)(λ_g − η_0).
+
+    Σc is arbitrary, so its factor has to be zero, which gives ρ = 1/K; then the rest gives λ_g = η_0, since α < 1.
+    Elsewhere one round is exact only by coincidence, for the one Σc = (1 − α)(λ_g − η_0)/(1 − 2α).
+
+    Returns
+    -------
+    tuple of Expr
+
+    Examples
+    --------
+    >>> import sympy as sp
+    >>> factor, rest = one_round_converse()
+    >>> sp.solve(factor, RHO), sp.solve(rest, LAM_G)
+    ([1/K], [eta_0])
+    """
+    error = error_recursion().right[0]
+    pull = sp.Symbol("C", real=True)
+    linear = sp.expand(error.subs(total(COEFFICIENT[INDEX]), pull))
+    return sp.factor(linear.coeff(pull)), sp.factor(linear.subs(pull, 0))
+
+
+def sites_add_up(rho: sp.Expr | None = None) -> Identity:
+    """At ρ = 1/K, for any losses: if Ση_k = λ_g − η_0 before a round, then also after it.
+
+    Only the dual step and the server step are used; λ_k is whatever the client answered.
+
+    Parameters
+    ----------
+    rho : Expr, optional
+        Default 1/K.
+
+    Returns
+    -------
+    Identity
+
+    Examples
+    --------
+    >>> sites_add_up().difference
+    (0,)
+    """
+    r = 1 / K if rho is None else rho
+    before = ETA_0 + total(ETA[INDEX])
+    duals = total(ETA[INDEX] + r * (LAM[INDEX] - before))
+    after = _gather(1 / (1 + r * K), total(LAM[INDEX]), duals)
+    return Identity((duals,), (after - ETA_0,))
+
+
+def bayesian_learning_rule(alpha: sp.Expr | None = None, sign: int = -1) -> Identity:
+    """Prop. C.1: clients iterated to convergence, then Eq. 34 is λ_g ← λ_g − α(λ_g − η_0 + Σ∇L_k), a step of the BLR.
+
+    Convergence of Eq. 16 (η_k stays) forces λ_k = λ_g because ρ > 0, and Eq. 33 then η_k = −∇L_k(μ_g).
+
+    Parameters
+    ----------
+    alpha : Expr, optional
+        The server's; default 1/(1 + ρK), which is the learning rate.
+    sign : {−1, 1}
+        η_k = sign · ∇L_k.
+
+    Returns
+    -------
+    Identity
+
+    Examples
+    --------
+    >>> bayesian_learning_rule().difference
+    (0, 0)
+    """
+    a = _alpha() if alpha is None else alpha
+    lam_k, eta = sp.symbols("lambda_k eta_k", real=True)
+    (settled,) = sp.solve(eta + RHO * (lam_k - LAM_G) - eta, lam_k)
+    new = _gather(a, total(settled), total(sign * GRADIENT[INDEX]))
+    rule = LAM_G - _alpha() * (LAM_G - ETA_0 + total(GRADIENT[INDEX]))
+    return Identity((settled, new), (LAM_G, rule))
+
+
+def damped_pvi(step: sp.Expr = GAMMA) -> Identity:
+    """Eq. 42: at ρ = 1 a dual step γ gives η_k ← (1 − γ)η_k − γ∇L_k(μ_k).
+
+    Parameters
+    ----------
+    step : Expr, default γ
+        Of the dual.
+
+    Returns
+    -------
+    Identity
+
+    Examples
+    --------
+    >>> damped_pvi().difference
+    (0,)
+    """
+    eta, gradient = sp.symbols("eta_k g_k", real=True)
+    lam_k = LAM_G - (eta + gradient)  # Eq. 36's optimality, ρ = 1
+    return Identity((eta + step * (lam_k - LAM_G),), ((1 - GAMMA) * eta - GAMMA * gradient,))
+
+
+def admm_server(half: sp.Rational = HALF, alpha: sp.Expr | None = None) -> Identity:
+    """Eq. 27: for ℓ_0 = ½‖θ‖² the minimiser of Eq. 7 is αΣv_k + (1 − α) mean θ_k; Eq. 54 of N(m, I) is the same.
+
+    Parameters
+    ----------
+    half : Rational, default ½
+        Of the proximal term; 1 drops the ½.
+    alpha : Expr, optional
+        Default 1/(1 + ρK).
+
+    Returns
+    -------
+    Identity
+
+    Examples
+    --------
+    >>> admm_server().difference
+    (0, 0)
+    """
+    a = _alpha() if alpha is None else alpha
+    theta, local, v = (
+        sp.Symbol("theta_g", real=True),
+        sp.IndexedBase("theta", real=True),
+        sp.IndexedBase("v", real=True),
+    )
+    slope = theta - total(v[INDEX]) + sp.diff(half * RHO * total((theta - local[INDEX]) ** 2), theta)
+    (minimiser,) = sp.solve(_gathered(slope), theta)
+    claimed = a * total(v[INDEX]) + (1 - a) * total(local[INDEX]) / K
+    lifted = _gather(_alpha(), total(local[INDEX]), total(v[INDEX])).subs(ETA_0, 0)
+    return Identity((minimiser, lifted), (claimed, claimed))
+
+
+def ama_server(alpha: sp.Expr | int = 1) -> Identity:
+    """AMA and PVI: without the server's KL terms Eq. 53 reads λ_g = η_0 + Ση_k, which is Eq. 54 with α = 1.
+
+    Parameters
+    ----------
+    alpha : Expr, default 1
+
+    Returns
+    -------
+    Identity
+
+    Examples
+    --------
+    >>> ama_server().difference
+    (0,)
+    """
+    (minimiser,) = sp.solve(LAM_G - ETA_0 - total(ETA[INDEX]), LAM_G)
+    return Identity((_gather(sp.sympify(alpha), total(LAM[INDEX]), total(ETA[INDEX])),), (minimiser,))
+
+
+def gaussian_natural_gradient(half: sp.Rational = HALF) -> Identity:
+    """Eq. 48, 60 for ℓ = exp(tθ), every t: ∇_μ E[ℓ] = (g − Hm, ½H), hence (Bonnet, Price) for all their mixtures.
+
+    E[ℓ] is computed from the moment generating function and differentiated with respect to μ = (m, m² + 1/s).
+    Derivatives in t carry the identity over to all polynomials.
+
+    Parameters
+    ----------
+    half : Rational, default ½
+        The factor of H; 1 drops the ½.
+
+    Returns
+    -------
+    Identity
+
+    Examples
+    --------
+    >>> gaussian_natural_gradient().difference
+    (0, 0)
+    """
+    first, second, t = sp.symbols("mu_1 mu_2 t", real=True)
+    expected = sp.exp(t * first + t**2 * (second - first**2) / 2)
+    g, H = t * expected, t**2 * expected
+    return Identity((sp.diff(expected, first), sp.diff(expected, second)), (g - H * first, half * H))
+
+
+def scale_of_statistic(space: str = "natural") -> Identity:
+    """Rescaling T by s rescales a λ-space dual step with it: the site stays the same function of θ.
+
+    With T → sT: λ → λ/s, η → η/s, μ → sμ, and the site ⟨η, T⟩ is unchanged. One dual step keeps it so for duals
+    along λ; along μ the step is multiplied by s², so that the method depends on how T is written.
+
+    Parameters
+    ----------
+    space : {"natural", "expectation"}
+
+    Returns
+    -------
+    Identity
+
+    Examples
+    --------
+    >>> scale_of_statistic().difference
+    (0,)
+    """
+    s, T = sp.Symbol("s", positive=True), sp.Symbol("T", real=True)
+    eta, lam_k, mu_k, mu_g = sp.symbols("eta_k lambda_k mu_k mu_g", real=True)
+    if space == "natural":
+        plain, scaled = RHO * (lam_k - LAM_G), RHO * (lam_k / s - LAM_G / s)
+    else:
+        plain, scaled = RHO * (mu_k - mu_g), RHO * (s * mu_k - s * mu_g)
+    return Identity(((eta / s + scaled) * (s * T),), ((eta + plain) * T,))
+
+
+PROPOSITIONS: tuple[Proposition, ...] = (
+    Proposition(
+        "Eq. 32",
+        "The client's optimality condition is ∇L_k(μ_k) + η_k + ρ(λ_k − λ_g) = 0, in every family.",
+        client_optimality,
+        {"KL in the other order": lambda: client_optimality(swapped=True)},
+    ),
+    Proposition(
+        "Eq. 33",
+        "After a client's step its dual is its negative natural gradient.",
+        dual_is_natural_gradient,
+        {
+            "flipped sign": lambda: dual_is_natural_gradient(sign=-1),
+            "dual along mu": lambda: dual_is_natural_gradient(space="expectation"),
+            "damped, gamma rho": lambda: dual_is_natural_gradient(step=GAMMA * RHO),
+        },
+    ),
+    Proposition(
+        "Eq. 53",
+        "The server's stationarity condition is λ_g − η_0 − Ση_k + ρΣ(λ_g − λ_k) = 0, in every family.",
+        server_stationarity,
+        {"prior counted twice": lambda: server_stationarity(weight=2)},
+    ),
+    Proposition(
+        "Eq. 54",
+        "The server's step is (1 − α) mean λ_k + α(η_0 + Ση_k) with α = 1/(1 + ρK).",
+        server_step,
+        {
+            "alpha = 1/(rho K)": lambda: server_step(alpha=1 / (RHO * K)),
+            "alpha = 1/(1 + rho)": lambda: server_step(alpha=1 / (1 + RHO)),
+        },
+    ),
+    Proposition(
+        "Eq. 54, prior outside the family",
+        "With KL(q‖π₀) = w KL(q‖start) + const the step is divided by 1 − α + αw.",
+        lambda: server_step(weight=WEIGHT),
+        {"alpha = 1/(w + rho K)": lambda: server_step(alpha=1 / (WEIGHT + RHO * K), weight=WEIGHT)},
+    ),
+    Proposition(
+        "Prop. D.1",
+        "Conjugate losses, ρ = 1/K, server at the prior: one round is exact.",
+        one_round,
+        {
+            "rho = 2/K": lambda: one_round(rho=2 / K),
+            "any rho": lambda: one_round(rho=RHO),
+            "another start": lambda: one_round(start=LAM_G),
+            "flipped sign": lambda: one_round(sign=-1),
+        },
+    ),
+    Proposition(
+        "Prop. D.1, converse",
+        "For other ρ and starts the error is (1 − α)^(t−1) [(1 − α)(λ_g − η_0) + (2α − 1)Σc_k] after t rounds.",
+        error_recursion,
+        {"halved for every rho": lambda: error_recursion(halved=True)},
+    ),
+    Proposition(
+        "Sites add up",
+        "At ρ = 1/K from the prior, Ση_k = λ_g − η_0 after every round, for all losses.",
+        sites_add_up,
+        {"rho = 2/K": lambda: sites_add_up(rho=2 / K)},
+    ),
+    Proposition(
+        "Prop. C.1",
+        "Clients iterated to convergence make the server's step one of the Bayesian learning rule, of rate α.",
+        bayesian_learning_rule,
+        {
+            "alpha = 1/(rho K)": lambda: bayesian_learning_rule(alpha=1 / (RHO * K)),
+            "flipped sign": lambda: bayesian_learning_rule(sign=1),
+        },
+    ),
+    Proposition(
+        "Eq. 42",
+        "Damped PVI mixes its site with the new natural gradient.",
+        damped_pvi,
+        {"undamped": lambda: damped_pvi(step=sp.S.One), "flipped sign": lambda: damped_pvi(step=-GAMMA)},
+    ),
+    Proposition(
+        "Eq. 27",
+        "The server's step of ADMM with ℓ_0 = ½‖θ‖² is αΣv_k + (1 − α) mean θ_k, as Bayesian-ADMM's with N(m, I).",
+        admm_server,
+        {
+            "dropped half": lambda: admm_server(half=sp.S.One),
+            "alpha = 1/(rho K)": lambda: admm_server(alpha=1 / (RHO * K)),
+        },
+    ),
+    Proposition(
+        "AMA",
+        "Without the server's KL terms the step is λ_g = η_0 + Ση_k: α = 1.",
+        ama_server,
+        {"alpha = 1/(1 + rho K)": lambda: ama_server(alpha=1 / (1 + RHO * K))},
+    ),
+    Proposition(
+        "Eq. 48, 60",
+        "For Gaussians with T = (θ, θ²) the natural gradient is (g − Hm, ½H).",
+        gaussian_natural_gradient,
+        {"dropped half": lambda: gaussian_natural_gradient(half=sp.S.One)},
+    ),
+    Proposition(
+        "Scale of T",
+        "A dual step along λ does not depend on how T is scaled.",
+        scale_of_statistic,
+        {"dual along mu": lambda: scale_of_statistic(space="expectation")},
+    ),
+)
+"""Every proposition with its proof and its broken twins."""
+
+
+def total(term: sp.Expr) -> sp.Expr:
+    """Σ over clients k = 1 … K, with what does not depend on k taken out.
+
+    Parameters
+    ----------
+    term : Expr
+        May hold λ[k], η[k], c[k] …
+
+    Returns
+    -------
+    Expr
+
+    Examples
+    --------
+    >>> total(LAM[INDEX] / RHO + LAM_G)
+    K*lambda_g + Sum(lambda[k], (k, 1, K))/rho
+    """
+    done = {s: sp.Dummy() for s in term.atoms(sp.Sum)}  # a sum over k does not depend on k
+    parts = []
+    for piece in sp.Add.make_args(sp.expand(term.subs(done))):
+        outside, inside = piece.as_independent(INDEX, as_Add=False)
+        parts.append(outside * (K if inside == 1 else sp.Sum(inside, (INDEX, 1, K))))
+    return sp.Add(*parts).subs({dummy: s for s, dummy in done.items()})
+
+
+def _alpha() -> sp.Expr:
+    return 1 / (1 + RHO * K)
+
+
+def _gather(alpha: sp.Expr, naturals: sp.Expr, duals: sp.Expr, weight: sp.Expr | int = 1) -> sp.Expr:
+    """Eq. 54 from the sums over clients."""
+    return ((1 - alpha) * naturals / K + alpha * (ETA_0 + duals)) / (1 - alpha + alpha * weight)
+
+
+def _bregman(A: Any, other: tuple[sp.Expr, ...], at: tuple[sp.Expr, ...], slopes: Any) -> sp.Expr:
+    """A(other) − A(at) − ⟨other − at, ∇A(at)⟩ = KL(q_at‖q_other)."""
+    return A(*other) - A(*at) - sum((o - x) * m for o, x, m in zip(other, at, slopes, strict=True))
+
+
+def _gathered(expression: sp.Expr) -> sp.Expr:
+    """Give equal sums the same form, by taking constants out of each."""
+    return expression.replace(lambda e: isinstance(e, sp.Sum), lambda e: total(e.function))
+
+
+def _simplest(expression: sp.Expr) -> sp.Expr:
+    plain = _gathered(sp.sympify(expression).doit(deep=True) if not expression.has(sp.Sum) else expression)
+    names = {s: sp.Dummy(real=True) for s in plain.atoms(sp.Sum)}
+    written = plain.subs(names)
+    if is_zero(written):
+        return sp.S.Zero
+    return sp.factor(written).subs({dummy: s for s, dummy in names.items()})
+
+
+def _atoms(expression: sp.Expr) -> set[sp.Expr]:
+    """What may be given a number: sums over clients, and the symbols outside them."""
+    sums = expression.atoms(sp.Sum)
+    return sums | expression.subs(dict.fromkeys(sums, sp.S.One)).free_symbols
+
+
+def _sample(atom: sp.Expr, n: int) -> sp.Rational:
+    if isinstance(atom, sp.Symbol) and atom.is_integer:
+        return sp.Integer(3 + n % 2)
+    return sp.Rational(3 + 2 * n, 2 + n)

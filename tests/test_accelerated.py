@@ -1,0 +1,256 @@
+"""Anderson mixing of the site map: the same fixed point in fewer rounds, and never a step that is not safe."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from problems import DIM, LEARNED, assert_close, prior, skewed_logistic, team
+from scipy.special import softmax
+
+import bayesadmm_np as ba
+from bayesadmm_np.clients.anderson import mixing_weights
+from bayesadmm_np.splitting import accelerated
+from bayesadmm_np.splitting.accelerated import Accelerated, Memory, mix, remember
+from bayesadmm_np.splitting.server import Server
+
+M = ba.methods
+
+
+@pytest.mark.parametrize("row", [M.PVI(0.4), M.BayesADMM(2.0), M.AMA(1.0), M.BLR(0.3)], ids=lambda row: row.name)
+@pytest.mark.parametrize("family", [*LEARNED, "isotropic"])
+@pytest.mark.parametrize("name", ["logistic", "softmax"])
+def test_the_fixed_point_is_the_rows_own(name, family, row):
+    if family == "isotropic" and row.name == "AMA":
+        row = M.AMA(0.3)  # AMA needs ρ < 2δ/K (see test_methods)
+    clients, prior_ = team(name), prior(family, DIM[name])
+    result = ba.run(Accelerated(row), clients, prior_, rounds=200, tol=1e-7)
+    assert result.status is ba.Status.CONVERGED
+    assert any(record.mixed for record in result.history)
+    # edges of 1e-7 times Lipschitz constants of order ten
+    assert_close(result.posterior.natural, ba.solve_pooled(clients, prior_).posterior.natural, 1e-5)
+
+
+def digits_like(seed=0):
+    """Five clients with two labels each, as in the papers' figure, with diagonal covariance."""
+    rng = np.random.default_rng(seed)
+    centres = rng.standard_normal((10, 8))
+    clients = []
+    for k in range(5):
+        y = np.repeat([2 * k, 2 * k + 1], 10)
+        X = centres[y] + 0.7 * rng.standard_normal((20, 8))
+        clients.append(ba.losses.Softmax(np.column_stack([np.ones(20), X]), y, n_classes=10))
+    return clients, ba.families.DiagonalGaussian(np.zeros(90), 1.0)
+
+
+def test_label_split_softmax_needs_fewer_rounds():
+    clients, prior_ = digits_like()
+    rule = ba.losses.QuasiMonteCarlo(64)
+    best = ba.solve_pooled(clients, prior_, expectation=rule, tol=1e-8).objective
+    options = {"rounds": 40, "expectation": rule, "solver": ba.clients.VariationalNewton(tol=1e-6)}
+
+    def rounds_to_one_percent(row):
+        """None when the run never gets there."""
+        result = ba.run(
+            row, clients, prior_, callback=lambda r, _: r.objective < 1.01 * best, raise_on_failure=False, **options
+        )
+        return result.rounds if result.status is ba.Status.STOPPED else None
+
+    base, other = rounds_to_one_percent(M.PVI(0.4)), rounds_to_one_percent(M.BayesADMM(1.0))
+    fast = rounds_to_one_percent(Accelerated(M.PVI(0.4)))
+    assert fast is not None
+    assert base is None or fast <= base
+    assert other is None or fast < other
+
+
+@pytest.mark.parametrize("name", ["logistic", "poisson", "softmax"])
+@pytest.mark.parametrize("family", LEARNED)
+def test_rounds_to_convergence_are_at_most_the_rows_own(name, family):
+    clients, prior_ = team(name), prior(family, DIM[name])
+    plain, fast = (ba.run(row, clients, prior_, rounds=300) for row in (M.PVI(0.4), Accelerated(M.PVI(0.4))))
+    assert fast.status is plain.status is ba.Status.CONVERGED
+    assert fast.rounds < plain.rounds
+
+
+@pytest.mark.parametrize("family", ["fixed", "isotropic"])
+def test_a_linear_site_map_is_solved_in_finitely_many_rounds(family):
+    """Fixed metric, quadratic loss: the map is affine on 2 sites × 2 numbers, which Anderson mixing ends like GMRES.
+
+    Each client's part of the affine map has rank two: after at most five residuals the mix is exact, to rounding.
+    """
+    clients = [
+        ba.losses.LeastSquares([[1.0, 0.5], [0.0, 2.0]], [1.0, -1.0]),
+        ba.losses.LeastSquares([[1.0, 3.0]], [2.0]),
+    ]
+    prior_ = prior(family, 2)
+    result = ba.run(Accelerated(M.PVI(0.3)), clients, prior_, rounds=8, tol=1e-9)
+    assert result.status is ba.Status.CONVERGED
+    assert ba.run(M.PVI(0.3), clients, prior_, rounds=8, tol=1e-9).status is ba.Status.ROUND_LIMIT
+
+
+@pytest.mark.parametrize("memory", [1, 2, 8])
+def test_every_memory_works(memory):
+    clients, prior_ = team("logistic"), prior("full", 3)
+    result = ba.run(Accelerated(M.PVI(0.4), memory=memory), clients, prior_, rounds=100, tol=1e-7)
+    assert result.status is ba.Status.CONVERGED
+    assert len(result.state.memory) == min(memory + 1, result.rounds)
+    assert not result.history[0].mixed  # there is nothing to mix yet
+
+
+# ----------------------------------------------------------------------------------------------------
+# The mix itself
+# ----------------------------------------------------------------------------------------------------
+
+
+def test_weights_minimise_the_mixed_residual():
+    rng = np.random.default_rng(0)
+    residuals = list(rng.standard_normal((4, 9)))
+    weights = mixing_weights(residuals)
+    assert weights.sum() == pytest.approx(1.0, abs=1e-14)
+    best = np.linalg.norm(weights @ residuals)
+    for _ in range(50):
+        other = rng.standard_normal(4)
+        other = weights + 0.1 * (other - other.mean())
+        assert np.linalg.norm(other @ residuals) >= best
+    gradient = np.stack([r - residuals[-1] for r in residuals[:-1]]) @ (weights @ residuals)
+    assert np.abs(gradient).max() < 1e-13  # the normal equations
+
+
+def test_weights_of_repeated_residuals_are_finite():
+    r = np.array([1.0, 2.0, 3.0])
+    assert np.isfinite(mixing_weights([r, r, r])).all()
+    assert mixing_weights([r, r]).sum() == pytest.approx(1.0)
+
+
+def server_and_memory():
+    """A well-posed server, and two remembered rounds of a run."""
+    clients, prior_ = team("logistic"), prior("full", 3)
+    row = M.PVI(0.4)
+    server = Server(row, prior_, (5 / 13, 8 / 13), (1.0, 1.0))
+    states = [ba.run(row, clients, prior_, rounds=t, tol=1e-300).state for t in range(4)]
+    memory = ()
+    for old, new in pairwise(states):
+        before, after = (old.sites, old.q_g.natural), (new.sites, new.q_g.natural)
+        memory = remember(memory, 5, old.q_g, before, after)
+    return server, memory, states[-1]
+
+
+def test_residuals_are_whitened_lengths():
+    _, memory, last = server_and_memory()
+    assert len(memory) == 3
+    first = memory[0]
+    start = last.q_g.with_natural(prior("full", 3).natural)
+    lengths = [start.fisher_norm(site) ** 2 * site.size for site in first.sites]
+    moved = start.fisher_norm(first.natural - start.natural) ** 2 * start.natural.size
+    assert first.residual @ first.residual == pytest.approx(sum(lengths) + moved)
+
+
+def test_mixes_stay_affine_and_gather():
+    server, memory, _ = server_and_memory()
+    sites, natural = mix(server, memory, 1.0)
+    assert_close(natural, server.gather(sites, sites, 1.0), 1e-15)
+    weights = mixing_weights([item.residual for item in memory])
+    for k, site in enumerate(sites):
+        expected = site.zeros()
+        for weight, item in zip(weights, memory, strict=True):
+            expected = expected + float(weight) * item.sites[k]
+        assert_close(site, expected, 1e-14)
+
+
+def doctored(memory, factor):
+    """Make the oldest round point far outside the domain, with a residual that makes the mix want it."""
+    oldest = memory[0]
+    bad = tuple(factor * site for site in oldest.sites)
+    wanted = memory[-1].residual * 0.5
+    return (Memory(bad, factor * oldest.natural, wanted), memory[-1])
+
+
+def test_bad_mixes_are_shortened_then_dropped():
+    server, memory, _ = server_and_memory()
+    assert mix(server, memory, 1.0) is not None
+    assert mix(server, memory[-1:], 1.0) is None  # one round is no history
+    # weights are (2, −1): the mix is 2·bad − newest
+    assert mixing_weights([m.residual for m in doctored(memory, 1.0)]) == pytest.approx([2.0, -1.0])
+    assert mix(server, doctored(memory, -1e6), 1.0) is None
+    full = doctored(memory, -4.0)
+    result = mix(server, full, 1.0)
+    if result is not None:  # halved until it is safe
+        sites, natural = result
+        assert server.is_well_posed(natural, sites)
+        unshortened = tuple(2.0 * a - b for a, b in zip(full[0].sites, full[1].sites, strict=True))
+        assert not server.is_well_posed(server.gather(unshortened, unshortened, 1.0), unshortened)
+
+
+def test_a_run_falls_back_to_the_plain_step(monkeypatch):
+    """With weights that lead outside, every mix is refused and the run is the plain one, bit for bit."""
+    clients, prior_ = team("logistic"), prior("full", 3)
+    wild = 1e9
+
+    def awful(residuals):
+        return np.array([*np.zeros(len(residuals) - 2), wild, 1.0 - wild])
+
+    monkeypatch.setattr(accelerated, "mixing_weights", awful)
+    result = ba.run(Accelerated(M.PVI(0.4)), clients, prior_, rounds=6, tol=1e-300)
+    monkeypatch.undo()
+    plain = ba.run(M.PVI(0.4), clients, prior_, rounds=6, tol=1e-300)
+    assert not any(record.mixed for record in result.history)
+    assert result.posterior.natural == plain.posterior.natural
+    fast = ba.run(Accelerated(M.PVI(0.4)), clients, prior_, rounds=6, tol=1e-300)
+    assert fast.posterior.natural != plain.posterior.natural  # the comparison can fail
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("family", [ba.families.FullGaussian, ba.families.DiagonalGaussian])
+def test_mixed_steps_never_leave_a_client_ill_posed(seed, family):
+    clients, prior_ = skewed_logistic(seed, n_clients=4), family(np.zeros(2), 0.05)
+    result = ba.run(Accelerated(M.PVI(0.5)), clients, prior_, rounds=100, tol=1e-6)
+    assert result.status is ba.Status.CONVERGED
+    for before, after in pairwise(result.history):
+        assert not before.mixed or all(client.well_posed for client in after.clients)
+
+
+def test_the_safeguard_and_the_mix_work_together():
+    clients, prior_ = skewed_logistic(3, n_clients=5), ba.families.FullGaussian(np.zeros(2), 0.05)
+    result = ba.run(Accelerated(M.BayesADMM(1.0)), clients, prior_, rounds=200, tol=1e-6, safeguard=True)
+    assert result.status is ba.Status.CONVERGED
+    assert_close(result.posterior.natural, ba.solve_pooled(clients, prior_).posterior.natural, 1e-4)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Bad input
+# ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("row", [M.FedAvg(), M.FedProx(), M.FedIvon()], ids=lambda row: row.name)
+def test_rows_without_a_dual_are_refused(row):
+    with pytest.raises(ValueError, match=f"method={row.name} has no dual"):
+        Accelerated(row)
+
+
+@pytest.mark.parametrize("memory", [0, -1, 1.5, "five", None])
+def test_memory_must_be_a_count(memory):
+    with pytest.raises(ValueError, match="memory must be"):
+        Accelerated(M.PVI(0.4), memory=memory)
+
+
+@pytest.mark.parametrize("row", ["PVI", None, M.PVI, Accelerated(M.PVI())])
+def test_only_rows_can_be_accelerated(row):
+    with pytest.raises(ValueError, match="method must be a row"):
+        Accelerated(row)
+
+
+def test_accelerated_rows_check_the_family_of_the_row():
+    with pytest.raises(ValueError, match="ADMM needs a IsotropicGaussian prior"):
+        ba.run(Accelerated(M.ADMM()), team("logistic"), prior("full", 3))
+
+
+def test_names_and_equality():
+    assert Accelerated(M.PVI(0.4)).name == "accelerated damped PVI"
+    assert Accelerated(M.PVI(0.4)) == Accelerated(M.PVI(0.4), memory=5)
+    assert replace(Accelerated(M.PVI(0.4)), memory=2).memory == 2
+
+
+def test_label_split_clients_have_two_labels_each():
+    clients, _ = digits_like()
+    assert [set(client.y) for client in clients] == [{2.0 * k, 2.0 * k + 1} for k in range(5)]
+    assert np.isfinite(softmax(clients[0].X @ np.zeros((9, 10)), axis=1)).all()

@@ -1,0 +1,189 @@
+"""The course cannot rot: every lesson runs, the reference lists every public name, the site builds."""
+
+import importlib
+import importlib.util
+import re
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+
+pytest.importorskip("matplotlib")
+
+
+def load(name: str) -> ModuleType:
+    """Import a script of docs/, which is no package, under a name of its own."""
+    if f"docs_{name}" in sys.modules:
+        return sys.modules[f"docs_{name}"]
+    spec = importlib.util.spec_from_file_location(f"docs_{name}", DOCS / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[f"docs_{name}"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+notebook, reference_names = load("notebook"), load("reference_names")
+LESSONS = notebook.lessons()
+
+
+def test_there_are_eight_lessons():
+    assert [path.name[:2] for path in LESSONS] == [f"{number:02}" for number in range(1, 9)]
+
+
+@pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
+def test_lesson_runs(path):
+    began = time.perf_counter()
+    ran = notebook.run_lesson(path)
+    assert time.perf_counter() - began < 60.0
+    page, figures = notebook.to_markdown(path, ran)
+    assert page.startswith(f"# {notebook.title(path)}")
+    assert figures, "a lesson without a figure"
+    assert "Change a line and see what breaks" in page
+
+
+@pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
+def test_lesson_answers_its_exercise_with_code(path):
+    cells = notebook.read_cells(path.read_text(encoding="utf-8"))
+    exercise = next(i for i, cell in enumerate(cells) if "Change a line and see what breaks" in cell.source)
+    assert "*Answer.*" in cells[exercise].source
+    assert any("assert" in cell.source for cell in cells[exercise:] if not cell.is_text)
+    assert re.search(r"Eq\. \d", path.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [
+        ("assert 1 + 1 == 3", AssertionError),
+        ("1 / 0", ZeroDivisionError),
+        ("import warnings\nwarnings.warn('old', DeprecationWarning)", DeprecationWarning),
+        ("import numpy as np\nnp.log(np.zeros(1))", RuntimeWarning),
+        ("print(np)", NameError),  # a fresh namespace: nothing is left from another lesson
+    ],
+)
+def test_the_runner_fails_on_a_broken_lesson(tmp_path, body, error):
+    path = tmp_path / "99_broken.py"
+    path.write_text(f"# %% [markdown]\n# # Broken\n\n# %%\nx = 1\n\n# %%\n{body}\n", encoding="utf-8")
+    with pytest.raises(error) as caught:
+        notebook.run_lesson(path)
+    line = next(entry.lineno for entry in caught.traceback if Path(str(entry.path)) == path) + 1
+    assert line >= 8, "tracebacks name the line of the file"
+
+
+def test_the_runner_collects_text_output_and_figures(tmp_path):
+    path = tmp_path / "98_small.py"
+    path.write_text(
+        "# %% [markdown]\n# # Small\n# text\n\n# %%\nimport matplotlib.pyplot as plt\n\nprint('out')\n\n"
+        '# %% tags=["hide-input"]\nplt.plot([1, 2])\nplt.show()\n',
+        encoding="utf-8",
+    )
+    page, figures = notebook.to_markdown(path, notebook.run_lesson(path))
+    assert page.startswith("# Small\ntext\n\n```python\nimport matplotlib")
+    assert "```{ .text .output }\nout\n```" in page
+    assert '??? example "Code of what follows"\n\n    ```python\n    plt.plot' in page
+    assert [(name, figure[:5]) for name, figure in figures.items()] == [("98_small-1.svg", b"<?xml")]
+    assert notebook.to_markdown(path, notebook.run_lesson(path))[1] == figures, "figures are the same at each build"
+
+
+def test_lessons_lie_no_paths_and_link_to_what_exists():
+    for path in LESSONS:
+        text = path.read_text(encoding="utf-8")
+        assert not re.search(r"/(home|root|work|tmp)/", text), path.name
+        for target in re.findall(r"\]\(([^)#:]+)\)", text):
+            assert (path.parent / target).exists(), f"{path.name}: {target}"
+
+
+# the API reference
+
+
+def pages() -> str:
+    return "\n".join(page.read_text(encoding="utf-8") for page in sorted(reference_names.REFERENCE.glob("*.md")))
+
+
+def forgotten(text: str) -> list[str]:
+    """Return the public names without an entry in the reference; one object may have several names."""
+    entries = re.findall(r"^::: ([\w.]+)$", reference_names.expand(text), flags=re.MULTILINE)
+    assert len(entries) == len(set(entries)), "an entry is listed twice"
+    found = []
+    for entry in entries:
+        module, _, name = entry.rpartition(".")
+        found.append(getattr(importlib.import_module(module), name))
+    missing = []
+    for module_name in reference_names.public_modules():
+        module = importlib.import_module(module_name)
+        for name in getattr(module, "__all__", []):
+            value = getattr(module, name)
+            if not isinstance(value, ModuleType) and not any(value is other for other in found):
+                missing.append(f"{module_name}.{name}")
+    return missing
+
+
+def test_every_public_name_is_in_the_reference():
+    assert forgotten(pages()) == [], "add a line '@all MODULE' to a page of docs/reference/"
+
+
+def test_a_forgotten_name_is_noticed():
+    assert "bayesadmm_np.families.Gamma" in forgotten(pages().replace("@all bayesadmm_np.families\n", ""))
+    assert "bayesadmm_np.run" in forgotten("@all bayesadmm_np.losses")
+
+
+# the site
+
+
+def test_the_navigation_names_files_that_exist():
+    text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    named = re.findall(r"[\w/]+\.(?:md|py)$", text.partition("\nnav:\n")[2].partition("\n\n")[0], flags=re.MULTILINE)
+    assert len(named) >= 18
+    for name in named:
+        assert (DOCS / name).is_file(), name
+    for path in [*LESSONS, *reference_names.REFERENCE.glob("*.md"), *DOCS.glob("*.md")]:
+        assert path.relative_to(DOCS).as_posix() in named, f"{path.name} is not in the navigation of mkdocs.yml"
+
+
+@pytest.mark.parametrize("name", ["circuit.gif", "boundary.gif"])
+def test_the_animations_are_small_and_have_frames(name):
+    image_module = pytest.importorskip("PIL.Image")
+    path = DOCS / "figures" / name
+    assert path.stat().st_size < 1_500_000
+    with image_module.open(path) as image:
+        assert image.n_frames >= 10
+
+
+@pytest.mark.slow
+def test_the_animations_are_what_the_script_draws(tmp_path, monkeypatch):
+    image_module = pytest.importorskip("PIL.Image")
+    animate = load("animate")
+    monkeypatch.setattr(animate, "FIGURES", tmp_path)
+    animate.main()
+    for name in ("circuit.gif", "boundary.gif"):
+        with image_module.open(tmp_path / name) as new, image_module.open(DOCS / "figures" / name) as old:
+            assert (new.n_frames, new.size) == (old.n_frames, old.size)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+def test_the_site_builds_strictly_and_loads_nothing_from_elsewhere(tmp_path, monkeypatch):
+    pytest.importorskip("mkdocs")
+    pytest.importorskip("material")
+    pytest.importorskip("mkdocstrings_handlers.python")
+    pytest.importorskip("latex2mathml")
+    from mkdocs.commands.build import build
+    from mkdocs.config import load_config
+
+    monkeypatch.chdir(ROOT)
+    config = load_config(str(ROOT / "mkdocs.yml"), site_dir=str(tmp_path / "site"), strict=True)
+    config.plugins.on_startup(command="build", dirty=False)
+    build(config)
+    built = sorted((tmp_path / "site").rglob("*.html"))
+    assert len(built) >= 18
+    for page in built:
+        text = page.read_text(encoding="utf-8")
+        loaded = re.findall(r"<(?:script|img|link|iframe)\b[^>]*?(?:src|href)=\"?(https?://[^\s\">]+)", text)
+        assert not loaded, f"{page.name} loads {loaded}"
+    lesson = (tmp_path / "site" / "lessons" / "05_change_the_family.html").read_text(encoding="utf-8")
+    assert "<math" in lesson
+    assert "arithmatex" not in lesson, "a formula was left unconverted"

@@ -1,0 +1,401 @@
+"""Every convergent row of the table ends at the pooled answer, and says so; the averaging rows do not, and say so."""
+
+import functools
+
+import numpy as np
+import pytest
+import scipy.optimize
+from problems import DIM, LEARNED, PRIORS, assert_close, data, glm_moments, loss, prior, rows, team
+
+import bayesadmm_np as ba
+from bayesadmm_np.losses import Auto, Delta, LinearInStatistics
+from bayesadmm_np.splitting.certificate import Certificate
+
+M = ba.methods
+TOL = 1e-6
+POINT = ("fixed", "isotropic")
+LOSSES = ("logistic", "poisson", "squares", "softmax")
+
+# ----------------------------------------------------------------------------------------------------
+# How far a run with edges <= tol can be from the pooled answer
+# ----------------------------------------------------------------------------------------------------
+
+
+def whitened_jacobian(q, map_):
+    """∂map/∂λ at q in coordinates where the Euclidean norm is the Fisher length (central differences)."""
+    start, size = q.natural.to_vector(), q.natural.size
+    basis = np.stack([q.whiten(q.natural.from_vector(e)) for e in np.eye(size)], axis=1)
+    triangle = np.linalg.qr(basis, mode="r")
+    columns = []
+    for e in np.eye(size):
+        h = 1e-5 * e
+        plus, minus = (map_(q.with_natural(q.natural.from_vector(start + s * h))).to_vector() for s in (1, -1))
+        columns.append((plus - minus) / 2e-5)
+    return triangle @ np.stack(columns, axis=1) @ np.linalg.inv(triangle)
+
+
+@functools.cache
+def reference(name, family, order=0, seed=0):
+    """The pooled answer, the norms of the clients' Jacobians, and the inverse stiffness of the pooled gradient."""
+    clients, prior_ = team(name, seed), prior(family, DIM[name])
+    rule = Delta(order) if order else Auto()
+    pooled = ba.solve_pooled(clients, prior_, expectation=rule)
+    maps = [
+        whitened_jacobian(pooled.posterior, lambda q, c=c: c.expect(q, c.check(prior_, rule)).natural_gradient)
+        for c in clients
+    ]
+    lipschitz = [np.linalg.norm(J, 2) for J in maps]
+    whole = prior_.prior_weight * np.eye(len(maps[0])) + sum(maps)
+    return pooled, lipschitz, 1 / np.linalg.svd(whole, compute_uv=False)[-1]
+
+
+def assert_pooled(result, reference_, *, exact, tol=TOL):
+    """The derived bounds, with 5 % for the differences' error and for the metrics of neighbouring points.
+
+    wλ_g − η₀ + Σ∇_k(q_g) is the gather edge, plus K natural-gradient edges, plus Σ[∇_k(q_g) − ∇_k(q_k)], whose terms
+    are at most ‖J_k‖ times a broadcast edge (and w times one where the prior sits at the clients). The pooled gradient
+    map has Jacobian J, so the answer is off by at most ‖J⁻¹‖ times that residual and that of the reference.
+    """
+    pooled, lipschitz, softness = reference_
+    q, weight = result.posterior, result.prior.prior_weight
+    assert result.status is ba.Status.CONVERGED
+    assert result.history[-1].edges.largest <= tol
+    certificate = result.certificate()
+    bound = 1.05 * tol * (1 + len(lipschitz) + sum(lipschitz) + weight)
+    assert certificate.pooled <= bound
+    off = q.fisher_norm(q.natural - pooled.posterior.natural)
+    assert off <= 1.05 * softness * (certificate.pooled + pooled.residual) + 1e-12
+    # where gradient and value belong together (not for sampled rules and the second-order delta method) the objective
+    # is stationary there: its excess is of second order in `off` (per parameter)
+    excess = result.objective[-1] - pooled.objective
+    assert not exact or abs(excess) <= q.natural.size * (1 + sum(lipschitz) + weight) * off**2 + 1e-11 * abs(
+        pooled.objective
+    )
+
+
+def rows_for(name, family):
+    """The convergent rows, with steps for which they converge.
+
+    AMA is forward-backward splitting of the dual: it needs ρ < 2w/K, w the modulus of the prior (Tseng 1991); BLR is
+    gradient descent: 1/(1 + L); ADMM converges for every ρ, best near the root of L w; PVI is damped by 1/K.
+    """
+    total = sum(reference(name, family)[1])
+    result = {
+        "BayesADMM": M.BayesADMM(max(1.0, total / 4)),
+        "damped PVI": M.PVI(0.5),
+        "accelerated": ba.Accelerated(M.PVI(0.4)),
+        "BLR": M.BLR(1 / (1 + total)),
+    }
+    if family in LEARNED:
+        result |= {"AMA": M.AMA(1.0), "PVI": M.PVI()}
+    else:
+        result["AMA"] = M.AMA(prior(family, DIM[name]).prior_weight / 2)
+        result["BregmanADMM"] = M.BregmanADMM(max(1.0, total / 4))
+    return result
+
+
+EVERYWHERE = ("BayesADMM", "damped PVI", "accelerated", "BLR", "AMA")
+
+
+@pytest.mark.parametrize(
+    ("family", "row"),
+    [(family, row) for family in PRIORS for row in (*EVERYWHERE, "PVI" if family in LEARNED else "BregmanADMM")],
+)
+@pytest.mark.parametrize("name", LOSSES)
+def test_fixed_points_are_the_pooled_answer(name, family, row):
+    method = rows_for(name, family)[row]
+    result = ba.run(method, team(name), prior(family, DIM[name]), rounds=4000, tol=TOL)
+    assert_pooled(result, reference(name, family), exact=name != "softmax")
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize(
+    ("row", "family", "order"),
+    [
+        ("ADMM", "isotropic", 1),
+        ("FedDyn", "isotropic", 1),
+        ("PreconditionedADMM", "fixed", 1),
+        ("FedLap", "fixed", 1),
+        ("FedLapCov", "full", 2),
+        ("FedLapCov", "diagonal", 2),
+        ("FedLapCov", "block", 2),
+    ],
+)
+def test_fixed_points_of_delta_methods_are_the_pooled_answer_of_their_rule(name, row, family, order):
+    ref = reference(name, family, order)
+    rho = max(1.0, sum(ref[1]) / 4)
+    method = M.TABLE[row](0.5) if row.startswith("FedLap") else M.TABLE[row](rho)
+    result = ba.run(method, team(name), prior(family, DIM[name]), rounds=4000, tol=TOL)
+    assert_pooled(result, ref, exact=order == 1)
+    if row in ("ADMM", "FedDyn"):  # the MAP estimate, which scipy finds by itself
+        clients, mean = team(name), result.prior.mean
+        best = scipy.optimize.minimize(
+            lambda t: sum(c.value(t) for c in clients) + 0.35 * np.sum((t - mean) ** 2),
+            mean,
+            jac=lambda t: sum(c.gradient(t) for c in clients) + 0.7 * (t - mean),
+            method="BFGS",
+            options={"gtol": 1e-7},
+        )
+        # pooled residual <= 2e-5 at worst, stiffness >= δ = 0.7
+        assert_close(result.posterior.mean, best.x, 1e-4)
+
+
+def test_bregman_admm_with_learned_precision_reaches_the_pooled_answer_slowly():
+    """Its dual moves by s²γρFΔλ, with F ~ 1/(2S²) the Fisher matrix: s near S makes steps of order one, a few fail."""
+    prior_, clients = ba.families.DiagonalGaussian(np.zeros(3), 3.0), team("logistic")
+    result = ba.run(M.BregmanADMM(4.0, statistic_scale=4.0), clients, prior_, rounds=500, tol=1e-5)
+    pooled = ba.solve_pooled(clients, prior_).posterior
+    assert result.status is ba.Status.CONVERGED
+    assert result.rounds > 100
+    # residuals of 1e-5, Lipschitz constants of a few
+    assert_close(result.posterior.natural, pooled.natural, 1e-3)
+
+
+@pytest.mark.parametrize("family", PRIORS)
+def test_damped_bayesadmm_reaches_the_pooled_answer(family):
+    method = M.BayesADMM(max(1.0, sum(reference("logistic", family)[1]) / 4), gamma=0.7)
+    result = ba.run(method, team("logistic"), prior(family, 3), rounds=4000, tol=TOL)
+    assert_pooled(result, reference("logistic", family), exact=True)
+
+
+def test_conjugate_families_reach_the_pooled_answer_with_any_row():
+    Natural = ba.families.Natural
+    prior_ = ba.families.Gamma([2.0, 1.0], [1.0, 0.5])
+    clients = [LinearInStatistics(Natural(np.array([3.0, 1.0 + k]), np.array([-1.0, -2.0]))) for k in range(3)]
+    pooled = ba.solve_pooled(clients, prior_).posterior.natural
+    for row in (M.BayesADMM(0.8), M.AMA(0.5), M.PVI(0.6), M.BLR(0.4), ba.Accelerated(M.BayesADMM(2.0))):
+        result = ba.run(row, clients, prior_, rounds=300, tol=1e-9)
+        assert result.status is ba.Status.CONVERGED
+        assert_close(result.posterior.natural, pooled, 1e-7)  # residual 1e-9, contraction at least 1 − α = 6/7
+
+
+# ----------------------------------------------------------------------------------------------------
+# A pooled oracle that shares nothing with the library: BFGS over (m, C), Σ = CCᵀ, with our own quadrature
+# ----------------------------------------------------------------------------------------------------
+
+
+def independent_vb(name, parts, m0, S0, *, diagonal):
+    """Minimise Σ E_q[ℓ] + KL(q‖N(m₀, S₀⁻¹)) over mean and (diagonal or lower triangular) root of the covariance."""
+    X = np.vstack([X for X, _ in parts])
+    y = np.concatenate([y for _, y in parts])
+    d = m0.size
+    lower = np.diag_indices(d) if diagonal else np.tril_indices(d)
+
+    def objective(z):
+        m, C = z[:d], np.zeros((d, d))
+        C[lower] = z[d:]
+        logs = np.diag(C).copy()
+        np.fill_diagonal(C, np.exp(logs))
+        half = X @ C
+        sd = np.linalg.norm(half, axis=1)
+        value, slope, curvature = glm_moments(name, X @ m, sd, y)
+        kl = 0.5 * (np.trace(S0 @ C @ C.T) + (m - m0) @ S0 @ (m - m0) - d - np.linalg.slogdet(S0)[1]) - logs.sum()
+        # ∂E ℓ/∂(sd²) = ½E ℓ'': so ∂/∂C = Σ ℓ'' x xᵀC
+        gradient_C = X.T @ (curvature[:, None] * half) + S0 @ C
+        on_diagonal = np.diag(gradient_C) * np.exp(logs) - 1
+        np.fill_diagonal(gradient_C, on_diagonal)
+        return value.sum() + kl, np.concatenate([X.T @ slope + S0 @ (m - m0), gradient_C[lower]])
+
+    start = np.concatenate([m0, np.zeros(len(lower[0]))])
+    best = scipy.optimize.minimize(objective, start, jac=True, method="BFGS", options={"gtol": 1e-9, "maxiter": 2000})
+    C = np.zeros((d, d))
+    C[lower] = best.x[d:]
+    np.fill_diagonal(C, np.exp(np.diag(C)))
+    assert np.abs(best.jac).max() < 1e-6  # BFGS stops where rounding of the objective hides progress
+    return best.x[:d], C @ C.T, best.fun
+
+
+@pytest.mark.parametrize("family", ["full", "diagonal"])
+@pytest.mark.parametrize("name", ["logistic", "poisson", "squares"])
+@pytest.mark.parametrize("seed", range(3))
+def test_solve_pooled_is_the_minimum_that_bfgs_finds(name, family, seed):
+    parts = [(X[:, :2], y) for X, y in data(name, seed)]
+    prior_ = prior(family, 2, seed)
+    S0 = prior_.precision if family == "full" else np.diag(prior_.precision)
+    m, covariance, value = independent_vb(name, parts, prior_.mean, S0, diagonal=family == "diagonal")
+    clients = [loss(name, X, y) for X, y in parts]
+
+    def check(pooled):
+        # a gradient of 1e-6 over a stiffness of at least ½ (the prior's); second order in the value
+        assert_close(pooled.posterior.mean, m, 2e-6, "mean")
+        assert_close(pooled.posterior.covariance_matrix, covariance, 2e-6, "covariance")
+        assert pooled.objective == pytest.approx(value, rel=1e-11, abs=1e-10)
+
+    check(ba.solve_pooled(clients, prior_))
+    with pytest.raises(AssertionError):  # the delta method is another answer
+        check(ba.solve_pooled(clients, prior_, expectation=Delta(1)))
+
+
+# ----------------------------------------------------------------------------------------------------
+# The partition does not matter
+# ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", ["full", "isotropic"])
+@pytest.mark.parametrize("row", [M.BayesADMM(2.0), M.PVI(0.4)], ids=lambda row: row.name)
+def test_client_order_and_splitting_do_not_change_the_fixed_point(family, row):
+    parts, prior_ = data("logistic", sizes=(5, 8, 4)), prior(family, 3)
+    ref = reference_of([loss("logistic", X, y) for X, y in parts], prior_)
+    split = [*parts[:2], (parts[2][0][:1], parts[2][1][:1]), (parts[2][0][1:], parts[2][1][1:])]
+    for arrangement in (parts, parts[::-1], split):
+        clients = [loss("logistic", X, y) for X, y in arrangement]
+        result = ba.run(row, clients, prior_, rounds=1000, tol=1e-7)
+        assert result.status is ba.Status.CONVERGED
+        # edges of 1e-7 times a few Lipschitz constants, over a stiffness near one: see assert_pooled
+        assert_close(result.posterior.natural, ref, 1e-5)
+    short = [loss("logistic", X[:-1], y[:-1]) for X, y in parts]
+    lost = ba.run(row, short, prior_, rounds=1000, tol=1e-7)
+    with pytest.raises(AssertionError):  # a lost row does
+        assert_close(lost.posterior.natural, ref, 1e-5)
+
+
+def reference_of(clients, prior_):
+    return ba.solve_pooled(clients, prior_).posterior.natural
+
+
+@pytest.mark.parametrize("family", ["full", "diagonal"])
+def test_reordered_clients_give_reordered_iterates(family):
+    clients, prior_ = team("logistic", sizes=(5, 8, 4)), prior(family, 3)
+    forward = ba.run(M.BayesADMM(1.0), clients, prior_, rounds=4)
+    backward = ba.run(M.BayesADMM(1.0), clients[::-1], prior_, rounds=4)
+    assert_close(forward.posterior.natural, backward.posterior.natural, 1e-7)  # inner residuals of 1e-8
+    for a, b in zip(forward.sites, backward.sites[::-1], strict=True):
+        assert_close(a, b, 1e-7)
+
+
+@pytest.mark.parametrize("name", ["logistic", "poisson", "softmax", "squares"])
+def test_duplicated_rows_are_weights_of_two(name):
+    prior_ = prior("full", DIM[name])
+    twice = [loss(name, np.vstack([X, X]), np.hstack([y, y])) for X, y in data(name)]
+    weighted = [loss(name, X, y, weights=np.full(len(y), 2.0)) for X, y in data(name)]
+    single = team(name)
+    runs = [ba.run(M.PVI(0.5), clients, prior_, rounds=4) for clients in (twice, weighted, single)]
+    # sums in another order; inner residuals of 1e-8 where the steps then differ
+    assert_close(runs[0].posterior.natural, runs[1].posterior.natural, 1e-7)
+    assert runs[0].objective == pytest.approx(runs[1].objective, rel=1e-7)
+    with pytest.raises(AssertionError):
+        assert_close(runs[0].posterior.natural, runs[2].posterior.natural, 1e-7)
+
+
+def test_zero_weights_are_absent_rows():
+    prior_, (X, y) = prior("full", 3), data("logistic")[1]
+    a = ba.solve_pooled([loss("logistic", X, y, weights=np.r_[np.zeros(3), np.ones(5)])], prior_)
+    b = ba.solve_pooled([loss("logistic", X[3:], y[3:])], prior_)
+    assert_close(a.posterior.natural, b.posterior.natural, 1e-9)  # residuals of 1e-10
+
+
+# ----------------------------------------------------------------------------------------------------
+# The certificate tells the pooled answer from others
+# ----------------------------------------------------------------------------------------------------
+
+
+def test_certificate_holds_at_the_pooled_answer_and_nowhere_else():
+    clients, prior_ = team("logistic"), prior("full", 3)
+    done = ba.run(M.PVI(), clients, prior_, rounds=50, tol=1e-8)
+    assert isinstance(done.certificate(), Certificate)
+    assert done.certificate().holds
+    assert "holds to" in str(done.certificate())
+    early = ba.run(M.BayesADMM(1.0), clients, prior_, rounds=3, tol=1e-8)
+    assert early.status is ba.Status.ROUND_LIMIT
+    assert not early.certificate().holds
+    assert "does NOT hold" in str(early.certificate())
+
+
+@pytest.mark.parametrize("row", [M.FedAvg(), M.FedProx(0.5)], ids=lambda row: row.name)
+def test_averaging_stands_still_away_from_the_pooled_answer(row):
+    clients, prior_ = team("logistic"), prior("isotropic", 3)
+    result = ba.run(row, clients, prior_, rounds=100)
+    later = ba.run(row, clients, prior_, rounds=105)
+    assert_close(result.posterior.mean, later.posterior.mean, 1e-7)  # it stands still …
+    pooled = ba.solve_pooled(clients, prior_, expectation=Delta(1)).posterior
+    assert np.abs(result.posterior.mean - pooled.mean).max() > 1e-2  # … elsewhere
+    certificate = result.certificate()
+    assert not certificate.holds
+    assert certificate.pooled > 1e-2
+
+
+def test_fedivon_stands_still_away_from_the_pooled_answer():
+    clients, prior_ = team("logistic"), prior("diagonal", 3)
+    result = ba.run(M.FedIvon(), clients, prior_, rounds=200)
+    assert result.certificate().pooled > 1e-2
+    assert not result.certificate().holds
+
+
+def test_certificate_of_nothing_is_an_error():
+    result = ba.run(M.PVI(), team("logistic"), prior("full", 3), rounds=0)
+    assert result.rounds == 0
+    with pytest.raises(ValueError, match="no round was completed"):
+        result.certificate()
+
+
+# ----------------------------------------------------------------------------------------------------
+# What a run reports
+# ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", PRIORS)
+@pytest.mark.parametrize("name", LOSSES)
+def test_objective_is_that_of_the_posterior_of_each_round(name, family):
+    clients, prior_ = team(name), prior(family, DIM[name])
+    seen = []
+    result = ba.run(M.BayesADMM(4.0), clients, prior_, rounds=5, callback=lambda _, q: seen.append(q) and None)
+    assert result.objective.shape == (result.rounds + 1,) == (6,)
+    for value, q in zip(result.objective, [prior_.start(), *seen], strict=True):
+        direct = sum(c.expect(q, c.check(prior_, Auto())).value for c in clients) + q.kl(prior_)
+        assert value == pytest.approx(direct, rel=1e-14, abs=1e-13)
+    assert seen[-1].natural == result.posterior.natural
+    best = ba.solve_pooled(clients, prior_).objective
+    assert (result.objective >= best - 1e-10 * abs(best)).all()
+
+
+def test_objective_at_the_start_by_hand():
+    """KL = 0 at the prior, and E softplus under N(0, 1) is 0.806059…; y = 0, one row, one column."""
+    prior_ = ba.families.FullGaussian(np.zeros(1), 1.0)
+    result = ba.run(M.PVI(), [ba.losses.Logistic([[1.0]], [0])], prior_, rounds=0)
+    # a plain sum over z, as in problems.glm_moments
+    assert result.objective == pytest.approx([glm_moments("logistic", np.zeros(1), np.ones(1), np.zeros(1))[0][0]])
+
+
+def test_floats_count_what_crosses():
+    """A symmetric d × d matrix is d(d+1)/2 numbers; each of K clients receives λ_g and sends λ_k."""
+    sizes = {"full": 3 + 6, "diagonal": 3 + 3, "block": 3 + 3 + 1, "fixed": 3, "isotropic": 3}
+    for family, size in sizes.items():
+        for record in ba.run(M.PVI(0.5), team("logistic"), prior(family, 3), rounds=3, tol=1e-300).history:
+            assert record.floats_down == 2 * size
+            assert record.floats_up == 2 * size
+    accelerated = ba.run(ba.Accelerated(M.PVI(0.5), memory=2), team("logistic"), prior("full", 3), rounds=5, tol=1e-300)
+    for record in accelerated.history:  # one mixing weight for each remembered round goes to each client
+        assert record.floats_down == 2 * (9 + (min(record.round, 3) if record.mixed else 0))
+
+
+def test_records_name_rounds_clients_and_time():
+    result = ba.run(M.BayesADMM(1.0), team("logistic"), prior("full", 3), rounds=3, tol=1e-300)
+    assert [record.round for record in result.history] == [1, 2, 3]
+    for record in result.history:
+        assert record.alpha == 1 / 3
+        assert record.seconds > 0
+        assert len(record.clients) == 2
+        for client in record.clients:
+            assert client.status is ba.clients.ClientStatus.CONVERGED
+            assert client.residual <= 1e-8
+            assert client.iterations >= 1
+            assert 0 <= client.seconds <= record.seconds
+        assert record.edges.broadcast == max(client.broadcast for client in record.clients)
+        assert record.edges.natural_gradient == max(client.natural_gradient for client in record.clients)
+        assert record.edges.dual_map < 1e-12
+
+
+def test_method_table_is_complete_and_named():
+    for name, make in M.TABLE.items():
+        row = make()
+        assert isinstance(row, M.Method)
+        assert row.name == name
+    assert M.BayesADMM(0.5).server_alpha(4) == 1 / 3
+    assert M.AMA(0.5).server_alpha(4) == M.PVI().server_alpha(4) == 1.0
+
+
+def test_rows_draws_overlapping_classes():
+    """The problems of this file are what they claim: all classes occur, and no plane separates them."""
+    _, y = rows("logistic", np.random.default_rng(0), 13)
+    assert set(y) == {0.0, 1.0}
+    assert np.linalg.norm(ba.solve_pooled(team("logistic"), prior("full", 3)).posterior.mean) < 5

@@ -1,0 +1,651 @@
+"""What goes wrong is said, with client, round and knob; what need not go wrong does not."""
+
+import warnings
+from collections import Counter
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from problems import LEARNED, assert_close, blocks_of, data, expected_derivatives, loss, prior, skewed_logistic, team
+
+import bayesadmm_np as ba
+from bayesadmm_np.clients import ClientStatus, ClosedForm, GradientSteps, Solver, Subproblem, VariationalNewton
+from bayesadmm_np.families import Natural
+from bayesadmm_np.losses import Auto, Delta, Exact, GaussHermite, LinearInStatistics
+
+M = ba.methods
+Status = ba.Status
+
+# ----------------------------------------------------------------------------------------------------
+# (a) Where the client's problem is not convex: the solver against the natural-gradient flow
+# ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Recorder(Solver):
+    """The default solver, remembering what it was asked and what it answered."""
+
+    seen: list = field(default_factory=list)
+
+    def solve(self, problem, start, rng, expected=None):
+        solution = VariationalNewton().solve(problem, start, rng, expected)
+        self.seen.append((problem, solution))
+        return solution
+
+
+def make_prior(family, mean, precision):
+    if family == "block":
+        sizes = blocks_of(mean.size) if mean.size > 1 else [1]
+        return ba.families.BlockDiagonalGaussian(mean, precision, blocks=sizes)
+    made = {
+        "full": ba.families.FullGaussian,
+        "diagonal": ba.families.DiagonalGaussian,
+        "fixed": ba.families.FixedPrecisionGaussian,
+        "isotropic": ba.families.IsotropicGaussian,
+    }
+    return made[family](mean, precision)
+
+
+def nonconvex_problems(family, seeds, per_run=2):
+    """Subproblems with ρS_g − V not ⪰ 0 that BayesADMM(ρ = 1/3) met on skewed logistic data."""
+    found = []
+    for seed in seeds:
+        recorder = Recorder()
+        start = make_prior(family, np.zeros(2), 0.3)
+        clients = skewed_logistic(seed)
+        ba.run(M.BayesADMM(1 / 3), clients, start, rounds=6, solver=recorder, raise_on_failure=False)
+        hard = [pair for pair in recorder.seen if not pair[0].is_well_posed]
+        found += hard[-per_run:]
+    return found
+
+
+def independent_target(problem, q):
+    """λ_g − (η + ∇)/ρ with our own quadrature; (linear, dense precision)."""
+    _, g, H = expected_derivatives("logistic", problem.loss.X, problem.loss.y, q.mean, q.covariance_matrix)
+    if isinstance(q, ba.families.DiagonalGaussian):
+        h = np.diag(H)
+        gradient = Natural(g - h * q.mean, -h)
+    else:
+        gradient = Natural(g - H @ q.mean, -H)
+    return problem.anchor.natural - (problem.site + gradient) * (1 / problem.rho)
+
+
+def flow(problem, t=0.03, goal=1e-6, limit=8000):
+    """Follow λ' = target − λ from q_g by tiny Euler steps; the distance still to go is residual/rate."""
+    q, history = problem.anchor, []
+    for i in range(limit):
+        target = problem.target(problem.expect(q).natural_gradient)
+        step = q.natural + t * (target - q.natural)
+        if not q.contains(step):
+            return "left", q, np.inf
+        if i % 20 == 0:
+            history.append(q.fisher_norm(target - q.natural))
+            if history[-1] < goal:
+                rate = np.log(history[-2] / history[-1]) / (20 * t)
+                return "converged", q, history[-1] / rate
+        q = q.with_natural(step)
+    return "undecided", q, np.inf
+
+
+def check_against_flow(problem, solution, outcome):
+    verdict, q, to_go = outcome
+    if verdict == "left":
+        assert solution.status is ClientStatus.ILL_POSED
+        return
+    assert solution.status is ClientStatus.CONVERGED
+    answer = solution.posterior
+    # twice the flow's own estimate, and the solver's residual of 1e-8
+    assert answer.fisher_norm(answer.natural - q.natural) <= 2 * to_go + 1e-7
+    residual = answer.fisher_norm(answer.natural - independent_target(problem, answer))
+    assert residual <= 1.01e-8  # the solver's tolerance, by an independent quadrature
+
+
+@pytest.mark.parametrize("family", ["full", "diagonal"])
+def test_solver_agrees_with_the_natural_gradient_flow_where_the_problem_is_not_convex(family):
+    problems = nonconvex_problems(family, range(16))
+    verdicts, fooled = Counter(), 0
+    for problem, solution in problems:
+        outcome = flow(problem)
+        verdicts[outcome[0]] += 1
+        check_against_flow(problem, solution, outcome)
+        # the same check on answers that are wrong: never moved, or CONVERGED after an escape
+        if outcome[0] == "converged":
+            wrong = replace(solution, posterior=problem.anchor)
+        else:
+            wrong = replace(solution, status=ClientStatus.CONVERGED)
+        with pytest.raises(AssertionError):
+            check_against_flow(problem, wrong, outcome)
+        fooled += 1
+    assert len(problems) >= 20  # 40 for both families
+    assert verdicts["converged"] >= 5
+    assert verdicts["left"] >= 2
+    assert verdicts["undecided"] == 0
+    assert fooled == len(problems)
+
+
+# ----------------------------------------------------------------------------------------------------
+# (b) Well posed means solved
+# ----------------------------------------------------------------------------------------------------
+
+KINDS = ("plain", "separable", "one class", "constant column", "zero column", "fewer rows", "one row", "scaled")
+
+
+def awkward(name, kind, seed):
+    """A small data set with a difficulty."""
+    rng = np.random.default_rng(seed)
+    d, n = int(rng.integers(1, 6)), int(rng.integers(1, 20))
+    if kind == "one row":
+        n = 1
+    if kind == "fewer rows":
+        d = int(rng.integers(4, 9))
+        n = int(rng.integers(1, d))
+    X = rng.standard_normal((n, d))
+    if kind == "constant column":
+        X[:, 0] = 1.0
+    if kind == "zero column":
+        X[:, -1] = 0.0
+    if kind == "scaled":
+        X *= 10.0 ** rng.uniform(0, 3)
+    f = X @ rng.standard_normal(d)
+    if name == "logistic":
+        y = (rng.random(n) < 0.5).astype(float)
+        if kind == "separable":
+            y = (f > 0).astype(float)
+        if kind == "one class":
+            y[:] = 1.0
+    else:
+        y = rng.poisson(10.0 ** rng.uniform(0, 5, n) if kind == "large counts" else np.exp(np.clip(f, -5, 3)))
+    return X, np.asarray(y, dtype=float), rng
+
+
+def solve_well_posed(name, kind, family, precision, rho, with_site, seed):
+    """Solve one client's problem that is well posed, and check the answer."""
+    X, y, rng = awkward(name, kind, seed)
+    anchor = make_prior(family, rng.standard_normal(X.shape[1]) * (seed % 2), precision).start()
+    client = loss(name, X, y)
+    rule = client.check(anchor, Auto())
+    site = (rho * rng.uniform(0, 0.9) if with_site else 0.0) * anchor.natural
+    problem = Subproblem(client, rule, anchor, site, rho)
+    assert problem.is_well_posed
+    solution = VariationalNewton().solve(problem, anchor, rng)
+    assert solution.status is ClientStatus.CONVERGED
+    q = solution.posterior
+    # evaluated again at the answer; the tolerance is the solver's own
+    again = q.fisher_norm(q.natural - problem.target(problem.expect(q).natural_gradient))
+    assert again <= 1e-8
+    return problem, solution
+
+
+@given(
+    kind=st.sampled_from(KINDS),
+    family=st.sampled_from(["full", "diagonal", "block", "fixed", "isotropic"]),
+    exponent=st.floats(-4, 2),
+    rho=st.sampled_from([1 / 3, 1.0, 10.0]),
+    with_site=st.booleans(),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_well_posed_logistic_problems_converge(kind, family, exponent, rho, with_site, seed):
+    solve_well_posed("logistic", kind, family, 10.0**exponent, rho, with_site, seed)
+
+
+@pytest.mark.parametrize("family", ["full", "diagonal", "block", "fixed", "isotropic"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("precision", [1e-4, 1.0])
+def test_well_posed_logistic_problems_converge_for_weak_priors_and_awkward_data(kind, family, precision):
+    for seed in range(2):
+        solve_well_posed("logistic", kind, family, precision, 1.0, False, seed)
+
+
+@given(
+    kind=st.sampled_from([kind for kind in KINDS if kind != "scaled"]),
+    family=st.sampled_from(["full", "diagonal", "block"]),
+    exponent=st.floats(-0.5, 2),
+    rho=st.sampled_from([1 / 3, 1.0, 10.0]),
+    with_site=st.booleans(),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_well_posed_poisson_problems_converge(kind, family, exponent, rho, with_site, seed):
+    solve_well_posed("poisson", kind, family, 10.0**exponent, rho, with_site, seed)
+
+
+POISSON_HARD = {
+    "weak prior": ("plain", "full", 0.032, 1.0, 437),
+    "weak prior, one row": ("one row", "full", 0.0058, 1.0, 745),
+    "weak prior, one class": ("one class", "full", 0.039, 1.0, 403),
+    "weak prior, one row, block": ("one row", "block", 0.017, 10.0, 827),
+    "weak prior, diagonal": ("separable", "diagonal", 0.0037, 10.0, 150),
+    "weak prior, warns": ("plain", "diagonal", 0.013, 1.0, 14),
+    "weak prior, block, warns": ("plain", "block", 0.031, 10.0, 369),
+    "large counts, isotropic": ("large counts", "isotropic", 33.0, 1.0, 513),
+    "large counts, diagonal": ("large counts", "diagonal", 4.2, 1 / 3, 553),
+    "large counts, fixed": ("large counts", "fixed", 7.7, 1 / 3, 631),
+}
+POISSON_HOPELESS = {
+    # exp f overflows at the server's mean itself: f reaches 1049
+    "overflow at the mean": (("scaled", "block", 76.0, 1.0, 809), ClientStatus.NOT_FINITE),
+    # a fixed, wide covariance puts the objective at 1e14: its rounding is a residual of 1e-2
+    "rounding": (("plain", "fixed", 0.1, 1.0, 100), ClientStatus.ITERATION_LIMIT),
+}
+
+
+@pytest.mark.parametrize("case", POISSON_HARD)
+def test_hard_poisson_problems_converge(case):
+    """E exp f is astronomical under a weak prior, or counts of 1e5 are far from the start."""
+    kind, family, precision, rho, seed = POISSON_HARD[case]
+    solve_well_posed("poisson", kind, family, precision, rho, False, seed)
+
+
+@pytest.mark.parametrize("case", POISSON_HOPELESS)
+def test_hopeless_poisson_problems_are_reported(case):
+    (kind, family, precision, rho, seed), status = POISSON_HOPELESS[case]
+    X, y, rng = awkward("poisson", kind, seed)
+    anchor = make_prior(family, rng.standard_normal(X.shape[1]) * (seed % 2), precision).start()
+    client = loss("poisson", X, y)
+    problem = Subproblem(client, client.check(anchor, Auto()), anchor, anchor.natural.zeros(), rho)
+    assert VariationalNewton().solve(problem, anchor, rng).status is status
+
+
+@pytest.mark.parametrize("row", [M.BayesADMM(1.0), M.PVI(), ba.Accelerated(M.PVI(0.5))], ids=lambda row: row.name)
+@pytest.mark.parametrize("family", ["full", "diagonal"])
+def test_awkward_clients_work_together(row, family):
+    """One class, one row, a constant column, fewer rows than columns, all at once."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((20, 4))
+    X[:, 0] = 1.0
+    y = (X[:, 1] > 0).astype(float)
+    pieces = [
+        y == 1,
+        np.arange(20) == np.flatnonzero(y == 0)[0],
+        (y == 0) & (np.arange(20) > np.flatnonzero(y == 0)[0]),
+    ]
+    clients = [ba.losses.Logistic(X[rows], y[rows]) for rows in pieces]
+    result = ba.run(row, clients, make_prior(family, np.zeros(4), 0.1), rounds=300, tol=1e-6, safeguard=True)
+    assert result.status is Status.CONVERGED
+    assert result.certificate().pooled < 1e-4
+
+
+# ----------------------------------------------------------------------------------------------------
+# (c) The safeguard
+# ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("family", "seed"), [("full", 1), ("full", 3), ("diagonal", 0), ("diagonal", 7)])
+def test_safeguard_saves_runs_that_fail_without_it(family, seed):
+    clients, prior_ = skewed_logistic(seed, n_clients=5), make_prior(family, np.zeros(2), 0.05)
+    plain = ba.run(M.BayesADMM(1.0), clients, prior_, rounds=150, raise_on_failure=False)
+    assert plain.status is Status.ILL_POSED_CLIENT
+    safe = ba.run(M.BayesADMM(1.0), clients, prior_, rounds=150, safeguard=True)
+    assert safe.status is Status.CONVERGED
+    alphas = np.array([record.alpha for record in safe.history])
+    assert ((alphas >= 1 / 6) & (alphas <= 1.0)).all()
+    assert 0 < np.count_nonzero(alphas > 1 / 6) < len(alphas) / 4  # raised when needed, and only then
+    assert all(client.well_posed for record in safe.history for client in record.clients)
+    # edges <= 1e-6, and constants of order ten for these weak priors
+    assert_close(safe.posterior.natural, ba.solve_pooled(clients, prior_).posterior.natural, 1e-4)
+
+
+def test_safeguard_leaves_alpha_alone_where_it_is_not_needed():
+    clients, prior_ = team("logistic"), prior("full", 3)
+    plain = ba.run(M.BayesADMM(1.0), clients, prior_, rounds=5)
+    safe = ba.run(M.BayesADMM(1.0), clients, prior_, rounds=5, safeguard=True)
+    assert {record.alpha for record in safe.history} == {1 / 3}
+    assert plain.posterior.natural == safe.posterior.natural
+
+
+def test_safeguard_raises_alpha_just_enough():
+    """At the α of the safeguard every problem is well posed; half a per cent below it one is not."""
+    clients, prior_ = skewed_logistic(3, n_clients=5), make_prior("full", np.zeros(2), 0.05)
+    first = ba.run(M.BayesADMM(1.0), clients, prior_, rounds=1, safeguard=True)
+    alpha = first.history[0].alpha
+    assert 1 / 6 < alpha < 1
+
+    def well_posed(a):
+        row = replace(M.BayesADMM(1.0), alpha=a)
+        at = ba.run(row, clients, prior_, rounds=1)
+        return all(at.posterior.contains(at.posterior.natural - site) for site in at.sites)
+
+    assert well_posed(alpha)
+    assert not well_posed(alpha - 0.005)  # bisection to 1/4096 of the way
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_with_alpha_one_and_rho_one_nothing_is_ever_ill_posed(seed):
+    """λ_g − η_k then holds the prior and all other sites, which are positive (DESIGN: ρ >= 1)."""
+    clients, prior_ = skewed_logistic(seed, n_clients=4), make_prior("full", np.zeros(2), 0.05)
+    for row in (M.PVI(), M.AMA(1.5)):
+        result = ba.run(row, clients, prior_, rounds=20, raise_on_failure=False)
+        assert result.status is not Status.ILL_POSED_CLIENT
+        assert all(client.well_posed for record in result.history for client in record.clients)
+
+
+# ----------------------------------------------------------------------------------------------------
+# (d) How runs fail
+# ----------------------------------------------------------------------------------------------------
+
+
+def failing():
+    """(id, run's arguments, options, status, pattern of the message)."""
+    big = [ba.losses.LeastSquares(X * 3, y) for X, y in data("squares")]
+    isotropic, full = prior("isotropic", 3), prior("full", 3)
+    skewed, weak = skewed_logistic(3, n_clients=5), make_prior("full", np.zeros(2), 0.05)
+    steps = GradientSteps(steps=400, learning_rate=10.0)
+    return {
+        "left the domain": (
+            (M.BregmanADMM(1.0, 0.5), team("squares"), full),
+            {},
+            Status.NOT_A_DISTRIBUTION,
+            r"^round 3: .*lower gamma or raise rho",
+        ),
+        "diverged": ((M.AMA(100.0), big, isotropic), {}, Status.DIVERGED, r"^round \d+: .*objective.*change rho"),
+        "ill posed": (
+            (M.BayesADMM(1.0), skewed, weak),
+            {},
+            Status.ILL_POSED_CLIENT,
+            r"^client \d, round 2: .*raise rho or set safeguard=True",
+        ),
+        "not finite": (
+            (M.FedAvg(), big, isotropic),
+            {"solver": steps},
+            Status.NOT_FINITE,
+            r"^client 0, round 1: .*not finite; scale the data or raise the prior",
+        ),
+        "client limit": (
+            (M.PVI(), team("logistic"), full),
+            {"solver": VariationalNewton(max_iter=1)},
+            Status.CLIENT_LIMIT,
+            r"^client 0, round 1: .*raise max_iter or tol",
+        ),
+    }
+
+
+@pytest.mark.parametrize("case", failing())
+@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+def test_failures_name_client_round_and_knob_and_keep_the_last_good_iterate(case):
+    arguments, options, status, pattern = failing()[case]
+    with pytest.raises(ba.RunError, match=pattern) as caught:
+        ba.run(*arguments, rounds=400, **options)
+    quiet = ba.run(*arguments, rounds=400, raise_on_failure=False, **options)
+    for result in (caught.value.result, quiet):
+        assert result.status is status
+        assert result.status.is_failure
+        assert result.message == str(caught.value)
+        assert status.value in result.message
+        assert len(result.history) == result.rounds
+        assert result.objective.shape == (result.rounds + 1,)
+        assert result.posterior.natural.is_finite()
+        assert result.posterior.contains(result.posterior.natural)
+    # the last good iterate is that of a run which stops there
+    before = ba.run(*arguments, rounds=quiet.rounds, **options) if quiet.rounds else None
+    if before is not None:
+        assert before.posterior.natural == quiet.posterior.natural
+
+
+DIVERGING = [(M.AMA(2.0), "squares", "fixed"), (M.PVI(), "squares", "isotropic"), (M.BLR(0.3), "squares", "fixed")]
+
+
+@pytest.mark.parametrize(("row", "name", "family"), DIVERGING, ids=lambda x: getattr(x, "name", x))
+@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+def test_slow_geometric_divergence_is_noticed(row, name, family):
+    """The objective grows by a constant factor a round: 1e100 after 300 rounds."""
+    result = ba.run(row, team(name), prior(family, 3), rounds=300, raise_on_failure=False)
+    assert result.status is Status.DIVERGED
+    assert result.objective[-1] < 1e12
+
+
+def test_conjugate_families_leave_the_domain_with_a_status():
+    clients = [LinearInStatistics(Natural(np.array([-0.9]), np.array([-1.0]))) for _ in range(3)]
+    result = ba.run(M.AMA(1.0), clients, ba.families.Gamma([2.0], [1.0]), rounds=2, raise_on_failure=False)
+    assert result.status is Status.NOT_A_DISTRIBUTION
+
+
+def test_ill_posed_conjugate_clients_are_reported():
+    clients = [LinearInStatistics(Natural(np.array([-9.0]), np.array([-1.0])))]
+    with pytest.raises(ba.RunError, match=r"client 0, round 1: .*no minimum"):
+        ba.run(M.PVI(), clients, ba.families.Gamma([2.0], [1.0]), rounds=2)
+
+
+def test_no_failure_warns():
+    """A status is the message: numpy's warnings stay silent."""
+    big = [ba.losses.LeastSquares(X * 3, y) for X, y in data("squares")]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        result = ba.run(M.AMA(100.0), big, prior("isotropic", 3), rounds=400, raise_on_failure=False)
+    assert result.status is Status.DIVERGED
+
+
+# ----------------------------------------------------------------------------------------------------
+# (e) Bad input
+# ----------------------------------------------------------------------------------------------------
+
+
+def bad_inputs():
+    """id → (call, exception, pattern)."""
+    full, isotropic = prior("full", 3), prior("isotropic", 3)
+    fixed, clients = prior("fixed", 3), team("logistic")
+    X, y = data("logistic")[0]
+    gamma = ba.families.Gamma([1.0], [1.0])
+    counts = [LinearInStatistics(Natural(np.array([1.0]), np.array([-1.0])))]
+    run, L, F = ba.run, ba.losses, ba.families
+    softmax = team("softmax")
+    wide = [clients[0], L.Logistic(np.ones((2, 5)), [0, 1])]
+    return {
+        "zero clients": (lambda: run(M.PVI(), [], full), "clients must hold at least one loss"),
+        "wrong dimension": (lambda: run(M.PVI(), wide, full), "client 1: Logistic has 5 parameters, .* has 3"),
+        "not a loss": (lambda: run(M.PVI(), [clients[0], "loss"], full), "client 1: expected a loss"),
+        "not a method": (lambda: run("PVI", clients, full), "method must be a row"),
+        "a method not called": (lambda: run(M.PVI, clients, full), "method must be a row"),
+        "not a prior": (lambda: run(M.PVI(), clients, "N(0, 1)"), "prior must be a member"),
+        "prior family": (lambda: run(M.PVI(), clients, gamma), "client 0: Logistic needs a Gaussian family"),
+        "coefficients": (lambda: run(M.PVI(), counts, full), "client 0: coefficients must have the shapes"),
+        "negative rounds": (lambda: run(M.PVI(), clients, full, rounds=-1), "rounds must be at least 0"),
+        "fractional rounds": (lambda: run(M.PVI(), clients, full, rounds=1.5), "rounds must be an integer"),
+        "tol zero": (lambda: run(M.PVI(), clients, full, tol=0), "tol must be > 0"),
+        "tol nan": (lambda: run(M.PVI(), clients, full, tol=np.nan), "tol must be finite"),
+        "n_jobs zero": (lambda: run(M.PVI(), clients, full, n_jobs=0), "n_jobs must be at least 1"),
+        "negative seed": (lambda: run(M.PVI(), clients, full, seed=-1), "seed must be at least 0"),
+        "labels": (lambda: L.Logistic(X, y + 1), "y must hold integer labels 0 to 1"),
+        "fractional labels": (lambda: L.Logistic(X, y + 0.5), "y must hold integer labels 0 to 1"),
+        "softmax labels": (lambda: L.Softmax(X, y + 2, n_classes=3), "labels 0 to 2"),
+        "one class of softmax": (lambda: L.Softmax(X, y, n_classes=1), "n_classes must be at least 2"),
+        "negative counts": (lambda: L.Poisson(X, y - 1), "y must hold counts >= 0"),
+        "nan in X": (lambda: L.Logistic(X * np.nan, y), r"X must be finite, got \d+ NaN"),
+        "inf in y": (lambda: L.LeastSquares(X, y + np.inf), "y must be finite"),
+        "empty X": (lambda: L.Logistic(np.empty((0, 3)), []), "must not be empty"),
+        "one-dimensional X": (lambda: L.Logistic(y, y), "X must be 2-dimensional"),
+        "rows do not match": (lambda: L.Logistic(X, y[:-1]), "y must have 5 rows like X, got 4"),
+        "weights": (lambda: L.Logistic(X, y, weights=-y), "weights must be >= 0"),
+        "weights' shape": (lambda: L.Logistic(X, y, weights=[1.0]), r"weights must have shape \(5,\)"),
+        "offset's shape": (lambda: L.Logistic(X, y, offset=[1.0]), r"offset must have shape \(5,\)"),
+        "words": (lambda: L.LeastSquares([["a"]], [1.0]), "X must be an array of numbers"),
+        "precision": (lambda: F.FullGaussian(np.zeros(2), [[1.0, 2.0], [2.0, 1.0]]), "precision must be positive def"),
+        "asymmetric": (lambda: F.FullGaussian(np.zeros(2), [[1.0, 2.0], [0.0, 9.0]]), "precision must be symmetric"),
+        "negative diagonal": (lambda: F.DiagonalGaussian(np.zeros(2), [1.0, -1.0]), "precision must be positive"),
+        "zero delta": (lambda: F.IsotropicGaussian(np.zeros(2), 0.0), "precision must be > 0"),
+        "blocks": (lambda: F.BlockDiagonalGaussian(np.zeros(3), 1.0, blocks=[1, 1]), "sizes add up to 3"),
+        "rule of a row": (lambda: run(M.ADMM(), clients, isotropic, expectation=Exact()), "ADMM is defined with"),
+        "rule of FedLapCov": (lambda: run(M.FedLapCov(), clients, full, expectation=Delta(1)), "FedLapCov is defined"),
+        "Exact for softmax": (
+            lambda: run(M.PVI(), softmax, prior("full", 6), expectation=Exact()),
+            r"client 0: expectation=Exact\(\) does not fit",
+        ),
+        "GaussHermite for softmax": (
+            lambda: run(M.PVI(), softmax, prior("full", 6), expectation=GaussHermite()),
+            r"client 0: expectation=GaussHermite\(\) needs one predictor",
+        ),
+        "ClosedForm for logistic": (
+            lambda: run(M.PVI(), clients, full, solver=ClosedForm()),
+            r"client 0: solver=ClosedForm\(\) needs a quadratic loss",
+        ),
+        "Newton for counts": (
+            lambda: run(M.PVI(), counts, gamma, solver=VariationalNewton()),
+            r"client 0: solver=VariationalNewton\(\) needs",
+        ),
+        "VON for counts": (lambda: run(M.PVI(), counts, gamma, solver=ba.clients.VON()), r"solver=VON\(\) needs"),
+        "gradient steps": (
+            lambda: run(M.PVI(), clients, full, solver=GradientSteps()),
+            r"client 0: solver=GradientSteps\(\) moves a mean only",
+        ),
+        "order of delta": (lambda: Delta(3), "order must be 1 or 2"),
+        "odd points": (lambda: L.QuasiMonteCarlo(31), "points must be even"),
+        "few points": (
+            lambda: run(M.PVI(), softmax, prior("full", 6), expectation=L.QuasiMonteCarlo(8)),
+            "points must be at least 12",
+        ),
+        "Newton tol": (lambda: VariationalNewton(tol=-1.0), "tol must be > 0"),
+        "VON decay": (lambda: ba.clients.VON(decay=2.0), r"decay must lie in \[0, 1\]"),
+        "VON step": (lambda: ba.clients.VON(step_size=0.0), r"step_size must lie in \(0, 1\]"),
+        "learning rate": (lambda: GradientSteps(learning_rate=0.0), "learning_rate must be > 0"),
+        "ADMM's family": (lambda: run(M.ADMM(), clients, full), "ADMM needs a IsotropicGaussian prior, got FullG"),
+        "FedAvg's family": (lambda: run(M.FedAvg(), clients, full), "FedAvg needs"),
+        "FedDyn's family": (lambda: run(M.FedDyn(), clients, fixed), "FedDyn needs"),
+        "FedLap's family": (lambda: run(M.FedLap(), clients, full), "FedLap needs a FixedPrecisionGaussian"),
+        "FedLapCov's family": (lambda: run(M.FedLapCov(), clients, fixed), "FedLapCov needs a FullGaussian or Diag"),
+        "preconditioned ADMM's family": (
+            lambda: run(M.PreconditionedADMM(), clients, full),
+            "PreconditionedADMM needs",
+        ),
+        "FedIvon's family": (lambda: run(M.FedIvon(), clients, full), "FedIvon needs a DiagonalGaussian"),
+        "pooled without losses": (lambda: ba.solve_pooled([], full), "at least one loss"),
+        "pooled dimensions": (lambda: ba.solve_pooled(wide, full), "same number of parameters"),
+    }
+
+
+@pytest.mark.parametrize("case", bad_inputs())
+def test_bad_input_is_a_value_error_that_says_what_was_expected(case):
+    call, pattern = bad_inputs()[case]
+    with pytest.raises(ValueError, match=pattern) as caught:
+        call()
+    assert str(caught.value).endswith(".")
+
+
+WITH_RHO = (M.BayesADMM, M.ADMM, M.PreconditionedADMM, M.BregmanADMM, M.AMA, M.FedProx, M.FedDyn)
+WITH_GAMMA = (M.BayesADMM, M.BregmanADMM, M.PVI, M.FedLap, M.FedLapCov)
+
+
+@pytest.mark.parametrize("make", WITH_RHO)
+@pytest.mark.parametrize("rho", [0.0, -1.0, np.nan, np.inf, "one", None])
+def test_rho_must_be_positive(make, rho):
+    with pytest.raises(ValueError, match="rho must be"):
+        make(rho=rho)
+
+
+@pytest.mark.parametrize("make", WITH_GAMMA)
+@pytest.mark.parametrize("gamma", [0.0, 1.5, -0.1, np.nan, "half"])
+def test_gamma_must_be_a_fraction(make, gamma):
+    with pytest.raises(ValueError, match="gamma must"):
+        make(gamma=gamma)
+
+
+@pytest.mark.parametrize("rate", [0.0, 1.1])
+def test_learning_rate_must_be_a_fraction(rate):
+    with pytest.raises(ValueError, match=r"learning_rate must lie in \(0, 1\]"):
+        M.BLR(rate)
+
+
+def test_coefficients_must_be_natural():
+    with pytest.raises(TypeError, match="coefficients must be a Natural"):
+        LinearInStatistics(np.ones(2))
+    with pytest.raises(ValueError, match="coefficients must be finite"):
+        LinearInStatistics(Natural(np.array([np.nan])))
+
+
+def test_bad_input_is_noticed_before_the_first_round():
+    called = []
+    with pytest.raises(ValueError, match="client 1"):
+        ba.run(
+            M.PVI(),
+            [team("logistic")[0], ba.losses.Logistic(np.ones((2, 5)), [0, 1])],
+            prior("full", 3),
+            callback=lambda *_: called.append(1),
+        )
+    assert not called
+
+
+# ----------------------------------------------------------------------------------------------------
+# (f) Stochastic and inexact solvers, warm starts
+# ----------------------------------------------------------------------------------------------------
+
+
+def test_von_reaches_the_deterministic_solution_within_its_standard_error():
+    """Robbins–Monro with t_i = (1 + i)^−0.6: |λ − λ*| ≲ √(t_n/(2M)) σ, σ the noise of one sampled natural gradient.
+
+    For dλ = t(target − λ) with noise of covariance Σ per draw and M draws a step, the stationary variance at step t
+    is tΣ/(2M) (t ≪ 1; the drift is −λ for a conjugate-like problem). Averaging n seeds divides by √n.
+    """
+    clients, prior_ = team("logistic"), prior("full", 3)
+    problem = Subproblem(clients[1], Exact(), prior_, prior_.natural.zeros(), 1.0)
+    rng = np.random.default_rng(0)
+    exact = VariationalNewton().solve(problem, prior_, rng).posterior
+    steps, samples, seeds = 200, 4, 16
+    solver = ba.clients.VON(steps=steps, samples=samples)
+    ends = [solver.solve(problem, prior_, np.random.default_rng(s)) for s in range(seeds)]
+    assert all(end.status is ClientStatus.STEPS_DONE for end in ends)
+    assert all(np.isfinite(end.residual) for end in ends)
+    t = (1.0 + steps) ** -0.6
+    draws = np.stack(
+        [
+            exact.whiten(solver._sampled_natural_gradient(problem, exact, rng) - problem.expect(exact).natural_gradient)
+            for _ in range(400)
+        ]
+    )  # whitened noise of one step, already averaged over the samples
+    sd = np.sqrt(t / 2 * (draws**2).sum(1).mean())
+    errors = [np.linalg.norm(exact.whiten(end.posterior.natural - exact.natural)) for end in ends]
+    mean_error = np.sqrt(np.mean(np.square(errors)))
+    assert 0.5 * sd < mean_error < 2 * sd  # the size of the noise is understood …
+    centre = sum((exact.whiten(end.posterior.natural - exact.natural) for end in ends), np.zeros(12)) / seeds
+    assert np.linalg.norm(centre) < 3 * 1.5 * sd / np.sqrt(seeds)  # … and there is no bias: three standard errors
+    with pytest.raises(AssertionError):  # the prior, where it started, is not within them
+        assert np.linalg.norm(exact.whiten(prior_.natural - exact.natural)) < 3 * 1.5 * sd / np.sqrt(seeds)
+
+
+def test_von_runs_in_the_loop_and_depends_on_the_seed_only():
+    clients, prior_ = team("logistic"), prior("diagonal", 3)
+    solver = ba.clients.VON(steps=50)
+    a, b, c = (ba.run(M.PVI(0.5), clients, prior_, rounds=3, solver=solver, seed=s) for s in (1, 1, 2))
+    assert a.posterior.natural == b.posterior.natural
+    assert a.posterior.natural != c.posterior.natural
+
+
+def test_von_reports_an_escape():
+    """A site that outweighs loss and server: every step towards the target leaves the domain."""
+    prior_ = ba.families.FullGaussian(np.zeros(1), 1.0)
+    client = ba.losses.Logistic([[0.01]], [1])
+    problem = Subproblem(client, Exact(), prior_, Natural(np.zeros(1), np.array([[5.0]])), 1.0)
+    solution = ba.clients.VON(steps=200, decay=0.0).solve(problem, prior_, np.random.default_rng(0))
+    newton = VariationalNewton().solve(problem, prior_, np.random.default_rng(0))
+    assert newton.status is ClientStatus.ILL_POSED
+    assert solution.status is ClientStatus.ILL_POSED or solution.residual > 1.0
+
+
+def test_gradient_steps_descend():
+    prior_ = prior("isotropic", 3)
+    client = team("logistic")[1]
+    problem = Subproblem(client, Delta(1), prior_.start(), Natural(np.array([0.1, -0.2, 0.3])), 0.5)
+
+    def merit(q):
+        return problem.merit(q, problem.expect(q))
+
+    values = [merit(prior_.start())]
+    for steps in range(1, 30):
+        solution = GradientSteps(steps, 0.05).solve(problem, prior_.start(), np.random.default_rng(0))
+        assert solution.iterations == steps
+        assert solution.status is ClientStatus.STEPS_DONE
+        values.append(merit(solution.posterior))
+    assert (np.diff(values) < 0).all()  # the learning rate is below 2/L
+    best = VariationalNewton().solve(problem, prior_.start(), np.random.default_rng(0))
+    assert values[-1] >= merit(best.posterior)
+
+
+@pytest.mark.parametrize("family", [*LEARNED, "isotropic"])
+def test_warm_starts_give_the_same_fixed_point(family):
+    clients, prior_ = team("logistic"), prior(family, 3)
+    cold = ba.run(M.PVI(0.5), clients, prior_, rounds=300, tol=1e-7)
+    warm = ba.run(M.PVI(0.5), clients, prior_, rounds=300, tol=1e-7, warm_start=True)
+    assert warm.status is cold.status is Status.CONVERGED
+    assert_close(warm.posterior.natural, cold.posterior.natural, 1e-5)  # edges of 1e-7, constants of order ten
+    last = [sum(c.iterations for c in result.history[-1].clients) for result in (warm, cold)]
+    assert last[0] <= last[1]

@@ -1,0 +1,365 @@
+"""Parallel equals serial, resumed equals uninterrupted, to the bit; and files that are not ours are refused."""
+
+import gc
+import json
+import os
+import warnings
+import zipfile
+
+import numpy as np
+import pytest
+from problems import PRIORS, prior, same_bits, skewed_logistic, team
+
+import bayesadmm_np as ba
+from bayesadmm_np.clients import VON
+from bayesadmm_np.families import Natural
+from bayesadmm_np.losses import LinearInStatistics
+
+M = ba.methods
+
+
+def identical(a, b):
+    """λ_g, sites, client posteriors, objective and every residual, bit for bit (wall times aside)."""
+
+    def timeless(record):
+        plain = record.to_dict()
+        plain.pop("seconds")
+        for client in plain["clients"]:
+            client.pop("seconds")
+        return plain
+
+    return (
+        same_bits(a.posterior.natural, b.posterior.natural)
+        and all(same_bits(x, y) for x, y in zip(a.sites, b.sites, strict=True))
+        and all(same_bits(x.natural, y.natural) for x, y in zip(a.client_posteriors, b.client_posteriors, strict=True))
+        and np.array_equal(a.objective, b.objective)
+        and [timeless(r) for r in a.history] == [timeless(r) for r in b.history]
+        and a.status is b.status
+    )
+
+
+# ----------------------------------------------------------------------------------------------------
+# Parallel = serial
+# ----------------------------------------------------------------------------------------------------
+
+PARALLEL = {
+    "BayesADMM": (M.BayesADMM(1.0), "logistic", {}),
+    "softmax": (M.PVI(0.5), "softmax", {}),
+    "accelerated": (ba.Accelerated(M.PVI(0.5), memory=3), "poisson", {}),
+    "VON": (M.PVI(0.5), "logistic", {"solver": VON(steps=20), "seed": 7}),
+    "BLR": (M.BLR(0.3), "logistic", {}),
+}
+
+
+@pytest.mark.parametrize("case", PARALLEL)
+@pytest.mark.parametrize("family", ["full", "diagonal"])
+def test_parallel_is_serial_bit_for_bit(case, family):
+    row, name, options = PARALLEL[case]
+    clients = team(name, sizes=(5, 8, 4))
+    prior_ = prior(family, clients[0].dim)
+    serial, parallel = (ba.run(row, clients, prior_, rounds=4, tol=1e-300, n_jobs=n, **options) for n in (1, 2))
+    assert identical(serial, parallel)
+    other = ba.run(row, clients[::-1], prior_, rounds=4, tol=1e-300, **options)
+    assert not identical(serial, other)  # the comparison can fail
+
+
+@pytest.mark.parametrize("kind", ["squares", "logistic"])
+def test_parallel_is_serial_where_blas_has_threads_of_its_own(kind):
+    rng = np.random.default_rng(0)
+    d, clients = 300, []
+    for _ in range(2):
+        X = rng.standard_normal((60, d)) / np.sqrt(d)
+        y = X[:, 0] > 0
+        clients.append(ba.losses.LeastSquares(X, y) if kind == "squares" else ba.losses.Logistic(X, y))
+    prior_ = ba.families.FullGaussian(np.zeros(d), 1.0)
+    row = M.PVI() if kind == "squares" else M.BLR(0.5)
+    serial, parallel = (ba.run(row, clients, prior_, rounds=1, tol=1e-300, n_jobs=n) for n in (1, 2))
+    assert identical(serial, parallel)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Resumed = uninterrupted
+# ----------------------------------------------------------------------------------------------------
+
+CONJUGATE = [LinearInStatistics(Natural(np.array([0.3, 0.2]), np.array([-1.0, -2.0]))) for _ in range(2)]
+
+RESUMABLE = {
+    "plain": (M.BayesADMM(0.7), team("logistic"), prior("full", 3), {}),
+    "damped": (M.PVI(0.4), team("softmax"), prior("diagonal", 6), {}),
+    "block": (M.AMA(1.0), team("poisson"), prior("block", 3), {}),
+    "isotropic": (M.ADMM(2.0), team("logistic"), prior("isotropic", 3), {}),
+    "fixed": (M.FedLap(0.3), team("logistic"), prior("fixed", 3), {}),
+    "accelerated": (ba.Accelerated(M.PVI(0.4), memory=2), team("logistic"), prior("full", 3), {}),
+    "accelerated ADMM": (ba.Accelerated(M.BayesADMM(1.0), memory=3), team("poisson"), prior("diagonal", 3), {}),
+    "VON with a seed": (M.PVI(0.5), team("logistic"), prior("full", 3), {"solver": VON(steps=20), "seed": 3}),
+    "warm start": (M.PVI(0.5), team("logistic"), prior("diagonal", 3), {"warm_start": True}),
+    "safeguard": (M.BayesADMM(1.0), team("logistic"), prior("full", 3), {"safeguard": True}),
+    "Gamma": (M.BayesADMM(1.0), CONJUGATE, ba.families.Gamma([2.0, 1.0], 1.0), {}),
+}
+
+
+@pytest.mark.parametrize("case", RESUMABLE)
+@pytest.mark.parametrize("cut", [1, 4])
+def test_resumed_runs_are_uninterrupted_runs_bit_for_bit(case, cut, tmp_path):
+    row, clients, prior_, options = RESUMABLE[case]
+    options = {"tol": 1e-300, **options}
+    whole = ba.run(row, clients, prior_, rounds=6, **options)
+    file = tmp_path / "state.npz"
+    ba.run(row, clients, prior_, rounds=cut, checkpoint=file, **options)
+    resumed = ba.run(row, clients, prior_, rounds=6, resume=file, **options)
+    assert identical(whole, resumed)
+    assert [r.seconds for r in resumed.history[:cut]] != [r.seconds for r in whole.history[:cut]]  # truly from the file
+    if case == "VON with a seed":
+        with pytest.raises(ValueError, match="its seed is 3"):
+            ba.run(row, clients, prior_, rounds=6, resume=file, **{**options, "seed": 4})
+
+
+def test_results_save_what_a_run_resumes(tmp_path):
+    row, clients, prior_, _ = RESUMABLE["accelerated"]
+    part = ba.run(row, clients, prior_, rounds=3, tol=1e-300)
+    part.save(tmp_path / "saved.npz")
+    resumed = ba.run(row, clients, prior_, rounds=6, tol=1e-300, resume=tmp_path / "saved.npz")
+    assert identical(resumed, ba.run(row, clients, prior_, rounds=6, tol=1e-300))
+
+
+def test_a_finished_run_resumes_to_itself(tmp_path):
+    row, clients, prior_, _ = RESUMABLE["plain"]
+    part = ba.run(row, clients, prior_, rounds=3, tol=1e-300, checkpoint=tmp_path / "a.npz")
+    again = ba.run(row, clients, prior_, rounds=3, tol=1e-300, resume=tmp_path / "a.npz")
+    assert again.rounds == 3
+    assert identical(part, again)
+    assert again.certificate() == part.certificate()
+
+
+def test_the_checkpoint_of_a_failed_run_is_its_last_good_round(tmp_path):
+    clients, prior_ = skewed_logistic(3, n_clients=5), ba.families.FullGaussian(np.zeros(2), 0.05)
+    file = tmp_path / "state.npz"
+    failed = ba.run(M.BayesADMM(1.0), clients, prior_, rounds=9, checkpoint=file, raise_on_failure=False)
+    assert failed.status is ba.Status.ILL_POSED_CLIENT
+    again = ba.run(M.BayesADMM(1.0), clients, prior_, rounds=1, resume=file)
+    assert same_bits(again.posterior.natural, failed.posterior.natural)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Files
+# ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def saved(tmp_path):
+    row, clients, prior_, _ = RESUMABLE["accelerated"]
+    file = tmp_path / "state.npz"
+    ba.run(row, clients, prior_, rounds=3, tol=1e-300, checkpoint=file)
+    return file
+
+
+def resume(file, case="accelerated", **options):
+    row, clients, prior_, _ = RESUMABLE[case]
+    return ba.run(row, clients, prior_, rounds=4, tol=1e-300, resume=file, **options)
+
+
+def test_checkpoints_are_plain_arrays_and_json(saved):
+    with np.load(saved, allow_pickle=False) as archive:
+        arrays = {name: archive[name] for name in archive.files}
+    meta = json.loads(arrays.pop("meta").tobytes())
+    assert meta["schema"] == 1
+    assert all(array.dtype == np.float64 for array in arrays.values())
+    assert len(meta["history"]) == 3
+
+
+UNCLOSED = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+@UNCLOSED
+@pytest.mark.parametrize("length", [0, 10, 500, -200])
+def test_truncated_files_are_refused(saved, length):
+    content = saved.read_bytes()
+    saved.write_bytes(content[:length])
+    with pytest.raises(ValueError, match="is not a readable checkpoint"):
+        resume(saved)
+
+
+@UNCLOSED
+@pytest.mark.parametrize("content", [b"hello", b"PK\x03\x04", b"\x93NUMPY", b"\x00" * 100])
+def test_files_that_are_not_checkpoints_are_refused(saved, content):
+    saved.write_bytes(content)
+    with pytest.raises(ValueError, match="is not a readable checkpoint"):
+        resume(saved)
+
+
+def test_refused_files_are_closed(saved):
+    saved.write_bytes(saved.read_bytes()[:500])
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with pytest.raises(ValueError, match="is not a readable checkpoint"):
+            resume(saved)
+        gc.collect()
+    assert not [warning for warning in caught if issubclass(warning.category, ResourceWarning)]
+
+
+def test_flipped_bits_are_noticed(saved):
+    """npz members carry a checksum."""
+    content = bytearray(saved.read_bytes())
+    with zipfile.ZipFile(saved) as archive:
+        info = archive.getinfo("server/part0.npy")
+    content[info.header_offset + info.compress_size] ^= 0xFF
+    saved.write_bytes(bytes(content))
+    with pytest.raises(ValueError, match="is not a readable checkpoint"):
+        resume(saved)
+
+
+def rewrite(file, change):
+    with np.load(file, allow_pickle=False) as archive:
+        arrays = {name: archive[name] for name in archive.files}
+    change(arrays)
+    with file.open("wb") as handle:
+        np.savez(handle, **arrays)
+
+
+def change_meta(**new):
+    def change(arrays):
+        meta = json.loads(arrays["meta"].tobytes())
+        meta.update(new)
+        arrays["meta"] = np.frombuffer(json.dumps(meta).encode(), dtype=np.uint8)
+
+    return change
+
+
+def test_rewriting_alone_does_no_harm(saved):
+    rewrite(saved, change_meta())
+    assert resume(saved).rounds == 4
+
+
+@pytest.mark.parametrize(
+    ("change", "pattern"),
+    [
+        (lambda arrays: arrays.pop("meta"), "not a readable checkpoint"),
+        (lambda arrays: arrays.update(meta=np.frombuffer(b"{", dtype=np.uint8)), "not a readable checkpoint"),
+        (lambda arrays: arrays.update({"server/part0": np.full(3, np.nan)}), "damaged: server is"),
+        (lambda arrays: arrays.update({"site1/part0": np.zeros(7)}), "damaged: site1 is"),
+        (lambda arrays: arrays.pop("posterior0/part1"), "damaged: posterior0 is"),
+        (lambda arrays: arrays.pop("memory1/site0/part0"), "damaged: memory1/site0 is"),
+        (change_meta(schema=2), "of another run: its schema is 2, expected 1"),
+        (change_meta(family="Gamma"), "its family is 'Gamma', expected 'FullGaussian'"),
+    ],
+)
+def test_damaged_contents_are_named(saved, change, pattern):
+    rewrite(saved, change)
+    with pytest.raises(ValueError, match=pattern):
+        resume(saved)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda arrays: arrays.pop("memory1/residual"),
+        lambda arrays: arrays.update(meta=np.frombuffer(b"[]", dtype=np.uint8)),
+        change_meta(history=[{"round": 1}]),
+        lambda arrays: arrays.update({"server/part1": -np.eye(3)}),
+    ],
+    ids=["a missing residual", "meta is a list", "a broken history", "a precision that is not positive"],
+)
+def test_deeper_damage_is_a_value_error_that_names_the_file(saved, change):
+    rewrite(saved, change)
+    with pytest.raises(ValueError, match=r"resume=.*state\.npz"):
+        resume(saved)
+
+
+@pytest.mark.parametrize(
+    ("method", "clients", "prior_", "what"),
+    [
+        (ba.Accelerated(M.PVI(0.5), memory=2), None, None, "method"),
+        (ba.Accelerated(M.PVI(0.4), memory=3), None, None, "memory"),
+        (M.PVI(0.4), None, None, "memory"),
+        (M.BayesADMM(0.4), None, None, "method"),
+        (None, team("logistic", sizes=(3, 3, 7)), None, "n_clients"),
+        (None, None, prior("diagonal", 3), "family"),
+        (None, team("softmax2"), prior("full", 4), "shapes"),
+    ],
+)
+def test_checkpoints_of_other_runs_are_refused_by_name(saved, method, clients, prior_, what):
+    row, own_clients, own_prior, _ = RESUMABLE["accelerated"]
+    with pytest.raises(ValueError, match=f"is of another run: its {what} is"):
+        ba.run(method or row, clients or own_clients, prior_ or own_prior, rounds=4, resume=saved)
+
+
+class Bomb:
+    """Unpickling this would call os.mkdir."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (self.path,)
+
+
+def test_pickles_are_refused(saved, tmp_path):
+    target = tmp_path / "exploded"
+    rewrite(saved, lambda arrays: arrays.update({"server/part0": np.array([Bomb(str(target))], dtype=object)}))
+    with pytest.raises(ValueError, match="is not a readable checkpoint"):
+        resume(saved)
+    assert not target.exists()
+
+
+def test_a_missing_file_is_a_missing_file(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        resume(tmp_path / "nothing.npz")
+
+
+def test_writing_is_atomic(saved, monkeypatch):
+    before = saved.read_bytes()
+
+    def fail(*_):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(OSError, match="disk full"):
+        resume(saved, checkpoint=saved)
+    monkeypatch.undo()
+    assert saved.read_bytes() == before
+    assert [path.name for path in saved.parent.iterdir()] == [saved.name]  # no litter
+    assert resume(saved).rounds == 4
+
+
+# ----------------------------------------------------------------------------------------------------
+# Callback and progress
+# ----------------------------------------------------------------------------------------------------
+
+
+def test_callback_sees_every_round_and_may_stop():
+    seen = []
+
+    def callback(record, posterior):
+        seen.append((record.round, posterior))
+        return record.round == 3
+
+    clients, prior_ = team("logistic"), prior("full", 3)
+    result = ba.run(M.BayesADMM(1.0), clients, prior_, rounds=50, callback=callback)
+    assert result.status is ba.Status.STOPPED
+    assert not result.status.is_failure
+    assert [number for number, _ in seen] == [1, 2, 3]
+    assert same_bits(seen[-1][1].natural, result.posterior.natural)
+    assert identical(
+        result, ba.run(M.BayesADMM(1.0), clients, prior_, rounds=50, callback=lambda record, _: record.round == 3)
+    )
+
+
+@pytest.mark.parametrize("value", [None, False, 0, 1, "stop"])
+def test_only_true_stops(value):
+    result = ba.run(M.PVI(0.5), team("logistic"), prior("full", 3), rounds=3, callback=lambda *_: value)
+    assert result.status is ba.Status.ROUND_LIMIT
+
+
+def test_progress_bar_shows_rounds(capsys):
+    ba.run(M.PVI(0.5), team("logistic"), prior("full", 3), rounds=3, progress=True)
+    shown = capsys.readouterr().err
+    assert "damped PVI" in shown
+    assert "3/3" in shown
+
+
+@pytest.mark.parametrize("family", list(PRIORS))
+def test_states_keep_every_family(family, tmp_path):
+    clients, prior_ = team("logistic"), prior(family, 3)
+    part = ba.run(M.PVI(0.3), clients, prior_, rounds=2, tol=1e-300, checkpoint=tmp_path / "a.npz")
+    again = ba.run(M.PVI(0.3), clients, prior_, rounds=2, tol=1e-300, resume=tmp_path / "a.npz")
+    assert identical(part, again)

@@ -1,0 +1,493 @@
+"""The symbolic layer against the numeric families, itself, and deliberately wrong variants."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import sympy as sp
+
+import bayesadmm_np as ba
+from bayesadmm_np.families import Expectation, Natural
+from bayesadmm_np.theory import SymbolicFamily, builtin, derive_text, numeric_family, table3, updates
+from bayesadmm_np.theory.algebra import field_inverse, indexed, is_zero, tidy
+from bayesadmm_np.theory.derive import derive_family
+from bayesadmm_np.theory.propositions import ETA_0, LAM_G, PROPOSITIONS, RHO, K, one_round, one_round_converse
+from bayesadmm_np.theory.table import rows
+
+ONE_DIMENSIONAL = [name for name, make in builtin.FAMILIES.items() if len(make().theta) == 1]
+
+
+def spd(rng, d):
+    root = rng.standard_normal((d, d))
+    return root @ root.T + 0.5 * np.eye(d)
+
+
+def pairs():
+    """Symbolic family (constants set), and how to draw a member of the numeric one."""
+    code = {"coordinates": "code"}
+    fixed = builtin.gaussian("fixed", 2)
+    S = np.array([[1.5, 0.4], [0.4, 0.75]])
+    constants = dict(zip(fixed.constants, [sp.Rational(3, 2), sp.Rational(2, 5), sp.Rational(3, 4)], strict=True))
+    families = ba.families
+    return {
+        "unit": (builtin.gaussian("unit", 2), lambda r: families.IsotropicGaussian(r.standard_normal(2))),
+        "fixed": (fixed.fixed(constants), lambda r: families.FixedPrecisionGaussian(r.standard_normal(2), S)),
+        "univariate": (
+            builtin.gaussian("diagonal", **code),
+            lambda r: families.DiagonalGaussian(r.standard_normal(1), r.uniform(0.3, 3.0, 1)),
+        ),
+        "diagonal": (
+            builtin.gaussian("diagonal", 2, **code),
+            lambda r: families.DiagonalGaussian(r.standard_normal(2), r.uniform(0.3, 3.0, 2)),
+        ),
+        "full": (
+            builtin.gaussian("full", 2, **code),
+            lambda r: families.FullGaussian(r.standard_normal(2), spd(r, 2)),
+        ),
+        "gamma": (builtin.gamma(), lambda r: families.Gamma(*(10 ** r.uniform(-0.5, 1.0, (2, 1))))),
+        "beta": (builtin.beta(), lambda r: families.Beta(*(10 ** r.uniform(-0.5, 1.0, (2, 1))))),
+        "dirichlet": (builtin.dirichlet(), lambda r: families.Dirichlet(10 ** r.uniform(-0.5, 1.0, 3))),
+    }
+
+
+PAIRS = pairs()
+every_pair = pytest.mark.parametrize("name", PAIRS)
+MAPS = {name: family.lambdify() for name, (family, _) in PAIRS.items()}
+TOLERANCE = 1e-12
+"""Relative to 1 + |value|; the worst of 400 members of each family is 7e-14 (full), 6e-15 elsewhere."""
+
+
+def numeric_fisher(q):
+    columns = [q.whiten(q.natural.from_vector(e)) for e in np.eye(q.natural.size)]
+    return np.stack(columns, axis=1).T @ np.stack(columns, axis=1)
+
+
+def gap(a, b):
+    a, b = np.asarray(a, dtype=float), np.asarray(b, dtype=float)
+    return np.max(np.abs(a - b) / (1.0 + np.abs(b)))
+
+
+def discrepancies(name, q, other):
+    """Return how far the derived maps are from the numeric family: μ, A, A*, KL, Fisher, ∇A*."""
+    family, maps = PAIRS[name][0], MAPS[name]
+    lam, lam_other = q.natural.to_vector(), other.natural.to_vector()
+    mu = np.array(maps.expectation(*lam))
+    fisher = np.array(maps.fisher(*lam)).reshape(len(lam), len(lam))
+    found = {
+        "mean": gap(mu / family.multiplicity, q.expectation.to_vector()),
+        "A": gap(maps.log_partition(*lam)[0], q.log_partition),
+        "conjugate": gap(maps.conjugate(*lam)[0], q.conjugate),
+        "kl": gap(
+            maps.log_partition(*lam_other)[0] - maps.log_partition(*lam)[0] - (lam_other - lam) @ mu, q.kl(other)
+        ),
+        "fisher": gap(fisher, numeric_fisher(q)),
+    }
+    if maps.inverse is not None:
+        found["inverse"] = gap(maps.inverse(*mu), lam)
+    return found
+
+
+@every_pair
+def test_derived_maps_are_those_of_the_numeric_family(name):
+    rng = np.random.default_rng(1)
+    for _ in range(25):
+        q, other = PAIRS[name][1](rng), PAIRS[name][1](rng)
+        worst = discrepancies(name, q, other)
+        assert max(worst.values()) < TOLERANCE, worst
+
+
+@every_pair
+def test_the_kl_in_the_other_order_would_be_seen(name):
+    rng = np.random.default_rng(2)
+    q, other = PAIRS[name][1](rng), PAIRS[name][1](rng)
+    if name in ("unit", "fixed"):
+        assert np.isclose(q.kl(other), other.kl(q))
+    else:
+        lam, lam_other = q.natural.to_vector(), other.natural.to_vector()
+        symbolic, values = PAIRS[name][0], dict(zip(PAIRS[name][0].natural, lam, strict=True))
+        assert np.isclose(float(symbolic.kl(tuple(map(sp.Float, lam_other))).subs(values)), q.kl(other))
+        assert not np.isclose(q.kl(other), other.kl(q), rtol=1e-3)
+
+
+def test_the_papers_statistic_would_not_match_the_code():
+    paper = builtin.gaussian("diagonal").lambdify()
+    q = ba.families.DiagonalGaussian([0.7], [1.3])
+    assert gap(np.array(paper.expectation(*q.natural.to_vector())), q.expectation.to_vector()) > 0.1
+
+
+@pytest.mark.parametrize("name", builtin.FAMILIES)
+def test_geometry_is_consistent(name):
+    q = builtin.by_name(name)
+    other = q.naturals("g")
+    assert is_zero(q.kl(other) - q.expected_log_ratio(other))
+    for entry, lam, lam_g in zip(q.natural_gradient(q.kl(other)), q.natural, other, strict=True):
+        assert is_zero(entry - (lam - lam_g))  # ∇_μ KL(q‖q_g), the fact behind Eq. 32
+    if q.inverse is None:
+        assert name in ("gamma", "beta", "dirichlet")
+        assert q.conjugate_of_moments is None
+    else:
+        back = dict(zip(q.moments, q.expectation, strict=True))
+        assert is_zero(tidy(q.conjugate_of_moments.subs(back, simultaneous=True) - q.conjugate))
+
+
+def test_the_natural_gradient_of_the_other_kl_is_not_a_difference_of_naturals():
+    q = builtin.gaussian("diagonal")
+    other = q.naturals("g")
+    swap = dict(zip((*q.natural, *other), (*other, *q.natural), strict=True))
+    wrong = q.natural_gradient(q.kl(other).subs(swap, simultaneous=True))
+    assert not is_zero(wrong[0] - (q.natural[0] - other[0]))
+
+
+@pytest.mark.parametrize("name", [name for name in ONE_DIMENSIONAL if name != "gaussian-fixed"])
+def test_log_partition_fits_the_statistic(name):
+    q = builtin.by_name(name)
+    assert max(q.quadrature_errors([-0.4] * len(q.natural))) < 1e-7
+
+
+def test_a_wrong_log_partition_is_noticed():
+    x, lam = sp.symbols("x lambda", real=True)
+    wrong = SymbolicFamily("wrong", [x], [lam], [x], 2 * sp.exp(lam), -sp.loggamma(x + 1), support=sp.S.Naturals0)
+    assert min(wrong.quadrature_errors([0.3])) > 0.1
+    with pytest.raises(ValueError, match="does not fit T, h and the support"):
+        numeric_family(wrong, check_at=[0.3])
+
+
+@pytest.mark.parametrize("structure", ["diagonal", "full"])
+def test_the_statistic_can_be_rescaled_and_back(structure):
+    code = builtin.gaussian(structure, 2, "code")
+    d = len(code.natural) - 2
+    again = code.with_statistic([1, 1] + [-2] * d)
+    paper = builtin.gaussian(structure, 2)
+    assert again.statistic == paper.statistic
+    assert again.natural_of_parameters == paper.natural_of_parameters
+    assert code.natural_of_parameters != paper.natural_of_parameters
+    point = dict(zip(paper.natural, [0.3, -0.2, -1.0, *([0.4, -0.7] if structure == "full" else [-0.7])], strict=True))
+    named = {s.name: value for s, value in point.items()}
+    there = {s: named[s.name] for s in again.natural}
+    assert np.isclose(float(again.log_partition.subs(there)), float(paper.log_partition.subs(point)), rtol=1e-13)
+
+
+# ---- updates -------------------------------------------------------------------------------------------------------
+
+
+def test_gaussian_updates_are_algorithm_1():
+    made = updates(builtin.gaussian("diagonal"))
+    s = {x.name: x for e in (*made.server, *made.dual, *made.site) for x in (e.lhs.free_symbols | e.rhs.free_symbols)}
+    mean, add = sp.Function("Mean"), sp.Function("Sum")
+    rho, alpha = s["rho"], s["alpha"]
+    server = {e.lhs.name: e.rhs for e in made.server}
+    s_g = (1 - alpha) * mean(s["s_k"]) + alpha * (s["s_0"] + add(s["u_k"]))
+    m_g = ((1 - alpha) * mean(s["m_k"] * s["s_k"]) + alpha * (s["m_0"] * s["s_0"] + add(s["v_k"]))) / s["s_g"]
+    assert is_zero(sp.expand(server["s_g"] - s_g))
+    assert is_zero(sp.expand(server["m_g"] - m_g))
+    dual = {e.lhs.name: e.rhs for e in made.dual}
+    assert is_zero(dual["v_k"] - s["v_k"] - rho * (s["s_k"] * s["m_k"] - s["s_g"] * s["m_g"]))
+    assert is_zero(dual["u_k"] - s["u_k"] - rho * (s["s_k"] - s["s_g"]))
+    assert not is_zero(dual["u_k"] - s["u_k"] - rho * (s["s_k"] - s["s_g"]) / 2)  # a ½ kept by mistake
+    assert made.site[1].rhs == -s["u_k"] / 2  # η = (v, −½u)
+
+
+@pytest.mark.parametrize("name", builtin.FAMILIES)
+def test_updates_agree_with_a_round_in_natural_parameters(name):
+    """Numbers put into the printed server step give the parameters of Eq. 54's λ_g."""
+    q = builtin.by_name(name)
+    made = updates(q)
+    rng = np.random.default_rng(3)
+    alpha, n_clients = 0.3, 3
+    bases = {"p": (0.2, 0.6)}
+    low, high = bases.get(next(iter(q.parameters)).name, (1.0, 2.0))
+    own = lambda: {p: 0.1 if p.name == "S_12" else rng.uniform(low, high) for p in q.parameters}  # noqa: E731
+    members, prior = [own() for _ in range(n_clients)], own()
+    constants = dict.fromkeys(q.constants, 1.7)
+    natural = lambda values: [float(x.subs(values | constants)) for x in q.natural_of_parameters]  # noqa: E731
+    sites = [{e.rhs.free_symbols.pop(): rng.uniform(0.0, 0.01) for e in made.site} for _ in range(n_clients)]
+    eta = [[float(e.rhs.subs(site)) for e in made.site] for site in sites]
+    lam = np.array([natural(m) for m in members])
+    gathered = (1 - alpha) * lam.mean(0) + alpha * (np.array(natural(prior)) + np.array(eta).sum(0))
+    expected = {
+        p.name: float(e.subs(dict(zip(q.natural, gathered, strict=True)) | constants))
+        for p, e in q.parameters_of_natural.items()
+    }
+
+    def evaluate(expression):
+        named = lambda values, index: {indexed(p, index).name: v for p, v in values.items()}  # noqa: E731
+        each = [named(m, "k") | {s.name: v for s, v in site.items()} for m, site in zip(members, sites, strict=True)]
+        put = lambda e, names: float(e.subs({x: names[x.name] for x in e.free_symbols}))  # noqa: E731
+        done = expression.replace(sp.Function("Mean"), lambda e: sp.Float(np.mean([put(e, names) for names in each])))
+        done = done.replace(sp.Function("Sum"), lambda e: sp.Float(np.sum([put(e, names) for names in each])))
+        known = named(prior, "0") | {"alpha": alpha} | {c.name: v for c, v in constants.items()}
+        known |= named({p: expected[p.name] for p in q.parameters}, "g")
+        return put(done, known)
+
+    for equation, value in zip(made.server, expected.values(), strict=True):
+        assert np.isclose(evaluate(equation.rhs), value, rtol=1e-12)
+
+
+def test_a_family_whose_a_is_not_a_log_partition_is_still_legendre():
+    """Eq. 32 needs only that ∇²A is invertible: it is a fact about Bregman divergences."""
+    x, lam = sp.symbols("x lambda", real=True)
+    assert (
+        updates(SymbolicFamily("quartic", [x], [lam], [x], lam**4))
+        .optimality[0]
+        .lhs.has(sp.Symbol("rho", positive=True))
+    )
+
+
+# ---- propositions ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("proposition", PROPOSITIONS, ids=lambda p: p.label)
+def test_propositions_are_proved(proposition):
+    identity = proposition.identity()
+    assert identity.difference == (0,) * len(identity.left)
+    assert identity.witness() is None
+
+
+@pytest.mark.parametrize(
+    ("proposition", "twin"), [(p, twin) for p in PROPOSITIONS for twin in p.twins], ids=lambda x: getattr(x, "label", x)
+)
+def test_wrong_variants_are_refuted_by_numbers(proposition, twin):
+    wrong = proposition.twins[twin]()
+    assert not wrong.holds
+    assert wrong.witness() is not None
+
+
+def test_every_proposition_has_a_broken_twin():
+    assert all(proposition.twins for proposition in PROPOSITIONS)
+
+
+def test_one_round_needs_rho_1_over_k_and_the_prior():
+    factor, rest = one_round_converse()
+    assert sp.solve(factor, RHO) == [1 / K]
+    assert sp.solve(rest, LAM_G) == [ETA_0]
+    assert one_round().holds
+    assert not one_round(start=ETA_0 + 1).holds
+
+
+@pytest.mark.parametrize(("rho", "rounds"), [(1 / 3, 1), (0.7, 1), (0.7, 4), (2.0, 3)])
+def test_the_proved_error_is_that_of_a_run(rho, rounds):
+    c = [np.array([0.4]), np.array([-0.9]), np.array([1.1])]
+    prior = ba.families.FixedPrecisionGaussian([0.3], 2.0)
+    clients = [ba.losses.LinearInStatistics(Natural(x)) for x in c]
+    result = ba.run(ba.methods.BayesADMM(rho=rho), clients, prior, rounds=rounds, tol=1e-300)
+    alpha = 1 / (1 + 3 * rho)
+    predicted = (1 - alpha) ** (rounds - 1) * (2 * alpha - 1) * sum(c)
+    error = result.posterior.natural.linear - prior.natural.linear - sum(c)
+    np.testing.assert_allclose(error, predicted, atol=1e-14)
+
+
+# ---- Table 3 ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def table():
+    return rows()
+
+
+def test_table_3_is_the_papers(table):
+    half = sp.Rational(1, 2)
+    one = sp.S.One
+    assert [row.natural for row in table] == [
+        (((one, "m"),),),
+        (((one, "Sm"),),),
+        (((one, "sm"),), ((-half, "s"),)),
+        (((one, "Sm"),), ((-half, "S"),)),
+    ]
+    assert [row.expectation for row in table] == [
+        (((one, "m"),),),
+        (((one, "m"),),),
+        (((one, "m"),), ((one, "m^2"), (one, "1/s"))),
+        (((one, "m"),), ((one, "mm'"), (one, "S^-1"))),
+    ]
+    assert [row.statistic for row in table] == [
+        (((one, "θ"),),),
+        (((one, "θ"),),),
+        (((one, "θ"),), ((one, "θ^2"),)),
+        (((one, "θ"),), ((one, "θθ'"),)),
+    ]
+    assert [row.method for row in table] == ["ADMM", "Preconditioned ADMM", "Alg. 1", "App. D.2"]
+
+
+def test_table_3_follows_the_statistic():
+    """A table that was typed would not know the code's coordinates."""
+    text = table3(coordinates="code")
+    assert "| (Sm, S) | (θ, −½θθᵀ) | (m, −½mmᵀ − ½S⁻¹) |" in text
+    assert "−½S)" not in text.splitlines()[-1].replace("½S⁻¹", "")
+
+
+def test_table_3_is_typeset():
+    text = table3(latex=True)
+    assert text.count("&") == 4 * 5
+    assert text.count("{") == text.count("}")
+    assert r"\mathbf{m}\mathbf{m}^\top + \mathbf{S}^{-1}" in text
+
+
+# ---- numeric families ------------------------------------------------------------------------------------------------
+
+
+def fixed_rate_gamma():
+    """One natural coordinate and no closed inverse: λ = shape − 1, T = log θ, h = e^−θ, A = log Γ(λ + 1)."""
+    x, lam = sp.Symbol("x", positive=True), sp.Symbol("lambda", real=True)
+    return SymbolicFamily(
+        "unit rate gamma", [x], [lam], [sp.log(x)], sp.loggamma(lam + 1), -x, [lam > -1], sp.Interval.open(0, sp.oo)
+    )
+
+
+def conjugate_problem(parts):
+    return [ba.losses.LinearInStatistics(Natural(*(np.array([x]) for x in row))) for row in parts]
+
+
+USERS = {
+    "poisson": (builtin.poisson, {"r": 2.0}, [(0.4,), (-0.7,), (1.0,)]),
+    "bernoulli": (builtin.bernoulli, {"p": 0.3}, [(0.4,), (-0.7,), (1.0,)]),
+    "inverse-gaussian": (builtin.inverse_gaussian, {"m": 1.5, "c": 2.0}, [(-0.4, -0.1), (-0.2, 0.3), (0.1, -0.5)]),
+    "unit rate gamma": (fixed_rate_gamma, {"lambda": 1.5}, [(0.4,), (-0.7,), (1.0,)]),
+    "gamma": (builtin.gamma, {"a": 2.0, "b": 1.0}, [(3.0, -1.0), (0.5, -2.0), (1.0, -0.2)]),
+}
+
+
+@pytest.fixture(scope="module")
+def made():
+    return {name: numeric_family(make()) for name, (make, _, _) in USERS.items()}
+
+
+@pytest.mark.parametrize("name", USERS)
+def test_a_users_family_runs_and_is_done_in_one_round(name, made):
+    _, parameters, c = USERS[name]
+    prior = made[name](**parameters)
+    clients = conjugate_problem(c)
+    result = ba.run(ba.methods.BayesADMM(rho=1 / 3), clients, prior, rounds=1)
+    exact = prior.natural.to_vector() + np.array(c).sum(axis=0)
+    np.testing.assert_allclose(result.posterior.natural.to_vector(), exact, rtol=1e-13, atol=1e-14)
+    pooled = ba.solve_pooled(clients, prior).posterior
+    assert result.posterior.kl(pooled) < 1e-13
+    longer = ba.run(ba.methods.BayesADMM(rho=1 / 3), clients, prior, rounds=5)
+    assert longer.status is ba.Status.CONVERGED
+    assert longer.certificate().holds
+    wrong = ba.run(ba.methods.BayesADMM(rho=2 / 3), clients, prior, rounds=1)
+    assert np.abs(wrong.posterior.natural.to_vector() - exact).max() > 0.01
+
+
+@pytest.mark.parametrize("name", USERS)
+def test_a_users_family_inverts_its_moments(name, made):
+    _, parameters, _ = USERS[name]
+    prior = made[name](**parameters)
+    rng = np.random.default_rng(5)
+    for _ in range(20):
+        shift = rng.uniform(-0.9, 1.5, prior.natural.size)
+        q = prior.with_natural(prior.natural.from_vector(prior.natural.to_vector() * np.exp(shift)))
+        back = prior.with_expectation(q.expectation)
+        np.testing.assert_allclose(back.natural.to_vector(), q.natural.to_vector(), rtol=1e-9)
+        np.testing.assert_allclose(back.expectation.to_vector(), q.expectation.to_vector(), rtol=1e-12)
+
+
+@pytest.mark.parametrize("start", [-0.999, 0.0, 30.0])
+@pytest.mark.parametrize("moment", [-50.0, -0.6, 0.0, 3.0])
+def test_bracketed_newton_from_anywhere(start, moment, made):
+    q = made["unit rate gamma"](**{"lambda": start}).with_expectation(Expectation(np.array([moment])))
+    np.testing.assert_allclose(q.expectation.mean, moment, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("name", "moments"),
+    [("poisson", [-1.0]), ("bernoulli", [1.2]), ("inverse-gaussian", [2.0, 0.4]), ("gamma", [1.0, 0.5])],
+)
+def test_impossible_moments_are_refused(name, moments, made):
+    prior = made[name](**USERS[name][1])
+    with pytest.raises(ValueError, match="impossible moment"):
+        prior.with_expectation(Expectation(*(np.array([x]) for x in moments)))
+
+
+def test_a_generated_gamma_is_the_built_in_gamma(made):
+    q, other = made["gamma"](a=[2.0, 0.4], b=[1.0, 3.0]), made["gamma"](a=[1.0, 0.7], b=[2.0, 2.0])
+    twin, other_twin = ba.families.Gamma([2.0, 0.4], [1.0, 3.0]), ba.families.Gamma([1.0, 0.7], [2.0, 2.0])
+    direction = Natural(np.array([0.3, -0.1]), np.array([0.2, 0.5]))
+    points = np.array([[0.5, 2.0], [1.0, 0.1], [-1.0, 1.0]])
+    assert np.isclose(q.kl(other), twin.kl(other_twin), rtol=1e-12)
+    assert np.isclose(q.fisher_norm(direction), twin.fisher_norm(direction), rtol=1e-12)
+    assert np.isclose(q.entropy, twin.entropy, rtol=1e-12)
+    np.testing.assert_allclose(q.log_density(points), twin.log_density(points), rtol=1e-12)
+    assert not np.isclose(q.kl(other), other_twin.kl(twin), rtol=1e-2)
+
+
+def test_density_and_domain(made):
+    q = made["poisson"](r=3.0)
+    counts = np.arange(200.0)[:, None]
+    assert np.isclose(np.exp(q.log_density(counts)).sum(), 1.0, rtol=1e-12)
+    assert q.log_density([0.5]) == -np.inf
+    assert q.log_density([-1.0]) == -np.inf
+    ig = made["inverse-gaussian"](m=1.0, c=1.0)
+    assert not ig.contains(Natural(np.array([0.1]), np.array([-1.0])))
+    with pytest.raises(ValueError, match="outside the domain"):
+        ig.with_natural(Natural(np.array([0.1]), np.array([-1.0])))
+    with pytest.raises(ValueError, match="outside its domain"):
+        made["inverse-gaussian"](m=-1.0, c=-1.0)
+
+
+def test_what_cannot_be_derived_is_said(made):
+    with pytest.raises(NotImplementedError, match="has no sampler"):
+        made["poisson"](r=1.0).sample(np.random.default_rng(0))
+    with pytest.raises(NotImplementedError, match="entropy needs"):
+        _ = made["poisson"](r=1.0).entropy
+    with pytest.raises(ValueError, match="needs the parameters r"):
+        made["poisson"](rate=1.0)
+    with pytest.raises(ValueError, match="for one"):
+        numeric_family(builtin.dirichlet())
+    with pytest.raises(ValueError, match="constants"):
+        numeric_family(builtin.gaussian("fixed"))
+    with pytest.raises(TypeError):
+        made["poisson"](r=1.0).kl(made["bernoulli"](p=0.5))
+
+
+def test_a_sampler_of_ones_own():
+    Poisson = numeric_family(builtin.poisson(), sample=lambda rng, size, r: rng.poisson(r, size))
+    q = Poisson(r=[1.0, 5.0])
+    drawn = q.sample(np.random.default_rng(0), 20_000)
+    np.testing.assert_allclose(drawn.mean(axis=0), q.expectation.mean, atol=0.1)
+    bad = numeric_family(builtin.poisson(), sample=lambda rng, size, r: np.zeros(3))
+    with pytest.raises(ValueError, match="must return shape"):
+        bad(r=1.0).sample(np.random.default_rng(0), 2)
+
+
+# ---- printing, helpers, isolation ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", builtin.FAMILIES)
+def test_every_family_can_be_printed(name):
+    text = derive_text(name)
+    assert all(word in text for word in ("A(λ)", "Eq. 32", "Eq. 16", "Eq. 33", "Eq. 54", "KL(q_k‖q_g)"))
+    assert ("in the coordinates of bayesadmm_np.families" in text) == (name in ("gaussian", "gaussian-full"))
+
+
+def test_latex_is_balanced():
+    text = derive_family(builtin.gamma(), latex=True)
+    assert text.count("{") == text.count("}")
+    assert text.count(r"\begin{align*}") == text.count(r"\end{align*}") == 3
+    assert text.count("$") % 2 == 0
+    assert not any(letter in text for letter in "λμηραθ∇∂‖")
+
+
+def test_an_unknown_family_is_named():
+    with pytest.raises(ValueError, match="family must be one of gaussian-unit"):
+        derive_text("cauchy")
+
+
+def test_a_badly_given_family_is_refused():
+    x, lam, z = sp.symbols("x lambda z")
+    with pytest.raises(ValueError, match="neither natural nor constant"):
+        SymbolicFamily("bad", [x], [lam], [x], lam * z)
+    with pytest.raises(ValueError, match="which are not θ"):
+        SymbolicFamily("bad", [x], [lam], [x * lam], lam)
+    with pytest.raises(ValueError, match="statistic must have 1 entries"):
+        SymbolicFamily("bad", [x], [lam], [x, x**2], lam)
+
+
+def test_field_inverse_is_an_inverse():
+    fisher = builtin.dirichlet().fisher
+    assert (fisher * field_inverse(fisher)).applyfunc(tidy) == sp.eye(3)
+
+
+def test_the_numeric_core_does_not_import_sympy():
+    code = "import sys, bayesadmm_np; assert 'sympy' not in sys.modules and 'bayesadmm_np.theory' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
