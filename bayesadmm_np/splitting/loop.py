@@ -327,8 +327,15 @@ def _edges(server: Server, q_g: ExponentialFamily, sites: Sequence[Natural], cli
         broadcast=max(client.broadcast for client in clients),
         natural_gradient=max(client.natural_gradient for client in clients),
         gather=server.gather_residual(q_g, sites),
-        dual_map=q_g.fisher_norm(q_g.with_expectation(q_g.expectation).natural - q_g.natural),
+        dual_map=_dual_map(q_g),
     )
+
+
+def _dual_map(q_g: ExponentialFamily) -> float:
+    try:
+        return q_g.fisher_norm(q_g.with_expectation(q_g.expectation).natural - q_g.natural)
+    except ValueError:  # the moments have lost the covariance to rounding: a run on its way out
+        return float("inf")
 
 
 def _client_record(reply: Reply, q_g: ExponentialFamily) -> ClientRecord:

@@ -117,7 +117,7 @@ def BayesADMM(rho: float = 1.0, gamma: float = 1.0) -> Method:
     rho : float, default 1.0
         > 0. Small values let clients move far; ρ = 1/K solves conjugate problems in one round (Prop. D.1).
     gamma : float, default 1.0
-        In (0, 1]; scales the dual step (Algorithm 1). Duals are natural gradients for γ = 1.
+        In (0, 1]; scales the dual step (Algorithm 1 writes γ for our γρ). Duals are natural gradients for γ = 1.
 
     Raises
     ------

@@ -70,8 +70,8 @@ class Server:
     def safe_alpha(self, sites: Sequence[Natural], naturals: Sequence[Natural], alpha: float) -> float:
         """Return the smallest α in [alpha, 1] (to 1/4096 of the way) that leaves all clients well posed.
 
-        The domain is convex and λ_g(α) is a line, so bisection finds it. α = 1 is returned when nothing helps,
-        which for ρ >= 1 does not happen: then ρλ_g − η_k contains the prior and every other site.
+        The domain is convex and λ_g(α) is a line, so bisection finds it. α = 1 is returned when nothing helps. For
+        ρ >= 1, convex losses and duals along λ that does not happen: ρλ_g − η_k holds the prior and the other sites.
         """
         if self.is_well_posed(self.gather(sites, naturals, alpha), sites):
             return alpha
