@@ -11,6 +11,9 @@ from ..families.coordinates import Natural
 
 __all__ = ["Mixer", "mixing_weights"]
 
+CHUNK = 1 << 15
+"""Entries of a residual handled at once; a few such pieces fit into a core's cache."""
+
 
 def mixing_weights(residuals: list[Array]) -> Array:
     """Return weights w, Σw = 1, that minimise ‖Σ_i w_i r_i‖ (least squares in the differences).
@@ -30,15 +33,18 @@ def mixing_weights(residuals: list[Array]) -> Array:
     >>> mixing_weights([np.array([2.0]), np.array([1.0])])
     array([-1.,  2.])
     """
-    newest = residuals[-1]
-    differences = np.empty((len(residuals) - 1, newest.size))
-    for row, residual in zip(differences, residuals[:-1], strict=True):
-        np.subtract(residual, newest, out=row)
-    scales = np.sqrt(np.einsum("ij,ij->i", differences, differences))
-    scales[scales == 0.0] = 1.0
-    differences /= scales[:, None]
-    # normal equations of normalised differences: a QR factorisation of millions of rows costs more than the round
-    coefficients, *_ = np.linalg.lstsq(differences @ differences.T, -(differences @ newest), rcond=1e-12)
+    past = len(residuals) - 1
+    gram, right = np.zeros((past, past)), np.zeros(past)
+    # normal equations, a cached piece at a time: a QR factorisation of millions of rows costs more than the round
+    for start in range(0, residuals[-1].size, CHUNK):
+        piece = slice(start, start + CHUNK)
+        newest = residuals[-1][piece]
+        differences = np.stack([residual[piece] for residual in residuals[:-1]]) - newest
+        gram += differences @ differences.T
+        right -= differences @ newest
+    scales = np.sqrt(np.diagonal(gram))
+    scales = np.where(scales > 0, scales, 1.0)
+    coefficients, *_ = np.linalg.lstsq(gram / np.outer(scales, scales), right / scales, rcond=1e-12)
     coefficients = coefficients / scales
     return np.append(coefficients, 1.0 - coefficients.sum())
 

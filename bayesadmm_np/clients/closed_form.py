@@ -61,16 +61,25 @@ class ClosedForm(Solver):
         if expected is None or start is not anchor:
             expected = problem.expect(anchor)
         target = problem.target(expected.natural_gradient)
-        q: ExponentialFamily | None
-        if problem.loss.is_linear_in_statistics:
-            q = anchor.with_natural(target) if anchor.contains(target) else None
-        else:
-            assert isinstance(anchor, Gaussian)
-            assert isinstance(expected, GaussianExpected)
-            q = _gaussian_minimum(problem, anchor, expected, target.parts[1:])
+        if problem.loss.is_linear_in_statistics or _family_holds_hessian(anchor, problem.rule):
+            try:
+                exact = anchor.with_natural(target)
+            except ValueError:  # outside the domain: unbounded below
+                return self.measured(problem, anchor, 0, ClientStatus.ILL_POSED)
+            # ∇_μ E_q[ℓ] is constant, so λ is the target by construction; the circuit's edge is measured all the same
+            return Solution(exact, problem.expect(exact), 0.0, 1, ClientStatus.CONVERGED)
+        assert isinstance(anchor, Gaussian)
+        assert isinstance(expected, GaussianExpected)
+        q = _gaussian_minimum(problem, anchor, expected, target.parts[1:])
         if q is None:
             return self.measured(problem, anchor, 0, ClientStatus.ILL_POSED)
         return self.measured(problem, q, 1, ClientStatus.CONVERGED)
+
+
+def _family_holds_hessian(q: ExponentialFamily, rule: Rule) -> bool:
+    """Whether a quadratic is linear in this family's T, so that its natural gradient is constant."""
+    full = isinstance(q, Gaussian) and q.learns_precision and isinstance(q.factor, DensePrecision)
+    return full and rule.carries_curvature
 
 
 def _gaussian_minimum(

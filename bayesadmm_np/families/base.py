@@ -102,6 +102,8 @@ class ExponentialFamily(ABC):
 
     def fisher_norm(self, difference: Natural) -> float:
         """Root mean square of the whitened natural difference: its local Fisher length per parameter."""
+        if not any(part.any() for part in difference.parts):
+            return 0.0
         whitened = self.whiten(difference)
         return float(np.linalg.norm(whitened) / np.sqrt(difference.size))
 

@@ -174,7 +174,7 @@ class _Team:
         # through λ, as every later iterate: the first round then repeats to the bit after a resume
         q_g = start.with_natural(start.natural)
         zeros = tuple(q_g.natural.zeros() for _ in self.workers)
-        return State(q_g, zeros, (q_g,) * len(zeros), (), float("nan"), ())
+        return State(q_g, zeros, (q_g.natural,) * len(zeros), (), float("nan"), ())
 
     def expect_all(self, q_g: ExponentialFamily, apply: Any) -> list[Expected | GaussianExpected]:
         return list(apply(lambda worker: worker.expect(q_g), self.workers))
@@ -271,7 +271,6 @@ class _Round:
         gathered = self._gather(state, replies)
         try:
             q_g = self.team.prior.with_natural(gathered.natural)
-            posteriors = tuple(q_g.with_natural(reply.natural) for reply in replies)
         except ValueError:  # λ_g is outside the domain
             return _failure(Status.NOT_A_DISTRIBUTION, broadcast.round, self.team.method.knobs)
         following = self.team.expect_all(q_g, self.apply)
@@ -292,7 +291,8 @@ class _Round:
             seconds=perf_counter() - began,
         )
         history = (*state.history, record)
-        after = State(q_g, gathered.sites, posteriors, gathered.memory, state.start_objective, history)
+        naturals = tuple(reply.natural for reply in replies)
+        after = State(q_g, gathered.sites, naturals, gathered.memory, state.start_objective, history)
         return _Success(after, following)
 
     def _gather(self, state: State, replies: Sequence[Reply]) -> _Gathered:
@@ -315,7 +315,7 @@ class _Round:
 
     def _ask(self, broadcast: Broadcast, state: State, at_server: Sequence[Expected | GaussianExpected]) -> list[Reply]:
         def answer(k: int) -> Reply:
-            start = state.posteriors[k] if self.warm_start else None
+            start = state.q_g.with_natural(state.naturals[k]) if self.warm_start else None
             worker = self.team.workers[k]
             return worker.step(broadcast, state.sites[k], at_server[k], start, self.seed, k)
 

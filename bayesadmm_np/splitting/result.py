@@ -57,7 +57,7 @@ class Result:
     @property
     def client_posteriors(self) -> tuple[ExponentialFamily, ...]:
         """q_k of the last round."""
-        return self.state.posteriors
+        return tuple(self.state.q_g.with_natural(natural) for natural in self.state.naturals)
 
     @property
     def history(self) -> tuple[RoundRecord, ...]:

@@ -37,8 +37,8 @@ class State:
     q_g : ExponentialFamily
     sites : tuple of Natural
         η_k.
-    posteriors : tuple of ExponentialFamily
-        q_k of the last round (q_g before the first).
+    naturals : tuple of Natural
+        λ_k of the last round (λ_g before the first).
     memory : tuple of Memory
         Of an accelerated method.
     start_objective : float
@@ -47,7 +47,7 @@ class State:
 
     q_g: ExponentialFamily
     sites: tuple[Natural, ...]
-    posteriors: tuple[ExponentialFamily, ...]
+    naturals: tuple[Natural, ...]
     memory: tuple[Memory, ...]
     start_objective: float
     history: tuple[RoundRecord, ...]
@@ -82,9 +82,9 @@ def describe(
 def save_state(path: str | os.PathLike[str], state: State, description: dict[str, Any]) -> None:
     """Write the state atomically: a crash leaves the old file or the new one, never half of one."""
     naturals = {"server": state.q_g.natural}
-    for k, (site, posterior) in enumerate(zip(state.sites, state.posteriors, strict=True)):
+    for k, (site, posterior) in enumerate(zip(state.sites, state.naturals, strict=True)):
         naturals[f"site{k}"] = site
-        naturals[f"posterior{k}"] = posterior.natural
+        naturals[f"posterior{k}"] = posterior
     arrays: dict[str, Any] = {}
     for i, item in enumerate(state.memory):
         arrays[f"memory{i}/residual"] = item.residual
@@ -140,7 +140,7 @@ def _rebuild(arrays: dict[str, Array], meta: dict[str, Any], prior: ExponentialF
     return State(
         q_g=prior.with_natural(natural("server")),
         sites=tuple(natural(f"site{k}") for k in clients),
-        posteriors=tuple(prior.with_natural(natural(f"posterior{k}")) for k in clients),
+        naturals=tuple(natural(f"posterior{k}") for k in clients),
         memory=tuple(
             Memory(
                 tuple(natural(f"memory{i}/site{k}") for k in clients),
