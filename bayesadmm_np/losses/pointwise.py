@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import expit, logsumexp, softmax
+from scipy.special import expit
 
 from .._validation import Array
 from .logistic_normal import logistic_normal_moments
@@ -94,9 +94,12 @@ class CategoricalLogit(Pointwise):
         """Weighted means; the curvature diag(p) − ppᵀ is averaged by one batched product."""
         labels = y.astype(np.intp)
         rows = np.arange(labels.shape[0])
-        probabilities = softmax(predictors, axis=2)
-        own = predictors[rows, :, labels]
-        value = (logsumexp(predictors, axis=2) - own) @ weights
+        # softmax and logsumexp from one exponential each
+        top = predictors.max(axis=2)
+        probabilities = np.exp(predictors - top[:, :, None])
+        total = probabilities.sum(axis=2)
+        probabilities /= total[:, :, None]
+        value = (top + np.log(total) - predictors[rows, :, labels]) @ weights
         mean = np.einsum("nmc,m->nc", probabilities, weights)
         # W^{1/2}P once, so that the product with its own transpose is exactly symmetric
         scaled = probabilities * np.sqrt(weights)[:, None]

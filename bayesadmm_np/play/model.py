@@ -27,6 +27,7 @@ from ..splitting import Accelerated, Edges, Result, Status, methods, run, solve_
 from ..splitting.methods import Method
 from . import words
 from .scene import Belief, Scene, make_scene
+from .settings import Settings
 
 __all__ = ["DELTA", "FAMILIES", "TOL", "Family", "Frame", "Outcome", "Settings", "Verdict", "fits", "knobs", "simulate"]
 
@@ -68,21 +69,6 @@ FAMILIES: dict[str, Family] = {
     "block": Family("block: weights | bias", lambda: BlockDiagonalGaussian(np.zeros(DIM), DELTA, [2, 1]), Exact()),
     "full": Family("full covariance", lambda: FullGaussian(np.zeros(DIM), DELTA), Exact()),
 }
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Where the sliders stand."""
-
-    method: str = "BayesADMM"
-    family: str = "full"
-    rho: float = 1.0
-    gamma: float = 1.0
-    accelerated: bool = False
-    safeguard: bool = False
-    rounds: int = 40
-    outlier: tuple[float, float] = (-3.0, -1.5)
-    skew: float = 0.5
 
 
 class Verdict(Enum):

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .._validation import Array
 from ..splitting import Edges, Status
 from ..splitting.methods import TABLE, Method
-
-if TYPE_CHECKING:
-    from .model import Settings
+from .settings import Settings
 
 __all__ = [
     "EDGE_NAMES",
