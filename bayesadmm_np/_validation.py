@@ -14,7 +14,10 @@ Array = NDArray[np.float64]
 def as_float_array(value: ArrayLike, name: str, ndim: int | tuple[int, ...] | None = None) -> Array:
     """Return `value` as a finite, non-empty float64 array, or raise a ValueError naming it."""
     try:
-        array = np.asarray(value, dtype=np.float64)
+        raw = np.asarray(value)
+        if raw.dtype.kind in "USc":
+            raise TypeError("strings and complex numbers are not quietly converted")
+        array = np.asarray(raw, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{name} must be an array of numbers, got {_short(value)}.") from error
     if ndim is not None:
@@ -25,14 +28,23 @@ def as_float_array(value: ArrayLike, name: str, ndim: int | tuple[int, ...] | No
     if array.size == 0:
         raise ValueError(f"{name} must not be empty, got shape {array.shape}.")
     if not np.isfinite(array).all():
-        bad = int(np.size(array) - np.count_nonzero(np.isfinite(array)))
-        raise ValueError(f"{name} must be finite, got {bad} NaN or infinite value(s).")
+        bad = np.argwhere(~np.isfinite(array))
+        where = ", ".join(str(i) for i in bad[0])
+        raise ValueError(f"{name} must be finite, got {len(bad)} NaN or infinite value(s), the first at [{where}].")
     return array
 
 
 def as_labels(value: ArrayLike, name: str, n_classes: int) -> NDArray[np.int64]:
     """Return `value` as integer labels in 0 … n_classes − 1."""
-    array = as_float_array(value, name, ndim=1)
+    try:
+        array = as_float_array(value, name, ndim=1)
+    except ValueError as error:
+        labels = np.ravel(np.asarray(value, dtype=object))
+        if labels.size and all(isinstance(label, str) for label in labels):
+            raise ValueError(
+                f"{name} must hold integer labels 0 to {n_classes - 1}, got strings; encode them, as in y == 'yes'."
+            ) from error
+        raise
     if array.min() < 0 or array.max() >= n_classes or not np.array_equal(np.floor(array), array):
         raise ValueError(
             f"{name} must hold integer labels 0 to {n_classes - 1}, got values from {array.min():g} to {array.max():g}."
@@ -59,6 +71,8 @@ def as_fraction(value: Any, name: str) -> float:
 def as_number(value: Any, name: str) -> float:
     """Return `value` as a finite float."""
     try:
+        if isinstance(value, str | bool):
+            raise TypeError("not quietly converted")
         number = float(value)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{name} must be a number, got {_short(value)}.") from error
@@ -70,6 +84,8 @@ def as_number(value: Any, name: str) -> float:
 def as_count(value: Any, name: str, minimum: int = 1) -> int:
     """Return `value` as an integer >= minimum."""
     try:
+        if isinstance(value, bool):
+            raise TypeError("not quietly converted")
         number = operator.index(value)
     except TypeError as error:
         raise ValueError(f"{name} must be an integer, got {_short(value)}.") from error

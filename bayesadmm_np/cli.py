@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
+
+from ._version import __version__
 
 __all__ = ["main"]
 
@@ -80,8 +83,12 @@ def _application(typer: Any) -> Any:
     )
 
     @app.callback()
-    def _group() -> None:
-        pass
+    def _group(
+        version: bool = typer.Option(False, "--version", help="Print the version and stop.", show_default=False),
+    ) -> None:
+        if version:
+            print(f"bayesadmm_np {__version__}")
+            raise typer.Exit(0)
 
     only_option = typer.Option(
         None,
@@ -119,6 +126,7 @@ def _application(typer: Any) -> Any:
         for name in only or ():
             _choose(typer, "--only", name, FIGURES)
         _choose(typer, "--dataset", dataset, DATASETS)
+        _writable(typer, out)
         try:
             from .demos.reproduce import reproduce
         except ModuleNotFoundError as error:
@@ -131,6 +139,8 @@ def _application(typer: Any) -> Any:
             _stop(f"bayesadmm reproduce: {error}", 2)
         except (OSError, ValueError) as error:
             _stop(f"bayesadmm reproduce: {error}", 1)
+        except KeyboardInterrupt:
+            _stop(f"bayesadmm reproduce: interrupted; figures that were finished are in {out}.", 130)
         raise typer.Exit(0 if good else 1)
 
     @app.command("derive", help=DERIVE_HELP)
@@ -165,6 +175,13 @@ def _application(typer: Any) -> Any:
 def _choose(typer: Any, option: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         raise typer.BadParameter(f"{value!r} is not one of {', '.join(allowed)}.", param_hint=option)
+
+
+def _writable(typer: Any, folder: Path) -> None:
+    """Refuse a folder that cannot be written to before any time is spent."""
+    nearest = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    if not (nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)):
+        raise typer.BadParameter(f"{str(folder)!r} is not a folder that can be written to.", param_hint="--out")
 
 
 def _stop(message: str, code: int) -> None:

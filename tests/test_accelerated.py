@@ -240,7 +240,7 @@ def test_only_rows_can_be_accelerated(row):
 
 
 def test_accelerated_rows_check_the_family_of_the_row():
-    with pytest.raises(ValueError, match="ADMM needs a IsotropicGaussian prior"):
+    with pytest.raises(ValueError, match="ADMM needs a prior of the family IsotropicGaussian"):
         ba.run(Accelerated(M.ADMM()), team("logistic"), prior("full", 3))
 
 

@@ -478,7 +478,7 @@ def test_bad_theta(kind, name):
 
 def test_bad_totals():
     one, two = LeastSquares([[1.0]], [1.0]), LeastSquares([[1.0, 2.0]], [1.0])
-    with pytest.raises(ValueError, match="losses must hold at least one loss"):
+    with pytest.raises(ValueError, match="clients must hold at least one loss"):
         Total([])
     with pytest.raises(ValueError, match=r"losses must have the same number of parameters, got \[1, 2\]"):
         Total([one, two])

@@ -499,16 +499,28 @@ def bad_inputs():
         "VON decay": (lambda: ba.clients.VON(decay=2.0), r"decay must lie in \[0, 1\]"),
         "VON step": (lambda: ba.clients.VON(step_size=0.0), r"step_size must lie in \(0, 1\]"),
         "learning rate": (lambda: GradientSteps(learning_rate=0.0), "learning_rate must be > 0"),
-        "ADMM's family": (lambda: run(M.ADMM(), clients, full), "ADMM needs a IsotropicGaussian prior, got FullG"),
+        "ADMM's family": (
+            lambda: run(M.ADMM(), clients, full),
+            "family IsotropicGaussian, got FullG",
+        ),
         "FedAvg's family": (lambda: run(M.FedAvg(), clients, full), "FedAvg needs"),
         "FedDyn's family": (lambda: run(M.FedDyn(), clients, fixed), "FedDyn needs"),
-        "FedLap's family": (lambda: run(M.FedLap(), clients, full), "FedLap needs a FixedPrecisionGaussian"),
-        "FedLapCov's family": (lambda: run(M.FedLapCov(), clients, fixed), "FedLapCov needs a FullGaussian or Diag"),
+        "FedLap's family": (
+            lambda: run(M.FedLap(), clients, full),
+            "family FixedPrecisionGaussian",
+        ),
+        "FedLapCov's family": (
+            lambda: run(M.FedLapCov(), clients, fixed),
+            "family FullGaussian or Diag",
+        ),
         "preconditioned ADMM's family": (
             lambda: run(M.PreconditionedADMM(), clients, full),
             "PreconditionedADMM needs",
         ),
-        "FedIvon's family": (lambda: run(M.FedIvon(), clients, full), "FedIvon needs a DiagonalGaussian"),
+        "FedIvon's family": (
+            lambda: run(M.FedIvon(), clients, full),
+            "family DiagonalGaussian",
+        ),
         "pooled without losses": (lambda: ba.solve_pooled([], full), "at least one loss"),
         "pooled dimensions": (lambda: ba.solve_pooled(wide, full), "same number of parameters"),
     }

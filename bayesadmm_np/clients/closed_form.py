@@ -86,32 +86,14 @@ def _gaussian_minimum(
     problem: Subproblem, anchor: Gaussian, expected: GaussianExpected, precision_parts: tuple[Array, ...]
 ) -> Gaussian | None:
     """Newton's step from the anchor, which is exact for a quadratic, with the family's precision."""
-    hessian = expected.curvature.dense() + problem.rho * dense_matrix(anchor, anchor.factor.parts)
+    identity = np.eye(anchor.dim)
+    hessian = expected.curvature.dense() + problem.rho * anchor.factor.multiply(identity)
     if anchor.learns_precision:
-        hessian -= dense_matrix(anchor, problem.site.parts[1:])
+        hessian -= anchor.factor.like(problem.site.parts[1:]).multiply(identity)
     system = DensePrecision(hessian)
     factor = anchor.factor.like(precision_parts) if anchor.learns_precision else anchor.factor
     if not (system.is_positive_definite() and factor.is_positive_definite()):
         return None
-    mean = anchor.mean - system.solve(site_gradient(problem, anchor, expected))
+    mean = anchor.mean - system.solve(problem.mean_gradient(anchor, expected))
     linear = factor.multiply(mean)
     return anchor.with_natural(anchor.natural_from(linear, factor.parts))
-
-
-def site_gradient(problem: Subproblem, q: Gaussian, expected: GaussianExpected) -> Array:
-    """Gradient of the subproblem with respect to the mean: g + v − Vm + ρS_g(m − m_g)."""
-    assert isinstance(problem.anchor, Gaussian)
-    gradient = expected.gradient + problem.site.linear
-    if q.learns_precision:
-        gradient = gradient - q.factor.like(problem.site.parts[1:]).multiply(q.mean)
-    return gradient + problem.rho * problem.anchor.factor.multiply(q.mean - problem.anchor.mean)
-
-
-def dense_matrix(q: Gaussian, parts: tuple[Array, ...]) -> Array:
-    """A structure's parts as one dense matrix."""
-    layout = q.factor.like(parts)
-    if parts[0].ndim == 1:
-        return np.diag(parts[0])
-    if len(parts) == 1:
-        return np.array(parts[0])
-    return np.column_stack([layout.multiply(column) for column in np.eye(q.dim)])

@@ -11,7 +11,6 @@ from ..families.base import ExponentialFamily
 from ..families.gaussian import Gaussian
 from ..losses.base import Expected, GaussianExpected, Loss
 from ..losses.expectations import Rule
-from .closed_form import site_gradient
 from .problem import ClientStatus, Solution, Subproblem
 from .solver import Solver
 
@@ -76,7 +75,7 @@ class GradientSteps(Solver):
             with np.errstate(over="ignore", invalid="ignore"):  # a step that overflows is reported below
                 expected = problem.expect(q)
                 assert isinstance(expected, GaussianExpected)
-                mean = q.mean - self.learning_rate * site_gradient(problem, q, expected)
+                mean = q.mean - self.learning_rate * problem.mean_gradient(q, expected)
             if not np.isfinite(mean).all():
                 return self.measured(problem, q, i, ClientStatus.NOT_FINITE)
             q = q.with_natural(q.natural_from(q.factor.multiply(mean), ()))

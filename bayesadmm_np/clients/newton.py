@@ -27,7 +27,6 @@ from ..families.precision import DensePrecision
 from ..losses.base import Expected, GaussianExpected, Loss
 from ..losses.expectations import Delta, Rule
 from .anderson import Mixer
-from .closed_form import site_gradient
 from .problem import ClientStatus, Solution, Subproblem
 from .solver import Solver
 
@@ -140,7 +139,7 @@ class _Iterate:
             finite = target.is_finite() and np.isfinite(expected.value_at_mean)
             whitened = q.whiten(target - q.natural) if finite else np.full(1, np.inf)
             residual = float(np.linalg.norm(whitened) / np.sqrt(target.size))
-            gradient = site_gradient(problem, q, expected)
+            gradient = problem.mean_gradient(q, expected)
             return cls(q, expected, problem.merit(q, expected), target, whitened, residual, gradient)
 
     @property
@@ -294,7 +293,10 @@ def _nearer_start(problem: Subproblem, first: _Iterate, rng: np.random.Generator
         q = laplace
         if q.learns_precision:
             parts = [10.0**narrowing * part for part in q.factor.parts]
-            q = q.with_natural(q.natural_from(10.0**narrowing * q.natural.linear, parts))
+            try:
+                q = q.with_natural(q.natural_from(10.0**narrowing * q.natural.linear, parts))
+            except ValueError:  # the curvature overflows: there is no better start
+                break
         candidate = _Iterate.at(problem, q)
         if candidate.is_finite and not candidate.residual >= best.residual:
             best = candidate

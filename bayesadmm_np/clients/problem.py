@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 
+from .._validation import Array
 from ..families.base import ExponentialFamily
 from ..families.coordinates import Natural, pairing
 from ..families.gaussian import Gaussian
@@ -74,6 +75,14 @@ class Subproblem:
         if q.learns_precision:
             linear -= 0.5 * float(q.mean @ q.factor.like(self.site.parts[1:]).multiply(q.mean))
         return expected.value_at_mean + linear + self.rho * q.mean_distance(self.anchor)
+
+    def mean_gradient(self, q: Gaussian, expected: GaussianExpected) -> Array:
+        """Gradient of the objective with respect to the mean: g + v − Vm + ρS_g(m − m_g)."""
+        assert isinstance(self.anchor, Gaussian)
+        gradient = expected.gradient + self.site.linear
+        if q.learns_precision:
+            gradient = gradient - q.factor.like(self.site.parts[1:]).multiply(q.mean)
+        return gradient + self.rho * self.anchor.factor.multiply(q.mean - self.anchor.mean)
 
     def target(self, natural_gradient: Natural) -> Natural:
         """λ_anchor − (η + ∇_μ E_q[ℓ])/ρ: equals λ exactly at a stationary point (Eq. 32)."""

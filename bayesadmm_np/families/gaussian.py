@@ -1,7 +1,7 @@
 """What all Gaussian families share: a mean and a precision object.
 
 Subclasses say which structure the precision has, and whether it is part of the natural parameter
-(`_LearnedPrecision`, T = (θ, −½θθᵀ)) or fixed (`_FixedPrecision`, T = θ).
+(`LearnedPrecisionGaussian`, T = (θ, −½θθᵀ)) or fixed (`FixedPrecisionBase`, T = θ).
 """
 
 from __future__ import annotations

@@ -139,10 +139,15 @@ class Loss(ABC):
 
     dim: int
     n_rows: int
+    total_weight: float
+    """Σ of the row weights, by which methods that weigh clients by rows weigh them."""
     is_quadratic: bool = False
     """Whether ∇²ℓ is constant, so that Eq. 15 under a Gaussian is one linear solve."""
     is_linear_in_statistics: bool = False
     """Whether ∇_μ E_q[ℓ] is constant, so that Eq. 15 is one addition."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.n_rows} rows, {self.dim} parameters)"
 
     @abstractmethod
     def value(self, theta: ArrayLike) -> float:

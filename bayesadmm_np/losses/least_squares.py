@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from numpy.typing import ArrayLike
 
-from .._validation import Array, as_float_array
+from .._validation import Array, as_float_array, frozen
 from ..families.base import ExponentialFamily
 from ..families.gaussian import Gaussian
 from .base import GaussianExpected, KroneckerCurvature, Loss
@@ -45,7 +46,7 @@ class LeastSquares(Loss):
 
     def __init__(self, X: ArrayLike, y: ArrayLike, weights: Any = None, offset: Any = None) -> None:
         design = read_design(X)
-        target = as_float_array(y, "y", ndim=(1, 2))
+        target = as_float_array(y, "y", ndim=(1, 2)).copy()
         self.n_rows, self.n_features = design.shape
         self.n_outputs = 1 if target.ndim == 1 else target.shape[1]
         self.dim = self.n_features * self.n_outputs
@@ -56,8 +57,8 @@ class LeastSquares(Loss):
         goal = (target if known is None else target - known).reshape(self.n_rows, -1)
         gram = design.T @ (scale * design)
         self._curvature = KroneckerCurvature(0.5 * (gram + gram.T), self.n_outputs)
-        self._moment = ((scale * goal).T @ design).ravel()
-        self._design, self._goal, self._scale = design, goal, scale
+        self._design, self._goal, self._scale = design, frozen(goal), scale
+        self.total_weight = float(scale.sum())
 
     def value(self, theta: ArrayLike) -> float:
         """Return ℓ(θ)."""
@@ -65,7 +66,7 @@ class LeastSquares(Loss):
 
     def gradient(self, theta: ArrayLike) -> Array:
         """Return ∇ℓ(θ), shape (d,)."""
-        return self._curvature.multiply(as_theta(theta, self.dim)) - self._moment
+        return self._gradient(as_theta(theta, self.dim))
 
     def hessian(self, theta: ArrayLike) -> Array:
         """Return I ⊗ XᵀWX as a dense matrix."""
@@ -80,12 +81,17 @@ class LeastSquares(Loss):
     def expect(self, q: ExponentialFamily, rule: Rule) -> GaussianExpected:
         """E_q[ℓ] = ℓ(m) + ½ tr(H S⁻¹)."""
         assert isinstance(q, Gaussian)
-        gradient = self._curvature.multiply(q.mean) - self._moment
+        gradient = self._gradient(q.mean)
         # every rule but the first-order delta method sees the variance exactly
         seen = rule if rule.is_delta else Delta(2)
         return GaussianExpected(q, self._value(q.mean), gradient, self._curvature, seen)
 
     def _value(self, theta: Array) -> float:
-        # from the residuals: expanded into the Gram matrix, a good fit of large targets would cancel
-        residuals = self._design @ theta.reshape(self.n_outputs, -1).T - self._goal
-        return 0.5 * float((self._scale * residuals**2).sum())
+        return 0.5 * float((self._scale * self._residuals(theta) ** 2).sum())
+
+    def _gradient(self, theta: Array) -> Array:
+        return ((self._scale * self._residuals(theta)).T @ self._design).ravel()
+
+    def _residuals(self, theta: Array) -> Array:
+        # never expanded into the Gram matrix: a good fit of large targets would cancel
+        return np.asarray(self._design @ theta.reshape(self.n_outputs, -1).T - self._goal)

@@ -57,6 +57,7 @@ class LinearInStatistics(Loss):
             raise ValueError("coefficients must be finite.")
         self.coefficients = coefficients
         self.n_rows = as_count(n_rows, "n_rows")
+        self.total_weight = float(self.n_rows)
         self.dim = coefficients.linear.shape[0]
 
     def check(self, prior: ExponentialFamily, rule: Rule) -> Rule:
@@ -72,7 +73,8 @@ class LinearInStatistics(Loss):
         """Return −⟨c, μ⟩ and −c; for a Gaussian q as the quadratic −vᵀθ + ½θᵀVθ, so that it adds to other losses."""
         if not isinstance(q, Gaussian):
             return Expected(-pairing(self.coefficients, q.expectation), -self.coefficients)
-        curvature = _StructuredCurvature(q.factor.like(self.coefficients.parts[1:]) if q.learns_precision else None)
+        bending = q.factor.like(self.coefficients.parts[1:]) if q.learns_precision else None
+        curvature = _StructuredCurvature(bending, self.dim)
         bent = curvature.multiply(q.mean)
         at_mean = float(q.mean @ (0.5 * bent - self.coefficients.linear))
         seen = rule if rule.is_delta else Delta(2)
@@ -102,9 +104,10 @@ class _StructuredCurvature:
     """A Hessian that has the family's own structure; None is zero."""
 
     matrix: Precision | None
+    dim: int
 
     def dense(self) -> Array:
-        raise NotImplementedError("solved without a dense matrix: ∇_μ E_q[ℓ] is constant.")
+        return self.multiply(np.eye(self.dim))
 
     def project(self, factor: Precision) -> tuple[Array, ...]:
         if self.matrix is None:

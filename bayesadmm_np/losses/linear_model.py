@@ -35,6 +35,7 @@ class LinearModelLoss(Loss):
             raise ValueError(f"y must have {self.n_rows} rows like X, got {y.shape[0]}.")
         self.y = frozen(np.array(y, dtype=np.float64))
         self.weights = read_weights(weights, self.n_rows)
+        self.total_weight = float(self.weights.sum())
         shape = (self.n_rows,) if pointwise.n_outputs == 1 else (self.n_rows, pointwise.n_outputs)
         self.offset = read_offset(offset, shape)
 
@@ -101,8 +102,8 @@ class LinearModelLoss(Loss):
 
 
 def read_design(X: ArrayLike) -> Array:
-    """Check a design matrix (n, p)."""
-    return frozen(np.ascontiguousarray(as_float_array(X, "X", ndim=2)).view())
+    """Check a design matrix (n, p) and copy it: what the caller does to it later must not change the loss."""
+    return frozen(np.array(as_float_array(X, "X", ndim=2), order="C"))
 
 
 def read_weights(weights: Any, n_rows: int) -> Array:

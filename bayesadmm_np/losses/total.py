@@ -41,15 +41,16 @@ class Total(Loss):
 
     def __init__(self, losses: Sequence[Loss]) -> None:
         if not isinstance(losses, Sequence) or not all(isinstance(loss, Loss) for loss in losses):
-            raise ValueError("losses must be a sequence of losses of bayesadmm_np.losses.")
+            raise ValueError(f"clients must be a sequence of losses of bayesadmm_np.losses, got {losses!r}.")
         self.losses = tuple(losses)
         if not self.losses:
-            raise ValueError("losses must hold at least one loss.")
+            raise ValueError("clients must hold at least one loss, got none.")
         dims = {loss.dim for loss in self.losses}
         if len(dims) > 1:
             raise ValueError(f"losses must have the same number of parameters, got {sorted(dims)}.")
         self.dim = dims.pop()
         self.n_rows = sum(loss.n_rows for loss in self.losses)
+        self.total_weight = sum(loss.total_weight for loss in self.losses)
         self.is_quadratic = all(loss.is_quadratic for loss in self.losses)
         self.is_linear_in_statistics = all(loss.is_linear_in_statistics for loss in self.losses)
 

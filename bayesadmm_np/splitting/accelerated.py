@@ -49,8 +49,7 @@ class Accelerated:
     memory: int = 5
 
     def __post_init__(self) -> None:
-        if not isinstance(self.method, Method):
-            raise ValueError(f"method must be a row of bayesadmm_np.methods, got {self.method!r}.")
+        Method.read(self.method)
         as_count(self.memory, "memory")
         if self.method.dual_step == 0.0:
             raise ValueError(f"method={self.method.name} has no dual: there are no sites to accelerate.")

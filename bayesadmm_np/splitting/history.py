@@ -19,11 +19,13 @@ class Edges:
     broadcast : float
         max_k of λ_k − λ_g: primal agreement μ_k = μ_g.
     natural_gradient : float
-        max_k of η_k + ∇_μ E_{q_k}[ℓ_k]: duals are natural gradients.
+        max_k of η_k + ∇_μ E_{q_k}[ℓ_k]: duals are natural gradients. Measured at the clients, before an accelerated
+        method mixes the sites.
     gather : float
         λ_g − η_0 − Σ_k η_k: the duals add up to the server.
     dual_map : float
-        λ_g − ∇A*(∇A(λ_g)): the two coordinate systems of the server agree (rounding only).
+        λ_g − ∇A*(∇A(λ_g)): the two coordinate systems of the server agree. Rounding only, but it cancels like
+        ε‖m‖²_S for a mean far from the origin, which says nothing about the answer: reported, never waited for.
     """
 
     broadcast: float
@@ -33,8 +35,8 @@ class Edges:
 
     @property
     def largest(self) -> float:
-        """The largest of the four: zero exactly at a fixed point."""
-        return max(self.broadcast, self.natural_gradient, self.gather, self.dual_map)
+        """The largest of the first three: zero exactly at a fixed point."""
+        return max(self.broadcast, self.natural_gradient, self.gather)
 
 
 @dataclass(frozen=True)

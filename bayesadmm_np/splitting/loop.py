@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -128,8 +129,9 @@ def run(
     as_positive(tol, "tol")
     as_count(seed, "seed", minimum=0)
     as_count(n_jobs, "n_jobs")
+    _check_options(safeguard, warm_start, progress, raise_on_failure, callback, checkpoint)
     team = _assemble(method, clients, prior, expectation, solver, tol)
-    settings = {"solver": repr(solver), "safeguard": safeguard, "warm_start": warm_start, "seed": seed}
+    settings = {"solver": repr(solver), "safeguard": bool(safeguard), "warm_start": bool(warm_start), "seed": int(seed)}
     description = describe(method, prior, [(worker.loss, worker.rule) for worker in team.workers], settings)
     with _mapper(n_jobs) as apply:
         state = team.initial_state() if resume is None else load_state(resume, prior, description)
@@ -137,10 +139,13 @@ def run(
         at_server = team.expect_all(state.q_g, apply)
         if resume is None:
             state = replace(state, start_objective=team.objective(state.q_g, at_server))
-        status, message = Status.ROUND_LIMIT, Status.ROUND_LIMIT.value
+        status, message = Status.ROUND_LIMIT, ""
         limit = rounds if team.method.max_rounds is None else min(rounds, team.method.max_rounds)
+        if _has_converged(state, prior, at_server, tol):  # resumed at the end
+            status, message, limit = Status.CONVERGED, Status.CONVERGED.value, state.round
         for _ in _counter(state.round, limit, method.name, progress):
-            attempt = round_of(state, at_server)
+            with np.errstate(over="ignore", invalid="ignore"):  # the status says it
+                attempt = round_of(state, at_server)
             if isinstance(attempt, _Failure):
                 status, message = attempt.status, attempt.message
                 break
@@ -148,15 +153,38 @@ def run(
             if checkpoint is not None:
                 save_state(checkpoint, state, description)
             stopped = callback is not None and callback(state.history[-1], state.q_g) is True
-            converged = state.history[-1].edges.largest <= tol and pooled_residual(prior, state.q_g, at_server) <= tol
-            if converged or stopped:
-                status = Status.CONVERGED if converged else Status.STOPPED
+            if _has_converged(state, prior, at_server, tol) or stopped:
+                status = Status.STOPPED if stopped else Status.CONVERGED
                 message = status.value
                 break
+    message = message or _at_the_limit(state, team.method)
     result = Result(status, message, prior, state, tol, at_server, description)
     if status.is_failure and raise_on_failure:
         raise RunError(result)
     return result
+
+
+def _check_options(
+    safeguard: bool,
+    warm_start: bool,
+    progress: bool,
+    raise_on_failure: bool,
+    callback: Callback | None,
+    checkpoint: str | os.PathLike[str] | None,
+) -> None:
+    switches = {
+        "safeguard": safeguard,
+        "warm_start": warm_start,
+        "progress": progress,
+        "raise_on_failure": raise_on_failure,
+    }
+    for name, value in switches.items():
+        if not isinstance(value, bool | np.bool_):
+            raise ValueError(f"{name} must be True or False, got {value!r}.")
+    if callback is not None and not callable(callback):
+        raise ValueError(f"callback must be callable as callback(record, posterior), got {callback!r}.")
+    if checkpoint is not None and not Path(checkpoint).absolute().parent.is_dir():
+        raise ValueError(f"checkpoint must lie in a folder that exists, got {os.fspath(checkpoint)!r}.")
 
 
 @dataclass(frozen=True)
@@ -192,12 +220,13 @@ def _assemble(
     tol: float,
 ) -> _Team:
     """Check that everything fits, before round 0."""
-    if not isinstance(method, Method | Accelerated):
-        raise ValueError(f"method must be a row of bayesadmm_np.methods, got {method!r}.")
+    row = Method.read(method.method if isinstance(method, Accelerated) else method)
     if not isinstance(prior, ExponentialFamily):
-        raise ValueError(f"prior must be a member of bayesadmm_np.families, got {type(prior).__name__}.")
-    row = method.method if isinstance(method, Accelerated) else method
+        got = f"the class {prior.__name__}" if isinstance(prior, type) else type(prior).__name__
+        raise ValueError(f"prior must be a member of bayesadmm_np.families, such as FullGaussian(...), got {got}.")
     row.check(prior)
+    if isinstance(clients, Loss) or not isinstance(clients, Iterable):
+        raise ValueError(f"clients must be a sequence of losses, one a client, got {type(clients).__name__}.")
     losses = list(clients)
     if not losses:
         raise ValueError("clients must hold at least one loss, got none.")
@@ -208,7 +237,7 @@ def _assemble(
     rule = expectation or row.expectation or Auto()
     if row.expectation is not None and rule != row.expectation:
         raise ValueError(f"{row.name} is defined with expectation={row.expectation}, got {rule}.")
-    total_rows = sum(loss.n_rows for loss in losses if isinstance(loss, Loss))
+    total = sum(loss.total_weight for loss in losses if isinstance(loss, Loss)) or 1.0
     workers = []
     for k, loss in enumerate(losses):
         if not isinstance(loss, Loss):
@@ -220,7 +249,7 @@ def _assemble(
                 chosen.check(loss, prior, resolved)
         except ValueError as error:
             raise ValueError(f"client {k}: {error}") from error
-        workers.append(Worker(loss, resolved, chosen, row, prior, loss.n_rows / total_rows, len(losses)))
+        workers.append(Worker(loss, resolved, chosen, row, prior, loss.total_weight / total, len(losses)))
     server = Server(row, prior, tuple(w.share for w in workers), tuple(w.rho for w in workers))
     return _Team(row, method.memory if isinstance(method, Accelerated) else 0, prior, tuple(workers), server)
 
@@ -265,7 +294,7 @@ class _Round:
         began = perf_counter()
         broadcast = Broadcast(state.round + 1, state.q_g.natural)
         replies = self._ask(broadcast, state, at_server)
-        failure = _client_failure(replies, broadcast.round)
+        failure = _client_failure(replies, broadcast.round, self.safeguard)
         if failure is not None:
             return failure
         gathered = self._gather(state, replies)
@@ -301,7 +330,7 @@ class _Round:
         sites = tuple(reply.site for reply in replies)
         naturals = tuple(reply.natural for reply in replies)
         alpha = self.team.method.server_alpha(len(sites))
-        if self.safeguard:
+        if self.safeguard and self.team.method.client == "proximal":
             alpha = server.safe_alpha(sites, naturals, alpha)
         natural = server.gather(sites, naturals, alpha)
         if not self.team.memory:
@@ -350,7 +379,7 @@ def _client_record(reply: Reply, q_g: ExponentialFamily) -> ClientRecord:
     )
 
 
-def _client_failure(replies: Sequence[Reply], number: int) -> _Failure | None:
+def _client_failure(replies: Sequence[Reply], number: int, safeguard: bool) -> _Failure | None:
     statuses = {
         ClientStatus.ILL_POSED: Status.ILL_POSED_CLIENT,
         ClientStatus.NOT_FINITE: Status.NOT_FINITE,
@@ -359,7 +388,8 @@ def _client_failure(replies: Sequence[Reply], number: int) -> _Failure | None:
     for k, reply in enumerate(replies):
         if not reply.status.is_usable:
             status = statuses[reply.status]
-            advice = "raise rho or set safeguard=True" if status is Status.ILL_POSED_CLIENT else ""
+            remedy = "raise rho" if safeguard else "raise rho or set safeguard=True"
+            advice = remedy if status is Status.ILL_POSED_CLIENT else ""
             return _failure(status, number, advice, client=k)
     return None
 
@@ -367,6 +397,22 @@ def _client_failure(replies: Sequence[Reply], number: int) -> _Failure | None:
 def _failure(status: Status, number: int, advice: str, client: int | None = None) -> _Failure:
     where = f"round {number}" if client is None else f"client {client}, round {number}"
     return _Failure(status, f"{where}: {status.value}" + (f"; {advice}" if advice else "") + ".")
+
+
+def _has_converged(
+    state: State, prior: ExponentialFamily, at_server: Sequence[Expected | GaussianExpected], tol: float
+) -> bool:
+    closed = bool(state.history) and state.history[-1].edges.largest <= tol
+    return closed and pooled_residual(prior, state.q_g, at_server) <= tol
+
+
+def _at_the_limit(state: State, method: Method) -> str:
+    """What a run that used up its rounds says: a bounded cycle is not a matter of patience."""
+    message = Status.ROUND_LIMIT.value
+    last = state.history[-1].objective if state.history else state.start_objective
+    if last > state.start_objective:
+        message += f"; the objective is above its start ({last:.6g} > {state.start_objective:.6g}): {method.knobs}"
+    return f"{message}."
 
 
 def _rises_without_bound(objective: float, state: State) -> bool:

@@ -81,6 +81,16 @@ class Method:
         s in T(θ) = (θ, s·(−½θθᵀ)) up to sign, for duals along μ: the second part of the step is multiplied by s².
     knobs : str
         What to turn when a run of this row fails.
+
+    Raises
+    ------
+    ValueError
+        When `dual_along`, `rho` or `alpha` is out of range.
+
+    Examples
+    --------
+    >>> Method("HalfwayADMM", rho=2.0, dual_step=2.0, alpha=0.5).server_alpha(n_clients=3)
+    0.5
     """
 
     name: str
@@ -98,6 +108,25 @@ class Method:
     statistic_scale: float = 2.0
     knobs: str = "raise rho"
 
+    def __post_init__(self) -> None:
+        at_clients = self.prior_at == "clients"
+        if self.dual_along not in ("natural", "expectation"):
+            raise ValueError(f"dual_along must be 'natural' or 'expectation', got {self.dual_along!r}.")
+        if self.rho < 0 or (self.rho == 0 and (self.dual_step or not at_clients)):
+            raise ValueError(f"rho must be > 0 (0 only without a dual and with prior_at='clients'), got {self.rho}.")
+        if self.alpha is not None and not 0 <= self.alpha <= (0.0 if at_clients else 1.0):
+            raise ValueError(f"alpha must lie in [0, 1], or be 0 or None for prior_at='clients', got {self.alpha}.")
+
+    @staticmethod
+    def read(method: object) -> Method:
+        """Return `method`, or say in a ValueError that it is not a row (or only the function that makes one)."""
+        if isinstance(method, Method):
+            return method
+        name = getattr(method, "__name__", "")
+        if callable(method) and name in TABLE:
+            raise ValueError(f"method must be a row of bayesadmm_np.methods: call the function, methods.{name}().")
+        raise ValueError(f"method must be a row of bayesadmm_np.methods, got {method!r}.")
+
     def server_alpha(self, n_clients: int) -> float:
         """Return α for K clients."""
         return 1.0 / (1.0 + self.rho * n_clients) if self.alpha is None else self.alpha
@@ -106,7 +135,7 @@ class Method:
         """Raise a ValueError when the prior's family is not one that the row is defined for."""
         if self.families and not isinstance(prior, self.families):
             wanted = " or ".join(family.__name__ for family in self.families)
-            raise ValueError(f"{self.name} needs a {wanted} prior, got {type(prior).__name__}.")
+            raise ValueError(f"{self.name} needs a prior of the family {wanted}, got {type(prior).__name__}.")
 
 
 def BayesADMM(rho: float = 1.0, gamma: float = 1.0) -> Method:

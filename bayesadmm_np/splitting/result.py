@@ -21,7 +21,7 @@ from .status import Status
 __all__ = ["Result", "RunError"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result:
     """The outcome of `run`.
 
@@ -43,6 +43,10 @@ class Result:
     tol: float
     _at_server: Sequence[Expected | GaussianExpected] = field(repr=False)
     _description: dict[str, Any] = field(repr=False)
+
+    def __repr__(self) -> str:
+        final = f", objective {self.objective[-1]:.8g}"
+        return f"Result({self.status.name} after {self.rounds} rounds{final},\n  posterior={self.posterior!r})"
 
     @property
     def posterior(self) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import os
 import tempfile
@@ -16,7 +17,7 @@ import numpy as np
 
 from .._validation import Array
 from ..families.base import ExponentialFamily
-from ..families.coordinates import Natural
+from ..families.coordinates import Coordinates, Natural
 from ..losses.base import Loss
 from ..losses.expectations import Rule
 from .accelerated import Accelerated, Memory
@@ -70,13 +71,34 @@ def describe(
     return {
         "schema": SCHEMA,
         "method": {**plain, "expectation": repr(row.expectation)},
-        "memory": method.memory if isinstance(method, Accelerated) else 0,
+        "memory": int(method.memory) if isinstance(method, Accelerated) else 0,
         "family": type(prior).__name__,
         "shapes": [list(shape) for shape in prior.natural.shapes],
         "n_clients": len(clients),
         "clients": [[type(loss).__name__, loss.n_rows, loss.dim, repr(rule)] for loss, rule in clients],
+        "prior": _digest([prior.natural, prior.start().natural]),
+        "data": [_digest(loss) for loss, _ in clients],
         **settings,
     }
+
+
+def _digest(thing: object) -> str:
+    """Hash the arrays that an object holds, so that a run is not resumed with other data or another prior."""
+    found = hashlib.sha256()
+
+    def feed(value: object) -> None:
+        if isinstance(value, np.ndarray):
+            found.update(np.ascontiguousarray(value).tobytes())
+        elif isinstance(value, Coordinates):
+            feed(value.parts)
+        elif isinstance(value, list | tuple):
+            for part in value:
+                feed(part)
+        elif isinstance(value, Loss):
+            feed([vars(value)[name] for name in sorted(vars(value))])
+
+    feed(thing)
+    return found.hexdigest()[:16]
 
 
 def save_state(path: str | os.PathLike[str], state: State, description: dict[str, Any]) -> None:
@@ -117,8 +139,10 @@ def load_state(path: str | os.PathLike[str], prior: ExponentialFamily, descripti
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
         meta = dict(json.loads(arrays.pop("meta").tobytes()))
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"{where}: there is no such file.") from error
     except (zipfile.BadZipFile, KeyError, TypeError, ValueError, EOFError) as error:
-        raise ValueError(f"{where} is not a readable checkpoint: {error}.") from error
+        raise ValueError(f"{where} is not a readable checkpoint.") from error
     for key, value in description.items():
         if meta.get(key) != json.loads(json.dumps(value)):
             raise ValueError(f"{where} is of another run: its {key} is {meta.get(key)!r}, expected {value!r}.")

@@ -17,7 +17,9 @@ class Status(Enum):
     NOT_A_DISTRIBUTION = "diverged: the server's natural parameter left the domain of the family"
     ILL_POSED_CLIENT = "a client's subproblem has no minimum near the server's distribution"
     NOT_FINITE = "a client's loss or gradient is not finite; scale the data or raise the prior's precision"
-    CLIENT_LIMIT = "a client's solver reached its iteration limit; raise max_iter or tol of the solver"
+    CLIENT_LIMIT = (
+        "a client's solver reached its iteration limit; raise max_iter or tol of the solver, or the prior's precision"
+    )
 
     @property
     def is_failure(self) -> bool:
