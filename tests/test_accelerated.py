@@ -131,25 +131,27 @@ def server_and_memory():
     memory = ()
     for old, new in pairwise(states):
         before, after = (old.sites, old.q_g.natural), (new.sites, new.q_g.natural)
-        memory = remember(memory, 5, old.q_g, before, after)
+        memory = remember(memory, 5, before, after)
     return server, memory, states[-1]
 
 
-def test_residuals_are_whitened_lengths():
-    _, memory, last = server_and_memory()
+def whitened(q_g, memory):
+    return [np.concatenate([q_g.whiten(move) for move in item.moves]) for item in memory]
+
+
+def test_moves_are_those_of_the_sites_and_of_the_server():
+    _, memory, _ = server_and_memory()
     assert len(memory) == 3
-    first = memory[0]
-    start = last.q_g.with_natural(prior("full", 3).natural)
-    lengths = [start.fisher_norm(site) ** 2 * site.size for site in first.sites]
-    moved = start.fisher_norm(first.natural - start.natural) ** 2 * start.natural.size
-    assert first.residual @ first.residual == pytest.approx(sum(lengths) + moved)
+    start = prior("full", 3).natural
+    for move, to in zip(memory[0].moves, (*memory[0].sites, memory[0].natural - start), strict=True):
+        assert_close(move, to, 1e-15)  # sites start at zero, the server at the prior
 
 
 def test_mixes_stay_affine_and_gather():
-    server, memory, _ = server_and_memory()
-    sites, natural = mix(server, memory, 1.0)
+    server, memory, last = server_and_memory()
+    sites, natural = mix(server, last.q_g, memory, 1.0)
     assert_close(natural, server.gather(sites, sites, 1.0), 1e-15)
-    weights = mixing_weights([item.residual for item in memory])
+    weights = mixing_weights(whitened(last.q_g, memory))
     for k, site in enumerate(sites):
         expected = site.zeros()
         for weight, item in zip(weights, memory, strict=True):
@@ -161,19 +163,19 @@ def doctored(memory, factor):
     """Make the oldest round point far outside the domain, with a residual that makes the mix want it."""
     oldest = memory[0]
     bad = tuple(factor * site for site in oldest.sites)
-    wanted = memory[-1].residual * 0.5
+    wanted = tuple(0.5 * move for move in memory[-1].moves)
     return (Memory(bad, factor * oldest.natural, wanted), memory[-1])
 
 
 def test_bad_mixes_are_shortened_then_dropped():
-    server, memory, _ = server_and_memory()
-    assert mix(server, memory, 1.0) is not None
-    assert mix(server, memory[-1:], 1.0) is None  # one round is no history
+    server, memory, last = server_and_memory()
+    assert mix(server, last.q_g, memory, 1.0) is not None
+    assert mix(server, last.q_g, memory[-1:], 1.0) is None  # one round is no history
     # weights are (2, −1): the mix is 2·bad − newest
-    assert mixing_weights([m.residual for m in doctored(memory, 1.0)]) == pytest.approx([2.0, -1.0])
-    assert mix(server, doctored(memory, -1e6), 1.0) is None
+    assert mixing_weights(whitened(last.q_g, doctored(memory, 1.0))) == pytest.approx([2.0, -1.0])
+    assert mix(server, last.q_g, doctored(memory, -1e6), 1.0) is None
     full = doctored(memory, -4.0)
-    result = mix(server, full, 1.0)
+    result = mix(server, last.q_g, full, 1.0)
     if result is not None:  # halved until it is safe
         sites, natural = result
         assert server.is_well_posed(natural, sites)

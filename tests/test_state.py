@@ -252,7 +252,7 @@ def test_damaged_contents_are_named(saved, change, pattern):
 @pytest.mark.parametrize(
     "change",
     [
-        lambda arrays: arrays.pop("memory1/residual"),
+        lambda arrays: arrays.pop("memory1/move0/part0"),
         lambda arrays: arrays.update(meta=np.frombuffer(b"[]", dtype=np.uint8)),
         change_meta(history=[{"round": 1}]),
         lambda arrays: arrays.update({"server/part1": -np.eye(3)}),

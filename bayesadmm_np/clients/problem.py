@@ -90,12 +90,12 @@ class Subproblem:
 
     @cached_property
     def is_well_posed(self) -> bool:
-        """Whether ρλ_anchor − η is a valid natural parameter.
+        """Whether λ_anchor − η/ρ is a valid natural parameter.
 
-        Then (for Gaussians: ρS_g − V ⪰ 0) the dual and the KL term are together a KL term to a proper
-        distribution, the objective is bounded below for every ℓ >= 0, and a solution exists.
+        Then (for Gaussians: ρS_g − V ⪰ 0) the dual and the KL term are together ρ KL to the distribution with that
+        parameter, the objective is bounded below for every ℓ >= 0, and a solution exists.
         """
-        return self.anchor.contains(self.rho * self.anchor.natural - self.site)
+        return self.anchor.contains(self.anchor.natural - self.site * (1.0 / self.rho))
 
 
 @dataclass(frozen=True)

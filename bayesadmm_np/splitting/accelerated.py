@@ -24,7 +24,7 @@ class Accelerated:
     One round is a fixed-point map on the sites (η_1 … η_K), and on λ_g where the server has a memory (α < 1). The
     weights minimise the mixed residual in the server's Fisher metric; they are a handful of numbers, which the server
     broadcasts and with which every client mixes its own stored sites. A mix is taken only if λ_g and every
-    ρλ_g − η_k stay in the domain, else halved towards the plain step, else dropped. Fixed points are unchanged.
+    λ_g − η_k/ρ stay in the domain, else halved towards the plain step, else dropped. Fixed points are unchanged.
 
     Parameters
     ----------
@@ -62,31 +62,33 @@ class Accelerated:
 
 @dataclass(frozen=True)
 class Memory:
-    """One remembered round: where the map led, and the whitened residual that got it there."""
+    """One remembered round: where the map led, and by how much it moved each site and λ_g."""
 
     sites: tuple[Natural, ...]
     natural: Natural
-    residual: Array
+    moves: tuple[Natural, ...]
 
 
 def remember(
     past: Sequence[Memory],
     limit: int,
-    q_g: ExponentialFamily,
     before: tuple[Sequence[Natural], Natural],
     after: tuple[Sequence[Natural], Natural],
 ) -> tuple[Memory, ...]:
-    """Append the round that led from `before` to `after` (sites and λ_g), whitened in the metric of q_g."""
+    """Append the round that led from `before` to `after` (sites and λ_g)."""
     pairs = [*zip(before[0], after[0], strict=True), (before[1], after[1])]
-    residual = np.concatenate([q_g.whiten(new - old) for old, new in pairs])
-    return (*past, Memory(tuple(after[0]), after[1], residual))[-(limit + 1) :]
+    moves = tuple(new - old for old, new in pairs)
+    return (*past, Memory(tuple(after[0]), after[1], moves))[-(limit + 1) :]
 
 
-def mix(server: Server, memory: Sequence[Memory], alpha: float) -> tuple[tuple[Natural, ...], Natural] | None:
-    """Return mixed sites and λ_g, or None when the plain step has to do."""
+def mix(
+    server: Server, q_g: ExponentialFamily, memory: Sequence[Memory], alpha: float
+) -> tuple[tuple[Natural, ...], Natural] | None:
+    """Return mixed sites and λ_g, or None when the plain step has to do; lengths are measured at q_g."""
     if len(memory) < 2:
         return None
-    weights = mixing_weights([item.residual for item in memory])
+    # one metric for all rounds: whitened each in its own, the mix would depend on the choice of coordinates
+    weights = mixing_weights([np.concatenate([q_g.whiten(move) for move in item.moves]) for item in memory])
     shortening = 1.0
     plain = np.zeros(len(memory))
     plain[-1] = 1.0

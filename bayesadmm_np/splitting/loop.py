@@ -336,8 +336,8 @@ class _Round:
         if not self.team.memory:
             return _Gathered(sites, natural, alpha, (), 0)
         before, after = (state.sites, state.q_g.natural), (sites, natural)
-        memory = remember(state.memory, self.team.memory, state.q_g, before, after)
-        mixed = mix(server, memory, alpha)
+        memory = remember(state.memory, self.team.memory, before, after)
+        mixed = mix(server, state.q_g, memory, alpha)
         if mixed is None:
             return _Gathered(sites, natural, alpha, memory, 0)
         return _Gathered(*mixed, alpha, memory, len(memory))

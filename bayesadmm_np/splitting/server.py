@@ -61,10 +61,10 @@ class Server:
         return q_g.fisher_norm(residual)
 
     def is_well_posed(self, natural: Natural, sites: Sequence[Natural]) -> bool:
-        """Whether λ_g and every ρ_kλ_g − η_k lie in Ω (Gaussians: ρS_g − V_k ⪰ 0): the server can check it alone."""
+        """Whether λ_g and every λ_g − η_k/ρ_k lie in Ω (Gaussians: ρS_g − V_k ⪰ 0): the server can check it alone."""
         contains = self.prior.contains
         return contains(natural) and all(
-            contains(rho * natural - site) for rho, site in zip(self.rhos, sites, strict=True)
+            contains(natural - site * (1.0 / rho)) for rho, site in zip(self.rhos, sites, strict=True)
         )
 
     def safe_alpha(self, sites: Sequence[Natural], naturals: Sequence[Natural], alpha: float) -> float:

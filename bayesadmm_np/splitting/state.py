@@ -109,9 +109,9 @@ def save_state(path: str | os.PathLike[str], state: State, description: dict[str
         naturals[f"posterior{k}"] = posterior
     arrays: dict[str, Any] = {}
     for i, item in enumerate(state.memory):
-        arrays[f"memory{i}/residual"] = item.residual
         naturals[f"memory{i}/server"] = item.natural
         naturals.update({f"memory{i}/site{k}": site for k, site in enumerate(item.sites)})
+        naturals.update({f"memory{i}/move{k}": move for k, move in enumerate(item.moves)})
     for name, natural in naturals.items():
         arrays.update({f"{name}/part{j}": part for j, part in enumerate(natural.parts)})
     meta = {
@@ -169,7 +169,7 @@ def _rebuild(arrays: dict[str, Array], meta: dict[str, Any], prior: ExponentialF
             Memory(
                 tuple(natural(f"memory{i}/site{k}") for k in clients),
                 natural(f"memory{i}/server"),
-                arrays[f"memory{i}/residual"],
+                tuple(natural(f"memory{i}/move{k}") for k in range(len(clients) + 1)),
             )
             for i in range(meta["n_memory"])
         ),
