@@ -75,7 +75,4 @@ class Mixer:
         if len(self._images) < 2:
             return None
         weights = mixing_weights(list(self._residuals))
-        mixed = image.zeros()
-        for weight, candidate in zip(weights, self._images, strict=True):
-            mixed = mixed + float(weight) * candidate
-        return mixed
+        return image.combine(weights.tolist(), list(self._images))

@@ -138,7 +138,7 @@ class _Iterate:
             target = problem.target(expected.natural_gradient)
             finite = target.is_finite() and np.isfinite(expected.value_at_mean)
             whitened = q.whiten(target - q.natural) if finite else np.full(1, np.inf)
-            residual = float(np.linalg.norm(whitened) / np.sqrt(target.size))
+            residual = float(np.sqrt(np.einsum("i,i->", whitened, whitened) / target.size))
             gradient = problem.mean_gradient(q, expected)
             return cls(q, expected, problem.merit(q, expected), target, whitened, residual, gradient)
 

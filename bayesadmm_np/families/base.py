@@ -105,7 +105,7 @@ class ExponentialFamily(ABC):
         if not any(part.any() for part in difference.parts):
             return 0.0
         whitened = self.whiten(difference)
-        return float(np.linalg.norm(whitened) / np.sqrt(difference.size))
+        return float(np.sqrt(np.einsum("i,i->", whitened, whitened) / difference.size))
 
     def _require_same_family(self, other: object) -> None:
         if type(other) is not type(self):

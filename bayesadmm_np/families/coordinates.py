@@ -10,7 +10,7 @@ and μ = (m, −½(mmᵀ + S⁻¹)); no −½ is left in λ-space.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Self
 
 import numpy as np
@@ -97,6 +97,14 @@ class Coordinates:
         )
 
     __hash__ = None  # type: ignore[assignment]
+
+    def combine(self, weights: Sequence[float], others: Sequence[Self]) -> Self:
+        """Return Σ_i weights[i] others[i] (zero of this space for none), with two temporaries whatever their number."""
+        total = [np.zeros_like(part) for part in self.parts]
+        for weight, other in zip(weights, others, strict=True):
+            for sum_, part in zip(total, self._matching(other), strict=True):
+                sum_ += part if weight == 1.0 else weight * part
+        return self._own(total)
 
     def zeros(self) -> Self:
         """Return the zero vector of the same space."""
@@ -232,7 +240,8 @@ def pairing(natural: Natural, expectation: Expectation) -> float:
         )
     if natural.shapes != expectation.shapes:
         raise TypeError(f"parameters of different families: {natural.shapes} and {expectation.shapes}.")
-    return float(sum(np.vdot(a, b) for a, b in zip(natural.parts, expectation.parts, strict=True)))
+    pairs = zip(natural.parts, expectation.parts, strict=True)
+    return float(sum(np.einsum("i,i->", a.ravel(), b.ravel()) for a, b in pairs))
 
 
 def _shielded(part: Array) -> Array:

@@ -106,7 +106,4 @@ def mix(
 
 
 def _combine(weights: Array, naturals: Sequence[Natural]) -> Natural:
-    total = naturals[0].zeros()
-    for weight, natural in zip(weights, naturals, strict=True):
-        total = total + float(weight) * natural
-    return total
+    return naturals[0].combine(weights.tolist(), naturals)

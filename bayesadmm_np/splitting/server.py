@@ -40,25 +40,22 @@ class Server:
         """
         at_server = self.method.prior_at == "server"
         weight = self.prior.prior_weight if at_server else 0.0
-        total = self.prior.natural if at_server else self.prior.natural.zeros()
-        for site in sites:
-            total = total + site
-        if alpha == 1.0:
-            return total if weight == 1.0 else total * (1.0 / weight)
-        mixed = (1.0 - alpha) * self._mean(naturals) + alpha * total
+        terms, weights = [*sites], [alpha] * len(sites)
+        if at_server:
+            terms, weights = [self.prior.natural, *terms], [alpha, *weights]
+        if alpha < 1.0:
+            terms, weights = [*naturals, *terms], [*((1.0 - alpha) * share for share in self._shares), *weights]
         scale = 1.0 - alpha + alpha * weight
-        return mixed if scale == 1.0 else mixed * (1.0 / scale)
+        return self.prior.natural.combine([w / scale for w in weights], terms)
 
     def gather_residual(self, q_g: ExponentialFamily, sites: Sequence[Natural]) -> float:
         """Fisher length per parameter of wλ_g − η_0 − Ση_k: the third edge of the circuit."""
         at_server = self.method.prior_at == "server"
         weight = self.prior.prior_weight if at_server else 0.0
-        residual = weight * q_g.natural
+        terms, weights = [q_g.natural, *sites], [weight, *(-1.0 for _ in sites)]
         if at_server:
-            residual = residual - self.prior.natural
-        for site in sites:
-            residual = residual - site
-        return q_g.fisher_norm(residual)
+            terms, weights = [*terms, self.prior.natural], [*weights, -1.0]
+        return q_g.fisher_norm(q_g.natural.combine(weights, terms))
 
     def is_well_posed(self, natural: Natural, sites: Sequence[Natural]) -> bool:
         """Whether λ_g and every λ_g − η_k/ρ_k lie in Ω (Gaussians: ρS_g − V_k ⪰ 0): the server can check it alone."""
@@ -86,9 +83,8 @@ class Server:
                 low = middle
         return high
 
-    def _mean(self, naturals: Sequence[Natural]) -> Natural:
-        count = len(naturals)
-        mean = naturals[0].zeros()
-        for natural, share in zip(naturals, self.shares, strict=True):
-            mean = mean + (share if self.method.server_share == "rows" else 1.0 / count) * natural
-        return mean
+    @property
+    def _shares(self) -> tuple[float, ...]:
+        """Weights of the mean over clients."""
+        equal = (1.0 / len(self.shares),) * len(self.shares)
+        return self.shares if self.method.server_share == "rows" else equal
