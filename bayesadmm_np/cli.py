@@ -82,13 +82,18 @@ def _application(typer: Any) -> Any:
         pretty_exceptions_enable=False,
     )
 
-    @app.callback()
-    def _group(
-        version: bool = typer.Option(False, "--version", help="Print the version and stop.", show_default=False),
-    ) -> None:
-        if version:
+    def _show_version(wanted: bool) -> None:
+        if wanted:
             print(f"bayesadmm_np {__version__}")
             raise typer.Exit(0)
+
+    version_option = typer.Option(
+        False, "--version", callback=_show_version, is_eager=True, help="Print the version.", show_default=False
+    )
+
+    @app.callback()
+    def _group(version: bool = version_option) -> None:
+        pass
 
     only_option = typer.Option(
         None,

@@ -13,6 +13,7 @@ pytest.importorskip("typer", reason="the command line needs the extra `demos`")
 pytest.importorskip("matplotlib", reason="the command line needs the extra `demos`")
 pytest.importorskip("sklearn", reason="the command line needs the extra `demos`")
 
+import bayesadmm_np as ba
 from bayesadmm_np import cli
 from bayesadmm_np.demos import reproduce as module
 
@@ -223,3 +224,38 @@ def test_the_committed_numbers_are_those_of_this_schema():
     assert results["schema"] == module.SCHEMA
     assert {"3", "4", "5a", "5b"} <= set(results["figures"])
     assert all(claim["holds"] for entry in results["figures"].values() for claim in entry["claims"])
+
+
+def test_version(bayesadmm):
+    code, out, _ = bayesadmm("--version")
+    assert code == 0
+    assert out.strip() == f"bayesadmm_np {ba.__version__}"
+
+
+def test_derive_prints_a_family_and_its_method(bayesadmm):
+    code, out, _ = bayesadmm("derive", "gaussian-unit")
+    assert code == 0
+    assert "KL(q_k‖q_g)" in out
+    code, latex, _ = bayesadmm("derive", "gaussian-unit", "--latex")
+    assert code == 0
+    assert "\\" in latex
+    assert latex != out
+
+
+def test_derive_names_the_families_it_knows(bayesadmm):
+    code, _, err = bayesadmm("derive", "gaus")
+    assert code == 2
+    assert "gaussian-full" in err
+
+
+def test_play_without_its_extra_is_one_sentence():
+    code = "import sys; sys.modules['bokeh'] = None; from bayesadmm_np.cli import main; main()"
+    done = python("-c", code, "play", "--no-browser")
+    assert done.returncode == 2, done.stderr
+    assert_one_line(done.stderr, "pip install 'bayesadmm-np[play]'")
+
+
+def test_play_refuses_a_port_that_is_none(bayesadmm):
+    code, _, err = bayesadmm("play", "--port", "99999")
+    assert code == 2
+    assert "--port" in err
