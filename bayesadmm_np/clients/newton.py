@@ -96,7 +96,9 @@ class VariationalNewton(Solver):
         """Iterate from `start` to a stationary point, or say why there is none."""
         assert isinstance(start, Gaussian)
         current = _Iterate.at(problem, start, expected)
-        if not current.residual < FAR and not problem.rule.is_delta:
+        # where the problem is not convex only the neighbourhood of the start counts, however steep it is there
+        elsewhere = problem.is_well_posed or not current.is_finite
+        if elsewhere and not current.residual < FAR and not problem.rule.is_delta:
             current = _nearer_start(problem, current, rng)
         if not current.is_finite:
             return current.solution(0, ClientStatus.NOT_FINITE)
