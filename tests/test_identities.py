@@ -760,7 +760,7 @@ def test_iterated_client_steps_make_a_blr_step(name, family):
             site, gap = q_g.natural.zeros(), np.inf
             at_server = worker.loss.expect(q_g, worker.rule)
             for _ in range(400):
-                reply = worker.step(Broadcast(count, q_g.natural), site, at_server, None, 0, k)
+                reply = worker.step(Broadcast(count, q_g.natural), q_g, site, at_server, None, 0, k)
                 site, gap = reply.site, q_g.fisher_norm(reply.natural - q_g.natural)
                 if gap < 1e-12:
                     break

@@ -95,6 +95,8 @@ class Subproblem:
         Then (for Gaussians: ρS_g − V ⪰ 0) the dual and the KL term are together ρ KL to the distribution with that
         parameter, the objective is bounded below for every ℓ >= 0, and a solution exists.
         """
+        if not any(part.any() for part in self.site.parts):
+            return True
         return self.anchor.contains(self.anchor.natural - self.site * (1.0 / self.rho))
 
 

@@ -101,9 +101,10 @@ class Coordinates:
     def combine(self, weights: Sequence[float], others: Sequence[Self]) -> Self:
         """Return Σ_i weights[i] others[i] (zero of this space for none), with two temporaries whatever their number."""
         total = [np.zeros_like(part) for part in self.parts]
+        scratch = [np.empty_like(part) for part in self.parts]
         for weight, other in zip(weights, others, strict=True):
-            for sum_, part in zip(total, self._matching(other), strict=True):
-                sum_ += part if weight == 1.0 else weight * part
+            for sum_, term, part in zip(total, scratch, self._matching(other), strict=True):
+                sum_ += part if weight == 1.0 else np.multiply(part, weight, out=term)
         return self._own(total)
 
     def zeros(self) -> Self:

@@ -239,8 +239,12 @@ class DensePrecision(Precision):
         return (_dense_class_gram(X, weights),)
 
     def repeated_block(self, block: Array, copies: int) -> tuple[Array, ...]:
-        """The Kronecker product."""
-        return (np.asarray(np.kron(np.eye(copies), block), dtype=np.float64) if copies > 1 else block,)
+        """The Kronecker product, written block by block: np.kron multiplies by every zero."""
+        p = block.shape[0]
+        whole = np.zeros((copies * p, copies * p))
+        for start in range(0, copies * p, p):
+            whole[start : start + p, start : start + p] = block
+        return (whole,)
 
 
 class DiagonalPrecision(Precision):

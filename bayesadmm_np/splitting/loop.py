@@ -201,7 +201,7 @@ class _Team:
         start = self.prior.start()
         # through λ, as every later iterate: the first round then repeats to the bit after a resume
         q_g = start.with_natural(start.natural)
-        zeros = tuple(q_g.natural.zeros() for _ in self.workers)
+        zeros = (q_g.natural.zeros(),) * len(self.workers)
         return State(q_g, zeros, (q_g.natural,) * len(zeros), (), float("nan"), ())
 
     def expect_all(self, q_g: ExponentialFamily, apply: Any) -> list[Expected | GaussianExpected]:
@@ -346,7 +346,7 @@ class _Round:
         def answer(k: int) -> Reply:
             start = state.q_g.with_natural(state.naturals[k]) if self.warm_start else None
             worker = self.team.workers[k]
-            return worker.step(broadcast, state.sites[k], at_server[k], start, self.seed, k)
+            return worker.step(broadcast, state.q_g, state.sites[k], at_server[k], start, self.seed, k)
 
         return list(self.apply(answer, range(len(self.team.workers))))
 

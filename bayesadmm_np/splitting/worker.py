@@ -66,6 +66,7 @@ class Worker:
     def step(
         self,
         broadcast: Broadcast,
+        q_g: ExponentialFamily,
         site: Natural,
         at_server: Expected | GaussianExpected,
         start: ExponentialFamily | None,
@@ -74,23 +75,23 @@ class Worker:
     ) -> Reply:
         """Answer a broadcast.
 
+        `q_g` is the member with the broadcast parameter: clients in one process share it, and its factorisation.
         `at_server` is the expectation at q_g (it is both a report and the solver's first evaluation); `start` is
         the client's last posterior for a warm start. The random stream is a function of seed, round and client.
         """
         rng = np.random.default_rng([seed, broadcast.round, index])
         with np.errstate(over="ignore", invalid="ignore"):  # the reply's status says it
-            return self._answer(broadcast, site, at_server, start, rng)
+            return self._answer(q_g, site, at_server, start, rng)
 
     def _answer(
         self,
-        broadcast: Broadcast,
+        q_g: ExponentialFamily,
         site: Natural,
         at_server: Expected | GaussianExpected,
         start: ExponentialFamily | None,
         rng: np.random.Generator,
     ) -> Reply:
         began = perf_counter()
-        q_g = self.prior.with_natural(broadcast.natural)
         problem = self.subproblem(q_g, site)
         if self.method.client == "gradient":
             solution = Solution(q_g, at_server, 0.0, 0, ClientStatus.STEPS_DONE)

@@ -256,7 +256,7 @@ def one_round(row, clients, prior, turn, *, solver=SOLVER, rule=None):
     closed = all(c.is_quadratic or c.is_linear_in_statistics for c in clients)
     workers = [replace(worker, solver=ba.clients.ClosedForm() if closed else solver) for worker in workers]
     replies = [
-        worker.step(Broadcast(1, turn.q_g.natural), site, worker.expect(turn.q_g), None, 0, k)
+        worker.step(Broadcast(1, turn.q_g.natural), turn.q_g, site, worker.expect(turn.q_g), None, 0, k)
         for k, (worker, site) in enumerate(zip(workers, turn.sites, strict=True))
     ]
     assert all(reply.status.is_usable for reply in replies), [reply.status for reply in replies]

@@ -53,7 +53,7 @@ def settle(worker, q_g, site, k, steps):
     """Repeat Eq. 15 and 16 for a fixed λ_g; returns λ_k, η_k and the last length of λ_k − λ_g."""
     at_server, gap = worker.expect(q_g), np.inf
     for _ in range(steps):
-        reply = worker.step(Broadcast(1, q_g.natural), site, at_server, None, 0, k)
+        reply = worker.step(Broadcast(1, q_g.natural), q_g, site, at_server, None, 0, k)
         assert reply.status.is_usable
         site, gap = reply.site, fisher(q_g, reply.natural - q_g.natural)
         if gap < SETTLED:
