@@ -4,7 +4,6 @@ import importlib
 import importlib.util
 import re
 import sys
-import time
 from pathlib import Path
 from types import ModuleType
 
@@ -37,9 +36,7 @@ def test_there_are_eight_lessons():
 
 @pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
 def test_lesson_runs(path):
-    began = time.perf_counter()
     ran = notebook.run_lesson(path)
-    assert time.perf_counter() - began < 60.0
     page, figures = notebook.to_markdown(path, ran)
     assert page.startswith(f"# {notebook.title(path)}")
     assert figures, "a lesson without a figure"
