@@ -1,5 +1,6 @@
 """What README.md promises, .ci/run runs and pyproject.toml installs are the same things."""
 
+import importlib.util
 import os
 import re
 import shutil
@@ -15,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 RUN = ROOT / ".ci" / "run"
 
 REPRODUCE = "python3 -m venv .venv && .venv/bin/pip install -e '.[demos]' && .venv/bin/bayesadmm reproduce"
-TESTS = ".venv/bin/pip install -e '.[test]' && .venv/bin/pytest"
+TESTS = ".venv/bin/pip install -e '.[test]' && .venv/bin/pytest -n auto"
 
 needs_bash = pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
 
@@ -47,8 +48,8 @@ def test_ci_runs_the_readme_commands_with_pytest_last():
         "ruff format --check .",
         "mypy",
     ]
-    assert commands[-3].startswith(".extras/bin/pytest tests/deep tests/flower")
-    assert commands[-2].startswith(".extras/bin/pytest tests/flower -m deployment")
+    assert commands[-3].startswith(".extras/bin/pytest -n auto tests/deep tests/flower")
+    assert commands[-2] == ".extras/bin/pytest -n auto tests/flower -m deployment"  # every one of them
 
 
 @needs_bash
@@ -88,3 +89,30 @@ def test_demos_are_importable_inside_the_package():
     import bayesadmm_np.demos
 
     assert Path(bayesadmm_np.demos.__file__).resolve() == ROOT / "demos" / "__init__.py"
+
+
+# ----------------------------------------------------------------------------------------------------
+# pytest -n auto
+# ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif("PYTEST_XDIST_WORKER" not in os.environ, reason="not in a parallel test run")
+def test_workers_do_not_fight_for_cores():
+    """The number reaches OpenBLAS only if conftest.py sets it before anything imports NumPy."""
+    import numpy  # noqa: F401
+    from threadpoolctl import threadpool_info
+
+    wanted = int(os.environ["OPENBLAS_NUM_THREADS"])
+    assert all(pool["num_threads"] <= wanted for pool in threadpool_info() if pool["internal_api"] == "openblas")
+
+
+@pytest.mark.parametrize(("cores", "workers"), [(1, 1), (2, 2), (64, 4)])
+def test_a_large_machine_gets_four_workers(cores, workers):
+    spec = importlib.util.spec_from_file_location("root_conftest", ROOT / "conftest.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    hook = module.pytest_xdist_auto_num_workers()
+    next(hook)
+    with pytest.raises(StopIteration) as returned:
+        hook.send(cores)
+    assert returned.value.value == workers

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -21,6 +22,7 @@ from .project import APP, KEY_FOLDER, SITES
 __all__ = ["LocalFederation", "follow"]
 
 HOST = "127.0.0.1"
+PORTS = (20000, 32000)
 SETTINGS = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -33,10 +35,12 @@ START_SECONDS = 120.0
 """For the superlink to listen: it imports for seconds, for longer on a machine that is busy."""
 GRACE = 5.0
 """Seconds between asking a process to end and ending it."""
+LEASH = (sys.executable, "-I", "-S", str(Path(__file__).with_name("leash.py")))
+"""What ends a program when this process is gone and could not do so itself."""
 
 
 class LocalFederation:
-    """Superlink and supernodes on loopback, for as long as the `with` block lasts.
+    """Superlink and supernodes on loopback, for as long as the `with` block lasts, and no longer than this process.
 
     Parameters
     ----------
@@ -61,6 +65,8 @@ class LocalFederation:
 
     def __enter__(self) -> LocalFederation:
         self.home.mkdir(exist_ok=True)
+        # nobody else has the end for writing, and nothing is ever written
+        self._lifeline = os.pipe()
         connection = f'root-certificates = "{self._key("ca.crt")}"' if self.keyed else "insecure = true"
         (self.home / "config.toml").write_text(
             f'[superlink]\ndefault = "local"\n\n[superlink.local]\naddress = "{HOST}:{self.port}"\n{connection}\n',
@@ -80,6 +86,8 @@ class LocalFederation:
             # also what a process that has ended had started
             _signal(process, signal.SIGKILL)
             process.wait()
+        for end_of_pipe in self._lifeline:
+            os.close(end_of_pipe)
 
     def start_link(self) -> None:
         """Start the superlink, and wait until it listens.
@@ -89,16 +97,20 @@ class LocalFederation:
         RuntimeError
             When it ends, or takes too long.
         """
-        options = ["--insecure"]
+        client, options = ["--insecure"], ["--insecure"]
         if self.keyed:
+            client = ["--root-certificates", self._key("ca.crt")]
             options = ["--enable-supernode-auth", "--ssl-ca-certfile", self._key("ca.crt")]
             options += ["--ssl-certfile", self._key("server.pem"), "--ssl-keyfile", self._key("server.key")]
-        process = self._start("superlink", ["flower-superlink", *options, "--host", HOST, "--port", str(self.port)])
+        options += ["--isolation", "process", "--host", HOST, "--port", str(self.port)]
+        process = self._start("superlink", ["flower-superlink", *options])
         end = time.monotonic() + START_SECONDS
         while not _listens(self.port):
             if process.poll() is not None or time.monotonic() > end:
                 raise RuntimeError(f"Flower's superlink did not start: {self.last_words('superlink')}")
             time.sleep(0.1)
+        # what runs the ServerApp: the superlink would start it in another session, where it may outlive a killed one
+        self._start("superexec", ["flower-superexec", *client, "--runtime-api-address", f"{HOST}:{self.port}"])
 
     def start_site(self, name: str, key: str | None = None) -> None:
         """Start the supernode of a site; the folder of the site is all that it is told.
@@ -145,10 +157,10 @@ class LocalFederation:
         with open(self.home / f"{name}.log", "ab") as log:
             # a session of its own: what it starts can be ended with it, and nothing else
             process = subprocess.Popen(
-                [_program(command[0]), *command[1:]],
+                [*LEASH, _program(command[0]), *command[1:]],
                 env=self._environment,
                 cwd=self.folder,
-                stdin=subprocess.DEVNULL,
+                stdin=self._lifeline[0],
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
@@ -196,9 +208,12 @@ def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
 
 
 def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
+    """Below the ports of outgoing connections, of which one could have it before Flower does."""
+    for port in secrets.SystemRandom().sample(range(*PORTS), 100):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind((HOST, port))
+            return port
+    raise RuntimeError(f"100 ports of {HOST} between {PORTS[0]} and {PORTS[1]} are in use.")
 
 
 def _listens(port: int) -> bool:

@@ -21,7 +21,7 @@ from bayesadmm_np.flower.local import LocalFederation, follow
 
 pytestmark = pytest.mark.deployment
 
-TOL = 1e-4
+TOL = 1e-3
 PRIOR = ba.families.FullGaussian(np.zeros(3), 1.0)
 LONGEST = 400.0
 """Seconds for a run on a machine that is busy; a quiet one needs a sixth."""
@@ -45,11 +45,11 @@ def clients(folder):
 
 
 def assert_pooled(server, folder):
-    """tol 1e-4 in Fisher length per parameter is √3 · 1e-4 standard deviations, which are below 0.3."""
+    """A tol in Fisher length per parameter is √3 · tol standard deviations, which are below 0.3."""
     assert server.outcome.status.name == "CONVERGED"
     assert server.outcome.certificate.holds
     pooled = ba.solve_pooled(clients(folder), PRIOR).posterior
-    assert np.abs(server.state.q_g.mean - pooled.mean).max() < 1e-4
+    assert np.abs(server.state.q_g.mean - pooled.mean).max() < np.sqrt(3) * TOL * 0.3
 
 
 def progress(folder):
@@ -57,11 +57,15 @@ def progress(folder):
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def wait_for_round(folder, number):
-    end = time.monotonic() + LONGEST
-    while not any(line["round"] >= number for line in progress(folder)):
+def wait_until(there, seconds=LONGEST):
+    end = time.monotonic() + seconds
+    while not there():
         assert time.monotonic() < end
         time.sleep(0.2)
+
+
+def wait_for_round(folder, number):
+    wait_until(lambda: any(line["round"] >= number for line in progress(folder)))
 
 
 def kill(federation, name):
@@ -84,34 +88,54 @@ def finish(federation, folder, run):
 
 
 def alive(folder):
-    """Processes that were started for this folder and are no zombies."""
-    listed = subprocess.run(["ps", "-eo", "stat,args"], capture_output=True, text=True, check=True).stdout
-    return [
-        line
-        for line in listed.splitlines()
-        if str(folder) in line and not line.startswith("Z") and "pytest" not in line
-    ]
+    """Processes, but for zombies, that are told this folder as an argument or, as all are, in their environment."""
+    command = ["ps", "axeww", "-o", "stat=", "-o", "command="]
+    listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return [line for line in listed.splitlines() if str(folder) in line and not line.startswith("Z")]
+
+
+def assert_all_end(folder):
+    """At once, but the system needs a moment to remove them."""
+    wait_until(lambda: not alive(folder), seconds=30)
 
 
 @pytest.mark.parametrize("keyed", [False, True], ids=["insecure", "TLS and keys"])
 def test_the_command_gives_the_answer_of_one_process_bit_for_bit(keyed, folder):
     if keyed:
         assert bayesadmm("flower", "keys", folder).returncode == 0
-    done = bayesadmm("flower", "local", folder, "--set", "rounds=3", "--set", "method=BayesADMM")
+    done = bayesadmm("flower", "local", folder, "--set", "rounds=2", "--set", "method=BayesADMM")
     assert done.returncode == 0, done.stderr
     assert ("without TLS and keys" in done.stderr) != keyed
     server = load_server(folder / "runs" / "0001")
-    result = ba.run(ba.methods.BayesADMM(), clients(folder), PRIOR, rounds=3)
+    result = ba.run(ba.methods.BayesADMM(), clients(folder), PRIOR, rounds=2)
     assert same_bits(result.posterior.natural, server.state.q_g.natural)
     assert f"{result.posterior.mean[0]:.6g}" in done.stdout
-    assert not alive(folder)
+    assert_all_end(folder)
 
 
 def test_a_run_that_fails_is_an_exit_code_and_leaves_no_process(folder):
     done = bayesadmm("flower", "local", folder, "--set", "rho=-1.0", "--set", "method=BayesADMM")
     assert done.returncode == 1
     assert "rho must be" in done.stderr
-    assert not alive(folder)
+    assert_all_end(folder)
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 128 + signal.SIGTERM), (signal.SIGKILL, -signal.SIGKILL)]
+)
+def test_the_command_leaves_no_process_however_it_is_ended(number, code, folder):
+    command = [sys.executable, "-m", "bayesadmm_np", "flower", "local", str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as local:
+        try:
+            wait_until(lambda: progress(folder) or local.poll() is not None)
+            # itself; superlink, superexec, run and two supernodes, each on a leash; their superexecs; the ServerApp
+            n_alive = len(alive(folder))
+            local.send_signal(number)
+            assert local.wait(LONGEST) == code
+        finally:
+            local.kill()
+    assert n_alive >= 1 + 2 * 5 + 2 + 1
+    assert_all_end(folder)
 
 
 def test_a_stranger_without_a_registered_key_is_refused(folder):
@@ -160,10 +184,7 @@ def test_a_site_that_is_killed_and_stays_away_costs_rounds_only_its_own_answers(
         run = federation.submit(settings(folder, deadline=25.0))
         wait_for_round(folder, 1)
         kill(federation, "site-site2")
-        end = time.monotonic() + LONGEST
-        while not any(line["answered"] == ["site1"] for line in progress(folder)):
-            assert time.monotonic() < end
-            time.sleep(0.2)
+        wait_until(lambda: any(line["answered"] == ["site1"] for line in progress(folder)))
         federation.start_site("site2")
         server, words = finish(federation, folder, run)
     assert_pooled(server, folder)
@@ -179,6 +200,7 @@ def test_a_server_that_is_killed_is_resumed_from_its_checkpoint(folder):
         federation.submit(settings(folder))
         wait_for_round(folder, 1)
         kill(federation, "superlink")
+        kill(federation, "superexec")
     assert load_server(folder / "runs" / "0001").outcome is None
     done = bayesadmm("flower", "local", folder, "--resume", "--set", f"tol={TOL}")
     assert done.returncode == 0, done.stderr
