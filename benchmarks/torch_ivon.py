@@ -6,7 +6,7 @@ All kinds take turns in one run, so that other people's work on the machine fall
 short stretches counts, and the median is written beside it. With one thread the clock is that of the process, which
 stands still while others have the core. The floor of a step is a forward and backward pass, P normals, and the traffic
 with memory that no arrangement avoids: m and h read and θ written for a sample; ĝ, θ, m, h and g read and m, h and g
-written for a step.
+written for a step. Local work has its own: there the pass is the one that it uses itself.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -114,8 +115,8 @@ def measure(name: str, batch: int, turns: int, stretch: int) -> dict[str, object
     return {"model": name, "batch": batch, "parameters": n_parameters, **found}
 
 
-def batching(solver: steps.AdamSteps | steps.IVONSteps, turns: int) -> dict[str, object]:
-    """Local work of ten clients with the MLP, stacked and one after the other."""
+def local_steps(turns: int) -> dict[str, object]:
+    """Local work of ten clients with the MLP, stacked and one after the other, by IVON and by Adam."""
     torch.manual_seed(0)
     net = network.Network(models.MLP(), torch.device("cpu"))
     data = [network.Rows(torch.rand(ROWS, 784), torch.randint(0, 10, (ROWS,))) for _ in range(CLIENTS)]
@@ -129,21 +130,37 @@ def batching(solver: steps.AdamSteps | steps.IVONSteps, turns: int) -> dict[str,
         rho=torch.ones(CLIENTS, 1),
         temperature=1.0,
     )
+    client_steps = CLIENTS * -(-ROWS // BATCH)
 
-    def stacked() -> None:
+    def stacked(solver: steps.AdamSteps | steps.IVONSteps) -> None:
         steps.local_work(net, data, problem, solver, list(range(CLIENTS)), {})
 
-    def one_by_one() -> None:
+    def one_by_one(solver: steps.AdamSteps | steps.IVONSteps) -> None:
         for k in range(CLIENTS):
             steps.local_work(net, [data[k]], problem.of([k]), solver, [k], {})
 
-    seconds = take_turns({"batched": stacked, "sequential": one_by_one}, turns, 1)
-    client_steps = CLIENTS * solver.epochs * -(-ROWS // solver.batch_size)
-    each = {kind: {which: x / client_steps for which, x in found.items()} for kind, found in seconds.items()}
-    ratio = {which: each["sequential"][which] / each["batched"][which] for which in ("best", "median")}
-    print(f"{type(solver).__name__}: " + ", ".join(f"{kind} {1e3 * s['best']:.2f} ms" for kind, s in each.items()))
-    print(f"  sequential over batched {ratio['best']:.2f} (median {ratio['median']:.2f})")
-    return {"solver": repr(solver), "seconds_per_client_step": each, "sequential_over_batched": ratio}
+    solvers = {"adam": steps.AdamSteps(1, BATCH), "ivon": steps.IVONSteps(1, BATCH, lr=0.1)}
+    ways = {"batched": stacked, "sequential": one_by_one}
+    kinds = {f"{name}_{way}": partial(work, solver) for name, solver in solvers.items() for way, work in ways.items()}
+    theta, out, weights = start[None], torch.empty(1, len(start)), torch.full((1, BATCH), 1.0 / BATCH)
+    rows = {"X": data[0].X[None, :BATCH], "y": data[0].y[None, :BATCH], "weights": weights, "buffers": {}}
+
+    def gradients() -> None:
+        for _ in range(client_steps):
+            net.gradient(theta, out, **rows)
+
+    found = take_turns({"gradient": gradients, **kinds}, turns, 1)
+    seconds = {kind: {which: x / client_steps for which, x in times.items()} for kind, times in found.items()}
+    counted = floor(len(start), seconds["gradient"]["best"])
+    ratios = {"ivon_over_floor": seconds["ivon_sequential"]["best"] / counted["floor"]}
+    for which in ("best", "median"):
+        ratios[f"ivon_over_adam_{which}"] = seconds["ivon_sequential"][which] / seconds["adam_sequential"][which]
+        for name in solvers:
+            ratio = seconds[f"{name}_sequential"][which] / seconds[f"{name}_batched"][which]
+            ratios[f"{name}_sequential_over_batched_{which}"] = ratio
+    print("local work: " + ", ".join(f"{kind} {1e3 * s['best']:.2f} ms" for kind, s in seconds.items()))
+    print("  " + ", ".join(f"{kind} {ratio:.2f}" for kind, ratio in ratios.items()))
+    return {"seconds_per_client_step": seconds, "counted": counted, "ratios": ratios}
 
 
 def main() -> None:
@@ -154,11 +171,8 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     content = {
         "machine": {**machine(), "torch": torch.__version__, "threads": arguments.threads},
-        "steps": [measure("mlp", 32, 60, 20), measure("mlp", 64, 60, 20), measure("resnet20", 64, 6, 2)],
-        "ten_mlp_clients": [
-            batching(steps.AdamSteps(2, BATCH), turns=6),
-            batching(steps.IVONSteps(2, BATCH), turns=6),
-        ],
+        "ten_mlp_clients": local_steps(turns=12),
+        "steps": [measure("mlp", 32, 150, 4), measure("mlp", 64, 150, 4), measure("resnet20", 64, 6, 1)],
     }
     write_json(arguments.out, content)
 

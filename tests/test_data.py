@@ -1,10 +1,12 @@
 import dataclasses
 import gzip
 import hashlib
+import io
 import logging
 import os
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +19,7 @@ from bayesadmm_np.data import (
     DataUnavailableError,
     FederatedDataset,
     images,
+    load_cifar10,
     load_digits,
     load_fashion_mnist,
     load_mnist,
@@ -402,7 +405,8 @@ def test_digits_without_scikit_learn(monkeypatch):
 
 
 def test_importing_the_loaders_imports_no_extra():
-    code = "import sys, bayesadmm_np.data; print([m for m in ('sklearn', 'pooch', 'matplotlib') if m in sys.modules])"
+    extras = ("sklearn", "pooch", "matplotlib", "PIL")
+    code = f"import sys, bayesadmm_np.data; print([m for m in {extras} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
@@ -735,6 +739,216 @@ def test_fashion_mnist_offline_names_file_folder_and_variable(cache, tmp_path):
         assert part in str(caught.value)
 
 
+# Colour images --------------------------------------------------------------------------------
+
+
+def colour_arrays(n=10, m=4):
+    """n a multiple of 5, for the five files of the published layout."""
+    rng = np.random.default_rng(2)
+    return {
+        "x_train": rng.integers(0, 256, (n, 3, 32, 32), dtype=np.uint8),
+        "y_train": rng.integers(0, 10, n, dtype=np.uint8),
+        "x_test": rng.integers(0, 256, (m, 3, 32, 32), dtype=np.uint8),
+        "y_test": rng.integers(0, 10, m, dtype=np.uint8),
+    }
+
+
+def write_binary(path, arrays, names=images.CIFAR10_PARTS):
+    """Write the published layout: in each file records of a label and an image's bytes, channel by channel."""
+    with tarfile.open(path, "w:gz") as archive:
+        for part, files in names.items():
+            records = np.concatenate([arrays[f"y_{part}"][:, None], arrays[f"x_{part}"].reshape(-1, 3072)], axis=1)
+            for name, piece in zip(files, np.split(records.astype(np.uint8), len(files)), strict=True):
+                member = tarfile.TarInfo(f"cifar-10-batches-bin/{name}")
+                member.size = piece.size
+                archive.addfile(member, io.BytesIO(piece.tobytes()))
+
+
+def jpeg_arrays(images_of_part):
+    """The arrays of cifar10_jpeg.npz, and what they decode to, both by Pillow."""
+    Image = pytest.importorskip("PIL.Image", reason="JPEG needs Pillow, of the extra `demos`")
+    stored, decoded = {}, {}
+    for part in ("train", "test"):
+        files = []
+        for image in images_of_part[f"x_{part}"]:
+            file = io.BytesIO()
+            Image.fromarray(image.transpose(1, 2, 0)).save(file, "JPEG", quality=90)
+            files.append(file.getvalue())
+        stored[f"jpeg_{part}"] = np.frombuffer(b"".join(files), np.uint8)
+        stored[f"offset_{part}"] = np.cumsum([0, *map(len, files)])
+        stored[f"y_{part}"] = images_of_part[f"y_{part}"]
+        decoded[f"x_{part}"] = np.stack([np.asarray(Image.open(io.BytesIO(file))) for file in files])
+    return stored, decoded
+
+
+@pytest.fixture
+def binary(tmp_path, cache):
+    own = tmp_path / "own"
+    own.mkdir()
+    write_binary(own / "cifar-10-binary.tar.gz", colour_arrays())
+    return own
+
+
+@pytest.mark.parametrize("size", [32, 16, 8])
+def test_cifar10_is_the_block_mean_colour_by_colour(binary, size):
+    arrays, cifar = colour_arrays(), load_cifar10(size, data_dir=binary)
+    block = 32 // size
+    for X, raw in [(cifar.X, arrays["x_train"]), (cifar.X_test, arrays["x_test"])]:
+        assert (X.dtype, X.shape) == (np.float64, (len(raw), 3 * size**2))
+        for channel, i, j in [(0, 0, 0), (1, 1, 3), (2, size - 1, size - 2)]:
+            patch = raw[:, channel, block * i : block * (i + 1), block * j : block * (j + 1)]
+            expected = patch.astype(float).mean(axis=(1, 2)) / 255
+            np.testing.assert_allclose(X[:, channel * size**2 + size * i + j], expected, rtol=1e-14)
+    np.testing.assert_array_equal(cifar.y, arrays["y_train"])
+    np.testing.assert_array_equal(cifar.y_test, arrays["y_test"])
+    assert (cifar.y.dtype, cifar.n_classes, cifar.name) == (np.int64, 10, "cifar-10")
+    np.testing.assert_array_equal(load_cifar10(size, 3, data_dir=binary).X, cifar.X[:3])
+    assert len(load_cifar10(size, 3, data_dir=binary).X_test) == 4
+
+
+def test_cifar10_from_jpeg_bytes(binary, tmp_path):
+    raw = colour_arrays()
+    for part in ("train", "test"):  # smooth images, of which JPEG keeps nearly all; noise it does not keep
+        shape = raw[f"x_{part}"].shape
+        slope = np.arange(32) * 4.0
+        raw[f"x_{part}"] = np.broadcast_to(slope + np.array([[[0.0]], [[60.0]], [[120.0]]]), shape).astype(np.uint8)
+    stored, decoded = jpeg_arrays(raw)
+    own = tmp_path / "jpeg"
+    own.mkdir()
+    np.savez(own / "cifar10_jpeg.npz", **stored)
+    cifar = load_cifar10(data_dir=own)
+    for X, part in ((cifar.X, "train"), (cifar.X_test, "test")):
+        by_hand = decoded[f"x_{part}"].transpose(0, 3, 1, 2).reshape(len(X), -1) / 255.0
+        np.testing.assert_allclose(X, by_hand, rtol=1e-15)
+        # the colours are where they were: JPEG moves a smooth image by a few of 255 levels, another order by 60
+        assert np.abs(255 * X - raw[f"x_{part}"].reshape(len(X), -1)).mean() < 5
+        assert np.abs(255 * X - raw[f"x_{part}"][:, ::-1].reshape(len(X), -1)).mean() > 50
+    np.testing.assert_array_equal(cifar.y, stored["y_train"])
+    np.testing.assert_array_equal(load_cifar10(8, 4, data_dir=own).X, load_cifar10(8, data_dir=own).X[:4])
+
+
+def greyscale(stored):
+    Image = pytest.importorskip("PIL.Image")
+    file = io.BytesIO()
+    Image.new("L", (32, 32)).save(file, "JPEG")
+    return {
+        "jpeg_test": np.frombuffer(file.getvalue(), np.uint8),
+        "offset_test": np.array([0, len(file.getvalue())]),
+        "y_test": np.zeros(1, int),
+    }
+
+
+def of_another_size(stored):
+    Image = pytest.importorskip("PIL.Image")
+    file = io.BytesIO()
+    Image.new("RGB", (28, 32)).save(file, "JPEG")
+    return {**greyscale(stored), "jpeg_test": np.frombuffer(file.getvalue(), np.uint8)} | {
+        "offset_test": np.array([0, len(file.getvalue())])
+    }
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda s: {"jpeg_train": s["jpeg_train"][:-1]}, "offset_train in .* must rise from 0 to"),
+        (lambda s: {"offset_train": s["offset_train"] + 1}, "offset_train in .* must rise from 0 to"),
+        (lambda s: {"offset_train": s["offset_train"][[0, 2, 1, *range(3, 11)]]}, "offset_train in .* must rise"),
+        (lambda s: {"offset_train": s["offset_train"].astype(float)}, r"offset_train in .* must be n \+ 1 integers"),
+        (lambda s: {"jpeg_test": s["jpeg_test"].astype(int)}, "jpeg_test in .* must be bytes in a row, got int64"),
+        (lambda s: {"y_test": s["y_test"][:-1]}, r"y_test in .* must have shape \(4,\), got \(3,\)"),
+        (lambda s: {"y_test": s["y_test"] + 10}, "y_test in .* labels from 0 to 9"),
+        (lambda s: {"y_test": None}, ".* must hold the arrays .* lacks y_test"),
+        (lambda s: {"jpeg_train": np.zeros_like(s["jpeg_train"])}, "image 0 of jpeg_train in .* is not readable: "),
+        (lambda s: {"offset_train": cut_short(s)}, "image 3 of jpeg_train in .* is not readable: "),
+        (greyscale, "image 0 of jpeg_test in .* is not readable: it is 32 × 32, L, not 32 × 32, RGB"),
+        (of_another_size, "image 0 of jpeg_test in .* is not readable: it is 28 × 32, RGB, not 32 × 32, RGB"),
+    ],
+)
+def test_jpeg_bytes_in_another_layout(tmp_path, cache, change, message):
+    stored, _ = jpeg_arrays(colour_arrays())
+    arrays = {name: array for name, array in (stored | change(stored)).items() if array is not None}
+    np.savez(tmp_path / "cifar10_jpeg.npz", **arrays)
+    with pytest.raises(ValueError, match=f"^{message}"):
+        load_cifar10(data_dir=tmp_path)
+
+
+def cut_short(stored):
+    """Image 3 ends in the middle."""
+    offset = stored["offset_train"].copy()
+    offset[4] = (offset[3] + offset[4]) // 2
+    return offset
+
+
+def test_jpeg_bytes_without_pillow(tmp_path, cache, monkeypatch):
+    stored, _ = jpeg_arrays(colour_arrays())
+    np.savez(tmp_path / "cifar10_jpeg.npz", **stored)
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(ImportError, match=r"Pillow .* pip install 'bayesadmm-np\[demos\]'"):
+        load_cifar10(data_dir=tmp_path)
+
+
+def no_test_batch(path):
+    write_binary(path, colour_arrays(), {"train": images.CIFAR10_PARTS["train"]})
+
+
+def half_a_record(path):
+    write_binary(path, colour_arrays() | {"y_test": np.zeros(0, np.uint8), "x_test": np.zeros((0, 3, 32, 32))})
+
+
+def label_ten(path):
+    write_binary(path, colour_arrays() | {"y_test": np.full(4, 10)})
+
+
+@pytest.mark.parametrize(
+    ("write", "message"),
+    [
+        (no_test_batch, ".* is not the binary version of CIFAR-10: .*test_batch.bin"),
+        (half_a_record, ".* not the binary version of CIFAR-10: .* must hold records of 3073 bytes, got 0 bytes"),
+        (label_ten, "y_test in .* must have labels from 0 to 9, got 10 to 10"),
+        (lambda path: path.write_bytes(b"<html>not found</html>"), ".* is not the binary version of CIFAR-10: "),
+        (lambda path: path.write_bytes(b""), ".* is not the binary version of CIFAR-10: "),
+        (lambda path: (write_binary(path, colour_arrays()), truncate(path)), ".* is not the binary version"),
+    ],
+    ids=["no test", "no record", "label", "html", "empty", "truncated"],
+)
+def test_an_archive_in_another_layout(tmp_path, cache, write, message):
+    write(tmp_path / "cifar-10-binary.tar.gz")
+    with pytest.raises(ValueError, match=f"^{message}"):
+        load_cifar10(data_dir=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"size": 28}, ValueError, r"size must be one of \(32, 16, 8\), got 28"),
+        ({"train": 0}, ValueError, "train must be at least 1, got 0"),
+        ({"train": 11}, ValueError, r"train must be at most 10, the rows in .*binary\.tar\.gz, got 11"),
+        ({"data_dir": 3}, TypeError, "data_dir must be a path or None, got int"),
+    ],
+)
+def test_wrong_arguments_to_load_cifar10(binary, arguments, error, message):
+    with pytest.raises(error, match=f"^{message}"):
+        load_cifar10(**{"data_dir": binary, **arguments})
+
+
+def test_cifar10_is_downloaded_to_the_cache_with_its_sum(cache, tmp_path, monkeypatch):
+    import pooch
+
+    calls = []
+
+    def retrieve(url, known_hash, fname, path):
+        calls.append((url, known_hash, Path(path, fname)))
+        Path(path).mkdir()
+        write_binary(Path(path, fname), colour_arrays())
+
+    monkeypatch.setattr(pooch, "retrieve", retrieve)
+    np.testing.assert_array_equal(load_cifar10(8, data_dir=tmp_path).y, colour_arrays()["y_train"])
+    assert calls == [(images.CIFAR10.url, f"sha256:{images.CIFAR10.sha256}", cache / "cifar-10-binary.tar.gz")]
+    with pytest.raises(DataUnavailableError, match=r"cached file .*cifar-10-binary\.tar\.gz has SHA-256"):
+        load_cifar10(8)  # the made file has another sum, and it stays
+    assert (cache / "cifar-10-binary.tar.gz").exists()
+
+
 # Parts and pictures ---------------------------------------------------------------------------
 
 
@@ -839,6 +1053,18 @@ def test_the_real_fashion_mnist():
     assert np.bincount(fashion.y).tolist() == [6000] * 10
     assert np.bincount(fashion.y_test).tolist() == [1000] * 10
     assert fashion.X.mean() == pytest.approx(0.2860, abs=5e-5)  # of all pixels, as often published, to four digits
+
+
+def test_the_real_cifar10():
+    pytest.importorskip("PIL", reason="JPEG needs Pillow, of the extra `demos`")
+    cifar = load_cifar10(16, 10_000, data_dir=real_folder_with("cifar10_jpeg.npz"))
+    assert (cifar.X.shape, cifar.X_test.shape) == ((10_000, 768), (10_000, 768))
+    assert np.bincount(cifar.y_test).tolist() == [1000] * 10
+    # often published of the training set are means of 0.4914, 0.4822, 0.4465 for red, green, blue. An image's mean
+    # has a deviation of 0.12, so that of 10 000 images has one of 0.0012, and JPEG moves it by less than 0.001
+    for X in (cifar.X, cifar.X_test):
+        colours = X.reshape(len(X), 3, -1).mean(axis=(0, 2))
+        np.testing.assert_allclose(colours, [0.4914, 0.4822, 0.4465], atol=5 * 0.0012)
 
 
 @pytest.mark.parametrize("size", [14, 7])

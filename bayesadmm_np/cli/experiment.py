@@ -6,7 +6,7 @@ import importlib
 import json
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -36,8 +36,8 @@ fashion.toml:
   report = [10, 25, 50]
   seeds = [0, 1, 2]
   [data]
-  name = "fashion"          # or mnist, digits
-  train = 6000
+  name = "fashion"          # or mnist, cifar10, digits
+  train = 6000              # others with every seed
   clients = 10
   split = "two_dirichlet"   # or iid, shards, label_pairs
   [model]
@@ -51,10 +51,22 @@ fashion.toml:
   gamma = 0.05
   solver = { epochs = 10, lr = 0.3, hess_init = 0.1, beta2 = 0.98 }
   [[method]]
-  row = "FedAvg"
+  row = "FedAvg"            # also: pooled = true, or local = true, every client alone
 
-Written to the folder: experiment.json (what was run), rounds.csv (every round),
-table.csv, results.json, curves.svg and curves.png, and checkpoints.
+\b
+To tune every method with the same budget, on rows held out of those to train on:
+  [sweep]
+  budget = 6                # trials a method, at most
+  validation = 0.1
+  [[method]]
+  row = "FedDyn"
+  grid = { prior_precision = [1e-3, 1e-4], "solver.lr" = [1e-2, 1e-3, 1e-4] }
+Without [sweep] every point of a grid is run, and a grid of two keys is drawn as a heat map.
+
+\b
+Written to the folder: experiment.json (what was run), sweep.csv (every trial), rounds.csv
+(every round), table.csv, results.json, curves and heat maps (svg and png), and checkpoints.
+
 Needs PyTorch: pip install 'bayesadmm-np[torch]'.
 
 Exit codes: 0 the table was made, 2 the file or the data were refused, 130 stopped.
@@ -88,38 +100,86 @@ def run_file(file: Path, folder: Path, as_json: bool, progress: bool) -> None:
     from tqdm import tqdm
 
     importlib.import_module("bayesadmm_np.torch")  # which says how to install it
-    from .experiment_file import Experiment, execute
+    from .experiment_file import Experiment
+    from .experiment_run import Bench, final_methods, total_rounds
 
     experiment = Experiment.read(file)
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"--out: {str(folder)!r} is not a folder.")
-    order = [(entry.label, seed) for entry in experiment.methods for seed in experiment.seeds]
-    with tqdm(total=len(order) * experiment.rounds, desc=experiment.name, unit="round", disable=not progress) as bar:
+    with tqdm(total=total_rounds(experiment), desc=experiment.name, unit="round", disable=not progress) as bar:
 
-        def tick(label: str, seed: int, number: int, accuracy: float | None) -> None:
-            bar.set_description(f"{label}, seed {seed}", refresh=False)
+        def tick(what: str, done: int, accuracy: float | None) -> None:
+            bar.set_description(what, refresh=False)
             if accuracy is not None:
                 bar.set_postfix(accuracy=f"{accuracy:.4f}", refresh=False)
-            bar.update(order.index((label, seed)) * experiment.rounds + number - bar.n)
+            bar.update(done - bar.n)
 
-        outcomes = execute(experiment, folder, tick)
+        bench = Bench(experiment, folder, tick)
+        trials = bench.sweep()
+        sweep = _sweep(trials)
+        if sweep:
+            write_csv(folder / "sweep.csv", sweep)
+        methods = final_methods(experiment, trials)
+        outcomes = bench.final(methods)
     rounds = [row for outcome in outcomes for row in _rounds(outcome)]
-    table = [_row(entry.label, number, outcomes) for entry in experiment.methods for number in experiment.report]
+    table = [_row(entry.label, number, outcomes) for entry in methods for number in experiment.report]
+    drawn = []
     if rounds:
         write_csv(folder / "rounds.csv", rounds)
-        _draw(experiment, outcomes, folder)
+        drawn = _draw(experiment, outcomes, table, folder)
     write_csv(folder / "table.csv", table)
-    results = {"experiment": experiment.as_dict(), "machine": _machine(), "table": table, "runs": _runs(outcomes)}
+    results: dict[str, Any] = {"experiment": experiment.as_dict(), "machine": _machine(), "table": table}
+    results |= {"sweep": sweep, "runs": _runs(outcomes)}
     _write_json(folder / "results.json", results)
-    note(f"rounds.csv, table.csv, results.json, curves.svg and curves.png written to {folder}.")
+    names = [
+        *(["sweep.csv"] if sweep else []),
+        *(["rounds.csv"] if rounds else []),
+        "table.csv",
+        "results.json",
+        *drawn,
+    ]
+    note(f"{', '.join(names)} written to {folder}.")
     if as_json:
         print_json(results)
         return
-    header = ["method", "round", "accuracy/%", "NLL", "ensemble/%", "ensemble NLL", "seeds"]
+    for line in _choices(trials):
+        print(line)
+    header = ["method", "round", "accuracy/%", "NLL", "ensemble/%", "ensemble NLL", "MB/round", "s/round", "seeds"]
     print(text_table(header, [_cells(row) for row in table]))
     for outcome in outcomes:
-        if outcome.result.status.is_failure:
-            print(f"✗ {outcome.label}, seed {outcome.seed}: {outcome.result.message}")
+        if outcome.status.is_failure:
+            print(f"✗ {outcome.label}, seed {outcome.seed}: {outcome.message}")
+
+
+def _sweep(trials: Sequence[Any]) -> list[dict[str, Any]]:
+    """One row a trial; a key that a method's grid lacks is empty."""
+    keys = dict.fromkeys(key for trial in trials for key in trial.point)
+    return [
+        {"method": trial.label, **{key: trial.point.get(key, "") for key in keys}}
+        | {"status": trial.status, "rounds": trial.rounds}
+        | {"validation_accuracy": _or_nan(trial.accuracy), "validation_nll": _or_nan(trial.nll)}
+        | {"chosen": "yes" if trial.chosen else "no"}
+        for trial in trials
+    ]
+
+
+def _choices(trials: Sequence[Any]) -> list[str]:
+    """One line a method: what the sweep chose, and by which scores."""
+    lines = []
+    for best in (trial for trial in trials if trial.chosen):
+        own = [trial for trial in trials if trial.method == best.method]
+        failed = sum(trial.accuracy is None for trial in own)
+        if best.accuracy is None:
+            found = f"✗ all {len(own)} trials failed, the first is kept: {best.message}"
+        else:
+            found = f"{100.0 * best.accuracy:.1f} %, NLL {best.nll:.3f} on the validation rows, best of {len(own)}"
+            found += f" ({failed} failed)" if failed else ""
+        lines.append(f"{best.label}: {best.words or 'no grid'}; {found}")
+    return lines
+
+
+def _or_nan(value: float | None) -> float:
+    return float("nan") if value is None else value
 
 
 SCORES = (("accuracy", "at_mean", "accuracy"), ("nll", "at_mean", "nll"))
@@ -129,7 +189,7 @@ ENSEMBLE = (("ensemble_accuracy", "ensemble", "accuracy"), ("ensemble_nll", "ens
 def _rounds(outcome: Any) -> list[dict[str, Any]]:
     """What does not depend on the machine's speed: the same bytes after a kill."""
     rows = []
-    for record in outcome.result.history:
+    for record in outcome.history:
         row: dict[str, Any] = {"method": outcome.label, "seed": outcome.seed, "round": record.round}
         row |= {"objective": record.objective, "broadcast": record.edges.broadcast, "gather": record.edges.gather}
         for kind in ("at_mean", "ensemble"):
@@ -142,14 +202,24 @@ def _rounds(outcome: Any) -> list[dict[str, Any]]:
 
 def _row(label: str, number: int, outcomes: Sequence[Any]) -> dict[str, Any]:
     """Mean and standard deviation over the seeds whose run got to a round, and how many these are."""
-    own = [outcome.result for outcome in outcomes if outcome.label == label]
-    records = [result.history[number - 1] for result in own if result.rounds >= number]
+    own = [outcome for outcome in outcomes if outcome.label == label]
+    done = [outcome for outcome in own if outcome.rounds >= number]
+    records = [outcome.history[number - 1] for outcome in done]
+    passed = [record for outcome in done for record in outcome.history[:number]]
     row: dict[str, Any] = {"method": label, "round": number}
     for name, kind, score in (*SCORES, *ENSEMBLE):
         values = [getattr(getattr(record, kind), score) for record in records if getattr(record, kind) is not None]
         row[f"{name}_mean"] = float(np.mean(values)) if values else float("nan")
-        row[f"{name}_sd"] = float(np.std(values)) if values else float("nan")
+        with np.errstate(invalid="ignore"):  # an infinite NLL has no deviation
+            row[f"{name}_sd"] = float(np.std(values)) if values else float("nan")
+    row["bytes_round"] = _mean(record.bytes_down + record.bytes_up for record in passed)
+    row["seconds_round"] = _mean(record.seconds for record in passed)
     return row | {"seeds_done": len(records), "seeds": len(own)}
+
+
+def _mean(values: Iterable[float]) -> float:
+    found = list(values)
+    return float(np.mean(found)) if found else float("nan")
 
 
 def _cells(row: dict[str, Any]) -> list[str]:
@@ -158,7 +228,8 @@ def _cells(row: dict[str, Any]) -> list[str]:
         return "–" if mean != mean else f"{mean:.{digits}f} ± {sd:.{digits}f}"
 
     scores = [cell("accuracy", 100.0, 1), cell("nll", 1.0, 3), cell("ensemble_accuracy", 100.0, 1)]
-    return [row["method"], str(row["round"]), *scores, cell("ensemble_nll", 1.0, 3), _seeds(row)]
+    costs = ["–" if x != x else f"{x:.3g}" for x in (1e-6 * row["bytes_round"], row["seconds_round"])]
+    return [row["method"], str(row["round"]), *scores, cell("ensemble_nll", 1.0, 3), *costs, _seeds(row)]
 
 
 def _seeds(row: dict[str, Any]) -> str:
@@ -170,10 +241,13 @@ def _runs(outcomes: Sequence[Any]) -> list[dict[str, Any]]:
         {
             "method": outcome.label,
             "seed": outcome.seed,
-            "status": outcome.result.status.name,
-            "message": outcome.result.message,
-            "rounds": outcome.result.rounds,
-            "seconds": sum(record.seconds for record in outcome.result.history),
+            "status": outcome.status.name,
+            "message": outcome.message,
+            "rounds": outcome.rounds,
+            "seconds": sum(record.seconds for record in outcome.history),
+            "seconds_round": _mean(record.seconds for record in outcome.history),
+            "bytes_down_round": _mean(record.bytes_down for record in outcome.history),
+            "bytes_up_round": _mean(record.bytes_up for record in outcome.history),
         }
         for outcome in outcomes
     ]
@@ -191,36 +265,22 @@ def _machine() -> dict[str, Any]:
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:
     part = path.with_name(path.name + ".part")
-    finite = {**content, "table": [{k: None if v != v else v for k, v in row.items()} for row in content["table"]]}
-    part.write_text(json.dumps(finite, indent=1, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
+    finite = json.loads(json.dumps(content), parse_constant=lambda _: None)  # NaN and ∞ are none of JSON's numbers
+    part.write_text(json.dumps(finite, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     os.replace(part, path)
 
 
-def _draw(experiment: Any, outcomes: Sequence[Any], folder: Path) -> None:
-    """Accuracy and NLL at the mean by round; the band is one standard deviation over seeds."""
-    from matplotlib.ticker import MaxNLocator
+def _draw(experiment: Any, outcomes: Sequence[Any], table: Sequence[dict[str, Any]], folder: Path) -> list[str]:
+    """Draw a heat map of every grid of two keys whose points are all in the table, and of everything else curves."""
+    from .experiment_plots import draw_curves, draw_heatmap
 
-    from ..demos import style
-    from .plots import COLOURS, MARKERS
-
-    with style.context():
-        figure = style.new_figure(style.WIDTH, 2.8)
-        for axes, name in zip(figure.subplots(1, 2), ("accuracy", "nll"), strict=True):
-            for j, entry in enumerate(experiment.methods):
-                own = [outcome.result.history for outcome in outcomes if outcome.label == entry.label]
-                # a run that failed ends the mean
-                together = [records for records in zip(*own, strict=False) if records[0].at_mean is not None]
-                values = np.array([[getattr(record.at_mean, name) for record in records] for records in together])
-                if not values.size:
-                    continue
-                rounds, mean, sd = [records[0].round for records in together], values.mean(axis=1), values.std(axis=1)
-                colour, marker = COLOURS[j % len(COLOURS)], MARKERS[j % len(MARKERS)]
-                axes.fill_between(rounds, mean - sd, mean + sd, color=colour, alpha=0.18, linewidth=0)
-                axes.plot(rounds, mean, color=colour, marker=marker, label=entry.label, linewidth=1.0, markersize=3.5)
-            axes.set(xlabel="round", ylabel={"nll": "NLL"}.get(name, name))
-            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-            style.tidy(axes)
-        handles, labels = figure.axes[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=min(4, max(1, len(labels))))
-        figure.suptitle(f"{experiment.name}: {len(experiment.seeds)} seeds", fontsize=8.5)
-        style.save(figure, folder, "curves")
+    seeds, last = f"{len(experiment.seeds)} seeds", max(experiment.report)
+    labels, drawn = list(dict.fromkeys(outcome.label for outcome in outcomes)), []
+    for entry in experiment.methods:
+        if experiment.sweep is None and len(entry.grid) == 2:
+            own = [at.label for at in entry.expanded()]
+            rows = [row for label in own for row in table if (row["method"], row["round"]) == (label, last)]
+            title = f"{experiment.name}: {entry.label}, round {last}, {seeds}"
+            drawn += draw_heatmap(entry.label, entry.grid, rows, title, folder)
+            labels = [label for label in labels if label not in own]
+    return [*draw_curves(f"{experiment.name}: {seeds}", labels, outcomes, folder), *drawn]

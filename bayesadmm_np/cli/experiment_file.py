@@ -1,18 +1,19 @@
 """Experiments as files: what is run is written down, checked to the last key, and continued after a kill.
 
 One file holds one data set and split, one network, and any number of methods; every method is run with every seed,
-which fixes the split, the start and the noise. `bayesadmm experiment FILE` prints the table and draws the curves.
+which fixes rows, split, start and noise. This module reads the file, and `experiment_run` does what it says.
 """
 
 from __future__ import annotations
 
 import difflib
 import inspect
+import itertools
 import json
 import os
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +21,31 @@ import numpy as np
 import torch
 
 from .. import data, methods
-from .._validation import as_count, as_fraction, as_positive
+from .._validation import as_count, as_fraction, as_number, as_positive
 from ..families import DiagonalGaussian
 from ..splitting.methods import Method
-from ..torch import IVONADMM, IVONPVI, MLP, AcarCNN, AdamSteps, IVONSteps, ResNet20, Result, Rows, ZenkeCNN, merge, run
+from ..torch import IVONADMM, IVONPVI, MLP, AcarCNN, AdamSteps, FedLapFunc, IVONSteps, ResNet20, ZenkeCNN
 from ..torch.methods import family_of
 
-__all__ = ["Entry", "Experiment", "Outcome", "Split", "Training", "execute"]
+__all__ = ["Entry", "Experiment", "Point", "Split", "Sweep", "Training", "written"]
 
 VERSION = 1
-Tick = Callable[[str, int, int, float | None], None]
-"""tick(label, seed, rounds done, accuracy or None), after every round."""
-ROWS: dict[str, Callable[..., Method]] = {"IVONADMM": IVONADMM, "IVONPVI": IVONPVI, **methods.TABLE}
-DATA = ("digits", "mnist", "fashion")
+Point = Mapping[str, Any]
+"""One value for each key of a grid; a field of the solver is `solver.NAME`."""
+ROWS: dict[str, Callable[..., Method]] = {
+    "IVONADMM": IVONADMM,
+    "IVONPVI": IVONPVI,
+    "FedLapFunc": FedLapFunc,
+    **methods.TABLE,
+}
+LOADERS: dict[str, Callable[..., data.Dataset]] = {
+    "mnist": data.load_mnist,
+    "fashion": data.load_fashion_mnist,
+    "cifar10": data.load_cifar10,
+}
+DATA = ("digits", *LOADERS)
 SPLITS = ("iid", "two_dirichlet", "shards", "label_pairs")
+SOLVER = "solver."
 NETWORKS: dict[str, Callable[..., torch.nn.Module]] = {
     "MLP": MLP,
     "ZenkeCNN": ZenkeCNN,
@@ -48,14 +60,17 @@ class Split:
 
     Attributes
     ----------
-    name : {'digits', 'mnist', 'fashion'}
+    name : {'digits', 'mnist', 'fashion', 'cifar10'}
     clients : int
     split : {'iid', 'two_dirichlet', 'shards', 'label_pairs'}
         Functions of `bayesadmm_np.data.partition`.
-    train, test : int or None
-        Rows to use; default all, and for digits a fifth to test on.
-    size : int
-        Pixels along a side: 28, 14 or 7; digits have 8.
+    train : int or None
+        Rows to train on, drawn anew by every seed; default all.
+    test : int or None
+        Rows to test on, the same with every seed: the first ones, and of the digits a fixed choice. Default all, and
+        of the digits a fifth.
+    size : int or None
+        Pixels along a side, as the loader has them; default the original. Digits have 8.
     size_concentration, class_concentration : float
         Of two_dirichlet.
     per_client : int
@@ -67,7 +82,7 @@ class Split:
     split: str = "iid"
     train: int | None = None
     test: int | None = None
-    size: int = 28
+    size: int | None = None
     size_concentration: float = 1.0
     class_concentration: float = 0.5
     per_client: int = 2
@@ -82,20 +97,30 @@ class Split:
             as_positive(getattr(self, name), name)
 
     def load(self) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
-        """Return images and labels to train on, and to test on."""
+        """Return images and labels that may be trained on, and those to test on."""
         if self.name == "digits":
             raw = data.load_digits()
             order = np.random.default_rng(0).permutation(len(raw.y))  # the same rows are tested on with every seed
             held = self.test or len(raw.y) // 5
             if held + (self.train or 1) > len(raw.y):
                 raise ValueError(f"[data] train and test together exceed the {len(raw.y)} digits.")
-            test, train = order[:held], order[held:][: self.train]
+            test, train = order[:held], order[held:]
             return (raw.X[train], raw.y[train]), (raw.X[test], raw.y[test])
-        load = data.load_mnist if self.name == "mnist" else data.load_fashion_mnist
-        raw = load(size=self.size, train=self.train)
+        raw = LOADERS[self.name](**({} if self.size is None else {"size": self.size}))
         if raw.X_test is None or raw.y_test is None:
             raise ValueError(f"[data] {self.name} came without test rows.")
-        return (raw.X, raw.y), (raw.X_test[: self.test], raw.y_test[: self.test])
+        for key, wanted, found in (("train", self.train, len(raw.y)), ("test", self.test, len(raw.y_test))):
+            if (wanted or 0) > found:
+                raise ValueError(f"[data] {key} must be at most {found}, the rows of {self.name}, got {wanted}.")
+        # in single precision, as they are trained on: the colour images take a gigabyte in double precision
+        images, tests = raw.X.astype(np.float32), raw.X_test[: self.test].astype(np.float32)
+        return (images, raw.y), (tests, raw.y_test[: self.test])
+
+    def subset(self, available: int, seed: int) -> Any:
+        """Return the numbers of the rows that a seed trains on, of so many."""
+        if self.train is None:
+            return np.arange(available)
+        return np.random.default_rng([seed, 2]).permutation(available)[: self.train]
 
     def parts(self, y: Any, seed: int) -> list[Any]:
         """Return the row numbers of every client."""
@@ -133,13 +158,43 @@ class Training:
 
 
 @dataclass(frozen=True)
+class Sweep:
+    """The table [sweep]: how every method's grid is searched, without a look at the test rows.
+
+    Attributes
+    ----------
+    budget : int
+        Trials a method, at most.
+    validation : float
+        Share of the rows to train on that is held out, before the others are divided among the clients.
+    rounds : int or None
+        Of a trial; default those of the experiment.
+    seed : int
+        Of the trials: rows, split, start and noise. None of the experiment's seeds.
+    """
+
+    budget: int
+    validation: float = 0.1
+    rounds: int | None = None
+    seed: int = 100
+
+    def __post_init__(self) -> None:
+        as_count(self.budget, "budget")
+        as_count(self.seed, "seed", minimum=0)
+        if self.rounds is not None:
+            as_count(self.rounds, "rounds")
+        if not 0 < as_number(self.validation, "validation") < 1:
+            raise ValueError(f"validation must lie in (0, 1), got {self.validation!r}.")
+
+
+@dataclass(frozen=True)
 class Entry:
     """One [[method]]: a row of the table, its step sizes, and its local work.
 
     Attributes
     ----------
     row : str
-        A name of `bayesadmm_np.methods.TABLE`, IVONADMM or IVONPVI.
+        A name of `bayesadmm_np.methods.TABLE`, IVONADMM, IVONPVI or FedLapFunc.
     label : str
         In table and plot; default the row's name.
     steps : dict
@@ -150,6 +205,10 @@ class Entry:
         Instead of those of [training].
     pooled : bool
         Train on all rows as one client.
+    local : bool
+        Every client trains alone; only for rows without duals.
+    grid : dict
+        Values to try, by key: a step, prior_precision, temperature, or `solver.NAME` for a field of the solver.
     """
 
     row: str
@@ -159,14 +218,47 @@ class Entry:
     prior_precision: float | None = None
     temperature: float | None = None
     pooled: bool = False
+    local: bool = False
+    grid: dict[str, tuple[Any, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.label, str) or not isinstance(self.pooled, bool):
-            raise ValueError("label must be a string, and pooled true or false.")
+        if not isinstance(self.label, str) or not all(isinstance(flag, bool) for flag in (self.pooled, self.local)):
+            raise ValueError("label must be a string, and pooled and local true or false.")
+        if self.pooled and self.local:
+            raise ValueError("pooled and local exclude each other.")
+        if not isinstance(self.solver, Mapping):
+            raise ValueError("[solver] must be a table.")
         for name in ("prior_precision", "temperature"):
             if getattr(self, name) is not None:
                 as_positive(getattr(self, name), name)
-        self.local_work(self.method())
+        for point in self.points():
+            at = self.at(point) if point else self  # the table may lack what its grid has
+            method = at.method()
+            at.local_work(method)
+            if at.local and method.dual_step:
+                raise ValueError(f"local needs a row without duals, such as FedAvg; {self.row} has them.")
+
+    def points(self) -> list[Point]:
+        """Return the points of the grid, the last key running fastest; without a grid one that is empty."""
+        return [dict(zip(self.grid, values, strict=True)) for values in itertools.product(*self.grid.values())]
+
+    def at(self, point: Point, label: str = "") -> Entry:
+        """Return the method at one point of its grid, as if it were written so."""
+        own = {key: value for key, value in point.items() if key in ("prior_precision", "temperature")}
+        solver = {key.removeprefix(SOLVER): value for key, value in point.items() if key.startswith(SOLVER)}
+        steps = {key: value for key, value in point.items() if key not in own and not key.startswith(SOLVER)}
+        return replace(
+            self,
+            label=label or self.label,
+            steps={**self.steps, **steps},
+            solver={**self.solver, **solver},
+            grid={},
+            **own,
+        )
+
+    def expanded(self) -> tuple[Entry, ...]:
+        """Return every point of the grid as a method of its own, with the point in its label."""
+        return tuple(self.at(point, f"{self.label} {written(point)}") if point else self for point in self.points())
 
     def method(self) -> Method:
         """Return the row."""
@@ -194,6 +286,8 @@ class Experiment:
         `name` of a network of this package, and its arguments; `hidden` are the inner widths of an MLP.
     training : Training
     methods : tuple of Entry
+    sweep : Sweep or None
+        Where it is None, every point of a grid is a method of its own.
     """
 
     name: str
@@ -204,6 +298,7 @@ class Experiment:
     model: dict[str, Any]
     training: Training
     methods: tuple[Entry, ...]
+    sweep: Sweep | None = None
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Experiment:
@@ -228,11 +323,11 @@ class Experiment:
 
     @classmethod
     def _of(cls, plain: dict[str, Any], stem: str) -> Experiment:
-        known = ("version", "name", "rounds", "seeds", "report", "data", "model", "training", "method")
+        known = ("version", "name", "rounds", "seeds", "report", "data", "model", "training", "sweep", "method")
         _check_keys(plain, known, ("version", "rounds", "data", "model", "method"), "")
         if plain["version"] != VERSION:
             raise ValueError(f"version must be {VERSION}, got {plain['version']!r}.")
-        for key, kind in (("data", dict), ("model", dict), ("method", list), ("training", dict)):
+        for key, kind in (("data", dict), ("model", dict), ("method", list), ("training", dict), ("sweep", dict)):
             if not isinstance(plain.get(key, kind()), kind):
                 raise ValueError(f"{key} must be written as {'[[method]]' if kind is list else f'[{key}]'}.")
         rounds = as_count(plain["rounds"], "rounds")
@@ -243,16 +338,23 @@ class Experiment:
         if unscored:
             raise ValueError(f"report: round {unscored[0]} is not scored within {rounds} rounds.")
         entries = tuple(_entry(item, j) for j, item in enumerate(plain["method"], 1))
-        labels = [entry.label for entry in entries]
-        if not entries or len(set(labels)) < len(labels):
-            raise ValueError(f"[[method]]: labels must be there and differ, got {', '.join(labels) or 'none'}.")
+        sweep = _table(Sweep, plain["sweep"], "sweep") if "sweep" in plain else None
+        if sweep is not None:
+            _check_sweep(sweep, seeds, entries)
         split = _table(Split, plain["data"], "data")
         name = plain.get("name", stem)
         if not isinstance(name, str):
             raise ValueError(f"name must be a string, got {name!r}.")
-        found = cls(name, rounds, seeds, report, split, dict(plain["model"]), training, entries)
+        found = cls(name, rounds, seeds, report, split, dict(plain["model"]), training, entries, sweep)
+        labels = [entry.label for entry in (found.methods if sweep else found.expanded())]
+        if not labels or len(set(labels)) < len(labels):
+            raise ValueError(f"[[method]]: labels must be there and differ, got {', '.join(labels) or 'none'}.")
         found.network(1, 1)  # of no data yet: only the keys are checked
         return found
+
+    def expanded(self) -> tuple[Entry, ...]:
+        """Return the methods, every point of a grid as one of its own."""
+        return tuple(at for entry in self.methods for at in entry.expanded())
 
     def network(self, pixels: int, classes: int) -> torch.nn.Module:
         """Return the network for rows of so many pixels; initial parameters from torch's global generator."""
@@ -270,107 +372,29 @@ class Experiment:
         return dict(json.loads(json.dumps(asdict(self))))
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """One method with one seed."""
+def written(point: Point) -> str:
+    """Return a point in words.
 
-    label: str
-    seed: int
-    result: Result
-
-
-def execute(experiment: Experiment, folder: Path, tick: Tick | None = None) -> list[Outcome]:
-    """Run what is not done yet; the folder's checkpoints are continued bit for bit.
-
-    Parameters
-    ----------
-    experiment : Experiment
-    folder : Path
-        Made if it is not there.
-    tick : callable, optional
-        Called as tick(label, seed, rounds done, accuracy or None) after every round.
-
-    Raises
-    ------
-    ValueError
-        When the folder holds another experiment, or the data do not fit.
+    Examples
+    --------
+    >>> from bayesadmm_np.cli.experiment_file import written
+    >>> written({"rho": 0.5, "solver.epochs": 10})
+    'rho=0.5 solver.epochs=10'
     """
-    (X, y), (X_test, y_test) = experiment.data.load()
-    _claim(folder, experiment)
-    test = _rows(experiment, X_test, y_test)
-    outcomes = []
-    for number, entry in enumerate(experiment.methods):
-        for seed in experiment.seeds:
-            clients = [_rows(experiment, X[part], y[part]) for part in experiment.data.parts(y, seed)]
-            checkpoint = folder / "checkpoints" / f"{number:02d}_seed{seed}.npz"
-            result = _run(experiment, entry, seed, (clients, test), checkpoint, tick)
-            outcomes.append(Outcome(entry.label, seed, result))
-    return outcomes
-
-
-def _run(
-    experiment: Experiment,
-    entry: Entry,
-    seed: int,
-    rows: tuple[list[Rows], Rows],
-    checkpoint: Path,
-    tick: Tick | None,
-) -> Result:
-    def after(record: Any, _: Any) -> None:
-        if tick is not None:
-            tick(entry.label, seed, record.round, None if record.at_mean is None else record.at_mean.accuracy)
-
-    shared, method = experiment.training, entry.method()
-    clients, test = rows
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = experiment.network(test.X[0].numel(), 10)
-    return run(
-        method,
-        [merge(clients)] if entry.pooled else clients,
-        model,
-        entry.prior_precision or shared.prior_precision,
-        experiment.rounds,
-        solver=entry.local_work(method),
-        temperature=entry.temperature or shared.temperature,
-        participation=1.0 if entry.pooled else shared.participation,
-        batched=shared.batched,
-        device=shared.device,
-        seed=seed,
-        evaluate=test,
-        evaluate_every=shared.evaluate_every,
-        ensemble=shared.ensemble,
-        callback=after,
-        checkpoint=checkpoint,
-        resume=checkpoint if checkpoint.exists() else None,
+    return " ".join(
+        f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}" for key, value in point.items()
     )
 
 
-def _rows(experiment: Experiment, X: Any, y: Any) -> Rows:
-    """Images as the network wants them: rows of pixels for the MLP, and else three channels of 32 × 32."""
-    images = torch.tensor(X, dtype=torch.float32)
-    if experiment.model["name"] != "MLP":
-        side = round(images.shape[1] ** 0.5)
-        images = torch.nn.functional.interpolate(images.view(-1, 1, side, side), (32, 32)).expand(-1, 3, -1, -1)
-    return Rows(images.contiguous(), torch.tensor(y, dtype=torch.int64))
-
-
-def _claim(folder: Path, experiment: Experiment) -> None:
-    """Make the folder this experiment's, unless it is another's."""
-    (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
-    path, own = folder / "experiment.json", experiment.as_dict()
-    if not path.exists():
-        part = path.with_name(path.name + ".part")
-        part.write_text(json.dumps(own, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-        os.replace(part, path)
-        return
-    try:
-        other = dict(json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"{path} is not readable; choose another folder.") from error
-    for key, value in own.items():
-        if other.get(key) != value:
-            raise ValueError(f"{folder} holds another experiment: its {key} differs; choose another folder.")
+def _check_sweep(sweep: Sweep, seeds: tuple[int, ...], entries: Iterable[Entry]) -> None:
+    if sweep.seed in seeds:
+        raise ValueError(f"[sweep] seed must not be one of seeds, got {sweep.seed}.")
+    for entry in entries:
+        if len(entry.points()) > sweep.budget:
+            raise ValueError(
+                f"[sweep] budget is {sweep.budget} trials for every method; "
+                f"the grid of {entry.label} has {len(entry.points())} points."
+            )
 
 
 def _entry(plain: object, number: int) -> Entry:
@@ -383,7 +407,30 @@ def _entry(plain: object, number: int) -> Entry:
     _check_keys(plain, (*own, *steps), ("row",), where)
     values = {key: value for key, value in plain.items() if key in own}
     values.setdefault("label", name)
+    if "grid" in values:
+        values["grid"] = _grid(plain, (*steps, "prior_precision", "temperature"), where)
     return _table(Entry, {**values, "steps": {k: v for k, v in plain.items() if k in steps}}, where)
+
+
+def _grid(plain: Mapping[str, Any], known: Iterable[str], where: str) -> dict[str, tuple[Any, ...]]:
+    """Return the lists of a grid by key; their values are checked where the method is made."""
+    if not isinstance(plain["grid"], Mapping) or not plain["grid"]:
+        raise ValueError(f"[{where}] grid must be a table of lists.")
+    grid = dict(plain["grid"])
+    inner = grid.pop("solver", {})  # TOML reads a key solver.lr without quotes as a table in a table
+    if not isinstance(inner, Mapping):
+        raise ValueError(f"[{where}] grid solver must be written as solver.NAME = [...].")
+    grid |= {SOLVER + key: values for key, values in inner.items()}
+    solver = plain.get("solver", {})
+    there = {*plain, *(SOLVER + key for key in (solver if isinstance(solver, Mapping) else ()))}
+    for key, values in grid.items():
+        if not key.startswith(SOLVER):
+            _known(f"[{where}] grid key", key, known)
+        if key in there:
+            raise ValueError(f"[{where}] {key} stands in the method and in its grid; write it once.")
+        if not isinstance(values, list) or not values or any(item in values[:j] for j, item in enumerate(values)):
+            raise ValueError(f"[{where}] grid {key} must be a list of different values, got {values!r}.")
+    return {key: tuple(values) for key, values in grid.items()}
 
 
 def _table(kind: Callable[..., Any], plain: Mapping[str, Any], where: str) -> Any:

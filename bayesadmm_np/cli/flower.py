@@ -251,6 +251,7 @@ def read_plan(config: Mapping[str, Any]) -> Any:
         },
         least=int(config["sites-per-round"]),
         participation=float(config["participation"]),
+        max_staleness=int(config["max-staleness"]),
         deadline=float(config["deadline"]),
         patience=float(config["patience"]),
         keyed=bool(config["keyed"]),

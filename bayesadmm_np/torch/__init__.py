@@ -11,7 +11,7 @@ except ImportError as error:
 from .certificate import SampledCertificate
 from .ivon import IVON
 from .loop import Result, run
-from .methods import IVONADMM, IVONPVI
+from .methods import IVONADMM, IVONPVI, FedLapFunc
 from .metrics import Scores, score
 from .models import MLP, AcarCNN, FilterResponseNorm, ResNet20, ZenkeCNN
 from .network import Rows, merge
@@ -25,6 +25,7 @@ __all__ = [
     "MLP",
     "AcarCNN",
     "AdamSteps",
+    "FedLapFunc",
     "FilterResponseNorm",
     "IVONSteps",
     "ResNet20",

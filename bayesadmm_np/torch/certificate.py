@@ -19,10 +19,10 @@ from torch import Tensor
 from ..splitting.certificate import Certificate
 from ..splitting.history import Edges
 from .curvature import diagonal_ggn
-from .state import State
+from .state import Broadcast, State
 from .team import Team
 
-__all__ = ["SampledCertificate", "certify", "edges", "fisher_length", "objective"]
+__all__ = ["SampledCertificate", "certify", "edges", "fisher_length", "losses", "objective", "pooled_objective"]
 
 Residual = tuple[Tensor, Tensor]
 """δ = (linear, precision) about the mean: linear − precision·m, and precision; shapes (P,) and (P,) or (1,)."""
@@ -72,27 +72,43 @@ class SampledCertificate(Certificate):
 
 
 def objective(team: Team, state: State, seed: int, without: Sequence[int] = ()) -> float:
-    """Σ_k E_{q_g}[ℓ_k]/τ + KL(q_g‖prior); from one pair of samples, the same ε in every round, where s is learned.
+    """Σ_k E_{q_g}[ℓ_k]/τ + KL(q_g‖prior) in one process.
 
     Clients left out of the round, and those whose loss is not finite, have no say; NaN when that is all of them.
     """
+    having = [k for k in range(team.n_clients) if k not in without]
+    return pooled_objective(team, state, losses(team, state.broadcast, seed, having))
+
+
+def losses(team: Team, broadcast: Broadcast, seed: int, clients: Sequence[int]) -> list[tuple[float, ...]]:
+    """ℓ_k of some clients at the points whose average stands for E_{q_g}: m_g ± ε/√s_g with the same ε in every round.
+
+    Where s is not learned the only point is m_g.
+    """
+    points = [broadcast.mean]
+    if team.learns_precision:
+        width = _noise(broadcast.mean, seed, 1)[0] * broadcast.precision.rsqrt()
+        points = [broadcast.mean + width, broadcast.mean - width]
+    return [tuple(_loss(team, k, theta, broadcast.buffers) for theta in points) for k in clients]
+
+
+def pooled_objective(team: Team, state: State, found: Sequence[Sequence[float]]) -> float:
+    """Σ_k E_{q_g}[ℓ_k]/τ + KL(q_g‖prior) from the clients' `losses`; NaN when at some point none of them is finite."""
     mean, ratio = state.mean.double(), team.delta / state.precision.double().expand(len(state.mean))
     divergence = 0.5 * (team.delta * mean.square() + ratio - 1.0 - ratio.log()).sum()
-    points = [state.mean]
-    if team.learns_precision:
-        width = _noise(state.mean, seed, 1)[0] * state.precision.rsqrt()
-        points = [state.mean + width, state.mean - width]
-    losses = [_loss(team, theta, state.buffers, without) for theta in points]
-    return float(divergence) + sum(losses) / len(losses) / team.temperature
+    totals = []
+    for each in zip(*found, strict=True):
+        finite = [loss for loss in each if np.isfinite(loss)]
+        totals.append(sum(finite) if finite else float("nan"))
+    if not totals:
+        return float("nan")
+    return float(divergence) + sum(totals) / len(totals) / team.temperature
 
 
-def _loss(team: Team, theta: Tensor, buffers: dict[str, Tensor], without: Sequence[int]) -> float:
-    losses = []
-    for rows in (rows for k, rows in enumerate(team.clients) if k not in without):
-        logits = team.network.predict(theta, rows.X, buffers)
-        losses.append(float(torch.nn.functional.cross_entropy(logits.double(), rows.y, reduction="sum")))
-    finite = [loss for loss in losses if np.isfinite(loss)]
-    return sum(finite) if finite else float("nan")
+def _loss(team: Team, k: int, theta: Tensor, buffers: dict[str, Tensor]) -> float:
+    rows = team.clients[k]
+    logits = team.network.predict(theta, rows.X, buffers)
+    return float(torch.nn.functional.cross_entropy(logits.double(), rows.y, reduction="sum"))
 
 
 def edges(team: Team, state: State, natural_gradient: float = float("inf")) -> Edges:
@@ -139,7 +155,7 @@ def certify(team: Team, state: State, pairs: int, tol: float, seed: int) -> Samp
     answered = {k for record in state.history for k in record.present if k not in record.dropped}
     found = [_natural_gradient(team, state, k, pairs, seed) for k in sorted(answered)]
     natural, natural_error = max(found)
-    if len(answered) < len(team.clients):
+    if len(answered) < team.n_clients:
         natural, natural_error = float("inf"), 0.0
     pooled, pooled_error = _pooled(team, state, pairs, seed)
     return SampledCertificate(
@@ -165,7 +181,7 @@ def _natural_gradient(team: Team, state: State, k: int, pairs: int, seed: int) -
 
 def _pooled(team: Team, state: State, pairs: int, seed: int) -> tuple[float, float]:
     """wλ_g − η_0 + Σ_k∇_μE_{q_g}[ℓ_k]/τ: about the mean (g + δm, s − δ − h)."""
-    everyone = range(len(team.clients))
+    everyone = range(team.n_clients)
     found = _natural_gradients(team, everyone, state.mean, state.precision, state.buffers, pairs, seed)
     own, delta = state.precision, team.delta
     return _length([(g + delta * state.mean, own - delta - h) for g, h in found], own)

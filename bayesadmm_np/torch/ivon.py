@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .._validation import as_count, as_number, as_positive
-from .kernel import Buffers, Rates, Terms, collect, draw, update
+from .kernel import Buffers, Rates, Terms, collect, draw, step_rate, update
 
 __all__ = ["IVON"]
 
@@ -183,7 +183,12 @@ class IVON(torch.optim.Optimizer):
         state = self.state[group["params"][0]]
         precision = state.get("prior_precision")
         delta = group["weight_decay"] if precision is None else precision / group["ess"]
-        return Terms(group["ess"], delta, state.get("prior_mean"), state.get("linear"), state.get("curvature"))
+        slope = state.get("linear")
+        if "prior_mean" in state:
+            pull = -delta * state["prior_mean"]
+            slope = pull if slope is None else pull.add_(slope)
+        rate = step_rate(group["lr"], delta, _rates(group))
+        return Terms(group["ess"], delta, rate, slope, state.get("curvature"))
 
     @contextmanager
     def sampled_params(self, train: bool = False) -> Iterator[None]:
@@ -211,7 +216,7 @@ class IVON(torch.optim.Optimizer):
                     params = group["params"]
                     b = self._buffers[params[0]]
                     _gather(params, b.mean)
-                    b.noise.normal_(generator=self._generator)
+                    b.noise.normal_(std=group["ess"] ** -0.5, generator=self._generator)
                     draw(b, self._terms(group))
                     _scatter(b.theta, params)
             if train:
@@ -234,7 +239,8 @@ class IVON(torch.optim.Optimizer):
             b = self._buffers[params[0]]
             gradients = [(torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1) for p in params]
             state = self.state[params[0]]
-            collect(b, torch.cat(gradients, out=b.scratch), _rates(group), state["samples"])
+            room = b.room(state["samples"])
+            collect(b, torch.cat(gradients, out=room), _rates(group), state["samples"])
             state["samples"] += 1
 
     @torch.no_grad()
@@ -271,7 +277,7 @@ class IVON(torch.optim.Optimizer):
                 raise RuntimeError("step needs a sample: run backward in a `with sampled_params(train=True)` block.")
             state["step"] += 1
             _gather(params, b.mean)
-            update(b, self._terms(group), _rates(group), group["lr"], state["step"], state["samples"])
+            update(b, self._terms(group), _rates(group), state["step"], state["samples"])
             _scatter(b.mean, params)
             state["samples"] = 0
         return loss

@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-__all__ = ["Buffers", "Rates", "Terms", "collect", "draw", "update"]
+__all__ = ["Buffers", "Rates", "Terms", "collect", "draw", "step_rate", "update"]
 
 
 @dataclass(frozen=True)
@@ -25,14 +25,16 @@ class Terms:
         λ, the number of rows that the mean loss stands for (over ρτ).
     delta : float or Tensor
         δ = s_p/λ.
-    prior_mean, linear, curvature : Tensor or None
-        m_p, v and u; None is zero.
+    rate : float or Tensor
+        α, rescaled: see `step_rate`.
+    slope, curvature : Tensor or None
+        v − δm_p and u; None is zero.
     """
 
     ess: float | Tensor
     delta: float | Tensor
-    prior_mean: Tensor | None = None
-    linear: Tensor | None = None
+    rate: float | Tensor
+    slope: Tensor | None = None
     curvature: Tensor | None = None
 
     def rows(self, chosen: slice) -> Terms:
@@ -63,9 +65,11 @@ class Buffers:
     mean, hess, momentum : Tensor
         m, h and g: the state.
     gradient, product : Tensor
-        Sums over the samples drawn since the last step, of ĝ and of ĝ∘(θ − m) (or of ĝ²).
-    noise, theta, scratch : Tensor
-        ε and then θ − m, the sampled parameters, and room for intermediate results.
+        Sums over the samples drawn since the last step, of ĝ and of ĝ∘(θ − m)(h + δ) (or of ĝ²).
+    noise, theta : Tensor
+        √(1/λ) ε and then (θ − m)(h + δ); the sampled parameters.
+    scratch : Tensor
+        Room for intermediate results, and for ĝ of all samples but the first.
     """
 
     mean: Tensor
@@ -78,66 +82,75 @@ class Buffers:
     scratch: Tensor
 
     @classmethod
-    def like(cls, mean: Tensor, hess_init: float) -> Buffers:
-        """Return the buffers of a start at `mean`."""
-        rest = (torch.zeros_like(mean) for _ in fields(cls)[2:])
-        return cls(mean, torch.full_like(mean, hess_init), *rest)
+    def like(cls, mean: Tensor, hess_init: float, *, one_sample: bool = False) -> Buffers:
+        """Return the buffers of a start at `mean`; with one sample a step the product takes the place of the noise."""
+        momentum, gradient, noise, theta, scratch = (torch.zeros_like(mean) for _ in range(5))
+        product = noise if one_sample else torch.zeros_like(mean)
+        return cls(mean, torch.full_like(mean, hess_init), momentum, gradient, product, noise, theta, scratch)
 
     def rows(self, chosen: slice) -> Buffers:
         """Return views of some rows."""
         return Buffers(*(getattr(self, field.name)[chosen] for field in fields(self)))
 
+    def room(self, samples: int) -> Tensor:
+        """Where the gradient at the next sample goes, after `samples` others."""
+        return self.scratch if samples else self.gradient
+
+
+def step_rate(lr: float, delta: float | Tensor, rates: Rates) -> float | Tensor:
+    """α, or α(h₀ + δ): then the first step is one of gradient descent with the rate α, but none exceeds Newton's."""
+    if not rates.rescale_lr:
+        return lr
+    rate = lr * (rates.hess_init + delta)
+    # a stiff prior (few rows under a precise server) would turn the rate of gradient descent into a step of many
+    # times Newton's, which overshoots further every time
+    return rate.clamp_(max=1.0) if isinstance(rate, Tensor) else rate
+
 
 def draw(b: Buffers, terms: Terms) -> None:
-    """Line 2: θ = m + σε with σ = 1/√(λ(h + δ)) (line 7), for the ε that lies in `noise`; it becomes θ − m."""
-    sigma = torch.add(b.hess, terms.delta, out=b.theta).mul_(terms.ess).rsqrt_()
-    torch.add(b.mean, b.noise.mul_(sigma), out=b.theta)
+    """Line 2: θ = m + σε with σ = 1/√(λ(h + δ)) (line 7), for the √(1/λ) ε that lies in `noise`."""
+    root = torch.add(b.hess, terms.delta, out=b.scratch).sqrt_()
+    torch.addcdiv(b.mean, b.noise, root, out=b.theta)
+    b.noise.mul_(root)
 
 
 def collect(b: Buffers, gradient: Tensor, rates: Rates, samples: int) -> None:
-    """Add one sample's gradient, and what the Hessian estimate needs of it, to the sums over `samples` others."""
+    """Add one sample's gradient, which lies in `b.room(samples)`, to the sums over `samples` others."""
     factor = b.noise if rates.hess_approx == "price" else gradient
     if samples == 0:
         torch.mul(gradient, factor, out=b.product)
-        b.gradient.copy_(gradient)
     else:
         b.product.addcmul_(gradient, factor)
         b.gradient.add_(gradient)
 
 
-def update(b: Buffers, terms: Terms, rates: Rates, lr: float, step: int, samples: int) -> None:
-    """Lines 3 to 6, from the sums over `samples`; `theta` and `scratch` are overwritten."""
-    precision = torch.add(b.hess, terms.delta, out=b.theta)
-    excess = torch.mul(b.product, terms.ess / samples, out=b.scratch)
-    if rates.hess_approx == "price":  # ĝ(θ − m)/σ²
-        excess.mul_(precision)
+def update(b: Buffers, terms: Terms, rates: Rates, step: int, samples: int) -> None:
+    """Lines 3 to 6, from the sums over `samples`; all buffers but the state are overwritten."""
+    excess = _plus(b.hess, -1.0 / samples, terms.ess, b.product, out=b.theta)
     if terms.curvature is not None:
-        excess.sub_(terms.curvature)
-    excess.sub_(b.hess)  # ĥ − h
+        excess.add_(terms.curvature)  # h − ĥ
+    precision = torch.add(b.hess, terms.delta, out=b.scratch)
     moved = 1.0 - rates.beta2
-    b.hess.add_(excess, alpha=moved)
+    b.hess.sub_(excess, alpha=moved)
     b.hess.addcdiv_(excess.square_(), precision, value=0.5 * moved * moved)  # keeps h + δ > 0 (line 5)
-    b.momentum.mul_(rates.beta1).add_(b.gradient, alpha=(1.0 - rates.beta1) / samples)
+    b.momentum.lerp_(b.gradient if samples == 1 else b.gradient.div_(samples), 1.0 - rates.beta1)
 
-    direction = torch.mul(b.momentum, 1.0 / (1.0 - rates.beta1**step) if rates.debias else 1.0, out=b.scratch)
-    if terms.linear is not None:
-        direction.add_(terms.linear)
+    unbias = 1.0 / (1.0 - rates.beta1**step) if rates.debias else 1.0
+    if terms.slope is None:
+        direction = torch.mul(b.momentum, unbias, out=b.theta)
+    else:
+        direction = torch.add(terms.slope, b.momentum, alpha=unbias, out=b.theta)
+    _plus(direction, 1.0, terms.delta, b.mean, out=direction)
     if terms.curvature is not None:
         direction.addcmul_(terms.curvature, b.mean, value=-1.0)
-    away = b.mean if terms.prior_mean is None else torch.sub(b.mean, terms.prior_mean, out=b.theta)
-    if isinstance(terms.delta, Tensor):
-        direction.addcmul_(away, terms.delta)
-    else:
-        direction.add_(away, alpha=terms.delta)
-    direction.div_(torch.add(b.hess, terms.delta, out=b.theta))
+    direction.div_(torch.add(b.hess, terms.delta, out=b.scratch))
     if rates.clip_radius != float("inf"):
         direction.clamp_(-rates.clip_radius, rates.clip_radius)
-    if not rates.rescale_lr:
-        b.mean.add_(direction, alpha=-lr)
-    elif isinstance(terms.delta, Tensor):
-        # a stiff prior (few rows under a precise server) would turn the rate of gradient descent into a step of many
-        # times Newton's, which overshoots further every time
-        rate = torch.add(terms.delta, rates.hess_init, out=b.theta).mul_(lr).clamp_(max=1.0)
-        b.mean.addcmul_(direction, rate, value=-1.0)
-    else:
-        b.mean.add_(direction, alpha=-lr * (rates.hess_init + terms.delta))
+    _plus(b.mean, -1.0, terms.rate, direction, out=b.mean)
+
+
+def _plus(x: Tensor, number: float, factor: float | Tensor, y: Tensor, *, out: Tensor) -> Tensor:
+    """Write x + number · factor ∘ y in one pass."""
+    if isinstance(factor, Tensor):
+        return torch.addcmul(x, factor, y, value=number, out=out)
+    return torch.add(x, y, alpha=number * factor, out=out)

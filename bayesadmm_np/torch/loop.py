@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from time import perf_counter
@@ -17,15 +16,15 @@ from torch import Tensor, nn
 
 from .._validation import Array, as_count, as_fraction, as_positive
 from ..splitting.methods import Method
-from ..splitting.round import present_clients, rises_without_bound
+from ..splitting.round import present_clients
 from ..splitting.status import Status
-from .certificate import SampledCertificate, certify, edges, objective
-from .curvature import diagonal_ggn
-from .ivon import UNMOVED, complaint, unmoved
+from .certificate import SampledCertificate, certify, objective
+from .client import answer, is_usable
 from .metrics import Scores, score
 from .network import Rows
+from .server import Failure, completed, gathered
 from .state import RoundRecord, State, digest, load_state, save_state
-from .steps import AdamSteps, IVONSteps, Trained, local_work
+from .steps import AdamSteps, IVONSteps
 from .team import Team, assemble, fit, read_device
 
 __all__ = ["Result", "run"]
@@ -106,20 +105,7 @@ class Result:
 
     def model(self) -> nn.Module:
         """Return a copy of the model with its parameters set to m_g and its statistics to the clients' mean."""
-        module = deepcopy(self._team.network.module)
-        with torch.no_grad():
-            named = dict(module.named_parameters())
-            pieces = zip(
-                self._team.network.names,
-                self._team.network.shapes,
-                self.mean.split(self._team.network.sizes),
-                strict=True,
-            )
-            for name, shape, piece in pieces:
-                named[name].copy_(piece.view(shape))
-            for name, buffer in module.named_buffers():
-                buffer.copy_(self.state.buffers[name])
-        return module
+        return self._team.network.module_at(self.mean, self.state.buffers)
 
 
 def run(
@@ -235,7 +221,7 @@ def run(
     bar = _counter(state.round, rounds, method.name, progress)
     for _ in bar:
         after = _round(team, state, participation, seed)
-        if isinstance(after, _Failure):
+        if isinstance(after, Failure):
             status, message = after.status, after.message
             break
         record = after.history[-1]
@@ -254,165 +240,23 @@ def run(
     return Result(status, message or f"{plain}.", state, team)
 
 
-@dataclass(frozen=True)
-class _Failure:
-    status: Status
-    message: str
-
-
-def _failure(status: Status, number: int, knobs: str) -> _Failure:
-    return _Failure(status, f"round {number}: {status.value}; {knobs}.")
-
-
 def _round(
     team: Team, state: State, participation: float | Callable[[int, int, np.random.Generator], Any], seed: int
-) -> State | _Failure:
+) -> State | Failure:
     """The next state, or why there is none."""
     began = perf_counter()
     number = state.round + 1
-    chosen = np.flatnonzero(present_clients(participation, number, len(team.clients), seed)).tolist()
-    trained = _work(team, state, chosen, number, seed)
-    precision = _client_precision(team, state, chosen, trained)
-    finite = torch.isfinite(trained.mean).all(dim=1) & torch.isfinite(precision).all(dim=1) & (precision > 0).all(dim=1)
-    good = [k for k, fine in zip(chosen, finite.tolist(), strict=True) if fine]
-    dropped = tuple(k for k in chosen if k not in good)
-    if not good:
-        return _failure(Status.NOT_FINITE, number, f"no client gave a finite answer; {team.method.knobs}")
-    if dropped:
-        warnings.warn(f"round {number}: clients {list(dropped)} gave no finite answer and are left out.", stacklevel=3)
-    precision = precision[finite] if len(precision) > 1 else precision
-    after = _gather(
-        team, state, good, precision * trained.mean[finite], precision, _statistics(team, trained, finite, good)
-    )
-    if not bool((after.precision > 0).all()):
-        return _failure(Status.NOT_A_DISTRIBUTION, number, team.method.knobs)
+    chosen = np.flatnonzero(present_clients(participation, number, team.n_clients, seed)).tolist()
+    replies = answer(team, state.broadcast, state.duals(chosen), chosen, number, seed)
+    good = replies.of(is_usable(replies))
+    dropped = [k for k in chosen if k not in good.clients]
+    if dropped and good.clients:
+        warnings.warn(f"round {number}: clients {dropped} gave no finite answer and are left out.", stacklevel=3)
+    after = gathered(team, state, good)
+    if isinstance(after, Failure):
+        return after
     seconds = perf_counter() - began
-    reached = objective(team, after, seed, dropped)
-    if rises_without_bound(reached, state):  # type: ignore[arg-type]  # which has what it looks at
-        return _failure(Status.DIVERGED, number, f"it reached {reached:.3g}; {team.method.knobs}")
-    numbers = len(after.mean) * (2 if team.learns_precision else 1) * after.mean.element_size()
-    record = RoundRecord(
-        round=number,
-        objective=reached,
-        alpha=team.method.server_alpha(len(team.clients)),
-        edges=edges(team, after),
-        present=tuple(chosen),
-        dropped=dropped,
-        bytes_down=numbers * len(chosen),
-        bytes_up=numbers * len(good),
-        seconds=seconds,
-        at_mean=None,
-        ensemble=None,
-    )
-    return replace(after, history=(*state.history, record))
-
-
-def _work(team: Team, state: State, chosen: list[int], number: int, seed: int) -> Trained:
-    seeds = [int(np.random.SeedSequence([seed, number, k]).generate_state(1)[0]) for k in chosen]
-    problem, data = team.problem(state, chosen), [team.clients[k] for k in chosen]
-    if team.batched:
-        trained = local_work(team.network, data, problem, team.solver, seeds, state.buffers)
-    else:
-        trained = _joined(
-            [
-                local_work(team.network, [data[i]], problem.of([i]), team.solver, [seeds[i]], state.buffers)
-                for i in range(len(chosen))
-            ]
-        )
-    if trained.hess is not None and isinstance(team.solver, IVONSteps) and number == 1:
-        moved = unmoved(trained.hess, team.solver.hess_init)
-        if moved < UNMOVED:
-            warnings.warn(complaint(moved, max(trained.steps), team.solver.beta2), stacklevel=4)
-    return trained
-
-
-def _joined(parts: list[Trained]) -> Trained:
-    def join(name: str) -> Any:
-        values = [getattr(part, name) for part in parts]
-        return None if values[0] is None else torch.cat(values)
-
-    steps = tuple(count for part in parts for count in part.steps)
-    buffers = {name: torch.stack([part.buffers[name] for part in parts]) for name in parts[0].buffers}
-    return Trained(join("mean"), join("precision"), join("hess"), steps, buffers)
-
-
-def _client_precision(team: Team, state: State, chosen: list[int], trained: Trained) -> Tensor:
-    """s_k: what IVON learned, the Laplace approximation S_g + (H_k/τ − V_k)/ρ_k, or the fixed one."""
-    if not team.learns_precision:
-        return state.precision[None]
-    if trained.precision is not None:
-        return trained.precision
-    hessians = [
-        diagonal_ggn(team.network, theta, team.clients[k], state.buffers)
-        for k, theta in zip(chosen, trained.mean, strict=True)
-    ]
-    site = state.site_precision[chosen] if len(state.site_precision) > 1 else state.site_precision
-    return state.precision + (torch.stack(hessians) / team.temperature - site) / team.rhos[chosen]
-
-
-def _statistics(team: Team, trained: Trained, finite: Tensor, good: list[int]) -> dict[str, Tensor]:
-    """Running statistics of the clients that are not left out, averaged by rows; counters are rounded."""
-    if not team.network.keeps_statistics:
-        return {}
-    weights = team.shares[good] / team.shares[good].sum()
-    averaged = {}
-    for name, stack in trained.buffers.items():
-        mixed = torch.tensordot(weights.to(stack.device), stack[finite].double(), dims=1)
-        averaged[name] = (mixed if stack.is_floating_point() else mixed.round()).to(stack.dtype)
-    return averaged
-
-
-def _gather(
-    team: Team, state: State, good: list[int], linear: Tensor, precision: Tensor, buffers: dict[str, Tensor]
-) -> State:
-    """Eq. 16 and Eq. 54: the duals move, and the server mixes means, sites and prior."""
-    method, learned = team.method, team.learns_precision
-    client_linear = state.client_linear.index_copy(0, _at(good, linear), linear)
-    client_precision = state.client_precision
-    site_linear, site_precision = state.site_linear, state.site_precision
-    if learned:
-        client_precision = client_precision.index_copy(0, _at(good, linear), precision)
-    if method.dual_step:
-        step = method.dual_step * team.rhos[good] / method.rho
-        site_linear = site_linear.index_add(0, _at(good, linear), step * (linear - state.precision * state.mean))
-        if learned:
-            site_precision = site_precision.index_add(0, _at(good, linear), step * (precision - state.precision))
-    alpha = method.server_alpha(len(team.clients))
-    weights = _mean_weights(team, good).to(linear)
-    sites = site_linear.sum(dim=0) if method.dual_step else 0.0
-    mixed = (1.0 - alpha) * (weights @ client_linear) + alpha * sites
-    if learned:
-        drawn = site_precision.sum(dim=0) if method.dual_step else 0.0
-        server = (1.0 - alpha) * (weights @ client_precision) + alpha * (team.delta + drawn)
-    else:
-        server = state.precision
-        mixed = mixed / (1.0 - alpha + alpha * team.prior_weight)
-    return State(
-        mixed / server,
-        server,
-        site_linear,
-        site_precision,
-        client_linear,
-        client_precision,
-        buffers or state.buffers,
-        state.start_objective,
-        state.history,
-    )
-
-
-def _at(chosen: list[int], like: Tensor) -> Tensor:
-    return torch.tensor(chosen, device=like.device)
-
-
-def _mean_weights(team: Team, good: list[int]) -> Tensor:
-    """Weights of the mean over clients, shape (K,)."""
-    clients = len(team.clients)
-    weights = team.shares if team.method.server_share == "rows" else torch.full((clients,), 1.0 / clients)
-    if team.method.mean_over == "all":
-        return weights
-    kept = torch.zeros_like(weights)
-    kept[good] = weights[good]
-    return kept / kept.sum()
+    return completed(team, state, after, objective(team, after, seed, dropped), chosen, dropped, seconds)
 
 
 def _scored(team: Team, state: State, record: RoundRecord, tests: Rows, ensemble: int, seed: int) -> RoundRecord:
@@ -444,7 +288,7 @@ def _describe(team: Team, seed: int, participation: object) -> dict[str, Any]:
         "seed": int(seed),
         "participation": "callable" if callable(participation) else participation,
         "model": digest([team.network.start]),
-        "data": [digest([rows.X, rows.y]) for rows in team.clients],
+        "data": [digest([rows.X, rows.y]) for rows in team.clients.values()],
     }
 
 

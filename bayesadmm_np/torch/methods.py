@@ -1,4 +1,4 @@
-"""Rows for neural networks: the core's table (`bayesadmm_np.methods`) and the two that are named after IVON.
+"""Rows for neural networks: the core's table (`bayesadmm_np.methods`), the two named after IVON, and FedLap-Func.
 
 Every row of the core's table that is defined for a diagonal, fixed or isotropic Gaussian, moves its dual along λ and
 has a proximal client is a method here too; what differs is who solves the client's problem.
@@ -6,11 +6,52 @@ has a proximal client is a method here too; what differs is who solves the clien
 
 from __future__ import annotations
 
-from .._validation import as_fraction, as_positive
+from dataclasses import dataclass
+
+from .._validation import as_count, as_fraction, as_positive
 from ..families import DiagonalGaussian, ExponentialFamily, FixedPrecisionGaussian, IsotropicGaussian
+from ..losses.expectations import Delta
 from ..splitting.methods import DAMP, Method
 
-__all__ = ["IVONADMM", "IVONPVI", "family_of"]
+__all__ = ["IVONADMM", "IVONPVI", "FedLapFunc", "FunctionalMethod", "family_of"]
+
+
+@dataclass(frozen=True)
+class FunctionalMethod(Method):
+    """A row whose clients and server also exchange predictions at a few shared inputs; `run` of networks only.
+
+    Attributes
+    ----------
+    tau : float
+        τ_f, the weight of the function-space terms.
+    points_per_class : int
+        Inputs that a client shares of each class that it has.
+    server_steps : int
+        Steps of Adam, by which the server solves its problem.
+    server_lr : float
+        Their learning rate.
+
+    Raises
+    ------
+    ValueError
+        When a setting is out of range.
+    """
+
+    tau: float = 1.0
+    points_per_class: int = 1
+    server_steps: int = 5000
+    server_lr: float = 1e-3
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        as_positive(self.tau, "tau")
+        as_count(self.points_per_class, "points_per_class", minimum=0)
+        as_count(self.server_steps, "server_steps")
+        as_positive(self.server_lr, "server_lr")
+
+    def check(self, prior: ExponentialFamily) -> None:
+        """Refuse every prior: the core's losses have no inputs to predict at."""
+        raise ValueError(f"{self.name} is a row for networks only: run it with bayesadmm_np.torch.run.")
 
 
 def IVONADMM(rho: float = 1.0, gamma: float = 1.0) -> Method:
@@ -66,6 +107,67 @@ def IVONPVI(gamma: float = 1.0) -> Method:
     """
     gamma = as_fraction(gamma, "gamma")
     return Method("IVON-PVI", 1.0, gamma, alpha=1.0, families=(DiagonalGaussian,), knobs=DAMP)
+
+
+def FedLapFunc(
+    gamma: float = 1.0,
+    tau: float = 1.0,
+    points_per_class: int = 1,
+    server_steps: int = 5000,
+    server_lr: float = 1e-3,
+) -> FunctionalMethod:
+    """FedLap-Func (Swaroop et al. 2025, Eq. 17): FedLap, and predictions at a few inputs that everybody holds.
+
+        m_k ← argmin ℓ_k(θ) + v_kᵀθ + ½δ‖θ − m_g‖² − Σ_{i∈M_k} τ_iℓ(ŷ_i, θ) + Σ_{k'}Σ_{i∈M_k'} τ_iℓ(ŷ_{i,g}, θ)
+        v_k ← v_k + γδ(m_k − m_g)
+        m_g ← argmin Σ_kΣ_{i∈M_k} τ_iℓ(ŷ_i, θ) − θᵀΣ_kv_k + ½δ‖θ‖²,  by Adam from the last m_g
+
+    with ŷ_i the soft labels at client k's last m_k, ŷ_{i,g} those at m_g, and τ_i = τN_{k,c}/M_{k,c}: a point of class
+    c stands for the client's rows of that class (App. E). v_k here is δ times the paper's, and γ is its ρ. Temperature
+    divides every ℓ. Where m_k = m_g no function-space term has a gradient, so that the fixed points are FedLap's;
+    without points every round is. Adam's last steps, and the distance that they leave, are of the size of `server_lr`.
+
+    **The inputs themselves leave the site.** With a client's first answer `points_per_class` random rows of every class
+    that it has go to the server, and from there to all other clients, whose problems hold the last sum; with them goes
+    τ_i, which tells how many rows the class has. In that round the client's own terms are still missing. Labels do not
+    leave, soft labels do, in every round. An absent client's stay as they are.
+
+    Parameters
+    ----------
+    gamma : float, default 1.0
+        Damping, in (0, 1].
+    tau : float, default 1.0
+        τ, > 0.
+    points_per_class : int, default 1
+        At least 0.
+    server_steps : int, default 5000
+    server_lr : float, default 1e-3
+        > 0.
+
+    Raises
+    ------
+    ValueError
+        When a parameter is out of range.
+
+    Examples
+    --------
+    >>> from bayesadmm_np.torch import FedLapFunc
+    >>> FedLapFunc(gamma=0.1, tau=0.01).points_per_class
+    1
+    """
+    return FunctionalMethod(
+        "FedLap-Func",
+        1.0,
+        as_fraction(gamma, "gamma"),
+        alpha=1.0,
+        expectation=Delta(1),
+        families=(FixedPrecisionGaussian,),
+        knobs="lower gamma, tau or server_lr",
+        tau=tau,
+        points_per_class=points_per_class,
+        server_steps=server_steps,
+        server_lr=server_lr,
+    )
 
 
 def family_of(method: Method) -> type[ExponentialFamily]:

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from .dense import Dense
+
 __all__ = ["Network", "Rows", "merge"]
 
 
@@ -87,6 +89,7 @@ class Network:
             raise ValueError("model must have parameters to train.")
         if len({p.dtype for _, p in named}) > 1 or named[0][1].dtype not in (torch.float32, torch.float64):
             raise ValueError("model must have all its parameters in float32, or all in float64.")
+        self.dense = Dense.of(module)
         self.names = [name for name, _ in named]
         self.shapes = [p.shape for _, p in named]
         self.sizes = [p.numel() for _, p in named]
@@ -111,7 +114,7 @@ class Network:
         """Shape (K, B, C)."""
         self.module.train(train)
         if len(X) == 1:
-            parameters = {name: leaf[0] for name, leaf in zip(self.names, leaves, strict=True)}
+            parameters = {name: leaf.squeeze(0) for name, leaf in zip(self.names, leaves, strict=True)}
             output = functional_call(self.module, {**parameters, **self.fixed, **buffers}, (X[0],))
             return output.unsqueeze(0)
         stacked = dict(zip(self.names, leaves, strict=True))
@@ -133,10 +136,25 @@ class Network:
         train: bool = True,
     ) -> Tensor:
         """∇_θ of the weighted cross entropies of every client, shape (K, P), into `out`."""
+        if self.dense and self.dense.takes(X) and not torch.is_autocast_enabled(X.device.type):
+            return self.dense.gradient(theta, out, X, y, weights)
         leaves = self.leaves(theta)
         logits = self.logits(leaves, X, buffers, train)
         rows = nn.functional.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none")
         gradients = torch.autograd.grad(rows @ weights.flatten(), leaves)
+        return torch.cat([g.reshape(len(theta), -1) for g in gradients], dim=1, out=out)
+
+    def soft_gradient(
+        self, theta: Tensor, out: Tensor, *, X: Tensor, targets: Tensor, buffers: dict[str, Tensor]
+    ) -> Tensor:
+        """∇_θ of −Σ_i t_iᵀlog p_i(θ) in evaluation mode, for t_i of any sign and sum, shape (K, P), into `out`."""
+        if self.dense and self.dense.takes(X) and not torch.is_autocast_enabled(X.device.type):
+            total = targets.sum(dim=2, keepdim=True)
+            return self.dense.pull_back(theta, out, X, lambda z: z.softmax(dim=2).mul_(total).sub_(targets))
+        leaves = self.leaves(theta)
+        logits = self.logits(leaves, X, buffers, train=False)
+        value = nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(0, 1), reduction="sum")
+        gradients = torch.autograd.grad(value, leaves)
         return torch.cat([g.reshape(len(theta), -1) for g in gradients], dim=1, out=out)
 
     @torch.no_grad()
@@ -144,3 +162,14 @@ class Network:
         """Logits at one θ of shape (P,), in evaluation mode, shape (n, C)."""
         leaves = [leaf.detach() for leaf in self.leaves(theta[None])]
         return torch.cat([self.logits(leaves, part[None], buffers, train=False)[0] for part in X.split(chunk)])
+
+    def module_at(self, theta: Tensor, buffers: dict[str, Tensor]) -> nn.Module:
+        """Return a copy of the module with these parameters, of shape (P,), and statistics."""
+        module = deepcopy(self.module)
+        with torch.no_grad():
+            named = dict(module.named_parameters())
+            for name, shape, piece in zip(self.names, self.shapes, theta.split(self.sizes), strict=True):
+                named[name].copy_(piece.view(shape))
+            for name, buffer in module.named_buffers():
+                buffer.copy_(buffers[name])
+        return module

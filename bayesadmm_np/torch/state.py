@@ -7,7 +7,8 @@ import json
 import os
 import tempfile
 import zipfile
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,10 @@ import torch
 from torch import Tensor
 
 from ..splitting.history import Edges
+from .functional import Memory
 from .metrics import Scores
 
-__all__ = ["RoundRecord", "State", "digest", "load_state", "save_state"]
+__all__ = ["Broadcast", "Duals", "RoundRecord", "State", "digest", "load_state", "save_state"]
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,27 @@ class RoundRecord:
 
 
 @dataclass(frozen=True)
+class Broadcast:
+    """What a client gets of the server: m_g of shape (P,), s_g of shape (P,) or (1,), and the network's statistics.
+
+    With FedLap-Func also the shared points.
+    """
+
+    mean: Tensor
+    precision: Tensor
+    buffers: dict[str, Tensor]
+    memory: Memory | None = None
+
+
+@dataclass(frozen=True)
+class Duals:
+    """η_k = (v_k, V_k) of some clients, one row a client; of shape (1, 1) where the method has none."""
+
+    linear: Tensor
+    precision: Tensor
+
+
+@dataclass(frozen=True)
 class State:
     """Everything that the next round depends on, and the history.
 
@@ -87,6 +110,8 @@ class State:
     start_objective : float
         Before the first round.
     history : tuple of RoundRecord
+    memory : Memory or None
+        Shared inputs and soft labels; only FedLap-Func has them, after the first answer.
     """
 
     mean: Tensor
@@ -98,13 +123,25 @@ class State:
     buffers: dict[str, Tensor]
     start_objective: float
     history: tuple[RoundRecord, ...]
+    memory: Memory | None = None
 
     @property
     def round(self) -> int:
         """Rounds done."""
         return len(self.history)
 
+    @property
+    def broadcast(self) -> Broadcast:
+        """What the clients get in the next round."""
+        return Broadcast(self.mean, self.precision, self.buffers, self.memory)
 
+    def duals(self, clients: Sequence[int]) -> Duals:
+        """Return η_k of some clients."""
+        chosen = list(clients)
+        return Duals(*(site[chosen] if len(site) > 1 else site for site in (self.site_linear, self.site_precision)))
+
+
+MEMORY = tuple(field.name for field in fields(Memory))
 TENSORS = ("mean", "precision", "site_linear", "site_precision", "client_linear", "client_precision")
 
 
@@ -121,6 +158,8 @@ def save_state(path: str | os.PathLike[str], state: State, description: dict[str
     """Write the state atomically: a crash leaves the old file or the new one, never half of one."""
     arrays = {name: getattr(state, name).cpu().numpy() for name in TENSORS}
     arrays.update({f"buffer/{name}": value.cpu().numpy() for name, value in state.buffers.items()})
+    if state.memory is not None:
+        arrays.update({f"memory/{name}": getattr(state.memory, name).cpu().numpy() for name in MEMORY})
     meta = {
         **description,
         "start_objective": state.start_objective,
@@ -173,4 +212,16 @@ def load_state(path: str | os.PathLike[str], like: State, description: dict[str,
 
     tensors = {name: read(name, getattr(like, name)) for name in TENSORS}
     buffers = {name: read(f"buffer/{name}", value) for name, value in like.buffers.items()}
-    return State(**tensors, buffers=buffers, start_objective=start_objective, history=history)
+    memory = _read_memory(arrays, like.mean, where) if any(name.startswith("memory/") for name in arrays) else None
+    return State(**tensors, buffers=buffers, start_objective=start_objective, history=history, memory=memory)
+
+
+def _read_memory(arrays: dict[str, Any], like: Tensor, where: str) -> Memory:
+    """The shared points, which grow as clients join, so that no template has their shape."""
+    try:
+        memory = Memory(*(torch.from_numpy(arrays[f"memory/{name}"]).to(like.device) for name in MEMORY))
+    except KeyError as error:
+        raise ValueError(f"{where} is damaged: {error.args[0]} is missing.") from error
+    if len({len(getattr(memory, name)) for name in MEMORY}) > 1:
+        raise ValueError(f"{where} is damaged: the shared points are misshapen.")
+    return memory

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from .._validation import as_count, as_number, as_positive
-from .kernel import Buffers, Rates, Terms, collect, draw, update
+from .functional import SharedTerms
+from .kernel import Buffers, Rates, Terms, collect, draw, step_rate, update
 from .network import Network, Rows
 
 __all__ = ["AdamSteps", "IVONSteps", "LocalProblem", "Trained", "local_work"]
@@ -154,6 +155,8 @@ class LocalProblem:
         Weight of the anchor.
     temperature : float
         τ.
+    shared : SharedTerms or None
+        Function-space terms over τ (Eq. 17 of Swaroop et al. 2025).
     """
 
     start: Tensor
@@ -163,6 +166,7 @@ class LocalProblem:
     curvature: Tensor
     rho: Tensor
     temperature: float
+    shared: SharedTerms | None = None
 
     def of(self, chosen: Sequence[int]) -> LocalProblem:
         """Return the problem of some of the clients."""
@@ -173,7 +177,8 @@ class LocalProblem:
         centre, precision, linear, curvature, rho = map(
             rows, (self.centre, self.precision, self.linear, self.curvature, self.rho)
         )
-        return LocalProblem(self.start, centre, precision, linear, curvature, rho, self.temperature)
+        shared = None if self.shared is None else self.shared.of(chosen)
+        return LocalProblem(self.start, centre, precision, linear, curvature, rho, self.temperature, shared)
 
 
 @dataclass(frozen=True)
@@ -240,6 +245,8 @@ def local_work(
     problem = problem.of(plan.clients)
     sizes = torch.tensor([[len(data[k])] for k in plan.clients]).to(problem.start)
     scale = problem.temperature / sizes
+    shared = None if problem.shared is None else problem.shared.over(sizes)
+    room = problem.start.new_empty(0 if shared is None else len(data), len(problem.start))
     own = {name: buffer.clone() for name, buffer in buffers.items()}
     work: _Adam | _IVON
     if isinstance(solver, AdamSteps):
@@ -252,7 +259,10 @@ def local_work(
             k = plan.active(t)
             chosen = plan.index[:k, t]
             batch, labels, weights = X[chosen], y[chosen], plan.weight[:k, t]
-            work.step(k, t + 1, partial(network.gradient, X=batch, y=labels, weights=weights, buffers=own))
+            gradient: Gradient = partial(network.gradient, X=batch, y=labels, weights=weights, buffers=own)
+            if shared is not None:
+                gradient = shared.beside(gradient, network, room, own)
+            work.step(k, t + 1, gradient)
     back = torch.tensor(plan.clients).argsort().tolist()
     mean, precision, hess = (None if x is None else x[back] for x in work.result())
     assert mean is not None
@@ -273,31 +283,28 @@ class _Adam:
     """Adam on the minibatch's mean loss plus (τ/N_k) times the quadratic of the site and the anchor."""
 
     def __init__(self, problem: LocalProblem, scale: Tensor, solver: AdamSteps, clients: int) -> None:
-        self.solver = solver
         self.mean = problem.start.expand(clients, -1).clone()
+        self.gradient = torch.zeros_like(self.mean)
         pull = problem.rho * problem.precision
-        self.stiffness = scale * (pull - problem.curvature)
-        self.slope = scale * (problem.linear - pull * problem.centre)
-        self.first, self.second, self.gradient, self.scratch = (torch.zeros_like(self.mean) for _ in range(4))
+        stiffness = scale * (pull - problem.curvature)
+        slope = scale * (problem.linear - pull * problem.centre)
+        self.surrounded = bool(stiffness.any()) or bool(slope.any())  # not in FedAvg
+        self.stiffness, self.slope = stiffness.expand_as(self.mean), slope.expand_as(self.mean)
+        # a parameter for each client, because those that are done drop out
+        self.rows = [row.requires_grad_() for row in self.mean.unbind()]
+        for row, own in zip(self.rows, self.gradient, strict=True):
+            row.grad = own
+        fused = self.mean.device.type in ("cpu", "cuda")
+        self.adam = torch.optim.Adam(self.rows, solver.lr, (solver.beta1, solver.beta2), solver.eps, fused=fused)
 
     def step(self, k: int, t: int, gradient: Gradient) -> None:
         gradient(self.mean[:k], self.gradient[:k])
-        for piece in _pieces(k, self.mean.device):
-            self._update(piece, t)
-
-    def _update(self, piece: slice, t: int) -> None:
-        s, mean, g, first, second = (
-            self.solver,
-            self.mean[piece],
-            self.gradient[piece],
-            self.first[piece],
-            self.second[piece],
-        )
-        g.addcmul_(self.stiffness[piece], mean).add_(self.slope[piece])
-        first.lerp_(g, 1.0 - s.beta1)
-        second.mul_(s.beta2).addcmul_(g, g, value=1.0 - s.beta2)
-        root = torch.mul(second, 1.0 / (1.0 - s.beta2**t), out=self.scratch[piece]).sqrt_().add_(s.eps)
-        mean.addcdiv_(first, root, value=-s.lr / (1.0 - s.beta1**t))
+        if self.surrounded:
+            for piece in _pieces(k, self.mean.device):
+                self.gradient[piece].addcmul_(self.stiffness[piece], self.mean[piece]).add_(self.slope[piece])
+        for row in self.rows[k:]:
+            row.grad = None
+        self.adam.step()
 
     def result(self) -> tuple[Tensor, None, None]:
         return self.mean, None, None
@@ -308,24 +315,31 @@ class _IVON:
 
     def __init__(self, problem: LocalProblem, scale: Tensor, solver: IVONSteps, noise: list[torch.Generator]) -> None:
         self.solver, self.rates, self.noise = solver, solver.rates, noise
-        self.buffers = Buffers.like(problem.start.expand(len(noise), -1).clone(), solver.hess_init)
+        start = problem.start.expand(len(noise), -1).clone()
+        self.buffers = Buffers.like(start, solver.hess_init, one_sample=solver.samples == 1)
         ess = 1.0 / (problem.rho * scale)
+        self.spread = ess.flatten().rsqrt().tolist()
         delta = (problem.precision / ess).expand(len(noise), -1)
-        self.terms = Terms(ess, delta, problem.centre, scale * problem.linear, scale * problem.curvature)
+        slope = torch.addcmul(scale * problem.linear, delta, problem.centre, value=-1.0)
+        self.active = 0
+        self.parts: list[tuple[Buffers, Terms]] = []
+        self.terms = Terms(ess, delta, step_rate(solver.lr, delta, self.rates), slope, scale * problem.curvature)
 
     def step(self, k: int, t: int, gradient: Gradient) -> None:
         b, samples = self.buffers, self.solver.samples
-        pieces = [(b.rows(piece), self.terms.rows(piece)) for piece in _pieces(k, b.mean.device)]
+        if k != self.active:
+            self.active, pieces = k, _pieces(k, b.mean.device)
+            self.parts = [(b.rows(piece), self.terms.rows(piece)) for piece in pieces]
         for sample in range(samples):
-            for row, source in zip(b.noise[:k], self.noise, strict=False):
-                row.normal_(generator=source)
-            for own, terms in pieces:
+            for row, spread, source in zip(b.noise[:k], self.spread, self.noise, strict=False):
+                row.normal_(std=spread, generator=source)
+            for own, terms in self.parts:
                 draw(own, terms)
-            gradient(b.theta[:k], b.scratch[:k])
-            for own, _ in pieces:
-                collect(own, own.scratch, self.rates, sample)
-        for own, terms in pieces:
-            update(own, terms, self.rates, self.solver.lr, t, samples)
+            gradient(b.theta[:k], b.room(sample)[:k])
+            for own, terms in self.parts:
+                collect(own, own.room(sample), self.rates, sample)
+                if sample == samples - 1:
+                    update(own, terms, self.rates, t, samples)
 
     def result(self) -> tuple[Tensor, Tensor, Tensor]:
         b = self.buffers

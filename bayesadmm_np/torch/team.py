@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,26 +12,37 @@ from .._validation import as_positive
 from ..families import DiagonalGaussian, IsotropicGaussian
 from ..splitting.methods import Method
 from ..splitting.worker import client_rho
+from .functional import shared_terms
 from .methods import family_of
 from .network import Network, Rows
-from .state import State
+from .state import Broadcast, Duals, State
 from .steps import AdamSteps, IVONSteps, LocalProblem
 
-__all__ = ["Team", "assemble", "fit", "read_device"]
+__all__ = ["Team", "assemble", "build", "fit", "read_device", "read_network"]
 
 
 @dataclass(frozen=True)
 class Team:
-    """Clients, network, method and solver that fit each other."""
+    """Clients, network, method and solver that fit each other.
+
+    `sizes` are the rows of all clients, and `clients` the rows themselves of those that are here, by number: all in one
+    process, its own at a site, none at a server whose sites are elsewhere.
+    """
 
     method: Method
     family: type
     network: Network
-    clients: tuple[Rows, ...]
+    sizes: tuple[int, ...]
+    clients: Mapping[int, Rows]
     solver: AdamSteps | IVONSteps
     delta: float
     temperature: float
     batched: bool
+
+    @property
+    def n_clients(self) -> int:
+        """K, here or elsewhere."""
+        return len(self.sizes)
 
     @property
     def learns_precision(self) -> bool:
@@ -46,13 +57,13 @@ class Team:
     @property
     def shares(self) -> Tensor:
         """N_k/N, shape (K,)."""
-        rows = torch.tensor([len(client) for client in self.clients], dtype=torch.float64)
+        rows = torch.tensor(self.sizes, dtype=torch.float64)
         return rows / rows.sum()
 
     @property
     def rhos(self) -> Tensor:
         """ρ_k, shape (K, 1)."""
-        rhos = [client_rho(self.method, float(share), len(self.clients)) for share in self.shares]
+        rhos = [client_rho(self.method, float(share), self.n_clients) for share in self.shares]
         return torch.tensor(rhos, dtype=torch.float64).to(self.network.start)[:, None]
 
     @property
@@ -64,7 +75,7 @@ class Team:
 
     def start(self) -> State:
         """Return the state before the first round; its objective is not known yet."""
-        mean, clients = self.network.start, len(self.clients)
+        mean, clients = self.network.start, self.n_clients
         one = 1.0 if self.family is IsotropicGaussian else self.delta
         precision = torch.full_like(mean if self.learns_precision else mean[:1], one)
         shape = (clients, len(mean)) if self.method.dual_step else (1, 1)
@@ -81,18 +92,18 @@ class Team:
             (),
         )
 
-    def problem(self, state: State, chosen: list[int]) -> LocalProblem:
+    def problem(self, broadcast: Broadcast, duals: Duals, chosen: Sequence[int]) -> LocalProblem:
         """Eq. 66; a regulariser at the clients is merged into the anchor, where it is one more quadratic term."""
-        rho, centre = self.rhos[chosen], state.mean[None]
+        rho, centre = self.rhos[list(chosen)], broadcast.mean[None]
         if self.method.prior_at == "clients":
-            share = self.shares[chosen].to(centre)[:, None] * self.delta
+            share = self.shares[list(chosen)].to(centre)[:, None] * self.delta
             centre, rho = rho / (rho + share) * centre, rho + share
-
-        def of(site: Tensor) -> Tensor:
-            return site[chosen] if len(site) > 1 else site
-
-        sites = of(state.site_linear), of(state.site_precision)
-        return LocalProblem(state.mean, centre, state.precision[None], *sites, rho, self.temperature)
+        precision = broadcast.precision[None]
+        shared = None
+        if broadcast.memory is not None:
+            shared = shared_terms(self.network, broadcast.memory, broadcast.mean, chosen, broadcast.buffers)
+        sites = duals.linear, duals.precision
+        return LocalProblem(broadcast.mean, centre, precision, *sites, rho, self.temperature, shared)
 
 
 def read_device(device: str | torch.device) -> torch.device:
@@ -116,28 +127,48 @@ def assemble(
     place: torch.device,
 ) -> Team:
     """Check that everything fits, before the first round."""
-    method = Method.read(method)
-    family = family_of(method)
-    if method.prior_at == "clients" and family is not IsotropicGaussian:
-        raise ValueError(f"{method.name}: a prior at the clients is defined for the isotropic family only.")
-    if not isinstance(model, nn.Module):
-        raise ValueError(f"model must be a torch.nn.Module, got {type(model).__name__}.")
-    variational = family is DiagonalGaussian and method.expectation is None
-    chosen = solver or (IVONSteps() if variational else AdamSteps())
-    wanted = IVONSteps if variational else AdamSteps
-    if not isinstance(chosen, wanted):
-        raise ValueError(f"{method.name} needs solver={wanted.__name__}(...), got {chosen!r}.")
-    network = Network(model, place)
-    if batched and network.keeps_statistics:
-        names = ", ".join(list(network.buffers)[:3])
-        raise ValueError(f"batched must be False for a model with running statistics ({names}, ...).")
+    network = read_network(model, place)
     if isinstance(clients, Rows) or not isinstance(clients, Iterable):
         raise ValueError(f"clients must be a sequence of Rows, one a client, got {type(clients).__name__}.")
     data = tuple(fit(rows, f"client {k}", network, place) for k, rows in enumerate(clients))
     if not data:
         raise ValueError("clients must hold at least one client, got none.")
+    sizes, here = tuple(len(rows) for rows in data), dict(enumerate(data))
+    return build(method, network, sizes, here, prior_precision, temperature, solver, batched)
+
+
+def read_network(model: nn.Module, place: torch.device) -> Network:
+    """Return the model as a function of a flat vector."""
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"model must be a torch.nn.Module, got {type(model).__name__}.")
+    return Network(model, place)
+
+
+def build(
+    method: Method,
+    network: Network,
+    sizes: tuple[int, ...],
+    clients: Mapping[int, Rows],
+    prior_precision: float,
+    temperature: float,
+    solver: AdamSteps | IVONSteps | None,
+    batched: bool,
+) -> Team:
+    """Return the team of clients of these sizes, with the rows of those that are here."""
+    method = Method.read(method)
+    family = family_of(method)
+    if method.prior_at == "clients" and family is not IsotropicGaussian:
+        raise ValueError(f"{method.name}: a prior at the clients is defined for the isotropic family only.")
+    variational = family is DiagonalGaussian and method.expectation is None
+    chosen = solver or (IVONSteps() if variational else AdamSteps())
+    wanted = IVONSteps if variational else AdamSteps
+    if not isinstance(chosen, wanted):
+        raise ValueError(f"{method.name} needs solver={wanted.__name__}(...), got {chosen!r}.")
+    if batched and network.keeps_statistics:
+        names = ", ".join(list(network.buffers)[:3])
+        raise ValueError(f"batched must be False for a model with running statistics ({names}, ...).")
     delta, tau = as_positive(prior_precision, "prior_precision"), as_positive(temperature, "temperature")
-    return Team(method, family, network, data, chosen, delta, tau, batched)
+    return Team(method, family, network, sizes, clients, chosen, delta, tau, batched)
 
 
 def fit(rows: Rows, name: str, network: Network, place: torch.device) -> Rows:

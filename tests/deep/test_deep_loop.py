@@ -520,6 +520,26 @@ def test_an_improper_server_ends_the_run_with_a_status():
     assert bool((result.precision > 0).all())
 
 
+@pytest.mark.parametrize("gamma", [1.0, 0.1])
+def test_undamped_duals_break_the_clients_problem_before_the_server(gamma):
+    """What a bound on s_g could not mend: ρs_g − u_k < 0 somewhere while s_g > 0; the twin is damped and lives."""
+    solver = IVONSteps(epochs=10, batch_size=4, lr=0.5, hess_init=0.1, beta2=0.9)
+    states = []
+    result = run(
+        IVONADMM(1.0, gamma),
+        problem((8,) * 12),
+        network(),
+        0.1,
+        rounds=4,
+        solver=solver,
+        callback=lambda record, state: states.append(state),
+    )
+    assert all(bool((state.precision > 0).all()) for state in states)
+    broken = [bool((state.precision < state.site_precision).any()) for state in states]
+    assert broken == ([True] * len(states) if gamma == 1.0 else [False] * 4)
+    assert result.status is (ba.Status.DIVERGED if gamma == 1.0 else ba.Status.ROUND_LIMIT)
+
+
 def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path):
     file = tmp_path / "state.npz"
     evaluate = problem()[0]

@@ -2,22 +2,28 @@
 
 import csv
 import importlib
+import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 
+import numpy as np
 import pytest
 
 pytest.importorskip("typer", reason="the command line needs the extra `cli`")
 pytest.importorskip("matplotlib", reason="the command line needs the extra `cli`")
 pytest.importorskip("sklearn", reason="the digits come with scikit-learn")
 torch = pytest.importorskip("torch", minversion="2.4", reason="the deep-learning path needs the extra `torch`")
-from bayesadmm_np import cli  # noqa: E402
-from bayesadmm_np.cli import experiment_file as module  # noqa: E402
-from bayesadmm_np.cli.experiment_file import Experiment  # noqa: E402
+from bayesadmm_np import cli, methods  # noqa: E402
+from bayesadmm_np.cli import experiment_plots as plots  # noqa: E402
+from bayesadmm_np.cli import experiment_run as module  # noqa: E402
+from bayesadmm_np.cli.experiment_file import Experiment, Split  # noqa: E402
+from bayesadmm_np.torch import IVONADMM, MLP, AdamSteps, IVONSteps, Rows  # noqa: E402
 
 TEXT = """
 version = 1
@@ -82,6 +88,18 @@ def read(path):
         return list(csv.DictReader(lines))
 
 
+def tensors(X, y):
+    return Rows(torch.tensor(X, dtype=torch.float32), torch.tensor(y))
+
+
+def by_hand(plan, seed):
+    """The clients' rows and the test rows of a seed."""
+    (X, y), (X_test, y_test) = plan.data.load()
+    chosen = np.random.default_rng([seed, 2]).permutation(len(y))[: plan.data.train]
+    X, y = X[chosen], y[chosen]
+    return [tensors(X[part], y[part]) for part in plan.data.parts(y, seed)], tensors(X_test, y_test)
+
+
 def test_table_rounds_and_plot_are_those_of_the_runs(bayesadmm, file, tmp_path):
     code, out, err = bayesadmm("experiment", file, "--no-progress")
     assert code == 0, err
@@ -105,22 +123,18 @@ def test_table_rounds_and_plot_are_those_of_the_runs(bayesadmm, file, tmp_path):
 
     # by hand: the same split, start and settings
     plan = Experiment.read(file)
-    (X, y), (X_test, y_test) = plan.data.load()
-    assert (len(y), len(y_test)) == (60, 40)
-
-    def rows(images, labels):
-        return module.Rows(torch.tensor(images, dtype=torch.float32), torch.tensor(labels))
-
+    clients, test = by_hand(plan, 1)
+    assert (sum(map(len, clients)), len(test)) == (60, 40)
     torch.manual_seed(1)
     result = module.run(
-        module.IVONADMM(0.7, 0.1),
-        [rows(X[part], y[part]) for part in plan.data.parts(y, 1)],
-        module.MLP((64, 5, 10)),
+        IVONADMM(0.7, 0.1),
+        clients,
+        MLP((64, 5, 10)),
         rounds=4,
         temperature=0.1,
-        solver=module.IVONSteps(epochs=2, lr=0.3, hess_init=0.1, beta2=0.9),
+        solver=IVONSteps(epochs=2, lr=0.3, hess_init=0.1, beta2=0.9),
         seed=1,
-        evaluate=rows(X_test, y_test),
+        evaluate=test,
         ensemble=2,
     )
     mine = [row for row in rounds if row["method"] == "IVONADMM" and row["seed"] == "1"]
@@ -151,32 +165,39 @@ def test_an_interrupted_experiment_goes_on_to_the_same_bytes(bayesadmm, file, tm
     same_bytes(tmp_path)
 
 
-def same_bytes(tmp_path):
-    for name in ("rounds.csv", "table.csv", "experiment.json", "curves.svg"):
+def same_bytes(tmp_path, *more):
+    for name in ("rounds.csv", "experiment.json", "curves.svg", *more):
         assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "cut" / name).read_bytes(), name
+    tables = [read(tmp_path / folder / "table.csv") for folder in ("whole", "cut")]
+    for table in tables:
+        assert all(float(row.pop("seconds_round")) > 0 for row in table)  # of the machine
+    assert tables[0] == tables[1]
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL on this system")
 def test_a_killed_experiment_goes_on_to_the_same_bytes(bayesadmm, file, tmp_path):
     assert bayesadmm("experiment", file, "--out", tmp_path / "whole", "--no-progress")[0] == 0
+    kill_when(tmp_path / "cut" / "checkpoints" / "00_seed3.npz", file, tmp_path / "cut")
+    assert bayesadmm("experiment", file, "--out", tmp_path / "cut", "--no-progress")[0] == 0
+    same_bytes(tmp_path)
+
+
+def kill_when(path, file, folder):
+    """Start the command in another process, and kill it as soon as a path is there."""
     code = "import torch; torch.set_num_threads(1); from bayesadmm_np.cli import main; main()"
-    arguments = ["experiment", file, "--out", tmp_path / "cut", "--no-progress"]
-    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+    arguments = ["experiment", file, "--out", folder, "--no-progress"]
     process = subprocess.Popen(
         [sys.executable, "-c", code, *map(str, arguments)],
-        env=environment,
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
-    first = tmp_path / "cut" / "checkpoints" / "00_seed3.npz"
-    deadline = time.monotonic() + 120.0
-    while not first.exists() and process.poll() is None and time.monotonic() < deadline:
+    deadline = time.monotonic() + 300.0  # a crowded machine takes a minute to start
+    while not path.exists() and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.002)
     process.kill()
     process.communicate()
-    assert first.exists()
-    assert bayesadmm(*arguments)[0] == 0
-    same_bytes(tmp_path)
+    assert path.exists()
 
 
 @pytest.mark.parametrize(
@@ -255,3 +276,399 @@ def test_without_torch_the_command_says_what_to_install(bayesadmm, file, monkeyp
     code, _, err = bayesadmm("experiment", file)
     assert code == 2
     assert "pip install 'bayesadmm-np[torch]'" in err
+
+
+# Rows ---------------------------------------------------------------------------------------------
+
+
+def test_every_seed_trains_on_other_rows_and_tests_on_the_same():
+    split = Split("digits", clients=3, train=200, test=40)
+    (X, y), (X_test, _) = split.load()
+    one, again, other = split.subset(len(y), 1), split.subset(len(y), 1), split.subset(len(y), 2)
+    np.testing.assert_array_equal(one, again)
+    assert len(set(one)) == len(set(other)) == 200
+    # 200 of 1757 rows, drawn twice, have 23 ± 4 in common (hypergeometric); the first rows would have all 200
+    assert len(set(one) & set(other)) < 23 + 6 * 4
+    seen = {row.tobytes() for row in X_test}
+    assert not any(row.tobytes() in seen for row in X)
+    np.testing.assert_array_equal(Split("digits", clients=3).subset(5, 1), np.arange(5))  # all of them
+
+
+def test_too_many_rows_of_an_image_file_are_refused_by_name(made_images, monkeypatch):
+    monkeypatch.setenv("BAYESADMM_DATA", str(made_images))
+    with pytest.raises(ValueError, match=r"^\[data\] train must be at most 30, the rows of cifar10, got 31\.$"):
+        Split("cifar10", clients=2, train=31).load()
+    with pytest.raises(ValueError, match=r"^\[data\] test must be at most 10, the rows of cifar10, got 11\.$"):
+        Split("cifar10", clients=2, test=11).load()
+
+
+@pytest.fixture
+def made_images(tmp_path):
+    """CIFAR-10 in the published layout: 5 × 6 images to train on and 10 to test on, red above and blue below."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    image = np.zeros((3, 32, 32), np.uint8)
+    image[0, :16], image[2, 16:] = 255, 255
+    with tarfile.open(folder / "cifar-10-binary.tar.gz", "w:gz") as archive:
+        for name, count in [*((f"data_batch_{k}", 6) for k in range(1, 6)), ("test_batch", 10)]:
+            content = b"".join(bytes([label]) + image.tobytes() for label in rng.permutation(10)[:count])
+            member = tarfile.TarInfo(f"cifar-10-batches-bin/{name}.bin")
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return folder
+
+
+def test_colour_images_keep_their_colours_and_places(bayesadmm, file, made_images, monkeypatch):
+    monkeypatch.setenv("BAYESADMM_DATA", str(made_images))
+    text = TEXT.replace('"digits"', '"cifar10"').replace("train = 60\ntest = 40", "train = 20\nsize = 16")
+    text = text.replace("rounds = 4\nreport = [2, 4]", "rounds = 1").replace('"two_dirichlet"', '"iid"')
+    file.write_text(text, encoding="utf-8")
+    assert bayesadmm("experiment", file, "--no-progress")[0] == 0  # the MLP takes 768 numbers
+    plan = Experiment.read(file)
+    (X, y), _ = plan.data.load()
+    assert module._rows(plan, X, y).X.shape == (30, 768)
+    file.write_text(text.replace('name = "MLP"\nhidden = [5]', 'name = "AcarCNN"'), encoding="utf-8")
+    images = module._rows(Experiment.read(file), X, y).X
+    assert images.shape == (30, 3, 32, 32)  # enlarged to what the network takes
+    red, green, blue = images[0]
+    assert (red[:16] == 1).all()
+    assert (red[16:] == 0).all()
+    assert (green == 0).all()
+    assert (blue[16:] == 1).all()
+
+
+# Sweeps -------------------------------------------------------------------------------------------
+
+SWEEP = """
+[sweep]
+validation = 0.2
+rounds = 3
+budget = 4
+"""
+GRIDS = (
+    TEXT.replace("gamma = 0.1\n", "")
+    .replace("beta2 = 0.9 }\n", "beta2 = 0.9 }\ngrid = { gamma = [0.1, 1.0], prior_precision = [1.0, 0.1] }\n")
+    .replace("pooled = true\n", 'pooled = true\ngrid = { "solver.lr" = [1e9, 1e-3, 1e-2] }\n')
+)
+
+
+@pytest.fixture
+def swept(file):
+    file.write_text(GRIDS + SWEEP, encoding="utf-8")
+    return file
+
+
+def test_a_sweep_tries_every_point_and_its_best_one_is_what_is_run(bayesadmm, swept, tmp_path):
+    code, out, err = bayesadmm("experiment", swept, "--out", tmp_path / "swept", "--no-progress")
+    assert code == 0, err
+    trials = read(tmp_path / "swept" / "sweep.csv")
+    assert [(t["method"], t["gamma"], t["prior_precision"], t["solver.lr"]) for t in trials] == [
+        *(("IVONADMM", gamma, delta, "") for gamma in ("0.1", "1.0") for delta in ("1.0", "0.1")),
+        *(("pooled", "", "", lr) for lr in ("1000000000.0", "0.001", "0.01")),
+    ]
+    assert [t["status"] for t in trials] == [*["ROUND_LIMIT"] * 4, "DIVERGED", *["ROUND_LIMIT"] * 2]
+    assert [t["rounds"] for t in trials] == [*["3"] * 4, "0", *["3"] * 2]
+    assert (trials[4]["validation_accuracy"], trials[4]["chosen"]) == ("nan", "no")
+    best = {}
+    for label in ("IVONADMM", "pooled"):
+        own = [t for t in trials if t["method"] == label and t["status"] == "ROUND_LIMIT"]
+        best[label] = max(own, key=lambda t: (float(t["validation_accuracy"]), -float(t["validation_nll"])))
+        assert [t for t in trials if t["method"] == label and t["chosen"] == "yes"] == [best[label]]
+        assert f"{label}: " in out
+    results = json.loads((tmp_path / "swept" / "results.json").read_text(encoding="utf-8"))
+    assert [t["chosen"] for t in results["sweep"]] == [t["chosen"] for t in trials]
+    assert results["sweep"][4]["validation_nll"] is None
+
+    # the same rounds as of a file in which the chosen values stand
+    chosen = TEXT.replace(
+        "gamma = 0.1", "gamma = {gamma}\nprior_precision = {prior_precision}".format(**best["IVONADMM"])
+    )
+    swept.write_text(chosen + f"lr = {best['pooled']['solver.lr']}\n", encoding="utf-8")
+    assert bayesadmm("experiment", swept, "--out", tmp_path / "plain", "--no-progress")[0] == 0
+    same = [(tmp_path / folder / "rounds.csv").read_bytes() for folder in ("swept", "plain")]
+    assert same[0] == same[1]
+    assert not (tmp_path / "plain" / "sweep.csv").exists()
+
+
+def test_a_trial_is_scored_on_rows_held_out_of_those_to_train_on(bayesadmm, swept, monkeypatch):
+    plain, calls = module.run, []
+
+    def spy(method, clients, *arguments, **options):
+        calls.append((clients, options["evaluate"], options["seed"]))
+        return plain(method, clients, *arguments, **options)
+
+    monkeypatch.setattr(module, "run", spy)
+    assert bayesadmm("experiment", swept, "--no-progress")[0] == 0
+    plan = Experiment.read(swept)
+    (X, y), (X_test, _) = plan.data.load()
+
+    def images(*parts):
+        return sorted(row.tobytes() for part in parts for row in part.X.numpy())
+
+    drawn = images(tensors(*(array[plan.data.subset(len(y), 100)] for array in (X, y))))
+    assert len({seed for _, _, seed in calls[:7]}) == 1
+    for clients, validation, seed in calls[:7]:
+        assert (seed, len(validation), sum(map(len, clients))) == (100, 12, 48)
+        assert images(*clients, validation) == drawn  # each of the 60 rows once, here or there
+    for clients, test, seed in calls[7:]:
+        assert seed in (3, 1)
+        assert sum(map(len, clients)) == 60
+        assert images(test) == images(tensors(X_test, y[:40]))
+
+
+def test_the_choice_does_not_depend_on_the_test_rows(bayesadmm, swept, tmp_path, monkeypatch):
+    assert bayesadmm("experiment", swept, "--out", tmp_path / "a", "--no-progress")[0] == 0
+    plain = Split.load
+
+    def other_test_rows(self):
+        train, (X_test, y_test) = plain(self)
+        return train, (1.0 - X_test, (y_test + 1) % 10)
+
+    monkeypatch.setattr(Split, "load", other_test_rows)
+    assert bayesadmm("experiment", swept, "--out", tmp_path / "b", "--no-progress")[0] == 0
+    assert (tmp_path / "a" / "sweep.csv").read_bytes() == (tmp_path / "b" / "sweep.csv").read_bytes()
+    assert (tmp_path / "a" / "rounds.csv").read_bytes() != (tmp_path / "b" / "rounds.csv").read_bytes()
+
+
+def trial(accuracy, nll, method=0):
+    return module.Trial(method, "x", {}, "ROUND_LIMIT", "", 3, accuracy, nll)
+
+
+@pytest.mark.parametrize(
+    ("scores", "best"),
+    [
+        ([(0.5, 1.0), (0.6, 9.0), (0.4, 0.1)], 1),
+        ([(0.5, 1.0), (0.5, 0.9), (0.5, 0.9)], 1),
+        ([(None, None), (0.0, 9.0)], 1),
+        ([(0.5, float("inf")), (0.5, 100.0), (0.5, float("nan"))], 1),
+        ([(None, None), (None, None)], 0),
+    ],
+)
+def test_the_best_trial_is_the_most_accurate_then_of_the_lower_nll(scores, best):
+    trials = [trial(*pair) for pair in scores]
+    assert module.best_trial([trial(0.9, 0.1, method=1), *trials], 0) is trials[best]
+
+
+def test_when_all_trials_fail_the_first_is_kept_and_it_is_said(bayesadmm, file):
+    file.write_text(TEXT.replace("epochs = 1", "epochs = 1\n[method.grid]\nsolver.lr = [1e9, 1e10]") + SWEEP, "utf-8")
+    code, out, _ = bayesadmm("experiment", file, "--no-progress")
+    assert code == 0
+    assert "pooled: solver.lr=1e+09; ✗ all 2 trials failed, the first is kept: round 1: diverged" in out
+    assert "✗ pooled, seed 3: round 1: diverged" in out
+
+
+def test_progress_counts_the_trials_too(swept, tmp_path):
+    seen = []
+    plan = Experiment.read(swept)
+    bench = module.Bench(plan, tmp_path / "out", lambda what, done, accuracy: seen.append((what, done)))
+    bench.final(module.final_methods(plan, bench.sweep()))
+    numbers = [done for _, done in seen]
+    assert numbers == sorted(set(numbers))
+    assert numbers[-1] == module.total_rounds(plan) == 7 * 3 + 4 * 4
+    assert seen[0] == ("trial of IVONADMM gamma=0.1 prior_precision=1", 1)
+    assert seen[-1] == ("pooled, seed 1", 37)
+    assert len(seen) == 37 - 3  # the trial that diverged
+
+
+@pytest.mark.parametrize("stop", [5, 20])  # in the second trial, and in the first run after the 18 rounds of trials
+def test_an_interrupted_sweep_goes_on_to_the_same_bytes(bayesadmm, swept, tmp_path, monkeypatch, stop):
+    assert bayesadmm("experiment", swept, "--out", tmp_path / "whole", "--no-progress")[0] == 0
+    plain, rounds = module.run, []
+
+    def stopping(*arguments, callback, **options):
+        def count(record, state):
+            callback(record, state)
+            rounds.append(record.round)
+            if len(rounds) == stop:
+                raise KeyboardInterrupt
+
+        return plain(*arguments, callback=count, **options)
+
+    monkeypatch.setattr(module, "run", stopping)
+    assert bayesadmm("experiment", swept, "--out", tmp_path / "cut", "--no-progress")[0] == 130
+    assert not (tmp_path / "cut" / "rounds.csv").exists()
+    assert bayesadmm("experiment", swept, "--out", tmp_path / "cut", "--no-progress")[0] == 0
+    assert len(rounds) == 6 * 3 + 4 * 4  # nothing was done twice
+    same_bytes(tmp_path, "sweep.csv")
+    assert not list((tmp_path / "cut" / "checkpoints").glob("sweep*.npz"))  # large, and of no more use
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL on this system")
+def test_a_killed_sweep_goes_on_to_the_same_bytes(bayesadmm, swept, tmp_path):
+    assert bayesadmm("experiment", swept, "--out", tmp_path / "whole", "--no-progress")[0] == 0
+    kill_when(tmp_path / "cut" / "checkpoints" / "sweep_00_001.npz", swept, tmp_path / "cut")
+    assert not (tmp_path / "cut" / "sweep.csv").exists()
+    assert bayesadmm("experiment", swept, "--out", tmp_path / "cut", "--no-progress")[0] == 0
+    same_bytes(tmp_path, "sweep.csv")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("budget = 4", "budget = 3", "[sweep] budget is 3 trials for every method; the grid of IVONADMM has 4 points."),
+        ("budget = 4", "bugdet = 4", "[sweep] key 'bugdet' is not known; did you mean 'budget'?"),
+        ("budget = 4", "", "[sweep] budget is missing"),
+        ("budget = 4", "budget = 4\nseed = 3", "[sweep] seed must not be one of seeds, got 3"),
+        ("validation = 0.2", "validation = 1.0", "[sweep] validation must lie in (0, 1), got 1.0"),
+        ("validation = 0.2", "validation = 0.99", "[sweep] validation leaves 1 of 60 rows to 3 clients"),
+        ("gamma = [0.1, 1.0]", "gama = [0.1, 1.0]", "[method 1] grid key 'gama' is not known; did you mean 'gamma'?"),
+        ("gamma = [0.1, 1.0]", "gamma = [0.1, -1.0]", "[method 1] gamma must be > 0"),
+        ("gamma = [0.1, 1.0]", "gamma = 0.1", "[method 1] grid gamma must be a list of different values, got 0.1"),
+        ("gamma = [0.1, 1.0]", "gamma = []", "[method 1] grid gamma must be a list of different values"),
+        ("gamma = [0.1, 1.0]", "gamma = [0.1, 0.1]", "[method 1] grid gamma must be a list of different values"),
+        (
+            "gamma = [0.1, 1.0]",
+            "rho = [0.1, 1.0]",
+            "[method 1] rho stands in the method and in its grid; write it once",
+        ),
+        ("prior_precision = [1.0, 0.1]", "prior_precision = [0.0]", "[method 1] prior_precision must be > 0"),
+        ('"solver.lr"', '"solver.rl"', "[method 2] [solver] key 'rl' is not known"),
+        ('"solver.lr"', "solver.epochs", "[method 2] solver.epochs stands in the method and in its grid"),
+        ("solver = {", "solver = 3 # {", "[method 1] [solver] must be a table"),
+        ("pooled = true", "pooled = true\nlocal = true", "[method 2] pooled and local exclude each other"),
+    ],
+)
+def test_a_sweep_that_is_not_understood_is_refused_by_name(bayesadmm, swept, tmp_path, old, new, message):
+    text = swept.read_text(encoding="utf-8")
+    assert old in text
+    swept.write_text(text.replace(old, new, 1), encoding="utf-8")
+    code, out, err = bayesadmm("experiment", swept, "--out", tmp_path / "out", "--no-progress")
+    assert code == 2
+    assert message in err
+    assert (out, len(err.splitlines())) == ("", 1)
+    assert not (tmp_path / "out").exists()
+
+
+# Clients alone, grids, and what a round costs -----------------------------------------------------
+
+
+def test_clients_alone_are_the_mean_of_runs_with_one_client(bayesadmm, file, tmp_path):
+    file.write_text(TEXT.replace('label = "pooled"\npooled = true', 'label = "alone"\nlocal = true'), encoding="utf-8")
+    assert bayesadmm("experiment", file, "--no-progress")[0] == 0
+    mine = [r for r in read(tmp_path / "small" / "rounds.csv") if (r["method"], r["seed"]) == ("alone", "1")]
+    clients, test = by_hand(Experiment.read(file), 1)
+    results = []
+    for client in clients:
+        torch.manual_seed(1)
+        options = {"solver": AdamSteps(epochs=1), "temperature": 0.1, "seed": 1, "evaluate": test}
+        results.append(module.run(methods.FedAvg(), [client], MLP((64, 5, 10)), rounds=4, **options))
+    for k, row in enumerate(mine):
+        for name in ("accuracy", "nll", "ece", "brier"):
+            scores = [getattr(result.history[k].at_mean, name) for result in results]
+            assert float(row[f"at_mean_{name}"]) == np.mean(scores)
+        assert (row["bytes_down"], row["bytes_up"]) == ("0", "0")
+    # together they learn something else
+    file.write_text(TEXT.replace('label = "pooled"\npooled = true', 'label = "alone"'), encoding="utf-8")
+    assert bayesadmm("experiment", file, "--out", tmp_path / "together", "--no-progress")[0] == 0
+    other = [r for r in read(tmp_path / "together" / "rounds.csv") if (r["method"], r["seed"]) == ("alone", "1")]
+    assert [r["at_mean_nll"] for r in other] != [r["at_mean_nll"] for r in mine]
+    assert all(int(r["bytes_up"]) > 0 for r in other)
+
+
+def test_a_client_that_fails_alone_ends_the_row(bayesadmm, file):
+    text = TEXT.replace('label = "pooled"\npooled = true', 'label = "alone"\nlocal = true')
+    file.write_text(text.replace("epochs = 1", "epochs = 1\nlr = 1e9"), encoding="utf-8")
+    code, out, _ = bayesadmm("experiment", file, "--no-progress")
+    assert code == 0
+    assert "✗ alone, seed 1: client 0 alone: round 1: diverged" in out
+
+
+def test_alone_is_for_rows_without_duals(bayesadmm, file):
+    file.write_text(TEXT.replace("rho = 0.7", "rho = 0.7\nlocal = true"), encoding="utf-8")
+    code, _, err = bayesadmm("experiment", file)
+    assert code == 2
+    assert "[method 1] local needs a row without duals, such as FedAvg; IVONADMM has them." in err
+
+
+def test_without_a_sweep_a_grid_of_two_keys_is_a_heat_map(bayesadmm, file, tmp_path):
+    file.write_text(
+        TEXT.replace("pooled = true", 'grid = { "solver.lr" = [1e-2, 1e9], "solver.batch_size" = [8, 16, 32] }'),
+        encoding="utf-8",
+    )
+    code, out, err = bayesadmm("experiment", file, "--no-progress")
+    assert code == 0, err
+    folder = tmp_path / "small"
+    table = [row for row in read(folder / "table.csv") if row["round"] == "4"]
+    points = [f"solver.lr={lr} solver.batch_size={size}" for lr in ("0.01", "1e+09") for size in (8, 16, 32)]
+    assert [row["method"] for row in table] == ["IVONADMM", *(f"pooled {point}" for point in points)]
+    drawn = (folder / "heatmap_pooled.svg").read_text(encoding="utf-8")
+    texts = [text.strip() for text in re.findall(r"<text[^>]*>([^<]*)</text>", drawn)]
+    for row in table[1:4]:
+        assert f"{100 * float(row['accuracy_mean']):.1f}" in texts
+        assert f"{float(row['nll_mean']):.3f}" in texts
+    assert texts.count("✗") == 2 * 3  # in both panels
+    assert texts.index("0.01") < texts.index("1e+09")
+    assert (folder / "heatmap_pooled.png").exists()
+    curves = (folder / "curves.svg").read_text(encoding="utf-8")
+    assert "IVONADMM" in curves
+    assert "solver.lr" not in curves  # it has its own figure
+    assert not (folder / "sweep.csv").exists()
+    assert f"pooled {points[0]}" in out
+
+
+def test_a_cell_of_a_heat_map_is_at_its_values(monkeypatch, tmp_path):
+    figures = []
+    monkeypatch.setattr(plots.style, "save", lambda figure, folder, name: figures.append(figure) or [])
+    rows = [
+        {"accuracy_mean": (10 * i + j) / 100, "nll_mean": 1.0 + 10 * i + j, "seeds_done": 2, "seeds": 2}
+        for i in range(2)
+        for j in range(3)
+    ]
+    rows[1] |= {"accuracy_mean": float("nan"), "nll_mean": float("nan"), "seeds_done": 0}
+    rows[5] |= {"nll_mean": float("inf"), "seeds_done": 1}
+    plots.draw_heatmap("x", {"rho": (0.5, 1.0), "temperature": (0.1, 1.0, 10.0)}, rows, "", tmp_path)
+    expected = (
+        {(0, 0): "0.0", (1, 0): "✗", (2, 0): "2.0", (0, 1): "10.0", (1, 1): "11.0", (2, 1): "12.0"},
+        {(0, 0): "1.000", (1, 0): "✗", (2, 0): "3.000", (0, 1): "11.000", (1, 1): "12.000", (2, 1): "∞"},
+    )
+    for axes, cells in zip(figures[0].axes, expected, strict=True):
+        texts = {text.get_position(): text.get_text() for text in axes.texts}
+        assert texts.pop((2, 1.32)) == "1 of 2 seeds"
+        assert texts == cells
+        assert [label.get_text() for label in axes.get_xticklabels()] == ["0.1", "1", "10"]  # to the right
+        assert [label.get_text() for label in axes.get_yticklabels()] == ["0.5", "1"]  # downwards
+        assert (axes.get_xlabel(), axes.get_ylabel(), axes.yaxis_inverted()) == ("τ", "ρ", True)
+        # darker is better, of the cells that have a number
+        known = [(k, patch) for k, patch in enumerate(axes.patches) if np.isfinite(float(texts_of(cells, k)))]
+        darkest = min(known, key=lambda pair: sum(pair[1].get_facecolor()[:3]))[0]
+        assert texts_of(cells, darkest) == ("12.0" if axes is figures[0].axes[0] else "1.000")
+
+
+def texts_of(cells, k):
+    """The number in cell k, the cells of a row first."""
+    return {"✗": "nan", "∞": "inf"}.get(cells[k % 3, k // 3], cells[k % 3, k // 3])
+
+
+def test_without_a_sweep_a_grid_of_one_key_is_rows(bayesadmm, file, tmp_path):
+    file.write_text(TEXT.replace("gamma = 0.1\n", "grid = { gamma = [0.1, 0.2] }\n"), encoding="utf-8")
+    assert bayesadmm("experiment", file, "--no-progress")[0] == 0
+    labels = {row["method"] for row in read(tmp_path / "small" / "table.csv")}
+    assert labels == {"IVONADMM gamma=0.1", "IVONADMM gamma=0.2", "pooled"}
+    assert not list((tmp_path / "small").glob("heatmap*"))
+
+
+def test_a_label_that_a_grid_makes_must_be_new(bayesadmm, file):
+    text = TEXT.replace("gamma = 0.1\n", "grid = { gamma = [0.1, 0.2] }\n")
+    file.write_text(text.replace('label = "pooled"', 'label = "IVONADMM gamma=0.1"'), encoding="utf-8")
+    code, _, err = bayesadmm("experiment", file)
+    assert code == 2
+    assert "labels must be there and differ" in err
+
+
+def test_the_table_says_what_a_round_costs(bayesadmm, file, tmp_path):
+    # an infinite radius is the default, and none of JSON's numbers
+    file.write_text(TEXT.replace("beta2 = 0.9 }", "beta2 = 0.9, clip_radius = inf }"), encoding="utf-8")
+    assert bayesadmm("experiment", file, "--no-progress")[0] == 0
+    results = json.loads((tmp_path / "small" / "results.json").read_text(encoding="utf-8"), parse_constant=pytest.fail)
+    assert results["experiment"]["methods"][0]["solver"]["clip_radius"] is None
+    numbers = 64 * 5 + 5 + 5 * 10 + 10
+    # mean and precision in single precision, to and from three clients; the pooled one is a client with a mean alone
+    expected = {"IVONADMM": 3 * 2 * 2 * 4 * numbers, "pooled": 2 * 4 * numbers}
+    for row in results["table"]:
+        assert row["bytes_round"] == expected[row["method"]]
+        assert row["seconds_round"] > 0
+    for run in results["runs"]:
+        assert run["bytes_down_round"] == run["bytes_up_round"] == expected[run["method"]] / 2
+        assert run["seconds_round"] == pytest.approx(run["seconds"] / 4)
+    assert "seconds" not in ",".join(read(tmp_path / "small" / "rounds.csv")[0])

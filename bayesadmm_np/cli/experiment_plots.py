@@ -1,0 +1,115 @@
+"""The plots of `experiment`: scores by round, and for a grid of two keys a heat map."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.colors import LogNorm, Normalize
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import MaxNLocator
+
+from ..demos import style
+from .plots import COLOURS, MARKERS
+
+__all__ = ["draw_curves", "draw_heatmap"]
+
+SYMBOLS = {"rho": "ρ", "gamma": "γ", "prior_precision": "δ", "temperature": "τ"}
+PANELS = (("accuracy", "Accuracy / %", 100.0, ".1f", "YlGnBu"), ("nll", "NLL", 1.0, ".3f", "YlGnBu_r"))
+"""Of a heat map: the score, its title, scale and digits, and the colours, darker where it is better."""
+
+
+def draw_curves(title: str, labels: Sequence[str], outcomes: Sequence[Any], folder: Path) -> list[str]:
+    """Draw accuracy and NLL at the mean by round; the band is one standard deviation over seeds.
+
+    Returns the names of the files, none where there is nothing to draw.
+    """
+    if not labels:
+        return []
+    columns = max(1, min(4, len(labels), 110 // (max(map(len, labels)) + 10)))
+    with style.context():
+        figure = style.new_figure(style.WIDTH, 2.6 + 0.16 * -(-len(labels) // columns))
+        for axes, name in zip(figure.subplots(1, 2), ("accuracy", "nll"), strict=True):
+            for j, label in enumerate(labels):
+                own = [outcome.history for outcome in outcomes if outcome.label == label]
+                # a run that failed ends the mean
+                together = [records for records in zip(*own, strict=False) if records[0].at_mean is not None]
+                values = np.array([[getattr(record.at_mean, name) for record in records] for records in together])
+                if not values.size:
+                    continue
+                rounds, mean, sd = [records[0].round for records in together], values.mean(axis=1), values.std(axis=1)
+                colour, marker = COLOURS[j % len(COLOURS)], MARKERS[j % len(MARKERS)]
+                axes.fill_between(rounds, mean - sd, mean + sd, color=colour, alpha=0.18, linewidth=0)
+                axes.plot(rounds, mean, color=colour, marker=marker, label=label, linewidth=1.0, markersize=3.5)
+            axes.set(xlabel="round", ylabel={"nll": "NLL"}.get(name, name))
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+            style.tidy(axes)
+        handles, names = figure.axes[0].get_legend_handles_labels()
+        figure.legend(handles, names, loc="outside lower center", ncols=columns)
+        figure.suptitle(title, fontsize=8.5)
+        return [path.name for path in style.save(figure, folder, "curves")]
+
+
+def draw_heatmap(
+    label: str, grid: Mapping[str, Sequence[Any]], rows: Sequence[Mapping[str, Any]], title: str, folder: Path
+) -> list[str]:
+    """Draw accuracy and NLL over a grid of two keys; ✗ where no seed came to the round.
+
+    Parameters
+    ----------
+    label : str
+        Of the method; the file's name is made of it.
+    grid : mapping
+        The values of the first key, which run down, and of the second, which run to the right.
+    rows : sequence of mapping
+        Rows of the table, one a point, the second key running fastest.
+    title : str
+    folder : Path
+    """
+    (down, right), (heights, widths) = list(grid), list(grid.values())
+    with style.context():
+        figure = style.new_figure(max(2 * (1.0 + 0.62 * len(widths)), 5.0), 1.3 + 0.46 * len(heights))
+        for axes, (name, heading, scale, digits, colours) in zip(figure.subplots(1, 2), PANELS, strict=True):
+            values = scale * np.array([row[f"{name}_mean"] for row in rows]).reshape(len(heights), len(widths))
+            known = values[np.isfinite(values)]
+            low, high = (known.min(), known.max()) if known.size else (1.0, 1.0)
+            norm = LogNorm(low, high) if name == "nll" and 0.0 < low < high else Normalize(low, high)
+            for (i, j), value in np.ndenumerate(values):
+                _cell(axes, i, j, value, digits, colormaps[colours](norm(value)), rows[i * len(widths) + j])
+            axes.set(xlim=(-0.5, len(widths) - 0.5), ylim=(len(heights) - 0.5, -0.5))
+            axes.set_xticks(range(len(widths)), [_text(value) for value in widths])
+            axes.set_yticks(range(len(heights)), [_text(value) for value in heights])
+            axes.set_xlabel(SYMBOLS.get(right, right))
+            axes.set_ylabel(SYMBOLS.get(down, down))
+            axes.tick_params(length=0)
+            for side in axes.spines.values():
+                side.set_visible(False)
+            axes.set_title(heading)
+        figure.suptitle(title, fontsize=8.5)
+        if any(row["seeds_done"] == 0 for row in rows):
+            figure.supxlabel("✗ failed", fontsize=7, color=style.MUTED)
+        file = "heatmap_" + re.sub(r"[^\w.-]+", "_", label).strip("_")
+        return [path.name for path in style.save(figure, folder, file)]
+
+
+def _cell(axes: Any, i: int, j: int, value: float, digits: str, fill: Any, row: Mapping[str, Any]) -> None:
+    """One value; small below it, how many seeds it is of where some failed."""
+    failed, plain = row["seeds_done"] == 0, not np.isfinite(value)
+    how: dict[str, Any] = {"hatch": "////", "edgecolor": "#C9C9C9"} if failed else {"edgecolor": "white"}
+    axes.add_patch(Rectangle((j - 0.5, i - 0.5), 1, 1, facecolor="white" if plain else fill, **how, lw=0.8))
+    dark = not plain and float(np.dot(fill[:3], (0.299, 0.587, 0.114))) < 0.5
+    colour = "white" if dark else style.INK
+    text = "✗" if failed else f"{value:{digits}}" if np.isfinite(value) else "∞"
+    behind = {"facecolor": "white", "edgecolor": "none", "pad": 1.5} if failed else None
+    centre = {"ha": "center", "va": "center", "color": colour}
+    axes.text(j, i, text, fontsize=10 if failed else 8, bbox=behind, **centre)
+    if 0 < row["seeds_done"] < row["seeds"]:
+        axes.text(j, i + 0.32, f"{row['seeds_done']} of {row['seeds']} seeds", fontsize=5.5, **centre)
+
+
+def _text(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

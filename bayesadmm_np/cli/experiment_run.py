@@ -1,0 +1,343 @@
+"""What an experiment file says, done: the trials of a sweep, then every method with every seed."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..splitting.status import Status
+from ..torch import RoundRecord, Rows, Scores, merge, run
+from .experiment_file import Entry, Experiment, Point, Sweep, written
+
+__all__ = ["Bench", "Outcome", "Trial", "best_trial", "final_methods", "total_rounds"]
+
+CLASSES = 10
+Tick = Callable[[str, int, float | None], None]
+"""tick(what runs, rounds done of all, accuracy or None), after every round."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One method with one seed, or one trial of it."""
+
+    label: str
+    seed: int
+    status: Status
+    message: str
+    history: tuple[RoundRecord, ...]
+
+    @property
+    def rounds(self) -> int:
+        """Rounds done."""
+        return len(self.history)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One point of a method's grid, scored on the validation rows at the mean after the last round.
+
+    Attributes
+    ----------
+    method : int
+        Its number in the file, from 0.
+    label : str
+    point : dict
+        Empty where the method has no grid.
+    status, message : str
+    rounds : int
+    accuracy, nll : float or None
+        None where the trial failed.
+    chosen : bool
+    """
+
+    method: int
+    label: str
+    point: Point
+    status: str
+    message: str
+    rounds: int
+    accuracy: float | None
+    nll: float | None
+    chosen: bool = False
+
+    @property
+    def words(self) -> str:
+        """The point, as `key=value`."""
+        return written(self.point)
+
+
+@dataclass(frozen=True)
+class _Job:
+    """One call for `Bench._train`, or one a client where they train alone."""
+
+    name: str
+    file: str
+    method: int
+    entry: Entry
+    point: Point
+    seed: int
+    rounds: int
+    runs: int
+
+
+class Bench:
+    """The data of an experiment and the folder of its results.
+
+    Parameters
+    ----------
+    experiment : Experiment
+    folder : Path
+        Made if it is not there.
+    tick : callable, optional
+        Called as tick(what runs, rounds done of all, accuracy or None) after every round.
+
+    Raises
+    ------
+    ValueError
+        When the folder holds another experiment, or the data do not fit.
+    """
+
+    def __init__(self, experiment: Experiment, folder: Path, tick: Tick | None = None) -> None:
+        self.experiment, self.folder, self.tick = experiment, folder, tick
+        (self.X, self.y), (X_test, y_test) = experiment.data.load()
+        _check_held(experiment, len(self.y))
+        _claim(folder, experiment)
+        self.test = _rows(experiment, X_test, y_test)
+        self.began = 0
+
+    def sweep(self) -> list[Trial]:
+        """Run every trial that is not done, and mark the best of each method; none without a sweep."""
+        sweep = self.experiment.sweep
+        if sweep is None:
+            return []
+        # the rows are drawn, then those to validate on, and the others are divided as in the experiment itself
+        rows = np.random.default_rng([sweep.seed, 3]).permutation(self._drawn(sweep.seed))
+        held = _held(sweep, len(rows))
+        validation = _rows(self.experiment, self.X[rows[:held]], self.y[rows[:held]])
+        clients = self._clients(rows[held:], sweep.seed)
+        trials = [self._trial(job, clients, validation) for job in _trials(self.experiment)]
+        return [replace(trial, chosen=trial is best_trial(trials, trial.method)) for trial in trials]
+
+    def final(self, methods: Sequence[Entry]) -> list[Outcome]:
+        """Run every method with every seed on all its rows, as far as that is not done."""
+        jobs = _finals(self.experiment, methods)
+        every = self.experiment.training.evaluate_every
+        return [self._outcome(job, self._clients(self._drawn(job.seed), job.seed), self.test, every) for job in jobs]
+
+    def _drawn(self, seed: int) -> Any:
+        return self.experiment.data.subset(len(self.y), seed)
+
+    def _clients(self, rows: Any, seed: int) -> list[Rows]:
+        parts = self.experiment.data.parts(self.y[rows], seed)
+        return [_rows(self.experiment, self.X[rows[part]], self.y[rows[part]]) for part in parts]
+
+    def _trial(self, job: _Job, clients: list[Rows], validation: Rows) -> Trial:
+        """Run a trial, or read what it gave; its checkpoint, which is large, is deleted when it is done."""
+        path = self._checkpoint(f"{job.file}.json")
+        if not path.exists():
+            outcome = self._outcome(job, clients, validation, job.rounds)
+            scores = None if outcome.status.is_failure or not outcome.history else outcome.history[-1].at_mean
+            found = {"status": outcome.status.name, "message": outcome.message, "rounds": outcome.rounds}
+            found |= {"accuracy": scores and scores.accuracy, "nll": scores and scores.nll}
+            _write(path, found)
+        else:
+            self.began += job.rounds * job.runs
+        for checkpoint in (path.with_suffix(".npz"), *path.parent.glob(f"{job.file}_client*.npz")):
+            checkpoint.unlink(missing_ok=True)
+        return Trial(job.method, job.entry.label, job.point, **json.loads(path.read_text(encoding="utf-8")))
+
+    def _outcome(self, job: _Job, clients: list[Rows], test: Rows, every: int) -> Outcome:
+        entry = job.entry
+        if entry.local:
+            alone = [self._train(job, [rows], test, every, k) for k, rows in enumerate(clients)]
+            failed = [(k, one) for k, one in enumerate(alone) if one.status.is_failure]
+            number, worst = failed[0] if failed else (0, alone[0])
+            message = f"client {number} alone: {worst.message}" if failed else worst.message
+            found = replace(worst, message=message, history=_averaged([one.history for one in alone]))
+        else:
+            found = self._train(job, [merge(clients)] if entry.pooled else clients, test, every)
+        self.began += job.rounds * job.runs
+        return found
+
+    def _train(self, job: _Job, clients: list[Rows], test: Rows, every: int, alone: int | None = None) -> Outcome:
+        entry, shared, method = job.entry, self.experiment.training, job.entry.method()
+        begun = self.began + (alone or 0) * job.rounds
+
+        def after(record: RoundRecord, _: Any) -> None:
+            if self.tick is not None:
+                accuracy = None if record.at_mean is None else record.at_mean.accuracy
+                self.tick(job.name, begun + record.round, accuracy)
+
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(job.seed)
+            model = self.experiment.network(test.X[0].numel(), CLASSES)
+        checkpoint = self._checkpoint(f"{job.file}.npz" if alone is None else f"{job.file}_client{alone}.npz")
+        result = run(
+            method,
+            clients,
+            model,
+            entry.prior_precision or shared.prior_precision,
+            job.rounds,
+            solver=entry.local_work(method),
+            temperature=entry.temperature or shared.temperature,
+            participation=1.0 if len(clients) == 1 else shared.participation,
+            batched=shared.batched,
+            device=shared.device,
+            seed=job.seed,
+            evaluate=test,
+            evaluate_every=every,
+            ensemble=shared.ensemble,
+            callback=after,
+            checkpoint=checkpoint,
+            resume=checkpoint if checkpoint.exists() else None,
+        )
+        return Outcome(entry.label, job.seed, result.status, result.message, result.history)
+
+    def _checkpoint(self, name: str) -> Path:
+        return self.folder / "checkpoints" / name
+
+
+def best_trial(trials: Sequence[Trial], method: int) -> Trial:
+    """Return the best trial of a method: the most accurate, then the one of the lower NLL, then the first."""
+
+    def merit(trial: Trial) -> tuple[float, float]:
+        if trial.accuracy is None or trial.nll is None:
+            return -np.inf, -np.inf
+        return trial.accuracy, -trial.nll if np.isfinite(trial.nll) else -np.inf
+
+    return max((trial for trial in trials if trial.method == method), key=merit)
+
+
+def final_methods(experiment: Experiment, trials: Sequence[Trial]) -> tuple[Entry, ...]:
+    """Return what is run in the end: the points that a sweep chose, or without a sweep all of them."""
+    if experiment.sweep is None:
+        return experiment.expanded()
+    best = {trial.method: trial.point for trial in trials if trial.chosen}
+    return tuple(entry.at(best[number]) for number, entry in enumerate(experiment.methods))
+
+
+def total_rounds(experiment: Experiment) -> int:
+    """Return the rounds of all trials and runs: what progress is counted in."""
+    methods = experiment.methods if experiment.sweep else experiment.expanded()
+    return sum(job.rounds * job.runs for job in (*_trials(experiment), *_finals(experiment, methods)))
+
+
+def _held(sweep: Sweep, rows: int) -> int:
+    """Return how many rows to validate on."""
+    return max(1, round(sweep.validation * rows))
+
+
+def _check_held(experiment: Experiment, available: int) -> None:
+    """Refuse a sweep that leaves clients without rows."""
+    rows, clients = experiment.data.train or available, experiment.data.clients
+    if experiment.sweep is not None and rows - _held(experiment.sweep, rows) < clients:
+        left = max(0, rows - _held(experiment.sweep, rows))
+        raise ValueError(f"[sweep] validation leaves {left} of {rows} rows to {clients} clients.")
+
+
+def _trials(experiment: Experiment) -> list[_Job]:
+    sweep = experiment.sweep
+    if sweep is None:
+        return []
+    rounds = sweep.rounds or experiment.rounds
+    return [
+        _Job(
+            f"trial of {entry.label} {written(point)}".rstrip(),
+            f"sweep_{number:02d}_{j:03d}",
+            number,
+            entry.at(point),
+            point,
+            sweep.seed,
+            rounds,
+            _runs(experiment, entry),
+        )
+        for number, entry in enumerate(experiment.methods)
+        for j, point in enumerate(entry.points())
+    ]
+
+
+def _finals(experiment: Experiment, methods: Sequence[Entry]) -> list[_Job]:
+    return [
+        _Job(
+            f"{entry.label}, seed {seed}",
+            f"{number:02d}_seed{seed}",
+            number,
+            entry,
+            {},
+            seed,
+            experiment.rounds,
+            _runs(experiment, entry),
+        )
+        for number, entry in enumerate(methods)
+        for seed in experiment.seeds
+    ]
+
+
+def _runs(experiment: Experiment, entry: Entry) -> int:
+    return experiment.data.clients if entry.local else 1
+
+
+def _averaged(alone: Sequence[tuple[RoundRecord, ...]]) -> tuple[RoundRecord, ...]:
+    """Return the rounds that all clients got to: mean scores, summed objectives and seconds, nothing sent."""
+    return tuple(
+        replace(
+            records[0],
+            objective=sum(record.objective for record in records),
+            edges=max((record.edges for record in records), key=lambda edges: edges.largest),
+            present=tuple(range(len(records))),
+            bytes_down=0,
+            bytes_up=0,
+            seconds=sum(record.seconds for record in records),
+            at_mean=_mean([record.at_mean for record in records]),
+            ensemble=_mean([record.ensemble for record in records]),
+        )
+        for records in zip(*alone, strict=False)
+    )
+
+
+def _mean(scores: Sequence[Scores | None]) -> Scores | None:
+    known = [score for score in scores if score is not None]
+    if not known:
+        return None
+    return Scores(**{item.name: float(np.mean([getattr(s, item.name) for s in known])) for item in fields(Scores)})
+
+
+def _rows(experiment: Experiment, X: Any, y: Any) -> Rows:
+    """Images as the network wants them: rows of pixels for the MLP, and else three channels of 32 × 32."""
+    images = torch.tensor(X, dtype=torch.float32)
+    if experiment.model["name"] != "MLP":
+        channels = 3 if experiment.data.name == "cifar10" else 1
+        side = round((images.shape[1] / channels) ** 0.5)
+        images = torch.nn.functional.interpolate(images.view(-1, channels, side, side), (32, 32))
+        images = images.expand(-1, 3, -1, -1)
+    return Rows(images.contiguous(), torch.tensor(y, dtype=torch.int64))
+
+
+def _claim(folder: Path, experiment: Experiment) -> None:
+    """Make the folder this experiment's, unless it is another's."""
+    (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
+    path, own = folder / "experiment.json", experiment.as_dict()
+    if not path.exists():
+        _write(path, own)
+        return
+    try:
+        other = dict(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path} is not readable; choose another folder.") from error
+    for key, value in own.items():
+        if other.get(key) != value:
+            raise ValueError(f"{folder} holds another experiment: its {key} differs; choose another folder.")
+
+
+def _write(path: Path, content: dict[str, Any]) -> None:
+    """Write JSON; a crash leaves no file or all of it."""
+    part = path.with_name(path.name + ".part")
+    part.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    os.replace(part, path)

@@ -1,0 +1,104 @@
+"""What a client does in a round: local work on its own rows, and λ_k from it. In one process, or at a site."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .curvature import diagonal_ggn
+from .functional import Memory, points_of
+from .ivon import UNMOVED, complaint, unmoved
+from .methods import FunctionalMethod
+from .state import Broadcast, Duals
+from .steps import IVONSteps, Trained, local_work
+from .team import Team
+
+__all__ = ["Replies", "answer", "is_usable"]
+
+
+@dataclass(frozen=True)
+class Replies:
+    """What some clients answered, one row a client: λ_k = (s_km_k, s_k), and their running statistics.
+
+    `linear` is of shape (k, P), `precision` of shape (k, P), or (1, 1) where it is not learned. With FedLap-Func
+    `memory` holds the points that the clients share.
+    """
+
+    clients: tuple[int, ...]
+    linear: Tensor
+    precision: Tensor
+    buffers: dict[str, Tensor]
+    memory: Memory | None = None
+
+    def of(self, kept: Tensor) -> Replies:
+        """Return the rows that a mask of shape (k,) keeps."""
+        clients = tuple(k for k, is_kept in zip(self.clients, kept.tolist(), strict=True) if is_kept)
+        precision = self.precision[kept] if len(self.precision) > 1 else self.precision
+        buffers = {name: stack[kept] for name, stack in self.buffers.items()}
+        memory = None if self.memory is None else self.memory.of(self.memory.owned_by(clients))
+        return Replies(clients, self.linear[kept], precision, buffers, memory)
+
+
+def answer(team: Team, broadcast: Broadcast, duals: Duals, chosen: Sequence[int], number: int, seed: int) -> Replies:
+    """Solve Eq. 66 for the clients `chosen`, whose rows of `duals` come in that order; `number` is the round's."""
+    trained = _trained(team, broadcast, duals, chosen, number, seed)
+    if trained.hess is not None and isinstance(team.solver, IVONSteps) and number == 1:
+        moved = unmoved(trained.hess, team.solver.hess_init)
+        if moved < UNMOVED:
+            warnings.warn(complaint(moved, max(trained.steps), team.solver.beta2), stacklevel=4)
+    precision = _precision(team, broadcast, duals, chosen, trained)
+    memory = None
+    if isinstance(team.method, FunctionalMethod):
+        own = [{name: stack[i] for name, stack in trained.buffers.items()} for i in range(len(chosen))]
+        rows = [team.clients[k] for k in chosen]
+        answers = dict(zip(chosen, zip(rows, trained.mean, own, strict=True), strict=True))
+        memory = points_of(team.method, team.network, broadcast.memory, answers, number, seed)
+    return Replies(tuple(chosen), precision * trained.mean, precision, trained.buffers, memory)
+
+
+def is_usable(replies: Replies) -> Tensor:
+    """Whether λ_k is that of a distribution, shape (k,)."""
+    finite = torch.isfinite(replies.linear).all(dim=1) & torch.isfinite(replies.precision).all(dim=1)
+    return finite & (replies.precision > 0).all(dim=1)
+
+
+def _trained(team: Team, broadcast: Broadcast, duals: Duals, chosen: Sequence[int], number: int, seed: int) -> Trained:
+    seeds = [int(np.random.SeedSequence([seed, number, k]).generate_state(1)[0]) for k in chosen]
+    problem, data = team.problem(broadcast, duals, chosen), [team.clients[k] for k in chosen]
+    if team.batched:
+        return local_work(team.network, data, problem, team.solver, seeds, broadcast.buffers)
+    return _joined(
+        [
+            local_work(team.network, [data[i]], problem.of([i]), team.solver, [seeds[i]], broadcast.buffers)
+            for i in range(len(chosen))
+        ]
+    )
+
+
+def _joined(parts: list[Trained]) -> Trained:
+    def join(name: str) -> Any:
+        values = [getattr(part, name) for part in parts]
+        return None if values[0] is None else torch.cat(values)
+
+    steps = tuple(count for part in parts for count in part.steps)
+    buffers = {name: torch.stack([part.buffers[name] for part in parts]) for name in parts[0].buffers}
+    return Trained(join("mean"), join("precision"), join("hess"), steps, buffers)
+
+
+def _precision(team: Team, broadcast: Broadcast, duals: Duals, chosen: Sequence[int], trained: Trained) -> Tensor:
+    """s_k: what IVON learned, the Laplace approximation S_g + (H_k/τ − V_k)/ρ_k, or the fixed one."""
+    if not team.learns_precision:
+        return broadcast.precision[None]
+    if trained.precision is not None:
+        return trained.precision
+    hessians = [
+        diagonal_ggn(team.network, theta, team.clients[k], broadcast.buffers)
+        for k, theta in zip(chosen, trained.mean, strict=True)
+    ]
+    return broadcast.precision + (torch.stack(hessians) / team.temperature - duals.precision) / team.rhos[list(chosen)]

@@ -1,0 +1,102 @@
+"""The gradients of stacked plain networks by hand: a matrix product a layer, into one flat buffer, without autograd.
+
+Autograd and vmap cost more than the arithmetic of networks as small as 784-200-100-10.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["Dense"]
+
+Slope = Callable[[Tensor], Tensor]
+
+ACTIVATIONS: dict[type[nn.Module], tuple[Callable[[Tensor], Tensor], Slope]] = {
+    nn.Sigmoid: (torch.sigmoid_, lambda a: a * (1.0 - a)),
+    nn.Tanh: (torch.tanh_, lambda a: 1.0 - a * a),
+    nn.ReLU: (torch.relu_, lambda a: (a > 0).to(a.dtype)),
+}
+"""f in place, and f′ as a function of f."""
+
+
+@dataclass(frozen=True)
+class Dense:
+    """x ↦ W_L f(… f(W_1x + b_1) …) + b_L for clients with parameters of their own.
+
+    Attributes
+    ----------
+    shapes : tuple of (int, int)
+        Of W_1 … W_L; the flat vector holds W_1, b_1, W_2, b_2, ….
+    between : tuple of type
+        The activations, one fewer.
+    flattens : bool
+        Whether inputs of any shape are made vectors first.
+    """
+
+    shapes: tuple[tuple[int, int], ...]
+    between: tuple[type[nn.Module], ...]
+    flattens: bool
+
+    @classmethod
+    def of(cls, module: nn.Module) -> Dense | None:
+        """Return `module` in this form: dense layers with biases and known activations in turns, or None."""
+        layers: list[nn.Module] = [module]
+        if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward:
+            layers = list(module)
+        flattens = type(layers[0]) is nn.Flatten and (layers[0].start_dim, layers[0].end_dim) == (1, -1)
+        layers = layers[flattens:]
+        linear = [x for x in layers[::2] if type(x) is nn.Linear and x.bias is not None]
+        between = [type(x) for x in layers[1::2] if type(x) in ACTIVATIONS]
+        fits = len(linear) == len(between) + 1 and len(linear) + len(between) == len(layers)
+        trained = [p for p in module.parameters() if p.requires_grad]  # a shared one counts once
+        if not fits or len(trained) != 2 * len(linear) or any(map(_has_hooks, module.modules())):
+            return None
+        return cls(tuple((x.out_features, x.in_features) for x in linear), tuple(between), flattens)
+
+    def takes(self, X: Tensor) -> bool:
+        """Whether rows of this shape (X has shape (K, B, …)) are vectors for the first layer."""
+        return self.flattens or X.ndim == 3
+
+    def split(self, flat: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Return views of a (K, P) tensor: W_l, shape (K, out, in), and b_l, shape (K, out)."""
+        views, start = [], 0
+        for rows, columns in self.shapes:
+            stop = start + rows * columns
+            views.append((flat[:, start:stop].unflatten(1, (rows, columns)), flat[:, stop : stop + rows]))
+            start = stop + rows
+        return views
+
+    @torch.no_grad()
+    def gradient(self, theta: Tensor, out: Tensor, X: Tensor, y: Tensor, weights: Tensor) -> Tensor:
+        """∇_θ Σ_i w_i·(cross entropy of row i), shape (K, P), into `out`; X has shape (K, B, …)."""
+
+        def slope(logits: Tensor) -> Tensor:
+            p = logits.softmax(dim=2)
+            return p.sub_(nn.functional.one_hot(y, p.shape[2])).mul_(weights[:, :, None])
+
+        return self.pull_back(theta, out, X, slope)
+
+    @torch.no_grad()
+    def pull_back(self, theta: Tensor, out: Tensor, X: Tensor, slope_at: Slope) -> Tensor:
+        """∇_θ of a function of the logits, into `out`; `slope_at` maps them to its derivatives in them, (K, B, C)."""
+        layers, slots = self.split(theta), self.split(out)
+        activations = [X.flatten(2)]
+        for (W, b), kind in zip(layers, (*self.between, None), strict=True):
+            z = torch.baddbmm(b[:, None], activations[-1], W.mT)
+            activations.append(z if kind is None else ACTIVATIONS[kind][0](z))
+        slope = slope_at(activations.pop())
+        for i in reversed(range(len(layers))):
+            torch.bmm(slope.mT, activations[i], out=slots[i][0])
+            torch.sum(slope, dim=1, out=slots[i][1])
+            if i:
+                slope = torch.bmm(slope, layers[i][0]).mul_(ACTIVATIONS[self.between[i - 1]][1](activations[i]))
+        return out
+
+
+def _has_hooks(module: nn.Module) -> bool:
+    """Whether a pass through the module runs code of the user's."""
+    return any((module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks))

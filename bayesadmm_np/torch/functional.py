@@ -1,0 +1,209 @@
+"""FedLap-Func's second channel: soft labels at a few inputs that clients and server share.
+
+Equation numbers are those of *Connecting Federated ADMM to Bayes* (Swaroop et al. 2025). The cross entropy is linear
+in its labels, ℓ(ŷ, θ) = −ŷᵀlog p(θ), so that all function-space terms of a client are one sum over the shared inputs:
+
+    −Σ_{i∈M_k} τ_iℓ(ŷ_i, θ) + Σ_{k'}Σ_{i∈M_k'} τ_iℓ(ŷ_{i,g}, θ) = −Σ_i t_{k,i}ᵀlog p_i(θ)
+    t_{k,i} = τ_i(ŷ_{i,g} − [i∈M_k]ŷ_i)
+
+Predictions at shared inputs are those of evaluation mode, here and in the soft labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .methods import FunctionalMethod
+from .network import Network, Rows
+
+__all__ = ["Memory", "SharedTerms", "gather_mean", "merged", "pick", "points_of", "shared_terms", "traffic"]
+
+Gradient = Callable[[Tensor, Tensor], Tensor]
+Buffers = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Shared points: M_1 ∪ … ∪ M_K at the server, those of some clients in their answers; sorted by owner.
+
+    Attributes
+    ----------
+    X : Tensor, shape (M, ...)
+        Inputs.
+    owner, joined : Tensor, shape (M,)
+        The client that a point is of, and the round in which it was sent.
+    weight : Tensor, shape (M,)
+        τ_i = τN_{k,c}/M_{k,c}.
+    soft : Tensor, shape (M, C)
+        ŷ_i, at the weights that the owner last reported.
+    """
+
+    X: Tensor
+    owner: Tensor
+    joined: Tensor
+    weight: Tensor
+    soft: Tensor
+
+    def of(self, chosen: Tensor) -> Memory:
+        """Return some of the points; `chosen` is a mask or an index."""
+        return Memory(*(getattr(self, field.name)[chosen] for field in fields(self)))
+
+    def owned_by(self, clients: Sequence[int]) -> Tensor:
+        """Which points are of these clients, shape (M,)."""
+        return torch.isin(self.owner, torch.tensor(list(clients), device=self.owner.device))
+
+
+@dataclass(frozen=True)
+class SharedTerms:
+    """−Σ_i t_{k,i}ᵀlog p_i(θ) for stacked clients k.
+
+    Attributes
+    ----------
+    X : Tensor, shape (M, ...)
+    targets : Tensor, shape (K, M, C)
+        t_{k,i}.
+    """
+
+    X: Tensor
+    targets: Tensor
+
+    def of(self, chosen: Sequence[int]) -> SharedTerms:
+        """Return the terms of some of the clients."""
+        return replace(self, targets=self.targets[list(chosen)])
+
+    def over(self, rows: Tensor) -> SharedTerms:
+        """Return the terms over N_k, shape (K, 1), as they stand beside a client's mean loss."""
+        return replace(self, targets=self.targets / rows[:, :, None])
+
+    def gradient(self, network: Network, theta: Tensor, out: Tensor, buffers: Buffers) -> Tensor:
+        """The gradients of the first clients' terms, shape (K, P) as θ, into `out`."""
+        X = self.X.expand(len(theta), *self.X.shape)
+        return network.soft_gradient(theta, out, X=X, targets=self.targets[: len(theta)], buffers=buffers)
+
+    def beside(self, gradient: Gradient, network: Network, room: Tensor, buffers: Buffers) -> Gradient:
+        """Return `gradient` with these terms added; `room` is a tensor of shape (K, P)."""
+
+        def both(theta: Tensor, out: Tensor) -> Tensor:
+            return gradient(theta, out).add_(self.gradient(network, theta, room[: len(theta)], buffers))
+
+        return both
+
+
+def shared_terms(
+    network: Network, memory: Memory, mean: Tensor, chosen: Sequence[int], buffers: Buffers
+) -> SharedTerms:
+    """Return the function-space terms of the chosen clients (Eq. 17) for the server's mean, shape (P,)."""
+    at_server = network.predict(mean, memory.X, buffers).softmax(dim=1)
+    own = memory.owner[None] == torch.tensor(list(chosen), device=mean.device)[:, None]
+    return SharedTerms(memory.X, memory.weight[:, None] * (at_server - own[:, :, None] * memory.soft))
+
+
+def pick(rows: Rows, points: int, seed: int, client: int) -> tuple[Tensor, Tensor]:
+    """Return which rows a client shares, in random order, and how many rows of their class each stands for.
+
+    At most `points` of every class that the client has; a function of seed and client.
+    """
+    rng = np.random.default_rng(np.random.SeedSequence([seed, client], spawn_key=(3,)))
+    labels = rows.y.cpu().numpy()
+    drawn, stand_for = [], []
+    for label in np.unique(labels):
+        members = np.flatnonzero(labels == label)
+        drawn.append(rng.choice(members, size=min(points, len(members)), replace=False))
+        stand_for.append(np.full(len(drawn[-1]), len(members) / max(len(drawn[-1]), 1)))
+    order = rng.permutation(sum(map(len, drawn)))  # else the order would tell the labels
+    index, count = (np.concatenate(parts)[order] for parts in (drawn, stand_for))
+    return torch.from_numpy(index).to(rows.y.device), torch.from_numpy(count).to(rows.X)
+
+
+def points_of(
+    method: FunctionalMethod,
+    network: Network,
+    memory: Memory | None,
+    answers: Mapping[int, tuple[Rows, Tensor, Buffers]],
+    number: int,
+    seed: int,
+) -> Memory | None:
+    """Return what clients send in round `number`: their points, with soft labels at their m_k.
+
+    `answers` holds a client's rows, m_k and running statistics; `memory` is the server's before the round. None without
+    points.
+    """
+    sent = []
+    for k, (rows, mean, buffers) in answers.items():
+        known = None if memory is None else memory.of(memory.owned_by([k]))
+        if known is not None and len(known.owner):
+            own = known
+        else:
+            index, count = pick(rows, method.points_per_class, seed, k)
+            fills = torch.full_like(index, k), torch.full_like(index, number)
+            own = Memory(rows.X[index], *fills, method.tau * count, count)  # its soft labels come next
+        if len(own.owner):
+            sent.append(replace(own, soft=network.predict(mean, own.X, buffers).softmax(dim=1)))
+    return _concatenated(sent) if sent else None
+
+
+def merged(memory: Memory | None, sent: Memory | None) -> Memory | None:
+    """Return what the server holds after a round: the points sent, and those of the clients that sent none."""
+    if memory is None or sent is None:
+        return sent if memory is None else memory
+    both = _concatenated([memory.of(~torch.isin(memory.owner, sent.owner)), sent])
+    return both.of(both.owner.argsort(stable=True))
+
+
+def gather_mean(
+    method: FunctionalMethod,
+    network: Network,
+    memory: Memory,
+    start: Tensor,
+    linear: Tensor,
+    delta: float,
+    temperature: float,
+    buffers: Buffers,
+) -> Tensor:
+    """The server's step (Eq. 17), by Adam from `start`: arg min Σ_iτ_iℓ(ŷ_i, θ)/temperature − θᵀΣ_kv_k + ½δ‖θ‖².
+
+    `linear` is Σ_kv_k in the units of the sites here, which are δ times the paper's.
+    """
+    terms = SharedTerms(memory.X, (memory.weight[:, None] * memory.soft / temperature)[None])
+    theta, slope = start.clone(), torch.empty_like(start)
+    theta.grad = slope
+    optimiser = torch.optim.Adam([theta], lr=method.server_lr, fused=start.device.type in ("cpu", "cuda"))
+    for _ in range(method.server_steps):
+        terms.gradient(network, theta[None], slope[None], buffers)
+        slope.add_(theta, alpha=delta).sub_(linear)
+        optimiser.step()
+    return theta
+
+
+def traffic(
+    before: Memory | None, after: Memory | None, last_seen: Mapping[int, int], answered: Sequence[int]
+) -> tuple[int, int]:
+    """Return how many numbers of this channel a round sent down, and up.
+
+    Down go inputs and τ_i of the others' points that a client does not hold yet: it computes ŷ_{i,g} itself from m_g.
+    Up go soft labels, and with a client's first answer inputs and τ_i.
+
+    Parameters
+    ----------
+    before, after : Memory or None
+    last_seen : mapping
+        For every client that takes part, the last round before this one in which it did; 0 for none.
+    answered : sequence of int
+    """
+    down = up = 0
+    if before is not None:
+        new = [(before.joined >= seen) & (before.owner != k) for k, seen in last_seen.items()]
+        down = sum(int(some.sum()) for some in new) * (before.X[0].numel() + 1)
+    if after is not None:
+        joined = len(after.owner) - (0 if before is None else len(before.owner))
+        up = int(after.owned_by(answered).sum()) * after.soft.shape[1] + joined * (after.X[0].numel() + 1)
+    return down, up
+
+
+def _concatenated(parts: Sequence[Memory]) -> Memory:
+    return Memory(*(torch.cat([getattr(part, field.name) for part in parts]) for field in fields(Memory)))

@@ -1,0 +1,157 @@
+"""What the server does in a round with what the clients answered. In one process, or with sites elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from ..splitting.round import rises_without_bound
+from ..splitting.status import Status
+from .certificate import edges
+from .client import Replies
+from .functional import gather_mean, merged, traffic
+from .methods import FunctionalMethod
+from .state import Broadcast, Duals, RoundRecord, State
+from .team import Team
+
+__all__ = ["Failure", "completed", "gathered", "moved"]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a round could not be completed; the state is left as it was."""
+
+    status: Status
+    message: str
+
+
+def moved(team: Team, broadcast: Broadcast, duals: Duals, replies: Replies) -> Duals:
+    """Eq. 16: η_k ← η_k + γρ_k(λ_k − λ_g) for the clients of the replies; the site and the server both do it."""
+    method = team.method
+    if not method.dual_step:
+        return duals
+    step = method.dual_step * team.rhos[list(replies.clients)] / method.rho
+    linear = duals.linear + step * (replies.linear - broadcast.precision * broadcast.mean)
+    if not team.learns_precision:
+        return Duals(linear, duals.precision)
+    return Duals(linear, duals.precision + step * (replies.precision - broadcast.precision))
+
+
+def gathered(team: Team, state: State, replies: Replies) -> State | Failure:
+    """Eq. 16 and Eq. 54: the duals move, and the server mixes means, sites and prior. The record is still to come."""
+    number = state.round + 1
+    if not replies.clients:
+        return _failure(Status.NOT_FINITE, number, f"no client gave a finite answer; {team.method.knobs}")
+    method, learned = team.method, team.learns_precision
+    at = torch.tensor(replies.clients, device=replies.linear.device)
+    client_linear = state.client_linear.index_copy(0, at, replies.linear)
+    client_precision = state.client_precision
+    site_linear, site_precision = state.site_linear, state.site_precision
+    if learned:
+        client_precision = client_precision.index_copy(0, at, replies.precision)
+    if method.dual_step:
+        duals = moved(team, state.broadcast, state.duals(replies.clients), replies)
+        site_linear = site_linear.index_copy(0, at, duals.linear)
+        if learned:
+            site_precision = site_precision.index_copy(0, at, duals.precision)
+    alpha = method.server_alpha(team.n_clients)
+    weights = _mean_weights(team, replies.clients).to(client_linear)
+    sites = site_linear.sum(dim=0) if method.dual_step else 0.0
+    mixed = (1.0 - alpha) * (weights @ client_linear) + alpha * sites
+    if learned:
+        drawn = site_precision.sum(dim=0) if method.dual_step else 0.0
+        server = (1.0 - alpha) * (weights @ client_precision) + alpha * (team.delta + drawn)
+    else:
+        server = state.precision
+        mixed = mixed / (1.0 - alpha + alpha * team.prior_weight)
+    if not bool((server > 0).all()):
+        return _failure(Status.NOT_A_DISTRIBUTION, number, method.knobs)
+    mean, buffers = mixed / server, _statistics(team, replies) or state.buffers
+    memory = merged(state.memory, replies.memory)
+    if isinstance(method, FunctionalMethod) and memory is not None:
+        problem = mixed, team.delta, team.temperature, buffers
+        mean = gather_mean(method, team.network, memory, state.mean, *problem)
+    return State(
+        mean,
+        server,
+        site_linear,
+        site_precision,
+        client_linear,
+        client_precision,
+        buffers,
+        state.start_objective,
+        state.history,
+        memory,
+    )
+
+
+def completed(
+    team: Team,
+    state: State,
+    after: State,
+    reached: float,
+    present: Sequence[int],
+    dropped: Sequence[int],
+    seconds: float,
+    is_whole: bool = True,
+) -> State | Failure:
+    """Return `after` with the record of its round; a failure where the objective is lost.
+
+    `is_whole` says that the objective is of all clients: a part of the sum says nothing of the run.
+    """
+    number = state.round + 1
+    if is_whole and rises_without_bound(reached, state):  # type: ignore[arg-type]  # which has what it looks at
+        return _failure(Status.DIVERGED, number, f"it reached {reached:.3g}; {team.method.knobs}")
+    numbers, size = len(after.mean) * (2 if team.learns_precision else 1), after.mean.element_size()
+    answered = [k for k in present if k not in dropped]
+    down, up = traffic(state.memory, after.memory, {k: _last_seen(state, k) for k in present}, answered)
+    record = RoundRecord(
+        round=number,
+        objective=reached,
+        alpha=team.method.server_alpha(team.n_clients),
+        edges=edges(team, after),
+        present=tuple(present),
+        dropped=tuple(dropped),
+        bytes_down=(numbers * len(present) + down) * size,
+        bytes_up=(numbers * len(answered) + up) * size,
+        seconds=seconds,
+        at_mean=None,
+        ensemble=None,
+    )
+    return replace(after, history=(*state.history, record))
+
+
+def _last_seen(state: State, k: int) -> int:
+    """The last round that a client took part in; 0 for none."""
+    return max((record.round for record in state.history if k in record.present), default=0)
+
+
+def _failure(status: Status, number: int, knobs: str) -> Failure:
+    return Failure(status, f"round {number}: {status.value}; {knobs}.")
+
+
+def _statistics(team: Team, replies: Replies) -> dict[str, Tensor]:
+    """Running statistics of the clients that are not left out, averaged by rows; counters are rounded."""
+    if not team.network.keeps_statistics:
+        return {}
+    good = list(replies.clients)
+    weights = team.shares[good] / team.shares[good].sum()
+    averaged = {}
+    for name, stack in replies.buffers.items():
+        mixed = torch.tensordot(weights.to(stack.device), stack.double(), dims=1)
+        averaged[name] = (mixed if stack.is_floating_point() else mixed.round()).to(stack.dtype)
+    return averaged
+
+
+def _mean_weights(team: Team, good: Sequence[int]) -> Tensor:
+    """Weights of the mean over clients, shape (K,)."""
+    clients = team.n_clients
+    weights = team.shares if team.method.server_share == "rows" else torch.full((clients,), 1.0 / clients)
+    if team.method.mean_over == "all":
+        return weights
+    kept = torch.zeros_like(weights)
+    kept[list(good)] = weights[list(good)]
+    return kept / kept.sum()

@@ -1,0 +1,120 @@
+"""Gradients of plain networks by hand against autograd's."""
+
+import pytest
+
+torch = pytest.importorskip("torch", minversion="2.4", reason="the deep-learning path needs the extra `torch`")
+from bayesadmm_np.torch import MLP  # noqa: E402
+from bayesadmm_np.torch.dense import ACTIVATIONS, Dense  # noqa: E402
+from bayesadmm_np.torch.network import Network  # noqa: E402
+
+nn = torch.nn
+
+
+def tanh_and_relu():
+    return nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3))
+
+
+PLAIN = {
+    "perceptron of images": (lambda: MLP((6, 5, 4, 3)), (2, 3)),
+    "tanh and relu of vectors": (tanh_and_relu, (6,)),
+    "one layer": (lambda: nn.Linear(6, 3), (6,)),
+}
+
+
+def batch(K, shape):
+    source = torch.Generator().manual_seed(1)
+    X = torch.randn(K, 7, *shape, generator=source, dtype=torch.float64)
+    y = torch.randint(0, 3, (K, 7), generator=source)
+    weights = torch.rand(K, 7, generator=source, dtype=torch.float64)
+    weights[:, -1] = 0.0
+    return {"X": X, "y": y, "weights": weights}
+
+
+def gradients(net, K, **rows):
+    source = torch.Generator().manual_seed(2)
+    theta = torch.randn(K, len(net.start), generator=source, dtype=torch.float64)
+    return net.gradient(theta, torch.empty_like(theta), buffers={}, **rows)
+
+
+@pytest.mark.parametrize("K", [1, 4])
+@pytest.mark.parametrize(("make", "shape"), PLAIN.values(), ids=PLAIN.keys())
+def test_dense_gradients_are_those_of_autograd(make, shape, K):
+    """Sums of 7 rows of float64 numbers of order 1, through three layers."""
+    net, rows = Network(make().double(), torch.device("cpu")), batch(K, shape)
+    assert net.dense is not None
+    found = gradients(net, K, **rows)
+    net.dense = None
+    assert (found - gradients(net, K, **rows)).abs().max() < 1e-13
+
+
+@pytest.mark.parametrize("kind", ACTIVATIONS)
+def test_a_wrong_slope_is_seen(kind, monkeypatch):
+    """The twin of the test above: f′ = 1."""
+    net, rows = (
+        Network(nn.Sequential(nn.Linear(6, 5), kind(), nn.Linear(5, 3)).double(), torch.device("cpu")),
+        batch(2, (6,)),
+    )
+    right = gradients(net, 2, **rows)
+    monkeypatch.setitem(ACTIVATIONS, kind, (ACTIVATIONS[kind][0], torch.ones_like))
+    assert (right - gradients(net, 2, **rows)).abs().max() > 1e-2
+
+
+def hooked():
+    module = tanh_and_relu()
+    module[0].register_forward_hook(lambda *_: None)
+    return module
+
+
+def frozen():
+    module = tanh_and_relu()
+    module[0].weight.requires_grad_(False)
+    return module
+
+
+def tied():
+    module = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 3))
+    module[2].weight = module[0].weight
+    return module
+
+
+class Doubled(nn.Sequential):
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+OTHERS = {
+    "convolution": lambda: nn.Sequential(nn.Conv2d(1, 2, 2), nn.ReLU(), nn.Flatten(), nn.Linear(8, 3)),
+    "dropout": lambda: nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Dropout(), nn.Linear(5, 3)),
+    "another activation": lambda: nn.Sequential(nn.Linear(6, 5), nn.GELU(), nn.Linear(5, 3)),
+    "activation at the end": lambda: nn.Sequential(nn.Linear(6, 5), nn.ReLU()),
+    "no bias": lambda: nn.Linear(6, 3, bias=False),
+    "normalised weights": lambda: nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(6, 3))),
+    "a forward of its own": lambda: Doubled(*tanh_and_relu()),
+    "hooks": hooked,
+    "frozen": frozen,
+    "tied": tied,
+}
+
+
+@pytest.mark.parametrize("make", OTHERS.values(), ids=OTHERS.keys())
+def test_other_networks_are_left_to_autograd(make):
+    assert Dense.of(make()) is None
+
+
+def test_rows_that_are_no_vectors_are_left_to_autograd():
+    """Without a layer that flattens, nn.Linear maps the last dimension of an image."""
+    dense = Dense.of(tanh_and_relu())
+    assert dense.takes(torch.zeros(2, 7, 6))
+    assert not dense.takes(torch.zeros(2, 7, 3, 6))
+
+
+def test_autocast_is_left_to_autograd():
+    net, rows = Network(MLP((6, 5, 3)), torch.device("cpu")), batch(1, (6,))
+    rows["X"], rows["weights"] = rows["X"].float(), rows["weights"].float()
+    theta = net.start[None]
+    whole = net.gradient(theta, torch.empty_like(theta), buffers={}, **rows)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        rounded = net.gradient(theta, torch.empty_like(theta), buffers={}, **rows)
+    assert rounded.dtype == torch.float32
+    # products of numbers of 8 bits
+    assert 0 < (rounded - whole).abs().max() < 0.05
