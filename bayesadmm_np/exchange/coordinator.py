@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -40,8 +40,8 @@ from ..splitting.state import State
 from ..splitting.status import Status
 from ..splitting.team import pooled_objective
 from .message import Message, MessageError, content_of
-from .terms import INTERCEPT, Terms, as_site_name
-from .wire import Answered, Served, as_flag, as_integer, as_real, as_text, read_reply
+from .terms import INTERCEPT, Terms, as_site_name, require_sum_of_factors
+from .wire import Answered, Sent, Served, as_flag, as_integer, as_real, as_text, read_reply
 
 __all__ = ["Coordinator", "Outcome"]
 
@@ -216,6 +216,26 @@ class Coordinator:
         certify = self.outcome is None and (not solve or self._is_nearly_closed())
         return Served(self.number, natural, solve, certify, self.counted, self.mixed)
 
+    @cached_property
+    def sent(self) -> Sent:
+        """The outstanding broadcast, for a `step` that takes it in when the server is further on."""
+        return Sent(self.served, self.broadcast().digest)
+
+    @property
+    def unsettled(self) -> frozenset[str]:
+        """Sites whose last counted answer is more than tol from what the outstanding broadcast asks, as far as known.
+
+        They are those with λ_k − λ_g or η_k + ∇_μ E_{q_k}[ℓ_k] above tol; all of them before the first step.
+        """
+        if self.gathered is None:
+            return frozenset(self.terms.sites)
+        tol = self.terms.tol
+        return frozenset(
+            name
+            for name, client in zip(self.terms.sites, self.gathered.clients, strict=True)
+            if not max(client.broadcast, client.natural_gradient) <= tol
+        )
+
     def broadcast(self) -> Message:
         """Return the message to the sites: λ_g, or when the run has ended the final one."""
         served = self.served
@@ -240,16 +260,23 @@ class Coordinator:
         return Message("final", header, arrays, "final message")
 
     @np.errstate(over="ignore", invalid="ignore")  # the status says it
-    def step(self, replies: Sequence[Message]) -> Coordinator:
+    def step(self, replies: Sequence[Message], earlier: Mapping[str, Sent] | None = None) -> Coordinator:
         """Take in the replies to the outstanding broadcast, of all sites or of those that came.
 
         A site without a reply keeps its η_k and λ_k in the sum. The objective of a round at which a site did not
         report is NaN, and convergence waits until all have. The same replies again change nothing.
 
+        A reply to an `earlier` broadcast of version s moves its factor by Δη_k = γρ(λ_k − λ_g^{(s)}) all the same;
+        what it says of objective and certificate, which are those of that λ_g, is left unused. η_k itself is never old:
+        a broadcast from before the site's last counted answer is refused.
+
         Parameters
         ----------
         replies : sequence of Message
             At least one.
+        earlier : mapping of str to Sent, optional
+            By site, the broadcast that it answers where that is not the outstanding one. For rows whose server is the
+            prior and the sum of the factors.
 
         Returns
         -------
@@ -260,16 +287,18 @@ class Coordinator:
         MessageError
             When a reply is damaged, or belongs to another run, round, site or broadcast.
         ValueError
-            When there are no replies, or the run has ended.
+            When there are no replies, the run has ended, or `earlier` is given for a row that cannot use it.
         """
         if not replies:
             raise ValueError("replies must hold at least one message, got none.")
+        if earlier:
+            require_sum_of_factors(self.terms.method)
         taken = tuple(sorted(reply.digest for reply in replies))
         if taken == self.taken:
             return self
         if self.outcome is not None:
             raise ValueError(f"the run has ended ({self.outcome.status.name}): there is no round for a reply.")
-        return replace(self._advanced(self._read(replies)), taken=taken)
+        return replace(self._advanced(self._read(replies, earlier or {})), taken=taken)
 
     def save(self) -> Message:
         """Return the whole state as a message of kind "server"."""
@@ -283,7 +312,7 @@ class Coordinator:
             "mixed": None if self.mixed is None else [self.mixed[0], list(self.mixed[1])],
             "taken": list(self.taken),
             "start_objective": state.start_objective,
-            "history": [record.to_dict() for record in state.history],
+            "history": [_plain_record(record) for record in state.history],
             "memory": len(state.memory),
             "waiting": None,
             "outcome": None,
@@ -355,8 +384,50 @@ class Coordinator:
             outcome=outcome,
         )
 
-    def _read(self, replies: Sequence[Message]) -> list[Answered | None]:
-        served, digest = self.served, self.broadcast().digest
+    # ------------------------------------------------------------------------------------------------
+    # What a courier between server and sites asks beside the steps
+    # ------------------------------------------------------------------------------------------------
+
+    @property
+    def reply_size(self) -> int:
+        """Numbers that a reply holds at most."""
+        like = self.terms.prior.natural
+        return 2 * like.size + self.terms.certificate_like.size + like.linear.size
+
+    def check(self, reply: Message, sent: Sent) -> None:
+        """Raise MessageError unless the reply answers this broadcast, and holds what `step` can take in."""
+        held = self.state if self.gathered is None else self.gathered
+        site = held.sites[self.terms.sites.index(reply.header["site"])]
+        read_reply(reply, self.terms, sent.served, sent.digest, site)
+
+    def without_value(self, replies: Mapping[str, Message]) -> list[str]:
+        """Return the sites whose E[ℓ_k] is no number; a site with privacy sends none."""
+        values = {name: reply.header["value"] for name, reply in replies.items()}
+        return [name for name, value in values.items() if value is not None and not np.isfinite(value)]
+
+    def copy_of(self, name: str) -> Message:
+        """Return η_k and λ_k as they are counted here, and the sites that acceleration mixes."""
+        k = self.terms.sites.index(name)
+        held = self.state if self.gathered is None else self.gathered
+        arrays = {"natural": held.naturals[k].to_vector(), "site": held.sites[k].to_vector()}
+        arrays |= {f"past{i}": item.sites[k].to_vector() for i, item in enumerate(held.memory)}
+        header = {"run": self.terms.run, "site": name, "counted": self.counted[k], "past": len(held.memory)}
+        return Message("copy", header, arrays, f"copy for {name}")
+
+    def introduction(self, name: str) -> dict[str, Any]:
+        """Return what the site said of itself when the run began."""
+        terms, k = self.terms, self.terms.sites.index(name)
+        return {
+            "features": list(terms.features),
+            "classes": list(terms.classes),
+            "loss": terms.loss,
+            "dim": terms.prior.natural.linear.size,
+            "rows": self.rows[k],
+            "weight": terms.weights[k],
+        }
+
+    def _read(self, replies: Sequence[Message], earlier: Mapping[str, Sent]) -> list[Answered | None]:
+        current = self.sent
         sites = self.state.sites if self.gathered is None else self.gathered.sites
         found: list[Answered | None] = [None] * len(self.terms.sites)
         for message in replies:
@@ -368,7 +439,15 @@ class Coordinator:
             k = self.terms.sites.index(name)
             if found[k] is not None:
                 raise message.refusal("site", "one that has not replied yet", name)
-            found[k] = read_reply(message, self.terms, served, digest, sites[k])
+            sent = earlier.get(name, current)
+            if sent.served.counted[k] != self.counted[k]:  # Δη_k is from a factor that is no longer counted
+                raise message.refusal("answers", f"a broadcast that counts round {self.counted[k]} of it", name)
+            answer = read_reply(message, self.terms, sent.served, sent.digest, sites[k])
+            if sent.served.round < current.served.round:
+                if not current.served.solve:
+                    raise message.refusal("round", f"{current.served.round}: all rounds are done", sent.served.round)
+                answer = replace(answer, value=None, at_server=None)
+            found[k] = answer
         return found
 
     def _advanced(self, heard: list[Answered | None]) -> Coordinator:
@@ -412,7 +491,7 @@ class Coordinator:
             floats_down=(state.q_g.natural.size + len(gathered.weights)) * present,
             floats_up=sum(reply.floats for reply in replies if reply is not None),
         )
-        counted = tuple(old if reply is None else number for old, reply in zip(self.counted, replies, strict=True))
+        counted = tuple(old if one is None else one.round for old, one in zip(self.counted, heard, strict=True))
         mixed = (number, gathered.weights) if gathered.weights else self.mixed
         return replace(self, state=state, gathered=following, counted=counted, mixed=mixed)
 
@@ -543,8 +622,13 @@ def _unnamed(
     return column("site", n_sites), column("natural", n_sites), memory
 
 
+def _plain_record(record: RoundRecord) -> dict[str, Any]:
+    """As `RoundRecord.to_dict`, whose deep copies take most of the time of a checkpoint after some hundred rounds."""
+    return {**vars(record), "edges": vars(record.edges), "clients": [_plain_client(one) for one in record.clients]}
+
+
 def _plain_client(client: ClientRecord) -> dict[str, Any]:
-    return {**asdict(client), "status": client.status.name}
+    return {**vars(client), "status": client.status.name}
 
 
 def _client(plain: dict[str, Any]) -> ClientRecord:

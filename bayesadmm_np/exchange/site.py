@@ -20,14 +20,30 @@ from ..splitting.state import digest
 from ..splitting.worker import Worker, moved_site
 from .message import Message, MessageError, content_of
 from .terms import Terms, as_site_name
-from .wire import read_served
+from .wire import as_integer, read_served
 
-__all__ = ["Site"]
+__all__ = ["Site", "SiteAnswer", "SiteState"]
+
+COPY = ("run", "site", "counted", "past")
 
 
 @dataclass(frozen=True)
-class _Answer:
-    """What a site answered in a round: λ_k, η_k after the dual step, η_k + ∇_μ E_{q_k}[ℓ_k] and its length."""
+class SiteAnswer:
+    """What a site answered in a round.
+
+    Attributes
+    ----------
+    round : int
+        Of the broadcast that was answered; 0 before the first.
+    natural : Natural
+        λ_k.
+    site : Natural
+        η_k after the dual step.
+    gap : Natural
+        η_k + ∇_μ E_{q_k}[ℓ_k].
+    edge : float
+        Fisher length of `gap` per parameter.
+    """
 
     round: int
     natural: Natural
@@ -37,19 +53,27 @@ class _Answer:
 
 
 @dataclass(frozen=True)
-class _Kept:
+class SiteState:
     """What a site remembers between rounds.
 
-    `counted` is the last answer that the server took into its sum, with the site as mixed by acceleration since;
-    `pending` is an answer of which the site does not know yet; `past` are the sites that acceleration mixes.
+    Attributes
+    ----------
+    terms : Terms
+    counted : SiteAnswer
+        The last answer that the server took into its sum, with η_k as mixed by acceleration since.
+    pending : SiteAnswer or None
+        An answer of which the site does not know yet whether it was counted.
+    past : tuple of Natural
+        The η_k that acceleration mixes.
+    heard : tuple of (int, str)
+        Round and digest of the last broadcast that was answered.
     """
 
     terms: Terms
-    counted: _Answer
-    pending: _Answer | None
+    counted: SiteAnswer
+    pending: SiteAnswer | None
     past: tuple[Natural, ...]
     heard: tuple[int, str]
-    """Round and digest of the last broadcast that was answered."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +94,7 @@ class Site:
         objective, no residual, no sums for a certificate.
     privacy_rounds : int, optional
         Answers that `privacy` is granted for; a run of more rounds is refused.
-    kept : object, optional
+    kept : SiteState, optional
         What an earlier step left; made by `step` and by `restore`.
 
     Raises
@@ -99,7 +123,7 @@ class Site:
     classes: tuple[str, ...] = ()
     privacy: GaussianMechanism | None = None
     privacy_rounds: int | None = None
-    kept: _Kept | None = None
+    kept: SiteState | None = None
 
     def __post_init__(self) -> None:
         as_site_name(self.name)
@@ -247,15 +271,50 @@ class Site:
         terms = Terms.read(message)
         like = terms.prior.natural
 
-        def answer(name: str) -> _Answer:
+        def answer(name: str) -> SiteAnswer:
             number, edge = message.header["answers"][name]
             natural, own, gap = (message.natural(f"{name}/{part}", like) for part in ("natural", "site", "gap"))
-            return _Answer(number, natural, own, gap, edge)
+            return SiteAnswer(number, natural, own, gap, edge)
 
         pending = answer("pending") if "pending" in message.header["answers"] else None
         past = tuple(message.natural(f"past{i}", like) for i in range(message.header["past"]))
         number, heard = message.header["heard"]
-        return replace(self, kept=_Kept(terms, answer("counted"), pending, past, (number, heard)))
+        return replace(self, kept=SiteState(terms, answer("counted"), pending, past, (number, heard)))
+
+    def adopt(self, terms: Terms, copy: Message) -> Site:
+        """Return the site as the server knows it, from the server's copy of it.
+
+        Its edge, which the server does not keep, is measured anew.
+
+        Raises
+        ------
+        MessageError
+            When the copy is of another run or site, or the site has privacy, whose spending the server does not know.
+        """
+        n_past = as_integer(copy, "past", copy.header.get("past"), 0, terms.memory + 1)
+        past = [f"past{i}" for i in range(n_past)]
+        copy.require("copy", COPY, {"natural", "site", *past})
+        for field, expected in (("run", terms.run), ("site", self.name)):
+            if copy.header[field] != expected:
+                raise copy.refusal(field, expected, copy.header[field])
+        counted = as_integer(copy, "counted", copy.header["counted"], 0)
+        if self.privacy is not None:
+            raise MessageError(
+                f"site {self.name}: what it has spent of its privacy is lost with its state: start a new run."
+            )
+        if counted == 0:  # no answer of this site is in the sum: the start of a run is what the server counts on
+            return self
+        like = terms.prior.natural
+        natural, own = copy.natural("natural", like), copy.natural("site", like)
+        worker = terms.worker(self.loss, self.name)
+        posterior = terms.prior.start().with_natural(natural)
+        gap = own + worker.expect(posterior).natural_gradient
+        if terms.row.prior_at == "clients":
+            weight = worker.share * terms.prior.prior_weight
+            gap = gap + (weight * natural - worker.share * terms.prior.natural)
+        answer = SiteAnswer(counted, natural, own, gap, posterior.fisher_norm(gap))
+        earlier = tuple(copy.natural(item, like) for item in past)
+        return replace(self, kept=SiteState(terms, answer, None, earlier, (0, "")))
 
     @property
     def _spoken_privacy(self) -> list[float] | None:
@@ -263,7 +322,7 @@ class Site:
             return None
         return [self.privacy.clip, self.privacy.noise_multiplier, self.privacy_rounds]
 
-    def _joined(self, broadcast: Message, terms: Terms) -> _Kept:
+    def _joined(self, broadcast: Message, terms: Terms) -> SiteState:
         """What is kept of this run, or the start of it where this is the first broadcast."""
         if self.name not in terms.sites:
             raise broadcast.refusal("sites", f"names with {self.name!r} among them", list(terms.sites))
@@ -285,7 +344,7 @@ class Site:
         if self.kept is None:
             start = terms.prior.start()
             zero = start.natural.zeros()
-            return _Kept(terms, _Answer(0, start.natural, zero, zero, float("inf")), None, (), (0, ""))
+            return SiteState(terms, SiteAnswer(0, start.natural, zero, zero, float("inf")), None, (), (0, ""))
         if terms.run != self.kept.terms.run:
             raise broadcast.refusal("run", f"{self.kept.terms.run}, which this site takes part in", terms.run)
         return self.kept
@@ -293,14 +352,14 @@ class Site:
     def _solve(
         self,
         worker: Worker,
-        kept: _Kept,
+        kept: SiteState,
         number: int,
         q_g: ExponentialFamily,
         at_server: Expected | GaussianExpected | None,
         index: int,
         arrays: dict[str, Array],
-        sent: _Answer | None,
-    ) -> tuple[_Kept, dict[str, Any]]:
+        sent: SiteAnswer | None,
+    ) -> tuple[SiteState, dict[str, Any]]:
         """Solve Eq. 15, put λ_k into `arrays`, and return what is kept and the scalars of the solve.
 
         `sent` is the answer of an earlier try at this round: noise that was drawn is sent again, never drawn twice.
@@ -337,7 +396,7 @@ class Site:
         arrays["natural"] = solved.natural.to_vector()
         if terms.site_travels:
             arrays["site"] = solved.site.to_vector()
-        answer = _Answer(number, solved.natural, solved.site, solved.gap, solved.natural_gradient_edge)
+        answer = SiteAnswer(number, solved.natural, solved.site, solved.gap, solved.natural_gradient_edge)
         return replace(kept, pending=answer), scalars
 
 
@@ -361,8 +420,12 @@ def _noise_alone(
 
 
 def _settled(
-    kept: _Kept, broadcast: Message, counted: int, mixed: tuple[int, tuple[float, ...]] | None, q_g: ExponentialFamily
-) -> _Kept:
+    kept: SiteState,
+    broadcast: Message,
+    counted: int,
+    mixed: tuple[int, tuple[float, ...]] | None,
+    q_g: ExponentialFamily,
+) -> SiteState:
     """Learn whether the last answer was counted, and mix the site where an accelerated step was taken."""
     number, answered = kept.heard
     served = broadcast.header["round"]

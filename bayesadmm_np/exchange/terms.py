@@ -34,7 +34,7 @@ from ..splitting.team import hire, read_rule
 from ..splitting.worker import Worker, client_rho
 from .message import Message, content_of
 
-__all__ = ["Terms", "as_site_name"]
+__all__ = ["Terms", "as_site_name", "require_sum_of_factors"]
 
 INTERCEPT = "intercept"
 """Name of a column of ones; with such a column last, the others can be centred."""
@@ -231,11 +231,11 @@ class Terms:
         else:
             arrays["prior"] = Natural(self.prior.mean, *self.prior.factor.parts).to_vector()
         header = {
-            "method": _speak(self.row),
+            "method": speak(self.row),
             "memory": self.memory,
             "prior": prior,
-            "expectation": _speak(self.expectation),
-            "solver": _speak(self.solver),
+            "expectation": speak(self.expectation),
+            "solver": speak(self.solver),
             **{name: getattr(self, name) for name in ("tol", "rounds", "seed", "safeguard", "warm_start", "loss")},
             **{name: list(getattr(self, name)) for name in ("sites", "weights", "features", "classes")},
         }
@@ -255,7 +255,7 @@ class Terms:
             raise message.refusal("terms", f"exactly the fields {sorted(FIELDS)}", spoken)
         hints = {**typing.get_type_hints(cls), "memory": int}
         with content_of(message, "the terms of a run"):
-            row = _hear(spoken["method"], Method)
+            row = hear(spoken["method"], Method)
             plain = {
                 name: _typed(tuple(value) if isinstance(value, list) else value, hints[name], name)
                 for name, value in spoken.items()
@@ -268,8 +268,8 @@ class Terms:
             return cls(
                 method=Accelerated(row, memory) if memory else row,
                 prior=_hear_prior(message, spoken["prior"]),
-                expectation=_hear(spoken["expectation"], Rule),
-                solver=_hear(spoken["solver"], Solver),
+                expectation=hear(spoken["expectation"], Rule),
+                solver=hear(spoken["solver"], Solver),
                 **units,
                 **plain,
             )
@@ -278,6 +278,30 @@ class Terms:
     def vectors(message: Message) -> set[str]:
         """Return the names of the vectors in a message that belong to its terms."""
         return {"prior", "centre", "scale"} & set(message.arrays)
+
+
+def require_sum_of_factors(method: Method | Accelerated) -> None:
+    """Raise a ValueError unless an answer to an older λ_g can be folded in without those of the other sites.
+
+    With α = 1 the server is λ_g = (η_0 + Σ_k η_k)/w (Eq. 54), and η_k ← η_k + γρ(λ_k − λ_g^{(s)}) is by the
+    stationarity of Eq. 15 the mixture (1 − γ)η_k − γ∇_μ E_{q_k}[ℓ_k], whatever the version s. A row that also takes
+    the mean of the λ_k would mix versions of the server; a mix of rounds (Anderson), and a method of one round, have
+    no order of single sites.
+    """
+    if isinstance(method, Accelerated):
+        name, reason = f"accelerated {method.method.name}", "it mixes whole rounds of all sites"
+    elif method.alpha != 1.0 or method.prior_at != "server" or method.dual_step == 0.0:
+        name, reason = method.name, "its server averages the λ_k of all sites, which would be of different versions"
+    elif method.dual_along != "natural":
+        name, reason = method.name, "its dual moves along μ, where a factor is no mixture of natural gradients"
+    elif method.max_rounds is not None:
+        name, reason = method.name, f"it is a method of {method.max_rounds} round"
+    else:
+        return
+    raise ValueError(
+        f"max_staleness must be 0 (rounds) for {name}: {reason}; PVI, FedLap, FedLapCov and AMA, whose server is the "
+        "prior and the sum of the sites' factors, can fold in one site at a time."
+    )
 
 
 def as_site_name(name: Any) -> str:
@@ -290,7 +314,7 @@ def as_site_name(name: Any) -> str:
     return name
 
 
-def _speak(value: Any) -> Any:
+def speak(value: Any) -> Any:
     """A frozen dataclass of plain values as JSON."""
     if value is None:
         return None
@@ -298,15 +322,15 @@ def _speak(value: Any) -> Any:
     for item in dataclasses.fields(value):
         entry = getattr(value, item.name)
         if isinstance(entry, Rule):
-            entry = _speak(entry)
+            entry = speak(entry)
         elif item.name == "families":
             entry = [family.__name__ for family in entry]
         plain[item.name] = entry
     return plain
 
 
-def _hear(plain: Any, base: type) -> Any:
-    """Inverse of `_speak`; makes nothing but what `SPOKEN` lists."""
+def hear(plain: Any, base: type) -> Any:
+    """Inverse of `speak`; makes nothing but what `SPOKEN` lists."""
     if plain is None and base is not Method:
         return None
     kind = SPOKEN.get(str(plain["type"]))
@@ -318,7 +342,7 @@ def _hear(plain: Any, base: type) -> Any:
     if set(values) != names:
         raise ValueError(f"{kind.__name__} must have the fields {sorted(names)}, got {sorted(values)}")
     if kind is Method:
-        values["expectation"] = _hear(values["expectation"], Rule)
+        values["expectation"] = hear(values["expectation"], Rule)
         listed = _typed(values["families"], list, "families")
         values["families"] = tuple(FAMILIES[name] for name in listed)
     return kind(**{name: _typed(value, hints[name], name) for name, value in values.items()})

@@ -19,7 +19,7 @@ from ..splitting.worker import moved_site
 from .message import Message
 from .terms import Terms
 
-__all__ = ["Answered", "Served", "as_flag", "as_integer", "as_real", "as_text", "read_reply", "read_served"]
+__all__ = ["Answered", "Sent", "Served", "as_flag", "as_integer", "as_real", "as_text", "read_reply", "read_served"]
 
 BROADCAST = ("run", "round", "solve", "certify", "counted", "mixed", "terms")
 FINAL = ("run", "round", "counted", "mixed", "terms", "status", "message", "objective", "certificate")
@@ -44,13 +44,22 @@ class Served:
     mixed: tuple[int, tuple[float, ...]] | None
 
 
+@dataclass(frozen=True, eq=False)
+class Sent:
+    """A broadcast that is out: what it says, and the digest that its answers repeat."""
+
+    served: Served
+    digest: str
+
+
 @dataclass(frozen=True)
 class Answered:
     """A reply: E_{q_g}[ℓ_k], the natural-gradient edge of the site as counted, the solve, and the sums at q_g.
 
-    A site with privacy sends no value, and ∞ for its edge.
+    `round` is that of the broadcast. A site with privacy sends no value, and ∞ for its edge.
     """
 
+    round: int
     value: float | None
     edge: float
     reply: Reply | None
@@ -96,6 +105,7 @@ def read_reply(message: Message, terms: Terms, served: Served, digest: str, site
         )
     value = header["value"]
     return Answered(
+        round=served.round,
         value=None if value is None else as_real(message, "value", value, finite=False),
         edge=as_real(message, "edge", header["edge"], finite=False),
         reply=_read_solved(message, terms, served, site),

@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from ..exchange.message import LIMIT, Message
-from ..exchange.site import Site
-from ..exchange.terms import Terms
 from .envelope import Answer, Request
 from .node import answer
-from .plan import Plan
+from .protocols import AnyPlan, AnySite
 from .rounds import conduct
 
 __all__ = ["client_app", "server_app"]
@@ -27,7 +25,7 @@ REASONS = {1: "failed", 2: "failed", 3: "was late", 5: "went away"}
 logger = logging.getLogger("flwr.bayesadmm")
 
 
-def client_app(load: Callable[[Path, Terms | None], tuple[Site, Message]]) -> Any:
+def client_app(load: Callable[[Path, Any], tuple[AnySite, Message]]) -> Any:
     """Return the ClientApp of a site.
 
     A node is told by its configuration (`--node-config`) where the site is, `site`, and if wanted where its state files
@@ -77,13 +75,13 @@ def client_app(load: Callable[[Path, Terms | None], tuple[Site, Message]]) -> An
     return app
 
 
-def server_app(plan: Plan | Callable[[Mapping[str, Any]], Plan]) -> Any:
+def server_app(plan: AnyPlan[Any] | Callable[[Mapping[str, Any]], AnyPlan[Any]]) -> Any:
     """Return the ServerApp of a run.
 
     Parameters
     ----------
-    plan : Plan or callable
-        Or plan(config) -> Plan, from the app's configuration.
+    plan : Plan, DeepPlan or callable
+        Or plan(config) -> Plan or DeepPlan, from the app's configuration.
 
     Returns
     -------
@@ -106,12 +104,12 @@ def server_app(plan: Plan | Callable[[Mapping[str, Any]], Plan]) -> Any:
     app = _flower("serverapp").ServerApp()
 
     def main(grid: Any, context: Any) -> None:
-        wanted = plan if isinstance(plan, Plan) else plan(context.run_config)
+        wanted = plan(context.run_config) if callable(plan) else plan
         server = conduct(wanted, _GridPost(grid), str(context.run_id), logger.warning)
         assert server.outcome is not None
         if server.outcome.status.is_failure:
             raise RuntimeError(server.outcome.message)
-        logger.info("%s after %d rounds", server.outcome.status.value, server.state.round)
+        logger.info("%s after %d rounds", server.outcome.message.rstrip("."), server.state.round)
 
     app.main()(main)
     return app

@@ -1,4 +1,4 @@
-"""Which site is at which node, and one request to each of them with a deadline."""
+"""Which site is at which node, and at most one open request to each of them, with a deadline."""
 
 from __future__ import annotations
 
@@ -21,6 +21,16 @@ REFRESH = 2.0
 """Seconds between two looks for nodes."""
 
 
+@dataclass(frozen=True)
+class _Open:
+    """A request on its way, to a node, until it is no longer waited for."""
+
+    ticket: str
+    node: int
+    request: Request
+    end: float
+
+
 @dataclass
 class Desk:
     """The sites' names and the nodes that they were last seen at.
@@ -34,6 +44,8 @@ class Desk:
     tell: Callable[[str], Any]
     greet: Callable[[Message], None]
     node_of: dict[str, int] = field(default_factory=dict)
+    opened: dict[str, _Open] = field(default_factory=dict)
+    """By site, the request whose answer has not come."""
     present: Set[int] = frozenset()
     _looked: float = float("-inf")
     _greeted: dict[str, int] = field(default_factory=dict)
@@ -45,7 +57,7 @@ class Desk:
         end = time.monotonic() + seconds
         self._hear_hellos(seconds)
         while not enough() and (left := end - time.monotonic()) > 0:
-            time.sleep(POLL)
+            self.pause()
             self._hear_hellos(left)
 
     def ask(
@@ -60,41 +72,65 @@ class Desk:
         """
         end = time.monotonic() + seconds
         self._looked = float("-inf")
-        opened: dict[str, tuple[str, int, Request]] = {}
+        self.opened.clear()
         done: set[str] = set()
+
+        def once(name: str) -> Request | None:
+            return None if name in done else request_for(name)
+
         while (left := end - time.monotonic()) > 0:
-            self._hear_hellos(left)
-            wanted: dict[str, Request] = {}
-            for name, node in self.node_of.items():
-                is_asked = name in opened and opened[name][1] == node
-                if node in self.present and name not in done and not is_asked and (request := request_for(name)):
-                    wanted[name] = request
-            self._push(wanted, opened, left)
-            if not opened:
+            self.send(once, left)
+            if not self.opened:
                 return
-            said = self.post.pull({ticket for ticket, _, _ in opened.values()})
-            again: dict[str, Request] = {}
-            for name, (ticket, _, request) in sorted(opened.items()):
-                if ticket not in said:
-                    continue
-                del opened[name]
-                following = self._heard(name, request, said[ticket], hear)
-                if following is None:
-                    done.add(name)
-                else:
-                    again[name] = following
-            self._push(again, opened, left)
-            if not said:
-                time.sleep(POLL)
-        for name in sorted(opened):
+            done.update(self.receive(hear, left))
+        self.give_up(float("inf"), seconds)
+
+    def send(self, request_for: Callable[[str], Request | None], seconds: float) -> None:
+        """Send each site that has nothing to answer, at the node where it is, its request; valid for so long."""
+        self._hear_hellos(seconds)
+        wanted: dict[str, Request] = {}
+        for name, node in self.node_of.items():
+            is_asked = name in self.opened and self.opened[name].node == node
+            if node in self.present and not is_asked and (request := request_for(name)):
+                wanted[name] = request
+        self._push(wanted, seconds)
+
+    def receive(self, hear: Callable[[str, Request, Answer], Request | None], seconds: float) -> set[str]:
+        """Hear what has come, send what `hear` returns, and return the other sites that were heard."""
+        said = self.post.pull({one.ticket for one in self.opened.values()})
+        done: set[str] = set()
+        again: dict[str, Request] = {}
+        for name, one in sorted(self.opened.items()):
+            if one.ticket not in said:
+                continue
+            del self.opened[name]
+            following = self._heard(name, one.request, said[one.ticket], hear)
+            if following is None:
+                done.add(name)
+            else:
+                again[name] = following
+        self._push(again, seconds)
+        if not said:
+            self.pause()
+        return done
+
+    def give_up(self, now: float, seconds: float) -> None:
+        """Wait no longer for answers whose time is over; they would be dropped by both sides."""
+        for name in sorted(name for name, one in self.opened.items() if one.end <= now):
+            del self.opened[name]
             self.tell(f"site {name}: no answer within {seconds:g} s")
 
-    def _push(self, wanted: dict[str, Request], opened: dict[str, tuple[str, int, Request]], seconds: float) -> None:
+    def pause(self) -> None:
+        """Wait until it is worth looking again."""
+        time.sleep(POLL)
+
+    def _push(self, wanted: dict[str, Request], seconds: float) -> None:
         if not wanted:
             return
         names = {self.node_of[name]: name for name in wanted}
+        end = time.monotonic() + seconds
         for ticket, node in self.post.push({node: wanted[name] for node, name in names.items()}, seconds).items():
-            opened[names[node]] = (ticket, node, wanted[names[node]])
+            self.opened[names[node]] = _Open(ticket, node, wanted[names[node]], end)
 
     def _heard(
         self,

@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from ..exchange.message import Message, MessageError
-from ..exchange.site import Site
 from ..exchange.terms import Terms, as_site_name
 from .envelope import Answer, Request
-from .resync import adopt
+from .protocols import AnySite
 
 __all__ = ["Load", "answer"]
 
-Load = Callable[[Terms | None], tuple[Site, Message]]
+Load = Callable[[Any], tuple[AnySite, Message]]
 """Return the site in the units of the terms (its own before a run), and what it says to introduce itself."""
 
 
@@ -62,7 +62,7 @@ def _stepped(request: Request, folder: Path, load: Load) -> Answer:
     broadcast = Message.from_bytes(request.message, "broadcast")
     if "terms" not in broadcast.header:
         raise broadcast.refusal("header", "that of a broadcast", sorted(broadcast.header))
-    terms = Terms.read(broadcast)
+    terms = _terms(broadcast)
     site, _ = load(terms)
     path = folder / f"{as_site_name(request.label)}-{terms.run}-{site.name}.npz"
     try:
@@ -73,7 +73,7 @@ def _stepped(request: Request, folder: Path, load: Load) -> Answer:
     # also where a copy comes along: rows that have changed are not those of the run
     known = site if kept is None else site.restore(kept)
     if request.copy is not None:
-        known = adopt(site, terms, Message.from_bytes(request.copy, "copy"))
+        known = site.adopt(terms, Message.from_bytes(request.copy, "copy"))
     elif damage:
         raise MessageError(damage)
     after, reply = known.step(broadcast)
@@ -84,7 +84,19 @@ def _stepped(request: Request, folder: Path, load: Load) -> Answer:
     note = "took the server's copy of its dual" if request.copy is not None else ""
     if kept is not None and request.copy is None:
         note = _what_differs(kept, broadcast, terms.sites.index(site.name))
+    if reply.header["solved"] is False:
+        note = "trained to what is no distribution, which is left out"
     return Answer(reply.to_bytes(), note)
+
+
+def _terms(broadcast: Message) -> Any:
+    """Read the terms: those of a network have a model."""
+    spoken = broadcast.header["terms"]
+    if isinstance(spoken, dict) and "model" in spoken:
+        from .deep import DeepTerms  # here, because it needs the extra `torch`
+
+        return DeepTerms.read(broadcast)
+    return Terms.read(broadcast)
 
 
 def _what_differs(kept: Message, broadcast: Message, index: int) -> str:

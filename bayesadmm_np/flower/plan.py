@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from .._validation import as_count, as_fraction, as_positive
+from ..exchange.coordinator import Coordinator
+from ..exchange.files import load_server
+from ..exchange.message import Message
+from ..exchange.terms import require_sum_of_factors
 from ..families.base import ExponentialFamily
 from ..splitting.accelerated import Accelerated
 from ..splitting.methods import Method
@@ -35,6 +39,10 @@ class Plan:
     participation : float, default 1.0
         Fraction of the sites that are asked in a round, at least one, drawn as in `run`. When the residuals are below
         tol all are asked, so that the run can end.
+    max_staleness : int, default 0
+        0: rounds, each of which ends when all who were asked have answered or are late. N > 0: asynchronous; an answer
+        is folded in when it comes, from a λ_g at most N versions old, and others wait for a site that would fall
+        further behind. A round is then a version: what came together.
     deadline : float, default 600.0
         Seconds that a site has for an answer.
     patience : float, default 3600.0
@@ -45,7 +53,8 @@ class Plan:
     Raises
     ------
     ValueError
-        When a number is out of range, or `least` exceeds the sites that are asked.
+        When a number is out of range, `least` exceeds the sites that are asked, or an asynchronous run has `least` or
+        `participation` other than 1, or a method whose server is not the prior and the sum of the sites' factors.
 
     Examples
     --------
@@ -64,6 +73,7 @@ class Plan:
     options: Mapping[str, Any] | None = None
     least: int = 1
     participation: float = 1.0
+    max_staleness: int = 0
     deadline: float = 600.0
     patience: float = 3600.0
     keyed: bool = False
@@ -73,8 +83,31 @@ class Plan:
         as_count(self.sites, "sites")
         as_count(self.least, "least")
         as_fraction(self.participation, "participation")
+        if as_count(self.max_staleness, "max_staleness", minimum=0):
+            require_sum_of_factors(self.method)
+            for name, value in (("least", self.least), ("participation", self.participation)):
+                if value != 1:
+                    raise ValueError(f"{name} must be 1 with max_staleness > 0, as every answer counts, got {value}.")
         as_positive(self.deadline, "deadline")
         as_positive(self.patience, "patience")
         asked = max(1, round(self.participation * self.sites))
         if self.least > asked:
             raise ValueError(f"least must be at most the sites that are asked in a round, {asked}, got {self.least}.")
+
+    def begin(self, hellos: Sequence[Message]) -> Coordinator:
+        """Make the run of the sites that said hello."""
+        # where sites do not agree the run does not begin, and nothing of the largest size is made before
+        dim = min(hello.header["dim"] for hello in hellos)
+        standardize = any("sums" in hello.arrays for hello in hellos)
+        options = self.options or {}
+        return Coordinator.start(hellos, self.method, self.prior(dim), standardize=standardize, **options)
+
+    def load(self) -> Coordinator:
+        """Read the checkpoint."""
+        return load_server(self.folder)
+
+    def is_of(self, server: Coordinator) -> bool:
+        """Whether the server's run has the settings of this plan."""
+        terms = server.terms
+        prior = self.prior(terms.prior.natural.linear.size)
+        return replace(terms, method=self.method, prior=prior, **(self.options or {})).run == terms.run

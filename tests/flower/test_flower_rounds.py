@@ -10,10 +10,9 @@ from problems import PRIORS, prior, same_bits, team
 
 import bayesadmm_np as ba
 from bayesadmm_np.clients import VON
-from bayesadmm_np.exchange import final_result, load_server
+from bayesadmm_np.exchange import Site, final_result, load_server
 from bayesadmm_np.exchange.message import Message
 from bayesadmm_np.flower import Plan
-from bayesadmm_np.flower.resync import adopt
 
 M = ba.methods
 SIZES = (5, 8, 6)
@@ -196,7 +195,14 @@ def test_a_site_without_its_state_takes_the_servers_copy_and_nothing_else_change
 def test_a_site_that_began_again_from_zero_would_be_seen(tmp_path, monkeypatch):
     """The twin: where the copy is taken for a start, the sums are others."""
     clients, start = team("logistic", sizes=SIZES), prior("full", 3)
-    monkeypatch.setattr("bayesadmm_np.flower.node.adopt", from_zero)
+    honest = Site.adopt
+
+    def from_zero(site, terms, copy):
+        like = terms.prior.natural
+        zeros = {"natural": like.to_vector(), "site": like.zeros().to_vector()}
+        return honest(site, terms, Message("copy", copy.header, {**copy.arrays, **zeros}))
+
+    monkeypatch.setattr(Site, "adopt", from_zero)
 
     def fault(node, number, call):
         if node.name == "b" and number == 5:
@@ -206,12 +212,6 @@ def test_a_site_that_began_again_from_zero_would_be_seen(tmp_path, monkeypatch):
     options = {"rounds": 8, "tol": 1e-300}
     result = ba.run(M.PVI(0.5), clients, start, **options)
     assert not is_same(result, finished(tmp_path, M.PVI(0.5), clients, start, fault, **options))
-
-
-def from_zero(site, terms, copy):
-    like = terms.prior.natural
-    zeros = {"natural": like.to_vector(), "site": like.zeros().to_vector()}
-    return adopt(site, terms, Message("copy", copy.header, {**copy.arrays, **zeros}))
 
 
 def test_changed_rows_are_refused_and_not_resynchronised(tmp_path, caplog):

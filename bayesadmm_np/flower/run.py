@@ -1,0 +1,97 @@
+"""A server, and the desk by which it reaches the sites: what rounds and arrivals have in common."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from ..exchange.files import STATE
+from ..exchange.message import Message, content_of
+from .desk import Desk
+from .envelope import Answer, Request
+from .protocols import AnyPlan, AnyServer
+
+__all__ = ["PROGRESS", "Run", "TooFewError"]
+
+PROGRESS = "progress.jsonl"
+HEADER_LIMIT = 1 << 16
+"""Bytes of a reply without its vectors."""
+
+
+class TooFewError(RuntimeError):
+    """Fewer sites than asked for, for longer than the server is patient; the checkpoint is kept.
+
+    Examples
+    --------
+    >>> from bayesadmm_np.flower import TooFewError
+    >>> issubclass(TooFewError, RuntimeError)
+    True
+    """
+
+
+@dataclass
+class Run(ABC):
+    """A server, and the desk by which it reaches the sites."""
+
+    plan: AnyPlan[Any]
+    desk: Desk
+    server: Any
+
+    @abstractmethod
+    def advance(self) -> None:
+        """Ask sites until there are answers to take in, take them in, and write the checkpoint."""
+
+    def farewell(self) -> None:
+        """Write the final message, and give it to the sites that can be reached."""
+        final = self.server.broadcast()
+        final.write(self.plan.folder / "final.npz")
+        request = Request(self.desk.label, final.to_bytes())
+
+        def hear(name: str, sent: Request, said: Answer) -> Request | None:
+            if said.refused:
+                return self._with_copy(name, sent, said)
+            self._note(name, said)
+            return None
+
+        self.desk.ask(lambda name: request, hear, self.plan.deadline)
+
+    def _commit(self, server: AnyServer, answered: list[str], more: Mapping[str, Any] | None = None) -> None:
+        """Go on from there: write the checkpoint, and a line of what happened."""
+        self.server = server
+        server.save().write(self.plan.folder / STATE)
+        last = server.state.history[-1] if server.state.history else None
+        line = {
+            "round": server.state.round,
+            "objective": server.state.start_objective if last is None else last.objective,
+            "edges": None if last is None else asdict(last.edges),
+            "answered": answered,
+            **(more or {}),
+            "status": None if server.outcome is None else server.outcome.status.name,
+        }
+        with open(self.plan.folder / PROGRESS, "a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def _note(self, name: str, said: Answer) -> None:
+        if said.note:
+            self.desk.tell(f"site {name}: {'refused: ' if said.refused else ''}{said.note}")
+
+    def _with_copy(self, name: str, sent: Request, said: Answer) -> Request | None:
+        """Return the request again with the server's copy of the site, once."""
+        self._note(name, said)
+        return replace(sent, copy=self.server.copy_of(name).to_bytes()) if sent.copy is None else None
+
+    def _checked(self, name: str, said: Answer, sent: Any) -> Message:
+        """Return a reply that the server can take in."""
+        limit = 8 * self.server.reply_size + HEADER_LIMIT
+        message = Message.from_bytes(said.message or b"", f"reply of {name}", limit)
+        if message.header.get("site") != name:
+            raise message.refusal("site", name, message.header.get("site"))
+        with content_of(message, "a reply"):
+            self.server.check(message, sent)
+        return message
+
+    def _leave_out(self, name: str, reply: Message) -> None:
+        self.desk.tell(f"site {name}: its value must be finite as that of others, got {reply.header['value']}")

@@ -1,0 +1,628 @@
+"""Networks over Flower: the bits of `torch.run` with its clients one by one, and what goes wrong costs a round."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr", reason="needs the extra `flower`")
+torch = pytest.importorskip("torch", minversion="2.4", reason="the deep-learning path needs the extra `torch`")
+
+from flwr.app import ArrayRecord, Error  # noqa: E402
+from loopback import SITES, LoopbackGrid, Node, quicken, run_app  # noqa: E402
+
+import bayesadmm_np as ba  # noqa: E402
+from bayesadmm_np.exchange import Message, MessageError, Site  # noqa: E402
+from bayesadmm_np.flower.apps import VECTORS  # noqa: E402
+from bayesadmm_np.flower.deep import DeepCoordinator, DeepPlan, DeepSite, DeepTerms, final_model  # noqa: E402
+from bayesadmm_np.torch import IVONADMM, IVONPVI, MLP, AdamSteps, FedLapFunc, IVONSteps, ResNet20, Rows, run  # noqa: E402
+from bayesadmm_np.torch.state import TENSORS  # noqa: E402
+
+M = ba.methods
+IVON = IVONSteps(epochs=2, batch_size=8, lr=0.1, hess_init=0.1, beta2=0.9)
+ADAM = AdamSteps(epochs=2, batch_size=8, lr=0.01)
+ROWS = {
+    "IVON-ADMM": (IVONADMM(0.7, 0.3), IVON),
+    "IVON-PVI": (IVONPVI(0.3), IVON),
+    "BayesADMM": (M.BayesADMM(1.0, 0.5), IVON),
+    "AMA": (M.AMA(2.0), IVON),
+    "PVI": (M.PVI(0.3), IVON),
+    "FedIvon": (M.FedIvon(), IVON),
+    "BCM": (M.BCM(), IVON),
+    "FedLapCov": (M.FedLapCov(0.5), ADAM),
+    "FedLap": (M.FedLap(0.5), ADAM),
+    "PreconditionedADMM": (M.PreconditionedADMM(1.0), ADAM),
+    "ADMM": (M.ADMM(1.0), ADAM),
+    "FedDyn": (M.FedDyn(1.0), ADAM),
+    "FedProx": (M.FedProx(1.0), ADAM),
+    "FedAvg": (M.FedAvg(), ADAM),
+}
+DELTA = 3.0
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch):
+    quicken(monkeypatch)
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def problem(sizes=(20, 12, 7), dtype=torch.float32):
+    """Clients of different size, none a multiple of the batch."""
+    source = torch.Generator().manual_seed(0)
+    clients = []
+    for n in sizes:
+        X = torch.randn(n, 4, generator=source, dtype=dtype)
+        clients.append(Rows(X, (X[:, 0] > 0).long() + (X[:, 1] > 0.5).long()))
+    return clients
+
+
+def network(dtype=torch.float32):
+    torch.manual_seed(0)
+    return MLP((4, 5, 3)).to(dtype)
+
+
+class DeepNode(Node):
+    """A site that trains a network."""
+
+    def __init__(self, name, rows, folder, model):
+        super().__init__(name, rows, folder)
+        self.model = model
+
+    def load(self, folder, terms):
+        site = DeepSite(self.name, self.loss, self.model)
+        return site, site.hello()
+
+
+def plan_of(folder, row, model, n_sites, **settings):
+    waits = {"deadline": 30.0, "patience": 30.0}
+    waits |= {name: settings.pop(name) for name in ("least", "participation", "patience") if name in settings}
+    return DeepPlan(row, model, folder / "server", n_sites, {"prior_precision": DELTA, "seed": 4, **settings}, **waits)
+
+
+def federation(folder, clients, model, fault=None):
+    named = zip(SITES, clients, strict=False)
+    return LoopbackGrid([DeepNode(name, rows, folder, model) for name, rows in named], fault)
+
+
+def finished(folder, row, clients, model, fault=None, **settings):
+    """Run to the end, failed or not; return the server as its checkpoint has it."""
+    plan = plan_of(folder, row, model, len(clients), **settings)
+    try:
+        run_app(plan, federation(folder, clients, model, fault))
+    except RuntimeError:
+        assert plan.load().outcome.status.is_failure
+    return plan.load()
+
+
+def here(row, clients, model, **settings):
+    """The run in one process; batched computation would differ by rounding."""
+    return run(row, clients, model, DELTA, **{"seed": 4, "batched": False, **settings})
+
+
+def objective_of(server):
+    return [server.state.start_objective, *(record.objective for record in server.state.history)]
+
+
+def same_state(result, server):
+    return all(torch.equal(getattr(result.state, name), getattr(server.state, name)) for name in TENSORS)
+
+
+def is_same(result, server):
+    buffers = result.state.buffers
+    records = [[(r.edges, r.present, r.dropped, r.alpha) for r in run.state.history] for run in (result, server)]
+    return (
+        same_state(result, server)
+        and all(torch.equal(value, server.state.buffers[name]) for name, value in buffers.items())
+        and np.array_equal(result.objective, objective_of(server), equal_nan=True)
+        and records[0] == records[1]
+        and (result.status, result.message) == (server.outcome.status, server.outcome.message)
+    )
+
+
+# ----------------------------------------------------------------------------------------------------
+# The same bits
+# ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_flower_and_one_process_agree_bit_for_bit(name, tmp_path):
+    row, solver = ROWS[name]
+    settings = {"rounds": 3, "solver": solver, "temperature": 0.7}
+    result = here(row, problem(), network(), **settings)
+    assert result.rounds == 3
+    assert is_same(result, finished(tmp_path, row, problem(), network(), **settings))
+
+
+def test_every_row_that_a_network_can_use_is_there():
+    """What is left out is refused by `torch.run` as well, before the first round."""
+    assert len(set(ROWS) & set(M.TABLE)) == len(ROWS) - 2
+    for name in set(M.TABLE) - set(ROWS):
+        with pytest.raises(ValueError, match="row of the core only"):
+            here(M.TABLE[name](), problem(), network())
+
+
+@pytest.mark.parametrize("name", ["IVON-ADMM", "FedLap"])
+def test_float64_travels_as_it_is(name, tmp_path):
+    row, solver = ROWS[name]
+    clients, model = problem(dtype=torch.float64), network(torch.float64)
+    result = here(row, clients, model, rounds=2, solver=solver)
+    assert is_same(result, finished(tmp_path, row, clients, model, rounds=2, solver=solver))
+
+
+def test_default_solver_and_options_travel(tmp_path):
+    result = here(IVONADMM(), problem(), network(), rounds=2)
+    assert is_same(result, finished(tmp_path, IVONADMM(), problem(), network(), rounds=2))
+
+
+def test_the_comparison_can_fail(tmp_path):
+    row, solver = ROWS["IVON-ADMM"]
+    result = here(row, problem(), network(), rounds=2, solver=solver)
+    (tmp_path / "other").mkdir()
+    assert not is_same(result, finished(tmp_path, row, problem()[::-1], network(), rounds=2, solver=solver))
+    assert not is_same(result, finished(tmp_path / "other", row, problem(), network(), rounds=2, solver=solver, seed=5))
+
+
+def test_running_statistics_travel(tmp_path):
+    source = torch.Generator().manual_seed(0)
+    clients = [
+        Rows(torch.randn(n, 3, 8, 8, generator=source), torch.randint(0, 3, (n,), generator=source)) for n in (12, 4)
+    ]
+    torch.manual_seed(1)
+    model = ResNet20(n_classes=3, norm="batch")
+    solver = AdamSteps(epochs=1, batch_size=4)
+    result = here(M.FedAvg(), clients, model, rounds=2, solver=solver)
+    server = finished(tmp_path, M.FedAvg(), clients, model, rounds=2, solver=solver)
+    assert is_same(result, server)
+    moved = dict(server.model().named_buffers())
+    assert any(not torch.equal(value, moved[name]) for name, value in model.named_buffers())
+
+
+def test_dropout_masks_are_those_of_one_process(tmp_path):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 3))
+    result = here(IVONADMM(0.7, 0.3), problem(), model, rounds=2, solver=IVON)
+    assert is_same(result, finished(tmp_path, IVONADMM(0.7, 0.3), problem(), model, rounds=2, solver=IVON))
+
+
+@pytest.mark.parametrize("name", ["IVON-ADMM", "FedAvg"])
+def test_the_sites_of_a_round_are_those_of_one_process(name, tmp_path):
+    row, solver = ROWS[name]
+    settings = {"rounds": 4, "solver": solver, "participation": 0.4, "seed": 3}
+    result = here(row, problem(), network(), **settings)
+    server = finished(tmp_path, row, problem(), network(), **settings)
+    assert same_state(result, server)
+    assert [record.present for record in server.state.history] == [record.present for record in result.history]
+    assert {len(record.present) for record in result.history} == {1}
+    # one process has all rows at hand; here a site that was not asked has not reported, until all are at the end
+    known = np.isfinite(objective_of(server))
+    assert known.tolist() == [False] * 4 + [True]
+    assert objective_of(server)[-1] == result.objective[-1]
+
+
+def test_a_client_without_a_finite_answer_is_left_out_as_in_one_process(tmp_path, caplog):
+    clients, model = problem(), torch.nn.Linear(4, 3)
+    clients[1] = Rows(torch.full((5, 4), 3e38), torch.tensor([0, 1, 2, 0, 1]))
+    torch.nn.init.constant_(model.weight, 5.0)  # 4 · 5 · 3e38 is beyond float32
+    with pytest.warns(UserWarning, match=r"clients \[1\] gave no finite answer"):
+        result = here(M.FedLap(0.5), clients, model, rounds=2, solver=ADAM)
+    server = finished(tmp_path, M.FedLap(0.5), clients, model, rounds=2, solver=ADAM)
+    assert is_same(result, server)
+    assert [record.dropped for record in server.state.history] == [(1,)]
+    assert server.outcome.status is ba.Status.DIVERGED  # in round 2 its answer is finite, and its loss 2e38
+    assert any("site b: trained to what is no distribution" in line for line in lines(caplog))
+
+
+def lines(caplog):
+    return [record.getMessage() for record in caplog.records]
+
+
+def test_where_no_client_is_finite_the_run_ends_with_the_status_of_one_process(tmp_path):
+    broken, model = Rows(torch.full((5, 4), 3e38), torch.tensor([0, 1, 2, 0, 1])), torch.nn.Linear(4, 3)
+    torch.nn.init.constant_(model.weight, 5.0)
+    result = here(M.FedLap(0.5), [broken, broken], model, rounds=3, solver=ADAM)
+    server = finished(tmp_path, M.FedLap(0.5), [broken, broken], model, rounds=3, solver=ADAM)
+    assert server.outcome.status is ba.Status.NOT_FINITE
+    assert is_same(result, server)
+
+
+def test_an_improper_server_ends_the_run_with_the_status_of_one_process(tmp_path):
+    """Undamped, K clients can subtract up to K times the server's precision, and noisy estimates do."""
+    solver = IVONSteps(epochs=2, batch_size=4, lr=0.5, hess_init=1e-6, beta2=0.5)
+    clients, model = problem((8,) * 8), network()
+    result = here(IVONPVI(1.0), clients, model, rounds=5, solver=solver)
+    server = finished(tmp_path, IVONPVI(1.0), clients, model, rounds=5, solver=solver)
+    assert server.outcome.status is ba.Status.NOT_A_DISTRIBUTION
+    assert is_same(result, server)
+
+
+def test_sites_and_server_are_left_with_the_final_message(tmp_path):
+    row, solver = ROWS["IVON-ADMM"]
+    server = finished(tmp_path, row, problem(), network(), rounds=2, solver=solver)
+    finals = [Message.read(path) for path in (tmp_path / "server" / "final.npz", *tmp_path.glob("?/final-*.npz"))]
+    assert len(finals) == 4
+    expected = torch.nn.utils.parameters_to_vector(server.model().parameters())
+    assert torch.equal(expected, server.state.mean)
+    for final in finals:
+        model = final_model(final, network())
+        assert torch.equal(torch.nn.utils.parameters_to_vector(model.parameters()), expected)
+        assert np.array_equal(final.arrays["precision"], server.state.precision.double())
+    with pytest.raises(MessageError, match="model must be the signature of this model"):
+        final_model(finals[0], MLP((4, 6, 3)))
+
+
+def test_a_message_holds_one_or_two_numbers_a_parameter(tmp_path):
+    sent = []
+
+    def listen(node, number, call):
+        reply = call()
+        sent.append(Message.from_bytes(reply.content[VECTORS]["message"].data) if number in (1, 2) else None)
+        return reply
+
+    for i, (name, numbers) in enumerate({"IVON-ADMM": 2, "FedLap": 1}.items()):
+        row, solver = ROWS[name]
+        sent.clear()
+        (tmp_path / str(i)).mkdir()
+        server = finished(tmp_path / str(i), row, problem(), network(), listen, rounds=2, solver=solver)
+        sizes = {sum(v.size for v in reply.arrays.values()) for reply in sent if reply is not None}
+        assert sizes == {numbers * len(server.state.mean)}
+
+
+# ----------------------------------------------------------------------------------------------------
+# State: lost, damaged, restored, behind and ahead
+# ----------------------------------------------------------------------------------------------------
+
+DAMAGED = {
+    "lost": lambda path, old: path.unlink(),
+    "damaged": lambda path, old: path.write_bytes(path.read_bytes()[:-7]),
+    "restored from a copy of round 2": lambda path, old: path.write_bytes(old),
+}
+
+
+def damaging(damage, old):
+    def fault(node, number, call):  # message 0 is the hello; the broadcast of round 4 meets what happened
+        if node.name == "b" and number == 3:
+            old["state"] = node.state.read_bytes()
+        if node.name == "b" and number == 4:
+            DAMAGED[damage](node.state, old["state"])
+        return call()
+
+    return fault
+
+
+@pytest.mark.parametrize("name", ["IVON-ADMM", "FedLapCov", "FedDyn", "FedAvg"])
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_a_site_without_its_state_takes_the_servers_copy_and_nothing_else_changes(name, damage, tmp_path, caplog):
+    row, solver = ROWS[name]
+    settings = {"rounds": 5, "solver": solver}
+    result = here(row, problem(), network(), **settings)
+    assert is_same(result, finished(tmp_path, row, problem(), network(), damaging(damage, {}), **settings))
+    assert sum("site b: refused" in line for line in lines(caplog)) == 1
+    assert sum("site b: took the server's copy of its dual" in line for line in lines(caplog)) == 1
+
+
+def test_a_site_that_began_again_from_zero_would_be_seen(tmp_path, monkeypatch):
+    """The twin: where the copy is taken for a start, the sums are others."""
+    honest = DeepSite.adopt
+
+    def from_zero(site, terms, copy):
+        zeros = {name: np.zeros_like(values) for name, values in copy.arrays.items()}
+        return honest(site, terms, Message("copy", copy.header, zeros))
+
+    monkeypatch.setattr(DeepSite, "adopt", from_zero)
+    row, solver = ROWS["IVON-ADMM"]
+    settings = {"rounds": 5, "solver": solver}
+    result = here(row, problem(), network(), **settings)
+    assert not is_same(result, finished(tmp_path, row, problem(), network(), damaging("lost", {}), **settings))
+
+
+def test_changed_rows_are_refused_and_not_resynchronised(tmp_path, caplog):
+    row, solver = ROWS["IVON-ADMM"]
+
+    def fault(node, number, call):
+        if node.name == "b" and number == 3:
+            node.loss = Rows(node.loss.X + 1.0, node.loss.y)
+        return call()
+
+    server = finished(tmp_path, row, problem(), network(), fault, rounds=4, solver=solver)
+    assert server.counted == (4, 2, 4)
+    assert any("have changed since" in line for line in lines(caplog))
+
+
+def test_an_answer_that_does_not_arrive_is_dropped_on_both_sides(tmp_path, caplog):
+    """As if the site had been away in that round."""
+    row, solver = ROWS["IVON-ADMM"]
+    away = {"rounds": 4, "solver": solver}
+
+    def lose(node, number, call):
+        said = call()
+        return Error(code=3, reason="lost") if (node.name, number) == ("b", 2) else said
+
+    def without_b_in_round_2(number, clients, rng):
+        return np.arange(clients) != (1 if number == 2 else -1)
+
+    result = here(row, problem(), network(), participation=without_b_in_round_2, **away)
+    server = finished(tmp_path, row, problem(), network(), lose, **away)
+    assert same_state(result, server)
+    assert any("its answer of round 2 was not counted" in line for line in lines(caplog))
+    # the objective of round 1 is reported in round 2
+    assert np.isfinite(objective_of(server)).tolist() == [True, False, True, True, True]
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("name", ["IVON-ADMM", "FedDyn"])
+def test_a_server_that_is_resumed_goes_on_bit_for_bit(name, tmp_path, caplog):
+    row, solver = ROWS[name]
+    settings = {"rounds": 5, "solver": solver}
+
+    def kill(node, number, call):
+        if node.name == "c" and number == 3:
+            raise Killed
+        return call()
+
+    plan = plan_of(tmp_path, row, network(), 3, **settings)
+    with pytest.raises(Killed):
+        run_app(plan, federation(tmp_path, problem(), network(), kill))
+    assert (plan.load().outcome, plan.load().number) == (None, 3)
+    # a resumed run goes on from its checkpoint, wherever the model has got to since
+    other = plan_of(tmp_path, row, MLP((4, 5, 3)), 3, **settings)
+    run_app(other, federation(tmp_path, problem(), network()), run_id=8)
+    assert is_same(here(row, problem(), network(), **settings), plan.load())
+    again = [line for line in lines(caplog) if "again" in line]
+    assert again == ["site a: answered broadcast 3 again", "site b: answered broadcast 3 again"]
+
+
+def test_a_server_restored_from_an_older_checkpoint_resynchronises_the_sites_that_are_ahead(tmp_path, caplog):
+    row, solver = ROWS["IVON-ADMM"]
+    plan, kept = plan_of(tmp_path, row, network(), 3, rounds=5, solver=solver), {}
+
+    def keep(node, number, call):
+        if number == 3:
+            kept["state"] = (plan.folder / "state.npz").read_bytes()
+        return call()
+
+    run_app(plan, federation(tmp_path, problem(), network(), keep))
+    expected = plan.load()
+    (plan.folder / "state.npz").write_bytes(kept["state"])
+    run_app(plan, federation(tmp_path, problem(), network()), run_id=8)
+    assert same_state(expected, plan.load())
+    assert sum("took the server's copy" in line for line in lines(caplog)) == 3
+
+
+def test_a_finished_run_and_one_with_other_settings_are_not_gone_on_with(tmp_path):
+    row, solver = ROWS["IVON-ADMM"]
+    finished(tmp_path, row, problem(), network(), rounds=1, solver=solver)
+    with pytest.raises(ValueError, match=r"run-folder .* has ended"):
+        run_app(plan_of(tmp_path, row, network(), 3), federation(tmp_path, problem(), network()))
+    folder = tmp_path / "other"
+    folder.mkdir()
+    plan = plan_of(folder, row, network(), 3, rounds=2, solver=solver)
+    with pytest.raises(ZeroDivisionError):
+        run_app(
+            plan, federation(folder, problem(), network(), lambda node, number, call: call() if not number else 1 / 0)
+        )
+    # also a setting that is left to its default now
+    for row_now, settings in ((row, {"rounds": 3, "solver": solver}), (row, {"rounds": 2}), (IVONADMM(), {})):
+        with pytest.raises(ValueError, match="other settings"):
+            run_app(plan_of(folder, row_now, network(), 3, **settings), federation(folder, problem(), network()))
+    with pytest.raises(MessageError, match="model must be the signature of this model"):
+        run_app(plan_of(folder, row, MLP((4, 6, 3)), 3), federation(folder, problem(), network()))
+
+
+# ----------------------------------------------------------------------------------------------------
+# What is refused
+# ----------------------------------------------------------------------------------------------------
+
+
+def edited(reply, header=None, **arrays):
+    """The same reply with another content; the digest is right, as an attacker's would be."""
+    old = Message.from_bytes(reply.content[VECTORS]["message"].data)
+    kept = {name: arrays.get(name, values) for name, values in old.arrays.items()}
+    return packed(reply, Message("reply", {**old.header, **(header or {})}, {**kept, **arrays}).to_bytes())
+
+
+def emptied(reply, header):
+    old = Message.from_bytes(reply.content[VECTORS]["message"].data)
+    return packed(reply, Message("reply", {**old.header, **header}, {}).to_bytes())
+
+
+def packed(reply, data):
+    array = reply.content[VECTORS]["message"]
+    reply.content[VECTORS] = ArrayRecord({"message": replace_data(array, data)})
+    return reply
+
+
+def replace_data(array, data):
+    return type(array)(dtype="uint8", shape=(len(data),), stype=array.stype, data=data)
+
+
+def of(reply, name):
+    return Message.from_bytes(reply.content[VECTORS]["message"].data).arrays[name].copy()
+
+
+def spoilt(reply, name, value):
+    values = of(reply, name)
+    values[1] = value
+    return edited(reply, **{name: values})
+
+
+BAD = {
+    "NaN": (lambda r: spoilt(r, "linear", np.nan), "linear must be finite, got nan at position 1"),
+    "beyond float32": (lambda r: spoilt(r, "linear", 1e300), "linear must be finite in torch.float32"),
+    "wrong shape": (lambda r: edited(r, linear=of(r, "linear")[:-1]), "linear must be a vector of 43 numbers"),
+    "a negative precision": (lambda r: spoilt(r, "precision", -1.0), "precision must be a distribution's: positive"),
+    "a precision of zero": (lambda r: spoilt(r, "precision", 1e-60), "precision must be a distribution's: positive"),
+    "one more vector": (lambda r: edited(r, more=np.zeros(3)), "arrays must be exactly"),
+    "an old round": (lambda r: edited(r, {"round": 1}), "round must be 3"),
+    "another run": (lambda r: edited(r, {"run": "0" * 16}), "run must be"),
+    "another site's name": (lambda r: edited(r, {"site": "a"}), "site must be b, got a"),
+    "another broadcast": (lambda r: edited(r, {"answers": "0" * 64}), "answers must be the digest"),
+    "nothing solved": (lambda r: edited(r, {"solved": None}), "arrays must be exactly"),
+    "solved is a number": (lambda r: edited(r, {"solved": 1}), "arrays must be exactly"),
+    "solved is a zero": (lambda r: emptied(r, {"solved": 0}), "solved must be true or false"),
+    "one value": (lambda r: edited(r, {"value": [1.0]}), "value must be 2 numbers"),
+    "a value that is text": (lambda r: edited(r, {"value": ["1", 2.0]}), "value must be a number"),
+    "an extra field": (lambda r: edited(r, {"more": 1}), "exactly the fields"),
+    "damage": (lambda r: packed(r, r.content[VECTORS]["message"].data[:-9]), "whole bayesadmm message"),
+    "too large": (lambda r: packed(r, bytes(1 << 20)), "size must be at most"),
+    "an exception": (lambda r: Error(code=2, reason="ValueError: no"), "failed"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_a_bad_message_costs_its_sender_the_round(kind, tmp_path, caplog):
+    spoil, complaint = BAD[kind]
+    row, solver = ROWS["IVON-ADMM"]
+
+    def fault(node, number, call):
+        return spoil(call()) if (node.name, number) == ("b", 3) else call()
+
+    def without_b_in_round_3(number, clients, rng):
+        return np.arange(clients) != (1 if number == 3 else -1)
+
+    settings = {"rounds": 4, "solver": solver}
+    server = finished(tmp_path, row, problem(), network(), fault, **settings)
+    assert any("site b" in line and complaint in line for line in lines(caplog)), lines(caplog)
+    result = here(row, problem(), network(), participation=without_b_in_round_3, **settings)
+    assert same_state(result, server)
+    assert server.counted == (4, 4, 4)
+
+
+def test_a_loss_that_is_not_finite_is_left_out_of_the_objective_only(tmp_path):
+    row, solver = ROWS["FedLap"]
+
+    def fault(node, number, call):
+        return edited(call(), {"value": [float("nan")]}) if (node.name, number) == ("b", 2) else call()
+
+    settings = {"rounds": 3, "solver": solver}
+    result = here(row, problem(), network(), **settings)
+    server = finished(tmp_path, row, problem(), network(), fault, **settings)
+    assert same_state(result, server)
+    assert (np.array(objective_of(server)) == result.objective).tolist() == [True, False, True, True]
+    assert objective_of(server)[1] < result.objective[1]
+
+
+def test_sites_with_another_model_or_without_one_do_not_begin_a_run():
+    model, clients = network(), problem()
+    for other in (
+        MLP((4, 6, 3)),
+        MLP((4, 5, 3)).double(),
+        torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 5), torch.nn.Tanh(), torch.nn.Linear(5, 3)),
+    ):
+        hellos = [DeepSite("A", clients[0], model).hello(), DeepSite("B", clients[1], other).hello()]
+        with pytest.raises(MessageError, match="must be that of the server's model"):
+            DeepCoordinator.start(hellos, IVONADMM(), model)
+    with pytest.raises(MessageError, match="loss must be that of the server's model"):
+        DeepCoordinator.start([Site("C", ba.losses.LeastSquares([[1.0]], [1.0])).hello()], IVONADMM(), model)
+    twice = [DeepSite("A", clients[0], model).hello()] * 2
+    with pytest.raises(MessageError, match="a name of its own"):
+        DeepCoordinator.start(twice, IVONADMM(), model)
+    with pytest.raises(ValueError, match="at least one message"):
+        DeepCoordinator.start([], IVONADMM(), model)
+
+
+@pytest.mark.parametrize(
+    ("row", "settings", "message"),
+    [
+        (FedLapFunc(), {}, "FedLap-Func shares inputs of the clients: it runs in one process only"),
+        (M.BregmanADMM(), {}, "BregmanADMM is a row of the core only"),
+        (M.FedAvg(), {"solver": IVON}, "FedAvg needs solver=AdamSteps"),
+        (IVONADMM(), {"temperature": 0.0}, "temperature must be > 0"),
+        (IVONADMM(), {"prior_precision": -1.0}, "prior_precision must be > 0"),
+        (IVONADMM(), {"rounds": -1}, "rounds must be at least 0"),
+        (IVONADMM(), {"seed": 0.5}, "seed must be an integer"),
+    ],
+)
+def test_wrong_arguments_are_named(row, settings, message):
+    hello = DeepSite("A", problem()[0], network()).hello()
+    with pytest.raises(ValueError, match=message):
+        DeepCoordinator.start([hello], row, network(), **settings)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: DeepSite("../A", problem()[0], network()), "site must be a name"),
+        (lambda: DeepSite("A", problem()[0].X, network()), r"rows must be Rows\(X, y\)"),
+        (lambda: DeepSite("A", problem()[0], "mlp"), "model must be a torch.nn.Module"),
+        (lambda: DeepSite("A", problem()[0], network(), "nonsense"), "device='nonsense' cannot be used"),
+        (lambda: DeepSite("A", problem()[0], network()).save(), "has not heard a broadcast"),
+        (lambda: DeepPlan(IVONADMM(), network(), "x", 2, least=3), "least must be at most"),
+        (lambda: DeepPlan(IVONADMM(), network(), "x", 0), "sites must be at least 1"),
+    ],
+)
+def test_wrong_settings_are_named(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def begun(name="A"):
+    site = DeepSite(name, problem()[0], network())
+    return site, DeepCoordinator.start([site.hello()], IVONADMM(), network(), solver=IVON, rounds=2)
+
+
+FORGED = {
+    "method": {"type": "Popen"},
+    "solver": {"type": "Popen"},
+    "sites": ["B", "A"],
+    "sizes": [0],
+    "model": 3,
+    "dim": "43",
+    "prior_precision": float("nan"),
+    "temperature": None,
+    "rounds": 1.5,
+    "seed": -1,
+}
+
+
+@pytest.mark.parametrize("field", FORGED)
+def test_forged_terms_are_refused(field):
+    site, server = begun()
+    honest = server.broadcast()
+    header = json.loads(json.dumps(dict(honest.header)))
+    assert DeepTerms.read(Message("broadcast", header, honest.arrays)).run == server.terms.run
+    header["terms"][field] = FORGED[field]
+    with pytest.raises(MessageError):
+        site.step(Message("broadcast", header, honest.arrays))
+    assert set(FORGED) == set(header["terms"])
+
+
+def test_a_site_refuses_broadcasts_of_others_and_of_the_past():
+    site, server = begun()
+    first = server.broadcast()
+    after, reply = site.step(first)
+    same, again = after.step(first)
+    assert (again.digest, same.save().digest) == (reply.digest, after.save().digest)
+    later = server.step([reply])
+    assert later.step([reply]) is later
+    ahead, _ = after.step(later.broadcast())
+    with pytest.raises(MessageError, match="round must be 2 or later"):
+        ahead.step(first)
+    with pytest.raises(MessageError, match=r"run must be .* which this site takes part in"):
+        ahead.step(DeepCoordinator.start([site.hello()], IVONADMM(), network(), rounds=3).broadcast())
+    with pytest.raises(MessageError, match="counted must be a round that this site remembers"):
+        site.step(later.broadcast())
+    with pytest.raises(MessageError, match="sites must be names with 'B' among them"):
+        DeepSite("B", problem()[0], network()).step(first)
+    with pytest.raises(MessageError, match="sizes must be that of this site, 12"):
+        DeepSite("A", problem()[1], network()).step(first)
+    with pytest.raises(MessageError, match="model must be that of this site"):
+        DeepSite("A", problem()[0], MLP((4, 6, 3))).step(first)
+    with pytest.raises(MessageError, match="precision must be a distribution's"):
+        site.step(replace(first, arrays={**first.arrays, "precision": -first.arrays["precision"]}))
+    for state, message in ((after, "kind must be 'server'"), (server, "file must be the state of site 'A'")):
+        restore = (lambda m: DeepCoordinator.restore(m, network())) if state is after else site.restore
+        with pytest.raises(MessageError, match=message):
+            restore(state.save())
+
+
+def test_a_run_whose_checkpoint_could_not_be_read_does_not_begin(monkeypatch):
+    monkeypatch.setattr("bayesadmm_np.flower.deep.server.LIMIT", 1000)
+    with pytest.raises(ValueError, match="checkpoint of at most 1000 bytes, got 4128"):
+        begun()
