@@ -1,0 +1,134 @@
+"""The papers' tables of networks beside ours: reads results of `bayesadmm experiment`, writes docs/results.md.
+
+bayesadmm experiment benchmarks/experiments/fashion_heterogeneous.toml --out runs/fashion_heterogeneous
+python benchmarks/deep_tables.py --take runs/fashion_heterogeneous     # into benchmarks/results/deep
+python benchmarks/deep_tables.py                                       # writes the page anew
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results" / "deep"
+PAGE = ROOT / "docs" / "results.md"
+BEGIN, END = "<!-- tables: benchmarks/deep_tables.py -->", "<!-- end of tables -->"
+NAMES = {"FedLapCov": "FedLap-Cov", "FedLapFunc": "FedLap-Func", "IVONADMM": "IVON-ADMM"}
+
+Cells = tuple[str, str, str]
+# Accuracy in per cent and NLL after the rounds of the table. Tables 1, 2 and 4 of "Federated ADMM from Bayesian
+# Duality"; FedLap-Func is in Table 1 of "Connecting Federated ADMM to Bayes" only, without NLL.
+PAPER: dict[str, dict[str, tuple[Cells, Cells]]] = {
+    "fashion_homogeneous": {
+        "FedAvg": (("72.3 ± 0.4", "77.7 ± 0.3", "80.0 ± 0.2"), ("0.70", "0.61", "0.56")),
+        "FedProx": (("72.2 ± 0.3", "77.4 ± 0.1", "80.3 ± 0.1"), ("0.71", "0.61", "0.56")),
+        "FedDyn": (("75.3 ± 0.8", "77.5 ± 0.8", "78.2 ± 0.5"), ("0.67", "0.63", "0.63")),
+        "FedLap": (("72.1 ± 0.2", "77.1 ± 0.1", "80.2 ± 0.1"), ("0.71", "0.62", "0.57")),
+        "FedLapCov": (("75.0 ± 0.6", "79.8 ± 0.4", "81.8 ± 0.1"), ("0.67", "0.59", "0.56")),
+        "FedLapFunc": (("73.7 ± 0.7", "77.9 ± 0.3", "80.0 ± 0.2"), ("–", "–", "–")),
+        "IVONADMM": (("80.4 ± 0.2", "83.1 ± 0.1", "83.4 ± 0.1"), ("0.56", "0.53", "0.60")),
+        "IVONADMM, ensemble": (("80.6 ± 0.2", "83.5 ± 0.1", "84.1 ± 0.2"), ("0.55", "0.50", "0.53")),
+    },
+    "fashion_heterogeneous": {
+        "FedAvg": (("69.9 ± 0.4", "74.7 ± 0.6", "76.9 ± 0.9"), ("0.80", "0.71", "0.66")),
+        "FedProx": (("69.9 ± 0.4", "74.7 ± 0.6", "76.9 ± 0.9"), ("0.80", "0.71", "0.66")),
+        "FedDyn": (("73.0 ± 0.6", "74.6 ± 0.4", "74.6 ± 0.5"), ("0.75", "0.70", "0.77")),
+        "FedLap": (("71.3 ± 0.9", "74.3 ± 0.4", "77.6 ± 0.7"), ("0.75", "0.71", "0.65")),
+        "FedLapCov": (("74.6 ± 0.7", "78.3 ± 1.0", "80.5 ± 0.6"), ("0.70", "0.63", "0.60")),
+        "FedLapFunc": (("72.2 ± 0.9", "75.4 ± 0.8", "78.1 ± 0.7"), ("–", "–", "–")),
+        "IVONADMM": (("77.0 ± 0.8", "81.4 ± 0.4", "82.1 ± 0.1"), ("0.65", "0.53", "0.51")),
+        "IVONADMM, ensemble": (("77.0 ± 0.8", "81.5 ± 0.5", "82.3 ± 0.2"), ("0.65", "0.52", "0.50")),
+    },
+    "mnist_100_clients": {
+        "FedAvg": (("89.6 ± 0.4", "91.8 ± 0.5", "94.0 ± 0.4"), ("0.59", "0.36", "0.22")),
+        "FedProx": (("89.6 ± 0.4", "91.8 ± 0.5", "94.0 ± 0.4"), ("0.59", "0.36", "0.22")),
+        "FedDyn": (("89.8 ± 0.1", "92.6 ± 0.2", "94.9 ± 0.1"), ("0.60", "0.33", "0.18")),
+        "FedLap": (("89.7 ± 0.3", "92.0 ± 0.4", "94.4 ± 0.3"), ("0.63", "0.38", "0.22")),
+        "FedLapCov": (("91.0 ± 0.4", "92.9 ± 0.4", "94.9 ± 0.3"), ("0.47", "0.29", "0.18")),
+        "IVONADMM": (("91.0 ± 0.1", "94.2 ± 0.1", "96.0 ± 0.1"), ("0.31", "0.19", "0.13")),
+        "IVONADMM, ensemble": (("91.0 ± 0.1", "94.2 ± 0.1", "96.0 ± 0.1"), ("0.31", "0.19", "0.13")),
+    },
+}
+PAPER_ROUNDS = {"mnist_100_clients": (25, 50, 100)}
+
+
+def name_of(label: str) -> str:
+    method, comma, rest = label.partition(",")
+    return NAMES.get(method, method) + (" (mean of 32 samples)" if comma and "ensemble" in rest else "")
+
+
+def score(row: dict[str, Any], kind: str, scale: float, digits: int) -> str:
+    mean, sd = row[f"{kind}_mean"], row[f"{kind}_sd"]
+    return "–" if mean is None else f"{scale * mean:.{digits}f} ± {scale * sd:.{digits}f}"
+
+
+def table(stem: str, results: dict[str, Any]) -> list[str]:
+    """One line a method and round: our accuracy and NLL, and the paper's."""
+    paper, rounds = PAPER.get(stem, {}), PAPER_ROUNDS.get(stem, (10, 25, 50))
+    lines = ["| method | round | accuracy/% | paper | NLL | paper |", "|---|---:|---:|---:|---:|---:|"]
+    for method in dict.fromkeys(row["method"] for row in results["table"]):
+        own = [row for row in results["table"] if row["method"] == method]
+        kinds = [("", method)]
+        if "IVON" in method and any(row["ensemble_accuracy_mean"] is not None for row in own):
+            kinds.append(("ensemble_", f"{method}, ensemble"))
+        for prefix, label in kinds:
+            for row in own:
+                at = rounds.index(row["round"]) if row["round"] in rounds else None
+                theirs = paper.get(label)
+                there = ("–", "–") if theirs is None or at is None else (theirs[0][at], theirs[1][at])
+                part = "" if row["seeds_done"] == row["seeds"] else f" ({row['seeds_done']} of {row['seeds']} seeds)"
+                accuracy, nll = score(row, f"{prefix}accuracy", 100.0, 1), score(row, f"{prefix}nll", 1.0, 2)
+                lines.append(
+                    f"| {name_of(label)}{part} | {row['round']} | {accuracy} | {there[0]} | {nll} | {there[1]} |"
+                )
+    return lines
+
+
+def costs(results: dict[str, Any]) -> list[str]:
+    """Bytes and seconds of a round, and what the sweep chose."""
+    lines = ["| method | chosen | MB a round | seconds a round |", "|---|---|---:|---:|"]
+    fixed = {"method", "status", "rounds", "validation_accuracy", "validation_nll", "chosen"}
+    for method in dict.fromkeys(row["method"] for row in results["table"]):
+        row = next(row for row in results["table"] if row["method"] == method)
+        best = [trial for trial in results.get("sweep", []) if trial["method"] == method and trial["chosen"] == "yes"]
+        point = {k: v for trial in best for k, v in trial.items() if k not in fixed and v != ""}
+        words = ", ".join(f"{k.removeprefix('solver.')} = {v:g}" for k, v in point.items()) or "–"
+        megabytes = row["bytes_round"] / 1e6
+        lines.append(f"| {name_of(method)} | {words} | {megabytes:.1f} | {row['seconds_round']:.1f} |")
+    return lines
+
+
+def section(path: Path) -> list[str]:
+    results = json.loads(path.read_text(encoding="utf-8"))
+    experiment, machine = results["experiment"], results["machine"]
+    cores, threads = machine["cores"], machine["threads"]
+    where = f"{cores} {machine['architecture']} cores, {threads} thread a process"
+    if machine["cuda"] != "none":
+        where += f", {machine['cuda']}"
+    seeds = len(experiment["seeds"])
+    head = [f"## {experiment['name']}", ""]
+    head += [f"`bayesadmm experiment benchmarks/experiments/{path.stem}.toml`; {seeds} seeds; {where}.", ""]
+    return [*head, *table(path.stem, results), "", *costs(results), ""]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--take", type=Path, nargs="*", default=[], help="folders of results to keep")
+    for folder in parser.parse_args().take:
+        kept = RESULTS / folder.name
+        shutil.copy(folder / "results.json", kept.with_suffix(".json"))
+        for suffix in (".csv",):
+            if (folder / f"sweep{suffix}").exists():
+                shutil.copy(folder / f"sweep{suffix}", RESULTS / f"{folder.name}_sweep{suffix}")
+    lines = [line for path in sorted(RESULTS.glob("*.json")) if path.stem in PAPER for line in section(path)]
+    text = PAGE.read_text(encoding="utf-8")
+    before, after = text.partition(BEGIN)[0], text.partition(END)[2]
+    PAGE.write_text(f"{before}{BEGIN}\n\n" + "\n".join(lines) + f"\n{END}{after}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
