@@ -123,14 +123,13 @@ def run_file(file: Path, folder: Path, as_json: bool, progress: bool) -> None:
         outcomes = bench.final(methods)
     rounds = [row for outcome in outcomes for row in _rounds(outcome)]
     table = [_row(entry.label, number, outcomes) for entry in methods for number in experiment.report]
-    drawn = []
     if rounds:
         write_csv(folder / "rounds.csv", rounds)
-        drawn = _draw(experiment, outcomes, table, folder)
     write_csv(folder / "table.csv", table)
     results: dict[str, Any] = {"experiment": experiment.as_dict(), "machine": _machine(), "table": table}
     results |= {"sweep": sweep, "runs": _runs(outcomes)}
     _write_json(folder / "results.json", results)
+    drawn = _draw(experiment, outcomes, table, folder) if rounds else []  # last: no plot is worth the numbers
     names = [
         *(["sweep.csv"] if sweep else []),
         *(["rounds.csv"] if rounds else []),
@@ -272,15 +271,18 @@ def _write_json(path: Path, content: dict[str, Any]) -> None:
 
 def _draw(experiment: Any, outcomes: Sequence[Any], table: Sequence[dict[str, Any]], folder: Path) -> list[str]:
     """Draw a heat map of every grid of two keys whose points are all in the table, and of everything else curves."""
-    from .experiment_plots import draw_curves, draw_heatmap
+    from .experiment_plots import draw_curves, draw_heatmap, new_stem
 
-    seeds, last = f"{len(experiment.seeds)} seeds", max(experiment.report)
+    several = "" if len(experiment.seeds) == 1 else "s"
+    seeds, last = f"{len(experiment.seeds)} seed{several}", max(experiment.report)
+    stems: list[str] = []
     labels, drawn = list(dict.fromkeys(outcome.label for outcome in outcomes)), []
     for entry in experiment.methods:
         if experiment.sweep is None and len(entry.grid) == 2:
             own = [at.label for at in entry.expanded()]
             rows = [row for label in own for row in table if (row["method"], row["round"]) == (label, last)]
             title = f"{experiment.name}: {entry.label}, round {last}, {seeds}"
-            drawn += draw_heatmap(entry.label, entry.grid, rows, title, folder)
+            stems.append(new_stem(entry.label, stems))
+            drawn += draw_heatmap(stems[-1], entry.grid, rows, title, folder)
             labels = [label for label in labels if label not in own]
     return [*draw_curves(f"{experiment.name}: {seeds}", labels, outcomes, folder), *drawn]

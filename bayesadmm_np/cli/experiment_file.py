@@ -70,7 +70,7 @@ class Split:
         Rows to test on, the same with every seed: the first ones, and of the digits a fixed choice. Default all, and
         of the digits a fifth.
     size : int or None
-        Pixels along a side, as the loader has them; default the original. Digits have 8.
+        Pixels along a side, as the loader has them; default the original. Digits have 8 only.
     size_concentration, class_concentration : float
         Of two_dirichlet.
     per_client : int
@@ -95,6 +95,8 @@ class Split:
                 as_count(getattr(self, name), name)
         for name in ("size_concentration", "class_concentration"):
             as_positive(getattr(self, name), name)
+        if self.name == "digits" and self.size not in (None, 8):
+            raise ValueError(f"size must be 8 for the digits, got {self.size}.")
 
     def load(self) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
         """Return images and labels that may be trained on, and those to test on."""
@@ -325,7 +327,7 @@ class Experiment:
     def _of(cls, plain: dict[str, Any], stem: str) -> Experiment:
         known = ("version", "name", "rounds", "seeds", "report", "data", "model", "training", "sweep", "method")
         _check_keys(plain, known, ("version", "rounds", "data", "model", "method"), "")
-        if plain["version"] != VERSION:
+        if plain["version"] != VERSION or isinstance(plain["version"], bool):
             raise ValueError(f"version must be {VERSION}, got {plain['version']!r}.")
         for key, kind in (("data", dict), ("model", dict), ("method", list), ("training", dict), ("sweep", dict)):
             if not isinstance(plain.get(key, kind()), kind):
@@ -347,7 +349,7 @@ class Experiment:
             raise ValueError(f"name must be a string, got {name!r}.")
         found = cls(name, rounds, seeds, report, split, dict(plain["model"]), training, entries, sweep)
         labels = [entry.label for entry in (found.methods if sweep else found.expanded())]
-        if not labels or len(set(labels)) < len(labels):
+        if not labels or not all(labels) or len(set(labels)) < len(labels):
             raise ValueError(f"[[method]]: labels must be there and differ, got {', '.join(labels) or 'none'}.")
         found.network(1, 1)  # of no data yet: only the keys are checked
         return found

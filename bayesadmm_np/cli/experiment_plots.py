@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ from matplotlib.ticker import MaxNLocator
 from ..demos import style
 from .plots import COLOURS, MARKERS
 
-__all__ = ["draw_curves", "draw_heatmap"]
+__all__ = ["draw_curves", "draw_heatmap", "new_stem"]
 
 SYMBOLS = {"rho": "ρ", "gamma": "γ", "prior_precision": "δ", "temperature": "τ"}
 PANELS = (("accuracy", "Accuracy / %", 100.0, ".1f", "YlGnBu"), ("nll", "NLL", 1.0, ".3f", "YlGnBu_r"))
@@ -44,25 +45,40 @@ def draw_curves(title: str, labels: Sequence[str], outcomes: Sequence[Any], fold
                 rounds, mean, sd = [records[0].round for records in together], values.mean(axis=1), values.std(axis=1)
                 colour, marker = COLOURS[j % len(COLOURS)], MARKERS[j % len(MARKERS)]
                 axes.fill_between(rounds, mean - sd, mean + sd, color=colour, alpha=0.18, linewidth=0)
-                axes.plot(rounds, mean, color=colour, marker=marker, label=label, linewidth=1.0, markersize=3.5)
+                axes.plot(rounds, mean, color=colour, marker=marker, label=_plain(label), linewidth=1.0, markersize=3.5)
             axes.set(xlabel="round", ylabel={"nll": "NLL"}.get(name, name))
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
             style.tidy(axes)
         handles, names = figure.axes[0].get_legend_handles_labels()
         figure.legend(handles, names, loc="outside lower center", ncols=columns)
-        figure.suptitle(title, fontsize=8.5)
+        figure.suptitle(_plain(title), fontsize=8.5)
         return [path.name for path in style.save(figure, folder, "curves")]
 
 
+def new_stem(label: str, taken: Sequence[str]) -> str:
+    """Return a name for a file, of a label; another than those taken also where letters' case does not count.
+
+    Examples
+    --------
+    >>> from bayesadmm_np.cli.experiment_plots import new_stem
+    >>> new_stem("a: b", ["heatmap_A_b"])
+    'heatmap_a_b_2'
+    """
+    stem = "heatmap_" + re.sub(r"[^\w.-]+", "_", label).strip("_")
+    folded = {name.casefold() for name in taken}
+    others = (f"{stem}_{number}" for number in itertools.count(2))
+    return next(name for name in itertools.chain([stem], others) if name.casefold() not in folded)
+
+
 def draw_heatmap(
-    label: str, grid: Mapping[str, Sequence[Any]], rows: Sequence[Mapping[str, Any]], title: str, folder: Path
+    stem: str, grid: Mapping[str, Sequence[Any]], rows: Sequence[Mapping[str, Any]], title: str, folder: Path
 ) -> list[str]:
     """Draw accuracy and NLL over a grid of two keys; ✗ where no seed came to the round.
 
     Parameters
     ----------
-    label : str
-        Of the method; the file's name is made of it.
+    stem : str
+        The file's name, without its ending.
     grid : mapping
         The values of the first key, which run down, and of the second, which run to the right.
     rows : sequence of mapping
@@ -89,11 +105,10 @@ def draw_heatmap(
             for side in axes.spines.values():
                 side.set_visible(False)
             axes.set_title(heading)
-        figure.suptitle(title, fontsize=8.5)
+        figure.suptitle(_plain(title), fontsize=8.5)
         if any(row["seeds_done"] == 0 for row in rows):
             figure.supxlabel("✗ failed", fontsize=7, color=style.MUTED)
-        file = "heatmap_" + re.sub(r"[^\w.-]+", "_", label).strip("_")
-        return [path.name for path in style.save(figure, folder, file)]
+        return [path.name for path in style.save(figure, folder, stem)]
 
 
 def _cell(axes: Any, i: int, j: int, value: float, digits: str, fill: Any, row: Mapping[str, Any]) -> None:
@@ -109,6 +124,11 @@ def _cell(axes: Any, i: int, j: int, value: float, digits: str, fill: Any, row: 
     axes.text(j, i, text, fontsize=10 if failed else 8, bbox=behind, **centre)
     if 0 < row["seeds_done"] < row["seeds"]:
         axes.text(j, i + 0.32, f"{row['seeds_done']} of {row['seeds']} seeds", fontsize=5.5, **centre)
+
+
+def _plain(text: str) -> str:
+    """What a user wrote, not as a formula."""
+    return text.replace("$", r"\$")
 
 
 def _text(value: Any) -> str:

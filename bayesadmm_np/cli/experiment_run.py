@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import torch
 
 from ..splitting.status import Status
 from ..torch import RoundRecord, Rows, Scores, merge, run
+from ..torch.state import digest
 from .experiment_file import Entry, Experiment, Point, Sweep, written
 
 __all__ = ["Bench", "Outcome", "Trial", "best_trial", "final_methods", "total_rounds"]
@@ -101,14 +104,14 @@ class Bench:
     Raises
     ------
     ValueError
-        When the folder holds another experiment, or the data do not fit.
+        When the folder holds another experiment or one on other data, or the data do not fit.
     """
 
     def __init__(self, experiment: Experiment, folder: Path, tick: Tick | None = None) -> None:
         self.experiment, self.folder, self.tick = experiment, folder, tick
         (self.X, self.y), (X_test, y_test) = experiment.data.load()
         _check_held(experiment, len(self.y))
-        _claim(folder, experiment)
+        _claim(folder, {**experiment.as_dict(), "rows": _fingerprint(self.X, self.y, X_test, y_test)})
         self.test = _rows(experiment, X_test, y_test)
         self.began = 0
 
@@ -179,25 +182,26 @@ class Bench:
             torch.manual_seed(job.seed)
             model = self.experiment.network(test.X[0].numel(), CLASSES)
         checkpoint = self._checkpoint(f"{job.file}.npz" if alone is None else f"{job.file}_client{alone}.npz")
-        result = run(
-            method,
-            clients,
-            model,
-            entry.prior_precision or shared.prior_precision,
-            job.rounds,
-            solver=entry.local_work(method),
-            temperature=entry.temperature or shared.temperature,
-            participation=1.0 if len(clients) == 1 else shared.participation,
-            batched=shared.batched,
-            device=shared.device,
-            seed=job.seed,
-            evaluate=test,
-            evaluate_every=every,
-            ensemble=shared.ensemble,
-            callback=after,
-            checkpoint=checkpoint,
-            resume=checkpoint if checkpoint.exists() else None,
-        )
+        with _warnings_of(job.name if alone is None else f"{job.name}, client {alone} alone"):
+            result = run(
+                method,
+                clients,
+                model,
+                entry.prior_precision or shared.prior_precision,
+                job.rounds,
+                solver=entry.local_work(method),
+                temperature=entry.temperature or shared.temperature,
+                participation=1.0 if len(clients) == 1 else shared.participation,
+                batched=shared.batched,
+                device=shared.device,
+                seed=job.seed,
+                evaluate=test,
+                evaluate_every=every,
+                ensemble=shared.ensemble,
+                callback=after,
+                checkpoint=checkpoint,
+                resume=checkpoint if checkpoint.exists() else None,
+            )
         return Outcome(entry.label, job.seed, result.status, result.message, result.history)
 
     def _checkpoint(self, name: str) -> Path:
@@ -320,11 +324,30 @@ def _rows(experiment: Experiment, X: Any, y: Any) -> Rows:
     return Rows(images.contiguous(), torch.tensor(y, dtype=torch.int64))
 
 
-def _claim(folder: Path, experiment: Experiment) -> None:
-    """Make the folder this experiment's, unless it is another's."""
+@contextmanager
+def _warnings_of(name: str) -> Iterator[None]:
+    """Say of which run a warning is."""
+    with warnings.catch_warnings():
+        show = warnings.showwarning
+
+        def named(message: Warning | str, *rest: Any, **more: Any) -> None:
+            show(f"{name}: {message}", *rest, **more)
+
+        warnings.showwarning = named
+        yield
+
+
+def _fingerprint(*arrays: Any) -> str:
+    return digest([torch.from_numpy(np.asarray(array)) for array in arrays])
+
+
+def _claim(folder: Path, own: dict[str, Any]) -> None:
+    """Make the folder this experiment's, unless it holds something of another."""
     (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
-    path, own = folder / "experiment.json", experiment.as_dict()
-    if not path.exists():
+    path = folder / "experiment.json"
+    # a run that was refused before its first round leaves a folder in which there is nothing to lose
+    is_begun = any((folder / "checkpoints").iterdir()) or (folder / "results.json").exists()
+    if not (path.exists() and is_begun):
         _write(path, own)
         return
     try:
@@ -332,8 +355,10 @@ def _claim(folder: Path, experiment: Experiment) -> None:
     except (ValueError, TypeError) as error:
         raise ValueError(f"{path} is not readable; choose another folder.") from error
     for key, value in own.items():
-        if other.get(key) != value:
-            raise ValueError(f"{folder} holds another experiment: its {key} differs; choose another folder.")
+        # folders that were begun before the rows were noted go on
+        if other.get(key, value if key == "rows" else None) != value:
+            what = "the contents of its data files differ" if key == "rows" else f"its {key} differs"
+            raise ValueError(f"{folder} holds another experiment: {what}; choose another folder.")
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:

@@ -232,30 +232,44 @@ def read_plan(config: Mapping[str, Any]) -> Any:
     missing = sorted(set(KEYS) - set(config))
     if missing:
         raise ValueError(f"the app's configuration must have the key {missing[0]!r}; see [tool.flwr.app.config].")
+    for key, (default, _) in KEYS.items():
+        kind = type(tomllib.loads(f"value = {default}")["value"])
+        if not _is_of(config[key], kind):
+            raise ValueError(f"{key} must be {KINDS[kind]}, as in {key} = {default}, got {config[key]!r}.")
     if config["family"] not in FAMILIES:
         raise ValueError(f"family must be one of {', '.join(FAMILIES)}, got {config['family']!r}.")
     family, precision = getattr(families, FAMILIES[config["family"]]), float(config["prior-precision"])
     # the configuration of an app has no null: 0 stands for the method's own
     rho, gamma = (float(config[name]) or None for name in ("rho", "gamma"))
     return Plan(
-        method=make_method(config["method"], rho, gamma, bool(config["accelerate"])),
+        method=make_method(config["method"], rho, gamma, config["accelerate"]),
         prior=lambda dim: family(np.zeros(dim), precision),
         folder=Path(config["run-folder"]),
-        sites=int(config["sites"]),
+        sites=config["sites"],
         options={
             "tol": float(config["tol"]),
-            "rounds": int(config["rounds"]),
-            "seed": int(config["seed"]),
-            "safeguard": bool(config["safeguard"]),
-            "warm_start": bool(config["warm-start"]),
+            "rounds": config["rounds"],
+            "seed": config["seed"],
+            "safeguard": config["safeguard"],
+            "warm_start": config["warm-start"],
         },
-        least=int(config["sites-per-round"]),
+        least=config["sites-per-round"],
         participation=float(config["participation"]),
-        max_staleness=int(config["max-staleness"]),
+        max_staleness=config["max-staleness"],
         deadline=float(config["deadline"]),
         patience=float(config["patience"]),
-        keyed=bool(config["keyed"]),
+        keyed=config["keyed"],
     )
+
+
+KINDS = {bool: "true or false", int: "an integer", float: "a number", str: "text"}
+
+
+def _is_of(value: Any, kind: type) -> bool:
+    """Whether a value of an app's configuration is of a kind: 1 is a number too, while true is neither."""
+    if isinstance(value, bool) or kind is bool:
+        return isinstance(value, bool) and kind is bool
+    return isinstance(value, (int, float) if kind is float else kind)
 
 
 def _config(folder: Path, settings: Sequence[str]) -> dict[str, Any]:

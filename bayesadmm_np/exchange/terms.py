@@ -141,15 +141,17 @@ class Terms:
         for name, value in (("method", self.row), ("expectation", self.expectation), ("solver", self.solver)):
             if value is not None and type(value).__name__ not in SPOKEN:
                 raise ValueError(f"{name}={value!r} cannot be sent: it is none of {', '.join(SPOKEN)}.")
-        as_positive(self.tol, "tol")
-        as_count(self.rounds, "rounds")
-        as_count(self.seed, "seed", minimum=0)
+        # of the types that a site reads, or its digest of the same terms would be another
+        object.__setattr__(self, "tol", as_positive(self.tol, "tol"))
+        object.__setattr__(self, "rounds", as_count(self.rounds, "rounds"))
+        object.__setattr__(self, "seed", as_count(self.seed, "seed", minimum=0))
         if not self.sites or list(self.sites) != sorted(set(self.sites)):
             raise ValueError(f"sites must be different names in order, at least one, got {list(self.sites)}.")
         for name in self.sites:
             as_site_name(name)
         if len(self.weights) != len(self.sites) or not all(0 <= weight < np.inf for weight in self.weights):
             raise ValueError(f"weights must hold one number >= 0 a site, {len(self.sites)}, got {list(self.weights)}.")
+        object.__setattr__(self, "weights", tuple(float(weight) for weight in self.weights))
         if (self.centre is None) != (self.scale is None):
             raise ValueError("centre and scale must be given together.")
         if self.scale is not None and not (self.scale > 0).all():
@@ -319,8 +321,11 @@ def speak(value: Any) -> Any:
     if value is None:
         return None
     plain: dict[str, Any] = {"type": type(value).__name__}
+    hints = typing.get_type_hints(type(value))
     for item in dataclasses.fields(value):
         entry = getattr(value, item.name)
+        if hints[item.name] is float:
+            entry = float(entry)
         if isinstance(entry, Rule):
             entry = speak(entry)
         elif item.name == "families":

@@ -227,9 +227,14 @@ def as_integer(message: Message, name: str, value: Any, minimum: int, maximum: i
 
 def as_real(message: Message, name: str, value: Any, finite: bool = True) -> float:
     """Return a field that must be a number; NaN and ∞ only where a loss that overflows says so by them."""
-    if not isinstance(value, int | float) or isinstance(value, bool) or (finite and not np.isfinite(value)):
+    try:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        found = float(value) if is_number else np.nan
+    except OverflowError:  # JSON has integers of any length
+        is_number, found = False, np.nan
+    if not is_number or (finite and not np.isfinite(found)):
         raise message.refusal(name, "a finite number" if finite else "a number", value)
-    return float(value)
+    return found
 
 
 def as_text(message: Message, name: str, value: Any) -> str:

@@ -54,13 +54,15 @@ class Arrivals(Run):
             return request
 
         while not (ready := self._ready()):
-            if time.monotonic() - began > plan.patience:
-                raise TooFewError(
-                    f"round {server.number}: no site answered within {plan.patience:g} s; the same command goes on "
-                    f"from the checkpoint in {plan.folder}."
-                )
             self.desk.send(request_for, plan.deadline)
             if not self.desk.opened:  # who failed is asked again, after a while
+                # not before: who works within the deadline is not silent, however short the patience
+                if time.monotonic() - began > plan.patience:
+                    who = f"only {', '.join(sorted(self.came))}" if self.came else "no site"
+                    raise TooFewError(
+                        f"round {server.number}: {who} answered within {plan.patience:g} s; the same command goes on "
+                        f"from the checkpoint in {plan.folder}."
+                    )
                 self.asked.clear()
                 self.desk.pause()
                 continue
@@ -90,7 +92,8 @@ class Arrivals(Run):
 
     def _ready(self) -> dict[str, tuple[Message, Sent]]:
         """Take the answers to be folded in now, in the order of the sites: none while somebody is waited for."""
-        bound = 0 if self.server.served.certify else self.plan.max_staleness
+        served, sent = self.server.served, self.server.sent
+        bound = 0 if served.certify else self.plan.max_staleness
         following = self.server.number + 1
         if any(following - self.asked[name][0].served.round > bound for name in self.desk.opened):
             return {}
@@ -100,6 +103,10 @@ class Arrivals(Run):
                 return {}
             for name in lost:
                 self._leave_out(name, self.came.pop(name)[0])
+        # what is asked for the certificate alone is of use from all together: a part of it would use up versions
+        is_last = served.certify and served.solve and all(base is sent for _, base in self.came.values())
+        if is_last and len(self.came) < len(self.server.terms.sites):
+            return {}
         ready = {name: self.came[name] for name in sorted(self.came)}
         self.came.clear()
         return ready

@@ -52,10 +52,13 @@ class Dense:
         linear = [x for x in layers[::2] if type(x) is nn.Linear and x.bias is not None]
         between = [type(x) for x in layers[1::2] if type(x) in ACTIVATIONS]
         fits = len(linear) == len(between) + 1 and len(linear) + len(between) == len(layers)
-        trained = [p for p in module.parameters() if p.requires_grad]  # a shared one counts once
-        if not fits or len(trained) != 2 * len(linear) or any(map(_has_hooks, module.modules())):
+        # one by one: a bias may come before its weight (after `prune.remove`), be shared, frozen or the module's own
+        wanted = [p for x in linear for p in (x.weight, x.bias)]
+        trained = [p for p in module.parameters() if p.requires_grad]
+        is_plain = len(trained) == len(wanted) and all(a is b for a, b in zip(trained, wanted, strict=True))
+        if not fits or not is_plain or any(map(_runs_own_code, module.modules())):
             return None
-        return cls(tuple((x.out_features, x.in_features) for x in linear), tuple(between), flattens)
+        return cls(tuple((x.weight.shape[0], x.weight.shape[1]) for x in linear), tuple(between), flattens)
 
     def takes(self, X: Tensor) -> bool:
         """Whether rows of this shape (X has shape (K, B, …)) are vectors for the first layer."""
@@ -97,6 +100,7 @@ class Dense:
         return out
 
 
-def _has_hooks(module: nn.Module) -> bool:
-    """Whether a pass through the module runs code of the user's."""
-    return any((module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks))
+def _runs_own_code(module: nn.Module) -> bool:
+    """Whether a pass through the module runs code of the user's: a hook, or a forward of this one object."""
+    hooks = module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
+    return any(hooks) or "forward" in vars(module)

@@ -121,7 +121,10 @@ class IVONSteps:
         _check_betas(self.beta1, self.beta2)
         if self.hess_approx not in ("price", "gradsq"):
             raise ValueError(f"hess_approx must be 'price' or 'gradsq', got {self.hess_approx!r}.")
-        if not self.clip_radius > 0:
+        for name in ("debias", "rescale_lr"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name} must be True or False, got {getattr(self, name)!r}.")
+        if isinstance(self.clip_radius, bool | str) or not self.clip_radius > 0:
             raise ValueError(f"clip_radius must be > 0, got {self.clip_radius!r}.")
 
     @property

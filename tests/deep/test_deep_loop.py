@@ -729,3 +729,31 @@ def test_convolutional_clients_are_batched(name):
     ]
     assert (both[0] - both[1]).abs().max() < 1e-5
     assert (both[0] - torch.nn.utils.parameters_to_vector(model.parameters()).detach()).abs().max() > 1e-4
+
+
+@pytest.mark.parametrize("rho", [0.7, 0.8])
+def test_where_the_loss_is_flat_rho_must_be_the_largest_share_of_the_rows(rho):
+    """docs/deep.md, Choosing; the solution of the recursion for s_g with s_k − s_g = A_k/ρ and A_k = N_kh₀/τ.
+
+    With β₂ = 1 − 10⁻⁶ the estimate moves by less than 10⁻⁴ of h₀ + uτ/N in the 12 rounds of at most 6 steps.
+    """
+    source = torch.Generator().manual_seed(0)
+    X = torch.randn(40, 2, generator=source)
+    y = (X[:, 0] > 0).long()
+    X[:, 1] = 0.0  # a dark pixel
+    clients = [Rows(X[:10], y[:10]), Rows(X[10:], y[10:])]  # three quarters of the rows
+    K, rounds, gamma, delta, h0, tau = 2, 12, 0.3, 0.1, 0.1, 0.5
+    solver = IVONSteps(epochs=2, batch_size=10, hess_init=h0, beta2=1.0 - 1e-6)
+    torch.manual_seed(0)
+    with pytest.warns(UserWarning, match="the Hessian estimate has moved"):
+        result = run(
+            IVONADMM(rho, gamma), clients, torch.nn.Linear(2, 2), delta, rounds, solver=solver, temperature=tau
+        )
+    A = torch.tensor([10.0, 30.0]) * h0 / tau
+    lag = 1.0 - (1.0 - 1.0 / (1.0 + rho * K)) ** rounds
+    expected = gamma * rounds * (A.sum() - A / rho) + rho * A.sum() * (1.0 - gamma * K) * lag + rho * delta
+    found = rho * result.precision - result.state.site_precision
+    for weight in (1, 3):
+        torch.testing.assert_close(found[:, weight], expected, rtol=1e-3, atol=1e-3)
+    drift = (A.sum() - A / rho) > 0  # of every further round
+    assert drift.tolist() == [True, rho > 0.75]

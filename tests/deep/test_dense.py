@@ -3,6 +3,8 @@
 import pytest
 
 torch = pytest.importorskip("torch", minversion="2.4", reason="the deep-learning path needs the extra `torch`")
+from torch.nn.utils import prune  # noqa: E402
+
 from bayesadmm_np.torch import MLP  # noqa: E402
 from bayesadmm_np.torch.dense import ACTIVATIONS, Dense  # noqa: E402
 from bayesadmm_np.torch.network import Network  # noqa: E402
@@ -77,6 +79,28 @@ def tied():
     return module
 
 
+def pruned():
+    """Torch puts a weight that was pruned, or parametrised, behind its bias."""
+    module = tanh_and_relu()
+    prune.l1_unstructured(module[0], "weight", 0.5)
+    prune.remove(module[0], "weight")
+    assert [name for name, _ in module[0].named_parameters()] == ["bias", "weight"]
+    return module
+
+
+def tied_with_one_of_its_own():
+    module = tied()  # as many parameters as two layers have, and not theirs
+    module.register_parameter("scale", nn.Parameter(torch.ones(9)))
+    return module
+
+
+def doubled_by_hand():
+    module = tanh_and_relu()
+    forward = module[0].forward
+    module[0].forward = lambda x: 2 * forward(x)
+    return module
+
+
 class Doubled(nn.Sequential):
     def forward(self, x):
         return 2 * super().forward(x)
@@ -93,12 +117,37 @@ OTHERS = {
     "hooks": hooked,
     "frozen": frozen,
     "tied": tied,
+    "tied, and a parameter of its own": tied_with_one_of_its_own,
+    "pruned": pruned,
+    "a forward of one object": doubled_by_hand,
 }
 
 
 @pytest.mark.parametrize("make", OTHERS.values(), ids=OTHERS.keys())
 def test_other_networks_are_left_to_autograd(make):
     assert Dense.of(make()) is None
+
+
+def test_gradients_of_a_pruned_network_are_those_of_its_copy():
+    """The same function of parameters in another order, so that only the order of the gradient differs."""
+    net, rows = Network(pruned().double(), torch.device("cpu")), batch(2, (6,))
+    copy = Network(tanh_and_relu().double(), torch.device("cpu"))
+    order = torch.cat([torch.arange(30) + 5, torch.arange(5), torch.arange(35, len(net.start))])  # W and b of layer 1
+    theta = torch.randn(2, len(net.start), generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    found = net.gradient(theta, torch.empty_like(theta), buffers={}, **rows)[:, order]
+    known = copy.gradient(theta[:, order], torch.empty_like(theta), buffers={}, **rows)
+    assert (found - known).abs().max() < 1e-13
+
+
+def test_a_head_that_was_replaced_has_the_shape_of_its_weight():
+    """`out_features` is only what the layer was made with."""
+    module = tanh_and_relu()
+    module[4].weight, module[4].bias = nn.Parameter(torch.randn(7, 4)), nn.Parameter(torch.zeros(7))
+    net, rows = Network(module.double(), torch.device("cpu")), batch(2, (6,))
+    assert net.dense.shapes[-1] == (7, 4)
+    found = gradients(net, 2, **rows)
+    net.dense = None
+    assert (found - gradients(net, 2, **rows)).abs().max() < 1e-13
 
 
 def test_rows_that_are_no_vectors_are_left_to_autograd():

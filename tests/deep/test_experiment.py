@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tarfile
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -230,6 +231,11 @@ def kill_when(path, file, folder):
         ('[[method]]\nrow = "FedAvg"', "[[method]]\n", "row None is not known"),
         ("train = 60", "train = 5000", "exceed the 1797 digits"),
         ("version = 1", "version = ", "is not TOML"),
+        ("version = 1", "version = true", "version must be 1, got True"),
+        ('label = "pooled"', 'label = ""', "labels must be there and differ"),
+        ("train = 60", "train = 60\nsize = 14", "[data] size must be 8 for the digits, got 14"),
+        ("beta2 = 0.9", 'beta2 = 0.9, debias = "no"', "[solver] debias must be True or False, got 'no'"),
+        ("beta2 = 0.9", 'beta2 = 0.9, clip_radius = "x"', "[solver] clip_radius must be > 0, got 'x'"),
     ],
 )
 def test_what_is_not_understood_is_refused_by_name(bayesadmm, file, tmp_path, old, new, message):
@@ -252,6 +258,58 @@ def test_a_folder_of_another_experiment_is_left_alone(bayesadmm, file, tmp_path)
     assert "holds another experiment: its methods differs" in err
     assert (tmp_path / "out" / "rounds.csv").read_bytes() == before
     assert bayesadmm("experiment", tmp_path / "none.toml", "--no-progress")[0] == 2
+
+
+def test_a_run_that_was_refused_has_no_claim_on_its_folder(bayesadmm, file, tmp_path):
+    """What is corrected in the file may then run; a folder with results stays (the test above)."""
+    file.write_text(TEXT.replace("ensemble = 2", 'ensemble = 2\ndevice = "cud"'), encoding="utf-8")
+    code, _, err = bayesadmm("experiment", file, "--no-progress")
+    assert code == 2
+    assert "device='cud' cannot be used here" in err
+    file.write_text(TEXT, encoding="utf-8")
+    assert bayesadmm("experiment", file, "--no-progress")[0] == 0
+
+
+def test_a_folder_on_other_data_is_left_alone(bayesadmm, file, tmp_path, monkeypatch):
+    """Trials are files without the rows that they were scored on."""
+    assert bayesadmm("experiment", file, "--no-progress")[0] == 0
+    (X, y), test = load = Split.load(Experiment.read(file).data)
+    monkeypatch.setattr(Split, "load", lambda _: load)
+    assert bayesadmm("experiment", file, "--no-progress")[0] == 0  # the same rows: it goes on
+    monkeypatch.setattr(Split, "load", lambda _: ((1.0 - X, y), test))
+    code, _, err = bayesadmm("experiment", file, "--no-progress")
+    assert code == 2
+    assert "the contents of its data files differ" in err
+
+
+def test_a_warning_names_its_run(bayesadmm, file, tmp_path):
+    file.write_text(TEXT.replace("beta2 = 0.9", "beta2 = 0.99999").replace("[3, 1]", "[3]"), encoding="utf-8")
+    with pytest.warns(UserWarning, match="^IVONADMM, seed 3: the Hessian estimate has moved"):
+        assert bayesadmm("experiment", file, "--no-progress")[0] == 0
+    curves = (tmp_path / "small" / "curves.svg").read_text(encoding="utf-8")
+    assert "1 seed" in curves
+    assert "1 seeds" not in curves
+
+
+def test_files_of_heat_maps_differ_where_only_signs_or_case_do():
+    stems = []
+    for label in ("a/b", "a:b", "A b", "a_b_2", "ab"):
+        stems.append(plots.new_stem(label, stems))
+    assert stems == ["heatmap_a_b", "heatmap_a_b_2", "heatmap_A_b_3", "heatmap_a_b_2_2", "heatmap_ab"]
+
+
+def test_dollars_in_a_label_are_no_formula(tmp_path, monkeypatch):
+    record = SimpleNamespace(round=1, at_mean=SimpleNamespace(accuracy=0.5, nll=1.0))
+    outcome = SimpleNamespace(label=r"$\foo$", history=[record])
+
+    def draw():
+        return plots.draw_curves(r"of $\foo$", [outcome.label], [outcome], tmp_path)
+
+    assert draw() == ["curves.svg", "curves.png"]
+    assert r"of $\foo$" in (tmp_path / "curves.svg").read_text(encoding="utf-8")
+    monkeypatch.setattr(plots, "_plain", str)  # the twin
+    with pytest.raises(ValueError, match="foo"):
+        draw()
 
 
 def test_a_run_that_fails_is_a_row(bayesadmm, file, tmp_path):

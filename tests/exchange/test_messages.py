@@ -256,6 +256,29 @@ def test_bad_runs_are_refused_in_words(case):
         call()
 
 
+PLAIN = {
+    "tol is an integer": {"tol": 1},
+    "numpy's integers": {"rounds": np.int64(4), "seed": np.int64(2)},
+    "a solver's integer": {"solver": ba.clients.VariationalNewton(tol=1)},
+}
+
+
+@pytest.mark.parametrize("case", PLAIN)
+def test_settings_that_are_no_plain_floats_and_integers_make_the_same_run_at_a_site(case):
+    """The digest of 1 is not that of 1.0: the sites would refuse the run's every broadcast."""
+    server, sites = begin(**PLAIN[case])
+    assert carried(server.broadcast()).header["run"] == server.terms.run
+    assert sites[0].step(carried(server.broadcast()))[1] is not None
+
+
+def test_integers_beyond_any_float_are_refused():
+    for change in ({"weight": 10**400}, {"weight": -(10**400)}):
+        with pytest.raises(MessageError, match="weight must be a finite number"):
+            use(Message("hello", {**KINDS["hello"].header, **change}, {}))
+    with pytest.raises(MessageError, match="value must be a number"):
+        use(Message("reply", {**REPLY.header, "value": 10**400}, REPLY.arrays))
+
+
 # ----------------------------------------------------------------------------------------------------
 # Bytes
 # ----------------------------------------------------------------------------------------------------

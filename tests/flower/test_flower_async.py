@@ -446,6 +446,37 @@ def test_a_dead_site_holds_the_others_for_its_deadline_and_the_run_for_its_patie
     assert_pooled(server, losses)
 
 
+@pytest.mark.parametrize("bound", [1, 10])
+def test_patience_does_not_end_a_run_while_somebody_works_within_the_deadline(bound, clock, tmp_path):
+    losses = made_up()
+    server, _, told, _ = federate(
+        clock, tmp_path, losses, slow("b", 60.0), deadline=100.0, patience=50.0, staleness=bound
+    )
+    assert_pooled(server, losses)
+    assert not told
+
+
+def test_a_site_that_goes_before_the_certificate_does_not_use_up_the_versions(clock, tmp_path):
+    """All residuals are below tol: what the others say again and again is the same. The run waits to be resumed."""
+    losses = made_up()
+
+    def goes(name, number, call):
+        said = call()
+        is_last = name == "b" and number and said.message and Message.from_bytes(said.message).header["certificate"]
+        return None if is_last else said
+
+    settings = {"deadline": 20.0, "patience": 100.0, "rounds": 50}
+    with pytest.raises(TooFewError, match="only a, c answered within 100 s; the same command goes on"):
+        federate(clock, tmp_path, losses, lambda name, number: 1.0, goes, **settings)
+    halfway = load_server(tmp_path / "server")
+    assert halfway.outcome is None
+    assert halfway.served.certify
+    assert halfway.number < 20
+    server, _, _, _ = federate(clock, tmp_path, losses, lambda name, number: 1.0, **settings)
+    assert_pooled(server, losses)
+    assert server.number == halfway.number + 1
+
+
 def test_a_site_that_comes_back_at_another_node_is_asked_there(clock, tmp_path):
     losses, posts = made_up(), {}
 

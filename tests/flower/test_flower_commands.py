@@ -64,6 +64,12 @@ def test_new_writes_an_app_whose_every_key_is_explained_and_read(trial):
         ({"sites-per-round": 4}, "least must be at most"),
         ({"participation": 0.0}, "participation must lie"),
         ({"deadline": -1.0}, "deadline must be"),
+        ({"max-staleness": 0.5}, "max-staleness must be an integer, as in max-staleness = 0, got 0.5"),
+        ({"sites": 2.9}, "sites must be an integer"),
+        ({"rounds": True}, "rounds must be an integer"),
+        ({"accelerate": "False"}, "accelerate must be true or false, as in accelerate = false, got 'False'"),
+        ({"keyed": 0}, "keyed must be true or false"),
+        ({"tol": "small"}, "tol must be a number"),
     ],
 )
 def test_a_wrong_value_of_a_key_is_named(change, complaint, trial):

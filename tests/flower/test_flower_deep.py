@@ -18,6 +18,7 @@ from bayesadmm_np.flower.apps import VECTORS  # noqa: E402
 from bayesadmm_np.flower.deep import DeepCoordinator, DeepPlan, DeepSite, DeepTerms, final_model  # noqa: E402
 from bayesadmm_np.torch import IVONADMM, IVONPVI, MLP, AdamSteps, FedLapFunc, IVONSteps, ResNet20, Rows, run  # noqa: E402
 from bayesadmm_np.torch.state import TENSORS  # noqa: E402
+from bayesadmm_np.torch.team import Team  # noqa: E402
 
 M = ba.methods
 IVON = IVONSteps(epochs=2, batch_size=8, lr=0.1, hess_init=0.1, beta2=0.9)
@@ -492,6 +493,77 @@ def test_a_bad_message_costs_its_sender_the_round(kind, tmp_path, caplog):
     result = here(row, problem(), network(), participation=without_b_in_round_3, **settings)
     assert same_state(result, server)
     assert server.counted == (4, 4, 4)
+
+
+def statistics_of(position, value):
+    """A site and a reply with another number among its running statistics; the digest is right."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 2), torch.nn.BatchNorm1d(2), torch.nn.Linear(2, 3))
+    site = DeepSite("A", problem()[0], model)
+    server = DeepCoordinator.start([site.hello()], IVONADMM(), model, solver=IVON)
+    reply = site.step(server.broadcast())[1]
+    statistics = reply.arrays["statistics"].copy()
+    statistics[position] = value
+    return server, Message("reply", reply.header, {**reply.arrays, "statistics": statistics})
+
+
+@pytest.mark.parametrize(
+    ("position", "value", "complaint"),
+    [
+        (0, 1e300, r"statistics of 1.running_mean must be numbers of torch.float32, got 1e\+300"),
+        (-1, 1e300, r"statistics of 1.num_batches_tracked must be numbers of torch.int64, got 1e\+300"),
+        (-1, 0.5, r"statistics of 1.num_batches_tracked must be numbers of torch.int64, got 0.5"),
+    ],
+)
+def test_statistics_that_the_model_cannot_hold_are_refused(position, value, complaint):
+    """They would be infinite in the next broadcast, which no site takes, and in the checkpoint, which nobody reads."""
+    server, reply = statistics_of(position, value)
+    for take in (lambda: server.check(reply, server.sent), lambda: server.step([reply])):
+        with pytest.raises(MessageError, match=complaint):
+            take()
+    server, reply = statistics_of(position, 3.0)
+    assert float(list(server.step([reply]).held.buffers.values())[min(position, 0)].reshape(-1)[0]) == 3.0
+
+
+def test_a_server_that_overflows_ends_the_run_as_diverged():
+    """Finite answers can make a mean that is not: no site would take it, and no reader of the checkpoint."""
+    site, server = begun()
+    reply = site.step(server.broadcast())[1]
+    arrays = {"linear": np.full(43, 1e38), "precision": np.full(43, 1e-30)}
+    ended = server.step([Message("reply", reply.header, arrays)])
+    assert ended.outcome.status.name == "DIVERGED"
+    again = DeepCoordinator.restore(Message.from_bytes(ended.save().to_bytes()), network())
+    assert again.outcome == ended.outcome
+    assert site.step(ended.broadcast())[1] is None
+
+
+def test_a_site_holds_one_factor_however_many_sites_there_are(monkeypatch):
+    """Its memory is not the server's, whose tensors have a row a site."""
+    site = DeepSite("A", problem()[0], network())
+    hellos = [site.hello(), *(DeepSite(f"B{k}", problem()[1], network()).hello() for k in range(5))]
+    server = DeepCoordinator.start(hellos, IVONADMM(), network(), solver=IVON, rounds=1)
+    made = []
+    start = Team.start
+
+    def watched(team):
+        made.append(team.n_clients)
+        return start(team)
+
+    monkeypatch.setattr(Team, "start", watched)
+    after, reply = site.step(server.broadcast())
+    copied = site.adopt(server.terms, server.copy_of("A"))
+    assert site.restore(after.save()).save().digest == after.save().digest
+    assert copied.step(server.broadcast())[1].digest == reply.digest
+    assert set(made) == {1}
+    DeepCoordinator.restore(server.save(), network())  # the twin
+    assert made[-1] == 6
+
+
+def test_settings_that_are_no_plain_numbers_travel():
+    site = DeepSite("A", problem()[0], network())
+    settings = {"prior_precision": 2, "rounds": np.int64(1), "seed": np.int64(3), "solver": IVON}
+    server = DeepCoordinator.start([site.hello()], IVONADMM(), network(), **settings)
+    assert server.step([site.step(Message.from_bytes(server.broadcast().to_bytes()))[1]]).number == 2
 
 
 def test_a_loss_that_is_not_finite_is_left_out_of_the_objective_only(tmp_path):

@@ -326,6 +326,11 @@ class DeepCoordinator:
         after = gathered(self.team, state, self._replies(state, {k: heard[k] for k in good}))
         if isinstance(after, Failure):
             return self._ended(state, after.status, after.message)
+        if not all(bool(torch.isfinite(getattr(after, part)).all()) for part in TENSORS):
+            # no site, and no reader of the checkpoint, would take it; one process ends on the objective there
+            lost = completed(self.team, state, after, float("nan"), tuple(heard), (), 0.0)
+            assert isinstance(lost, Failure)
+            return self._ended(state, lost.status, lost.message)
         waiting = _Open(after, tuple(heard), tuple(k for k in heard if k not in good))
         counted = tuple(number if k in good else old for k, old in enumerate(self.counted))
         return replace(self, state=state, gathered=waiting, counted=counted)
@@ -407,7 +412,7 @@ def final_model(message: Message, model: nn.Module) -> nn.Module:
     if terms.model != signature(network):
         raise message.refusal("model", f"the signature of this model, {signature(network)}", terms.model)
     with content_of(message, "the result of a run"):
-        q_g = read_q(message, terms.team(network, {}).start().broadcast)
+        q_g = read_q(message, terms.start_of_one(network).broadcast)
     return network.module_at(q_g.mean, q_g.buffers)
 
 

@@ -135,9 +135,9 @@ class DeepSite:
         """
         terms = DeepTerms.read(broadcast)
         k, team = self._joined(broadcast, terms)
-        start = team.start()
+        start = terms.start_of_one(self.network)
         served = read_deep_served(broadcast, terms, start.broadcast)
-        kept = self.kept or DeepSiteState(terms, (0, start.duals([k])), None, (0, ""))
+        kept = self.kept or DeepSiteState(terms, (0, start.duals([0])), None, (0, ""))
         if terms.run != kept.terms.run:
             raise broadcast.refusal("run", f"{kept.terms.run}, which this site takes part in", terms.run)
         kept = replace(_settled(kept, broadcast, served.counted[k]), heard=(served.round, broadcast.digest))
@@ -198,9 +198,10 @@ class DeepSite:
                     "have changed since; put the old ones back, or start a new run."
                 )
             terms = DeepTerms.read(message)
-            k, team = self._joined(message, terms)
+            self._joined(message, terms)
+            like = terms.start_of_one(self.network).duals([0])
             answers = {
-                name: (int(number), _read_duals(message, f"{name}/", team.start().duals([k])))
+                name: (int(number), _read_duals(message, f"{name}/", like))
                 for name, [number] in message.header["answers"].items()
             }
             number, heard = message.header["heard"]
@@ -220,8 +221,8 @@ class DeepSite:
             if copy.header[name] != expected:
                 raise copy.refusal(name, expected, copy.header[name])
         counted = as_integer(copy, "counted", copy.header["counted"], 0)
-        k, team = self._joined(copy, terms)
-        duals = _read_duals(copy, "", team.start().duals([k]))
+        self._joined(copy, terms)
+        duals = _read_duals(copy, "", terms.start_of_one(self.network).duals([0]))
         return replace(self, kept=DeepSiteState(terms, (counted, duals), None, (0, "")))
 
     @cached_property

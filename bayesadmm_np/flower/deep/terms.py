@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -19,7 +19,7 @@ from ...exchange.terms import as_site_name, hear, speak
 from ...splitting.methods import Method
 from ...torch import AdamSteps, IVONSteps, Rows
 from ...torch.network import Network
-from ...torch.state import Broadcast, digest
+from ...torch.state import Broadcast, State, digest
 from ...torch.team import Team, build
 
 __all__ = [
@@ -81,9 +81,9 @@ class DeepTerms:
         if type(Method.read(self.method)) is not Method:
             raise ValueError(f"{self.method.name} shares inputs of the clients: it runs in one process only.")
         for name in ("prior_precision", "temperature"):
-            as_positive(getattr(self, name), name)
+            object.__setattr__(self, name, as_positive(getattr(self, name), name))
         for name in ("rounds", "seed"):
-            as_count(getattr(self, name), name, minimum=0)
+            object.__setattr__(self, name, as_count(getattr(self, name), name, minimum=0))
         if not self.sites or list(self.sites) != sorted(set(self.sites)):
             raise ValueError(f"sites must be different names in order, at least one, got {list(self.sites)}.")
         for site in self.sites:
@@ -102,6 +102,10 @@ class DeepTerms:
         """Return what a round is computed with, where these sites' rows are."""
         settings = self.prior_precision, self.temperature, self.solver
         return build(self.method, network, self.sizes, here, *settings, batched=False)
+
+    def start_of_one(self, network: Network) -> State:
+        """Return the start of a run of one site: q_g and one η_k, without the K rows that only the server needs."""
+        return replace(self.team(network, {}), sizes=self.sizes[:1]).start()
 
     def spoken(self) -> dict[str, Any]:
         """Return the terms as JSON values."""
@@ -181,11 +185,13 @@ def unpacked(message: Message, name: str, like: Mapping[str, Tensor]) -> dict[st
     if not like:
         return {}
     sizes = [value.numel() for value in like.values()]
-    whole = torch.tensor(message.vector(name, sum(sizes)))
-    return {
-        key: piece.to(value.device, value.dtype).view(value.shape)
-        for (key, value), piece in zip(like.items(), whole.split(sizes), strict=True)
-    }
+    pieces = torch.tensor(message.vector(name, sum(sizes))).split(sizes)
+    found = {key: piece.to(value.dtype) for (key, value), piece in zip(like.items(), pieces, strict=True)}
+    for (key, value), piece in zip(found.items(), pieces, strict=True):
+        # a float is rounded, as elsewhere; a counter that is no whole number of its dtype is none
+        if not bool((torch.isfinite(value) if value.is_floating_point() else value.double() == piece).all()):
+            raise message.refusal(f"{name} of {key}", f"numbers of {value.dtype}", f"{float(piece.abs().max()):g}")
+    return {key: found[key].to(value.device).view(value.shape) for key, value in like.items()}
 
 
 def spoken_q(q: Broadcast) -> dict[str, Array]:
