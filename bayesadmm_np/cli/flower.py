@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 import signal
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -94,9 +97,10 @@ def add_commands(app: typer.Typer) -> None:
             settings = {"features": split_names(features), "classes": split_names(classes)}
             if heart and data:
                 raise Refused("--heart-disease brings its own data: leave out --data.")
-            if heart:
-                data, target, loss = _heart_disease(folder / "data"), "disease", "logistic"
-            _write(folder, data or [], target, loss, sites, standardize=standardize, dropna=dropna, **settings)
+            with _all_or_nothing(folder):
+                if heart:
+                    data, target, loss = _heart_disease(folder / "data"), "disease", "logistic"
+                _write(folder, data or [], target, loss, sites, standardize=standardize, dropna=dropna, **settings)
 
     @flower.command("local", help=LOCAL_HELP)
     def _local(
@@ -130,6 +134,20 @@ def add_commands(app: typer.Typer) -> None:
             names = sites or _site_names(folder)
             make_keys(folder / KEY_FOLDER, names, ["localhost", "127.0.0.1", *(hosts or [])])
             print(f"{folder / KEY_FOLDER}: TLS and keys of {', '.join(names)}")
+
+
+@contextmanager
+def _all_or_nothing(folder: Path) -> Iterator[None]:
+    """Remove what the block has written when it fails: half a federation would be in the way of the next try."""
+    before = set(folder.iterdir()) if folder.is_dir() else None
+    try:
+        yield
+    except BaseException:
+        if before is None:
+            shutil.rmtree(folder, ignore_errors=True)
+        for path in set() if before is None else set(folder.iterdir()) - before:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        raise
 
 
 def _write(folder: Path, data: Sequence[Path], target: str | None, loss: str, n_sites: int, **settings: Any) -> None:
@@ -202,9 +220,10 @@ def _run(folder: Path, n_sites: int | None, settings: Sequence[str], resume: boo
     lacking = [name for name in names if keyed and not (folder / KEY_FOLDER / f"site-{name}").exists()]
     if lacking:
         raise Refused(f"there is no key of {lacking[0]}; run `bayesadmm flower keys {folder}`.")
-    config = _config(folder, settings)
+    config = _config(folder, settings) | {"sites": len(names), "keyed": keyed}
+    read_plan(config)  # refuses before any process is started
     run_folder = _run_folder(folder, resume)
-    config |= {"run-folder": str(run_folder.absolute()), "sites": len(names), "keyed": keyed}
+    config["run-folder"] = str(run_folder.absolute())
     note(f"{run_folder}: {len(names)} sites, {'TLS and keys' if keyed else 'without TLS and keys'}")
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that the block below is left
     with LocalFederation(folder, keyed) as federation:
@@ -241,25 +260,30 @@ def read_plan(config: Mapping[str, Any]) -> Any:
     family, precision = getattr(families, FAMILIES[config["family"]]), float(config["prior-precision"])
     # the configuration of an app has no null: 0 stands for the method's own
     rho, gamma = (float(config[name]) or None for name in ("rho", "gamma"))
-    return Plan(
-        method=make_method(config["method"], rho, gamma, config["accelerate"]),
-        prior=lambda dim: family(np.zeros(dim), precision),
-        folder=Path(config["run-folder"]),
-        sites=config["sites"],
-        options={
-            "tol": float(config["tol"]),
-            "rounds": config["rounds"],
-            "seed": config["seed"],
-            "safeguard": config["safeguard"],
-            "warm_start": config["warm-start"],
-        },
-        least=config["sites-per-round"],
-        participation=float(config["participation"]),
-        max_staleness=config["max-staleness"],
-        deadline=float(config["deadline"]),
-        patience=float(config["patience"]),
-        keyed=config["keyed"],
-    )
+    try:
+        return Plan(
+            method=make_method(config["method"], rho, gamma, config["accelerate"]),
+            prior=lambda dim: family(np.zeros(dim), precision),
+            folder=Path(config["run-folder"]),
+            sites=config["sites"],
+            options={
+                "tol": float(config["tol"]),
+                "rounds": config["rounds"],
+                "seed": config["seed"],
+                "safeguard": config["safeguard"],
+                "warm_start": config["warm-start"],
+            },
+            least=config["sites-per-round"],
+            participation=float(config["participation"]),
+            max_staleness=config["max-staleness"],
+            deadline=float(config["deadline"]),
+            patience=float(config["patience"]),
+            keyed=config["keyed"],
+        )
+    except ValueError as error:
+        # arguments by the names of their keys
+        words = str(error).replace("max_staleness", "max-staleness")
+        raise ValueError(re.sub(r"^least\b", "sites-per-round", words)) from error
 
 
 KINDS = {bool: "true or false", int: "an integer", float: "a number", str: "text"}

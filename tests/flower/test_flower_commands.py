@@ -61,7 +61,9 @@ def test_new_writes_an_app_whose_every_key_is_explained_and_read(trial):
     [
         ({"family": "triangular"}, "family must be one of"),
         ({"method": "PVX"}, "PVI"),
-        ({"sites-per-round": 4}, "least must be at most"),
+        ({"sites-per-round": 4}, "sites-per-round must be at most"),
+        ({"max-staleness": 1, "sites-per-round": 2}, "sites-per-round must be 1 with max-staleness > 0"),
+        ({"max-staleness": 1, "method": "BayesADMM"}, "max-staleness must be 0"),
         ({"participation": 0.0}, "participation must lie"),
         ({"deadline": -1.0}, "deadline must be"),
         ({"max-staleness": 0.5}, "max-staleness must be an integer, as in max-staleness = 0, got 0.5"),
@@ -134,6 +136,8 @@ def test_what_cannot_be_run_is_refused_before_anything_starts(bayesadmm, trial, 
     for arguments, complaint in (
         ([trial, "--sites", 4], "there are 3"),
         ([trial, "--set", "round=3"], "did you mean 'rounds'"),
+        ([trial, "--set", "max-staleness=two"], "max-staleness must be an integer"),
+        ([trial, "--set", "max-staleness=2", "--set", "method=BayesADMM"], "max-staleness must be 0"),
         ([trial, "--resume"], "there is no run"),
         ([tmp_path / "none"], "holds no site"),
     ):
@@ -146,3 +150,19 @@ def test_what_cannot_be_run_is_refused_before_anything_starts(bayesadmm, trial, 
     assert code == 2
     assert "there is no key of site2" in err
     assert not (trial / "runs").exists()
+
+
+def test_what_new_refuses_leaves_nothing_behind(bayesadmm, tmp_path):
+    rows = tmp_path / "north.csv"
+    rows.write_text("dose,died\n1.5,0\n2.5,1\n0.5,0\n")
+    folder, own = tmp_path / "fed", tmp_path / "own"
+    own.mkdir()
+    (own / "notes.txt").write_text("mine")
+    for where in (folder, own):
+        code, _, err = bayesadmm("flower", "new", where, "--data", rows, "--target", "died", "--features", "doze")
+        assert code == 2
+        assert "did you mean 'dose'" in err
+    assert not folder.exists()
+    assert [path.name for path in own.iterdir()] == ["notes.txt"]
+    # and so the corrected command is not in its own way
+    assert bayesadmm("flower", "new", folder, "--data", rows, "--target", "died", "--features", "dose")[0] == 0
