@@ -16,7 +16,9 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "deep"
 PAGE = ROOT / "docs" / "results.md"
+FIGURES = ROOT / "docs" / "figures"
 BEGIN, END = "<!-- tables: benchmarks/deep_tables.py -->", "<!-- end of tables -->"
+ENSEMBLE = ", ensemble"
 NAMES = {"FedLapCov": "FedLap-Cov", "FedLapFunc": "FedLap-Func", "IVONADMM": "IVON-ADMM"}
 
 Cells = tuple[str, str, str]
@@ -58,8 +60,9 @@ PAPER_ROUNDS = {"mnist_100_clients": (25, 50, 100)}
 
 
 def name_of(label: str) -> str:
-    method, comma, rest = label.partition(",")
-    return NAMES.get(method, method) + (" (mean of 32 samples)" if comma and "ensemble" in rest else "")
+    method, *rest = label.removesuffix(ENSEMBLE).split(" ", 1)
+    words = [NAMES.get(method, method), *rest, *(["(mean of 32 samples)"] if label.endswith(ENSEMBLE) else [])]
+    return " ".join(words)
 
 
 def score(row: dict[str, Any], kind: str, scale: float, digits: int) -> str:
@@ -75,11 +78,11 @@ def table(stem: str, results: dict[str, Any]) -> list[str]:
         own = [row for row in results["table"] if row["method"] == method]
         kinds = [("", method)]
         if "IVON" in method and any(row["ensemble_accuracy_mean"] is not None for row in own):
-            kinds.append(("ensemble_", f"{method}, ensemble"))
+            kinds.append(("ensemble_", method + ENSEMBLE))
         for prefix, label in kinds:
             for row in own:
                 at = rounds.index(row["round"]) if row["round"] in rounds else None
-                theirs = paper.get(label)
+                theirs = paper.get(label.split(" ")[0] if label == method else method.split(" ")[0] + ENSEMBLE)
                 there = ("–", "–") if theirs is None or at is None else (theirs[0][at], theirs[1][at])
                 part = "" if row["seeds_done"] == row["seeds"] else f" ({row['seeds_done']} of {row['seeds']} seeds)"
                 accuracy, nll = score(row, f"{prefix}accuracy", 100.0, 1), score(row, f"{prefix}nll", 1.0, 2)
@@ -114,6 +117,11 @@ def section(path: Path) -> list[str]:
     seeds = len(experiment["seeds"])
     head = [f"## {experiment['name']}", ""]
     head += [f"`bayesadmm experiment benchmarks/experiments/{path.stem}.toml`; {seeds} seeds; {where}.", ""]
+    picture = FIGURES / f"{path.stem}.png"
+    if picture.exists():
+        head += [f"![{experiment['name']}](figures/{picture.name})", ""]
+    if path.stem not in PAPER:
+        return head
     return [*head, *table(path.stem, results), "", *costs(results), ""]
 
 
@@ -123,9 +131,11 @@ def main() -> None:
     for folder in parser.parse_args().take:
         kept = RESULTS / folder.name
         shutil.copy(folder / "results.json", kept.with_suffix(".json"))
+        pictures = [*folder.glob("heatmap_*.png"), folder / "curves.png"]
+        shutil.copy(next(path for path in pictures if path.exists()), FIGURES / f"{folder.name}.png")
         if (folder / "sweep.csv").exists():
             shutil.copy(folder / "sweep.csv", RESULTS / f"{folder.name}_sweep.csv")
-    lines = [line for path in sorted(RESULTS.glob("*.json")) if path.stem in PAPER for line in section(path)]
+    lines = [line for path in sorted(RESULTS.glob("*.json"), reverse=True) for line in section(path)]
     text = PAGE.read_text(encoding="utf-8")
     before, after = text.partition(BEGIN)[0], text.partition(END)[2]
     PAGE.write_text(f"{before}{BEGIN}\n\n" + "\n".join(lines) + f"\n{END}{after}", encoding="utf-8")
