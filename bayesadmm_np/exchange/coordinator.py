@@ -17,7 +17,7 @@ from ..families.base import ExponentialFamily
 from ..families.coordinates import Coordinates, Displacement, Natural
 from ..families.gaussian import Gaussian
 from ..families.precision import DensePrecision
-from ..losses.base import GaussianExpected
+from ..losses.base import Expected, GaussianExpected
 from ..losses.expectations import Rule
 from ..splitting.accelerated import Accelerated, Memory
 from ..splitting.certificate import Certificate, pooled_distance, pooled_residual
@@ -526,14 +526,13 @@ class Coordinator:
         return State(q_g, waiting.sites, waiting.naturals, waiting.memory, self.state.start_objective, history)
 
     def _ended(
-        self, state: State, status: Status, message: str, at_server: Sequence[GaussianExpected] | None
+        self, state: State, status: Status, message: str, at_server: Sequence[Expected | GaussianExpected] | None
     ) -> Coordinator:
         certificate = None
         if at_server is not None and state.history:
             q_g, prior = state.q_g, self.terms.prior
-            assert isinstance(q_g, Gaussian)
             # a diagonal or block family sends its own part of the curvature only: too little for a bound
-            dense = not q_g.learns_precision or isinstance(q_g.factor, DensePrecision)
+            dense = isinstance(q_g, Gaussian) and (not q_g.learns_precision or isinstance(q_g.factor, DensePrecision))
             distance = pooled_distance(prior, q_g, at_server) if dense else None
             pooled = pooled_residual(prior, q_g, at_server)
             certificate = Certificate(state.history[-1].edges, pooled, self.terms.tol, distance)

@@ -457,8 +457,16 @@ def _settled(
 def _certificate(
     at_server: Expected | GaussianExpected, terms: Terms, arrays: dict[str, Array]
 ) -> dict[str, Any] | None:
-    """Put g and H at q_g into `arrays`, with their rounding errors; None where they overflow."""
-    assert isinstance(at_server, GaussianExpected)
+    """Put g and H at q_g into `arrays`, with their rounding errors; None where they overflow.
+
+    Of a family that is no Gaussian ∇_μ E_q[ℓ], of which no bound is made.
+    """
+    if not isinstance(at_server, GaussianExpected):
+        gradient = at_server.natural_gradient
+        if not gradient.is_finite():
+            return None
+        arrays |= {"sums": gradient.to_vector(), "errors": np.zeros(gradient.linear.size)}
+        return {"reach": None, "curvature_error": 0.0, "at_mean": False}
     like = terms.certificate_like
     if len(like.shapes[1]) == 2 and len(like.shapes) == 2:
         curvature: tuple[Array, ...] = (at_server.curvature.dense(),)

@@ -15,11 +15,14 @@ import numpy as np
 from .._validation import Array, as_count, as_positive
 from ..clients import VON, ClosedForm, GradientSteps, Solver, VariationalNewton
 from ..families import (
+    Beta,
     BlockDiagonalGaussian,
     DiagonalGaussian,
+    Dirichlet,
     ExponentialFamily,
     FixedPrecisionGaussian,
     FullGaussian,
+    Gamma,
     IsotropicGaussian,
 )
 from ..families.coordinates import Natural
@@ -51,6 +54,9 @@ SPOKEN: dict[str, Any] = {
 }
 """Settings that can be sent: frozen dataclasses of plain values. What is not here cannot be sent, nor made."""
 
+CONJUGATE: dict[type, tuple[str, ...]] = {Beta: ("a", "b"), Dirichlet: ("concentration",), Gamma: ("shape", "rate")}
+"""Families of losses that are linear in T(θ): the arguments that make a member, each a vector."""
+
 FAMILIES: dict[str, Any] = {
     family.__name__: family
     for family in (
@@ -59,6 +65,7 @@ FAMILIES: dict[str, Any] = {
         FixedPrecisionGaussian,
         FullGaussian,
         IsotropicGaussian,
+        *CONJUGATE,
     )
 }
 
@@ -75,7 +82,7 @@ class Terms:
     Parameters
     ----------
     method : Method or Accelerated
-    prior : Gaussian
+    prior : ExponentialFamily
         Its type is the family of the run.
     sites : tuple of str
         Names, sorted: sums over sites are taken in this order.
@@ -190,9 +197,8 @@ class Terms:
 
     @property
     def certificate_like(self) -> Natural:
-        """Zeros of the shapes of (g, H) that a site sends for the certificate: H dense where the family is fixed."""
-        assert isinstance(self.prior, Gaussian)
-        if self.prior.learns_precision:
+        """Of the shapes that a site sends for the certificate: (g, H), H dense where it is not learned, or ∇_μ E."""
+        if not isinstance(self.prior, Gaussian) or self.prior.learns_precision:
             return self.prior.natural
         return Natural(np.zeros(self.prior.dim), np.zeros((self.prior.dim, self.prior.dim)))
 
@@ -216,22 +222,10 @@ class Terms:
 
     def spoken(self) -> tuple[dict[str, Any], dict[str, Array]]:
         """Return the terms as JSON values and vectors."""
-        assert isinstance(self.prior, Gaussian)
         arrays = {name: value for name in ("centre", "scale") if (value := getattr(self, name)) is not None}
-        prior: dict[str, Any] = {
-            "family": type(self.prior).__name__,
-            "shapes": [list(part.shape) for part in (self.prior.mean, *self.prior.factor.parts)],
-        }
-        mean, precision = float(self.prior.mean[0]), float(self.prior.factor.parts[0].flat[0])
-        try:
-            short = _family(prior["family"], [[mean] * self.prior.dim, precision], prior["shapes"])
-        except ValueError:
-            short = None
-        # most priors are two numbers: sent as such, they do not make every broadcast twice as long
-        if short is not None and _same(short, self.prior):
-            prior |= {"mean": mean, "precision": precision}
-        else:
-            arrays["prior"] = Natural(self.prior.mean, *self.prior.factor.parts).to_vector()
+        prior, parts = _speak_prior(self.prior)
+        if parts is not None:
+            arrays["prior"] = parts.to_vector()
         header = {
             "method": speak(self.row),
             "memory": self.memory,
@@ -353,18 +347,44 @@ def hear(plain: Any, base: type) -> Any:
     return kind(**{name: _typed(value, hints[name], name) for name, value in values.items()})
 
 
+def _speak_prior(prior: ExponentialFamily) -> tuple[dict[str, Any], Natural | None]:
+    """A prior as JSON values, and as vectors what these do not say."""
+    name = type(prior).__name__
+    if not isinstance(prior, Gaussian):
+        # as it was made: from λ its parameters would come back with another last digit
+        parts = Natural(*(getattr(prior, argument) for argument in CONJUGATE[type(prior)]))
+        return {"family": name, "shapes": [list(part.shape) for part in parts.parts]}, parts
+    parts = Natural(prior.mean, *prior.factor.parts)
+    plain: dict[str, Any] = {"family": name, "shapes": [list(part.shape) for part in parts.parts]}
+    mean, precision = float(prior.mean[0]), float(prior.factor.parts[0].flat[0])
+    try:
+        short = _family(name, [[mean] * prior.dim, precision], plain["shapes"])
+    except ValueError:
+        short = None
+    # most priors are two numbers: sent as such, they do not make every broadcast twice as long
+    if short is not None and _same(short, prior):
+        return plain | {"mean": mean, "precision": precision}, None
+    return plain, parts
+
+
 @np.errstate(over="ignore", invalid="ignore")  # an infinite precision is refused as such
-def _hear_prior(message: Message, plain: Any) -> Gaussian:
+def _hear_prior(message: Message, plain: Any) -> ExponentialFamily:
     shapes = [tuple(shape) for shape in plain["shapes"]]
     if not all(_fits(shape, tuple[int, ...]) and len(shape) in (1, 2) and min(shape) > 0 for shape in shapes):
         raise ValueError(f"shapes of the prior are not shapes: {plain['shapes']!r}")
     sizes = [shape[0] * (shape[0] + 1) // 2 if len(shape) == 2 else shape[0] for shape in shapes]
     if any(len(shape) == 2 and shape[0] != shape[1] for shape in shapes) or sum(sizes) > MOST_NUMBERS:
         raise ValueError(f"shapes of the prior are not those of a precision: {plain['shapes']!r}")
-    if "prior" not in message.arrays:
+    family = FAMILIES[plain["family"]]
+    like = Natural(*(np.zeros(shape) for shape in shapes)) if "prior" in message.arrays else None
+    if family in CONJUGATE:
+        if like is None or len(shapes) != len(CONJUGATE[family]):
+            raise ValueError(f"a prior of this family has the vectors {', '.join(CONJUGATE[family])}")
+        member: ExponentialFamily = family(*message.natural("prior", like).parts)
+        return member
+    if like is None:
         mean, precision = (_typed(plain[name], float, name) for name in ("mean", "precision"))
         return _family(plain["family"], [[mean] * shapes[0][0], precision], shapes)
-    like = Natural(*(np.zeros(shape) for shape in shapes))
     return _family(plain["family"], list(message.natural("prior", like).parts), shapes)
 
 

@@ -12,7 +12,7 @@ from ..clients.problem import ClientStatus
 from ..families.base import ExponentialFamily
 from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian
-from ..losses.base import GaussianExpected, Margins
+from ..losses.base import Expected, GaussianExpected, Margins
 from ..losses.expectations import Delta, Exact
 from ..splitting.messages import Reply
 from ..splitting.worker import moved_site
@@ -63,7 +63,7 @@ class Answered:
     value: float | None
     edge: float
     reply: Reply | None
-    at_server: GaussianExpected | None
+    at_server: Expected | GaussianExpected | None
 
 
 def read_served(message: Message, terms: Terms) -> Served:
@@ -162,7 +162,7 @@ def _read_solved(message: Message, terms: Terms, served: Served, site: Natural) 
     )
 
 
-def _read_sums(message: Message, terms: Terms, served: Served) -> GaussianExpected | None:
+def _read_sums(message: Message, terms: Terms, served: Served) -> Expected | GaussianExpected | None:
     """E_{q_g}[ℓ_k] as the site computed it, from g, H and the margins of its rounding."""
     sent = message.header["certificate"]
     if sent is None:
@@ -171,16 +171,17 @@ def _read_sums(message: Message, terms: Terms, served: Served) -> GaussianExpect
         raise message.refusal("certificate", f"null, or when asked for the fields {sorted(CERTIFICATE)}", sent)
     sums = message.natural("sums", terms.certificate_like)
     q_g = terms.prior.start().with_natural(served.natural)
-    assert isinstance(q_g, Gaussian)
     at_mean = as_flag(message, "certificate.at_mean", sent["at_mean"])
     reach = sent["reach"]
     margins = Margins(
         None if reach is None else as_real(message, "certificate.reach", reach, finite=False),
-        message.vector("errors", q_g.dim),
+        message.vector("errors", sums.linear.size),
         as_real(message, "certificate.curvature_error", sent["curvature_error"], finite=False),
     )
-    rule = Delta(1) if not terms.rule.carries_curvature else Delta(2) if at_mean else Exact()
     value = as_real(message, "value", message.header["value"], finite=False)
+    if not isinstance(q_g, Gaussian):
+        return Expected(value, sums)
+    rule = Delta(1) if not terms.rule.carries_curvature else Delta(2) if at_mean else Exact()
     expected = GaussianExpected(q_g, value, sums.linear, _Sent(sums.parts[1:]), rule, lambda: margins)
     expected.__dict__["value"] = value  # as computed at the site, whatever the rule adds
     return expected

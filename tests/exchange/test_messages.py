@@ -175,6 +175,21 @@ def test_what_does_not_belong_is_refused_with_a_reason(case):
     assert words in str(refused.value)
 
 
+def test_a_conjugate_prior_that_is_none_is_refused():
+    clients = [ba.losses.LinearInStatistics(ba.families.Natural(np.ones(2), -np.ones(2)))] * 2
+    server, sites = begin(clients=clients, start=ba.families.Gamma([1.0, 2.0], 1.0))
+    message = server.broadcast()
+    sites[0].step(message)  # as it was, it is read
+    for header, arrays, words in (
+        ({}, {"prior": np.array([1.0, -2.0, 1.0, 1.0])}, "shape must be"),
+        ({}, {"prior": None}, "has the vectors shape, rate"),
+        ({"terms.prior.shapes": [[4]]}, {}, "has the vectors shape, rate"),
+        ({"terms.prior.shapes": [[2, 2], [1]]}, {}, "shape"),
+    ):
+        with pytest.raises(MessageError, match=words):
+            sites[0].step(edited(message, header, arrays))
+
+
 def test_wrong_kinds_are_refused():
     for kind, message in KINDS.items():
         if kind not in ("broadcast", "final"):

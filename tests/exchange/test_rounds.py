@@ -9,7 +9,7 @@ from problems import PRIORS, prior, same_bits, skewed_logistic, team
 
 import bayesadmm_np as ba
 from bayesadmm_np.clients import VON, GradientSteps
-from bayesadmm_np.exchange import Coordinator, MessageError, Site, final_result
+from bayesadmm_np.exchange import Coordinator, MessageError, Site, Terms, final_result
 from bayesadmm_np.losses import LinearInStatistics, QuasiMonteCarlo
 
 M = ba.methods
@@ -65,6 +65,45 @@ def test_messages_and_one_process_agree_bit_for_bit(name, family, loss):
     options = {"rounds": 6, "tol": 1e-4}
     result = ba.run(ROWS[name], clients, start, raise_on_failure=False, **options)
     assert not differences(result, *drive(ROWS[name], clients, start, **options))
+
+
+def counts(*parts):
+    return LinearInStatistics(ba.families.Natural(*(np.array(part) for part in parts)), n_rows=4)
+
+
+CONJUGATE = {
+    "Gamma": (
+        ba.families.Gamma([2.0, 0.1], [1.0, 0.3]),
+        counts([3.0, 1.0], [-4.0, -4.0]),
+        counts([9.0, 0.0], [-7.0, -7.0]),
+    ),
+    "Beta": (ba.families.Beta([1.3, 0.7], [1.0, 2.1]), counts([3.0, 1.0], [4.0, 0.0]), counts([1.0, 5.0], [2.0, 9.0])),
+    "Dirichlet": (ba.families.Dirichlet([0.3, 1.0, 2.2]), counts([3.0, 1.0, 0.0]), counts([2.0, 7.0, 1.0])),
+}
+
+
+@pytest.mark.parametrize("row", ["PVI", "damped PVI", "BayesADMM", "AMA", "BregmanADMM", "BLR", "accelerated PVI"])
+@pytest.mark.parametrize("family", CONJUGATE)
+def test_so_do_those_of_conjugate_families(family, row):
+    start, *clients = CONJUGATE[family]
+    options = {"rounds": 8, "tol": 1e-6}
+    result = ba.run(ROWS[row], clients, start, raise_on_failure=False, **options)
+    server, sites = drive(ROWS[row], clients, start, **options)
+    assert not differences(result, server, sites)
+    assert (server.outcome.certificate is None) == result.status.is_failure
+    final = final_result(carried(server.broadcast()))
+    assert type(final.posterior) is type(start)
+    assert same_bits(final.posterior.natural, result.posterior.natural)
+
+
+def test_a_conjugate_prior_is_sent_as_it_was_made():
+    """Broken twin: from λ = shape − 1 it comes back with another last digit."""
+    start, *clients = CONJUGATE["Gamma"]
+    server = Coordinator.start([site.hello() for site in introduce(clients)], M.PVI(), start)
+    heard = Terms.read(carried(server.broadcast())).prior
+    assert np.array_equal(heard.shape, start.shape)
+    assert np.array_equal(heard.rate, start.rate)
+    assert not np.array_equal(ba.families.Gamma.from_natural(start.natural).shape, start.shape)
 
 
 def test_every_row_of_the_table_is_there():

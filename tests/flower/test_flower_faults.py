@@ -84,7 +84,7 @@ BAD = {
     "another broadcast": (lambda reply: edited(reply, {"answers": "0" * 64}), "answers must be the digest"),
     "a value that is not finite": (lambda reply: edited(reply, {"value": float("nan")}), "value must be finite"),
     "a value that is text": (lambda reply: edited(reply, {"value": "nan"}), "value must be"),
-    "a value that is no float": (lambda reply: edited(reply, {"value": 10**400}), "content must be a reply"),
+    "a value that is no float": (lambda reply: edited(reply, {"value": 10**400}), "value must be a number"),
     "an extra field": (lambda reply: edited(reply, {"more": 1}), "exactly the fields"),
     "damage": (lambda reply: packed(reply, reply.content[VECTORS]["message"].data[:-9]), "whole bayesadmm message"),
     "nothing": (lambda reply: packed(reply, b""), "whole bayesadmm message"),

@@ -97,6 +97,15 @@ def test_flower_and_one_process_agree_bit_for_bit(name, family, loss, tmp_path):
     assert is_same(result, finished(tmp_path, ROWS[name], clients, start, rounds=5, tol=1e-4))
 
 
+def test_so_they_do_for_a_conjugate_family(tmp_path):
+    counts = [ba.losses.LinearInStatistics(ba.families.Natural(np.array([k, 1.0]), np.full(2, -k))) for k in (3.0, 8.0)]
+    start = ba.families.Gamma([2.0, 0.1], [1.0, 0.3])
+    result = ba.run(ROWS["damped PVI"], counts, start)
+    server = finished(tmp_path, ROWS["damped PVI"], counts, start)
+    assert same_bits(server.state.q_g.natural, result.posterior.natural)
+    assert server.outcome.certificate.pooled == result.certificate().pooled
+
+
 def test_every_row_of_the_table_is_there():
     used = {row.method.name if isinstance(row, ba.Accelerated) else row.name for row in ROWS.values()}
     assert {make().name for make in M.TABLE.values()} <= used
