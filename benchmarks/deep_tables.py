@@ -114,9 +114,9 @@ def section(path: Path) -> list[str]:
     where = f"{cores} {machine['architecture']} cores, {threads} thread a process"
     if machine["cuda"] != "none" and experiment["training"]["device"] != "cpu":
         where += f", {machine['cuda']}"
-    seeds = len(experiment["seeds"])
+    seeds = "1 seed" if len(experiment["seeds"]) == 1 else f"{len(experiment['seeds'])} seeds"
     head = [f"## {experiment['name']}", ""]
-    head += [f"`bayesadmm experiment benchmarks/experiments/{path.stem}.toml`; {seeds} seeds; {where}.", ""]
+    head += [f"`bayesadmm experiment benchmarks/experiments/{path.stem}.toml`; {seeds}; {where}.", ""]
     picture = FIGURES / f"{path.stem}.png"
     if picture.exists():
         head += [f"![{experiment['name']}](figures/{picture.name})", ""]

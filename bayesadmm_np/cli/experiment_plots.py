@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,7 @@ def draw_curves(title: str, labels: Sequence[str], outcomes: Sequence[Any], fold
             style.tidy(axes)
         handles, names = figure.axes[0].get_legend_handles_labels()
         figure.legend(handles, names, loc="outside lower center", ncols=columns)
-        figure.suptitle(_plain(title), fontsize=8.5)
+        figure.suptitle(_plain(_wrapped(title, figure)), fontsize=8.5)
         return [path.name for path in style.save(figure, folder, "curves")]
 
 
@@ -105,7 +106,7 @@ def draw_heatmap(
             for side in axes.spines.values():
                 side.set_visible(False)
             axes.set_title(heading)
-        figure.suptitle(_plain(title), fontsize=8.5)
+        figure.suptitle(_plain(_wrapped(title, figure)), fontsize=8.5)
         if any(row["seeds_done"] == 0 for row in rows):
             figure.supxlabel("✗ failed", fontsize=7, color=style.MUTED)
         return [path.name for path in style.save(figure, folder, stem)]
@@ -124,6 +125,11 @@ def _cell(axes: Any, i: int, j: int, value: float, digits: str, fill: Any, row: 
     axes.text(j, i, text, fontsize=10 if failed else 8, bbox=behind, **centre)
     if 0 < row["seeds_done"] < row["seeds"]:
         axes.text(j, i + 0.32, f"{row['seeds_done']} of {row['seeds']} seeds", fontsize=5.5, **centre)
+
+
+def _wrapped(title: str, figure: Any) -> str:
+    """A title in lines that the figure is wide enough for."""
+    return "\n".join(textwrap.wrap(title, width=round(14 * figure.get_figwidth())))
 
 
 def _plain(text: str) -> str:
