@@ -116,7 +116,7 @@ def test_the_command_gives_the_answer_of_one_process_bit_for_bit(keyed, folder):
 def test_a_run_that_fails_is_an_exit_code_and_leaves_no_process(folder):
     done = bayesadmm("flower", "local", folder, "--set", "method=FedLap")
     assert done.returncode == 1
-    assert "rho must be" in done.stderr
+    assert "needs a prior of the family FixedPrecisionGaussian" in done.stderr
     assert_all_end(folder)
 
 
