@@ -243,7 +243,11 @@ BAD_RUNS = {
     "no reply": (lambda: SERVER.step([]), "replies must hold at least one"),
     "ended": (lambda: ENDED.step([REPLY]), "the run has ended"),
     "a prior of other size": (lambda: begin(start=prior("full", 4)), "prior must have the 3 parameters"),
-    "a family that is not sent": (lambda: begin(start=ba.families.Gamma([1.0] * 3, 1.0)), "prior must be one of"),
+    "a family that is not sent": (
+        lambda: begin(start=type("Mine", (ba.families.FullGaussian,), {})(np.zeros(3), 1.0)),
+        "prior must be one of",
+    ),
+    "a family of other losses": (lambda: turn(*begin(start=ba.families.Gamma([1.0] * 3, 1.0))), "Gaussian"),
     "a family that does not fit": (lambda: begin(M.ADMM()), "ADMM needs a prior of the family"),
     "a function": (lambda: begin(M.PVI), "call the function"),
     "a solver of one's own": (lambda: begin(solver=type("Mine", (ba.clients.ClosedForm,), {})()), "cannot be sent"),
