@@ -6,6 +6,7 @@ import importlib
 import json
 import os
 import platform
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,7 +23,8 @@ HELP = """Run the methods of an experiment file on a network, with several seeds
 
 The file is TOML; every key must be known. After every round the state is written to
 the folder of results, so that the same command goes on, bit for bit, after it was
-stopped at any moment. A run that diverges is a row that says so.
+stopped at any moment; two commands at once in one folder are refused. A run that
+diverges is a row that says so, and what a run warns of is a note in results.json.
 
 \b
 Examples:
@@ -64,6 +66,9 @@ To tune every method with the same budget, on rows held out of those to train on
 Without [sweep] every point of a grid is run, and a grid of two keys is drawn as a heat map.
 
 \b
+Image sets are read from the directory that BAYESADMM_DATA names, or downloaded.
+
+\b
 Written to the folder: experiment.json (what was run), sweep.csv (every trial), rounds.csv
 (every round), table.csv, results.json, curves and heat maps (svg and png), and checkpoints.
 
@@ -86,8 +91,12 @@ def add_commands(app: typer.Typer) -> None:
         json: Json = False,
         progress: Progress = True,
     ) -> None:
-        folder = out or file.with_suffix("")
         with refusals("experiment"):
+            if file.is_dir():
+                raise ValueError(f"{str(file)!r} is a folder, and not an experiment file.")
+            folder = out or file.with_suffix("")
+            if folder == file:
+                raise ValueError(f"{str(file)!r} has no ending to leave out: name the folder of the results by --out.")
             require_writable(folder)
             try:
                 run_file(file, folder, json, progress)
@@ -114,40 +123,51 @@ def run_file(file: Path, folder: Path, as_json: bool, progress: bool) -> None:
                 bar.set_postfix(accuracy=f"{accuracy:.4f}", refresh=False)
             bar.update(done - bar.n)
 
-        bench = Bench(experiment, folder, tick)
-        trials = bench.sweep()
-        sweep = _sweep(trials)
-        if sweep:
-            write_csv(folder / "sweep.csv", sweep)
-        methods = final_methods(experiment, trials)
-        outcomes = bench.final(methods)
-    rounds = [row for outcome in outcomes for row in _rounds(outcome)]
-    table = [_row(entry.label, number, outcomes) for entry in methods for number in experiment.report]
-    if rounds:
-        write_csv(folder / "rounds.csv", rounds)
-    write_csv(folder / "table.csv", table)
-    results: dict[str, Any] = {"experiment": experiment.as_dict(), "machine": _machine(), "table": table}
-    results |= {"sweep": sweep, "runs": _runs(outcomes)}
-    _write_json(folder / "results.json", results)
-    drawn = _draw(experiment, outcomes, table, folder) if rounds else []  # last: no plot is worth the numbers
-    names = [
-        *(["sweep.csv"] if sweep else []),
-        *(["rounds.csv"] if rounds else []),
-        "table.csv",
-        "results.json",
-        *drawn,
-    ]
-    note(f"{', '.join(names)} written to {folder}.")
+        def say(line: str) -> None:
+            bar.write(f"note: {line}", file=sys.stderr)
+
+        bench = Bench(experiment, folder, tick, say)
+        with bench.claimed():
+            trials = bench.sweep()
+            if trials:
+                write_csv(folder / "sweep.csv", _sweep(trials))
+            methods = final_methods(experiment, trials)
+            outcomes = bench.final(methods)
+            bar.close()
+            results = _write_all(bench, trials, methods, outcomes)
     if as_json:
         print_json(results)
         return
     for line in _choices(trials):
         print(line)
     header = ["method", "round", "accuracy/%", "NLL", "ensemble/%", "ensemble NLL", "MB/round", "s/round", "seeds"]
-    print(text_table(header, [_cells(row) for row in table]))
+    print(text_table(header, [_cells(row) for row in results["table"]]))
     for outcome in outcomes:
         if outcome.status.is_failure:
             print(f"✗ {outcome.label}, seed {outcome.seed}: {outcome.message}")
+
+
+def _write_all(bench: Any, trials: Sequence[Any], methods: Sequence[Any], outcomes: Sequence[Any]) -> dict[str, Any]:
+    """Write tables and plots, and return what results.json holds."""
+    experiment, folder = bench.experiment, bench.folder
+    rounds = [row for outcome in outcomes for row in _rounds(outcome)]
+    table = [_row(entry.label, number, outcomes) for entry in methods for number in experiment.report]
+    if rounds:
+        write_csv(folder / "rounds.csv", rounds)
+    write_csv(folder / "table.csv", table)
+    results: dict[str, Any] = {"experiment": experiment.as_dict(), "machine": _machine(), "table": table}
+    results |= {"sweep": _sweep(trials), "runs": _runs(outcomes), "notes": bench.notes}
+    _write_json(folder / "results.json", results)
+    drawn = _draw(experiment, outcomes, table, folder) if rounds else []  # last: no plot is worth the numbers
+    names = [
+        *(["sweep.csv"] if trials else []),
+        *(["rounds.csv"] if rounds else []),
+        "table.csv",
+        "results.json",
+        *drawn,
+    ]
+    note(f"{', '.join(names)} written to {folder}.")
+    return results
 
 
 def _sweep(trials: Sequence[Any]) -> list[dict[str, Any]]:

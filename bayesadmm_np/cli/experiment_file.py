@@ -155,8 +155,10 @@ class Training:
         as_fraction(self.participation, "participation")
         as_count(self.ensemble, "ensemble")
         as_count(self.evaluate_every, "evaluate_every")
-        if not isinstance(self.batched, bool) or not isinstance(self.device, str):
-            raise ValueError("batched must be true or false, and device a string.")
+        if not isinstance(self.batched, bool):
+            raise ValueError(f"batched must be true or false, got {self.batched!r}.")
+        if not isinstance(self.device, str):
+            raise ValueError(f"device must be a string, got {self.device!r}.")
 
 
 @dataclass(frozen=True)
@@ -224,8 +226,11 @@ class Entry:
     grid: dict[str, tuple[Any, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.label, str) or not all(isinstance(flag, bool) for flag in (self.pooled, self.local)):
-            raise ValueError("label must be a string, and pooled and local true or false.")
+        if not isinstance(self.label, str):
+            raise ValueError(f"label must be a string, got {self.label!r}.")
+        for name in ("pooled", "local"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name} must be true or false, got {getattr(self, name)!r}.")
         if self.pooled and self.local:
             raise ValueError("pooled and local exclude each other.")
         if not isinstance(self.solver, Mapping):
@@ -361,7 +366,7 @@ class Experiment:
     def network(self, pixels: int, classes: int) -> torch.nn.Module:
         """Return the network for rows of so many pixels; initial parameters from torch's global generator."""
         settings = dict(self.model)
-        make = NETWORKS[_known("[model] name", settings.pop("name", None), NETWORKS)]
+        make = NETWORKS[_named("[model] name", settings.pop("name", None), NETWORKS)]
         if make is MLP:
             _check_keys(settings, ("hidden",), (), "model")
             return MLP((pixels, *_counts(settings.get("hidden", [200, 100]), "[model] hidden", 1), classes))
@@ -403,9 +408,15 @@ def _entry(plain: object, number: int) -> Entry:
     where = f"method {number}"
     if not isinstance(plain, dict):
         raise ValueError(f"{where} must be written as [[method]].")
-    name = _known(f"[[method]] {number}: row", plain.get("row"), ROWS)
+    name = _named(f"[{where}] row", plain.get("row"), ROWS)
     own = [item.name for item in fields(Entry) if item.name != "steps"]
     steps = list(inspect.signature(ROWS[name]).parameters)
+    others = {step for make in ROWS.values() for step in inspect.signature(make).parameters}.difference(own, steps)
+    for key, value in plain.items():
+        if key in others:
+            raise ValueError(f"[{where}] {name} has no {key}; it has {', '.join(steps) or 'no steps'}.")
+        if key in steps and isinstance(value, list):
+            raise ValueError(f"[{where}] several values of {key} are written as grid = {{ {key} = {value} }}.")
     _check_keys(plain, (*own, *steps), ("row",), where)
     values = {key: value for key, value in plain.items() if key in own}
     values.setdefault("label", name)
@@ -457,6 +468,13 @@ def _check_keys(plain: Mapping[str, Any], known: Iterable[str], required: Iterab
             raise ValueError(f"{place}{key} is missing.")
 
 
+def _named(what: str, name: object, known: Iterable[str]) -> str:
+    """Return a name that must be there."""
+    if name is None:
+        raise ValueError(f"{what} is missing; there is {', '.join(known)}.")
+    return _known(what, name, known)
+
+
 def _known(what: str, name: object, known: Iterable[str]) -> str:
     """Return a name that is known, or say which is nearest."""
     names = list(known)
@@ -464,7 +482,7 @@ def _known(what: str, name: object, known: Iterable[str]) -> str:
         return name
     near = difflib.get_close_matches(str(name).casefold(), [n.casefold() for n in names], n=1)
     advice = f"did you mean {next(n for n in names if n.casefold() == near[0])!r}?" if near else ""
-    raise ValueError(f"{what} {name!r} is not known; {advice or 'there is ' + ', '.join(names) + '.'}")
+    raise ValueError(f"{what} {name!r} is not known; {advice or 'there is ' + (', '.join(names) or 'none') + '.'}")
 
 
 def _counts(value: object, name: str, minimum: int) -> tuple[int, ...]:

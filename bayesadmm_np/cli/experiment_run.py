@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from filelock import FileLock, Timeout
 
 from ..splitting.status import Status
 from ..torch import RoundRecord, Rows, Scores, merge, run
@@ -24,6 +25,7 @@ __all__ = ["Bench", "Outcome", "Trial", "best_trial", "final_methods", "total_ro
 CLASSES = 10
 Tick = Callable[[str, int, float | None], None]
 """tick(what runs, rounds done of all, accuracy or None), after every round."""
+NOTES = "notes.json"
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,7 @@ class _Job:
 
 
 class Bench:
-    """The data of an experiment and the folder of its results.
+    """The data of an experiment and the folder of its results; trials and runs are for within `claimed`.
 
     Parameters
     ----------
@@ -100,20 +102,61 @@ class Bench:
         Made if it is not there.
     tick : callable, optional
         Called as tick(what runs, rounds done of all, accuracy or None) after every round.
+    say : callable, optional
+        Called with every note: what a run warned of, with the run's name.
 
     Raises
     ------
     ValueError
-        When the folder holds another experiment or one on other data, or the data do not fit.
+        When the data do not fit.
+
+    Attributes
+    ----------
+    notes : list of str
+        Of this command and of those that it goes on from, each once.
     """
 
-    def __init__(self, experiment: Experiment, folder: Path, tick: Tick | None = None) -> None:
-        self.experiment, self.folder, self.tick = experiment, folder, tick
+    def __init__(
+        self,
+        experiment: Experiment,
+        folder: Path,
+        tick: Tick | None = None,
+        say: Callable[[str], object] | None = None,
+    ) -> None:
+        self.experiment, self.folder, self.tick, self.say = experiment, folder, tick, say
         (self.X, self.y), (X_test, y_test) = experiment.data.load()
         _check_held(experiment, len(self.y))
-        _claim(folder, {**experiment.as_dict(), "rows": _fingerprint(self.X, self.y, X_test, y_test)})
+        self._what = {**experiment.as_dict(), "rows": _fingerprint(self.X, self.y, X_test, y_test)}
         self.test = _rows(experiment, X_test, y_test)
         self.began = 0
+        self.notes: list[str] = []
+
+    @contextmanager
+    def claimed(self) -> Iterator[None]:
+        """Have the folder, and have it alone.
+
+        Raises
+        ------
+        ValueError
+            When another process has it, or it holds another experiment or one on other data.
+        """
+        (self.folder / "checkpoints").mkdir(parents=True, exist_ok=True)
+        lock = FileLock(self.folder / ".lock")  # the system's own: it ends with the process, however that ends
+        try:
+            lock.acquire(timeout=0)
+        except Timeout as error:
+            raise ValueError(
+                f"{self.folder} is in use by another process; wait until it is done, or choose another folder."
+            ) from error
+        try:
+            _claim(self.folder, self._what)
+            for left in (self.folder / "checkpoints").glob("*.part"):  # by a command that was killed as it wrote
+                left.unlink()
+            if self._checkpoint(NOTES).exists():
+                self.notes = json.loads(self._checkpoint(NOTES).read_text(encoding="utf-8"))["notes"]
+            yield
+        finally:
+            lock.release()
 
     def sweep(self) -> list[Trial]:
         """Run every trial that is not done, and mark the best of each method; none without a sweep."""
@@ -182,7 +225,7 @@ class Bench:
             torch.manual_seed(job.seed)
             model = self.experiment.network(test.X[0].numel(), CLASSES)
         checkpoint = self._checkpoint(f"{job.file}.npz" if alone is None else f"{job.file}_client{alone}.npz")
-        with _warnings_of(job.name if alone is None else f"{job.name}, client {alone} alone"):
+        with self._noting(job.name if alone is None else f"{job.name}, client {alone} alone"):
             result = run(
                 method,
                 clients,
@@ -203,6 +246,23 @@ class Bench:
                 resume=checkpoint if checkpoint.exists() else None,
             )
         return Outcome(entry.label, job.seed, result.status, result.message, result.history)
+
+    @contextmanager
+    def _noting(self, name: str) -> Iterator[None]:
+        """Make notes of a run's warnings."""
+
+        def take(message: Warning | str, *_: Any, **__: Any) -> None:
+            line = f"{name}: {' '.join(str(message).split())}"
+            if line in self.notes:
+                return
+            self.notes.append(line)
+            _write(self._checkpoint(NOTES), {"notes": self.notes})
+            if self.say is not None:
+                self.say(line)
+
+        with warnings.catch_warnings():
+            warnings.showwarning = take
+            yield
 
     def _checkpoint(self, name: str) -> Path:
         return self.folder / "checkpoints" / name
@@ -324,30 +384,17 @@ def _rows(experiment: Experiment, X: Any, y: Any) -> Rows:
     return Rows(images.contiguous(), torch.tensor(y, dtype=torch.int64))
 
 
-@contextmanager
-def _warnings_of(name: str) -> Iterator[None]:
-    """Say of which run a warning is."""
-    with warnings.catch_warnings():
-        show = warnings.showwarning
-
-        def named(message: Warning | str, *rest: Any, **more: Any) -> None:
-            show(f"{name}: {message}", *rest, **more)
-
-        warnings.showwarning = named
-        yield
-
-
 def _fingerprint(*arrays: Any) -> str:
     return digest([torch.from_numpy(np.asarray(array)) for array in arrays])
 
 
 def _claim(folder: Path, own: dict[str, Any]) -> None:
     """Make the folder this experiment's, unless it holds something of another."""
-    (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
-    path = folder / "experiment.json"
+    path, checkpoints = folder / "experiment.json", folder / "checkpoints"
     # a run that was refused before its first round leaves a folder in which there is nothing to lose
-    is_begun = any((folder / "checkpoints").iterdir()) or (folder / "results.json").exists()
-    if not (path.exists() and is_begun):
+    done = (*checkpoints.glob("*.npz"), *checkpoints.glob("sweep_*.json"), *folder.glob("results.json"))
+    if not (path.exists() and done):
+        (checkpoints / NOTES).unlink(missing_ok=True)
         _write(path, own)
         return
     try:
@@ -355,8 +402,7 @@ def _claim(folder: Path, own: dict[str, Any]) -> None:
     except (ValueError, TypeError) as error:
         raise ValueError(f"{path} is not readable; choose another folder.") from error
     for key, value in own.items():
-        # folders that were begun before the rows were noted go on
-        if other.get(key, value if key == "rows" else None) != value:
+        if other.get(key) != value:
             what = "the contents of its data files differ" if key == "rows" else f"its {key} differs"
             raise ValueError(f"{folder} holds another experiment: {what}; choose another folder.")
 

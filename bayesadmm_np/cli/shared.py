@@ -62,7 +62,7 @@ def refusals(command: str) -> Iterator[None]:
     except BrokenPipeError:  # of head, or of a pager that was left: typer knows what to do
         raise
     except OSError as error:
-        reason = error if error.strerror is None else f"{error.filename}: {error.strerror.lower()}"
+        reason = str(error).rstrip(".") if error.strerror is None else f"{error.filename}: {error.strerror.lower()}"
         stop(f"bayesadmm {command}: {reason}.", 2)
     except (ImportError, ValueError) as error:
         stop(f"bayesadmm {command}: {error}", 2)

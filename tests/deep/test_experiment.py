@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tarfile
 import time
+import warnings
 from types import SimpleNamespace
 
 import numpy as np
@@ -106,7 +107,8 @@ def test_table_rounds_and_plot_are_those_of_the_runs(bayesadmm, file, tmp_path):
     assert code == 0, err
     folder = tmp_path / "small"  # the file's name, beside it
     assert {path.name for path in folder.iterdir()} == {
-        *("experiment.json", "rounds.csv", "table.csv", "results.json", "curves.svg", "curves.png", "checkpoints")
+        *("experiment.json", "rounds.csv", "table.csv", "results.json", "curves.svg", "curves.png", "checkpoints"),
+        ".lock",
     }
     rounds, table = read(folder / "rounds.csv"), read(folder / "table.csv")
     assert [(row["method"], row["seed"], row["round"]) for row in rounds] == [
@@ -120,6 +122,7 @@ def test_table_rounds_and_plot_are_those_of_the_runs(bayesadmm, file, tmp_path):
     results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
     assert [run["status"] for run in results["runs"]] == ["ROUND_LIMIT"] * 4
     assert results["experiment"]["methods"][0]["steps"] == {"rho": 0.7, "gamma": 0.1}
+    assert results["notes"] == []
     assert "pooled" in out
 
     # by hand: the same split, start and settings
@@ -228,7 +231,17 @@ def kill_when(path, file, folder):
         ("report = [2, 4]", "report = [2, 5]", "round 5 is not scored within 4 rounds"),
         ("seeds = [3, 1]", "seeds = [3, 3]", "seeds must hold different numbers"),
         ("seeds = [3, 1]", "seeds = 3", "seeds must be a list of integers"),
-        ('[[method]]\nrow = "FedAvg"', "[[method]]\n", "row None is not known"),
+        ('[[method]]\nrow = "FedAvg"', "[[method]]\n", "[method 2] row is missing; there is IVONADMM, IVONPVI"),
+        ('row = "FedAvg"', 'row = "FedAvg"\nrho = 1.0', "[method 2] FedAvg has no rho; it has no steps."),
+        ('row = "FedAvg"', 'row = "FedLap"\nrho = 1.0', "[method 2] FedLap has no rho; it has gamma."),
+        ('row = "FedAvg"', 'row = "FedLap"\ngamma = "row"', "gamma must be a number in (0, 1], or 'rows' for N_k/N"),
+        ("gamma = 0.1", "gamma = [0.1, 0.2]", "several values of gamma are written as grid = { gamma = [0.1, 0.2] }"),
+        ("pooled = true", 'pooled = "yes"', "[method 2] pooled must be true or false, got 'yes'."),
+        ('label = "pooled"', "label = 3", "[method 2] label must be a string, got 3."),
+        ("ensemble = 2", 'batched = "x"', "[training] batched must be true or false, got 'x'."),
+        ("ensemble = 2", "device = 0", "[training] device must be a string, got 0."),
+        ('name = "MLP"\n', "", "[model] name is missing; there is MLP, ZenkeCNN"),
+        ('name = "MLP"', 'name = "AcarCNN"', "[model] key 'hidden' is not known; there is none."),
         ("train = 60", "train = 5000", "exceed the 1797 digits"),
         ("version = 1", "version = ", "is not TOML"),
         ("version = 1", "version = true", "version must be 1, got True"),
@@ -247,6 +260,25 @@ def test_what_is_not_understood_is_refused_by_name(bayesadmm, file, tmp_path, ol
     assert out == ""
     assert len(err.splitlines()) == 1
     assert not (tmp_path / "out").exists()
+
+
+def test_what_is_no_experiment_file_is_refused_by_name(bayesadmm, file, tmp_path):
+    code, _, err = bayesadmm("experiment", tmp_path)
+    assert (code, err) == (2, f"bayesadmm experiment: {str(tmp_path)!r} is a folder, and not an experiment file.\n")
+    plain = file.rename(tmp_path / "small")
+    code, _, err = bayesadmm("experiment", plain, "--no-progress")
+    assert code == 2
+    assert f"{str(plain)!r} has no ending to leave out: name the folder of the results by --out." in err
+    assert bayesadmm("experiment", plain, "--out", tmp_path / "out", "--no-progress")[0] == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="may write everywhere")
+def test_a_folder_that_cannot_be_written_to_is_refused_before_anything_is_done(bayesadmm, file, tmp_path):
+    (tmp_path / "closed").mkdir(mode=0o555)
+    for folder in ("closed", "closed/inside"):
+        code, out, err = bayesadmm("experiment", file, "--out", tmp_path / folder)
+        assert (code, out) == (2, "")
+        assert "is not a folder that can be written to" in err
 
 
 def test_a_folder_of_another_experiment_is_left_alone(bayesadmm, file, tmp_path):
@@ -282,13 +314,107 @@ def test_a_folder_on_other_data_is_left_alone(bayesadmm, file, tmp_path, monkeyp
     assert "the contents of its data files differ" in err
 
 
-def test_a_warning_names_its_run(bayesadmm, file, tmp_path):
+def test_a_folder_that_does_not_say_its_rows_is_left_alone(bayesadmm, file, tmp_path):
+    assert bayesadmm("experiment", file, "--no-progress")[0] == 0
+    path = tmp_path / "small" / "experiment.json"
+    known = json.loads(path.read_text(encoding="utf-8"))
+    del known["rows"]
+    path.write_text(json.dumps(known), encoding="utf-8")
+    code, _, err = bayesadmm("experiment", file, "--no-progress")
+    assert code == 2
+    assert "the contents of its data files differ" in err
+
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from bayesadmm_np.cli.experiment_file import Experiment
+from bayesadmm_np.cli.experiment_run import Bench
+with Bench(Experiment.read(sys.argv[1]), Path(sys.argv[2])).claimed():
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL on this system")
+def test_a_second_process_is_refused_until_the_first_is_gone(bayesadmm, file, tmp_path):
+    """Also one that is killed: what refuses is the process that is there, and not a file that it left."""
+    folder = tmp_path / "out"
+    arguments = [sys.executable, "-c", HOLD, str(file), str(folder)]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as holder:
+        try:
+            assert holder.stdout.readline() == "held\n"
+            before = sorted(folder.rglob("*"))
+            code, out, err = bayesadmm("experiment", file, "--out", folder, "--no-progress")
+            assert (code, out) == (2, "")
+            assert err == (
+                f"bayesadmm experiment: {folder} is in use by another process; "
+                "wait until it is done, or choose another folder.\n"
+            )
+            assert sorted(folder.rglob("*")) == before
+        finally:
+            holder.kill()
+    assert (folder / ".lock").exists()
+    assert bayesadmm("experiment", file, "--out", folder, "--no-progress")[0] == 0
+    assert bayesadmm("experiment", file, "--out", folder, "--no-progress")[0] == 0  # the first one let it go
+
+
+def test_what_a_killed_command_left_half_written_is_removed_from_its_own_folder_only(bayesadmm, file, tmp_path):
+    left = tmp_path / "small" / "checkpoints" / "tmp0.npz.part"
+    left.parent.mkdir(parents=True)
+    left.write_bytes(b"half of it")
+    assert bayesadmm("experiment", file, "--no-progress")[0] == 0
+    assert not left.exists()
+    left.write_bytes(b"half of it")
+    file.write_text(TEXT.replace("gamma = 0.1", "gamma = 0.2"), encoding="utf-8")
+    assert bayesadmm("experiment", file, "--no-progress")[0] == 2
+    assert left.exists()
+
+
+def noted(lines):
+    return [line for line in lines.splitlines() if line.startswith("note: ")]
+
+
+def test_a_warning_is_a_note_of_its_run(bayesadmm, file, tmp_path, monkeypatch):
+    """One line, once, also when the command is stopped and goes on; and no source line of the package."""
     file.write_text(TEXT.replace("beta2 = 0.9", "beta2 = 0.99999").replace("[3, 1]", "[3]"), encoding="utf-8")
-    with pytest.warns(UserWarning, match="^IVONADMM, seed 3: the Hessian estimate has moved"):
-        assert bayesadmm("experiment", file, "--no-progress")[0] == 0
+    plain = module.run
+
+    def stopping(*arguments, callback, **options):
+        def stop(record, state):
+            callback(record, state)
+            raise KeyboardInterrupt
+
+        return plain(*arguments, callback=stop, **options)
+
+    monkeypatch.setattr(module, "run", stopping)
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        code, _, err = bayesadmm("experiment", file)
+        assert code == 130
+        (line,) = noted(err)
+        assert line.startswith("note: IVONADMM, seed 3: the Hessian estimate has moved")
+        assert ".py" not in err
+        monkeypatch.setattr(module, "run", plain)
+        code, _, err = bayesadmm("experiment", file)
+    assert (code, noted(err)) == (0, [])
+    results = json.loads((tmp_path / "small" / "results.json").read_text(encoding="utf-8"))
+    assert results["notes"] == [line.removeprefix("note: ")]
     curves = (tmp_path / "small" / "curves.svg").read_text(encoding="utf-8")
     assert "1 seed" in curves
     assert "1 seeds" not in curves
+
+
+def test_every_run_has_its_own_notes(file, tmp_path):
+    said = []
+    bench = module.Bench(Experiment.read(file), tmp_path / "out", say=said.append)
+    with warnings.catch_warnings(), bench.claimed():
+        warnings.simplefilter("default")
+        for name in ("a, seed 0", "b, seed 0", "a, seed 0"):
+            with bench._noting(name):
+                for _ in range(2):
+                    warnings.warn("the same\n  words", stacklevel=1)
+    assert said == bench.notes == ["a, seed 0: the same words", "b, seed 0: the same words"]
 
 
 def test_files_of_heat_maps_differ_where_only_signs_or_case_do():
@@ -520,7 +646,8 @@ def test_progress_counts_the_trials_too(swept, tmp_path):
     seen = []
     plan = Experiment.read(swept)
     bench = module.Bench(plan, tmp_path / "out", lambda what, done, accuracy: seen.append((what, done)))
-    bench.final(module.final_methods(plan, bench.sweep()))
+    with bench.claimed():
+        bench.final(module.final_methods(plan, bench.sweep()))
     numbers = [done for _, done in seen]
     assert numbers == sorted(set(numbers))
     assert numbers[-1] == module.total_rounds(plan) == 7 * 3 + 4 * 4
