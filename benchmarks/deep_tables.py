@@ -110,8 +110,8 @@ def costs(results: dict[str, Any]) -> list[str]:
 def section(path: Path) -> list[str]:
     results = json.loads(path.read_text(encoding="utf-8"))
     experiment, machine = results["experiment"], results["machine"]
-    cores, threads = machine["cores"], machine["threads"]
-    where = f"{cores} {machine['architecture']} cores, {threads} thread a process"
+    cores, threads = machine["cores"], "1 thread" if machine["threads"] == 1 else f"{machine['threads']} threads"
+    where = f"{cores} {machine['architecture']} cores, {threads} a process"
     if machine["cuda"] != "none" and experiment["training"]["device"] != "cpu":
         where += f", {machine['cuda']}"
     seeds = "1 seed" if len(experiment["seeds"]) == 1 else f"{len(experiment['seeds'])} seeds"
@@ -125,6 +125,16 @@ def section(path: Path) -> list[str]:
     return [*head, *table(path.stem, results), "", *costs(results), ""]
 
 
+def page(text: str, results: Path = RESULTS) -> str:
+    """The page with the tables of a folder between its two marks."""
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (begin and end):
+        raise ValueError(f"the page must hold {BEGIN!r}, and {END!r} after it.")
+    lines = [line for path in sorted(results.glob("*.json"), reverse=True) for line in section(path)]
+    return f"{before}{BEGIN}\n\n" + "\n".join(lines) + f"\n{END}{after}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--take", type=Path, nargs="*", default=[], help="folders of results to keep")
@@ -135,10 +145,7 @@ def main() -> None:
         shutil.copy(next(path for path in pictures if path.exists()), FIGURES / f"{folder.name}.png")
         if (folder / "sweep.csv").exists():
             shutil.copy(folder / "sweep.csv", RESULTS / f"{folder.name}_sweep.csv")
-    lines = [line for path in sorted(RESULTS.glob("*.json"), reverse=True) for line in section(path)]
-    text = PAGE.read_text(encoding="utf-8")
-    before, after = text.partition(BEGIN)[0], text.partition(END)[2]
-    PAGE.write_text(f"{before}{BEGIN}\n\n" + "\n".join(lines) + f"\n{END}{after}", encoding="utf-8")
+    PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 if __name__ == "__main__":
