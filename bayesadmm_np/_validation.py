@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import operator
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Array = NDArray[np.float64]
+Damping = float | Literal["rows"]
+"""γ of a dual step: a number for all clients, or 'rows' for N_k/N."""
 
 
 def as_float_array(value: ArrayLike, name: str, ndim: int | tuple[int, ...] | None = None) -> Array:
@@ -66,6 +68,15 @@ def as_fraction(value: Any, name: str) -> float:
     if not 0 < number <= 1:
         raise ValueError(f"{name} must lie in (0, 1], got {value!r}.")
     return number
+
+
+def as_damping(gamma: Damping) -> tuple[float, Literal["equal", "dual"]]:
+    """Return the dual step of a row, and its `client_share`: whether clients take the step whole or N_k/N of it."""
+    if isinstance(gamma, str):
+        if gamma != "rows":
+            raise ValueError(f"gamma must be a number in (0, 1], or 'rows' for N_k/N, got {gamma!r}.")
+        return 1.0, "dual"
+    return as_fraction(gamma, "gamma"), "equal"
 
 
 def as_number(value: Any, name: str) -> float:

@@ -518,8 +518,9 @@ class _Rows:
                 raise
             # a site alone does not know the levels that others have
             raise Refused(
-                f"{fact}: write 0/1 columns of its levels into the file, the same at all sites, or choose columns with "
-                "--features. Missing values are empty cells."
+                f"{fact}: write 0/1 columns of its levels into the file, the same at all sites (with all files at hand "
+                "`bayesadmm flower new --categorical` does), or choose columns with --features. Missing values are "
+                "empty cells."
             ) from error
         if INTERCEPT in rows.columns:
             raise Refused(f"--features: a column cannot be called {INTERCEPT!r}; that is the column of ones.")

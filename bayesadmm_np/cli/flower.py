@@ -9,13 +9,14 @@ import sys
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import typer
 
-from .options import split_names
+from .options import Categorical, DataSettings, split_names
 from .shared import Refused, missing_name, note, refusals, require_writable, stop
 
 __all__ = ["add_commands", "read_plan"]
@@ -34,6 +35,10 @@ Without --data two sites of made-up rows are written, so that `local` can be
 tried at once. A site is called as its file; its folder remembers where the rows
 are and holds none. On several machines each site makes its own folder there, by
 `bayesadmm site init`; DIR/README.md has all commands.
+
+With --categorical DIR/encoded gets a table a site with 0/1 columns in place of
+text, one for each level but the first that any site has; the sites are of those
+tables. On several machines each site writes such columns itself.
 
 \b
 Examples:
@@ -90,6 +95,7 @@ def add_commands(app: typer.Typer) -> None:
         classes: Annotated[str | None, typer.Option("--classes", metavar="A,B,…")] = None,
         standardize: Annotated[bool, typer.Option("--standardize", help="Pooled units, from sums.")] = False,
         dropna: Annotated[bool, typer.Option("--dropna", help="Leave out rows with a missing value.")] = False,
+        categorical: Categorical = None,
         sites: Annotated[int, typer.Option("--sites", min=1, help="Made-up sites, without --data.")] = 2,
         heart: Annotated[bool, typer.Option("--heart-disease", help="Four hospitals, instead of --data.")] = False,
     ) -> None:
@@ -97,9 +103,19 @@ def add_commands(app: typer.Typer) -> None:
             settings = {"features": split_names(features), "classes": split_names(classes)}
             if heart and data:
                 raise Refused("--heart-disease brings its own data: leave out --data.")
+            if categorical is not None and not data:
+                raise Refused("--categorical: of which tables? Say so by --data.")
             with _all_or_nothing(folder):
                 if heart:
                     data, target, loss = _heart_disease(folder / "data"), "disease", "logistic"
+                if categorical is not None and data and target is not None:
+                    wanted = DataSettings(
+                        target=target,
+                        features=settings.pop("features") or None,
+                        categorical=split_names(categorical),
+                        dropna=dropna,
+                    )
+                    data = _encode(folder / "encoded", data, wanted)
                 _write(folder, data or [], target, loss, sites, standardize=standardize, dropna=dropna, **settings)
 
     @flower.command("local", help=LOCAL_HELP)
@@ -167,6 +183,26 @@ def _write(folder: Path, data: Sequence[Path], target: str | None, loss: str, n_
         make_site(folder / SITES / path.stem, path, path.stem, str(target), loss, **settings)
     print(f"{folder}: an app and {len(data)} sites, {', '.join(path.stem for path in data)}")
     print(f"settings: {folder / 'app' / 'pyproject.toml'}\nnext:     bayesadmm flower local {folder}")
+
+
+def _encode(folder: Path, data: Sequence[Path], wanted: DataSettings) -> list[Path]:
+    """Write each table with 0/1 columns in place of text, of the levels that any of them has."""
+    import pandas as pd
+
+    from ..estimators.model_file import design_names, encode
+    from .table import read_rows
+
+    tables = [read_rows([path], wanted) for path in data]
+    levels = {name: tuple(sorted({*chain(*(rows.columns[name] for rows in tables))})) for name in wanted.categorical}
+    for name, found in levels.items():
+        if len(found) == 1:
+            raise Refused(f"--categorical: column {name!r} has one level, {found[0]!r}; leave it out of --features.")
+    folder.mkdir(parents=True)
+    for path, rows in zip(data, tables, strict=True):
+        names = tuple(rows.columns)
+        frame = pd.DataFrame(encode(names, levels, rows.columns), columns=list(design_names(names, levels)))
+        frame.assign(**{wanted.target: rows.target}).to_csv(folder / path.name, index=False)
+    return [folder / path.name for path in data]
 
 
 def _made_up(folder: Path, n_sites: int) -> list[Path]:
@@ -243,6 +279,7 @@ def _run(folder: Path, n_sites: int | None, settings: Sequence[str], resume: boo
 def read_plan(config: Mapping[str, Any]) -> Any:
     """Return the plan of an app's configuration, whose keys `flower new` writes and explains."""
     from .. import families
+    from ..exchange.terms import FAMILIES as SENDABLE
     from ..flower import Plan
     from ..flower.project import KEYS
     from .exchange import FAMILIES
@@ -256,7 +293,12 @@ def read_plan(config: Mapping[str, Any]) -> Any:
         if not _is_of(config[key], kind):
             raise ValueError(f"{key} must be {KINDS[kind]}, as in {key} = {default}, got {config[key]!r}.")
     if config["family"] not in FAMILIES:
-        raise ValueError(f"family must be one of {', '.join(FAMILIES)}, got {config['family']!r}.")
+        others = sorted(set(SENDABLE) - set(FAMILIES.values()))
+        raise ValueError(
+            f"family must be one of {', '.join(FAMILIES)}, the Gaussian families that a key can name, got "
+            f"{config['family']!r}; {', '.join(others)} are set in Python: server_app(Plan(..., prior=...)), and "
+            "client_app(load) where the losses are others too."
+        )
     family, precision = getattr(families, FAMILIES[config["family"]]), float(config["prior-precision"])
     # the configuration of an app has no null: 0 stands for the method's own
     rho, gamma = (float(config[name]) or None for name in ("rho", "gamma"))

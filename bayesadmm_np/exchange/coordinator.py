@@ -40,7 +40,7 @@ from ..splitting.state import State
 from ..splitting.status import Status
 from ..splitting.team import pooled_objective
 from .message import Message, MessageError, content_of
-from .terms import INTERCEPT, Terms, as_site_name, require_sum_of_factors
+from .terms import INTERCEPT, MOST_ROWS, Terms, as_site_name, require_sum_of_factors
 from .wire import Answered, Sent, Served, as_flag, as_integer, as_real, as_text, read_reply
 
 __all__ = ["Coordinator", "Outcome"]
@@ -163,12 +163,7 @@ class Coordinator:
         ValueError
             When an argument is out of range.
         """
-        read = sorted((read_hello(hello) for hello in hellos), key=lambda hello: str(hello.header["site"]))
-        if not read:
-            raise ValueError("hellos must hold at least one message, got none.")
-        for one, other in pairwise(read):
-            if one.header["site"] == other.header["site"]:
-                raise other.refusal("site", f"a name of its own ({one.source} has the same)", other.header["site"])
+        read = read_hellos(hellos)
         first = read[0]
         for other in read[1:]:
             for field in ("loss", "features", "classes", "dim"):
@@ -289,15 +284,12 @@ class Coordinator:
         ValueError
             When there are no replies, the run has ended, or `earlier` is given for a row that cannot use it.
         """
-        if not replies:
-            raise ValueError("replies must hold at least one message, got none.")
         if earlier:
             require_sum_of_factors(self.terms.method)
-        taken = tuple(sorted(reply.digest for reply in replies))
+        taken = digests_of(replies)
         if taken == self.taken:
             return self
-        if self.outcome is not None:
-            raise ValueError(f"the run has ended ({self.outcome.status.name}): there is no round for a reply.")
+        require_running(self.outcome)
         return replace(self._advanced(self._read(replies, earlier or {})), taken=taken)
 
     def save(self) -> Message:
@@ -430,18 +422,12 @@ class Coordinator:
         current = self.sent
         sites = self.state.sites if self.gathered is None else self.gathered.sites
         found: list[Answered | None] = [None] * len(self.terms.sites)
-        for message in replies:
-            if message.kind != "reply":
-                raise message.refusal("kind", "'reply'", message.kind)
-            name = message.header.get("site")
-            if name not in self.terms.sites:
-                raise message.refusal("site", f"one of {', '.join(self.terms.sites)}", name)
-            k = self.terms.sites.index(name)
-            if found[k] is not None:
-                raise message.refusal("site", "one that has not replied yet", name)
-            sent = earlier.get(name, current)
+        for k, message in by_site(replies, self.terms.sites).items():
+            sent = earlier.get(self.terms.sites[k], current)
             if sent.served.counted[k] != self.counted[k]:  # Δη_k is from a factor that is no longer counted
-                raise message.refusal("answers", f"a broadcast that counts round {self.counted[k]} of it", name)
+                raise message.refusal(
+                    "answers", f"a broadcast that counts round {self.counted[k]} of it", self.terms.sites[k]
+                )
             answer = read_reply(message, self.terms, sent.served, sent.digest, sites[k])
             if sent.served.round < current.served.round:
                 if not current.served.solve:
@@ -570,10 +556,50 @@ def read_hello(hello: Message) -> Message:
     if not isinstance(header["loss"], str):
         raise hello.refusal("loss", "the name of a loss", header["loss"])
     as_integer(hello, "dim", header["dim"], 1)
-    as_integer(hello, "rows", header["rows"], 1)
+    as_integer(hello, "rows", header["rows"], 1, MOST_ROWS)
     if as_real(hello, "weight", header["weight"]) < 0:
         raise hello.refusal("weight", ">= 0", header["weight"])
     return hello
+
+
+def read_hellos(hellos: Sequence[Message]) -> list[Message]:
+    """Check the introductions of a run's sites, and return them in the order of their names."""
+    read = sorted((read_hello(hello) for hello in hellos), key=lambda hello: str(hello.header["site"]))
+    if not read:
+        raise ValueError("hellos must hold at least one message, got none.")
+    for one, other in pairwise(read):
+        if one.header["site"] == other.header["site"]:
+            raise other.refusal("site", f"a name of its own ({one.source} has the same)", other.header["site"])
+    return read
+
+
+def digests_of(replies: Sequence[Message]) -> tuple[str, ...]:
+    """Return what replies are known by, in whatever order they came; a ValueError where there are none."""
+    if not replies:
+        raise ValueError("replies must hold at least one message, got none.")
+    return tuple(sorted(reply.digest for reply in replies))
+
+
+def require_running(outcome: Outcome | None) -> None:
+    """Raise a ValueError when the run has ended."""
+    if outcome is not None:
+        raise ValueError(f"the run has ended ({outcome.status.name}): there is no round for a reply.")
+
+
+def by_site(replies: Sequence[Message], sites: Sequence[str]) -> dict[int, Message]:
+    """Return the replies by the number of their site, each in the run and with one reply, in order."""
+    found: dict[int, Message] = {}
+    for message in replies:
+        if message.kind != "reply":
+            raise message.refusal("kind", "'reply'", message.kind)
+        name = message.header.get("site")
+        if name not in sites:
+            raise message.refusal("site", f"one of {', '.join(sites)}", name)
+        k = sites.index(name)
+        if k in found:
+            raise message.refusal("site", "one that has not replied yet", name)
+        found[k] = message
+    return dict(sorted(found.items()))
 
 
 def _pooled_units(hellos: Sequence[Message]) -> dict[str, Array]:

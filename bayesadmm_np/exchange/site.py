@@ -18,6 +18,7 @@ from ..splitting.messages import Broadcast, Reply
 from ..splitting.privacy import GaussianMechanism, fresh_normals
 from ..splitting.state import digest
 from ..splitting.worker import Worker, moved_site
+from .ledger import Ledger, counted_by, require_state
 from .message import Message, MessageError, content_of
 from .terms import Terms, as_site_name
 from .wire import as_integer, read_served
@@ -51,6 +52,16 @@ class SiteAnswer:
     gap: Natural
     edge: float
 
+    @property
+    def numbers(self) -> list[Any]:
+        """Those that are kept."""
+        return [self.round, self.edge]
+
+    @property
+    def vectors(self) -> dict[str, Array]:
+        """Those that are kept."""
+        return {part: getattr(self, part).to_vector() for part in ("natural", "site", "gap")}
+
 
 @dataclass(frozen=True)
 class SiteState:
@@ -59,21 +70,15 @@ class SiteState:
     Attributes
     ----------
     terms : Terms
-    counted : SiteAnswer
-        The last answer that the server took into its sum, with η_k as mixed by acceleration since.
-    pending : SiteAnswer or None
-        An answer of which the site does not know yet whether it was counted.
+    ledger : Ledger of SiteAnswer
+        The answer that is counted, with η_k as mixed by acceleration since, and the one that may be.
     past : tuple of Natural
         The η_k that acceleration mixes.
-    heard : tuple of (int, str)
-        Round and digest of the last broadcast that was answered.
     """
 
     terms: Terms
-    counted: SiteAnswer
-    pending: SiteAnswer | None
+    ledger: Ledger[SiteAnswer]
     past: tuple[Natural, ...]
-    heard: tuple[int, str]
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,7 +143,7 @@ class Site:
     @property
     def factor(self) -> Natural | None:
         """η_k as the server counts it; None before the first broadcast."""
-        return None if self.kept is None else self.kept.counted.site
+        return None if self.kept is None else self.kept.ledger.counted.site
 
     def hello(self, sums: ArrayLike | None = None, squares: ArrayLike | None = None) -> Message:
         """Return the message that a run is made from: names and counts, no rows.
@@ -195,9 +200,8 @@ class Site:
         worker = terms.worker(self.loss, self.name, self.privacy)
         index = terms.sites.index(self.name)
         q_g = terms.prior.start().with_natural(served.natural)
-        sent = kept.pending if served.round == kept.heard[0] else None
+        sent = kept.ledger.pending if served.round == kept.ledger.heard[0] else None
         kept = _settled(kept, broadcast, served.counted[index], served.mixed, q_g)
-        kept = replace(kept, heard=(served.round, broadcast.digest))
         if broadcast.kind == "final":
             return replace(self, kept=kept), None
         is_open = self.privacy is None
@@ -208,7 +212,7 @@ class Site:
             "site": self.name,
             "answers": broadcast.digest,
             "value": None if at_server is None else at_server.value,
-            "edge": kept.counted.edge,
+            "edge": kept.ledger.counted.edge,
             "solved": None,
             "certificate": None,
         }
@@ -231,19 +235,15 @@ class Site:
             raise ValueError(f"site {self.name!r} has not heard a broadcast yet: there is nothing to keep.")
         kept = self.kept
         terms, arrays = kept.terms.spoken()
-        answers = {"counted": kept.counted} | ({} if kept.pending is None else {"pending": kept.pending})
-        for name, answer in answers.items():
-            for part in ("natural", "site", "gap"):
-                arrays[f"{name}/{part}"] = getattr(answer, part).to_vector()
-        arrays |= {f"past{i}": site.to_vector() for i, site in enumerate(kept.past)}
+        ledger, answers = kept.ledger.spoken()
+        arrays |= answers | {f"past{i}": site.to_vector() for i, site in enumerate(kept.past)}
         header = {
             "site": self.name,
             "data": digest(self.loss),
             "privacy": self._spoken_privacy,
             "terms": terms,
-            "heard": list(kept.heard),
-            "answers": {name: [answer.round, answer.edge] for name, answer in answers.items()},
             "past": len(kept.past),
+            **ledger,
         }
         return Message("site", header, arrays)
 
@@ -255,31 +255,23 @@ class Site:
         MessageError
             When the file is not the state of this site with these rows.
         """
-        if message.kind != "site" or message.header.get("site") != self.name:
-            raise message.refusal("file", f"the state of site {self.name!r}", message.kind)
+        require_state(message, self.name, digest(self.loss))
         with content_of(message, "the state of a site"):
             return self._restored(message)
 
     def _restored(self, message: Message) -> Site:
-        if message.header["data"] != digest(self.loss):
-            raise MessageError(
-                f"{message.source}: the rows of site {self.name!r} must be those of the rounds before, and they have "
-                "changed since; put the old file back, or start a new run."
-            )
         if message.header["privacy"] != self._spoken_privacy:
             raise message.refusal("privacy", f"that of this site, {self._spoken_privacy}", message.header["privacy"])
         terms = Terms.read(message)
         like = terms.prior.natural
 
-        def answer(name: str) -> SiteAnswer:
-            number, edge = message.header["answers"][name]
+        def answer(name: str, numbers: list[Any]) -> SiteAnswer:
+            number, edge = numbers
             natural, own, gap = (message.natural(f"{name}/{part}", like) for part in ("natural", "site", "gap"))
             return SiteAnswer(number, natural, own, gap, edge)
 
-        pending = answer("pending") if "pending" in message.header["answers"] else None
         past = tuple(message.natural(f"past{i}", like) for i in range(message.header["past"]))
-        number, heard = message.header["heard"]
-        return replace(self, kept=SiteState(terms, answer("counted"), pending, past, (number, heard)))
+        return replace(self, kept=SiteState(terms, Ledger.read(message, answer), past))
 
     def adopt(self, terms: Terms, copy: Message) -> Site:
         """Return the site as the server knows it, from the server's copy of it.
@@ -293,11 +285,7 @@ class Site:
         """
         n_past = as_integer(copy, "past", copy.header.get("past"), 0, terms.memory + 1)
         past = [f"past{i}" for i in range(n_past)]
-        copy.require("copy", COPY, {"natural", "site", *past})
-        for field, expected in (("run", terms.run), ("site", self.name)):
-            if copy.header[field] != expected:
-                raise copy.refusal(field, expected, copy.header[field])
-        counted = as_integer(copy, "counted", copy.header["counted"], 0)
+        counted = counted_by(copy, COPY, {"natural", "site", *past}, terms.run, self.name)
         if self.privacy is not None:
             raise MessageError(
                 f"site {self.name}: what it has spent of its privacy is lost with its state: start a new run."
@@ -314,7 +302,7 @@ class Site:
             gap = gap + (weight * natural - worker.share * terms.prior.natural)
         answer = SiteAnswer(counted, natural, own, gap, posterior.fisher_norm(gap))
         earlier = tuple(copy.natural(item, like) for item in past)
-        return replace(self, kept=SiteState(terms, answer, None, earlier, (0, "")))
+        return replace(self, kept=SiteState(terms, Ledger(answer), earlier))
 
     @property
     def _spoken_privacy(self) -> list[float] | None:
@@ -344,7 +332,7 @@ class Site:
         if self.kept is None:
             start = terms.prior.start()
             zero = start.natural.zeros()
-            return SiteState(terms, SiteAnswer(0, start.natural, zero, zero, float("inf")), None, (), (0, ""))
+            return SiteState(terms, Ledger(SiteAnswer(0, start.natural, zero, zero, float("inf"))), ())
         if terms.run != self.kept.terms.run:
             raise broadcast.refusal("run", f"{self.kept.terms.run}, which this site takes part in", terms.run)
         return self.kept
@@ -364,11 +352,11 @@ class Site:
 
         `sent` is the answer of an earlier try at this round: noise that was drawn is sent again, never drawn twice.
         """
-        terms = kept.terms
-        start = q_g.with_natural(kept.counted.natural) if terms.warm_start else None
+        terms, counted = kept.terms, kept.ledger.counted
+        start = q_g.with_natural(counted.natural) if terms.warm_start else None
         message = Broadcast(number, q_g.natural)
         noise = None if self.privacy is None else fresh_normals(message.floats)
-        site = kept.counted.site
+        site = counted.site
         try:
             at_server = worker.expect(q_g) if at_server is None else at_server
             solved = worker.step(message, q_g, site, at_server, start, terms.seed, index, noise)
@@ -392,12 +380,12 @@ class Site:
             "well_posed": solved.well_posed,
         }
         if not status.is_usable:  # the run ends here: there is no answer to send or to keep
-            return replace(kept, pending=None), scalars
+            return kept, scalars
         arrays["natural"] = solved.natural.to_vector()
         if terms.site_travels:
             arrays["site"] = solved.site.to_vector()
         answer = SiteAnswer(number, solved.natural, solved.site, solved.gap, solved.natural_gradient_edge)
-        return replace(kept, pending=answer), scalars
+        return replace(kept, ledger=replace(kept.ledger, pending=answer)), scalars
 
 
 def _noise_alone(
@@ -405,10 +393,12 @@ def _noise_alone(
 ) -> Reply:
     """The answer of a private site whose loss cannot be evaluated: an update of zero, noised like any other."""
     natural = privacy.noised(q_g, q_g.natural, noise)
-    is_still = worker.method.dual_step == 0.0
+    moved = site
+    if worker.method.dual_step:
+        moved = moved_site(worker.method, worker.share, worker.n_clients, site, natural, q_g.natural)
     return Reply(
         natural=natural,
-        site=site if is_still else moved_site(worker.method, worker.rho, site, natural, q_g.natural),
+        site=moved,
         iterations=0,
         status=ClientStatus.STEPS_DONE,
         residual=float("inf"),
@@ -427,22 +417,10 @@ def _settled(
     q_g: ExponentialFamily,
 ) -> SiteState:
     """Learn whether the last answer was counted, and mix the site where an accelerated step was taken."""
-    number, answered = kept.heard
-    served = broadcast.header["round"]
-    if served < number:
-        raise broadcast.refusal("round", f"{number} or later: this site has answered that round", served)
-    if served == number:
-        if broadcast.digest != answered:
-            raise broadcast.refusal("digest", f"that of the broadcast of round {number} answered before", "another")
-        return replace(kept, pending=None)  # the same step again, from the same state
-    if counted == kept.counted.round:
-        return replace(kept, pending=None)
-    answer = kept.pending
-    if answer is None or counted != answer.round:
-        known = [kept.counted.round] + ([] if answer is None else [answer.round])
-        raise broadcast.refusal(
-            "counted", f"a round that this site remembers, {known} (was its state file put back?)", counted
-        )
+    ledger, before = kept.ledger.settled(broadcast, counted), kept.ledger.counted
+    answer = ledger.counted
+    if answer is before:
+        return replace(kept, ledger=ledger)
     past = (*kept.past, answer.site)[-(kept.terms.memory + 1) :] if kept.terms.memory else ()
     if mixed is not None and mixed[0] == counted:
         weights = np.array(mixed[1])
@@ -450,8 +428,8 @@ def _settled(
             raise broadcast.refusal("mixed", f"at most {len(past)} weights, one a round kept", len(weights))
         site = combine(weights, past[len(past) - len(weights) :])
         edge = q_g.with_natural(answer.natural).fisher_norm(answer.gap + (site - answer.site))
-        answer = replace(answer, site=site, edge=edge)
-    return replace(kept, counted=answer, pending=None, past=past)
+        ledger = replace(ledger, counted=replace(answer, site=site, edge=edge))
+    return replace(kept, ledger=ledger, past=past)
 
 
 def _certificate(

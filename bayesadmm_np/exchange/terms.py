@@ -37,10 +37,13 @@ from ..splitting.team import hire, read_rule
 from ..splitting.worker import Worker, client_rho
 from .message import Message, content_of
 
-__all__ = ["Terms", "as_site_name", "require_sum_of_factors"]
+__all__ = ["MOST_ROWS", "Terms", "as_site_name", "require_sum_of_factors"]
 
 INTERCEPT = "intercept"
 """Name of a column of ones; with such a column last, the others can be centred."""
+
+MOST_ROWS = 1 << 53
+"""Of a site: up to there a float64 holds every whole number."""
 
 SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,63}")
 

@@ -19,7 +19,19 @@ from ..splitting.worker import moved_site
 from .message import Message
 from .terms import Terms
 
-__all__ = ["Answered", "Sent", "Served", "as_flag", "as_integer", "as_real", "as_text", "read_reply", "read_served"]
+__all__ = [
+    "Answered",
+    "Sent",
+    "Served",
+    "as_flag",
+    "as_integer",
+    "as_real",
+    "as_text",
+    "read_counted",
+    "read_reply",
+    "read_served",
+    "require_answer",
+]
 
 BROADCAST = ("run", "round", "solve", "certify", "counted", "mixed", "terms")
 FINAL = ("run", "round", "counted", "mixed", "terms", "status", "message", "objective", "certificate")
@@ -71,12 +83,7 @@ def read_served(message: Message, terms: Terms) -> Served:
     kind, fields = ("final", FINAL) if message.kind == "final" else ("broadcast", BROADCAST)
     message.require(kind, fields, {"natural"} | terms.vectors(message))
     header = message.header
-    if header["run"] != terms.run:
-        raise message.refusal("run", f"the digest of its terms, {terms.run}", header["run"])
-    counted = header["counted"]
-    if not isinstance(counted, list) or len(counted) != len(terms.sites):
-        raise message.refusal("counted", f"{len(terms.sites)} rounds, one a site", counted)
-    number = as_integer(message, "round", header["round"], 1)
+    number, counted = read_counted(message, terms.run, len(terms.sites))
     natural = message.natural("natural", terms.prior.natural)
     _require_inside(message, "natural", natural, terms.prior)
     return Served(
@@ -84,21 +91,38 @@ def read_served(message: Message, terms: Terms) -> Served:
         natural=natural,
         solve=as_flag(message, "solve", header.get("solve", False)),
         certify=as_flag(message, "certify", header.get("certify", False)),
-        counted=tuple(as_integer(message, "counted", value, 0, number - 1) for value in counted),
+        counted=counted,
         mixed=_read_mixed(message, header["mixed"], number),
     )
+
+
+def read_counted(message: Message, run: str, n_sites: int) -> tuple[int, tuple[int, ...]]:
+    """Return the round of a broadcast of this run, and the rounds of the sites' answers that it counts."""
+    if message.header["run"] != run:
+        raise message.refusal("run", f"the digest of its terms, {run}", message.header["run"])
+    counted = message.header["counted"]
+    if not isinstance(counted, list) or len(counted) != n_sites:
+        raise message.refusal("counted", f"{n_sites} rounds, one a site", counted)
+    number = as_integer(message, "round", message.header["round"], 1)
+    return number, tuple(as_integer(message, "counted", value, 0, number - 1) for value in counted)
+
+
+def require_answer(message: Message, run: str, number: int, digest: str) -> None:
+    """Raise unless a reply is to the broadcast of this run, round and digest."""
+    for field, value, expected in (
+        ("run", run, run),
+        ("round", number, f"{number}: let the site answer that broadcast"),
+        ("answers", digest, "the digest of this run's broadcast"),
+    ):
+        if message.header[field] != value:
+            raise message.refusal(field, expected, message.header[field])
 
 
 def read_reply(message: Message, terms: Terms, served: Served, digest: str, site: Natural) -> Answered:
     """Read a site's answer to the broadcast with this digest; `site` is its η_k so far, which the server follows."""
     header = message.header
     message.require("reply", REPLY, _reply_arrays(message, terms))
-    if header["run"] != terms.run:
-        raise message.refusal("run", terms.run, header["run"])
-    if header["round"] != served.round:
-        raise message.refusal("round", f"{served.round}: let the site answer that broadcast", header["round"])
-    if header["answers"] != digest:
-        raise message.refusal("answers", "the digest of this run's broadcast", header["answers"])
+    require_answer(message, terms.run, served.round, digest)
     if (header["solved"] is not None) != served.solve:
         raise message.refusal(
             "solved", "given" if served.solve else "null in a round without a solve", header["solved"]
@@ -147,8 +171,8 @@ def _read_solved(message: Message, terms: Terms, served: Served, site: Natural) 
         elif terms.row.dual_step == 0.0:
             moved = site
         else:
-            rho = terms.server().rhos[terms.sites.index(message.header["site"])]
-            moved = moved_site(terms.row, rho, site, natural, served.natural)
+            share = terms.shares[terms.sites.index(message.header["site"])]
+            moved = moved_site(terms.row, share, len(terms.sites), site, natural, served.natural)
     return Reply(
         natural=natural,
         site=moved,

@@ -48,7 +48,9 @@ class Arrivals(Run):
 
         def request_for(name: str) -> Request | None:
             key = (sent, self.desk.node_of[name])
-            if name in self.came or self.asked.get(name) == key or not self._is_wanted(name, sent):
+            if name in self.came or self.asked.get(name) == key or self.desk.rests(name):
+                return None
+            if not self._is_wanted(name, sent):
                 return None
             self.asked[name] = key
             return request

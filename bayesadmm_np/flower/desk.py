@@ -19,6 +19,8 @@ POLL = 0.1
 """Seconds between two looks for answers."""
 REFRESH = 2.0
 """Seconds between two looks for nodes."""
+LONGEST_REST = 30.0
+"""Seconds that a site rests at the most which fails again and again."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,8 @@ class Desk:
     _greeted: dict[str, int] = field(default_factory=dict)
     """Nodes by ticket whose hello has not come yet; nobody waits for them."""
     _refused: set[int] = field(default_factory=set)
+    _failures: dict[str, tuple[int, float]] = field(default_factory=dict)
+    """By site that failed, how often since its last answer that was of use, and until when it rests."""
 
     def meet(self, enough: Callable[[], bool], seconds: float) -> None:
         """Hear hellos until there are enough, or the time is over."""
@@ -120,6 +124,20 @@ class Desk:
             del self.opened[name]
             self.tell(f"site {name}: no answer within {seconds:g} s")
 
+    def failed(self, name: str) -> None:
+        """Let a site rest, twice as long with every failure in a row."""
+        count, _ = self._failures.get(name, (0, 0.0))
+        rest = min(POLL * 2.0 ** min(count, 60), LONGEST_REST)
+        self._failures[name] = count + 1, time.monotonic() + rest
+
+    def recovered(self, name: str) -> None:
+        """Forget that a site failed."""
+        self._failures.pop(name, None)
+
+    def rests(self, name: str) -> bool:
+        """Whether it is too early to ask a site again that failed."""
+        return name in self._failures and time.monotonic() < self._failures[name][1]
+
     def pause(self) -> None:
         """Wait until it is worth looking again."""
         time.sleep(POLL)
@@ -139,14 +157,17 @@ class Desk:
         said: Answer | str,
         hear: Callable[[str, Request, Answer], Request | None],
     ) -> Request | None:
-        if isinstance(said, str):
-            self.tell(f"site {name}: {said}")
-            return None
+        following = None
         try:
-            return hear(name, request, said)
+            if isinstance(said, str):
+                raise MessageError(said)
+            following = hear(name, request, said)
+            if following is None and said.refused:
+                self.failed(name)
         except MessageError as error:
             self.tell(f"site {name}: {error}")
-            return None
+            self.failed(name)
+        return following
 
     def _hear_hellos(self, seconds: float) -> None:
         if time.monotonic() - self._looked > REFRESH:
@@ -180,4 +201,5 @@ class Desk:
         self.greet(hello)
         if known is not None:
             self.tell(f"site {name}: is at node {node} now")
+            self.recovered(name)
         self.node_of[name] = node

@@ -178,17 +178,17 @@ class LocalFederation:
 
 
 def follow(process: subprocess.Popen[bytes], path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the lines of a run's progress as they are written, until the process ends."""
-    position = 0
+    """Yield the lines of a run's progress as they are written, until the process ends.
+
+    A line that the run drops when it goes on, and writes again, is yielded once.
+    """
+    seen = 0
     while True:
         over = process.poll() is not None
         if path.exists():
-            with open(path, "rb") as file:
-                file.seek(position)
-                for line in file:
-                    if line.endswith(b"\n"):
-                        position += len(line)
-                        yield json.loads(line)
+            whole = path.read_bytes().split(b"\n")[:-1]
+            yield from map(json.loads, whole[seen:])
+            seen = max(seen, len(whole))
         if over:
             return
         time.sleep(0.2)

@@ -35,7 +35,8 @@ class Plan:
     options : mapping, optional
         Keyword arguments of `Coordinator.start`: expectation, solver, tol, rounds, seed, safeguard, warm_start.
     least : int, default 1
-        Answers that make a round; sites without one keep their factor.
+        Answers that make a round; sites without one keep their factor. When the residuals are below tol, and only the
+        certificate is wanted, those of all.
     participation : float, default 1.0
         Fraction of the sites that are asked in a round, at least one, drawn as in `run`. When the residuals are below
         tol all are asked, so that the run can end.

@@ -15,7 +15,10 @@ KEYS = {
     "rho": ("0.0", "The method's rho; 0.0: its default."),
     "gamma": ("0.0", "The method's gamma; 0.0: its default."),
     "accelerate": ("false", "Mix past rounds (Anderson)."),
-    "family": ('"full"', "full, diagonal, isotropic or fixed: the covariance that is learned."),
+    "family": (
+        '"full"',
+        "full, diagonal, isotropic or fixed: the covariance of a Gaussian. Other families are set in Python.",
+    ),
     "prior-precision": ("1.0", "Of every coefficient."),
     "tol": ("1e-6", "The run ends when all residuals are below it."),
     "rounds": ("100", "At most."),

@@ -17,7 +17,7 @@ from .arrivals import Arrivals
 from .desk import Desk
 from .envelope import Answer, Post, Request
 from .protocols import AnyPlan, AnyServer, S
-from .run import PROGRESS, Run, TooFewError
+from .run import FINAL, PROGRESS, Run, TooFewError, trim_log
 
 __all__ = ["PROGRESS", "Rounds", "TooFewError", "conduct"]
 
@@ -79,6 +79,7 @@ def conduct(plan: AnyPlan[S], post: Post, label: str, tell: Callable[[str], Any]
     plan.folder.mkdir(parents=True, exist_ok=True)
     make = _resumed if (plan.folder / STATE).exists() else _begun
     desk, server = make(plan, post, as_site_name(label), tell)
+    trim_log(plan.folder, server)
     run = (Arrivals if plan.max_staleness else Rounds)(plan, desk, server)
     while run.server.outcome is None:
         run.advance()
@@ -95,12 +96,19 @@ class Rounds(Run):
         plan, server, current, began = self.plan, self.server, self.server.sent, time.monotonic()
         request = Request(self.desk.label, server.broadcast().to_bytes())
         answers: dict[str, Message] = {}
-        sites, share = server.terms.sites, 1.0 if current.served.certify else plan.participation
+        served, sites = current.served, server.terms.sites
+        share = 1.0 if served.certify else plan.participation
+        # what is asked for the certificate alone is of use from all together: a part of it would use up rounds
+        least = len(sites) if served.certify and served.solve else plan.least
         chosen = present_clients(share, server.number, len(sites), server.terms.seed)
         asked = {name for name, is_chosen in zip(sites, chosen, strict=True) if is_chosen}
+        tried: set[str] = set()
 
         def request_for(name: str) -> Request | None:
-            return request if name in asked and name not in answers else None
+            if name not in asked or name in answers or (name in tried and self.desk.rests(name)):
+                return None
+            tried.add(name)
+            return request
 
         def hear(name: str, sent: Request, said: Answer) -> Request | None:
             if said.refused:
@@ -109,10 +117,10 @@ class Rounds(Run):
             self._note(name, said)
             return None
 
-        while len(self._left_out(answers)) < plan.least:
+        while len(self._left_out(answers)) < least:
             if time.monotonic() - began > plan.patience:
                 raise TooFewError(
-                    f"round {server.number}: {len(answers)} of at least {plan.least} sites answered within "
+                    f"round {server.number}: {len(answers)} of at least {least} sites answered within "
                     f"{plan.patience:g} s; the same command goes on from the checkpoint in {plan.folder}."
                 )
             before = len(answers)
@@ -151,7 +159,7 @@ def _begun(plan: AnyPlan[S], post: Post, label: str, tell: Callable[[str], Any])
 def _resumed(plan: AnyPlan[S], post: Post, label: str, tell: Callable[[str], Any]) -> tuple[Desk, S]:
     """Read the checkpoint, and give its sites the time of one deadline to come back."""
     server = plan.load()
-    if server.outcome is not None:
+    if server.outcome is not None and (plan.folder / FINAL).exists():
         raise ValueError(f"run-folder {plan.folder} holds a run that has ended; give a new run a folder of its own.")
     if not plan.is_of(server):
         raise ValueError(

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from ..exchange.files import STATE
 from ..exchange.message import Message, content_of
+from ..splitting.state import replace_atomically
 from .desk import Desk
 from .envelope import Answer, Request
 from .protocols import AnyPlan, AnyServer
 
-__all__ = ["PROGRESS", "Run", "TooFewError"]
+__all__ = ["FINAL", "PROGRESS", "Run", "TooFewError", "trim_log"]
 
-PROGRESS = "progress.jsonl"
+PROGRESS, FINAL = "progress.jsonl", "final.npz"
 HEADER_LIMIT = 1 << 16
 """Bytes of a reply without its vectors."""
 
@@ -47,7 +50,7 @@ class Run(ABC):
     def farewell(self) -> None:
         """Write the final message, and give it to the sites that can be reached."""
         final = self.server.broadcast()
-        final.write(self.plan.folder / "final.npz")
+        final.write(self.plan.folder / FINAL)
         request = Request(self.desk.label, final.to_bytes())
 
         def hear(name: str, sent: Request, said: Answer) -> Request | None:
@@ -59,9 +62,13 @@ class Run(ABC):
         self.desk.ask(lambda name: request, hear, self.plan.deadline)
 
     def _commit(self, server: AnyServer, answered: list[str], more: Mapping[str, Any] | None = None) -> None:
-        """Go on from there: write the checkpoint, and a line of what happened."""
+        """Go on from there: write a line of what happened, and the checkpoint.
+
+        The line first: a crash between the two leaves one too many, which `trim_log` finds, and never one too few.
+        """
         self.server = server
-        server.save().write(self.plan.folder / STATE)
+        for name in answered:
+            self.desk.recovered(name)
         last = server.state.history[-1] if server.state.history else None
         line = {
             "round": server.state.round,
@@ -73,6 +80,9 @@ class Run(ABC):
         }
         with open(self.plan.folder / PROGRESS, "a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        server.save().write(self.plan.folder / STATE)
 
     def _note(self, name: str, said: Answer) -> None:
         if said.note:
@@ -95,3 +105,12 @@ class Run(ABC):
 
     def _leave_out(self, name: str, reply: Message) -> None:
         self.desk.tell(f"site {name}: its value must be finite as that of others, got {reply.header['value']}")
+        self.desk.failed(name)
+
+
+def trim_log(folder: Path, server: AnyServer) -> None:
+    """Leave of the log the lines of the steps that the checkpoint holds: one for each broadcast but the last."""
+    path, steps = folder / PROGRESS, server.number - 1
+    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+    if len(lines) > steps:
+        replace_atomically(path, lambda file: file.writelines(lines[:steps]))

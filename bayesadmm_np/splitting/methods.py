@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from .._validation import as_fraction, as_positive
+from .._validation import Damping, as_damping, as_fraction, as_positive
 from ..families import (
     BlockDiagonalGaussian,
     DiagonalGaussian,
@@ -69,9 +69,11 @@ class Method:
         Whether a client solves Eq. 15 or only evaluates its natural gradient at the server.
     prior_at : {"server", "clients"}
         Where the regulariser is added; clients get the share N_k/N of it.
-    client_share, server_share : {"equal", "rows"}
-        Whether ρ_k, and the weights of the mean at the server, are equal or proportional to the rows N_k
-        (normalised to mean one).
+    client_share : {"equal", "rows", "dual"}
+        What is proportional to a client's rows N_k: nothing; ρ_k = ρKN_k/N, and with it the dual step; or the dual
+        step alone, which is then `dual_step` times N_k/N.
+    server_share : {"equal", "rows"}
+        Whether the weights of the mean at the server are equal or N_k/N.
     mean_over : {"all", "present"}
         Whether the server's mean keeps the last λ_k of clients that are absent from a round.
     expectation : Rule or None
@@ -87,7 +89,7 @@ class Method:
     Raises
     ------
     ValueError
-        When `dual_along`, `rho` or `alpha` is out of range.
+        When `dual_along`, `client_share`, `rho` or `alpha` is out of range.
 
     Examples
     --------
@@ -102,7 +104,7 @@ class Method:
     dual_along: Literal["natural", "expectation"] = "natural"
     client: Literal["proximal", "gradient"] = "proximal"
     prior_at: Literal["server", "clients"] = "server"
-    client_share: Literal["equal", "rows"] = "equal"
+    client_share: Literal["equal", "rows", "dual"] = "equal"
     server_share: Literal["equal", "rows"] = "equal"
     mean_over: Literal["all", "present"] = "all"
     expectation: Rule | None = None
@@ -115,6 +117,8 @@ class Method:
         at_clients = self.prior_at == "clients"
         if self.dual_along not in ("natural", "expectation"):
             raise ValueError(f"dual_along must be 'natural' or 'expectation', got {self.dual_along!r}.")
+        if self.client_share not in ("equal", "rows", "dual"):
+            raise ValueError(f"client_share must be 'equal', 'rows' or 'dual', got {self.client_share!r}.")
         if self.rho < 0 or (self.rho == 0 and (self.dual_step or not at_clients)):
             raise ValueError(f"rho must be > 0 (0 only without a dual and with prior_at='clients'), got {self.rho}.")
         if self.alpha is not None and not 0 <= self.alpha <= (0.0 if at_clients else 1.0):
@@ -263,72 +267,95 @@ def AMA(rho: float = 1.0) -> Method:
     return Method("AMA", rho, rho, alpha=1.0, knobs="change rho, or take damped PVI")
 
 
-def PVI(gamma: float = 1.0) -> Method:
+def PVI(gamma: Damping = 1.0) -> Method:
     """Partitioned variational inference (Ashman et al. 2022; Eq. 36–38), damped when γ < 1 (Eq. 42).
 
     Parameters
     ----------
-    gamma : float, default 1.0
-        In (0, 1]; the papers' damping is 1/K.
+    gamma : float or 'rows', default 1.0
+        In (0, 1], the papers' damping is 1/K; or 'rows' for γ_k = N_k/N, as in `FedLap`.
 
     Raises
     ------
     ValueError
-        When `gamma` is outside (0, 1].
+        When `gamma` is neither in (0, 1] nor 'rows'.
 
     Examples
     --------
     >>> PVI(gamma=0.2).name
     'damped PVI'
     """
-    gamma = as_fraction(gamma, "gamma")
-    return Method("PVI" if gamma == 1.0 else "damped PVI", 1.0, gamma, alpha=1.0, knobs=DAMP)
+    step, share = as_damping(gamma)
+    name = "PVI" if gamma == 1.0 else "damped PVI"
+    return Method(name, 1.0, step, alpha=1.0, client_share=share, knobs=DAMP)
 
 
-def FedLap(gamma: float = 1.0) -> Method:
+def FedLap(gamma: Damping = 1.0) -> Method:
     """FedLap (Swaroop et al. 2025, Eq. 9): PVI with a fixed precision δI and the delta method.
+
+        m_k ← argmin ℓ_k(θ) + v_kᵀθ + ½δ‖θ − m_g‖²,  v_k ← v_k + γ_kδ(m_k − m_g),  m_g ← Σ_kv_k/δ
+
+    with a prior mean of zero; the paper's v_k is ours over δ, and its ρ our γ_k.
 
     Parameters
     ----------
-    gamma : float, default 1.0
-        Damping, in (0, 1].
+    gamma : float or 'rows', default 1.0
+        Damping, in (0, 1], the same for all clients; or 'rows' for γ_k = N_k/N (App. E), which sum to one.
 
     Raises
     ------
     ValueError
-        When `gamma` is outside (0, 1].
+        When `gamma` is neither in (0, 1] nor 'rows'.
 
     Examples
     --------
     >>> FedLap(gamma=0.5).dual_step
     0.5
+    >>> FedLap(gamma="rows").client_share
+    'dual'
     """
-    gamma = as_fraction(gamma, "gamma")
-    fixed = (FixedPrecisionGaussian,)
-    return Method("FedLap", 1.0, gamma, alpha=1.0, expectation=Delta(1), families=fixed, knobs=DAMP)
+    step, share = as_damping(gamma)
+    return Method(
+        "FedLap",
+        1.0,
+        step,
+        alpha=1.0,
+        client_share=share,
+        expectation=Delta(1),
+        families=(FixedPrecisionGaussian,),
+        knobs=DAMP,
+    )
 
 
-def FedLapCov(gamma: float = 1.0) -> Method:
-    """FedLap-Cov (Swaroop et al. 2025, Eq. 12): PVI with the Laplace approximation, V_k ← (1 − γ)V_k + γ∇²ℓ_k(m_k).
+def FedLapCov(gamma: Damping = 1.0) -> Method:
+    """FedLap-Cov (Swaroop et al. 2025, Eq. 12): PVI with Laplace's approximation, V_k ← (1 − γ_k)V_k + γ_k∇²ℓ_k(m_k).
 
     Parameters
     ----------
-    gamma : float, default 1.0
-        Damping, in (0, 1].
+    gamma : float or 'rows', default 1.0
+        Damping, in (0, 1], in the paper 1/K; or 'rows' for γ_k = N_k/N, as in `FedLap`.
 
     Raises
     ------
     ValueError
-        When `gamma` is outside (0, 1].
+        When `gamma` is neither in (0, 1] nor 'rows'.
 
     Examples
     --------
     >>> FedLapCov().expectation
     Delta(order=2)
     """
-    gamma = as_fraction(gamma, "gamma")
-    learned = (FullGaussian, DiagonalGaussian, BlockDiagonalGaussian)
-    return Method("FedLapCov", 1.0, gamma, alpha=1.0, expectation=Delta(2), families=learned, knobs=DAMP)
+    step, share = as_damping(gamma)
+    return Method(
+        "FedLapCov",
+        1.0,
+        step,
+        alpha=1.0,
+        client_share=share,
+        expectation=Delta(2),
+        families=(FullGaussian, DiagonalGaussian, BlockDiagonalGaussian),
+        knobs=DAMP,
+    )
 
 
 def FedAvg() -> Method:

@@ -30,8 +30,8 @@ class GaussianMechanism:
     site's rows are, the clipped update lies in a ball of radius C: exchanging all rows for others moves it by at most
     2C, and z is the noise in units of that. What follows uses no rows and costs no privacy: u ← clip(u) again, the
     point nearest to it where a clipped update can be; λ_k ← λ_g + F^{-1/2}u; and S_k is raised to S_k ⪰ ½S_g. The dual
-    follows this λ_k. Where the precision is learned, a row with α = 1 and a dual step c <= 1/K is asked for: then
-    S_g + c Σ_k (S_k − S_g) ⪰ ½S_g, so that no noise drives the server out of its domain.
+    follows this λ_k. Where the precision is learned, a row with α = 1 and dual steps Σ_k γ_k <= 1, such as 1/K
+    each, is asked for: then S_g + Σ_k γ_k(S_k − S_g) ⪰ ½S_g, so that no noise drives the server out of its domain.
 
     `docs/privacy.md` says what is covered and what is not.
 
@@ -150,7 +150,8 @@ class GaussianMechanism:
                 f"privacy needs clients that send λ_k and duals that move along λ, which {method.name} has not."
             )
         is_mean = method.prior_at == "server" and method.dual_step == 0.0
-        small_steps = method.alpha == 1.0 and method.dual_step * n_clients <= 1.0 + 1e-9
+        steps = method.dual_step * (1 if method.client_share == "dual" else n_clients)  # Σ_k γ_k
+        small_steps = method.alpha == 1.0 and steps <= 1.0 + 1e-9
         if prior.learns_precision and not (is_mean or small_steps):
             raise ValueError(
                 f"privacy with a learned precision needs alpha=1 and a dual step of at most 1/K, such as PVI(gamma=1/K)"

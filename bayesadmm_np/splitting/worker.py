@@ -18,7 +18,7 @@ from .messages import Broadcast, Reply
 from .methods import Method
 from .privacy import GaussianMechanism
 
-__all__ = ["Worker", "client_rho", "moved_site"]
+__all__ = ["Worker", "client_rho", "client_step", "moved_site"]
 
 
 @dataclass(frozen=True)
@@ -151,9 +151,10 @@ class Worker:
         if method.dual_step == 0.0:
             return site
         if method.dual_along == "natural":
-            return moved_site(method, self.rho, site, solution.posterior.natural, q_g.natural)
+            return moved_site(method, self.share, self.n_clients, site, solution.posterior.natural, q_g.natural)
         difference = solution.posterior.expectation - q_g.expectation
-        return site + _dual_step(method, self.rho) * _as_natural(difference, method.statistic_scale)
+        step = client_step(method, self.share, self.n_clients)
+        return site + step * _as_natural(difference, method.statistic_scale)
 
     def _gap(self, solution: Solution, site: Natural) -> Natural:
         """η_k + ∇_μ E_{q_k}[ℓ_k]: zero when the dual is a natural gradient (Eq. 33)."""
@@ -170,13 +171,16 @@ def client_rho(method: Method, share: float, n_clients: int) -> float:
     return method.rho * scale
 
 
-def moved_site(method: Method, rho: float, site: Natural, own: Natural, served: Natural) -> Natural:
-    """Eq. 16 along λ: η_k + step (λ_k − λ_g). A server that knows λ_k and λ_g follows the client's dual by it."""
-    return site + _dual_step(method, rho) * (own - served)
+def client_step(method: Method, share: float, n_clients: int) -> float:
+    """γ_k, the client's own dual step: in proportion to ρ_k, or N_k/N of the row's."""
+    if method.client_share == "dual":
+        return method.dual_step * share
+    return method.dual_step * client_rho(method, share, n_clients) / method.rho
 
 
-def _dual_step(method: Method, rho: float) -> float:
-    return method.dual_step * rho / method.rho
+def moved_site(method: Method, share: float, n_clients: int, site: Natural, own: Natural, served: Natural) -> Natural:
+    """Eq. 16 along λ: η_k + γ_k(λ_k − λ_g). A server that knows λ_k and λ_g follows the client's dual by it."""
+    return site + client_step(method, share, n_clients) * (own - served)
 
 
 def _as_natural(difference: Expectation, scale: float) -> Natural:

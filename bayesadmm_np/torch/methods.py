@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .._validation import as_count, as_fraction, as_positive
+from .._validation import Damping, as_count, as_damping, as_positive
 from ..families import DiagonalGaussian, ExponentialFamily, FixedPrecisionGaussian, IsotropicGaussian
 from ..losses.expectations import Delta
 from ..splitting.methods import DAMP, Method
@@ -86,18 +86,18 @@ def IVONADMM(rho: float = 1.0, gamma: float = 1.0) -> Method:
     return Method("IVON-ADMM", rho, gamma, families=(DiagonalGaussian,), knobs="raise rho or lower gamma")
 
 
-def IVONPVI(gamma: float = 1.0) -> Method:
+def IVONPVI(gamma: Damping = 1.0) -> Method:
     """IVON-PVI (App. G.1): Algorithm 1 with ρ = 1 and α = 1, the dual damped by γ.
 
     Parameters
     ----------
-    gamma : float, default 1.0
-        In (0, 1].
+    gamma : float or 'rows', default 1.0
+        In (0, 1]; or 'rows' for γ_k = N_k/N, as in `bayesadmm_np.methods.FedLap`.
 
     Raises
     ------
     ValueError
-        When `gamma` is outside (0, 1].
+        When `gamma` is neither in (0, 1] nor 'rows'.
 
     Examples
     --------
@@ -105,12 +105,12 @@ def IVONPVI(gamma: float = 1.0) -> Method:
     >>> IVONPVI(gamma=0.1).server_alpha(n_clients=10)
     1.0
     """
-    gamma = as_fraction(gamma, "gamma")
-    return Method("IVON-PVI", 1.0, gamma, alpha=1.0, families=(DiagonalGaussian,), knobs=DAMP)
+    step, share = as_damping(gamma)
+    return Method("IVON-PVI", 1.0, step, alpha=1.0, client_share=share, families=(DiagonalGaussian,), knobs=DAMP)
 
 
 def FedLapFunc(
-    gamma: float = 1.0,
+    gamma: Damping = 1.0,
     tau: float = 1.0,
     points_per_class: int = 1,
     server_steps: int = 5000,
@@ -119,11 +119,11 @@ def FedLapFunc(
     """FedLap-Func (Swaroop et al. 2025, Eq. 17): FedLap, and predictions at a few inputs that everybody holds.
 
         m_k ← argmin ℓ_k(θ) + v_kᵀθ + ½δ‖θ − m_g‖² − Σ_{i∈M_k} τ_iℓ(ŷ_i, θ) + Σ_{k'}Σ_{i∈M_k'} τ_iℓ(ŷ_{i,g}, θ)
-        v_k ← v_k + γδ(m_k − m_g)
+        v_k ← v_k + γ_kδ(m_k − m_g)
         m_g ← argmin Σ_kΣ_{i∈M_k} τ_iℓ(ŷ_i, θ) − θᵀΣ_kv_k + ½δ‖θ‖²,  by Adam from the last m_g
 
     with ŷ_i the soft labels at client k's last m_k, ŷ_{i,g} those at m_g, and τ_i = τN_{k,c}/M_{k,c}: a point of class
-    c stands for the client's rows of that class (App. E). v_k here is δ times the paper's, and γ is its ρ. Temperature
+    c stands for the client's rows of that class (App. E). v_k here is δ times the paper's, and γ_k its ρ. Temperature
     divides every ℓ. Where m_k = m_g no function-space term has a gradient, so that the fixed points are FedLap's;
     without points every round is. Adam's last steps, and the distance that they leave, are of the size of `server_lr`.
 
@@ -134,8 +134,8 @@ def FedLapFunc(
 
     Parameters
     ----------
-    gamma : float, default 1.0
-        Damping, in (0, 1].
+    gamma : float or 'rows', default 1.0
+        Damping, in (0, 1], the same for all clients; or 'rows' for γ_k = N_k/N, the paper's (App. E).
     tau : float, default 1.0
         τ, > 0.
     points_per_class : int, default 1
@@ -155,11 +155,13 @@ def FedLapFunc(
     >>> FedLapFunc(gamma=0.1, tau=0.01).points_per_class
     1
     """
+    step, share = as_damping(gamma)
     return FunctionalMethod(
         "FedLap-Func",
         1.0,
-        as_fraction(gamma, "gamma"),
+        step,
         alpha=1.0,
+        client_share=share,
         expectation=Delta(1),
         families=(FixedPrecisionGaussian,),
         knobs="lower gamma, tau or server_lr",

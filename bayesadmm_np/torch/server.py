@@ -29,11 +29,15 @@ class Failure:
 
 
 def moved(team: Team, broadcast: Broadcast, duals: Duals, replies: Replies) -> Duals:
-    """Eq. 16: η_k ← η_k + γρ_k(λ_k − λ_g) for the clients of the replies; the site and the server both do it."""
+    """Eq. 16: η_k ← η_k + γ_k(λ_k − λ_g) for the clients of the replies; the site and the server both do it."""
     method = team.method
     if not method.dual_step:
         return duals
-    step = method.dual_step * team.rhos[list(replies.clients)] / method.rho
+    clients = list(replies.clients)
+    if method.client_share == "dual":
+        step = method.dual_step * team.shares[clients, None].to(team.rhos)
+    else:
+        step = method.dual_step * team.rhos[clients] / method.rho
     linear = duals.linear + step * (replies.linear - broadcast.precision * broadcast.mean)
     if not team.learns_precision:
         return Duals(linear, duals.precision)

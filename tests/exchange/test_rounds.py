@@ -34,6 +34,8 @@ ROWS = {
     "accelerated PVI": ba.Accelerated(M.PVI(0.5), 3),
     "accelerated BayesADMM": ba.Accelerated(M.BayesADMM(1.0), 2),
     "accelerated ADMM": ba.Accelerated(M.ADMM(2.0), 3),
+    "PVI by rows": M.PVI("rows"),
+    "accelerated FedLapCov by rows": ba.Accelerated(M.FedLapCov("rows"), 3),
 }
 LOSSES = ("logistic", "squares", "poisson", "softmax")
 
@@ -141,7 +143,7 @@ def test_other_options_make_another_run():
 
 
 BROKEN = {
-    "a dual of the other sign": ("bayesadmm_np.exchange.wire.moved_site", lambda m, rho, s, own, g: s - (own - g)),
+    "a dual of the other sign": ("bayesadmm_np.exchange.wire.moved_site", lambda m, share, n, s, own, g: s - (own - g)),
     "a site that does not mix": ("bayesadmm_np.exchange.site.combine", lambda weights, past: past[-1]),
     "a server that never asks": ("bayesadmm_np.exchange.Coordinator._is_nearly_closed", lambda self: False),
 }

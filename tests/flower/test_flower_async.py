@@ -18,6 +18,7 @@ from bayesadmm_np.data import load_heart_disease
 from bayesadmm_np.exchange import Coordinator, MessageError, Site, load_server
 from bayesadmm_np.exchange.message import Message
 from bayesadmm_np.flower import Answer, Plan, TooFewError, conduct
+from bayesadmm_np.flower.desk import LONGEST_REST
 
 M = ba.methods
 NAMES = "abc"
@@ -456,7 +457,11 @@ def test_patience_does_not_end_a_run_while_somebody_works_within_the_deadline(bo
     assert not told
 
 
-def test_a_site_that_goes_before_the_certificate_does_not_use_up_the_versions(clock, tmp_path):
+WAITING = {0: "2 of at least 3 sites answered", 10: "only a, c answered"}
+
+
+@pytest.mark.parametrize("bound", WAITING)
+def test_a_site_that_goes_before_the_certificate_does_not_use_up_the_rounds(bound, clock, tmp_path):
     """All residuals are below tol: what the others say again and again is the same. The run waits to be resumed."""
     losses = made_up()
 
@@ -465,8 +470,8 @@ def test_a_site_that_goes_before_the_certificate_does_not_use_up_the_versions(cl
         is_last = name == "b" and number and said.message and Message.from_bytes(said.message).header["certificate"]
         return None if is_last else said
 
-    settings = {"deadline": 20.0, "patience": 100.0, "rounds": 50}
-    with pytest.raises(TooFewError, match="only a, c answered within 100 s; the same command goes on"):
+    settings = {"deadline": 20.0, "patience": 100.0, "rounds": 50, "staleness": bound}
+    with pytest.raises(TooFewError, match=f"{WAITING[bound]} within 100 s; the same command goes on"):
         federate(clock, tmp_path, losses, lambda name, number: 1.0, goes, **settings)
     halfway = load_server(tmp_path / "server")
     assert halfway.outcome is None
@@ -475,6 +480,112 @@ def test_a_site_that_goes_before_the_certificate_does_not_use_up_the_versions(cl
     server, _, _, _ = federate(clock, tmp_path, losses, lambda name, number: 1.0, **settings)
     assert_pooled(server, losses)
     assert server.number == halfway.number + 1
+
+
+def test_after_the_last_round_the_others_are_enough(clock, tmp_path):
+    """A run ends after its rounds whoever has gone, then without a certificate."""
+    losses = made_up()
+
+    def goes(name, number, call):
+        return None if name == "b" and number == 4 else call()
+
+    settings = {"deadline": 20.0, "rounds": 3, "staleness": 0}
+    server, _, told, _ = federate(clock, tmp_path, losses, lambda name, number: 1.0, goes, **settings)
+    assert server.outcome.status.name == "ROUND_LIMIT"
+    assert server.outcome.certificate is None
+    assert told == ["site b: no answer within 20 s"]
+
+
+@pytest.mark.parametrize("bound", [0, 10])
+def test_who_fails_again_and_again_rests_longer_and_longer(bound, clock, tmp_path):
+    losses, asked = made_up(), []
+
+    def failing(name, number, call):
+        if name != "b" or number < 3:
+            return call()
+        asked.append(clock.now)
+        return "failed (Flower's error 2: no)"
+
+    settings = {"patience": 300.0, "least": 1 if bound else 3, "staleness": bound}
+    with pytest.raises(TooFewError):
+        federate(clock, tmp_path, losses, lambda name, number: 1.0, failing, **settings)
+    # it fails at once, and the clock stands where every look is a unit of time: rests of 1, 2, 4, …, 30, 30, …
+    gaps = np.diff(asked)
+    assert (np.diff(gaps) >= 0).all()
+    assert gaps[-1] == gaps[-2] == LONGEST_REST + 1.0
+    assert len(asked) < 20
+    # and when it answers it is as any other
+    began = clock.now
+    server, _, _, _ = federate(clock, tmp_path, losses, lambda name, number: 1.0, **settings)
+    assert_pooled(server, losses)
+    assert clock.now - began < 30
+
+
+def test_who_failed_and_is_at_another_node_now_is_asked_at_once(clock, tmp_path):
+    losses, posts, asked = made_up(), {}, []
+
+    def fault(name, number, call):
+        members = posts["post"].members
+        if name != "b" or number < 3:
+            return call()
+        asked.append(clock.now)
+        if 9 in members:
+            return call()
+        if len(asked) == 8:
+            members[9] = members.pop(2)
+        return "failed (Flower's error 2: no)"
+
+    posts["post"] = Scripted(clock, tmp_path, losses, lambda name, number: 1.0, fault)
+    conduct(plan_of(tmp_path, losses), posts["post"], "7", lambda line: None)
+    assert_pooled(load_server(tmp_path / "server"), losses)
+    assert asked[7] - asked[6] == LONGEST_REST + 1.0
+    assert asked[8] - asked[7] <= 3.0
+
+
+# ----------------------------------------------------------------------------------------------------
+# A crash between any two writings
+# ----------------------------------------------------------------------------------------------------
+
+
+class Crash(BaseException):
+    """A machine that stops."""
+
+
+@pytest.mark.parametrize("bound", [0, 10])
+@pytest.mark.parametrize("number", [1, 3, -1])
+@pytest.mark.parametrize("kind", ["before the checkpoint", "after it", "in the line"])
+def test_the_log_is_that_of_the_checkpoint_wherever_the_server_stopped(
+    kind, number, bound, clock, tmp_path, monkeypatch
+):
+    """No line is lost and none is there twice, so that the run can be done again from them."""
+    losses, settings = made_up(), {"staleness": bound, "tol": 1e-2}
+    whole = federate(clock, tmp_path / "whole", losses, slow("b", 3.0), **settings)[1]
+    # the checkpoint of the start is written first; -1 is the last, which holds the outcome
+    wanted = 1 + (number if number > 0 else len(whole))
+    state, real, writings = tmp_path / "server" / "state.npz", os.replace, []
+
+    def stop(source, target):
+        writings.append(target)
+        is_now = Path(target) == state and writings.count(target) == wanted
+        if not is_now or kind == "after it":
+            real(source, target)
+        if is_now:
+            raise Crash
+
+    monkeypatch.setattr(os, "replace", stop)
+    with pytest.raises(Crash):
+        federate(clock, tmp_path, losses, slow("b", 3.0), **settings)
+    if kind == "in the line":
+        path = state.with_name("progress.jsonl")
+        path.write_bytes(path.read_bytes()[:-7])
+    server, lines, _, _ = federate(clock, tmp_path, losses, slow("b", 3.0), **settings)
+    assert (state.with_name("final.npz")).exists()
+    assert len(lines) == server.number - 1
+    if bound:
+        again = replay(lines, losses, tol=1e-2)
+        assert same_bits(again.state.q_g.natural, server.state.q_g.natural)
+    else:
+        assert json.dumps(lines) == json.dumps(whole)
 
 
 def test_a_site_that_comes_back_at_another_node_is_asked_there(clock, tmp_path):

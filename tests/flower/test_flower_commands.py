@@ -12,11 +12,13 @@ import numpy as np
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
+import bayesadmm_np as ba
 from bayesadmm_np import cli
 from bayesadmm_np.cli.exchange import load_site
 from bayesadmm_np.cli.flower import read_plan
 from bayesadmm_np.flower import Request, answer
 from bayesadmm_np.flower.project import KEYS
+from bayesadmm_np.splitting.state import digest
 
 
 @pytest.fixture
@@ -59,7 +61,8 @@ def test_new_writes_an_app_whose_every_key_is_explained_and_read(trial):
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        ({"family": "triangular"}, "family must be one of"),
+        ({"family": "triangular"}, "family must be one of full, diagonal, isotropic, fixed, .* got 'triangular'"),
+        ({"family": "Gamma"}, r"Beta, BlockDiagonalGaussian, Dirichlet, Gamma are set in Python: server_app\(Plan\("),
         ({"method": "PVX"}, "PVI"),
         ({"sites-per-round": 4}, "sites-per-round must be at most"),
         ({"max-staleness": 1, "sites-per-round": 2}, "sites-per-round must be 1 with max-staleness > 0"),
@@ -108,6 +111,64 @@ def test_sites_of_files_are_called_as_their_files(bayesadmm, tmp_path):
     code, _, err = bayesadmm("flower", "new", tmp_path / "three", *data)
     assert code == 2
     assert "--target" in err
+
+
+WARDS = {
+    "north": "dose,ward,old,died\n1.5,a,yes,0\n2.5,c,no,1\n0.5,a,yes,0\n,b,no,1\n",
+    "south": "dose,ward,old,died\n1.0,c,no,1\n3.5,d,yes,0\n2.0,d,no,1\n",
+}
+
+
+def wards(folder, **tables):
+    """Options that name the tables; the sites have other levels."""
+    for name, text in {**WARDS, **tables}.items():
+        (folder / f"{name}.csv").write_text(text)
+    return [item for name in WARDS for item in ("--data", folder / f"{name}.csv")] + ["--target", "died"]
+
+
+def test_text_becomes_columns_of_the_levels_of_all_sites(bayesadmm, tmp_path):
+    options = [*wards(tmp_path), "--categorical", "ward,old", "--dropna"]
+    code, _, err = bayesadmm("flower", "new", tmp_path / "fed", *options)
+    assert code == 0, err
+    # the row whose dose is missing is not there, and so is its ward
+    assert (tmp_path / "fed" / "encoded" / "north.csv").read_text() == (
+        "dose,ward=c,ward=d,old=yes,died\n1.5,0.0,0.0,1.0,0.0\n2.5,1.0,0.0,0.0,1.0\n0.5,0.0,0.0,1.0,0.0\n"
+    )
+    sites = [load_site(tmp_path / "fed" / "sites" / name, None)[0] for name in WARDS]
+    assert [site.features for site in sites] == [("dose", "ward=c", "ward=d", "old=yes", "intercept")] * 2
+    design = [[1, 1, 0, 0, 1], [3.5, 0, 1, 1, 1], [2, 0, 1, 0, 1]]
+    assert digest(sites[1].loss) == digest(ba.losses.Logistic(np.array(design, dtype=float), np.array([1.0, 0.0, 1.0])))
+    # the twin: a site alone has other columns
+    frame = {name: {line.split(",")[1] for line in text.splitlines()[1:]} for name, text in WARDS.items()}
+    assert frame["north"] != frame["south"]
+    assert {name: (tmp_path / f"{name}.csv").read_text() for name in WARDS} == WARDS
+
+
+@pytest.mark.parametrize(
+    ("change", "more", "complaint"),
+    [
+        ({}, ["--categorical", "wart,old"], "did you mean 'ward'"),
+        ({}, ["--categorical", "ward"], "column 'old' holds text ('yes', 'no'): make 0/1 columns of its levels with "),
+        ({}, [], "`bayesadmm flower new --categorical` does"),
+        (
+            {"north": "dose,ward,old,died\n1,c,yes,0\n2,c,no,1\n", "south": "dose,ward,old,died\n1,c,no,1\n"},
+            ["--categorical", "ward,old"],
+            "column 'ward' has one level, 'c'; leave it out of --features",
+        ),
+        ({}, ["--categorical", "ward,old", "--heart-disease"], "--heart-disease brings its own data"),
+    ],
+)
+def test_what_is_wrong_with_text_is_said(change, more, complaint, bayesadmm, tmp_path):
+    code, _, err = bayesadmm("flower", "new", tmp_path / "fed", *wards(tmp_path, **change), "--dropna", *more)
+    assert code == 2
+    assert complaint in " ".join(err.split())
+    assert not (tmp_path / "fed").exists()
+
+
+def test_made_up_sites_have_no_text(bayesadmm, tmp_path):
+    code, _, err = bayesadmm("flower", "new", tmp_path / "fed", "--categorical", "a")
+    assert code == 2
+    assert "--categorical: of which tables?" in err
 
 
 def test_keys_are_private_and_kept_when_sites_are_added(bayesadmm, trial):

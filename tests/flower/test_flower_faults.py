@@ -185,13 +185,16 @@ def test_a_late_site_keeps_its_factor_and_the_round_ends_at_its_deadline(tmp_pat
 
 
 def test_every_round_may_lack_a_site(tmp_path):
+    """Until the residuals are below tol: then all report at the same λ_g, who failed at the second try."""
+
     def fault(node, number, call):
         return Error(code=3, reason="expired") if number and (number + SITES.index(node.name)) % 3 == 0 else call()
 
-    # convergence is declared when all sites report at the same λ_g: here never
     server, pooled = federate(tmp_path, fault, rounds=40)
-    assert server.outcome.status.name == "ROUND_LIMIT"
-    assert np.abs(server.state.q_g.mean - pooled.mean).max() < 1e-7
+    assert_pooled(server, pooled)
+    *before, last = [record.objective for record in server.state.history]
+    assert np.isnan(before).all()
+    assert np.isfinite(last)
 
 
 def test_a_dead_site_leaves_and_comes_back_at_another_node(tmp_path, caplog):
@@ -278,6 +281,7 @@ BAD_HELLOS = {
     "a path for a name": {"site": "../a"},
     "no names of columns": {"features": 3},
     "a weight that is no float": {"weight": 10**400},
+    "rows that are no float": {"rows": 10**400},
 }
 
 

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -69,3 +70,14 @@ def test_a_program_that_is_asked_to_end_has_time_for_it(tmp_path):
             assert time.monotonic() < end
             time.sleep(0.05)
     assert federation.last_words("program", 1) == "bye"
+
+
+def test_a_line_that_is_dropped_and_written_again_is_followed_once(tmp_path):
+    """As when a run goes on from a checkpoint that its log was ahead of."""
+    path, codes = tmp_path / "progress.jsonl", [None, None, 0]
+    process = SimpleNamespace(poll=lambda: codes.pop(0))
+    path.write_text('{"round": 0}\n{"round": 1, "who": "a, b and c"}\n')
+    lines = local.follow(process, path)
+    assert [next(lines)["round"] for _ in range(2)] == [0, 1]
+    path.write_text('{"round": 0}\n{"round": 1}\n{"round": 2}\n{"round": 3}\n{"rou')
+    assert [line["round"] for line in lines] == [2, 3]

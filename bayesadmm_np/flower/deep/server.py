@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import nn
 
-from ...exchange.coordinator import Outcome, read_hello
+from ...exchange.coordinator import Outcome, by_site, digests_of, read_hellos, require_running
 from ...exchange.message import LIMIT, Message, content_of
 from ...splitting.methods import Method
 from ...splitting.status import Status
@@ -113,12 +112,7 @@ class DeepCoordinator:
         ValueError
             When an argument is out of range, or things do not fit each other.
         """
-        read = sorted((read_hello(hello) for hello in hellos), key=lambda hello: str(hello.header["site"]))
-        if not read:
-            raise ValueError("hellos must hold at least one message, got none.")
-        for one, other in pairwise(read):
-            if one.header["site"] == other.header["site"]:
-                raise other.refusal("site", f"a name of its own ({one.source} has the same)", other.header["site"])
+        read = read_hellos(hellos)
         network = read_network(model, read_device("cpu"))
         for hello in read:
             for field, expected in _introduction(signature(network), len(network.start)).items():
@@ -198,20 +192,15 @@ class DeepCoordinator:
         ValueError
             When there are no replies, or the run has ended.
         """
-        if not replies:
-            raise ValueError("replies must hold at least one message, got none.")
-        taken = tuple(sorted(reply.digest for reply in replies))
+        taken = digests_of(replies)
         if taken == self.taken:
             return self
-        if self.outcome is not None:
-            raise ValueError(f"the run has ended ({self.outcome.status.name}): there is no round for a reply.")
-        found: dict[int, DeepAnswered] = {}
-        for message in replies:
-            k = self._number_of(message)
-            if k in found:
-                raise message.refusal("site", "one that has not replied yet", message.header["site"])
-            found[k] = read_answered(message, self.terms, self.team, self.sent)
-        return replace(self._advanced(dict(sorted(found.items()))), taken=taken)
+        require_running(self.outcome)
+        found = {
+            k: read_answered(message, self.terms, self.team, self.sent)
+            for k, message in by_site(replies, self.terms.sites).items()
+        }
+        return replace(self._advanced(found), taken=taken)
 
     def model(self) -> nn.Module:
         """Return a copy of the model with its parameters set to m_g and its statistics to the sites' mean."""
@@ -305,14 +294,6 @@ class DeepCoordinator:
         return {**_introduction(self.terms.model, self.terms.dim), "rows": rows, "weight": float(rows)}
 
     # ------------------------------------------------------------------------------------------------
-
-    def _number_of(self, reply: Message) -> int:
-        if reply.kind != "reply":
-            raise reply.refusal("kind", "'reply'", reply.kind)
-        name = reply.header.get("site")
-        if name not in self.terms.sites:
-            raise reply.refusal("site", f"one of {', '.join(self.terms.sites)}", name)
-        return self.terms.sites.index(name)
 
     def _advanced(self, heard: dict[int, DeepAnswered]) -> DeepCoordinator:
         """The loop's decisions in the loop's order: complete round t, end or not, gather round t + 1."""

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from ..._validation import Array
-from ...exchange.message import Message, MessageError, content_of
+from ...exchange.ledger import Ledger, counted_by, require_state
+from ...exchange.message import Message, content_of
 from ...exchange.terms import as_site_name
-from ...exchange.wire import as_integer
 from ...torch import Rows
 from ...torch.certificate import losses
 from ...torch.client import answer, is_usable
@@ -29,24 +29,29 @@ COPY = ("run", "site", "counted")
 
 
 @dataclass(frozen=True)
-class DeepSiteState:
-    """What a site remembers between rounds.
+class DeepSiteAnswer:
+    """η_k after the answer to the broadcast of a round; 0 before the first."""
 
-    Attributes
-    ----------
-    terms : DeepTerms
-    counted : tuple of (int, Duals)
-        η_k as the server counts it, and the round of the answer that it is from; 0 before the first.
-    pending : tuple of (int, Duals) or None
-        η_k after an answer of which the site does not know yet whether it was counted.
-    heard : tuple of (int, str)
-        Round and digest of the last broadcast that was answered.
-    """
+    round: int
+    duals: Duals
+
+    @property
+    def numbers(self) -> list[Any]:
+        """Those that are kept."""
+        return [self.round]
+
+    @property
+    def vectors(self) -> dict[str, Array]:
+        """Those that are kept."""
+        return {"linear": vector(self.duals.linear), "precision": vector(self.duals.precision)}
+
+
+@dataclass(frozen=True)
+class DeepSiteState:
+    """What a site remembers between rounds."""
 
     terms: DeepTerms
-    counted: tuple[int, Duals]
-    pending: tuple[int, Duals] | None
-    heard: tuple[int, str]
+    ledger: Ledger[DeepSiteAnswer]
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +102,7 @@ class DeepSite:
     @property
     def factor(self) -> Duals | None:
         """η_k as the server counts it; None before the first broadcast."""
-        return None if self.kept is None else self.kept.counted[1]
+        return None if self.kept is None else self.kept.ledger.counted.duals
 
     def hello(self) -> Message:
         """Return the message that a run is made from: counts and the model's signature, no rows."""
@@ -135,14 +140,18 @@ class DeepSite:
         """
         terms = DeepTerms.read(broadcast)
         k, team = self._joined(broadcast, terms)
-        start = terms.start_of_one(self.network)
-        served = read_deep_served(broadcast, terms, start.broadcast)
-        kept = self.kept or DeepSiteState(terms, (0, start.duals([0])), None, (0, ""))
+        served = read_deep_served(broadcast, terms, terms.start_of_one(self.network).broadcast)
+        start = terms.start_of_one(self.network, served.q_g.mean)
+        kept = self.kept or DeepSiteState(terms, Ledger(DeepSiteAnswer(0, start.duals([0]))))
         if terms.run != kept.terms.run:
             raise broadcast.refusal("run", f"{kept.terms.run}, which this site takes part in", terms.run)
-        kept = replace(_settled(kept, broadcast, served.counted[k]), heard=(served.round, broadcast.digest))
+        kept = replace(kept, ledger=kept.ledger.settled(broadcast, served.counted[k]))
         if broadcast.kind == "final":
             return replace(self, kept=kept), None
+        if self.kept is None and served.round > 1 and team.method.dual_step:
+            raise broadcast.refusal(
+                "round", "1, or a copy of the dual must come along, where a site begins", served.round
+            )
         header: dict[str, Any] = {
             "run": terms.run,
             "round": served.round,
@@ -168,18 +177,8 @@ class DeepSite:
         if self.kept is None:
             raise ValueError(f"site {self.name!r} has not heard a broadcast yet: there is nothing to keep.")
         kept = self.kept
-        answers = {"counted": kept.counted} | ({} if kept.pending is None else {"pending": kept.pending})
-        header = {
-            "site": self.name,
-            "data": self._data,
-            "terms": kept.terms.spoken(),
-            "heard": list(kept.heard),
-            "answers": {name: [number] for name, (number, _) in answers.items()},
-        }
-        arrays: dict[str, Array] = {}
-        for name, (_, duals) in answers.items():
-            arrays |= {f"{name}/linear": vector(duals.linear), f"{name}/precision": vector(duals.precision)}
-        return Message("site", header, arrays)
+        ledger, arrays = kept.ledger.spoken()
+        return Message("site", {"site": self.name, "data": self._data, "terms": kept.terms.spoken(), **ledger}, arrays)
 
     def restore(self, message: Message) -> DeepSite:
         """Return this site with the state of `save`.
@@ -189,24 +188,17 @@ class DeepSite:
         MessageError
             When the file is not the state of this site with these rows.
         """
-        if message.kind != "site" or message.header.get("site") != self.name:
-            raise message.refusal("file", f"the state of site {self.name!r}", message.kind)
+        require_state(message, self.name, self._data)
         with content_of(message, "the state of a site"):
-            if message.header["data"] != self._data:
-                raise MessageError(
-                    f"{message.source}: the rows of site {self.name!r} must be those of the rounds before, and they "
-                    "have changed since; put the old ones back, or start a new run."
-                )
             terms = DeepTerms.read(message)
             self._joined(message, terms)
             like = terms.start_of_one(self.network).duals([0])
-            answers = {
-                name: (int(number), _read_duals(message, f"{name}/", like))
-                for name, [number] in message.header["answers"].items()
-            }
-            number, heard = message.header["heard"]
-            kept = DeepSiteState(terms, answers["counted"], answers.get("pending"), (number, heard))
-        return replace(self, kept=kept)
+
+            def answer(name: str, numbers: list[Any]) -> DeepSiteAnswer:
+                [number] = numbers
+                return DeepSiteAnswer(number, _read_duals(message, f"{name}/", like))
+
+            return replace(self, kept=DeepSiteState(terms, Ledger.read(message, answer)))
 
     def adopt(self, terms: DeepTerms, copy: Message) -> DeepSite:
         """Return the site as the server knows it, from the server's copy of its dual.
@@ -216,14 +208,10 @@ class DeepSite:
         MessageError
             When the copy is of another run or site.
         """
-        copy.require("copy", COPY, {"linear", "precision"})
-        for name, expected in (("run", terms.run), ("site", self.name)):
-            if copy.header[name] != expected:
-                raise copy.refusal(name, expected, copy.header[name])
-        counted = as_integer(copy, "counted", copy.header["counted"], 0)
+        counted = counted_by(copy, COPY, {"linear", "precision"}, terms.run, self.name)
         self._joined(copy, terms)
         duals = _read_duals(copy, "", terms.start_of_one(self.network).duals([0]))
-        return replace(self, kept=DeepSiteState(terms, (counted, duals), None, (0, "")))
+        return replace(self, kept=DeepSiteState(terms, Ledger(DeepSiteAnswer(counted, duals))))
 
     @cached_property
     def _data(self) -> str:
@@ -241,38 +229,19 @@ class DeepSite:
         return k, terms.team(self.network, {k: rows})
 
 
-def _settled(kept: DeepSiteState, broadcast: Message, counted: int) -> DeepSiteState:
-    """Learn whether the last answer was counted."""
-    number, answered = kept.heard
-    served = broadcast.header["round"]
-    if served < number:
-        raise broadcast.refusal("round", f"{number} or later: this site has answered that round", served)
-    if served == number:
-        if broadcast.digest != answered:
-            raise broadcast.refusal("digest", f"that of the broadcast of round {number} answered before", "another")
-        return replace(kept, pending=None)  # the same step again, from the same state
-    if counted == kept.counted[0]:
-        return replace(kept, pending=None)
-    if kept.pending is None or counted != kept.pending[0]:
-        known = [kept.counted[0]] + ([] if kept.pending is None else [kept.pending[0]])
-        raise broadcast.refusal(
-            "counted", f"a round that this site remembers, {known} (was its state file put back?)", counted
-        )
-    return replace(kept, counted=kept.pending, pending=None)
-
-
 def _trained(kept: DeepSiteState, team: Team, served: DeepServed, k: int) -> tuple[DeepSiteState, dict[str, Array]]:
     """Train, and return what is kept and λ_k; nothing to send where it is no distribution."""
-    duals = kept.counted[1]
+    duals = kept.ledger.counted.duals
     replies = answer(team, served.q_g, duals, [k], served.round, kept.terms.seed)
     statistics = {name: stack[0] for name, stack in replies.buffers.items()}
     finite = all(bool(torch.isfinite(value).all()) for value in statistics.values())
     if not finite or not bool(is_usable(replies)):
-        return replace(kept, pending=None), {}
+        return kept, {}
     arrays = {"linear": vector(replies.linear), **packed(statistics)}
     if team.learns_precision:
         arrays["precision"] = vector(replies.precision)
-    return replace(kept, pending=(served.round, moved(team, served.q_g, duals, replies))), arrays
+    answered = DeepSiteAnswer(served.round, moved(team, served.q_g, duals, replies))
+    return replace(kept, ledger=replace(kept.ledger, pending=answered)), arrays
 
 
 def _read_duals(message: Message, prefix: str, like: Duals) -> Duals:

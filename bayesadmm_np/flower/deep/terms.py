@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from ..._validation import Array, as_count, as_positive
 from ...exchange.message import Message, content_of
-from ...exchange.terms import as_site_name, hear, speak
+from ...exchange.terms import MOST_ROWS, as_site_name, hear, speak
 from ...splitting.methods import Method
 from ...torch import AdamSteps, IVONSteps, Rows
 from ...torch.network import Network
@@ -38,6 +39,8 @@ FIELDS = {
     *("method", "solver", "sites", "sizes", "model", "dim"),
     *("prior_precision", "temperature", "rounds", "seed"),
 }
+NOT_NEGATIVE = ("running_var", "num_batches_tracked")
+"""A variance and a counter, by the names that torch's normalisations give them."""
 SOLVERS: dict[str, Any] = {kind.__name__: kind for kind in (AdamSteps, IVONSteps)}
 
 
@@ -91,7 +94,8 @@ class DeepTerms:
         if len(self.sizes) != len(self.sites):
             raise ValueError(f"sizes must hold one number of rows a site, {len(self.sites)}, got {list(self.sizes)}.")
         for size in (*self.sizes, self.dim):
-            as_count(size, "sizes")
+            if as_count(size, "sizes") > MOST_ROWS:
+                raise ValueError(f"sizes must be at most {MOST_ROWS}, got one of {len(str(size))} digits.")
 
     @cached_property
     def run(self) -> str:
@@ -103,9 +107,17 @@ class DeepTerms:
         settings = self.prior_precision, self.temperature, self.solver
         return build(self.method, network, self.sizes, here, *settings, batched=False)
 
-    def start_of_one(self, network: Network) -> State:
-        """Return the start of a run of one site: q_g and one η_k, without the K rows that only the server needs."""
-        return replace(self.team(network, {}), sizes=self.sizes[:1]).start()
+    def start_of_one(self, network: Network, mean: Tensor | None = None) -> State:
+        """Return a site's part of the start: q_g and one η_k, without the K rows that only the server needs.
+
+        `mean` is where the server's model is; without it values are those of this model, of use for their shapes.
+        """
+        if mean is not None:
+            network = copy(network)
+            network.start = mean
+        start = replace(self.team(network, {}), sizes=self.sizes[:1]).start()
+        # of what all sites share at the start each has a part
+        return replace(start, site_linear=start.site_linear / len(self.sizes))
 
     def spoken(self) -> dict[str, Any]:
         """Return the terms as JSON values."""
@@ -181,7 +193,7 @@ def packed(buffers: Mapping[str, Tensor]) -> dict[str, Array]:
 
 
 def unpacked(message: Message, name: str, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Inverse of `packed`."""
+    """Inverse of `packed`; a variance or a counter below zero is refused."""
     if not like:
         return {}
     sizes = [value.numel() for value in like.values()]
@@ -191,6 +203,8 @@ def unpacked(message: Message, name: str, like: Mapping[str, Tensor]) -> dict[st
         # a float is rounded, as elsewhere; a counter that is no whole number of its dtype is none
         if not bool((torch.isfinite(value) if value.is_floating_point() else value.double() == piece).all()):
             raise message.refusal(f"{name} of {key}", f"numbers of {value.dtype}", f"{float(piece.abs().max()):g}")
+        if key.rpartition(".")[2] in NOT_NEGATIVE and not bool((value >= 0).all()):
+            raise message.refusal(f"{name} of {key}", ">= 0", f"{float(value.min()):g}")
     return {key: found[key].to(value.device).view(value.shape) for key, value in like.items()}
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from ...exchange.message import Message
-from ...exchange.wire import as_flag, as_integer, as_real
+from ...exchange.wire import as_flag, as_real, read_counted, require_answer
 from ...torch.state import Broadcast
 from ...torch.team import Team
 from .terms import DeepTerms, read_precision, read_q, read_tensor, unpacked
@@ -63,36 +63,25 @@ def read_deep_served(message: Message, terms: DeepTerms, like: Broadcast) -> Dee
     """Read a broadcast or a final message of this run."""
     kind, fields = ("final", FINAL) if message.kind == "final" else ("broadcast", BROADCAST)
     message.require(kind, fields, {"mean", "precision"} | ({"statistics"} if like.buffers else set()))
-    header = message.header
-    if header["run"] != terms.run:
-        raise message.refusal("run", f"the digest of its terms, {terms.run}", header["run"])
-    counted = header["counted"]
-    if not isinstance(counted, list) or len(counted) != len(terms.sites):
-        raise message.refusal("counted", f"{len(terms.sites)} rounds, one a site", counted)
-    number = as_integer(message, "round", header["round"], 1)
+    number, counted = read_counted(message, terms.run, len(terms.sites))
     return DeepServed(
         round=number,
         q_g=read_q(message, like),
-        solve=as_flag(message, "solve", header.get("solve", False)),
-        counted=tuple(as_integer(message, "counted", value, 0, number - 1) for value in counted),
+        solve=as_flag(message, "solve", message.header.get("solve", False)),
+        counted=counted,
     )
 
 
 def read_answered(message: Message, terms: DeepTerms, team: Team, sent: DeepSent) -> DeepAnswered:
     """Read a site's answer to this broadcast."""
     served = sent.served
-    header, solved = message.header, message.header.get("solved")
+    solved = message.header.get("solved")
     learned, like = team.learns_precision, served.q_g
     arrays: set[str] = set()
     if solved is True:
         arrays = {"linear"} | ({"precision"} if learned else set()) | ({"statistics"} if like.buffers else set())
     message.require("reply", REPLY, arrays)
-    if header["run"] != terms.run:
-        raise message.refusal("run", terms.run, header["run"])
-    if header["round"] != served.round:
-        raise message.refusal("round", f"{served.round}: let the site answer that broadcast", header["round"])
-    if header["answers"] != sent.digest:
-        raise message.refusal("answers", "the digest of this run's broadcast", header["answers"])
+    require_answer(message, terms.run, served.round, sent.digest)
     if isinstance(solved, bool) != served.solve or not isinstance(solved, bool | None):
         raise message.refusal("solved", "true or false" if served.solve else "null in a round without training", solved)
     value = _read_value(message, 2 if learned else 1)

@@ -1,0 +1,83 @@
+"""Damping by rows, γ_k = N_k/N, for networks; three rounds of its rows against the core are in test_deep_loop."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+import bayesadmm_np as ba
+
+torch = pytest.importorskip("torch", minversion="2.4", reason="the deep-learning path needs the extra `torch`")
+from test_functional import SIZES, func, states_of  # noqa: E402
+
+from bayesadmm_np.torch import IVONPVI, IVONSteps  # noqa: E402
+
+M = ba.methods
+IVON_SHORT = IVONSteps(epochs=3, batch_size=6, lr=0.1, hess_init=0.1, beta2=0.9)
+SHARES = torch.tensor(SIZES, dtype=torch.float64)[:, None] / sum(SIZES)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+CASES = {
+    "IVON-PVI": (IVONPVI("rows"), {"solver": IVON_SHORT}),
+    "FedLap": (M.FedLap("rows"), {}),
+    "FedLapCov": (M.FedLapCov("rows"), {}),
+    "FedLap-Func": (func("rows"), {}),
+}
+
+
+@pytest.mark.parametrize(("method", "options"), CASES.values(), ids=CASES)
+def test_every_dual_moves_by_its_own_step(method, options):
+    """η_k − η_k' = γ_k(λ_k − λ_g) in every round, to rounding; equal steps of the same mean are not these."""
+    states = states_of(method, 3, **options)
+    moves = {}
+    for before, after in pairwise(states):
+        for part, served in (("linear", before.precision * before.mean), ("precision", before.precision)):
+            site, last = getattr(after, f"site_{part}"), getattr(before, f"site_{part}")
+            if len(site) > 1:  # the precision may be fixed
+                moves[part] = site - last, getattr(after, f"client_{part}") - served
+                moved, pull = moves[part]
+                # numbers of some 1e2 in double precision
+                assert (moved - SHARES * pull).abs().max() < 1e-11
+                assert (moved - pull / len(SIZES)).abs().max() > 1e-3  # the twin
+    assert set(moves) == ({"linear"} if len(states[0].site_precision) == 1 else {"linear", "precision"})
+
+
+@pytest.mark.parametrize("name", ["IVON-PVI", "FedLap", "FedLapCov"])  # FedLap-Func's server has its own problem
+def test_duals_add_up_to_the_server(name):
+    method, options = CASES[name]
+    state = states_of(method, 3, **options)[-1]
+    assert state.history[-1].edges.gather < 1e-12
+
+
+def test_without_points_fedlap_func_is_fedlap_bit_for_bit():
+    lap, without = (states_of(row, 3)[-1] for row in (M.FedLap("rows"), func("rows", points_per_class=0)))
+    assert torch.equal(lap.mean, without.mean)
+    assert torch.equal(lap.site_linear, without.site_linear)
+    assert not torch.equal(lap.mean, states_of(M.FedLap(1 / len(SIZES)), 3)[-1].mean)
+
+
+def test_batched_clients_and_absent_ones_take_their_own_steps():
+    """An absent client's dual stays; those that are there step by N_k/N of all rows, not of the present ones."""
+
+    def halves(number, n, rng):
+        return np.arange(n) % 2 == number % 2
+
+    batched, alone = (
+        states_of(M.FedLap("rows"), 3, participation=halves, batched=batched)[-1] for batched in (True, False)
+    )
+    assert (batched.site_linear - alone.site_linear).abs().max() < 1e-9  # sums in another order, three rounds
+    before, after = states_of(M.FedLap("rows"), 2, participation=halves)
+    there, away = [0, 2], [1, 3]
+    assert list(after.history[1].present) == there
+    moved = after.site_linear - before.site_linear
+    assert (moved - SHARES * (after.client_linear - before.precision * before.mean))[there].abs().max() < 1e-12
+    assert moved[there].abs().max() > 1e-3
+    assert moved[away].abs().max() == 0.0
