@@ -37,10 +37,15 @@ class Terms:
     slope: Tensor | None = None
     curvature: Tensor | None = None
 
-    def rows(self, chosen: slice) -> Terms:
-        """Return views of some rows; what all rows share stays."""
-        values = (getattr(self, field.name) for field in fields(self))
-        return Terms(*(x[chosen] if isinstance(x, Tensor) and len(x) > 1 else x for x in values))
+    def part(self, rows: slice, columns: slice) -> Terms:
+        """Return views of some rows and columns of terms of shapes (K, P), (1, P) and (K, 1)."""
+
+        def cut(x: float | Tensor | None) -> float | Tensor | None:
+            if not isinstance(x, Tensor):
+                return x
+            return x[rows if len(x) > 1 else slice(None), columns if x.shape[1] > 1 else slice(None)]
+
+        return Terms(*(cut(getattr(self, field.name)) for field in fields(self)))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -68,8 +73,8 @@ class Buffers:
         Sums over the samples drawn since the last step, of ĝ and of ĝ∘(θ − m)(h + δ) (or of ĝ²).
     noise, theta : Tensor
         √(1/λ) ε and then (θ − m)(h + δ); the sampled parameters.
-    scratch : Tensor
-        Room for intermediate results, and for ĝ of all samples but the first.
+    scratch, spare : Tensor
+        Room for intermediate results, and in `scratch` for ĝ of all samples but the first.
     """
 
     mean: Tensor
@@ -80,17 +85,26 @@ class Buffers:
     noise: Tensor
     theta: Tensor
     scratch: Tensor
+    spare: Tensor
 
     @classmethod
-    def like(cls, mean: Tensor, hess_init: float, *, one_sample: bool = False) -> Buffers:
-        """Return the buffers of a start at `mean`; with one sample a step the product takes the place of the noise."""
-        momentum, gradient, noise, theta, scratch = (torch.zeros_like(mean) for _ in range(5))
-        product = noise if one_sample else torch.zeros_like(mean)
-        return cls(mean, torch.full_like(mean, hess_init), momentum, gradient, product, noise, theta, scratch)
+    def like(cls, mean: Tensor, hess_init: float, *, one_sample: bool = False, has_room: bool = False) -> Buffers:
+        """Return the buffers of a start at `mean`; with one sample a step the product takes the place of the noise.
 
-    def rows(self, chosen: slice) -> Buffers:
-        """Return views of some rows."""
-        return Buffers(*(getattr(self, field.name)[chosen] for field in fields(self)))
+        Those that will only be used in parts that have room for intermediate results get no `scratch` of their own.
+        """
+        momentum, gradient, noise, theta = (torch.zeros_like(mean) for _ in range(4))
+        product = noise if one_sample else torch.zeros_like(mean)
+        scratch = mean[:, :0] if has_room else torch.zeros_like(mean)
+        return cls(mean, torch.full_like(mean, hess_init), momentum, gradient, product, noise, theta, scratch, theta)
+
+    def part(self, rows: slice, columns: slice, room: Tensor | None) -> Buffers:
+        """Return views of some rows and columns; `room`, of shape (2, ≥ their number), takes intermediate results."""
+        views = {field.name: getattr(self, field.name)[rows, columns] for field in fields(self)}
+        if room is not None:
+            like = views["mean"]
+            views["scratch"], views["spare"] = (x[: like.numel()].view_as(like) for x in room)
+        return Buffers(**views)
 
     def room(self, samples: int) -> Tensor:
         """Where the gradient at the next sample goes, after `samples` others."""
@@ -126,7 +140,7 @@ def collect(b: Buffers, gradient: Tensor, rates: Rates, samples: int) -> None:
 
 def update(b: Buffers, terms: Terms, rates: Rates, step: int, samples: int) -> None:
     """Lines 3 to 6, from the sums over `samples`; all buffers but the state are overwritten."""
-    excess = _plus(b.hess, -1.0 / samples, terms.ess, b.product, out=b.theta)
+    excess = _plus(b.hess, -1.0 / samples, terms.ess, b.product, out=b.spare)
     if terms.curvature is not None:
         excess.add_(terms.curvature)  # h − ĥ
     precision = torch.add(b.hess, terms.delta, out=b.scratch)
@@ -137,9 +151,9 @@ def update(b: Buffers, terms: Terms, rates: Rates, step: int, samples: int) -> N
 
     unbias = 1.0 / (1.0 - rates.beta1**step) if rates.debias else 1.0
     if terms.slope is None:
-        direction = torch.mul(b.momentum, unbias, out=b.theta)
+        direction = torch.mul(b.momentum, unbias, out=b.spare)
     else:
-        direction = torch.add(terms.slope, b.momentum, alpha=unbias, out=b.theta)
+        direction = torch.add(terms.slope, b.momentum, alpha=unbias, out=b.spare)
     _plus(direction, 1.0, terms.delta, b.mean, out=direction)
     if terms.curvature is not None:
         direction.addcmul_(terms.curvature, b.mean, value=-1.0)

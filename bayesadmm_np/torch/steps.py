@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
+from threading import Event
 from typing import Literal
 
 import numpy as np
@@ -15,11 +17,18 @@ from .._validation import as_count, as_number, as_positive
 from .functional import SharedTerms
 from .kernel import Buffers, Rates, Terms, collect, draw, step_rate, update
 from .network import Network, Rows
+from .threads import in_threads
 
 __all__ = ["AdamSteps", "IVONSteps", "LocalProblem", "Trained", "local_work"]
 
 Gradient = Callable[[Tensor, Tensor], Tensor]
 """(θ, out) → the gradients of the clients' mean losses, in out."""
+WORTH_A_THREAD = 50_000
+"""Parameters of a stack, below which a step is mostly Python, which threads do by turns."""
+PIECE = 65_536
+"""Numbers of a buffer in a piece: nine of 256 KiB are about what fits into two MiB."""
+ALIGNED = 64
+"""Pieces begin at multiples of it, so that the same numbers go through the processor's vector units as in one piece."""
 
 
 @dataclass(frozen=True)
@@ -197,9 +206,10 @@ class Trained:
 
 @dataclass(frozen=True)
 class _Plan:
-    """Which rows every client sees in which step; clients with more steps come first."""
+    """Which rows a stack of clients sees in which step; clients with more steps come first."""
 
     clients: list[int]
+    rows: list[int]
     index: Tensor
     weight: Tensor
     steps: list[int]
@@ -208,15 +218,15 @@ class _Plan:
         return sum(count > step for count in self.steps)
 
 
-def _plan(data: Sequence[Rows], solver: AdamSteps | IVONSteps, seeds: Sequence[int], like: Tensor) -> _Plan:
+def _plan(data: Mapping[int, Rows], solver: AdamSteps | IVONSteps, seeds: Sequence[int], like: Tensor) -> _Plan:
     """Epochs of shuffled batches; the last batch of an epoch may be short, and then a row of weight zero fills it."""
-    counts = [solver.epochs * -(-len(rows) // solver.batch_size) for rows in data]
-    order = sorted(range(len(data)), key=lambda k: -counts[k])
-    offsets = np.cumsum([0, *(len(rows) for rows in data)])
-    index = torch.zeros(len(data), max(counts), solver.batch_size, dtype=torch.int64)
+    counts = {k: _steps(rows, solver) for k, rows in data.items()}
+    order = sorted(data, key=lambda k: -counts[k])
+    offsets = dict(zip(data, np.cumsum([0, *(len(rows) for rows in data.values())]).tolist(), strict=False))
+    index = torch.zeros(len(data), max(counts.values()), solver.batch_size, dtype=torch.int64)
     weight = torch.zeros(index.shape, dtype=like.dtype)
     for i, k in enumerate(order):
-        index[i] = int(offsets[k])  # of its own rows: those of others may not be finite
+        index[i] = offsets[k]  # of its own rows: those of others may not be finite
         source = torch.Generator().manual_seed(seeds[k])
         batches = [
             batch
@@ -224,9 +234,15 @@ def _plan(data: Sequence[Rows], solver: AdamSteps | IVONSteps, seeds: Sequence[i
             for batch in torch.randperm(len(data[k]), generator=source).split(solver.batch_size)
         ]
         for t, batch in enumerate(batches):
-            index[i, t, : len(batch)] = batch + int(offsets[k])
+            index[i, t, : len(batch)] = batch + offsets[k]
             weight[i, t, : len(batch)] = 1.0 / len(batch)
-    return _Plan(order, index.to(like.device), weight.to(like.device), [counts[k] for k in order])
+    device, sizes = like.device, [len(data[k]) for k in order]
+    return _Plan(order, sizes, index.to(device), weight.to(device), [counts[k] for k in order])
+
+
+def _steps(rows: Rows, solver: AdamSteps | IVONSteps) -> int:
+    """How many steps a client takes in a round."""
+    return solver.epochs * -(-len(rows) // solver.batch_size)
 
 
 def local_work(
@@ -237,39 +253,134 @@ def local_work(
     seeds: Sequence[int],
     buffers: dict[str, Tensor],
 ) -> Trained:
-    """Solve the clients' problems side by side.
+    """Solve the clients' problems side by side: in stacks, and on a CPU with as many threads as torch has.
 
     The order of a client's rows and its noise are functions of its own seed, so that a stack of clients does what its
     members would do alone, to rounding.
     """
+    steps = tuple(_steps(rows, solver) for rows in data)
+    threads = torch.get_num_threads() if _is_divisible(network, data, problem.start) else 1
+    groups = _balanced(steps, threads)
+    networks = [network] if len(groups) == 1 else [network.twin() for _ in groups]
+    most = _largest_stack(network, data, problem.start, solver)
+    tasks = [
+        partial(_in_turns, own, data, problem, solver, seeds, buffers, group, most)
+        for own, group in zip(networks, groups, strict=True)
+    ]
     device = problem.start.device
-    plan = _plan(data, solver, seeds, problem.start)
-    X, y = torch.cat([rows.X for rows in data]), torch.cat([rows.y for rows in data])
-    problem = problem.of(plan.clients)
-    sizes = torch.tensor([[len(data[k])] for k in plan.clients]).to(problem.start)
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(seeds[0])  # of dropout
+        parts = [part for parts in in_threads(tasks) for part in parts]
+    order = torch.tensor([k for clients, _ in parts for k in clients], device=device)
+    mean, precision, hess = (
+        _in_order([getattr(part, name) for _, part in parts], order) for name in ("mean", "precision", "hess")
+    )
+    assert mean is not None
+    return Trained(mean, precision, hess, steps, parts[0][1].buffers)
+
+
+def _is_divisible(network: Network, data: Sequence[Rows], start: Tensor) -> bool:
+    """Whether stacks in threads give what one stack gives, and sooner."""
+    return (
+        len(data) > 1
+        and start.device.type == "cpu"
+        and len(data) * len(start) >= WORTH_A_THREAD
+        and not torch.is_autocast_enabled("cpu")  # which is the caller's thread's
+        and not network.draws(data[0].X)  # masks from the one generator of all threads
+    )
+
+
+def _largest_stack(network: Network, data: Sequence[Rows], start: Tensor, solver: AdamSteps | IVONSteps) -> int:
+    """How many clients to stack: one, where what a stack saves in calls is less than it loses by leaving the cache.
+
+    That is so for IVON, which makes many passes, and plain networks, whose gradient takes few calls.
+    """
+    alone = (
+        isinstance(solver, IVONSteps)
+        and start.device.type == "cpu"
+        and len(start) >= 2 * PIECE
+        and network.dense is not None
+        and network.dense.takes(data[0].X[None])
+    )
+    return 1 if alone else len(data)
+
+
+def _balanced(steps: Sequence[int], most: int) -> list[list[int]]:
+    """The clients in at most so many groups of about as many steps, which are not empty."""
+    groups: list[list[int]] = [[] for _ in range(min(most, len(steps)))]
+    loads = [0] * len(groups)
+    for k in sorted(range(len(steps)), key=lambda k: -steps[k]):
+        i = loads.index(min(loads))
+        groups[i].append(k)
+        loads[i] += steps[k]
+    return [sorted(group) for group in groups]
+
+
+def _in_order(parts: Sequence[Tensor | None], order: Tensor) -> Tensor | None:
+    """The rows of all parts, where `order` says which clients they are of."""
+    found = [part for part in parts if part is not None]
+    if not found:
+        return None
+    whole = found[0].new_empty(len(order), found[0].shape[1])
+    for part, clients in zip(found, order.split([len(part) for part in found]), strict=True):
+        whole.index_copy_(0, clients, part)
+    return whole
+
+
+def _in_turns(
+    network: Network,
+    data: Sequence[Rows],
+    problem: LocalProblem,
+    solver: AdamSteps | IVONSteps,
+    seeds: Sequence[int],
+    buffers: dict[str, Tensor],
+    group: Sequence[int],
+    most: int,
+    halt: Event,
+) -> list[tuple[list[int], Trained]]:
+    """Local work of a group of clients, in stacks of at most so many."""
+    stacks = [group[i : i + most] for i in range(0, len(group), most)]
+    return [_stack(network, data, problem, solver, seeds, buffers, stack, halt) for stack in stacks]
+
+
+def _stack(
+    network: Network,
+    data: Sequence[Rows],
+    problem: LocalProblem,
+    solver: AdamSteps | IVONSteps,
+    seeds: Sequence[int],
+    buffers: dict[str, Tensor],
+    group: Sequence[int],
+    halt: Event,
+) -> tuple[list[int], Trained]:
+    """Local work of some clients as one computation; return which rows of the result are whose."""
+    device = problem.start.device
+    plan = _plan({k: data[k] for k in group}, solver, seeds, problem.start)
+    X, y = torch.cat([data[k].X for k in group]), torch.cat([data[k].y for k in group])
+    part = problem.of(plan.clients)
+    sizes = torch.tensor(plan.rows).to(problem.start)[:, None]
     scale = problem.temperature / sizes
-    shared = None if problem.shared is None else problem.shared.over(sizes)
-    room = problem.start.new_empty(0 if shared is None else len(data), len(problem.start))
+    shared = None if part.shared is None else part.shared.over(sizes)
+    room = problem.start.new_empty(0 if shared is None else len(group), len(problem.start))
     own = {name: buffer.clone() for name, buffer in buffers.items()}
     work: _Adam | _IVON
     if isinstance(solver, AdamSteps):
-        work = _Adam(problem, scale, solver, len(data))
+        work = _Adam(part, scale, solver, len(group))
     else:
-        work = _IVON(problem, scale, solver, [_stream(seeds[k], device) for k in plan.clients])
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.manual_seed(seeds[0])  # of dropout
-        for t in range(plan.steps[0]):
-            k = plan.active(t)
-            chosen = plan.index[:k, t]
-            batch, labels, weights = X[chosen], y[chosen], plan.weight[:k, t]
-            gradient: Gradient = partial(network.gradient, X=batch, y=labels, weights=weights, buffers=own)
-            if shared is not None:
-                gradient = shared.beside(gradient, network, room, own)
-            work.step(k, t + 1, gradient)
-    back = torch.tensor(plan.clients).argsort().tolist()
-    mean, precision, hess = (None if x is None else x[back] for x in work.result())
-    assert mean is not None
-    return Trained(mean, precision, hess, tuple(plan.steps[i] for i in back), own)
+        work = _IVON(part, scale, solver, [_stream(seeds[k], device) for k in plan.clients])
+    del part  # its sites are copies
+    for t in range(plan.steps[0]):
+        if halt.is_set():
+            break
+        k = plan.active(t)
+        chosen = plan.index[:k, t]
+        batch, labels, weights = X[chosen], y[chosen], plan.weight[:k, t]
+        gradient: Gradient = partial(network.gradient, X=batch, y=labels, weights=weights, buffers=own)
+        if shared is not None:
+            gradient = shared.beside(gradient, network, room, own)
+        work.step(k, t + 1, gradient)
+    mean, precision, hess = work.result()
+    return plan.clients, Trained(mean, precision, hess, tuple(plan.steps), own)
 
 
 def _stream(seed: int, device: torch.device) -> torch.Generator:
@@ -277,9 +388,18 @@ def _stream(seed: int, device: torch.device) -> torch.Generator:
     return torch.Generator(device).manual_seed(int(np.random.SeedSequence([seed, 1]).generate_state(1)[0]))
 
 
-def _pieces(clients: int, device: torch.device) -> list[slice]:
-    """How the stack is cut for the passes over its buffers: on a CPU one client's fit into the cache, ten's do not."""
-    return [slice(k, k + 1) for k in range(clients)] if device.type == "cpu" else [slice(0, clients)]
+def _blocks(stack: Tensor, clients: int) -> list[slice]:
+    """How the first rows of a stack are cut for passes over its buffers: on a CPU a block of them fits the cache."""
+    at_once = max(PIECE // stack.shape[1], 1) if stack.device.type == "cpu" else clients
+    return [slice(k, min(k + at_once, clients)) for k in range(0, clients, at_once)]
+
+
+def _stretches(stack: Tensor) -> list[slice]:
+    """How a row that is too long for the cache is cut further, where many passes follow each other."""
+    parameters = stack.shape[1]
+    cuts = -(-parameters // PIECE) if stack.device.type == "cpu" else 1
+    length = -(-parameters // cuts // ALIGNED) * ALIGNED
+    return [slice(p, min(p + length, parameters)) for p in range(0, parameters, length)]
 
 
 class _Adam:
@@ -303,7 +423,7 @@ class _Adam:
     def step(self, k: int, t: int, gradient: Gradient) -> None:
         gradient(self.mean[:k], self.gradient[:k])
         if self.surrounded:
-            for piece in _pieces(k, self.mean.device):
+            for piece in _blocks(self.mean, k):
                 self.gradient[piece].addcmul_(self.stiffness[piece], self.mean[piece]).add_(self.slope[piece])
         for row in self.rows[k:]:
             row.grad = None
@@ -319,7 +439,11 @@ class _IVON:
     def __init__(self, problem: LocalProblem, scale: Tensor, solver: IVONSteps, noise: list[torch.Generator]) -> None:
         self.solver, self.rates, self.noise = solver, solver.rates, noise
         start = problem.start.expand(len(noise), -1).clone()
-        self.buffers = Buffers.like(start, solver.hess_init, one_sample=solver.samples == 1)
+        one_sample = solver.samples == 1
+        self.room: Tensor | None = None
+        if one_sample and start.device.type == "cpu":  # intermediate results of all pieces: it stays in the cache
+            self.room = start.new_empty(2, start[_blocks(start, len(start))[0], _stretches(start)[0]].numel())
+        self.buffers = Buffers.like(start, solver.hess_init, one_sample=one_sample, has_room=self.room is not None)
         ess = 1.0 / (problem.rho * scale)
         self.spread = ess.flatten().rsqrt().tolist()
         delta = (problem.precision / ess).expand(len(noise), -1)
@@ -331,8 +455,8 @@ class _IVON:
     def step(self, k: int, t: int, gradient: Gradient) -> None:
         b, samples = self.buffers, self.solver.samples
         if k != self.active:
-            self.active, pieces = k, _pieces(k, b.mean.device)
-            self.parts = [(b.rows(piece), self.terms.rows(piece)) for piece in pieces]
+            self.active, pieces = k, list(product(_blocks(b.mean, k), _stretches(b.mean)))
+            self.parts = [(b.part(*piece, self.room), self.terms.part(*piece)) for piece in pieces]
         for sample in range(samples):
             for row, spread, source in zip(b.noise[:k], self.spread, self.noise, strict=False):
                 row.normal_(std=spread, generator=source)
@@ -346,4 +470,4 @@ class _IVON:
 
     def result(self) -> tuple[Tensor, Tensor, Tensor]:
         b = self.buffers
-        return b.mean, (b.hess + self.terms.delta) * self.terms.ess, b.hess
+        return b.mean, (b.hess + self.terms.delta).mul_(self.terms.ess), b.hess

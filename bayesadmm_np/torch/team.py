@@ -74,16 +74,25 @@ class Team:
         return self.delta if self.family is IsotropicGaussian else 1.0
 
     def start(self) -> State:
-        """Return the state before the first round; its objective is not known yet."""
+        """Return the state before the first round; its objective is not known yet.
+
+        The server starts at the network's parameters and not at the prior's mean, so the sites share the difference,
+        λ_g = λ_0 + Σ_kη_k: a round in which no client moves leaves the server where it is. From m_g = 0 this is
+        Algorithm 1's start, η_k = 0; without it a row with α = 1 loses the start in its first round.
+        """
         mean, clients = self.network.start, self.n_clients
         one = 1.0 if self.family is IsotropicGaussian else self.delta
         precision = torch.full_like(mean if self.learns_precision else mean[:1], one)
-        shape = (clients, len(mean)) if self.method.dual_step else (1, 1)
-        learned = shape if self.learns_precision else (1, 1)
+        site = precision.new_zeros(1, 1)
+        if self.method.dual_step:
+            # a prior at the clients is part of their problem: the server has nothing to share out
+            above = self.prior_weight * precision * mean  # λ_g − λ_0
+            site = (above / clients).expand(clients, -1).clone()
+        learned = (clients, len(mean)) if self.method.dual_step and self.learns_precision else (1, 1)
         return State(
             mean,
             precision,
-            mean.new_zeros(shape),
+            site,
             mean.new_zeros(learned),
             (precision * mean).expand(clients, -1).clone(),
             precision.expand(clients if self.learns_precision else 1, -1).clone(),

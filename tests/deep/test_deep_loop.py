@@ -24,10 +24,13 @@ from bayesadmm_np.torch import (  # noqa: E402
     score,
 )
 from bayesadmm_np.torch.certificate import _length, fisher_length  # noqa: E402
+from bayesadmm_np.torch.client import Replies  # noqa: E402
 from bayesadmm_np.torch.curvature import diagonal_ggn  # noqa: E402
 from bayesadmm_np.torch.network import Network  # noqa: E402
+from bayesadmm_np.torch.server import gathered  # noqa: E402
 from bayesadmm_np.torch.state import State  # noqa: E402
 from bayesadmm_np.torch.steps import LocalProblem, _stream, local_work  # noqa: E402
+from bayesadmm_np.torch.team import assemble  # noqa: E402
 
 methods = ba.methods
 CPU = torch.device("cpu")
@@ -201,6 +204,8 @@ POINT_ROWS = {
     "ADMM": (methods.ADMM(0.8), ba.families.IsotropicGaussian),
     "FedLap": (methods.FedLap(0.4), ba.families.FixedPrecisionGaussian),
     "FedLapCov": (methods.FedLapCov(0.4), ba.families.DiagonalGaussian),
+    "FedLap by rows": (methods.FedLap("rows"), ba.families.FixedPrecisionGaussian),
+    "FedLapCov by rows": (methods.FedLapCov("rows"), ba.families.DiagonalGaussian),
 }
 
 
@@ -408,11 +413,12 @@ def test_rounds_are_those_of_algorithm_1():
 
 
 def test_absent_clients_keep_their_sites():
-    states = []
+    states, model = [], network()
+    start = run(IVONADMM(0.7, 0.3), problem(), model, rounds=0, solver=IVON_SHORT).state
     run(
         IVONADMM(0.7, 0.3),
         problem(),
-        network(),
+        model,
         rounds=2,
         solver=IVON_SHORT,
         participation=lambda number, clients, rng: np.arange(clients) % 2 == number % 2,
@@ -422,8 +428,44 @@ def test_absent_clients_keep_their_sites():
     assert first.history[0].present == (1, 3)
     assert second.history[1].present == (0, 2)
     assert torch.equal(first.site_linear[1], second.site_linear[1])
-    assert bool((first.site_linear[0] == 0).all())
+    assert torch.equal(first.site_linear[0], start.site_linear[0])
     assert not torch.equal(first.site_linear[0], second.site_linear[0])
+
+
+@pytest.mark.parametrize(
+    "row", [methods.FedLap(0.3), methods.FedLapCov(0.3), methods.PVI(0.3), methods.BayesADMM(0.5), methods.ADMM(2.0)]
+)
+def test_where_no_client_moves_the_server_stays(row):
+    """λ_g = λ_0 + Ση_k at the start, though a network's parameters are not the prior's mean."""
+    model = network()
+    team = assemble(row, problem(), model, 0.7, 1.0, None, False, CPU)
+
+    def after_nothing(state):
+        here = tuple(range(team.n_clients))
+        return gathered(team, state, Replies(here, state.client_linear, state.client_precision, {})).mean
+
+    start = team.start()
+    assert start.mean.abs().max() > 0.1
+    assert (after_nothing(start) - start.mean).abs().max() < 1e-15  # sums of four shares
+    without = replace(start, site_linear=torch.zeros_like(start.site_linear))
+    lost = 1.0 - (after_nothing(without) / start.mean).median().item()  # with α = 1 all of it
+    alpha = row.server_alpha(team.n_clients)
+    weight = alpha * team.prior_weight / (1.0 - alpha + alpha * team.prior_weight)
+    assert lost == pytest.approx(weight, abs=1e-12)
+    assert weight > 0.05
+
+
+def test_ivon_admm_and_ivon_pvi_coincide():
+    """With ρ = 1, γ = 1/K and everybody there: mean λ_k − λ_g = Σ(η_k' − η_k), so both terms of line 10 are one."""
+    clients, model = problem(), network()
+
+    def run_of(row):
+        return run(row, clients, model, 0.7, 3, solver=IVON_SHORT, batched=False).state
+
+    gamma = 1.0 / len(clients)
+    admm, pvi = run_of(IVONADMM(1.0, gamma)), run_of(IVONPVI(gamma))
+    assert (admm.mean - pvi.mean).abs().max() < 1e-10  # rounding, carried through 3 rounds of at most 12 steps
+    assert (admm.mean - run_of(IVONPVI(1.1 * gamma)).mean).abs().max() > 1e-4
 
 
 def test_training_pooled_is_the_loop_with_one_client():
@@ -504,7 +546,8 @@ def test_a_client_without_a_finite_answer_is_left_out():
             )
         assert result.history[0].dropped == (1,)
         assert bool(torch.isfinite(result.mean).all())
-        assert bool((result.state.site_linear[1] == 0).all())
+        start = run(methods.FedLap(0.5), clients[:3], model, rounds=0, solver=solver).state
+        assert torch.equal(result.state.site_linear[1], start.site_linear[1])
     result = run(methods.FedLap(0.5), [broken, broken], model, rounds=3, solver=solver)
     assert result.status is ba.Status.NOT_FINITE
     assert "round 1" in result.message

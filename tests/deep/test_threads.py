@@ -1,0 +1,378 @@
+"""Clients in several threads: the numbers of one thread, the caller's settings untouched, failures as themselves."""
+
+import signal
+import threading
+from time import monotonic, sleep
+
+import pytest
+
+import bayesadmm_np as ba
+
+torch = pytest.importorskip("torch", minversion="2.4", reason="the deep-learning path needs the extra `torch`")
+from bayesadmm_np.torch import (  # noqa: E402
+    IVONADMM,
+    MLP,
+    AcarCNN,
+    AdamSteps,
+    FedLapFunc,
+    IVONSteps,
+    Rows,
+    run,
+    steps,
+)
+from bayesadmm_np.torch.network import Network  # noqa: E402
+from bayesadmm_np.torch.threads import in_threads  # noqa: E402
+
+methods, nn = ba.methods, torch.nn
+
+
+@pytest.fixture(autouse=True)
+def two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def stacks(monkeypatch):
+    """Divide also small networks, and note into how many stacks."""
+    seen = []
+
+    def noted(tasks):
+        seen.append(len(tasks))
+        return in_threads(tasks)
+
+    monkeypatch.setattr(steps, "WORTH_A_THREAD", 0)
+    monkeypatch.setattr(steps, "in_threads", noted)
+    return seen
+
+
+def problem(sizes=(8, 17, 10, 23), shape=(4,), dtype=torch.float64):
+    """Clients of different size, none a multiple of the batch."""
+    source = torch.Generator().manual_seed(0)
+    return [
+        Rows(torch.randn(n, *shape, generator=source, dtype=dtype), torch.randint(0, 3, (n,), generator=source))
+        for n in sizes
+    ]
+
+
+def with_gelu():
+    return nn.Sequential(nn.Linear(4, 5), nn.GELU(), nn.Linear(5, 3))
+
+
+def made(make):
+    torch.manual_seed(1)
+    return make().double()
+
+
+IVON_SHORT = IVONSteps(epochs=3, batch_size=6, lr=0.1, hess_init=0.1, beta2=0.9)
+TWO_SAMPLES = IVONSteps(epochs=2, batch_size=6, lr=0.1, samples=2, hess_approx="gradsq", beta2=0.9, clip_radius=1.0)
+ADAM_SHORT = AdamSteps(epochs=3, batch_size=6, lr=0.01)
+ROWS = {
+    "IVON-ADMM": (IVONADMM(0.7, 0.3), IVON_SHORT),
+    "two samples": (methods.BayesADMM(), TWO_SAMPLES),
+    "FedDyn": (methods.FedDyn(0.5), ADAM_SHORT),
+    "FedLapCov": (methods.FedLapCov(0.5), ADAM_SHORT),
+    "FedLap-Func": (FedLapFunc(0.5, 0.2, server_steps=5), ADAM_SHORT),
+}
+
+
+# ----------------------------------------------------------------------------------------------------
+# The same numbers
+# ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [lambda: MLP((4, 5, 3)), with_gelu], ids=["by hand", "by vmap"])
+@pytest.mark.parametrize(("method", "solver"), ROWS.values(), ids=ROWS.keys())
+def test_threads_do_not_change_what_clients_do(method, solver, make, stacks):
+    """Same noise, other order of summation: 2 rounds of some 12 float64 steps keep 1e-11; a repetition every bit."""
+
+    def of(threads, **options):
+        torch.set_num_threads(threads)
+        return run(method, problem(), made(make), rounds=2, solver=solver, participation=0.75, **options).state
+
+    divided, again, one, alone, other = of(2), of(2), of(1), of(1, batched=False), of(2, seed=1)
+    assert stacks == [2] * 4 + [1] * 2 + [1] * 6 + [2] * 2  # two rounds each, of three clients
+    for name in ("mean", "precision", "site_linear", "client_linear"):
+        found = getattr(divided, name)
+        assert torch.equal(found, getattr(again, name))
+        for reference in (one, alone):
+            assert (found - getattr(reference, name)).abs().max() < 1e-11 * (1 + found.abs().max())
+    assert (divided.mean - other.mean).abs().max() > 1e-6  # the twin: other noise or batches
+
+
+@pytest.mark.parametrize(
+    ("make", "solver", "expected"),
+    [
+        (lambda: MLP((4, 5, 3)), IVON_SHORT, [1] * 4),
+        (lambda: MLP((4, 5, 3)), ADAM_SHORT, [2, 2]),
+        (with_gelu, IVON_SHORT, [2, 2]),
+    ],
+    ids=["IVON on a plain network", "Adam", "IVON by vmap"],
+)
+def test_networks_beyond_the_cache_are_not_stacked(make, solver, expected, stacks, monkeypatch):
+    """And what clients do does not change."""
+    row = methods.FedAvg() if isinstance(solver, AdamSteps) else IVONADMM(0.7, 0.3)
+    sizes, stack = [], steps._stack
+
+    def noted(*terms):
+        sizes.append(len(terms[-2]))
+        return stack(*terms)
+
+    reference = run(row, problem(), made(make), rounds=1, solver=solver).state
+    monkeypatch.setattr(steps, "_stack", noted)
+    monkeypatch.setattr(steps, "PIECE", 16)
+    found = run(row, problem(), made(make), rounds=1, solver=solver).state
+    assert sizes == expected
+    for name in ("mean", "client_linear"):
+        one, other = getattr(found, name), getattr(reference, name)
+        assert (one - other).abs().max() < 1e-11 * (1 + other.abs().max())
+
+
+def test_convolutions_run_in_threads(stacks):
+    """In float32: 2 steps of gradients below 1."""
+    torch.manual_seed(0)
+    model, clients = AcarCNN(n_classes=3), problem((4, 3, 4), (3, 32, 32), torch.float32)
+    solver = IVONSteps(epochs=1, batch_size=2, lr=0.01, hess_init=0.1, beta2=0.9)
+    found = []
+    for threads in (2, 1):
+        torch.set_num_threads(threads)
+        found.append(run(IVONADMM(), clients, model, 100.0, rounds=1, solver=solver).mean)
+    assert stacks == [2, 1]
+    assert (found[0] - found[1]).abs().max() < 1e-5
+
+
+class Meeting(nn.Linear):
+    """Waits, between the moment when θ is put into the module and its use, until another thread is as far."""
+
+    place = threading.Barrier(2)
+
+    def forward(self, x):
+        if threading.current_thread() is not threading.main_thread():
+            self.place.wait(timeout=30.0)
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("own_module", [True, False])
+def test_each_thread_has_a_module_of_its_own(own_module, stacks, monkeypatch):
+    """The twin shares one module, where θ of one thread replaces that of the other."""
+    if not own_module:
+        monkeypatch.setattr(Network, "twin", lambda self: self)
+    model, clients = made(lambda: Meeting(4, 3)), problem((12, 12))
+    found = []
+    for batched in (True, False):
+        try:
+            found.append(run(methods.FedAvg(), clients, model, rounds=1, solver=ADAM_SHORT, batched=batched).mean)
+        except RuntimeError:  # a gradient for a θ that was not used
+            assert not own_module
+            return
+    assert ((found[0] - found[1]).abs().max() < 1e-11) == own_module
+    assert stacks[0] == 2
+
+
+def test_groups_have_about_as_many_steps():
+    assert steps._balanced([5, 1, 1, 1, 2], 2) == [[0], [1, 2, 3, 4]]
+    assert steps._balanced([3, 3], 8) == [[0], [1]]
+    assert steps._balanced([3, 4, 5], 1) == [[0, 1, 2]]
+
+
+# ----------------------------------------------------------------------------------------------------
+# What stays in one stack
+# ----------------------------------------------------------------------------------------------------
+
+
+class Functional(nn.Linear):
+    def forward(self, x):
+        return nn.functional.dropout(super().forward(x), 0.5, self.training)
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda: nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 3)), 1),
+        (lambda: nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.0), nn.Linear(8, 3)), 2),
+        (lambda: Functional(4, 3), 1),
+        (lambda: nn.Linear(4, 3, bias=False), 2),
+        (with_gelu, 2),
+    ],
+    ids=["dropout", "that drops nothing", "dropout in a forward", "no dropout", "another activation"],
+)
+def test_networks_that_draw_stay_in_one_stack(make, expected, stacks):
+    """Dropout draws from the one generator of all threads: their order would decide who gets which mask."""
+    first, second = (run(methods.FedAvg(), problem(), made(make), rounds=1, solver=ADAM_SHORT) for _ in range(2))
+    assert stacks == [expected] * 2
+    assert torch.equal(first.mean, second.mean)
+
+
+def test_looking_for_draws_makes_none():
+    net = Network(made(lambda: Functional(4, 3)), torch.device("cpu"))
+    before = torch.get_rng_state()
+    assert net.draws(problem()[0].X)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_autocast_of_the_caller_is_not_lost(stacks):
+    """It is a setting of the caller's thread."""
+    run(methods.FedAvg(), problem(), made(with_gelu), rounds=1, solver=ADAM_SHORT)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        run(methods.FedAvg(), problem(dtype=torch.float32), with_gelu(), rounds=1, solver=ADAM_SHORT)
+    assert stacks == [2, 1]
+
+
+@pytest.mark.parametrize(("width", "expected"), [(20, 1), (400, 2)])
+def test_small_networks_stay_in_one_stack(width, expected, stacks, monkeypatch):
+    """4 clients of 3 + 3·20 + … parameters are fewer than the bound, and of 400 hidden units more."""
+    monkeypatch.setattr(steps, "WORTH_A_THREAD", 5_000)
+    run(methods.FedAvg(), problem(), made(lambda: MLP((4, width, 3))), rounds=1, solver=ADAM_SHORT)
+    assert stacks == [expected]
+
+
+def test_one_thread_makes_no_others(stacks, monkeypatch):
+    def refused(*_):
+        raise AssertionError
+
+    monkeypatch.setattr("bayesadmm_np.torch.threads.ThreadPoolExecutor", refused)
+    torch.set_num_threads(1)
+    run(methods.FedAvg(), problem(), made(with_gelu), rounds=1, solver=ADAM_SHORT)
+    torch.set_num_threads(2)
+    with pytest.raises(AssertionError):  # the twin
+        run(methods.FedAvg(), problem(), made(with_gelu), rounds=1, solver=ADAM_SHORT)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Threads and their settings
+# ----------------------------------------------------------------------------------------------------
+
+
+def numbers_of_new_threads():
+    found = []
+    thread = threading.Thread(target=lambda: found.append(torch.get_num_threads()))
+    thread.start()
+    thread.join()
+    return found
+
+
+@pytest.mark.parametrize(("total", "tasks", "each"), [(2, 2, 1), (4, 2, 2), (2, 3, 1)])
+def test_intra_op_threads_are_divided_and_given_back(total, tasks, each):
+    torch.set_num_threads(total)
+    place = threading.Barrier(tasks)
+
+    def task(halt):
+        place.wait(timeout=30.0)
+        return torch.get_num_threads(), threading.get_ident()
+
+    found = in_threads([task] * tasks)
+    assert [number for number, _ in found] == [each] * tasks
+    assert len({thread for _, thread in found} | {threading.get_ident()}) == tasks + 1
+    assert [torch.get_num_threads(), *numbers_of_new_threads()] == [total] * 2
+
+
+def test_a_thread_keeps_its_number_when_another_one_is_done():
+    """A thread reads the default in its first operation, when the other one may have put it back already."""
+    place, done = threading.Barrier(2), threading.Event()
+
+    def quick(halt):
+        place.wait(timeout=30.0)
+        done.set()
+        return torch.get_num_threads()
+
+    def slow(halt):
+        place.wait(timeout=30.0)
+        done.wait(timeout=30.0)
+        sleep(0.5)  # the other one puts the default back
+        return torch.get_num_threads()
+
+    assert in_threads([quick, slow]) == [1, 1]
+
+
+def test_a_single_task_has_the_callers_thread():
+    assert in_threads([lambda halt: (torch.get_num_threads(), threading.get_ident())]) == [(2, threading.get_ident())]
+
+
+class Broken(Exception):
+    pass
+
+
+class Fragile(nn.Linear):
+    def forward(self, x):
+        if threading.current_thread() is not threading.main_thread():
+            raise Broken("in the third layer")
+        return super().forward(x)
+
+
+def test_a_failure_reaches_the_caller_as_itself(stacks):
+    with pytest.raises(Broken, match="in the third layer"):
+        run(methods.FedAvg(), problem(), made(lambda: Fragile(4, 3)), rounds=1, solver=ADAM_SHORT)
+    assert [torch.get_num_threads(), *numbers_of_new_threads()] == [2, 2]
+
+
+def test_a_failure_ends_the_others():
+    def failing(halt):
+        raise Broken
+
+    ended = []
+    with pytest.raises(Broken):
+        in_threads([lambda halt: ended.append(halt.wait(30.0)), failing])
+    assert ended == [True]
+
+
+class Slow(nn.Linear):
+    """Interrupts the main thread in its first pass in another one, and takes its time in all of them."""
+
+    interrupted = threading.Event()
+
+    def forward(self, x):
+        main = threading.main_thread()
+        if threading.current_thread() is not main:
+            if not self.interrupted.is_set():
+                self.interrupted.set()
+                signal.pthread_kill(main.ident, signal.SIGINT)
+            sleep(0.1)
+        return super().forward(x)
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="POSIX signals")
+def test_an_interrupt_ends_a_round(stacks):
+    """Undisturbed, the round would sleep for 1000 steps of 0.1 seconds."""
+    solver, model = AdamSteps(epochs=1000, batch_size=8), made(lambda: Slow(4, 3))
+    began = monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        run(methods.FedAvg(), problem((8, 8)), model, rounds=1, solver=solver)
+    assert Slow.interrupted.is_set()
+    assert monotonic() - began < 50.0
+    assert torch.get_num_threads() == 2
+
+
+# ----------------------------------------------------------------------------------------------------
+# Pieces that fit into the cache
+# ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("piece", [64, 100, 1_000, 10**9])
+@pytest.mark.parametrize("solver", [IVON_SHORT, TWO_SAMPLES, ADAM_SHORT], ids=["IVON", "two samples", "Adam"])
+def test_pieces_do_not_change_a_bit(solver, piece, monkeypatch):
+    """The passes are element by element; 3 · 275 numbers in pieces of a stretch, of a client, and of all."""
+    row = methods.FedProx(0.5) if isinstance(solver, AdamSteps) else IVONADMM(0.7, 0.3)
+    clients, model = problem((12, 10, 9), dtype=torch.float32), made(lambda: MLP((4, 34, 3))).float()
+    torch.set_num_threads(1)
+    whole = run(row, clients, model, rounds=2, solver=solver).state
+    monkeypatch.setattr(steps, "PIECE", piece)
+    monkeypatch.setattr(steps, "_largest_stack", lambda network, data, *_: len(data))
+    cut = run(row, clients, model, rounds=2, solver=solver).state
+    assert torch.equal(whole.mean, cut.mean)
+    assert torch.equal(whole.precision, cut.precision)
+
+
+@pytest.mark.parametrize(("clients", "parameters"), [(1, 1), (3, 40), (3, 64), (5, 300), (2, 1_000)])
+def test_pieces_cover_everything_once(clients, parameters, monkeypatch):
+    monkeypatch.setattr(steps, "PIECE", 128)
+    stack = torch.zeros(clients + 1, parameters)
+    blocks, stretches = steps._blocks(stack, clients), steps._stretches(stack)
+    largest = stack[blocks[0], stretches[0]].numel()
+    for block in blocks:
+        for stretch in stretches:
+            stack[block, stretch] += 1.0
+            assert stack[block, stretch].numel() <= largest <= 128 + 64
+    assert bool((stack[:clients] == 1).all())
+    assert bool((stack[clients:] == 0).all())
