@@ -10,8 +10,8 @@ with the smallest γ is run with three other seeds, each with its own split, on 
 at the edge of stability: a first version took it, and its γ = 0.05 diverged with one of the three seeds on the test
 rows. That is why the rule is this one, for both methods. The claims, too, were written with the test rows in view.
 
-With ρ = 1, γ = 1/K, everyone present and λ_g = η_0 at the start the two are one algorithm: mean λ_k − λ_g is then
-Σ(η_k' − η_k), so that both terms of ADMM's server are η_0 + Ση_k. That is checked here as well.
+With ρ = 1, γ = 1/K and everyone present the two are one algorithm: mean λ_k − λ_g is then Σ(η_k' − η_k), so that both
+terms of ADMM's server are η_0 + Ση_k. That is checked here as well.
 """
 
 from __future__ import annotations
