@@ -393,7 +393,9 @@ def _claim(folder: Path, own: dict[str, Any]) -> None:
     path, checkpoints = folder / "experiment.json", folder / "checkpoints"
     # a run that was refused before its first round leaves a folder in which there is nothing to lose
     done = (*checkpoints.glob("*.npz"), *checkpoints.glob("sweep_*.json"), *folder.glob("results.json"))
-    if not (path.exists() and done):
+    if done and not path.exists():
+        raise ValueError(f"{folder} has results but not the experiment.json that says of what; choose another folder.")
+    if not done:
         (checkpoints / NOTES).unlink(missing_ok=True)
         _write(path, own)
         return

@@ -342,7 +342,7 @@ def complaint(moved: float, steps: int, beta2: float) -> str:
     """Say that the precision was not learned."""
     return (
         f"the Hessian estimate has moved by {moved:.1e} of hess_init in {steps} steps with beta2={beta2}: the "
-        f"posterior precision is still the chosen start; lower beta2 (1 - beta2 should not be far below 1/{steps})."
+        f"posterior precision is still the chosen start; to learn it lower beta2 (to about 1 - 1/{steps} or less)."
     )
 
 

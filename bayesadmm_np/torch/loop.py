@@ -29,7 +29,7 @@ from .team import Team, assemble, fit, read_device
 
 __all__ = ["Result", "run"]
 
-SCHEMA = 1
+SCHEMA = 2  # 1: sites started at zero
 Callback = Callable[[RoundRecord, State], bool | None]
 
 

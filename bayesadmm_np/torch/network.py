@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import copy, deepcopy
+from copy import deepcopy
 from dataclasses import dataclass
 
 import torch
@@ -102,21 +102,9 @@ class Network:
         """Whether training changes buffers, as batch normalisation does."""
         return bool(self.buffers)
 
-    def twin(self) -> Network:
-        """Return the network for another thread: a pass puts θ into the module, so that each needs its own."""
-        other = copy(self)
-        other.module = deepcopy(self.module, {id(p): p for p in self.module.parameters()})  # these are not used
-        return other
-
-    def draws(self, X: Tensor) -> bool:
-        """Whether a pass over rows X in training mode uses torch's global generator, as dropout does."""
-        if self.dense and self.dense.takes(X[None]):
-            return False
-        pair = X[:1].expand(2, *X.shape[1:])  # one row is not enough for some kinds of normalisation
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
-            before = torch.get_rng_state()
-            self.logits(self.leaves(self.start[None]), pair[None], self.buffers, train=True)
-            return not torch.equal(before, torch.get_rng_state())
+    def is_pure(self, X: Tensor) -> bool:
+        """Whether gradients at rows X are computed by hand, from θ alone: no module, generator or statistic is used."""
+        return self.dense is not None and self.dense.takes(X[None]) and not torch.is_autocast_enabled(X.device.type)
 
     def leaves(self, theta: Tensor) -> list[Tensor]:
         """Return views of θ, one a parameter and each with the leading dimension K, that gradients stop at."""

@@ -153,7 +153,7 @@ def _statistics(team: Team, replies: Replies) -> dict[str, Tensor]:
 def _mean_weights(team: Team, good: Sequence[int]) -> Tensor:
     """Weights of the mean over clients, shape (K,)."""
     clients = team.n_clients
-    weights = team.shares if team.method.server_share == "rows" else torch.full((clients,), 1.0 / clients)
+    weights = team.shares if team.method.server_share == "rows" else torch.full_like(team.shares, 1.0 / clients)
     if team.method.mean_over == "all":
         return weights
     kept = torch.zeros_like(weights)

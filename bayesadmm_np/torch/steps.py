@@ -76,8 +76,8 @@ class AdamSteps:
 class IVONSteps:
     """Local work of a variational method: IVON under prior and multipliers (Algorithm 2, App. D.4).
 
-    The Hessian estimate starts at `hess_init` in every round, so that a round must be long enough to forget it:
-    (1 − β₂) times the steps of a round should be well above 1.
+    The Hessian estimate starts at `hess_init` in every round. To learn it a round must be long enough to forget that:
+    (1 − β₂) times the steps of a round should be well above 1. Otherwise `hess_init` is the precision that is chosen.
 
     Parameters
     ----------
@@ -260,12 +260,10 @@ def local_work(
     """
     steps = tuple(_steps(rows, solver) for rows in data)
     threads = torch.get_num_threads() if _is_divisible(network, data, problem.start) else 1
-    groups = _balanced(steps, threads)
-    networks = [network] if len(groups) == 1 else [network.twin() for _ in groups]
     most = _largest_stack(network, data, problem.start, solver)
     tasks = [
-        partial(_in_turns, own, data, problem, solver, seeds, buffers, group, most)
-        for own, group in zip(networks, groups, strict=True)
+        partial(_in_turns, network, data, problem, solver, seeds, buffers, group, most)
+        for group in _balanced(steps, threads)
     ]
     device = problem.start.device
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
@@ -285,8 +283,7 @@ def _is_divisible(network: Network, data: Sequence[Rows], start: Tensor) -> bool
         len(data) > 1
         and start.device.type == "cpu"
         and len(data) * len(start) >= WORTH_A_THREAD
-        and not torch.is_autocast_enabled("cpu")  # which is the caller's thread's
-        and not network.draws(data[0].X)  # masks from the one generator of all threads
+        and network.is_pure(data[0].X)  # a module may draw from a generator that threads share, or keep a state
     )
 
 
@@ -299,8 +296,7 @@ def _largest_stack(network: Network, data: Sequence[Rows], start: Tensor, solver
         isinstance(solver, IVONSteps)
         and start.device.type == "cpu"
         and len(start) >= 2 * PIECE
-        and network.dense is not None
-        and network.dense.takes(data[0].X[None])
+        and network.is_pure(data[0].X)
     )
     return 1 if alone else len(data)
 

@@ -76,9 +76,10 @@ class Team:
     def start(self) -> State:
         """Return the state before the first round; its objective is not known yet.
 
-        The server starts at the network's parameters and not at the prior's mean, so the sites share the difference,
-        λ_g = λ_0 + Σ_kη_k: a round in which no client moves leaves the server where it is. From m_g = 0 this is
-        Algorithm 1's start, η_k = 0; without it a row with α = 1 loses the start in its first round.
+        The server starts at the network's parameters and not at the prior's mean. With a dual, and the prior at the
+        server, the sites share the difference: λ_g = λ_0 + Σ_kη_k (wλ_g in the isotropic family), so that a round in
+        which every λ_k is λ_g leaves the server where it is. From m_g = 0 this is Algorithm 1's start, η_k = 0;
+        without it a row with α = 1 loses the start in its first round.
         """
         mean, clients = self.network.start, self.n_clients
         one = 1.0 if self.family is IsotropicGaussian else self.delta

@@ -323,6 +323,11 @@ def test_a_folder_that_does_not_say_its_rows_is_left_alone(bayesadmm, file, tmp_
     code, _, err = bayesadmm("experiment", file, "--no-progress")
     assert code == 2
     assert "the contents of its data files differ" in err
+    path.unlink()  # trials of whatever experiment
+    code, _, err = bayesadmm("experiment", file, "--no-progress")
+    assert code == 2
+    assert "has results but not the experiment.json that says of what" in err
+    assert not path.exists()
 
 
 HOLD = """

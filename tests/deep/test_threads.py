@@ -12,7 +12,6 @@ torch = pytest.importorskip("torch", minversion="2.4", reason="the deep-learning
 from bayesadmm_np.torch import (  # noqa: E402
     IVONADMM,
     MLP,
-    AcarCNN,
     AdamSteps,
     FedLapFunc,
     IVONSteps,
@@ -20,7 +19,7 @@ from bayesadmm_np.torch import (  # noqa: E402
     run,
     steps,
 )
-from bayesadmm_np.torch.network import Network  # noqa: E402
+from bayesadmm_np.torch.dense import Dense  # noqa: E402
 from bayesadmm_np.torch.threads import in_threads  # noqa: E402
 
 methods, nn = ba.methods, torch.nn
@@ -83,14 +82,14 @@ ROWS = {
 # ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("make", [lambda: MLP((4, 5, 3)), with_gelu], ids=["by hand", "by vmap"])
 @pytest.mark.parametrize(("method", "solver"), ROWS.values(), ids=ROWS.keys())
-def test_threads_do_not_change_what_clients_do(method, solver, make, stacks):
+def test_threads_do_not_change_what_clients_do(method, solver, stacks):
     """Same noise, other order of summation: 2 rounds of some 12 float64 steps keep 1e-11; a repetition every bit."""
 
     def of(threads, **options):
         torch.set_num_threads(threads)
-        return run(method, problem(), made(make), rounds=2, solver=solver, participation=0.75, **options).state
+        model = made(lambda: MLP((4, 5, 3)))
+        return run(method, problem(), model, rounds=2, solver=solver, participation=0.75, **options).state
 
     divided, again, one, alone, other = of(2), of(2), of(1), of(1, batched=False), of(2, seed=1)
     assert stacks == [2] * 4 + [1] * 2 + [1] * 6 + [2] * 2  # two rounds each, of three clients
@@ -107,7 +106,7 @@ def test_threads_do_not_change_what_clients_do(method, solver, make, stacks):
     [
         (lambda: MLP((4, 5, 3)), IVON_SHORT, [1] * 4),
         (lambda: MLP((4, 5, 3)), ADAM_SHORT, [2, 2]),
-        (with_gelu, IVON_SHORT, [2, 2]),
+        (with_gelu, IVON_SHORT, [4]),
     ],
     ids=["IVON on a plain network", "Adam", "IVON by vmap"],
 )
@@ -130,47 +129,6 @@ def test_networks_beyond_the_cache_are_not_stacked(make, solver, expected, stack
         assert (one - other).abs().max() < 1e-11 * (1 + other.abs().max())
 
 
-def test_convolutions_run_in_threads(stacks):
-    """In float32: 2 steps of gradients below 1."""
-    torch.manual_seed(0)
-    model, clients = AcarCNN(n_classes=3), problem((4, 3, 4), (3, 32, 32), torch.float32)
-    solver = IVONSteps(epochs=1, batch_size=2, lr=0.01, hess_init=0.1, beta2=0.9)
-    found = []
-    for threads in (2, 1):
-        torch.set_num_threads(threads)
-        found.append(run(IVONADMM(), clients, model, 100.0, rounds=1, solver=solver).mean)
-    assert stacks == [2, 1]
-    assert (found[0] - found[1]).abs().max() < 1e-5
-
-
-class Meeting(nn.Linear):
-    """Waits, between the moment when θ is put into the module and its use, until another thread is as far."""
-
-    place = threading.Barrier(2)
-
-    def forward(self, x):
-        if threading.current_thread() is not threading.main_thread():
-            self.place.wait(timeout=30.0)
-        return super().forward(x)
-
-
-@pytest.mark.parametrize("own_module", [True, False])
-def test_each_thread_has_a_module_of_its_own(own_module, stacks, monkeypatch):
-    """The twin shares one module, where θ of one thread replaces that of the other."""
-    if not own_module:
-        monkeypatch.setattr(Network, "twin", lambda self: self)
-    model, clients = made(lambda: Meeting(4, 3)), problem((12, 12))
-    found = []
-    for batched in (True, False):
-        try:
-            found.append(run(methods.FedAvg(), clients, model, rounds=1, solver=ADAM_SHORT, batched=batched).mean)
-        except RuntimeError:  # a gradient for a θ that was not used
-            assert not own_module
-            return
-    assert ((found[0] - found[1]).abs().max() < 1e-11) == own_module
-    assert stacks[0] == 2
-
-
 def test_groups_have_about_as_many_steps():
     assert steps._balanced([5, 1, 1, 1, 2], 2) == [[0], [1, 2, 3, 4]]
     assert steps._balanced([3, 3], 8) == [[0], [1]]
@@ -182,41 +140,39 @@ def test_groups_have_about_as_many_steps():
 # ----------------------------------------------------------------------------------------------------
 
 
-class Functional(nn.Linear):
+class Counting(nn.Linear):
+    """Anneals by a state of its own, which threads would share or lose."""
+
+    calls = 0
+
     def forward(self, x):
-        return nn.functional.dropout(super().forward(x), 0.5, self.training)
+        self.calls += 1
+        return super().forward(x) / self.calls
 
 
 @pytest.mark.parametrize(
     ("make", "expected"),
     [
+        (lambda: nn.Sequential(nn.Linear(4, 8), nn.Sigmoid(), nn.Linear(8, 3)), 2),
         (lambda: nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 3)), 1),
-        (lambda: nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.0), nn.Linear(8, 3)), 2),
-        (lambda: Functional(4, 3), 1),
-        (lambda: nn.Linear(4, 3, bias=False), 2),
-        (with_gelu, 2),
+        (lambda: Counting(4, 3), 1),
+        (with_gelu, 1),
     ],
-    ids=["dropout", "that drops nothing", "dropout in a forward", "no dropout", "another activation"],
+    ids=["plain", "dropout", "a state of its own", "another activation"],
 )
-def test_networks_that_draw_stay_in_one_stack(make, expected, stacks):
-    """Dropout draws from the one generator of all threads: their order would decide who gets which mask."""
+def test_only_plain_networks_are_divided(make, expected, stacks):
+    """Other modules may draw from a generator that threads share, or keep a state: their order would then decide."""
     first, second = (run(methods.FedAvg(), problem(), made(make), rounds=1, solver=ADAM_SHORT) for _ in range(2))
     assert stacks == [expected] * 2
     assert torch.equal(first.mean, second.mean)
 
 
-def test_looking_for_draws_makes_none():
-    net = Network(made(lambda: Functional(4, 3)), torch.device("cpu"))
-    before = torch.get_rng_state()
-    assert net.draws(problem()[0].X)
-    assert torch.equal(before, torch.get_rng_state())
-
-
 def test_autocast_of_the_caller_is_not_lost(stacks):
     """It is a setting of the caller's thread."""
-    run(methods.FedAvg(), problem(), made(with_gelu), rounds=1, solver=ADAM_SHORT)
+    plain = MLP((4, 5, 3))
+    run(methods.FedAvg(), problem(dtype=torch.float32), plain, rounds=1, solver=ADAM_SHORT)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        run(methods.FedAvg(), problem(dtype=torch.float32), with_gelu(), rounds=1, solver=ADAM_SHORT)
+        run(methods.FedAvg(), problem(dtype=torch.float32), plain, rounds=1, solver=ADAM_SHORT)
     assert stacks == [2, 1]
 
 
@@ -234,10 +190,10 @@ def test_one_thread_makes_no_others(stacks, monkeypatch):
 
     monkeypatch.setattr("bayesadmm_np.torch.threads.ThreadPoolExecutor", refused)
     torch.set_num_threads(1)
-    run(methods.FedAvg(), problem(), made(with_gelu), rounds=1, solver=ADAM_SHORT)
+    run(methods.FedAvg(), problem(), made(lambda: MLP((4, 5, 3))), rounds=1, solver=ADAM_SHORT)
     torch.set_num_threads(2)
     with pytest.raises(AssertionError):  # the twin
-        run(methods.FedAvg(), problem(), made(with_gelu), rounds=1, solver=ADAM_SHORT)
+        run(methods.FedAvg(), problem(), made(lambda: MLP((4, 5, 3))), rounds=1, solver=ADAM_SHORT)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -294,16 +250,14 @@ class Broken(Exception):
     pass
 
 
-class Fragile(nn.Linear):
-    def forward(self, x):
-        if threading.current_thread() is not threading.main_thread():
-            raise Broken("in the third layer")
-        return super().forward(x)
+def test_a_failure_reaches_the_caller_as_itself(stacks, monkeypatch):
+    def fragile(*_):
+        assert threading.current_thread() is not threading.main_thread()
+        raise Broken("in the third layer")
 
-
-def test_a_failure_reaches_the_caller_as_itself(stacks):
+    monkeypatch.setattr(Dense, "gradient", fragile)
     with pytest.raises(Broken, match="in the third layer"):
-        run(methods.FedAvg(), problem(), made(lambda: Fragile(4, 3)), rounds=1, solver=ADAM_SHORT)
+        run(methods.FedAvg(), problem(), made(lambda: MLP((4, 5, 3))), rounds=1, solver=ADAM_SHORT)
     assert [torch.get_num_threads(), *numbers_of_new_threads()] == [2, 2]
 
 
@@ -317,29 +271,26 @@ def test_a_failure_ends_the_others():
     assert ended == [True]
 
 
-class Slow(nn.Linear):
-    """Interrupts the main thread in its first pass in another one, and takes its time in all of them."""
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="POSIX signals")
+def test_an_interrupt_ends_a_round(stacks, monkeypatch):
+    """Undisturbed, the round would sleep for 1000 steps of 0.1 seconds."""
+    interrupted, gradient = threading.Event(), Dense.gradient
 
-    interrupted = threading.Event()
-
-    def forward(self, x):
+    def slow(*terms):
         main = threading.main_thread()
         if threading.current_thread() is not main:
-            if not self.interrupted.is_set():
-                self.interrupted.set()
+            if not interrupted.is_set():
+                interrupted.set()
                 signal.pthread_kill(main.ident, signal.SIGINT)
             sleep(0.1)
-        return super().forward(x)
+        return gradient(*terms)
 
-
-@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="POSIX signals")
-def test_an_interrupt_ends_a_round(stacks):
-    """Undisturbed, the round would sleep for 1000 steps of 0.1 seconds."""
-    solver, model = AdamSteps(epochs=1000, batch_size=8), made(lambda: Slow(4, 3))
+    monkeypatch.setattr(Dense, "gradient", slow)
+    solver, model = AdamSteps(epochs=1000, batch_size=8), made(lambda: MLP((4, 5, 3)))
     began = monotonic()
     with pytest.raises(KeyboardInterrupt):
         run(methods.FedAvg(), problem((8, 8)), model, rounds=1, solver=solver)
-    assert Slow.interrupted.is_set()
+    assert interrupted.is_set()
     assert monotonic() - began < 50.0
     assert torch.get_num_threads() == 2
 
