@@ -74,6 +74,7 @@ Examples:
   bayesadmm flower keys trial --host server.example.org --site north --site south
 """
 
+COMMAS = "separate its columns by commas."
 ROWS = 120
 """Of a made-up site."""
 
@@ -108,10 +109,12 @@ def add_commands(app: typer.Typer) -> None:
             with _all_or_nothing(folder):
                 if heart:
                     data, target, loss = _heart_disease(folder / "data"), "disease", "logistic"
+                if data and target is not None and not heart:
+                    settings["features"] = settings["features"] or _common_features(data, target)
                 if categorical is not None and data and target is not None:
                     wanted = DataSettings(
                         target=target,
-                        features=settings.pop("features") or None,
+                        features=settings.pop("features"),
                         categorical=split_names(categorical),
                         dropna=dropna,
                     )
@@ -167,6 +170,8 @@ def _all_or_nothing(folder: Path) -> Iterator[None]:
 
 
 def _write(folder: Path, data: Sequence[Path], target: str | None, loss: str, n_sites: int, **settings: Any) -> None:
+    from ..exchange import Message
+    from ..exchange.coordinator import read_hellos, require_alike
     from ..flower.project import SITES, write_app
     from .exchange import make_site
 
@@ -180,9 +185,54 @@ def _write(folder: Path, data: Sequence[Path], target: str | None, loss: str, n_
     if not data:
         data, target, loss = _made_up(folder / "data", n_sites), "y", "logistic"
     for path in data:
-        make_site(folder / SITES / path.stem, path, path.stem, str(target), loss, **settings)
+        with _of_file(path):
+            make_site(folder / SITES / path.stem, path, path.stem, str(target), loss, **settings)
+    require_alike(read_hellos([Message.read(folder / SITES / path.stem / "hello.npz") for path in data]))
     print(f"{folder}: an app and {len(data)} sites, {', '.join(path.stem for path in data)}")
     print(f"settings: {folder / 'app' / 'pyproject.toml'}\nnext:     bayesadmm flower local {folder}")
+
+
+def _common_features(data: Sequence[Path], target: str) -> tuple[str, ...]:
+    """Return the columns of the first table, which the others must have in whatever order."""
+    from .table import read_frame, require_column
+
+    features: tuple[str, ...] = ()
+    for path in data:
+        with _of_file(path):
+            frame = read_frame(path)
+            require_column("--target", target, frame, path)
+        found = tuple(name for name in frame.columns if name != target)
+        features = features or found
+        lacking, extra = (sorted(set(a) - set(b)) for a, b in ((features, found), (found, features)))
+        if lacking or extra:
+            says = [f"lacks {', '.join(lacking)}"] * bool(lacking) + [f"also has {', '.join(extra)}"] * bool(extra)
+            raise Refused(
+                f"{path} {' and '.join(says)}, other than {data[0]}: the sites' tables must have the same columns; "
+                "choose those that all have with --features."
+            )
+    return features
+
+
+ADVICE = (
+    (
+        r"If it is separated otherwise, say so: --separator .*|is it separated otherwise\? Say so: --separator .*",
+        COMMAS,
+    ),
+    (r", or leave it out with --drop .*", ", or choose columns with --features. Missing values are empty cells."),
+)
+"""What the reader of tables advises that is no option here, and what to do instead."""
+
+
+@contextmanager
+def _of_file(path: Path) -> Iterator[None]:
+    """Name the file in what is refused of it, and advise what can be done here."""
+    try:
+        yield
+    except Refused as error:
+        words = str(error)
+        for pattern, own in ADVICE:
+            words = re.sub(pattern, own, words)
+        raise Refused(words if str(path) in words else f"{path}: {words}") from error
 
 
 def _encode(folder: Path, data: Sequence[Path], wanted: DataSettings) -> list[Path]:
@@ -192,7 +242,10 @@ def _encode(folder: Path, data: Sequence[Path], wanted: DataSettings) -> list[Pa
     from ..estimators.model_file import design_names, encode
     from .table import read_rows
 
-    tables = [read_rows([path], wanted) for path in data]
+    tables = []
+    for path in data:
+        with _of_file(path):
+            tables.append(read_rows([path], wanted))
     levels = {name: tuple(sorted({*chain(*(rows.columns[name] for rows in tables))})) for name in wanted.categorical}
     for name, found in levels.items():
         if len(found) == 1:

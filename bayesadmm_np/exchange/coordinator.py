@@ -164,11 +164,8 @@ class Coordinator:
             When an argument is out of range.
         """
         read = read_hellos(hellos)
+        require_alike(read)
         first = read[0]
-        for other in read[1:]:
-            for field in ("loss", "features", "classes", "dim"):
-                if other.header[field] != first.header[field]:
-                    raise other.refusal(field, f"as in {first.source}, {first.header[field]!r}", other.header[field])
         terms = Terms(
             method=method,
             prior=prior,
@@ -571,6 +568,15 @@ def read_hellos(hellos: Sequence[Message]) -> list[Message]:
         if one.header["site"] == other.header["site"]:
             raise other.refusal("site", f"a name of its own ({one.source} has the same)", other.header["site"])
     return read
+
+
+def require_alike(hellos: Sequence[Message]) -> None:
+    """Raise unless the sites have the same loss, columns and classes."""
+    first = hellos[0]
+    for other in hellos[1:]:
+        for field in ("loss", "features", "classes", "dim"):
+            if other.header[field] != first.header[field]:
+                raise other.refusal(field, f"as in {first.source}, {first.header[field]!r}", other.header[field])
 
 
 def digests_of(replies: Sequence[Message]) -> tuple[str, ...]:

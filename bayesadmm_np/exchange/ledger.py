@@ -1,4 +1,9 @@
-"""Which of its answers a site knows to be counted, whatever the answers are of, and how that is kept between rounds."""
+"""Which of its answers a site knows to be counted, whatever the answers are of, and how that is kept between rounds.
+
+An answer is λ_k as the site sent it, and what follows from it at the site: η_k after the dual step. Two suffice. The
+next broadcast that the site hears says which one the server counts: the last, or, where that got lost, the one counted
+before. From that one alone the site computes on, so that neither an older one nor a second pending one can be wanted.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from .._validation import Array
 from .message import Message, MessageError
-from .wire import as_integer
+from .wire import as_integer, as_text
 
 __all__ = ["Ledger", "counted_by", "require_state"]
 
@@ -83,10 +88,14 @@ class Ledger(Generic[A]):
 
     @classmethod
     def read(cls, message: Message, read_answer: Callable[[str, list[Any]], A]) -> Ledger[A]:
-        """Inverse of `spoken`; read_answer(name, numbers) finds the answer's vectors in the message."""
-        found = {name: read_answer(name, numbers) for name, numbers in message.header["answers"].items()}
+        """Inverse of `spoken`; read_answer(name, numbers) checks the numbers, and finds the vectors in the message."""
+        answers = message.header["answers"]
+        if not isinstance(answers, dict) or not {"counted"} <= set(answers) <= {"counted", "pending"}:
+            raise message.refusal("answers", "that which is counted, and one that is pending or none", answers)
+        found = {name: read_answer(name, numbers) for name, numbers in answers.items()}
         number, digest = message.header["heard"]
-        return cls(found["counted"], found.get("pending"), (number, digest))
+        heard = as_integer(message, "heard", number, 0), as_text(message, "heard", digest)
+        return cls(found["counted"], found.get("pending"), heard)
 
     @property
     def _answers(self) -> dict[str, A]:

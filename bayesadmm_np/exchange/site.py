@@ -21,7 +21,7 @@ from ..splitting.worker import Worker, moved_site
 from .ledger import Ledger, counted_by, require_state
 from .message import Message, MessageError, content_of
 from .terms import Terms, as_site_name
-from .wire import as_integer, read_served
+from .wire import as_integer, as_real, read_served
 
 __all__ = ["Site", "SiteAnswer", "SiteState"]
 
@@ -268,6 +268,8 @@ class Site:
         def answer(name: str, numbers: list[Any]) -> SiteAnswer:
             number, edge = numbers
             natural, own, gap = (message.natural(f"{name}/{part}", like) for part in ("natural", "site", "gap"))
+            number = as_integer(message, f"answers.{name}", number, 0)
+            edge = as_real(message, f"answers.{name}", edge, finite=False)
             return SiteAnswer(number, natural, own, gap, edge)
 
         past = tuple(message.natural(f"past{i}", like) for i in range(message.header["past"]))

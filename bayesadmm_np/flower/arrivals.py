@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from ..exchange.message import Message
 from ..exchange.wire import Sent
 from .envelope import Answer, Request
-from .run import Run, TooFewError
+from .run import Run
 
 __all__ = ["Arrivals"]
 
@@ -61,10 +61,7 @@ class Arrivals(Run):
                 # not before: who works within the deadline is not silent, however short the patience
                 if time.monotonic() - began > plan.patience:
                     who = f"only {', '.join(sorted(self.came))}" if self.came else "no site"
-                    raise TooFewError(
-                        f"round {server.number}: {who} answered within {plan.patience:g} s; the same command goes on "
-                        f"from the checkpoint in {plan.folder}."
-                    )
+                    raise self._too_few(who, self._unheard())
                 self.asked.clear()
                 self.desk.pause()
                 continue
@@ -73,6 +70,14 @@ class Arrivals(Run):
         earlier = {name: base for name, (_, base) in ready.items() if base.served.round < server.number}
         bases = {name: base.served.round for name, (_, base) in ready.items()}
         self._commit(server.step([reply for reply, _ in ready.values()], earlier), list(ready), {"bases": bases})
+
+    def _unheard(self) -> set[str]:
+        """Return the sites that have something to say, and have not said it."""
+        return {
+            name
+            for name in self.server.terms.sites
+            if name not in self.came and self._is_wanted(name, self.server.sent)
+        }
 
     def _is_wanted(self, name: str, sent: Sent) -> bool:
         """Whether there is something to learn from the site: its residuals, or at the end the certificate of all."""

@@ -21,6 +21,8 @@ REFRESH = 2.0
 """Seconds between two looks for nodes."""
 LONGEST_REST = 30.0
 """Seconds that a site rests at the most which fails again and again."""
+TRIES = 4
+"""So often a site is asked at the least before the server's patience is over."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,7 @@ class Desk:
     keyed: bool
     tell: Callable[[str], Any]
     greet: Callable[[Message], None]
+    patience: float = float("inf")
     node_of: dict[str, int] = field(default_factory=dict)
     opened: dict[str, _Open] = field(default_factory=dict)
     """By site, the request whose answer has not come."""
@@ -53,6 +56,8 @@ class Desk:
     _greeted: dict[str, int] = field(default_factory=dict)
     """Nodes by ticket whose hello has not come yet; nobody waits for them."""
     _refused: set[int] = field(default_factory=set)
+    _replaced: dict[int, str] = field(default_factory=dict)
+    """Nodes that are there, and the site that has been at another one since: greeted again they would take turns."""
     _failures: dict[str, tuple[int, float]] = field(default_factory=dict)
     """By site that failed, how often since its last answer that was of use, and until when it rests."""
 
@@ -127,7 +132,7 @@ class Desk:
     def failed(self, name: str) -> None:
         """Let a site rest, twice as long with every failure in a row."""
         count, _ = self._failures.get(name, (0, 0.0))
-        rest = min(POLL * 2.0 ** min(count, 60), LONGEST_REST)
+        rest = min(POLL * 2.0 ** min(count, 60), LONGEST_REST, self.patience / TRIES)
         self._failures[name] = count + 1, time.monotonic() + rest
 
     def recovered(self, name: str) -> None:
@@ -172,7 +177,9 @@ class Desk:
     def _hear_hellos(self, seconds: float) -> None:
         if time.monotonic() - self._looked > REFRESH:
             self._looked, self.present = time.monotonic(), self.post.nodes()
-            known = {*self.node_of.values(), *self._greeted.values(), *self._refused}
+            there = self.present
+            self._replaced = {n: name for n, name in self._replaced.items() if {n, self.node_of[name]} <= there}
+            known = {*self.node_of.values(), *self._greeted.values(), *self._refused, *self._replaced}
             new = self.present - known
             if new:
                 self._greeted |= self.post.push({node: Request(self.label) for node in new}, seconds)
@@ -200,6 +207,8 @@ class Desk:
             raise hello.refusal("site", f"a name of its own, which that of node {known} is not", name)
         self.greet(hello)
         if known is not None:
-            self.tell(f"site {name}: is at node {node} now")
+            still = f"; node {known}, which says so too, is not asked" if known in self.present else ""
+            self.tell(f"site {name}: is at node {node} now{still}")
             self.recovered(name)
+            self._replaced[known] = name
         self.node_of[name] = node

@@ -119,10 +119,7 @@ class Rounds(Run):
 
         while len(self._left_out(answers)) < least:
             if time.monotonic() - began > plan.patience:
-                raise TooFewError(
-                    f"round {server.number}: {len(answers)} of at least {least} sites answered within "
-                    f"{plan.patience:g} s; the same command goes on from the checkpoint in {plan.folder}."
-                )
+                raise self._too_few(f"{len(answers)} of at least {least} sites", asked - set(answers))
             before = len(answers)
             self.desk.ask(request_for, hear, plan.deadline)
             if len(answers) == before:
@@ -144,13 +141,14 @@ def _begun(plan: AnyPlan[S], post: Post, label: str, tell: Callable[[str], Any])
     def greet(hello: Message) -> None:
         hellos[hello.header["site"]] = hello
 
-    desk = Desk(post, label, plan.keyed, tell, greet)
+    desk = Desk(post, label, plan.keyed, tell, greet, plan.patience)
     desk.meet(lambda: len(hellos) >= plan.sites, plan.patience)
     if len(hellos) < plan.sites:
         found = ", ".join(sorted(hellos)) or "none"
         raise TooFewError(f"{len(hellos)} of {plan.sites} sites said hello within {plan.patience:g} s: {found}.")
     server = plan.begin(list(hellos.values()))
     replace_atomically(plan.folder / LABEL, lambda file: file.write(label.encode()))
+    (plan.folder / FINAL).unlink(missing_ok=True)  # of an older run: with it this one would be taken for one that ended
     server.save().write(plan.folder / STATE)
     desk.greet = partial(_require_known, server)  # from now on no new site belongs to the run
     return desk, server
@@ -167,7 +165,7 @@ def _resumed(plan: AnyPlan[S], post: Post, label: str, tell: Callable[[str], Any
         )
     kept = as_site_name((plan.folder / LABEL).read_text(encoding="utf-8"))
     tell(f"goes on from the checkpoint at round {server.number}")
-    desk = Desk(post, kept, plan.keyed, tell, partial(_require_known, server))
+    desk = Desk(post, kept, plan.keyed, tell, partial(_require_known, server), plan.patience)
     desk.meet(lambda: len(desk.node_of) == len(server.terms.sites), plan.deadline)
     return desk, server
 

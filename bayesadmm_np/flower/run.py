@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -48,9 +48,11 @@ class Run(ABC):
         """Ask sites until there are answers to take in, take them in, and write the checkpoint."""
 
     def farewell(self) -> None:
-        """Write the final message, and give it to the sites that can be reached."""
+        """Give the final message to the sites that can be reached, and write it.
+
+        Last: where the file is, the sites have been told, and a run that stopped before tells them again.
+        """
         final = self.server.broadcast()
-        final.write(self.plan.folder / FINAL)
         request = Request(self.desk.label, final.to_bytes())
 
         def hear(name: str, sent: Request, said: Answer) -> Request | None:
@@ -60,6 +62,21 @@ class Run(ABC):
             return None
 
         self.desk.ask(lambda name: request, hear, self.plan.deadline)
+        final.write(self.plan.folder / FINAL)
+
+    def _too_few(self, who: str, missing: Collection[str]) -> TooFewError:
+        """Return the error that names who answered and who did not, and how to go on."""
+        served, names = self.server.served, ", ".join(sorted(missing))
+        words = (
+            f"round {self.server.number}: {who} answered within {self.plan.patience:g} s; the same command goes on "
+            f"from the checkpoint in {self.plan.folder}. No answer that could be used came from {names}."
+        )
+        if served.certify and served.solve:
+            words += (
+                " Only the certificate is missing, which needs all sites; without these a run does not converge: leave "
+                "them out of a new run, in a folder of its own."
+            )
+        return TooFewError(words)
 
     def _commit(self, server: AnyServer, answered: list[str], more: Mapping[str, Any] | None = None) -> None:
         """Go on from there: write a line of what happened, and the checkpoint.

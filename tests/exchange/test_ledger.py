@@ -81,6 +81,31 @@ def test_what_does_not_follow_is_refused():
         ledger.settled(broadcast(5), 3).settled(broadcast(6), 5)
 
 
+DAMAGED = {
+    "heard is text": ({"heard": ["x", ""]}, "heard must be an integer"),
+    "heard before the first": ({"heard": [-3, ""]}, "heard must be an integer from 0"),
+    "heard half a round": ({"heard": [1.5, "a"]}, "heard must be an integer"),
+    "a digest that is none": ({"heard": [1, 2]}, "heard must be text"),
+    "heard without a digest": ({"heard": [1]}, "content must be the state of a site"),
+    "answers are none": ({"answers": [1]}, "answers must be that which is counted"),
+    "nothing counted": ({"answers": {"pending": [1, 1.0]}}, "answers must be that which is counted"),
+    "an answer too many": ({"answers": {"counted": [0, 1.0], "other": [1, 1.0]}}, "answers must be that"),
+    "a round that is text": ({"answers": {"counted": ["0", 1.0]}}, "answers.counted must be an integer"),
+    "an edge that is none": ({"answers": {"counted": [0, None]}}, "answers.counted must be a number"),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGED)
+def test_a_state_of_other_types_is_refused_when_it_is_read(kind):
+    sites = introduce(team("logistic", sizes=(5, 8)))
+    server = Coordinator.start([site.hello() for site in sites], ba.methods.PVI(), prior("full", 3))
+    saved = sites[0].step(server.broadcast())[0].save()
+    sites[0].restore(saved)  # as it was, it is read
+    changed, complaint = DAMAGED[kind]
+    with pytest.raises(MessageError, match=complaint):
+        sites[0].restore(Message(saved.kind, {**saved.header, **changed}, saved.arrays))
+
+
 def test_a_sites_file_has_the_fields_that_it_always_had():
     """Those of files that sites have now: a run goes on with the next release."""
     sites = introduce(team("logistic", sizes=(5, 8)))

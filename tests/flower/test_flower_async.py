@@ -457,6 +457,20 @@ def test_patience_does_not_end_a_run_while_somebody_works_within_the_deadline(bo
     assert not told
 
 
+def test_a_site_that_rests_is_asked_again_before_patience_is_over(clock, tmp_path):
+    """Six failures from the start on make a rest of 30 units, and the others have nothing to add after 20 or so.
+
+    With rests of 7.5 at the most it is asked for the seventh time after 40 units, and not after 67.
+    """
+    losses = made_up()
+
+    def fails(name, number, call):
+        return "failed (Flower's error 2: no)" if name == "b" and 0 < number <= 6 else call()
+
+    server, _, _, _ = federate(clock, tmp_path, losses, lambda name, number: 1.0, fails, patience=30.0)
+    assert_pooled(server, losses)
+
+
 WAITING = {0: "2 of at least 3 sites answered", 10: "only a, c answered"}
 
 
@@ -471,8 +485,9 @@ def test_a_site_that_goes_before_the_certificate_does_not_use_up_the_rounds(boun
         return None if is_last else said
 
     settings = {"deadline": 20.0, "patience": 100.0, "rounds": 50, "staleness": bound}
-    with pytest.raises(TooFewError, match=f"{WAITING[bound]} within 100 s; the same command goes on"):
+    with pytest.raises(TooFewError, match=f"{WAITING[bound]} within 100 s; the same command goes on") as stopped:
         federate(clock, tmp_path, losses, lambda name, number: 1.0, goes, **settings)
+    assert "No answer that could be used came from b. Only the certificate is missing" in str(stopped.value)
     halfway = load_server(tmp_path / "server")
     assert halfway.outcome is None
     assert halfway.served.certify
@@ -586,6 +601,61 @@ def test_the_log_is_that_of_the_checkpoint_wherever_the_server_stopped(
         assert same_bits(again.state.q_g.natural, server.state.q_g.natural)
     else:
         assert json.dumps(lines) == json.dumps(whole)
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_a_run_that_stopped_in_its_farewell_tells_the_sites_when_it_goes_on(older, clock, tmp_path):
+    """Also where the folder still has the final message of an older run."""
+    losses, final = made_up(), tmp_path / "server" / "final.npz"
+    if older:
+        federate(clock, tmp_path, losses, slow("b"), row=M.PVI(0.3))
+        final.with_name("state.npz").unlink()
+        final.with_name("progress.jsonl").unlink()
+        for path in tmp_path.glob("?/*.npz"):
+            path.unlink()
+    before = final.read_bytes() if older else b""
+
+    def stop(name, number, call):
+        if number and load_server(tmp_path / "server").outcome is not None:
+            raise Crash
+        return call()
+
+    with pytest.raises(Crash):
+        federate(clock, tmp_path, losses, slow("b"), stop)
+    assert not list(tmp_path.glob("?/final-*.npz"))
+    server, _, _, _ = federate(clock, tmp_path, losses, slow("b"))
+    assert_pooled(server, losses)
+    assert len(list(tmp_path.glob("?/final-*.npz"))) == 3
+    assert final.read_bytes() == server.broadcast().to_bytes() != before
+    with pytest.raises(ValueError, match="has ended"):
+        federate(clock, tmp_path, losses, slow("b"))
+
+
+def test_of_two_nodes_with_one_name_the_last_is_asked_and_it_is_told_once(clock, tmp_path):
+    losses, told = made_up(), []
+    post = Scripted(clock, tmp_path, losses, lambda name, number: 1.0)
+    post.members[9] = "b"
+    conduct(plan_of(tmp_path, losses, staleness=0), post, "7", told.append)
+    assert_pooled(load_server(tmp_path / "server"), losses)
+    assert told == ["site b: is at node 9 now; node 2, which says so too, is not asked"]
+
+
+def test_of_two_nodes_with_one_name_the_first_is_asked_again_when_the_other_has_gone(clock, tmp_path):
+    losses, told, posts = made_up(), [], {}
+
+    def leaves(name, number, call):
+        if (name, number) == ("a", 3):
+            posts["post"].members.pop(9)
+        return call()
+
+    posts["post"] = Scripted(clock, tmp_path, losses, lambda name, number: 1.0, leaves)
+    posts["post"].members[9] = "b"
+    conduct(plan_of(tmp_path, losses, staleness=0), posts["post"], "7", told.append)
+    assert_pooled(load_server(tmp_path / "server"), losses)
+    assert [line for line in told if "is at" in line] == [
+        "site b: is at node 9 now; node 2, which says so too, is not asked",
+        "site b: is at node 2 now",
+    ]
 
 
 def test_a_site_that_comes_back_at_another_node_is_asked_there(clock, tmp_path):

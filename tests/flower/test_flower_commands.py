@@ -165,6 +165,49 @@ def test_what_is_wrong_with_text_is_said(change, more, complaint, bayesadmm, tmp
     assert not (tmp_path / "fed").exists()
 
 
+ROWS = {"north": "dose,age,died\n1.5,40,0\n2.5,50,1\n0.5,60,0\n", "south": "died,age,dose\n1,41,1.0\n0,51,3.5\n"}
+COLUMNS = {
+    "lacks": ({"south": "died,dose\n1,1\n0,2\n"}, [], "south.csv lacks age, other than"),
+    "has more": ({"south": "dose,age,sex,died\n1,2,0,1\n2,3,1,0\n"}, [], "south.csv also has sex, other than"),
+    "lacks the target": ({"south": "dose,age\n1,2\n"}, [], "south.csv has no column 'died'"),
+    "other labels": (
+        {"north": "dose,age,died\n1,2,a\n2,3,b\n", "south": "dose,age,died\n1,2,b\n2,3,c\n"},
+        [],
+        "south/hello.npz: classes must be as in",
+    ),
+    "a gap": ({"south": "dose,age,died\n1,,0\n2,3,1\n"}, [], "south.csv: missing values in age (1)"),
+    "semicolons": ({"south": "dose;age;died\n1;2;0\n"}, [], "'dose;age;died'; separate its columns by commas."),
+    "cells too many": ({"south": "dose,age,died\n1,2,0,4\n"}, [], "than the header. separate its columns by"),
+    "text": (
+        {"south": "dose,age,died\n1,old,0\n2,young,1\n"},
+        ["--categorical", "dose"],
+        "south.csv: column 'age' holds text ('old', 'young'): make 0/1 columns of its levels with --categorical age, "
+        "or choose columns with --features.",
+    ),
+}
+
+
+@pytest.mark.parametrize("categorical", [[], ["--categorical", "age"]])
+def test_columns_in_another_order_are_those_of_the_first_table(categorical, bayesadmm, tmp_path):
+    data = wards(tmp_path, **ROWS)
+    code, _, err = bayesadmm("flower", "new", tmp_path / "fed", *data, *categorical)
+    assert code == 0, err
+    sites = [load_site(tmp_path / "fed" / "sites" / name, None)[0] for name in ROWS]
+    assert sites[0].features == sites[1].features
+    assert sites[0].features[0] == "dose"
+    assert [site.loss.X[0, 0] for site in sites] == [1.5, 1.0]
+
+
+@pytest.mark.parametrize("kind", COLUMNS)
+def test_tables_that_cannot_run_together_are_refused_by_the_name_of_the_file(kind, bayesadmm, tmp_path):
+    tables, options, complaint = COLUMNS[kind]
+    code, _, err = bayesadmm("flower", "new", tmp_path / "fed", *wards(tmp_path, **{**ROWS, **tables}), *options)
+    assert code == 2
+    assert complaint in err
+    assert not {"--drop", "--separator", "--na"} & {*err.replace("'", " ").split()}
+    assert not (tmp_path / "fed").exists()
+
+
 def test_made_up_sites_have_no_text(bayesadmm, tmp_path):
     code, _, err = bayesadmm("flower", "new", tmp_path / "fed", "--categorical", "a")
     assert code == 2

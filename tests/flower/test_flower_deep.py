@@ -324,6 +324,22 @@ def test_a_site_without_its_state_takes_the_servers_copy_and_nothing_else_change
     assert sum("site b: took the server's copy of its dual" in line for line in lines(caplog)) == 1
 
 
+def test_a_site_whose_first_message_is_the_final_one_needs_the_copy_too(tmp_path):
+    """Else it would keep zeros around the mean of the end for its dual."""
+    row, solver = ROWS["IVON-ADMM"]
+    server = finished(tmp_path, row, problem(), network(), rounds=2, solver=solver)
+    final, site = server.broadcast(), DeepSite("a", problem()[0], network())
+    away = Message(final.kind, {**final.header, "counted": [0, 2, 2]}, final.arrays)  # as if it had never answered
+    with pytest.raises(MessageError, match="a copy of the dual must come along, where a site begins"):
+        site.step(away)
+    after, reply = site.adopt(server.terms, server.copy_of("a")).step(final)
+    assert reply is None
+    assert all(np.array_equal(after.save().arrays[name], server.copy_of("a").arrays[name[8:]]) for name in COUNTED)
+
+
+COUNTED = ("counted/linear", "counted/precision")
+
+
 def test_a_site_that_began_again_from_zero_would_be_seen(tmp_path, monkeypatch):
     """The twin: where the copy is taken for a start, the sums are others."""
     honest = DeepSite.adopt

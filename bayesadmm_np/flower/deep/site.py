@@ -13,6 +13,7 @@ from ..._validation import Array
 from ...exchange.ledger import Ledger, counted_by, require_state
 from ...exchange.message import Message, content_of
 from ...exchange.terms import as_site_name
+from ...exchange.wire import as_integer
 from ...torch import Rows
 from ...torch.certificate import losses
 from ...torch.client import answer, is_usable
@@ -146,12 +147,13 @@ class DeepSite:
         if terms.run != kept.terms.run:
             raise broadcast.refusal("run", f"{kept.terms.run}, which this site takes part in", terms.run)
         kept = replace(kept, ledger=kept.ledger.settled(broadcast, served.counted[k]))
-        if broadcast.kind == "final":
-            return replace(self, kept=kept), None
+        # also a final message: what is kept would begin at the mean of its round, and not at that of the first
         if self.kept is None and served.round > 1 and team.method.dual_step:
             raise broadcast.refusal(
                 "round", "1, or a copy of the dual must come along, where a site begins", served.round
             )
+        if broadcast.kind == "final":
+            return replace(self, kept=kept), None
         header: dict[str, Any] = {
             "run": terms.run,
             "round": served.round,
@@ -196,6 +198,7 @@ class DeepSite:
 
             def answer(name: str, numbers: list[Any]) -> DeepSiteAnswer:
                 [number] = numbers
+                number = as_integer(message, f"answers.{name}", number, 0)
                 return DeepSiteAnswer(number, _read_duals(message, f"{name}/", like))
 
             return replace(self, kept=DeepSiteState(terms, Ledger.read(message, answer)))
