@@ -7,7 +7,7 @@ multipliers it is Algorithm 1 of Shen et al. 2024. Every function writes into th
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -40,12 +40,12 @@ class Terms:
     def part(self, rows: slice, columns: slice) -> Terms:
         """Return views of some rows and columns of terms of shapes (K, P), (1, P) and (K, 1)."""
 
-        def cut(x: float | Tensor | None) -> float | Tensor | None:
+        def cut(x: Any) -> Any:
             if not isinstance(x, Tensor):
                 return x
             return x[rows if len(x) > 1 else slice(None), columns if x.shape[1] > 1 else slice(None)]
 
-        return Terms(*(cut(getattr(self, field.name)) for field in fields(self)))  # type: ignore[arg-type]
+        return Terms(*(cut(getattr(self, field.name)) for field in fields(self)))
 
 
 @dataclass(frozen=True)
