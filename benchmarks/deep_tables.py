@@ -67,7 +67,10 @@ def name_of(label: str) -> str:
 
 def score(row: dict[str, Any], kind: str, scale: float, digits: int) -> str:
     mean, sd = row[f"{kind}_mean"], row[f"{kind}_sd"]
-    return "–" if mean is None else f"{scale * mean:.{digits}f} ± {scale * sd:.{digits}f}"
+    if mean is None:
+        return "–"
+    spread = f" ± {scale * sd:.{digits}f}" if row["seeds_done"] > 1 else ""
+    return f"{scale * mean:.{digits}f}{spread}"
 
 
 def table(stem: str, results: dict[str, Any]) -> list[str]:

@@ -7,11 +7,15 @@ short stretches counts, and the median is written beside it. With one thread the
 stands still while others have the core. The floor of a step is a forward and backward pass, P normals, and the traffic
 with memory that no arrangement avoids: m and h read and θ written for a sample; ĝ, θ, m, h and g read and m, h and g
 written for a step. Local work has its own: there the pass is the one that it uses itself.
+
+Threads are compared by the wall clock, so that this part needs a machine with that many free cores; the load before
+and after it is written beside it.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import time
 from collections.abc import Callable
@@ -66,9 +70,11 @@ def stepper(kind: str, make: Callable[[], torch.nn.Module], X: torch.Tensor, y: 
     return step
 
 
-def take_turns(kinds: dict[str, Callable[[], None]], turns: int, stretch: int) -> dict[str, dict[str, float]]:
+def take_turns(
+    kinds: dict[str, Callable[[], None]], turns: int, stretch: int, clock: Callable[[], float] | None = None
+) -> dict[str, dict[str, float]]:
     """Seconds of one step of each kind: of the best stretch, and of the median one."""
-    clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
+    clock = clock or (time.process_time if torch.get_num_threads() == 1 else time.perf_counter)
     seconds: dict[str, list[float]] = {kind: [] for kind in kinds}
     for _ in range(turns):
         for kind, step in kinds.items():
@@ -115,8 +121,11 @@ def measure(name: str, batch: int, turns: int, stretch: int) -> dict[str, object
     return {"model": name, "batch": batch, "parameters": n_parameters, **found}
 
 
-def local_steps(turns: int) -> dict[str, object]:
-    """Local work of ten clients with the MLP, stacked and one after the other, by IVON and by Adam."""
+Solver = steps.AdamSteps | steps.IVONSteps
+
+
+def ten_clients(batch: int) -> tuple[network.Network, list[network.Rows], steps.LocalProblem, dict[str, Solver]]:
+    """Ten clients with the MLP, and what solves their problems."""
     torch.manual_seed(0)
     net = network.Network(models.MLP(), torch.device("cpu"))
     data = [network.Rows(torch.rand(ROWS, 784), torch.randint(0, 10, (ROWS,))) for _ in range(CLIENTS)]
@@ -130,18 +139,57 @@ def local_steps(turns: int) -> dict[str, object]:
         rho=torch.ones(CLIENTS, 1),
         temperature=1.0,
     )
-    client_steps = CLIENTS * -(-ROWS // BATCH)
+    return net, data, problem, {"adam": steps.AdamSteps(1, batch), "ivon": steps.IVONSteps(1, batch, lr=0.1)}
 
-    def stacked(solver: steps.AdamSteps | steps.IVONSteps) -> None:
+
+def ways_to_work(batch: int) -> dict[str, Callable[[], None]]:
+    """Local work of ten clients, stacked and one after the other, by IVON and by Adam."""
+    net, data, problem, solvers = ten_clients(batch)
+
+    def batched(solver: Solver) -> None:
         steps.local_work(net, data, problem, solver, list(range(CLIENTS)), {})
 
-    def one_by_one(solver: steps.AdamSteps | steps.IVONSteps) -> None:
+    def sequential(solver: Solver) -> None:
         for k in range(CLIENTS):
             steps.local_work(net, [data[k]], problem.of([k]), solver, [k], {})
 
-    solvers = {"adam": steps.AdamSteps(1, BATCH), "ivon": steps.IVONSteps(1, BATCH, lr=0.1)}
-    ways = {"batched": stacked, "sequential": one_by_one}
-    kinds = {f"{name}_{way}": partial(work, solver) for name, solver in solvers.items() for way, work in ways.items()}
+    ways = {"batched": batched, "sequential": sequential}
+    return {f"{name}_{way}": partial(work, solver) for name, solver in solvers.items() for way, work in ways.items()}
+
+
+def threads(number: int, batch: int, turns: int) -> dict[str, object]:
+    """Wall seconds of a client-step with one thread and with `number`."""
+
+    def with_threads(count: int, work: Callable[[], None]) -> None:
+        torch.set_num_threads(count)
+        work()
+
+    before = torch.get_num_threads()
+    kinds = {
+        f"{kind}_{count}": partial(with_threads, count, work)
+        for kind, work in ways_to_work(batch).items()
+        for count in (1, number)
+    }
+    load = [os.getloadavg()[0]] if hasattr(os, "getloadavg") else []
+    found = take_turns(kinds, turns, 1, time.perf_counter)
+    load += [os.getloadavg()[0]] if load else []
+    torch.set_num_threads(before)
+    client_steps = CLIENTS * -(-ROWS // batch)
+    seconds = {kind: {which: x / client_steps for which, x in times.items()} for kind, times in found.items()}
+    ratios = {
+        f"{name}_{way}_{count}_over_batched_{number}": seconds[f"{name}_{way}_{count}"]["best"]
+        / seconds[f"{name}_batched_{number}"]["best"]
+        for name in ("adam", "ivon")
+        for way, count in (("sequential", number), ("sequential", 1), ("batched", 1))
+    }
+    print(f"threads, batch {batch}: " + ", ".join(f"{kind} {ratio:.2f}" for kind, ratio in ratios.items()))
+    return {"threads": number, "batch": batch, "load": load, "seconds_per_client_step": seconds, "ratios": ratios}
+
+
+def local_steps(turns: int) -> dict[str, object]:
+    """Local work of ten clients with the MLP, stacked and one after the other, by IVON and by Adam."""
+    net, data, _, solvers = ten_clients(BATCH)
+    start, kinds, client_steps = net.start, ways_to_work(BATCH), CLIENTS * -(-ROWS // BATCH)
     theta, out, weights = start[None], torch.empty(1, len(start)), torch.full((1, BATCH), 1.0 / BATCH)
     rows = {"X": data[0].X[None, :BATCH], "y": data[0].y[None, :BATCH], "weights": weights, "buffers": {}}
 
@@ -165,13 +213,15 @@ def local_steps(turns: int) -> dict[str, object]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=1, help="of everything but the comparison of threads")
+    parser.add_argument("--against", type=int, default=os.cpu_count() or 1, help="threads to compare with one")
     parser.add_argument("--out", type=Path, default=RESULTS / "torch_ivon.json")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     content = {
         "machine": {**machine(), "torch": torch.__version__, "threads": arguments.threads},
         "ten_mlp_clients": local_steps(turns=12),
+        "threads": [threads(arguments.against, batch, turns=5) for batch in (32, 64)],
         "steps": [measure("mlp", 32, 150, 4), measure("mlp", 64, 150, 4), measure("resnet20", 64, 6, 1)],
     }
     write_json(arguments.out, content)
