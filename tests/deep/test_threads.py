@@ -287,9 +287,13 @@ def test_an_interrupt_ends_a_round(stacks, monkeypatch):
 
     monkeypatch.setattr(Dense, "gradient", slow)
     solver, model = AdamSteps(epochs=1000, batch_size=8), made(lambda: MLP((4, 5, 3)))
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     began = monotonic()
-    with pytest.raises(KeyboardInterrupt):
-        run(methods.FedAvg(), problem((8, 8)), model, rounds=1, solver=solver)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run(methods.FedAvg(), problem((8, 8)), model, rounds=1, solver=solver)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert interrupted.is_set()
     assert monotonic() - began < 50.0
     assert torch.get_num_threads() == 2

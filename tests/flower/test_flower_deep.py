@@ -570,7 +570,7 @@ def test_a_mean_below_zero_is_none_of_these():
 def test_a_server_that_overflows_ends_the_run_as_diverged():
     """Finite answers can make a mean that is not: no site would take it, and no reader of the checkpoint."""
     site, server = begun()
-    reply = site.step(server.broadcast())[1]
+    site, reply = site.step(server.broadcast())
     arrays = {"linear": np.full(43, 1e38), "precision": np.full(43, 1e-30)}
     ended = server.step([Message("reply", reply.header, arrays)])
     assert ended.outcome.status.name == "DIVERGED"
