@@ -152,9 +152,9 @@ def run(
     participation : float or callable, default 1.0
         Fraction of clients that take part in a round, or callable(round, n_clients, rng) → one bool a client.
     batched : bool, default True
-        Run the clients' steps as stacked computations, on a CPU one for each of `torch.get_num_threads()`, or one
-        client after the other: the same numbers to rounding, except that dropout draws other masks. Must be False for
-        models with running statistics.
+        Run the clients' steps as stacked computations, those of plain networks on a CPU in `torch.get_num_threads()`
+        threads, or one client after the other: the same numbers to rounding, except that dropout draws other masks.
+        Must be False for models with running statistics.
     device : str or device, default cpu
     seed : int, default 0
         A client's stream is a function of seed, round and client.

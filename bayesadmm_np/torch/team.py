@@ -87,7 +87,7 @@ class Team:
         site = precision.new_zeros(1, 1)
         if self.method.dual_step:
             # a prior at the clients is part of their problem: the server has nothing to share out
-            above = self.prior_weight * precision * mean  # λ_g − λ_0
+            above = self.prior_weight * precision * mean
             site = (above / clients).expand(clients, -1).clone()
         learned = (clients, len(mean)) if self.method.dual_step and self.learns_precision else (1, 1)
         return State(
