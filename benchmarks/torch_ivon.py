@@ -124,19 +124,22 @@ def measure(name: str, batch: int, turns: int, stretch: int) -> dict[str, object
 Solver = steps.AdamSteps | steps.IVONSteps
 
 
-def ten_clients(batch: int) -> tuple[network.Network, list[network.Rows], steps.LocalProblem, dict[str, Solver]]:
-    """Ten clients with the MLP, and what solves their problems."""
+Work = tuple[network.Network, list[network.Rows], steps.LocalProblem, dict[str, Solver]]
+
+
+def clients_of(batch: int, clients: int = CLIENTS) -> Work:
+    """Clients with the MLP, and what solves their problems."""
     torch.manual_seed(0)
     net = network.Network(models.MLP(), torch.device("cpu"))
-    data = [network.Rows(torch.rand(ROWS, 784), torch.randint(0, 10, (ROWS,))) for _ in range(CLIENTS)]
+    data = [network.Rows(torch.rand(ROWS, 784), torch.randint(0, 10, (ROWS,))) for _ in range(clients)]
     start = net.start
     problem = steps.LocalProblem(
         start=start,
         centre=start[None],
         precision=torch.ones(1, len(start)),
-        linear=torch.zeros(CLIENTS, len(start)),
-        curvature=torch.zeros(CLIENTS, len(start)),
-        rho=torch.ones(CLIENTS, 1),
+        linear=torch.zeros(clients, len(start)),
+        curvature=torch.zeros(clients, len(start)),
+        rho=torch.ones(clients, 1),
         temperature=1.0,
     )
     return net, data, problem, {"adam": steps.AdamSteps(1, batch), "ivon": steps.IVONSteps(1, batch, lr=0.1)}
@@ -144,7 +147,7 @@ def ten_clients(batch: int) -> tuple[network.Network, list[network.Rows], steps.
 
 def ways_to_work(batch: int) -> dict[str, Callable[[], None]]:
     """Local work of ten clients, stacked and one after the other, by IVON and by Adam."""
-    net, data, problem, solvers = ten_clients(batch)
+    net, data, problem, solvers = clients_of(batch)
 
     def batched(solver: Solver) -> None:
         steps.local_work(net, data, problem, solver, list(range(CLIENTS)), {})
@@ -188,7 +191,7 @@ def threads(number: int, batch: int, turns: int) -> dict[str, object]:
 
 def local_steps(turns: int) -> dict[str, object]:
     """Local work of ten clients with the MLP, stacked and one after the other, by IVON and by Adam."""
-    net, data, _, solvers = ten_clients(BATCH)
+    net, data, _, solvers = clients_of(BATCH)
     start, kinds, client_steps = net.start, ways_to_work(BATCH), CLIENTS * -(-ROWS // BATCH)
     theta, out, weights = start[None], torch.empty(1, len(start)), torch.full((1, BATCH), 1.0 / BATCH)
     rows = {"X": data[0].X[None, :BATCH], "y": data[0].y[None, :BATCH], "weights": weights, "buffers": {}}
@@ -211,6 +214,29 @@ def local_steps(turns: int) -> dict[str, object]:
     return {"seconds_per_client_step": seconds, "counted": counted, "ratios": ratios}
 
 
+def stacks(turns: int, clients: int = 100) -> dict[str, object]:
+    """Seconds of a client-step of many clients, in stacks of several sizes, all of them and that of the library."""
+    net, data, problem, solvers = clients_of(64, clients)
+    chosen, found = dict(steps.IN_STACK), {}
+    client_steps = clients * -(-ROWS // 64)
+
+    def work(solver: Solver, size: int) -> None:
+        steps.IN_STACK[type(solver)] = size * len(net.start)
+        steps.local_work(net, data, problem, solver, list(range(clients)), {})
+
+    for name, solver in solvers.items():
+        own = chosen[type(solver)] // len(net.start)
+        kinds = {f"{size}": partial(work, solver, size) for size in sorted({1, own, 10, clients})}
+        seconds = {size: times["best"] / client_steps for size, times in take_turns(kinds, turns, 1).items()}
+        found[name] = {"library": own, "seconds_per_client_step": seconds}
+        print(
+            f"{clients} clients, {name}, in stacks of: "
+            + ", ".join(f"{k} {1e3 * s:.2f} ms" for k, s in seconds.items())
+        )
+    steps.IN_STACK.update(chosen)
+    return {"clients": clients, "batch": 64, **found}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=1, help="of everything but the comparison of threads")
@@ -221,6 +247,7 @@ def main() -> None:
     content = {
         "machine": {**machine(), "torch": torch.__version__, "threads": arguments.threads},
         "ten_mlp_clients": local_steps(turns=12),
+        "stacks": stacks(turns=4),
         "threads": [threads(arguments.against, batch, turns=5) for batch in (32, 64)],
         "steps": [measure("mlp", 32, 150, 4), measure("mlp", 64, 150, 4), measure("resnet20", 64, 6, 1)],
     }

@@ -144,6 +144,10 @@ class IVONSteps:
         )
 
 
+IN_STACK: dict[type, int] = {AdamSteps: 786_432, IVONSteps: 524_288}
+"""Numbers of a buffer in a stack of plain networks: fewer pay more for calls, and more for memory that is far away."""
+
+
 def _check_betas(beta1: float, beta2: float) -> None:
     for name, value in (("beta1", beta1), ("beta2", beta2)):
         if not 0 <= as_number(value, name) < 1:
@@ -203,6 +207,12 @@ class Trained:
     steps: tuple[int, ...]
     buffers: dict[str, Tensor]
 
+    def put(self, clients: Sequence[int], rows: tuple[Tensor, Tensor | None, Tensor | None]) -> None:
+        """Set the rows of some clients."""
+        for whole, part in zip((self.mean, self.precision, self.hess), rows, strict=True):
+            if whole is not None and part is not None:
+                whole[list(clients)] = part
+
 
 @dataclass(frozen=True)
 class _Plan:
@@ -261,20 +271,18 @@ def local_work(
     steps = tuple(_steps(rows, solver) for rows in data)
     threads = torch.get_num_threads() if _is_divisible(network, data, problem.start) else 1
     most = _largest_stack(network, data, problem.start, solver)
+    room = partial(problem.start.new_empty, len(data), len(problem.start))
+    precision, hess = (room(), room()) if isinstance(solver, IVONSteps) else (None, None)
+    out = Trained(room(), precision, hess, steps, {name: buffer.clone() for name, buffer in buffers.items()})
     tasks = [
-        partial(_in_turns, network, data, problem, solver, seeds, buffers, group, most)
+        partial(_in_turns, network, data, problem, solver, seeds, out, group, most)
         for group in _balanced(steps, threads)
     ]
     device = problem.start.device
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seeds[0])  # of dropout
-        parts = [part for parts in in_threads(tasks) for part in parts]
-    order = torch.tensor([k for clients, _ in parts for k in clients], device=device)
-    mean, precision, hess = (
-        _in_order([getattr(part, name) for _, part in parts], order) for name in ("mean", "precision", "hess")
-    )
-    assert mean is not None
-    return Trained(mean, precision, hess, steps, parts[0][1].buffers)
+        in_threads(tasks)
+    return out
 
 
 def _is_divisible(network: Network, data: Sequence[Rows], start: Tensor) -> bool:
@@ -288,17 +296,10 @@ def _is_divisible(network: Network, data: Sequence[Rows], start: Tensor) -> bool
 
 
 def _largest_stack(network: Network, data: Sequence[Rows], start: Tensor, solver: AdamSteps | IVONSteps) -> int:
-    """How many clients to stack: one, where what a stack saves in calls is less than it loses by leaving the cache.
-
-    That is so for IVON, which makes many passes, and plain networks, whose gradient takes few calls.
-    """
-    alone = (
-        isinstance(solver, IVONSteps)
-        and start.device.type == "cpu"
-        and len(start) >= 2 * PIECE
-        and network.is_pure(data[0].X)
-    )
-    return 1 if alone else len(data)
+    """How many clients to stack; all of them, where a stack takes many calls, or draws from one generator."""
+    if start.device.type != "cpu" or not network.is_pure(data[0].X):
+        return len(data)
+    return max(IN_STACK[type(solver)] // len(start), 1)
 
 
 def _balanced(steps: Sequence[int], most: int) -> list[list[int]]:
@@ -312,31 +313,21 @@ def _balanced(steps: Sequence[int], most: int) -> list[list[int]]:
     return [sorted(group) for group in groups]
 
 
-def _in_order(parts: Sequence[Tensor | None], order: Tensor) -> Tensor | None:
-    """The rows of all parts, where `order` says which clients they are of."""
-    found = [part for part in parts if part is not None]
-    if not found:
-        return None
-    whole = found[0].new_empty(len(order), found[0].shape[1])
-    for part, clients in zip(found, order.split([len(part) for part in found]), strict=True):
-        whole.index_copy_(0, clients, part)
-    return whole
-
-
 def _in_turns(
     network: Network,
     data: Sequence[Rows],
     problem: LocalProblem,
     solver: AdamSteps | IVONSteps,
     seeds: Sequence[int],
-    buffers: dict[str, Tensor],
+    out: Trained,
     group: Sequence[int],
     most: int,
     halt: Event,
-) -> list[tuple[list[int], Trained]]:
-    """Local work of a group of clients, in stacks of at most so many."""
-    stacks = [group[i : i + most] for i in range(0, len(group), most)]
-    return [_stack(network, data, problem, solver, seeds, buffers, stack, halt) for stack in stacks]
+) -> None:
+    """Local work of a group of clients, in stacks of at most so many and about the same size."""
+    count = -(-len(group) // most)
+    for i in range(count):
+        _stack(network, data, problem, solver, seeds, out, group[i::count], halt)
 
 
 def _stack(
@@ -345,11 +336,11 @@ def _stack(
     problem: LocalProblem,
     solver: AdamSteps | IVONSteps,
     seeds: Sequence[int],
-    buffers: dict[str, Tensor],
+    out: Trained,
     group: Sequence[int],
     halt: Event,
-) -> tuple[list[int], Trained]:
-    """Local work of some clients as one computation; return which rows of the result are whose."""
+) -> None:
+    """Local work of some clients as one computation, into their rows of the result."""
     device = problem.start.device
     plan = _plan({k: data[k] for k in group}, solver, seeds, problem.start)
     X, y = torch.cat([data[k].X for k in group]), torch.cat([data[k].y for k in group])
@@ -358,7 +349,6 @@ def _stack(
     scale = problem.temperature / sizes
     shared = None if part.shared is None else part.shared.over(sizes)
     room = problem.start.new_empty(0 if shared is None else len(group), len(problem.start))
-    own = {name: buffer.clone() for name, buffer in buffers.items()}
     work: _Adam | _IVON
     if isinstance(solver, AdamSteps):
         work = _Adam(part, scale, solver, len(group))
@@ -371,12 +361,11 @@ def _stack(
         k = plan.active(t)
         chosen = plan.index[:k, t]
         batch, labels, weights = X[chosen], y[chosen], plan.weight[:k, t]
-        gradient: Gradient = partial(network.gradient, X=batch, y=labels, weights=weights, buffers=own)
+        gradient: Gradient = partial(network.gradient, X=batch, y=labels, weights=weights, buffers=out.buffers)
         if shared is not None:
-            gradient = shared.beside(gradient, network, room, own)
+            gradient = shared.beside(gradient, network, room, out.buffers)
         work.step(k, t + 1, gradient)
-    mean, precision, hess = work.result()
-    return plan.clients, Trained(mean, precision, hess, tuple(plan.steps), own)
+    out.put(plan.clients, work.result())
 
 
 def _stream(seed: int, device: torch.device) -> torch.Generator:

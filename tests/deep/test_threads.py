@@ -102,16 +102,18 @@ def test_threads_do_not_change_what_clients_do(method, solver, stacks):
 
 
 @pytest.mark.parametrize(
-    ("make", "solver", "expected"),
+    ("make", "solver", "threads", "expected"),
     [
-        (lambda: MLP((4, 5, 3)), IVON_SHORT, [1] * 4),
-        (lambda: MLP((4, 5, 3)), ADAM_SHORT, [2, 2]),
-        (with_gelu, IVON_SHORT, [4]),
+        (lambda: MLP((4, 5, 3)), IVON_SHORT, 2, [1] * 4),
+        (lambda: MLP((4, 5, 3)), ADAM_SHORT, 2, [2, 2]),
+        (lambda: MLP((4, 5, 3)), ADAM_SHORT, 1, [2, 2]),
+        (with_gelu, IVON_SHORT, 1, [4]),
     ],
-    ids=["IVON on a plain network", "Adam", "IVON by vmap"],
+    ids=["IVON", "Adam", "Adam in one thread", "IVON by vmap"],
 )
-def test_networks_beyond_the_cache_are_not_stacked(make, solver, expected, stacks, monkeypatch):
-    """And what clients do does not change."""
+def test_stacks_of_plain_networks_fit_the_cache(make, solver, threads, expected, stacks, monkeypatch):
+    """At most three of Adam's 43 parameters, in stacks of equal size; and what clients do does not change."""
+    torch.set_num_threads(threads)
     row = methods.FedAvg() if isinstance(solver, AdamSteps) else IVONADMM(0.7, 0.3)
     sizes, stack = [], steps._stack
 
@@ -119,8 +121,11 @@ def test_networks_beyond_the_cache_are_not_stacked(make, solver, expected, stack
         sizes.append(len(terms[-2]))
         return stack(*terms)
 
-    reference = run(row, problem(), made(make), rounds=1, solver=solver).state
     monkeypatch.setattr(steps, "_stack", noted)
+    reference = run(row, problem(), made(make), rounds=1, solver=solver).state
+    assert sizes == ([2, 2] if stacks == [2] else [4])  # the twin: small networks have room
+    sizes.clear()
+    monkeypatch.setattr(steps, "IN_STACK", {AdamSteps: 3 * 43, IVONSteps: 43})
     monkeypatch.setattr(steps, "PIECE", 16)
     found = run(row, problem(), made(make), rounds=1, solver=solver).state
     assert sizes == expected
