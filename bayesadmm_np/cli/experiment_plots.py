@@ -21,6 +21,8 @@ from .plots import COLOURS, MARKERS
 __all__ = ["draw_curves", "draw_heatmap", "new_stem"]
 
 SYMBOLS = {"rho": "ρ", "gamma": "γ", "prior_precision": "δ", "temperature": "τ"}
+ROWS = ("FedAvg", "FedProx", "FedDyn", "FedLap", "FedLapCov", "IVONADMM", "FedLapFunc")
+"""Rows that look the same in the plots of different experiments."""
 PANELS = (("accuracy", "Accuracy / %", 100.0, ".1f", "YlGnBu"), ("nll", "NLL", 1.0, ".3f", "YlGnBu_r"))
 """Of a heat map: the score, its title, scale and digits, and the colours, darker where it is better."""
 
@@ -35,8 +37,9 @@ def draw_curves(title: str, labels: Sequence[str], outcomes: Sequence[Any], fold
     columns = max(1, min(4, len(labels), 110 // (max(map(len, labels)) + 10)))
     with style.context():
         figure = style.new_figure(style.WIDTH, 2.6 + 0.16 * -(-len(labels) // columns))
+        looks = _places(labels)
         for axes, name in zip(figure.subplots(1, 2), ("accuracy", "nll"), strict=True):
-            for j, label in enumerate(labels):
+            for j, label in zip(looks, labels, strict=True):
                 own = [outcome.history for outcome in outcomes if outcome.label == label]
                 # a run that failed ends the mean
                 together = [records for records in zip(*own, strict=False) if records[0].at_mean is not None]
@@ -54,6 +57,14 @@ def draw_curves(title: str, labels: Sequence[str], outcomes: Sequence[Any], fold
         figure.legend(handles, names, loc="outside lower center", ncols=columns)
         figure.suptitle(_plain(_wrapped(title, figure)), fontsize=8.5)
         return [path.name for path in style.save(figure, folder, "curves")]
+
+
+def _places(labels: Sequence[str]) -> list[int]:
+    """Number the looks of methods: a row's first line has the row's own, all others the first that are free."""
+    words = [label.split(" ")[0] for label in labels]
+    kept = {words.index(row): place for place, row in enumerate(ROWS) if row in words}
+    free = (place for place in itertools.count() if place not in kept.values())
+    return [kept[j] if j in kept else next(free) for j in range(len(labels))]
 
 
 def new_stem(label: str, taken: Sequence[str]) -> str:

@@ -225,7 +225,8 @@ class Bench:
             torch.manual_seed(job.seed)
             model = self.experiment.network(test.X[0].numel(), CLASSES)
         checkpoint = self._checkpoint(f"{job.file}.npz" if alone is None else f"{job.file}_client{alone}.npz")
-        with self._noting(job.name if alone is None else f"{job.name}, client {alone} alone"):
+        name = job.name if alone is None else f"{job.name}, client {alone} alone"
+        with self._noting(name), _going_on(name):
             result = run(
                 method,
                 clients,
@@ -266,6 +267,18 @@ class Bench:
 
     def _checkpoint(self, name: str) -> Path:
         return self.folder / "checkpoints" / name
+
+
+@contextmanager
+def _going_on(name: str) -> Iterator[None]:
+    """Say of a checkpoint that cannot be read what to do about it, and not which argument it was."""
+    try:
+        yield
+    except ValueError as error:
+        words = str(error)
+        if words.startswith("resume="):
+            raise ValueError(f"{words.removeprefix('resume=')} Delete it, and {name} begins anew.") from error
+        raise
 
 
 def best_trial(trials: Sequence[Trial], method: int) -> Trial:

@@ -274,14 +274,11 @@ def local_work(
     room = partial(problem.start.new_empty, len(data), len(problem.start))
     precision, hess = (room(), room()) if isinstance(solver, IVONSteps) else (None, None)
     out = Trained(room(), precision, hess, steps, {name: buffer.clone() for name, buffer in buffers.items()})
-    tasks = [
-        partial(_in_turns, network, data, problem, solver, seeds, out, group, most)
-        for group in _balanced(steps, threads)
-    ]
+    work = _Work(network, data, problem, solver, seeds, out)
     device = problem.start.device
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seeds[0])  # of dropout
-        in_threads(tasks)
+        in_threads([partial(work.in_stacks, group, most) for group in _balanced(steps, threads)])
     return out
 
 
@@ -313,59 +310,51 @@ def _balanced(steps: Sequence[int], most: int) -> list[list[int]]:
     return [sorted(group) for group in groups]
 
 
-def _in_turns(
-    network: Network,
-    data: Sequence[Rows],
-    problem: LocalProblem,
-    solver: AdamSteps | IVONSteps,
-    seeds: Sequence[int],
-    out: Trained,
-    group: Sequence[int],
-    most: int,
-    halt: Event,
-) -> None:
-    """Local work of a group of clients, in stacks of at most so many and about the same size."""
-    count = -(-len(group) // most)
-    for i in range(count):
-        _stack(network, data, problem, solver, seeds, out, group[i::count], halt)
+@dataclass(frozen=True)
+class _Work:
+    """The local work of a round; threads share it, and write into rows of their own."""
 
+    network: Network
+    data: Sequence[Rows]
+    problem: LocalProblem
+    solver: AdamSteps | IVONSteps
+    seeds: Sequence[int]
+    out: Trained
 
-def _stack(
-    network: Network,
-    data: Sequence[Rows],
-    problem: LocalProblem,
-    solver: AdamSteps | IVONSteps,
-    seeds: Sequence[int],
-    out: Trained,
-    group: Sequence[int],
-    halt: Event,
-) -> None:
-    """Local work of some clients as one computation, into their rows of the result."""
-    device = problem.start.device
-    plan = _plan({k: data[k] for k in group}, solver, seeds, problem.start)
-    X, y = torch.cat([data[k].X for k in group]), torch.cat([data[k].y for k in group])
-    part = problem.of(plan.clients)
-    sizes = torch.tensor(plan.rows).to(problem.start)[:, None]
-    scale = problem.temperature / sizes
-    shared = None if part.shared is None else part.shared.over(sizes)
-    room = problem.start.new_empty(0 if shared is None else len(group), len(problem.start))
-    work: _Adam | _IVON
-    if isinstance(solver, AdamSteps):
-        work = _Adam(part, scale, solver, len(group))
-    else:
-        work = _IVON(part, scale, solver, [_stream(seeds[k], device) for k in plan.clients])
-    del part  # its sites are copies
-    for t in range(plan.steps[0]):
-        if halt.is_set():
-            break
-        k = plan.active(t)
-        chosen = plan.index[:k, t]
-        batch, labels, weights = X[chosen], y[chosen], plan.weight[:k, t]
-        gradient: Gradient = partial(network.gradient, X=batch, y=labels, weights=weights, buffers=out.buffers)
-        if shared is not None:
-            gradient = shared.beside(gradient, network, room, out.buffers)
-        work.step(k, t + 1, gradient)
-    out.put(plan.clients, work.result())
+    def in_stacks(self, group: Sequence[int], most: int, halt: Event) -> None:
+        """Do that of a group of clients, in stacks of at most so many and about the same size."""
+        count = -(-len(group) // most)
+        for i in range(count):
+            self.in_stack(group[i::count], halt)
+
+    def in_stack(self, group: Sequence[int], halt: Event) -> None:
+        """Do that of some clients as one computation."""
+        network, start, buffers = self.network, self.problem.start, self.out.buffers
+        plan = _plan({k: self.data[k] for k in group}, self.solver, self.seeds, start)
+        X, y = torch.cat([self.data[k].X for k in group]), torch.cat([self.data[k].y for k in group])
+        sizes = torch.tensor(plan.rows).to(start)[:, None]
+        problem = self.problem.of(plan.clients)
+        shared = None if problem.shared is None else problem.shared.over(sizes)
+        room = start.new_empty(0 if shared is None else len(group), len(start))
+        stack = self._stack(plan.clients, problem, problem.temperature / sizes)
+        del problem  # its sites are copies
+        for t in range(plan.steps[0]):
+            if halt.is_set():
+                break
+            k = plan.active(t)
+            chosen = plan.index[:k, t]
+            batch, labels, weights = X[chosen], y[chosen], plan.weight[:k, t]
+            gradient: Gradient = partial(network.gradient, X=batch, y=labels, weights=weights, buffers=buffers)
+            if shared is not None:
+                gradient = shared.beside(gradient, network, room, buffers)
+            stack.step(k, t + 1, gradient)
+        self.out.put(plan.clients, stack.result())
+
+    def _stack(self, clients: Sequence[int], problem: LocalProblem, scale: Tensor) -> _Adam | _IVON:
+        if isinstance(self.solver, AdamSteps):
+            return _Adam(problem, scale, self.solver, len(clients))
+        noise = [_stream(self.seeds[k], problem.start.device) for k in clients]
+        return _IVON(problem, scale, self.solver, noise)
 
 
 def _stream(seed: int, device: torch.device) -> torch.Generator:

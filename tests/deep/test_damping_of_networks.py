@@ -12,17 +12,10 @@ from test_functional import SIZES, func, states_of  # noqa: E402
 
 from bayesadmm_np.torch import IVONPVI, IVONSteps  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 M = ba.methods
 IVON_SHORT = IVONSteps(epochs=3, batch_size=6, lr=0.1, hess_init=0.1, beta2=0.9)
 SHARES = torch.tensor(SIZES, dtype=torch.float64)[:, None] / sum(SIZES)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 CASES = {

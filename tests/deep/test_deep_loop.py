@@ -32,16 +32,9 @@ from bayesadmm_np.torch.state import State  # noqa: E402
 from bayesadmm_np.torch.steps import LocalProblem, _stream, local_work  # noqa: E402
 from bayesadmm_np.torch.team import assemble  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 methods = ba.methods
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def problem(sizes=(23, 10, 17, 8), features=4, classes=3, dtype=torch.float64):

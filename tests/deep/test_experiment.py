@@ -27,6 +27,7 @@ from bayesadmm_np.cli import experiment_run as module  # noqa: E402
 from bayesadmm_np.cli.experiment_file import Experiment, Split  # noqa: E402
 from bayesadmm_np.torch import IVONADMM, MLP, AdamSteps, IVONSteps, Rows  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 TEXT = """
 version = 1
 rounds = 4
@@ -56,14 +57,6 @@ pooled = true
 [method.solver]
 epochs = 1
 """
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture
@@ -374,6 +367,34 @@ def test_what_a_killed_command_left_half_written_is_removed_from_its_own_folder_
     file.write_text(TEXT.replace("gamma = 0.1", "gamma = 0.2"), encoding="utf-8")
     assert bayesadmm("experiment", file, "--no-progress")[0] == 2
     assert left.exists()
+
+
+def test_a_method_looks_the_same_in_every_plot():
+    """Its own colour also where others are missing; the twin: all lines of one plot differ."""
+    fewer, more = ["FedAvg", "FedDyn", "IVONADMM"], ["pooled", "FedAvg", "FedProx", "FedDyn", "IVONADMM"]
+    looks = dict(zip(more, plots._places(more), strict=True))
+    assert plots._places(fewer) == [looks[row] for row in fewer]
+    many = ["FedAvg a=1", "FedAvg a=2", "pooled", "local", *plots.ROWS[1:]]
+    assert plots._places(many)[0] == 0
+    assert len(set(plots._places(many))) == len(many)
+
+
+def test_a_damaged_checkpoint_is_named_with_what_to_do(bayesadmm, file, tmp_path):
+    assert bayesadmm("experiment", file, "--no-progress")[0] == 0
+    path = tmp_path / "small" / "checkpoints" / "00_seed3.npz"
+    with np.load(path) as whole:
+        mean = whole["mean"]
+    path.write_bytes(path.read_bytes()[:10_000])
+    code, out, err = bayesadmm("experiment", file, "--no-progress")
+    assert (code, out) == (2, "")
+    assert err == (
+        f"bayesadmm experiment: {str(path)!r} is not a readable checkpoint. "
+        "Delete it, and IVONADMM, seed 3 begins anew.\n"
+    )
+    path.unlink()
+    assert bayesadmm("experiment", file, "--no-progress")[0] == 0
+    with np.load(path) as whole:
+        np.testing.assert_array_equal(whole["mean"], mean)
 
 
 def noted(lines):

@@ -14,20 +14,13 @@ from bayesadmm_np.torch.functional import gather_mean, pick  # noqa: E402
 from bayesadmm_np.torch.server import gathered  # noqa: E402
 from bayesadmm_np.torch.team import assemble  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 methods = ba.methods
 cross_entropy = torch.nn.functional.cross_entropy
 CPU = torch.device("cpu")
 DELTA = 1.5
 SIZES = (23, 10, 17, 8)
 SHORT = AdamSteps(epochs=2, batch_size=6, lr=0.01)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def problem(sizes=SIZES, dtype=torch.float64):

@@ -115,13 +115,13 @@ def test_stacks_of_plain_networks_fit_the_cache(make, solver, threads, expected,
     """At most three of Adam's 43 parameters, in stacks of equal size; and what clients do does not change."""
     torch.set_num_threads(threads)
     row = methods.FedAvg() if isinstance(solver, AdamSteps) else IVONADMM(0.7, 0.3)
-    sizes, stack = [], steps._stack
+    sizes, in_stack = [], steps._Work.in_stack
 
-    def noted(*terms):
-        sizes.append(len(terms[-2]))
-        return stack(*terms)
+    def noted(work, group, halt):
+        sizes.append(len(group))
+        in_stack(work, group, halt)
 
-    monkeypatch.setattr(steps, "_stack", noted)
+    monkeypatch.setattr(steps._Work, "in_stack", noted)
     reference = run(row, problem(), made(make), rounds=1, solver=solver).state
     assert sizes == ([2, 2] if stacks == [2] else [4])  # the twin: small networks have room
     sizes.clear()

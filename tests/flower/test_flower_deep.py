@@ -44,12 +44,8 @@ DELTA = 3.0
 
 
 @pytest.fixture(autouse=True)
-def _quick(monkeypatch):
+def _quick(monkeypatch, one_thread):
     quicken(monkeypatch)
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def problem(sizes=(20, 12, 7), dtype=torch.float32):
