@@ -215,26 +215,28 @@ def local_steps(turns: int) -> dict[str, object]:
 
 
 def stacks(turns: int, clients: int = 100) -> dict[str, object]:
-    """Seconds of a client-step of many clients, in stacks of several sizes, all of them and that of the library."""
+    """Seconds of a client-step of many clients in one thread, in stacks of several sizes."""
     net, data, problem, solvers = clients_of(64, clients)
-    chosen, found = dict(steps.IN_STACK), {}
     client_steps = clients * -(-ROWS // 64)
 
     def work(solver: Solver, size: int) -> None:
-        steps.IN_STACK[type(solver)] = size * len(net.start)
+        steps.ADAM_STACK = steps.IVON_STACK = size * len(net.start)
         steps.local_work(net, data, problem, solver, list(range(clients)), {})
 
-    for name, solver in solvers.items():
-        own = chosen[type(solver)] // len(net.start)
-        kinds = {f"{size}": partial(work, solver, size) for size in sorted({1, own, 10, clients})}
-        seconds = {size: times["best"] / client_steps for size, times in take_turns(kinds, turns, 1).items()}
-        found[name] = {"library": own, "seconds_per_client_step": seconds}
-        print(
-            f"{clients} clients, {name}, in stacks of: "
-            + ", ".join(f"{k} {1e3 * s:.2f} ms" for k, s in seconds.items())
-        )
-    steps.IN_STACK.update(chosen)
-    return {"clients": clients, "batch": 64, **found}
+    before = steps.ADAM_STACK, steps.IVON_STACK, torch.get_num_threads()
+    torch.set_num_threads(1)
+    found: dict[str, object] = {"clients": clients, "batch": 64}
+    try:
+        for name, solver in solvers.items():
+            kinds = {str(size): partial(work, solver, size) for size in (1, 2, 4, 10, clients)}
+            seconds = {size: times["best"] / client_steps for size, times in take_turns(kinds, turns, 1).items()}
+            found[name] = seconds
+            words = ", ".join(f"{size}: {1e3 * each:.2f} ms" for size, each in seconds.items())
+            print(f"{clients} clients, {name}, in stacks of {words}")
+    finally:
+        steps.ADAM_STACK, steps.IVON_STACK = before[:2]
+        torch.set_num_threads(before[2])
+    return found
 
 
 def main() -> None:

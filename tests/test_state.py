@@ -200,6 +200,17 @@ def test_refused_files_are_closed(saved):
     assert not [warning for warning in caught if issubclass(warning.category, ResourceWarning)]
 
 
+@UNCLOSED
+@pytest.mark.parametrize("flag", [8, 10], ids=["encrypted", "compressed in no known way"])
+def test_flipped_bits_of_the_directory_are_noticed(saved, flag):
+    """RuntimeError and NotImplementedError of zipfile."""
+    content = bytearray(saved.read_bytes())
+    content[content.index(b"PK\x01\x02") + flag] ^= 1 if flag == 8 else 99
+    saved.write_bytes(bytes(content))
+    with pytest.raises(ValueError, match="is not a readable checkpoint"):
+        resume(saved)
+
+
 def test_flipped_bits_are_noticed(saved):
     """npz members carry a checksum."""
     content = bytearray(saved.read_bytes())

@@ -141,7 +141,7 @@ def load_state(path: str | os.PathLike[str], prior: ExponentialFamily, descripti
         meta = dict(json.loads(arrays.pop("meta").tobytes()))
     except FileNotFoundError as error:
         raise FileNotFoundError(f"{where}: there is no such file.") from error
-    except (zipfile.BadZipFile, KeyError, TypeError, ValueError, EOFError) as error:
+    except (zipfile.BadZipFile, KeyError, TypeError, ValueError, EOFError, OSError, RuntimeError) as error:
         raise ValueError(f"{where} is not a readable checkpoint.") from error
     for key, value in description.items():
         if meta.get(key) != json.loads(json.dumps(value)):

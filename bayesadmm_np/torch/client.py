@@ -37,7 +37,9 @@ class Replies:
     memory: Memory | None = None
 
     def of(self, kept: Tensor) -> Replies:
-        """Return the rows that a mask of shape (k,) keeps."""
+        """Return the rows that a mask of shape (k,) keeps: where it keeps all, these, which are large, and no copy."""
+        if bool(kept.all()):
+            return self
         clients = tuple(k for k, is_kept in zip(self.clients, kept.tolist(), strict=True) if is_kept)
         precision = self.precision[kept] if len(self.precision) > 1 else self.precision
         buffers = {name: stack[kept] for name, stack in self.buffers.items()}

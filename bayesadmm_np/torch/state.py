@@ -198,7 +198,7 @@ def load_state(path: str | os.PathLike[str], like: State, description: dict[str,
         history = tuple(RoundRecord.from_dict(plain) for plain in meta.pop("history"))
     except FileNotFoundError as error:
         raise FileNotFoundError(f"{where}: there is no such file.") from error
-    except (zipfile.BadZipFile, KeyError, TypeError, ValueError, EOFError) as error:
+    except (zipfile.BadZipFile, KeyError, TypeError, ValueError, EOFError, OSError, RuntimeError) as error:
         raise ValueError(f"{where} is not a readable checkpoint.") from error
     for key, value in json.loads(json.dumps(description)).items():
         if meta.get(key) != value:

@@ -27,6 +27,8 @@ WORTH_A_THREAD = 50_000
 """Parameters of a stack, below which a step is mostly Python, which threads do by turns."""
 PIECE = 65_536
 """Numbers of a buffer in a piece: nine of 256 KiB are about what fits into two MiB."""
+ADAM_STACK, IVON_STACK = 786_432, 524_288
+"""Numbers of a buffer in a stack of plain networks: fewer pay more for calls, and more for memory that is far away."""
 ALIGNED = 64
 """Pieces begin at multiples of it, so that the same numbers go through the processor's vector units as in one piece."""
 
@@ -142,10 +144,6 @@ class IVONSteps:
         return Rates(
             self.hess_init, self.beta1, self.beta2, self.hess_approx, self.clip_radius, self.debias, self.rescale_lr
         )
-
-
-IN_STACK: dict[type, int] = {AdamSteps: 786_432, IVONSteps: 524_288}
-"""Numbers of a buffer in a stack of plain networks: fewer pay more for calls, and more for memory that is far away."""
 
 
 def _check_betas(beta1: float, beta2: float) -> None:
@@ -271,9 +269,10 @@ def local_work(
     steps = tuple(_steps(rows, solver) for rows in data)
     threads = torch.get_num_threads() if _is_divisible(network, data, problem.start) else 1
     most = _largest_stack(network, data, problem.start, solver)
-    room = partial(problem.start.new_empty, len(data), len(problem.start))
-    precision, hess = (room(), room()) if isinstance(solver, IVONSteps) else (None, None)
-    out = Trained(room(), precision, hess, steps, {name: buffer.clone() for name, buffer in buffers.items()})
+    with torch.inference_mode(False):  # a mode of the caller's thread, while others write as well
+        room = partial(problem.start.new_empty, len(data), len(problem.start))
+        precision, hess = (room(), room()) if isinstance(solver, IVONSteps) else (None, None)
+        out = Trained(room(), precision, hess, steps, {name: buffer.clone() for name, buffer in buffers.items()})
     work = _Work(network, data, problem, solver, seeds, out)
     device = problem.start.device
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
@@ -296,7 +295,7 @@ def _largest_stack(network: Network, data: Sequence[Rows], start: Tensor, solver
     """How many clients to stack; all of them, where a stack takes many calls, or draws from one generator."""
     if start.device.type != "cpu" or not network.is_pure(data[0].X):
         return len(data)
-    return max(IN_STACK[type(solver)] // len(start), 1)
+    return max((IVON_STACK if isinstance(solver, IVONSteps) else ADAM_STACK) // len(start), 1)
 
 
 def _balanced(steps: Sequence[int], most: int) -> list[list[int]]:
@@ -325,7 +324,8 @@ class _Work:
         """Do that of a group of clients, in stacks of at most so many and about the same size."""
         count = -(-len(group) // most)
         for i in range(count):
-            self.in_stack(group[i::count], halt)
+            if not halt.is_set():
+                self.in_stack(group[i::count], halt)
 
     def in_stack(self, group: Sequence[int], halt: Event) -> None:
         """Do that of some clients as one computation."""

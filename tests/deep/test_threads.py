@@ -102,17 +102,17 @@ def test_threads_do_not_change_what_clients_do(method, solver, stacks):
 
 
 @pytest.mark.parametrize(
-    ("make", "solver", "threads", "expected"),
+    ("make", "solver", "threads", "room", "expected"),
     [
-        (lambda: MLP((4, 5, 3)), IVON_SHORT, 2, [1] * 4),
-        (lambda: MLP((4, 5, 3)), ADAM_SHORT, 2, [2, 2]),
-        (lambda: MLP((4, 5, 3)), ADAM_SHORT, 1, [2, 2]),
-        (with_gelu, IVON_SHORT, 1, [4]),
+        (lambda: MLP((4, 5, 3)), IVON_SHORT, 2, 1, [1] * 4),
+        (lambda: MLP((4, 5, 3)), ADAM_SHORT, 2, 1, [1] * 4),
+        (lambda: MLP((4, 5, 3)), ADAM_SHORT, 1, 3, [2, 2]),
+        (with_gelu, IVON_SHORT, 1, 1, [4]),
     ],
-    ids=["IVON", "Adam", "Adam in one thread", "IVON by vmap"],
+    ids=["IVON", "Adam", "room for three", "IVON by vmap"],
 )
-def test_stacks_of_plain_networks_fit_the_cache(make, solver, threads, expected, stacks, monkeypatch):
-    """At most three of Adam's 43 parameters, in stacks of equal size; and what clients do does not change."""
+def test_stacks_of_plain_networks_are_small(make, solver, threads, room, expected, stacks, monkeypatch):
+    """With room for so many of 43 parameters; stacks are of equal size, and what clients do does not change."""
     torch.set_num_threads(threads)
     row = methods.FedAvg() if isinstance(solver, AdamSteps) else IVONADMM(0.7, 0.3)
     sizes, in_stack = [], steps._Work.in_stack
@@ -125,13 +125,42 @@ def test_stacks_of_plain_networks_fit_the_cache(make, solver, threads, expected,
     reference = run(row, problem(), made(make), rounds=1, solver=solver).state
     assert sizes == ([2, 2] if stacks == [2] else [4])  # the twin: small networks have room
     sizes.clear()
-    monkeypatch.setattr(steps, "IN_STACK", {AdamSteps: 3 * 43, IVONSteps: 43})
+    for name in ("ADAM_STACK", "IVON_STACK"):
+        monkeypatch.setattr(steps, name, room * 43)
     monkeypatch.setattr(steps, "PIECE", 16)
     found = run(row, problem(), made(make), rounds=1, solver=solver).state
     assert sizes == expected
     for name in ("mean", "client_linear"):
         one, other = getattr(found, name), getattr(reference, name)
         assert (one - other).abs().max() < 1e-11 * (1 + other.abs().max())
+
+
+@pytest.mark.parametrize(("halts", "begun"), [(True, [[0, 2]]), (False, [[0, 2], [1]])])
+def test_no_stack_begins_after_a_failure_elsewhere(halts, begun, monkeypatch):
+    """The twin: without one both do."""
+    seen, event = [], threading.Event()
+
+    def in_stack(work, group, halt):
+        seen.append(group)
+        if halts:
+            halt.set()
+
+    monkeypatch.setattr(steps._Work, "in_stack", in_stack)
+    steps._Work(None, (), None, ADAM_SHORT, (), None).in_stacks([0, 1, 2], 2, event)
+    assert seen == begun
+
+
+@pytest.mark.parametrize("kind", [AdamSteps, IVONSteps])
+def test_solvers_of_ones_own_and_inference_mode_work_in_threads(kind, stacks):
+    class Own(kind):
+        pass
+
+    row = methods.FedAvg() if kind is AdamSteps else IVONADMM(0.7, 0.3)
+    options = {"lr": 0.1, "hess_init": 0.1, "beta2": 0.9} if kind is IVONSteps else {}
+    plain = run(row, problem(), made(lambda: MLP((4, 5, 3))), rounds=1, solver=kind(3, 6, **options)).state
+    with torch.inference_mode():
+        own = run(row, problem(), made(lambda: MLP((4, 5, 3))), rounds=1, solver=Own(3, 6, **options)).state
+    assert torch.equal(own.mean.clone(), plain.mean)
 
 
 def test_groups_have_about_as_many_steps():
