@@ -27,7 +27,7 @@ WORTH_A_THREAD = 50_000
 """Parameters of a stack, below which a step is mostly Python, which threads do by turns."""
 PIECE = 65_536
 """Numbers of a buffer in a piece: nine of 256 KiB are about what fits into two MiB."""
-ADAM_STACK, IVON_STACK = 786_432, 524_288
+ADAM_STACK, IVON_STACK = 917_504, 524_288
 """Numbers of a buffer in a stack of plain networks: fewer pay more for calls, and more for memory that is far away."""
 ALIGNED = 64
 """Pieces begin at multiples of it, so that the same numbers go through the processor's vector units as in one piece."""
