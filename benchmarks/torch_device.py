@@ -1,7 +1,7 @@
 """Many clients as one computation against one after the other, on a GPU (or, to try the script, on a CPU).
 
     python benchmarks/torch_device.py --device cuda
-    python benchmarks/torch_device.py --device cpu --clients 4 --rows 64 --out /tmp/try.json
+    python benchmarks/torch_device.py --device cpu --clients 4 --rows 64 --out try.json
 
 100 clients with the MLP 784-200-100-10 and 600 made rows each at batch 64, by Adam and by IVON. Written are the seconds
 of a client-step both ways and their ratio; the operations of its matrix products, counted, over that time, beside the
