@@ -20,9 +20,10 @@ import torch
 from common import RESULTS, best_seconds, machine, write_json
 
 from bayesadmm_np.splitting.methods import FedAvg
-from bayesadmm_np.torch import IVONADMM, models, network, run, steps
+from bayesadmm_np.torch import IVONADMM, AdamSteps, IVONSteps, models, network, run, steps
+from bayesadmm_np.torch.problem import LocalProblem
 
-Solver = steps.AdamSteps | steps.IVONSteps
+Solver = AdamSteps | IVONSteps
 BATCH, EPOCHS, ROUNDS = 64, 10, 100
 
 
@@ -33,11 +34,11 @@ def clients_of(count: int, rows: int, device: torch.device) -> list[network.Rows
     return [network.Rows(*both) for both in zip(X, y, strict=True)]
 
 
-def problem_of(net: network.Network, clients: int) -> steps.LocalProblem:
+def problem_of(net: network.Network, clients: int) -> LocalProblem:
     start = net.start
     sites = torch.zeros(clients, len(start), device=start.device)
     ones = torch.ones(clients, 1, device=start.device)
-    return steps.LocalProblem(start, start[None], torch.ones_like(start)[None], sites, sites.clone(), ones, 1.0)
+    return LocalProblem(start, start[None], torch.ones_like(start)[None], sites, sites.clone(), ones, 1.0)
 
 
 def seconds_of(work: Callable[[], object], device: torch.device, repeats: int = 5) -> float:
@@ -94,8 +95,8 @@ def both_ways(data: list[network.Rows], net: network.Network, solver: Solver) ->
 def rounds_of(data: list[network.Rows], device: torch.device) -> dict[str, float]:
     """Seconds of a round of `run`, the second of two, without its objective."""
     rows = {
-        "adam": (FedAvg(), steps.AdamSteps(EPOCHS, BATCH)),
-        "ivon": (IVONADMM(0.5, 1.0 / len(data)), steps.IVONSteps(EPOCHS, BATCH, lr=0.1, clip_radius=0.002)),
+        "adam": (FedAvg(), AdamSteps(EPOCHS, BATCH)),
+        "ivon": (IVONADMM(0.5, 1.0 / len(data)), IVONSteps(EPOCHS, BATCH, lr=0.1, clip_radius=0.002)),
     }
     found = {}
     for name, (method, solver) in rows.items():
@@ -130,8 +131,8 @@ def main() -> None:
     if device.type == "cuda":
         content["machine"]["gpu"] = torch.cuda.get_device_name(device)
     for name, solver in {
-        "adam": steps.AdamSteps(1, BATCH),
-        "ivon": steps.IVONSteps(1, BATCH, lr=0.1, clip_radius=0.002),
+        "adam": AdamSteps(1, BATCH),
+        "ivon": IVONSteps(1, BATCH, lr=0.1, clip_radius=0.002),
     }.items():
         found = both_ways(data, net, solver)
         found["of_matmul_rate"] = found["flops_per_second"] / peak

@@ -25,7 +25,8 @@ from pathlib import Path
 import torch
 from common import RESULTS, machine, write_json
 
-from bayesadmm_np.torch import IVON, models, network, steps
+from bayesadmm_np.torch import IVON, AdamSteps, IVONSteps, models, network, steps
+from bayesadmm_np.torch.problem import LocalProblem
 
 UNAVOIDABLE = 11
 """Reads and writes of P numbers in a step, as listed above."""
@@ -121,10 +122,10 @@ def measure(name: str, batch: int, turns: int, stretch: int) -> dict[str, object
     return {"model": name, "batch": batch, "parameters": n_parameters, **found}
 
 
-Solver = steps.AdamSteps | steps.IVONSteps
+Solver = AdamSteps | IVONSteps
 
 
-Work = tuple[network.Network, list[network.Rows], steps.LocalProblem, dict[str, Solver]]
+Work = tuple[network.Network, list[network.Rows], LocalProblem, dict[str, Solver]]
 
 
 def clients_of(batch: int, clients: int = CLIENTS) -> Work:
@@ -133,7 +134,7 @@ def clients_of(batch: int, clients: int = CLIENTS) -> Work:
     net = network.Network(models.MLP(), torch.device("cpu"))
     data = [network.Rows(torch.rand(ROWS, 784), torch.randint(0, 10, (ROWS,))) for _ in range(clients)]
     start = net.start
-    problem = steps.LocalProblem(
+    problem = LocalProblem(
         start=start,
         centre=start[None],
         precision=torch.ones(1, len(start)),
@@ -142,7 +143,7 @@ def clients_of(batch: int, clients: int = CLIENTS) -> Work:
         rho=torch.ones(clients, 1),
         temperature=1.0,
     )
-    return net, data, problem, {"adam": steps.AdamSteps(1, batch), "ivon": steps.IVONSteps(1, batch, lr=0.1)}
+    return net, data, problem, {"adam": AdamSteps(1, batch), "ivon": IVONSteps(1, batch, lr=0.1)}
 
 
 def ways_to_work(batch: int) -> dict[str, Callable[[], None]]:

@@ -15,8 +15,8 @@ from .methods import IVONADMM, IVONPVI, FedLapFunc
 from .metrics import Scores, score
 from .models import MLP, AcarCNN, FilterResponseNorm, ResNet20, ZenkeCNN
 from .network import Rows, merge
+from .problem import AdamSteps, IVONSteps
 from .state import RoundRecord
-from .steps import AdamSteps, IVONSteps
 
 __all__ = [
     "IVON",

@@ -15,8 +15,9 @@ from .curvature import diagonal_ggn
 from .functional import Memory, points_of
 from .ivon import UNMOVED, complaint, unmoved
 from .methods import FunctionalMethod
+from .problem import IVONSteps, Trained
 from .state import Broadcast, Duals
-from .steps import IVONSteps, Trained, local_work
+from .steps import local_work
 from .team import Team
 
 __all__ = ["Replies", "answer", "is_usable"]

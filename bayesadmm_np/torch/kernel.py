@@ -10,7 +10,10 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+
+from . import compiled
 
 __all__ = ["Buffers", "Rates", "Terms", "collect", "draw", "step_rate", "update"]
 
@@ -37,15 +40,9 @@ class Terms:
     slope: Tensor | None = None
     curvature: Tensor | None = None
 
-    def part(self, rows: slice, columns: slice) -> Terms:
-        """Return views of some rows and columns of terms of shapes (K, P), (1, P) and (K, 1)."""
-
-        def cut(x: Any) -> Any:
-            if not isinstance(x, Tensor):
-                return x
-            return x[rows if len(x) > 1 else slice(None), columns if x.shape[1] > 1 else slice(None)]
-
-        return Terms(*(cut(getattr(self, field.name)) for field in fields(self)))
+    def first(self, k: int) -> Terms:
+        """Return views of the first k rows of terms of shapes (K, P), (K, 1) and (1, P)."""
+        return Terms(*(x[:k] if isinstance(x, Tensor) else x for x in (getattr(self, f.name) for f in fields(self))))
 
 
 @dataclass(frozen=True)
@@ -88,23 +85,16 @@ class Buffers:
     spare: Tensor
 
     @classmethod
-    def like(cls, mean: Tensor, hess_init: float, *, one_sample: bool = False, has_room: bool = False) -> Buffers:
-        """Return the buffers of a start at `mean`; with one sample a step the product takes the place of the noise.
-
-        Those that will only be used in parts that have room for intermediate results get no `scratch` of their own.
-        """
+    def like(cls, mean: Tensor, hess_init: float, *, one_sample: bool = False) -> Buffers:
+        """Return the buffers of a start at `mean`; with one sample a step the product takes the place of the noise."""
         momentum, gradient, noise, theta = (torch.zeros_like(mean) for _ in range(4))
         product = noise if one_sample else torch.zeros_like(mean)
-        scratch = mean[:, :0] if has_room else torch.zeros_like(mean)
+        scratch = torch.zeros_like(mean)
         return cls(mean, torch.full_like(mean, hess_init), momentum, gradient, product, noise, theta, scratch, theta)
 
-    def part(self, rows: slice, columns: slice, room: Tensor | None) -> Buffers:
-        """Return views of some rows and columns; `room`, of shape (2, ≥ their number), takes intermediate results."""
-        views = {field.name: getattr(self, field.name)[rows, columns] for field in fields(self)}
-        if room is not None:
-            like = views["mean"]
-            views["scratch"], views["spare"] = (x[: like.numel()].view_as(like) for x in room)
-        return Buffers(**views)
+    def first(self, k: int) -> Buffers:
+        """Return views of the first k rows."""
+        return Buffers(*(getattr(self, field.name)[:k] for field in fields(self)))
 
     def room(self, samples: int) -> Tensor:
         """Where the gradient at the next sample goes, after `samples` others."""
@@ -123,6 +113,10 @@ def step_rate(lr: float, delta: float | Tensor, rates: Rates) -> float | Tensor:
 
 def draw(b: Buffers, terms: Terms) -> None:
     """Line 2: θ = m + σε with σ = 1/√(λ(h + δ)) (line 7), for the √(1/λ) ε that lies in `noise`."""
+    if _is_compiled(b):
+        mean, hess, delta, noise, theta = _arrays(b.mean, b.mean, b.hess, terms.delta, b.noise, b.theta)
+        compiled.draw(mean, hess, delta, noise, theta)
+        return
     root = torch.add(b.hess, terms.delta, out=b.scratch).sqrt_()
     torch.addcdiv(b.mean, b.noise, root, out=b.theta)
     b.noise.mul_(root)
@@ -140,6 +134,9 @@ def collect(b: Buffers, gradient: Tensor, rates: Rates, samples: int) -> None:
 
 def update(b: Buffers, terms: Terms, rates: Rates, step: int, samples: int) -> None:
     """Lines 3 to 6, from the sums over `samples`; all buffers but the state are overwritten."""
+    if _is_compiled(b):
+        _update_in_one_pass(b, terms, rates, step, samples)
+        return
     excess = _plus(b.hess, -1.0 / samples, terms.ess, b.product, out=b.spare)
     if terms.curvature is not None:
         excess.add_(terms.curvature)  # h − ĥ
@@ -161,6 +158,24 @@ def update(b: Buffers, terms: Terms, rates: Rates, step: int, samples: int) -> N
     if rates.clip_radius != float("inf"):
         direction.clamp_(-rates.clip_radius, rates.clip_radius)
     _plus(b.mean, -1.0, terms.rate, direction, out=b.mean)
+
+
+def _is_compiled(b: Buffers) -> bool:
+    """Whether the buffers are those of one network on a CPU."""
+    return b.mean.ndim == 1 and b.mean.device.type == "cpu"
+
+
+def _arrays(like: Tensor, *terms: float | Tensor | None) -> tuple[NDArray[Any], ...]:
+    """Arrays of the parameters' entries, of one number, or of none."""
+    made = (like.new_empty(0) if x is None else x if isinstance(x, Tensor) else like.new_tensor([x]) for x in terms)
+    return tuple(x.numpy() for x in made)
+
+
+def _update_in_one_pass(b: Buffers, terms: Terms, rates: Rates, step: int, samples: int) -> None:
+    state, (total, product) = _arrays(b.mean, b.mean, b.hess, b.momentum), _arrays(b.mean, b.gradient, b.product)
+    around = _arrays(b.mean, terms.delta, terms.rate, terms.slope, terms.curvature)
+    decay = float(rates.beta1), float(rates.beta2), float(rates.clip_radius)
+    compiled.update(state, total, product, samples, False, around, float(terms.ess), step, decay, rates.debias)
 
 
 def _plus(x: Tensor, number: float, factor: float | Tensor, y: Tensor, *, out: Tensor) -> Tensor:

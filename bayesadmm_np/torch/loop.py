@@ -22,9 +22,9 @@ from .certificate import SampledCertificate, certify, objective
 from .client import answer, is_usable
 from .metrics import Scores, score
 from .network import Rows
+from .problem import AdamSteps, IVONSteps
 from .server import Failure, completed, gathered
 from .state import RoundRecord, State, digest, load_state, save_state
-from .steps import AdamSteps, IVONSteps
 from .team import Team, assemble, fit, read_device
 
 __all__ = ["Result", "run"]

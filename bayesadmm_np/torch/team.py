@@ -15,8 +15,8 @@ from ..splitting.worker import client_rho
 from .functional import shared_terms
 from .methods import family_of
 from .network import Network, Rows
+from .problem import AdamSteps, IVONSteps, LocalProblem
 from .state import Broadcast, Duals, State
-from .steps import AdamSteps, IVONSteps, LocalProblem
 
 __all__ = ["Team", "assemble", "build", "fit", "read_device", "read_network"]
 

@@ -16,6 +16,7 @@ from bayesadmm_np.torch import (  # noqa: E402
     FedLapFunc,
     IVONSteps,
     Rows,
+    plain,
     run,
     steps,
 )
@@ -45,6 +46,12 @@ def stacks(monkeypatch):
     monkeypatch.setattr(steps, "WORTH_A_THREAD", 0)
     monkeypatch.setattr(steps, "in_threads", noted)
     return seen
+
+
+@pytest.fixture
+def in_torch(monkeypatch):
+    """Plain networks as on a GPU: in stacks."""
+    monkeypatch.setattr(plain, "fits", lambda *_: False)
 
 
 def problem(sizes=(8, 17, 10, 23), shape=(4,), dtype=torch.float64):
@@ -104,14 +111,14 @@ def test_threads_do_not_change_what_clients_do(method, solver, stacks):
 @pytest.mark.parametrize(
     ("make", "solver", "threads", "room", "expected"),
     [
-        (lambda: MLP((4, 5, 3)), IVON_SHORT, 2, 1, [1] * 4),
+        (lambda: MLP((4, 5, 3)), TWO_SAMPLES, 2, 1, [1] * 4),
         (lambda: MLP((4, 5, 3)), ADAM_SHORT, 2, 1, [1] * 4),
         (lambda: MLP((4, 5, 3)), ADAM_SHORT, 1, 3, [2, 2]),
         (with_gelu, IVON_SHORT, 1, 1, [4]),
     ],
     ids=["IVON", "Adam", "room for three", "IVON by vmap"],
 )
-def test_stacks_of_plain_networks_are_small(make, solver, threads, room, expected, stacks, monkeypatch):
+def test_stacks_of_plain_networks_are_small(make, solver, threads, room, expected, stacks, in_torch, monkeypatch):
     """With room for so many of 43 parameters; stacks are of equal size, and what clients do does not change."""
     torch.set_num_threads(threads)
     row = methods.FedAvg() if isinstance(solver, AdamSteps) else IVONADMM(0.7, 0.3)
@@ -125,9 +132,7 @@ def test_stacks_of_plain_networks_are_small(make, solver, threads, room, expecte
     reference = run(row, problem(), made(make), rounds=1, solver=solver).state
     assert sizes == ([2, 2] if stacks == [2] else [4])  # the twin: small networks have room
     sizes.clear()
-    for name in ("ADAM_STACK", "IVON_STACK"):
-        monkeypatch.setattr(steps, name, room * 43)
-    monkeypatch.setattr(steps, "PIECE", 16)
+    monkeypatch.setattr(steps, "STACK", room * 43)
     found = run(row, problem(), made(make), rounds=1, solver=solver).state
     assert sizes == expected
     for name in ("mean", "client_linear"):
@@ -284,12 +289,18 @@ class Broken(Exception):
     pass
 
 
-def test_a_failure_reaches_the_caller_as_itself(stacks, monkeypatch):
+SLOW = {"stacks": ("in_torch", Dense, "gradient"), "compiled": ("stacks", plain.AdamAlone, "steps")}
+
+
+@pytest.mark.parametrize(("fixture", "of", "name"), SLOW.values(), ids=SLOW.keys())
+def test_a_failure_reaches_the_caller_as_itself(fixture, of, name, stacks, request, monkeypatch):
+    request.getfixturevalue(fixture)
+
     def fragile(*_):
         assert threading.current_thread() is not threading.main_thread()
         raise Broken("in the third layer")
 
-    monkeypatch.setattr(Dense, "gradient", fragile)
+    monkeypatch.setattr(of, name, fragile)
     with pytest.raises(Broken, match="in the third layer"):
         run(methods.FedAvg(), problem(), made(lambda: MLP((4, 5, 3))), rounds=1, solver=ADAM_SHORT)
     assert [torch.get_num_threads(), *numbers_of_new_threads()] == [2, 2]
@@ -306,9 +317,11 @@ def test_a_failure_ends_the_others():
 
 
 @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="POSIX signals")
-def test_an_interrupt_ends_a_round(stacks, monkeypatch):
+@pytest.mark.parametrize(("fixture", "of", "name"), SLOW.values(), ids=SLOW.keys())
+def test_an_interrupt_ends_a_round(fixture, of, name, stacks, request, monkeypatch):
     """Undisturbed, the round would sleep for 1000 steps of 0.1 seconds."""
-    interrupted, gradient = threading.Event(), Dense.gradient
+    request.getfixturevalue(fixture)
+    interrupted, whole = threading.Event(), getattr(of, name)
 
     def slow(*terms):
         main = threading.main_thread()
@@ -317,9 +330,9 @@ def test_an_interrupt_ends_a_round(stacks, monkeypatch):
                 interrupted.set()
                 signal.pthread_kill(main.ident, signal.SIGINT)
             sleep(0.1)
-        return gradient(*terms)
+        return whole(*terms)
 
-    monkeypatch.setattr(Dense, "gradient", slow)
+    monkeypatch.setattr(of, name, slow)
     solver, model = AdamSteps(epochs=1000, batch_size=8), made(lambda: MLP((4, 5, 3)))
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     began = monotonic()
@@ -331,37 +344,3 @@ def test_an_interrupt_ends_a_round(stacks, monkeypatch):
     assert interrupted.is_set()
     assert monotonic() - began < 50.0
     assert torch.get_num_threads() == 2
-
-
-# ----------------------------------------------------------------------------------------------------
-# Pieces that fit into the cache
-# ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("piece", [64, 100, 1_000, 10**9])
-@pytest.mark.parametrize("solver", [IVON_SHORT, TWO_SAMPLES, ADAM_SHORT], ids=["IVON", "two samples", "Adam"])
-def test_pieces_do_not_change_a_bit(solver, piece, monkeypatch):
-    """The passes are element by element; 3 · 275 numbers in pieces of a stretch, of a client, and of all."""
-    row = methods.FedProx(0.5) if isinstance(solver, AdamSteps) else IVONADMM(0.7, 0.3)
-    clients, model = problem((12, 10, 9), dtype=torch.float32), made(lambda: MLP((4, 34, 3))).float()
-    torch.set_num_threads(1)
-    whole = run(row, clients, model, rounds=2, solver=solver).state
-    monkeypatch.setattr(steps, "PIECE", piece)
-    monkeypatch.setattr(steps, "_largest_stack", lambda network, data, *_: len(data))
-    cut = run(row, clients, model, rounds=2, solver=solver).state
-    assert torch.equal(whole.mean, cut.mean)
-    assert torch.equal(whole.precision, cut.precision)
-
-
-@pytest.mark.parametrize(("clients", "parameters"), [(1, 1), (3, 40), (3, 64), (5, 300), (2, 1_000)])
-def test_pieces_cover_everything_once(clients, parameters, monkeypatch):
-    monkeypatch.setattr(steps, "PIECE", 128)
-    stack = torch.zeros(clients + 1, parameters)
-    blocks, stretches = steps._blocks(stack, clients), steps._stretches(stack)
-    largest = stack[blocks[0], stretches[0]].numel()
-    for block in blocks:
-        for stretch in stretches:
-            stack[block, stretch] += 1.0
-            assert stack[block, stretch].numel() <= largest <= 128 + 64
-    assert bool((stack[:clients] == 1).all())
-    assert bool((stack[clients:] == 0).all())
