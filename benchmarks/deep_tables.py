@@ -56,9 +56,10 @@ PAPER: dict[str, dict[str, tuple[Cells, Cells]]] = {
         "IVONADMM, ensemble": (("91.0 ± 0.1", "94.2 ± 0.1", "96.0 ± 0.1"), ("0.31", "0.19", "0.13")),
     },
 }
-PAPER["mnist_100_rounds"] = PAPER["mnist_100_clients"]
+MNIST = ("mnist_100_clients", "mnist_100_rounds", "mnist_tuned", "mnist_tuned_100_rounds")
+PAPER |= dict.fromkeys(MNIST, PAPER["mnist_100_clients"])
 PAPER["fashion_epochs"] = {"FedAvg": PAPER["fashion_homogeneous"]["FedAvg"]}
-PAPER_ROUNDS = dict.fromkeys(("mnist_100_clients", "mnist_100_rounds"), (25, 50, 100))
+PAPER_ROUNDS = dict.fromkeys(MNIST, (25, 50, 100))
 
 
 def name_of(label: str) -> str:

@@ -8,6 +8,8 @@ stands still while others have the core. The floor of a step is a forward and ba
 with memory that no arrangement avoids: m and h read and θ written for a sample; ĝ, θ, m, h and g read and m, h and g
 written for a step. Local work has its own: there the pass is the one that it uses itself.
 
+Local work of plain networks on a CPU is compiled; `in_torch` is what it would be without: in stacks, as elsewhere.
+
 Threads are compared by the wall clock, so that this part needs a machine with that many free cores; the load before
 and after it is written beside it.
 """
@@ -18,19 +20,23 @@ import argparse
 import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from unittest.mock import patch
 
 import torch
 from common import RESULTS, machine, write_json
 
-from bayesadmm_np.torch import IVON, AdamSteps, IVONSteps, models, network, steps
+from bayesadmm_np.torch import IVON, AdamSteps, IVONSteps, compiled, models, network, plain, steps
 from bayesadmm_np.torch.problem import LocalProblem
 
 UNAVOIDABLE = 11
 """Reads and writes of P numbers in a step, as listed above."""
-CLIENTS, ROWS, BATCH = 10, 600, 32
+FEW = 200
+"""Steps in a stretch of what has no round."""
+CLIENTS, ROWS, BATCH, EPOCHS = 10, 600, 32, 5
 
 
 def stepper(kind: str, make: Callable[[], torch.nn.Module], X: torch.Tensor, y: torch.Tensor) -> Callable[[], None]:
@@ -86,12 +92,12 @@ def take_turns(
     return {kind: {"best": min(found), "median": statistics.median(found)} for kind, found in seconds.items()}
 
 
-def floor(n_parameters: int, forward_backward: float) -> dict[str, float]:
-    """The counted floor, with the rates measured here."""
+def floor(n_parameters: int, forward_backward: float, normals: float | None = None) -> dict[str, float]:
+    """The counted floor, with the rates measured here; normals are torch's if no others are."""
     a, b = torch.rand(n_parameters), torch.rand(n_parameters)
     rates = take_turns({"normals": lambda: a.normal_(), "copy": lambda: b.copy_(a)}, 50, 5)
-    normals, copy = rates["normals"]["best"], rates["copy"]["best"]
-    return {"normals": normals, "copy": copy, "floor": forward_backward + normals + UNAVOIDABLE * copy / 2}
+    drawn, copy = normals or rates["normals"]["best"], rates["copy"]["best"]
+    return {"normals": drawn, "copy": copy, "floor": forward_backward + drawn + UNAVOIDABLE * copy / 2}
 
 
 def measure(name: str, batch: int, turns: int, stretch: int) -> dict[str, object]:
@@ -143,21 +149,32 @@ def clients_of(batch: int, clients: int = CLIENTS) -> Work:
         rho=torch.ones(clients, 1),
         temperature=1.0,
     )
-    return net, data, problem, {"adam": AdamSteps(1, batch), "ivon": IVONSteps(1, batch, lr=0.1)}
+    return net, data, problem, {"adam": AdamSteps(EPOCHS, batch), "ivon": IVONSteps(EPOCHS, batch, lr=0.1)}
+
+
+@contextmanager
+def in_torch() -> Iterator[None]:
+    """Without what is compiled."""
+    with patch.object(plain, "fits", lambda *_: False):
+        yield
 
 
 def ways_to_work(batch: int) -> dict[str, Callable[[], None]]:
-    """Local work of ten clients, stacked and one after the other, by IVON and by Adam."""
+    """Local work of ten clients at once and one after the other, by IVON and by Adam, and at once in torch."""
     net, data, problem, solvers = clients_of(batch)
 
     def batched(solver: Solver) -> None:
         steps.local_work(net, data, problem, solver, list(range(CLIENTS)), {})
 
+    def stacked(solver: Solver) -> None:
+        with in_torch():
+            batched(solver)
+
     def sequential(solver: Solver) -> None:
         for k in range(CLIENTS):
             steps.local_work(net, [data[k]], problem.of([k]), solver, [k], {})
 
-    ways = {"batched": batched, "sequential": sequential}
+    ways = {"batched": batched, "sequential": sequential, "in_torch": stacked}
     return {f"{name}_{way}": partial(work, solver) for name, solver in solvers.items() for way, work in ways.items()}
 
 
@@ -178,53 +195,74 @@ def threads(number: int, batch: int, turns: int) -> dict[str, object]:
     found = take_turns(kinds, turns, 1, time.perf_counter)
     load += [os.getloadavg()[0]] if load else []
     torch.set_num_threads(before)
-    client_steps = CLIENTS * -(-ROWS // batch)
+    client_steps = CLIENTS * EPOCHS * -(-ROWS // batch)
     seconds = {kind: {which: x / client_steps for which, x in times.items()} for kind, times in found.items()}
     ratios = {
         f"{name}_{way}_{count}_over_batched_{number}": seconds[f"{name}_{way}_{count}"]["best"]
         / seconds[f"{name}_batched_{number}"]["best"]
         for name in ("adam", "ivon")
-        for way, count in (("sequential", number), ("sequential", 1), ("batched", 1))
+        for way, count in (("sequential", number), ("sequential", 1), ("batched", 1), ("in_torch", number))
     }
     print(f"threads, batch {batch}: " + ", ".join(f"{kind} {ratio:.2f}" for kind, ratio in ratios.items()))
     return {"threads": number, "batch": batch, "load": load, "seconds_per_client_step": seconds, "ratios": ratios}
 
 
 def local_steps(turns: int) -> dict[str, object]:
-    """Local work of ten clients with the MLP, stacked and one after the other, by IVON and by Adam."""
+    """A client-step of ten clients' local work, its floor, and a step of the optimisers, in one run."""
     net, data, _, solvers = clients_of(BATCH)
-    start, kinds, client_steps = net.start, ways_to_work(BATCH), CLIENTS * -(-ROWS // BATCH)
-    theta, out, weights = start[None], torch.empty(1, len(start)), torch.full((1, BATCH), 1.0 / BATCH)
-    rows = {"X": data[0].X[None, :BATCH], "y": data[0].y[None, :BATCH], "weights": weights, "buffers": {}}
+    start, client_steps = net.start.numpy(), CLIENTS * EPOCHS * -(-ROWS // BATCH)
+    out, weights = start.copy(), torch.full((BATCH,), 1.0 / BATCH).numpy()
+    shapes, kinds = net.dense.codes()
+    layers = shapes, kinds, *compiled.room(shapes, BATCH, start)
+    labels, key = data[0].y[:BATCH].numpy(), plain.Noise(0, torch.device("cpu")).key
+    X, y = data[0].X[:BATCH], data[0].y[:BATCH]
+    layers[2][: X.numel()] = X.flatten().numpy()
+    once = {
+        "gradient": lambda: compiled.gradient(start, out, layers, labels, weights),
+        "normals": lambda: compiled.normals(out, key, 0),
+        "adam_optimiser": stepper("adam", models.MLP, X, y),
+        "ivon_optimiser": stepper("ivon", models.MLP, X, y),
+    }
+    try:
+        once["ivon_opt"] = stepper("ivon_opt", models.MLP, X, y)
+    except ImportError:
+        print("ivon-opt is not installed: no comparison with it")
 
-    def gradients() -> None:
-        for _ in range(client_steps):
-            net.gradient(theta, out, **rows)
+    def often(work: Callable[[], None]) -> None:
+        for _ in range(FEW):
+            work()
 
-    found = take_turns({"gradient": gradients, **kinds}, turns, 1)
-    seconds = {kind: {which: x / client_steps for which, x in times.items()} for kind, times in found.items()}
-    counted = floor(len(start), seconds["gradient"]["best"])
+    all_kinds = {**{kind: partial(often, work) for kind, work in once.items()}, **ways_to_work(BATCH)}
+    found = take_turns(all_kinds, turns, 1)
+    counts = {kind: FEW if kind in once else client_steps for kind in found}
+    seconds = {kind: {which: x / counts[kind] for which, x in times.items()} for kind, times in found.items()}
+    counted = floor(len(start), seconds["gradient"]["best"], seconds["normals"]["best"])
     ratios = {"ivon_over_floor": seconds["ivon_sequential"]["best"] / counted["floor"]}
     for which in ("best", "median"):
-        ratios[f"ivon_over_adam_{which}"] = seconds["ivon_sequential"][which] / seconds["adam_sequential"][which]
+        ours = seconds["ivon_sequential"][which]
+        ratios[f"ivon_over_adam_{which}"] = ours / seconds["adam_sequential"][which]
+        ratios[f"ivon_over_adam_optimiser_{which}"] = ours / seconds["adam_optimiser"][which]
+        if "ivon_opt" in seconds:
+            ratios[f"ivon_opt_over_ivon_{which}"] = seconds["ivon_opt"][which] / ours
         for name in solvers:
-            ratio = seconds[f"{name}_sequential"][which] / seconds[f"{name}_batched"][which]
-            ratios[f"{name}_sequential_over_batched_{which}"] = ratio
+            for way in ("sequential", "in_torch"):
+                ratio = seconds[f"{name}_{way}"][which] / seconds[f"{name}_batched"][which]
+                ratios[f"{name}_{way}_over_batched_{which}"] = ratio
     print("local work: " + ", ".join(f"{kind} {1e3 * s['best']:.2f} ms" for kind, s in seconds.items()))
     print("  " + ", ".join(f"{kind} {ratio:.2f}" for kind, ratio in ratios.items()))
     return {"seconds_per_client_step": seconds, "counted": counted, "ratios": ratios}
 
 
 def stacks(turns: int, clients: int = 100) -> dict[str, object]:
-    """Seconds of a client-step of many clients in one thread, in stacks of several sizes."""
+    """Seconds of a client-step of many clients in torch and one thread, in stacks of several sizes."""
     net, data, problem, solvers = clients_of(64, clients)
-    client_steps = clients * -(-ROWS // 64)
+    client_steps = clients * EPOCHS * -(-ROWS // 64)
 
     def work(solver: Solver, size: int) -> None:
-        steps.ADAM_STACK = steps.IVON_STACK = size * len(net.start)
-        steps.local_work(net, data, problem, solver, list(range(clients)), {})
+        with in_torch(), patch.object(steps, "STACK", size * len(net.start)):
+            steps.local_work(net, data, problem, solver, list(range(clients)), {})
 
-    before = steps.ADAM_STACK, steps.IVON_STACK, torch.get_num_threads()
+    before = torch.get_num_threads()
     torch.set_num_threads(1)
     found: dict[str, object] = {"clients": clients, "batch": 64}
     try:
@@ -235,8 +273,7 @@ def stacks(turns: int, clients: int = 100) -> dict[str, object]:
             words = ", ".join(f"{size}: {1e3 * each:.2f} ms" for size, each in seconds.items())
             print(f"{clients} clients, {name}, in stacks of {words}")
     finally:
-        steps.ADAM_STACK, steps.IVON_STACK = before[:2]
-        torch.set_num_threads(before[2])
+        torch.set_num_threads(before)
     return found
 
 
@@ -249,9 +286,9 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     content = {
         "machine": {**machine(), "torch": torch.__version__, "threads": arguments.threads},
-        "ten_mlp_clients": local_steps(turns=12),
-        "stacks": stacks(turns=4),
-        "threads": [threads(arguments.against, batch, turns=5) for batch in (32, 64)],
+        "ten_mlp_clients": local_steps(turns=5),
+        "stacks": stacks(turns=2),
+        "threads": [threads(arguments.against, batch, turns=4) for batch in (32, 64)],
         "steps": [measure("mlp", 32, 150, 4), measure("mlp", 64, 150, 4), measure("resnet20", 64, 6, 1)],
     }
     write_json(arguments.out, content)

@@ -4,9 +4,11 @@
 """
 
 try:
+    import numba as _numba  # noqa: F401
+    import threadpoolctl as _threadpoolctl  # noqa: F401
     from torch import nn as _nn  # noqa: F401
 except ImportError as error:
-    raise ImportError("bayesadmm_np.torch needs PyTorch: pip install 'bayesadmm-np[torch]'.") from error
+    raise ImportError("bayesadmm_np.torch needs PyTorch and Numba: pip install 'bayesadmm-np[torch]'.") from error
 
 from .certificate import SampledCertificate
 from .ivon import IVON

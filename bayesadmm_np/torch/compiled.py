@@ -10,6 +10,7 @@ as 1, 2, 3*), and the transform of Box and Muller (1958).
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -33,7 +34,11 @@ LANES = 256
 def jit(function: Function) -> Function:
     """Compile. Sums may be reordered and products fused, as in torch; NaN stays NaN, and says that a client failed."""
     fast = {"contract", "reassoc", "nsz", "arcp"}
-    return cast(Function, njit(nogil=True, cache=True, error_model="numpy", fastmath=fast)(function))
+    made = partial(njit, nogil=True, error_model="numpy", fastmath=fast)
+    try:
+        return cast(Function, made(cache=True)(function))
+    except RuntimeError:  # no directory to keep it in: every process compiles it anew
+        return cast(Function, made()(function))
 
 
 ZERO, HALF, ONE, TWO = np.float32(0.0), np.float32(0.5), np.float32(1.0), np.float32(2.0)  # do not widen float32

@@ -67,7 +67,7 @@ class Dense:
 
     def codes(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return shapes and activations as `compiled` wants them."""
-        return np.array(self.shapes), np.array([CODES[kind] for kind in self.between], dtype=np.int64)
+        return np.array(self.shapes, dtype=np.int64), np.array([CODES[kind] for kind in self.between], dtype=np.int64)
 
     def takes(self, X: Tensor) -> bool:
         """Whether rows of this shape (X has shape (K, B, …)) are vectors for the first layer."""

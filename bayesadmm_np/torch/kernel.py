@@ -1,4 +1,4 @@
-"""IVON's arithmetic on flat buffers: one implementation for the optimiser, shape (P,), and for K clients, shape (K, P).
+"""IVON's arithmetic on flat buffers, for K clients, shape (K, P), and for the optimiser, (P,): on a CPU it is compiled.
 
 Equation and line numbers are those of Algorithm 2 (App. D.4) of *Federated ADMM from Bayesian Duality*; without the
 multipliers it is Algorithm 1 of Shen et al. 2024. Every function writes into the buffers that it is given.
@@ -70,8 +70,8 @@ class Buffers:
         Sums over the samples drawn since the last step, of ĝ and of ĝ∘(θ − m)(h + δ) (or of ĝ²).
     noise, theta : Tensor
         √(1/λ) ε and then (θ − m)(h + δ); the sampled parameters.
-    scratch, spare : Tensor
-        Room for intermediate results, and in `scratch` for ĝ of all samples but the first.
+    scratch : Tensor
+        Room for intermediate results, and for ĝ of all samples but the first.
     """
 
     mean: Tensor
@@ -82,15 +82,14 @@ class Buffers:
     noise: Tensor
     theta: Tensor
     scratch: Tensor
-    spare: Tensor
 
     @classmethod
     def like(cls, mean: Tensor, hess_init: float, *, one_sample: bool = False) -> Buffers:
         """Return the buffers of a start at `mean`; with one sample a step the product takes the place of the noise."""
         momentum, gradient, noise, theta = (torch.zeros_like(mean) for _ in range(4))
         product = noise if one_sample else torch.zeros_like(mean)
-        scratch = torch.zeros_like(mean)
-        return cls(mean, torch.full_like(mean, hess_init), momentum, gradient, product, noise, theta, scratch, theta)
+        hess, scratch = torch.full_like(mean, hess_init), torch.zeros_like(mean)
+        return cls(mean, hess, momentum, gradient, product, noise, theta, scratch)
 
     def first(self, k: int) -> Buffers:
         """Return views of the first k rows."""
@@ -133,11 +132,11 @@ def collect(b: Buffers, gradient: Tensor, rates: Rates, samples: int) -> None:
 
 
 def update(b: Buffers, terms: Terms, rates: Rates, step: int, samples: int) -> None:
-    """Lines 3 to 6, from the sums over `samples`; all buffers but the state are overwritten."""
+    """Lines 3 to 6, from the sums over `samples`; the other buffers may be overwritten."""
     if _is_compiled(b):
         _update_in_one_pass(b, terms, rates, step, samples)
         return
-    excess = _plus(b.hess, -1.0 / samples, terms.ess, b.product, out=b.spare)
+    excess = _plus(b.hess, -1.0 / samples, terms.ess, b.product, out=b.theta)
     if terms.curvature is not None:
         excess.add_(terms.curvature)  # h − ĥ
     precision = torch.add(b.hess, terms.delta, out=b.scratch)
@@ -148,9 +147,9 @@ def update(b: Buffers, terms: Terms, rates: Rates, step: int, samples: int) -> N
 
     unbias = 1.0 / (1.0 - rates.beta1**step) if rates.debias else 1.0
     if terms.slope is None:
-        direction = torch.mul(b.momentum, unbias, out=b.spare)
+        direction = torch.mul(b.momentum, unbias, out=b.theta)
     else:
-        direction = torch.add(terms.slope, b.momentum, alpha=unbias, out=b.spare)
+        direction = torch.add(terms.slope, b.momentum, alpha=unbias, out=b.theta)
     _plus(direction, 1.0, terms.delta, b.mean, out=direction)
     if terms.curvature is not None:
         direction.addcmul_(terms.curvature, b.mean, value=-1.0)
@@ -167,8 +166,8 @@ def _is_compiled(b: Buffers) -> bool:
 
 def _arrays(like: Tensor, *terms: float | Tensor | None) -> tuple[NDArray[Any], ...]:
     """Arrays of the parameters' entries, of one number, or of none."""
-    made = (like.new_empty(0) if x is None else x if isinstance(x, Tensor) else like.new_tensor([x]) for x in terms)
-    return tuple(x.numpy() for x in made)
+    given = (like.new_empty(0) if x is None else x if isinstance(x, Tensor) else like.new_tensor(x) for x in terms)
+    return tuple(x.to(like).reshape(-1).numpy() for x in given)
 
 
 def _update_in_one_pass(b: Buffers, terms: Terms, rates: Rates, step: int, samples: int) -> None:

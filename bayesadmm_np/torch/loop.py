@@ -29,7 +29,7 @@ from .team import Team, assemble, fit, read_device
 
 __all__ = ["Result", "run"]
 
-SCHEMA = 2  # 1: sites started at zero
+SCHEMA = 3  # 1: sites started at zero; 2: another noise
 Callback = Callable[[RoundRecord, State], bool | None]
 
 
@@ -153,7 +153,8 @@ def run(
         Fraction of clients that take part in a round, or callable(round, n_clients, rng) → one bool a client.
     batched : bool, default True
         Run the clients' steps as stacked computations, those of plain networks on a CPU in `torch.get_num_threads()`
-        threads, or one client after the other: the same numbers to rounding, except that dropout draws other masks.
+        threads, or one client after the other: the same numbers to rounding, except that dropout draws other masks. A
+        plain network's client has one thread on a CPU, also if it is the only one.
         Must be False for models with running statistics.
     device : str or device, default cpu
     seed : int, default 0

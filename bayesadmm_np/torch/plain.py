@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,10 +22,11 @@ ALIGNED = 16
 """Arrays begin at multiples of it, as long as the processor's vectors."""
 
 
-def fits(network: Network, rows: Rows, problem: LocalProblem, solver: AdamSteps | IVONSteps) -> bool:
+def fits(network: Network, data: Sequence[Rows], problem: LocalProblem, solver: AdamSteps | IVONSteps) -> bool:
     """Whether `compiled` has the gradient and the step."""
     usual = isinstance(solver, AdamSteps) or (solver.samples == 1 and solver.hess_approx == "price")
-    return usual and problem.shared is None and problem.start.device.type == "cpu" and network.is_pure(rows.X)
+    plain = all(network.is_pure(rows.X) for rows in data)
+    return usual and plain and problem.shared is None and problem.start.device.type == "cpu"
 
 
 class Noise:
@@ -47,20 +49,30 @@ class _Alone:
 
     def __init__(self, network: Network, rows: Rows, problem: LocalProblem, batch_size: int) -> None:
         assert network.dense is not None
-        X, (shapes, kinds) = rows.X.flatten(1).contiguous().numpy(), network.dense.codes()
+        X, (shapes, kinds) = rows.X.detach().flatten(1).contiguous().numpy(), network.dense.codes()
+        _check(rows.y, X.shape[1], shapes)
         self.start = problem.start.numpy()
         self.scale = torch.full_like(problem.rho, problem.temperature / len(rows))
-        self.rows = X, rows.y.numpy()
+        self.rows = X, rows.y.contiguous().numpy()
         outputs, slopes = compiled.room(shapes, batch_size, X)
         self.layers = shapes, kinds, outputs, slopes
 
-    def room(self, *contents: Tensor | NDArray[Any] | float) -> tuple[Floats, ...]:
-        """Arrays with an entry a parameter, side by side: large enough together for the system's large pages."""
+    def side_by_side(self, *contents: Tensor | NDArray[Any] | float) -> tuple[Floats, ...]:
+        """Arrays with an entry a parameter, in one block: large enough for the system's large pages."""
         whole = np.empty((len(contents), -(-len(self.start) // ALIGNED) * ALIGNED), self.start.dtype)
         rows = tuple(row[: len(self.start)] for row in whole)
         for row, content in zip(rows, contents, strict=True):
             row[:] = content.numpy() if isinstance(content, Tensor) else content
         return rows
+
+
+def _check(y: Tensor, width: int, shapes: NDArray[np.int64]) -> None:
+    """Compiled code looks at no bounds: not at those of rows, either, that changed since the run began."""
+    inputs, classes = int(shapes[0, 1]), int(shapes[-1, 0])
+    if width != inputs:
+        raise ValueError(f"X must have {inputs} columns, got {width}.")
+    if int(y.min()) < 0 or int(y.max()) >= classes:
+        raise ValueError(f"y must lie in 0 … {classes - 1}, got {int(y.min())} … {int(y.max())}.")
 
 
 class AdamAlone(_Alone):
@@ -70,7 +82,7 @@ class AdamAlone(_Alone):
         super().__init__(network, rows, problem, solver.batch_size)
         self.solver, quadratic = solver, problem.quadratic(self.scale)
         around = quadratic if quadratic else ()
-        arrays = self.room(self.start, 0.0, 0.0, 0.0, *around)
+        arrays = self.side_by_side(self.start, 0.0, 0.0, 0.0, *around)
         nothing = np.empty(0, self.start.dtype)
         self.state, self.terms = arrays[:4], arrays[4:] or (nothing, nothing)
 
@@ -93,7 +105,7 @@ class IVONAlone(_Alone):
         self.solver, self.noise = solver, noise
         ess, delta, slope, curvature = problem.terms(self.scale)
         rate = torch.zeros_like(delta) + step_rate(solver.lr, delta, solver.rates)
-        arrays = self.room(self.start, solver.hess_init, 0.0, 0.0, 0.0, 0.0, delta, rate, slope, curvature)
+        arrays = self.side_by_side(self.start, solver.hess_init, 0.0, 0.0, 0.0, 0.0, delta, rate, slope, curvature)
         self.ess, self.state, self.terms = float(ess), arrays[:6], arrays[6:]
 
     def steps(self, begun: int, index: Tensor, weights: Tensor) -> None:

@@ -136,7 +136,7 @@ def _check_betas(beta1: float, beta2: float) -> None:
 
 @dataclass(frozen=True)
 class LocalProblem:
-    """ℓ_k/τ + vᵀθ − ½θᵀVθ + ρ_k·(anchor), for the stacked clients k (Eq. 66): everything but the rows.
+    """ℓ_k/τ + vᵀθ − ½θᵀVθ + ρ_k·(anchor), for some clients k (Eq. 66): everything but the rows.
 
     The anchor is KL(q‖N(centre, 1/precision)); for point methods ½‖θ − centre‖² in that metric.
 

@@ -1,4 +1,4 @@
-"""The clients' local work: K clients at once or one after the other, by the same code."""
+"""The clients' local work, K clients at once or one after the other: compiled, or in stacks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from threading import Event
 
 import numpy as np
 import torch
-from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from . import plain
@@ -17,14 +16,14 @@ from .kernel import Buffers, Terms, collect, draw, step_rate, update
 from .network import Network, Rows
 from .plain import Noise
 from .problem import AdamSteps, IVONSteps, LocalProblem, Trained
-from .threads import in_threads
+from .threads import in_threads, one_blas_thread
 
 __all__ = ["local_work"]
 
 Gradient = Callable[[Tensor, Tensor], Tensor]
 """(θ, out) → the gradients of the clients' mean losses, in out."""
 WORTH_A_THREAD = 50_000
-"""Parameters of a stack, below which a step is mostly Python, which threads do by turns."""
+"""Parameters of all clients, below which threads are not worth their start."""
 STACK = 917_504
 """Numbers of a buffer in a stack of plain networks on a CPU: fewer pay more for calls, more for memory far away."""
 
@@ -78,10 +77,10 @@ def local_work(
     seeds: Sequence[int],
     buffers: dict[str, Tensor],
 ) -> Trained:
-    """Solve the clients' problems side by side: in stacks, and on a CPU with as many threads as torch has.
+    """Solve the clients' problems side by side, on a CPU with as many threads as torch has.
 
-    The order of a client's rows and its noise are functions of its own seed, so that a stack of clients does what its
-    members would do alone, to rounding.
+    The order of a client's rows and its noise are functions of its own seed, so that clients do side by side what they
+    would do alone: compiled to the bit, in a stack to rounding.
     """
     steps = tuple(_steps(rows, solver) for rows in data)
     threads = torch.get_num_threads() if _is_divisible(network, data, problem.start) else 1
@@ -95,9 +94,8 @@ def local_work(
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seeds[0])  # of dropout
         groups = _balanced(steps, threads)
-        if plain.fits(network, data[0], problem, solver):
-            # the matrix products are not torch's: without a limit each thread would ask for all cores
-            with threadpool_limits(max(torch.get_num_threads() // len(groups), 1), "blas"):
+        if plain.fits(network, data, problem, solver):
+            with one_blas_thread():
                 in_threads([partial(work.one_by_one, group) for group in groups])
         else:
             in_threads([partial(work.in_stacks, group, most) for group in groups])
@@ -105,7 +103,7 @@ def local_work(
 
 
 def _is_divisible(network: Network, data: Sequence[Rows], start: Tensor) -> bool:
-    """Whether stacks in threads give what one stack gives, and sooner."""
+    """Whether threads give what one gives, and sooner."""
     return (
         len(data) > 1
         and start.device.type == "cpu"
@@ -145,6 +143,10 @@ class _Work:
 
     def one_by_one(self, group: Sequence[int], halt: Event) -> None:
         """Do that of a group of clients one after the other, without a call between the steps of an epoch."""
+        with one_blas_thread():
+            self._one_by_one(group, halt)
+
+    def _one_by_one(self, group: Sequence[int], halt: Event) -> None:
         for k in group:
             rows, solver = self.data[k], self.solver
             plan = _plan({k: rows}, solver, self.seeds, self.problem.start)

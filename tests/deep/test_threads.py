@@ -5,6 +5,7 @@ import threading
 from time import monotonic, sleep
 
 import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
 
 import bayesadmm_np as ba
 
@@ -21,6 +22,7 @@ from bayesadmm_np.torch import (  # noqa: E402
     steps,
 )
 from bayesadmm_np.torch.dense import Dense  # noqa: E402
+from bayesadmm_np.torch.methods import FunctionalMethod  # noqa: E402
 from bayesadmm_np.torch.threads import in_threads  # noqa: E402
 
 methods, nn = ba.methods, torch.nn
@@ -103,6 +105,9 @@ def test_threads_do_not_change_what_clients_do(method, solver, stacks):
     for name in ("mean", "precision", "site_linear", "client_linear"):
         found = getattr(divided, name)
         assert torch.equal(found, getattr(again, name))
+        if solver in (IVON_SHORT, ADAM_SHORT) and not isinstance(method, FunctionalMethod):  # compiled
+            assert torch.equal(found, getattr(one, name))
+            assert torch.equal(found, getattr(alone, name))
         for reference in (one, alone):
             assert (found - getattr(reference, name)).abs().max() < 1e-11 * (1 + found.abs().max())
     assert (divided.mean - other.mean).abs().max() > 1e-6  # the twin: other noise or batches
@@ -221,6 +226,22 @@ def test_small_networks_stay_in_one_stack(width, expected, stacks, monkeypatch):
     monkeypatch.setattr(steps, "WORTH_A_THREAD", 5_000)
     run(methods.FedAvg(), problem(), made(lambda: MLP((4, width, 3))), rounds=1, solver=ADAM_SHORT)
     assert stacks == [expected]
+
+
+def test_a_matrix_product_has_one_thread(stacks, monkeypatch):
+    """Without a limit each client's would ask for all cores, while others do. Afterwards it is as before."""
+
+    def blas():
+        return [library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"]
+
+    seen, take = [], plain.AdamAlone.steps
+    monkeypatch.setattr(plain.AdamAlone, "steps", lambda *terms: (seen.append(blas()), take(*terms))[1])
+    with threadpool_limits(3, "blas"):
+        before = blas()
+        run(methods.FedAvg(), problem((8, 8)), made(lambda: MLP((4, 5, 3))), rounds=1, solver=ADAM_SHORT)
+        assert blas() == before
+    assert max(before) == 3
+    assert seen == [[1] * len(before)] * 6  # epochs of two clients
 
 
 def test_one_thread_makes_no_others(stacks, monkeypatch):
