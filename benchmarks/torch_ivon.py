@@ -267,7 +267,7 @@ def stacks(turns: int, clients: int = 100) -> dict[str, object]:
     found: dict[str, object] = {"clients": clients, "batch": 64}
     try:
         for name, solver in solvers.items():
-            kinds = {str(size): partial(work, solver, size) for size in (1, 2, 5, 10, clients)}
+            kinds = {str(size): partial(work, solver, size) for size in (1, 5, clients)}
             seconds = {size: times["best"] / client_steps for size, times in take_turns(kinds, turns, 1).items()}
             found[name] = seconds
             words = ", ".join(f"{size}: {1e3 * each:.2f} ms" for size, each in seconds.items())
@@ -287,8 +287,8 @@ def main() -> None:
     content = {
         "machine": {**machine(), "torch": torch.__version__, "threads": arguments.threads},
         "ten_mlp_clients": local_steps(turns=5),
-        "stacks": stacks(turns=2),
-        "threads": [threads(arguments.against, batch, turns=4) for batch in (32, 64)],
+        "stacks": stacks(turns=1),
+        "threads": [threads(arguments.against, batch, turns=3) for batch in (32, 64)],
         "steps": [measure("mlp", 32, 150, 4), measure("mlp", 64, 150, 4), measure("resnet20", 64, 6, 1)],
     }
     write_json(arguments.out, content)
