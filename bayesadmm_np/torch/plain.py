@@ -45,7 +45,7 @@ class Noise:
 
 
 class _Alone:
-    """Rows, layers and room; arrays share the memory of tensors."""
+    """Rows, which share the memory of tensors, layers and room."""
 
     def __init__(self, network: Network, rows: Rows, problem: LocalProblem, batch_size: int) -> None:
         assert network.dense is not None

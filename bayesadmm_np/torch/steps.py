@@ -141,12 +141,9 @@ class _Work:
     seeds: Sequence[int]
     out: Trained
 
+    @one_blas_thread()
     def one_by_one(self, group: Sequence[int], halt: Event) -> None:
         """Do that of a group of clients one after the other, without a call between the steps of an epoch."""
-        with one_blas_thread():
-            self._one_by_one(group, halt)
-
-    def _one_by_one(self, group: Sequence[int], halt: Event) -> None:
         for k in group:
             rows, solver = self.data[k], self.solver
             plan = _plan({k: rows}, solver, self.seeds, self.problem.start)
