@@ -32,9 +32,11 @@ LANES = 256
 
 
 def jit(function: Function) -> Function:
-    """Compile. Sums may be reordered and products fused, as in torch; NaN stays NaN, and says that a client failed."""
-    fast = {"contract", "reassoc", "nsz", "arcp"}
-    made = partial(njit, nogil=True, error_model="numpy", fastmath=fast)
+    """Compile, without licence to reorder sums or fuse products: so that the compiler's choices do not change a bit.
+
+    It chooses anew in every process that finds nothing on disk, and a run may go on in another process.
+    """
+    made = partial(njit, nogil=True, error_model="numpy")
     try:
         return cast(Function, made(cache=True)(function))
     except RuntimeError:  # no directory to keep it in: every process compiles it anew

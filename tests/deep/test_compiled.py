@@ -346,6 +346,26 @@ def test_rows_that_changed_since_the_run_began_are_refused():
         local_work(net, wide, task_for(net, 2), AdamSteps(**SHORT), [0, 1], {})
 
 
+@pytest.mark.parametrize("name", ["draw", "update"])
+def test_bits_are_those_of_plain_arithmetic(name):
+    """Compiled or interpreted: otherwise a run that goes on in another process may find other machine code there."""
+    rng = np.random.default_rng(0)
+    arrays = rng.uniform(0.5, 1.5, (12, 1000)).astype(np.float32)
+
+    def of(function):
+        mean, hess, momentum, gradient, product, theta, *terms = arrays.copy()
+        if name == "draw":
+            function(mean, hess, terms[0], product, theta)
+        else:
+            decay = 0.9, 0.99, 0.7
+            function((mean, hess, momentum), gradient, product, 3, False, tuple(terms[:4]), 20.0, 5, decay, True)
+        return np.stack([mean, hess, momentum, product, theta])
+
+    found = of(getattr(compiled, name))
+    assert np.array_equal(found, of(getattr(compiled, name).py_func))
+    assert not np.array_equal(found, arrays[[0, 1, 2, 4, 5]])
+
+
 OPTIMISERS = {
     "as published": {},
     "all terms": {"prior_mean": 0.1, "prior_precision": 3.0, "linear": 0.2, "curvature": 0.01, "clip_radius": 0.05},
