@@ -53,6 +53,8 @@ OPTIONAL = [
     "dp_accounting",
     "flwr",
     "mpmath",
+    "numba",
+    "threadpoolctl",
 ]
 
 IMPORT = """
