@@ -54,17 +54,19 @@ def _dense(network: Network, theta: Tensor, X: Tensor, buffers: dict[str, Tensor
     finally:
         for hook in hooks:
             hook.remove()
-    squares = [torch.zeros_like(theta[:size]) for size in network.sizes]
+    # the inputs are the same for all classes, so one product a layer is enough
+    total = [torch.zeros_like(out) for _, out in seen]
     for slope in _roots(logits.detach()).unbind(dim=1):
         gradients = torch.autograd.grad(logits, [out for _, out in seen], slope, retain_graph=True)
-        place = iter(squares)
-        for layer, (inputs, _), gradient in zip(layers, seen, gradients, strict=True):
-            b = gradient.square()
-            if layer.weight.requires_grad:
-                next(place).add_((b.T @ inputs.detach().square()).reshape(-1))
-            if layer.bias is not None and layer.bias.requires_grad:
-                next(place).add_(b.sum(dim=0))
-    return torch.cat(squares)
+        for squares, gradient in zip(total, gradients, strict=True):
+            squares.addcmul_(gradient, gradient)
+    parts = []
+    for layer, (inputs, _), squares in zip(layers, seen, total, strict=True):
+        if layer.weight.requires_grad:
+            parts.append((squares.T @ inputs.detach().square()).reshape(-1))
+        if layer.bias is not None and layer.bias.requires_grad:
+            parts.append(squares.sum(dim=0))
+    return torch.cat(parts)
 
 
 def _by_row(network: Network, theta: Tensor, X: Tensor, buffers: dict[str, Tensor]) -> Tensor:
