@@ -6,7 +6,10 @@ multipliers it is Algorithm 1 of Shen et al. 2024. Every function writes into th
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
+from functools import cache
+from importlib.util import find_spec
 from typing import Any, Literal
 
 import torch
@@ -115,7 +118,13 @@ def draw(b: Buffers, terms: Terms) -> None:
     if _is_compiled(b):
         mean, hess, delta, noise, theta = _arrays(b.mean, b.mean, b.hess, terms.delta, b.noise, b.theta)
         compiled.draw(mean, hess, delta, noise, theta)
-        return
+    elif _is_fused(b):
+        _fused(_draw)(b, terms)
+    else:
+        _draw(b, terms)
+
+
+def _draw(b: Buffers, terms: Terms) -> None:
     root = torch.add(b.hess, terms.delta, out=b.scratch).sqrt_()
     torch.addcdiv(b.mean, b.noise, root, out=b.theta)
     b.noise.mul_(root)
@@ -136,6 +145,12 @@ def update(b: Buffers, terms: Terms, rates: Rates, step: int, samples: int) -> N
     if _is_compiled(b):
         _update_in_one_pass(b, terms, rates, step, samples)
         return
+    # a tensor, because some releases of `torch.compile` make a program for every number
+    unbias = b.mean.new_full((), 1.0 / (1.0 - rates.beta1**step) if rates.debias else 1.0)
+    (_fused(_update) if _is_fused(b) else _update)(b, terms, rates, unbias, samples)
+
+
+def _update(b: Buffers, terms: Terms, rates: Rates, unbias: Tensor, samples: int) -> None:
     excess = _plus(b.hess, -1.0 / samples, terms.ess, b.product, out=b.theta)
     if terms.curvature is not None:
         excess.add_(terms.curvature)  # h − ĥ
@@ -145,11 +160,9 @@ def update(b: Buffers, terms: Terms, rates: Rates, step: int, samples: int) -> N
     b.hess.addcdiv_(excess.square_(), precision, value=0.5 * moved * moved)  # keeps h + δ > 0 (line 5)
     b.momentum.lerp_(b.gradient if samples == 1 else b.gradient.div_(samples), 1.0 - rates.beta1)
 
-    unbias = 1.0 / (1.0 - rates.beta1**step) if rates.debias else 1.0
-    if terms.slope is None:
-        direction = torch.mul(b.momentum, unbias, out=b.theta)
-    else:
-        direction = torch.add(terms.slope, b.momentum, alpha=unbias, out=b.theta)
+    direction = torch.mul(b.momentum, unbias, out=b.theta)
+    if terms.slope is not None:
+        direction.add_(terms.slope)
     _plus(direction, 1.0, terms.delta, b.mean, out=direction)
     if terms.curvature is not None:
         direction.addcmul_(terms.curvature, b.mean, value=-1.0)
@@ -157,6 +170,24 @@ def update(b: Buffers, terms: Terms, rates: Rates, step: int, samples: int) -> N
     if rates.clip_radius != float("inf"):
         direction.clamp_(-rates.clip_radius, rates.clip_radius)
     _plus(b.mean, -1.0, terms.rate, direction, out=b.mean)
+
+
+def _is_fused(b: Buffers) -> bool:
+    """Whether a stack of clients lies where `torch.compile` makes one kernel of a pass, on a GPU with Triton.
+
+    The optimiser's does not: its numbers may change in every step, and each would be a program of its own.
+    """
+    return b.mean.ndim == 2 and b.mean.device.type == "cuda" and _has_triton()
+
+
+@cache
+def _has_triton() -> bool:
+    return find_spec("triton") is not None
+
+
+@cache
+def _fused(function: Callable[..., None]) -> Callable[..., None]:
+    return torch.compile(function, dynamic=True)
 
 
 def _is_compiled(b: Buffers) -> bool:
