@@ -12,6 +12,7 @@ import sys
 import tarfile
 import time
 import warnings
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -546,6 +547,35 @@ def test_colour_images_keep_their_colours_and_places(bayesadmm, file, made_image
     assert (red[16:] == 0).all()
     assert (green == 0).all()
     assert (blue[16:] == 1).all()
+
+
+FILES = Path(__file__).parents[2] / "benchmarks" / "experiments"
+LESS = [
+    (r"rounds = 50\nreport = .*\nseeds = .*", "rounds = 1\nreport = [1]\nseeds = [0]"),
+    (r"clients = 10", "clients = 2\ntrain = 12\ntest = 5"),
+    (r'device = "cuda"', "ensemble = 2"),
+    (r"epochs = 10, batch_size = 64", "epochs = 1, batch_size = 4"),
+    (r"\[sweep\](\n.+)+", ""),
+    (r"grid = .*", ""),
+    (r"lr = 0.2, beta2 = 0.9998", "lr = 1e-3, beta2 = 0.9, hess_init = 1e3"),  # or six images allow any weights
+]
+"""What makes an experiment for a GPU one for everywhere: few images, one round, no trials."""
+
+
+@pytest.mark.parametrize("network", ["acar", "zenke", "resnet20"])
+def test_networks_of_images_run_by_their_files(bayesadmm, file, made_images, tmp_path, monkeypatch, network):
+    monkeypatch.setenv("BAYESADMM_DATA", str(made_images))
+    text = (FILES / f"cifar10_{network}.toml").read_text(encoding="utf-8")
+    Experiment.read(FILES / f"cifar10_{network}.toml")  # as it stands
+    for pattern, replacement in LESS:
+        text, count = re.subn(pattern, replacement, text)
+        assert count, pattern
+    file.write_text(text, encoding="utf-8")
+    code, _, err = bayesadmm("experiment", file, "--out", tmp_path / "out", "--no-progress")
+    assert code == 0, err
+    rows = read(tmp_path / "out" / "table.csv")
+    assert {row["method"].partition(",")[0] for row in rows} == {"FedAvg", "FedDyn", "FedLap", "IVONADMM"}
+    assert all(0 <= float(row["accuracy_mean"]) <= 1 for row in rows)
 
 
 # Sweeps -------------------------------------------------------------------------------------------
