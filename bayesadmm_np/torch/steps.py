@@ -9,7 +9,7 @@ from threading import Event
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from . import plain
 from .kernel import Buffers, Terms, collect, draw, step_rate, update
@@ -50,16 +50,13 @@ def _plan(data: Mapping[int, Rows], solver: AdamSteps | IVONSteps, seeds: Sequen
     index = torch.zeros(len(data), max(counts.values()), solver.batch_size, dtype=torch.int64)
     weight = torch.zeros(index.shape, dtype=like.dtype)
     for i, k in enumerate(order):
-        index[i] = offsets[k]  # of its own rows: those of others may not be finite
-        source = torch.Generator().manual_seed(seeds[k])
-        batches = [
-            batch
-            for _ in range(solver.epochs)
-            for batch in torch.randperm(len(data[k]), generator=source).split(solver.batch_size)
-        ]
-        for t, batch in enumerate(batches):
-            index[i, t, : len(batch)] = batch + offsets[k]
-            weight[i, t, : len(batch)] = 1.0 / len(batch)
+        n, source = len(data[k]), torch.Generator().manual_seed(seeds[k])
+        rows = torch.stack([torch.randperm(n, generator=source) for _ in range(solver.epochs)])
+        room = -n % solver.batch_size
+        # what fills the last batch is a row of its own: those of others may not be finite
+        index[i, : counts[k]] = offsets[k] + nn.functional.pad(rows, (0, room)).view(counts[k], -1)
+        filled = (torch.arange(n + room) < n).double().view(-1, solver.batch_size)
+        weight[i, : counts[k]] = (filled / filled.sum(dim=1, keepdim=True)).repeat(solver.epochs, 1)
     device, sizes = like.device, [len(data[k]) for k in order]
     return _Plan(order, sizes, index.to(device), weight.to(device), [counts[k] for k in order])
 
