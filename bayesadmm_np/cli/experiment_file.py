@@ -148,6 +148,7 @@ class Training:
     device: str = "cpu"
     ensemble: int = 32
     evaluate_every: int = 1
+    checkpoint_every: int = 1
 
     def __post_init__(self) -> None:
         as_positive(self.prior_precision, "prior_precision")
@@ -155,6 +156,7 @@ class Training:
         as_fraction(self.participation, "participation")
         as_count(self.ensemble, "ensemble")
         as_count(self.evaluate_every, "evaluate_every")
+        as_count(self.checkpoint_every, "checkpoint_every")
         if not isinstance(self.batched, bool):
             raise ValueError(f"batched must be true or false, got {self.batched!r}.")
         if not isinstance(self.device, str):

@@ -244,6 +244,7 @@ class Bench:
                 ensemble=shared.ensemble,
                 callback=after,
                 checkpoint=checkpoint,
+                checkpoint_every=shared.checkpoint_every,
                 resume=checkpoint if checkpoint.exists() else None,
             )
         return Outcome(entry.label, job.seed, result.status, result.message, result.history)

@@ -6,6 +6,7 @@ multipliers it is Algorithm 1 of Shen et al. 2024. Every function writes into th
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import cache
@@ -173,21 +174,35 @@ def _update(b: Buffers, terms: Terms, rates: Rates, unbias: Tensor, samples: int
 
 
 def _is_fused(b: Buffers) -> bool:
-    """Whether a stack of clients lies where `torch.compile` makes one kernel of a pass, on a GPU with Triton.
+    """Whether several clients lie where `torch.compile` makes one kernel of a pass, on a GPU with Triton.
 
-    The optimiser's does not: its numbers may change in every step, and each would be a program of its own.
+    Those of one are small: to call what was compiled would take longer. The optimiser's numbers may change in every
+    step, and each would be a program of its own.
     """
-    return b.mean.ndim == 2 and b.mean.device.type == "cuda" and _has_triton()
+    return b.mean.ndim == 2 and len(b.mean) > 1 and _fuses(b.mean.device.type)
 
 
 @cache
-def _has_triton() -> bool:
-    return find_spec("triton") is not None
+def _fuses(kind: str) -> bool:
+    return kind == "cuda" and find_spec("triton") is not None
 
 
 @cache
 def _fused(function: Callable[..., None]) -> Callable[..., None]:
-    return torch.compile(function, dynamic=True)
+    """The function as one kernel; as it is, if nothing can be compiled here (Triton needs a C compiler)."""
+    chosen = torch.compile(function, dynamic=True)
+
+    def either(*arguments: Any) -> None:
+        nonlocal chosen
+        try:
+            chosen(*arguments)
+        except torch._dynamo.exc.TorchDynamoException as error:  # before anything was written
+            reason = " ".join(str(error).split()[:30])
+            warnings.warn(f"IVON runs without torch.compile: {reason}", stacklevel=2)
+            chosen = function
+            function(*arguments)
+
+    return either
 
 
 def _is_compiled(b: Buffers) -> bool:

@@ -127,6 +127,7 @@ def run(
     progress: bool = False,
     callback: Callback | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
+    checkpoint_every: int = 1,
     resume: str | os.PathLike[str] | None = None,
 ) -> Result:
     """Let clients and a server train one network.
@@ -170,7 +171,9 @@ def run(
     callback : callable, optional
         Called as callback(record, state) after each round; returning True stops the run.
     checkpoint : path, optional
-        Write the state there after each round (npz with JSON inside, no pickle).
+        Write the state there after rounds (npz with JSON inside, no pickle): 4KP numbers where the precision is learned.
+    checkpoint_every : int, default 1
+        Rounds between checkpoints; the run's last round is always written.
     resume : path, optional
         Continue from such a file, bit for bit as if uninterrupted.
 
@@ -201,6 +204,7 @@ def run(
     as_count(seed, "seed", minimum=0)
     as_count(ensemble, "ensemble")
     as_count(evaluate_every, "evaluate_every")
+    as_count(checkpoint_every, "checkpoint_every")
     for name, switch in (("batched", batched), ("progress", progress)):
         if not isinstance(switch, bool):
             raise ValueError(f"{name} must be True or False, got {switch!r}.")
@@ -219,7 +223,7 @@ def run(
         state = replace(state, start_objective=objective(team, state, seed))
     else:
         state = load_state(resume, state, description)
-    status, message = Status.ROUND_LIMIT, ""
+    status, message, written = Status.ROUND_LIMIT, "", state.round
     bar = _counter(state.round, rounds, method.name, progress)
     for _ in bar:
         after = _round(team, state, participation, seed)
@@ -233,11 +237,14 @@ def run(
         state = after
         if progress and record.at_mean is not None:
             bar.set_postfix(accuracy=f"{record.at_mean.accuracy:.4f}")  # type: ignore[attr-defined]
-        if checkpoint is not None:
+        if checkpoint is not None and (record.round % checkpoint_every == 0 or record.round == rounds):
             save_state(checkpoint, state, description)
+            written = state.round
         if callback is not None and callback(record, state) is True:
             status = Status.STOPPED
             break
+    if checkpoint is not None and state.round > written:
+        save_state(checkpoint, state, description)
     plain = "all rounds done" if status is Status.ROUND_LIMIT else status.value
     return Result(status, message or f"{plain}.", state, team)
 

@@ -65,7 +65,8 @@ def score(log_probabilities: Tensor, y: Tensor, bins: int = 15) -> Scores:
     confidence, predicted = p.max(dim=1)
     right = (predicted == y).double()
     bin_of = (confidence * bins).ceil().long().sub(1).clamp(0, bins - 1)
-    gaps = torch.zeros(bins, dtype=p.dtype, device=p.device).index_add_(0, bin_of, right - confidence)
+    # a product, because a GPU adds to places in any order
+    gaps = torch.nn.functional.one_hot(bin_of, bins).T.double() @ (right - confidence)
     truth = torch.nn.functional.one_hot(y, p.shape[1])
     return Scores(
         accuracy=float(right.mean()),

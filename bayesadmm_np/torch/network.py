@@ -162,8 +162,9 @@ class Network:
         return torch.cat([g.reshape(len(theta), -1) for g in gradients], dim=1, out=out)
 
     @torch.no_grad()
-    def predict(self, theta: Tensor, X: Tensor, buffers: dict[str, Tensor], chunk: int = 1000) -> Tensor:
+    def predict(self, theta: Tensor, X: Tensor, buffers: dict[str, Tensor]) -> Tensor:
         """Logits at one θ of shape (P,), in evaluation mode, shape (n, C)."""
+        chunk = 1000 if X.device.type == "cpu" else 10_000  # small enough for the caches, or for the memory
         leaves = [leaf.detach() for leaf in self.leaves(theta[None])]
         return torch.cat([self.logits(leaves, part[None], buffers, train=False)[0] for part in X.split(chunk)])
 

@@ -111,7 +111,8 @@ def completed(
         return _failure(Status.DIVERGED, number, f"it reached {reached:.3g}; {team.method.knobs}")
     numbers, size = len(after.mean) * (2 if team.learns_precision else 1), after.mean.element_size()
     answered = [k for k in present if k not in dropped]
-    down, up = traffic(state.memory, after.memory, {k: _last_seen(state, k) for k in present}, answered)
+    seen = {} if after.memory is None else {k: _last_seen(state, k) for k in present}
+    down, up = traffic(state.memory, after.memory, seen, answered)
     record = RoundRecord(
         round=number,
         objective=reached,

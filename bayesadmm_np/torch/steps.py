@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -89,7 +90,7 @@ def local_work(
     work = _Work(network, data, problem, solver, seeds, out)
     device = problem.start.device
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.manual_seed(seeds[0])  # of dropout
+        _seed(device, seeds[0])
         groups = _balanced(steps, threads)
         if plain.fits(network, data, problem, solver):
             with one_blas_thread():
@@ -97,6 +98,14 @@ def local_work(
         else:
             in_threads([partial(work.in_stacks, group, most) for group in groups])
     return out
+
+
+def _seed(device: torch.device, seed: int) -> None:
+    """Seed the generators that dropout draws from here, and none of another device."""
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        with torch.cuda.device(device):
+            torch.cuda.manual_seed(seed)
 
 
 def _is_divisible(network: Network, data: Sequence[Rows], start: Tensor) -> bool:
@@ -190,7 +199,7 @@ class _Work:
 
     def _stack(self, clients: Sequence[int], problem: LocalProblem, scale: Tensor) -> _Adam | _IVON:
         if isinstance(self.solver, AdamSteps):
-            return _Adam(problem, scale, self.solver, len(clients))
+            return _Adam(problem, scale, self.solver, [_steps(self.data[k], self.solver) for k in clients])
         noise = [Noise(self.seeds[k], problem.start.device) for k in clients]
         return _IVON(problem, scale, self.solver, noise)
 
@@ -198,15 +207,17 @@ class _Work:
 class _Adam:
     """Adam on the minibatch's mean loss plus (τ/N_k) times the quadratic of the site and the anchor."""
 
-    def __init__(self, problem: LocalProblem, scale: Tensor, solver: AdamSteps, clients: int) -> None:
-        self.mean = problem.start.expand(clients, -1).clone()
+    def __init__(self, problem: LocalProblem, scale: Tensor, solver: AdamSteps, steps: Sequence[int]) -> None:
+        self.mean = problem.start.expand(len(steps), -1).clone()
         self.gradient = torch.zeros_like(self.mean)
         quadratic = problem.quadratic(scale)
         self.quadratic = quadratic and tuple(x.expand_as(self.mean) for x in quadratic)
-        # a parameter for each client, because those that are done drop out
-        self.rows = [row.requires_grad_() for row in self.mean.unbind()]
-        for row, own in zip(self.rows, self.gradient, strict=True):
-            row.grad = own
+        # a parameter for the clients with so many steps, because those that are done drop out together
+        sizes = list(Counter(steps).values())
+        self.rows = [rows.requires_grad_() for rows in self.mean.split(sizes)]
+        self.first = [sum(sizes[:i]) for i in range(len(sizes))]
+        for rows, own in zip(self.rows, self.gradient.split(sizes), strict=True):
+            rows.grad = own
         fused = self.mean.device.type in ("cpu", "cuda")
         self.adam = torch.optim.Adam(self.rows, solver.lr, (solver.beta1, solver.beta2), solver.eps, fused=fused)
 
@@ -215,8 +226,9 @@ class _Adam:
         if self.quadratic:
             stiffness, slope = self.quadratic
             self.gradient[:k].addcmul_(stiffness[:k], self.mean.detach()[:k]).add_(slope[:k])
-        for row in self.rows[k:]:
-            row.grad = None
+        for rows, first in zip(self.rows, self.first, strict=True):
+            if first >= k:
+                rows.grad = None
         self.adam.step()
 
     def result(self) -> tuple[Tensor, None, None]:
@@ -232,7 +244,9 @@ class _IVON:
         self.buffers = Buffers.like(start, solver.hess_init, one_sample=solver.samples == 1)
         ess, delta, *around = problem.terms(scale)
         self.ess, self.delta, self.spread = ess, delta, ess.rsqrt()
-        self.terms = Terms(ess, delta, step_rate(solver.lr, delta, self.rates), *around)
+        # a tensor, or every rate would be a program of its own
+        rate = step_rate(solver.lr, delta, self.rates)
+        self.terms = Terms(ess, delta, rate if isinstance(rate, Tensor) else start.new_full((1, 1), rate), *around)
 
     def step(self, k: int, t: int, gradient: Gradient) -> None:
         b, terms, samples = self.buffers.first(k), self.terms.first(k), self.solver.samples

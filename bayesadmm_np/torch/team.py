@@ -120,7 +120,7 @@ def read_device(device: str | torch.device) -> torch.device:
     """Return the device, or say that it cannot be used."""
     try:
         place = torch.device(device)
-        torch.empty(1, device=place)
+        torch.zeros(1, device=place).add_(1.0)  # what this build has no kernels for fails here
     except (RuntimeError, AssertionError, TypeError) as error:
         raise ValueError(f"device={str(device)!r} cannot be used here: {str(error).splitlines()[0]}") from error
     return place
@@ -188,6 +188,8 @@ def fit(rows: Rows, name: str, network: Network, place: torch.device) -> Rows:
     moved = Rows(rows.X.to(place, network.start.dtype), rows.y.to(place))
     try:
         classes = network.predict(network.start, moved.X[:2], network.buffers).shape[1]
+    except torch.OutOfMemoryError:
+        raise
     except (RuntimeError, IndexError) as error:
         shape = tuple(rows.X.shape[1:])
         raise ValueError(f"{name}: the model cannot map inputs of shape {shape} to logits: {error}") from error

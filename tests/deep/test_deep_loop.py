@@ -584,6 +584,37 @@ def test_undamped_duals_break_the_clients_problem_before_the_server(gamma):
     assert result.status is (ba.Status.DIVERGED if gamma == 1.0 else ba.Status.ROUND_LIMIT)
 
 
+def test_checkpoints_are_as_rare_as_wanted_and_the_last_round_is_never_without(tmp_path):
+    file, seen = tmp_path / "state.npz", []
+
+    def go(stop=0, **options):
+        method, solver = ROWS["IVON-ADMM"]
+        state = {"checkpoint": file, "checkpoint_every": 2, **options}
+
+        def callback(record, _):
+            seen.append((record.round, file.exists()))
+            if record.round == stop < 3:
+                return True
+            if record.round == stop:
+                raise KeyboardInterrupt
+            return None
+
+        return run(method, problem(), network(), rounds=5, solver=solver, callback=callback, **state)
+
+    with pytest.raises(KeyboardInterrupt):
+        go(stop=3)
+    assert seen == [(1, False), (2, True), (3, True)]
+    whole, resumed = go(checkpoint=None), go(resume=file)
+    assert [number for number, _ in seen[-3:]] == [3, 4, 5]  # the third is done again
+    assert torch.equal(whole.mean, resumed.mean)
+    file.unlink()
+    assert go(stop=1).status is ba.Status.STOPPED
+    assert go(resume=file).rounds == 5
+    assert [number for number, _ in seen[-4:]] == [2, 3, 4, 5]
+    with pytest.raises(ValueError, match="checkpoint_every must be"):
+        go(checkpoint_every=0)
+
+
 def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path):
     file = tmp_path / "state.npz"
     evaluate = problem()[0]
