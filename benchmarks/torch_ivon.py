@@ -214,7 +214,7 @@ def local_steps(turns: int) -> dict[str, object]:
     out, weights = start.copy(), torch.full((BATCH,), 1.0 / BATCH).numpy()
     shapes, kinds = net.dense.codes()
     layers = shapes, kinds, *compiled.room(shapes, BATCH, start)
-    labels, key = data[0].y[:BATCH].numpy(), plain.Noise(0, torch.device("cpu")).key
+    labels, key = data[0].y[:BATCH].numpy(), plain.key_of(0)
     X, y = data[0].X[:BATCH], data[0].y[:BATCH]
     layers[2][: X.numel()] = X.flatten().numpy()
     once = {

@@ -154,8 +154,8 @@ def run(
         Fraction of clients that take part in a round, or callable(round, n_clients, rng) → one bool a client.
     batched : bool, default True
         Run the clients' steps as stacked computations, those of plain networks on a CPU in `torch.get_num_threads()`
-        threads, or one client after the other: the same numbers to rounding, except that dropout draws other masks. A
-        plain network's client has one thread on a CPU, also if it is the only one.
+        threads, or one client after the other: the same numbers to rounding, except for dropout's masks and, on a GPU,
+        IVON's noise. A plain network's client has one thread on a CPU, also if it is the only one.
         Must be False for models with running statistics.
     device : str or device, default cpu
     seed : int, default 0
@@ -171,7 +171,7 @@ def run(
     callback : callable, optional
         Called as callback(record, state) after each round; returning True stops the run.
     checkpoint : path, optional
-        Write the state there after rounds (npz with JSON inside, no pickle): 4KP numbers where the precision is learned.
+        Write the state there after rounds (npz with JSON inside, no pickle): 4KP numbers where a precision is learned.
     checkpoint_every : int, default 1
         Rounds between checkpoints; the run's last round is always written.
     resume : path, optional

@@ -15,7 +15,7 @@ from .kernel import step_rate
 from .network import Network, Rows
 from .problem import AdamSteps, IVONSteps, LocalProblem
 
-__all__ = ["AdamAlone", "IVONAlone", "Noise", "fits"]
+__all__ = ["AdamAlone", "IVONAlone", "fits", "key_of"]
 
 Floats = NDArray[np.floating[Any]]
 ALIGNED = 16
@@ -29,19 +29,9 @@ def fits(network: Network, data: Sequence[Rows], problem: LocalProblem, solver: 
     return usual and plain and problem.shared is None and problem.start.device.type == "cpu"
 
 
-class Noise:
-    """The noise of a client, apart from the order of its rows; on a CPU a function of seed and step."""
-
-    def __init__(self, seed: int, device: torch.device) -> None:
-        self.key: compiled.Words = np.random.SeedSequence([seed, 1]).generate_state(2).astype(np.uint32)
-        self.source = None if device.type == "cpu" else torch.Generator(device).manual_seed(int(self.key[0]))
-
-    def fill(self, out: Tensor, step: int) -> None:
-        """Write standard normals; steps count from 0."""
-        if self.source is None:
-            compiled.normals(out.numpy(), self.key, step)
-        else:
-            out.normal_(generator=self.source)
+def key_of(seed: int) -> compiled.Words:
+    """Return the key of a client's noise, which is apart from the order of its rows."""
+    return np.random.SeedSequence([seed, 1]).generate_state(2).astype(np.uint32)
 
 
 class _Alone:
@@ -100,9 +90,9 @@ class AdamAlone(_Alone):
 class IVONAlone(_Alone):
     """Algorithm 2, as `steps` has it for stacks."""
 
-    def __init__(self, network: Network, rows: Rows, problem: LocalProblem, solver: IVONSteps, noise: Noise) -> None:
+    def __init__(self, network: Network, rows: Rows, problem: LocalProblem, solver: IVONSteps, seed: int) -> None:
         super().__init__(network, rows, problem, solver.batch_size)
-        self.solver, self.noise = solver, noise
+        self.solver, self.key = solver, key_of(seed)
         ess, delta, slope, curvature = problem.terms(self.scale)
         rate = torch.zeros_like(delta) + step_rate(solver.lr, delta, solver.rates)
         arrays = self.side_by_side(self.start, solver.hess_init, 0.0, 0.0, 0.0, 0.0, delta, rate, slope, curvature)
@@ -112,7 +102,7 @@ class IVONAlone(_Alone):
         """Take the steps of some batches."""
         s, batches = self.solver, (index.numpy(), weights.numpy())
         rates = float(s.beta1), float(s.beta2), float(s.clip_radius)
-        given = self.rows, batches, self.layers, self.noise.key, begun, rates, s.debias
+        given = self.rows, batches, self.layers, self.key, begun, rates, s.debias
         compiled.ivon(self.state, self.terms, self.ess, *given)
 
     def result(self) -> tuple[Tensor, Tensor, Tensor]:

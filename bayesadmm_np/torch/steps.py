@@ -12,10 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from . import plain
+from . import compiled, plain
 from .kernel import Buffers, Terms, collect, draw, step_rate, update
 from .network import Network, Rows
-from .plain import Noise
 from .problem import AdamSteps, IVONSteps, LocalProblem, Trained
 from .threads import in_threads, one_blas_thread
 
@@ -77,8 +76,8 @@ def local_work(
 ) -> Trained:
     """Solve the clients' problems side by side, on a CPU with as many threads as torch has.
 
-    The order of a client's rows and its noise are functions of its own seed, so that clients do side by side what they
-    would do alone: compiled to the bit, in a stack to rounding.
+    The order of a client's rows and, on a CPU, its noise are functions of its own seed, so that clients do side by side
+    what they would do alone: compiled to the bit, in a stack to rounding.
     """
     steps = tuple(_steps(rows, solver) for rows in data)
     threads = torch.get_num_threads() if _is_divisible(network, data, problem.start) else 1
@@ -195,13 +194,12 @@ class _Work:
         given = self.network, self.data[k], self.problem.of([k])
         if isinstance(self.solver, AdamSteps):
             return plain.AdamAlone(*given, self.solver)
-        return plain.IVONAlone(*given, self.solver, Noise(self.seeds[k], self.problem.start.device))
+        return plain.IVONAlone(*given, self.solver, self.seeds[k])
 
     def _stack(self, clients: Sequence[int], problem: LocalProblem, scale: Tensor) -> _Adam | _IVON:
         if isinstance(self.solver, AdamSteps):
             return _Adam(problem, scale, self.solver, [_steps(self.data[k], self.solver) for k in clients])
-        noise = [Noise(self.seeds[k], problem.start.device) for k in clients]
-        return _IVON(problem, scale, self.solver, noise)
+        return _IVON(problem, scale, self.solver, [self.seeds[k] for k in clients])
 
 
 class _Adam:
@@ -235,12 +233,28 @@ class _Adam:
         return self.mean, None, None
 
 
+class _Noise:
+    """Standard normals of a stack: on a CPU of each client's own key, elsewhere of one generator in one call."""
+
+    def __init__(self, seeds: Sequence[int], device: torch.device) -> None:
+        self.keys = [plain.key_of(seed) for seed in seeds]
+        self.source = None if device.type == "cpu" else torch.Generator(device).manual_seed(int(self.keys[0][0]))
+
+    def fill(self, out: Tensor, step: int) -> None:
+        """Write those of a step, which count from 0; `out` has a row for each of the first clients."""
+        if self.source is not None:
+            out.normal_(generator=self.source)
+            return
+        for row, key in zip(out.numpy(), self.keys, strict=False):
+            compiled.normals(row, key, step)
+
+
 class _IVON:
     """Algorithm 2."""
 
-    def __init__(self, problem: LocalProblem, scale: Tensor, solver: IVONSteps, noise: list[Noise]) -> None:
-        self.solver, self.rates, self.noise = solver, solver.rates, noise
-        start = problem.start.expand(len(noise), -1).clone()
+    def __init__(self, problem: LocalProblem, scale: Tensor, solver: IVONSteps, seeds: Sequence[int]) -> None:
+        self.solver, self.rates, self.noise = solver, solver.rates, _Noise(seeds, problem.start.device)
+        start = problem.start.expand(len(seeds), -1).clone()
         self.buffers = Buffers.like(start, solver.hess_init, one_sample=solver.samples == 1)
         ess, delta, *around = problem.terms(scale)
         self.ess, self.delta, self.spread = ess, delta, ess.rsqrt()
@@ -251,8 +265,7 @@ class _IVON:
     def step(self, k: int, t: int, gradient: Gradient) -> None:
         b, terms, samples = self.buffers.first(k), self.terms.first(k), self.solver.samples
         for sample in range(samples):
-            for row, source in zip(b.noise, self.noise, strict=False):
-                source.fill(row, (t - 1) * samples + sample)
+            self.noise.fill(b.noise, (t - 1) * samples + sample)
             b.noise.mul_(self.spread[:k])
             draw(b, terms)
             gradient(b.theta, b.room(sample))

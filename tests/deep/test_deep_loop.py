@@ -19,6 +19,7 @@ from bayesadmm_np.torch import (  # noqa: E402
     IVONSteps,
     ResNet20,
     Rows,
+    compiled,
     merge,
     run,
     score,
@@ -27,7 +28,7 @@ from bayesadmm_np.torch.certificate import _length, fisher_length  # noqa: E402
 from bayesadmm_np.torch.client import Replies  # noqa: E402
 from bayesadmm_np.torch.curvature import diagonal_ggn  # noqa: E402
 from bayesadmm_np.torch.network import Network  # noqa: E402
-from bayesadmm_np.torch.plain import Noise  # noqa: E402
+from bayesadmm_np.torch.plain import key_of  # noqa: E402
 from bayesadmm_np.torch.problem import LocalProblem  # noqa: E402
 from bayesadmm_np.torch.server import gathered  # noqa: E402
 from bayesadmm_np.torch.state import State  # noqa: E402
@@ -117,10 +118,10 @@ def set_parameters(model, flat):
 
 def test_local_work_is_the_optimiser_under_appendix_d4(monkeypatch):
     """λ = N_k/(ρτ), v = (τ/N_k)v_k, u = (τ/N_k)u_k, prior N(m_g, 1/s_g): 12 full-batch steps, float64 rounding."""
-    noise, steps = Noise(7, CPU), iter(range(12))
+    key, steps = key_of(7), iter(range(12))
 
     def normal_(tensor, mean=0.0, std=1.0, generator=None):
-        noise.fill(tensor, next(steps))
+        compiled.normals(tensor.numpy(), key, next(steps))
         return tensor.mul_(std).add_(mean)
 
     (rows,) = problem((23,))
