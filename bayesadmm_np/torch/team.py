@@ -188,7 +188,7 @@ def fit(rows: Rows, name: str, network: Network, place: torch.device) -> Rows:
     moved = Rows(rows.X.to(place, network.start.dtype), rows.y.to(place))
     try:
         classes = network.predict(network.start, moved.X[:2], network.buffers).shape[1]
-    except torch.OutOfMemoryError:
+    except torch.cuda.OutOfMemoryError:
         raise
     except (RuntimeError, IndexError) as error:
         shape = tuple(rows.X.shape[1:])

@@ -53,7 +53,7 @@ def counting(monkeypatch, dynamic=True):
     ],
 )
 def test_numbers_are_those_of_single_operations(monkeypatch, options):
-    """Two programs a pass, however many steps and clients: for some of a stack, and for all."""
+    """Two programs a pass, however many steps and clients: for some of a stack, and for all; to float64's rounding."""
     expected = means(2, **options)
     programs = counting(monkeypatch)
     found = means(2, **options)
