@@ -14,7 +14,7 @@ import numpy as np
 import typer
 
 from .model import make_method
-from .options import DataSettings, split_names
+from .options import DataSettings, Gamma, read_damping, split_names
 from .shared import Refused, missing_name, note, print_json, refusals, require_other, require_writable, stop, text_table
 
 __all__ = ["add_commands", "load_site", "make_site", "report"]
@@ -218,7 +218,7 @@ def add_commands(app: typer.Typer) -> None:
         hellos: Annotated[list[Path], typer.Argument(metavar="HELLO...", help="One a site.")],
         method: Annotated[str, typer.Option("--method", help="A row of the table of methods.")] = "PVI",
         rho: Annotated[float | None, typer.Option("--rho", help="Default: the method's.")] = None,
-        gamma: Annotated[float | None, typer.Option("--gamma", help="Default: the method's.")] = None,
+        gamma: Gamma = None,
         accelerate: Annotated[bool, typer.Option("--accelerate", help="Mix past rounds (Anderson).")] = False,
         family: Annotated[str, typer.Option("--family", metavar="|".join(FAMILIES))] = "full",
         prior_precision: Annotated[float, typer.Option("--prior-precision", help="Of every coefficient.")] = 1.0,
@@ -232,7 +232,7 @@ def add_commands(app: typer.Typer) -> None:
         as_json: Json = False,
     ) -> None:
         with _refusals("server init"):
-            row = make_method(method, rho, gamma, accelerate)
+            row = make_method(method, rho, read_damping(gamma), accelerate)
             if isinstance(row, str):
                 raise Refused("--method: a run by files needs a row of the table, such as PVI.")
             seed = secrets.randbelow(1 << 31) if seed is None else seed

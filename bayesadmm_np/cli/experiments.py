@@ -21,7 +21,6 @@ from .options import (
     DropNA,
     Features,
     Files,
-    Gamma,
     Json,
     Loss,
     Progress,
@@ -113,7 +112,9 @@ def add_commands(app: typer.Typer) -> None:
         ] = None,
         family: FamilyName = "full",
         rho: Rho = None,
-        gamma: Gamma = None,
+        gamma: Annotated[
+            float | None, typer.Option("--gamma", help="γ of the methods that have one, in (0, 1].")
+        ] = None,
         prior_precision: Precision = 1.0,
         noise_variance: Noise = None,
         rounds: Annotated[int, typer.Option("--rounds", min=1, help="At most, for each method.")] = 50,

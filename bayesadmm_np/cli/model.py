@@ -271,7 +271,7 @@ def fit(paths: list[Path], settings: FitSettings, out: Path | None, as_json: boo
     return model.holds and model.status == "CONVERGED"
 
 
-def make_method(name: str, rho: float | None, gamma: float | None, accelerate: bool) -> Any:
+def make_method(name: str, rho: float | None, gamma: float | str | None, accelerate: bool) -> Any:
     """Return a row of the table with its arguments, or "auto"."""
     from ..splitting.accelerated import Accelerated
     from ..splitting.methods import TABLE

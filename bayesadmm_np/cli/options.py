@@ -13,7 +13,7 @@ import typer
 
 from .shared import Refused, missing_name
 
-__all__ = ["DataSettings", "FitSettings", "read_config", "read_settings", "split_names"]
+__all__ = ["DataSettings", "FitSettings", "read_config", "read_damping", "read_settings", "split_names"]
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class FitSettings(DataSettings):
     family: str = "auto"
     method: str = "auto"
     rho: float | None = None
-    gamma: float | None = None
+    gamma: float | str | None = None
     accelerate: bool = False
     prior_precision: float | str = 1.0
     noise_variance: float | str = "evidence"
@@ -101,7 +101,15 @@ MethodName = Annotated[
     str | None, typer.Option("--method", metavar="NAME", help="A row of docs/methods.md, such as PVI. Default: auto.")
 ]
 Rho = Annotated[float | None, typer.Option("--rho", help="ρ of a method that has one, > 0.")]
-Gamma = Annotated[float | None, typer.Option("--gamma", help="γ of a method that has one, in (0, 1].")]
+Gamma = Annotated[
+    str | None,
+    typer.Option(
+        "--gamma",
+        metavar="NUMBER|rows",
+        help="γ of a method that has one, in (0, 1]; rows: each site's share of the rows, for PVI and its kin.",
+        show_default=False,
+    ),
+]
 Accelerate = Annotated[
     bool | None, typer.Option("--accelerate", help="Anderson mixing around the method.", show_default=False)
 ]
@@ -171,21 +179,25 @@ def _count(value: Any) -> int:
     return value
 
 
-def _number_or_evidence(value: Any) -> float | str:
-    if value == "evidence":
-        return "evidence"
-    try:
-        return float(value) if isinstance(value, str) else _number(value)
-    except (TypeError, ValueError) as error:
-        raise TypeError("a number, or evidence") from error
+def _number_or(word: str) -> Callable[[Any], float | str]:
+    def read(value: Any) -> float | str:
+        if value == word:
+            return word
+        try:
+            return float(value) if isinstance(value, str) else _number(value)
+        except (TypeError, ValueError) as error:
+            raise TypeError(f"a number, or {word}") from error
+
+    return read
 
 
 READERS: dict[str, Callable[[Any], Any]] = {
     **dict.fromkeys(("target", "client", "weights", "loss", "separator", "family", "method"), _text),
     **dict.fromkeys(("features", "drop", "categorical", "na"), _names),
     **dict.fromkeys(("standardize", "dropna", "accelerate", "intercept", "penalize_intercept"), _switch),
-    **dict.fromkeys(("rho", "gamma", "tol"), _number),
-    **dict.fromkeys(("prior_precision", "noise_variance"), _number_or_evidence),
+    **dict.fromkeys(("rho", "tol"), _number),
+    **dict.fromkeys(("prior_precision", "noise_variance"), _number_or("evidence")),
+    "gamma": _number_or("rows"),
     "rounds": _count,
 }
 
@@ -227,6 +239,14 @@ def read_config(path: Path) -> dict[str, Any]:
             raise Refused(f"--config: {path} has the key {name!r} twice.")
         config[name] = value
     return config
+
+
+def read_damping(value: str | None) -> float | str | None:
+    """Read what was typed for γ."""
+    try:
+        return None if value is None else READERS["gamma"](value)
+    except TypeError as error:
+        raise Refused(f"--gamma must be {error}, got {value!r}.") from error
 
 
 def split_names(value: str | None) -> tuple[str, ...]:

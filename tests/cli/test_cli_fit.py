@@ -184,6 +184,17 @@ def test_json_is_one_object_and_everything_else_goes_to_standard_error(bayesadmm
     assert "loss:" in err
 
 
+def test_gamma_may_be_the_share_of_the_rows(bayesadmm, csv, tmp_path):
+    answers = []
+    for gamma in ("rows", "0.3"):
+        settings = ("--method", "PVI", "--gamma", gamma, "--rounds", "2", "--json")
+        answers.append(json.loads(bayesadmm("fit", csv("cancer"), *CANCER, *settings)[1])["coefficients"])
+    config = tmp_path / "study.toml"
+    config.write_text('method = "PVI"\ngamma = "rows"\nrounds = 2\n', encoding="utf-8")
+    answers.append(json.loads(bayesadmm("fit", csv("cancer"), *CANCER, "--config", config, "--json")[1])["coefficients"])
+    assert answers[0] == answers[2] != answers[1]
+
+
 def test_not_converged_is_exit_code_1_with_a_sentence_and_the_model_is_written(bayesadmm, csv, tmp_path):
     code, out, err = bayesadmm("fit", csv("cancer"), *CANCER, "--rounds", "1", "--out", tmp_path / "m.npz")
     assert code == 1

@@ -83,6 +83,8 @@ BAD = {
     "knob of auto": (same, (*CANCER, "--rho", "1"), ["--method"]),
     "rho": (same, (*CANCER, "--method", "ADMM", "--rho", "-1"), ["rho must be > 0"]),
     "gamma": (same, (*CANCER, "--method", "PVI", "--gamma", "2"), ["gamma must lie in (0, 1]"]),
+    "no such gamma": (same, (*CANCER, "--method", "PVI", "--gamma", "row"), ["--gamma", "a number, or rows", "'row'"]),
+    "gamma of ADMM's kin": (same, (*CANCER, "--method", "BayesADMM", "--gamma", "rows"), ["gamma must be a number"]),
     "tol": (same, (*CANCER, "--tol", "0"), ["tol must be > 0"]),
     "rounds": (same, (*CANCER, "--rounds", "0"), ["--rounds"]),
     "prior": (same, (*CANCER, "--prior-precision", "lots"), ["--prior-precision", "a number, or evidence", "'lots'"]),

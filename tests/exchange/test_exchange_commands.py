@@ -99,6 +99,17 @@ def test_a_run_of_three_sites_is_the_run_in_process(bayesadmm):
     assert "north (25 rows)" in out
 
 
+def test_gamma_is_each_sites_share_of_the_rows_where_it_is_rows(bayesadmm):
+    introduce(bayesadmm, "--target died --loss logistic --features age,dose")
+    _, told = play(bayesadmm, "--method PVI --gamma rows --rounds 3")
+    prior = ba.families.FullGaussian(np.zeros(3), 1.0)
+    rows, third = (
+        ba.run(ba.methods.PVI(gamma), losses("died", ("no", "yes")), prior, rounds=3) for gamma in ("rows", 1 / 3)
+    )
+    assert told["mean"] == rows.posterior.mean.tolist()
+    assert told["mean"] != third.posterior.mean.tolist()
+
+
 def test_weights_and_diagonal_families_reach_the_sites(bayesadmm):
     introduce(bayesadmm, "--target visits --loss poisson --features age,dose --weights w")
     _, told = play(bayesadmm, "--method BayesADMM --rho 2 --family diagonal --rounds 4 --tol 1e-3")
