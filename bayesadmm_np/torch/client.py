@@ -66,8 +66,10 @@ def answer(team: Team, broadcast: Broadcast, duals: Duals, chosen: Sequence[int]
 
 
 def is_usable(replies: Replies) -> Tensor:
-    """Whether λ_k is that of a distribution, shape (k,)."""
+    """Whether λ_k is that of a distribution, and the running statistics are finite; shape (k,)."""
     finite = torch.isfinite(replies.linear).all(dim=1) & torch.isfinite(replies.precision).all(dim=1)
+    for stack in replies.buffers.values():
+        finite = finite & torch.isfinite(stack.reshape(len(stack), -1)).all(dim=1)
     return finite & (replies.precision > 0).all(dim=1)
 
 

@@ -151,7 +151,8 @@ def run(
     temperature : float, default 1.0
         τ.
     participation : float or callable, default 1.0
-        Fraction of clients that take part in a round, or callable(round, n_clients, rng) → one bool a client.
+        Fraction of clients that take part in a round, or callable(round, n_clients, rng) → one bool a client. A round
+        without an answer leaves everything as it was; the run ends when all clients have failed since the last one.
     batched : bool, default True
         Run the clients' steps as stacked computations, those of plain networks on a CPU in `torch.get_num_threads()`
         threads, or one client after the other: the same numbers to rounding, except for dropout's masks and, on a GPU,
@@ -256,16 +257,31 @@ def _round(
     began = perf_counter()
     number = state.round + 1
     chosen = np.flatnonzero(present_clients(participation, number, team.n_clients, seed)).tolist()
-    replies = answer(team, state.broadcast, state.duals(chosen), chosen, number, seed)
-    good = replies.of(is_usable(replies))
-    dropped = [k for k in chosen if k not in good.clients]
-    if dropped and good.clients:
-        warnings.warn(f"round {number}: clients {dropped} gave no finite answer and are left out.", stacklevel=3)
-    after = gathered(team, state, good)
+    after: State | Failure = state
+    dropped: list[int] = []
+    if chosen:
+        replies = answer(team, state.broadcast, state.duals(chosen), chosen, number, seed)
+        good = replies.of(is_usable(replies))
+        dropped = [k for k in chosen if k not in good.clients]
+        if good.clients or _all_failed(team, state, dropped):
+            after = gathered(team, state, good)
     if isinstance(after, Failure):
         return after
+    if dropped:
+        warnings.warn(f"round {number}: clients {dropped} gave no finite answer and are left out.", stacklevel=3)
     seconds = perf_counter() - began
-    return completed(team, state, after, objective(team, after, seed, dropped), chosen, dropped, seconds)
+    reached, has_moved = objective(team, after, seed, dropped), after is not state
+    return completed(team, state, after, reached, chosen, dropped, seconds, has_moved)
+
+
+def _all_failed(team: Team, state: State, dropped: Sequence[int]) -> bool:
+    """Whether every client there is has failed since one last gave an answer."""
+    failed = set(dropped)
+    for record in reversed(state.history):
+        if set(record.present) - set(record.dropped):
+            break
+        failed.update(record.dropped)
+    return len(failed) == team.n_clients
 
 
 def _scored(team: Team, state: State, record: RoundRecord, tests: Rows, ensemble: int, seed: int) -> RoundRecord:
@@ -295,10 +311,15 @@ def _describe(team: Team, seed: int, participation: object) -> dict[str, Any]:
         "temperature": team.temperature,
         "batched": team.batched,
         "seed": int(seed),
-        "participation": "callable" if callable(participation) else participation,
-        "model": digest([team.network.start]),
+        "participation": _name_of(participation) if callable(participation) else participation,
+        "model": f"{digest([team.network.start])} {team.network.fingerprint}",
         "data": [digest([rows.X, rows.y]) for rows in team.clients.values()],
     }
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    """A function has no equality that outlives the process; its name is what can be told."""
+    return str(getattr(function, "__qualname__", type(function).__qualname__))
 
 
 def _counter(done: int, rounds: int, name: str, progress: bool) -> Iterator[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -65,6 +66,11 @@ def merge(clients: Sequence[Rows]) -> Rows:
     ----------
     clients : sequence of Rows
 
+    Raises
+    ------
+    ValueError
+        When there are none, or their rows do not fit each other.
+
     Examples
     --------
     >>> import torch
@@ -72,6 +78,11 @@ def merge(clients: Sequence[Rows]) -> Rows:
     >>> len(merge([Rows(torch.zeros(2, 1), torch.tensor([0, 1]))] * 3))
     6
     """
+    if not clients:
+        raise ValueError("clients must hold at least one client, got none.")
+    kinds = {(tuple(client.X.shape[1:]), client.X.dtype) for client in clients}
+    if len(kinds) > 1:
+        raise ValueError(f"clients must have inputs of one shape and type, got {sorted(map(str, kinds))}.")
     return Rows(torch.cat([client.X for client in clients]), torch.cat([client.y for client in clients]))
 
 
@@ -96,6 +107,11 @@ class Network:
         self.start = torch.cat([p.detach().reshape(-1) for _, p in named]).to(device)
         self.fixed = {n: p.detach().to(device) for n, p in module.named_parameters() if not p.requires_grad}
         self.buffers = {name: b.detach().to(device, copy=True) for name, b in module.named_buffers()}
+
+    @property
+    def fingerprint(self) -> str:
+        """What tells architectures of the same parameters apart: layers by name, and shapes."""
+        return hashlib.sha256(f"{self.module}{self.names}{self.shapes}".encode()).hexdigest()[:16]
 
     @property
     def keeps_statistics(self) -> bool:

@@ -100,14 +100,14 @@ def completed(
     present: Sequence[int],
     dropped: Sequence[int],
     seconds: float,
-    is_whole: bool = True,
+    is_judged: bool = True,
 ) -> State | Failure:
     """Return `after` with the record of its round; a failure where the objective is lost.
 
-    `is_whole` says that the objective is of all clients: a part of the sum says nothing of the run.
+    `is_judged` says that the objective is that of a step, and of all clients: a part of the sum says nothing of the run.
     """
     number = state.round + 1
-    if is_whole and rises_without_bound(reached, state):  # type: ignore[arg-type]  # which has what it looks at
+    if is_judged and rises_without_bound(reached, state):  # type: ignore[arg-type]  # which has what it looks at
         return _failure(Status.DIVERGED, number, f"it reached {reached:.3g}; {team.method.knobs}")
     numbers, size = len(after.mean) * (2 if team.learns_precision else 1), after.mean.element_size()
     answered = [k for k in present if k not in dropped]

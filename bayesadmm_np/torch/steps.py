@@ -30,13 +30,17 @@ STACK = 917_504
 
 @dataclass(frozen=True)
 class _Plan:
-    """Which rows a stack of clients sees in which step; clients with more steps come first."""
+    """Which rows a stack of clients sees in which step; clients with more steps come first.
+
+    `widths` are the rows of the fullest batch of each step: behind them nobody has anything but what fills.
+    """
 
     clients: list[int]
     rows: list[int]
     index: Tensor
     weight: Tensor
     steps: list[int]
+    widths: list[int]
 
     def active(self, step: int) -> int:
         return sum(count > step for count in self.steps)
@@ -58,7 +62,8 @@ def _plan(data: Mapping[int, Rows], solver: AdamSteps | IVONSteps, seeds: Sequen
         filled = (torch.arange(n + room) < n).double().view(-1, solver.batch_size)
         weight[i, : counts[k]] = (filled / filled.sum(dim=1, keepdim=True)).repeat(solver.epochs, 1)
     device, sizes = like.device, [len(data[k]) for k in order]
-    return _Plan(order, sizes, index.to(device), weight.to(device), [counts[k] for k in order])
+    widths = (weight > 0).sum(dim=2).amax(dim=0).tolist()
+    return _Plan(order, sizes, index.to(device), weight.to(device), [counts[k] for k in order], widths)
 
 
 def _steps(rows: Rows, solver: AdamSteps | IVONSteps) -> int:
@@ -182,8 +187,9 @@ class _Work:
             if halt.is_set():
                 break
             k = plan.active(t)
-            chosen = plan.index[:k, t]
-            batch, labels, weights = X[chosen], y[chosen], plan.weight[:k, t]
+            width = plan.widths[t]  # batch statistics are of every row that is passed, whatever its weight
+            chosen = plan.index[:k, t, :width]
+            batch, labels, weights = X[chosen], y[chosen], plan.weight[:k, t, :width]
             gradient: Gradient = partial(network.gradient, X=batch, y=labels, weights=weights, buffers=buffers)
             if shared is not None:
                 gradient = shared.beside(gradient, network, room, buffers)

@@ -177,8 +177,25 @@ def build(
     if batched and network.keeps_statistics:
         names = ", ".join(list(network.buffers)[:3])
         raise ValueError(f"batched must be False for a model with running statistics ({names}, ...).")
+    _check_last_batches(network, clients, chosen.batch_size)
     delta, tau = as_positive(prior_precision, "prior_precision"), as_positive(temperature, "temperature")
     return Team(method, family, network, sizes, clients, chosen, delta, tau, batched)
+
+
+def _check_last_batches(network: Network, clients: Mapping[int, Rows], batch_size: int) -> None:
+    """Refuse a batch of one row where the model normalises over rows alone."""
+    if not network.keeps_statistics:
+        return
+    for k, rows in clients.items():
+        if (len(rows) - 1) % batch_size == 0:
+            buffers = {name: buffer.clone() for name, buffer in network.buffers.items()}
+            try:
+                network.logits(network.leaves(network.start[None]), rows.X[None, :1], buffers, train=True)
+            except ValueError as error:
+                raise ValueError(
+                    f"client {k}: its {len(rows)} rows leave one to the last batch of {batch_size}, which the model "
+                    f"cannot normalise; choose another batch_size ({error})."
+                ) from error
 
 
 def fit(rows: Rows, name: str, network: Network, place: torch.device) -> Rows:

@@ -191,7 +191,9 @@ def test_gamma_may_be_the_share_of_the_rows(bayesadmm, csv, tmp_path):
         answers.append(json.loads(bayesadmm("fit", csv("cancer"), *CANCER, *settings)[1])["coefficients"])
     config = tmp_path / "study.toml"
     config.write_text('method = "PVI"\ngamma = "rows"\nrounds = 2\n', encoding="utf-8")
-    answers.append(json.loads(bayesadmm("fit", csv("cancer"), *CANCER, "--config", config, "--json")[1])["coefficients"])
+    answers.append(
+        json.loads(bayesadmm("fit", csv("cancer"), *CANCER, "--config", config, "--json")[1])["coefficients"]
+    )
     assert answers[0] == answers[2] != answers[1]
 
 

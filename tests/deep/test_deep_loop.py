@@ -16,6 +16,7 @@ from bayesadmm_np.torch import (  # noqa: E402
     IVONPVI,
     MLP,
     AdamSteps,
+    FedLapFunc,
     IVONSteps,
     ResNet20,
     Rows,
@@ -435,6 +436,62 @@ def test_absent_clients_keep_their_sites():
 
 
 @pytest.mark.parametrize(
+    ("method", "solver"),
+    [ROWS["IVON-ADMM"], ROWS["FedDyn"], (FedLapFunc(server_steps=5), ADAM_SHORT)],
+    ids=["IVON-ADMM", "FedDyn", "FedLap-Func"],
+)
+def test_a_round_without_anybody_leaves_everything_as_it_was(method, solver):
+
+    def go(away):
+        states = []
+        run(
+            method,
+            problem(),
+            network(),
+            rounds=3,
+            solver=solver,
+            participation=lambda number, clients, rng: np.full(clients, number not in away),
+            callback=lambda record, state: states.append(state),
+        )
+        return states
+
+    first, second, third = go(away={2})
+    assert second.history[1].present == ()
+    assert second.history[1].bytes_down == second.history[1].bytes_up == 0
+    for name in ("mean", "precision", "site_linear", "site_precision", "client_linear"):
+        assert torch.equal(getattr(second, name), getattr(first, name))
+    assert not torch.equal(third.mean, second.mean)
+    before, *_ = go(away={1})
+    assert torch.equal(before.mean, network_start())
+
+
+def network_start():
+    return Network(network(), CPU).start
+
+
+def test_a_run_ends_when_every_client_has_failed_and_not_when_one_is_drawn_alone():
+    clients = problem(dtype=torch.float32)
+    broken = Rows(torch.full((5, 4), 3e38), torch.tensor([0, 1, 2, 0, 1]))
+    model = torch.nn.Linear(4, 3)
+    torch.nn.init.constant_(model.weight, 5.0)
+    solver = AdamSteps(epochs=1, batch_size=8)
+
+    def go(rows, rounds=4):
+        turns = lambda number, clients, rng: np.arange(clients) == number % clients  # noqa: E731
+        return run(methods.FedAvg(), rows, model, rounds=rounds, solver=solver, participation=turns)
+
+    with pytest.warns(UserWarning, match=r"clients \[1\] gave no finite answer"):
+        result = go([clients[0], broken])
+    assert result.status is ba.Status.ROUND_LIMIT
+    assert [record.dropped for record in result.history] == [(1,), (), (1,), ()]
+    with pytest.warns(UserWarning, match="left out"):
+        result = go([broken, broken, broken])
+    assert result.status is ba.Status.NOT_FINITE
+    assert "round 3" in result.message
+    assert result.rounds == 2
+
+
+@pytest.mark.parametrize(
     "row", [methods.FedLap(0.3), methods.FedLapCov(0.3), methods.PVI(0.3), methods.BayesADMM(0.5), methods.ADMM(2.0)]
 )
 def test_where_no_client_moves_the_server_stays(row):
@@ -646,6 +703,13 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path):
         go(4, resume=file, temperature=2.0)
     with pytest.raises(ValueError, match="of another run: its seed"):
         go(4, resume=file, seed=5)
+    rectified = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.ReLU(), torch.nn.Linear(5, 3)).double()
+    torch.nn.utils.vector_to_parameters(network_start(), rectified.parameters())  # the same numbers, another function
+    method, solver = ROWS["IVON-ADMM"]
+    with pytest.raises(ValueError, match="of another run: its model"):
+        run(method, problem(), rectified, rounds=4, solver=solver, resume=file)
+    with pytest.raises(ValueError, match=r"of another run: its participation is 1.0, expected .*<lambda>"):
+        go(4, resume=file, participation=lambda number, clients, rng: np.ones(clients, dtype=bool))
     content = file.read_bytes()
     at = content.index(b"PK\x01\x02") + 10  # the first array is compressed in a way that nobody knows
     for damaged in (content[:100], content[:at] + b"\x63" + content[at + 1 :]):
@@ -680,6 +744,42 @@ def test_running_statistics_are_averaged_by_rows_and_not_batched():
         some = run(methods.FedAvg(), [clients[0], broken], model, rounds=1, solver=solver, batched=False)
     assert torch.equal(some.state.buffers[name], parts[0])
     assert torch.equal(dict(both.model().named_buffers())[name], both.state.buffers[name])
+
+
+def test_batch_statistics_are_of_the_rows_of_the_batch_and_of_nothing_that_fills_it():
+    source = torch.Generator().manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.BatchNorm1d(2, momentum=None), torch.nn.Linear(2, 2))
+    rows = Rows(torch.arange(10.0).view(5, 2).square(), torch.tensor([0, 1, 0, 1, 1]))
+
+    def statistics(batch_size, epochs=1):
+        solver = AdamSteps(epochs=epochs, batch_size=batch_size, lr=1e-12)
+        return run(methods.FedAvg(), [rows], model, rounds=1, solver=solver, batched=False).state.buffers[
+            "0.running_var"
+        ]
+
+    # momentum None averages the batches: one batch of all five rows is the variance itself, whatever it could hold
+    assert torch.allclose(statistics(8), rows.X.var(dim=0))
+    assert torch.equal(statistics(8), statistics(5))
+    filled = torch.cat([rows.X, rows.X[:1].expand(3, -1)])
+    assert not torch.allclose(filled.var(dim=0), rows.X.var(dim=0), rtol=0.01)  # what filling would give
+    assert bool((statistics(3) > 0).all())  # batches of three and two
+    with pytest.raises(ValueError, match=r"client 0: its 5 rows leave one to the last batch of 4, .* batch_size"):
+        statistics(4)
+    images = Rows(torch.randn(5, 3, 8, 8, generator=source), rows.y)
+    solver = AdamSteps(epochs=1, batch_size=4)  # an image has more than one value a channel
+    found = run(methods.FedAvg(), [images], ResNet20(2, norm="batch"), rounds=1, solver=solver, batched=False)
+    assert found.status is ba.Status.ROUND_LIMIT
+
+
+def test_a_client_whose_statistics_overflow_is_left_out():
+    model = torch.nn.Sequential(torch.nn.BatchNorm1d(2), torch.nn.Linear(2, 2))
+    labels, solver = torch.tensor([0, 1, 0, 1]), AdamSteps(epochs=1, batch_size=4)
+    values = torch.tensor([[1.0, -1.0], [2.0, 0.0], [0.5, 1.0], [-1.0, 2.0]])
+    good, large = Rows(values, labels), Rows(1e25 * values, labels)  # whose squares are beyond float32
+    with pytest.warns(UserWarning, match=r"clients \[1\] gave no finite answer"):
+        both = run(methods.FedAvg(), [good, large], model, rounds=1, solver=solver, batched=False)
+    assert both.history[0].dropped == (1,)
+    assert all(bool(torch.isfinite(buffer).all()) for buffer in both.state.buffers.values())
 
 
 def test_dropout_runs_batched_and_is_off_for_scores():
