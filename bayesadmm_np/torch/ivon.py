@@ -40,7 +40,10 @@ class IVON(torch.optim.Optimizer):
 
     Vectors may be given as one number, one flat tensor in the order of the group's parameters, or one tensor for each
     of them. All arguments but `mc_samples` and `generator` may differ between parameter groups. Every group has flat
-    state in its parameters' dtype, which must be float32 or float64: for mixed precision use autocast.
+    state in its parameters' dtype, which must be float32 or float64: for mixed precision use autocast, and in float16 a
+    `torch.amp.GradScaler`: `scaler.scale(loss).backward()` in the block and `scaler.step(optimiser)` after it, which
+    divides what the blocks collected by the scale, and forgets it where a gradient has overflowed. To look at gradients
+    in their own scale call `scaler.unscale_(optimiser)` in the block; that is for one block a step.
 
     Parameters
     ----------
@@ -97,6 +100,8 @@ class IVON(torch.optim.Optimizer):
     >>> [round(value, 1) for value in x.tolist()]
     [1.0, 1.0]
     """
+
+    _step_supports_amp_scaling = True  # a GradScaler sets grad_scale and found_inf, and leaves the rest to `step`
 
     def __init__(
         self,
@@ -195,8 +200,8 @@ class IVON(torch.optim.Optimizer):
         """Let the parameters be a sample of N(m, 1/s) inside the block; afterwards they hold m again.
 
         With `train=True` gradients are cleared at the start, and those of the block's end are kept for the next step.
-        Several backward passes in one block add up, as always in torch; several blocks are averaged. A block that
-        ends in an exception leaves no trace.
+        Several backward passes in one block add up, as always in torch; several blocks are averaged, and their mean is
+        what `.grad` holds then. A block that ends in an exception leaves no trace.
 
         Parameters
         ----------
@@ -237,11 +242,15 @@ class IVON(torch.optim.Optimizer):
         for group in self.param_groups:
             params = group["params"]
             b = self._buffers[params[0]]
-            gradients = [(torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1) for p in params]
             state = self.state[params[0]]
             room = b.room(state["samples"])
-            collect(b, torch.cat(gradients, out=room), _rates(group), state["samples"])
+            collect(b, _gradient(params, room), _rates(group), state["samples"])
             state["samples"] += 1
+            if state["samples"] > 1:  # a GradScaler looks for overflows there, and must not miss earlier ones
+                mean = torch.div(b.gradient, state["samples"], out=b.scratch).split([p.numel() for p in params])
+                for p, piece in zip(params, mean, strict=True):
+                    if p.grad is not None:
+                        p.grad.copy_(piece.view_as(p))
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -261,7 +270,7 @@ class IVON(torch.optim.Optimizer):
         Raises
         ------
         RuntimeError
-            When there is no sample since the last step.
+            When there is no sample since the last step, a block is open, or gradients were unscaled after their block.
         """
         loss = None
         if closure is not None:
@@ -270,11 +279,17 @@ class IVON(torch.optim.Optimizer):
                 with torch.enable_grad(), self.sampled_params(train=True):
                     losses.append(closure())
             loss = sum(losses) / len(losses)
+        self._refuse_open("step")
+        states = [self.state[group["params"][0]] for group in self.param_groups]
+        if not all(state["samples"] for state in states):
+            raise RuntimeError("step needs a sample: run backward in a `with sampled_params(train=True)` block.")
+        if self._is_lost(states[0]["samples"]):
+            for state in states:
+                state["samples"] = 0
+            return loss
         for group in self.param_groups:
             params = group["params"]
             state, b = self.state[params[0]], self._buffers[params[0]]
-            if not state["samples"]:
-                raise RuntimeError("step needs a sample: run backward in a `with sampled_params(train=True)` block.")
             state["step"] += 1
             _gather(params, b.mean)
             update(b, self._terms(group), _rates(group), state["step"], state["samples"])
@@ -282,12 +297,39 @@ class IVON(torch.optim.Optimizer):
             state["samples"] = 0
         return loss
 
+    def _is_lost(self, samples: int) -> bool:
+        """Whether a GradScaler found an overflow; if not, divide by its scale what was collected."""
+        lost = getattr(self, "found_inf", None)
+        if lost is None:  # no GradScaler is at work
+            return False
+        scale = getattr(self, "grad_scale", None)
+        if bool(lost):
+            return True
+        for group in self.param_groups:
+            b = self._buffers[group["params"][0]]
+            if scale is not None:
+                b.gradient.div_(scale)
+                b.product.div_(scale if group["hess_approx"] == "price" else scale * scale)
+            elif samples > 1 or not torch.equal(_gradient(group["params"]), b.gradient):  # after unscale_
+                raise RuntimeError("unscale_ must be called inside the one block of a step, or left to scaler.step.")
+        return False
+
+    def _refuse_open(self, what: str) -> None:
+        if self._sampling:
+            raise RuntimeError(f"{what}: the parameters are a sample; leave the block of sampled_params first.")
+
     @torch.no_grad()
     def posterior(self) -> tuple[Tensor, Tensor]:
         """Return m and s = λ(h + δ), flat, in the order of the parameters; shapes (P,).
 
         Warns when h has stayed within one per cent of h₀ although steps were taken: s is then chosen, not learned.
+
+        Raises
+        ------
+        RuntimeError
+            Inside a block of `sampled_params`.
         """
+        self._refuse_open("posterior")
         means, precisions = [], []
         for group in self.param_groups:
             params = group["params"]
@@ -344,6 +386,10 @@ def complaint(moved: float, steps: int, beta2: float) -> str:
         f"the Hessian estimate has moved by {moved:.1e} of hess_init in {steps} steps with beta2={beta2}: the "
         f"posterior precision is still the chosen start; to learn it lower beta2 (to about 1 - 1/{steps} or less)."
     )
+
+
+def _gradient(params: Sequence[Tensor], out: Tensor | None = None) -> Tensor:
+    return torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1) for p in params], out=out)
 
 
 def _gather(params: Sequence[Tensor], flat: Tensor) -> None:

@@ -104,7 +104,7 @@ def completed(
 ) -> State | Failure:
     """Return `after` with the record of its round; a failure where the objective is lost.
 
-    `is_judged` says that the objective is that of a step, and of all clients: a part of the sum says nothing of the run.
+    `is_judged` says that the objective is that of a step and of all clients: a part of the sum says nothing of the run.
     """
     number = state.round + 1
     if is_judged and rises_without_bound(reached, state):  # type: ignore[arg-type]  # which has what it looks at

@@ -364,6 +364,95 @@ def test_autocast_keeps_the_state_in_float32():
     assert cross_entropy(model(X), y).item() < start
 
 
+@pytest.mark.parametrize("samples", [1, 3])
+@pytest.mark.parametrize("hess_approx", ["price", "gradsq"])
+def test_a_grad_scaler_changes_nothing_but_the_scale(samples, hess_approx):
+    """By a power of two, which is exact."""
+    plain, scaled, twin = (small_network() for _ in range(3))
+    optimisers = [make(model, hess_approx=hess_approx, beta2=0.9) for model in (plain, scaled, twin)]
+    X, y = rows()
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    for _ in range(5):
+        for model, optimiser in zip((plain, scaled, twin), optimisers, strict=True):
+            for _ in range(samples):
+                with optimiser.sampled_params(train=True):
+                    loss = cross_entropy(model(X), y)
+                    (loss if model is plain else scaler.scale(loss)).backward()
+        optimisers[0].step()
+        scaler.step(optimisers[1])
+        scaler.update()
+        optimisers[2].step()  # which nobody tells of the scale
+    assert torch.equal(flat(plain), flat(scaled))
+    assert all(torch.equal(*pair) for pair in zip(optimisers[0].posterior(), optimisers[1].posterior(), strict=True))
+    assert not torch.allclose(flat(plain), flat(twin), rtol=0.01)
+
+
+@pytest.mark.parametrize("bad", [0, 1])
+def test_an_overflow_in_any_sample_costs_the_step_and_no_more(bad):
+    model = small_network()
+    optimiser, scaler = make(model), torch.amp.GradScaler("cpu", init_scale=1024.0)
+    X, y = rows()
+    before = flat(model)
+    for i in range(2):
+        with optimiser.sampled_params(train=True):
+            scaler.scale(cross_entropy(model(X), y) * (float("inf") if i == bad else 1.0)).backward()
+    scaler.step(optimiser)
+    scaler.update()
+    assert scaler.get_scale() == 512.0
+    assert torch.equal(flat(model), before)
+    with pytest.raises(RuntimeError, match="step needs a sample"):
+        optimiser.step()
+    with optimiser.sampled_params(train=True):
+        scaler.scale(cross_entropy(model(X), y)).backward()
+    scaler.step(optimiser)
+    assert bool(torch.isfinite(flat(model)).all())
+    assert not torch.equal(flat(model), before)
+
+
+def test_gradients_are_unscaled_in_their_block_or_not_at_all():
+    X, y = rows()
+
+    def one(model, inside=False, after=False, blocks=1):
+        optimiser, scaler = make(model), torch.amp.GradScaler("cpu", init_scale=1024.0)
+        for i in range(blocks):
+            with optimiser.sampled_params(train=True):
+                scaler.scale(cross_entropy(model(X), y)).backward()
+                if inside and i == blocks - 1:
+                    scaler.unscale_(optimiser)
+        if after:
+            scaler.unscale_(optimiser)
+        scaler.step(optimiser)
+        return flat(model)
+
+    assert torch.equal(one(small_network(), inside=True), one(small_network()))
+    for options in ({"after": True}, {"inside": True, "blocks": 2}):
+        with pytest.raises(RuntimeError, match="inside the one block of a step"):
+            one(small_network(), **options)
+
+
+def test_a_sample_is_not_taken_for_the_mean():
+    model = small_network()
+    optimiser = make(model)
+    train(model, optimiser, 1)
+    before = flat(model)
+    with optimiser.sampled_params():
+        for wrong in (optimiser.step, optimiser.posterior):
+            with pytest.raises(RuntimeError, match="leave the block"):
+                wrong()
+    assert torch.equal(flat(model), before)
+
+
+def test_a_step_moves_all_groups_or_none():
+    a, b = (torch.nn.Parameter(torch.ones(2)) for _ in range(2))
+    optimiser = IVON([a], 0.1, ess=10.0)
+    with optimiser.sampled_params(train=True):
+        (a**2).sum().backward()
+    optimiser.add_param_group({"params": [b]})
+    with pytest.raises(RuntimeError, match="step needs a sample"):
+        optimiser.step()
+    assert bool((a == 1).all())
+
+
 def test_samples_are_those_of_the_posterior_and_leave_the_mean():
     x = torch.nn.Parameter(torch.full((20000,), 2.0))
     optimiser = IVON([x], 0.1, ess=50.0, hess_init=0.3, prior_precision=5.0, generator=torch.Generator().manual_seed(0))
