@@ -89,9 +89,12 @@ def score(row: dict[str, Any], kind: str, scale: float, digits: int) -> str:
 
 
 def table(stem: str, results: dict[str, Any]) -> list[str]:
-    """One line a method and round: our accuracy and NLL, and the paper's."""
+    """One line a method and round: our accuracy and NLL beside the paper's, and where they are known ECE and Brier."""
     paper, rounds = PAPER.get(stem, {}), PAPER_ROUNDS.get(stem, (10, 25, 50))
     lines = ["| method | round | accuracy/% | paper | NLL | paper |", "|---|---:|---:|---:|---:|---:|"]
+    is_calibrated = any("ece_mean" in row for row in results["table"])  # older results have no such scores
+    if is_calibrated:
+        lines = [lines[0] + " ECE/% | Brier |", lines[1] + "---:|---:|"]
     for method in dict.fromkeys(row["method"] for row in results["table"]):
         own = [row for row in results["table"] if row["method"] == method]
         kinds = [("", method)]
@@ -104,9 +107,11 @@ def table(stem: str, results: dict[str, Any]) -> list[str]:
                 there = ("–", "–") if theirs is None or at is None else (theirs[0][at], theirs[1][at])
                 part = "" if row["seeds_done"] == row["seeds"] else f" ({row['seeds_done']} of {row['seeds']} seeds)"
                 accuracy, nll = score(row, f"{prefix}accuracy", 100.0, 1), score(row, f"{prefix}nll", 1.0, 2)
-                lines.append(
-                    f"| {name_of(label)}{part} | {row['round']} | {accuracy} | {there[0]} | {nll} | {there[1]} |"
-                )
+                line = f"| {name_of(label)}{part} | {row['round']} | {accuracy} | {there[0]} | {nll} | {there[1]} |"
+                if is_calibrated:
+                    ece, brier = score(row, f"{prefix}ece", 100.0, 1), score(row, f"{prefix}brier", 1.0, 3)
+                    line += f" {ece} | {brier} |"
+                lines.append(line)
     return lines
 
 

@@ -106,6 +106,14 @@ def test_rows_stand_beside_those_of_the_paper(script, stem, monkeypatch):
             check_beside(script, stem)
 
 
+def test_calibration_is_shown_where_it_is_known(script):
+    known = {"ece_mean": 0.05, "ece_sd": 0.01, "brier_mean": 0.25, "brier_sd": 0.125}
+    lines = script.table("fashion_homogeneous", results([{**row("FedAvg", 10), **known}]))
+    assert lines[0].endswith("| ECE/% | Brier |")
+    assert cells(lines)[0][-2:] == ("5.0 ± 1.0", "0.250 ± 0.125")
+    assert not script.table("fashion_homogeneous", results([row("FedAvg", 10)]))[0].endswith("| Brier |")
+
+
 def test_a_label_of_several_words_stands_beside_its_first(script):
     own = cells(script.table("fashion_heterogeneous", results([row("FedLap by rows", 10), row("IVONPVI", 10)])))
     assert own[0][:4] == ("FedLap by rows", "10", "50.0 ± 12.5", "71.3 ± 0.9")

@@ -30,6 +30,7 @@ diverges is a row that says so, and what a run warns of is a note in results.jso
 Examples:
   bayesadmm experiment fashion.toml
   bayesadmm experiment fashion.toml --out results/fashion --no-progress
+  bayesadmm experiment fashion.toml --out less --set rounds=2 --set "report=[2]" --set data.train=600
 
 \b
 fashion.toml:
@@ -70,7 +71,9 @@ Image sets are read from the directory that BAYESADMM_DATA names, or downloaded.
 
 \b
 Written to the folder: experiment.json (what was run), sweep.csv (every trial), rounds.csv
-(every round), table.csv, results.json, curves and heat maps (svg and png), and checkpoints.
+(every round: accuracy, NLL, ECE and Brier score, at the mean and averaged over samples, and
+bytes), seconds.csv (its wall time), table.csv, results.json, curves and heat maps (svg and
+png), and checkpoints.
 
 Needs PyTorch: pip install 'bayesadmm-np[torch]'.
 
@@ -88,6 +91,15 @@ def add_commands(app: typer.Typer) -> None:
             Path | None,
             typer.Option("--out", metavar="DIR", help="Folder of the results. Default: the file's name, beside it."),
         ] = None,
+        changes: Annotated[
+            list[str] | None,
+            typer.Option(
+                "--set",
+                metavar="KEY=VALUE",
+                help="Instead of what the file says, such as training.device=cpu; method.KEY is of every method, "
+                "method.LABEL.KEY of one. May be repeated.",
+            ),
+        ] = None,
         json: Json = False,
         progress: Progress = True,
     ) -> None:
@@ -99,12 +111,12 @@ def add_commands(app: typer.Typer) -> None:
                 raise ValueError(f"{str(file)!r} has no ending to leave out: name the folder of the results by --out.")
             require_writable(folder)
             try:
-                run_file(file, folder, json, progress)
+                run_file(file, folder, json, progress, changes or ())
             except KeyboardInterrupt:
                 stop(f"bayesadmm experiment: interrupted; the same command goes on from {folder}.", 130)
 
 
-def run_file(file: Path, folder: Path, as_json: bool, progress: bool) -> None:
+def run_file(file: Path, folder: Path, as_json: bool, progress: bool, changes: Sequence[str] = ()) -> None:
     """Run what is not done, write everything, print the table."""
     from tqdm import tqdm
 
@@ -112,7 +124,7 @@ def run_file(file: Path, folder: Path, as_json: bool, progress: bool) -> None:
     from .experiment_file import Experiment
     from .experiment_run import Bench, final_methods, total_rounds
 
-    experiment = Experiment.read(file)
+    experiment = Experiment.read(file, changes)
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"--out: {str(folder)!r} is not a folder.")
     with tqdm(total=total_rounds(experiment), desc=experiment.name, unit="round", disable=not progress) as bar:
@@ -154,6 +166,7 @@ def _write_all(bench: Any, trials: Sequence[Any], methods: Sequence[Any], outcom
     table = [_row(entry.label, number, outcomes) for entry in methods for number in experiment.report]
     if rounds:
         write_csv(folder / "rounds.csv", rounds)
+        write_csv(folder / "seconds.csv", [row for outcome in outcomes for row in _seconds(outcome)])
     write_csv(folder / "table.csv", table)
     results: dict[str, Any] = {"experiment": experiment.as_dict(), "machine": _machine(), "table": table}
     results |= {"sweep": _sweep(trials), "runs": _runs(outcomes), "notes": bench.notes}
@@ -161,7 +174,7 @@ def _write_all(bench: Any, trials: Sequence[Any], methods: Sequence[Any], outcom
     drawn = _draw(experiment, outcomes, table, folder) if rounds else []  # last: no plot is worth the numbers
     names = [
         *(["sweep.csv"] if trials else []),
-        *(["rounds.csv"] if rounds else []),
+        *(["rounds.csv", "seconds.csv"] if rounds else []),
         "table.csv",
         "results.json",
         *drawn,
@@ -201,8 +214,8 @@ def _or_nan(value: float | None) -> float:
     return float("nan") if value is None else value
 
 
-SCORES = (("accuracy", "at_mean", "accuracy"), ("nll", "at_mean", "nll"))
-ENSEMBLE = (("ensemble_accuracy", "ensemble", "accuracy"), ("ensemble_nll", "ensemble", "nll"))
+SCORES = ("accuracy", "nll", "ece", "brier")
+KINDS = (("", "at_mean"), ("ensemble_", "ensemble"))
 
 
 def _rounds(outcome: Any) -> list[dict[str, Any]]:
@@ -213,10 +226,16 @@ def _rounds(outcome: Any) -> list[dict[str, Any]]:
         row |= {"objective": record.objective, "broadcast": record.edges.broadcast, "gather": record.edges.gather}
         for kind in ("at_mean", "ensemble"):
             scores = getattr(record, kind)
-            for name in ("accuracy", "nll", "ece", "brier"):
+            for name in SCORES:
                 row[f"{kind}_{name}"] = "" if scores is None else getattr(scores, name)
         rows.append(row | {"bytes_down": record.bytes_down, "bytes_up": record.bytes_up})
     return rows
+
+
+def _seconds(outcome: Any) -> list[dict[str, Any]]:
+    """What does depend on it: the wall time of every round."""
+    run = {"method": outcome.label, "seed": outcome.seed}
+    return [{**run, "round": record.round, "seconds": record.seconds} for record in outcome.history]
 
 
 def _row(label: str, number: int, outcomes: Sequence[Any]) -> dict[str, Any]:
@@ -226,11 +245,13 @@ def _row(label: str, number: int, outcomes: Sequence[Any]) -> dict[str, Any]:
     records = [outcome.history[number - 1] for outcome in done]
     passed = [record for outcome in done for record in outcome.history[:number]]
     row: dict[str, Any] = {"method": label, "round": number}
-    for name, kind, score in (*SCORES, *ENSEMBLE):
-        values = [getattr(getattr(record, kind), score) for record in records if getattr(record, kind) is not None]
-        row[f"{name}_mean"] = float(np.mean(values)) if values else float("nan")
-        with np.errstate(invalid="ignore"):  # an infinite NLL has no deviation
-            row[f"{name}_sd"] = float(np.std(values)) if values else float("nan")
+    for prefix, kind in KINDS:
+        scores = [getattr(record, kind) for record in records if getattr(record, kind) is not None]
+        for name in SCORES:
+            values = [getattr(score, name) for score in scores]
+            row[f"{prefix}{name}_mean"] = float(np.mean(values)) if values else float("nan")
+            with np.errstate(invalid="ignore"):  # an infinite NLL has no deviation
+                row[f"{prefix}{name}_sd"] = float(np.std(values)) if values else float("nan")
     row["bytes_round"] = _mean(record.bytes_down + record.bytes_up for record in passed)
     row["seconds_round"] = _mean(record.seconds for record in passed)
     return row | {"seeds_done": len(records), "seeds": len(own)}

@@ -12,7 +12,8 @@ import itertools
 import json
 import os
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from ..splitting.methods import Method
 from ..torch import IVONADMM, IVONPVI, MLP, AcarCNN, AdamSteps, FedLapFunc, IVONSteps, ResNet20, ZenkeCNN
 from ..torch.methods import family_of
 
-__all__ = ["Entry", "Experiment", "Point", "Split", "Sweep", "Training", "written"]
+__all__ = ["Entry", "Experiment", "Point", "Split", "Sweep", "Training", "changed", "written"]
 
 VERSION = 1
 Point = Mapping[str, Any]
@@ -310,8 +311,14 @@ class Experiment:
     sweep: Sweep | None = None
 
     @classmethod
-    def read(cls, path: str | os.PathLike[str]) -> Experiment:
+    def read(cls, path: str | os.PathLike[str], changes: Iterable[str] = ()) -> Experiment:
         """Read a TOML file; every key must be known.
+
+        Parameters
+        ----------
+        path : path
+        changes : iterable of str
+            KEY=VALUE, as if they stood in the file: see `changed`.
 
         Raises
         ------
@@ -326,7 +333,7 @@ class Experiment:
             except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
                 raise ValueError(f"{os.fspath(path)} is not TOML: {error}") from error
         try:
-            return cls._of(plain, Path(path).stem)
+            return cls._of(changed(plain, changes), Path(path).stem)
         except ValueError as error:
             raise ValueError(f"{os.fspath(path)}: {error}") from error
 
@@ -381,6 +388,52 @@ class Experiment:
         return dict(json.loads(json.dumps(asdict(self))))
 
 
+def changed(plain: dict[str, Any], changes: Iterable[str]) -> dict[str, Any]:
+    """Return a file's content with other values: KEY=VALUE, KEY with dots as in TOML.
+
+    `method.KEY` is of every method, and `method.LABEL.KEY` of one. What is no TOML value is a text.
+
+    Raises
+    ------
+    ValueError
+        When a change cannot be read, or leads through something that is no table.
+
+    Examples
+    --------
+    >>> from bayesadmm_np.cli.experiment_file import changed
+    >>> changed({"rounds": 50, "method": [{"row": "FedAvg"}]}, ["rounds=2", "method.solver.lr=0.1"])
+    {'rounds': 2, 'method': [{'row': 'FedAvg', 'solver': {'lr': 0.1}}]}
+    """
+    found = deepcopy(plain)
+    for change in changes:
+        key, equals, text = change.partition("=")
+        first, *path = key.strip().split(".")
+        if not equals or not all((first, *path)):
+            raise ValueError(f"--set wants KEY=VALUE, such as training.device=cpu, got {change!r}.")
+        try:
+            value = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            value = text.strip()
+        tables = [found]
+        if first == "method" and path:
+            tables = [table for table in found.get("method", ()) if isinstance(table, dict)]
+            named = [table for table in tables if table.get("label", table.get("row")) == path[0]]
+            if named and len(path) > 1:
+                tables, path = named, path[1:]
+            first, *path = path
+        for table in tables:
+            _put(table, (first, *path), deepcopy(value), change)
+    return found
+
+
+def _put(table: dict[str, Any], path: Sequence[str], value: object, change: str) -> None:
+    for key in path[:-1]:
+        table = table.setdefault(key, {})
+        if not isinstance(table, dict):
+            raise ValueError(f"--set {change}: {key} is no table.")
+    table[path[-1]] = value
+
+
 def written(point: Point) -> str:
     """Return a point in words.
 
@@ -429,7 +482,7 @@ def _entry(plain: object, number: int) -> Entry:
 
 def _grid(plain: Mapping[str, Any], known: Iterable[str], where: str) -> dict[str, tuple[Any, ...]]:
     """Return the lists of a grid by key; their values are checked where the method is made."""
-    if not isinstance(plain["grid"], Mapping) or not plain["grid"]:
+    if not isinstance(plain["grid"], Mapping):
         raise ValueError(f"[{where}] grid must be a table of lists.")
     grid = dict(plain["grid"])
     inner = grid.pop("solver", {})  # TOML reads a key solver.lr without quotes as a table in a table

@@ -101,8 +101,8 @@ def test_table_rounds_and_plot_are_those_of_the_runs(bayesadmm, file, tmp_path):
     assert code == 0, err
     folder = tmp_path / "small"  # the file's name, beside it
     assert {path.name for path in folder.iterdir()} == {
-        *("experiment.json", "rounds.csv", "table.csv", "results.json", "curves.svg", "curves.png", "checkpoints"),
-        ".lock",
+        *("experiment.json", "rounds.csv", "seconds.csv", "table.csv", "results.json"),
+        *("curves.svg", "curves.png", "checkpoints", ".lock"),
     }
     rounds, table = read(folder / "rounds.csv"), read(folder / "table.csv")
     assert [(row["method"], row["seed"], row["round"]) for row in rounds] == [
@@ -113,6 +113,15 @@ def test_table_rounds_and_plot_are_those_of_the_runs(bayesadmm, file, tmp_path):
     assert float(row["accuracy_mean"]) == pytest.approx(sum(last) / 2)
     assert float(row["accuracy_sd"]) == pytest.approx(abs(last[0] - last[1]) / 2)
     assert rounds[-1]["ensemble_nll"] == ""  # a point has no ensemble
+    for name in ("ece", "brier"):
+        for prefix, kind in (("", "at_mean_"), ("ensemble_", "ensemble_")):
+            last = [float(r[kind + name]) for r in rounds if r["method"] == "IVONADMM" and r["round"] == "4"]
+            assert float(row[f"{prefix}{name}_mean"]) == pytest.approx(sum(last) / 2)
+    spent = read(folder / "seconds.csv")
+    assert [(r["method"], r["seed"], r["round"]) for r in spent] == [
+        (r["method"], r["seed"], r["round"]) for r in rounds
+    ]
+    assert all(float(r["seconds"]) > 0 for r in spent)
     results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
     assert [run["status"] for run in results["runs"]] == ["ROUND_LIMIT"] * 4
     assert results["experiment"]["methods"][0]["steps"] == {"rho": 0.7, "gamma": 0.1}
@@ -551,31 +560,57 @@ def test_colour_images_keep_their_colours_and_places(bayesadmm, file, made_image
 
 FILES = Path(__file__).parents[2] / "benchmarks" / "experiments"
 LESS = [
-    (r"rounds = 50\nreport = .*\nseeds = .*", "rounds = 1\nreport = [1]\nseeds = [0]"),
-    (r"clients = 10", "clients = 2\ntrain = 12\ntest = 5"),
-    (r'device = "cuda"', "ensemble = 2"),
-    (r"epochs = 10, batch_size = 64", "epochs = 1, batch_size = 4"),
-    (r"\[sweep\](\n.+)+", ""),
-    (r"grid = .*", ""),
-    (r"lr = 0.2, beta2 = 0.9998", "lr = 1e-3, beta2 = 0.9, hess_init = 1e3"),  # or six images allow any weights
+    *("rounds=1", "report=[1]", "seeds=[0]", "sweep.rounds=1", "data.clients=2", "data.train=12", "data.test=5"),
+    *("training.device=cpu", "training.ensemble=2", "method.solver.epochs=1", "method.solver.batch_size=4"),
+    *("method.grid={}", "method.FedLapFunc.server_steps=2"),
+    *("method.IVONADMM.solver.lr=1e-3", "method.IVONADMM.solver.beta2=0.9"),
+    "method.IVONADMM.solver.hess_init=1e3",  # or six images allow any weights
 ]
-"""What makes an experiment for a GPU one for everywhere: few images, one round, no trials."""
+"""What makes an experiment for a GPU one for everywhere: few images, one round, one trial."""
 
 
 @pytest.mark.parametrize("network", ["acar", "zenke", "resnet20"])
-def test_networks_of_images_run_by_their_files(bayesadmm, file, made_images, tmp_path, monkeypatch, network):
+def test_networks_of_images_run_by_their_files(bayesadmm, made_images, tmp_path, monkeypatch, network):
     monkeypatch.setenv("BAYESADMM_DATA", str(made_images))
-    text = (FILES / f"cifar10_{network}.toml").read_text(encoding="utf-8")
-    Experiment.read(FILES / f"cifar10_{network}.toml")  # as it stands
-    for pattern, replacement in LESS:
-        text, count = re.subn(pattern, replacement, text)
-        assert count, pattern
-    file.write_text(text, encoding="utf-8")
-    code, _, err = bayesadmm("experiment", file, "--out", tmp_path / "out", "--no-progress")
+    file = FILES / f"cifar10_{network}.toml"
+    less = [part for change in LESS for part in ("--set", change)]
+    code, _, err = bayesadmm("experiment", file, "--out", tmp_path / "out", "--no-progress", *less)
     assert code == 0, err
     rows = read(tmp_path / "out" / "table.csv")
-    assert {row["method"].partition(",")[0] for row in rows} == {"FedAvg", "FedDyn", "FedLap", "IVONADMM"}
+    assert {row["method"].partition(",")[0] for row in rows} == {
+        *("FedAvg", "FedProx", "FedDyn", "FedLap", "FedLapCov", "FedLapFunc", "IVONADMM")
+    }
     assert all(0 <= float(row["accuracy_mean"]) <= 1 for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (["rounds"], "--set wants KEY=VALUE, such as training.device=cpu, got 'rounds'"),
+        (["training.=1"], "--set wants KEY=VALUE"),
+        (["rounds.x=1"], "--set rounds.x=1: rounds is no table"),
+        (["training.devise=cpu"], "did you mean 'device'"),
+        (["method.rho=0.1", "method.pooled.gamma=3"], "FedAvg has no"),
+        (["report=[1,"], "report must be a list of integers, got '[1,'"),
+    ],
+)
+def test_changes_that_cannot_be_made_are_refused(file, changes, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        Experiment.read(file, changes)
+
+
+def test_changes_are_as_if_they_stood_in_the_file(bayesadmm, file, tmp_path):
+    changes = ["rounds=2", "report=[2]", "training.ensemble=2", "method.solver.epochs=1", "method.pooled.label=one"]
+    found = Experiment.read(file, changes)
+    assert found.rounds == 2
+    assert [entry.solver["epochs"] for entry in found.methods] == [1] * len(found.methods)
+    assert "one" in [entry.label for entry in found.methods]
+    assert Experiment.read(file).rounds == 4
+    code, _, err = bayesadmm("experiment", file, "--out", tmp_path / "less", "--no-progress", "--set", "rounds=4")
+    assert code == 0, err
+    code, _, err = bayesadmm("experiment", file, "--out", tmp_path / "less", "--no-progress", "--set", "data.train=50")
+    assert code == 2
+    assert "another experiment" in err
 
 
 # Sweeps -------------------------------------------------------------------------------------------
