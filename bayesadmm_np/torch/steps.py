@@ -25,7 +25,7 @@ Gradient = Callable[[Tensor, Tensor], Tensor]
 WORTH_A_THREAD = 50_000
 """Parameters of all clients, below which threads are not worth their start."""
 STACK = 917_504
-"""Numbers of a buffer in a stack of plain networks on a CPU: fewer pay more for calls, more for memory far away."""
+"""Numbers of a buffer in a stack on a CPU: fewer pay more for calls, more for memory far away."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def local_work(
     """
     steps = tuple(_steps(rows, solver) for rows in data)
     threads = torch.get_num_threads() if _is_divisible(network, data, problem.start) else 1
-    most = _largest_stack(network, data, problem.start)
+    most = _largest_stack(data, problem.start)
     with torch.inference_mode(False):  # a mode of the caller's thread, while others write as well
         room = partial(problem.start.new_empty, len(data), len(problem.start))
         precision, hess = (room(), room()) if isinstance(solver, IVONSteps) else (None, None)
@@ -122,11 +122,9 @@ def _is_divisible(network: Network, data: Sequence[Rows], start: Tensor) -> bool
     )
 
 
-def _largest_stack(network: Network, data: Sequence[Rows], start: Tensor) -> int:
-    """How many clients to stack; all of them, where a stack takes many calls, or draws from one generator."""
-    if start.device.type != "cpu" or not network.is_pure(data[0].X):
-        return len(data)
-    return max(STACK // len(start), 1)
+def _largest_stack(data: Sequence[Rows], start: Tensor) -> int:
+    """How many clients to stack; all of them, where a call costs more than what it does."""
+    return max(STACK // len(start), 1) if start.device.type == "cpu" else len(data)
 
 
 def _balanced(steps: Sequence[int], most: int) -> list[list[int]]:

@@ -119,11 +119,12 @@ def test_threads_do_not_change_what_clients_do(method, solver, stacks):
         (lambda: MLP((4, 5, 3)), TWO_SAMPLES, 2, 1, [1] * 4),
         (lambda: MLP((4, 5, 3)), ADAM_SHORT, 2, 1, [1] * 4),
         (lambda: MLP((4, 5, 3)), ADAM_SHORT, 1, 3, [2, 2]),
-        (with_gelu, IVON_SHORT, 1, 1, [4]),
+        (with_gelu, IVON_SHORT, 1, 1, [1] * 4),
+        (with_gelu, ADAM_SHORT, 1, 3, [2, 2]),
     ],
-    ids=["IVON", "Adam", "room for three", "IVON by vmap"],
+    ids=["IVON", "Adam", "room for three", "IVON by autograd", "Adam by vmap"],
 )
-def test_stacks_of_plain_networks_are_small(make, solver, threads, room, expected, stacks, in_torch, monkeypatch):
+def test_stacks_on_a_cpu_are_small(make, solver, threads, room, expected, stacks, in_torch, monkeypatch):
     """With room for so many of 43 parameters; stacks are of equal size, and what clients do does not change."""
     torch.set_num_threads(threads)
     row = methods.FedAvg() if isinstance(solver, AdamSteps) else IVONADMM(0.7, 0.3)
