@@ -108,7 +108,8 @@ def pooled_objective(team: Team, state: State, found: Sequence[Sequence[float]])
 def _loss(team: Team, k: int, theta: Tensor, buffers: dict[str, Tensor]) -> float:
     rows = team.clients[k]
     logits = team.network.predict(theta, rows.X, buffers)
-    return float(torch.nn.functional.cross_entropy(logits.double(), rows.y, reduction="sum"))
+    each = torch.nn.functional.cross_entropy(logits.double(), rows.y, reduction="none")
+    return float(each.sum() if rows.weights is None else each @ rows.weights.double())
 
 
 def edges(team: Team, state: State, natural_gradient: float = float("inf")) -> Edges:
@@ -212,8 +213,8 @@ def _natural_gradients(
 def _gradient(team: Team, k: int, theta: Tensor, buffers: dict[str, Tensor], chunk: int = 1000) -> Tensor:
     total, part = torch.zeros_like(theta), torch.empty_like(theta)[None]
     rows = team.clients[k]
-    for X, y in zip(rows.X.split(chunk), rows.y.split(chunk), strict=True):
-        options: dict[str, Any] = {"weights": torch.ones(1, len(y)).to(theta), "buffers": buffers, "train": False}
+    for X, y, weights in zip(rows.X.split(chunk), rows.y.split(chunk), rows.weighted.split(chunk), strict=True):
+        options: dict[str, Any] = {"weights": weights[None], "buffers": buffers, "train": False}
         total += team.network.gradient(theta[None], part, X=X[None], y=y[None], **options)[0]
     return total
 

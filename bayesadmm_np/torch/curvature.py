@@ -15,16 +15,15 @@ CHUNK = 8
 
 
 def diagonal_ggn(network: Network, theta: Tensor, rows: Rows, buffers: dict[str, Tensor]) -> Tensor:
-    """The diagonal of Σ_i J_iᵀ(diag p_i − p_ip_iᵀ)J_i at θ, shape (P,): exact, >= 0, for Eq. 14 of Swaroop et al. 2025.
+    """The diagonal of Σ_i w_iJ_iᵀ(diag p_i − p_ip_iᵀ)J_i at θ, shape (P,): exact and >= 0.
 
-    diag p − ppᵀ = Σ_c a_ca_cᵀ with a_c = √p_c(e_c − p), so that the squares of C gradients a row add up to it. In a
-    network of dense layers Σ_i (b_iz_iᵀ)² = (b²)ᵀz² for inputs z and output gradients b, and no row needs a gradient
-    of its own. The network is in evaluation mode.
+    For Eq. 14 of Swaroop et al. 2025. diag p − ppᵀ = Σ_c a_ca_cᵀ with a_c = √p_c(e_c − p), so that the squares of C
+    gradients a row add up to it. In a network of dense layers Σ_i (b_iz_iᵀ)² = (b²)ᵀz² for inputs z and slopes
+    b of the outputs, and no row needs a gradient of its own. The network is in evaluation mode.
     """
-    if _is_dense(network.module):
-        parts = [_dense(network, theta, part, buffers) for part in rows.X.split(1000)]
-    else:
-        parts = [_by_row(network, theta, part, buffers) for part in rows.X.split(CHUNK)]
+    each, chunk = (_dense, 1000) if _is_dense(network.module) else (_by_row, CHUNK)
+    some = zip(rows.X.split(chunk), rows.weighted.split(chunk), strict=True)
+    parts = [each(network, theta, X, weights, buffers) for X, weights in some]
     return torch.stack(parts).sum(dim=0)
 
 
@@ -45,7 +44,7 @@ def _roots(logits: Tensor) -> Tensor:
     return p.sqrt().diag_embed() - p.sqrt()[..., :, None] * p[..., None, :]
 
 
-def _dense(network: Network, theta: Tensor, X: Tensor, buffers: dict[str, Tensor]) -> Tensor:
+def _dense(network: Network, theta: Tensor, X: Tensor, weights: Tensor, buffers: dict[str, Tensor]) -> Tensor:
     seen: list[tuple[Tensor, Tensor]] = []
     layers = [layer for layer in network.module.modules() if isinstance(layer, nn.Linear)]
     hooks = [layer.register_forward_hook(lambda _, inputs, out: seen.append((inputs[0], out))) for layer in layers]
@@ -62,6 +61,7 @@ def _dense(network: Network, theta: Tensor, X: Tensor, buffers: dict[str, Tensor
             squares.addcmul_(gradient, gradient)
     parts = []
     for layer, (inputs, _), squares in zip(layers, seen, total, strict=True):
+        squares.mul_(weights[:, None])
         if layer.weight.requires_grad:
             parts.append((squares.T @ inputs.detach().square()).reshape(-1))
         if layer.bias is not None and layer.bias.requires_grad:
@@ -69,7 +69,7 @@ def _dense(network: Network, theta: Tensor, X: Tensor, buffers: dict[str, Tensor
     return torch.cat(parts)
 
 
-def _by_row(network: Network, theta: Tensor, X: Tensor, buffers: dict[str, Tensor]) -> Tensor:
+def _by_row(network: Network, theta: Tensor, X: Tensor, weights: Tensor, buffers: dict[str, Tensor]) -> Tensor:
     leaves = [leaf.detach() for leaf in network.leaves(theta[None])]
 
     def slopes(x: Tensor) -> tuple[Tensor, ...]:
@@ -80,4 +80,5 @@ def _by_row(network: Network, theta: Tensor, X: Tensor, buffers: dict[str, Tenso
         pulled = vjp(logits, *leaves)
         return vmap(pulled[1])(_roots(pulled[0]))
 
-    return torch.cat([g.square().sum(dim=(0, 1)).reshape(-1) for g in vmap(slopes)(X)])
+    squares = [g.square().sum(dim=1).flatten(1) for g in vmap(slopes)(X)]
+    return torch.cat([weights @ square for square in squares])

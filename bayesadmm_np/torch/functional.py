@@ -106,15 +106,15 @@ def shared_terms(
 def pick(rows: Rows, points: int, seed: int, client: int) -> tuple[Tensor, Tensor]:
     """Return which rows a client shares, in random order, and how many rows of their class each stands for.
 
-    At most `points` of every class that the client has; a function of seed and client.
+    At most `points` of every class that the client has, none of weight zero; a function of seed and client.
     """
     rng = np.random.default_rng(np.random.SeedSequence([seed, client], spawn_key=(3,)))
-    labels = rows.y.cpu().numpy()
+    labels, weights = rows.y.cpu().numpy(), rows.weighted.double().cpu().numpy()
     drawn, stand_for = [], []
-    for label in np.unique(labels):
-        members = np.flatnonzero(labels == label)
+    for label in np.unique(labels[weights > 0]):
+        members = np.flatnonzero((labels == label) & (weights > 0))
         drawn.append(rng.choice(members, size=min(points, len(members)), replace=False))
-        stand_for.append(np.full(len(drawn[-1]), len(members) / max(len(drawn[-1]), 1)))
+        stand_for.append(np.full(len(drawn[-1]), weights[members].sum() / max(len(drawn[-1]), 1)))
     order = rng.permutation(sum(map(len, drawn)))  # else the order would tell the labels
     index, count = (np.concatenate(parts)[order] for parts in (drawn, stand_for))
     return torch.from_numpy(index).to(rows.y.device), torch.from_numpy(count).to(rows.X)

@@ -313,8 +313,12 @@ def _describe(team: Team, seed: int, participation: object) -> dict[str, Any]:
         "seed": int(seed),
         "participation": _name_of(participation) if callable(participation) else participation,
         "model": f"{digest([team.network.start])} {team.network.fingerprint}",
-        "data": [digest([rows.X, rows.y]) for rows in team.clients.values()],
+        "data": [_digest_of(rows) for rows in team.clients.values()],
     }
+
+
+def _digest_of(rows: Rows) -> str:
+    return digest([rows.X, rows.y] if rows.weights is None else [rows.X, rows.y, rows.weights])
 
 
 def _name_of(function: Callable[..., Any]) -> str:

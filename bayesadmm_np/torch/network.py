@@ -26,11 +26,15 @@ class Rows:
         Inputs as the network wants them.
     y : Tensor, shape (n,)
         Integer labels 0 … C − 1.
+    weights : Tensor, shape (n,), optional
+        w_i >= 0: ℓ_k = Σ_i w_i ℓ_i, and N_k = Σ_i w_i wherever rows are counted, so that weight 2 is two rows. Batches
+        are drawn without a look at them. Scores count every row once. Default 1.
 
     Raises
     ------
     ValueError
-        When there are no rows, lengths differ, an input is not finite or a label is not an integer >= 0.
+        When there are no rows, lengths differ, an input is not finite, a label is not an integer >= 0, or weights are
+        negative, not finite or all zero.
 
     Examples
     --------
@@ -42,6 +46,7 @@ class Rows:
 
     X: Tensor
     y: Tensor
+    weights: Tensor | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.X, Tensor) or not self.X.is_floating_point() or self.X.ndim < 2:
@@ -54,9 +59,27 @@ class Rows:
             raise ValueError("X must be finite, got NaN or infinite values.")
         if int(self.y.min()) < 0:
             raise ValueError(f"y must hold labels >= 0, got {int(self.y.min())}.")
+        if self.weights is not None:
+            self._check_weights(self.weights)
+
+    def _check_weights(self, weights: Tensor) -> None:
+        if not isinstance(weights, Tensor) or not weights.is_floating_point() or weights.shape != self.y.shape:
+            raise ValueError(f"weights must be a floating-point tensor of shape ({len(self.X)},), one number a row.")
+        if not bool(torch.isfinite(weights).all()) or bool((weights < 0).any()) or not bool((weights > 0).any()):
+            raise ValueError("weights must be finite and >= 0, and not all zero.")
 
     def __len__(self) -> int:
         return len(self.X)
+
+    @property
+    def mass(self) -> float:
+        """N_k, the sum of the weights."""
+        return len(self.X) if self.weights is None else float(self.weights.double().sum())
+
+    @property
+    def weighted(self) -> Tensor:
+        """w_i in the type of the inputs, shape (n,)."""
+        return self.X.new_ones(len(self.X)) if self.weights is None else self.weights.to(self.X)
 
 
 def merge(clients: Sequence[Rows]) -> Rows:
@@ -83,7 +106,10 @@ def merge(clients: Sequence[Rows]) -> Rows:
     kinds = {(tuple(client.X.shape[1:]), client.X.dtype) for client in clients}
     if len(kinds) > 1:
         raise ValueError(f"clients must have inputs of one shape and type, got {sorted(map(str, kinds))}.")
-    return Rows(torch.cat([client.X for client in clients]), torch.cat([client.y for client in clients]))
+    X, y = torch.cat([client.X for client in clients]), torch.cat([client.y for client in clients])
+    if all(client.weights is None for client in clients):
+        return Rows(X, y)
+    return Rows(X, y, torch.cat([client.weighted for client in clients]))
 
 
 class Network:

@@ -42,7 +42,7 @@ class _Alone:
         X, (shapes, kinds) = rows.X.detach().flatten(1).contiguous().numpy(), network.dense.codes()
         _check(rows.y, X.shape[1], shapes)
         self.start = problem.start.numpy()
-        self.scale = torch.full_like(problem.rho, problem.temperature / len(rows))
+        self.scale = torch.full_like(problem.rho, problem.temperature / rows.mass)
         self.rows = X, rows.y.contiguous().numpy()
         outputs, slopes = compiled.room(shapes, batch_size, X)
         self.layers = shapes, kinds, outputs, slopes

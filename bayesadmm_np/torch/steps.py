@@ -36,7 +36,7 @@ class _Plan:
     """
 
     clients: list[int]
-    rows: list[int]
+    masses: list[float]
     index: Tensor
     weight: Tensor
     steps: list[int]
@@ -47,12 +47,16 @@ class _Plan:
 
 
 def _plan(data: Mapping[int, Rows], solver: AdamSteps | IVONSteps, seeds: Sequence[int], like: Tensor) -> _Plan:
-    """Epochs of shuffled batches; the last batch of an epoch may be short, and then a row of weight zero fills it."""
+    """Epochs of shuffled batches; the last batch of an epoch may be short, and then a row of weight zero fills it.
+
+    A row of weight w_i has w_i n/N_k over the rows of its batch: the gradient estimates that of ℓ_k/N_k.
+    """
     counts = {k: _steps(rows, solver) for k, rows in data.items()}
     order = sorted(data, key=lambda k: -counts[k])
     offsets = dict(zip(data, np.cumsum([0, *(len(rows) for rows in data.values())]).tolist(), strict=False))
     index = torch.zeros(len(data), max(counts.values()), solver.batch_size, dtype=torch.int64)
     weight = torch.zeros(index.shape, dtype=like.dtype)
+    widths = np.zeros(max(counts.values()))
     for i, k in enumerate(order):
         n, source = len(data[k]), torch.Generator().manual_seed(seeds[k])
         rows = torch.stack([torch.randperm(n, generator=source) for _ in range(solver.epochs)])
@@ -61,9 +65,12 @@ def _plan(data: Mapping[int, Rows], solver: AdamSteps | IVONSteps, seeds: Sequen
         index[i, : counts[k]] = offsets[k] + nn.functional.pad(rows, (0, room)).view(counts[k], -1)
         filled = (torch.arange(n + room) < n).double().view(-1, solver.batch_size)
         weight[i, : counts[k]] = (filled / filled.sum(dim=1, keepdim=True)).repeat(solver.epochs, 1)
-    device, sizes = like.device, [len(data[k]) for k in order]
-    widths = (weight > 0).sum(dim=2).amax(dim=0).tolist()
-    return _Plan(order, sizes, index.to(device), weight.to(device), [counts[k] for k in order], widths)
+        widths = np.maximum(widths, np.pad(np.tile(filled.sum(dim=1), solver.epochs), (0, len(widths) - counts[k])))
+        if (own := data[k].weights) is not None:
+            share = (own.double() * (n / data[k].mass)).cpu()[rows]
+            weight[i, : counts[k]] *= nn.functional.pad(share, (0, room)).view(counts[k], -1).to(weight)
+    device, masses, steps = like.device, [data[k].mass for k in order], [counts[k] for k in order]
+    return _Plan(order, masses, index.to(device), weight.to(device), steps, widths.astype(int).tolist())
 
 
 def _steps(rows: Rows, solver: AdamSteps | IVONSteps) -> int:
@@ -175,7 +182,7 @@ class _Work:
         network, start, buffers = self.network, self.problem.start, self.out.buffers
         plan = _plan({k: self.data[k] for k in group}, self.solver, self.seeds, start)
         X, y = torch.cat([self.data[k].X for k in group]), torch.cat([self.data[k].y for k in group])
-        sizes = torch.tensor(plan.rows).to(start)[:, None]
+        sizes = torch.tensor(plan.masses, dtype=torch.float64).to(start)[:, None]
         problem = self.problem.of(plan.clients)
         shared = None if problem.shared is None else problem.shared.over(sizes)
         room = start.new_empty(0 if shared is None else len(group), len(start))

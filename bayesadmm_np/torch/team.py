@@ -25,14 +25,14 @@ __all__ = ["Team", "assemble", "build", "fit", "read_device", "read_network"]
 class Team:
     """Clients, network, method and solver that fit each other.
 
-    `sizes` are the rows of all clients, and `clients` the rows themselves of those that are here, by number: all in one
+    `sizes` are the N_k of all clients, and `clients` the rows themselves of those that are here, by number: all in one
     process, its own at a site, none at a server whose sites are elsewhere.
     """
 
     method: Method
     family: type
     network: Network
-    sizes: tuple[int, ...]
+    sizes: tuple[float, ...]
     clients: Mapping[int, Rows]
     solver: AdamSteps | IVONSteps
     delta: float
@@ -143,7 +143,7 @@ def assemble(
     data = tuple(fit(rows, f"client {k}", network, place) for k, rows in enumerate(clients))
     if not data:
         raise ValueError("clients must hold at least one client, got none.")
-    sizes, here = tuple(len(rows) for rows in data), dict(enumerate(data))
+    sizes, here = tuple(rows.mass for rows in data), dict(enumerate(data))
     return build(method, network, sizes, here, prior_precision, temperature, solver, batched)
 
 
@@ -157,7 +157,7 @@ def read_network(model: nn.Module, place: torch.device) -> Network:
 def build(
     method: Method,
     network: Network,
-    sizes: tuple[int, ...],
+    sizes: tuple[float, ...],
     clients: Mapping[int, Rows],
     prior_precision: float,
     temperature: float,
@@ -202,7 +202,8 @@ def fit(rows: Rows, name: str, network: Network, place: torch.device) -> Rows:
     """Move rows to the device and the network's dtype, and try two of them."""
     if not isinstance(rows, Rows):
         raise ValueError(f"{name}: expected Rows(X, y), got {type(rows).__name__}.")
-    moved = Rows(rows.X.to(place, network.start.dtype), rows.y.to(place))
+    weights = None if rows.weights is None else rows.weights.to(place, network.start.dtype)
+    moved = Rows(rows.X.to(place, network.start.dtype), rows.y.to(place), weights)
     try:
         classes = network.predict(network.start, moved.X[:2], network.buffers).shape[1]
     except torch.cuda.OutOfMemoryError:

@@ -24,6 +24,7 @@ from bayesadmm_np.torch import (  # noqa: E402
     merge,
     run,
     score,
+    steps,
 )
 from bayesadmm_np.torch.certificate import _length, fisher_length  # noqa: E402
 from bayesadmm_np.torch.client import Replies  # noqa: E402
@@ -51,6 +52,11 @@ def problem(sizes=(23, 10, 17, 8), features=4, classes=3, dtype=torch.float64):
         noise = 0.5 * torch.randn(n, classes, generator=source, dtype=dtype)
         clients.append(Rows(X, (X @ true + noise).argmax(dim=1)))
     return clients
+
+
+def with_gelu():
+    torch.manual_seed(1)
+    return torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.GELU(), torch.nn.Linear(5, 3)).double()
 
 
 def network(widths=(4, 5, 3), dtype=torch.float64):
@@ -525,6 +531,71 @@ def test_ivon_admm_and_ivon_pvi_coincide():
     admm, pvi = run_of(IVONADMM(1.0, gamma)), run_of(IVONPVI(gamma))
     assert (admm.mean - pvi.mean).abs().max() < 1e-10  # rounding, carried through 3 rounds of at most 12 steps
     assert (admm.mean - run_of(IVONPVI(1.1 * gamma)).mean).abs().max() > 1e-4
+
+
+WEIGHTS = (2.0, 1.0, 3.0, 0.5, 1.0)
+
+
+def weighted(clients, scale=1.0):
+    return [Rows(r.X, r.y, scale * torch.tensor(WEIGHTS, dtype=r.X.dtype).repeat(len(r))[: len(r)]) for r in clients]
+
+
+def repeated(clients, times=2):
+    """Every row as often as twice its weight says, which is a whole number."""
+    counts = [(times * rows.weights).long() for rows in weighted(clients)]
+    return [Rows(r.X.repeat_interleave(c, 0), r.y.repeat_interleave(c)) for r, c in zip(clients, counts, strict=True)]
+
+
+def same(found, expected, tolerance=1e-9):
+    for name in ("mean", "precision", "site_linear", "client_linear"):
+        a, b = getattr(found.state, name), getattr(expected.state, name)
+        assert (a - b).abs().max() < tolerance * (1 + b.abs().max())
+    assert found.objective == pytest.approx(expected.objective, rel=1e-9)
+
+
+@pytest.mark.parametrize("make", [network, with_gelu], ids=["compiled", "by autograd"])
+@pytest.mark.parametrize("row", ["IVON-ADMM", "FedAvg", "FedProx", "FedDyn", "FedLap", "FedLapCov", "FedLap-Func"])
+def test_a_row_of_weight_two_is_two_rows(row, make):
+    """In batches of all rows; and weights of half the size are a temperature of twice it. Some 30 steps of float64."""
+    method, solver = {**ROWS, "FedLap-Func": (FedLapFunc(server_steps=20, points_per_class=99), ADAM_SHORT)}[row]
+    solver = replace(solver, batch_size=500, epochs=10)
+
+    def go(clients, temperature, solver=solver, **options):
+        return run(method, clients, make(), rounds=2, solver=solver, temperature=temperature, **options)
+
+    found, expected = go(weighted(problem()), 1.0), go(repeated(problem()), 2.0)
+    if row != "FedLap-Func":  # which shares rows, and so each of the repeated ones
+        same(found, expected)
+        assert found.certificate().pooled == pytest.approx(expected.certificate().pooled, rel=1e-6)
+    alike = replace(solver, batch_size=6)
+    for batched in (True, False):
+        small = go(weighted(problem(), 0.25), 0.25, alike, batched=batched)
+        same(small, go(weighted(problem()), 1.0, alike))
+    plain = go(problem(), 1.0)
+    assert (found.mean - plain.mean).abs().max() > 1e-4  # the twin: without weights
+
+
+def test_batches_estimate_the_weighted_mean_without_a_bias():
+    """Batches of four of twelve rows: in an epoch every row has w_i/N_k, times the number of batches."""
+    (client,) = weighted(problem((12,)))
+    like = torch.zeros(1, dtype=torch.float64)
+    plan = steps._plan({0: client}, AdamSteps(epochs=2, batch_size=4), [0], like)
+    found = torch.zeros(12, dtype=torch.float64).index_add_(0, plan.index.flatten(), plan.weight.flatten())
+    assert torch.allclose(found / 6, client.weights / client.weights.sum(), rtol=1e-14, atol=0)
+    assert plan.widths == [4] * 6
+
+
+def test_weights_that_are_none_are_refused():
+    X, y = torch.zeros(2, 1), torch.tensor([0, 1])
+    for wrong in (torch.tensor([1.0]), torch.tensor([1, 1]), [1.0, 1.0]):
+        with pytest.raises(ValueError, match=r"weights must be a floating-point tensor of shape \(2,\)"):
+            Rows(X, y, wrong)
+    for wrong in ([1.0, -1.0], [0.0, 0.0], [1.0, float("nan")]):
+        with pytest.raises(ValueError, match="weights must be finite and >= 0, and not all zero"):
+            Rows(X, y, torch.tensor(wrong))
+    both = merge([Rows(X, y), Rows(X, y, torch.tensor([0.5, 2.0]))])
+    assert both.weights.tolist() == [1.0, 1.0, 0.5, 2.0]
+    assert (both.mass, len(both)) == (4.5, 4)
 
 
 def test_training_pooled_is_the_loop_with_one_client():

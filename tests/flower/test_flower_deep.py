@@ -655,11 +655,16 @@ def test_wrong_arguments_are_named(row, settings, message):
         DeepCoordinator.start([hello], row, network(), **settings)
 
 
+def weighted(rows):
+    return Rows(rows.X, rows.y, torch.ones(len(rows)))
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda: DeepSite("../A", problem()[0], network()), "site must be a name"),
         (lambda: DeepSite("A", problem()[0].X, network()), r"rows must be Rows\(X, y\)"),
+        (lambda: DeepSite("A", weighted(problem()[0]), network()), "rows must have no weights here"),
         (lambda: DeepSite("A", problem()[0], "mlp"), "model must be a torch.nn.Module"),
         (lambda: DeepSite("A", problem()[0], network(), "nonsense"), "device='nonsense' cannot be used"),
         (lambda: DeepSite("A", problem()[0], network()).save(), "has not heard a broadcast"),

@@ -98,6 +98,8 @@ class DeepSite:
         as_site_name(self.name)
         if not isinstance(self.rows, Rows):
             raise ValueError(f"rows must be Rows(X, y), got {type(self.rows).__name__}.")
+        if self.rows.weights is not None:
+            raise ValueError("rows must have no weights here: what sites tell each other are numbers of rows.")
         object.__setattr__(self, "network", read_network(self.model, read_device(self.device)))
 
     @property
