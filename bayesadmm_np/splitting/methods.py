@@ -361,6 +361,10 @@ def FedLapCov(gamma: Damping = 1.0) -> Method:
 def FedAvg() -> Method:
     """FedAvg (McMahan et al. 2016): clients fit alone, with their share of the regulariser, and are averaged by rows.
 
+        θ_k ← arg min ℓ_k(θ) + (N_k/N) ½δ‖θ‖²,    θ_g ← Σ_k (N_k/N) θ_k,
+
+    which is Eq. 2 of Swaroop et al. 2025 without its dual and its proximal term.
+
     With exact solves it averages once and stands still; `solver=GradientSteps(...)` gives the usual local work. Its
     fixed point is not the pooled solution.
 
@@ -385,6 +389,10 @@ def FedAvg() -> Method:
 
 def FedProx(rho: float = 1.0) -> Method:
     """FedProx (Li et al. 2020): FedAvg with ½ρ‖θ − θ_g‖² (squared) at each client; no dual.
+
+        θ_k ← arg min ℓ_k(θ) + (N_k/N) ½δ‖θ‖² + ½ρ‖θ − θ_g‖²,    θ_g ← Σ_k (N_k/N) θ_k,
+
+    which is Eq. 2 of Swaroop et al. 2025 with v_k = 0. ℓ_k is a sum over rows, so that ρ is N_k times that of a mean.
 
     Parameters
     ----------
@@ -416,7 +424,11 @@ def FedProx(rho: float = 1.0) -> Method:
 def FedDyn(rho: float = 1.0) -> Method:
     """FedDyn (Acar et al. 2021): ADMM with ρ_k ∝ N_k, the regulariser at the clients, and a server history.
 
-    The history h = Σ_k ρ_k(θ_k − θ_g), summed over rounds, is Σ_k η_k; the server takes mean_k λ_k + h/(ρK).
+        θ_k ← arg min ℓ_k(θ) + (N_k/N) ½δ‖θ‖² + v_kᵀθ + ½ρ_k‖θ − θ_g‖²,    v_k ← v_k + ρ_k(θ_k − θ_g),
+
+    which is Eq. 2 of Swaroop et al. 2025 on sums over rows: there and in the original the loss is a mean, and α_k =
+    ρ_k/N_k is one number for all clients. The history h = Σ_k ρ_k(θ_k − θ_g), summed over rounds, is Σ_k η_k, and the
+    server takes mean_k λ_k + h/(ρK).
 
     Parameters
     ----------

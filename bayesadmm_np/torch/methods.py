@@ -89,6 +89,10 @@ def IVONADMM(rho: float = 1.0, gamma: float = 1.0) -> Method:
 def IVONPVI(gamma: Damping = 1.0) -> Method:
     """IVON-PVI (App. G.1): Algorithm 1 with ρ = 1 and α = 1, the dual damped by γ.
 
+        (m_k, s_k) ← IVON on ℓ_k/τ + v_kᵀθ − ½θᵀdiag(u_k)θ with prior N(m_g, 1/s_g)                  lines 4, 5
+        v_k ← v_k + γ(s_km_k − s_gm_g),  u_k ← u_k + γ(s_k − s_g)                                    lines 6, 7
+        s_g ← δ + Σu_k,  s_gm_g ← Σv_k                                                               lines 10, 11
+
     Parameters
     ----------
     gamma : float or 'rows', default 1.0
