@@ -365,14 +365,35 @@ class IVON(torch.optim.Optimizer):
         if sizes != own:
             raise ValueError(f"state_dict is of other parameters: its groups hold {sizes} numbers, expected {own}.")
         super().load_state_dict({key: state_dict[key] for key in ("state", "param_groups")})
+        self._readopt()
+        if self._generator is not None and "generator" in state_dict:
+            self._generator.set_state(state_dict["generator"].cpu())
+
+    def _readopt(self) -> None:
+        """Make buffers with the content of the saved ones."""
         for group in self.param_groups:
             state = self.state[group["params"][0]]
             loaded = {name: state[name] for name in SAVED}
             self._adopt(group)
             for name, value in loaded.items():
                 state[name].copy_(value)
-        if self._generator is not None and "generator" in state_dict:
-            self._generator.set_state(state_dict["generator"].cpu())
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy is made of; of the generator its state."""
+        source = self._generator and (self._generator.device, self._generator.get_state())
+        return {**super().__getstate__(), "mc_samples": self._mc_samples, "generator": source}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take a state; what makes a copy makes its own buffers and generator."""
+        super().__setstate__({key: value for key, value in state.items() if key not in ("mc_samples", "generator")})
+        if "mc_samples" not in state:  # torch's load_state_dict comes this way too
+            return
+        self._mc_samples, source = state["mc_samples"], state["generator"]
+        self._buffers, self._sampling = {}, False
+        self._generator = source and torch.Generator(source[0])
+        if self._generator is not None:
+            self._generator.set_state(source[1])
+        self._readopt()
 
 
 def unmoved(hess: Tensor, hess_init: float) -> float:

@@ -1,5 +1,6 @@
 """IVON against the published package, against Algorithm 2 written out, and against the core's exact solution."""
 
+import copy
 import io
 import math
 import warnings
@@ -271,6 +272,19 @@ def test_state_dict_continues_bit_for_bit_through_a_file():
     assert torch.equal(flat(fresh), flat(whole))
     for resumed, uninterrupted in zip(third.posterior(), first.posterior(), strict=True):
         assert torch.equal(resumed, uninterrupted)
+
+
+def test_a_copy_goes_on_alike_and_apart():
+    model = small_network()
+    optimiser = make(model, mc_samples=2)
+    train(model, optimiser, 3)
+    other, copied = copy.deepcopy((model, optimiser))
+    train(model, optimiser, 3)
+    before = flat(other)
+    assert not torch.equal(flat(model), before)
+    train(other, copied, 3)
+    assert torch.equal(flat(model), flat(other))
+    assert all(torch.equal(*pair) for pair in zip(optimiser.posterior(), copied.posterior(), strict=True))
 
 
 def test_state_dict_of_something_else_is_refused():
