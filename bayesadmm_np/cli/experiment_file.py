@@ -389,7 +389,7 @@ class Experiment:
 
 
 def changed(plain: dict[str, Any], changes: Iterable[str]) -> dict[str, Any]:
-    """Return a file's content with other values: KEY=VALUE, KEY with dots as in TOML.
+    """Return a file's content with other values: KEY=VALUE, with a dot between table and key.
 
     `method.KEY` is of every method, and `method.LABEL.KEY` of one. What is no TOML value is a text.
 
@@ -407,23 +407,34 @@ def changed(plain: dict[str, Any], changes: Iterable[str]) -> dict[str, Any]:
     found = deepcopy(plain)
     for change in changes:
         key, equals, text = change.partition("=")
-        first, *path = key.strip().split(".")
-        if not equals or not all((first, *path)):
+        tables, path = _addressed(found, key.strip())
+        if not equals or not all(path):
             raise ValueError(f"--set wants KEY=VALUE, such as training.device=cpu, got {change!r}.")
-        try:
-            value = tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError:
-            value = text.strip()
-        tables = [found]
-        if first == "method" and path:
-            tables = [table for table in found.get("method", ()) if isinstance(table, dict)]
-            named = [table for table in tables if table.get("label", table.get("row")) == path[0]]
-            if named and len(path) > 1:
-                tables, path = named, path[1:]
-            first, *path = path
         for table in tables:
-            _put(table, (first, *path), deepcopy(value), change)
+            _put(table, path, _value(text), change)
     return found
+
+
+def _addressed(plain: dict[str, Any], key: str) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return the tables that a key is of, and its path there."""
+    methods = plain.get("method")
+    if not key.startswith("method.") or not isinstance(methods, list):
+        return [plain], key.split(".")
+    rest = key.removeprefix("method.")
+    tables = [table for table in methods if isinstance(table, dict)]
+    for table in tables:
+        label = f"{table.get('label', table.get('row'))}."
+        if rest.startswith(label):
+            return [table], rest.removeprefix(label).split(".")
+    return tables, rest.split(".")
+
+
+def _value(text: str) -> Any:
+    try:
+        found = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        found = {}
+    return found["value"] if len(found) == 1 else text.strip()
 
 
 def _put(table: dict[str, Any], path: Sequence[str], value: object, change: str) -> None:

@@ -155,7 +155,7 @@ def certify(team: Team, state: State, pairs: int, tol: float, seed: int) -> Samp
     """Estimate what the history does not hold: every client's natural-gradient edge, and the pooled residual."""
     answered = {k for record in state.history for k in record.present if k not in record.dropped}
     found = [_natural_gradient(team, state, k, pairs, seed) for k in sorted(answered)]
-    natural, natural_error = max(found)
+    natural, natural_error = max(found, default=(float("inf"), 0.0))
     if len(answered) < team.n_clients:
         natural, natural_error = float("inf"), 0.0
     pooled, pooled_error = _pooled(team, state, pairs, seed)

@@ -65,11 +65,12 @@ def answer(team: Team, broadcast: Broadcast, duals: Duals, chosen: Sequence[int]
     return Replies(tuple(chosen), precision * trained.mean, precision, trained.buffers, memory)
 
 
-def is_usable(replies: Replies) -> Tensor:
-    """Whether λ_k is that of a distribution, and the running statistics are finite; shape (k,)."""
+def is_usable(replies: Replies, buffers: dict[str, Tensor]) -> Tensor:
+    """Whether λ_k is that of a distribution, and the running statistics are as finite as they were; shape (k,)."""
     finite = torch.isfinite(replies.linear).all(dim=1) & torch.isfinite(replies.precision).all(dim=1)
-    for stack in replies.buffers.values():
-        finite = finite & torch.isfinite(stack.reshape(len(stack), -1)).all(dim=1)
+    for name, stack in replies.buffers.items():
+        sound = torch.isfinite(stack) | ~torch.isfinite(buffers[name])  # a mask of −∞ is one from the start
+        finite = finite & sound.reshape(len(stack), -1).all(dim=1)
     return finite & (replies.precision > 0).all(dim=1)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, TypeAlias
@@ -249,8 +250,7 @@ class IVON(torch.optim.Optimizer):
             if state["samples"] > 1:  # a GradScaler looks for overflows there, and must not miss earlier ones
                 mean = torch.div(b.gradient, state["samples"], out=b.scratch).split([p.numel() for p in params])
                 for p, piece in zip(params, mean, strict=True):
-                    if p.grad is not None:
-                        p.grad.copy_(piece.view_as(p))
+                    p.grad = piece.view_as(p).clone()
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -272,6 +272,14 @@ class IVON(torch.optim.Optimizer):
         RuntimeError
             When there is no sample since the last step, a block is open, or gradients were unscaled after their block.
         """
+        try:
+            return self._step(closure)
+        except BaseException:
+            for given in ("grad_scale", "found_inf"):  # by a GradScaler, which takes them back after a good step only
+                self.__dict__.pop(given, None)
+            raise
+
+    def _step(self, closure: Callable[[], Any] | None) -> Any:
         loss = None
         if closure is not None:
             losses = []
@@ -303,15 +311,25 @@ class IVON(torch.optim.Optimizer):
         if lost is None:  # no GradScaler is at work
             return False
         scale = getattr(self, "grad_scale", None)
-        if bool(lost):
+        found = [(group, self._buffers[group["params"][0]]) for group in self.param_groups]
+        # the scaler has seen what `.grad` holds now, and that may have been cleared
+        if bool(lost) or not all(bool(torch.isfinite(x).all()) for _, b in found for x in (b.gradient, b.product)):
             return True
-        for group in self.param_groups:
-            b = self._buffers[group["params"][0]]
-            if scale is not None:
-                b.gradient.div_(scale)
-                b.product.div_(scale if group["hess_approx"] == "price" else scale * scale)
-            elif samples > 1 or not torch.equal(_gradient(group["params"]), b.gradient):  # after unscale_
-                raise RuntimeError("unscale_ must be called inside the one block of a step, or left to scaler.step.")
+        if scale is None and (
+            samples > 1 or not all(torch.equal(_gradient(g["params"]), b.gradient) for g, b in found)
+        ):
+            for group in self.param_groups:
+                self.state[group["params"][0]]["samples"] = 0
+            raise RuntimeError(
+                "the gradients were changed after their block: unscale_, and what is done to them then, must be inside "
+                "the one block of a step; or leave unscale_ to scaler.step."
+            )
+        for group, b in found:
+            own = 1.0 if scale is None else scale.to(b.gradient)
+            b.gradient.div_(own)
+            b.product.div_(own)
+            if group["hess_approx"] == "gradsq":
+                b.product.div_(own)
         return False
 
     def _refuse_open(self, what: str) -> None:
@@ -380,6 +398,7 @@ class IVON(torch.optim.Optimizer):
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a copy is made of; of the generator its state."""
+        self._refuse_open("copy")
         source = self._generator and (self._generator.device, self._generator.get_state())
         return {**super().__getstate__(), "mc_samples": self._mc_samples, "generator": source}
 
@@ -390,6 +409,7 @@ class IVON(torch.optim.Optimizer):
             return
         self._mc_samples, source = state["mc_samples"], state["generator"]
         self._buffers, self._sampling = {}, False
+        self.state = defaultdict(dict, {p: dict(own) for p, own in self.state.items()})  # the original keeps its own
         self._generator = source and torch.Generator(source[0])
         if self._generator is not None:
             self._generator.set_state(source[1])

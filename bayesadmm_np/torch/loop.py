@@ -29,7 +29,7 @@ from .team import Team, assemble, fit, read_device
 
 __all__ = ["Result", "run"]
 
-SCHEMA = 3  # 1: sites started at zero; 2: another noise
+SCHEMA = 4  # 1: sites started at zero; 2: another noise; 3: did not tell architectures apart
 Callback = Callable[[RoundRecord, State], bool | None]
 
 
@@ -261,14 +261,15 @@ def _round(
     dropped: list[int] = []
     if chosen:
         replies = answer(team, state.broadcast, state.duals(chosen), chosen, number, seed)
-        good = replies.of(is_usable(replies))
+        good = replies.of(is_usable(replies, state.buffers))
         dropped = [k for k in chosen if k not in good.clients]
-        if good.clients or _all_failed(team, state, dropped):
+        is_over = _all_failed(team, state, dropped) and not good.clients
+        if dropped and not is_over:
+            warnings.warn(f"round {number}: clients {dropped} gave no finite answer and are left out.", stacklevel=3)
+        if good.clients or is_over:
             after = gathered(team, state, good)
     if isinstance(after, Failure):
         return after
-    if dropped:
-        warnings.warn(f"round {number}: clients {dropped} gave no finite answer and are left out.", stacklevel=3)
     seconds = perf_counter() - began
     reached, has_moved = objective(team, after, seed, dropped), after is not state
     return completed(team, state, after, reached, chosen, dropped, seconds, has_moved)

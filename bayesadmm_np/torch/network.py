@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ class Rows:
         Integer labels 0 … C − 1.
     weights : Tensor, shape (n,), optional
         w_i >= 0: ℓ_k = Σ_i w_i ℓ_i, and N_k = Σ_i w_i wherever rows are counted, so that weight 2 is two rows. Batches
-        are drawn without a look at them. Scores count every row once. Default 1.
+        are drawn without a look at them. Scores count every row once, and so do batch statistics. Default 1.
 
     Raises
     ------
@@ -109,7 +110,9 @@ def merge(clients: Sequence[Rows]) -> Rows:
     X, y = torch.cat([client.X for client in clients]), torch.cat([client.y for client in clients])
     if all(client.weights is None for client in clients):
         return Rows(X, y)
-    return Rows(X, y, torch.cat([client.weighted for client in clients]))
+    ones = (torch.ones(len(client), device=X.device) for client in clients)
+    given = [one if client.weights is None else client.weights for client, one in zip(clients, ones, strict=True)]
+    return Rows(X, y, torch.cat(given))
 
 
 class Network:
@@ -137,7 +140,8 @@ class Network:
     @property
     def fingerprint(self) -> str:
         """What tells architectures of the same parameters apart: layers by name, and shapes."""
-        return hashlib.sha256(f"{self.module}{self.names}{self.shapes}".encode()).hexdigest()[:16]
+        text = re.sub(r" at 0x[0-9a-fA-F]+", "", str(self.module))  # of a function, which every process has elsewhere
+        return hashlib.sha256(f"{text}{self.names}{self.shapes}".encode()).hexdigest()[:16]
 
     @property
     def keeps_statistics(self) -> bool:

@@ -189,8 +189,10 @@ def _check_last_batches(network: Network, clients: Mapping[int, Rows], batch_siz
     for k, rows in clients.items():
         if (len(rows) - 1) % batch_size == 0:
             buffers = {name: buffer.clone() for name, buffer in network.buffers.items()}
+            place = network.start.device
             try:
-                network.logits(network.leaves(network.start[None]), rows.X[None, :1], buffers, train=True)
+                with torch.random.fork_rng(devices=[place] if place.type == "cuda" else []):
+                    network.logits(network.leaves(network.start[None]), rows.X[None, :1], buffers, train=True)
             except ValueError as error:
                 raise ValueError(
                     f"client {k}: its {len(rows)} rows leave one to the last batch of {batch_size}, which the model "
@@ -202,8 +204,11 @@ def fit(rows: Rows, name: str, network: Network, place: torch.device) -> Rows:
     """Move rows to the device and the network's dtype, and try two of them."""
     if not isinstance(rows, Rows):
         raise ValueError(f"{name}: expected Rows(X, y), got {type(rows).__name__}.")
-    weights = None if rows.weights is None else rows.weights.to(place, network.start.dtype)
-    moved = Rows(rows.X.to(place, network.start.dtype), rows.y.to(place), weights)
+    weights = None if rows.weights is None else rows.weights.detach().to(place, network.start.dtype)
+    try:
+        moved = Rows(rows.X.to(place, network.start.dtype), rows.y.to(place), weights)
+    except ValueError as error:  # what is fine in double precision may not be in single
+        raise ValueError(f"{name}: {error}") from error
     try:
         classes = network.predict(network.start, moved.X[:2], network.buffers).shape[1]
     except torch.cuda.OutOfMemoryError:

@@ -469,6 +469,10 @@ def test_a_round_without_anybody_leaves_everything_as_it_was(method, solver):
     assert not torch.equal(third.mean, second.mean)
     before, *_ = go(away={1})
     assert torch.equal(before.mean, network_start())
+    nobody = lambda number, clients, rng: np.zeros(clients, dtype=bool)  # noqa: E731
+    result = run(method, problem(), network(), rounds=2, solver=solver, participation=nobody)
+    assert result.status is ba.Status.ROUND_LIMIT
+    assert result.certificate().edges.natural_gradient == np.inf
 
 
 def network_start():
@@ -596,6 +600,13 @@ def test_weights_that_are_none_are_refused():
     both = merge([Rows(X, y), Rows(X, y, torch.tensor([0.5, 2.0]))])
     assert both.weights.tolist() == [1.0, 1.0, 0.5, 2.0]
     assert (both.mass, len(both)) == (4.5, 4)
+    half = Rows(X.bfloat16(), y, torch.tensor([2049.0, 1.0]))
+    assert merge([half, half]).mass == 2 * half.mass  # bfloat16 has no 2049
+    tiny = Rows(X, y, torch.tensor([1e-50, 0.0], dtype=torch.float64))
+    with pytest.raises(ValueError, match="client 1: weights must be finite and >= 0, and not all zero"):
+        run(methods.FedAvg(), [Rows(X, y), tiny], torch.nn.Linear(1, 2), rounds=1)
+    learned = Rows(X, y, torch.ones(2, requires_grad=True))
+    assert run(methods.FedAvg(), [learned], torch.nn.Linear(1, 2), rounds=1).rounds == 1
 
 
 def test_training_pooled_is_the_loop_with_one_client():
@@ -834,8 +845,10 @@ def test_batch_statistics_are_of_the_rows_of_the_batch_and_of_nothing_that_fills
     filled = torch.cat([rows.X, rows.X[:1].expand(3, -1)])
     assert not torch.allclose(filled.var(dim=0), rows.X.var(dim=0), rtol=0.01)  # what filling would give
     assert bool((statistics(3) > 0).all())  # batches of three and two
+    before = torch.random.get_rng_state()
     with pytest.raises(ValueError, match=r"client 0: its 5 rows leave one to the last batch of 4, .* batch_size"):
         statistics(4)
+    assert torch.equal(torch.random.get_rng_state(), before)
     images = Rows(torch.randn(5, 3, 8, 8, generator=source), rows.y)
     solver = AdamSteps(epochs=1, batch_size=4)  # an image has more than one value a channel
     found = run(methods.FedAvg(), [images], ResNet20(2, norm="batch"), rounds=1, solver=solver, batched=False)
@@ -851,6 +864,9 @@ def test_a_client_whose_statistics_overflow_is_left_out():
         both = run(methods.FedAvg(), [good, large], model, rounds=1, solver=solver, batched=False)
     assert both.history[0].dropped == (1,)
     assert all(bool(torch.isfinite(buffer).all()) for buffer in both.state.buffers.values())
+    model.register_buffer("mask", torch.full((2, 2), -torch.inf).triu(1))  # which no client changes
+    alone = run(methods.FedAvg(), [good], model, rounds=1, solver=solver, batched=False)
+    assert alone.history[0].dropped == ()
 
 
 def test_dropout_runs_batched_and_is_off_for_scores():

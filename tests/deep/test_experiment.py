@@ -25,7 +25,7 @@ torch = pytest.importorskip("torch", minversion="2.4", reason="the deep-learning
 from bayesadmm_np import cli, methods  # noqa: E402
 from bayesadmm_np.cli import experiment_plots as plots  # noqa: E402
 from bayesadmm_np.cli import experiment_run as module  # noqa: E402
-from bayesadmm_np.cli.experiment_file import Experiment, Split  # noqa: E402
+from bayesadmm_np.cli.experiment_file import Experiment, Split, changed  # noqa: E402
 from bayesadmm_np.torch import IVONADMM, MLP, AdamSteps, IVONSteps, Rows  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -597,6 +597,17 @@ def test_networks_of_images_run_by_their_files(bayesadmm, made_images, tmp_path,
 def test_changes_that_cannot_be_made_are_refused(file, changes, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         Experiment.read(file, changes)
+
+
+def test_a_change_is_of_every_method_or_of_the_one_that_is_named():
+    plain = {"method": [{"row": "FedLap"}, {"row": "FedLap", "label": "FedLap 0.1"}]}
+    found = changed(plain, ["method.solver.lr=0.5", "method.FedLap 0.1.gamma=0.2", "method.FedLap.solver.lr=1"])
+    assert [table["solver"] for table in found["method"]] == [{"lr": 1}, {"lr": 0.5}]
+    assert [table.get("gamma") for table in found["method"]] == [None, 0.2]
+    assert plain == {"method": [{"row": "FedLap"}, {"row": "FedLap", "label": "FedLap 0.1"}]}
+    with pytest.raises(ValueError, match=r"--set method.rho=1: method is no table"):
+        changed({"method": 3}, ["method.rho=1"])
+    assert changed({}, ["name=1\nrounds = 3"]) == {"name": "1\nrounds = 3"}  # one key, one value
 
 
 def test_changes_are_as_if_they_stood_in_the_file(bayesadmm, file, tmp_path):

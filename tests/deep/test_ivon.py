@@ -285,6 +285,13 @@ def test_a_copy_goes_on_alike_and_apart():
     train(other, copied, 3)
     assert torch.equal(flat(model), flat(other))
     assert all(torch.equal(*pair) for pair in zip(optimiser.posterior(), copied.posterior(), strict=True))
+    shallow = copy.copy(optimiser)  # of the same network
+    train(model, optimiser, 2)
+    first = next(model.parameters())
+    assert torch.equal(optimiser.state_dict()["state"][0]["hess"], optimiser._buffers[first].hess)
+    assert not torch.equal(shallow.state[first]["hess"], optimiser.state[first]["hess"])
+    with optimiser.sampled_params(), pytest.raises(RuntimeError, match="copy: the parameters are a sample"):
+        copy.deepcopy(optimiser)
 
 
 def test_state_dict_of_something_else_is_refused():
@@ -423,6 +430,42 @@ def test_an_overflow_in_any_sample_costs_the_step_and_no_more(bad):
     assert not torch.equal(flat(model), before)
 
 
+def test_overflows_that_the_scaler_cannot_see_cost_the_step_too():
+    a, b = (torch.nn.Parameter(torch.ones(2)) for _ in range(2))
+    optimiser, scaler = IVON([a, b], 0.1, ess=10.0), torch.amp.GradScaler("cpu", init_scale=1024.0)
+    with optimiser.sampled_params(train=True):
+        scaler.scale((a**2).sum() + (b * float("inf")).sum()).backward()
+    with optimiser.sampled_params(train=True):
+        scaler.scale((a**2).sum()).backward()  # b has no gradient in this one
+    scaler.step(optimiser)
+    scaler.update()
+    assert scaler.get_scale() == 512.0
+    assert bool((a == 1).all())
+    assert bool((b == 1).all())
+    with optimiser.sampled_params(train=True):
+        scaler.scale(((a + b) * float("inf")).sum()).backward()
+    a.grad = torch.zeros(2)
+    b.grad = torch.zeros(2)
+    scaler.step(optimiser)
+    assert bool(torch.isfinite(a).all())
+
+
+def test_a_refused_step_leaves_no_scale_behind():
+    plain, scaled = (small_network() for _ in range(2))
+    optimisers = make(plain), make(scaled)
+    X, y = rows()
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    with optimisers[1].sampled_params(train=True):
+        scaler.scale(cross_entropy(scaled(X), y)).backward()
+        with pytest.raises(RuntimeError, match="leave the block"):
+            scaler.step(optimisers[1])
+    with optimisers[0].sampled_params(train=True):
+        cross_entropy(plain(X), y).backward()
+    optimisers[0].step()
+    scaler.step(optimisers[1])
+    assert torch.equal(flat(plain), flat(scaled))
+
+
 def test_gradients_are_unscaled_in_their_block_or_not_at_all():
     X, y = rows()
 
@@ -440,7 +483,7 @@ def test_gradients_are_unscaled_in_their_block_or_not_at_all():
 
     assert torch.equal(one(small_network(), inside=True), one(small_network()))
     for options in ({"after": True}, {"inside": True, "blocks": 2}):
-        with pytest.raises(RuntimeError, match="inside the one block of a step"):
+        with pytest.raises(RuntimeError, match="inside the one block"):
             one(small_network(), **options)
 
 

@@ -239,8 +239,7 @@ def _trained(kept: DeepSiteState, team: Team, served: DeepServed, k: int) -> tup
     duals = kept.ledger.counted.duals
     replies = answer(team, served.q_g, duals, [k], served.round, kept.terms.seed)
     statistics = {name: stack[0] for name, stack in replies.buffers.items()}
-    finite = all(bool(torch.isfinite(value).all()) for value in statistics.values())
-    if not finite or not bool(is_usable(replies)):
+    if not bool(is_usable(replies, served.q_g.buffers)):
         return kept, {}
     arrays = {"linear": vector(replies.linear), **packed(statistics)}
     if team.learns_precision:
