@@ -125,6 +125,7 @@ def run_file(file: Path, folder: Path, as_json: bool, progress: bool, changes: S
     from .experiment_run import Bench, final_methods, total_rounds
 
     experiment = Experiment.read(file, changes)
+    _check_device(experiment.training.device)  # before the data, which may take long
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"--out: {str(folder)!r} is not a folder.")
     with tqdm(total=total_rounds(experiment), desc=experiment.name, unit="round", disable=not progress) as bar:
@@ -157,6 +158,15 @@ def run_file(file: Path, folder: Path, as_json: bool, progress: bool, changes: S
     for outcome in outcomes:
         if outcome.status.is_failure:
             print(f"✗ {outcome.label}, seed {outcome.seed}: {outcome.message}")
+
+
+def _check_device(device: str) -> None:
+    from ..torch.team import read_device
+
+    try:
+        read_device(device)
+    except ValueError as error:
+        raise ValueError(f"[training] {error}; --set training.device=cpu runs it on the processor.") from error
 
 
 def _write_all(bench: Any, trials: Sequence[Any], methods: Sequence[Any], outcomes: Sequence[Any]) -> dict[str, Any]:

@@ -610,6 +610,15 @@ def test_a_change_is_of_every_method_or_of_the_one_that_is_named():
     assert changed({}, ["name=1\nrounds = 3"]) == {"name": "1\nrounds = 3"}  # one key, one value
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_file_for_a_gpu_says_how_to_do_without(bayesadmm, monkeypatch, tmp_path):
+    monkeypatch.setenv("BAYESADMM_DATA", str(tmp_path))  # no images: it does not come to that
+    code, _, err = bayesadmm("experiment", FILES / "cifar10_acar.toml", "--out", tmp_path / "out", "--no-progress")
+    assert code == 2
+    assert "device='cuda' cannot be used here" in err
+    assert "--set training.device=cpu" in err
+
+
 def test_changes_are_as_if_they_stood_in_the_file(bayesadmm, file, tmp_path):
     changes = ["rounds=2", "report=[2]", "training.ensemble=2", "method.solver.epochs=1", "method.pooled.label=one"]
     found = Experiment.read(file, changes)
