@@ -400,7 +400,9 @@ class IVON(torch.optim.Optimizer):
         """Return what a copy is made of; of the generator its state."""
         self._refuse_open("copy")
         source = self._generator and (self._generator.device, self._generator.get_state())
-        return {**super().__getstate__(), "mc_samples": self._mc_samples, "generator": source}
+        given: dict[str, Any] = super().__getstate__()
+        apart = defaultdict(dict, {first: dict(own) for first, own in given["state"].items()})
+        return {**given, "state": apart, "mc_samples": self._mc_samples, "generator": source}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Take a state; what makes a copy makes its own buffers and generator."""
@@ -409,7 +411,6 @@ class IVON(torch.optim.Optimizer):
             return
         self._mc_samples, source = state["mc_samples"], state["generator"]
         self._buffers, self._sampling = {}, False
-        self.state = defaultdict(dict, {p: dict(own) for p, own in self.state.items()})  # the original keeps its own
         self._generator = source and torch.Generator(source[0])
         if self._generator is not None:
             self._generator.set_state(source[1])
