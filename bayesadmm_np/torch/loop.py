@@ -263,7 +263,7 @@ def _round(
         replies = answer(team, state.broadcast, state.duals(chosen), chosen, number, seed)
         good = replies.of(is_usable(replies, state.buffers))
         dropped = [k for k in chosen if k not in good.clients]
-        is_over = _all_failed(team, state, dropped) and not good.clients
+        is_over = not good.clients and _all_failed(team, state, dropped)
         if dropped and not is_over:
             warnings.warn(f"round {number}: clients {dropped} gave no finite answer and are left out.", stacklevel=3)
         if good.clients or is_over:

@@ -845,14 +845,18 @@ def test_batch_statistics_are_of_the_rows_of_the_batch_and_of_nothing_that_fills
     filled = torch.cat([rows.X, rows.X[:1].expand(3, -1)])
     assert not torch.allclose(filled.var(dim=0), rows.X.var(dim=0), rtol=0.01)  # what filling would give
     assert bool((statistics(3) > 0).all())  # batches of three and two
-    before = torch.random.get_rng_state()
     with pytest.raises(ValueError, match=r"client 0: its 5 rows leave one to the last batch of 4, .* batch_size"):
         statistics(4)
-    assert torch.equal(torch.random.get_rng_state(), before)
     images = Rows(torch.randn(5, 3, 8, 8, generator=source), rows.y)
     solver = AdamSteps(epochs=1, batch_size=4)  # an image has more than one value a channel
     found = run(methods.FedAvg(), [images], ResNet20(2, norm="batch"), rounds=1, solver=solver, batched=False)
     assert found.status is ba.Status.ROUND_LIMIT
+    drawing = torch.nn.Sequential(
+        torch.nn.BatchNorm2d(3), torch.nn.Dropout(), torch.nn.Flatten(), torch.nn.Linear(192, 2)
+    )
+    before = torch.random.get_rng_state()
+    run(methods.FedAvg(), [images], drawing, rounds=0, solver=solver, batched=False)  # tries a batch of one row
+    assert torch.equal(torch.random.get_rng_state(), before)
 
 
 def test_a_client_whose_statistics_overflow_is_left_out():
