@@ -17,7 +17,20 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-__all__ = ["RELU", "SIGMOID", "TANH", "adam", "draw", "gradient", "ivon", "normals", "philox", "room", "update"]
+__all__ = [
+    "RELU",
+    "SIGMOID",
+    "TANH",
+    "adam",
+    "draw",
+    "gradient",
+    "ivon",
+    "normals",
+    "philox",
+    "room",
+    "sample",
+    "update",
+]
 
 Floats = NDArray[np.floating[Any]]
 Singles = NDArray[np.float32]
@@ -29,6 +42,8 @@ SIGMOID, TANH, RELU = 0, 1, 2
 """The activations' codes."""
 LANES = 256
 """Counters that are enciphered side by side: their words stay in the first-level cache."""
+BLOCK = 4 * LANES
+"""Entries of a network that a pass takes at a time."""
 
 
 def jit(function: Function) -> Function:
@@ -294,21 +309,74 @@ def draw(mean: Floats, hess: Floats, delta: Floats, noise: Floats, theta: Floats
 
 
 @jit
+def _spread(term: Floats, begin: int, end: int, room: Floats) -> Floats:
+    """Entries `begin` to `end` of a term of all, of one number, or of none, which is zero."""
+    if len(term) > 1:
+        return term[begin:end]
+    part = room[: end - begin]
+    part[:] = term[0] if len(term) else ZERO
+    return part
+
+
+@jit
 def _sample(
+    mean: Floats, hess: Floats, delta: Floats, drawn: Singles, ess: float, noise: Floats, theta: Floats
+) -> None:
+    """`draw` for a block and its standard normals."""
+    spread = mean.dtype.type(np.sqrt(1.0 / ess))
+    for j in range(mean.size):
+        precision = hess[j] + delta[j]
+        noise[j] = spread * drawn[j] * np.sqrt(precision)
+        theta[j] = mean[j] + noise[j] / precision
+
+
+@jit
+def sample(
     mean: Floats, hess: Floats, delta: Floats, noise: Floats, theta: Floats, ess: float, key: Words, step: int
 ) -> None:
     """`normals` and `draw`, block by block, so that the normals stay in the first-level cache."""
     words, radius = np.empty((4, LANES), np.uint32), np.empty(LANES, np.float32)
-    drawn, size = np.empty((4, LANES), np.float32), 4 * LANES
-    flat, spread = drawn.reshape(size), mean.dtype.type(np.sqrt(1.0 / ess))
-    for block in range((mean.size + size - 1) // size):
-        _block(words, radius, drawn, key, block, step)
-        begin, end = block * size, min((block + 1) * size, mean.size)
-        m, h, d, e, t = mean[begin:end], hess[begin:end], delta[begin:end], noise[begin:end], theta[begin:end]
-        for j in range(m.size):
-            precision = h[j] + d[j]
-            e[j] = spread * flat[j] * np.sqrt(precision)
-            t[j] = m[j] + e[j] / precision
+    drawn, wide = np.empty((4, LANES), np.float32), np.empty(BLOCK, mean.dtype)
+    for begin in range(0, mean.size, BLOCK):
+        end = min(begin + BLOCK, mean.size)
+        d, flat = _spread(delta, begin, end, wide), drawn.reshape(BLOCK)
+        _block(words, radius, drawn, key, begin // BLOCK, step)
+        _sample(mean[begin:end], hess[begin:end], d, flat, ess, noise[begin:end], theta[begin:end])
+
+
+@jit
+def _update(
+    state: tuple[Floats, ...],
+    sums: tuple[Floats, ...],
+    terms: tuple[Floats, ...],
+    numbers: tuple[np.floating[Any], ...],
+) -> None:
+    """`update` for a block, without a branch, so that it is done in vectors."""
+    mean, hess, momentum = state
+    gradient, product = sums
+    delta, rate, slope, curvature = terms
+    weight, share, moved, inertia, unbias, clip = numbers
+    for i in range(mean.size):
+        h, d, u = hess[i], delta[i], curvature[i]
+        excess = h - weight * product[i] + u
+        new = h - moved * excess + HALF * moved * moved * excess * excess / (h + d)  # keeps h + δ > 0 (line 5)
+        g = momentum[i] + inertia * (share * gradient[i] - momentum[i])
+        direction = (unbias * g + slope[i] + (d - u) * mean[i]) / (new + d)
+        direction = clip if direction > clip else direction
+        direction = -clip if direction < -clip else direction
+        mean[i] -= rate[i] * direction
+        hess[i], momentum[i] = new, g
+
+
+@jit
+def _numbers(
+    like: Floats, samples: int, ess: float, step: int, rates: tuple[float, ...], debias: bool
+) -> tuple[np.floating[Any], ...]:
+    """λ/S, 1/S, 1 − β₂, 1 − β₁, 1/(1 − β₁ᵗ) and the clip radius, for S samples."""
+    beta1, beta2, clip_radius = rates
+    kind = like.dtype.type
+    unbias = kind(1.0 / (1.0 - beta1**step)) if debias else kind(1.0)
+    return kind(ess / samples), kind(1.0 / samples), kind(1.0 - beta2), kind(1.0 - beta1), unbias, kind(clip_radius)
 
 
 @jit
@@ -317,7 +385,6 @@ def update(
     gradient: Floats,
     product: Floats,
     samples: int,
-    lacks: bool,
     terms: tuple[Floats, ...],
     ess: float,
     step: int,
@@ -326,31 +393,26 @@ def update(
 ) -> None:
     """Lines 3 to 6 in one pass, from sums of ĝ and ĝ∘(θ − m)(h + δ) over samples: `kernel.update` for one network.
 
-    Of one sample the product may still lack the factor ĝ.
     `state` is m, h and g; `terms` are δ and α, of one number or all, and v − δm_p and u, which may be empty; `rates`
     are β₁, β₂ and the clip radius.
     """
     mean, hess, momentum = state
     delta, rate, slope, curvature = terms
-    beta1, beta2, clip_radius = rates
-    kind = mean.dtype.type
-    weight, share = kind(ess / samples), kind(1.0 / samples)
-    moved, inertia = kind(1.0 - beta2), kind(1.0 - beta1)
-    unbias = kind(1.0 / (1.0 - beta1**step)) if debias else kind(1.0)
-    clip, one, same = kind(clip_radius), len(delta) == 1, len(rate) == 1
-    sloped, curved = len(slope) > 0, len(curvature) > 0
-    for i in range(mean.size):
-        h, d = hess[i], (delta[0] if one else delta[i])
-        u = curvature[i] if curved else ZERO
-        precision = h + d
-        excess = h - weight * (product[i] * gradient[i] if lacks else product[i]) + u
-        new = h - moved * excess + HALF * moved * moved * excess * excess / precision  # keeps h + δ > 0 (line 5)
-        g = momentum[i] + inertia * (share * gradient[i] - momentum[i])
-        direction = (unbias * g + (slope[i] if sloped else ZERO) + (d - u) * mean[i]) / (new + d)
-        direction = clip if direction > clip else direction
-        direction = -clip if direction < -clip else direction
-        mean[i] -= (rate[0] if same else rate[i]) * direction
-        hess[i], momentum[i] = new, g
+    numbers = _numbers(mean, samples, ess, step, rates, debias)
+    room = np.empty((4, BLOCK), mean.dtype)
+    for begin in range(0, mean.size, BLOCK):
+        end = min(begin + BLOCK, mean.size)
+        _update(
+            (mean[begin:end], hess[begin:end], momentum[begin:end]),
+            (gradient[begin:end], product[begin:end]),
+            (
+                _spread(delta, begin, end, room[0]),
+                _spread(rate, begin, end, room[1]),
+                _spread(slope, begin, end, room[2]),
+                _spread(curvature, begin, end, room[3]),
+            ),
+            numbers,
+        )
 
 
 @jit
@@ -371,11 +433,26 @@ def ivon(
     `state` is m, h, g and room for gradient, θ and noise; `ess` is λ, and `terms` and `rates` are those of `update`.
     """
     mean, hess, momentum, grad, theta, noise = state
+    delta, rate, slope, curvature = terms
     X, y = rows
     index, weights = batches
     labels = np.empty(index.shape[1], np.int64)
+    words, radius = np.empty((4, LANES), np.uint32), np.empty(LANES, np.float32)
+    drawn = np.empty((4, LANES), np.float32)
+    sample(mean, hess, delta, noise, theta, ess, key, begun)
     for t in range(len(index)):
         _take(X, y, index[t], layers[2], labels)
-        _sample(mean, hess, terms[0], noise, theta, ess, key, begun + t)
         gradient(theta, grad, layers, labels, weights[t])
-        update((mean, hess, momentum), grad, noise, 1, True, terms, ess, begun + t + 1, rates, debias)
+        step = begun + t + 1
+        numbers = _numbers(mean, 1, ess, step, rates, debias)
+        for begin in range(0, mean.size, BLOCK):  # a step's update and the next one's sample, while all is at hand
+            end = min(begin + BLOCK, mean.size)
+            m, h, d = mean[begin:end], hess[begin:end], delta[begin:end]
+            e, g = noise[begin:end], grad[begin:end]
+            for i in range(e.size):
+                e[i] *= g[i]
+            around = d, rate[begin:end], slope[begin:end], curvature[begin:end]
+            _update((m, h, momentum[begin:end]), (g, e), around, numbers)
+            if t + 1 < len(index):
+                _block(words, radius, drawn, key, begin // BLOCK, step)
+                _sample(m, h, d, drawn.reshape(BLOCK), ess, e, theta[begin:end])

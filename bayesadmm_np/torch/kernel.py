@@ -13,13 +13,14 @@ from functools import cache
 from importlib.util import find_spec
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from . import compiled
 
-__all__ = ["Buffers", "Rates", "Terms", "collect", "draw", "step_rate", "update"]
+__all__ = ["Buffers", "Rates", "Terms", "collect", "draw", "sample", "step_rate", "update"]
 
 
 @dataclass(frozen=True)
@@ -125,6 +126,21 @@ def draw(b: Buffers, terms: Terms) -> None:
         _draw(b, terms)
 
 
+def sample(b: Buffers, terms: Terms, generator: torch.Generator | None) -> None:
+    """Draw ε, and then as `draw`.
+
+    On a CPU a generator that is given draws the key of a cipher, whose numbers are compiled and take a third of the
+    time; torch's global one draws ε itself.
+    """
+    if generator is None or not _is_compiled(b):
+        b.noise.normal_(std=float(terms.ess) ** -0.5, generator=generator)
+        draw(b, terms)
+        return
+    key = torch.randint(2**32, (2,), generator=generator).numpy().astype(np.uint32)
+    mean, hess, delta, noise, theta = _arrays(b.mean, b.mean, b.hess, terms.delta, b.noise, b.theta)
+    compiled.sample(mean, hess, delta, noise, theta, float(terms.ess), key, 0)
+
+
 def _draw(b: Buffers, terms: Terms) -> None:
     root = torch.add(b.hess, terms.delta, out=b.scratch).sqrt_()
     torch.addcdiv(b.mean, b.noise, root, out=b.theta)
@@ -220,7 +236,7 @@ def _update_in_one_pass(b: Buffers, terms: Terms, rates: Rates, step: int, sampl
     state, (total, product) = _arrays(b.mean, b.mean, b.hess, b.momentum), _arrays(b.mean, b.gradient, b.product)
     around = _arrays(b.mean, terms.delta, terms.rate, terms.slope, terms.curvature)
     decay = float(rates.beta1), float(rates.beta2), float(rates.clip_radius)
-    compiled.update(state, total, product, samples, False, around, float(terms.ess), step, decay, rates.debias)
+    compiled.update(state, total, product, samples, around, float(terms.ess), step, decay, rates.debias)
 
 
 def _plus(x: Tensor, number: float, factor: float | Tensor, y: Tensor, *, out: Tensor) -> Tensor:

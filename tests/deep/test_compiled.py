@@ -346,6 +346,20 @@ def test_rows_that_changed_since_the_run_began_are_refused():
         local_work(net, wide, task_for(net, 2), AdamSteps(**SHORT), [0, 1], {})
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_sample_is_normals_and_a_draw(dtype):
+    """Two roundings of √(1/λ)ε and one of each of four operations: 6 of 6e-8, relative. The twin has another step."""
+    mean, hess, delta = np.random.default_rng(0).uniform(0.5, 1.5, (3, 2500)).astype(dtype)
+    for term in (delta, delta[:1]):
+        found, parts = np.zeros((2, 2500), dtype), np.zeros((2, 2500), dtype)
+        compiled.sample(mean, hess, term, *found, 9.0, KEY, 4)
+        for step, close in ((4, True), (5, False)):
+            compiled.normals(parts[0], KEY, step)
+            parts[0] /= dtype(3.0)
+            compiled.draw(mean, hess, term, *parts)
+            assert np.allclose(found, parts, rtol=6 * 2.0**-24, atol=0.0) == close
+
+
 @pytest.mark.parametrize("name", ["draw", "update"])
 def test_bits_are_those_of_plain_arithmetic(name):
     """Compiled or interpreted: otherwise a run that goes on in another process may find other machine code there."""
@@ -358,7 +372,7 @@ def test_bits_are_those_of_plain_arithmetic(name):
             function(mean, hess, terms[0], product, theta)
         else:
             decay = 0.9, 0.99, 0.7
-            function((mean, hess, momentum), gradient, product, 3, False, tuple(terms[:4]), 20.0, 5, decay, True)
+            function((mean, hess, momentum), gradient, product, 3, tuple(terms[:4]), 20.0, 5, decay, True)
         return np.stack([mean, hess, momentum, product, theta])
 
     found = of(getattr(compiled, name))
