@@ -36,7 +36,7 @@ Floats = NDArray[np.floating[Any]]
 Singles = NDArray[np.float32]
 Integers = NDArray[np.int64]
 Words = NDArray[np.uint32]
-Function = TypeVar("Function", bound=Callable[..., None])
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 SIGMOID, TANH, RELU = 0, 1, 2
 """The activations' codes."""
