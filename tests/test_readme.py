@@ -49,7 +49,7 @@ def test_ci_runs_the_readme_commands_with_pytest_last():
         "mypy",
     ]
     assert commands[-3].startswith(".extras/bin/pytest -n auto tests/deep tests/flower")
-    assert commands[-2] == ".extras/bin/pytest -n auto tests/flower -m deployment"  # every one of them
+    assert commands[-2] == ".extras/bin/pytest -n auto tests/flower -m 'deployment and not slow'"
 
 
 @needs_bash

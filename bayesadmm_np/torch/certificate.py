@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,8 @@ from .team import Team
 
 __all__ = ["SampledCertificate", "certify", "edges", "fisher_length", "losses", "objective", "pooled_objective"]
 
+AT_ONCE = 2**19
+"""Numbers of the clients whose residuals are looked at together."""
 Residual = tuple[Tensor, Tensor]
 """δ = (linear, precision) about the mean: linear − precision·m, and precision; shapes (P,) and (P,) or (1,)."""
 
@@ -115,16 +118,24 @@ def _loss(team: Team, k: int, theta: Tensor, buffers: dict[str, Tensor]) -> floa
 def edges(team: Team, state: State, natural_gradient: float = float("inf")) -> Edges:
     """Return the core's four residuals; the natural gradients' is infinite where it was not estimated."""
     linear, precision = state.precision * state.mean, state.precision
-    own = state.client_precision if team.learns_precision else precision
     weight, at_server = team.prior_weight, float(team.method.prior_at == "server")
     sites = [x.sum(dim=0) for x in (state.site_linear, state.site_precision)]
     excess = weight * precision - sites[1] - at_server * team.delta if team.learns_precision else 0.0 * precision
     return Edges(
-        broadcast=fisher_length(state, state.client_linear - linear, own - precision),
+        broadcast=_furthest(team, state, linear),
         natural_gradient=natural_gradient,
         gather=fisher_length(state, (weight * linear - sites[0])[None], excess[None]),
         dual_map=_dual_map(team, state),
     )
+
+
+def _furthest(team: Team, state: State, linear: Tensor) -> float:
+    """Largest length of λ_k − λ_g, a few clients at a time: a vector for each of all would be the round's peak."""
+    few = max(AT_ONCE // len(linear), 1)
+    own = state.client_precision.split(few) if team.learns_precision else repeat(state.precision)
+    parts = zip(state.client_linear.split(few), own, strict=False)
+    found = [fisher_length(state, theirs - linear, precision - state.precision) for theirs, precision in parts]
+    return float(np.max(found))  # NaN if any of them is
 
 
 def _dual_map(team: Team, state: State) -> float:

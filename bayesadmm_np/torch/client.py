@@ -62,16 +62,21 @@ def answer(team: Team, broadcast: Broadcast, duals: Duals, chosen: Sequence[int]
         rows = [team.clients[k] for k in chosen]
         answers = dict(zip(chosen, zip(rows, trained.mean, own, strict=True), strict=True))
         memory = points_of(team.method, team.network, broadcast.memory, answers, number, seed)
-    return Replies(tuple(chosen), precision * trained.mean, precision, trained.buffers, memory)
+    return Replies(tuple(chosen), trained.mean.mul_(precision), precision, trained.buffers, memory)
 
 
 def is_usable(replies: Replies, buffers: dict[str, Tensor]) -> Tensor:
     """Whether λ_k is that of a distribution, and the running statistics are as finite as they were; shape (k,)."""
-    finite = torch.isfinite(replies.linear).all(dim=1) & torch.isfinite(replies.precision).all(dim=1)
+    finite = _are_finite(replies.linear) & _are_finite(replies.precision)
     for name, stack in replies.buffers.items():
         sound = torch.isfinite(stack) | ~torch.isfinite(buffers[name])  # a mask of −∞ is one from the start
         finite = finite & sound.reshape(len(stack), -1).all(dim=1)
     return finite & (replies.precision > 0).all(dim=1)
+
+
+def _are_finite(rows: Tensor) -> Tensor:
+    """Row by row, because the test makes another tensor of the size of what it tests."""
+    return torch.stack([torch.isfinite(row).all() for row in rows])
 
 
 def _trained(team: Team, broadcast: Broadcast, duals: Duals, chosen: Sequence[int], number: int, seed: int) -> Trained:

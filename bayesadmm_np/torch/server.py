@@ -38,10 +38,10 @@ def moved(team: Team, broadcast: Broadcast, duals: Duals, replies: Replies) -> D
         step = method.dual_step * team.shares[clients, None].to(team.rhos)
     else:
         step = method.dual_step * team.rhos[clients] / method.rho
-    linear = duals.linear + step * (replies.linear - broadcast.precision * broadcast.mean)
+    linear = (replies.linear - broadcast.precision * broadcast.mean).mul_(step).add_(duals.linear)
     if not team.learns_precision:
         return Duals(linear, duals.precision)
-    return Duals(linear, duals.precision + step * (replies.precision - broadcast.precision))
+    return Duals(linear, (replies.precision - broadcast.precision).mul_(step).add_(duals.precision))
 
 
 def gathered(team: Team, state: State, replies: Replies) -> State | Failure:
@@ -50,17 +50,16 @@ def gathered(team: Team, state: State, replies: Replies) -> State | Failure:
     if not replies.clients:
         return _failure(Status.NOT_FINITE, number, f"no client gave a finite answer; {team.method.knobs}")
     method, learned = team.method, team.learns_precision
-    at = torch.tensor(replies.clients, device=replies.linear.device)
-    client_linear = state.client_linear.index_copy(0, at, replies.linear)
+    client_linear = _with_rows(state.client_linear, replies.clients, replies.linear)
     client_precision = state.client_precision
     site_linear, site_precision = state.site_linear, state.site_precision
     if learned:
-        client_precision = client_precision.index_copy(0, at, replies.precision)
+        client_precision = _with_rows(client_precision, replies.clients, replies.precision)
     if method.dual_step:
         duals = moved(team, state.broadcast, state.duals(replies.clients), replies)
-        site_linear = site_linear.index_copy(0, at, duals.linear)
+        site_linear = _with_rows(site_linear, replies.clients, duals.linear)
         if learned:
-            site_precision = site_precision.index_copy(0, at, duals.precision)
+            site_precision = _with_rows(site_precision, replies.clients, duals.precision)
     alpha = method.server_alpha(team.n_clients)
     weights = _mean_weights(team, replies.clients).to(client_linear)
     sites = site_linear.sum(dim=0) if method.dual_step else 0.0
@@ -90,6 +89,13 @@ def gathered(team: Team, state: State, replies: Replies) -> State | Failure:
         state.history,
         memory,
     )
+
+
+def _with_rows(whole: Tensor, clients: Sequence[int], rows: Tensor) -> Tensor:
+    """`whole` with new rows for some clients, in a copy; where they are all clients, the rows themselves."""
+    if list(clients) == list(range(len(whole))):
+        return rows
+    return whole.index_copy(0, torch.tensor(clients, device=whole.device), rows)
 
 
 def completed(

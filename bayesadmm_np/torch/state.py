@@ -136,9 +136,10 @@ class State:
         return Broadcast(self.mean, self.precision, self.buffers, self.memory)
 
     def duals(self, clients: Sequence[int]) -> Duals:
-        """Return η_k of some clients."""
+        """Return η_k of some clients; of all these themselves, which are large, and no copy."""
         chosen = list(clients)
-        return Duals(*(site[chosen] if len(site) > 1 else site for site in (self.site_linear, self.site_precision)))
+        sites = self.site_linear, self.site_precision
+        return Duals(*(site if len(site) == 1 or chosen == list(range(len(site))) else site[chosen] for site in sites))
 
 
 MEMORY = tuple(field.name for field in fields(Memory))

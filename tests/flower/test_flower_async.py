@@ -792,6 +792,7 @@ def test_flowers_apps_do_it_too(tmp_path, monkeypatch):
     assert max(staleness(log_of(tmp_path))) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.deployment
 def test_a_deployment_with_a_bound_on_staleness_is_pooled(tmp_path):
     pytest.importorskip("flwr", reason="needs the extra `flower`")

@@ -20,6 +20,7 @@ from bayesadmm_np.exchange import load_server
 from bayesadmm_np.flower.local import LocalFederation, follow
 
 pytestmark = pytest.mark.deployment
+slow = pytest.mark.slow  # a minute or more of two cores
 
 TOL = 1e-3
 PRIOR = ba.families.FullGaussian(np.zeros(3), 1.0)
@@ -99,7 +100,9 @@ def assert_all_end(folder):
     wait_until(lambda: not alive(folder), seconds=30)
 
 
-@pytest.mark.parametrize("keyed", [False, True], ids=["insecure", "TLS and keys"])
+@pytest.mark.parametrize(
+    "keyed", [pytest.param(False, marks=slow, id="insecure"), pytest.param(True, id="TLS and keys")]
+)
 def test_the_command_gives_the_answer_of_one_process_bit_for_bit(keyed, folder):
     if keyed:
         assert bayesadmm("flower", "keys", folder).returncode == 0
@@ -121,7 +124,11 @@ def test_a_run_that_fails_is_an_exit_code_and_leaves_no_process(folder):
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGTERM, 128 + signal.SIGTERM), (signal.SIGKILL, -signal.SIGKILL)]
+    ("number", "code"),
+    [
+        pytest.param(signal.SIGTERM, 128 + signal.SIGTERM, marks=slow),
+        (signal.SIGKILL, -signal.SIGKILL),
+    ],
 )
 def test_the_command_leaves_no_process_however_it_is_ended(number, code, folder):
     command = [sys.executable, "-m", "bayesadmm_np", "flower", "local", str(folder)]
@@ -138,6 +145,7 @@ def test_the_command_leaves_no_process_however_it_is_ended(number, code, folder)
     assert_all_end(folder)
 
 
+@slow
 def test_a_stranger_without_a_registered_key_is_refused(folder):
     assert bayesadmm("flower", "keys", folder).returncode == 0
     assert bayesadmm("flower", "keys", folder, "--site", "stranger").returncode == 0
@@ -158,6 +166,7 @@ def test_a_stranger_without_a_registered_key_is_refused(folder):
     assert_pooled(server, folder)
 
 
+@slow
 def test_a_site_that_is_killed_and_started_again_goes_on_where_it_was(folder):
     with LocalFederation(folder, keyed=False) as federation:
         federation.start_link()
@@ -176,6 +185,7 @@ def test_a_site_that_is_killed_and_started_again_goes_on_where_it_was(folder):
     assert same_bits(result.posterior.natural, server.state.q_g.natural)
 
 
+@slow
 def test_a_site_that_is_killed_and_stays_away_costs_rounds_only_its_own_answers(folder):
     with LocalFederation(folder, keyed=False) as federation:
         federation.start_link()
@@ -192,6 +202,7 @@ def test_a_site_that_is_killed_and_stays_away_costs_rounds_only_its_own_answers(
     assert any(f"site site2: {end}" in words for end in ends)
 
 
+@slow
 def test_a_server_that_is_killed_is_resumed_from_its_checkpoint(folder):
     with LocalFederation(folder, keyed=False) as federation:
         federation.start_link()
@@ -286,6 +297,7 @@ def tampered(message, context):
 """
 
 
+@slow
 def test_messages_that_are_refused_cost_their_sender_a_round(folder):
     (folder / "app" / "federation" / "client_app.py").write_text(TAMPERING)
     with LocalFederation(folder, keyed=False) as federation:
