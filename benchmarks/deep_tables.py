@@ -115,19 +115,33 @@ def table(stem: str, results: dict[str, Any]) -> list[str]:
     return lines
 
 
+def point_of(trial: dict[str, Any]) -> str:
+    """Name a trial by its values."""
+    fixed = {"method", "status", "rounds", "validation_accuracy", "validation_nll", "chosen"}
+    return ", ".join(f"{k.removeprefix('solver.')} = {v}" for k, v in trial.items() if k not in fixed and v != "")
+
+
 def costs(results: dict[str, Any]) -> list[str]:
     """Bytes and seconds of a round, and what the sweep chose."""
     lines = ["| method | chosen | MB a round | seconds a round |", "|---|---|---:|---:|"]
-    fixed = {"method", "status", "rounds", "validation_accuracy", "validation_nll", "chosen"}
     for method in dict.fromkeys(row["method"] for row in results["table"]):
         row = next(row for row in results["table"] if row["method"] == method)
         best = [trial for trial in results.get("sweep", []) if trial["method"] == method and trial["chosen"] == "yes"]
-        point = {k: v for trial in best for k, v in trial.items() if k not in fixed and v != ""}
-        words = ", ".join(f"{k.removeprefix('solver.')} = {v}" for k, v in point.items()) or "–"
+        words = ", ".join(point_of(trial) for trial in best) or "–"
         spent = [(row["bytes_round"], 1e-6), (row["seconds_round"], 1.0)]  # null where no run had a round
         megabytes, seconds = ("–" if value is None else f"{scale * value:.1f}" for value, scale in spent)
         lines.append(f"| {name_of(method)} | {words} | {megabytes} | {seconds} |")
     return lines
+
+
+def trials(results: dict[str, Any]) -> list[str]:
+    """Every trial of a sweep, for an experiment that is nothing else."""
+    lines = ["| method | trial | validation accuracy/% | NLL |", "|---|---|---:|---:|"]
+    for trial in results.get("sweep", []):
+        scores = (trial["validation_accuracy"], 100.0, 1), (trial["validation_nll"], 1.0, 2)  # null where it failed
+        found = " | ".join("–" if value is None else f"{scale * value:.{digits}f}" for value, scale, digits in scores)
+        lines.append(f"| {name_of(trial['method'])} | {point_of(trial)} | {found} |")
+    return [*lines, ""] if results.get("sweep") else []
 
 
 def section(path: Path) -> list[str]:
@@ -144,7 +158,7 @@ def section(path: Path) -> list[str]:
     if picture.exists():
         head += [f"![{experiment['name']}](figures/{picture.name})", ""]
     if path.stem not in PAPER:
-        return head
+        return [*head, *trials(results)]
     return [*head, *table(path.stem, results), "", *costs(results), ""]
 
 

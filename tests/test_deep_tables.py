@@ -131,13 +131,27 @@ def test_missing_seeds_and_failed_runs_are_said(script):
     assert costs[1] == ("FedDyn", "–", "–", "–")
 
 
-def test_what_the_sweep_chose_is_named(script):
-    def trial(chosen, **point):
-        fixed = {"status": "ROUND_LIMIT", "rounds": 5, "validation_accuracy": 0.5, "validation_nll": 1.0}
-        return {"method": "FedDyn", **point, **fixed, "chosen": chosen}
+def trial(chosen, accuracy=0.5, **point):
+    scores = {"validation_accuracy": accuracy, "validation_nll": accuracy and 1.0}
+    return {"method": "FedDyn", **point, "status": "ROUND_LIMIT", "rounds": 5, **scores, "chosen": chosen}
 
+
+def test_what_the_sweep_chose_is_named(script):
     sweep = [trial("no", rho=0.1, **{"solver.lr": 0.01}), trial("yes", rho=1.0, gamma="", **{"solver.lr": 0.003})]
     assert cells(script.costs(results([row("FedDyn", 10)], sweep)))[0][1] == "rho = 1.0, lr = 0.003"
+
+
+def test_a_sweep_that_is_in_no_paper_shows_its_trials(script, tmp_path):
+    path = tmp_path / "other.json"
+    sweep = [trial("yes", rho=0.1, gamma="", **{"solver.lr": 0.01}), trial("no", accuracy=None, rho=1.0)]
+    path.write_text(json.dumps(results([row("FedDyn", 10)], sweep)), encoding="utf-8")
+    found = script.section(path)
+    assert cells(found[found.index("| method | trial | validation accuracy/% | NLL |") :])[:2] == [
+        ("FedDyn", "rho = 0.1, lr = 0.01", "50.0", "1.00"),
+        ("FedDyn", "rho = 1.0", "–", "–"),
+    ]
+    path.write_text(json.dumps(results([row("FedDyn", 10)])), encoding="utf-8")
+    assert not any("validation" in line for line in script.section(path))
 
 
 def test_the_machine_is_named(script, tmp_path):
