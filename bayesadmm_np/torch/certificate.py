@@ -20,13 +20,11 @@ from torch import Tensor
 from ..splitting.certificate import Certificate
 from ..splitting.history import Edges
 from .curvature import diagonal_ggn
-from .state import Broadcast, State
+from .state import Broadcast, State, parts
 from .team import Team
 
 __all__ = ["SampledCertificate", "certify", "edges", "fisher_length", "losses", "objective", "pooled_objective"]
 
-AT_ONCE = 2**19
-"""Numbers of the clients whose residuals are looked at together."""
 Residual = tuple[Tensor, Tensor]
 """δ = (linear, precision) about the mean: linear − precision·m, and precision; shapes (P,) and (P,) or (1,)."""
 
@@ -131,10 +129,9 @@ def edges(team: Team, state: State, natural_gradient: float = float("inf")) -> E
 
 def _furthest(team: Team, state: State, linear: Tensor) -> float:
     """Largest length of λ_k − λ_g, a few clients at a time: a vector for each of all would be the round's peak."""
-    few = max(AT_ONCE // len(linear), 1)
-    own = state.client_precision.split(few) if team.learns_precision else repeat(state.precision)
-    parts = zip(state.client_linear.split(few), own, strict=False)
-    found = [fisher_length(state, theirs - linear, precision - state.precision) for theirs, precision in parts]
+    own = parts(state.client_precision) if team.learns_precision else repeat(state.precision)
+    pairs = zip(parts(state.client_linear), own, strict=False)
+    found = [fisher_length(state, theirs - linear, precision - state.precision) for theirs, precision in pairs]
     return float(np.max(found))  # NaN if any of them is
 
 

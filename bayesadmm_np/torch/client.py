@@ -16,7 +16,7 @@ from .functional import Memory, points_of
 from .ivon import UNMOVED, complaint, unmoved
 from .methods import FunctionalMethod
 from .problem import IVONSteps, Trained
-from .state import Broadcast, Duals
+from .state import Broadcast, Duals, parts
 from .steps import local_work
 from .team import Team
 
@@ -75,8 +75,8 @@ def is_usable(replies: Replies, buffers: dict[str, Tensor]) -> Tensor:
 
 
 def _are_finite(rows: Tensor) -> Tensor:
-    """Row by row, because the test makes another tensor of the size of what it tests."""
-    return torch.stack([torch.isfinite(row).all() for row in rows])
+    """Some rows at a time, because the test makes another tensor of the size of what it tests."""
+    return torch.cat([torch.isfinite(few).all(dim=1) for few in parts(rows)])
 
 
 def _trained(team: Team, broadcast: Broadcast, duals: Duals, chosen: Sequence[int], number: int, seed: int) -> Trained:

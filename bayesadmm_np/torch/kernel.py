@@ -129,14 +129,14 @@ def draw(b: Buffers, terms: Terms) -> None:
 def sample(b: Buffers, terms: Terms, generator: torch.Generator | None) -> None:
     """Draw ε, and then as `draw`.
 
-    On a CPU a generator that is given draws the key of a cipher, whose numbers are compiled and take a third of the
-    time; torch's global one draws ε itself.
+    On a CPU a generator that is given draws the key of a cipher, whose numbers are compiled and take less time in large
+    networks; torch's global one draws ε itself.
     """
     if generator is None or not _is_compiled(b):
         b.noise.normal_(std=float(terms.ess) ** -0.5, generator=generator)
         draw(b, terms)
         return
-    key = torch.randint(2**32, (2,), generator=generator).numpy().astype(np.uint32)
+    key = torch.randint(2**32, (2,), generator=generator, device=b.mean.device).numpy().astype(np.uint32)
     mean, hess, delta, noise, theta = _arrays(b.mean, b.mean, b.hess, terms.delta, b.noise, b.theta)
     compiled.sample(mean, hess, delta, noise, theta, float(terms.ess), key, 0)
 

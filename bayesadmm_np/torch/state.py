@@ -20,7 +20,7 @@ from ..splitting.history import Edges
 from .functional import Memory
 from .metrics import Scores
 
-__all__ = ["Broadcast", "Duals", "RoundRecord", "State", "digest", "load_state", "save_state"]
+__all__ = ["Broadcast", "Duals", "RoundRecord", "State", "digest", "load_state", "parts", "save_state"]
 
 
 @dataclass(frozen=True)
@@ -140,6 +140,15 @@ class State:
         chosen = list(clients)
         sites = self.site_linear, self.site_precision
         return Duals(*(site if len(site) == 1 or chosen == list(range(len(site))) else site[chosen] for site in sites))
+
+
+AT_ONCE = 2**19
+"""Numbers of the clients that are looked at together."""
+
+
+def parts(rows: Tensor) -> tuple[Tensor, ...]:
+    """Some clients' rows at a time: what is made of those of all would be the peak of a round's memory."""
+    return rows.split(max(AT_ONCE // rows.shape[1], 1))
 
 
 MEMORY = tuple(field.name for field in fields(Memory))

@@ -142,6 +142,13 @@ def error(found, expected):
 RATES = {"steps": 25, "lr": 0.05, "h0": 0.4, "beta1": 0.9, "beta2": 0.95, "seed": 9}
 
 
+def test_a_default_device_elsewhere_is_not_asked_for_keys():
+    x = torch.nn.Parameter(torch.zeros(3))
+    optimiser = IVON([x], lr=0.1, ess=9.0, generator=torch.Generator().manual_seed(0))
+    with torch.device("meta"), optimiser.sampled_params():
+        assert bool((x != 0).all())
+
+
 def test_is_algorithm_2():
     """Precisions are below 1e3, and 25 steps of float64 rounding keep 1e-10 of them."""
     assert error(ours(setting()), algorithm_2(quartic, **setting(), **RATES)) < 1e-10
