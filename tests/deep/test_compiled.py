@@ -387,11 +387,16 @@ def test_bits_are_those_of_plain_arithmetic(name, entries, monkeypatch):
     assert not np.array_equal(found, arrays[[0, 1, 2, 4, 5]])
 
 
+WIDE = (4, 300, 3)
+P_WIDE = 5 * 300 + 301 * 3
+"""Above two blocks."""
 OPTIMISERS = {
     "as published": {},
     "all terms": {"prior_mean": 0.1, "prior_precision": 3.0, "linear": 0.2, "curvature": 0.01, "clip_radius": 0.05},
     "squared gradients, three samples": {"mc_samples": 3, "hess_approx": "gradsq", "weight_decay": 1e-3},
     "three samples": {"mc_samples": 3, "debias": False, "rescale_lr": False, "curvature": 0.01},
+    "of every entry its own": {name: torch.linspace(0.01, 0.02, P_WIDE) for name in ("curvature", "linear")}
+    | {"prior_precision": torch.linspace(1.0, 3.0, P_WIDE)},
 }
 
 
@@ -403,7 +408,7 @@ def test_the_optimisers_pass_is_that_of_torch(options, monkeypatch):
 
     def of(beta2=0.9, rate=0.1):
         torch.manual_seed(5)
-        model = MLP((4, 5, 3)).double()
+        model = MLP(WIDE).double()
         optimiser = IVON(model.parameters(), lr=0.1, ess=20.0, hess_init=0.1, beta2=beta2, **options)
         optimiser.param_groups[0]["lr"] = rate
 
