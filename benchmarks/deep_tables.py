@@ -168,7 +168,8 @@ def page(text: str, results: Path = RESULTS) -> str:
     _, end, after = rest.partition(END)
     if not (begin and end):
         raise ValueError(f"the page must hold {BEGIN!r}, and {END!r} after it.")
-    lines = [line for path in sorted(results.glob("*.json"), reverse=True) for line in section(path)]
+    paths = sorted(sorted(results.glob("*.json"), reverse=True), key=lambda path: path.stem not in PAPER)
+    lines = [line for path in paths for line in section(path)]
     return f"{before}{BEGIN}\n\n" + "\n".join(lines) + f"\n{END}{after}"
 
 
@@ -178,8 +179,9 @@ def main() -> None:
     for folder in parser.parse_args().take:
         kept = RESULTS / folder.name
         shutil.copy(folder / "results.json", kept.with_suffix(".json"))
-        pictures = [*folder.glob("heatmap_*.png"), folder / "curves.png"]
-        shutil.copy(next(path for path in pictures if path.exists()), FIGURES / f"{folder.name}.png")
+        pictures = [*folder.glob("heatmap_*.png"), *([folder / "curves.png"] if folder.name in PAPER else [])]
+        if pictures:  # the curves of what is but a sweep say nothing
+            shutil.copy(pictures[0], FIGURES / f"{folder.name}.png")
         if (folder / "sweep.csv").exists():
             shutil.copy(folder / "sweep.csv", RESULTS / f"{folder.name}_sweep.csv")
     PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
