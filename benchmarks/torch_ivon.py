@@ -211,14 +211,13 @@ def local_steps(turns: int) -> dict[str, object]:
     """A client-step of ten clients' local work, its floor, and a step of the optimisers, in one run."""
     net, data, _, solvers = clients_of(BATCH)
     start, client_steps = net.start.numpy(), CLIENTS * EPOCHS * -(-ROWS // BATCH)
-    out, weights = start.copy(), torch.full((BATCH,), 1.0 / BATCH).numpy()
-    shapes, kinds = net.dense.codes()
+    out, (shapes, kinds), key = start.copy(), net.dense.codes(), plain.key_of(0)
     layers = shapes, kinds, *compiled.room(shapes, BATCH, start)
-    labels, key = data[0].y[:BATCH].numpy(), plain.key_of(0)
     X, y = data[0].X[:BATCH], data[0].y[:BATCH]
     layers[2][: X.numel()] = X.flatten().numpy()
+    layers[4][:] = torch.nn.functional.one_hot(y, layers[4].shape[1]) / BATCH
     once = {
-        "gradient": lambda: compiled.gradient(start, out, layers, labels, weights),
+        "gradient": lambda: compiled.gradient(start, out, layers),
         "normals": lambda: compiled.normals(out, key, 0),
         "adam_optimiser": stepper("adam", models.MLP, X, y),
         "ivon_optimiser": stepper("ivon", models.MLP, X, y),

@@ -36,6 +36,7 @@ Floats = NDArray[np.floating[Any]]
 Singles = NDArray[np.float32]
 Integers = NDArray[np.int64]
 Words = NDArray[np.uint32]
+Layers = tuple[Integers, Integers, Floats, Floats, Floats]
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 SIGMOID, TANH, RELU = 0, 1, 2
@@ -152,10 +153,10 @@ def normals(out: Floats, key: Words, step: int) -> None:
             out[block * size + j] = flat[j]
 
 
-def room(shapes: Integers, batch: int, like: Floats) -> tuple[Floats, ...]:
-    """Return what `gradient` wants: room for a batch and all layers' outputs, and for the slopes at them."""
-    outputs = batch * int(shapes[:, 0].sum())
-    return np.empty(batch * int(shapes[0, 1]) + outputs, like.dtype), np.empty(outputs, like.dtype)
+def room(shapes: Integers, batch: int, like: Floats) -> tuple[Floats, Floats, Floats]:
+    """Return what `gradient` wants: room for a batch and all layers' outputs, for the slopes there, and for labels."""
+    outputs, targets = batch * int(shapes[:, 0].sum()), np.empty((batch, int(shapes[-1, 0])), like.dtype)
+    return np.empty(batch * int(shapes[0, 1]) + outputs, like.dtype), np.empty(outputs, like.dtype), targets
 
 
 @jit
@@ -186,30 +187,28 @@ def _chain(slope: Floats, a: Floats, kind: int) -> None:
 
 
 @jit
-def _misfit(logits: Floats, y: Integers, weights: Floats, slope: Floats) -> None:
-    """Write w_i·(softmax − one-hot)."""
-    for i in range(len(y)):
-        top, total = logits[i, 0], ZERO
+def _misfit(logits: Floats, targets: Floats, slope: Floats) -> None:
+    """Write (Σ_c t_c)·softmax − t."""
+    for i in range(len(targets)):
+        top, total, weight = logits[i, 0], ZERO, ZERO
         for j in range(logits.shape[1]):
             top = max(top, logits[i, j])
+            weight += targets[i, j]
         for j in range(logits.shape[1]):
             slope[i, j] = np.exp(logits[i, j] - top)
             total += slope[i, j]
         for j in range(logits.shape[1]):
-            slope[i, j] *= weights[i] / total
-        slope[i, y[i]] -= weights[i]
+            slope[i, j] = slope[i, j] * (weight / total) - targets[i, j]
 
 
 @jit
-def gradient(
-    theta: Floats, out: Floats, layers: tuple[Integers, Integers, Floats, Floats], y: Integers, weights: Floats
-) -> None:
-    """∇_θ Σ_i w_i·(cross entropy of row i) into `out`, shape (P,); the rows lie at the start of the layers' outputs.
+def gradient(theta: Floats, out: Floats, layers: Layers) -> None:
+    """∇_θ of −Σ_i t_iᵀlog p_i(θ) into `out`, shape (P,); the rows lie at the start of the layers' outputs.
 
-    `layers` are shapes, activations, and what `room` returns.
+    `layers` are shapes, activations, and what `room` returns, the last of it t.
     """
-    shapes, kinds, outputs, slopes = layers
-    batch, last = len(y), len(shapes) - 1
+    shapes, kinds, outputs, slopes, targets = layers
+    batch, last = len(targets), len(shapes) - 1
     at, below = 0, 0
     for i in range(last + 1):
         rows, columns = shapes[i]
@@ -225,12 +224,7 @@ def gradient(
         at, below = bias + rows, above
     end = batch * shapes[last, 0]
     here = slopes.size - end
-    _misfit(
-        outputs[below : below + end].reshape(batch, shapes[last, 0]),
-        y,
-        weights,
-        slopes[here:].reshape(batch, shapes[last, 0]),
-    )
+    _misfit(outputs[below : below + end].reshape(targets.shape), targets, slopes[here:].reshape(targets.shape))
     for i in range(last, -1, -1):
         rows, columns = shapes[i]
         bias, at = at - rows, at - rows - rows * columns
@@ -251,11 +245,14 @@ def gradient(
 
 
 @jit
-def _take(X: Floats, y: Integers, index: Integers, outputs: Floats, labels: Integers) -> None:
-    """Copy a batch of rows to where `gradient` wants them."""
+def _take(rows: tuple[Floats, Integers], index: Integers, weights: Floats, layers: Layers) -> None:
+    """Put a batch of rows and w_i·(one-hot labels) where `gradient` wants them; what lies behind them stays."""
+    X, y = rows
+    outputs, targets = layers[2], layers[4]
     width = X.shape[1]
     for n in range(len(index)):
-        labels[n] = y[index[n]]
+        targets[n] = ZERO
+        targets[n, y[index[n]]] = weights[n]
         for j in range(width):
             outputs[n * width + j] = X[index[n], j]
 
@@ -266,26 +263,26 @@ def adam(
     terms: tuple[Floats, ...],
     rows: tuple[Floats, Integers],
     batches: tuple[Integers, Floats],
-    layers: tuple[Integers, Integers, Floats, Floats],
+    layers: Layers,
     begun: int,
     rates: tuple[float, ...],
 ) -> None:
     """Adam's steps `begun` + 1, …, one a batch.
 
     `state` is θ, both moments and room for the gradient; `terms` are A's diagonal and b of ½θᵀAθ + bᵀθ, or empty;
-    `batches` are numbers and weights of rows, shape (T, B); `rates` are α, β₁, β₂ and ε.
+    `batches` are numbers and weights of rows, shape (T, B); `rates` are α, β₁, β₂ and ε. Rows that lie in `layers`
+    behind the B of a batch count in every step.
     """
     theta, momentum, square, grad = state
     stiffness, slope = terms
-    X, y = rows
     index, weights = batches
     lr, beta1, beta2, eps = rates
-    kind, labels = theta.dtype.type, np.empty(index.shape[1], np.int64)
+    kind = theta.dtype.type
     b1, b2, small = kind(1.0 - beta1), kind(beta2), kind(eps)
     rest = kind(1.0 - beta2)
     for t in range(len(index)):
-        _take(X, y, index[t], layers[2], labels)
-        gradient(theta, grad, layers, labels, weights[t])
+        _take(rows, index[t], weights[t], layers)
+        gradient(theta, grad, layers)
         for i in range(stiffness.size):
             grad[i] += stiffness[i] * theta[i] + slope[i]
         step = begun + t + 1
@@ -422,7 +419,7 @@ def ivon(
     ess: float,
     rows: tuple[Floats, Integers],
     batches: tuple[Integers, Floats],
-    layers: tuple[Integers, Integers, Floats, Floats],
+    layers: Layers,
     key: Words,
     begun: int,
     rates: tuple[float, ...],
@@ -430,19 +427,18 @@ def ivon(
 ) -> None:
     """Algorithm 2's steps `begun` + 1, …, one a batch and each with one sample.
 
-    `state` is m, h, g and room for gradient, θ and noise; `ess` is λ, and `terms` and `rates` are those of `update`.
+    `state` is m, h, g and room for gradient, θ and noise; `ess` is λ, `terms` and `rates` are those of `update`, and
+    the rest is as in `adam`.
     """
     mean, hess, momentum, grad, theta, noise = state
     delta, rate, slope, curvature = terms
-    X, y = rows
     index, weights = batches
-    labels = np.empty(index.shape[1], np.int64)
     words, radius = np.empty((4, LANES), np.uint32), np.empty(LANES, np.float32)
     drawn = np.empty((4, LANES), np.float32)
     sample(mean, hess, delta, noise, theta, ess, key, begun)
     for t in range(len(index)):
-        _take(X, y, index[t], layers[2], labels)
-        gradient(theta, grad, layers, labels, weights[t])
+        _take(rows, index[t], weights[t], layers)
+        gradient(theta, grad, layers)
         step = begun + t + 1
         numbers = _numbers(mean, 1, ess, step, rates, debias)
         for begin in range(0, mean.size, BLOCK):  # a step's update and the next one's sample, while all is at hand

@@ -26,7 +26,7 @@ def fits(network: Network, data: Sequence[Rows], problem: LocalProblem, solver: 
     """Whether `compiled` has the gradient and the step."""
     usual = isinstance(solver, AdamSteps) or (solver.samples == 1 and solver.hess_approx == "price")
     plain = all(network.is_pure(rows.X) for rows in data)
-    return usual and plain and problem.shared is None and problem.start.device.type == "cpu"
+    return usual and plain and problem.start.device.type == "cpu"
 
 
 def key_of(seed: int) -> compiled.Words:
@@ -44,8 +44,11 @@ class _Alone:
         self.start = problem.start.numpy()
         self.scale = torch.full_like(problem.rho, problem.temperature / rows.mass)
         self.rows = X, rows.y.contiguous().numpy()
-        outputs, slopes = compiled.room(shapes, batch_size, X)
-        self.layers = shapes, kinds, outputs, slopes
+        self.layers = shapes, kinds, *compiled.room(shapes, batch_size + _points(problem), X)
+        if problem.shared is not None:  # the same in every step: behind the rows of a batch
+            terms, width = problem.shared.over(torch.full_like(problem.rho, rows.mass)), X.shape[1]
+            self.layers[2][batch_size * width :][: terms.X.numel()] = terms.X.flatten().numpy()
+            self.layers[4][batch_size:] = terms.targets[0].numpy()
 
     def side_by_side(self, *contents: Tensor | NDArray[Any] | float) -> tuple[Floats, ...]:
         """Arrays with an entry a parameter, in one block: large enough for the system's large pages."""
@@ -54,6 +57,11 @@ class _Alone:
         for row, content in zip(rows, contents, strict=True):
             row[:] = content.numpy() if isinstance(content, Tensor) else content
         return rows
+
+
+def _points(problem: LocalProblem) -> int:
+    """How many inputs the client shares with others."""
+    return 0 if problem.shared is None else len(problem.shared.X)
 
 
 def _check(y: Tensor, width: int, shapes: NDArray[np.int64]) -> None:

@@ -10,6 +10,7 @@ import bayesadmm_np as ba
 
 torch = pytest.importorskip("torch", minversion="2.4", reason="the deep-learning path needs the extra `torch`")
 from bayesadmm_np.torch import IVON, IVONADMM, MLP, AdamSteps, FedLapFunc, IVONSteps, Rows, compiled, kernel, plain, run  # noqa: E402
+from bayesadmm_np.torch.functional import SharedTerms  # noqa: E402
 from bayesadmm_np.torch.network import Network  # noqa: E402
 from bayesadmm_np.torch.problem import LocalProblem  # noqa: E402
 from bayesadmm_np.torch.steps import local_work  # noqa: E402
@@ -141,8 +142,9 @@ def gradient_of(net, theta, X, y, weights):
     """The compiled gradient."""
     layers = layers_of(net, len(y), theta.dtype)
     layers[2][: X.size] = X.ravel()
+    layers[4][:] = weights[:, None] * np.eye(layers[4].shape[1])[y]
     out = np.full(len(theta), np.nan, theta.dtype)
-    compiled.gradient(theta, out, layers, y, weights)
+    compiled.gradient(theta, out, layers)
     return out
 
 
@@ -249,12 +251,36 @@ def test_steps_are_those_of_stacks(solver, plain_terms, hidden, monkeypatch):
     assert (found.mean - twin.mean).abs().max() > 1e-3 * (found.mean - task.start).abs().max()
 
 
+def shared_by(count, points=9):
+    """Function-space terms of some clients, of either sign."""
+    source = torch.Generator().manual_seed(4)
+    inputs = torch.randn(points, 4, generator=source, dtype=torch.float64)
+    return SharedTerms(inputs, torch.randn(count, points, 3, generator=source, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("solver", [SOLVERS["Adam"][0], SOLVERS["IVON"][0]], ids=["Adam", "IVON"])
+def test_terms_at_shared_inputs_are_those_of_stacks(solver, monkeypatch):
+    """As above; the clients' 23, 10 and 17 rows are no multiples of 6. The twins have no terms, or another client's."""
+    torch.manual_seed(1)
+    net, data, shared = Network(MLP((4, 5, 3)).double(), CPU), clients(), shared_by(3)
+
+    def of(shared):
+        return local_work(net, data, replace(task_for(net, 3), shared=shared), solver, [3, 4, 5], {})
+
+    found, twins = of(shared), (of(None), of(shared.of([1, 2, 0])))
+    monkeypatch.setattr(plain, "fits", lambda *_: False)
+    expected = of(shared)
+    moved = (expected.mean - net.start).abs().max()
+    assert (found.mean - expected.mean).abs().max() < 1e-10 * moved
+    assert all((found.mean - twin.mean).abs().max() > 1e-3 * moved for twin in twins)
+
+
 ROWS = {
     "Adam": (ba.methods.FedAvg(), AdamSteps(**SHORT), MLP, True),
     "IVON": (IVONADMM(0.5, 0.1), IVONSteps(**SHORT), MLP, True),
     "two samples": (IVONADMM(0.5, 0.1), IVONSteps(**SHORT, samples=2), MLP, False),
     "squared gradients": (IVONADMM(0.5, 0.1), IVONSteps(**SHORT, hess_approx="gradsq"), MLP, False),
-    "memory": (FedLapFunc(0.5, server_steps=2), AdamSteps(**SHORT), MLP, False),
+    "memory": (FedLapFunc(0.5, server_steps=2), AdamSteps(**SHORT), MLP, True),
     "another module": (
         ba.methods.FedAvg(),
         AdamSteps(**SHORT),
