@@ -141,7 +141,7 @@ def points_of(
         else:
             index, count = pick(rows, method.points_per_class, seed, k)
             fills = torch.full_like(index, k), torch.full_like(index, number)
-            own = Memory(rows.X[index], *fills, method.tau * count, count)  # its soft labels come next
+            own = Memory(rows.X[index].detach(), *fills, method.tau * count, count)  # its soft labels come next
         if len(own.owner):
             sent.append(replace(own, soft=network.predict(mean, own.X, buffers).softmax(dim=1)))
     return _concatenated(sent) if sent else None

@@ -348,14 +348,15 @@ def test_steps_in_float32(solver, batch_size, monkeypatch):
     assert (found - expected).abs().max() < 1e-4 * (expected - net.start).abs().max()
 
 
-def test_inputs_may_require_gradients():
+@pytest.mark.parametrize("method", [ba.methods.FedAvg(), FedLapFunc(server_steps=2)], ids=["rows", "shared inputs"])
+def test_inputs_may_require_gradients(method):
     rows = clients()
     asking = [Rows(one.X.clone().requires_grad_(), one.y) for one in rows]
-    both = [
-        run(ba.methods.FedAvg(), x, nn.Linear(4, 3).double(), rounds=1, solver=AdamSteps(**SHORT))
-        for x in (rows, asking)
-    ]
-    assert not any(one.status.is_failure for one in both)
+    torch.manual_seed(0)
+    model = nn.Linear(4, 3).double()
+    found = [run(method, x, model, rounds=2, solver=AdamSteps(**SHORT)).state.mean for x in (rows, asking)]
+    assert torch.equal(*found)
+    assert not torch.equal(found[0], run(method, asking, model, rounds=1, solver=AdamSteps(**SHORT)).state.mean)
 
 
 def test_rows_that_changed_since_the_run_began_are_refused():
