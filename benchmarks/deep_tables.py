@@ -125,7 +125,8 @@ def costs(results: dict[str, Any]) -> list[str]:
     """Bytes and seconds of a round, and what the sweep chose."""
     lines = ["| method | chosen | MB a round | seconds a round |", "|---|---|---:|---:|"]
     for method in dict.fromkeys(row["method"] for row in results["table"]):
-        row = next(row for row in results["table"] if row["method"] == method)
+        own = [row for row in results["table"] if row["method"] == method]
+        row = ([row for row in own if row["seconds_round"] is not None] or own)[-1]  # of all rounds done
         best = [trial for trial in results.get("sweep", []) if trial["method"] == method and trial["chosen"] == "yes"]
         words = ", ".join(point_of(trial) for trial in best) or "–"
         spent = [(row["bytes_round"], 1e-6), (row["seconds_round"], 1.0)]  # null where no run had a round

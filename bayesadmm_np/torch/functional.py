@@ -60,6 +60,34 @@ class Memory:
 
 @dataclass(frozen=True)
 class SharedTerms:
+    """τ_iŷ_{i,g} and [i∈M_k]τ_iŷ_i for some clients k: t_{k,i} in the memory of one client.
+
+    Attributes
+    ----------
+    X : Tensor, shape (M, ...)
+    common, own : Tensor, shape (M, C)
+    owner : Tensor, shape (M,)
+    clients : Tensor, shape (K,)
+    """
+
+    X: Tensor
+    common: Tensor
+    own: Tensor
+    owner: Tensor
+    clients: Tensor
+
+    def of(self, chosen: Sequence[int]) -> SharedTerms:
+        """Return the terms of some of the clients."""
+        return replace(self, clients=self.clients[list(chosen)])
+
+    def over(self, rows: Tensor) -> StackedTerms:
+        """Return the terms over N_k, shape (K, 1), as they stand beside a client's mean loss."""
+        is_own = (self.owner == self.clients[:, None])[:, :, None]
+        return StackedTerms(self.X, (self.common - is_own * self.own) / rows[:, :, None])
+
+
+@dataclass(frozen=True)
+class StackedTerms:
     """−Σ_i t_{k,i}ᵀlog p_i(θ) for stacked clients k.
 
     Attributes
@@ -71,14 +99,6 @@ class SharedTerms:
 
     X: Tensor
     targets: Tensor
-
-    def of(self, chosen: Sequence[int]) -> SharedTerms:
-        """Return the terms of some of the clients."""
-        return replace(self, targets=self.targets[list(chosen)])
-
-    def over(self, rows: Tensor) -> SharedTerms:
-        """Return the terms over N_k, shape (K, 1), as they stand beside a client's mean loss."""
-        return replace(self, targets=self.targets / rows[:, :, None])
 
     def gradient(self, network: Network, theta: Tensor, out: Tensor, buffers: Buffers) -> Tensor:
         """The gradients of the first clients' terms, shape (K, P) as θ, into `out`."""
@@ -99,8 +119,8 @@ def shared_terms(
 ) -> SharedTerms:
     """Return the function-space terms of the chosen clients (Eq. 17) for the server's mean, shape (P,)."""
     at_server = network.predict(mean, memory.X, buffers).softmax(dim=1)
-    own = memory.owner[None] == torch.tensor(list(chosen), device=mean.device)[:, None]
-    return SharedTerms(memory.X, memory.weight[:, None] * (at_server - own[:, :, None] * memory.soft))
+    weight, clients = memory.weight[:, None], torch.tensor(list(chosen), device=mean.device)
+    return SharedTerms(memory.X, weight * at_server, weight * memory.soft, memory.owner, clients)
 
 
 def pick(rows: Rows, points: int, seed: int, client: int) -> tuple[Tensor, Tensor]:
@@ -169,7 +189,7 @@ def gather_mean(
 
     `linear` is Σ_kv_k in the units of the sites here, which are δ times the paper's.
     """
-    terms = SharedTerms(memory.X, (memory.weight[:, None] * memory.soft / temperature)[None])
+    terms = StackedTerms(memory.X, (memory.weight[:, None] * memory.soft / temperature)[None])
     theta, slope = start.clone(), torch.empty_like(start)
     theta.grad = slope
     optimiser = torch.optim.Adam([theta], lr=method.server_lr, fused=start.device.type in ("cpu", "cuda"))

@@ -29,7 +29,7 @@ from .team import Team, assemble, fit, read_device
 
 __all__ = ["Result", "run"]
 
-SCHEMA = 4  # 1: sites started at zero; 2: another noise; 3: did not tell architectures apart
+SCHEMA = 5  # 1: sites started at zero; 2: another noise; 3: did not tell architectures apart; 4: FedLap-Func's sums
 Callback = Callable[[RoundRecord, State], bool | None]
 
 

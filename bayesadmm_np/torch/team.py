@@ -143,6 +143,10 @@ def assemble(
     data = tuple(fit(rows, f"client {k}", network, place) for k, rows in enumerate(clients))
     if not data:
         raise ValueError("clients must hold at least one client, got none.")
+    shapes = [tuple(rows.X.shape[1:]) for rows in data]
+    for k, shape in enumerate(shapes):
+        if shape != shapes[0]:
+            raise ValueError(f"client {k}: inputs must have the shape of client 0's, {shapes[0]}, got {shape}.")
     sizes, here = tuple(rows.mass for rows in data), dict(enumerate(data))
     return build(method, network, sizes, here, prior_precision, temperature, solver, batched)
 

@@ -917,6 +917,13 @@ def test_a_hessian_that_cannot_move_is_reported_once():
         ({"clients": Rows(torch.zeros(2, 4), torch.tensor([0, 1]))}, "a sequence of Rows"),
         ({"clients": [Rows(torch.zeros(2, 5), torch.tensor([0, 1]))]}, r"client 0: the model cannot map inputs"),
         ({"clients": [Rows(torch.zeros(2, 4), torch.tensor([0, 3]))]}, "client 0: labels must be below the model's 3"),
+        (
+            {
+                "clients": [Rows(torch.zeros(2, *shape), torch.tensor([0, 1])) for shape in ((4,), (2, 2))],
+                "model": torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3)),
+            },
+            r"client 1: inputs must have the shape of client 0's, \(4,\), got \(2, 2\)",
+        ),
         ({"model": "mlp"}, "model must be a torch.nn.Module"),
         ({"model": torch.nn.Flatten()}, "model must have parameters"),
         ({"method": methods.BregmanADMM()}, "BregmanADMM is a row of the core only"),
