@@ -583,33 +583,6 @@ def test_networks_of_images_run_by_their_files(bayesadmm, made_images, tmp_path,
     assert all(0 <= float(row["accuracy_mean"]) <= 1 for row in rows)
 
 
-CIFAR10 = Path(os.environ.get("BAYESADMM_DATA", ""), "cifar10_jpeg.npz")
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not CIFAR10.exists(), reason="CIFAR-10 is not where BAYESADMM_DATA says")
-@pytest.mark.filterwarnings("ignore:.*the Hessian estimate has moved")
-def test_real_images_are_learned_from(bayesadmm, tmp_path):
-    """Four deviations above chance on 500 images: 0.1 + 4 √(0.09/500). The twin takes one round at a tiny rate."""
-    changes = {
-        **{"report": "[1]", "seeds": "[0]", "sweep.rounds": 1, "method.grid": "{}"},
-        **{"data.clients": 2, "data.train": 1000, "data.test": 500, "training.device": "cpu", "training.ensemble": 2},
-        **{"method.solver.batch_size": 32, "method.FedLapFunc.server_steps": 20},
-    }
-    adam = ("FedAvg", "FedProx", "FedDyn", "FedLap", "FedLapCov", "FedLapFunc")
-    found = []
-    for epochs, rate in ((6, 1e-3), (1, 1e-6)):
-        out = tmp_path / str(epochs)
-        own = {"rounds": 1, "method.solver.epochs": epochs} | {f"method.{name}.solver.lr": rate for name in adam}
-        less = [part for change in (changes | own).items() for part in ("--set", "{}={}".format(*change))]
-        code, _, err = bayesadmm("experiment", FILES / "cifar10_acar.toml", "--out", out, "--no-progress", *less)
-        assert code == 0, err
-        found.append({row["method"]: float(row["accuracy_mean"]) for row in read(out / "table.csv")})
-    learned, twin = ({name for name, score in scores.items() if score > 0.1537} for scores in found)
-    assert set(adam) <= learned
-    assert not twin & set(adam)
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
