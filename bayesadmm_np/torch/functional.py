@@ -60,12 +60,13 @@ class Memory:
 
 @dataclass(frozen=True)
 class SharedTerms:
-    """τ_iŷ_{i,g} and [i∈M_k]τ_iŷ_i for some clients k: t_{k,i} in the memory of one client.
+    """What t_{k,i} is made of for some clients k, which takes the memory of one.
 
     Attributes
     ----------
     X : Tensor, shape (M, ...)
     common, own : Tensor, shape (M, C)
+        τ_iŷ_{i,g}, and τ_iŷ_i of all points, which only their owner's terms have.
     owner : Tensor, shape (M,)
     clients : Tensor, shape (K,)
     """

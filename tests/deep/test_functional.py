@@ -10,7 +10,7 @@ import bayesadmm_np as ba
 torch = pytest.importorskip("torch", minversion="2.4", reason="the deep-learning path needs the extra `torch`")
 from bayesadmm_np.torch import MLP, AdamSteps, FedLapFunc, ResNet20, Rows, merge, plain, run  # noqa: E402
 from bayesadmm_np.torch.client import answer  # noqa: E402
-from bayesadmm_np.torch.functional import gather_mean, pick  # noqa: E402
+from bayesadmm_np.torch.functional import SharedTerms, gather_mean, pick  # noqa: E402
 from bayesadmm_np.torch.server import gathered  # noqa: E402
 from bayesadmm_np.torch.team import assemble  # noqa: E402
 
@@ -295,6 +295,21 @@ def test_a_client_without_a_finite_answer_sends_no_points():
 # ----------------------------------------------------------------------------------------------------
 # The loop around it
 # ----------------------------------------------------------------------------------------------------
+
+
+def test_terms_of_all_clients_take_the_memory_of_one():
+    """A number a client more. The twin has the labels of all, as a stack does."""
+    points = 6
+    common, own = torch.rand(2, points, 3)
+
+    def size(terms):
+        return sum(value.numel() for value in vars(terms).values())
+
+    many, one = (
+        SharedTerms(torch.rand(points, 4), common, own, torch.arange(points), torch.arange(count)) for count in (6, 1)
+    )
+    assert size(many) == size(one) + 5
+    assert size(many.over(torch.ones(6, 1))) == size(one.over(torch.ones(1, 1))) + 5 * points * 3
 
 
 @pytest.mark.parametrize("is_compiled", [True, False], ids=["compiled", "stacks"])
