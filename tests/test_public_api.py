@@ -318,6 +318,7 @@ def test_the_check_of_parameters_can_fail():
 
 FLOORS = {
     "_version": 0,
+    "_registry": 0,
     "_validation": 0,
     "families": 1,
     "data": 1,

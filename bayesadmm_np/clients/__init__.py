@@ -4,10 +4,11 @@ from .closed_form import ClosedForm
 from .gradient_steps import GradientSteps
 from .newton import VariationalNewton
 from .problem import ClientStatus, Solution, Subproblem
-from .solver import Solver
+from .solver import SOLVERS, Solver
 from .von import VON
 
 __all__ = [
+    "SOLVERS",
     "VON",
     "ClientStatus",
     "ClosedForm",

@@ -13,11 +13,12 @@ from ..families.precision import DensePrecision
 from ..losses.base import Expected, GaussianExpected, Loss
 from ..losses.expectations import Rule
 from .problem import ClientStatus, Solution, Subproblem
-from .solver import Solver
+from .solver import SOLVERS, Solver
 
 __all__ = ["ClosedForm"]
 
 
+@SOLVERS.register
 @dataclass(frozen=True)
 class ClosedForm(Solver):
     """Solve Eq. 15 exactly for quadratic losses and for losses linear in the sufficient statistic.

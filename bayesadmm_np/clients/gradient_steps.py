@@ -12,11 +12,12 @@ from ..families.gaussian import Gaussian
 from ..losses.base import Expected, GaussianExpected, Loss
 from ..losses.expectations import Rule
 from .problem import ClientStatus, Solution, Subproblem
-from .solver import Solver
+from .solver import SOLVERS, Solver
 
 __all__ = ["GradientSteps"]
 
 
+@SOLVERS.register
 @dataclass(frozen=True)
 class GradientSteps(Solver):
     """Take `steps` gradient steps on the mean, m ← m − learning_rate · gradient (McMahan et al. 2016).

@@ -28,7 +28,7 @@ from ..losses.base import Expected, GaussianExpected, Loss
 from ..losses.expectations import Delta, Rule
 from .anderson import Mixer
 from .problem import ClientStatus, Solution, Subproblem
-from .solver import Solver
+from .solver import SOLVERS, Solver
 
 __all__ = ["VariationalNewton"]
 
@@ -43,6 +43,7 @@ NEAR = 1e-3
 """Residual below which an iterate of a subproblem that is not convex is taken to be near a stationary point."""
 
 
+@SOLVERS.register
 @dataclass(frozen=True)
 class VariationalNewton(Solver):
     """Solve Eq. 15 for any smooth loss and any Gaussian family to a certified natural-gradient residual.

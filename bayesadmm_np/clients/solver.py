@@ -6,13 +6,14 @@ from abc import ABC, abstractmethod
 
 import numpy as np
 
+from .._registry import Registry
 from ..families.base import ExponentialFamily
 from ..families.gaussian import Gaussian
 from ..losses.base import Expected, GaussianExpected, Loss
 from ..losses.expectations import Rule
 from .problem import ClientStatus, Solution, Subproblem
 
-__all__ = ["Solver"]
+__all__ = ["SOLVERS", "Solver"]
 
 
 class Solver(ABC):
@@ -51,3 +52,7 @@ class Solver(ABC):
             expected = problem.expect(q)
             residual = q.fisher_norm(q.natural - problem.target(expected.natural_gradient))
         return Solution(q, expected, residual, iterations, status)
+
+
+SOLVERS: Registry[type[Solver]] = Registry("solver")
+"""Every client solver by the name of its class."""

@@ -13,11 +13,12 @@ from ..families.gaussian import Gaussian
 from ..losses.base import Expected, GaussianExpected, Loss
 from ..losses.expectations import Delta, Rule
 from .problem import ClientStatus, Solution, Subproblem
-from .solver import Solver
+from .solver import SOLVERS, Solver
 
 __all__ = ["VON"]
 
 
+@SOLVERS.register
 @dataclass(frozen=True)
 class VON(Solver):
     """Variational online Newton (Khan & Rue 2023, Eq. 12) with sampled θ and a decaying step.

@@ -1,6 +1,6 @@
 """Exponential families: the dual pair (λ, μ), KL, and the geometry behind natural gradients."""
 
-from .base import ExponentialFamily
+from .base import FAMILIES, ExponentialFamily
 from .beta import Beta
 from .block import BlockDiagonalGaussian
 from .coordinates import Expectation, Natural, pairing
@@ -14,6 +14,7 @@ from .isotropic import IsotropicGaussian
 from .precision import NotPositiveDefiniteError
 
 __all__ = [
+    "FAMILIES",
     "Beta",
     "BlockDiagonalGaussian",
     "DiagonalGaussian",

@@ -9,10 +9,11 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike
 
+from .._registry import Registry
 from .._validation import Array
 from .coordinates import Coordinates, Displacement, Expectation, Natural, pairing
 
-__all__ = ["ExponentialFamily"]
+__all__ = ["FAMILIES", "ExponentialFamily"]
 
 
 class ExponentialFamily(ABC):
@@ -131,3 +132,7 @@ class ExponentialFamily(ABC):
             raise TypeError(
                 f"{type(self).__name__} has parameters of shapes {self.natural.shapes}, got {value.shapes}."
             )
+
+
+FAMILIES: Registry[type[ExponentialFamily]] = Registry("family")
+"""Every family by the name of its class."""

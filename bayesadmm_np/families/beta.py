@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from scipy.special import betaln, xlog1py, xlogy
 
 from .._validation import Array, frozen
-from .base import ExponentialFamily
+from .base import FAMILIES, ExponentialFamily
 from .coordinates import Expectation, Natural
 from .dirichlet import digamma_differences, inverse_digamma_differences, whiten_rows
 from .gamma import as_points, outside_is_impossible, positive_vectors, require_vectors
@@ -18,6 +18,7 @@ from .gamma import as_points, outside_is_impossible, positive_vectors, require_v
 __all__ = ["Beta"]
 
 
+@FAMILIES.register
 class Beta(ExponentialFamily):
     """d independent Betas with density ∝ θ^(a − 1) (1 − θ)^(b − 1) on (0, 1).
 

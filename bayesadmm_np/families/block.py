@@ -9,12 +9,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .._validation import Array, as_count, as_float_array
+from .base import FAMILIES
 from .gaussian import LearnedPrecisionGaussian, read_dense
 from .precision import BlockPrecision
 
 __all__ = ["BlockDiagonalGaussian"]
 
 
+@FAMILIES.register
 class BlockDiagonalGaussian(LearnedPrecisionGaussian):
     """N(m, S⁻¹) with S block-diagonal: full within a block, independent between blocks.
 

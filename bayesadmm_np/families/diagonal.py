@@ -8,12 +8,14 @@ from typing import Any
 from numpy.typing import ArrayLike
 
 from .._validation import Array, as_float_array
+from .base import FAMILIES
 from .gaussian import LearnedPrecisionGaussian, read_diagonal
 from .precision import DiagonalPrecision
 
 __all__ = ["DiagonalGaussian"]
 
 
+@FAMILIES.register
 class DiagonalGaussian(LearnedPrecisionGaussian):
     """N(m, diag(s)⁻¹): Bayesian-ADMM becomes Adam-like (Eq. 59–63, the family of Algorithm 1).
 

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from scipy.special import digamma, gammaln, logsumexp, polygamma, xlogy
 
 from .._validation import Array, as_float_array, frozen
-from .base import ExponentialFamily
+from .base import FAMILIES, ExponentialFamily
 from .coordinates import Expectation, Natural
 from .gamma import (
     as_points,
@@ -24,6 +24,7 @@ from .gamma import (
 __all__ = ["Dirichlet"]
 
 
+@FAMILIES.register
 class Dirichlet(ExponentialFamily):
     """Density ∝ Π θ_j^(α_j − 1) on the simplex {θ > 0, Σθ = 1} of K ≥ 2 coordinates; α is the concentration.
 

@@ -8,13 +8,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .._validation import as_float_array
-from .base import ExponentialFamily
+from .base import FAMILIES, ExponentialFamily
 from .gaussian import FixedPrecisionBase, read_dense, read_diagonal
 from .precision import Precision
 
 __all__ = ["FixedPrecisionGaussian"]
 
 
+@FAMILIES.register
 class FixedPrecisionGaussian(FixedPrecisionBase):
     """N(m, S⁻¹) with S given and never learned: Bayesian-ADMM becomes preconditioned ADMM (Table 3, row 2).
 

@@ -8,12 +8,14 @@ from typing import Any
 from numpy.typing import ArrayLike
 
 from .._validation import Array, as_float_array
+from .base import FAMILIES
 from .gaussian import LearnedPrecisionGaussian, read_dense
 from .precision import DensePrecision
 
 __all__ = ["FullGaussian"]
 
 
+@FAMILIES.register
 class FullGaussian(LearnedPrecisionGaussian):
     """N(m, S⁻¹) with any positive definite S: Bayesian-ADMM becomes Newton-like (Eq. 46–56).
 

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import digamma, gammaln, polygamma, xlogy
 
 from .._validation import Array, as_float_array, frozen
-from .base import ExponentialFamily
+from .base import FAMILIES, ExponentialFamily
 from .coordinates import Coordinates, Expectation, Natural
 
 __all__ = ["Gamma"]
@@ -20,6 +20,7 @@ _BERNOULLI = (1 / 12, -1 / 120, 1 / 252, -1 / 240, 1 / 132, -691 / 32760, 1 / 12
 _ASYMPTOTIC_FROM = 10.0
 
 
+@FAMILIES.register
 class Gamma(ExponentialFamily):
     """d independent Gammas with density ∝ θ^(shape − 1) exp(−rate · θ) on θ > 0.
 

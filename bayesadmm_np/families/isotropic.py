@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .._validation import as_float_array, as_positive
-from .base import ExponentialFamily
+from .base import FAMILIES, ExponentialFamily
 from .coordinates import Natural
 from .gaussian import FixedPrecisionBase, Gaussian
 from .precision import DiagonalPrecision
@@ -16,6 +16,7 @@ from .precision import DiagonalPrecision
 __all__ = ["IsotropicGaussian"]
 
 
+@FAMILIES.register
 class IsotropicGaussian(FixedPrecisionBase):
     """The family {N(m, I)}: λ = μ = m, KL = ½‖m − m'‖², and Bayesian-ADMM with the delta method is ADMM (Eq. 21–22).
 

@@ -1,7 +1,7 @@
 """Client losses in three layers: pointwise in the predictor, linear model, expected under q."""
 
-from .base import Expected, GaussianExpected, Loss
-from .expectations import Auto, Delta, Exact, GaussHermite, MonteCarlo, QuasiMonteCarlo, Rule
+from .base import LOSSES, Expected, GaussianExpected, Loss
+from .expectations import RULES, Auto, Delta, Exact, GaussHermite, MonteCarlo, QuasiMonteCarlo, Rule
 from .least_squares import LeastSquares
 from .linear_in_statistics import LinearInStatistics
 from .logistic import Logistic
@@ -11,6 +11,8 @@ from .softmax import Softmax
 from .total import Total
 
 __all__ = [
+    "LOSSES",
+    "RULES",
     "Auto",
     "Delta",
     "Exact",

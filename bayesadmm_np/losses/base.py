@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import ArrayLike
 
+from .._registry import Registry
 from .._validation import Array
 from ..families.base import ExponentialFamily
 from ..families.coordinates import Natural
@@ -18,7 +19,16 @@ from ..families.gaussian import Gaussian
 from ..families.precision import Precision
 from .expectations import Rule
 
-__all__ = ["Curvature", "Expected", "GaussianExpected", "KroneckerCurvature", "Loss", "Margins", "RowCurvature"]
+__all__ = [
+    "LOSSES",
+    "Curvature",
+    "Expected",
+    "GaussianExpected",
+    "KroneckerCurvature",
+    "Loss",
+    "Margins",
+    "RowCurvature",
+]
 
 
 class Curvature(Protocol):
@@ -223,6 +233,10 @@ class Loss(ABC):
     @abstractmethod
     def expect(self, q: ExponentialFamily, rule: Rule) -> Expected | GaussianExpected:
         """Return E_q[ℓ] and its natural gradient; `rule` comes from `check`."""
+
+
+LOSSES: Registry[type[Loss]] = Registry("loss")
+"""Every loss by the name of its class."""
 
 
 def _dense_layout(dim: int) -> Precision:

@@ -14,10 +14,11 @@ from typing import ClassVar
 
 import numpy as np
 
+from .._registry import Registry
 from .._validation import Array, as_count, frozen
 from .pointwise import Pointwise, RowMoments
 
-__all__ = ["Auto", "Delta", "Exact", "GaussHermite", "MonteCarlo", "QuasiMonteCarlo", "Rule"]
+__all__ = ["RULES", "Auto", "Delta", "Exact", "GaussHermite", "MonteCarlo", "QuasiMonteCarlo", "Rule"]
 
 CHUNK = 1 << 20
 """Numbers held at once by a point rule (8 MiB a temporary)."""
@@ -43,6 +44,11 @@ class Rule(ABC):
         return self
 
 
+RULES: Registry[type[Rule]] = Registry("rule")
+"""Every expectation rule by the name of its class."""
+
+
+@RULES.register
 @dataclass(frozen=True)
 class Auto(Rule):
     """The most accurate deterministic rule: exact where there is one, else moment-matched quasi-Monte-Carlo.
@@ -66,6 +72,7 @@ class Auto(Rule):
         return self.resolve(loss).moments(loss, mean, variance, y)
 
 
+@RULES.register
 @dataclass(frozen=True)
 class Exact(Rule):
     """Exact integrals: logistic, two-class softmax and Poisson (least squares is exact under every rule).
@@ -119,6 +126,7 @@ class _PointRule(Rule):
         return RowMoments(*(np.concatenate(columns) for columns in zip(*chunks, strict=True)))
 
 
+@RULES.register
 @dataclass(frozen=True)
 class GaussHermite(_PointRule):
     """Gauss–Hermite quadrature for one predictor a row; good up to a standard deviation of about one.
@@ -160,6 +168,7 @@ class GaussHermite(_PointRule):
         return _gauss_hermite(self.points)
 
 
+@RULES.register
 @dataclass(frozen=True)
 class QuasiMonteCarlo(_PointRule):
     """Antithetic scrambled Sobol points, transformed so that their mean is 0 and their covariance I exactly.
@@ -206,6 +215,7 @@ class QuasiMonteCarlo(_PointRule):
         return _matched_sobol(self.points, n_outputs, self.seed)
 
 
+@RULES.register
 @dataclass(frozen=True)
 class MonteCarlo(_PointRule):
     """Plain Monte Carlo with a fixed seed (common random numbers): the baseline that the others are held against.
@@ -240,6 +250,7 @@ class MonteCarlo(_PointRule):
         return rng.standard_normal((self.points, n_outputs)), np.full(self.points, 1.0 / self.points)
 
 
+@RULES.register
 @dataclass(frozen=True)
 class Delta(Rule):
     """The delta method: expand ℓ at the mean.

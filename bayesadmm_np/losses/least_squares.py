@@ -11,13 +11,14 @@ from numpy.typing import ArrayLike
 from .._validation import Array, as_float_array, frozen
 from ..families.base import ExponentialFamily
 from ..families.gaussian import Gaussian
-from .base import GaussianExpected, KroneckerCurvature, Loss, Margins, rounding_unit
+from .base import LOSSES, GaussianExpected, KroneckerCurvature, Loss, Margins, rounding_unit
 from .expectations import Delta, Rule
 from .linear_model import as_theta, read_design, read_offset, read_weights, require_gaussian
 
 __all__ = ["LeastSquares"]
 
 
+@LOSSES.register
 class LeastSquares(Loss):
     """ℓ(θ) = ½ Σ_i w_i ‖Θ x_i + offset_i − y_i‖²: unit noise precision, ½ log 2π dropped; weights rescale the noise.
 

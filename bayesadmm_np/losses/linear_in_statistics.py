@@ -12,12 +12,13 @@ from ..families.base import ExponentialFamily
 from ..families.coordinates import Natural, pairing
 from ..families.gaussian import Gaussian
 from ..families.precision import Precision
-from .base import Expected, GaussianExpected, Loss
+from .base import LOSSES, Expected, GaussianExpected, Loss
 from .expectations import Delta, Rule
 
 __all__ = ["LinearInStatistics"]
 
 
+@LOSSES.register
 class LinearInStatistics(Loss):
     """ℓ(θ) = −⟨c, T(θ)⟩, so that E_q[ℓ] = −⟨c, μ⟩ and ∇_μ E_q[ℓ] = −c for every q (Prop. D.1).
 

@@ -7,12 +7,14 @@ from typing import Any
 from numpy.typing import ArrayLike
 
 from .._validation import as_labels
+from .base import LOSSES
 from .linear_model import LinearModelLoss
 from .pointwise import BernoulliLogit
 
 __all__ = ["Logistic"]
 
 
+@LOSSES.register
 class Logistic(LinearModelLoss):
     """ℓ(θ) = Σ_i w_i [log(1 + exp f_i) − y_i f_i], f_i = x_iᵀθ + offset_i, y_i ∈ {0, 1}; no constant dropped.
 

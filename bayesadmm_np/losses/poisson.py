@@ -7,12 +7,14 @@ from typing import Any
 from numpy.typing import ArrayLike
 
 from .._validation import as_float_array
+from .base import LOSSES
 from .linear_model import LinearModelLoss
 from .pointwise import PoissonLog
 
 __all__ = ["Poisson"]
 
 
+@LOSSES.register
 class Poisson(LinearModelLoss):
     """ℓ(θ) = Σ_i w_i [exp f_i − y_i f_i], f_i = x_iᵀθ + offset_i; the constant Σ w_i log y_i! is dropped.
 

@@ -7,12 +7,14 @@ from typing import Any
 from numpy.typing import ArrayLike
 
 from .._validation import as_count, as_labels
+from .base import LOSSES
 from .linear_model import LinearModelLoss
 from .pointwise import CategoricalLogit
 
 __all__ = ["Softmax"]
 
 
+@LOSSES.register
 class Softmax(LinearModelLoss):
     """ℓ(θ) = Σ_i w_i [logsumexp(f_i) − f_{i,y_i}], f_i = Θ x_i + offset_i, with θ = vec of the rows of Θ (C × p).
 

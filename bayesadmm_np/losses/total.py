@@ -12,12 +12,13 @@ from .._validation import Array
 from ..families.base import ExponentialFamily
 from ..families.gaussian import Gaussian
 from ..families.precision import Precision
-from .base import Curvature, Expected, GaussianExpected, Loss
+from .base import LOSSES, Curvature, Expected, GaussianExpected, Loss
 from .expectations import Rule
 
 __all__ = ["Total"]
 
 
+@LOSSES.register
 class Total(Loss):
     """Σ_k ℓ_k(θ) over losses of the same dimension.
 

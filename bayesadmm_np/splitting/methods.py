@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from .._registry import Registry
 from .._validation import Damping, as_damping, as_fraction, as_positive
 from ..families import (
     BlockDiagonalGaussian,
@@ -145,6 +146,11 @@ class Method:
             raise ValueError(f"{self.name} needs a prior of the family {wanted}, got {type(prior).__name__}.")
 
 
+TABLE: Registry[Callable[..., Method]] = Registry("method")
+"""Every row by name. To add a method, write one function that returns a `Method` and register it here."""
+
+
+@TABLE.register
 def BayesADMM(rho: float = 1.0, gamma: float = 1.0) -> Method:
     """Bayesian-ADMM (Eq. 15–17): any family, dual along λ with step γρ, α = 1/(1 + ρK).
 
@@ -169,6 +175,7 @@ def BayesADMM(rho: float = 1.0, gamma: float = 1.0) -> Method:
     return Method("BayesADMM", rho, as_fraction(gamma, "gamma") * rho, knobs="raise rho or lower gamma")
 
 
+@TABLE.register
 def ADMM(rho: float = 1.0) -> Method:
     """Federated ADMM (Eq. 5–7): the isotropic family under the delta method, where λ = μ = m.
 
@@ -191,6 +198,7 @@ def ADMM(rho: float = 1.0) -> Method:
     return Method("ADMM", rho, rho, expectation=Delta(1), families=(IsotropicGaussian,))
 
 
+@TABLE.register
 def PreconditionedADMM(rho: float = 1.0) -> Method:
     """ADMM with the proximal term ½ρ‖θ − θ_g‖²_S: a fixed precision S under the delta method (Table 3, row 2).
 
@@ -213,6 +221,7 @@ def PreconditionedADMM(rho: float = 1.0) -> Method:
     return Method("PreconditionedADMM", rho, rho, expectation=Delta(1), families=(FixedPrecisionGaussian,))
 
 
+@TABLE.register
 def BregmanADMM(rho: float = 1.0, gamma: float = 1.0, statistic_scale: float = 2.0) -> Method:
     """Bregman ADMM (Wang & Banerjee 2014): as BayesADMM, but the dual moves along μ (App. C.2).
 
@@ -246,6 +255,7 @@ def BregmanADMM(rho: float = 1.0, gamma: float = 1.0, statistic_scale: float = 2
     )
 
 
+@TABLE.register
 def AMA(rho: float = 1.0) -> Method:
     """Alternating minimisation (Tseng 1991; Eq. 39–41 lifted to distributions): BayesADMM without the server's prox.
 
@@ -267,6 +277,7 @@ def AMA(rho: float = 1.0) -> Method:
     return Method("AMA", rho, rho, alpha=1.0, knobs="change rho, or take damped PVI")
 
 
+@TABLE.register
 def PVI(gamma: Damping = 1.0) -> Method:
     """Partitioned variational inference (Ashman et al. 2022; Eq. 36–38), damped when γ < 1 (Eq. 42).
 
@@ -290,6 +301,7 @@ def PVI(gamma: Damping = 1.0) -> Method:
     return Method(name, 1.0, step, alpha=1.0, client_share=share, knobs=DAMP)
 
 
+@TABLE.register
 def FedLap(gamma: Damping = 1.0) -> Method:
     """FedLap (Swaroop et al. 2025, Eq. 9): PVI with a fixed precision δI and the delta method.
 
@@ -327,6 +339,7 @@ def FedLap(gamma: Damping = 1.0) -> Method:
     )
 
 
+@TABLE.register
 def FedLapCov(gamma: Damping = 1.0) -> Method:
     """FedLap-Cov (Swaroop et al. 2025, Eq. 12): PVI with Laplace's approximation, V_k ← (1 − γ_k)V_k + γ_k∇²ℓ_k(m_k).
 
@@ -358,6 +371,7 @@ def FedLapCov(gamma: Damping = 1.0) -> Method:
     )
 
 
+@TABLE.register
 def FedAvg() -> Method:
     """FedAvg (McMahan et al. 2016): clients fit alone, with their share of the regulariser, and are averaged by rows.
 
@@ -387,6 +401,7 @@ def FedAvg() -> Method:
     )
 
 
+@TABLE.register
 def FedProx(rho: float = 1.0) -> Method:
     """FedProx (Li et al. 2020): FedAvg with ½ρ‖θ − θ_g‖² (squared) at each client; no dual.
 
@@ -421,6 +436,7 @@ def FedProx(rho: float = 1.0) -> Method:
     )
 
 
+@TABLE.register
 def FedDyn(rho: float = 1.0) -> Method:
     """FedDyn (Acar et al. 2021): ADMM with ρ_k ∝ N_k, the regulariser at the clients, and a server history.
 
@@ -459,6 +475,7 @@ def FedDyn(rho: float = 1.0) -> Method:
     )
 
 
+@TABLE.register
 def FedIvon() -> Method:
     """FedIvon (Pal et al. 2024): no dual; clients start from the server's posterior as their prior, averaged by rows.
 
@@ -482,6 +499,7 @@ def FedIvon() -> Method:
     )
 
 
+@TABLE.register
 def BCM() -> Method:
     """Bayesian committee machine (Tresp 2000): PVI stopped after its first round; one shot.
 
@@ -493,6 +511,7 @@ def BCM() -> Method:
     return Method("BCM", 1.0, 1.0, alpha=1.0, max_rounds=1, knobs="use PVI with gamma < 1")
 
 
+@TABLE.register
 def BLR(learning_rate: float = 0.5) -> Method:
     """Bayesian learning rule (Khan & Rue 2023, Eq. 6): λ_g ← (1 − α)λ_g + α[η_0 − Σ_k ∇_μ E_{q_g}[ℓ_k]].
 
@@ -515,25 +534,3 @@ def BLR(learning_rate: float = 0.5) -> Method:
     """
     alpha = as_fraction(learning_rate, "learning_rate")
     return Method("BLR", 1.0, 1.0, alpha=alpha, client="gradient", knobs="lower learning_rate")
-
-
-TABLE: dict[str, Callable[..., Method]] = {
-    row.__name__: row
-    for row in (
-        BayesADMM,
-        ADMM,
-        PreconditionedADMM,
-        BregmanADMM,
-        AMA,
-        PVI,
-        FedLap,
-        FedLapCov,
-        FedAvg,
-        FedProx,
-        FedDyn,
-        FedIvon,
-        BCM,
-        BLR,
-    )
-}
-"""Every row by name. To add a method, write one function that returns a `Method` and list it here."""

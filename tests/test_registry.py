@@ -1,0 +1,154 @@
+"""What is known by name: registries refuse a second owner of a name, and plugins are loaded once."""
+
+import importlib.metadata
+import sys
+
+import pytest
+
+import bayesadmm_np as ba
+from bayesadmm_np import _registry
+from bayesadmm_np._registry import PLUGINS, Registry, UnknownNameError, load_plugins, nearest
+
+
+def test_things_are_kept_in_order_and_found_by_name():
+    registry = Registry("shape")
+    things = [object(), object(), object()]
+    for name, thing in zip("cab", things, strict=True):
+        assert registry.register(thing, name=name) is thing
+    assert list(registry) == ["c", "a", "b"]
+    assert list(registry.values()) == things
+    assert registry.name_of(things[2]) == "b"
+    assert registry.name_of(object()) is None
+    assert {**registry} == dict(zip("cab", things, strict=True))
+
+
+def test_a_name_has_one_owner():
+    registry = Registry("shape")
+
+    @registry.register
+    class Circle:
+        pass
+
+    assert registry.register(Circle) is Circle
+    with pytest.raises(ValueError, match=r"there is a shape 'Circle' already: <class .*Circle'>\."):
+        registry.register(object(), name="Circle")
+    assert registry["Circle"] is Circle
+    for nameless in (object(), ""):
+        with pytest.raises(ValueError, match=r"a shape needs a name: register\(thing, name=\.\.\.\), got "):
+            registry.register(nameless)
+    with pytest.raises(ValueError, match="needs a name"):
+        registry.register(Circle, name="")
+    assert list(registry) == ["Circle"]
+
+
+@pytest.mark.parametrize("name", ["circel", "CIRCLE", "Circl"])
+def test_an_unknown_name_is_told_the_nearest(name):
+    registry = Registry("shape")
+    for known in ("Circle", "Square"):
+        registry.register(object(), name=known)
+    with pytest.raises(UnknownNameError) as caught:
+        registry[name]
+    assert str(caught.value) == f"there is no shape {name!r}; did you mean 'Circle'? There are Circle, Square."
+    assert isinstance(caught.value, ValueError)
+    assert isinstance(caught.value, KeyError)
+    assert name not in registry
+    assert registry.get(name) is None
+
+
+def test_an_unknown_name_that_is_like_none():
+    assert nearest("zz", ["Circle"]) is None
+    with pytest.raises(UnknownNameError, match=r"^there is no shape 'zz'\. There are none\.$"):
+        Registry("shape")["zz"]
+    with pytest.raises(UnknownNameError, match=r"^there is no family \['Beta'\]"):
+        ba.families.FAMILIES[["Beta"]]
+
+
+@pytest.mark.parametrize(
+    ("registry", "module", "base"),
+    [
+        (ba.families.FAMILIES, ba.families, ba.families.ExponentialFamily),
+        (ba.losses.LOSSES, ba.losses, ba.losses.Loss),
+        (ba.losses.RULES, ba.losses, ba.losses.Rule),
+        (ba.clients.SOLVERS, ba.clients, ba.clients.Solver),
+    ],
+    ids=lambda value: getattr(value, "what", ""),
+)
+def test_everything_public_is_registered(registry, module, base):
+    """A family, loss, rule or solver that its module shows and that can be made has a name."""
+    shown = [thing for name in module.__all__ if isinstance(thing := getattr(module, name), type)]
+    concrete = {kind.__name__ for kind in shown if issubclass(kind, base) and not kind.__abstractmethods__}
+    assert concrete == set(registry)
+    assert all(registry[name] is getattr(module, name) for name in concrete)
+
+
+def test_every_method_is_registered():
+    made = {name for name in ba.methods.__all__ if name not in ("Method", "TABLE")}
+    assert made == set(ba.methods.TABLE)
+    assert all(ba.methods.TABLE[name] is getattr(ba.methods, name) for name in made)
+
+
+PLUGIN = """
+from bayesadmm_np import methods
+
+calls = []
+
+def Halfway(rho=1.0):
+    return methods.Method("Halfway", rho, rho, alpha=0.5)
+
+def register():
+    calls.append(1)
+    methods.TABLE.register(Halfway)
+"""
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    """Install modules with entry points of the group, for one test."""
+
+    def install(**values):
+        folder = tmp_path / "strangers-1.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: strangers\nVersion: 1\n")
+        lines = "".join(f"{name} = {value}\n" for name, value in values.items())
+        (folder / "entry_points.txt").write_text(f"[{PLUGINS}]\n{lines}")
+        monkeypatch.syspath_prepend(tmp_path)
+        importlib.invalidate_caches()
+
+    (tmp_path / "stranger_good.py").write_text(PLUGIN)
+    (tmp_path / "stranger_bad.py").write_text("raise RuntimeError('no such luck')\n")
+    load_plugins.cache_clear()
+    methods = dict(ba.methods.TABLE)
+    yield install
+    load_plugins.cache_clear()
+    ba.methods.TABLE._things.clear()
+    ba.methods.TABLE._things.update(methods)
+    for name in ("stranger_good", "stranger_bad"):
+        sys.modules.pop(name, None)
+
+
+def test_plugins_are_loaded_once(installed):
+    installed(good="stranger_good:register")
+    assert load_plugins() == ("good",)
+    assert load_plugins() == ("good",)
+    assert sys.modules["stranger_good"].calls == [1]
+    assert ba.methods.TABLE["Halfway"]().alpha == 0.5
+
+
+def test_a_module_is_a_plugin_too(installed):
+    installed(good="stranger_good")
+    assert load_plugins() == ("good",)
+    assert sys.modules["stranger_good"].calls == []
+
+
+def test_plugins_that_fail_are_named_in_one_warning(installed):
+    installed(bad="stranger_bad", good="stranger_good:register", lost="stranger_good:nothing")
+    with pytest.warns(RuntimeWarning) as caught:
+        assert load_plugins() == ("good",)
+    assert len(caught) == 1
+    text = str(caught[0].message)
+    assert text.startswith("plugins that could not be loaded: bad (stranger_bad): RuntimeError: no such luck; lost ")
+    assert "Halfway" in ba.methods.TABLE
+
+
+def test_the_group_is_the_documented_one():
+    assert _registry.PLUGINS == "bayesadmm_np.plugins"
