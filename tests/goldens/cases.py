@@ -1,0 +1,555 @@
+"""The cases: every area is a function that yields (name, record), in a fixed order and from fixed seeds."""
+
+import csv
+import itertools
+import json
+import re
+import tempfile
+import warnings
+from pathlib import Path
+
+import adaptor
+import numpy as np
+
+import bayesadmm_np as ba
+
+M = ba.methods
+SIZES = (5, 8, 6)
+
+
+# ----------------------------------------------------------------------------------------------------
+# The core: every row, family and loss
+# ----------------------------------------------------------------------------------------------------
+
+ROWS = {
+    "BayesADMM": M.BayesADMM(1.0),
+    "BayesADMM, gamma 0.5": M.BayesADMM(2.0, 0.5),
+    "ADMM": M.ADMM(2.0),
+    "PreconditionedADMM": M.PreconditionedADMM(1.0),
+    "BregmanADMM": M.BregmanADMM(2.0, 0.5),
+    "BregmanADMM, half statistic": M.BregmanADMM(2.0, 0.5, 1.0),
+    "AMA": M.AMA(2.0),
+    "PVI": M.PVI(),
+    "damped PVI": M.PVI(0.5),
+    "PVI by rows": M.PVI("rows"),
+    "FedLap": M.FedLap(0.5),
+    "FedLap by rows": M.FedLap("rows"),
+    "FedLapCov": M.FedLapCov(),
+    "FedLapCov by rows": M.FedLapCov("rows"),
+    "FedAvg": M.FedAvg(),
+    "FedProx": M.FedProx(),
+    "FedDyn": M.FedDyn(2.0),
+    "FedIvon": M.FedIvon(),
+    "BCM": M.BCM(),
+    "BLR": M.BLR(0.3),
+    "accelerated PVI": ba.Accelerated(M.PVI(0.5), 3),
+    "accelerated BayesADMM": ba.Accelerated(M.BayesADMM(1.0), 2),
+    "accelerated ADMM": ba.Accelerated(M.ADMM(2.0), 3),
+    "accelerated FedLapCov by rows": ba.Accelerated(M.FedLapCov("rows"), 3),
+}
+
+
+def counts(*parts):
+    return ba.losses.LinearInStatistics(ba.families.Natural(*(np.array(part) for part in parts)), n_rows=4)
+
+
+CONJUGATE = {
+    "Gamma": lambda: (
+        ba.families.Gamma([2.0, 0.1], [1.0, 0.3]),
+        [counts([3.0, 1.0], [-4.0, -4.0]), counts([9.0, 0.0], [-7.0, -7.0])],
+    ),
+    "Beta": lambda: (
+        ba.families.Beta([1.3, 0.7], [1.0, 2.1]),
+        [counts([3.0, 1.0], [4.0, 0.0]), counts([1.0, 5.0], [2.0, 9.0])],
+    ),
+    "Dirichlet": lambda: (
+        ba.families.Dirichlet([0.3, 1.0, 2.2]),
+        [counts([3.0, 1.0, 0.0]), counts([2.0, 7.0, 1.0])],
+    ),
+}
+
+OPTIONS = {
+    "half of the clients": (M.PVI(0.5), "logistic", "full", {"participation": 0.5, "seed": 3}),
+    "half of the clients, averaged": (M.FedProx(), "squares", "isotropic", {"participation": 0.5, "seed": 3}),
+    "half of the clients, accelerated": (
+        ba.Accelerated(M.PVI(0.5), 3),
+        "poisson",
+        "diagonal",
+        {"participation": 0.7, "seed": 3},
+    ),
+    "warm start": (M.PVI(0.5), "logistic", "diagonal", {"warm_start": True}),
+    "safeguard": (M.BayesADMM(0.2), "logistic", "full", {"safeguard": True}),
+    "stochastic solver": (M.PVI(0.5), "logistic", "full", {"solver": ba.clients.VON(steps=20), "seed": 7}),
+    "gradient steps": (M.FedAvg(), "logistic", "isotropic", {"solver": ba.clients.GradientSteps(5, 0.02)}),
+    "sites given": (M.PVI(0.5), "logistic", "diagonal", {"sites": 0.3}),
+    "privacy": (M.PVI(1 / 3), "logistic", "full", {"privacy": ba.GaussianMechanism(1.0, 0.1), "seed": 5}),
+    "privacy, fixed": (M.FedLap(0.5), "squares", "fixed", {"privacy": ba.GaussianMechanism(2.0, 0.2), "seed": 5}),
+    **{
+        f"rule {rule!r}": (M.BayesADMM(1.0), loss, "full", {"expectation": rule})
+        for rule, loss in [
+            (ba.losses.Delta(1), "logistic"),
+            (ba.losses.Delta(2), "poisson"),
+            (ba.losses.GaussHermite(20), "logistic"),
+            (ba.losses.QuasiMonteCarlo(64, seed=3), "softmax"),
+            (ba.losses.MonteCarlo(64, seed=3), "logistic"),
+            (ba.losses.Exact(), "softmax2"),
+        ]
+    },
+}
+
+
+def record_of(method, clients, start, **options):
+    """The record of a run of some rounds, or of its refusal; `tol` lets the solvers work to their end."""
+    servers = []
+    options = {"rounds": 4, "tol": 1e-10, "raise_on_failure": False, **options}
+    try:
+        result = ba.run(method, clients, start, callback=lambda _, q: servers.append(q.natural), **options)
+    except ValueError as refusal:
+        return {"refused": type(refusal).__name__}
+    history = result.history
+    found = {
+        "status": result.status.name,
+        "rounds": result.rounds,
+        **adaptor.state_of(result.state, servers),
+        "objective": result.objective,
+        "edges": np.array([adaptor.edges_of(record) for record in history]).reshape(-1, 3),
+        "alpha": np.array([record.alpha for record in history]),
+        "floats": [[record.floats_down, record.floats_up] for record in history],
+        "mixed": [record.mixed for record in history],
+        "client statuses": [[client.status.name for client in record.clients] for record in history],
+        "bits iterations": [[client.iterations for client in record.clients] for record in history],
+    }
+    return {**found, **(adaptor.certificate_of(result.certificate()) if history else {})}
+
+
+def core():
+    for family, loss in itertools.product(adaptor.FAMILIES, adaptor.LOSSES):
+        clients = adaptor.team(loss, sizes=SIZES)
+        start = adaptor.prior(family, clients[0].dim)
+        for name, method in ROWS.items():
+            yield f"{name}, {family}, {loss}", record_of(method, clients, start)
+    for family, make in CONJUGATE.items():
+        start, clients = make()
+        for name, method in ROWS.items():
+            yield f"{name}, {family}", record_of(method, clients, start)
+    for name, (method, loss, family, options) in OPTIONS.items():
+        clients = adaptor.team(loss, sizes=SIZES)
+        start = adaptor.prior(family, clients[0].dim)
+        if "sites" in options:
+            options = {"sites": [options["sites"] * start.natural for _ in clients]}
+        yield f"option: {name}", record_of(method, clients, start, **options)
+    for family, loss in itertools.product(adaptor.FAMILIES, adaptor.LOSSES):
+        clients = adaptor.team(loss, sizes=SIZES)
+        found = ba.solve_pooled(clients, adaptor.prior(family, clients[0].dim))
+        yield f"pooled: {family}, {loss}", {"server": adaptor.packed(found.posterior.natural)}
+
+
+# ----------------------------------------------------------------------------------------------------
+# Networks
+# ----------------------------------------------------------------------------------------------------
+
+DELTA = 1.5
+
+
+def network_problem(dtype, sizes=(23, 10, 17)):
+    import torch
+
+    from bayesadmm_np.torch import Rows
+
+    source = torch.Generator().manual_seed(0)
+    true = torch.randn(4, 3, generator=source, dtype=torch.float64)
+    clients = []
+    for n in sizes:
+        X = torch.randn(n, 4, generator=source, dtype=torch.float64)
+        noise = 0.5 * torch.randn(n, 3, generator=source, dtype=torch.float64)
+        clients.append(Rows(X.to(dtype), (X @ true + noise).argmax(dim=1)))
+    return clients
+
+
+def plain_network(dtype):
+    """Of linear layers and ReLUs: its clients run compiled."""
+    import torch
+
+    from bayesadmm_np.torch import MLP
+
+    torch.manual_seed(1)
+    return MLP((4, 5, 3)).to(dtype)
+
+
+def other_network(dtype):
+    """With another activation: its clients run as stacks."""
+    import torch
+
+    torch.manual_seed(1)
+    return torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.GELU(), torch.nn.Linear(5, 3)).to(dtype)
+
+
+def network_rows():
+    from bayesadmm_np.torch import IVONADMM, IVONPVI, AdamSteps, FedLapFunc, IVONSteps
+
+    ivon = IVONSteps(epochs=3, batch_size=6, lr=0.1, hess_init=0.1, beta2=0.9)
+    squared = IVONSteps(
+        epochs=2, batch_size=6, lr=0.1, samples=2, hess_approx="gradsq", beta2=0.9, clip_radius=1.0, rescale_lr=False
+    )
+    adam = AdamSteps(epochs=3, batch_size=6, lr=0.01)
+    return {
+        "IVON-ADMM": (IVONADMM(0.7, 0.3), ivon),
+        "IVON-PVI": (IVONPVI(0.2), ivon),
+        "BayesADMM, squared gradients, two samples": (M.BayesADMM(1.0, 0.5), squared),
+        "AMA": (M.AMA(2.0), ivon),
+        "PVI by rows": (M.PVI("rows"), ivon),
+        "FedIvon": (M.FedIvon(), ivon),
+        "BCM": (M.BCM(), ivon),
+        "FedLapCov": (M.FedLapCov(0.5), adam),
+        "FedLap": (M.FedLap(0.5), adam),
+        "PreconditionedADMM": (M.PreconditionedADMM(1.0), adam),
+        "ADMM": (M.ADMM(1.0), adam),
+        "FedDyn": (M.FedDyn(0.5), adam),
+        "FedProx": (M.FedProx(0.3), adam),
+        "FedAvg": (M.FedAvg(), adam),
+        "FedLap-Func": (FedLapFunc(0.4, tau=0.3, server_steps=40, server_lr=0.01), adam),
+    }
+
+
+def one_thread():
+    import torch
+
+    torch.set_num_threads(1)
+
+
+def torch_area():
+    import torch
+
+    from bayesadmm_np.torch import run
+
+    one_thread()
+
+    def record(method, solver, model, dtype, **options):
+        options = {"rounds": 2, "temperature": 0.5, "seed": 4, **options}
+        result = run(method, network_problem(dtype), model(dtype), DELTA, solver=solver, **options)
+        found = {"status": result.status.name, **adaptor.network_state(result.state)}
+        if dtype == torch.float64:
+            certificate = result.certificate(pairs=3, seed=1)
+            found["certificate"] = np.array([certificate.pooled, certificate.pooled_error])
+        return found
+
+    rows = network_rows()
+    for name, (method, solver) in rows.items():
+        for dtype in (torch.float64, torch.float32):
+            digits = str(dtype).removeprefix("torch.")
+            yield f"{name}, compiled, {digits}", record(method, solver, plain_network, dtype)
+            yield f"{name}, stacks, {digits}", record(method, solver, other_network, dtype)
+    for name in ("IVON-ADMM", "FedLapCov", "FedLap-Func"):
+        for model, engine in ((plain_network, "compiled"), (other_network, "stacks")):
+            alone = record(*rows[name], model, torch.float64, batched=False, participation=0.7, rounds=3)
+            yield f"{name}, {engine}, one by one, some away, float64", alone
+
+
+# ----------------------------------------------------------------------------------------------------
+# Rounds by messages, and over Flower
+# ----------------------------------------------------------------------------------------------------
+
+EXCHANGED = {
+    "BayesADMM": ("logistic", "full", {}),
+    "ADMM": ("squares", "isotropic", {}),
+    "PreconditionedADMM": ("poisson", "fixed", {}),
+    "BregmanADMM": ("squares", "diagonal", {}),
+    "damped PVI": ("softmax", "block", {}),
+    "FedLapCov by rows": ("poisson", "diagonal", {}),
+    "FedDyn": ("logistic", "isotropic", {"warm_start": True}),
+    "FedIvon": ("squares", "diagonal", {}),
+    "BCM": ("logistic", "full", {}),
+    "BLR": ("softmax", "full", {}),
+    "accelerated PVI": ("poisson", "full", {}),
+    "accelerated ADMM": ("logistic", "isotropic", {}),
+    "PVI by rows": ("logistic", "full", {"solver": ba.clients.VON(steps=20), "seed": 7}),
+}
+
+
+def exchanged(name):
+    loss, family, options = EXCHANGED[name]
+    clients = adaptor.team(loss, sizes=SIZES)
+    start = adaptor.prior(family, clients[0].dim)
+    return ROWS[name], clients, start, {"rounds": 4, "tol": 1e-10, **options}
+
+
+def server_record(server, servers):
+    state, outcome = server.state, server.outcome
+    found = {
+        "status": outcome.status.name,
+        **adaptor.state_of(state, servers),
+        "objective": np.array([state.start_objective, *(record.objective for record in state.history)]),
+    }
+    return {**found, **({} if outcome.certificate is None else adaptor.certificate_of(outcome.certificate))}
+
+
+def files():
+    for name in EXCHANGED:
+        method, clients, start, options = exchanged(name)
+        server, servers, said, factors = adaptor.run_by_messages(method, clients, start, **options)
+        found = server_record(server, servers)
+        yield name, {**found, "the sites' own": factors, "bits of messages": said}
+
+
+def flower():
+    import torch
+
+    one_thread()
+    for name in EXCHANGED:
+        method, clients, start, options = exchanged(name)
+        with tempfile.TemporaryDirectory() as folder:
+            server = adaptor.run_over_flower(method, clients, start, Path(folder), **options)
+        yield name, server_record(server, [server.state.q_g.natural])
+    rows = network_rows()
+    for name in ("IVON-ADMM", "PVI by rows", "FedLapCov", "FedLap", "FedDyn", "FedAvg"):
+        method, solver = rows[name]
+        clients, model = network_problem(torch.float32), plain_network(torch.float32)
+        options = {"rounds": 2, "temperature": 0.5, "seed": 4, "solver": solver}
+        with tempfile.TemporaryDirectory() as folder:
+            server = adaptor.run_network_over_flower(method, clients, model, Path(folder), DELTA, **options)
+        yield f"network: {name}", {"status": server.outcome.status.name, **adaptor.network_state(server.state)}
+
+
+# ----------------------------------------------------------------------------------------------------
+# The command line
+# ----------------------------------------------------------------------------------------------------
+
+COMMANDS = (
+    *(
+        "fit",
+        "predict",
+        "summary",
+        "certify",
+        "compare",
+        "sweep",
+        "experiment",
+        "export",
+        "reproduce",
+        "derive",
+        "play",
+    ),
+    *("site", "site init", "site step", "server", "server init", "server step", "server status"),
+    *("flower", "flower new", "flower local", "flower keys"),
+)
+TIMELY = re.compile(r"second|version|time|folder|path|digest|^run$|s/round")
+
+
+def tables(folder):
+    """Rows at three sites with every kind of target."""
+    rng = np.random.default_rng(0)
+    names = ("age", "dose", "ward", "times", "died", "kind", "cost", "visits", "site")
+    rows = []
+    for k, (site, n) in enumerate({"north": 25, "east": 40, "west": 15}.items()):
+        for _ in range(n):
+            age, dose = 60 + 10 * rng.standard_normal(), rng.standard_normal() + 0.3 * k
+            f = 0.06 * (age - 60) - dose
+            died = int(rng.random() < 1 / (1 + np.exp(-f)))
+            kind = "abc"[int(np.argmax(np.array([f, -f, 0.0]) + rng.gumbel(size=3)))]
+            cost = 20 + 3 * f + rng.standard_normal()
+            visits = int(rng.poisson(np.exp(0.3 * dose)))
+            other = "xyz"[rng.integers(3)], int(rng.integers(1, 3))
+            rows.append((f"{age:.6f}", f"{dose:.6f}", *other, died, kind, f"{cost:.6f}", visits, site))
+    write(folder / "all.csv", names, rows)
+    for site in ("north", "east", "west"):
+        write(folder / f"{site}.csv", names[:-1], [row[:-1] for row in rows if row[-1] == site])
+    write(folder / "other.csv", names, [(row[0], f"{2 * float(row[1]):.6f}", *row[2:]) for row in rows])
+    (folder / "study.toml").write_text('target = "died"\nclient = "site"\nrho = 2.0\nfeatures = ["age", "dose"]\n')
+    (folder / "wrong.toml").write_text('target = "died"\nrhoo = 2.0\n')
+    (folder / "small.toml").write_text(EXPERIMENT)
+
+
+def write(path, names, rows):
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([names, *rows])
+
+
+EXPERIMENT = """
+version = 1
+rounds = 4
+report = [2, 4]
+seeds = [3, 1]
+[data]
+name = "digits"
+clients = 3
+train = 60
+test = 40
+split = "two_dirichlet"
+[model]
+name = "MLP"
+hidden = [5]
+[training]
+temperature = 0.1
+ensemble = 2
+[[method]]
+row = "IVONADMM"
+rho = 0.7
+gamma = 0.1
+solver = { epochs = 2, lr = 0.3, hess_init = 0.1, beta2 = 0.9 }
+[[method]]
+row = "FedAvg"
+label = "pooled"
+pooled = true
+[method.solver]
+epochs = 1
+"""
+
+SITES = "--client site --no-progress --json"
+DIED = f"--target died --features age,dose {SITES}"
+CALLS = {
+    "fit": f"fit all.csv {DIED} --out m.npz",
+    "fit of every column": f"fit all.csv --target died --drop kind,cost,visits,times --categorical ward {SITES}",
+    "fit of one file a site": "fit north.csv east.csv west.csv --target died --features age,dose --no-progress --json",
+    "fit from a file": "fit all.csv --config study.toml --method BayesADMM --json --no-progress",
+    "fit by BayesADMM": f"fit all.csv {DIED} --method BayesADMM --rho 0.5 --gamma 0.8",
+    "fit, accelerated": f"fit all.csv {DIED} --method PVI --gamma 0.4 --accelerate",
+    "fit, diagonal": f"fit all.csv {DIED} --family diagonal --tol 1e-6",
+    "fit by Laplace": f"fit all.csv {DIED} --method FedLapCov --gamma rows",
+    "fit at a point": f"fit all.csv {DIED} --method ADMM --rho 5 --penalize-intercept --tol 1e-5",
+    "fit with evidence": f"fit all.csv {DIED} --prior-precision evidence",
+    "fit with weights": f"fit all.csv {DIED} --weights times",
+    "fit in given units": f"fit all.csv {DIED} --no-standardize --no-intercept --prior-precision 0.5",
+    "ridge": f"fit all.csv --target cost --features age,dose --loss ridge --out r.npz {SITES}",
+    "ridge with given noise": f"fit all.csv --target cost --features age,dose --loss ridge --noise-variance 2 {SITES}",
+    "poisson": f"fit all.csv --target visits --features age,dose --loss poisson --out p.npz {SITES}",
+    "softmax": f"fit all.csv --target kind --features age,dose --out s.npz {SITES} --tol 1e-6",
+    "too few rounds": f"fit all.csv {DIED} --method PVI --gamma 0.1 --rounds 2",
+    "a run that fails": f"fit all.csv {DIED} --method BayesADMM --rho 0.001",
+    "no such column": "fit all.csv --target dyed --client site --json",
+    "no such method": f"fit all.csv {DIED} --method PVX",
+    "no such option": f"fit all.csv {DIED} --rhoo 1",
+    "no such key": "fit all.csv --config wrong.toml --client site",
+    "no such file": "fit none.csv --target died",
+    "a number that is none": f"fit all.csv {DIED} --rho none",
+    "a number out of range": f"fit all.csv {DIED} --method BayesADMM --rho -1",
+    "summary": "summary m.npz --json",
+    "summary, standardized": "summary s.npz --units standardized --json",
+    "summary of ridge": "summary r.npz --json",
+    "summary of no model": "summary all.csv --json",
+    "predict": "predict m.npz all.csv --drop ward,times,kind,cost,visits --json",
+    "predict classes": "predict s.npz all.csv --drop ward,times,died,cost,visits",
+    "predict costs": "predict r.npz all.csv --drop ward,times,died,kind,visits",
+    "predict counts": "predict p.npz all.csv --drop ward,times,died,kind,cost",
+    "predict without a column": "predict m.npz small.toml",
+    "certify": "certify m.npz all.csv --json",
+    "certify ridge": "certify r.npz all.csv --json",
+    "certify other rows": "certify m.npz other.csv --client site --json",
+    "compare": f"compare all.csv {DIED} --rounds 8",
+    "compare some": "compare all.csv --target visits --features age,dose --loss poisson --methods PVI,FedLap,BCM "
+    f"--holdout 0 --family diagonal --rounds 8 {SITES}",
+    "compare no method": f"compare all.csv {DIED} --methods PVX",
+    "sweep": f"sweep all.csv {DIED} --rho 0.1,1 --gamma 0.5,1 --rounds 20",
+    "sweep of nothing": f"sweep all.csv {DIED}",
+    "derive": "derive gamma",
+    "derive as LaTeX": "derive gaussian-fixed --latex",
+    "derive nothing": "derive triangle",
+    "reproduce nothing": "reproduce --only 7",
+    "site init": "site init north --data north.csv --target died --name north --loss logistic --features age,dose "
+    "--standardize --json",
+    "site init 2": "site init west --data west.csv --target died --name west --loss logistic --features age,dose "
+    "--standardize --json",
+    "site init again": "site init north --data north.csv --target died --name north --loss logistic",
+    "server init": "server init run north/hello.npz west/hello.npz --method PVI --gamma 0.5 --rounds 2 --json",
+    "server init with one name twice": "server init two north/hello.npz north/hello.npz --json",
+    "server init of no message": "server init two all.csv --json",
+    "site step": "site step north run/broadcast-0001.npz --json",
+    "site step again": "site step north run/broadcast-0001.npz --json",
+    "site step 2": "site step west run/broadcast-0001.npz --json",
+    "site step of a reply": "site step west north/reply-north-0001.npz --json",
+    "server step of a hello": "server step run north/hello.npz --json",
+    "server step": "server step run north/reply-north-0001.npz west/reply-west-0001.npz --json",
+    "server step again": "server step run north/reply-north-0001.npz west/reply-west-0001.npz --json",
+    "server status": "server status run --json",
+    "site step, round 2": "site step north run/broadcast-0002.npz --json",
+    "site step 2, round 2": "site step west run/broadcast-0002.npz --json",
+    "server step, round 2": "server step run north/reply-north-0002.npz --json",
+    "site step, end": "site step north run/final.npz --json",
+    "server status, end": "server status run --json",
+    "export": "export run --target died --out e.npz",
+    "summary of an export": "summary e.npz --json",
+    "certify an export": "certify e.npz north.csv west.csv --json --tol 10",
+    "export of nothing": "export north --target died --out f.npz",
+    "experiment": "experiment small.toml --out small --no-progress",
+    "experiment with a change": "experiment small.toml --out small2 --no-progress --set rounds=2 --set report=[2]",
+    "experiment of no file": "experiment all.csv --no-progress",
+    "flower new": "flower new trial --data north.csv --data west.csv --target died --features age,dose",
+    "flower new again": "flower new trial --sites 2",
+    "flower keys": "flower keys trial",
+    "flower local of nothing": "flower local none",
+    "no such command": "fitt all.csv",
+    "nothing": "",
+}
+
+
+def options_of(text):
+    """The options that a help text lists, one a line or several."""
+    listed = [line.strip().split("  ")[0] for line in text.splitlines() if re.match(r"\W*--[a-z]", line)]
+    return sorted({name for line in listed for name in re.findall(r"--[a-z][a-z0-9-]+", line)})
+
+
+def flattened(value, at=""):
+    """Numbers of a JSON text by their place; without times, versions and paths."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if not TIMELY.search(key):
+                yield from flattened(inner, f"{at}.{key}")
+    elif isinstance(value, list):
+        for k, inner in enumerate(value):
+            yield from flattened(inner, f"{at}[{k}]")
+    else:
+        yield at, value
+
+
+def record_json(text, tag=""):
+    """One vector of the numbers of a JSON text, with their places; counts, names and switches as they are."""
+    pairs = list(flattened(json.loads(text)))
+    floats = [(at, value) for at, value in pairs if isinstance(value, float)]
+    plain = {at: Path(v).name if isinstance(v, str) and "/" in v else v for at, v in pairs if not isinstance(v, float)}
+    sentences = [at for at, value in plain.items() if isinstance(value, str) and " " in value]
+    return {
+        f"{tag}numbers": np.array([value for _, value in floats]),
+        f"{tag}places": [at for at, _ in floats],
+        f"{tag}plain": {at: value for at, value in plain.items() if at not in sentences},
+        f"{tag}sentences": sentences,
+    }
+
+
+def record_csv(text, tag=""):
+    names, *rows = csv.reader(text.splitlines())
+    kept = [k for k, name in enumerate(names) if not TIMELY.search(name)]
+    numeric = [k for k in kept if re.fullmatch(r"-?\d*\.\d+(e[-+]\d+)?", rows[0][k])]
+    return {
+        f"{tag}columns": names,
+        f"{tag}numbers": np.array([[float(row[k] or "nan") for k in numeric] for row in rows]),
+        f"{tag}words": [[row[k] for k in kept if k not in numeric] for row in rows],
+    }
+
+
+def cli():
+    one_thread()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        tables(folder)
+        for words in COMMANDS:
+            said = adaptor.command(*words.split(), "--help", folder=folder)
+            yield f"help: {words}", {"code": said.code, "options": options_of(said.out)}
+        for case, words in CALLS.items():
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                said = adaptor.command(*words.split(), folder=folder)
+            record = {"code": said.code, "is silent": not said.err.strip()} if said.code else {"code": said.code}
+            if said.out.startswith("{"):
+                record |= record_json(said.out)
+            elif case.startswith("predict") and said.code == 0:
+                record |= record_csv(said.out)
+            elif case.startswith("derive"):
+                record["text"] = said.out
+            if case == "experiment":
+                written = folder / "small"
+                record["files"] = sorted(path.name for path in written.glob("[a-z]*.*"))
+                record |= record_csv((written / "table.csv").read_text(), "table ")
+            if case == "flower new":
+                record["files"] = sorted(str(path.relative_to(folder)) for path in (folder / "trial").rglob("*"))
+            yield case, record
+
+
+AREAS = {"core": core, "torch": torch_area, "cli": cli, "files": files, "flower": flower}
