@@ -24,18 +24,8 @@ from ..splitting.certificate import Certificate, pooled_distance, pooled_residua
 from ..splitting.distance import Distance
 from ..splitting.history import ClientRecord, Edges, RoundRecord
 from ..splitting.loop import ALL_ROUNDS, at_the_limit, has_converged
-from ..splitting.messages import Reply
 from ..splitting.methods import Method
-from ..splitting.round import (
-    Failure,
-    absent,
-    answered,
-    client_failure,
-    edges,
-    failure,
-    gather,
-    rises_without_bound,
-)
+from ..splitting.round import UNKNOWN, Failure, advance, edges, failure, rises_without_bound
 from ..splitting.state import State
 from ..splitting.status import Status
 from ..splitting.team import pooled_objective
@@ -46,8 +36,6 @@ from .wire import Answered, Sent, Served, as_flag, as_integer, as_real, as_text,
 __all__ = ["Coordinator", "Outcome"]
 
 HELLO = ("site", "loss", "dim", "rows", "weight", "features", "classes")
-UNKNOWN = float("inf")
-"""A natural-gradient edge of which the server learns with the next reply."""
 
 
 @dataclass(frozen=True)
@@ -450,32 +438,24 @@ class Coordinator:
             message = ALL_ROUNDS if is_private else at_the_limit(state, terms.row)
             return self._ended(state, Status.ROUND_LIMIT, message, at_server)
         replies = [None if one is None else one.reply for one in heard]
-        failed = client_failure(replies, number, terms.safeguard)
-        if failed is not None:
-            return self._ended(state, failed.status, failed.message, at_server)
-        gathered = gather(terms.server(), terms.memory, state, replies, terms.safeguard)
-        try:
-            q_g = terms.prior.with_natural(gathered.natural)
-        except ValueError:  # λ_g is outside the domain
-            failed = failure(Status.NOT_A_DISTRIBUTION, number, terms.row.knobs)
-            return self._ended(state, failed.status, failed.message, at_server)
-        pairs = list(zip(state.naturals, replies, strict=True))
-        present = sum(reply is not None for reply in replies)
+        ahead = advance(terms.server(), terms.memory, state, replies, terms.safeguard)
+        if isinstance(ahead, Failure):
+            return self._ended(state, ahead.status, ahead.message, at_server)
+        after = ahead.state
+        record = after.history[-1]
         following = _Open(
-            sites=gathered.sites,
-            naturals=tuple(old if reply is None else reply.natural for old, reply in pairs),
-            natural=gathered.natural,
-            memory=gathered.memory,
-            alpha=gathered.alpha,
-            clients=tuple(
-                _provisional(state, k, reply, bool(gathered.weights), q_g) for k, (_, reply) in enumerate(pairs)
-            ),
-            mixed=bool(gathered.weights),
-            floats_down=(state.q_g.natural.size + len(gathered.weights)) * present,
-            floats_up=sum(reply.floats for reply in replies if reply is not None),
+            sites=after.sites,
+            naturals=after.naturals,
+            natural=after.q_g.natural,
+            memory=after.memory,
+            alpha=record.alpha,
+            clients=record.clients,
+            mixed=record.mixed,
+            floats_down=record.floats_down,
+            floats_up=record.floats_up,
         )
         counted = tuple(old if one is None else one.round for old, one in zip(self.counted, heard, strict=True))
-        mixed = (number, gathered.weights) if gathered.weights else self.mixed
+        mixed = (number, ahead.weights) if ahead.weights else self.mixed
         return replace(self, state=state, gathered=following, counted=counted, mixed=mixed)
 
     def _measured(self, heard: list[Answered | None]) -> State | Failure:
@@ -530,12 +510,6 @@ class Coordinator:
         known = edges(self.terms.server(), q_g, waiting.sites, waiting.clients)
         natural_gradients = [client.natural_gradient for client in waiting.clients]
         return max(known.broadcast, known.gather) <= tol and all(e <= tol or e == UNKNOWN for e in natural_gradients)
-
-
-def _provisional(state: State, k: int, reply: Reply | None, mixed: bool, q_g: ExponentialFamily) -> ClientRecord:
-    if reply is None:
-        return absent(state, k, q_g)
-    return answered(reply, UNKNOWN if mixed else reply.natural_gradient_edge, q_g)
 
 
 def read_hello(hello: Message) -> Message:

@@ -18,20 +18,22 @@ from ..losses.base import Expected, GaussianExpected
 from .accelerated import Memory, mix, remember
 from .history import ClientRecord, Edges, RoundRecord
 from .messages import Broadcast, Reply
+from .methods import Method
 from .server import Server
 from .state import State
 from .status import Status
 from .team import Team
 
 __all__ = [
+    "Advance",
     "Failure",
     "Gathered",
     "Participation",
     "Round",
     "Success",
-    "absent",
-    "answered",
+    "advance",
     "client_failure",
+    "complete",
     "edges",
     "failure",
     "gather",
@@ -40,6 +42,9 @@ __all__ = [
 
 UNBOUNDED = 1e6
 """The objective rises without bound when it exceeds its start, and its best value by this many times its size."""
+
+UNKNOWN = float("inf")
+"""A residual of which nobody has told yet."""
 
 Participation = float | Callable[[int, int, np.random.Generator], Any]
 
@@ -63,6 +68,14 @@ class Gathered:
     natural: Natural
     alpha: float
     memory: tuple[Memory, ...]
+    weights: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Advance:
+    """The state after gather, whose last record waits for its objective, and the weights of an accelerated mix."""
+
+    state: State
     weights: tuple[float, ...]
 
 
@@ -101,6 +114,54 @@ def gather(server: Server, limit: int, state: State, replies: Sequence[Reply | N
         return Gathered(sites, natural, alpha, memory, ())
     sites, natural, weights = mixed
     return Gathered(sites, natural, alpha, memory, weights)
+
+
+def advance(
+    server: Server, limit: int, state: State, replies: Sequence[Reply | None], safeguard: bool
+) -> Advance | Failure:
+    """Go from the replies of a round to its λ_g; `complete` fills in what the clients find there.
+
+    Natural-gradient edges of a mixed round are ∞ until the clients, who keep their gaps, say what they are.
+    """
+    number = state.round + 1
+    failed = client_failure(replies, number, safeguard)
+    if failed is not None:
+        return failed
+    gathered = gather(server, limit, state, replies, safeguard)
+    try:
+        q_g = server.prior.with_natural(gathered.natural)
+    except ValueError:  # λ_g is outside the domain
+        return failure(Status.NOT_A_DISTRIBUTION, number, server.method.knobs)
+    clients = tuple(_client_record(state, k, reply, gathered, q_g) for k, reply in enumerate(replies))
+    came = [reply for reply in replies if reply is not None]
+    record = RoundRecord(
+        round=number,
+        objective=float("nan"),
+        alpha=gathered.alpha,
+        edges=edges(server, q_g, gathered.sites, clients),
+        clients=clients,
+        mixed=bool(gathered.weights),
+        floats_down=(q_g.natural.size + len(gathered.weights)) * len(came),
+        floats_up=sum(reply.floats for reply in came),
+        seconds=0.0,
+    )
+    naturals = tuple(
+        old if reply is None else reply.natural for old, reply in zip(state.naturals, replies, strict=True)
+    )
+    history = (*state.history, record)
+    after = State(q_g, gathered.sites, naturals, gathered.memory, state.start_objective, history)
+    return Advance(after, gathered.weights)
+
+
+def complete(method: Method, state: State, objective: float, is_judged: bool, **known: Any) -> State | Failure:
+    """Fill in the record of the last round: its objective, and other `known` fields.
+
+    An objective that is not judged, because it is of a part of the clients or must not end the run, may rise.
+    """
+    record = state.history[-1]
+    if is_judged and rises_without_bound(objective, state):
+        return failure(Status.DIVERGED, record.round, f"it reached {objective:.3g}; {method.knobs}")
+    return replace(state, history=(*state.history[:-1], replace(record, objective=objective, **known)))
 
 
 def edges(server: Server, q_g: ExponentialFamily, sites: Sequence[Natural], clients: Sequence[ClientRecord]) -> Edges:
@@ -179,36 +240,14 @@ class Round:
         broadcast = Broadcast(state.round + 1, state.q_g.natural)
         present = present_clients(self.participation, broadcast.round, len(team.workers), self.seed)
         replies = self._ask(broadcast, state, at_server, present)
-        failed = client_failure(replies, broadcast.round, self.safeguard)
-        if failed is not None:
-            return failed
-        gathered = gather(team.server, team.memory, state, replies, self.safeguard)
-        try:
-            q_g = team.prior.with_natural(gathered.natural)
-        except ValueError:  # λ_g is outside the domain
-            return failure(Status.NOT_A_DISTRIBUTION, broadcast.round, team.method.knobs)
+        ahead = advance(team.server, team.memory, state, replies, self.safeguard)
+        if isinstance(ahead, Failure):
+            return ahead
+        q_g = ahead.state.q_g
         following = team.expect_all(q_g, self.apply)
-        objective = team.objective(q_g, following)
-        if not team.is_private and rises_without_bound(objective, state):
-            return failure(Status.DIVERGED, broadcast.round, f"it reached {objective:.3g}; {team.method.knobs}")
-        clients = self._records(state, q_g, replies, gathered)
-        record = RoundRecord(
-            round=broadcast.round,
-            objective=objective,
-            alpha=gathered.alpha,
-            edges=edges(team.server, q_g, gathered.sites, clients),
-            clients=clients,
-            mixed=bool(gathered.weights),
-            floats_down=(broadcast.floats + len(gathered.weights)) * int(present.sum()),
-            floats_up=sum(reply.floats for reply in replies if reply is not None),
-            seconds=perf_counter() - began,
-        )
-        naturals = tuple(
-            old if reply is None else reply.natural for old, reply in zip(state.naturals, replies, strict=True)
-        )
-        history = (*state.history, record)
-        after = State(q_g, gathered.sites, naturals, gathered.memory, state.start_objective, history)
-        return Success(after, following)
+        objective, seconds = team.objective(q_g, following), perf_counter() - began
+        after = complete(team.method, ahead.state, objective, not team.is_private, seconds=seconds)
+        return after if isinstance(after, Failure) else Success(after, following)
 
     def _ask(
         self,
@@ -232,42 +271,31 @@ class Round:
         sequence = np.random.SeedSequence([self.seed, broadcast.round, k], spawn_key=(1,))
         return np.random.default_rng(sequence).standard_normal(broadcast.floats)
 
-    def _records(
-        self, state: State, q_g: ExponentialFamily, replies: Sequence[Reply | None], gathered: Gathered
-    ) -> tuple[ClientRecord, ...]:
-        records = []
-        for k, reply in enumerate(replies):
-            if reply is None:
-                records.append(absent(state, k, q_g))
-                continue
-            edge = reply.natural_gradient_edge
-            if gathered.weights:  # the site is no longer the one that the client answered with
-                assert reply.gap is not None
-                edge = q_g.with_natural(reply.natural).fisher_norm(reply.gap + (gathered.sites[k] - reply.site))
-            records.append(answered(reply, edge, q_g))
-        return tuple(records)
 
-
-def answered(reply: Reply, edge: float, q_g: ExponentialFamily) -> ClientRecord:
-    """What is recorded of a client that took part; `edge` is its natural-gradient edge."""
+def _client_record(
+    state: State, k: int, reply: Reply | None, gathered: Gathered, q_g: ExponentialFamily
+) -> ClientRecord:
+    """What is known of a client after gather; of one that was absent, its last answer with the distance to q_g."""
+    own = state.naturals[k] if reply is None else reply.natural
+    distance = q_g.fisher_norm(own - q_g.natural)
+    if reply is None:
+        if not state.history:
+            return ClientRecord(0, ClientStatus.ABSENT, UNKNOWN, distance, UNKNOWN, True, 0.0)
+        last = state.history[-1].clients[k]
+        return replace(last, iterations=0, status=ClientStatus.ABSENT, broadcast=distance, seconds=0.0)
+    edge = reply.natural_gradient_edge
+    if gathered.weights:  # the site is no longer the one that the client answered with
+        gap = reply.gap
+        edge = UNKNOWN if gap is None else q_g.with_natural(own).fisher_norm(gap + (gathered.sites[k] - reply.site))
     return ClientRecord(
         iterations=reply.iterations,
         status=reply.status,
         residual=reply.residual,
-        broadcast=q_g.fisher_norm(reply.natural - q_g.natural),
+        broadcast=distance,
         natural_gradient=edge,
         well_posed=reply.well_posed,
         seconds=reply.seconds,
     )
-
-
-def absent(state: State, k: int, q_g: ExponentialFamily) -> ClientRecord:
-    """What is still known of a client: its last answer, whose distance from the server is measured anew."""
-    distance = q_g.fisher_norm(state.naturals[k] - q_g.natural)
-    if not state.history:
-        return ClientRecord(0, ClientStatus.ABSENT, float("inf"), distance, float("inf"), True, 0.0)
-    last = state.history[-1].clients[k]
-    return replace(last, iterations=0, status=ClientStatus.ABSENT, broadcast=distance, seconds=0.0)
 
 
 def _dual_map(q_g: ExponentialFamily) -> float:
