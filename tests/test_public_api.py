@@ -42,6 +42,8 @@ OPTIONAL = [
     "sympy",
     "pooch",
     "tqdm",
+    "cyclopts",
+    "msgspec",
     "typer",
     "bokeh",
     "tornado",

@@ -508,7 +508,7 @@ class _Rows:
         from .table import read_rows
 
         wanted = DataSettings(
-            target=config.target, features=config.features or None, weights=config.weights, dropna=config.dropna
+            target=config.target, features=config.features, weights=config.weights, dropna=config.dropna
         )
         try:
             rows = read_rows([Path(config.data)], wanted)

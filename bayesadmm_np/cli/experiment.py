@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-import json
+import json as jsonlib
 import os
 import platform
 import sys
@@ -12,108 +12,93 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-import typer
 
-from .options import Json, Progress
-from .shared import note, print_json, refusals, require_writable, stop, text_table, write_csv
-
-__all__ = ["add_commands"]
-
-HELP = """Run the methods of an experiment file on a network, with several seeds.
-
-The file is TOML; every key must be known. After every round the state is written to
-the folder of results, so that the same command goes on, bit for bit, after it was
-stopped at any moment; two commands at once in one folder are refused. A run that
-diverges is a row that says so, and what a run warns of is a note in results.json.
-
-\b
-Examples:
-  bayesadmm experiment fashion.toml
-  bayesadmm experiment fashion.toml --out results/fashion --no-progress
-  bayesadmm experiment fashion.toml --out less --set rounds=2 --set "report=[2]" --set data.train=600
-
-\b
-fashion.toml:
-  version = 1
-  rounds = 50
-  report = [10, 25, 50]
-  seeds = [0, 1, 2]
-  [data]
-  name = "fashion"          # or mnist, cifar10, digits
-  train = 6000              # others with every seed
-  clients = 10
-  split = "two_dirichlet"   # or iid, shards, label_pairs
-  [model]
-  name = "MLP"
-  hidden = [200, 100]
-  [training]
-  temperature = 0.1
-  [[method]]
-  row = "IVONADMM"
-  rho = 0.5
-  gamma = 0.05
-  solver = { epochs = 10, lr = 0.3, hess_init = 0.1, beta2 = 0.98 }
-  [[method]]
-  row = "FedAvg"            # also: pooled = true, or local = true, every client alone
-
-\b
-To tune every method with the same budget, on rows held out of those to train on:
-  [sweep]
-  budget = 6                # trials a method, at most
-  validation = 0.1
-  [[method]]
-  row = "FedDyn"
-  grid = { prior_precision = [1e-3, 1e-4], "solver.lr" = [1e-2, 1e-3, 1e-4] }
-Without [sweep] every point of a grid is run, and a grid of two keys is drawn as a heat map.
-
-\b
-Image sets are read from the directory that BAYESADMM_DATA names, or downloaded.
-
-\b
-Written to the folder: experiment.json (what was run), sweep.csv (every trial), rounds.csv
-(every round: accuracy, NLL, ECE and Brier score, at the mean and averaged over samples, and
-bytes), seconds.csv (its wall time), table.csv, results.json, curves and heat maps (svg and
-png), and checkpoints.
-
-Needs PyTorch: pip install 'bayesadmm-np[torch]'.
-
-Exit codes: 0 the table was made, 2 the file or the data were refused, 130 stopped.
-"""
+from ._options import Json, Progress, option
+from .shared import Refused, note, print_json, require_writable, stop, text_table, write_csv
 
 
-def add_commands(app: typer.Typer) -> None:
-    """Add the command of this module."""
+def experiment(
+    file: Annotated[Path, option("What to run.")],
+    /,
+    *,
+    out: Annotated[Path | None, option("Folder of the results. Default: the file's name, beside it.", "DIR")] = None,
+    changes: Annotated[
+        tuple[str, ...],
+        option(
+            "Value in place of what the file says, such as training.device=cpu; method.KEY is of every method, "
+            "method.LABEL.KEY of one. May be repeated.",
+            "KEY=VALUE",
+            name="--set",
+        ),
+    ] = (),
+    json: Json = False,
+    progress: Progress = True,
+) -> None:
+    """Run the methods of an experiment file on a network, with several seeds.
 
-    @app.command("experiment", help=HELP, short_help="Networks over clients, from a file.")
-    def _experiment(
-        file: Annotated[Path, typer.Argument(metavar="FILE", help="What to run.", show_default=False)],
-        out: Annotated[
-            Path | None,
-            typer.Option("--out", metavar="DIR", help="Folder of the results. Default: the file's name, beside it."),
-        ] = None,
-        changes: Annotated[
-            list[str] | None,
-            typer.Option(
-                "--set",
-                metavar="KEY=VALUE",
-                help="Instead of what the file says, such as training.device=cpu; method.KEY is of every method, "
-                "method.LABEL.KEY of one. May be repeated.",
-            ),
-        ] = None,
-        json: Json = False,
-        progress: Progress = True,
-    ) -> None:
-        with refusals("experiment"):
-            if file.is_dir():
-                raise ValueError(f"{str(file)!r} is a folder, and not an experiment file.")
-            folder = out or file.with_suffix("")
-            if folder == file:
-                raise ValueError(f"{str(file)!r} has no ending to leave out: name the folder of the results by --out.")
-            require_writable(folder)
-            try:
-                run_file(file, folder, json, progress, changes or ())
-            except KeyboardInterrupt:
-                stop(f"bayesadmm experiment: interrupted; the same command goes on from {folder}.", 130)
+    The file is TOML; every key must be known. After every round the state is written to
+    the folder of results, so that the same command goes on, bit for bit, after it was
+    stopped at any moment; two commands at once in one folder are refused. A run that
+    diverges is a row that says so, and what a run warns of is a note in results.json.
+
+    Examples of use:
+      bayesadmm experiment fashion.toml
+      bayesadmm experiment fashion.toml --out results/fashion --no-progress
+      bayesadmm experiment fashion.toml --out less --set rounds=2 --set "report=[2]" --set data.train=600
+
+    fashion.toml:
+      version = 1
+      rounds = 50
+      report = [10, 25, 50]
+      seeds = [0, 1, 2]
+      [data]
+      name = "fashion"          # or mnist, cifar10, digits
+      train = 6000              # others with every seed
+      clients = 10
+      split = "two_dirichlet"   # or iid, shards, label_pairs
+      [model]
+      name = "MLP"
+      hidden = [200, 100]
+      [training]
+      temperature = 0.1
+      [[method]]
+      row = "IVONADMM"
+      rho = 0.5
+      gamma = 0.05
+      solver = { epochs = 10, lr = 0.3, hess_init = 0.1, beta2 = 0.98 }
+      [[method]]
+      row = "FedAvg"            # also: pooled = true, or local = true, every client alone
+
+    To tune every method with the same budget, on rows held out of those to train on:
+      [sweep]
+      budget = 6                # trials a method, at most
+      validation = 0.1
+      [[method]]
+      row = "FedDyn"
+      grid = { prior_precision = [1e-3, 1e-4], "solver.lr" = [1e-2, 1e-3, 1e-4] }
+    Without [sweep] every point of a grid is run, and a grid of two keys is drawn as a heat map.
+
+    Image sets are read from the directory that BAYESADMM_DATA names, or downloaded.
+
+    Written to the folder: experiment.json (what was run), sweep.csv (every trial), rounds.csv
+    (every round: accuracy, NLL, ECE and Brier score, at the mean and averaged over samples, and
+    bytes), seconds.csv (its wall time), table.csv, results.json, curves and heat maps (svg and
+    png), and checkpoints.
+
+    Needs PyTorch: pip install 'bayesadmm-np[torch]'.
+
+    Exit codes: 0 the table was made, 2 the file or the data were refused, 130 stopped.
+    """
+    if file.is_dir():
+        raise Refused(f"{str(file)!r} is a folder, and not an experiment file.")
+    folder = out or file.with_suffix("")
+    if folder == file:
+        raise Refused(f"{str(file)!r} has no ending to leave out: name the folder of the results by --out.")
+    require_writable(folder)
+    try:
+        run_file(file, folder, json, progress, changes)
+    except KeyboardInterrupt:
+        stop(f"bayesadmm experiment: interrupted; the same command goes on from {folder}.", 130)
 
 
 def run_file(file: Path, folder: Path, as_json: bool, progress: bool, changes: Sequence[str] = ()) -> None:
@@ -315,8 +300,10 @@ def _machine() -> dict[str, Any]:
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:
     part = path.with_name(path.name + ".part")
-    finite = json.loads(json.dumps(content), parse_constant=lambda _: None)  # NaN and ∞ are none of JSON's numbers
-    part.write_text(json.dumps(finite, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    finite = jsonlib.loads(
+        jsonlib.dumps(content), parse_constant=lambda _: None
+    )  # NaN and ∞ are none of JSON's numbers
+    part.write_text(jsonlib.dumps(finite, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     os.replace(part, path)
 
 

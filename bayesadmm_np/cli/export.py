@@ -6,52 +6,42 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
-from .shared import Refused, note, refusals, require_file, require_other
-
-__all__ = ["add_commands"]
-
-EXPORT_HELP = """Make a model file of a run by files that has ended.
-
-DIR is the server's folder. The messages of such a run do not say what the
-target is called, nor a known noise variance: say it here, so that predict and
-certify know.
-
-\b
-Examples:
-  bayesadmm export run --target died --out model.npz
-  bayesadmm summary model.npz
-
-Exit codes: 0 written, and the certificate holds; 1 written, and it does not;
-2 the command or the run were refused.
-"""
+from ._options import option
+from .shared import Refused, note, require_file, require_other
 
 LOSSES = {"Logistic": "logistic", "Softmax": "softmax", "LeastSquares": "ridge", "Poisson": "poisson"}
 
 
-def add_commands(app: typer.Typer) -> None:
-    """Add the command of this module."""
+def export(
+    folder: Annotated[Path, option("Folder of bayesadmm server init.", name="DIR")],
+    /,
+    *,
+    target: Annotated[str, option("Column that is predicted.", "COLUMN")],
+    out: Annotated[Path, option("Model file to write.", "FILE.npz")],
+    noise_variance: Annotated[float, option("Noise variance of ridge regression, as told to the sites.")] = 1.0,
+) -> int:
+    """Make a model file of a run by files that has ended.
 
-    @app.command("export", help=EXPORT_HELP, short_help="Make a model file of a run by files.")
-    def _export(
-        folder: Annotated[Path, typer.Argument(metavar="DIR", help="Of bayesadmm server init.")],
-        target: Annotated[str, typer.Option("--target", metavar="COLUMN", help="What is predicted.")],
-        out: Annotated[Path, typer.Option("--out", metavar="FILE.npz", help="Write the model there.")],
-        noise_variance: Annotated[
-            float, typer.Option("--noise-variance", help="Of ridge regression, as told to the sites.")
-        ] = 1.0,
-    ) -> None:
-        with refusals("export"):
-            from ..estimators.model_file import save_model
-            from ..exchange.files import STATE
+    DIR is the server's folder. The messages of such a run do not say what the
+    target is called, nor a known noise variance: say it here, so that predict and
+    certify know.
 
-            require_file(out)
-            require_other(out, [folder / STATE, folder / "final.npz"])
-            model = read_run(folder, target, noise_variance)
-            save_model(out, model)
-            note(f"model written to {out}.")
-        raise typer.Exit(0 if model.holds else 1)
+    Examples of use:
+      bayesadmm export run --target died --out model.npz
+      bayesadmm summary model.npz
+
+    Exit codes: 0 written, and the certificate holds; 1 written, and it does not;
+    2 the command or the run were refused.
+    """
+    from ..estimators.model_file import save_model
+    from ..exchange.files import STATE
+
+    require_file(out)
+    require_other(out, [folder / STATE, folder / "final.npz"])
+    model = read_run(folder, target, noise_variance)
+    save_model(out, model)
+    note(f"model written to {out}.")
+    return 0 if model.holds else 1
 
 
 def read_run(folder: Path, target: str, noise_variance: float = 1.0) -> Any:

@@ -11,29 +11,13 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
+from ._options import DataSettings
 from .shared import Refused, missing_name
 
 __all__ = ["DataSettings", "FitSettings", "read_config", "read_damping", "read_settings", "split_names"]
 
 
-@dataclass(frozen=True)
-class DataSettings:
-    """Which rows and columns a command works on."""
-
-    target: str
-    client: str | None = None
-    features: tuple[str, ...] | None = None
-    drop: tuple[str, ...] = ()
-    categorical: tuple[str, ...] = ()
-    weights: str | None = None
-    loss: str = "auto"
-    standardize: bool = True
-    dropna: bool = False
-    separator: str = ","
-    na: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class FitSettings(DataSettings):
     """What `bayesadmm fit` does, beyond the data."""
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from .._validation import Array
 from ..estimators.model_file import LOSSES, Columns, design_names, encode, word
-from .options import DataSettings
+from ._options import DataSettings
 from .shared import Refused, missing_name, note
 from .table import Rows
 

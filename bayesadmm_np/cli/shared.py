@@ -17,6 +17,7 @@ import numpy as np
 __all__ = [
     "Refused",
     "missing_name",
+    "needs",
     "note",
     "print_json",
     "refusals",
@@ -59,7 +60,7 @@ def refusals(command: str) -> Iterator[None]:
         if (error.name or "").startswith("bayesadmm_np"):
             raise
         stop(f"bayesadmm {command}: {MISSING} (no module named {error.name!r})", 2)
-    except BrokenPipeError:  # of head, or of a pager that was left: typer knows what to do
+    except BrokenPipeError:  # of head, or of a pager that was left: `main` knows what to do
         raise
     except OSError as error:
         reason = str(error).rstrip(".") if error.strerror is None else f"{error.filename}: {error.strerror.lower()}"
@@ -70,32 +71,40 @@ def refusals(command: str) -> Iterator[None]:
         stop(f"bayesadmm {command}: interrupted; nothing was written.", 130)
 
 
-def missing_name(what: str, name: str, known: Iterable[object]) -> str:
-    """Return a sentence about a name that is not there, with the nearest that is."""
+@contextmanager
+def needs(extra: str) -> Iterator[None]:
+    """Name the extra of a command whose import fails."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("bayesadmm_np"):
+            raise
+        how = f"this command needs packages that are not installed: pip install 'bayesadmm-np[{extra}]'"
+        raise ImportError(f"{how} (no module named {error.name!r})") from error
+
+
+def missing_name(what: str, name: str, known: Iterable[object], others: str = "") -> str:
+    """Return a sentence about a name that is not there, with the nearest that is, or with all of them."""
     names = [str(item) for item in known]
     folded = {item.casefold(): item for item in reversed(names)}
     near = difflib.get_close_matches(name.casefold(), list(folded), n=1)
     if near:
         return f"{what} {name!r}; did you mean {folded[near[0]]!r}?"
-    return f"{what} {name!r}; there is {', '.join(names)}."
+    return f"{what} {name!r}; {others or 'there is ' + ', '.join(names)}."
 
 
 def require_writable(folder: Path, option: str = "--out") -> None:
     """Refuse a folder that cannot be written to before any time is spent."""
-    import typer
-
     nearest = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     if not (nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)):
-        raise typer.BadParameter(f"{str(folder)!r} is not a folder that can be written to.", param_hint=option)
+        raise Refused(f"{option}: {str(folder)!r} is not a folder that can be written to.")
 
 
 def require_file(path: Path, option: str = "--out") -> None:
     """Refuse a file that cannot be written before any time is spent."""
-    import typer
-
     # what is written replaces what is there, which a device such as /dev/stdout would not survive
     if (path.exists() and not path.is_file()) or not path.absolute().parent.is_dir():
-        raise typer.BadParameter(f"{str(path)!r} is not a file in a folder that exists.", param_hint=option)
+        raise Refused(f"{option}: {str(path)!r} is not a file in a folder that exists.")
     require_writable(path.absolute().parent, option)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from .._validation import Array
-from .options import DataSettings
+from ._options import DataSettings
 from .shared import Refused, missing_name, note
 
 __all__ = ["Rows", "feature_columns", "read_frame", "read_rows", "require_column"]

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from scipy.special import gammaln, xlogy
@@ -21,14 +21,33 @@ from ..splitting.accelerated import Accelerated
 from ..splitting.loop import run
 from ..splitting.methods import Method
 from ..splitting.pooled import solve_pooled
-from .options import DataSettings
+from ._methods import family_for
+from ._options import DataSettings, option
 from .prepare import choose_loss, code_labels, fit_columns, site_names, target_units
 from .table import read_rows
 
-__all__ = ["CLOSE", "Problem", "Runner", "Trial", "cell_text", "evaluate", "read_problem"]
+__all__ = ["CLOSE", "Problem", "Runner", "Trial", "TrialSettings", "cell_text", "evaluate", "read_problem"]
 
 CLOSE = 0.01
 """Standard deviations: what counts as close to the pooled answer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialSettings:
+    """What `compare` and `sweep` share: the problem, and how each run is done."""
+
+    family: Annotated[str, option("Family of the methods that work with either.", choices=("full", "diagonal"))] = (
+        "full"
+    )
+    prior_precision: Annotated[float, option("Prior precision of every coefficient.")] = 1.0
+    noise_variance: Annotated[
+        float | None,
+        option("Noise variance of ridge regression. Default: that of the pooled least-squares residuals."),
+    ] = None
+    tol: Annotated[float, option("Tolerance on the pooled stationarity residual.")] = 1e-6
+    safeguard: Annotated[bool, option("Raise the server's α just enough that every site's problem has a minimum.")] = (
+        False
+    )
 
 
 @dataclass(frozen=True)
@@ -115,15 +134,11 @@ class Trial:
 
 
 def read_problem(
-    paths: Sequence[Path],
-    settings: DataSettings,
-    precision: float,
-    noise_variance: float | None,
-    holdout: float = 0.0,
-    seed: int = 0,
+    paths: Sequence[Path], settings: DataSettings, how: TrialSettings, holdout: float = 0.0, seed: int = 0
 ) -> Problem:
     """Read the data and make one loss a site; standardised by the rows that are fitted."""
-    as_positive(precision, "--prior-precision")
+    as_positive(how.prior_precision, "--prior-precision")
+    noise_variance = how.noise_variance
     rows = read_rows(paths, settings)
     kind, classes = choose_loss(rows, settings.target, settings.loss)
     target = code_labels(rows, settings.target, classes)
@@ -151,7 +166,7 @@ def read_problem(
         kind,
         sites,
         tuple(clients),
-        precision,
+        how.prior_precision,
         noise,
         scale,
         len(classes) if kind == "softmax" else 1,
@@ -172,8 +187,8 @@ def _residual_variance(design: Array, target: Array, weights: Array) -> float:
 class Runner:
     """Runs methods on a problem; the pooled answers that they are held against are found once."""
 
-    def __init__(self, problem: Problem, rounds: int, tol: float, safeguard: bool = False) -> None:
-        self.problem, self.rounds, self.tol, self.safeguard = problem, rounds, tol, safeguard
+    def __init__(self, problem: Problem, how: TrialSettings, rounds: int) -> None:
+        self.problem, self.how, self.rounds = problem, how, rounds
         self._pooled: dict[tuple[type, str], Any] = {}
 
     def pooled(self, family: type, rule: Rule | None) -> Any:
@@ -184,8 +199,15 @@ class Runner:
             self._pooled[key] = solve_pooled(self.problem.clients, prior, expectation=rule).posterior
         return self._pooled[key]
 
-    def __call__(self, label: str, method: Method | Accelerated, family: type) -> Trial:
+    def run(self, chosen: Sequence[tuple[str, Method | Accelerated]], what: str, progress: bool) -> list[Trial]:
+        """Run methods by label, in this order."""
+        from tqdm import tqdm
+
+        return [self(*item) for item in tqdm(chosen, desc=what, unit="run", disable=not progress)]
+
+    def __call__(self, label: str, method: Method | Accelerated) -> Trial:
         """Run one method; whatever goes wrong is in the row."""
+        family = family_for(self.how.family, method)
         short = next(name for name, kind in FAMILIES.items() if kind is family)
         row = method.method if isinstance(method, Accelerated) else method
         problem = self.problem
@@ -199,8 +221,8 @@ class Runner:
                 problem.clients,
                 prior,
                 self.rounds,
-                tol=self.tol,
-                safeguard=self.safeguard and row.dual_step > 0 and row.prior_at == "server",
+                tol=self.how.tol,
+                safeguard=self.how.safeguard and row.dual_step > 0 and row.prior_at == "server",
                 raise_on_failure=False,
                 callback=lambda _, q: iterates.append(q),
             )

@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-pytest.importorskip("typer", reason="the command line needs the extra `cli`")
+pytest.importorskip("cyclopts", reason="the command line needs the extra `cli`")
 pytest.importorskip("tqdm", reason="the command line needs the extra `cli`")
 pytest.importorskip("pandas", reason="the command line needs the extra `cli`")
 pytest.importorskip("sklearn", reason="the command line needs the extra `cli`")

@@ -18,7 +18,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-pytest.importorskip("typer", reason="the command line needs the extra `cli`")
+pytest.importorskip("cyclopts", reason="the command line needs the extra `cli`")
 pytest.importorskip("matplotlib", reason="the command line needs the extra `cli`")
 pytest.importorskip("sklearn", reason="the digits come with scikit-learn")
 torch = pytest.importorskip("torch", minversion="2.4", reason="the deep-learning path needs the extra `torch`")

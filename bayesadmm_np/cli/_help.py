@@ -1,0 +1,72 @@
+"""How `--help` is laid out: two columns that fit a plain terminal of 80 columns."""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+from typing import Any
+
+__all__ = ["Plain", "shown"]
+
+LEFT = 26
+"""Columns for an option and its value."""
+
+
+def shown(default: Any) -> str:
+    """Return a default in words; none where there is nothing to say."""
+    if default is None or default is False or default == ():
+        return ""
+    return "yes" if default is True else f"{default:g}" if isinstance(default, float) else str(default)
+
+
+class Plain:
+    """A formatter of help without boxes and colours.
+
+    Parameters
+    ----------
+    text : str or None
+        Docstring of the command, which is printed in the lines it was written in.
+    """
+
+    def __init__(self, text: str | None) -> None:
+        self.text = inspect.cleandoc(text or "")
+
+    def render_usage(self, console: Any, _: Any, usage: Any) -> None:
+        """Print the line that says how the command is called."""
+        print(f"Usage: {str(usage).strip()}")
+
+    def render_description(self, console: Any, _: Any, description: Any) -> None:
+        """Print what the command does."""
+        print(f"\n{self.text}")
+
+    def __call__(self, console: Any, options: Any, panel: Any) -> None:
+        """Print arguments, options or commands."""
+        if not panel.entries:
+            return
+        print(f"\n{panel.title}:")
+        width = max(min(console.width, 100), 60)
+        for entry in panel.entries:
+            labels = [*([entry.positional_label] if entry.positional_label else []), *entry.positive_shorts]
+            labels += [*entry.positive_names, *entry.negative_names]
+            value = f" {entry.metavar}" if entry.metavar and not entry.positional_label else ""
+            _print_row(", ".join(labels) + value, _described(entry), width)
+
+
+def _described(entry: Any) -> str:
+    text = str(getattr(entry.description, "primary_renderable", entry.description or ""))
+    more = [f"One of: {', '.join(entry.choices)}."] if entry.choices else []
+    if entry.default:
+        more.append(f"[default: {entry.default}]")
+    if entry.required:
+        more.append("[required]")
+    return " ".join([text, *more]).strip()
+
+
+def _print_row(label: str, text: str, width: int) -> None:
+    lines = textwrap.wrap(text, width - LEFT - 2, break_on_hyphens=False) or [""]
+    if len(label) > LEFT - 2:
+        print(f"  {label}")
+    else:
+        print(f"  {label:<{LEFT - 2}}  {lines.pop(0)}".rstrip())
+    for line in lines:
+        print(f"{'':{LEFT + 2}}{line}")

@@ -1,0 +1,64 @@
+"""From what was typed to methods and families: rows of the table, those of plugins too."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from .shared import Refused, missing_name
+
+__all__ = ["all_methods", "family_for", "knobs", "make_method"]
+
+
+def make_method(name: str, rho: float | None, gamma: float | str | None, accelerate: bool) -> Any:
+    """Return a row of the table with its arguments, or "auto"."""
+    from ..splitting.accelerated import Accelerated
+    from ..splitting.methods import TABLE
+
+    given = {key: value for key, value in (("rho", rho), ("gamma", gamma)) if value is not None}
+    if name == "auto":
+        if given or accelerate:
+            raise Refused("--rho, --gamma and --accelerate need --method: auto has chosen them already.")
+        return name
+    if name not in TABLE:
+        raise Refused(f"--method: {missing_name('there is no method', name, ('auto', *TABLE))}")
+    takes = knobs(name)
+    for key in given:
+        if key not in takes:
+            raise Refused(f"--{key}: {name} has no {key}; it takes {', '.join(takes) or 'nothing'}.")
+    row = TABLE[name](**given)
+    return Accelerated(row) if accelerate else row
+
+
+def knobs(name: str) -> tuple[str, ...]:
+    """Return the arguments of a row of the table."""
+    from ..splitting.methods import TABLE
+
+    return tuple(inspect.signature(TABLE[name]).parameters)
+
+
+def all_methods(rho: float | None = None, gamma: float | None = None) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Yield every row's name and a way to make it, each with the knobs that it has; and two kin of PVI."""
+    from ..splitting.accelerated import Accelerated
+    from ..splitting.methods import PVI, TABLE
+
+    given = {key: value for key, value in (("rho", rho), ("gamma", gamma)) if value is not None}
+
+    def maker(name: str) -> Callable[[], Any]:
+        return lambda: TABLE[name](**{key: value for key, value in given.items() if key in knobs(name)})
+
+    for name in TABLE:
+        yield name, maker(name)
+    yield "damped PVI", lambda: PVI(0.5 if gamma is None else gamma)
+    yield "accelerated PVI", lambda: Accelerated(maker("PVI")())
+
+
+def family_for(name: str, method: Any) -> type:
+    """Return the family asked for, or the one that the method demands."""
+    from ..estimators.model_file import FAMILIES
+    from ..splitting.accelerated import Accelerated
+
+    row = method.method if isinstance(method, Accelerated) else method
+    asked: type = FAMILIES[name]
+    return asked if not row.families or asked in row.families else row.families[0]

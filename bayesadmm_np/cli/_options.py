@@ -1,0 +1,275 @@
+"""Options: each is declared once, with type, help, bounds and choices, and checked once, typed or in a TOML file."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields
+from pathlib import Path
+from types import NoneType
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+import msgspec
+from cyclopts import UNSET, Parameter, Token
+from cyclopts.exceptions import CoercionError, CycloptsError, MissingArgumentError, UnknownOptionError, ValidationError
+
+from .shared import Refused, missing_name
+
+__all__ = [
+    "NA",
+    "Accelerate",
+    "Categorical",
+    "Client",
+    "DataSettings",
+    "Drop",
+    "DropNA",
+    "Files",
+    "Json",
+    "Names",
+    "Numbers",
+    "Progress",
+    "Separator",
+    "Spread",
+    "Weights",
+    "at_least",
+    "families",
+    "fill_from_config",
+    "make_settings",
+    "methods",
+    "option",
+    "read_toml",
+    "refusal",
+    "switch",
+    "within",
+]
+
+# --- declaring -----------------------------------------------------------------------------------------------
+
+
+def option(help: str = "", metavar: str | None = None, *, check: Callable[..., Any] | None = None, **more: Any) -> Any:
+    """Declare an option: what it is for, how its value is called, what the value must pass, and its choices."""
+    return Parameter(help=help, metavar=metavar, validator=check, **more)
+
+
+def switch(help: str) -> Any:
+    """Declare an option that is turned off by --no-NAME."""
+    return Parameter(help=help, negative_bool="no-")
+
+
+def at_least(least: float) -> Callable[[object, Any], None]:
+    """Return a check for numbers from `least` on."""
+    return _checked(lambda value: value >= least, f"must be >= {least:g}")
+
+
+def within(low: float, high: float) -> Callable[[object, Any], None]:
+    """Return a check for numbers in [low, high)."""
+    return _checked(lambda value: low <= value < high, f"must lie in [{low:g}, {high:g})")
+
+
+def _checked(holds: Callable[[Any], bool], words: str) -> Callable[[object, Any], None]:
+    def check(_: object, value: Any) -> None:
+        if value is not None and not holds(value):
+            raise ValueError(words)
+
+    return check
+
+
+def _split(kind: Any, tokens: Sequence[Token]) -> tuple[Any, ...]:
+    """Read a,b,c; an option that is given twice adds to its list."""
+    words = [word.strip() for token in tokens for word in token.value.split(",")]
+    if not all(words):
+        raise ValueError
+    return tuple(get_args(kind)[0](word) for word in words)
+
+
+Names = Annotated[tuple[str, ...], Parameter(converter=_split, allow_leading_hyphen=True)]
+Numbers = Annotated[tuple[float, ...], Parameter(converter=_split, allow_leading_hyphen=True)]
+
+
+def methods(*others: str) -> tuple[str, ...]:
+    """Return the names of all methods, those of plugins too."""
+    from ..splitting.methods import TABLE
+
+    return *others, *TABLE
+
+
+def families(*others: str) -> tuple[str, ...]:
+    """Return the names of all Gaussian families."""
+    from ..estimators.model_file import FAMILIES
+
+    return *others, *FAMILIES
+
+
+def losses(*others: str) -> tuple[str, ...]:
+    """Return the names of all kinds of regression."""
+    from ..estimators.model_file import LOSSES
+
+    return *others, *LOSSES
+
+
+Spread = Parameter(name="*")
+"""Of a parameter that is a dataclass: its fields are options of the command."""
+
+# --- options of several commands ------------------------------------------------------------------------------
+
+Files = Annotated[list[Path], Parameter(name="DATA", help="One CSV file with a column of sites, or one file a site.")]
+Client = Annotated[str | None, option("Column that names each row's site, in one file.", "COLUMN")]
+Drop = Annotated[Names, option("Columns to leave out.", "A,B")]
+Categorical = Annotated[
+    Names, option("Columns of text or codes, as 0/1 columns of their levels, those of all sites pooled.", "A,B")
+]
+Weights = Annotated[str | None, option("Column of row weights >= 0: weight 2 is two rows.", "COLUMN")]
+DropNA = Annotated[bool, option("Drop rows with missing values, and say how many.")]
+Separator = Annotated[str, option("Character between cells; tab is a tab.", "CHAR", show_default=lambda _: "a comma")]
+NA = Annotated[Names, option("Further words for a missing value, such as '?'.", "A,B")]
+Accelerate = Annotated[bool, option("Anderson mixing around the method.")]
+Json = Annotated[bool, option("Print one JSON object, and nothing else, on standard output.")]
+Progress = Annotated[bool, switch("Show a progress bar.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSettings:
+    """Which rows and columns a command works on."""
+
+    target: Annotated[str, option("Column to predict.", "COLUMN")]
+    client: Client = None
+    features: Annotated[Names, option("Columns to use. Default: all that are left.", "A,B,C")] = ()
+    drop: Drop = ()
+    categorical: Categorical = ()
+    weights: Weights = None
+    loss: Annotated[
+        str, option("Kind of regression; auto chooses by the target, and says so.", choices=losses("auto"))
+    ] = "auto"
+    standardize: Annotated[
+        bool,
+        switch(
+            "Centre and scale numeric columns, and the target of ridge regression, by pooled means and standard "
+            "deviations; reports are in the columns' own units all the same."
+        ),
+    ] = True
+    dropna: DropNA = False
+    separator: Separator = ","
+    na: NA = ()
+
+
+# --- checking what a file says --------------------------------------------------------------------------------
+
+
+def expected(hint: Any) -> str:
+    """Return what a value of a type is, in words."""
+    if get_origin(hint) is Annotated:
+        return expected(get_args(hint)[0])
+    if get_origin(hint) is Literal:
+        return " or ".join(map(str, get_args(hint)))
+    if get_origin(hint) is tuple:
+        return {str: "names, as in a,b,c", int: "a list of integers"}.get(get_args(hint)[0], "numbers, as in 0.1,1,10")
+    if get_origin(hint) is dict:
+        return "a table"
+    kinds = [kind for kind in get_args(hint) if kind is not NoneType]
+    if kinds:
+        return ", or ".join(map(expected, kinds))
+    return {bool: "true or false", int: "an integer", float: "a number", str: "a text", Path: "a path"}[hint]
+
+
+def read_toml(path: Path, argument: str = "") -> dict[str, Any]:
+    """Read a TOML file."""
+    try:
+        with open(path, "rb") as file:
+            return tomllib.load(file)
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise Refused(f"{argument}{path} is not TOML: {error}") from error
+
+
+Settings = TypeVar("Settings")
+
+
+def make_settings(kind: Callable[..., Settings], plain: Any, where: str) -> Settings:
+    """Make a dataclass of a table of a TOML file: keys must be known, and values of their types.
+
+    Raises
+    ------
+    ValueError
+        With the table, the key, and what was expected.
+    """
+    if not isinstance(plain, Mapping):
+        raise ValueError(f"{where}must be a table.")
+    known = fields(kind)  # type: ignore[arg-type]
+    require_keys(plain, [f.name for f in known], where)
+    for item in known:
+        if item.name not in plain and item.default is MISSING and item.default_factory is MISSING:
+            raise ValueError(f"{where}{item.name} is missing.")
+    hints = get_type_hints(kind, include_extras=True)
+    try:
+        return kind(**{key: _converted(value, hints[key], key) for key, value in plain.items()})
+    except ValueError as error:
+        raise ValueError(f"{where}{error}") from error
+
+
+def _converted(value: Any, hint: Any, name: str) -> Any:
+    try:
+        return msgspec.convert(value, hint)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"{name} must be {expected(hint)}, got {value!r}.") from error
+
+
+def require_keys(plain: Iterable[str], known: Iterable[str], where: str) -> None:
+    """Refuse a key that is not known, and suggest the nearest."""
+    names = list(known)
+    for key in plain:
+        if key not in names:
+            raise ValueError(f"{where}{missing_name('there is no key', key, names)}")
+
+
+def fill_from_config(_: object, __: object, arguments: Iterable[Any]) -> None:
+    """Fill the options that were not typed from the file that --config names, under the same checks."""
+    named = {argument.name: argument for argument in arguments if argument.parse}
+    config = named.get("--config")
+    if config is None or not config.tokens:
+        return
+    path = Path(config.tokens[0].value)
+    # options that are fields of a dataclass are settings; the others, such as --out, are of one call
+    known = {name.removeprefix("--"): argument for name, argument in named.items() if argument.keys}
+    seen = set()
+    for key, value in read_toml(path, "--config: ").items():
+        name = key.replace("_", "-")
+        if name not in known:
+            spelled = [item.replace("-", "_") if "_" in key else item for item in known]
+            raise Refused(f"--config: {path} has {missing_name('the unknown key', key, spelled)}")
+        if name in seen:
+            raise Refused(f"--config: {path} has the key {key!r} twice.")
+        seen.add(name)
+        argument = known[name]
+        lists = get_origin(argument.hint) is tuple and isinstance(value, str)
+        try:
+            found = value if lists else _converted(value, argument.hint, key)
+        except ValueError as error:
+            raise Refused(f"--config: {error}") from error
+        if not argument.tokens:
+            text = {"value": found} if isinstance(found, str) else {"implicit_value": found}
+            argument.append(Token(keyword=f"--config: {key}", source=str(path), **text))
+
+
+# --- saying what was refused ----------------------------------------------------------------------------------
+
+
+def refusal(error: CycloptsError) -> str:
+    """Return one sentence that names the option, what it must be, and what it was."""
+    if isinstance(error, UnknownOptionError):
+        names = [name for argument in error.argument_collection for name in argument.names]
+        return missing_name("there is no option", error.token.keyword or error.token.value, names, "--help lists them")
+    argument = error.argument
+    if argument is None:
+        return f"{error.unused_tokens[0]!r} is one argument too many." if error.unused_tokens else str(error)
+    token = getattr(error, "token", None) or next(iter(argument.tokens), None)
+    name = token.keyword if token and token.keyword else argument.name
+    if isinstance(error, MissingArgumentError):
+        return f"{name} is missing: {argument.parameter.help}"
+    got: Any = token and (token.value if token.implicit_value is UNSET else token.implicit_value)
+    if isinstance(error, ValidationError):
+        return f"{name} {error.exception_message}, got {got}."
+    choices = argument.get_choices()
+    if isinstance(error, CoercionError) and choices:
+        return f"{name}: {missing_name('there is no', got, choices)}"
+    if isinstance(error, CoercionError):
+        return f"{name} must be {expected(argument.hint)}, got {got!r}."
+    return str(error)

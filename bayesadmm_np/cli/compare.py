@@ -1,0 +1,123 @@
+"""`bayesadmm compare`: every method on one data set, where a failure is a row and not a crash."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from ._methods import all_methods
+from ._options import DataSettings, Files, Json, Names, Progress, Spread, at_least, option, within
+from .shared import Refused, missing_name, note, print_json, require_writable, text_table, write_csv
+from .trials import CLOSE, Runner, Trial, TrialSettings, read_problem
+
+SCORES = {"logistic": "accuracy", "softmax": "accuracy", "ridge": "R²", "poisson": "D²"}
+DEFAULT = TrialSettings()
+KEYS = {"R²": "r2", "D²": "d2"}
+
+
+def compare(
+    data: Files,
+    /,
+    *,
+    settings: Annotated[DataSettings, Spread],
+    methods: Annotated[Names, option("Methods to run. Default: all that apply.", "A,B,C")] = (),
+    rho: Annotated[float | None, option("ρ of the methods that have one, > 0.")] = None,
+    gamma: Annotated[float | None, option("γ of the methods that have one, in (0, 1].")] = None,
+    how: Annotated[TrialSettings, Spread] = DEFAULT,
+    rounds: Annotated[int, option("Rounds of each method, at most.", check=at_least(1))] = 50,
+    holdout: Annotated[
+        float, option("Share of each site's rows to score on; 0 scores on the rows fitted.", check=within(0, 1))
+    ] = 0.25,
+    seed: Annotated[int, option("Seed of the choice of these rows.", check=at_least(0))] = 0,
+    out: Annotated[Path | None, option("Folder where tables and plot are written too.", "DIR")] = None,
+    json: Json = False,
+    progress: Progress = True,
+) -> None:
+    r"""Run every method that applies on one data set, and hold each against the pooled answer.
+
+    Each method is run once, with exact solves. The distance is the largest of
+    |coefficient − pooled coefficient| in posterior standard deviations, where the
+    pooled answer is of the method's own kind: the posterior mean of its family, or
+    the mode for the methods that work at a point. A method that fails is a row that
+    says so. Every coefficient, the intercept too, has the same prior here.
+
+    Examples of use:
+      bayesadmm compare patients.csv --target died --client hospital
+      bayesadmm compare patients.csv --target died --client hospital --out results
+      bayesadmm compare patients.csv --target died --client hospital \
+          --methods PVI,BayesADMM,FedAvg --rho 2 --rounds 200
+
+    With --out: compare.csv (the table), compare_rounds.csv (the distance after each
+    round), compare.svg and compare.png.
+
+    Exit codes: 0 the table was made, 2 the command or the data were refused.
+    """
+    if out is not None:
+        require_writable(out)
+    problem = read_problem(data, settings, how, holdout, seed)
+    trials = Runner(problem, how, rounds).run(_choose(methods, rho, gamma), "compare", progress)
+    # those that cannot say how far they are come last
+    trials.sort(key=lambda trial: (trial.failed, trial.distance if trial.distances else float("inf")))
+    score = SCORES[problem.kind]
+    records = [_record(trial, score) for trial in trials]
+    if out is not None:
+        _write(out, trials, records, score, problem.scored_on)
+    if json:
+        print_json({"scored_on": problem.scored_on, "close_sd": CLOSE, "methods": records})
+        return
+    header = ["method", "family", "rounds", f"to {CLOSE:g} sd", "numbers sent", "distance/sd", score, "NLL", "status"]
+    print(text_table(header, [_cells(trial) for trial in trials], left=2))
+    print(f"\n{score} and NLL on {problem.scored_on}; distance from the pooled answer of the method's own kind.")
+    for trial in trials:
+        if trial.failed:
+            print(f"✗ {trial.method}: {trial.message}")
+
+
+def _choose(wanted: Sequence[str], rho: float | None, gamma: float | None) -> list[tuple[str, Any]]:
+    """Return label and method of each row."""
+    makers = dict(all_methods(rho, gamma))
+    for name in wanted:
+        if name not in makers:
+            raise Refused(f"--methods: {missing_name('there is no method', name, makers)}")
+    return [(name, makers[name]()) for name in wanted or makers]
+
+
+def _write(out: Path, trials: Sequence[Trial], records: Sequence[Any], score: str, scored_on: str) -> None:
+    from .plots import draw_compare
+
+    out.mkdir(parents=True, exist_ok=True)
+    by_round = [
+        {"method": trial.method, "family": trial.family, "round": k, "distance_sd": distance}
+        for trial in trials
+        for k, distance in enumerate(trial.distances, 1)
+    ]
+    write_csv(out / "compare.csv", records)
+    write_csv(out / "compare_rounds.csv", by_round)
+    draw_compare(trials, score, scored_on, out)
+    note(f"compare.csv, compare_rounds.csv, compare.svg and compare.png written to {out}.")
+
+
+def _record(trial: Trial, score: str) -> dict[str, Any]:
+    return {
+        "method": trial.method,
+        "family": trial.family,
+        "status": trial.status,
+        "rounds": trial.rounds,
+        "rounds_to_close": trial.rounds_to_close,
+        "floats": trial.floats,
+        "distance_sd": trial.distance,
+        KEYS.get(score, score): trial.score,
+        "nll": trial.nll,
+        "certificate_holds": trial.holds,
+        "message": trial.message,
+    }
+
+
+def _cells(trial: Trial) -> list[Any]:
+    def figure(value: float, form: str) -> str:
+        return "–" if value != value else format(value, form)
+
+    left = [trial.method, trial.family, trial.rounds, trial.rounds_to_close or "–", trial.floats]
+    scores = [figure(trial.distance, ".1e"), figure(trial.score, ".3f"), figure(trial.nll, ".4f")]
+    return [*left, *scores, trial.status]

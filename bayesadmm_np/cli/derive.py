@@ -1,0 +1,34 @@
+"""`bayesadmm derive`: a family's whole method, with symbols."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from ._options import option
+from .shared import Refused, needs
+
+
+def derive(
+    family: Annotated[str, option("Name of a built-in family.")],
+    /,
+    *,
+    latex: Annotated[bool, option("Print LaTeX.")] = False,
+) -> None:
+    """Derive a family's whole method from its statistic and log-partition alone.
+
+    Prints μ = ∇A, its inverse, A*, KL, the Fisher matrix, the natural gradient, and
+    the client, dual and server steps.
+
+    Examples of use:
+      bayesadmm derive gamma
+      bayesadmm derive gaussian --latex
+
+    Families: gaussian-unit, gaussian-fixed, gaussian, gaussian-full, gamma, beta,
+    dirichlet, poisson, bernoulli, inverse-gaussian.
+    """
+    with needs("demos"):
+        from ..theory.derive import derive_text
+    try:
+        print(derive_text(family, latex))
+    except ValueError as error:
+        raise Refused(f"FAMILY: {error}") from error

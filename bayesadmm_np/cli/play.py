@@ -1,0 +1,27 @@
+"""`bayesadmm play`: the page with sliders."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from ._options import option, switch, within
+from .shared import stop
+
+
+def play(
+    *,
+    port: Annotated[int, option("Port on 127.0.0.1; 0 takes a free one.", check=within(0, 65536))] = 8765,
+    browser: Annotated[bool, switch("Open the page in a browser.")] = True,
+) -> None:
+    """Open a page on this machine where ρ, γ, family, method, the outlier and the label skew are sliders.
+
+    The circuit, the decision boundary, the objective and the residuals are drawn again at every change. The
+    page is served on 127.0.0.1 only and needs no network. Stop it with Ctrl-C.
+    Needs: pip install 'bayesadmm-np[play]'.
+    """
+    from ..play import serve
+
+    try:
+        serve(port, browser)
+    except OSError as error:
+        stop(f"bayesadmm play: {error}", 1)
