@@ -34,7 +34,7 @@ from ..splitting.methods import Method
 from ..splitting.privacy import GaussianMechanism
 from ..splitting.server import Server
 from ..splitting.team import hire, read_rule
-from ..splitting.worker import Worker, client_rho
+from ..splitting.worker import Worker
 from .message import Message, content_of
 
 __all__ = ["MOST_ROWS", "Terms", "as_site_name", "require_sum_of_factors"]
@@ -213,9 +213,7 @@ class Terms:
 
     def server(self) -> Server:
         """The server of this run."""
-        n_sites = len(self.sites)
-        rhos = tuple(client_rho(self.row, share, n_sites) for share in self.shares)
-        return Server(self.row, self.prior, self.shares, rhos)
+        return Server(self.row, self.prior, self.shares)
 
     def worker(self, loss: Loss, site: str, privacy: GaussianMechanism | None = None) -> Worker:
         """The client of this run; a ValueError says why loss, family, rule or solver do not fit."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from ..families.base import ExponentialFamily
 from ..families.coordinates import Natural
+from .coefficients import client_coefficients, gather_weights
 from .methods import Method
 
 __all__ = ["Server"]
@@ -24,14 +26,16 @@ class Server:
     prior : ExponentialFamily
     shares : tuple of float
         N_k/N.
-    rhos : tuple of float
-        ρ_k of each client.
     """
 
     method: Method
     prior: ExponentialFamily
     shares: tuple[float, ...]
-    rhos: tuple[float, ...]
+
+    @cached_property
+    def rhos(self) -> tuple[float, ...]:
+        """ρ_k of each client."""
+        return tuple(client_coefficients(self.method, share, len(self.shares)).rho for share in self.shares)
 
     def gather(
         self,
@@ -45,15 +49,13 @@ class Server:
         With the prior at the clients η_0 and w are zero and this is mean λ_k + Ση_k/(ρK), FedDyn's server. The sum is
         over all sites; the mean leaves out absent clients where the row says so.
         """
-        at_server = self.method.prior_at == "server"
-        weight = self.prior.prior_weight if at_server else 0.0
-        terms, weights = [*sites], [alpha] * len(sites)
-        if at_server:
-            terms, weights = [self.prior.natural, *terms], [alpha, *weights]
-        if alpha < 1.0:
-            terms, weights = [*naturals, *terms], [*((1.0 - alpha) * share for share in self._mean(present)), *weights]
-        scale = 1.0 - alpha + alpha * weight
-        return self.prior.natural.combine([w / scale for w in weights], terms)
+        found = gather_weights(
+            self.method, self.shares, alpha=alpha, prior_weight=self.prior.prior_weight, present=present
+        )
+        weights = [*found.naturals, found.prior, *(found.sites for _ in sites)]
+        terms = [*naturals, self.prior.natural, *sites]
+        kept = [(weight, term) for weight, term in zip(weights, terms, strict=True) if weight]
+        return self.prior.natural.combine([weight for weight, _ in kept], [term for _, term in kept])
 
     def gather_residual(self, q_g: ExponentialFamily, sites: Sequence[Natural]) -> float:
         """Fisher length per parameter of wλ_g − η_0 − Ση_k: the third edge of the circuit."""
@@ -89,12 +91,3 @@ class Server:
             else:
                 low = middle
         return high
-
-    def _mean(self, present: Sequence[bool] | None) -> Sequence[float]:
-        """Weights of the mean over clients."""
-        equal = (1.0 / len(self.shares),) * len(self.shares)
-        shares = self.shares if self.method.server_share == "rows" else equal
-        if present is None or all(present) or self.method.mean_over == "all":
-            return shares
-        kept = [share if here else 0.0 for share, here in zip(shares, present, strict=True)]
-        return [share / sum(kept) for share in kept]

@@ -137,8 +137,7 @@ def assemble(
             workers.append(hire(row, loss, prior, rule, solver, tol, share, len(losses), privacy))
         except ValueError as error:
             raise ValueError(f"client {k}: {error}") from error
-    server = Server(row, prior, tuple(w.share for w in workers), tuple(w.rho for w in workers))
-    return Team(tuple(workers), server, memory)
+    return Team(tuple(workers), Server(row, prior, tuple(w.share for w in workers)), memory)
 
 
 def read_rule(row: Method, expectation: Rule | None) -> Rule:

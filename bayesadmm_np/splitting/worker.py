@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from time import perf_counter
 
 import numpy as np
@@ -14,11 +15,12 @@ from ..families.base import ExponentialFamily
 from ..families.coordinates import Expectation, Natural
 from ..losses.base import Expected, GaussianExpected, Loss
 from ..losses.expectations import Rule
+from .coefficients import ClientCoefficients, client_coefficients
 from .messages import Broadcast, Reply
 from .methods import Method
 from .privacy import GaussianMechanism
 
-__all__ = ["Worker", "client_rho", "client_step", "moved_site"]
+__all__ = ["Worker", "moved_site"]
 
 
 @dataclass(frozen=True)
@@ -48,10 +50,10 @@ class Worker:
     n_clients: int
     privacy: GaussianMechanism | None = None
 
-    @property
-    def rho(self) -> float:
-        """ρ_k."""
-        return client_rho(self.method, self.share, self.n_clients)
+    @cached_property
+    def coefficients(self) -> ClientCoefficients:
+        """ρ_k, γ_k and the part of the prior."""
+        return client_coefficients(self.method, self.share, self.n_clients)
 
     def expect(self, q: ExponentialFamily) -> Expected | GaussianExpected:
         """E_q[ℓ_k] and its natural gradient; an overflow is reported by the result, not by a warning."""
@@ -60,10 +62,11 @@ class Worker:
 
     def subproblem(self, q_g: ExponentialFamily, site: Natural) -> Subproblem:
         """Eq. 15; a regulariser at the client is merged into the anchor, where it is one more KL term."""
+        rho, prior = self.coefficients.rho, self.coefficients.prior
         if self.method.prior_at == "server":
-            return Subproblem(self.loss, self.rule, q_g, site, self.rho)
-        weight = self.rho + self.share * self.prior.prior_weight
-        mixture = (self.rho * q_g.natural + self.share * self.prior.natural) * (1.0 / weight)
+            return Subproblem(self.loss, self.rule, q_g, site, rho)
+        weight = rho + prior * self.prior.prior_weight
+        mixture = (rho * q_g.natural + prior * self.prior.natural) * (1.0 / weight)
         return Subproblem(self.loss, self.rule, q_g.with_natural(mixture), site, weight)
 
     def step(
@@ -153,34 +156,21 @@ class Worker:
         if method.dual_along == "natural":
             return moved_site(method, self.share, self.n_clients, site, solution.posterior.natural, q_g.natural)
         difference = solution.posterior.expectation - q_g.expectation
-        step = client_step(method, self.share, self.n_clients)
-        return site + step * _as_natural(difference, method.statistic_scale)
+        return site + self.coefficients.step * _as_natural(difference, method.statistic_scale)
 
     def _gap(self, solution: Solution, site: Natural) -> Natural:
         """η_k + ∇_μ E_{q_k}[ℓ_k]: zero when the dual is a natural gradient (Eq. 33)."""
         gap = site + solution.expected.natural_gradient
         if self.method.prior_at == "server":
             return gap
-        weight = self.share * self.prior.prior_weight
-        return gap + (weight * solution.posterior.natural - self.share * self.prior.natural)
-
-
-def client_rho(method: Method, share: float, n_clients: int) -> float:
-    """ρ_k: ρ, or ρ K N_k/N."""
-    scale = share * n_clients if method.client_share == "rows" else 1.0
-    return method.rho * scale
-
-
-def client_step(method: Method, share: float, n_clients: int) -> float:
-    """γ_k, the client's own dual step: in proportion to ρ_k, or N_k/N of the row's."""
-    if method.client_share == "dual":
-        return method.dual_step * share
-    return method.dual_step * client_rho(method, share, n_clients) / method.rho
+        prior = self.coefficients.prior
+        weight = prior * self.prior.prior_weight
+        return gap + (weight * solution.posterior.natural - prior * self.prior.natural)
 
 
 def moved_site(method: Method, share: float, n_clients: int, site: Natural, own: Natural, served: Natural) -> Natural:
     """Eq. 16 along λ: η_k + γ_k(λ_k − λ_g). A server that knows λ_k and λ_g follows the client's dual by it."""
-    return site + client_step(method, share, n_clients) * (own - served)
+    return site + client_coefficients(method, share, n_clients).step * (own - served)
 
 
 def _as_natural(difference: Expectation, scale: float) -> Natural:

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from .._validation import as_positive
 from ..families import DiagonalGaussian, IsotropicGaussian
+from ..splitting.coefficients import client_coefficients
 from ..splitting.methods import Method
-from ..splitting.worker import client_rho
 from .functional import shared_terms
 from .methods import family_of
 from .network import Network, Rows
@@ -63,7 +63,7 @@ class Team:
     @property
     def rhos(self) -> Tensor:
         """ρ_k, shape (K, 1)."""
-        rhos = [client_rho(self.method, float(share), self.n_clients) for share in self.shares]
+        rhos = [client_coefficients(self.method, float(share), self.n_clients).rho for share in self.shares]
         return torch.tensor(rhos, dtype=torch.float64).to(self.network.start)[:, None]
 
     @property

@@ -1,0 +1,120 @@
+"""The scalars of a round: what a row of the table makes of clients' shares, in one place for NumPy and for torch.
+
+    client   λ_k ← argmin E_q[ℓ_k] + ⟨η_k, μ⟩ + ρ_k KL(q‖q_g) + π_k KL(q‖π_0)        Eq. 15
+    dual     η_k ← η_k + γ_k (λ_k − λ_g)                                            Eq. 16
+    gather   λ_g ← Σ_k a_k λ_k + b Σ_k η_k + c η_0                                  Eq. 54
+
+`client_coefficients` gives ρ_k, γ_k and π_k, and `gather_weights` gives a_k, b and c. What adds the arrays up is
+another's task: it needs these numbers and nothing else of the row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .methods import Method
+
+__all__ = ["ClientCoefficients", "GatherWeights", "client_coefficients", "gather_weights"]
+
+
+@dataclass(frozen=True)
+class ClientCoefficients:
+    """Numbers of one client.
+
+    Attributes
+    ----------
+    rho : float
+        ρ_k.
+    step : float
+        γ_k; 0 where the row has no dual.
+    prior : float
+        π_k, the client's part of the regulariser; 0 where the server adds it.
+    """
+
+    rho: float
+    step: float
+    prior: float
+
+
+@dataclass(frozen=True)
+class GatherWeights:
+    """Numbers of the server.
+
+    Attributes
+    ----------
+    naturals : tuple of float
+        a_k, the weights of the clients' λ_k; all 0 where α = 1.
+    sites : float
+        b, the weight of every η_k.
+    prior : float
+        c, the weight of η_0; 0 where the prior sits at the clients.
+    divisor : float
+        1 − α + αw, by which the three are divided already.
+    """
+
+    naturals: tuple[float, ...]
+    sites: float
+    prior: float
+    divisor: float
+
+
+def client_coefficients(method: Method, share: float, n_clients: int) -> ClientCoefficients:
+    """Return ρ_k, γ_k and π_k of a client that has N_k/N = `share` of the rows.
+
+    Examples
+    --------
+    >>> from bayesadmm_np.splitting.methods import FedDyn
+    >>> client_coefficients(FedDyn(rho=2.0), share=0.25, n_clients=2)
+    ClientCoefficients(rho=1.0, step=1.0, prior=0.25)
+    """
+    rho = method.rho * (share * n_clients if method.client_share == "rows" else 1.0)
+    step = 0.0
+    if method.dual_step:
+        step = method.dual_step * share if method.client_share == "dual" else method.dual_step * rho / method.rho
+    return ClientCoefficients(rho, step, share if method.prior_at == "clients" else 0.0)
+
+
+def gather_weights(
+    method: Method,
+    shares: Sequence[float],
+    *,
+    alpha: float | None = None,
+    prior_weight: float = 1.0,
+    present: Sequence[bool] | None = None,
+) -> GatherWeights:
+    """Return the weights of Eq. 54.
+
+    Parameters
+    ----------
+    method : Method
+    shares : sequence of float
+        N_k/N of all clients.
+    alpha : float, optional
+        α where it is not the row's own, as after the safeguard.
+    prior_weight : float, default 1.0
+        w of the prior's family.
+    present : sequence of bool, optional
+        Clients that answered; the mean leaves out the others where the row says so. Their sites stay in the sum.
+
+    Examples
+    --------
+    >>> from bayesadmm_np.splitting.methods import BayesADMM
+    >>> gather_weights(BayesADMM(rho=0.5), shares=(0.9, 0.1))
+    GatherWeights(naturals=(0.25, 0.25), sites=0.5, prior=0.5, divisor=1.0)
+    """
+    alpha = method.server_alpha(len(shares)) if alpha is None else alpha
+    at_server = method.prior_at == "server"
+    divisor = 1.0 - alpha + alpha * (prior_weight if at_server else 0.0)
+    naturals = tuple((1.0 - alpha) * weight / divisor for weight in _mean(method, shares, present))
+    each = alpha / divisor
+    return GatherWeights(naturals, each, each if at_server else 0.0, divisor)
+
+
+def _mean(method: Method, shares: Sequence[float], present: Sequence[bool] | None) -> Sequence[float]:
+    """Weights of the mean over clients."""
+    weights = shares if method.server_share == "rows" else (1.0 / len(shares),) * len(shares)
+    if present is None or all(present) or method.mean_over == "all":
+        return weights
+    kept = [weight if here else 0.0 for weight, here in zip(weights, present, strict=True)]
+    return [weight / sum(kept) for weight in kept]
