@@ -24,3 +24,15 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def registries():
+    """What a test registers is forgotten after it."""
+    from bayesadmm_np import clients, families, losses, methods
+
+    known = (families.FAMILIES, losses.LOSSES, losses.RULES, clients.SOLVERS, methods.TABLE)
+    before = [dict(registry) for registry in known]
+    yield
+    for registry, things in zip(known, before, strict=True):
+        registry._things = things

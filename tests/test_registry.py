@@ -102,7 +102,7 @@ def register():
 
 
 @pytest.fixture
-def installed(tmp_path, monkeypatch):
+def installed(tmp_path, monkeypatch, registries):
     """Install modules with entry points of the group, for one test."""
 
     def install(**values):
@@ -117,11 +117,8 @@ def installed(tmp_path, monkeypatch):
     (tmp_path / "stranger_good.py").write_text(PLUGIN)
     (tmp_path / "stranger_bad.py").write_text("raise RuntimeError('no such luck')\n")
     load_plugins.cache_clear()
-    methods = dict(ba.methods.TABLE)
     yield install
     load_plugins.cache_clear()
-    ba.methods.TABLE._things.clear()
-    ba.methods.TABLE._things.update(methods)
     for name in ("stranger_good", "stranger_bad"):
         sys.modules.pop(name, None)
 

@@ -1,0 +1,78 @@
+"""Scalars of a round against Eq. 15, 16 and 54 as they are written, for every row of the table."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import bayesadmm_np as ba
+from bayesadmm_np.splitting.coefficients import client_coefficients, gather_weights
+
+ROWS = {name: make() for name, make in ba.methods.TABLE.items()}
+ROWS["FedLap, by rows"] = ba.methods.FedLap(gamma="rows")
+ROWS["BayesADMM, damped"] = ba.methods.BayesADMM(rho=0.3, gamma=0.5)
+SHARES = (0.5, 0.2, 0.3)
+EXACT = 4 * np.finfo(float).eps
+"""At most four roundings lie between the table's numbers and a coefficient."""
+
+
+def written(row, share):
+    """(ρ_k, γ_k, π_k) as the table says them."""
+    K = len(SHARES)
+    rho = row.rho * K * share if row.client_share == "rows" else row.rho
+    step = {"equal": row.dual_step, "rows": row.dual_step * K * share, "dual": row.dual_step * share}[row.client_share]
+    return rho, step, share if row.prior_at == "clients" else 0.0
+
+
+@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
+@pytest.mark.parametrize("share", SHARES)
+def test_a_client_has_the_numbers_of_the_table(row, share):
+    found = client_coefficients(row, share, len(SHARES))
+    np.testing.assert_allclose(dataclasses.astuple(found), written(row, share), rtol=EXACT, atol=0)
+    assert all(type(number) is float for number in dataclasses.astuple(found))
+
+
+@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
+@pytest.mark.parametrize("w", [1.0, 0.25])
+@pytest.mark.parametrize("present", [None, (True, True, True), (True, False, True), (False, False, True)])
+@pytest.mark.parametrize("alpha", [None, 0.0, 0.7, 1.0])
+def test_the_server_has_the_weights_of_equation_54(row, w, present, alpha):
+    if row.prior_at == "clients" and alpha == 1.0:
+        alpha = 0.9  # the divisor is 1 − α there
+    found = gather_weights(row, SHARES, alpha=alpha, prior_weight=w, present=present)
+    a = row.server_alpha(3) if alpha is None else alpha
+    mean = np.array(SHARES if row.server_share == "rows" else [1 / 3] * 3)
+    if row.mean_over == "present" and present is not None:
+        mean = mean * present / mean[list(present)].sum()
+    w = w if row.prior_at == "server" else 0.0
+    divisor = 1 - a + a * w
+    np.testing.assert_allclose(found.divisor, divisor, rtol=EXACT)
+    np.testing.assert_allclose(found.naturals, (1 - a) * mean / divisor, rtol=3 * EXACT, atol=0)
+    np.testing.assert_allclose(found.sites, a / divisor, rtol=3 * EXACT)
+    np.testing.assert_allclose(found.prior, a / divisor if row.prior_at == "server" else 0.0, rtol=3 * EXACT)
+    assert all(type(number) is float for number in (*found.naturals, found.sites, found.prior, found.divisor))
+
+
+def test_the_weights_keep_a_fixed_point():
+    """λ_k = λ_g and wλ_g = η_0 + Ση_k (none at the clients: ρΣ_kη_k = 0): Eq. 54 answers λ_g, for whatever α."""
+    for name, row in ROWS.items():
+        for alpha in (None, 0.3):
+            found = gather_weights(row, SHARES, alpha=alpha, prior_weight=0.25)
+            served, prior = 1.7, 0.4
+            sites = 0.25 * served - prior if row.prior_at == "server" else 0.0
+            again = sum(found.naturals) * served + found.sites * sites + found.prior * prior
+            assert abs(again - served) < 20 * np.finfo(float).eps, name
+
+
+@pytest.mark.parametrize("change", ["alpha", "mean", "share"])
+def test_a_wrong_coefficient_would_be_seen(change):
+    """Twins of the table's numbers, each wrong in one, are not within the tolerance."""
+    row = ba.methods.FedDyn(rho=2.0)
+    right = gather_weights(row, SHARES)
+    wrong = {
+        "alpha": gather_weights(dataclasses.replace(row, rho=2.1), SHARES).sites,
+        "mean": gather_weights(dataclasses.replace(row, server_share="equal"), SHARES).naturals[0],
+        "share": client_coefficients(dataclasses.replace(row, client_share="dual"), 0.5, 3).step,
+    }[change]
+    same = {"alpha": right.sites, "mean": right.naturals[0], "share": client_coefficients(row, 0.5, 3).step}[change]
+    assert abs(wrong - same) > 1e3 * EXACT * abs(same)
