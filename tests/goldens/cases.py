@@ -156,32 +156,37 @@ def network_problem(dtype, sizes=(23, 10, 17)):
 
     from bayesadmm_np.torch import Rows
 
-    source = torch.Generator().manual_seed(0)
-    true = torch.randn(4, 3, generator=source, dtype=torch.float64)
+    rng = np.random.default_rng(0)
+    true = rng.standard_normal((4, 3))
     clients = []
     for n in sizes:
-        X = torch.randn(n, 4, generator=source, dtype=torch.float64)
-        noise = 0.5 * torch.randn(n, 3, generator=source, dtype=torch.float64)
-        clients.append(Rows(X.to(dtype), (X @ true + noise).argmax(dim=1)))
+        X, noise = rng.standard_normal((n, 4)), 0.5 * rng.standard_normal((n, 3))
+        clients.append(Rows(torch.tensor(X, dtype=dtype), torch.tensor((X @ true + noise).argmax(axis=1))))
     return clients
+
+
+def filled(model, dtype):
+    """The model with parameters that are the same on every machine: torch's own differ by float32's rounding."""
+    import torch
+
+    rng = np.random.default_rng(1)
+    for parameter in model.to(dtype).parameters():
+        parameter.data = torch.tensor(0.4 * rng.standard_normal(parameter.shape), dtype=dtype)
+    return model
 
 
 def plain_network(dtype):
     """Of linear layers and ReLUs: its clients run compiled."""
-    import torch
-
     from bayesadmm_np.torch import MLP
 
-    torch.manual_seed(1)
-    return MLP((4, 5, 3)).to(dtype)
+    return filled(MLP((4, 5, 3)), dtype)
 
 
 def other_network(dtype):
     """With another activation: its clients run as stacks."""
-    import torch
+    from torch import nn
 
-    torch.manual_seed(1)
-    return torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.GELU(), torch.nn.Linear(5, 3)).to(dtype)
+    return filled(nn.Sequential(nn.Linear(4, 5), nn.GELU(), nn.Linear(5, 3)), dtype)
 
 
 def network_rows():
