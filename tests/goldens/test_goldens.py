@@ -34,9 +34,9 @@ def tolerance(case, key):
 
     Rounding starts at 1e-16. The core's solvers stop at 1e-12 of a Fisher length, and four rounds multiply an error by
     less than ten each; a mix of rounds divides it by their differences. A network's 40 steps multiply it by less than a
-    hundred, from float32's 6e-8 or float64's 1e-16. Commands stop at their --tol, 1e-8 where none is given, 1e-5 at most
-    here. OpenBLAS's oldest kernels without AVX differ from those of AVX512 by 1e-14 (core), 1e-13 (accelerated), 6e-7
-    (float32) and 3e-8 (commands, of which one trains a network in float32).
+    hundred, from float32's 6e-8 or float64's 1e-16. Commands stop at their --tol, 1e-8 where none is given, at
+    most 1e-5 here. OpenBLAS's oldest kernels without AVX differ from those of AVX512 by 1e-14 (core), 1e-13
+    (accelerated), 6e-7 (float32) and 3e-8 (commands, of which one trains a network in float32).
     """
     if "float32" in case or case.startswith("network"):
         return 1e-5
