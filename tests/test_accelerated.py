@@ -129,7 +129,7 @@ def server_and_memory():
     """A well-posed server, and two remembered rounds of a run."""
     clients, prior_ = team("logistic"), prior("full", 3)
     row = M.PVI(0.4)
-    server = Server(row, prior_, (5 / 13, 8 / 13), (1.0, 1.0))
+    server = Server(row, prior_, (5 / 13, 8 / 13))
     states = [ba.run(row, clients, prior_, rounds=t, tol=1e-300).state for t in range(4)]
     memory = ()
     for old, new in pairwise(states):

@@ -740,7 +740,7 @@ def crew(row, clients, prior_, rule=None):
         )
         for client in clients
     ]
-    return workers, Server(row, prior_, tuple(w.share for w in workers), tuple(w.rho for w in workers))
+    return workers, Server(row, prior_, tuple(w.share for w in workers))
 
 
 @pytest.mark.parametrize("family", PRIORS)

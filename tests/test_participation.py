@@ -103,10 +103,10 @@ def test_rows_that_average_whoever_is_present_leave_the_absent_out():
     naturals = [Natural(rng.standard_normal(3)) for _ in shares]
     sites = [natural.zeros() for natural in naturals]
     present = (True, False, True)
-    averaged = Server(M.FedProx(), start, shares, (1.0,) * 3).gather(sites, naturals, 0.0, present)
+    averaged = Server(M.FedProx(), start, shares).gather(sites, naturals, 0.0, present)
     assert np.allclose(averaged.linear, (0.2 * naturals[0].linear + 0.5 * naturals[2].linear) / 0.7, rtol=1e-14)
     # the twin keeps everybody, as ADMM's server does
-    keeps = Server(dataclasses.replace(M.FedProx(), mean_over="all"), start, shares, (1.0,) * 3)
+    keeps = Server(dataclasses.replace(M.FedProx(), mean_over="all"), start, shares)
     assert not np.allclose(keeps.gather(sites, naturals, 0.0, present).linear, averaged.linear, rtol=1e-3)
 
 
