@@ -8,7 +8,7 @@ stands still while others have the core. The floor of a step is a forward and ba
 with memory that no arrangement avoids: m and h read and θ written for a sample; ĝ, θ, m, h and g read and m, h and g
 written for a step. Local work has its own: there the pass is the one that it uses itself.
 
-Local work of plain networks on a CPU is compiled; `in_torch` is what it would be without: in stacks, as elsewhere.
+Local work of plain networks on a CPU is compiled; `in_torch` is what it is without the extra `compiled`.
 
 Threads are compared by the wall clock, so that this part needs a machine with that many free cores; the load before
 and after it is written beside it.
@@ -29,8 +29,11 @@ from unittest.mock import patch
 import torch
 from common import RESULTS, machine, write_json
 
-from bayesadmm_np.torch import IVON, AdamSteps, IVONSteps, compiled, models, network, plain, steps
+from bayesadmm_np.torch import IVON, AdamSteps, IVONSteps, compiled, models, network, steps
+from bayesadmm_np.torch.compiled import kernels
+from bayesadmm_np.torch.compiled.client import layers_of
 from bayesadmm_np.torch.problem import LocalProblem
+from bayesadmm_np.torch.randomness import noise_key
 
 UNAVOIDABLE = 11
 """Reads and writes of P numbers in a step, as listed above."""
@@ -154,8 +157,8 @@ def clients_of(batch: int, clients: int = CLIENTS) -> Work:
 
 @contextmanager
 def in_torch() -> Iterator[None]:
-    """Without what is compiled."""
-    with patch.object(plain, "fits", lambda *_: False):
+    """As without Numba: clients in stacks, and normals in torch."""
+    with patch.object(compiled, "_client_module", lambda: None):
         yield
 
 
@@ -211,14 +214,13 @@ def local_steps(turns: int) -> dict[str, object]:
     """A client-step of ten clients' local work, its floor, and a step of the optimisers, in one run."""
     net, data, _, solvers = clients_of(BATCH)
     start, client_steps = net.start.numpy(), CLIENTS * EPOCHS * -(-ROWS // BATCH)
-    out, (shapes, kinds), key = start.copy(), net.dense.codes(), plain.key_of(0)
-    layers = shapes, kinds, *compiled.room(shapes, BATCH, start)
+    out, layers, key = start.copy(), layers_of(net, BATCH, start), noise_key(0)
     X, y = data[0].X[:BATCH], data[0].y[:BATCH]
     layers[2][: X.numel()] = X.flatten().numpy()
     layers[4][:] = torch.nn.functional.one_hot(y, layers[4].shape[1]) / BATCH
     once = {
-        "gradient": lambda: compiled.gradient(start, out, layers),
-        "normals": lambda: compiled.normals(out, key, 0),
+        "gradient": lambda: kernels.gradient(start, out, layers),
+        "normals": lambda: kernels.normals(out, key, 0),
         "adam_optimiser": stepper("adam", models.MLP, X, y),
         "ivon_optimiser": stepper("ivon", models.MLP, X, y),
     }

@@ -1,14 +1,14 @@
 """The deep-learning path: the same loop and table for neural networks; needs `pip install 'bayesadmm-np[torch]'`.
 
+With `pip install 'bayesadmm-np[compiled]'` plain networks train faster on a CPU.
+
 `run(method, clients, model)` is the counterpart of the core's; NumPy's side of the package never imports this one.
 """
 
 try:
-    import numba as _numba  # noqa: F401
-    import threadpoolctl as _threadpoolctl  # noqa: F401
     from torch import nn as _nn  # noqa: F401
 except ImportError as error:
-    raise ImportError("bayesadmm_np.torch needs PyTorch and Numba: pip install 'bayesadmm-np[torch]'.") from error
+    raise ImportError("bayesadmm_np.torch needs PyTorch: pip install 'bayesadmm-np[torch]'.") from error
 
 from .certificate import SampledCertificate
 from .ivon import IVON

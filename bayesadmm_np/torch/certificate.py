@@ -20,6 +20,7 @@ from torch import Tensor
 from ..splitting.certificate import Certificate
 from ..splitting.history import Edges
 from .curvature import diagonal_ggn
+from .randomness import of_certificate
 from .state import Broadcast, State, parts
 from .team import Team
 
@@ -252,7 +253,6 @@ def _length(found: Sequence[Residual], precision: Tensor) -> tuple[float, float]
 
 
 def _noise(like: Tensor, seed: int, pairs: int) -> list[Tensor]:
-    """Standard normals of a stream apart from those of training and scores."""
-    state = np.random.SeedSequence([seed], spawn_key=(2,)).generate_state(1)
-    source = torch.Generator(like.device).manual_seed(int(state[0]))
+    """Return standard normals of a stream apart from those of training and scores."""
+    source = of_certificate(like.device, seed)
     return [torch.empty_like(like).normal_(generator=source) for _ in range(pairs)]

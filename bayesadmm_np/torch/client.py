@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,6 +15,7 @@ from .functional import Memory, points_of
 from .ivon import UNMOVED, complaint, unmoved
 from .methods import FunctionalMethod
 from .problem import IVONSteps, Trained
+from .randomness import client_seed
 from .state import Broadcast, Duals, parts
 from .steps import local_work
 from .team import Team
@@ -80,7 +80,7 @@ def _are_finite(rows: Tensor) -> Tensor:
 
 
 def _trained(team: Team, broadcast: Broadcast, duals: Duals, chosen: Sequence[int], number: int, seed: int) -> Trained:
-    seeds = [int(np.random.SeedSequence([seed, number, k]).generate_state(1)[0]) for k in chosen]
+    seeds = [client_seed(seed, number, k) for k in chosen]
     problem, data = team.problem(broadcast, duals, chosen), [team.clients[k] for k in chosen]
     if team.batched:
         return local_work(team.network, data, problem, team.solver, seeds, broadcast.buffers)

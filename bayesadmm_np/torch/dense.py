@@ -8,12 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
-
-from . import compiled
 
 __all__ = ["Dense"]
 
@@ -25,7 +21,6 @@ ACTIVATIONS: dict[type[nn.Module], tuple[Callable[[Tensor], Tensor], Slope]] = {
     nn.ReLU: (torch.relu_, lambda a: (a > 0).to(a.dtype)),
 }
 """f in place, and f′ as a function of f."""
-CODES = {nn.Sigmoid: compiled.SIGMOID, nn.Tanh: compiled.TANH, nn.ReLU: compiled.RELU}
 
 
 @dataclass(frozen=True)
@@ -64,10 +59,6 @@ class Dense:
         if not fits or not is_plain or any(map(_runs_own_code, module.modules())):
             return None
         return cls(tuple((x.weight.shape[0], x.weight.shape[1]) for x in linear), tuple(between), flattens)
-
-    def codes(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return shapes and activations as `compiled` wants them."""
-        return np.array(self.shapes, dtype=np.int64), np.array([CODES[kind] for kind in self.between], dtype=np.int64)
 
     def takes(self, X: Tensor) -> bool:
         """Whether rows of this shape (X has shape (K, B, …)) are vectors for the first layer."""

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from .methods import FunctionalMethod
 from .network import Network, Rows
+from .randomness import of_points
 
 __all__ = ["Memory", "SharedTerms", "gather_mean", "merged", "pick", "points_of", "shared_terms", "traffic"]
 
@@ -129,7 +130,7 @@ def pick(rows: Rows, points: int, seed: int, client: int) -> tuple[Tensor, Tenso
 
     At most `points` of every class that the client has, none of weight zero; a function of seed and client.
     """
-    rng = np.random.default_rng(np.random.SeedSequence([seed, client], spawn_key=(3,)))
+    rng = of_points(seed, client)
     labels, weights = rows.y.cpu().numpy(), rows.weighted.double().cpu().numpy()
     drawn, stand_for = [], []
     for label in np.unique(labels[weights > 0]):

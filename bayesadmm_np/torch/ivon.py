@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from .._validation import as_count, as_number, as_positive
-from .kernel import Buffers, Rates, Terms, collect, sample, step_rate, update
+from .kernel import Buffers, Rates, Terms, collect, draw, step_rate, update
+from .randomness import draw_normals
 
 __all__ = ["IVON"]
 
@@ -83,7 +84,7 @@ class IVON(torch.optim.Optimizer):
     generator : torch.Generator, optional
         Of the noise; its state is part of `state_dict`. Default torch's global one, whose normals are those that the
         `ivon-opt` package gets from the same seed. A generator that is given draws a key for every sample on a CPU,
-        and the normals are Philox's under it, compiled: in large networks that takes less than half of the time.
+        and the normals are Philox's under it; with the extra `compiled` that takes less than half of the time.
 
     Raises
     ------
@@ -224,7 +225,9 @@ class IVON(torch.optim.Optimizer):
                     params = group["params"]
                     b = self._buffers[params[0]]
                     _gather(params, b.mean)
-                    sample(b, self._terms(group), self._generator)
+                    terms = self._terms(group)
+                    draw_normals(b.noise, self._generator).mul_(float(terms.ess) ** -0.5)
+                    draw(b, terms)
                     _scatter(b.theta, params)
             if train:
                 self.zero_grad()
@@ -245,8 +248,8 @@ class IVON(torch.optim.Optimizer):
             params = group["params"]
             b = self._buffers[params[0]]
             state = self.state[params[0]]
-            room = b.room(state["samples"])
-            collect(b, _gradient(params, room), _rates(group), state["samples"])
+            gradient = _gradient(params, b.slot(state["samples"]))
+            collect(b, gradient, _rates(group), state["samples"])
             state["samples"] += 1
             if state["samples"] > 1:  # a GradScaler looks for overflows there, and must not miss earlier ones
                 mean = torch.div(b.gradient, state["samples"], out=b.scratch).split([p.numel() for p in params])

@@ -1,7 +1,8 @@
-"""IVON's arithmetic on flat buffers, for K clients, shape (K, P), and for the optimiser, (P,): on a CPU it is compiled.
+"""IVON's arithmetic on flat buffers, for a stack of K clients, shape (K, P), and for the optimiser, shape (P,).
 
 Equation and line numbers are those of Algorithm 2 (App. D.4) of *Federated ADMM from Bayesian Duality*; without the
-multipliers it is Algorithm 1 of Shen et al. 2024. Every function writes into the buffers that it is given.
+multipliers it is Algorithm 1 of Shen et al. 2024. Every function writes into the buffers that it is given. What Numba
+compiles for a client with a plain network (`compiled.kernels.ivon`) are the same formulas.
 """
 
 from __future__ import annotations
@@ -13,14 +14,10 @@ from functools import cache
 from importlib.util import find_spec
 from typing import Any, Literal
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from . import compiled
-
-__all__ = ["Buffers", "Rates", "Terms", "collect", "draw", "sample", "step_rate", "update"]
+__all__ = ["Buffers", "Rates", "Terms", "collect", "draw", "step_rate", "update"]
 
 
 @dataclass(frozen=True)
@@ -76,7 +73,7 @@ class Buffers:
     noise, theta : Tensor
         √(1/λ) ε and then (θ − m)(h + δ); the sampled parameters.
     scratch : Tensor
-        Room for intermediate results, and for ĝ of all samples but the first.
+        Intermediate results, and ĝ of every sample but the first.
     """
 
     mean: Tensor
@@ -100,8 +97,8 @@ class Buffers:
         """Return views of the first k rows."""
         return Buffers(*(getattr(self, field.name)[:k] for field in fields(self)))
 
-    def room(self, samples: int) -> Tensor:
-        """Where the gradient at the next sample goes, after `samples` others."""
+    def slot(self, samples: int) -> Tensor:
+        """Return where the gradient at the next sample goes, after `samples` others."""
         return self.scratch if samples else self.gradient
 
 
@@ -117,28 +114,7 @@ def step_rate(lr: float, delta: float | Tensor, rates: Rates) -> float | Tensor:
 
 def draw(b: Buffers, terms: Terms) -> None:
     """Line 2: θ = m + σε with σ = 1/√(λ(h + δ)) (line 7), for the √(1/λ) ε that lies in `noise`."""
-    if _is_compiled(b):
-        mean, hess, delta, noise, theta = _arrays(b.mean, b.mean, b.hess, terms.delta, b.noise, b.theta)
-        compiled.draw(mean, hess, delta, noise, theta)
-    elif _is_fused(b):
-        _fused(_draw)(b, terms)
-    else:
-        _draw(b, terms)
-
-
-def sample(b: Buffers, terms: Terms, generator: torch.Generator | None) -> None:
-    """Draw ε, and then as `draw`.
-
-    On a CPU a generator that is given draws the key of a cipher, whose numbers are compiled and take less time in large
-    networks; torch's global one draws ε itself.
-    """
-    if generator is None or not _is_compiled(b):
-        b.noise.normal_(std=float(terms.ess) ** -0.5, generator=generator)
-        draw(b, terms)
-        return
-    key = torch.randint(2**32, (2,), generator=generator, device=b.mean.device).numpy().astype(np.uint32)
-    mean, hess, delta, noise, theta = _arrays(b.mean, b.mean, b.hess, terms.delta, b.noise, b.theta)
-    compiled.sample(mean, hess, delta, noise, theta, float(terms.ess), key, 0)
+    (_fused(_draw) if _is_fused(b) else _draw)(b, terms)
 
 
 def _draw(b: Buffers, terms: Terms) -> None:
@@ -148,7 +124,7 @@ def _draw(b: Buffers, terms: Terms) -> None:
 
 
 def collect(b: Buffers, gradient: Tensor, rates: Rates, samples: int) -> None:
-    """Add one sample's gradient, which lies in `b.room(samples)`, to the sums over `samples` others."""
+    """Add one sample's gradient, which lies in `b.slot(samples)`, to the sums over `samples` others."""
     factor = b.noise if rates.hess_approx == "price" else gradient
     if samples == 0:
         torch.mul(gradient, factor, out=b.product)
@@ -159,9 +135,6 @@ def collect(b: Buffers, gradient: Tensor, rates: Rates, samples: int) -> None:
 
 def update(b: Buffers, terms: Terms, rates: Rates, step: int, samples: int) -> None:
     """Lines 3 to 6, from the sums over `samples`; the other buffers may be overwritten."""
-    if _is_compiled(b):
-        _update_in_one_pass(b, terms, rates, step, samples)
-        return
     # a tensor, because some releases of `torch.compile` make a program for every number
     unbias = b.mean.new_full((), 1.0 / (1.0 - rates.beta1**step) if rates.debias else 1.0)
     (_fused(_update) if _is_fused(b) else _update)(b, terms, rates, unbias, samples)
@@ -219,24 +192,6 @@ def _fused(function: Callable[..., None]) -> Callable[..., None]:
             function(*arguments)
 
     return either
-
-
-def _is_compiled(b: Buffers) -> bool:
-    """Whether the buffers are those of one network on a CPU."""
-    return b.mean.ndim == 1 and b.mean.device.type == "cpu"
-
-
-def _arrays(like: Tensor, *terms: float | Tensor | None) -> tuple[NDArray[Any], ...]:
-    """Arrays of the parameters' entries, of one number, or of none."""
-    given = (like.new_empty(0) if x is None else x if isinstance(x, Tensor) else like.new_tensor(x) for x in terms)
-    return tuple(x.to(like).reshape(-1).numpy() for x in given)
-
-
-def _update_in_one_pass(b: Buffers, terms: Terms, rates: Rates, step: int, samples: int) -> None:
-    state, (total, product) = _arrays(b.mean, b.mean, b.hess, b.momentum), _arrays(b.mean, b.gradient, b.product)
-    around = _arrays(b.mean, terms.delta, terms.rate, terms.slope, terms.curvature)
-    decay = float(rates.beta1), float(rates.beta2), float(rates.clip_radius)
-    compiled.update(state, total, product, samples, around, float(terms.ess), step, decay, rates.debias)
 
 
 def _plus(x: Tensor, number: float, factor: float | Tensor, y: Tensor, *, out: Tensor) -> Tensor:

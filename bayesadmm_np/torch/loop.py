@@ -23,6 +23,7 @@ from .client import answer, is_usable
 from .metrics import Scores, score
 from .network import Rows
 from .problem import AdamSteps, IVONSteps
+from .randomness import of_scores
 from .server import Failure, completed, gathered
 from .state import RoundRecord, State, digest, load_state, save_state
 from .team import Team, assemble, fit, read_device
@@ -290,8 +291,7 @@ def _scored(team: Team, state: State, record: RoundRecord, tests: Rows, ensemble
     at_mean = score(network.predict(state.mean, tests.X, buffers).log_softmax(dim=1), tests.y)
     averaged: Scores | None = None
     if team.learns_precision:
-        draws = np.random.SeedSequence([seed, record.round]).generate_state(1)
-        source = torch.Generator(state.mean.device).manual_seed(int(draws[0]))
+        source = of_scores(state.mean.device, seed, record.round)
         total = torch.zeros((), dtype=torch.float64, device=state.mean.device)
         for _ in range(ensemble):
             noise = torch.empty_like(state.mean).normal_(generator=source)

@@ -12,11 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from . import compiled, plain
+from . import compiled
 from .kernel import Buffers, Terms, collect, draw, step_rate, update
 from .network import Network, Rows
 from .problem import AdamSteps, IVONSteps, LocalProblem, Trained
-from .threads import in_threads, one_blas_thread
+from .randomness import Noise, generator
+from .threads import in_threads
 
 __all__ = ["local_work"]
 
@@ -58,7 +59,7 @@ def _plan(data: Mapping[int, Rows], solver: AdamSteps | IVONSteps, seeds: Sequen
     weight = torch.zeros(index.shape, dtype=like.dtype)
     widths = np.zeros(max(counts.values()))
     for i, k in enumerate(order):
-        n, source = len(data[k]), torch.Generator().manual_seed(seeds[k])
+        n, source = len(data[k]), generator("cpu", seeds[k])
         rows = torch.stack([torch.randperm(n, generator=source) for _ in range(solver.epochs)])
         room = -n % solver.batch_size
         # what fills the last batch is a row of its own: those of others may not be finite
@@ -103,8 +104,8 @@ def local_work(
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         _seed(device, seeds[0])
         groups = _balanced(steps, threads)
-        if plain.fits(network, data, problem, solver):
-            with one_blas_thread():
+        if compiled.does(network, data, problem, solver):
+            with compiled.one_blas_thread():
                 in_threads([partial(work.one_by_one, group) for group in groups])
         else:
             in_threads([partial(work.in_stacks, group, most) for group in groups])
@@ -156,18 +157,18 @@ class _Work:
     seeds: Sequence[int]
     out: Trained
 
-    @one_blas_thread()
+    @compiled.one_blas_thread()
     def one_by_one(self, group: Sequence[int], halt: Event) -> None:
         """Do that of a group of clients one after the other, without a call between the steps of an epoch."""
         for k in group:
             rows, solver = self.data[k], self.solver
             plan = _plan({k: rows}, solver, self.seeds, self.problem.start)
-            client = self._alone(k)
+            client = compiled.client_of(self.network, rows, self.problem.of([k]), solver, self.seeds[k])
             epoch = plan.steps[0] // solver.epochs
             for t in range(0, plan.steps[0], epoch):
                 if halt.is_set():
                     return
-                client.steps(t, plan.index[0, t : t + epoch], plan.weight[0, t : t + epoch])
+                client.take_steps(t, plan.index[0, t : t + epoch], plan.weight[0, t : t + epoch])
             self.out.put([k], client.result())
 
     def in_stacks(self, group: Sequence[int], most: int, halt: Event) -> None:
@@ -200,12 +201,6 @@ class _Work:
                 gradient = shared.beside(gradient, network, room, buffers)
             stack.step(k, t + 1, gradient)
         self.out.put(plan.clients, stack.result())
-
-    def _alone(self, k: int) -> plain.AdamAlone | plain.IVONAlone:
-        given = self.network, self.data[k], self.problem.of([k])
-        if isinstance(self.solver, AdamSteps):
-            return plain.AdamAlone(*given, self.solver)
-        return plain.IVONAlone(*given, self.solver, self.seeds[k])
 
     def _stack(self, clients: Sequence[int], problem: LocalProblem, scale: Tensor) -> _Adam | _IVON:
         if isinstance(self.solver, AdamSteps):
@@ -244,27 +239,11 @@ class _Adam:
         return self.mean, None, None
 
 
-class _Noise:
-    """Standard normals of a stack: on a CPU of each client's own key, elsewhere of one generator in one call."""
-
-    def __init__(self, seeds: Sequence[int], device: torch.device) -> None:
-        self.keys = [plain.key_of(seed) for seed in seeds]
-        self.source = None if device.type == "cpu" else torch.Generator(device).manual_seed(int(self.keys[0][0]))
-
-    def fill(self, out: Tensor, step: int) -> None:
-        """Write those of a step, which count from 0; `out` has a row for each of the first clients."""
-        if self.source is not None:
-            out.normal_(generator=self.source)
-            return
-        for row, key in zip(out.numpy(), self.keys, strict=False):
-            compiled.normals(row, key, step)
-
-
 class _IVON:
     """Algorithm 2."""
 
     def __init__(self, problem: LocalProblem, scale: Tensor, solver: IVONSteps, seeds: Sequence[int]) -> None:
-        self.solver, self.rates, self.noise = solver, solver.rates, _Noise(seeds, problem.start.device)
+        self.solver, self.rates, self.noise = solver, solver.rates, Noise(seeds, problem.start.device)
         start = problem.start.expand(len(seeds), -1).clone()
         self.buffers = Buffers.like(start, solver.hess_init, one_sample=solver.samples == 1)
         ess, delta, *around = problem.terms(scale)
@@ -279,8 +258,7 @@ class _IVON:
             self.noise.fill(b.noise, (t - 1) * samples + sample)
             b.noise.mul_(self.spread[:k])
             draw(b, terms)
-            gradient(b.theta, b.room(sample))
-            collect(b, b.room(sample), self.rates, sample)
+            collect(b, gradient(b.theta, b.slot(sample)), self.rates, sample)
         update(b, terms, self.rates, t, samples)
 
     def result(self) -> tuple[Tensor, Tensor, Tensor]:

@@ -2,36 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import contextmanager
-from functools import cache
 from threading import Event
 from typing import TypeVar
 
 import torch
-from threadpoolctl import ThreadpoolController
 
-__all__ = ["in_threads", "one_blas_thread"]
+__all__ = ["in_threads"]
 
 T = TypeVar("T")
-
-
-@contextmanager
-def one_blas_thread() -> Iterator[None]:
-    """Let matrix products outside torch have one thread; in the caller's thread and in those that work.
-
-    Those of a batch are too small to share: threads that wait for each other make a step two to three times slower. A
-    limit on OpenBLAS is one for the process, or with OpenMP for the thread that sets it; the other does nothing.
-    """
-    with _libraries().limit(limits=1, user_api="blas"):
-        yield
-
-
-@cache
-def _libraries() -> ThreadpoolController:
-    """To find them takes milliseconds."""
-    return ThreadpoolController()
 
 
 def in_threads(tasks: Sequence[Callable[[Event], T]]) -> list[T]:

@@ -20,7 +20,6 @@ from bayesadmm_np.torch import (  # noqa: E402
     IVONSteps,
     ResNet20,
     Rows,
-    compiled,
     merge,
     run,
     score,
@@ -30,8 +29,8 @@ from bayesadmm_np.torch.certificate import _length, fisher_length  # noqa: E402
 from bayesadmm_np.torch.client import Replies  # noqa: E402
 from bayesadmm_np.torch.curvature import diagonal_ggn  # noqa: E402
 from bayesadmm_np.torch.network import Network  # noqa: E402
-from bayesadmm_np.torch.plain import key_of  # noqa: E402
 from bayesadmm_np.torch.problem import LocalProblem  # noqa: E402
+from bayesadmm_np.torch.randomness import noise_key, normals  # noqa: E402
 from bayesadmm_np.torch.server import gathered  # noqa: E402
 from bayesadmm_np.torch.state import State  # noqa: E402
 from bayesadmm_np.torch.steps import local_work  # noqa: E402
@@ -125,11 +124,10 @@ def set_parameters(model, flat):
 
 def test_local_work_is_the_optimiser_under_appendix_d4(monkeypatch):
     """λ = N_k/(ρτ), v = (τ/N_k)v_k, u = (τ/N_k)u_k, prior N(m_g, 1/s_g): 12 full-batch steps, float64 rounding."""
-    key, steps = key_of(7), iter(range(12))
+    key, steps = noise_key(7), iter(range(12))
 
     def normal_(tensor, mean=0.0, std=1.0, generator=None):
-        compiled.normals(tensor.numpy(), key, next(steps))
-        return tensor.mul_(std).add_(mean)
+        return normals(tensor, key, next(steps)).mul_(std).add_(mean)
 
     (rows,) = problem((23,))
     model = network()

@@ -8,7 +8,7 @@ import pytest
 import bayesadmm_np as ba
 
 torch = pytest.importorskip("torch", minversion="2.4", reason="the deep-learning path needs the extra `torch`")
-from bayesadmm_np.torch import MLP, AdamSteps, FedLapFunc, ResNet20, Rows, merge, plain, run  # noqa: E402
+from bayesadmm_np.torch import MLP, AdamSteps, FedLapFunc, ResNet20, Rows, compiled, merge, run  # noqa: E402
 from bayesadmm_np.torch.client import answer  # noqa: E402
 from bayesadmm_np.torch.functional import SharedTerms, gather_mean, pick  # noqa: E402
 from bayesadmm_np.torch.server import gathered  # noqa: E402
@@ -316,7 +316,7 @@ def test_terms_of_all_clients_take_the_memory_of_one():
 def test_batched_clients_do_what_they_would_do_alone(is_compiled, monkeypatch):
     """Stacks have another order of summation: 3 rounds of some 8 steps, and 40 of the server, keep 1e-11."""
     if not is_compiled:
-        monkeypatch.setattr(plain, "fits", lambda *_: False)
+        monkeypatch.setattr(compiled, "does", lambda *_: False)
     stacked, alone, other = (
         states_of(func(), 3, participation=0.75, **options)[-1]
         for options in ({"batched": True}, {"batched": False}, {"seed": 1})

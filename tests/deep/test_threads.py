@@ -17,10 +17,11 @@ from bayesadmm_np.torch import (  # noqa: E402
     FedLapFunc,
     IVONSteps,
     Rows,
-    plain,
+    compiled,
     run,
     steps,
 )
+from bayesadmm_np.torch.compiled.client import AdamClient  # noqa: E402
 from bayesadmm_np.torch.dense import Dense  # noqa: E402
 from bayesadmm_np.torch.methods import FunctionalMethod  # noqa: E402
 from bayesadmm_np.torch.threads import in_threads  # noqa: E402
@@ -53,7 +54,7 @@ def stacks(monkeypatch):
 @pytest.fixture
 def in_torch(monkeypatch):
     """Plain networks as on a GPU: in stacks."""
-    monkeypatch.setattr(plain, "fits", lambda *_: False)
+    monkeypatch.setattr(compiled, "does", lambda *_: False)
 
 
 def problem(sizes=(8, 17, 10, 23), shape=(4,), dtype=torch.float64):
@@ -235,8 +236,8 @@ def test_a_matrix_product_has_one_thread(stacks, monkeypatch):
     def blas():
         return [library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"]
 
-    seen, take = [], plain.AdamAlone.steps
-    monkeypatch.setattr(plain.AdamAlone, "steps", lambda *terms: (seen.append(blas()), take(*terms))[1])
+    seen, take = [], AdamClient.take_steps
+    monkeypatch.setattr(AdamClient, "take_steps", lambda *terms: (seen.append(blas()), take(*terms))[1])
     with threadpool_limits(3, "blas"):
         before = blas()
         run(methods.FedAvg(), problem((8, 8)), made(lambda: MLP((4, 5, 3))), rounds=1, solver=ADAM_SHORT)
@@ -311,7 +312,7 @@ class Broken(Exception):
     pass
 
 
-SLOW = {"stacks": ("in_torch", Dense, "gradient"), "compiled": ("stacks", plain.AdamAlone, "steps")}
+SLOW = {"stacks": ("in_torch", Dense, "gradient"), "compiled": ("stacks", AdamClient, "take_steps")}
 
 
 @pytest.mark.parametrize(("fixture", "of", "name"), SLOW.values(), ids=SLOW.keys())

@@ -1,10 +1,11 @@
-"""A client's local work on a plain network, compiled: no calls between the matrix products, and one pass an update.
+"""Numba's code for one client with a plain network on a CPU: noise, gradient, Adam's steps and IVON's.
 
-In torch each operation passes over its buffers, some twenty of them in a step of IVON, and costs its call. Here a step
-reads and writes every buffer once. Numba releases Python's lock, so that clients in threads do not wait for each other.
+In torch an operation is a call and a pass over its arrays, and a step of IVON has some twenty. Here a step reads and
+writes every array once. Numba releases Python's lock, so that clients in threads do not wait for each other.
 
-Noise is a function of (seed, step, place) alone: Philox4x32-10 (Salmon et al. 2011, *Parallel random numbers: as easy
-as 1, 2, 3*), and the transform of Box and Muller (1958).
+Normals are a function of (key, step, place): Philox4x32-10 (Salmon et al. 2011, *Parallel random numbers: as easy as 1,
+2, 3*) and the transform of Box and Muller (1958), as in `randomness.normals`. The formulas are those of `dense`,
+`torch.optim.Adam` and `kernel`; tests compare them.
 """
 
 from __future__ import annotations
@@ -22,14 +23,11 @@ __all__ = [
     "SIGMOID",
     "TANH",
     "adam",
-    "draw",
     "gradient",
     "ivon",
     "normals",
     "philox",
-    "room",
-    "sample",
-    "update",
+    "workspace",
 ]
 
 Floats = NDArray[np.floating[Any]]
@@ -48,9 +46,10 @@ BLOCK = 4 * LANES
 
 
 def jit(function: Function) -> Function:
-    """Compile, without licence to reorder sums or fuse products: so that the compiler's choices do not change a bit.
+    """Compile a function; the compiler may neither reorder sums nor fuse products.
 
-    It chooses anew in every process that finds nothing on disk, and a run may go on in another process.
+    Otherwise its choices could change a bit: it chooses anew in every process that finds nothing on disk, and a run may
+    go on in another process.
     """
     made = partial(njit, nogil=True, error_model="numpy")
     try:
@@ -153,8 +152,8 @@ def normals(out: Floats, key: Words, step: int) -> None:
             out[block * size + j] = flat[j]
 
 
-def room(shapes: Integers, batch: int, like: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return what `gradient` wants: room for a batch and all layers' outputs, for the slopes there, and for labels."""
+def workspace(shapes: Integers, batch: int, like: Floats) -> tuple[Floats, Floats, Floats]:
+    """Return the arrays that `gradient` works in: inputs and all layers' outputs, the slopes there, and targets."""
     outputs, targets = batch * int(shapes[:, 0].sum()), np.empty((batch, int(shapes[-1, 0])), like.dtype)
     return np.empty(batch * int(shapes[0, 1]) + outputs, like.dtype), np.empty(outputs, like.dtype), targets
 
@@ -203,9 +202,9 @@ def _misfit(logits: Floats, targets: Floats, slope: Floats) -> None:
 
 @jit
 def gradient(theta: Floats, out: Floats, layers: Layers) -> None:
-    """∇_θ of −Σ_i t_iᵀlog p_i(θ) into `out`, shape (P,); the rows lie at the start of the layers' outputs.
+    """Write ∇_θ of −Σ_i t_iᵀlog p_i(θ) into `out`, shape (P,).
 
-    `layers` are shapes, activations, and what `room` returns, the last of it t.
+    `layers` are shapes, activations and the arrays of `workspace`: the first begins with the rows, the last holds t.
     """
     shapes, kinds, outputs, slopes, targets = layers
     batch, last = len(targets), len(shapes) - 1
@@ -246,7 +245,7 @@ def gradient(theta: Floats, out: Floats, layers: Layers) -> None:
 
 @jit
 def _take(rows: tuple[Floats, Integers], index: Integers, weights: Floats, layers: Layers) -> None:
-    """Put a batch of rows and w_i·(one-hot labels) where `gradient` wants them; what lies behind them stays."""
+    """Copy a batch of rows and its targets w_i·(one-hot labels) to the start of the workspace; the rest stays."""
     X, y = rows
     outputs, targets = layers[2], layers[4]
     width = X.shape[1]
@@ -269,7 +268,7 @@ def adam(
 ) -> None:
     """Adam's steps `begun` + 1, …, one a batch.
 
-    `state` is θ, both moments and room for the gradient; `terms` are A's diagonal and b of ½θᵀAθ + bᵀθ, or empty;
+    `state` is θ, both moments and memory for the gradient; `terms` are A's diagonal and b of ½θᵀAθ + bᵀθ, or empty;
     `batches` are numbers and weights of rows, shape (T, B); `rates` are α, β₁, β₂ and ε. Rows that lie in `layers`
     behind the B of a batch count in every step.
     """
@@ -296,49 +295,13 @@ def adam(
 
 
 @jit
-def draw(mean: Floats, hess: Floats, delta: Floats, noise: Floats, theta: Floats) -> None:
-    """Line 2 of Algorithm 2: θ = m + ε/√(λ(h + δ)), for the ε/√λ in `noise`, which becomes (θ − m)(h + δ)."""
-    one = len(delta) == 1
-    for i in range(mean.size):
-        precision = hess[i] + (delta[0] if one else delta[i])
-        noise[i] *= np.sqrt(precision)
-        theta[i] = mean[i] + noise[i] / precision
-
-
-@jit
-def _spread(term: Floats, begin: int, end: int, room: Floats) -> Floats:
-    """Entries `begin` to `end` of a term of all, of one number, or of none, which is zero."""
-    if len(term) > 1:
-        return term[begin:end]
-    part = room[: end - begin]
-    part[:] = term[0] if len(term) else ZERO
-    return part
-
-
-@jit
-def _sample(
-    mean: Floats, hess: Floats, delta: Floats, drawn: Singles, ess: float, noise: Floats, theta: Floats
-) -> None:
-    """`draw` for a block and its standard normals."""
+def _draw(mean: Floats, hess: Floats, delta: Floats, drawn: Singles, ess: float, noise: Floats, theta: Floats) -> None:
+    """Line 2 of Algorithm 2 for a block: θ = m + ε/√(λ(h + δ)) for the ε in `drawn`; (θ − m)(h + δ) goes to `noise`."""
     spread = mean.dtype.type(np.sqrt(1.0 / ess))
     for j in range(mean.size):
         precision = hess[j] + delta[j]
         noise[j] = spread * drawn[j] * np.sqrt(precision)
         theta[j] = mean[j] + noise[j] / precision
-
-
-@jit
-def sample(
-    mean: Floats, hess: Floats, delta: Floats, noise: Floats, theta: Floats, ess: float, key: Words, step: int
-) -> None:
-    """`normals` and `draw`, block by block, so that the normals stay in the first-level cache."""
-    words, radius = np.empty((4, LANES), np.uint32), np.empty(LANES, np.float32)
-    drawn, wide = np.empty((4, LANES), np.float32), np.empty(BLOCK, mean.dtype)
-    for begin in range(0, mean.size, BLOCK):
-        end = min(begin + BLOCK, mean.size)
-        d, flat = _spread(delta, begin, end, wide), drawn.reshape(BLOCK)
-        _block(words, radius, drawn, key, begin // BLOCK, step)
-        _sample(mean[begin:end], hess[begin:end], d, flat, ess, noise[begin:end], theta[begin:end])
 
 
 @jit
@@ -348,68 +311,25 @@ def _update(
     terms: tuple[Floats, ...],
     numbers: tuple[np.floating[Any], ...],
 ) -> None:
-    """`update` for a block, without a branch, so that it is done in vectors."""
+    """Lines 3 to 6 of Algorithm 2 for a block; `sums` are ĝ and ĝ∘(θ − m)(h + δ).
+
+    There is no branch, so that the compiler makes vectors of it. `terms` are δ, α, v − δm_p and u; `numbers` are λ,
+    1 − β₂, 1 − β₁, 1/(1 − β₁ᵗ) and the clip radius.
+    """
     mean, hess, momentum = state
     gradient, product = sums
     delta, rate, slope, curvature = terms
-    weight, share, moved, inertia, unbias, clip = numbers
+    ess, moved, inertia, unbias, clip = numbers
     for i in range(mean.size):
         h, d, u = hess[i], delta[i], curvature[i]
-        excess = h - weight * product[i] + u
+        excess = h - ess * product[i] + u
         new = h - moved * excess + HALF * moved * moved * excess * excess / (h + d)  # keeps h + δ > 0 (line 5)
-        g = momentum[i] + inertia * (share * gradient[i] - momentum[i])
+        g = momentum[i] + inertia * (gradient[i] - momentum[i])
         direction = (unbias * g + slope[i] + (d - u) * mean[i]) / (new + d)
         direction = clip if direction > clip else direction
         direction = -clip if direction < -clip else direction
         mean[i] -= rate[i] * direction
         hess[i], momentum[i] = new, g
-
-
-@jit
-def _numbers(
-    like: Floats, samples: int, ess: float, step: int, rates: tuple[float, ...], debias: bool
-) -> tuple[np.floating[Any], ...]:
-    """λ/S, 1/S, 1 − β₂, 1 − β₁, 1/(1 − β₁ᵗ) and the clip radius, for S samples."""
-    beta1, beta2, clip_radius = rates
-    kind = like.dtype.type
-    unbias = kind(1.0 / (1.0 - beta1**step)) if debias else kind(1.0)
-    return kind(ess / samples), kind(1.0 / samples), kind(1.0 - beta2), kind(1.0 - beta1), unbias, kind(clip_radius)
-
-
-@jit
-def update(
-    state: tuple[Floats, ...],
-    gradient: Floats,
-    product: Floats,
-    samples: int,
-    terms: tuple[Floats, ...],
-    ess: float,
-    step: int,
-    rates: tuple[float, ...],
-    debias: bool,
-) -> None:
-    """Lines 3 to 6 in one pass, from sums of ĝ and ĝ∘(θ − m)(h + δ) over samples: `kernel.update` for one network.
-
-    `state` is m, h and g; `terms` are δ and α, of one number or all, and v − δm_p and u, which may be empty; `rates`
-    are β₁, β₂ and the clip radius.
-    """
-    mean, hess, momentum = state
-    delta, rate, slope, curvature = terms
-    numbers = _numbers(mean, samples, ess, step, rates, debias)
-    room = np.empty((4, BLOCK), mean.dtype)
-    for begin in range(0, mean.size, BLOCK):
-        end = min(begin + BLOCK, mean.size)
-        _update(
-            (mean[begin:end], hess[begin:end], momentum[begin:end]),
-            (gradient[begin:end], product[begin:end]),
-            (
-                _spread(delta, begin, end, room[0]),
-                _spread(rate, begin, end, room[1]),
-                _spread(slope, begin, end, room[2]),
-                _spread(curvature, begin, end, room[3]),
-            ),
-            numbers,
-        )
 
 
 @jit
@@ -427,28 +347,33 @@ def ivon(
 ) -> None:
     """Algorithm 2's steps `begun` + 1, …, one a batch and each with one sample.
 
-    `state` is m, h, g and room for gradient, θ and noise; `ess` is λ, `terms` and `rates` are those of `update`, and
-    the rest is as in `adam`.
+    `state` is m, h, g and memory for gradient, θ and noise; `terms` are δ, α, v − δm_p and u, an entry a parameter;
+    `ess` is λ; `rates` are β₁, β₂ and the clip radius; the rest is as in `adam`.
     """
     mean, hess, momentum, grad, theta, noise = state
     delta, rate, slope, curvature = terms
     index, weights = batches
+    beta1, beta2, clip = rates
+    kind = mean.dtype.type
     words, radius = np.empty((4, LANES), np.uint32), np.empty(LANES, np.float32)
     drawn = np.empty((4, LANES), np.float32)
-    sample(mean, hess, delta, noise, theta, ess, key, begun)
-    for t in range(len(index)):
-        _take(rows, index[t], weights[t], layers)
-        gradient(theta, grad, layers)
-        step = begun + t + 1
-        numbers = _numbers(mean, 1, ess, step, rates, debias)
-        for begin in range(0, mean.size, BLOCK):  # a step's update and the next one's sample, while all is at hand
+    unbias = kind(1.0)
+    for t in range(len(index) + 1):  # the update of step t and the sample of step t + 1, while a block is in the cache
+        if t > 0:
+            _take(rows, index[t - 1], weights[t - 1], layers)
+            gradient(theta, grad, layers)
+            if debias:
+                unbias = kind(1.0 / (1.0 - beta1 ** (begun + t)))
+        numbers = kind(ess), kind(1.0 - beta2), kind(1.0 - beta1), unbias, kind(clip)
+        for begin in range(0, mean.size, BLOCK):
             end = min(begin + BLOCK, mean.size)
             m, h, d = mean[begin:end], hess[begin:end], delta[begin:end]
             e, g = noise[begin:end], grad[begin:end]
-            for i in range(e.size):
-                e[i] *= g[i]
-            around = d, rate[begin:end], slope[begin:end], curvature[begin:end]
-            _update((m, h, momentum[begin:end]), (g, e), around, numbers)
-            if t + 1 < len(index):
-                _block(words, radius, drawn, key, begin // BLOCK, step)
-                _sample(m, h, d, drawn.reshape(BLOCK), ess, e, theta[begin:end])
+            if t > 0:
+                for i in range(e.size):
+                    e[i] *= g[i]
+                around = d, rate[begin:end], slope[begin:end], curvature[begin:end]
+                _update((m, h, momentum[begin:end]), (g, e), around, numbers)
+            if t < len(index):
+                _block(words, radius, drawn, key, begin // BLOCK, begun + t)
+                _draw(m, h, d, drawn.reshape(BLOCK), ess, e, theta[begin:end])

@@ -1,0 +1,89 @@
+"""The door to compiled code: clients with plain networks on a CPU, and the normals of IVON on a CPU.
+
+No other module of this package knows of Numba, which the extra `compiled` brings. It is imported when one of the
+functions below has work for it, and never before; without it they say so, and torch does the work.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from ..network import Network, Rows
+    from ..problem import AdamSteps, IVONSteps, LocalProblem
+    from .client import Client
+
+__all__ = ["client_of", "does", "normals", "one_blas_thread"]
+
+NEEDED = ("numba", "threadpoolctl")
+
+
+@cache
+def _client_module() -> ModuleType | None:
+    """Return the module that imports Numba, or None where that is not possible."""
+    try:
+        from . import client
+    except ModuleNotFoundError as error:
+        if error.name not in NEEDED:
+            raise
+        return None
+    except ImportError as error:  # Numba's own, where it does not fit the NumPy that is installed
+        warnings.warn(f"the extra `compiled` cannot be used, torch does its work: {error}", stacklevel=2)
+        return None
+    return client
+
+
+def does(network: Network, data: Sequence[Rows], problem: LocalProblem, solver: AdamSteps | IVONSteps) -> bool:
+    """Whether compiled code can do these clients' work: a plain network on a CPU, and one sample a step of IVON."""
+    from ..problem import IVONSteps  # which imports what draws random numbers, and that imports this module
+
+    return (
+        (not isinstance(solver, IVONSteps) or (solver.samples == 1 and solver.hess_approx == "price"))
+        and problem.start.device.type == "cpu"
+        and all(network.is_pure(rows.X) for rows in data)
+        and _client_module() is not None
+    )
+
+
+def client_of(network: Network, rows: Rows, problem: LocalProblem, solver: AdamSteps | IVONSteps, seed: int) -> Client:
+    """Return one client's work, for which `does` is true; `problem` is this client's alone."""
+    from .client import AdamClient, IVONClient, IVONSteps
+
+    if isinstance(solver, IVONSteps):
+        return IVONClient(network, rows, problem, solver, seed)
+    return AdamClient(network, rows, problem, solver)
+
+
+def normals(out: NDArray[Any], key: NDArray[np.uint32], step: int) -> bool:
+    """Write the normals of `randomness.normals`, if Numba is there; return whether it is."""
+    if (module := _client_module()) is None:
+        return False
+    module.kernels.normals(out, key, step)
+    return True
+
+
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """Let compiled matrix products have one thread, in the caller's thread and in those that work.
+
+    The products of a batch are too small to share: threads that wait for each other make a step two to three times
+    slower. A limit on OpenBLAS holds for the process, or with OpenMP for the thread that sets it; so both set it.
+    """
+    with _libraries().limit(limits=1, user_api="blas"):
+        yield
+
+
+@cache
+def _libraries() -> Any:
+    """Return the process's BLAS libraries; to find them takes milliseconds."""
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()

@@ -1,0 +1,130 @@
+"""Every random number of a run on networks is drawn from a stream that is made here.
+
+| numbers | a function of |
+|---|---|
+| a client's order of rows, its noise on a CPU, dropout | seed, round, client |
+| noise of a stack of clients on a GPU | seed, round, the first client |
+| samples that scores are averaged over | seed, round |
+| samples of the objective and the certificate | seed |
+| the points that a client shares (FedLap-Func) | seed, client |
+
+Who takes part in a round is drawn by the core. The optimiser `IVON` draws from its own generator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from . import compiled
+
+__all__ = [
+    "Noise",
+    "client_seed",
+    "draw_normals",
+    "generator",
+    "noise_key",
+    "normals",
+    "of_certificate",
+    "of_points",
+    "of_scores",
+    "philox",
+]
+
+Words = NDArray[np.uint32]
+LANES = 256
+"""Counters of a block: its 1024 normals are the cosines and sines of two words each, in this order."""
+LOW = np.uint64(0xFFFFFFFF)
+FACTORS = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
+WEYL = 0x9E3779B9, 0xBB67AE85
+
+
+def client_seed(seed: int, number: int, client: int) -> int:
+    """Return the seed of a client's work in round `number`."""
+    return int(np.random.SeedSequence([seed, number, client]).generate_state(1)[0])
+
+
+def noise_key(seed: int) -> Words:
+    """Return the key of a client's noise, which is apart from the order of its rows."""
+    return np.random.SeedSequence([seed, 1]).generate_state(2).astype(np.uint32)
+
+
+def generator(device: torch.device | str, seed: int) -> torch.Generator:
+    """Return torch's generator with this seed."""
+    return torch.Generator(device).manual_seed(seed)
+
+
+def of_scores(device: torch.device, seed: int, number: int) -> torch.Generator:
+    """Return the stream of the posterior samples whose predictions are averaged after round `number`."""
+    return generator(device, int(np.random.SeedSequence([seed, number]).generate_state(1)[0]))
+
+
+def of_certificate(device: torch.device, seed: int) -> torch.Generator:
+    """Return the stream of the samples at which objective and certificate look."""
+    return generator(device, int(np.random.SeedSequence([seed], spawn_key=(2,)).generate_state(1)[0]))
+
+
+def of_points(seed: int, client: int) -> np.random.Generator:
+    """Return the stream by which a client picks the points that it shares."""
+    return np.random.default_rng(np.random.SeedSequence([seed, client], spawn_key=(3,)))
+
+
+def philox(counters: NDArray[np.uint64], key: Words) -> NDArray[np.uint64]:
+    """Encipher 32-bit counters, shape (4, n), by Philox4x32-10 (Salmon et al. 2011, Sec. 3.3)."""
+    a, b, c, d = counters
+    first, second = (int(word) for word in key)
+    for _ in range(10):
+        p, q = FACTORS[0] * a, FACTORS[1] * c
+        a, b = (q >> np.uint64(32)) ^ b ^ np.uint64(first), q & LOW
+        c, d = (p >> np.uint64(32)) ^ d ^ np.uint64(second), p & LOW
+        first, second = (first + WEYL[0]) & int(LOW), (second + WEYL[1]) & int(LOW)
+    return np.stack([a, b, c, d])
+
+
+def normals(out: Tensor, key: Words, step: int) -> Tensor:
+    """Write standard normals into `out`, shape (P,), on a CPU; number i is a function of (key, step, i) alone.
+
+    r·cos 2πt and r·sin 2πt with r = √(−2 ln u) (Box and Muller 1958), u = (w + 1)/2²⁴ and t = w′/2²⁴ for the upper 24
+    bits w, w′ of two words of the cipher. Compiled code, where it is there, gives the same numbers to rounding.
+    """
+    if compiled.normals(out.numpy(), key, step):
+        return out
+    lanes = LANES * -(-len(out) // (4 * LANES))
+    counters = np.zeros((4, lanes), np.uint64)
+    counters[0], counters[1] = np.arange(lanes), step
+    words = torch.from_numpy((philox(counters, key) >> np.uint64(8)).astype(np.int32)).view(2, 2, lanes)
+    radius = words[:, 0].add(1).float().mul_(2.0**-24).log_().mul_(-2.0).sqrt_()
+    turns = words[:, 1].float().mul_(2.0**-24)
+    angle = turns.sub_(turns.round()).mul_(2.0 * np.pi)  # within half a turn of zero, so that it loses less to rounding
+    drawn = torch.stack([radius * angle.cos(), radius * angle.sin()], dim=1).view(4, -1, LANES)
+    return out.copy_(drawn.transpose(0, 1).flatten()[: len(out)])
+
+
+def draw_normals(out: Tensor, source: torch.Generator | None) -> Tensor:
+    """Write the next standard normals of the optimiser's generator, or of torch's global one, into `out`, shape (P,).
+
+    On a CPU a generator that is given draws the key of a cipher, and the global one the normals themselves.
+    """
+    if source is None or out.device.type != "cpu":
+        return out.normal_(generator=source)
+    return normals(out, torch.randint(2**32, (2,), generator=source, device=out.device).numpy().astype(np.uint32), 0)
+
+
+class Noise:
+    """Standard normals of a stack: on a CPU of each client's own key, elsewhere of one generator in one call."""
+
+    def __init__(self, seeds: Sequence[int], device: torch.device) -> None:
+        self.keys = [noise_key(seed) for seed in seeds]
+        self.source = None if device.type == "cpu" else generator(device, int(self.keys[0][0]))
+
+    def fill(self, out: Tensor, step: int) -> None:
+        """Write those of a step, which count from 0; `out` has a row for each of the first clients."""
+        if self.source is not None:
+            out.normal_(generator=self.source)
+            return
+        for row, key in zip(out, self.keys, strict=False):
+            normals(row, key, step)
