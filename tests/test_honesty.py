@@ -168,7 +168,7 @@ def test_mistakes_are_named(call, message):
 
 
 def test_a_missing_checkpoint_is_named():
-    with pytest.raises(FileNotFoundError, match="there is no such file"):
+    with pytest.raises(FileNotFoundError, match="file must be readable: No such file"):
         ba.run(M.PVI(), [ONE], FULL, resume="nope.npz")
 
 

@@ -164,7 +164,7 @@ NOT_CALLED = {
     "DataUnavailableError",
     "Edges",
     "FinalResult",
-    "MessageError",
+    "ArchiveError",
     "Outcome",
     "Summary",
     "SummaryRow",
@@ -321,6 +321,7 @@ def test_the_check_of_parameters_can_fail():
 FLOORS = {
     "_version": 0,
     "_registry": 0,
+    "_archive": 1,
     "_validation": 0,
     "families": 1,
     "data": 1,

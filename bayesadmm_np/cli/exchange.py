@@ -274,8 +274,9 @@ def _refusals(command: str) -> Iterator[None]:
 
 
 def _introduce(folder: Path, config: _Config) -> dict[str, Any]:
+    from .._archive import replace_atomically
     from ..exchange.files import STATE
-    from ..splitting.state import digest, replace_atomically
+    from ..splitting.state import digest
 
     if config.loss not in LOSSES:
         raise Refused(f"--loss: {missing_name('there is no loss', config.loss, LOSSES)}")

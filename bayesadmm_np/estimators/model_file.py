@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import expm1
 
+from .._archive import replace_atomically
 from .._validation import Array
 from .._version import __version__
 from ..families import DiagonalGaussian, FixedPrecisionGaussian, FullGaussian, IsotropicGaussian
@@ -34,7 +35,6 @@ from ..losses.pointwise import CategoricalLogit
 from ..splitting.certificate import pooled_distance, pooled_residual
 from ..splitting.distance import Distance
 from ..splitting.history import Edges
-from ..splitting.state import replace_atomically
 from .glm import carry_distance
 
 __all__ = [

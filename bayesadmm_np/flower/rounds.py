@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from .._archive import replace_atomically
 from ..exchange.files import STATE
 from ..exchange.message import Message
 from ..exchange.terms import as_site_name
 from ..splitting.round import present_clients
-from ..splitting.state import replace_atomically
 from .arrivals import Arrivals
 from .desk import Desk
 from .envelope import Answer, Post, Request

@@ -10,9 +10,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from .._archive import replace_atomically
 from ..exchange.files import STATE
 from ..exchange.message import Message, content_of
-from ..splitting.state import replace_atomically
 from .desk import Desk
 from .envelope import Answer, Request
 from .protocols import AnyPlan, AnyServer

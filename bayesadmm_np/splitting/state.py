@@ -1,4 +1,4 @@
-"""The explicit state of a run, and its file: one npz with the arrays and a JSON text, never a pickle."""
+"""The explicit state of a run, and its checkpoint."""
 
 from __future__ import annotations
 
@@ -6,16 +6,13 @@ import dataclasses
 import hashlib
 import json
 import os
-import tempfile
-import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
-from .._validation import Array
+from .._archive import Archive, ArchiveError, content_of
 from ..families.base import ExponentialFamily
 from ..families.coordinates import Coordinates, Displacement, Natural
 from ..losses.base import Loss
@@ -24,9 +21,7 @@ from .accelerated import Accelerated, Memory
 from .history import RoundRecord
 from .methods import Method
 
-__all__ = ["State", "describe", "digest", "load_state", "replace_atomically", "save_state"]
-
-SCHEMA = 2
+__all__ = ["State", "describe", "digest", "load_state", "read_checkpoint", "save_state"]
 
 
 @dataclass(frozen=True)
@@ -69,7 +64,6 @@ def describe(
     row = method.method if isinstance(method, Accelerated) else method
     plain = {k: v for k, v in dataclasses.asdict(row).items() if k not in ("expectation", "families", "knobs")}
     return {
-        "schema": SCHEMA,
         "method": {**plain, "expectation": repr(row.expectation)},
         "memory": int(method.memory) if isinstance(method, Accelerated) else 0,
         "family": type(prior).__name__,
@@ -102,65 +96,63 @@ def digest(thing: object) -> str:
 
 
 def save_state(path: str | os.PathLike[str], state: State, description: dict[str, Any]) -> None:
-    """Write the state atomically: a crash leaves the old file or the new one, never half of one."""
+    """Write a checkpoint atomically: a crash leaves the old file or the new one, never half of one."""
     naturals: dict[str, Coordinates] = {"server": state.q_g.natural}
     for k, (site, posterior) in enumerate(zip(state.sites, state.naturals, strict=True)):
         naturals[f"site{k}"] = site
         naturals[f"posterior{k}"] = posterior
-    arrays: dict[str, Any] = {}
     for i, item in enumerate(state.memory):
         naturals[f"memory{i}/server"] = item.natural
         naturals.update({f"memory{i}/site{k}": site for k, site in enumerate(item.sites)})
         naturals.update({f"memory{i}/move{k}": move for k, move in enumerate(item.moves)})
-    for name, natural in naturals.items():
-        arrays.update({f"{name}/part{j}": part for j, part in enumerate(natural.parts)})
-    meta = {
-        **description,
+    arrays = {f"{name}/part{j}": part for name, natural in naturals.items() for j, part in enumerate(natural.parts)}
+    header = {
+        "run": description,
         "start_objective": state.start_objective,
         "n_memory": len(state.memory),
         "history": [record.to_dict() for record in state.history],
     }
-    arrays["meta"] = np.frombuffer(json.dumps(meta).encode(), dtype=np.uint8)
-    replace_atomically(Path(path), lambda file: np.savez(file, **arrays))
+    Archive("checkpoint", header, arrays).write(path, limit=None)
 
 
 def load_state(path: str | os.PathLike[str], prior: ExponentialFamily, description: dict[str, Any]) -> State:
-    """Read a state and check that it belongs to this run.
+    """Read a checkpoint and check that it belongs to this run.
 
     Raises
     ------
-    ValueError
+    ArchiveError
         When the file is damaged, of another schema, or of another run; the message names what differs.
     FileNotFoundError
         When there is no such file.
     """
-    where = f"resume={os.fspath(path)!r}"
-    try:
-        with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
-        meta = dict(json.loads(arrays.pop("meta").tobytes()))
-    except FileNotFoundError as error:
-        raise FileNotFoundError(f"{where}: there is no such file.") from error
-    except (zipfile.BadZipFile, KeyError, TypeError, ValueError, EOFError, OSError, RuntimeError) as error:
-        raise ValueError(f"{where} is not a readable checkpoint.") from error
-    for key, value in description.items():
-        if meta.get(key) != json.loads(json.dumps(value)):
-            raise ValueError(f"{where} is of another run: its {key} is {meta.get(key)!r}, expected {value!r}.")
-    try:
-        return _rebuild(arrays, meta, prior)
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{where} is damaged: {error}.") from error
+    archive = read_checkpoint(path, "checkpoint", description)
+    with content_of(archive, "the state of a run"):
+        return _rebuild(archive, prior)
 
 
-def _rebuild(arrays: dict[str, Array], meta: dict[str, Any], prior: ExponentialFamily) -> State:
+def read_checkpoint(path: str | os.PathLike[str], kind: str, description: dict[str, Any]) -> Archive:
+    """Return the archive of a checkpoint whose run has this description."""
+    archive = Archive.read(path, limit=None, source=f"resume={os.fspath(path)!r}")
+    if archive.kind != kind:
+        raise archive.refusal("kind", repr(kind), archive.kind)
+    run = archive.header.get("run")
+    found = run if isinstance(run, dict) else {}
+    for key, value in json.loads(json.dumps(description)).items():
+        if found.get(key) != value:
+            raise ArchiveError(
+                f"{archive.source} is of another run: its {key} is {found.get(key)!r}, expected {value!r}."
+            )
+    return archive
+
+
+def _rebuild(archive: Archive, prior: ExponentialFamily) -> State:
+    shapes = prior.natural.shapes
+
     def natural(name: str) -> Natural:
-        parts = (arrays.get(f"{name}/part{j}", np.empty(0)) for j in range(len(prior.natural.parts)))
-        read = Natural(*parts)
-        if read.shapes != prior.natural.shapes or not read.is_finite():
-            raise ValueError(f"{name} is missing, misshapen or not finite")
-        return read
+        return Natural(*(archive.array(f"{name}/part{j}", shape) for j, shape in enumerate(shapes)))
 
-    clients = range(meta["n_clients"])
+    header = archive.header
+    clients = range(header["run"]["n_clients"])
     return State(
         q_g=prior.with_natural(natural("server")),
         sites=tuple(natural(f"site{k}") for k in clients),
@@ -171,22 +163,8 @@ def _rebuild(arrays: dict[str, Array], meta: dict[str, Any], prior: ExponentialF
                 natural(f"memory{i}/server"),
                 tuple(Displacement(*natural(f"memory{i}/move{k}").parts) for k in range(len(clients) + 1)),
             )
-            for i in range(meta["n_memory"])
+            for i in range(header["n_memory"])
         ),
-        start_objective=meta["start_objective"],
-        history=tuple(RoundRecord.from_dict(plain) for plain in meta["history"]),
+        start_objective=float(header["start_objective"]),
+        history=tuple(RoundRecord.from_dict(plain) for plain in header["history"]),
     )
-
-
-def replace_atomically(path: Path, fill: Callable[[IO[bytes]], object]) -> None:
-    """Let `fill` write a file beside `path` and move it there when it is whole and on the disk."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent or ".", suffix=".npz.part")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            fill(file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise

@@ -1,22 +1,19 @@
-"""The explicit state of a federated run on networks, and its file: one npz with a JSON text, never a pickle."""
+"""The explicit state of a federated run on networks, and its checkpoint."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
-import tempfile
-import zipfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from .._archive import Archive, content_of
 from ..splitting.history import Edges
+from ..splitting.state import read_checkpoint
 from .functional import Memory
 from .metrics import Scores
 
@@ -151,6 +148,7 @@ def parts(rows: Tensor) -> tuple[Tensor, ...]:
     return rows.split(max(AT_ONCE // rows.shape[1], 1))
 
 
+KIND = "checkpoint of networks"
 MEMORY = tuple(field.name for field in fields(Memory))
 TENSORS = ("mean", "precision", "site_linear", "site_precision", "client_linear", "client_precision")
 
@@ -165,73 +163,61 @@ def digest(tensors: list[Tensor]) -> str:
 
 
 def save_state(path: str | os.PathLike[str], state: State, description: dict[str, Any]) -> None:
-    """Write the state atomically: a crash leaves the old file or the new one, never half of one."""
-    arrays = {name: getattr(state, name).cpu().numpy() for name in TENSORS}
-    arrays.update({f"buffer/{name}": value.cpu().numpy() for name, value in state.buffers.items()})
+    """Write a checkpoint atomically: a crash leaves the old file or the new one, never half of one."""
+    tensors = {name: getattr(state, name) for name in TENSORS}
+    tensors.update({f"buffer/{name}": value for name, value in state.buffers.items()})
     if state.memory is not None:
-        arrays.update({f"memory/{name}": getattr(state.memory, name).cpu().numpy() for name in MEMORY})
-    meta = {
-        **description,
+        tensors.update({f"memory/{name}": getattr(state.memory, name) for name in MEMORY})
+    header = {
+        "run": description,
         "start_objective": state.start_objective,
         "history": [asdict(record) for record in state.history],
     }
-    arrays["meta"] = np.frombuffer(json.dumps(meta).encode(), dtype=np.uint8)
-    target = Path(path)
-    handle, temporary = tempfile.mkstemp(dir=target.parent or ".", suffix=".npz.part")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            np.savez(file, **arrays)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    arrays = {name: tensor.cpu().numpy() for name, tensor in tensors.items()}
+    Archive(KIND, header, arrays).write(path, limit=None)
 
 
 def load_state(path: str | os.PathLike[str], like: State, description: dict[str, Any]) -> State:
-    """Read a state and check that it belongs to this run.
+    """Read a checkpoint and check that it belongs to this run.
 
     Raises
     ------
-    ValueError
+    ArchiveError
         When the file is damaged or of another run; the message names what differs.
     FileNotFoundError
         When there is no such file.
     """
-    where = f"resume={os.fspath(path)!r}"
-    try:
-        with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
-        meta = dict(json.loads(arrays.pop("meta").tobytes()))
-        start_objective = float(meta.pop("start_objective"))
-        history = tuple(RoundRecord.from_dict(plain) for plain in meta.pop("history"))
-    except FileNotFoundError as error:
-        raise FileNotFoundError(f"{where}: there is no such file.") from error
-    except (zipfile.BadZipFile, KeyError, TypeError, ValueError, EOFError, OSError, RuntimeError) as error:
-        raise ValueError(f"{where} is not a readable checkpoint.") from error
-    for key, value in json.loads(json.dumps(description)).items():
-        if meta.get(key) != value:
-            raise ValueError(f"{where} is of another run: its {key} is {meta.get(key)!r}, expected {value!r}.")
+    archive = read_checkpoint(path, KIND, description)
 
     def read(name: str, template: Tensor) -> Tensor:
-        array = arrays.get(name)
-        if array is None or array.shape != tuple(template.shape):
-            raise ValueError(f"{where} is damaged: {name} is missing or misshapen.")
-        return torch.from_numpy(array).to(device=template.device, dtype=template.dtype)
+        found = _tensor(archive, name)
+        if found.shape != template.shape:
+            raise archive.refusal(name, f"of shape {tuple(template.shape)}", tuple(found.shape))
+        return found.to(device=template.device, dtype=template.dtype)
 
-    tensors = {name: read(name, getattr(like, name)) for name in TENSORS}
-    buffers = {name: read(f"buffer/{name}", value) for name, value in like.buffers.items()}
-    memory = _read_memory(arrays, like.mean, where) if any(name.startswith("memory/") for name in arrays) else None
-    return State(**tensors, buffers=buffers, start_objective=start_objective, history=history, memory=memory)
+    with content_of(archive, "the state of a run"):
+        tensors = {name: read(name, getattr(like, name)) for name in TENSORS}
+        buffers = {name: read(f"buffer/{name}", value) for name, value in like.buffers.items()}
+        shared = any(name.startswith("memory/") for name in archive.arrays)
+        memory = _read_memory(archive, like.mean) if shared else None
+        start_objective = float(archive.header["start_objective"])
+        history = tuple(RoundRecord.from_dict(plain) for plain in archive.header["history"])
+        return State(**tensors, buffers=buffers, start_objective=start_objective, history=history, memory=memory)
 
 
-def _read_memory(arrays: dict[str, Any], like: Tensor, where: str) -> Memory:
+def _tensor(archive: Archive, name: str) -> Tensor:
+    """Return an array as a tensor over the same memory: the archive is read for this alone."""
+    if name not in archive.arrays:
+        raise archive.refusal(name, "an array", "nothing")
+    array = archive.arrays[name]
+    array.flags.writeable = True
+    return torch.from_numpy(array)
+
+
+def _read_memory(archive: Archive, like: Tensor) -> Memory:
     """The shared points, which grow as clients join, so that no template has their shape."""
-    try:
-        memory = Memory(*(torch.from_numpy(arrays[f"memory/{name}"]).to(like.device) for name in MEMORY))
-    except KeyError as error:
-        raise ValueError(f"{where} is damaged: {error.args[0]} is missing.") from error
-    if len({len(getattr(memory, name)) for name in MEMORY}) > 1:
-        raise ValueError(f"{where} is damaged: the shared points are misshapen.")
+    memory = Memory(*(_tensor(archive, f"memory/{name}").to(like.device) for name in MEMORY))
+    lengths = {name: len(getattr(memory, name)) for name in MEMORY}
+    if len(set(lengths.values())) > 1:
+        raise archive.refusal("memory", "as many inputs as labels", lengths)
     return memory

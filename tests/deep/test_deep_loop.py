@@ -778,7 +778,7 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path):
     without_time = [[{**record.__dict__, "seconds": 0} for record in r.history] for r in (whole, resumed)]
     assert without_time[0] == without_time[1]
     with np.load(file, allow_pickle=False) as archive:
-        assert json.loads(archive["meta"].tobytes())["method"]["name"] == "IVON-ADMM"
+        assert json.loads(archive["header"].tobytes())["header"]["run"]["method"]["name"] == "IVON-ADMM"
     with pytest.raises(ValueError, match="of another run: its temperature is"):
         go(4, resume=file, temperature=2.0)
     with pytest.raises(ValueError, match="of another run: its seed"):
@@ -794,9 +794,9 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path):
     at = content.index(b"PK\x01\x02") + 10  # the first array is compressed in a way that nobody knows
     for damaged in (content[:100], content[:at] + b"\x63" + content[at + 1 :]):
         file.write_bytes(damaged)
-        with pytest.raises(ValueError, match="not a readable checkpoint"):
+        with pytest.raises(ValueError, match="must be a whole bayesadmm archive"):
             go(4, resume=file)
-    with pytest.raises(FileNotFoundError, match="there is no such file"):
+    with pytest.raises(FileNotFoundError, match="file must be readable: No such file"):
         go(4, resume=tmp_path / "other.npz")
 
 

@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 import bayesadmm_np as ba
+from bayesadmm_np._archive import Archive, ArchiveError
 
 torch = pytest.importorskip("torch", minversion="2.4", reason="the deep-learning path needs the extra `torch`")
 from bayesadmm_np.torch import MLP, AdamSteps, FedLapFunc, ResNet20, Rows, compiled, merge, run  # noqa: E402
@@ -340,12 +340,15 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path):
     assert [r.bytes_down for r in resumed.history] == [r.bytes_down for r in whole.history]
     with pytest.raises(ValueError, match="of another run: its method"):
         states_of(func(tau=0.2), 5, resume=file, **options)
-    with np.load(file, allow_pickle=False) as archive:
-        arrays = dict(archive)
-    for damage, message in (("X", "misshapen"), ("", "memory/soft is missing")):
-        wrong = {k: v[:-1] if k == f"memory/{damage}" else v for k, v in arrays.items() if damage or k != "memory/soft"}
-        np.savez(file, **wrong)
-        with pytest.raises(ValueError, match=message):
+    archive = Archive.read(file)
+    for damage, message in (("X", "memory must be as many inputs as labels"), ("", "memory/soft must be an array")):
+        wrong = {
+            k: v[:-1] if k == f"memory/{damage}" else v
+            for k, v in archive.arrays.items()
+            if damage or k != "memory/soft"
+        }
+        Archive(archive.kind, archive.header, wrong).write(file)
+        with pytest.raises(ArchiveError, match=message):
             states_of(func(), 5, resume=file, **options)
 
 

@@ -150,7 +150,7 @@ def test_messages_that_are_refused_have_exit_code_three(bayesadmm, tmp_path):
     (tmp_path / "half.npz").write_bytes((tmp_path / "run/broadcast-0001.npz").read_bytes()[:300])
     before[tmp_path / "half.npz"] = (tmp_path / "half.npz").read_bytes()
     for command, words in {
-        "site step north half.npz": "half.npz: file must be a whole bayesadmm message",
+        "site step north half.npz": "half.npz: file must be a whole bayesadmm archive",
         "site step north north/hello.npz": "kind must be 'broadcast' or 'final'",
         "site step north nothing.npz": "nothing.npz: file must be readable: No such file",
         "site step west run/broadcast-0001.npz": "sites must be names with 'west' among them",

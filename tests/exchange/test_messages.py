@@ -2,7 +2,6 @@
 
 import io
 import json
-import zipfile
 
 import numpy as np
 import pytest
@@ -137,7 +136,7 @@ REFUSED = {
     "broadcast with ρ as text": (BROADCAST, {"terms.method.rho": "1"}, {}, "rho must be of the type"),
     "broadcast of a wrong side": (BROADCAST, {"terms.method.prior_at": "home"}, {}, "prior_at must be of the type"),
     "broadcast of a huge prior": (BROADCAST, {"terms.prior.shapes": [[10**6], [10**6, 10**6]]}, {}, "shapes"),
-    "broadcast of a prior without shape": (BROADCAST, {"terms.prior.shapes": []}, {}, "a vector of 0 numbers, got 9"),
+    "broadcast of a prior without shape": (BROADCAST, {"terms.prior.shapes": []}, {}, "got 9"),
     "broadcast of other columns": (
         BROADCAST,
         {"terms.features": ["a", "b", "c"]},
@@ -160,8 +159,13 @@ REFUSED = {
     "hello of another loss": (KINDS["hello"], {"loss": "Poisson"}, {}, "loss must be as in"),
     "state of another site": (KINDS["site"], {"site": "s1"}, {}, "file must be the state of site 's0'"),
     "state of other rows": (KINDS["site"], {"data": "0"}, {}, "have changed since"),
-    "state without a past": (KINDS["site"], {"past": 3}, {}, "content must be the state of a site"),
-    "server without a site": (KINDS["server"], {}, {"state/site0": None}, "content must be the state of a server"),
+    "state without a past": (KINDS["site"], {"past": 3}, {}, "past0 must be a vector of 9 numbers, got nothing"),
+    "server without a site": (
+        KINDS["server"],
+        {},
+        {"state/site0": None},
+        "state/site0 must be a vector of 9 numbers, got nothing",
+    ),
     "result of no status": (KINDS["final"], {"status": "FINE"}, {}, "content must be the result of a run"),
 }
 
@@ -303,88 +307,17 @@ def test_integers_beyond_any_float_are_refused():
 # ----------------------------------------------------------------------------------------------------
 
 
-def npz(entries, compression=zipfile.ZIP_STORED):
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w", compression) as archive:
-        for name, data in entries:
-            archive.writestr(name, data)
-    return packed.getvalue()
-
-
-def npy(array, **options):
-    file = io.BytesIO()
-    np.lib.format.write_array(file, array, **options)
-    return file.getvalue()
-
-
-def declared(shape, descr="<f8"):
-    """An npy that promises more than it holds."""
-    file = io.BytesIO()
-    np.lib.format.write_array_header_1_0(file, {"descr": descr, "fortran_order": False, "shape": shape})
-    return file.getvalue()
-
-
-HEADER = npy(np.frombuffer(b"{}", dtype=np.uint8))
-GOOD = REPLY.to_bytes()
-
-BYTES = {
-    "nothing": b"",
-    "text": b"these are not the bytes of a message",
-    "half": GOOD[: len(GOOD) // 2],
-    "all but one": GOOD[:-1],
-    "an empty archive": npz([]),
-    "no header": npz([("natural.npy", npy(np.zeros(3)))]),
-    "compressed": npz([("header.npy", HEADER), ("bomb.npy", npy(np.zeros(10**6)))], zipfile.ZIP_DEFLATED),
-    "a pickle": npz([("header.npy", HEADER), ("a.npy", npy(np.array([{}], dtype=object), allow_pickle=True))]),
-    "more than it holds": npz([("header.npy", HEADER), ("a.npy", declared((10**15,)))]),
-    "a matrix": npz([("header.npy", HEADER), ("a.npy", npy(np.zeros((2, 2))))]),
-    "single precision": npz([("header.npy", HEADER), ("a.npy", npy(np.zeros(2, dtype=np.float32)))]),
-    "no array": npz([("header.npy", HEADER), ("a.txt", b"hello")]),
-    "deep JSON": npz([("header.npy", npy(np.frombuffer(b"[" * 100000, dtype=np.uint8)))]),
-}
-
-
-@pytest.mark.parametrize("case", BYTES)
-def test_bytes_that_are_no_message_are_refused(case):
-    with pytest.raises(MessageError, match="must be a whole bayesadmm message"):
-        Message.from_bytes(BYTES[case])
-
-
-def test_large_files_and_other_schemas_are_refused(tmp_path):
-    with pytest.raises(MessageError, match="size must be at most 100 bytes"):
-        Message.from_bytes(GOOD, limit=100)
-    (tmp_path / "m.npz").write_bytes(GOOD)
-    with pytest.raises(MessageError, match="size must be at most 100 bytes"):
-        Message.read(tmp_path / "m.npz", limit=100)
+def test_a_file_is_read_as_its_bytes_are(tmp_path):
+    REPLY.write(tmp_path / "m.npz")
+    assert Message.read(tmp_path / "m.npz").to_bytes() == REPLY.to_bytes()
     with pytest.raises(MessageError, match="file must be readable: No such file"):
         Message.read(tmp_path / "none.npz")
-    top = {"schema": 99, "kind": "reply", "digest": "", "header": {}}
-    later = npz([("header.npy", npy(np.frombuffer(json.dumps(top).encode(), dtype=np.uint8)))])
-    with pytest.raises(MessageError, match="schema must be 1, got 99; update the older side"):
-        Message.from_bytes(later)
-
-
-def test_an_edited_number_is_noticed():
-    """One digit of the header, behind a right checksum of the archive."""
-    with np.load(io.BytesIO(GOOD), allow_pickle=False) as archive:
-        header = archive["header"].tobytes().replace(b'"round":3', b'"round":4')
-        entries = [("header.npy", npy(np.frombuffer(header, dtype=np.uint8)))]
-        entries += [(f"{name}.npy", npy(archive[name])) for name in archive.files if name != "header"]
-    with pytest.raises(MessageError, match="digest must be that of the content"):
-        Message.from_bytes(npz(entries))
-
-
-@given(st.binary(max_size=2000))
-@settings(max_examples=200)
-def test_random_bytes_are_refused(data):
-    with pytest.raises(MessageError):
-        Message.from_bytes(data)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(data=st.data())
 @settings(max_examples=60)
-def test_a_mutated_byte_is_refused_or_changes_nothing(kind, data):
+def test_a_mutated_byte_is_refused(kind, data):
     good = KINDS[kind].to_bytes()
     where = data.draw(st.integers(0, len(good) - 1))
     bad = bytearray(good)
@@ -393,7 +326,7 @@ def test_a_mutated_byte_is_refused_or_changes_nothing(kind, data):
         read = Message.from_bytes(bytes(bad))
     except MessageError:
         return
-    assert read.to_bytes() == good  # a byte of the archive that no reader looks at
+    pytest.fail(f"byte {where} was read as {read.header}")
 
 
 JSON = st.recursive(

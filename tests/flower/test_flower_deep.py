@@ -501,7 +501,7 @@ BAD = {
     "one value": (lambda r: edited(r, {"value": [1.0]}), "value must be 2 numbers"),
     "a value that is text": (lambda r: edited(r, {"value": ["1", 2.0]}), "value must be a number"),
     "an extra field": (lambda r: edited(r, {"more": 1}), "exactly the fields"),
-    "damage": (lambda r: packed(r, r.content[VECTORS]["message"].data[:-9]), "whole bayesadmm message"),
+    "damage": (lambda r: packed(r, r.content[VECTORS]["message"].data[:-9]), "whole bayesadmm archive"),
     "too large": (lambda r: packed(r, bytes(1 << 20)), "size must be at most"),
     "an exception": (lambda r: Error(code=2, reason="ValueError: no"), "failed"),
 }

@@ -86,13 +86,13 @@ BAD = {
     "a value that is text": (lambda reply: edited(reply, {"value": "nan"}), "value must be"),
     "a value that is no float": (lambda reply: edited(reply, {"value": 10**400}), "value must be a number"),
     "an extra field": (lambda reply: edited(reply, {"more": 1}), "exactly the fields"),
-    "damage": (lambda reply: packed(reply, reply.content[VECTORS]["message"].data[:-9]), "whole bayesadmm message"),
-    "nothing": (lambda reply: packed(reply, b""), "whole bayesadmm message"),
+    "damage": (lambda reply: packed(reply, reply.content[VECTORS]["message"].data[:-9]), "whole bayesadmm archive"),
+    "nothing": (lambda reply: packed(reply, b""), "whole bayesadmm archive"),
     "too large": (lambda reply: packed(reply, bytes(1 << 20)), "size must be at most"),
-    "a pickle": (lambda reply: packed(reply, pickle.dumps(Bomb())), "whole bayesadmm message"),
+    "a pickle": (lambda reply: packed(reply, pickle.dumps(Bomb())), "whole bayesadmm archive"),
     "a pickle in an array": (
         lambda reply: packed(reply, saved(np.array([Bomb()], dtype=object))),
-        "whole bayesadmm message",
+        "whole bayesadmm archive",
     ),
     "an array of Flower's": (
         lambda reply: packed(reply, saved(np.array([Bomb()], dtype=object)), "numpy.ndarray"),

@@ -1,0 +1,566 @@
+"""The archive: what is written is what is read; whatever else arrives is a refusal, in bounded memory."""
+
+import io
+import json
+import os
+import struct
+import sys
+import tracemalloc
+import zipfile
+import zlib
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bayesadmm_np import _archive
+from bayesadmm_np._archive import Archive, ArchiveError, MissingFileError, read_as, replace_atomically
+
+WHOLE = "must be a whole bayesadmm archive"
+RNG = np.random.default_rng(0)
+HEADER = {"site": "Zürich", "counts": [1, 2.5, None, True, {"ρ": [[]]}], "text": 'a "]" \\ b', "x": float("inf")}
+ARRAYS = {
+    "natural": RNG.normal(size=7),
+    "a/matrix": RNG.normal(size=(3, 2)),
+    "a/single": RNG.normal(size=(2, 2, 2)).astype(np.float32),
+    "counter": np.array(12),
+    "mask": np.array([True, False, True]),
+    "pixels": np.arange(6, dtype=np.uint8).reshape(2, 3),
+    "nothing": np.zeros((0, 4)),
+    "tiny": np.array([5e-324, -0.0, np.nan, -np.inf]),
+}
+GOOD = Archive("reply", HEADER, ARRAYS).to_bytes()
+
+
+def same(one, other):
+    return (
+        one.dtype == other.dtype
+        and one.shape == other.shape
+        and np.ascontiguousarray(one).tobytes() == np.ascontiguousarray(other).tobytes()
+    )
+
+
+# ----------------------------------------------------------------------------------------------------
+# An independent writer of the format, which can also lie
+# ----------------------------------------------------------------------------------------------------
+
+
+def npy(array, descr=None, shape=None):
+    array = np.asarray(array)
+    file = io.BytesIO()
+    shape = array.shape if shape is None else shape
+    np.lib.format.write_array_header_1_0(
+        file, {"descr": descr or array.dtype.str, "fortran_order": False, "shape": shape}
+    )
+    return file.getvalue() + array.tobytes()
+
+
+def text(top):
+    return npy(np.frombuffer(top if isinstance(top, bytes) else canonical(top), dtype=np.uint8))
+
+
+def canonical(top):
+    return json.dumps(top, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")
+
+
+def top(**changes):
+    return {"schema": 3, "kind": "reply", "version": "0.1.0", "header": {}} | changes
+
+
+def with_seven(spelling):
+    """A header whose only value is spelled so."""
+    return canonical(top(header={"a": 7})).replace(b"7", spelling)
+
+
+def forged(entries, **lies):
+    """Return a zip of (name, bytes) with 64-bit sizes; `lies` replaces what it says of the last entry."""
+    out, listed = b"", b""
+    for i, (name, data) in enumerate(entries):
+        said = {"size": len(data), "crc": zlib.crc32(data), "offset": len(out), "flags": 0x800, "method": 0}
+        said |= lies if i == len(entries) - 1 else {}
+        name = name.encode() if isinstance(name, str) else name
+        how = (45, said["flags"], said["method"], 0, 0x21, said["crc"], 2**32 - 1, 2**32 - 1, len(name))
+        listed += struct.pack("<4sH5H3L5H2L", b"PK\1\2", 0x300 | 45, *how, 28, 0, 0, 0, 0o600 << 16, 2**32 - 1) + name
+        listed += struct.pack("<2H3Q", 1, 24, said["size"], said["size"], said["offset"])
+        out += struct.pack("<4s5H3L2H", b"PK\3\4", *how, 20) + name
+        out += struct.pack("<2H2Q", 1, 16, said["size"], said["size"]) + data
+    end, count = len(out), lies.get("count", len(entries))
+    out += listed + struct.pack("<4sQ2H2L4Q", b"PK\6\6", 44, 45, 45, 0, 0, count, count, len(listed), end)
+    out += struct.pack("<4sLQL", b"PK\6\7", 0, end + len(listed), 1)
+    return out + struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 65535, 65535, 2**32 - 1, 2**32 - 1, 0)
+
+
+def test_the_bytes_are_those_of_an_independent_writer():
+    header = ("header.npy", text(top(header=HEADER)))
+    entries = [header, *((f"{name}.npy", npy(ARRAYS[name])) for name in sorted(ARRAYS))]
+    assert forged(entries) == GOOD
+
+
+def test_numpy_and_zip_tools_open_it():
+    with np.load(io.BytesIO(GOOD), allow_pickle=False) as archive:
+        assert set(archive.files) == {"header", *ARRAYS}
+        assert all(same(archive[name], array) for name, array in ARRAYS.items())
+    with zipfile.ZipFile(io.BytesIO(GOOD)) as archive:
+        assert archive.testzip() is None
+
+
+# ----------------------------------------------------------------------------------------------------
+# Written = read
+# ----------------------------------------------------------------------------------------------------
+
+
+def test_what_is_written_is_what_is_read(tmp_path):
+    archive = Archive("reply", HEADER, ARRAYS)
+    archive.write(tmp_path / "a.npz")
+    for read in (Archive.from_bytes(GOOD), Archive.read(tmp_path / "a.npz")):
+        assert (read.kind, read.header) == ("reply", HEADER)
+        assert sorted(read.arrays) == sorted(ARRAYS)
+        assert all(same(read.arrays[name], array) for name, array in ARRAYS.items())
+        assert not any(array.flags.writeable for array in read.arrays.values())
+        assert (read.to_bytes(), read.digest, read.size) == (GOOD, archive.digest, len(GOOD))
+
+
+def test_the_order_of_axes_and_of_bytes_is_one():
+    turned = {"m": np.asfortranarray(np.arange(6.0).reshape(2, 3)), "b": np.arange(3, dtype=">f8")}
+    plain = {"m": np.arange(6.0).reshape(2, 3), "b": np.arange(3.0)}
+    assert Archive("x", {}, turned).to_bytes() == Archive("x", {}, plain).to_bytes()
+    assert Archive("x", {}, turned).digest == Archive("x", {}, plain).digest
+
+
+@pytest.mark.parametrize(
+    ("kind", "header", "arrays"),
+    [
+        ("answer", HEADER, ARRAYS),
+        ("reply", {**HEADER, "site": "Bern"}, ARRAYS),
+        ("reply", HEADER, {**ARRAYS, "counter": np.array(13)}),
+        ("reply", HEADER, {**ARRAYS, "pixels": ARRAYS["pixels"].reshape(3, 2)}),
+        ("reply", HEADER, {**ARRAYS, "counter": np.array(12.0)}),
+        ("reply", HEADER, {**{k: v for k, v in ARRAYS.items() if k != "mask"}, "mask2": ARRAYS["mask"]}),
+    ],
+)
+def test_the_digest_is_of_everything(kind, header, arrays):
+    assert Archive(kind, header, arrays).digest != Archive("reply", HEADER, ARRAYS).digest
+
+
+@pytest.mark.parametrize("array", [np.array([{}], dtype=object), np.array(["a"]), np.array([1j]), np.array([None])])
+def test_other_arrays_cannot_be_written(array):
+    with pytest.raises(ArchiveError, match="a must be an array of float, integer or bool"):
+        Archive("x", {}, {"a": array}).to_bytes()
+
+
+@pytest.mark.parametrize("name", ["", "header", "../a", "a/../b", "/a", "a\\b", "a" * 500, "\ud800"])
+def test_other_names_cannot_be_written(name):
+    with pytest.raises(ArchiveError, match="array must have a name of words between slashes"):
+        Archive("x", {}, {name: np.zeros(1)}).to_bytes()
+
+
+def test_text_that_is_none_cannot_be_written():
+    with pytest.raises(ArchiveError, match="header must be text that UTF-8 can hold"):
+        Archive("x", {"site": "a\ud800"}, {}).to_bytes()
+
+
+# ----------------------------------------------------------------------------------------------------
+# Limits hold for writing as for reading
+# ----------------------------------------------------------------------------------------------------
+
+
+def test_what_no_reader_would_take_is_not_written(tmp_path):
+    path = tmp_path / "state.npz"
+    small, large = Archive("x", {}, {"a": np.zeros(8)}), Archive("x", {}, {"a": np.zeros(1000)}, "state of the server")
+    limit = 1 << 13
+    small.write(path, limit)
+    before = path.read_bytes()
+    with pytest.raises(ArchiveError, match=rf"state of the server: size must be at most 8192 bytes.*got {large.size}"):
+        large.write(path, limit)
+    with pytest.raises(ArchiveError, match="size must be at most 8192 bytes"):
+        large.to_bytes(limit)
+    assert path.read_bytes() == before
+    assert [item.name for item in tmp_path.iterdir()] == ["state.npz"]
+    large.write(path, limit=None)
+    with pytest.raises(ArchiveError, match=f"size must be at most 8192 bytes, got {large.size}"):
+        Archive.read(path, limit)
+    assert Archive.read(path, limit=None).digest == large.digest
+
+
+def test_the_header_has_its_share_of_the_limit():
+    limit = 1 << 15
+    for length in range(900, 1100, 7):
+        archive = Archive("x", {"note": "x" * length}, {})
+        try:
+            data = archive.to_bytes(limit)
+        except ArchiveError:
+            # what is not written is not read
+            assert length > 950
+            continue
+        assert Archive.from_bytes(data, limit=limit).header == archive.header
+
+
+def test_sizes_are_exact():
+    for length in (0, 1, 63, 64, 65, 1000):
+        archive = Archive("x" * length, {"ü": "ü" * length}, {"a": np.zeros(length), "b": np.zeros((length, 2))})
+        assert archive.size == len(archive.to_bytes())
+
+
+# ----------------------------------------------------------------------------------------------------
+# Whatever arrives
+# ----------------------------------------------------------------------------------------------------
+
+NAT = ("natural.npy", npy(np.zeros(3)))
+HEAD = ("header.npy", text(top()))
+DEEP = {n: b"[" * n + b"]" * n for n in (33, 900, 10**5)}
+
+BYTES = {
+    "nothing": b"",
+    "text": b"these are not the bytes of a message",
+    "a pickle": b"\x80\x04N.",
+    "half": GOOD[: len(GOOD) // 2],
+    "all but one": GOOD[:-1],
+    "one more": GOOD + b"\0",
+    "one before": b"\0" + GOOD,
+    "two archives": GOOD + GOOD,
+    "an empty archive": forged([]),
+    "no header": forged([NAT]),
+    "the header last": forged([NAT, HEAD]),
+    "out of order": forged([HEAD, ("b.npy", npy(np.zeros(1))), ("a.npy", npy(np.zeros(1)))]),
+    "twice": forged([HEAD, NAT, NAT]),
+    "a second header": forged([HEAD, HEAD]),
+    "overlapping": forged([HEAD, NAT], offset=0),
+    "compressed": forged([HEAD, NAT], method=8),
+    "encrypted": forged([HEAD, NAT], flags=0x801),
+    "another name": forged([HEAD, ("a.txt", b"hello")]),
+    "a path": forged([HEAD, ("../a.npy", npy(np.zeros(1)))]),
+    "a name that is no text": forged([HEAD, (b"\xff.npy", npy(np.zeros(1)))]),
+    "a checksum": forged([HEAD, NAT], crc=1),
+    "more than it holds": forged([HEAD, ("a.npy", npy(np.zeros(0), shape=(10**15,)))]),
+    "an entry of 2⁶³ bytes": forged([HEAD, NAT], size=2**63),
+    "a shape without numbers": forged([HEAD, ("a.npy", npy(np.zeros(0), shape=(0, 2**62, 2**62)))]),
+    "more entries than there are": forged([HEAD, NAT], count=2**60),
+    "objects": forged([HEAD, ("a.npy", npy(np.zeros(1), descr="|O"))]),
+    "a structure": forged([HEAD, ("a.npy", npy(np.zeros(1), descr=[("x", "<f8")]))]),
+    "the other end first": forged([HEAD, ("a.npy", npy(np.zeros(1, dtype=">f8")))]),
+    "a truth value of two": forged([HEAD, ("a.npy", npy(np.array([2], np.uint8), descr="|b1"))]),
+    "a header of numbers": forged([("header.npy", npy(np.zeros(3)))]),
+    "a header that is a list": forged([("header.npy", text(b"[]"))]),
+    "a header without a kind": forged([("header.npy", text({"schema": 3, "header": {}, "version": ""}))]),
+    "a kind that is a number": forged([("header.npy", text(top(kind=3)))]),
+    "a header that is text": forged([("header.npy", text(top(header="x")))]),
+    "an unknown key": forged([("header.npy", text(top(note=1)))]),
+    "a key twice": forged([("header.npy", text(with_seven(b'2,"a":1')))]),
+    "spaces": forged([("header.npy", text(canonical(top()) + b" "))]),
+    "a number spelled otherwise": forged([("header.npy", text(with_seven(b"7e0")))]),
+    "a surrogate": forged([("header.npy", text(with_seven(rb'"\ud800"')))]),
+    "a surrogate as bytes": forged([("header.npy", text(top(header={"a": "\ud800"})))]),
+    "a surrogate as a key": forged([("header.npy", text(canonical(top(header={"?": 1})).replace(b"?", rb"\udfff")))]),
+    "an integer of 10⁵ digits": forged([("header.npy", text(with_seven(b"7" * 10**5)))]),
+    **{f"nested {n} deep": forged([("header.npy", text(with_seven(deep)))]) for n, deep in DEEP.items()},
+    "open brackets": forged([("header.npy", text(b"[" * 10**6))]),
+    "a quote that does not end": forged([("header.npy", text(b'{"' + b"a" * 1000))]),
+}
+
+
+@pytest.mark.parametrize("case", BYTES)
+def test_bytes_that_are_no_archive_are_refused(case):
+    with pytest.raises(ArchiveError, match=WHOLE):
+        Archive.from_bytes(BYTES[case])
+
+
+def test_the_forger_can_also_be_honest():
+    """Twin of the table: the same ways of writing, without a lie, are read."""
+    assert Archive.from_bytes(forged([HEAD, NAT])).arrays["natural"].tolist() == [0.0, 0.0, 0.0]
+    deep = forged([("header.npy", text(top(header={"a": json.loads(b"[" * 30 + b"]" * 30)})))])
+    assert Archive.from_bytes(deep).header["a"]
+
+
+def at_depth(depth, function):
+    return function() if depth == 0 else at_depth(depth - 1, function)
+
+
+def test_a_caller_near_the_recursion_limit_gets_an_answer():
+    """What remains of the stack suffices for a refusal, or the caller could not have called anything."""
+    used = len(__import__("inspect").stack())
+
+    def outcome():
+        with pytest.raises(ArchiveError, match=WHOLE):
+            Archive.from_bytes(BYTES["nested 900 deep"])
+
+    at_depth(sys.getrecursionlimit() - used - 60, outcome)
+
+
+def test_a_decoder_that_lets_a_surrogate_through_is_noticed(monkeypatch):
+    """The broken twin: without the writer's own encoding as the judge, the lone surrogate arrives in the header."""
+    monkeypatch.setattr(
+        _archive, "_json", lambda value: canonical(value).replace("\ud800".encode(errors="surrogatepass"), rb"\ud800")
+    )
+    assert Archive.from_bytes(BYTES["a surrogate"]).header["a"] == "\ud800"
+
+
+@pytest.mark.parametrize("first", ["header.npy", "server/part0.npy", "mean.npy"])
+def test_files_of_before_are_refused_with_what_to_do(first, tmp_path):
+    np.savez(tmp_path / "old.npz", **{first.removesuffix(".npy"): np.zeros(3), "meta": np.zeros(1)})
+    with pytest.raises(ArchiveError, match=r"old\.npz.*0\.1\.0 wrote it before .* schema 3: .*, or make it anew"):
+        Archive.read(tmp_path / "old.npz")
+
+
+def test_files_of_later_say_who_wrote_them():
+    later = forged([("header.npy", text(top(schema=99, version="7.0")))])
+    with pytest.raises(ArchiveError, match=r"schema must be 3, got 99, as bayesadmm_np 7\.0 writes; update the older"):
+        Archive.from_bytes(later)
+
+
+def test_files_that_cannot_be_read(tmp_path):
+    with pytest.raises(MissingFileError, match=r"none\.npz: file must be readable: No such file") as missing:
+        Archive.read(tmp_path / "none.npz")
+    assert isinstance(missing.value, FileNotFoundError)
+    with pytest.raises(ArchiveError, match="file must be readable: Is a directory"):
+        Archive.read(tmp_path)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Fuzzing: bytes, and structure behind right checksums
+# ----------------------------------------------------------------------------------------------------
+
+
+@given(st.binary(max_size=2000))
+@settings(max_examples=200)
+def test_random_bytes_are_refused(data):
+    with pytest.raises(ArchiveError):
+        Archive.from_bytes(data)
+
+
+HUGE = [0, 1, 2**31, 2**32 - 1, 2**40, 2**63, 2**64 - 1]
+
+
+def mutated(rng):
+    """Good bytes, spoiled: flipped, cut, doubled, swapped, or with a number written over."""
+    data = bytearray(GOOD)
+    for _ in range(rng.integers(1, 4)):
+        at, end = sorted(rng.integers(0, len(data), 2).tolist())
+        how = rng.integers(6)
+        if how == 0:
+            data[at] ^= int(rng.integers(1, 256))
+        elif how == 1:
+            del data[at:end]
+        elif how == 2:
+            data[at:at] = data[at:end]
+        elif how == 3:
+            data[at : at + 8] = struct.pack("<Q", HUGE[rng.integers(len(HUGE))])
+        elif how == 4:
+            data = data[end:] + data[:end]
+        else:
+            data[at:end] = rng.bytes(end - at)
+        if len(data) < 2:
+            break
+    return bytes(data)
+
+
+ODD = [
+    rb'"\ud800"',
+    rb'"\udfff\ud800"',
+    b"[" * 40 + b"]" * 40,
+    b"9" * 5000,
+    b"1e999",
+    b"NaN",
+    b"-0",
+    b"5e-324",
+    b"{}",
+    b"null",
+]
+ODD += [
+    b'"\xed\xa0\x80"',
+    b'"\xff"',
+    b'{"a":1,"a":1}',
+    b"[" + b"0," * 3000 + b"0]",
+    b'"\\u0000"',
+    b"[[[",
+    b"tru",
+    b"18446744073709551616",
+]
+SHAPES = [(), (0,), (3,), (2**31,), (2**62, 4), (0, 2**63), (1,) * 40, (2, 2)]
+DESCRS = ["<f8", "|O", "<f4", "|b1", "|V8", "<M8[s]", "<c16", "<U4", "|i1"]
+
+
+def structured(rng):
+    """An archive whose zip is right, and whose JSON and arrays are odd."""
+    keys = rng.choice(["schema", "kind", "header", "version", "\ud800", "a"], rng.integers(1, 5))
+    parts = [json.dumps(str(key)).encode() + b":" + ODD[rng.integers(len(ODD))] for key in keys]
+    whole = with_seven(ODD[rng.integers(len(ODD))])
+    header = whole if rng.random() < 0.6 else b"{" + b",".join(parts) + b"}"
+    entries = [("header.npy", text(header))]
+    for name in sorted(rng.choice(["a.npy", "b/c.npy", "header.npy", "../d.npy", "e"], rng.integers(0, 4)).tolist()):
+        values = rng.integers(0, 256, rng.integers(0, 40)).astype(np.uint8)
+        told = npy(values, DESCRS[rng.integers(len(DESCRS))], SHAPES[rng.integers(len(SHAPES))])
+        entries.append((name, told if rng.random() < 0.7 else npy(values)))
+    lies = {"count": 2**62} if rng.random() < 0.1 else {}
+    lies |= {"size": HUGE[rng.integers(len(HUGE))]} if rng.random() < 0.1 else {}
+    return forged(entries, **lies)
+
+
+def fuzzed(seed, count, decode=Archive.from_bytes):
+    """Decode mutants: what is taken is byte for byte what the library writes, and what is said of the rest is text."""
+    rng = np.random.default_rng(seed)
+    taken = 0
+    for i in range(count):
+        data = mutated(rng) if i % 2 else structured(rng)
+        try:
+            read = decode(data)
+        except ArchiveError as error:
+            str(error).encode()
+            continue
+        assert read.to_bytes() == data
+        assert i % 2 == 0 or data == GOOD
+        taken += 1
+    return taken
+
+
+def test_mutants_are_refused_or_are_honest():
+    assert 0 < fuzzed(1, 3000) < 1500
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(10))
+def test_many_mutants_are_refused_or_are_honest(seed):
+    """A million in all; about ten minutes a part of ten."""
+    fuzzed(100 + seed, 100_000)
+
+
+def lenient(data):
+    """A decoder with the usual leniences: the last of two keys, and text that is none."""
+    with np.load(io.BytesIO(data), allow_pickle=False) as file:
+        found = json.loads(file["header"].tobytes())
+        arrays = {name: file[name] for name in file.files if name != "header"}
+        return Archive(found["kind"], found["header"], arrays)
+
+
+def test_the_fuzzer_notices_a_lenient_decoder():
+    def decode(data):
+        try:
+            return lenient(data)
+        except Exception as error:
+            raise ArchiveError("refused") from error
+
+    with pytest.raises((AssertionError, ArchiveError)):
+        fuzzed(1, 3000, decode)
+
+
+BOMBS = {
+    "a list of lists": b"[" + b"[]," * 20000 + b"[]]",
+    "a list of objects": b"[" + b'{"a":1},' * 8000 + b"1]",
+    "text": b'"' + b"a" * 60000 + b'"',
+    "brackets in text": b'"' + b"[" * 60000 + b'"',
+    "numbers": b"[" + b"1," * 30000 + b"1]",
+}
+
+
+@pytest.mark.parametrize("case", [*BOMBS, "entries"])
+def test_memory_is_bounded_by_the_limit(case):
+    """Three times the limit, for the densest JSON and for as many entries as the bytes can hold."""
+    limit = 1 << 21
+    if case == "entries":
+        data = forged([HEAD, *((f"a{i:05d}.npy", npy(np.zeros(0))) for i in range(3000))])
+    else:
+        data = forged([("header.npy", text(with_seven(BOMBS[case])))])
+    assert len(data) <= limit
+    tracemalloc.start()
+    try:
+        Archive.from_bytes(data, limit=limit)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 3 * limit
+
+
+def test_a_longer_header_is_refused_before_it_is_read():
+    data = forged([("header.npy", text(with_seven(BOMBS["a list of lists"])))])
+    with pytest.raises(ArchiveError, match="in place of a header that fits"):
+        Archive.from_bytes(data, limit=1 << 20)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Atomic
+# ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("call", ["replace", "fsync", "fdopen"])
+def test_a_crash_leaves_the_old_file(tmp_path, monkeypatch, call):
+    path = tmp_path / "a.npz"
+    Archive("x", {}, {}).write(path)
+    before = path.read_bytes()
+
+    def fail(*_, **__):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(os, call, fail)
+    with pytest.raises(OSError, match="disk full"):
+        Archive("y", {}, {"a": np.zeros(9)}).write(path)
+    monkeypatch.undo()
+    assert path.read_bytes() == before
+    assert [item.name for item in tmp_path.iterdir()] == ["a.npz"]
+
+
+def test_file_and_folder_are_synced_before_anybody_is_told(tmp_path, monkeypatch):
+    told, real = [], {name: getattr(os, name) for name in ("fsync", "replace")}
+
+    def fsync(handle):
+        told.append("folder" if os.path.isdir(f"/proc/self/fd/{handle}") else "file")
+        real["fsync"](handle)
+
+    def replace(*paths):
+        told.append("replace")
+        real["replace"](*paths)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(os, "replace", replace)
+    replace_atomically(tmp_path / "a", lambda file: file.write(b"x"))
+    assert told == ["file", "replace", "folder"]
+
+
+# ----------------------------------------------------------------------------------------------------
+# Typed reading
+# ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Inner:
+    rho: float
+    names: tuple[str, ...] = ()
+
+    def __post_init__(self):
+        if self.rho <= 0:
+            raise ValueError(f"rho must be > 0, got {self.rho:g}.")
+
+
+@dataclass(frozen=True)
+class Outer:
+    inner: Inner
+    by_name: dict[str, Inner]
+    pair: tuple[int, float] | None = None
+
+
+def test_plain_values_become_a_dataclass():
+    plain = {"inner": {"rho": 1, "names": ["a"]}, "by_name": {"x": {"rho": float("inf")}}, "pair": [1, float("nan")]}
+    found = read_as(Outer, plain, "message")
+    assert found.inner == Inner(1.0, ("a",))
+    assert found.by_name["x"].rho == float("inf")
+    assert np.isnan(found.pair[1])
+
+
+@pytest.mark.parametrize(
+    ("plain", "words"),
+    [
+        ({"inner": {"rho": -1.0}, "by_name": {}}, "message: rho must be > 0, got -1. - at `$.inner`."),
+        ({"inner": {"rho": "1"}, "by_name": {}}, "Expected `float`, got `str` - at `$.inner.rho`"),
+        ({"inner": {"rho": True}, "by_name": {}}, "Expected `float`, got `bool`"),
+        ({"inner": {"rho": 10**400}, "by_name": {}}, "out of range"),
+        ({"inner": {"rho": 1.0, "names": [1]}, "by_name": {}}, "at `$.inner.names[0]`"),
+        ({"inner": {"rho": 1.0}}, "missing required field `by_name`"),
+        ({"inner": {"rho": 1.0}, "by_name": {}, "note": 1}, "unknown field `note` - at `$`"),
+        ({"inner": {"rho": 1.0}, "by_name": {"x": {"rho": 1.0, "y": 2}}}, "unknown field `y` - at `$.by_name.x`"),
+        ([], "Expected `object`, got `array`"),
+    ],
+)
+def test_what_does_not_fit_is_named_with_its_place(plain, words):
+    with pytest.raises(ArchiveError) as refused:
+        read_as(Outer, plain, "message")
+    assert words in str(refused.value)
