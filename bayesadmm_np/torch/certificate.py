@@ -183,8 +183,7 @@ def _natural_gradient(team: Team, state: State, k: int, pairs: int, seed: int) -
     precision = state.client_precision[k] if team.learns_precision else state.precision
     mean = state.client_linear[k] / precision
     v, V = (site[k] if len(site) > 1 else site[0] for site in (state.site_linear, state.site_precision))
-    if team.method.prior_at == "clients":
-        v = v + float(team.shares[k]) * team.delta * mean
+    v = v + team.coefficients([k], "prior")[0] * team.delta * mean
     found = _natural_gradients(team, [k], mean, precision, state.buffers, pairs, seed)
     return _length([(g + v - V * mean, V - h) for g, h in found], precision)
 

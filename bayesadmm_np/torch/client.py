@@ -112,4 +112,5 @@ def _precision(team: Team, broadcast: Broadcast, duals: Duals, chosen: Sequence[
         diagonal_ggn(team.network, theta, team.clients[k], broadcast.buffers)
         for k, theta in zip(chosen, trained.mean, strict=True)
     ]
-    return broadcast.precision + (torch.stack(hessians) / team.temperature - duals.precision) / team.rhos[list(chosen)]
+    change = torch.stack(hessians) / team.temperature - duals.precision
+    return broadcast.precision + change / team.coefficients(chosen, "rho")

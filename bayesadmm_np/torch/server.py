@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from ..splitting.coefficients import GatherWeights, gather_weights
 from ..splitting.round import rises_without_bound
 from ..splitting.status import Status
 from .certificate import edges
@@ -33,11 +34,7 @@ def moved(team: Team, broadcast: Broadcast, duals: Duals, replies: Replies) -> D
     method = team.method
     if not method.dual_step:
         return duals
-    clients = list(replies.clients)
-    if method.client_share == "dual":
-        step = method.dual_step * team.shares[clients, None].to(team.rhos)
-    else:
-        step = method.dual_step * team.rhos[clients] / method.rho
+    step = team.coefficients(replies.clients, "step")
     linear = (replies.linear - broadcast.precision * broadcast.mean).mul_(step).add_(duals.linear)
     if not team.learns_precision:
         return Duals(linear, duals.precision)
@@ -60,16 +57,12 @@ def gathered(team: Team, state: State, replies: Replies) -> State | Failure:
         site_linear = _with_rows(site_linear, replies.clients, duals.linear)
         if learned:
             site_precision = _with_rows(site_precision, replies.clients, duals.precision)
-    alpha = method.server_alpha(team.n_clients)
-    weights = _mean_weights(team, replies.clients).to(client_linear)
-    sites = site_linear.sum(dim=0) if method.dual_step else 0.0
-    mixed = (1.0 - alpha) * (weights @ client_linear) + alpha * sites
+    present = [k in replies.clients for k in range(team.n_clients)]
+    weights = gather_weights(method, team.shares.tolist(), prior_weight=team.prior_weight, present=present)
+    mixed = _mixed(weights, client_linear, site_linear)
+    server = state.precision
     if learned:
-        drawn = site_precision.sum(dim=0) if method.dual_step else 0.0
-        server = (1.0 - alpha) * (weights @ client_precision) + alpha * (team.delta + drawn)
-    else:
-        server = state.precision
-        mixed = mixed / (1.0 - alpha + alpha * team.prior_weight)
+        server = _mixed(weights, client_precision, site_precision).add_(weights.prior * team.delta)
     if not bool((server > 0).all()):
         return _failure(Status.NOT_A_DISTRIBUTION, number, method.knobs)
     mean, buffers = mixed / server, _statistics(team, replies) or state.buffers
@@ -89,6 +82,12 @@ def gathered(team: Team, state: State, replies: Replies) -> State | Failure:
         state.history,
         memory,
     )
+
+
+def _mixed(weights: GatherWeights, naturals: Tensor, sites: Tensor) -> Tensor:
+    """Σ_k a_kλ_k + b Σ_kη_k, shape (P,)."""
+    own = torch.tensor(weights.naturals, dtype=torch.float64).to(naturals)
+    return (own @ naturals).add_(sites.sum(dim=0), alpha=weights.sites)
 
 
 def _with_rows(whole: Tensor, clients: Sequence[int], rows: Tensor) -> Tensor:
@@ -155,14 +154,3 @@ def _statistics(team: Team, replies: Replies) -> dict[str, Tensor]:
         mixed = torch.tensordot(weights.to(stack.device), stack.double(), dims=1)
         averaged[name] = (mixed if stack.is_floating_point() else mixed.round()).to(stack.dtype)
     return averaged
-
-
-def _mean_weights(team: Team, good: Sequence[int]) -> Tensor:
-    """Weights of the mean over clients, shape (K,)."""
-    clients = team.n_clients
-    weights = team.shares if team.method.server_share == "rows" else torch.full_like(team.shares, 1.0 / clients)
-    if team.method.mean_over == "all":
-        return weights
-    kept = torch.zeros_like(weights)
-    kept[list(good)] = weights[list(good)]
-    return kept / kept.sum()

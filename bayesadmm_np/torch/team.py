@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -60,11 +61,11 @@ class Team:
         rows = torch.tensor(self.sizes, dtype=torch.float64)
         return rows / rows.sum()
 
-    @property
-    def rhos(self) -> Tensor:
-        """ρ_k, shape (K, 1)."""
-        rhos = [client_coefficients(self.method, float(share), self.n_clients).rho for share in self.shares]
-        return torch.tensor(rhos, dtype=torch.float64).to(self.network.start)[:, None]
+    def coefficients(self, chosen: Sequence[int], name: Literal["rho", "step", "prior"]) -> Tensor:
+        """Return ρ_k, γ_k or π_k of some clients, shape (k, 1)."""
+        shares = self.shares[list(chosen)].tolist()
+        found = [getattr(client_coefficients(self.method, share, self.n_clients), name) for share in shares]
+        return torch.tensor(found, dtype=torch.float64).to(self.network.start)[:, None]
 
     @property
     def prior_weight(self) -> float:
@@ -104,9 +105,9 @@ class Team:
 
     def problem(self, broadcast: Broadcast, duals: Duals, chosen: Sequence[int]) -> LocalProblem:
         """Eq. 66; a regulariser at the clients is merged into the anchor, where it is one more quadratic term."""
-        rho, centre = self.rhos[list(chosen)], broadcast.mean[None]
+        rho, centre = self.coefficients(chosen, "rho"), broadcast.mean[None]
         if self.method.prior_at == "clients":
-            share = self.shares[list(chosen)].to(centre)[:, None] * self.delta
+            share = self.coefficients(chosen, "prior") * self.delta
             centre, rho = rho / (rho + share) * centre, rho + share
         precision = broadcast.precision[None]
         shared = None
