@@ -44,7 +44,6 @@ OPTIONAL = [
     "tqdm",
     "cyclopts",
     "msgspec",
-    "typer",
     "bokeh",
     "tornado",
     "joblib",

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import sys
+import warnings
 from typing import Any
 
 from .._version import __version__
-from .shared import missing_name, refusals, stop
+from .shared import missing_name, note, refusals, stop
 
 __all__ = ["COMMANDS", "main"]
 
@@ -44,9 +46,6 @@ Options:
   --help, -h  Say this, or after a command, what it does.
   --version   Print the version."""
 
-OLD = {"fit": "model", "predict": "model", "summary": "model", "certify": "model"}
-OLD |= {"site": "exchange", "server": "exchange", "flower": "flower"}
-
 
 def main() -> None:
     """Run the command line and exit."""
@@ -64,11 +63,12 @@ def main() -> None:
 
 
 def _run(tokens: list[str]) -> int:
-    name = tokens[0] if tokens else "--help"
-    if name in ("--help", "-h"):
+    if not tokens or tokens[0] in ("--help", "-h"):
         width = max(map(len, COMMANDS))
-        print(HELP.format(commands="\n".join(f"  {key:<{width}}  {does}" for key, does in COMMANDS.items())))
-        return 0
+        commands = "\n".join(f"  {key:<{width}}  {does}" for key, does in COMMANDS.items())
+        print(HELP.format(commands=commands), file=sys.stdout if tokens else sys.stderr)
+        return 0 if tokens else 2
+    name = tokens[0]
     if name == "--version":
         print(f"bayesadmm_np {__version__}")
         return 0
@@ -79,7 +79,7 @@ def _run(tokens: list[str]) -> int:
         import msgspec  # noqa: F401
     except ImportError:
         stop(MISSING, 2)
-    return _old(OLD[name]) if name in OLD else _call(name, tokens)
+    return _call(name, tokens)
 
 
 def _call(name: str, tokens: list[str]) -> int:
@@ -88,7 +88,12 @@ def _call(name: str, tokens: list[str]) -> int:
     from ._options import refusal
 
     with refusals(name):
-        app = _application(name)
+        _load_plugins()
+        app, is_group = _application(name)
+    if is_group and len(tokens) == 1:
+        with contextlib.redirect_stdout(sys.stderr):  # no command of the group was named
+            app.help_print(tokens)
+        return 2
     words = " ".join(app.parse_commands(tokens)[0])
     with refusals(words):
         try:
@@ -99,44 +104,38 @@ def _call(name: str, tokens: list[str]) -> int:
         return int(command(*bound.args, **bound.kwargs) or 0)
 
 
-def _application(name: str) -> Any:
+def _load_plugins() -> None:
+    """Let other packages register what they have: their methods, families and kinds are choices too."""
+    from .._registry import load_plugins
+
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        load_plugins()
+    for warning in said:
+        note(f"bayesadmm: {warning.message}")
+
+
+def _application(name: str) -> tuple[Any, bool]:
+    """Return the parser of one command or group, and whether it is a group."""
     from cyclopts import App, Parameter
 
     from ._help import Plain, shown
-    from ._options import fill_from_config
+    from ._options import fill_from_config, require_numbers
 
     app = App(
         name="bayesadmm",
         help_format="plaintext",
-        config=fill_from_config,
+        config=(fill_from_config, require_numbers),
         default_parameter=Parameter(negative_bool=(), negative_iterable=(), allow_repeating=True, show_default=shown),
         group_parameters="Options",
         version_flags=(),
     )
     module = importlib.import_module(f".{name}", __name__)
-    if hasattr(module, name):
-        commands = [name]
-        group = app
-    else:
-        commands = module.__all__
-        group = App(name=name, help_formatter=Plain(module.HELP), version_flags=())
+    is_group = not hasattr(module, name)
+    group = App(name=name, help_formatter=Plain(module.HELP), version_flags=()) if is_group else app
+    if is_group:
         app.command(group)
-    for each in commands:
+    for each in module.__all__ if is_group else [name]:
         function = getattr(module, each)
         group.command(function, name=each, help_formatter=Plain(function.__doc__))
-    return app
-
-
-def _old(group: str) -> int:
-    """Commands that are still to be moved."""
-    import typer
-
-    app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-
-    @app.callback()
-    def _group() -> None:
-        pass
-
-    importlib.import_module(f".{group}", __name__).add_commands(app)
-    app(prog_name="bayesadmm")
-    return 0
+    return app, is_group

@@ -10,6 +10,7 @@ __all__ = ["Plain", "shown"]
 
 LEFT = 26
 """Columns for an option and its value."""
+VALUES = {"FLOAT": "NUMBER", "INT": "NUMBER"}
 
 
 def shown(default: Any) -> str:
@@ -48,8 +49,10 @@ class Plain:
         for entry in panel.entries:
             labels = [*([entry.positional_label] if entry.positional_label else []), *entry.positive_shorts]
             labels += [*entry.positive_names, *entry.negative_names]
-            value = f" {entry.metavar}" if entry.metavar and not entry.positional_label else ""
+            value = f" {VALUES.get(entry.metavar, entry.metavar)}" if entry.metavar and labels[0][0] == "-" else ""
             _print_row(", ".join(labels) + value, _described(entry), width)
+        if panel.title != "Arguments":
+            _print_row("--help, -h", "Say this.", width)
 
 
 def _described(entry: Any) -> str:

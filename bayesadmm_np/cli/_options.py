@@ -25,6 +25,7 @@ __all__ = [
     "DropNA",
     "Files",
     "Json",
+    "ModelFile",
     "Names",
     "Numbers",
     "Progress",
@@ -39,6 +40,7 @@ __all__ = [
     "option",
     "read_toml",
     "refusal",
+    "require_numbers",
     "switch",
     "within",
 ]
@@ -48,7 +50,9 @@ __all__ = [
 
 def option(help: str = "", metavar: str | None = None, *, check: Callable[..., Any] | None = None, **more: Any) -> Any:
     """Declare an option: what it is for, how its value is called, what the value must pass, and its choices."""
-    return Parameter(help=help, metavar=metavar, validator=check, **more)
+    words = "|" in (metavar or "")  # a word in place of a number, which the metavar says already
+    value = "NAME" if metavar is None and "choices" in more else metavar
+    return Parameter(help=help, metavar=value, validator=check, **{"show_choices": not words} | more)
 
 
 def switch(help: str) -> Any:
@@ -113,6 +117,7 @@ Spread = Parameter(name="*")
 # --- options of several commands ------------------------------------------------------------------------------
 
 Files = Annotated[list[Path], Parameter(name="DATA", help="One CSV file with a column of sites, or one file a site.")]
+ModelFile = Annotated[Path, Parameter(name="MODEL", help="Model file that bayesadmm fit wrote.")]
 Client = Annotated[str | None, option("Column that names each row's site, in one file.", "COLUMN")]
 Drop = Annotated[Names, option("Columns to leave out.", "A,B")]
 Categorical = Annotated[
@@ -207,8 +212,8 @@ def make_settings(kind: Callable[..., Settings], plain: Any, where: str) -> Sett
 
 def _converted(value: Any, hint: Any, name: str) -> Any:
     try:
-        return msgspec.convert(value, hint)
-    except msgspec.ValidationError as error:
+        return msgspec.convert(value, hint, dec_hook=lambda kind, text: kind(text))  # paths are written as texts
+    except (msgspec.ValidationError, TypeError) as error:
         raise ValueError(f"{name} must be {expected(hint)}, got {value!r}.") from error
 
 
@@ -249,6 +254,16 @@ def fill_from_config(_: object, __: object, arguments: Iterable[Any]) -> None:
             argument.append(Token(keyword=f"--config: {key}", source=str(path), **text))
 
 
+def require_numbers(_: object, __: object, arguments: Iterable[Any]) -> None:
+    """Refuse what the parser would take for a number: none for a number that may be left out, 1.5 for an integer."""
+    for argument in arguments:
+        kinds = {argument.hint, *get_args(argument.hint)}
+        for token in argument.tokens:
+            none = token.value.casefold() in ("none", "null") and NoneType in kinds and str not in kinds
+            if none or (int in kinds and not token.value.lstrip("+-").isdecimal() and token.implicit_value is UNSET):
+                raise CoercionError(argument=argument, token=token, target_type=argument.hint)
+
+
 # --- saying what was refused ----------------------------------------------------------------------------------
 
 
@@ -269,7 +284,9 @@ def refusal(error: CycloptsError) -> str:
         return f"{name} {error.exception_message}, got {got}."
     choices = argument.get_choices()
     if isinstance(error, CoercionError) and choices:
-        return f"{name}: {missing_name('there is no', got, choices)}"
+        metavar = argument.parameter.metavar or "NAME"
+        what = argument.name.lstrip("-") if metavar == "NAME" else metavar.lower()
+        return f"{name}: {missing_name(f'there is no {what}', got, choices)}"
     if isinstance(error, CoercionError):
         return f"{name} must be {expected(argument.hint)}, got {got!r}."
     return str(error)

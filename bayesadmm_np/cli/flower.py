@@ -14,145 +14,127 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-import typer
 
-from .options import Categorical, DataSettings, split_names
-from .shared import Refused, missing_name, note, refusals, require_writable, stop
+from ._options import Categorical, DataSettings, DropNA, Names, at_least, losses, option
+from .shared import Refused, missing_name, note, require_writable, stop
 
-__all__ = ["add_commands", "read_plan"]
+__all__ = ["keys", "local", "new"]
 
-FLOWER_HELP = """The same runs on Flower, with sites on other machines.
+HELP = """The same runs on Flower, with sites on other machines.
 
-\b
   bayesadmm flower new trial --data north.csv --data south.csv --target died --loss logistic
   bayesadmm flower keys trial
   bayesadmm flower local trial
-"""
-
-NEW_HELP = """Write a federation's folder: the app, with every key explained, and one folder a site.
-
-Without --data two sites of made-up rows are written, so that `local` can be
-tried at once. A site is called as its file; its folder remembers where the rows
-are and holds none. On several machines each site makes its own folder there, by
-`bayesadmm site init`; DIR/README.md has all commands.
-
-With --categorical DIR/encoded gets a table a site with 0/1 columns in place of
-text, one for each level but the first that any site has; the sites are of those
-tables. On several machines each site writes such columns itself.
-
-\b
-Examples:
-  bayesadmm flower new trial
-  bayesadmm flower new trial --data north.csv --data south.csv --target died --loss logistic --standardize
-  bayesadmm flower new heart --heart-disease
-"""
-
-LOCAL_HELP = """Run a federation on this machine: one server and one process a site, over loopback.
-
-With DIR/keys (see `bayesadmm flower keys`) by TLS and with a key a site. Every
-process that is started is ended. --set changes a key of app/pyproject.toml for
-this run. The last lines of every process's log are in DIR/.flwr.
-
-\b
-Examples:
-  bayesadmm flower local trial
-  bayesadmm flower local trial --sites 4 --set rounds=50 --set method=FedLapCov
-  bayesadmm flower local trial --resume
-
-\b
-Exit codes: 0 done, 1 the run failed, 2 the command was not understood.
-"""
-
-KEYS_HELP = """Make certificates for TLS, and a private and a public key for each site, in DIR/keys.
-
-Keys that are there are kept. Give site NAME the files
-keys/site-NAME and keys/ca.crt, and keep keys/server.key on the server; nobody needs more.
-
-\b
-Examples:
-  bayesadmm flower keys trial
-  bayesadmm flower keys trial --host server.example.org --site north --site south
 """
 
 COMMAS = "separate its columns by commas."
 ROWS = 120
 """Of a made-up site."""
 
-Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The federation's folder.")]
+Folder = Annotated[Path, option("The federation's folder.", name="DIR")]
 
 
-def add_commands(app: typer.Typer) -> None:
-    """Add the commands of this module."""
-    flower = typer.Typer(help=FLOWER_HELP, no_args_is_help=True, rich_markup_mode=None)
-    app.add_typer(flower, name="flower")
+def new(
+    folder: Folder,
+    /,
+    *,
+    data: Annotated[tuple[Path, ...], option("CSV file of a site; repeat it, one a site.", "FILE.csv")] = (),
+    target: Annotated[str | None, option("Column to be explained.", "COLUMN")] = None,
+    loss: Annotated[str, option("Kind of regression, as of `bayesadmm site init`.", choices=losses())] = "logistic",
+    features: Annotated[Names, option("Columns to use. Default: all others.", "A,B,…")] = (),
+    classes: Annotated[Names, option("Labels in order; needed where a site lacks some.", "A,B,…")] = (),
+    standardize: Annotated[bool, option("Pooled units, from sums.")] = False,
+    dropna: DropNA = False,
+    categorical: Categorical = (),
+    sites: Annotated[int, option("Made-up sites, without --data.", check=at_least(1))] = 2,
+    heart_disease: Annotated[bool, option("Four hospitals, instead of --data.")] = False,
+) -> None:
+    """Write a federation's folder: the app, with every key explained, and one folder a site.
 
-    @flower.command("new", help=NEW_HELP)
-    def _new(
-        folder: Folder,
-        data: Annotated[list[Path] | None, typer.Option("--data", metavar="FILE.csv", help="One a site.")] = None,
-        target: Annotated[str | None, typer.Option("--target", metavar="COLUMN")] = None,
-        loss: Annotated[str, typer.Option("--loss", help="As of `bayesadmm site init`.")] = "logistic",
-        features: Annotated[str | None, typer.Option("--features", metavar="A,B,…")] = None,
-        classes: Annotated[str | None, typer.Option("--classes", metavar="A,B,…")] = None,
-        standardize: Annotated[bool, typer.Option("--standardize", help="Pooled units, from sums.")] = False,
-        dropna: Annotated[bool, typer.Option("--dropna", help="Leave out rows with a missing value.")] = False,
-        categorical: Categorical = None,
-        sites: Annotated[int, typer.Option("--sites", min=1, help="Made-up sites, without --data.")] = 2,
-        heart: Annotated[bool, typer.Option("--heart-disease", help="Four hospitals, instead of --data.")] = False,
-    ) -> None:
-        with refusals("flower new"):
-            settings = {"features": split_names(features), "classes": split_names(classes)}
-            if heart and data:
-                raise Refused("--heart-disease brings its own data: leave out --data.")
-            if categorical is not None and not data:
-                raise Refused("--categorical: of which tables? Say so by --data.")
-            with _all_or_nothing(folder):
-                if heart:
-                    data, target, loss = _heart_disease(folder / "data"), "disease", "logistic"
-                if data and target is not None and not heart:
-                    settings["features"] = settings["features"] or _common_features(data, target)
-                if categorical is not None and data and target is not None:
-                    wanted = DataSettings(
-                        target=target,
-                        features=settings.pop("features"),
-                        categorical=split_names(categorical),
-                        dropna=dropna,
-                    )
-                    data = _encode(folder / "encoded", data, wanted)
-                _write(folder, data or [], target, loss, sites, standardize=standardize, dropna=dropna, **settings)
+    Without --data two sites of made-up rows are written, so that `local` can be
+    tried at once. A site is called as its file; its folder remembers where the rows
+    are and holds none. On several machines each site makes its own folder there, by
+    `bayesadmm site init`; DIR/README.md has all commands.
 
-    @flower.command("local", help=LOCAL_HELP)
-    def _local(
-        folder: Folder,
-        sites: Annotated[int | None, typer.Option("--sites", min=1, help="The first so many; default all.")] = None,
-        changes: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE")] = None,
-        resume: Annotated[bool, typer.Option("--resume", help="Go on with the last run.")] = False,
-        insecure: Annotated[
-            bool, typer.Option("--insecure", help="Without TLS and keys, also where there are.")
-        ] = False,
-    ) -> None:
-        with refusals("flower local"):
-            code = _run(folder, sites, changes or [], resume, insecure)
-        raise typer.Exit(code)
+    With --categorical DIR/encoded gets a table a site with 0/1 columns in place of
+    text, one for each level but the first that any site has; the sites are of those
+    tables. On several machines each site writes such columns itself.
 
-    @flower.command("keys", help=KEYS_HELP)
-    def _keys(
-        folder: Folder,
-        sites: Annotated[
-            list[str] | None, typer.Option("--site", metavar="NAME", help="Default: of DIR/sites.")
-        ] = None,
-        hosts: Annotated[
-            list[str] | None, typer.Option("--host", help="Names of the server, besides localhost.")
-        ] = None,
-    ) -> None:
-        with refusals("flower keys"):
-            from ..flower.keys import make_keys
-            from ..flower.project import KEY_FOLDER
+    Examples of use:
+      bayesadmm flower new trial
+      bayesadmm flower new trial --data north.csv --data south.csv --target died --loss logistic --standardize
+      bayesadmm flower new heart --heart-disease
+    """
+    if heart_disease and data:
+        raise Refused("--heart-disease brings its own data: leave out --data.")
+    if categorical and not data:
+        raise Refused("--categorical: of which tables? Say so by --data.")
+    with _all_or_nothing(folder):
+        if heart_disease:
+            data, target, loss = _heart_disease(folder / "data"), "disease", "logistic"
+        if data and target is not None and not heart_disease:
+            features = features or _common_features(data, target)
+        if categorical and data and target is not None:
+            wanted = DataSettings(target=target, features=features, categorical=categorical, dropna=dropna)
+            data, features = _encode(folder / "encoded", data, wanted), ()
+        more = {"features": features, "classes": classes, "standardize": standardize, "dropna": dropna}
+        _write(folder, data, target, loss, sites, more)
 
-            require_writable(folder, "DIR")
-            names = sites or _site_names(folder)
-            make_keys(folder / KEY_FOLDER, names, ["localhost", "127.0.0.1", *(hosts or [])])
-            print(f"{folder / KEY_FOLDER}: TLS and keys of {', '.join(names)}")
+
+def local(
+    folder: Folder,
+    /,
+    *,
+    sites: Annotated[int | None, option("The first so many sites; default all.", check=at_least(1))] = None,
+    changes: Annotated[
+        tuple[str, ...], option("Key of the app for this run; may be repeated.", "KEY=VALUE", name="--set")
+    ] = (),
+    resume: Annotated[bool, option("Go on with the last run.")] = False,
+    insecure: Annotated[bool, option("Without TLS and keys, also where there are.")] = False,
+) -> int:
+    """Run a federation on this machine: one server and one process a site, over loopback.
+
+    With DIR/keys (see `bayesadmm flower keys`) by TLS and with a key a site. Every
+    process that is started is ended. --set changes a key of app/pyproject.toml for
+    this run. The last lines of every process's log are in DIR/.flwr.
+
+    Examples of use:
+      bayesadmm flower local trial
+      bayesadmm flower local trial --sites 4 --set rounds=50 --set method=FedLapCov
+      bayesadmm flower local trial --resume
+
+    Exit codes: 0 done, 1 the run failed, 2 the command was not understood.
+    """
+    return _run(folder, sites, changes, resume, insecure)
+
+
+def keys(
+    folder: Folder,
+    /,
+    *,
+    sites: Annotated[
+        tuple[str, ...], option("Site that gets keys; may be repeated. Default: those of DIR/sites.", name="--site")
+    ] = (),
+    hosts: Annotated[
+        tuple[str, ...], option("Name of the server besides localhost; may be repeated.", name="--host")
+    ] = (),
+) -> None:
+    """Make certificates for TLS, and a private and a public key for each site, in DIR/keys.
+
+    Keys that are there are kept. Give site NAME the files
+    keys/site-NAME and keys/ca.crt, and keep keys/server.key on the server; nobody needs more.
+
+    Examples of use:
+      bayesadmm flower keys trial
+      bayesadmm flower keys trial --host server.example.org --site north --site south
+    """
+    from ..flower.keys import make_keys
+    from ..flower.project import KEY_FOLDER
+
+    require_writable(folder, "DIR")
+    names = sites or _site_names(folder)
+    make_keys(folder / KEY_FOLDER, names, ["localhost", "127.0.0.1", *hosts])
+    print(f"{folder / KEY_FOLDER}: TLS and keys of {', '.join(names)}")
 
 
 @contextmanager
@@ -169,11 +151,11 @@ def _all_or_nothing(folder: Path) -> Iterator[None]:
         raise
 
 
-def _write(folder: Path, data: Sequence[Path], target: str | None, loss: str, n_sites: int, **settings: Any) -> None:
+def _write(folder: Path, data: Sequence[Path], target: str | None, loss: str, n_sites: int, more: Any) -> None:
     from ..exchange import Message
     from ..exchange.coordinator import read_hellos, require_alike
     from ..flower.project import SITES, write_app
-    from .exchange import make_site
+    from .exchange import SiteConfig, introduce
 
     require_writable(folder, "DIR")
     if data and target is None:
@@ -186,7 +168,8 @@ def _write(folder: Path, data: Sequence[Path], target: str | None, loss: str, n_
         data, target, loss = _made_up(folder / "data", n_sites), "y", "logistic"
     for path in data:
         with _of_file(path):
-            make_site(folder / SITES / path.stem, path, path.stem, str(target), loss, **settings)
+            config = SiteConfig(data=path, name=path.stem, target=str(target), loss=loss, **more)
+            introduce(folder / SITES / path.stem, config)
     require_alike(read_hellos([Message.read(folder / SITES / path.stem / "hello.npz") for path in data]))
     print(f"{folder}: an app and {len(data)} sites, {', '.join(path.stem for path in data)}")
     print(f"settings: {folder / 'app' / 'pyproject.toml'}\nnext:     bayesadmm flower local {folder}")
@@ -235,7 +218,7 @@ def _of_file(path: Path) -> Iterator[None]:
         raise Refused(words if str(path) in words else f"{path}: {words}") from error
 
 
-def _encode(folder: Path, data: Sequence[Path], wanted: DataSettings) -> list[Path]:
+def _encode(folder: Path, data: Sequence[Path], wanted: DataSettings) -> tuple[Path, ...]:
     """Write each table with 0/1 columns in place of text, of the levels that any of them has."""
     import pandas as pd
 
@@ -255,7 +238,7 @@ def _encode(folder: Path, data: Sequence[Path], wanted: DataSettings) -> list[Pa
         names = tuple(rows.columns)
         frame = pd.DataFrame(encode(names, levels, rows.columns), columns=list(design_names(names, levels)))
         frame.assign(**{wanted.target: rows.target}).to_csv(folder / path.name, index=False)
-    return [folder / path.name for path in data]
+    return tuple(folder / path.name for path in data)
 
 
 def _made_up(folder: Path, n_sites: int) -> list[Path]:
@@ -270,7 +253,7 @@ def _made_up(folder: Path, n_sites: int) -> list[Path]:
     return paths
 
 
-def _heart_disease(folder: Path) -> list[Path]:
+def _heart_disease(folder: Path) -> tuple[Path, ...]:
     """Write one table a hospital."""
     from ..data import load_heart_disease
 
@@ -281,7 +264,7 @@ def _heart_disease(folder: Path) -> list[Path]:
         paths.append(folder / f"{part.name}.csv")
         header = ",".join((*heart.feature_names, "disease"))
         np.savetxt(paths[-1], np.column_stack([part.X, part.y]), fmt="%.17g", delimiter=",", header=header, comments="")
-    return paths
+    return tuple(paths)
 
 
 def _site_names(folder: Path) -> list[str]:
@@ -335,8 +318,8 @@ def read_plan(config: Mapping[str, Any]) -> Any:
     from ..exchange.terms import FAMILIES as SENDABLE
     from ..flower import Plan
     from ..flower.project import KEYS
+    from ._methods import make_method
     from .exchange import FAMILIES
-    from .model import make_method
 
     missing = sorted(set(KEYS) - set(config))
     if missing:

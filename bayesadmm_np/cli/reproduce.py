@@ -16,7 +16,7 @@ def reproduce(
     *,
     only: Annotated[
         tuple[str, ...],
-        option("Draw only this figure; repeat it for several. Default: 3, 4, 5a and 5b.", choices=FIGURES),
+        option("Draw only this figure; repeat it for several. Default: 3, 4, 5a and 5b.", "FIGURE", choices=FIGURES),
     ] = (),
     dataset: Annotated[
         str,

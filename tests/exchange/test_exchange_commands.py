@@ -1,17 +1,18 @@
 """A whole run as its users type it, and what the commands say to wrong input."""
 
 import json
+import sys
 
 import numpy as np
 import pytest
 
 pd = pytest.importorskip("pandas", reason="the command line needs the extra `cli`")
-typer = pytest.importorskip("typer", reason="the command line needs the extra `cli`")
+pytest.importorskip("cyclopts", reason="the command line needs the extra `cli`")
 
 from problems import same_bits  # noqa: E402
 
 import bayesadmm_np as ba  # noqa: E402
-from bayesadmm_np.cli.exchange import add_commands  # noqa: E402
+from bayesadmm_np import cli  # noqa: E402
 from bayesadmm_np.exchange import Coordinator, Message, final_result, load_server  # noqa: E402
 
 SITES = {"north": 25, "east": 40, "west": 15}
@@ -29,12 +30,11 @@ def bayesadmm(capsys, tmp_path, monkeypatch):
         count = rng.poisson(np.exp(0.3 * X[:, 1]))
         table = {"age": X[:, 0] / 60, "dose": X[:, 1], "died": y, "visits": count, "w": rng.integers(1, 3, n)}
         pd.DataFrame(table).to_csv(f"{name}.csv", index=False)
-    app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
-    add_commands(app)
 
     def call(text):
+        monkeypatch.setattr(sys, "argv", ["bayesadmm", *text.split()])
         with pytest.raises(SystemExit) as stopped:
-            app(text.split(), prog_name="bayesadmm")
+            cli.main()
         out, err = capsys.readouterr()
         return stopped.value.code or 0, out, err
 
@@ -185,12 +185,12 @@ NOT_UNDERSTOOD = {
     "no site": ("site step nowhere run/broadcast-0001.npz", "there is no site.json"),
     "a method that is not there": ("server init run north/hello.npz --method PVJ", "there is no method 'PVJ'"),
     "a method without ρ": ("server init run north/hello.npz --method PVI --rho 1", "PVI has no rho"),
-    "no method": ("server init run north/hello.npz --method auto", "needs a row of the table"),
+    "no method": ("server init run north/hello.npz --method auto", "there is no method 'auto'"),
     "a family that is not there": ("server init run north/hello.npz --family ful", "did you mean 'full'?"),
     "a family that does not fit": ("server init run north/hello.npz --method ADMM", "needs a prior of the family"),
     "tol of zero": ("server init run north/hello.npz --tol 0", "tol must be > 0"),
     "a precision of zero": ("server init run north/hello.npz --prior-precision 0", "precision must be > 0"),
-    "an option that is not there": ("server init run north/hello.npz --metod PVI", "No such option"),
+    "an option that is not there": ("server init run north/hello.npz --metod PVI", "there is no option"),
 }
 
 

@@ -1,0 +1,92 @@
+"""`bayesadmm certify`: a model against the rows of its sites."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from ._options import NA, Client, DataSettings, DropNA, Files, Json, ModelFile, Separator, Weights, option
+from .prepare import code_labels, site_names
+from .shared import Refused, missing_name, print_json, text_table
+from .table import Rows, read_rows
+
+
+def certify(
+    model: ModelFile,
+    data: Files,
+    /,
+    *,
+    client: Client = None,
+    weights: Weights = None,
+    tol: Annotated[float | None, option("Tolerance on the residual. Default: that of the fit.")] = None,
+    dropna: DropNA = False,
+    separator: Separator = ",",
+    na: NA = (),
+    json: Json = False,
+) -> int:
+    """Check a model file against the rows that it was fitted to, from sums over each site's rows.
+
+    Recomputes the residual of the pooled stationarity condition at the model's
+    posterior and the bound that it gives on the distance to the pooled fit. The
+    table shows whose rows are not those of the fit.
+
+    Examples of use:
+      bayesadmm certify model.npz patients.csv
+      bayesadmm certify model.npz north.csv south.csv
+      bayesadmm certify model.npz patients.csv --tol 1e-4
+
+    Exit codes: 0 the certificate holds, 1 it does not, 2 the command, the model or
+    the data were refused.
+    """
+    from ..estimators.model_file import load_model
+
+    fitted = load_model(model)
+    rows = DataSettings(
+        target=fitted.target,
+        client=client or (fitted.client if len(data) == 1 else None),
+        features=fitted.columns.names,
+        categorical=tuple(fitted.columns.levels),
+        weights=weights,
+        dropna=dropna,
+        separator=separator,
+        na=na,
+    )
+    return 0 if run_certify(fitted, read_rows(data, rows), tol, json) else 1
+
+
+def run_certify(model: Any, rows: Rows, tol: float | None, as_json: bool) -> bool:
+    """Recompute the certificate of a model from the rows of its sites; return whether it holds."""
+    from .._validation import as_positive
+
+    strangers = sorted(set(site_names(rows)) - set(model.sites))
+    if strangers:
+        raise Refused(missing_name("the model has no site", strangers[0], model.sites))
+    absent = [name for name in model.sites if name not in site_names(rows)]
+    if absent:
+        raise Refused(f"the data lack the site(s) {', '.join(absent)}: the certificate is a sum over all sites.")
+    labels = code_labels(rows, model.target, model.classes)
+    losses, counts = {}, {}
+    for name in model.sites:
+        here = rows.site.astype(str) == name
+        weights = None if rows.weights is None else rows.weights[here]
+        table = {column: values[here] for column, values in rows.columns.items()}
+        losses[name] = model.make_loss(table, labels[here], weights)
+        counts[name] = int(here.sum())
+    check = model.check(losses)
+    tol = model.tol if tol is None else as_positive(tol, "--tol")
+    holds = check.pooled <= tol
+    if as_json:
+        sites = {
+            name: {"n_rows": counts[name], "n_rows_in_fit": site.n_rows, "apart": check.apart[name]}
+            for name, site in model.sites.items()
+        }
+        bound = None if check.distance is None else check.distance.sd_units
+        distance = {"sd_units": bound, "rigorous": check.distance is not None and check.distance.rigorous}
+        print_json({"holds": holds, "pooled": check.pooled, "tol": tol, "distance": distance, "sites": sites})
+        return holds
+    table_rows = [[name, site.n_rows, counts[name], f"{check.apart[name]:.1e}"] for name, site in model.sites.items()]
+    print(text_table(["site", "rows in the fit", "rows here", "factor against rows"], table_rows))
+    verdict = "holds" if holds else "does NOT hold"
+    print(f"\npooled stationarity {verdict} to {tol:.0e} (residual {check.pooled:.1e})")
+    if check.distance is not None:
+        print(check.distance)
+    return holds

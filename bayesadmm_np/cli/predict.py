@@ -1,0 +1,88 @@
+"""`bayesadmm predict`: new rows from a model file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from ._options import NA, Drop, Json, ModelFile, Separator, option
+from .shared import Refused, note, print_json, require_file, require_other, write_csv
+
+
+def predict(
+    model: ModelFile,
+    data: Annotated[Path, option("CSV file of new rows.")],
+    /,
+    *,
+    out: Annotated[Path | None, option("File of the predictions. Default: standard output.", "FILE.csv")] = None,
+    drop: Drop = (),
+    separator: Separator = ",",
+    na: NA = (),
+    json: Json = False,
+) -> None:
+    """Predict new rows from a model file.
+
+    Classification: the probability of each class, integrated over the posterior.
+    Regression: mean and standard deviation of a new observation. The columns must
+    be those of the fit; the target's and the sites' may be there and are ignored.
+
+    Examples of use:
+      bayesadmm predict model.npz new.csv --out predictions.csv
+      bayesadmm predict model.npz new.csv --drop patient_id
+
+    Exit codes: 0 predicted, 2 the command, the model or the data were refused.
+    """
+    if out is not None:
+        require_file(out)
+        require_other(out, [model, data])
+    run_predict(model, data, out, drop, separator, na, json)
+
+
+def run_predict(
+    model_path: Path, path: Path, out: Path | None, drop: tuple[str, ...], separator: str, missing: Any, as_json: bool
+) -> None:
+    """Predict the rows of a file."""
+    import csv
+    import sys
+
+    from ..estimators.model_file import load_model, word
+    from .table import feature_columns, read_frame, require_column
+
+    model = load_model(model_path)
+    frame = read_frame(path, separator, missing, model.columns.levels)
+    for name in drop:
+        require_column("--drop", name, frame, path)
+    lacking = [name for name in model.columns.names if name not in frame.columns]
+    if lacking:
+        raise Refused(f"{path} lacks the column(s) {', '.join(lacking)}, with which the model was fitted.")
+    known = {*model.columns.names, model.target, model.client, *drop}
+    extra = [name for name in frame.columns if name not in known]
+    if extra:
+        raise Refused(
+            f"{path} has the column(s) {', '.join(extra)}, which the model does not know: --drop {','.join(extra)} "
+            "leaves them out."
+        )
+    gone = frame[list(model.columns.names)].isna().sum()
+    if gone.any():
+        listed = ", ".join(f"{name} ({count})" for name, count in gone.items() if count)
+        raise Refused(f"missing values in {listed}: nothing can be predicted without them.")
+    table = feature_columns(frame, model.columns.names, model.columns.levels)
+    if model.classes:
+        chances = model.probabilities(table)
+        best = chances.argmax(axis=1)
+        names = [f"probability_{word(label)}" for label in model.classes]
+        rows = [
+            {"predicted": word(model.classes[k]), **dict(zip(names, map(float, row), strict=True))}
+            for k, row in zip(best, chances, strict=True)
+        ]
+    else:
+        rows = [{"mean": float(m), "sd": float(s)} for m, s in zip(*model.mean_and_sd(table), strict=True)]
+    if out is not None:
+        write_csv(out, rows)
+        note(f"{len(rows)} predictions written to {out}.")
+    if as_json:
+        print_json({"rows": len(rows), "out": None if out is None else str(out), "predictions": rows})
+    elif out is None:
+        writer = csv.DictWriter(sys.stdout, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)

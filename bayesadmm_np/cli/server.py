@@ -1,0 +1,103 @@
+"""`bayesadmm server`: the server of a run by files."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+from typing import Annotated, Literal
+
+from ._methods import make_method
+from ._options import Accelerate, Json, families, methods, option
+from .exchange import CODES, EXAMPLE, Folder, begin, message_refusals, report, standing, tell
+
+__all__ = ["init", "status", "step"]
+
+HELP = f"""The server of a run by files: it sees posteriors and sums, no rows.
+
+{EXAMPLE}
+{CODES}"""
+
+
+def init(
+    folder: Folder,
+    hellos: Annotated[list[Path], option("Messages that introduce the sites, one a site.", name="HELLO")],
+    /,
+    *,
+    method: Annotated[str, option("Method, a row of docs/methods.md.", choices=methods())] = "PVI",
+    rho: Annotated[float | None, option("ρ of a method that has one, > 0. Default: the method's.")] = None,
+    gamma: Annotated[
+        float | Literal["rows"] | None,
+        option("γ of a method that has one, in (0, 1]; rows: each site's share of the rows.", "NUMBER|rows"),
+    ] = None,
+    accelerate: Accelerate = False,
+    family: Annotated[str, option("Family of the posterior.", choices=families())] = "full",
+    prior_precision: Annotated[float, option("Prior precision of every coefficient.")] = 1.0,
+    tol: Annotated[float, option("Tolerance on the stationarity residual.")] = 1e-6,
+    rounds: Annotated[int, option("Rounds, at most.")] = 100,
+    safeguard: Annotated[bool, option("Keep every site's problem well posed.")] = False,
+    seed: Annotated[
+        int | None, option("Part of the run's id. Default: drawn, so that no other run has this id.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Make a run of the sites that said hello, and write its first broadcast.
+
+    Examples of use:
+      bayesadmm server init run hello-A.npz hello-B.npz
+      bayesadmm server init run hello-*.npz --method BayesADMM --rho 1 --safeguard
+      bayesadmm server init run hello-*.npz --method PVI --gamma 0.4 --accelerate --family diagonal
+
+    Exit codes: 0 done (the output says whether there are rounds to do), 1 the run
+    failed, 2 the command or the data were not understood, 3 a message was refused
+    (nothing was changed).
+    """
+    with message_refusals("server init"):
+        row = make_method(method, rho, gamma, accelerate)
+        seed = secrets.randbelow(1 << 31) if seed is None else seed
+        options = {"tol": tol, "rounds": rounds, "safeguard": safeguard, "seed": seed}
+        tell(begin(folder, hellos, row, family, prior_precision, options), json)
+
+
+def step(
+    folder: Folder,
+    replies: Annotated[tuple[Path, ...], option("Replies of the sites.", name="REPLY")] = (),
+    /,
+    *,
+    json: Json = False,
+) -> int:
+    """Take in the replies to the last broadcast, and write the next one or the final message.
+
+    Replies may be of all sites or of those that came: a site that is missing keeps
+    its factor, and convergence waits for it. Without replies, or with those of the
+    last step again, the message that is out is written again.
+
+    Examples of use:
+      bayesadmm server step run reply-A-0001.npz reply-B-0001.npz
+      bayesadmm server step run
+
+    Exit codes: 0 done (the output says whether there are rounds to do), 1 the run
+    failed, 2 the command or the data were not understood, 3 a message was refused
+    (nothing was changed).
+    """
+    with message_refusals("server step"):
+        from ..exchange import step_server
+
+        server, path = step_server(folder, replies)
+        return int(tell({"written": str(path), **standing(server)}, json))
+
+
+def status(folder: Folder, /, *, json: Json = False) -> int:
+    """Say where a run stands; changes nothing.
+
+    Examples of use:
+      bayesadmm server status run
+      bayesadmm server status run --json
+
+    Exit codes: 0 done (the output says whether there are rounds to do), 1 the run
+    failed, 2 the command or the data were not understood, 3 a message was refused
+    (nothing was changed).
+    """
+    with message_refusals("server status"):
+        from ..exchange import load_server
+
+        return int(report(load_server(folder), json))

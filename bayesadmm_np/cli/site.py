@@ -1,0 +1,67 @@
+"""`bayesadmm site`: one site of a run by files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from ._options import Json, Spread, option
+from .exchange import CODES, EXAMPLE, Folder, SiteConfig, answer, introduce, message_refusals, tell, with_example
+
+__all__ = ["init", "step"]
+
+HELP = f"""One site of a run by files: its rows never leave it.
+
+{EXAMPLE}
+{CODES}"""
+
+
+@with_example
+def init(
+    folder: Folder,
+    /,
+    *,
+    config: Annotated[SiteConfig, Spread],
+    json: Json = False,
+) -> None:
+    """Introduce this site: read the rows, and write hello.npz for the server.
+
+    The message holds names and counts (with --standardize also the sum and the sum
+    of squares of each column), no rows. Columns must be in the same units at all
+    sites; --standardize, given at all of them, divides by pooled standard
+    deviations. DIR remembers where the rows are; later steps read them again.
+
+    What an answer discloses, and what noise on it buys, is in docs/privacy.md. The
+    three options --privacy-... go together; hello.npz itself is not noised.
+
+    Exit codes: 0 done (the output says whether there are rounds to do), 1 the run
+    failed, 2 the command or the data were not understood, 3 a message was refused
+    (nothing was changed).
+    """
+    with message_refusals("site init"):
+        tell(introduce(folder, config), json)
+
+
+def step(
+    folder: Folder,
+    broadcast: Annotated[Path, option("Message from the server.")],
+    /,
+    *,
+    out: Annotated[Path | None, option("File of the reply. Default: in DIR.", "FILE.npz")] = None,
+    json: Json = False,
+) -> int:
+    """Answer a broadcast, or take in the final message.
+
+    An interrupted step can be repeated: the same broadcast gives the same bytes.
+
+    Examples of use:
+      bayesadmm site step a broadcast-0001.npz
+      bayesadmm site step a broadcast-0002.npz --out /media/usb/reply-A.npz
+      bayesadmm site step a final.npz
+
+    Exit codes: 0 done (the output says whether there are rounds to do), 1 the run
+    failed, 2 the command or the data were not understood, 3 a message was refused
+    (nothing was changed).
+    """
+    with message_refusals("site step"):
+        return int(tell(answer(folder, broadcast, out), json))
