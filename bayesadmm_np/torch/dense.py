@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Dense"]
+__all__ = ["Dense", "Slope"]
 
 Slope = Callable[[Tensor], Tensor]
 
@@ -74,18 +74,8 @@ class Dense:
         return views
 
     @torch.no_grad()
-    def gradient(self, theta: Tensor, out: Tensor, X: Tensor, y: Tensor, weights: Tensor) -> Tensor:
-        """∇_θ Σ_i w_i·(cross entropy of row i), shape (K, P), into `out`; X has shape (K, B, …)."""
-
-        def slope(logits: Tensor) -> Tensor:
-            p = logits.softmax(dim=2)
-            return p.sub_(nn.functional.one_hot(y, p.shape[2])).mul_(weights[:, :, None])
-
-        return self.pull_back(theta, out, X, slope)
-
-    @torch.no_grad()
     def pull_back(self, theta: Tensor, out: Tensor, X: Tensor, slope_at: Slope) -> Tensor:
-        """∇_θ of a function of the logits, into `out`; `slope_at` maps them to its derivatives in them, (K, B, C)."""
+        """Write ∇_θ of a function of the logits into `out`; `slope_at` gives its derivatives in them, (K, B, C)."""
         layers, slots = self.split(theta), self.split(out)
         activations = [X.flatten(2)]
         for (W, b), kind in zip(layers, (*self.between, None), strict=True):

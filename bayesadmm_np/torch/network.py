@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from .dense import Dense
+from .dense import Dense, Slope
 
 __all__ = ["Network", "Rows", "merge"]
 
@@ -185,26 +185,28 @@ class Network:
         buffers: dict[str, Tensor],
         train: bool = True,
     ) -> Tensor:
-        """∇_θ of the weighted cross entropies of every client, shape (K, P), into `out`."""
-        if self.dense and self.dense.takes(X) and not torch.is_autocast_enabled(X.device.type):
-            return self.dense.gradient(theta, out, X, y, weights)
-        leaves = self.leaves(theta)
-        logits = self.logits(leaves, X, buffers, train)
-        rows = nn.functional.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none")
-        gradients = torch.autograd.grad(rows @ weights.flatten(), leaves)
-        return torch.cat([g.reshape(len(theta), -1) for g in gradients], dim=1, out=out)
+        """Write ∇_θ of the weighted cross entropies of every client, shape (K, P), into `out`, and return it."""
+
+        def slope(logits: Tensor) -> Tensor:
+            return _misfit(logits, weights.new_zeros(logits.shape).scatter_(2, y[:, :, None], weights[:, :, None]))
+
+        return self._pull_back(theta, out, X, slope, buffers, train)
 
     def soft_gradient(
         self, theta: Tensor, out: Tensor, *, X: Tensor, targets: Tensor, buffers: dict[str, Tensor]
     ) -> Tensor:
-        """∇_θ of −Σ_i t_iᵀlog p_i(θ) in evaluation mode, for t_i of any sign and sum, shape (K, P), into `out`."""
-        if self.dense and self.dense.takes(X) and not torch.is_autocast_enabled(X.device.type):
-            total = targets.sum(dim=2, keepdim=True)
-            return self.dense.pull_back(theta, out, X, lambda z: z.softmax(dim=2).mul_(total).sub_(targets))
+        """Write ∇_θ of −Σ_i t_iᵀlog p_i(θ) in evaluation mode into `out`; t_i may have any sign and sum."""
+        return self._pull_back(theta, out, X, lambda logits: _misfit(logits, targets), buffers, train=False)
+
+    def _pull_back(
+        self, theta: Tensor, out: Tensor, X: Tensor, slope_at: Slope, buffers: dict[str, Tensor], train: bool
+    ) -> Tensor:
+        """Write ∇_θ of a function of the logits into `out`; `slope_at` maps the logits to its derivatives in them."""
+        if self.dense is not None and self.is_pure(X[0]):
+            return self.dense.pull_back(theta, out, X, slope_at)
         leaves = self.leaves(theta)
-        logits = self.logits(leaves, X, buffers, train=False)
-        value = nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(0, 1), reduction="sum")
-        gradients = torch.autograd.grad(value, leaves)
+        logits = self.logits(leaves, X, buffers, train)
+        gradients = torch.autograd.grad(logits, leaves, slope_at(logits.detach()).to(logits))
         return torch.cat([g.reshape(len(theta), -1) for g in gradients], dim=1, out=out)
 
     @torch.no_grad()
@@ -224,3 +226,8 @@ class Network:
             for name, buffer in module.named_buffers():
                 buffer.copy_(buffers[name])
         return module
+
+
+def _misfit(logits: Tensor, targets: Tensor) -> Tensor:
+    """Return the derivatives of −Σ_c t_c log softmax_c, (Σ_c t_c) softmax − t; shape (K, B, C) as the logits."""
+    return logits.softmax(dim=2).mul_(targets.sum(dim=2, keepdim=True)).sub_(targets)

@@ -312,7 +312,7 @@ class Broken(Exception):
     pass
 
 
-SLOW = {"stacks": ("in_torch", Dense, "gradient"), "compiled": ("stacks", AdamClient, "take_steps")}
+SLOW = {"stacks": ("in_torch", Dense, "pull_back"), "compiled": ("stacks", AdamClient, "take_steps")}
 
 
 @pytest.mark.parametrize(("fixture", "of", "name"), SLOW.values(), ids=SLOW.keys())
