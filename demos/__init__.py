@@ -1,6 +1,5 @@
 """Demonstrations, installed as ``bayesadmm_np.demos``.
 
-Each module reproduces one figure of the paper and has the same three functions: ``compute`` returns a frozen result
-made of numbers, ``draw`` turns a result into a figure, ``claims`` says what the figure is meant to show, whether it
-does, and what was measured. ``reproduce`` runs them all.
+Each module but ``shared``, ``style``, ``tabular`` and ``reproduce`` is a script that draws one figure: run
+``python demos/fig5a_ridge.py --help``. ``reproduce`` runs them all.
 """

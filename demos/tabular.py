@@ -24,34 +24,19 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 import bayesadmm_np as ba
+from bayesadmm_np.demos import shared, style
 from bayesadmm_np.losses.logistic_normal import logistic_normal_moments
 
-from . import style
-
-__all__ = [
-    "ACCELERATED",
-    "BAYESADMM",
-    "LOOKS",
-    "Fit",
-    "Line",
-    "Pooled",
-    "Scores",
-    "deviation",
-    "fit",
-    "lines",
-    "markdown",
-    "mean_sd",
-    "pooled",
-    "probability",
-    "scores",
-    "with_intercept",
-]
+__all__ = ["Fit", "Line", "Pooled", "cell", "deviation", "fit", "lines", "markdown", "mean_sd", "percent", "pooled"]
+__all__ += ["draw_distance", "probability", "scores"]
 
 Array = NDArray[np.float64]
 
 FEDAVG, FEDPROX, FEDDYN, FEDLAP = "FedAvg", "FedProx", "FedDyn", "FedLap"
 COV, COV_FULL = "FedLap-Cov (γ=1/K)", "FedLap-Cov (γ=1)"
 PVI, BAYESADMM, ACCELERATED = "PVI", "BayesADMM", "Accelerated PVI"
+
+ACCURACY = shared.Accuracy(digits=8)  # shares of rows, of which some lie close to the half of a printed digit
 
 RHOS = (0.1, 1.0, 10.0)
 
@@ -96,7 +81,6 @@ class Fit:
     label: str
     rho: float
     status: str
-    message: str
     rounds: int
     floats_per_round: int
     distance: tuple[float, ...]
@@ -128,16 +112,6 @@ class Pooled:
 
     variational: Any
     laplace: Any
-
-
-@dataclass(frozen=True)
-class Scores:
-    """Of predicted probabilities: share of rows on the right side of ½, mean −log p(y), mean (p − y)²."""
-
-    rows: int
-    accuracy: float
-    nll: float
-    brier: float
 
 
 def lines(n_clients: int) -> tuple[Line, ...]:
@@ -187,7 +161,6 @@ def fit(line: Line, clients: Sequence[Any], delta: float, target: Pooled, rounds
             label=line.label,
             rho=getattr(method, "method", method).rho,
             status=result.status.name,
-            message=result.message,
             rounds=result.rounds,
             floats_per_round=record.floats_down + record.floats_up,
             distance=tuple(deviation(q, own) for q in trace),
@@ -213,19 +186,14 @@ def probability(q: Any, X: Array) -> Array:
     return np.asarray(logistic_normal_moments(predictor, variance).sigmoid)
 
 
-def scores(p: Array, y: NDArray[np.int64]) -> Scores:
-    """Score predictions."""
-    return Scores(
-        rows=len(y),
-        accuracy=float(np.mean((p > 0.5) == (y == 1))),
-        nll=float(-np.mean(np.log(np.where(y == 1, p, 1.0 - p)))),
-        brier=float(np.mean((p - y) ** 2)),
-    )
-
-
-def with_intercept(X: Array) -> Array:
-    """Append a column of ones."""
-    return np.column_stack([X, np.ones(len(X))])
+def scores(p: Array, y: NDArray[np.int64]) -> dict[str, float]:
+    """Score probabilities: share of rows on the right side of ½, mean −log p(y), mean (p − y)²."""
+    return {
+        "rows": len(y),
+        "accuracy": float(np.mean((p > 0.5) == (y == 1))),
+        "nll": float(-np.mean(np.log(np.where(y == 1, p, 1.0 - p)))),
+        "brier": float(np.mean((p - y) ** 2)),
+    }
 
 
 def mean_sd(values: Sequence[float]) -> tuple[float, float]:
@@ -237,6 +205,22 @@ def markdown(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
     """Return a table whose first column is text and whose others are numbers."""
     rule = ["---", *("---:" for _ in head[1:])]
     return "\n".join("| " + " | ".join(row) + " |" for row in [head, rule, *body])
+
+
+def percent(pair: Sequence[float]) -> str:
+    """Write mean and standard deviation of a share."""
+    return f"{100 * pair[0]:.1f} ({100 * pair[1]:.1f})"
+
+
+def cell(pair: Sequence[float]) -> str:
+    """Write mean and standard deviation."""
+    return f"{pair[0]:.3f} ({pair[1]:.3f})"
+
+
+def draw_distance(axes: Any, label: str, distance: Sequence[float], look: style.Look, floor: float, marks: int) -> None:
+    """Draw the distance to the pooled fit by round, with some `marks` markers."""
+    line = shared.semilog(axes, distance, look, floor, label=label)
+    line.set_markevery(max(1, len(line.get_xdata()) // marks))
 
 
 def _spread(q: Any, target: Any) -> float:

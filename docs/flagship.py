@@ -23,7 +23,7 @@ def tables() -> dict[str, str]:
     """Return every table by the name of its marker."""
     found = {}
     for name, demo in DEMOS.items():
-        results = json.loads((ROOT / "figures" / f"{demo.NAME}.json").read_text(encoding="utf-8"))
+        results = json.loads((ROOT / "figures" / f"{demo.DEMO.name}.json").read_text(encoding="utf-8"))
         found |= demo.tables(results["figures"][name]["numbers"])
     return found
 
@@ -36,4 +36,4 @@ def filled(page: str, known: dict[str, str]) -> str:
 if __name__ == "__main__":
     PAGE.write_text(filled(PAGE.read_text(encoding="utf-8"), tables()), encoding="utf-8")
     for demo in DEMOS.values():
-        shutil.copy(ROOT / "figures" / f"{demo.NAME}.png", PAGE.parent / "figures")
+        shutil.copy(ROOT / "figures" / f"{demo.DEMO.name}.png", PAGE.parent / "figures")

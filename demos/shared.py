@@ -1,0 +1,417 @@
+"""What every demo shares: it runs as a script, states its numbers to an accuracy, and draws with the panels below.
+
+A demo is five things: a title, `compute` (the numbers, as plain dicts and lists), `claims` (what they show), `draw`,
+and the accuracy that the numbers are stated to. Claims are judged and figures are drawn from the *stated* numbers,
+which stand in the results file. So when a run on another machine finds the same numbers to that accuracy, nothing has
+changed and no file is written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import json
+import math
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.lines import Line2D
+from matplotlib.patches import FancyArrowPatch
+from threadpoolctl import threadpool_limits
+from tqdm import tqdm
+
+import bayesadmm_np as ba
+from bayesadmm_np import data
+from bayesadmm_np.demos import style
+
+__all__ = ["Accuracy", "Demo", "circuit", "differences", "label_pairs", "read_results", "semilog", "size", "with_ones"]
+
+SCHEMA = 2
+LABEL_PAIR_CLIENTS = 5
+
+# ---- stated accuracy -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """A number is stated to `digits` significant digits, but never finer than `absolute`.
+
+    The default is that of the runs here, whose solves end at residuals of 1e-8 to 1e-10. What rounding in another order
+    changes is much less: over four kernels of OpenBLAS at most 1e-13, or 1e-13 of a number above 1.
+    """
+
+    digits: int = 6
+    absolute: float = 1e-12
+
+    def unit(self, value: float) -> float:
+        """Return the unit of the last stated digit."""
+        leading = math.floor(math.log10(abs(value))) if value else -math.inf
+        return max(self.absolute, 10.0 ** (leading - self.digits + 1))
+
+    def stated(self, numbers: Any) -> Any:
+        """Return plain numbers, rounded."""
+        if isinstance(numbers, dict):
+            return {key: self.stated(value) for key, value in numbers.items()}
+        if isinstance(numbers, list | tuple | np.ndarray):
+            return [self.stated(value) for value in numbers]
+        if isinstance(numbers, float):
+            return round(float(numbers), -round(math.log10(self.unit(numbers)))) + 0.0
+        return numbers.item() if isinstance(numbers, np.generic) else numbers
+
+
+def size(value: float, pattern: str = ".1e", below: float = 1e-12) -> str:
+    """Write a small number, and say so where it is below what is stated."""
+    return format(value, pattern) if abs(value) > below else f"under {below:g}"
+
+
+def differences(old: Any, new: Any, accuracy: Accuracy, where: str = "") -> Iterator[str]:
+    """Say where stated numbers and new ones differ by more than the unit of the last stated digit, and by how much."""
+    if isinstance(old, dict) and isinstance(new, dict) and old.keys() == new.keys():
+        for key, value in old.items():
+            yield from differences(value, new[key], accuracy, f"{where}.{key}" if where else key)
+    elif isinstance(old, list) and isinstance(new, list | tuple | np.ndarray) and len(old) == len(new):
+        for i, (one, other) in enumerate(zip(old, new, strict=True)):
+            yield from differences(one, other, accuracy, f"{where}[{i}]")
+    elif isinstance(old, int | float) and isinstance(new, float):
+        if not abs(new - old) <= (unit := accuracy.unit(max(abs(old), abs(new)))):
+            yield f"{where} was {old:.9g}, is {new:.9g} (stated to {unit:.0e})"
+    elif isinstance(old, dict | list) or old != new:
+        yield f"{where} was {_brief(old)}, is {_brief(new)}"
+
+
+def _brief(value: Any) -> str:
+    if isinstance(value, dict):
+        return f"{{{', '.join(value)}}}"
+    return f"a list of {len(value)}" if isinstance(value, list | tuple | np.ndarray) else repr(value)
+
+
+def read_results(path: Path) -> dict[str, Any]:
+    """Return the figures of a results file, {} when there is none.
+
+    Raises
+    ------
+    ValueError
+        When the file holds something else.
+    """
+    if not path.exists():
+        return {}
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        schema, figures = found["schema"], dict(found["figures"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is not a readable results file; move it away, or choose another --out.") from error
+    if schema != SCHEMA:
+        raise ValueError(f"{path} has schema {schema}, not {SCHEMA}; move it away, or choose another --out.")
+    return figures
+
+
+def _write_results(path: Path, figures: dict[str, Any]) -> None:
+    text = {"schema": SCHEMA, "library": ba.__version__, "figures": dict(sorted(figures.items()))}
+    part = path.with_name(path.name + ".part")
+    part.write_text(json.dumps(text, indent=1, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
+    os.replace(part, path)
+
+
+# ---- a demo ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Demo:
+    """One figure.
+
+    Attributes
+    ----------
+    key, name, title : what `bayesadmm reproduce --only` calls it, the stem of its files, its headline
+    compute : `compute(..., track=iter)` returns the numbers; every other parameter becomes an option of the script, and
+        `track` goes around the longest loop, which it may show as a progress bar
+    claims : yields (what the figure shows, whether it does, what was measured)
+    draw : returns the figure
+    notes : yields measurements that are no claim
+    accuracy : what the numbers are stated to
+    results : the file beside the figure that holds the numbers
+    needs : is called with the name of the data set before anything else, to find what is missing
+    """
+
+    key: str
+    name: str
+    title: str
+    compute: Callable[..., dict[str, Any]]
+    claims: Callable[[Any], Iterator[tuple[str, bool, str]]]
+    draw: Callable[[Any], Any]
+    notes: Callable[[Any], Iterator[str]] = lambda _: iter(())
+    accuracy: Accuracy = field(default_factory=Accuracy)
+    results: str = "results.json"
+    needs: Callable[[str], Any] = lambda _: None
+
+    def run(
+        self,
+        out: Path = Path("figures"),
+        force: bool = False,
+        progress: bool = True,
+        echo: Callable[[str], None] = print,
+        **settings: Any,
+    ) -> bool:
+        """Compute, write what has changed, print the claims, and return whether they all hold.
+
+        Raises
+        ------
+        ValueError
+            When the results file in `out` holds something else.
+        OSError
+            When data are not available or `out` cannot be written.
+        ImportError
+            When an optional package is missing.
+        """
+        dataset = settings.get("dataset", "digits")
+        suffix = "" if dataset == "digits" else f"_{dataset}"
+        key, path = self.key + suffix.replace("_", "-"), out / self.results
+        pictures = [out / f"{self.name}{suffix}.{kind}" for kind in ("svg", "png")]
+        figures = read_results(path)
+        self.needs(dataset)
+        # one thread: the matrices are small, and sums in a fixed order give the same digits on any number of cores
+        with threadpool_limits(1):
+            bar = partial(tqdm, desc=f"figure {self.key}", disable=not progress, leave=False, unit="run")
+            found = self.compute(**settings, track=bar)
+        old = figures.get(key)
+        changes = list(differences(old["numbers"], found, self.accuracy)) if old else []
+        entry = self.entry(old["numbers"] if old and not changes and not force else self.accuracy.stated(found))
+        out.mkdir(parents=True, exist_ok=True)
+        drawn = force or not old or bool(changes) or not all(picture.exists() for picture in pictures)
+        if drawn:
+            style.save(self.picture(entry["numbers"]), out, self.name + suffix)
+        if force or entry != old:
+            _write_results(path, figures | {key: entry})
+        self._report(entry, pictures, echo)
+        if changes:
+            echo(f"  ! rewritten, because {len(changes)} numbers are not those of {path}:")
+            for change in changes[:5]:
+                echo(f"    {change}")
+        elif old and entry != old and not force:
+            echo(f"  ! the numbers are those of {path}; what is said of them there is rewritten")
+        elif not drawn:
+            echo(f"  = every number is that of {path} to {self.accuracy.digits} digits: nothing is written")
+        return all(claim["holds"] for claim in entry["claims"])
+
+    def entry(self, numbers: dict[str, Any]) -> dict[str, Any]:
+        """Return what stands in the results file: stated numbers, their accuracy, and what is said of them."""
+        claims = [{"claim": c, "holds": bool(holds), "measured": m} for c, holds, m in self.claims(numbers)]
+        accuracy = {"digits": self.accuracy.digits, "absolute": self.accuracy.absolute}
+        notes = list(self.notes(numbers))
+        return {"title": self.title, "claims": claims, "notes": notes, "accuracy": accuracy, "numbers": numbers}
+
+    def picture(self, numbers: dict[str, Any]) -> Any:
+        """Return the figure."""
+        with style.context():
+            return self.draw(numbers)
+
+    def _report(self, entry: dict[str, Any], pictures: Sequence[Path], echo: Callable[[str], None]) -> None:
+        echo(f"\n{self.title}  →  {', '.join(map(str, pictures))}")
+        for claim in entry["claims"]:
+            echo(f"  {'✓' if claim['holds'] else '✗'} {claim['claim']}: {claim['measured']}")
+        for note in entry["notes"]:
+            echo(f"  · {note}")
+
+    def main(self) -> None:
+        """Run as a script, with an option for each parameter of `compute`; exit with 0 when every claim holds."""
+        doc = inspect.getmodule(self.compute).__doc__
+        parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+        for name, parameter in inspect.signature(self.compute).parameters.items():
+            default = parameter.default
+            if name == "track":
+                continue
+            several = isinstance(default, tuple)
+            kind = {"type": type(default[0]), "nargs": "+"} if several else {"type": type(default)}
+            shown = " ".join(map(str, default)) if several else default
+            parser.add_argument(f"--{name.replace('_', '-')}", default=default, help=f"default: {shown}", **kind)
+        parser.add_argument("--out", type=Path, default=Path("figures"), help="folder to write to; default: figures")
+        parser.add_argument("--force", action="store_true", help="write the files even when no number has changed")
+        parser.add_argument("--no-progress", dest="progress", action="store_false", help="show no progress bar")
+        for stream in (sys.stdout, sys.stderr):
+            stream.reconfigure(errors="replace")  # a terminal without ✓
+        try:
+            sys.exit(0 if self.run(**vars(parser.parse_args())) else 1)
+        except (ImportError, OSError, ValueError) as error:
+            sys.exit(f"{self.name}: {error}")
+
+
+# ---- data ------------------------------------------------------------------------------------------------------------
+
+
+def with_ones(points: Any) -> np.ndarray:
+    """Append a column of ones, for the intercept."""
+    return np.column_stack([points, np.ones(len(points))])
+
+
+def label_pairs(dataset: str, side: int, first: int) -> tuple[list[tuple[np.ndarray, np.ndarray]], str]:
+    """Return (X, y) of five clients with two labels each, and what the data are, in words.
+
+    The first `first` images are averaged to side × side pixels; pixels are in [0, 1], without a column of ones.
+    """
+    if dataset == "mnist":
+        raw = data.load_mnist(size=side, train=first)
+        X, y = raw.X, raw.y
+    elif dataset == "digits":
+        raw, block = data.load_digits(), 8 // side
+        X = raw.X[:first].reshape(-1, side, block, side, block).mean(axis=(2, 4)).reshape(-1, side * side)
+        y = raw.y[:first]
+    else:
+        raise ValueError(f"dataset must be one of digits, mnist, got {dataset!r}.")
+    parts = data.partition.label_pairs(y, LABEL_PAIR_CLIENTS)
+    return [(X[part], y[part]) for part in parts], f"{dataset}, first {len(y)} images, {side}×{side} pixels"
+
+
+def find_images(dataset: str) -> None:
+    """Load a few images of a data set, so that missing data are noticed at once."""
+    label_pairs(dataset, 8 if dataset == "digits" else 7, 200)
+
+
+# ---- panels ----------------------------------------------------------------------------------------------------------
+
+
+def semilog(axes: Any, values: Sequence[float | None], look: style.Look, floor: float, **options: Any) -> Any:
+    """Plot values against rounds on a logarithmic axis, and end the curve where it first falls below the floor."""
+    curve = np.array([np.nan if value is None else max(value, floor / 10) for value in values])
+    below = np.flatnonzero(curve < floor)
+    (line,) = axes.semilogy(curve[: below[0] + 1] if below.size else curve, **(look.kwargs() | options))
+    return line
+
+
+def cross(axes: Any, x: float, y: float, colour: str) -> None:
+    """Mark where a run failed."""
+    axes.plot(x, y, "x", color=colour, markersize=9, markeredgewidth=2.2, zorder=5, clip_on=False)
+
+
+CORNERS = LEFT, RIGHT, TOP, BOTTOM = 4.05, 7.95, 4.75, 0.3
+PLACES = {"broadcast": (0.1, 3.5), "natural_gradient": (4.2, 2.3), "gather": (8.3, 3.5), "dual_map": (4.2, 4.4)}
+WIDE = 3.6
+
+
+def circuit(axes: Any, title: str, nodes: Sequence[str], edges: dict[str, tuple[str, str, str]], rows: Any) -> None:
+    """Draw a duality circuit: four nodes, four arrows, and a table beside each arrow.
+
+    Parameters
+    ----------
+    nodes : names of the server's and the clients' primal variables, then of the clients' and the server's dual ones
+    edges : from the name of an edge to (its title, its equation, the heads of the values that flow along it)
+    rows : from the name of an edge to its table: (round, values, residual)
+    """
+    axes.set(xlim=(0, 12), ylim=(-0.15, 5.2))
+    axes.axis("off")
+    axes.set_title(title, fontsize=9.5)
+    corners = ((LEFT, TOP), (LEFT, BOTTOM), (RIGHT, BOTTOM), (RIGHT, TOP))
+    arrow = {"arrowstyle": "-|>", "mutation_scale": 13, "linewidth": 1.3, "color": style.INK}
+    for start, end in zip(corners, (*corners[1:], corners[0]), strict=True):
+        axes.add_patch(FancyArrowPatch(start, end, shrinkA=15, shrinkB=15, **arrow))
+    places = ("server, primal", "clients, primal", "clients, dual", "server, dual")
+    for (x, y), node, place in zip(corners, nodes, places, strict=True):
+        colour = style.BLUE if place.endswith("primal") else style.VERMILION
+        circle = {"boxstyle": "circle,pad=0.28", "facecolor": colour, "edgecolor": "none"}
+        axes.text(x, y, node, fontsize=12, color="white", ha="center", va="center", bbox=circle)
+        side = {"x": x - 0.45, "ha": "right"} if x == LEFT else {"x": x + 0.45, "ha": "left"}
+        axes.text(y=y, s=place, va="center", fontsize=7, color=colour, **side)
+    for edge, (name, equation, heads) in edges.items():
+        _edge_table(axes, PLACES[edge], name, equation, heads.split(" | "), rows[edge])
+
+
+def _edge_table(axes: Any, corner: tuple[float, float], name: str, equation: str, heads: Any, rows: Any) -> None:
+    x, y = corner
+    axes.text(x, y, name, fontsize=7.5, weight="bold", va="center")
+    axes.text(x + WIDE, y, equation, fontsize=8, va="center", ha="right")
+    small = {"fontsize": 6, "va": "center"}
+    columns = [(x + 0.1, "t", "center"), (x + WIDE - 0.05, "residual", "right")]
+    columns += [(left, head, "left") for left, head in zip((x + 0.35, x + 1.82), heads, strict=False)]
+    for at, head, side in columns:
+        axes.text(at, y - 0.36, head, ha=side, color=style.MUTED, **small)
+    axes.plot([x, x + WIDE], [y - 0.53] * 2, color=style.MUTED, linewidth=0.5)
+    rights = [x + 0.69 + 0.47 * j for j in range(3)] + [x + 2.14 + 0.4 * j for j in range(3)]
+    for i, (round_, values, residual) in enumerate(rows):
+        height = y - 0.72 - 0.29 * i
+        axes.text(x + 0.1, height, str(round_), ha="center", **small)
+        for right, value in zip(rights, values, strict=False):
+            axes.text(right, height, _short(value, f".{1 if abs(value) >= 9.95 else 2}f"), ha="right", **small)
+        axes.text(x + WIDE - 0.05, height, _short(residual, ".2f" if residual >= 0.01 else ".0e"), ha="right", **small)
+
+
+def _short(value: float, pattern: str) -> str:
+    text = format(value, pattern)
+    return text.replace("e-0", "e-").replace("-", "−") if float(text) else "0"
+
+
+LIMITS = XLIM, YLIM = (-3.4, 3.9), (-3.7, 3.5)
+
+
+def plane(axes: Any, title: str, clients: Sequence[tuple[Any, Any]], outlier: tuple[float, float]) -> None:
+    """Draw points of two classes in a plane, those of the first client lighter, and a ring around the outlier."""
+    axes.set(xlim=XLIM, ylim=YLIM, aspect="equal", xticks=[-2, 0, 2], yticks=[-2, 0, 2])
+    axes.tick_params(length=2.5)
+    axes.set_title(title, fontsize=8)
+    for alpha, (points, labels) in zip((0.55, 1.0), clients, strict=False):
+        for label, colour in enumerate(style.CLASS_COLOURS):
+            chosen = np.array(points)[np.array(labels) == label]
+            look = {"s": 15, "marker": "os"[label], "facecolor": colour, "edgecolor": "white", "linewidth": 0.4}
+            axes.scatter(*chosen.T, alpha=alpha, zorder=3, **look)
+    axes.scatter(*outlier, s=60, facecolor="none", edgecolor=style.VERMILION, linewidth=1.0, zorder=4)
+
+
+def boundary(axes: Any, theta: Sequence[float], **line: Any) -> None:
+    """Draw the line w₁x₁ + w₂x₂ + b = 0."""
+    w, b = np.array(theta[:2]), theta[2]
+    foot, along = -b * w / (w @ w), 150 * np.array([-w[1], w[0]]) / np.hypot(*w)
+    axes.plot(*np.transpose([foot - along, foot + along]), zorder=2, **line)
+
+
+def boundaries(axes: Any, thetas: Sequence[Sequence[float]], colour: str, taken: list[Any]) -> None:
+    """Draw the boundary of every round, later ones stronger, with its number at the first free place from the top."""
+    taken = [np.array(place) for place in taken]
+    for number, (w1, w2, b) in enumerate(thetas, start=1):
+        depth = number / len(thetas)
+        boundary(axes, (w1, w2, b), color=colour, linewidth=0.7 + 0.9 * depth, alpha=0.35 + 0.65 * depth)
+        heights = np.arange(YLIM[1] - 0.4, YLIM[0] + 0.9, -0.62)
+        spots = [np.array([-(b + w2 * height) / w1, height]) for height in heights]
+        inside = [spot for spot in spots if XLIM[0] + 0.3 < spot[0] < XLIM[1] - 0.3]
+        free = [spot for spot in inside if all(np.hypot(*(spot - other)) >= 0.6 for other in taken)]
+        if free:
+            taken.append(free[0])
+            circle = {"boxstyle": "circle,pad=0.12", "facecolor": colour, "edgecolor": "none"}
+            text = {"fontsize": 6, "color": "white", "ha": "center", "va": "center", "zorder": 5}
+            axes.text(*free[0], str(number), bbox=circle, **text)
+
+
+def band(axes: Any, mean: Sequence[float], covariance: Any) -> None:
+    """Shade where a boundary may lie: |mean of the logit| below one and two of its posterior standard deviations."""
+    grid = np.stack(np.meshgrid(np.linspace(*XLIM, 121), np.linspace(*YLIM, 111)), axis=-1)
+    rows = with_ones(grid.reshape(-1, 2))
+    score = np.abs(rows @ np.array(mean)) / logit_sd(rows, covariance)
+    look = {"levels": [0, 1, 2], "colors": ["#BDBDBD", "#DCDCDC"], "alpha": 0.6, "zorder": 0}
+    axes.contourf(grid[..., 0], grid[..., 1], score.reshape(grid.shape[:2]), **look)
+
+
+def logit_sd(rows: np.ndarray, covariance: Any) -> np.ndarray:
+    """Return the posterior standard deviation of xᵀθ for each row x."""
+    return np.sqrt(np.einsum("ni,ij,nj->n", rows, np.array(covariance), rows))
+
+
+def plane_legend() -> list[Any]:
+    """Return what a legend of such planes shows."""
+    point = {"linestyle": "none", "markeredgecolor": "white", "markersize": 5}
+    ring = {"linestyle": "none", "markerfacecolor": "none", "markeredgecolor": style.VERMILION, "markersize": 7}
+    return [
+        Line2D([], [], marker="o", color=style.CLASS_COLOURS[0], label="class 0", **point),
+        Line2D([], [], marker="s", color=style.CLASS_COLOURS[1], label="class 1 (client 1 lighter)", **point),
+        Line2D([], [], marker="o", label="outlier", **ring),
+        Line2D([], [], color=style.INK, linestyle=(0, (1, 1.5)), linewidth=1.0, label="pooled"),
+        Line2D([], [], color="#C8C8C8", linewidth=6, label="±1, ±2 posterior sd"),
+    ]
+
+
+def corner(axes: Any, text: str, **look: Any) -> None:
+    """Write in the lower right corner."""
+    box = {"boxstyle": "square,pad=0.15", "facecolor": "white", "edgecolor": "none", "alpha": 0.8}
+    place = {"transform": axes.transAxes, "ha": "right", "va": "bottom", "zorder": 6, "bbox": box}
+    axes.text(0.98, 0.02, text, **(place | {"fontsize": 7.5} | look))
