@@ -189,7 +189,8 @@ class Demo:
             _write_results(path, figures | {key: entry})
         self._report(entry, pictures, echo)
         if changes:
-            echo(f"  ! rewritten, because {len(changes)} numbers are not those of {path}:")
+            which = "1 number is not that" if len(changes) == 1 else f"{len(changes)} numbers are not those"
+            echo(f"  ! rewritten, because {which} of {path}:")
             for change in changes[:5]:
                 echo(f"    {change}")
         elif old and entry != old and not force:

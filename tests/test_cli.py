@@ -4,6 +4,8 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +17,7 @@ pytest.importorskip("sklearn", reason="the command line needs the extra `demos`"
 
 import bayesadmm_np as ba
 from bayesadmm_np import cli
-from bayesadmm_np.demos import reproduce as module
+from bayesadmm_np.demos import fig4_outlier, fig5a_ridge, shared
 
 
 @pytest.fixture
@@ -70,7 +72,7 @@ def test_only_4_writes_its_files_and_a_readable_summary(bayesadmm, tmp_path):
     assert "✓" in out
     assert "✗" not in out
     results = json.loads((tmp_path / "new" / "folder" / "results.json").read_text(encoding="utf-8"))
-    assert results["schema"] == module.SCHEMA
+    assert results["schema"] == shared.SCHEMA
     assert list(results["figures"]) == ["4"]
     assert all(claim["holds"] for claim in results["figures"]["4"]["claims"])
     assert results["figures"]["4"]["numbers"]["delta"] == 0.2
@@ -113,12 +115,12 @@ def test_an_unknown_option_is_a_usage_error(bayesadmm):
 
 def test_a_claim_that_does_not_hold_is_exit_code_1(bayesadmm, monkeypatch, tmp_path):
     """Broken twin: the same run with a claim that is false."""
-    demo = module.FIGURES["4"]
-    monkeypatch.setattr(demo, "claims", lambda result: [("two is three", False, "2")])
+    false = replace(fig4_outlier.DEMO, claims=lambda numbers: [("two is three", False, "2")])
+    monkeypatch.setattr(fig4_outlier, "DEMO", false)
     code, out, _ = bayesadmm("reproduce", "--only", "4", "--out", tmp_path, "--no-progress")
     assert code == 1
     assert "✗ two is three: 2" in out
-    assert "1 claim(s) do NOT hold" in out
+    assert "1 figure(s) with claims that do NOT hold" in out
 
 
 def assert_one_line(err, *words):
@@ -156,12 +158,9 @@ def test_mnist_gets_its_own_files_and_key(bayesadmm, monkeypatch, tmp_path):
     y = np.arange(500) % 10
     np.savez(tmp_path / "mnist.npz", x_train=x, y_train=y, x_test=x[:2], y_test=y[:2])
     monkeypatch.setenv("BAYESADMM_DATA", str(tmp_path))
-    small = module.fig5a_ridge.compute
-    monkeypatch.setattr(
-        module.fig5a_ridge,
-        "compute",
-        lambda dataset, tick: small(dataset, 500, rounds=2, admm_rhos=(25.0,), bregman_rhos=(0.2,), tick=tick),
-    )
+    sizes = {"rounds": 2, "admm_rhos": (25.0,), "bregman_rhos": (0.2,)}
+    small = replace(fig5a_ridge.DEMO, compute=partial(fig5a_ridge.compute, **sizes))
+    monkeypatch.setattr(fig5a_ridge, "DEMO", small)
     code, out, err = bayesadmm("reproduce", "--only", "5a", "--dataset", "mnist", "--out", tmp_path / "out")
     assert code == 0, out + err
     assert "figure 5a" in err  # the progress bar
@@ -241,7 +240,7 @@ def test_the_committed_numbers_are_those_of_this_schema():
     if not path.exists():
         pytest.skip("figures/results.json is not there: run `bayesadmm reproduce`")
     results = json.loads(path.read_text(encoding="utf-8"))
-    assert results["schema"] == module.SCHEMA
+    assert results["schema"] == shared.SCHEMA
     assert {"3", "4", "5a", "5b"} <= set(results["figures"])
     assert all(claim["holds"] for entry in results["figures"].values() for claim in entry["claims"])
 

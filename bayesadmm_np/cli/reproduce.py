@@ -27,6 +27,7 @@ def reproduce(
         ),
     ] = "digits",
     out: Annotated[Path, option("Folder to write to; made if it is not there.", "DIR")] = Path("figures"),
+    force: Annotated[bool, option("Write every file, also when no number has changed.")] = False,
     progress: Progress = True,
 ) -> int:
     """Draw the paper's figures from runs of this library, and check what they claim.
@@ -52,7 +53,9 @@ def reproduce(
 
     Every figure is written as SVG and PNG, every plotted number to results.json
     beside them (on demand: fig5c_deep.json, heart_disease.json, credit_approval.json).
-    The summary marks each claim with ✓ or ✗ and what was measured.
+    The summary marks each claim with ✓ or ✗ and what was measured. The results files
+    state their numbers' accuracy. A figure whose numbers are still the same to that
+    accuracy is left as it is; otherwise the summary says which number has changed.
 
     Examples of use:
       bayesadmm reproduce
@@ -68,7 +71,7 @@ def reproduce(
     with needs("demos"):
         from ..demos.reproduce import reproduce as draw
     try:
-        return 0 if draw(only, dataset, out, progress) else 1
+        return 0 if draw(only, dataset, out, progress, force) else 1
     except ImportError:  # of scikit-learn, by the loader of the digits
         raise
     except (OSError, ValueError) as error:
