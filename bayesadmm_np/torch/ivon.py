@@ -196,7 +196,7 @@ class IVON(torch.optim.Optimizer):
         if "prior_mean" in state:
             pull = -delta * state["prior_mean"]
             slope = pull if slope is None else pull.add_(slope)
-        rate = step_rate(group["lr"], delta, _rates(group))
+        rate = step_rate(group["lr"], delta, Rates.of(group))
         return Terms(group["ess"], delta, rate, slope, state.get("curvature"))
 
     @contextmanager
@@ -249,7 +249,7 @@ class IVON(torch.optim.Optimizer):
             b = self._buffers[params[0]]
             state = self.state[params[0]]
             gradient = _gradient(params, b.slot(state["samples"]))
-            collect(b, gradient, _rates(group), state["samples"])
+            collect(b, gradient, Rates.of(group), state["samples"])
             state["samples"] += 1
             if state["samples"] > 1:  # a GradScaler looks for overflows there, and must not miss earlier ones
                 mean = torch.div(b.gradient, state["samples"], out=b.scratch).split([p.numel() for p in params])
@@ -304,7 +304,7 @@ class IVON(torch.optim.Optimizer):
             state, b = self.state[params[0]], self._buffers[params[0]]
             state["step"] += 1
             _gather(params, b.mean)
-            update(b, self._terms(group), _rates(group), state["step"], state["samples"])
+            update(b, self._terms(group), Rates.of(group), state["step"], state["samples"])
             _scatter(b.mean, params)
             state["samples"] = 0
         return loss
@@ -447,35 +447,14 @@ def _scatter(flat: Tensor, params: Sequence[Tensor]) -> None:
     torch._foreach_copy_(list(params), [piece.view_as(p) for piece, p in zip(pieces, params, strict=True)])
 
 
-def _rates(group: dict[str, Any]) -> Rates:
-    return Rates(
-        group["hess_init"],
-        group["beta1"],
-        group["beta2"],
-        group["hess_approx"],
-        group["clip_radius"],
-        group["debias"],
-        group["rescale_lr"],
-    )
-
-
 def _check(group: dict[str, Any]) -> None:
-    for name in ("lr", "ess", "hess_init"):
+    for name in ("lr", "ess"):
         group[name] = as_positive(group[name], name)
-    for name in ("beta1", "beta2"):
+    for name in ("hess_init", "beta1", "beta2", "weight_decay"):
         group[name] = as_number(group[name], name)
-        if not 0 <= group[name] < 1:
-            raise ValueError(f"{name} must lie in [0, 1), got {group[name]!r}.")
-    group["weight_decay"] = as_number(group["weight_decay"], "weight_decay")
     if group["weight_decay"] < 0:
         raise ValueError(f"weight_decay must be >= 0, got {group['weight_decay']!r}.")
-    if isinstance(group["clip_radius"], bool | str) or not group["clip_radius"] > 0:
-        raise ValueError(f"clip_radius must be > 0, got {group['clip_radius']!r}.")
-    if group["hess_approx"] not in ("price", "gradsq"):
-        raise ValueError(f"hess_approx must be 'price' or 'gradsq', got {group['hess_approx']!r}.")
-    for name in ("debias", "rescale_lr"):
-        if not isinstance(group[name], bool):
-            raise ValueError(f"{name} must be True or False, got {group[name]!r}.")
+    Rates.of(group)
 
 
 def _read_vector(value: Vector, params: Sequence[Tensor], name: str) -> Tensor | None:

@@ -8,7 +8,7 @@ compiles for a client with a plain network (`compiled.kernels.ivon`) are the sam
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import cache
 from importlib.util import find_spec
@@ -17,7 +17,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-__all__ = ["Buffers", "Rates", "Terms", "collect", "draw", "step_rate", "update"]
+from .._validation import as_number, as_positive
+
+__all__ = ["Buffers", "Rates", "Terms", "check_betas", "collect", "draw", "step_rate", "update"]
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,13 @@ class Terms:
 
 @dataclass(frozen=True)
 class Rates:
-    """Hyper-parameters of a step that are not its learning rate."""
+    """Hyper-parameters of a step that are not its learning rate, for the clients' work and the optimiser.
+
+    Raises
+    ------
+    ValueError
+        When one is out of range.
+    """
 
     hess_init: float
     beta1: float
@@ -58,6 +66,29 @@ class Rates:
     clip_radius: float
     debias: bool
     rescale_lr: bool
+
+    def __post_init__(self) -> None:
+        as_positive(self.hess_init, "hess_init")
+        check_betas(self.beta1, self.beta2)
+        if self.hess_approx not in ("price", "gradsq"):
+            raise ValueError(f"hess_approx must be 'price' or 'gradsq', got {self.hess_approx!r}.")
+        for name in ("debias", "rescale_lr"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name} must be True or False, got {getattr(self, name)!r}.")
+        if isinstance(self.clip_radius, bool | str) or not self.clip_radius > 0:
+            raise ValueError(f"clip_radius must be > 0, got {self.clip_radius!r}.")
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> Rates:
+        """Return those among an optimiser's or a solver's settings."""
+        return cls(**{field.name: settings[field.name] for field in fields(cls)})
+
+
+def check_betas(beta1: float, beta2: float) -> None:
+    """Check β₁ and β₂, of IVON or of Adam."""
+    for name, value in (("beta1", beta1), ("beta2", beta2)):
+        if not 0 <= as_number(value, name) < 1:
+            raise ValueError(f"{name} must lie in [0, 1), got {value!r}.")
 
 
 @dataclass(frozen=True)

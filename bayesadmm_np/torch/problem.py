@@ -8,9 +8,9 @@ from typing import Literal
 
 from torch import Tensor
 
-from .._validation import as_count, as_number, as_positive
+from .._validation import as_count, as_positive
 from .functional import SharedTerms
-from .kernel import Rates
+from .kernel import Rates, check_betas
 
 __all__ = ["AdamSteps", "IVONSteps", "LocalProblem", "Trained"]
 
@@ -53,7 +53,7 @@ class AdamSteps:
         as_count(self.batch_size, "batch_size")
         as_positive(self.lr, "lr")
         as_positive(self.eps, "eps")
-        _check_betas(self.beta1, self.beta2)
+        check_betas(self.beta1, self.beta2)
 
 
 @dataclass(frozen=True)
@@ -110,28 +110,12 @@ class IVONSteps:
         as_count(self.batch_size, "batch_size")
         as_count(self.samples, "samples")
         as_positive(self.lr, "lr")
-        as_positive(self.hess_init, "hess_init")
-        _check_betas(self.beta1, self.beta2)
-        if self.hess_approx not in ("price", "gradsq"):
-            raise ValueError(f"hess_approx must be 'price' or 'gradsq', got {self.hess_approx!r}.")
-        for name in ("debias", "rescale_lr"):
-            if not isinstance(getattr(self, name), bool):
-                raise ValueError(f"{name} must be True or False, got {getattr(self, name)!r}.")
-        if isinstance(self.clip_radius, bool | str) or not self.clip_radius > 0:
-            raise ValueError(f"clip_radius must be > 0, got {self.clip_radius!r}.")
+        self.rates  # noqa: B018  # checks the others
 
     @property
     def rates(self) -> Rates:
-        """What `kernel.update` wants."""
-        return Rates(
-            self.hess_init, self.beta1, self.beta2, self.hess_approx, self.clip_radius, self.debias, self.rescale_lr
-        )
-
-
-def _check_betas(beta1: float, beta2: float) -> None:
-    for name, value in (("beta1", beta1), ("beta2", beta2)):
-        if not 0 <= as_number(value, name) < 1:
-            raise ValueError(f"{name} must lie in [0, 1), got {value!r}.")
+        """The settings that `kernel` takes."""
+        return Rates.of(vars(self))
 
 
 @dataclass(frozen=True)
