@@ -38,7 +38,7 @@ class Replies:
     memory: Memory | None = None
 
     def of(self, kept: Tensor) -> Replies:
-        """Return the rows that a mask of shape (k,) keeps: where it keeps all, these, which are large, and no copy."""
+        """Return the rows that a mask of shape (k,) keeps; where it keeps all, these replies themselves."""
         if bool(kept.all()):
             return self
         clients = tuple(k for k, is_kept in zip(self.clients, kept.tolist(), strict=True) if is_kept)
@@ -75,7 +75,7 @@ def is_usable(replies: Replies, buffers: dict[str, Tensor]) -> Tensor:
 
 
 def _are_finite(rows: Tensor) -> Tensor:
-    """Some rows at a time, because the test makes another tensor of the size of what it tests."""
+    """Whether rows are finite, shape (k,); a few rows at a time, because the test makes a tensor of the same size."""
     return torch.cat([torch.isfinite(few).all(dim=1) for few in parts(rows)])
 
 

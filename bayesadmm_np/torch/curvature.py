@@ -28,7 +28,7 @@ def diagonal_ggn(network: Network, theta: Tensor, rows: Rows, buffers: dict[str,
 
 
 def _is_dense(module: nn.Module) -> bool:
-    """Whether all parameters are those of dense layers that see one vector a row, as in a plain sequence."""
+    """Whether all parameters belong to dense layers that see one vector a row, as in a plain sequence."""
     layers = [layer for layer in module.modules() if list(layer.parameters(recurse=False))]
     flat = isinstance(module, nn.Linear) or (
         isinstance(module, nn.Sequential)

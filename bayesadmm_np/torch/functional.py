@@ -6,7 +6,7 @@ in its labels, ℓ(ŷ, θ) = −ŷᵀlog p(θ), so that all function-space terms
     −Σ_{i∈M_k} τ_iℓ(ŷ_i, θ) + Σ_{k'}Σ_{i∈M_k'} τ_iℓ(ŷ_{i,g}, θ) = −Σ_i t_{k,i}ᵀlog p_i(θ)
     t_{k,i} = τ_i(ŷ_{i,g} − [i∈M_k]ŷ_i)
 
-Predictions at shared inputs are those of evaluation mode, here and in the soft labels.
+Predictions at shared inputs are made in evaluation mode, here and in the soft labels.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Buffers = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Memory:
-    """Shared points: M_1 ∪ … ∪ M_K at the server, those of some clients in their answers; sorted by owner.
+    """Shared points, sorted by owner: M_1 ∪ … ∪ M_K at the server, and some clients' points in their answers.
 
     Attributes
     ----------
@@ -55,7 +55,7 @@ class Memory:
         return Memory(*(getattr(self, field.name)[chosen] for field in fields(self)))
 
     def owned_by(self, clients: Sequence[int]) -> Tensor:
-        """Which points are of these clients, shape (M,)."""
+        """Return which points are these clients', as a mask of shape (M,)."""
         return torch.isin(self.owner, torch.tensor(list(clients), device=self.owner.device))
 
 
@@ -107,11 +107,11 @@ class StackedTerms:
         X = self.X.expand(len(theta), *self.X.shape)
         return network.soft_gradient(theta, out, X=X, targets=self.targets[: len(theta)], buffers=buffers)
 
-    def beside(self, gradient: Gradient, network: Network, room: Tensor, buffers: Buffers) -> Gradient:
-        """Return `gradient` with these terms added; `room` is a tensor of shape (K, P)."""
+    def beside(self, gradient: Gradient, network: Network, workspace: Tensor, buffers: Buffers) -> Gradient:
+        """Return `gradient` with these terms added; `workspace` has shape (K, P)."""
 
         def both(theta: Tensor, out: Tensor) -> Tensor:
-            return gradient(theta, out).add_(self.gradient(network, theta, room[: len(theta)], buffers))
+            return gradient(theta, out).add_(self.gradient(network, theta, workspace[: len(theta)], buffers))
 
         return both
 
@@ -170,7 +170,7 @@ def points_of(
 
 
 def merged(memory: Memory | None, sent: Memory | None) -> Memory | None:
-    """Return what the server holds after a round: the points sent, and those of the clients that sent none."""
+    """Return the points that the server holds after a round: the points sent, and the old ones of silent clients."""
     if memory is None or sent is None:
         return sent if memory is None else memory
     both = _concatenated([memory.of(~torch.isin(memory.owner, sent.owner)), sent])

@@ -82,9 +82,9 @@ class IVON(torch.optim.Optimizer):
         Multiply α by h₀ + δ, so that the first step has the size that SGD's would have; where `prior_precision` is
         given at most to 1, Newton's step.
     generator : torch.Generator, optional
-        Of the noise; its state is part of `state_dict`. Default torch's global one, whose normals are those that the
-        `ivon-opt` package gets from the same seed. A generator that is given draws a key for every sample on a CPU,
-        and the normals are Philox's under it; with the extra `compiled` that takes less than half of the time.
+        Source of the noise; its state is part of `state_dict`. Default torch's global one, whose normals are the
+        normals that the `ivon-opt` package gets from the same seed. A generator that is given draws a key for every
+        sample on a CPU, and the normals are Philox's under it: with the extra `compiled` in less than half of the time.
 
     Raises
     ------
@@ -182,7 +182,7 @@ class IVON(torch.optim.Optimizer):
         state.update(step=0, samples=0)
 
     def _adopt(self, group: dict[str, Any]) -> None:
-        """Make buffers for a group, and let its state refer to those that are saved."""
+        """Make buffers for a group, and let its state refer to the buffers that are saved."""
         params = group["params"]
         made = Buffers.like(torch.cat([p.detach().reshape(-1) for p in params]), group["hess_init"])
         self._buffers[params[0]] = made

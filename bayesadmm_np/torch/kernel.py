@@ -1,6 +1,6 @@
 """IVON's arithmetic on flat buffers, for a stack of K clients, shape (K, P), and for the optimiser, shape (P,).
 
-Equation and line numbers are those of Algorithm 2 (App. D.4) of *Federated ADMM from Bayesian Duality*; without the
+Equation and line numbers refer to Algorithm 2 (App. D.4) of *Federated ADMM from Bayesian Duality*; without the
 multipliers it is Algorithm 1 of Shen et al. 2024. Every function writes into the buffers that it is given. What Numba
 compiles for a client with a plain network (`compiled.kernels.ivon`) are the same formulas.
 """
@@ -80,7 +80,7 @@ class Rates:
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Rates:
-        """Return those among an optimiser's or a solver's settings."""
+        """Pick the hyper-parameters from an optimiser's or a solver's settings."""
         return cls(**{field.name: settings[field.name] for field in fields(cls)})
 
 
@@ -194,10 +194,10 @@ def _update(b: Buffers, terms: Terms, rates: Rates, unbias: Tensor, samples: int
 
 
 def _is_fused(b: Buffers) -> bool:
-    """Whether several clients lie where `torch.compile` makes one kernel of a pass, on a GPU with Triton.
+    """Whether `torch.compile` makes one kernel of a pass: over several clients, on a GPU with Triton.
 
-    Those of one are small: to call what was compiled would take longer. The optimiser's numbers may change in every
-    step, and each would be a program of its own.
+    A pass over one client is so small that the call of a compiled program would take longer. The optimiser's rates may
+    change in every step, and each would be a program of its own.
     """
     return b.mean.ndim == 2 and len(b.mean) > 1 and _fuses(b.mean.device.type)
 
@@ -209,7 +209,7 @@ def _fuses(kind: str) -> bool:
 
 @cache
 def _fused(function: Callable[..., None]) -> Callable[..., None]:
-    """The function as one kernel; as it is, if nothing can be compiled here (Triton needs a C compiler)."""
+    """Return the function as one kernel; as it is, if nothing can be compiled here (Triton needs a C compiler)."""
     chosen = torch.compile(function, dynamic=True)
 
     def either(*arguments: Any) -> None:

@@ -122,7 +122,7 @@ class Noise:
         self.source = None if device.type == "cpu" else generator(device, int(self.keys[0][0]))
 
     def fill(self, out: Tensor, step: int) -> None:
-        """Write those of a step, which count from 0; `out` has a row for each of the first clients."""
+        """Write the normals of a step, counted from 0; `out` has a row for each of the first clients."""
         if self.source is not None:
             out.normal_(generator=self.source)
             return

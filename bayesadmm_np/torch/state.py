@@ -38,7 +38,7 @@ class RoundRecord:
         Of the duality circuit (Eq. 13) after the round, as in the core; that of the natural gradients is infinite,
         because estimating it is left to `Result.certificate`.
     present, dropped : tuple of int
-        Clients that took part, and of these the ones whose answer was not finite.
+        Clients that took part, and the clients among them whose answer was not finite.
     bytes_down, bytes_up : int
         Sent to, and by, the clients that took part.
     seconds : float
@@ -133,7 +133,7 @@ class State:
         return Broadcast(self.mean, self.precision, self.buffers, self.memory)
 
     def duals(self, clients: Sequence[int]) -> Duals:
-        """Return η_k of some clients; of all these themselves, which are large, and no copy."""
+        """Return η_k of some clients; where they are all clients, this state's own tensors and no copy."""
         chosen = list(clients)
         sites = self.site_linear, self.site_precision
         return Duals(*(site if len(site) == 1 or chosen == list(range(len(site))) else site[chosen] for site in sites))
@@ -144,7 +144,7 @@ AT_ONCE = 2**19
 
 
 def parts(rows: Tensor) -> tuple[Tensor, ...]:
-    """Some clients' rows at a time: what is made of those of all would be the peak of a round's memory."""
+    """Split rows into a few clients' at a time: a temporary of all clients' size would be a round's peak of memory."""
     return rows.split(max(AT_ONCE // rows.shape[1], 1))
 
 

@@ -1,4 +1,4 @@
-"""The clients' local work, K clients at once or one after the other: compiled, or in stacks."""
+"""The clients' local work, many clients at once or one after the other: compiled where possible, or in stacks."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ __all__ = ["local_work"]
 Gradient = Callable[[Tensor, Tensor], Tensor]
 """(θ, out) → the gradients of the clients' mean losses, in out."""
 WORTH_A_THREAD = 50_000
-"""Parameters of all clients, below which threads are not worth their start."""
+"""Parameters of all clients together; with fewer, threads are not worth their start."""
 STACK = 917_504
-"""Numbers of a buffer in a stack on a CPU: fewer pay more for calls, more for memory far away."""
+"""Numbers in a buffer of a stack on a CPU: smaller stacks pay more for calls, larger ones for memory far away."""
 
 
 @dataclass(frozen=True)
 class _Plan:
     """Which rows a stack of clients sees in which step; clients with more steps come first.
 
-    `widths` are the rows of the fullest batch of each step: behind them nobody has anything but what fills.
+    `widths` holds the number of rows in the fullest batch of each step: what lies behind them only fills.
     """
 
     clients: list[int]
@@ -48,7 +48,7 @@ class _Plan:
 
 
 def _plan(data: Mapping[int, Rows], solver: AdamSteps | IVONSteps, seeds: Sequence[int], like: Tensor) -> _Plan:
-    """Epochs of shuffled batches; the last batch of an epoch may be short, and then a row of weight zero fills it.
+    """Return epochs of shuffled batches; where the last batch of an epoch is short, rows of weight zero fill it.
 
     A row of weight w_i has w_i n/N_k over the rows of its batch: the gradient estimates that of ℓ_k/N_k.
     """
@@ -61,21 +61,21 @@ def _plan(data: Mapping[int, Rows], solver: AdamSteps | IVONSteps, seeds: Sequen
     for i, k in enumerate(order):
         n, source = len(data[k]), generator("cpu", seeds[k])
         rows = torch.stack([torch.randperm(n, generator=source) for _ in range(solver.epochs)])
-        room = -n % solver.batch_size
-        # what fills the last batch is a row of its own: those of others may not be finite
-        index[i, : counts[k]] = offsets[k] + nn.functional.pad(rows, (0, room)).view(counts[k], -1)
-        filled = (torch.arange(n + room) < n).double().view(-1, solver.batch_size)
+        missing = -n % solver.batch_size
+        # the last batch is filled with the client's own first row, because rows of others may not be finite
+        index[i, : counts[k]] = offsets[k] + nn.functional.pad(rows, (0, missing)).view(counts[k], -1)
+        filled = (torch.arange(n + missing) < n).double().view(-1, solver.batch_size)
         weight[i, : counts[k]] = (filled / filled.sum(dim=1, keepdim=True)).repeat(solver.epochs, 1)
         widths = np.maximum(widths, np.pad(np.tile(filled.sum(dim=1), solver.epochs), (0, len(widths) - counts[k])))
         if (own := data[k].weights) is not None:
             share = (own.double() * (n / data[k].mass)).cpu()[rows]
-            weight[i, : counts[k]] *= nn.functional.pad(share, (0, room)).view(counts[k], -1).to(weight)
+            weight[i, : counts[k]] *= nn.functional.pad(share, (0, missing)).view(counts[k], -1).to(weight)
     device, masses, steps = like.device, [data[k].mass for k in order], [counts[k] for k in order]
     return _Plan(order, masses, index.to(device), weight.to(device), steps, widths.astype(int).tolist())
 
 
 def _steps(rows: Rows, solver: AdamSteps | IVONSteps) -> int:
-    """How many steps a client takes in a round."""
+    """Return how many steps a client takes in a round."""
     return solver.epochs * -(-len(rows) // solver.batch_size)
 
 
@@ -89,16 +89,16 @@ def local_work(
 ) -> Trained:
     """Solve the clients' problems side by side, on a CPU with as many threads as torch has.
 
-    The order of a client's rows and, on a CPU, its noise are functions of its own seed, so that clients do side by side
-    what they would do alone: compiled to the bit, in a stack to rounding.
+    The order of a client's rows and, on a CPU, its noise are functions of its own seed. So a client does beside others
+    what it would do alone: compiled to the bit, in a stack to rounding.
     """
     steps = tuple(_steps(rows, solver) for rows in data)
     threads = torch.get_num_threads() if _is_divisible(network, data, problem.start) else 1
     most = _largest_stack(data, problem.start)
-    with torch.inference_mode(False):  # a mode of the caller's thread, while others write as well
-        room = partial(problem.start.new_empty, len(data), len(problem.start))
-        precision, hess = (room(), room()) if isinstance(solver, IVONSteps) else (None, None)
-        out = Trained(room(), precision, hess, steps, {name: buffer.clone() for name, buffer in buffers.items()})
+    with torch.inference_mode(False):  # it is a mode of the caller's thread, and other threads write here too
+        empty = partial(problem.start.new_empty, len(data), len(problem.start))
+        precision, hess = (empty(), empty()) if isinstance(solver, IVONSteps) else (None, None)
+        out = Trained(empty(), precision, hess, steps, {name: buffer.clone() for name, buffer in buffers.items()})
     work = _Work(network, data, problem, solver, seeds, out)
     device = problem.start.device
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
@@ -131,12 +131,12 @@ def _is_divisible(network: Network, data: Sequence[Rows], start: Tensor) -> bool
 
 
 def _largest_stack(data: Sequence[Rows], start: Tensor) -> int:
-    """How many clients to stack; all of them, where a call costs more than what it does."""
+    """Return how many clients to stack: all of them on a GPU, where a call costs more than its work."""
     return max(STACK // len(start), 1) if start.device.type == "cpu" else len(data)
 
 
 def _balanced(steps: Sequence[int], most: int) -> list[list[int]]:
-    """The clients in at most so many groups of about as many steps, which are not empty."""
+    """Return the clients in at most `most` groups, none empty, which have about as many steps each."""
     groups: list[list[int]] = [[] for _ in range(min(most, len(steps)))]
     loads = [0] * len(groups)
     for k in sorted(range(len(steps)), key=lambda k: -steps[k]):
@@ -159,7 +159,7 @@ class _Work:
 
     @compiled.one_blas_thread()
     def one_by_one(self, group: Sequence[int], halt: Event) -> None:
-        """Do that of a group of clients one after the other, without a call between the steps of an epoch."""
+        """Do the work of some clients one after the other, compiled: an epoch is one call."""
         for k in group:
             rows, solver = self.data[k], self.solver
             plan = _plan({k: rows}, solver, self.seeds, self.problem.start)
@@ -172,21 +172,21 @@ class _Work:
             self.out.put([k], client.result())
 
     def in_stacks(self, group: Sequence[int], most: int, halt: Event) -> None:
-        """Do that of a group of clients, in stacks of at most so many and about the same size."""
+        """Do the work of some clients in stacks of about the same size, of at most `most` clients each."""
         count = -(-len(group) // most)
         for i in range(count):
             if not halt.is_set():
                 self.in_stack(group[i::count], halt)
 
     def in_stack(self, group: Sequence[int], halt: Event) -> None:
-        """Do that of some clients as one computation."""
+        """Do the work of some clients as one computation."""
         network, start, buffers = self.network, self.problem.start, self.out.buffers
         plan = _plan({k: self.data[k] for k in group}, self.solver, self.seeds, start)
         X, y = torch.cat([self.data[k].X for k in group]), torch.cat([self.data[k].y for k in group])
         sizes = torch.tensor(plan.masses, dtype=torch.float64).to(start)[:, None]
         problem = self.problem.of(plan.clients)
         shared = None if problem.shared is None else problem.shared.over(sizes)
-        room = start.new_empty(0 if shared is None else len(group), len(start))
+        workspace = start.new_empty(0 if shared is None else len(group), len(start))
         stack = self._stack(plan.clients, problem, problem.temperature / sizes)
         del problem  # its sites are copies
         for t in range(plan.steps[0]):
@@ -198,7 +198,7 @@ class _Work:
             batch, labels, weights = X[chosen], y[chosen], plan.weight[:k, t, :width]
             gradient: Gradient = partial(network.gradient, X=batch, y=labels, weights=weights, buffers=buffers)
             if shared is not None:
-                gradient = shared.beside(gradient, network, room, buffers)
+                gradient = shared.beside(gradient, network, workspace, buffers)
             stack.step(k, t + 1, gradient)
         self.out.put(plan.clients, stack.result())
 
@@ -216,7 +216,7 @@ class _Adam:
         self.gradient = torch.zeros_like(self.mean)
         quadratic = problem.quadratic(scale)
         self.quadratic = quadratic and tuple(x.expand_as(self.mean) for x in quadratic)
-        # a parameter for the clients with so many steps, because those that are done drop out together
+        # one parameter for all clients of the same number of steps, which drop out together
         sizes = list(Counter(steps).values())
         self.rows = [rows.requires_grad_() for rows in self.mean.split(sizes)]
         self.first = [sum(sizes[:i]) for i in range(len(sizes))]

@@ -26,8 +26,8 @@ __all__ = ["Team", "assemble", "build", "fit", "read_device", "read_network"]
 class Team:
     """Clients, network, method and solver that fit each other.
 
-    `sizes` are the N_k of all clients, and `clients` the rows themselves of those that are here, by number: all in one
-    process, its own at a site, none at a server whose sites are elsewhere.
+    `sizes` holds N_k of all clients, and `clients` the rows of the clients that are here, by number: all clients in one
+    process, one at a site, none at a server whose sites are elsewhere.
     """
 
     method: Method
@@ -169,7 +169,7 @@ def build(
     solver: AdamSteps | IVONSteps | None,
     batched: bool,
 ) -> Team:
-    """Return the team of clients of these sizes, with the rows of those that are here."""
+    """Return the team of clients of these sizes; `clients` holds the rows of the clients that are here."""
     method = Method.read(method)
     family = family_of(method)
     if method.prior_at == "clients" and family is not IsotropicGaussian:
