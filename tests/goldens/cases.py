@@ -488,7 +488,7 @@ CALLS = {
 def options_of(text):
     """The options that a help text lists, one a line or several."""
     listed = [line.strip().split("  ")[0] for line in text.splitlines() if re.match(r"\W*--[a-z]", line)]
-    return sorted({name for line in listed for name in re.findall(r"--[a-z][a-z0-9-]+", line)})
+    return sorted({name for line in listed for name in re.findall(r"--[a-z][a-z0-9-]+", line)} - {"--help"})
 
 
 def flattened(value, at=""):
