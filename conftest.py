@@ -1,6 +1,6 @@
 """Threads of a parallel test run, and which doctests are collected.
 
-Doctests are collected where their optional package is installed, and never from a conftest.py of tests/.
+Doctests are collected where their optional package is installed, and never from the helpers of tests/.
 """
 
 import os
@@ -17,6 +17,7 @@ NEEDS = {"torch/*": "torch", "cli/experiment_*.py": "torch", "flower/deep/*": "t
 
 collect_ignore_glob = [
     "tests/*conftest.py",
+    "tests/oracles/*",
     *(f"bayesadmm_np/{modules}" for modules, needed in NEEDS.items() if find_spec(needed) is None),
 ]
 

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
+pytest.register_assert_rewrite("oracles")
+
 settings.register_profile("default", derandomize=True, max_examples=25, deadline=None)
 settings.register_profile("wide", max_examples=500, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))

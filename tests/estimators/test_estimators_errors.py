@@ -6,11 +6,11 @@ import sys
 
 import numpy as np
 import pytest
-from cohorts import cohort, estimator
 from sklearn.exceptions import ConvergenceWarning
 
 import bayesadmm_np as ba
 from bayesadmm_np.estimators import FederatedLogisticRegression, FederatedPoissonRegressor, FederatedRidge
+from oracles.cohorts import cohort, estimator
 
 L, R, P = FederatedLogisticRegression, FederatedRidge, FederatedPoissonRegressor
 X, Y, SITES = cohort("logistic")

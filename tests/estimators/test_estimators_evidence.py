@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from cohorts import cohort, estimator, parameter
 from scipy.optimize import minimize, minimize_scalar
 from scipy.stats import multivariate_normal
 
 from bayesadmm_np.estimators import FederatedLogisticRegression, FederatedPoissonRegressor, FederatedRidge
+from oracles.cohorts import cohort, estimator, parameter
 
 
 def log_evidence(X, y, precision, noise):

@@ -4,11 +4,11 @@ import warnings
 
 import numpy as np
 import pytest
-from cohorts import KINDS, cohort, estimator, losses, parameter, point_fit
 from sklearn.exceptions import ConvergenceWarning
 
 import bayesadmm_np as ba
 from bayesadmm_np.estimators.base import FederatedModel
+from oracles.cohorts import KINDS, cohort, estimator, losses, parameter, point_fit
 
 m = ba.methods
 METHODS = {

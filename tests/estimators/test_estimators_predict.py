@@ -3,12 +3,12 @@
 import mpmath
 import numpy as np
 import pytest
-from cohorts import KINDS, cohort, estimator, parameter
 from scipy.special import expit, softmax
 
 import bayesadmm_np as ba
 from bayesadmm_np.estimators import FederatedLogisticRegression, FederatedRidge
 from bayesadmm_np.estimators.summary import information_shares
+from oracles.cohorts import KINDS, cohort, estimator, parameter
 
 
 @pytest.fixture(scope="module")

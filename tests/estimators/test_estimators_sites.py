@@ -4,11 +4,11 @@ import copy
 
 import numpy as np
 import pytest
-from cohorts import KINDS, cohort, estimator, parameter
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 
 import bayesadmm_np as ba
 from bayesadmm_np.estimators import FederatedLogisticRegression, FederatedRidge
+from oracles.cohorts import KINDS, cohort, estimator, parameter
 
 
 def assert_same_fit(one, other):

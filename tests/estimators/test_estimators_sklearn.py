@@ -5,7 +5,6 @@ import pickle
 import numpy as np
 import pytest
 import sklearn
-from cohorts import KINDS, cohort, estimator, parameter
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV, GroupKFold, cross_val_score
 from sklearn.pipeline import make_pipeline
@@ -13,6 +12,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from bayesadmm_np.estimators import FederatedLogisticRegression, FederatedPoissonRegressor, FederatedRidge
+from oracles.cohorts import KINDS, cohort, estimator, parameter
 
 ALL = [FederatedLogisticRegression(), FederatedRidge(), FederatedPoissonRegressor()]
 

@@ -21,7 +21,10 @@ for folder in (TESTS, TESTS / "exchange", TESTS / "flower"):
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
 
-import problems  # noqa: E402
+try:
+    from oracles import problems
+except ImportError:
+    import problems
 
 prior, team = problems.prior, problems.team
 FAMILIES = tuple(problems.PRIORS)

@@ -11,7 +11,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from draws import (
+from hypothesis import given
+from hypothesis import strategies as st
+
+import bayesadmm_np as ba
+from bayesadmm_np.splitting.messages import Broadcast
+from oracles.draws import (
     CONJUGATE,
     GAUSSIANS,
     SOLVER,
@@ -31,14 +36,9 @@ from draws import (
     team,
     total,
 )
-from hypothesis import given
-from hypothesis import strategies as st
-from problems import EPS
-from test_identities import RULES, crew
-from test_methods import whitened_jacobian
-
-import bayesadmm_np as ba
-from bayesadmm_np.splitting.messages import Broadcast
+from oracles.geometry import whitened_jacobian
+from oracles.problems import EPS
+from oracles.textbook import RULES, crew
 
 BayesADMM, BLR = ba.methods.BayesADMM, ba.methods.BLR
 fails = pytest.raises(AssertionError)

@@ -4,7 +4,7 @@ Examples a test: two fifths of the profile's (10 by default, 200 in the wide pro
 example.
 
 A state is built from the pooled solution, λ_g = λ* and η_k = −∇_μE_{q*}[ℓ_k]; that runs converge to it is the matter of
-tests/test_methods.py.
+tests/splitting/test_methods.py.
 """
 
 import itertools
@@ -12,7 +12,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from draws import (
+from hypothesis import given
+from hypothesis import strategies as st
+
+import bayesadmm_np as ba
+from bayesadmm_np.families import pairing
+from bayesadmm_np.losses import Auto
+from oracles.draws import (
     CONJUGATE,
     GAUSSIANS,
     SOLVER,
@@ -32,16 +38,9 @@ from draws import (
     team,
     total,
 )
-from hypothesis import given
-from hypothesis import strategies as st
-from problems import EPS
-from test_families import derivative, norm, unit_direction
-from test_identities import RULES
-from test_methods import whitened_jacobian
-
-import bayesadmm_np as ba
-from bayesadmm_np.families import pairing
-from bayesadmm_np.losses import Auto
+from oracles.geometry import derivative, norm, unit_direction, whitened_jacobian
+from oracles.problems import EPS
+from oracles.textbook import RULES
 
 M = ba.methods
 fails = pytest.raises(AssertionError)

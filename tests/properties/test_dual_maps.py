@@ -3,13 +3,19 @@
 Examples a test and family: three fifths of the profile's (15 by default, 300 in the wide profile), two for losses;
 broken twins run on every example, except those marked "some" (50 cases at most are searched).
 
-tests/test_families.py has the same identities at well conditioned members; here the precisions have condition numbers
-up to 10⁴, and the statements are made in both coordinates.
+tests/families/test_families.py has the same identities at well conditioned members; here the precisions have condition
+numbers up to 10⁴, and the statements are made in both coordinates.
 """
 
 import numpy as np
 import pytest
-from draws import (
+from hypothesis import given
+from hypothesis import strategies as st
+
+import bayesadmm_np as ba
+from bayesadmm_np.families import FullGaussian, pairing
+from bayesadmm_np.losses import Exact, MonteCarlo
+from oracles.draws import (
     CONJUGATE,
     GAUSSIANS,
     Case,
@@ -23,14 +29,8 @@ from draws import (
     spd,
     team,
 )
-from hypothesis import given
-from hypothesis import strategies as st
-from problems import EPS
-from test_families import derivative, fisher_matrix, norm, unit_direction
-
-import bayesadmm_np as ba
-from bayesadmm_np.families import FullGaussian, pairing
-from bayesadmm_np.losses import Exact, MonteCarlo
+from oracles.geometry import derivative, fisher_matrix, norm, unit_direction
+from oracles.problems import EPS
 
 every_family = pytest.mark.parametrize("family", CONJUGATE)
 fails = pytest.raises(AssertionError)

@@ -11,7 +11,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from draws import (
+from hypothesis import given
+from hypothesis import strategies as st
+
+import bayesadmm_np as ba
+from bayesadmm_np.families import Natural
+from oracles.draws import (
     CLASSES,
     SOLVER,
     Case,
@@ -26,12 +31,7 @@ from draws import (
     size,
     spd,
 )
-from hypothesis import given
-from hypothesis import strategies as st
-from problems import EPS
-
-import bayesadmm_np as ba
-from bayesadmm_np.families import Natural
+from oracles.problems import EPS
 
 M = ba.methods
 fails = pytest.raises(AssertionError)

@@ -11,7 +11,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from draws import (
+from hypothesis import given
+from hypothesis import strategies as st
+
+import bayesadmm_np as ba
+from bayesadmm_np.families import Natural
+from bayesadmm_np.losses import Exact, MonteCarlo, QuasiMonteCarlo
+from oracles.draws import (
     GAUSSIANS,
     INNER,
     LEARNED,
@@ -34,14 +40,8 @@ from draws import (
     size,
     team,
 )
-from hypothesis import given
-from hypothesis import strategies as st
-from problems import EPS
-from test_identities import RULES
-
-import bayesadmm_np as ba
-from bayesadmm_np.families import Natural
-from bayesadmm_np.losses import Exact, MonteCarlo, QuasiMonteCarlo
+from oracles.problems import EPS
+from oracles.textbook import RULES
 
 BayesADMM = ba.methods.BayesADMM
 fails = pytest.raises(AssertionError)

@@ -17,7 +17,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from draws import (
+from hypothesis import given
+from hypothesis import strategies as st
+
+import bayesadmm_np as ba
+from oracles.draws import (
     CONJUGATE,
     GAUSSIANS,
     Turn,
@@ -31,12 +35,8 @@ from draws import (
     size,
     total,
 )
-from draws import ridge as ridge_problem
-from hypothesis import given
-from hypothesis import strategies as st
-from problems import EPS
-
-import bayesadmm_np as ba
+from oracles.draws import ridge as ridge_problem
+from oracles.problems import EPS
 
 BayesADMM, PVI, AMA, BCM = ba.methods.BayesADMM, ba.methods.PVI, ba.methods.AMA, ba.methods.BCM
 

@@ -3,7 +3,7 @@
 Examples a test: two fifths of the profile's (10 by default, 200 in the wide profile); broken twins run on every
 example, except those marked "some" (50 cases at most are searched).
 
-The textbook recursions are those of tests/test_identities.py, here on drawn problems, and one more for AMA and the
+The textbook recursions are those of oracles/textbook.py, here on drawn problems, and one more for AMA and the
 smoothed ADMM of Eq. 22. Both sides are solved to gradients of 1e-11 and less.
 """
 
@@ -12,17 +12,27 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import scipy.linalg
-from draws import SOLVER, assert_some_fail, budget, cases, data, log_uniform, member, own_natural_gradient, spd, team
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from problems import expected_derivatives, point_derivatives
-from test_families import pairing
-from test_identities import dense, half_laplace, newton, structure, textbook_admm, textbook_fedlap, textbook_laplace
-from test_identities import textbook_pvi as textbook_sites
 
 import bayesadmm_np as ba
-from bayesadmm_np.families import FixedPrecisionGaussian, IsotropicGaussian
+from bayesadmm_np.families import FixedPrecisionGaussian, IsotropicGaussian, pairing
 from bayesadmm_np.losses import Delta, Exact
+from oracles.draws import (
+    SOLVER,
+    assert_some_fail,
+    budget,
+    cases,
+    data,
+    log_uniform,
+    member,
+    own_natural_gradient,
+    spd,
+    team,
+)
+from oracles.problems import expected_derivatives, point_derivatives
+from oracles.textbook import dense, half_laplace, newton, structure, textbook_admm, textbook_fedlap, textbook_laplace
+from oracles.textbook import textbook_pvi as textbook_sites
 
 M = ba.methods
 fails = pytest.raises(AssertionError)

@@ -5,7 +5,8 @@ a fifth of it where a natural-gradient flow is followed; broken twins run on eve
 
 ρS_g − V_k ⪰ 0 makes the dual and the KL term together a KL term to a proper distribution: for ℓ >= 0 (and for every
 convex ℓ) a minimum exists and is the only stationary point. Elsewhere the answer is by definition where the flow
-dλ/dt = target(λ) − λ leads from q_g, if it leads anywhere (tests/test_safety.py follows it for problems met in runs).
+dλ/dt = target(λ) − λ leads from q_g, if it leads anywhere (tests/splitting/test_safety.py follows it
+for problems met in runs).
 """
 
 from collections import Counter
@@ -14,7 +15,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import scipy.linalg
-from draws import (
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+import bayesadmm_np as ba
+from bayesadmm_np.clients import ClientStatus, ClosedForm, Subproblem, VariationalNewton
+from bayesadmm_np.families import Natural
+from oracles.draws import (
     GAUSSIANS,
     LEARNED,
     Case,
@@ -31,16 +38,10 @@ from draws import (
     size,
     team,
 )
-from hypothesis import Phase, given, settings
-from hypothesis import strategies as st
-from problems import EPS
-from test_families import unit_direction
-from test_identities import RULES
-from test_safety import check_against_flow
-
-import bayesadmm_np as ba
-from bayesadmm_np.clients import ClientStatus, ClosedForm, Subproblem, VariationalNewton
-from bayesadmm_np.families import Natural
+from oracles.flow import check_against_flow
+from oracles.geometry import unit_direction
+from oracles.problems import EPS
+from oracles.textbook import RULES
 
 fails = pytest.raises(AssertionError)
 TOL = 1e-8  # the solver's default
@@ -164,7 +165,7 @@ def flow(problem, goal=1e-6, limit=1500):
 
 
 def check_hard(name, part, problem, solution, outcome):
-    """`check_against_flow` of tests/test_safety.py is for logistic full and diagonal; the rest is said here."""
+    """`check_against_flow` is for logistic full and diagonal; the rest is said here."""
     verdict, end, to_go = outcome
     if solution.status is ClientStatus.CONVERGED:
         q = solution.posterior

@@ -7,7 +7,6 @@ import warnings
 
 import numpy as np
 import pytest
-from problems import PRIORS, prior, same_bits, skewed_logistic, team
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import bayesadmm_np as ba
@@ -15,6 +14,7 @@ from bayesadmm_np._archive import Archive, ArchiveError
 from bayesadmm_np.clients import VON
 from bayesadmm_np.families import Natural
 from bayesadmm_np.losses import LinearInStatistics
+from oracles.problems import PRIORS, prior, same_bits, skewed_logistic, team
 
 M = ba.methods
 

@@ -5,7 +5,6 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from problems import DIM, LEARNED, assert_close, prior, skewed_logistic, team
 from scipy.special import softmax
 
 import bayesadmm_np as ba
@@ -16,6 +15,7 @@ from bayesadmm_np.families.gaussian import LearnedPrecisionGaussian
 from bayesadmm_np.splitting import accelerated
 from bayesadmm_np.splitting.accelerated import Accelerated, Memory, mix, remember
 from bayesadmm_np.splitting.server import Server
+from oracles.problems import DIM, LEARNED, assert_close, prior, skewed_logistic, team
 
 M = ba.methods
 

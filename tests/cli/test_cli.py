@@ -236,7 +236,7 @@ def test_a_terminal_without_the_signs_is_no_error(tmp_path):
 
 
 def test_the_committed_numbers_are_those_of_this_schema():
-    path = Path(__file__).resolve().parent.parent / "figures" / "results.json"
+    path = Path(__file__).resolve().parents[2] / "figures" / "results.json"
     if not path.exists():
         pytest.skip("figures/results.json is not there: run `bayesadmm reproduce`")
     results = json.loads(path.read_text(encoding="utf-8"))

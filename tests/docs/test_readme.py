@@ -12,7 +12,7 @@ import pytest
 
 import bayesadmm_np._version
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 RUN = ROOT / ".ci" / "run"
 
 REPRODUCE = "python3 -m venv .venv && .venv/bin/pip install -e '.[demos]' && .venv/bin/bayesadmm reproduce"

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from problems import EPS, prior, team
 
 import bayesadmm_np as ba
 from bayesadmm_np.splitting import certificate as certificates
 from bayesadmm_np.splitting import distance as module
 from bayesadmm_np.splitting.distance import ClientSums, client_sums, distance_bound
+from oracles.problems import EPS, prior, team
 
 F, L, M = ba.families, ba.losses, ba.methods
 

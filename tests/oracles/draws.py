@@ -11,15 +11,15 @@ from random import Random
 import numpy as np
 from hypothesis import Phase, find, settings
 from hypothesis import strategies as st
-from problems import EPS, PHI, Z, loss
 from scipy.special import expit, softmax
-from test_families import composition
-from test_identities import crew
 
 import bayesadmm_np as ba
 from bayesadmm_np.families import Natural
 from bayesadmm_np.losses import Delta, Exact, LinearInStatistics
 from bayesadmm_np.splitting.messages import Broadcast
+from oracles.geometry import composition
+from oracles.problems import EPS, PHI, Z, loss
+from oracles.textbook import crew
 
 INNER = 1e-11
 """Tolerance of the clients' solver: far above the rounding error of the drawn problems, far below every bound."""

@@ -6,7 +6,6 @@ import sys
 
 import numpy as np
 import pytest
-from problems import EPS, PRIORS, assert_close, prior, same_bits, team
 
 import bayesadmm_np as ba
 from bayesadmm_np.clients import ClientStatus, VariationalNewton
@@ -16,6 +15,7 @@ from bayesadmm_np.splitting import privacy as module
 from bayesadmm_np.splitting import team as teams
 from bayesadmm_np.splitting.messages import Broadcast
 from bayesadmm_np.splitting.privacy import FLOOR, fresh_normals
+from oracles.problems import EPS, PRIORS, assert_close, prior, same_bits, team
 
 M = ba.methods
 Mechanism = ba.GaussianMechanism

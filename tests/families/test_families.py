@@ -30,6 +30,7 @@ from bayesadmm_np.families.coordinates import Displacement
 from bayesadmm_np.families.gamma import log_minus_digamma, trigamma_excess
 from bayesadmm_np.families.gaussian import LearnedPrecisionGaussian
 from bayesadmm_np.families.precision import BlockPrecision, DensePrecision, DiagonalPrecision
+from oracles.geometry import composition, derivative, fisher_matrix, norm, unit_direction
 
 # ----------------------------------------------------------------------------------------------------
 # Members: FAMILIES[name](rng, d) returns a function that draws members of one family of dimension d
@@ -39,12 +40,6 @@ from bayesadmm_np.families.precision import BlockPrecision, DensePrecision, Diag
 def spd(rng, d):
     root = rng.standard_normal((d, d + 2))
     return root @ root.T / (d + 2) + 0.3 * np.eye(d)
-
-
-def composition(rng, d):
-    """Return random block sizes that add up to d."""
-    cuts = np.flatnonzero(rng.random(d - 1) < 0.5) + 1
-    return np.diff([0, *cuts, d]).tolist()
 
 
 def block_members(rng, d):
@@ -81,28 +76,6 @@ seeds = st.integers(0, 2**32 - 1)
 def members(family, d, seed, count=1):
     draw = FAMILIES[family](np.random.default_rng(seed), d)
     return [draw() for _ in range(count)]
-
-
-def unit_direction(q, rng):
-    """Return a random natural direction of Fisher length one."""
-    direction = q.natural.from_vector(rng.standard_normal(q.natural.size))
-    return direction / np.linalg.norm(q.whiten(direction))
-
-
-def derivative(function, step=1e-3):
-    """Five-point rule; along a direction of unit Fisher length its error is far below 1e-8."""
-    return (8 * (function(step) - function(-step)) - (function(2 * step) - function(-2 * step))) / (12 * step)
-
-
-def fisher_matrix(q):
-    """Return ∇²A in packed coordinates, from `whiten`."""
-    basis = np.eye(q.natural.size)
-    columns = np.stack([q.whiten(q.natural.from_vector(e)) for e in basis], axis=1)
-    return columns.T @ columns
-
-
-def norm(coordinates):
-    return np.sqrt(sum(np.vdot(part, part) for part in coordinates.parts))
 
 
 def statistics(q, theta):

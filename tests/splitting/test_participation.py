@@ -4,12 +4,12 @@ import dataclasses
 
 import numpy as np
 import pytest
-from problems import prior, team
 
 import bayesadmm_np as ba
 from bayesadmm_np.families import Natural
 from bayesadmm_np.splitting.round import present_clients
 from bayesadmm_np.splitting.server import Server
+from oracles.problems import prior, team
 
 M = ba.methods
 SIZES = (5, 8, 6)

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from problems import DIM, EPS, assert_close, data, iterates, loss, prior, team, vector
-from test_identities import dense, gaussian_prior, newton, point_derivatives, structure
-from test_methods import assert_pooled, reference
 
 import bayesadmm_np as ba
+from oracles.pooled import assert_pooled, reference
+from oracles.problems import DIM, EPS, assert_close, data, iterates, loss, point_derivatives, prior, team, vector
+from oracles.textbook import dense, gaussian_prior, newton, structure
 
 M = ba.methods
 TIGHT = ba.clients.VariationalNewton(tol=1e-13)
