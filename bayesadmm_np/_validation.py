@@ -8,6 +8,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ._errors import ArgumentError
+
 Array = NDArray[np.float64]
 Damping = float | Literal["rows"]
 """γ of a dual step: a number for all clients, or 'rows' for N_k/N."""
@@ -21,18 +23,18 @@ def as_float_array(value: ArrayLike, name: str, ndim: int | tuple[int, ...] | No
             raise TypeError("strings and complex numbers are not quietly converted")
         array = np.asarray(raw, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{name} must be an array of numbers, got {_short(value)}.") from error
+        raise ArgumentError(name, "must be an array of numbers", _short(value)) from error
     if ndim is not None:
         allowed = (ndim,) if isinstance(ndim, int) else ndim
         if array.ndim not in allowed:
             expected = " or ".join(f"{n}-dimensional" for n in allowed)
-            raise ValueError(f"{name} must be {expected}, got shape {array.shape}.")
+            raise ArgumentError(name, f"must be {expected}", f"shape {array.shape}")
     if array.size == 0:
-        raise ValueError(f"{name} must not be empty, got shape {array.shape}.")
+        raise ArgumentError(name, "must not be empty", f"shape {array.shape}")
     if not np.isfinite(array).all():
         bad = np.argwhere(~np.isfinite(array))
         where = ", ".join(str(i) for i in bad[0])
-        raise ValueError(f"{name} must be finite, got {len(bad)} NaN or infinite value(s), the first at [{where}].")
+        raise ArgumentError(name, "must be finite", f"{len(bad)} NaN or infinite value(s), the first at [{where}]")
     return array
 
 
@@ -43,13 +45,13 @@ def as_labels(value: ArrayLike, name: str, n_classes: int) -> NDArray[np.int64]:
     except ValueError as error:
         labels = np.ravel(np.asarray(value, dtype=object))
         if labels.size and all(isinstance(label, str) for label in labels):
-            raise ValueError(
-                f"{name} must hold integer labels 0 to {n_classes - 1}, got strings; encode them, as in y == 'yes'."
+            raise ArgumentError(
+                name, f"must hold integer labels 0 to {n_classes - 1}", "strings", "encode them, as in y == 'yes'"
             ) from error
         raise
     if array.min() < 0 or array.max() >= n_classes or not np.array_equal(np.floor(array), array):
-        raise ValueError(
-            f"{name} must hold integer labels 0 to {n_classes - 1}, got values from {array.min():g} to {array.max():g}."
+        raise ArgumentError(
+            name, f"must hold integer labels 0 to {n_classes - 1}", f"values from {array.min():g} to {array.max():g}"
         )
     return array.astype(np.int64)
 
@@ -58,7 +60,7 @@ def as_positive(value: Any, name: str) -> float:
     """Return `value` as a finite float > 0."""
     number = as_number(value, name)
     if not number > 0:
-        raise ValueError(f"{name} must be > 0, got {value!r}.")
+        raise ArgumentError(name, "must be > 0", repr(value))
     return number
 
 
@@ -66,7 +68,7 @@ def as_fraction(value: Any, name: str) -> float:
     """Return `value` as a float in (0, 1]."""
     number = as_number(value, name)
     if not 0 < number <= 1:
-        raise ValueError(f"{name} must lie in (0, 1], got {value!r}.")
+        raise ArgumentError(name, "must lie in (0, 1]", repr(value))
     return number
 
 
@@ -74,7 +76,7 @@ def as_damping(gamma: Damping) -> tuple[float, Literal["equal", "dual"]]:
     """Return the dual step of a row, and its `client_share`: whether clients take the step whole or N_k/N of it."""
     if isinstance(gamma, str):
         if gamma != "rows":
-            raise ValueError(f"gamma must be a number in (0, 1], or 'rows' for N_k/N, got {gamma!r}.")
+            raise ArgumentError("gamma", "must be a number in (0, 1], or 'rows' for N_k/N", repr(gamma))
         return 1.0, "dual"
     return as_fraction(gamma, "gamma"), "equal"
 
@@ -86,9 +88,9 @@ def as_number(value: Any, name: str) -> float:
             raise TypeError("not quietly converted")
         number = float(value)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{name} must be a number, got {_short(value)}.") from error
+        raise ArgumentError(name, "must be a number", _short(value)) from error
     if not np.isfinite(number):
-        raise ValueError(f"{name} must be finite, got {value!r}.")
+        raise ArgumentError(name, "must be finite", repr(value))
     return number
 
 
@@ -99,9 +101,9 @@ def as_count(value: Any, name: str, minimum: int = 1) -> int:
             raise TypeError("not quietly converted")
         number = operator.index(value)
     except TypeError as error:
-        raise ValueError(f"{name} must be an integer, got {_short(value)}.") from error
+        raise ArgumentError(name, "must be an integer", _short(value)) from error
     if number < minimum:
-        raise ValueError(f"{name} must be at least {minimum}, got {number}.")
+        raise ArgumentError(name, f"must be at least {minimum}", number)
     return number
 
 

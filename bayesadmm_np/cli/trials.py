@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Annotated, Any
 import numpy as np
 from scipy.special import gammaln, xlogy
 
+from .._errors import Words
 from .._validation import Array, as_positive
 from ..estimators.model_file import FAMILIES, make_loss, predict_mean, predict_probabilities, with_intercept
 from ..families import FullGaussian
@@ -241,14 +241,15 @@ class Runner:
             nll,
             not failed and result.certificate().holds,
             failed,
-            _in_words(result.message, problem.sites),
+            _message(result, problem.sites),
         )
 
 
-def _in_words(message: str, sites: Sequence[str]) -> str:
+def _message(result: Any, sites: Sequence[str]) -> str:
     """Say the site's name where the loop knows only its number, and the option for the argument."""
-    message = message.replace("set safeguard=True", "add --safeguard")
-    return re.sub(r"^client (\d+)", lambda found: f"site {sites[int(found[1])]!r}", message)
+    if result.failure is None:
+        return str(result.message)
+    return str(result.failure.worded(Words(client=lambda k: f"site {sites[k]!r}", switch="add --{}".format)))
 
 
 def evaluate(problem: Problem, posterior: Gaussian) -> tuple[float, float]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .._errors import ArgumentError
 from .._validation import as_count, as_fraction, as_number
 from ..families.base import ExponentialFamily
 from ..families.coordinates import Natural
@@ -62,7 +63,7 @@ class VON(Solver):
         as_count(self.steps, "steps")
         as_fraction(self.step_size, "step_size")
         if not 0 <= as_number(self.decay, "decay") <= 1:
-            raise ValueError(f"decay must lie in [0, 1], got {self.decay!r}.")
+            raise ArgumentError("decay", "must lie in [0, 1]", repr(self.decay))
         as_count(self.samples, "samples")
 
     def check(self, loss: Loss, prior: ExponentialFamily, rule: Rule) -> None:

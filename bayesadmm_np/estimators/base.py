@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import warnings
 from abc import abstractmethod
 from collections.abc import Hashable, Mapping
@@ -14,6 +13,7 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
+from .._errors import worded
 from .._validation import Array
 from ..families import FullGaussian
 from ..families.coordinates import Natural
@@ -296,7 +296,8 @@ class FederatedModel(BaseEstimator):
         try:
             result = run(settings.method, losses, prior, sites=sites, **settings.options)
         except RunError as error:
-            raise RunError(replace(error.result, message=_with_name(str(error), glm.names))) from error
+            message = worded(error, client=lambda k: f"site {glm.names[k]!r}")
+            raise RunError(replace(error.result, message=message)) from error
         return Fit(result, glm.names, precision, noise, result.rounds, glm.layout.centre)
 
     def _store(self, rows: Mapping[Hashable, SiteRows], settings: Settings, glm: Glm, fit: Fit) -> None:
@@ -429,8 +430,3 @@ def _known_sites(glm: Glm, prior: Gaussian, noise: float, start: Start) -> dict[
         back = glm.layout.move(start.centre - centre)
         known = {name: carry(site, back) for name, site in known.items()}
     return known
-
-
-def _with_name(message: str, names: tuple[Hashable, ...]) -> str:
-    """Say the site's name where the loop knows only its number."""
-    return re.sub(r"^client (\d+)", lambda found: f"site {names[int(found[1])]!r}", message)

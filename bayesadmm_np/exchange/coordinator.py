@@ -25,9 +25,9 @@ from ..splitting.distance import Distance
 from ..splitting.history import ClientRecord, Edges, RoundRecord
 from ..splitting.loop import ALL_ROUNDS, at_the_limit, has_converged
 from ..splitting.methods import Method
-from ..splitting.round import UNKNOWN, Failure, advance, edges, failure, rises_without_bound
+from ..splitting.round import UNKNOWN, advance, diverged, edges, rises_without_bound
 from ..splitting.state import State
-from ..splitting.status import Status
+from ..splitting.status import Failure, Status
 from ..splitting.team import pooled_objective
 from .message import Message, MessageError, content_of
 from .terms import INTERCEPT, MOST_ROWS, Terms, as_site_name, require_sum_of_factors
@@ -469,7 +469,7 @@ class Coordinator:
             return replace(self.state, start_objective=objective)
         number = self.state.round + 1
         if whole and rises_without_bound(objective, self.state):
-            return failure(Status.DIVERGED, number, f"it reached {objective:.3g}; {terms.row.knobs}")
+            return diverged(number, objective, terms.row.knobs)
         clients = tuple(
             record if one is None else replace(record, natural_gradient=one.edge)
             for record, one in zip(waiting.clients, heard, strict=True)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from .._errors import ArgumentError
 from .._validation import Array, as_count, as_float_array
 from .base import FAMILIES
 from .gaussian import LearnedPrecisionGaussian, read_dense
@@ -50,23 +51,23 @@ class BlockDiagonalGaussian(LearnedPrecisionGaussian):
         centre = as_float_array(mean, "mean", ndim=1)
         if blocks is not None:
             if not isinstance(blocks, Sequence):
-                raise ValueError(f"blocks must be a sequence of sizes, got {blocks!r}.")
+                raise ArgumentError("blocks", "must be a sequence of sizes", repr(blocks))
             sizes = [as_count(size, "blocks") for size in blocks]
             values = [precision] * len(sizes) if np.ndim(precision) == 0 else list(precision)
             if len(values) != len(sizes):
-                raise ValueError(f"precision must hold {len(sizes)} blocks, got {len(values)}.")
+                raise ArgumentError("precision", f"must hold {len(sizes)} blocks", len(values))
             precision = [read_dense(v, n, "precision").matrix for v, n in zip(values, sizes, strict=True)]
         self._set(centre.copy(), self._read_precision(precision, centre.shape[0]))
 
     @classmethod
     def _read_precision(cls, value: Any, dim: int, name: str = "precision") -> BlockPrecision:
         if not isinstance(value, Sequence | np.ndarray) or np.ndim(value[0]) == 0:
-            raise ValueError(f"{name} must be a sequence of square blocks, or a number together with blocks=sizes.")
+            raise ArgumentError(name, "must be a sequence of square blocks, or a number together with blocks=sizes")
         arrays = [as_float_array(block, name, ndim=2) for block in value]
         blocks = [read_dense(block, block.shape[0], name).matrix for block in arrays]
         if sum(block.shape[0] for block in blocks) != dim:
             sizes = [block.shape[0] for block in blocks]
-            raise ValueError(f"{name} must have blocks whose sizes add up to {dim}, got {sizes}.")
+            raise ArgumentError(name, f"must have blocks whose sizes add up to {dim}", sizes)
         return BlockPrecision(blocks)
 
     @classmethod

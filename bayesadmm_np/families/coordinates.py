@@ -16,6 +16,7 @@ from typing import Self
 import numpy as np
 from scipy.linalg import lapack
 
+from .._errors import ArgumentError
 from .._validation import Array, frozen
 
 __all__ = ["Coordinates", "Displacement", "Expectation", "Natural", "pairing"]
@@ -133,7 +134,7 @@ class Coordinates:
     def from_vector(self, vector: Array) -> Self:
         """Unpack a vector made by `to_vector` of a parameter of the same shapes."""
         if vector.shape != (self.size,):
-            raise ValueError(f"vector must have shape ({self.size},), got {vector.shape}.")
+            raise ArgumentError("vector", f"must have shape ({self.size},)", vector.shape)
         parts, start = [], 0
         for part in self.parts:
             stop = start + _packed_size(part)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import digamma, gammaln, logsumexp, polygamma, xlogy
 
+from .._errors import ArgumentError
 from .._validation import Array, as_float_array, frozen
 from .base import FAMILIES, ExponentialFamily
 from .coordinates import Expectation, Natural
@@ -61,7 +62,7 @@ class Dirichlet(ExponentialFamily):
 
     def __init__(self, concentration: ArrayLike) -> None:
         if as_float_array(concentration, "concentration", ndim=1).size < 2:
-            raise ValueError("concentration must have at least 2 entries, got 1.")
+            raise ArgumentError("concentration", "must have at least 2 entries", "1")
         (self.concentration,) = positive_vectors(("concentration", concentration))
 
     @classmethod

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import digamma, gammaln, polygamma, xlogy
 
+from .._errors import ArgumentError
 from .._validation import Array, as_float_array, frozen
 from .base import FAMILIES, ExponentialFamily
 from .coordinates import Coordinates, Expectation, Natural
@@ -192,9 +193,9 @@ def positive_vectors(*arguments: tuple[str, ArrayLike]) -> list[Array]:
     dim = lengths[0] if lengths else 1
     for (name, _), array in zip(arguments, arrays, strict=True):
         if array.ndim and array.size != dim:
-            raise ValueError(f"{name} must have shape ({dim},) to match the others, got {array.shape}.")
+            raise ArgumentError(name, f"must have shape ({dim},) to match the others", array.shape)
         if not (array > 0).all():
-            raise ValueError(f"{name} must be positive in every entry, got {array.min():g}.")
+            raise ArgumentError(name, "must be positive in every entry", f"{array.min():g}")
     return [frozen(np.array(np.broadcast_to(array, (dim,)))) for array in arrays]
 
 
@@ -212,7 +213,7 @@ def as_points(theta: ArrayLike, dim: int) -> Array:
     """Return θ as an array of shape (..., dim)."""
     points = np.asarray(theta, dtype=np.float64)
     if points.shape[-1:] != (dim,):
-        raise ValueError(f"theta must have last dimension {dim}, got shape {points.shape}.")
+        raise ArgumentError("theta", f"must have last dimension {dim}", f"shape {points.shape}")
     return points
 
 

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
+from .._errors import ArgumentError
 from .._validation import Array, as_float_array, frozen
 from .base import ExponentialFamily
 from .coordinates import Displacement, Expectation, Natural
@@ -101,7 +102,7 @@ class Gaussian(ExponentialFamily):
         """Log-density at points of shape (..., d)."""
         points = np.asarray(theta, dtype=np.float64)
         if points.shape[-1:] != (self.dim,):
-            raise ValueError(f"theta must have last dimension {self.dim}, got shape {points.shape}.")
+            raise ArgumentError("theta", f"must have last dimension {self.dim}", f"shape {points.shape}")
         deviations = (points - self.mean).reshape(-1, self.dim).T
         energies = np.einsum("dn,dn->n", deviations, self.factor.multiply(deviations))
         constant = 0.5 * (self.factor.logdet - self.dim * LOG_2PI)
@@ -328,12 +329,12 @@ def read_dense(value: Any, dim: int, name: str) -> DensePrecision:
     array = as_float_array(value, name, ndim=(0, 2))
     if array.ndim == 0:
         if not array > 0:
-            raise ValueError(f"{name} must be > 0, got {float(array):g}.")
+            raise ArgumentError(name, "must be > 0", f"{float(array):g}")
         return DensePrecision(float(array) * np.eye(dim))
     if array.shape != (dim, dim):
-        raise ValueError(f"{name} must have shape ({dim}, {dim}) to match the mean, got {array.shape}.")
+        raise ArgumentError(name, f"must have shape ({dim}, {dim}) to match the mean", array.shape)
     if not np.allclose(array, array.T, rtol=1e-10, atol=1e-12 * float(np.abs(array).max())):
-        raise ValueError(f"{name} must be symmetric.")
+        raise ArgumentError(name, "must be symmetric")
     factor = DensePrecision(0.5 * (array + array.T))
     if not factor.is_positive_definite():
         raise NotPositiveDefiniteError(f"{name} must be positive definite, and it is not.")
@@ -344,7 +345,7 @@ def read_diagonal(value: Any, dim: int, name: str) -> DiagonalPrecision:
     """Check a positive vector, or repeat a scalar."""
     array = as_float_array(value, name, ndim=(0, 1))
     if array.ndim == 1 and array.shape != (dim,):
-        raise ValueError(f"{name} must have shape ({dim},) to match the mean, got {array.shape}.")
+        raise ArgumentError(name, f"must have shape ({dim},) to match the mean", array.shape)
     factor = DiagonalPrecision(np.array(np.broadcast_to(array, (dim,))))
     if not factor.is_positive_definite():
         raise NotPositiveDefiniteError(f"{name} must be positive in every entry, and it is not.")

@@ -14,6 +14,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from .._errors import ArgumentError
 from .._registry import Registry
 from .._validation import Array, as_count, frozen
 from .pointwise import Pointwise, RowMoments
@@ -152,7 +153,7 @@ class GaussHermite(_PointRule):
 
     def __post_init__(self) -> None:
         if as_count(self.points, "points") > MOST_NODES:
-            raise ValueError(f"points must be at most {MOST_NODES}, got {self.points}.")
+            raise ArgumentError("points", f"must be at most {MOST_NODES}", self.points)
 
     def resolve(self, loss: Pointwise) -> Rule:
         """Refuse losses with several predictors a row."""
@@ -201,13 +202,13 @@ class QuasiMonteCarlo(_PointRule):
 
     def __post_init__(self) -> None:
         if as_count(self.points, "points", minimum=2) % 2:
-            raise ValueError(f"points must be even (antithetic pairs), got {self.points}.")
+            raise ArgumentError("points", "must be even (antithetic pairs)", self.points)
         as_count(self.seed, "seed", minimum=0)
 
     def resolve(self, loss: Pointwise) -> Rule:
         """Check that the covariance of the points can be matched."""
         if self.points < 4 * loss.n_outputs:
-            raise ValueError(f"points must be at least {4 * loss.n_outputs} for {loss.n_outputs} classes.")
+            raise ArgumentError("points", f"must be at least {4 * loss.n_outputs} for {loss.n_outputs} classes")
         return self
 
     def nodes(self, n_outputs: int) -> tuple[Array, Array]:
@@ -280,7 +281,7 @@ class Delta(Rule):
 
     def __post_init__(self) -> None:
         if self.order not in (1, 2):
-            raise ValueError(f"order must be 1 or 2, got {self.order!r}.")
+            raise ArgumentError("order", "must be 1 or 2", repr(self.order))
 
     @property
     def carries_curvature(self) -> bool:  # type: ignore[override]

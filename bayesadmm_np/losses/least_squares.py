@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from .._errors import ArgumentError
 from .._validation import Array, as_float_array, frozen
 from ..families.base import ExponentialFamily
 from ..families.gaussian import Gaussian
@@ -53,7 +54,7 @@ class LeastSquares(Loss):
         self.n_outputs = 1 if target.ndim == 1 else target.shape[1]
         self.dim = self.n_features * self.n_outputs
         if target.shape[0] != self.n_rows:
-            raise ValueError(f"y must have {self.n_rows} rows like X, got {target.shape[0]}.")
+            raise ArgumentError("y", f"must have {self.n_rows} rows like X", target.shape[0])
         scale = read_weights(weights, self.n_rows)[:, None]
         known = read_offset(offset, target.shape)
         goal = (target if known is None else target - known).reshape(self.n_rows, -1)

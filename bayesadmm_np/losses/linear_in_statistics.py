@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
+from .._errors import ArgumentError
 from .._validation import Array, as_count
 from ..families.base import ExponentialFamily
 from ..families.coordinates import Natural, pairing
@@ -55,7 +56,7 @@ class LinearInStatistics(Loss):
         if type(coefficients) is not Natural:
             raise TypeError(f"coefficients must be a Natural, got {type(coefficients).__name__}.")
         if not coefficients.is_finite():
-            raise ValueError("coefficients must be finite.")
+            raise ArgumentError("coefficients", "must be finite")
         self.coefficients = coefficients
         self.n_rows = as_count(n_rows, "n_rows")
         self.total_weight = float(self.n_rows)
@@ -64,9 +65,10 @@ class LinearInStatistics(Loss):
     def check(self, prior: ExponentialFamily, rule: Rule) -> Rule:
         """Require coefficients of the prior's shapes; every rule is exact."""
         if prior.natural.shapes != self.coefficients.shapes:
-            raise ValueError(
-                f"coefficients must have the shapes {prior.natural.shapes} of the natural parameter of "
-                f"{type(prior).__name__}, got {self.coefficients.shapes}."
+            raise ArgumentError(
+                "coefficients",
+                f"must have the shapes {prior.natural.shapes} of the natural parameter of {type(prior).__name__}",
+                self.coefficients.shapes,
             )
         return rule
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from .._errors import ArgumentError
 from .._validation import Array, as_float_array, frozen
 from ..families.base import ExponentialFamily
 from ..families.gaussian import Gaussian
@@ -33,7 +34,7 @@ class LinearModelLoss(Loss):
         self.pointwise = pointwise
         self.dim = self.n_features * pointwise.n_outputs
         if y.shape[0] != self.n_rows:
-            raise ValueError(f"y must have {self.n_rows} rows like X, got {y.shape[0]}.")
+            raise ArgumentError("y", f"must have {self.n_rows} rows like X", y.shape[0])
         self.y = frozen(np.array(y, dtype=np.float64))
         self.weights = read_weights(weights, self.n_rows)
         self.total_weight = float(self.weights.sum())
@@ -140,9 +141,9 @@ def read_weights(weights: Any, n_rows: int) -> Array:
         return frozen(np.ones(n_rows))
     array = as_float_array(weights, "weights", ndim=1)
     if array.shape != (n_rows,):
-        raise ValueError(f"weights must have shape ({n_rows},), got {array.shape}.")
+        raise ArgumentError("weights", f"must have shape ({n_rows},)", array.shape)
     if (array < 0).any():
-        raise ValueError(f"weights must be >= 0, got {array.min():g}.")
+        raise ArgumentError("weights", "must be >= 0", f"{array.min():g}")
     return frozen(array.copy())
 
 
@@ -152,7 +153,7 @@ def read_offset(offset: Any, shape: tuple[int, ...]) -> Array | None:
         return None
     array = as_float_array(offset, "offset")
     if array.shape != shape:
-        raise ValueError(f"offset must have shape {shape}, got {array.shape}.")
+        raise ArgumentError("offset", f"must have shape {shape}", array.shape)
     return frozen(array.copy())
 
 
@@ -160,7 +161,7 @@ def as_theta(theta: ArrayLike, dim: int) -> Array:
     """Check a parameter vector (d,)."""
     point = as_float_array(theta, "theta", ndim=1)
     if point.shape != (dim,):
-        raise ValueError(f"theta must have shape ({dim},), got {point.shape}.")
+        raise ArgumentError("theta", f"must have shape ({dim},)", point.shape)
     return point
 
 

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import erfcx, ndtr
 
+from .._errors import ArgumentError
 from .._validation import Array, as_float_array
 
 __all__ = ["LogisticNormalMoments", "logistic_normal_moments"]
@@ -134,9 +135,9 @@ def logistic_normal_moments(mean: ArrayLike, variance: ArrayLike, order: int = 2
 def _checked(mean: ArrayLike, variance: ArrayLike, order: int) -> tuple[Array, Array]:
     m, v = as_float_array(mean, "mean"), as_float_array(variance, "variance")
     if v.min() < 0:
-        raise ValueError(f"variance must be >= 0, got {v.min():g}.")
+        raise ArgumentError("variance", "must be >= 0", f"{v.min():g}")
     if order not in (2, 4):
-        raise ValueError(f"order must be 2 or 4, got {order!r}.")
+        raise ArgumentError("order", "must be 2 or 4", repr(order))
     try:
         m, v = np.broadcast_arrays(m, v)
     except ValueError as error:

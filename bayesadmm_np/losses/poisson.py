@@ -6,6 +6,7 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
+from .._errors import ArgumentError
 from .._validation import as_float_array
 from .base import LOSSES
 from .linear_model import LinearModelLoss
@@ -43,5 +44,5 @@ class Poisson(LinearModelLoss):
     def __init__(self, X: ArrayLike, y: ArrayLike, weights: Any = None, offset: Any = None) -> None:
         counts = as_float_array(y, "y", ndim=1)
         if (counts < 0).any():
-            raise ValueError(f"y must hold counts >= 0, got {counts.min():g}.")
+            raise ArgumentError("y", "must hold counts >= 0", f"{counts.min():g}")
         super().__init__(X, counts, PoissonLog(), weights, offset)

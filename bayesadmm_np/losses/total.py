@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
+from .._errors import ArgumentError
 from .._validation import Array
 from ..families.base import ExponentialFamily
 from ..families.gaussian import Gaussian
@@ -42,13 +43,13 @@ class Total(Loss):
 
     def __init__(self, losses: Sequence[Loss]) -> None:
         if not isinstance(losses, Sequence) or not all(isinstance(loss, Loss) for loss in losses):
-            raise ValueError(f"clients must be a sequence of losses of bayesadmm_np.losses, got {losses!r}.")
+            raise ArgumentError("clients", "must be a sequence of losses of bayesadmm_np.losses", repr(losses))
         self.losses = tuple(losses)
         if not self.losses:
-            raise ValueError("clients must hold at least one loss, got none.")
+            raise ArgumentError("clients", "must hold at least one loss", "none")
         dims = {loss.dim for loss in self.losses}
         if len(dims) > 1:
-            raise ValueError(f"losses must have the same number of parameters, got {sorted(dims)}.")
+            raise ArgumentError("losses", "must have the same number of parameters", sorted(dims))
         self.dim = dims.pop()
         self.n_rows = sum(loss.n_rows for loss in self.losses)
         self.total_weight = sum(loss.total_weight for loss in self.losses)

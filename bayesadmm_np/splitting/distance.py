@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from .._errors import ArgumentError
 from .._validation import Array
 from ..families.gaussian import Gaussian
 from ..families.precision import BlockPrecision, DensePrecision, DiagonalPrecision, Precision
@@ -339,7 +340,7 @@ def _restrict(factor: Precision, matrix: Array) -> tuple[Array, ...]:
 
 def _check(q: Gaussian, sums: Sequence[ClientSums]) -> None:
     if not sums:
-        raise ValueError("sums must hold the message of at least one client, got none.")
+        raise ArgumentError("sums", "must hold the message of at least one client", "none")
     for k, client in enumerate(sums):
         shapes = client.gradient.shape, client.curvature.shape, client.gradient_error.shape
         wanted = (q.dim,), (q.dim, q.dim), (q.dim,)

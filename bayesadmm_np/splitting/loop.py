@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from .._errors import ArgumentError
 from .._validation import as_count, as_fraction, as_positive
 from ..clients.solver import Solver
 from ..families.base import ExponentialFamily
@@ -23,9 +24,9 @@ from .history import RoundRecord
 from .methods import Method
 from .privacy import GaussianMechanism
 from .result import Result, RunError
-from .round import Failure, Participation, Round
+from .round import Participation, Round
 from .state import State, describe, digest, load_state, save_state
-from .status import Status
+from .status import Failure, Status
 from .team import assemble
 
 __all__ = ["ALL_ROUNDS", "at_the_limit", "has_converged", "run"]
@@ -159,7 +160,7 @@ def run(
         at_server = team.expect_all(state.q_g, apply)
         if resume is None:
             state = replace(state, start_objective=team.objective(state.q_g, at_server))
-        status, message = Status.ROUND_LIMIT, ""
+        status, message, failure = Status.ROUND_LIMIT, "", None
         limit = rounds if team.method.max_rounds is None else min(rounds, team.method.max_rounds)
         if has_converged(state, prior, at_server, tol):  # resumed at the end
             status, message, limit = Status.CONVERGED, Status.CONVERGED.value, state.round
@@ -167,7 +168,7 @@ def run(
             with np.errstate(over="ignore", invalid="ignore"):  # the status says it
                 attempt = next_round(state, at_server)
             if isinstance(attempt, Failure):
-                status, message = attempt.status, attempt.message
+                status, message, failure = attempt.status, attempt.message, attempt
                 break
             state, at_server = attempt.state, attempt.at_server
             if checkpoint is not None:
@@ -178,7 +179,7 @@ def run(
                 message = status.value
                 break
     message = message or (ALL_ROUNDS if team.is_private else at_the_limit(state, team.method))
-    result = Result(status, message, prior, state, tol, at_server, description)
+    result = Result(status, message, prior, state, tol, at_server, description, failure)
     if status.is_failure and raise_on_failure:
         raise RunError(result)
     return result
@@ -200,11 +201,11 @@ def _check_options(
     }
     for name, value in switches.items():
         if not isinstance(value, bool | np.bool_):
-            raise ValueError(f"{name} must be True or False, got {value!r}.")
+            raise ArgumentError(name, "must be True or False", repr(value))
     if callback is not None and not callable(callback):
-        raise ValueError(f"callback must be callable as callback(record, posterior), got {callback!r}.")
+        raise ArgumentError("callback", "must be callable as callback(record, posterior)", repr(callback))
     if checkpoint is not None and not Path(checkpoint).absolute().parent.is_dir():
-        raise ValueError(f"checkpoint must lie in a folder that exists, got {os.fspath(checkpoint)!r}.")
+        raise ArgumentError("checkpoint", "must lie in a folder that exists", repr(os.fspath(checkpoint)))
 
 
 def has_converged(

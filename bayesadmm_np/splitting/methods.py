@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from .._errors import ArgumentError
 from .._registry import Registry
 from .._validation import Damping, as_damping, as_fraction, as_positive
 from ..families import (
@@ -117,13 +118,13 @@ class Method:
     def __post_init__(self) -> None:
         at_clients = self.prior_at == "clients"
         if self.dual_along not in ("natural", "expectation"):
-            raise ValueError(f"dual_along must be 'natural' or 'expectation', got {self.dual_along!r}.")
+            raise ArgumentError("dual_along", "must be 'natural' or 'expectation'", repr(self.dual_along))
         if self.client_share not in ("equal", "rows", "dual"):
-            raise ValueError(f"client_share must be 'equal', 'rows' or 'dual', got {self.client_share!r}.")
+            raise ArgumentError("client_share", "must be 'equal', 'rows' or 'dual'", repr(self.client_share))
         if self.rho < 0 or (self.rho == 0 and (self.dual_step or not at_clients)):
-            raise ValueError(f"rho must be > 0 (0 only without a dual and with prior_at='clients'), got {self.rho}.")
+            raise ArgumentError("rho", "must be > 0 (0 only without a dual and with prior_at='clients')", self.rho)
         if self.alpha is not None and not 0 <= self.alpha <= (0.0 if at_clients else 1.0):
-            raise ValueError(f"alpha must lie in [0, 1], or be 0 or None for prior_at='clients', got {self.alpha}.")
+            raise ArgumentError("alpha", "must lie in [0, 1], or be 0 or None for prior_at='clients'", self.alpha)
 
     @staticmethod
     def read(method: object) -> Method:
@@ -132,8 +133,8 @@ class Method:
             return method
         name = getattr(method, "__name__", "")
         if callable(method) and name in TABLE:
-            raise ValueError(f"method must be a row of bayesadmm_np.methods: call the function, methods.{name}().")
-        raise ValueError(f"method must be a row of bayesadmm_np.methods, got {method!r}.")
+            raise ArgumentError("method", f"must be a row of bayesadmm_np.methods: call the function, methods.{name}()")
+        raise ArgumentError("method", "must be a row of bayesadmm_np.methods", repr(method))
 
     def server_alpha(self, n_clients: int) -> float:
         """Return α for K clients."""

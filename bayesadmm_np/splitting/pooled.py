@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .._errors import ArgumentError
 from ..clients.closed_form import ClosedForm
 from ..clients.newton import VariationalNewton
 from ..clients.problem import ClientStatus, Subproblem
@@ -78,7 +79,7 @@ def solve_pooled(
     FullGaussian(mean=[0.4], precision=[[5.]])
     """
     if expectation is not None and not isinstance(expectation, Rule):
-        raise ValueError(f"expectation must be a rule of bayesadmm_np.losses, got {expectation!r}.")
+        raise ArgumentError("expectation", "must be a rule of bayesadmm_np.losses", repr(expectation))
     total = Total(clients)
     rule = total.check(prior, expectation or Auto())
     start = prior.start()

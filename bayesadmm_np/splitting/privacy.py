@@ -9,6 +9,7 @@ from typing import Any, Self
 import numpy as np
 from scipy.special import ndtri
 
+from .._errors import ArgumentError
 from .._validation import Array, as_count, as_number, as_positive
 from ..families.base import ExponentialFamily
 from ..families.coordinates import Natural
@@ -182,7 +183,7 @@ def fresh_normals(size: int) -> Array:
 def _read_delta(delta: Any) -> float:
     number = as_number(delta, "delta")
     if not 0 < number < 1:
-        raise ValueError(f"delta must lie in (0, 1), got {delta!r}.")
+        raise ArgumentError("delta", "must lie in (0, 1)", repr(delta))
     return number
 
 

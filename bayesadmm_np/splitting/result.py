@@ -16,7 +16,7 @@ from ..losses.base import Expected, GaussianExpected
 from .certificate import Certificate, pooled_distance, pooled_residual
 from .history import RoundRecord
 from .state import State, save_state
-from .status import Status
+from .status import Failure, Status
 
 __all__ = ["Result", "RunError"]
 
@@ -34,6 +34,8 @@ class Result:
     state : State
         The last good state.
     tol : float
+    failure : Failure or None
+        Status, client, round and knob of a run that failed.
     """
 
     status: Status
@@ -43,6 +45,7 @@ class Result:
     tol: float
     _at_server: Sequence[Expected | GaussianExpected] = field(repr=False)
     _description: dict[str, Any] = field(repr=False)
+    failure: Failure | None = None
 
     def __repr__(self) -> str:
         final = f", objective {self.objective[-1]:.8g}"
@@ -105,3 +108,8 @@ class RunError(RuntimeError):
     def __init__(self, result: Result) -> None:
         super().__init__(result.message)
         self.result = result
+
+    @property
+    def failure(self) -> Failure | None:
+        """Status, client, round and knob."""
+        return self.result.failure

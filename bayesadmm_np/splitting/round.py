@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .._errors import ArgumentError
 from .._validation import Array
 from ..clients.problem import ClientStatus
 from ..families.base import ExponentialFamily
@@ -21,12 +22,11 @@ from .messages import Broadcast, Reply
 from .methods import Method
 from .server import Server
 from .state import State
-from .status import Status
+from .status import Failure, Status
 from .team import Team
 
 __all__ = [
     "Advance",
-    "Failure",
     "Gathered",
     "Participation",
     "Round",
@@ -34,8 +34,8 @@ __all__ = [
     "advance",
     "client_failure",
     "complete",
+    "diverged",
     "edges",
-    "failure",
     "gather",
     "rises_without_bound",
 ]
@@ -47,14 +47,6 @@ UNKNOWN = float("inf")
 """A residual of which nobody has told yet."""
 
 Participation = float | Callable[[int, int, np.random.Generator], Any]
-
-
-@dataclass(frozen=True)
-class Failure:
-    """Why a round could not be completed; the state is left as it was."""
-
-    status: Status
-    message: str
 
 
 @dataclass(frozen=True)
@@ -131,7 +123,7 @@ def advance(
     try:
         q_g = server.prior.with_natural(gathered.natural)
     except ValueError:  # λ_g is outside the domain
-        return failure(Status.NOT_A_DISTRIBUTION, number, server.method.knobs)
+        return Failure(Status.NOT_A_DISTRIBUTION, number, knob=server.method.knobs)
     clients = tuple(_client_record(state, k, reply, gathered, q_g) for k, reply in enumerate(replies))
     came = [reply for reply in replies if reply is not None]
     record = RoundRecord(
@@ -160,7 +152,7 @@ def complete(method: Method, state: State, objective: float, is_judged: bool, **
     """
     record = state.history[-1]
     if is_judged and rises_without_bound(objective, state):
-        return failure(Status.DIVERGED, record.round, f"it reached {objective:.3g}; {method.knobs}")
+        return diverged(record.round, objective, method.knobs)
     return replace(state, history=(*state.history[:-1], replace(record, objective=objective, **known)))
 
 
@@ -177,22 +169,22 @@ def edges(server: Server, q_g: ExponentialFamily, sites: Sequence[Natural], clie
 def client_failure(replies: Sequence[Reply | None], number: int, safeguard: bool) -> Failure | None:
     """Return the failure of the first client whose answer cannot be used, if there is one."""
     statuses = {
-        ClientStatus.ILL_POSED: Status.ILL_POSED_CLIENT,
         ClientStatus.NOT_FINITE: Status.NOT_FINITE,
         ClientStatus.ITERATION_LIMIT: Status.CLIENT_LIMIT,
     }
     for k, reply in enumerate(replies):
         if reply is not None and not reply.status.is_usable:
-            status = statuses[reply.status]
-            remedy = "raise rho" if safeguard else "raise rho or set safeguard=True"
-            return failure(status, number, remedy if status is Status.ILL_POSED_CLIENT else "", client=k)
+            if reply.status is not ClientStatus.ILL_POSED:
+                return Failure(statuses[reply.status], number, k)
+            return Failure(
+                Status.ILL_POSED_CLIENT, number, k, knob="raise rho", switch="" if safeguard else "safeguard"
+            )
     return None
 
 
-def failure(status: Status, number: int, advice: str, client: int | None = None) -> Failure:
-    """Word a failure: where, what, and the knob to turn."""
-    where = f"round {number}" if client is None else f"client {client}, round {number}"
-    return Failure(status, f"{where}: {status.value}" + (f"; {advice}" if advice else "") + ".")
+def diverged(number: int, objective: float, knob: str) -> Failure:
+    """Return the failure of a round whose objective is lost."""
+    return Failure(Status.DIVERGED, number, detail=f"it reached {objective:.3g}", knob=knob)
 
 
 def rises_without_bound(objective: float, state: State) -> bool:
@@ -215,9 +207,10 @@ def present_clients(participation: Participation, number: int, n_clients: int, s
         return np.isin(np.arange(n_clients), chosen)
     present = np.asarray(participation(number, n_clients, rng))
     if present.shape != (n_clients,) or present.dtype != np.bool_:
-        raise ValueError(
-            f"participation must return one True or False a client, shape ({n_clients},), in round {number}; "
-            f"got {present.dtype} of shape {present.shape}."
+        raise ArgumentError(
+            "participation",
+            f"must return one True or False a client, shape ({n_clients},), in round {number}",
+            f"{present.dtype} of shape {present.shape}",
         )
     return present
 

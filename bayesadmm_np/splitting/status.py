@@ -1,10 +1,13 @@
-"""How a run ended."""
+"""How a run ended, and why a round could not be completed."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
 
-__all__ = ["Status"]
+from .._errors import PLAIN, Words
+
+__all__ = ["Failure", "Status"]
 
 
 class Status(Enum):
@@ -25,3 +28,50 @@ class Status(Enum):
     def is_failure(self) -> bool:
         """Whether the answer should not be used without a look at the message."""
         return self not in (Status.CONVERGED, Status.ROUND_LIMIT, Status.STOPPED)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a round could not be completed; the state is left as it was.
+
+    Attributes
+    ----------
+    status : Status
+    round : int
+    client : int or None
+        Number of the client whose answer cannot be used; None where it is the server's.
+    detail : str
+        What was found, such as "it reached 1e+09".
+    knob : str
+        What to turn.
+    switch : str
+        Name of a switch of `run` that would help too.
+
+    Examples
+    --------
+    >>> failure = Failure(Status.ILL_POSED_CLIENT, 3, client=1, knob="raise rho", switch="safeguard")
+    >>> print(failure.message)  # doctest: +ELLIPSIS
+    client 1, round 3: a client's subproblem has no minimum near ...; raise rho or set safeguard=True.
+    >>> print(failure.worded(Words(client=["Basel", "Bern"].__getitem__)))  # doctest: +ELLIPSIS
+    Bern, round 3: a client's subproblem has no minimum near ...; raise rho or set safeguard=True.
+    """
+
+    status: Status
+    round: int
+    client: int | None = None
+    detail: str = ""
+    knob: str = ""
+    switch: str = ""
+
+    def worded(self, words: Words = PLAIN) -> str:
+        """Say where, what, and the knob to turn."""
+        where = f"round {self.round}"
+        if self.client is not None:
+            where = f"{words.client(self.client)}, {where}"
+        advice = " or ".join(filter(None, [self.knob, self.switch and words.switch(self.switch)]))
+        return f"{where}: {'; '.join(filter(None, [self.status.value, self.detail, advice]))}."
+
+    @property
+    def message(self) -> str:
+        """The sentence in the words of `run`."""
+        return self.worded()

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from .._errors import ArgumentError, ClientError
 from ..clients.closed_form import ClosedForm
 from ..clients.newton import VariationalNewton
 from ..clients.solver import Solver
@@ -74,7 +75,7 @@ class Team:
                 f"sites cannot be given: in {self.method.name} the server does not add sites to the prior."
             )
         if len(sites) != len(self.workers):
-            raise ValueError(f"sites must hold one site a client, {len(self.workers)}, got {len(sites)}.")
+            raise ArgumentError("sites", f"must hold one site a client, {len(self.workers)}", len(sites))
         for k, site in enumerate(sites):
             if not isinstance(site, Natural) or site.shapes != self.prior.natural.shapes or not site.is_finite():
                 raise ValueError(f"sites[{k}] must be a finite Natural with the shapes {self.prior.natural.shapes}.")
@@ -110,33 +111,33 @@ def assemble(
     row = Method.read(method.method if isinstance(method, Accelerated) else method)
     if not isinstance(prior, ExponentialFamily):
         got = f"the class {prior.__name__}" if isinstance(prior, type) else type(prior).__name__
-        raise ValueError(f"prior must be a member of bayesadmm_np.families, such as FullGaussian(...), got {got}.")
+        raise ArgumentError("prior", "must be a member of bayesadmm_np.families, such as FullGaussian(...)", got)
     row.check(prior)
     if isinstance(clients, Loss) or not isinstance(clients, Iterable):
-        raise ValueError(f"clients must be a sequence of losses, one a client, got {type(clients).__name__}.")
+        raise ArgumentError("clients", "must be a sequence of losses, one a client", type(clients).__name__)
     losses = list(clients)
     if not losses:
-        raise ValueError("clients must hold at least one loss, got none.")
+        raise ArgumentError("clients", "must hold at least one loss", "none")
     if expectation is not None and not isinstance(expectation, Rule):
-        raise ValueError(f"expectation must be a rule of bayesadmm_np.losses, got {expectation!r}.")
+        raise ArgumentError("expectation", "must be a rule of bayesadmm_np.losses", repr(expectation))
     if solver is not None and not isinstance(solver, Solver):
-        raise ValueError(f"solver must be a solver of bayesadmm_np.clients, got {solver!r}.")
+        raise ArgumentError("solver", "must be a solver of bayesadmm_np.clients", repr(solver))
     memory = method.memory if isinstance(method, Accelerated) else 0
     if privacy is not None:
         if not isinstance(privacy, GaussianMechanism):
-            raise ValueError(f"privacy must be a GaussianMechanism, got {privacy!r}.")
+            raise ArgumentError("privacy", "must be a GaussianMechanism", repr(privacy))
         privacy.check(row, memory, prior, len(losses))
     rule = read_rule(row, expectation)
     total = sum(loss.total_weight for loss in losses if isinstance(loss, Loss)) or 1.0
     workers = []
     for k, loss in enumerate(losses):
         if not isinstance(loss, Loss):
-            raise ValueError(f"client {k}: expected a loss of bayesadmm_np.losses, got {type(loss).__name__}.")
+            raise ClientError(k, ValueError(f"expected a loss of bayesadmm_np.losses, got {type(loss).__name__}."))
         try:
             share = loss.total_weight / total
             workers.append(hire(row, loss, prior, rule, solver, tol, share, len(losses), privacy))
         except ValueError as error:
-            raise ValueError(f"client {k}: {error}") from error
+            raise ClientError(k, error) from error
     return Team(tuple(workers), Server(row, prior, tuple(w.share for w in workers)), memory)
 
 

@@ -8,6 +8,7 @@ from time import perf_counter
 
 import numpy as np
 
+from .._errors import ArgumentError
 from .._validation import Array
 from ..clients.problem import ClientStatus, Solution, Subproblem
 from ..clients.solver import Solver
@@ -129,7 +130,7 @@ class Worker:
     ) -> Reply:
         """A reply in which nothing but the noised λ_k depends on the rows, not even whether the solve succeeded."""
         if noise is None:
-            raise ValueError("noise must hold one standard normal number for each free one of λ_k, got None.")
+            raise ArgumentError("noise", "must hold one standard normal number for each free one of λ_k", "None")
         # after a failed solve the update is zero, and what is sent is noise alone
         natural = solution.posterior.natural if solution.status.is_usable else q_g.natural
         sent = privacy.noised(q_g, natural, noise)

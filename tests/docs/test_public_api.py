@@ -319,6 +319,7 @@ def test_the_check_of_parameters_can_fail():
 
 FLOORS = {
     "_version": 0,
+    "_errors": -1,
     "_registry": 0,
     "_archive": 1,
     "_validation": 0,

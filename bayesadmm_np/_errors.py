@@ -1,0 +1,122 @@
+"""Errors with fields: what went wrong is kept apart from its words, and whoever knows the names words it once.
+
+The core knows an argument by the name in its own signature and a client by its number. A command line knows the option,
+an estimator the site's name. `worded(error, argument=..., client=...)` says the same sentence in their words.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+
+__all__ = ["PLAIN", "ArgumentError", "ClientError", "Words", "worded"]
+
+
+@dataclass(frozen=True)
+class Words:
+    """How a layer calls what the layers below it know by other names.
+
+    Attributes
+    ----------
+    argument : callable
+        From the name of an argument to what the reader calls it.
+    client : callable
+        From the number of a client to what the reader calls it.
+    switch : callable
+        From the name of a switch to the advice to turn it on.
+    """
+
+    argument: Callable[[str], str] = str
+    client: Callable[[int], str] = "client {}".format
+    switch: Callable[[str], str] = "set {}=True".format
+
+
+PLAIN = Words()
+"""The core's own words, which `str(error)` uses."""
+
+
+class _Worded(ValueError):
+    @abstractmethod
+    def worded(self, words: Words) -> str:
+        """Return the sentence."""
+
+    def __str__(self) -> str:
+        return self.worded(PLAIN)
+
+
+class ArgumentError(_Worded):
+    """An argument that cannot be used: "{argument} {expected}, got {got}; {advice}.".
+
+    Parameters
+    ----------
+    argument : str
+        Name in the signature that the caller used.
+    expected : str
+        What it must be, beginning with "must".
+    got : object
+        What it is, as it is to be shown; "" where that says nothing.
+    advice : str, default ""
+        What to do about it.
+
+    Examples
+    --------
+    >>> error = ArgumentError("rho", "must be > 0", "-1.0")
+    >>> print(error)
+    rho must be > 0, got -1.0.
+    >>> worded(error, argument=lambda name: f"--{name}")
+    '--rho must be > 0, got -1.0.'
+    """
+
+    def __init__(self, argument: str, expected: str, got: object = "", advice: str = "") -> None:
+        super().__init__(argument, expected, str(got), advice)
+        self.argument, self.expected, self.got, self.advice = argument, expected, str(got), advice
+
+    def worded(self, words: Words) -> str:
+        """Return the sentence."""
+        got, advice = f", got {self.got}" if self.got else "", f"; {self.advice}" if self.advice else ""
+        return f"{words.argument(self.argument)} {self.expected}{got}{advice}."
+
+
+class ClientError(_Worded):
+    """What is wrong with one client: "client {client}: {reason}".
+
+    Parameters
+    ----------
+    client : int
+        Its number, from 0.
+    reason : Exception
+
+    Examples
+    --------
+    >>> error = ClientError(1, ArgumentError("y", "must hold counts >= 0", "-2"))
+    >>> print(error)
+    client 1: y must hold counts >= 0, got -2.
+    >>> worded(error, client=["Basel", "Bern"].__getitem__)
+    'Bern: y must hold counts >= 0, got -2.'
+    """
+
+    def __init__(self, client: int, reason: Exception) -> None:
+        super().__init__(client, reason)
+        self.client, self.reason = client, reason
+
+    def worded(self, words: Words) -> str:
+        """Return the sentence."""
+        inner = self.reason.worded(words) if isinstance(self.reason, _Worded) else str(self.reason)
+        return f"{words.client(self.client)}: {inner}"
+
+
+def worded(
+    error: BaseException,
+    *,
+    argument: Callable[[str], str] = PLAIN.argument,
+    client: Callable[[int], str] = PLAIN.client,
+    switch: Callable[[str], str] = PLAIN.switch,
+) -> str:
+    """Return the error's message in the words of the caller; an error without fields says what it says.
+
+    A `RunError` is worded by its `failure`.
+    """
+    words = Words(argument, client, switch)
+    found = getattr(error, "failure", error)
+    return str(found.worded(words)) if hasattr(found, "worded") else str(error)
