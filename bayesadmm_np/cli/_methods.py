@@ -56,7 +56,7 @@ def all_methods(rho: float | None = None, gamma: float | None = None) -> Iterato
 
 def family_for(name: str, method: Any) -> type:
     """Return the family asked for, or the one that the method demands."""
-    from ..estimators.model_file import FAMILIES
+    from ..estimators.fitted import FAMILIES
     from ..splitting.accelerated import Accelerated
 
     row = method.method if isinstance(method, Accelerated) else method

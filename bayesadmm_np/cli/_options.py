@@ -99,16 +99,16 @@ def methods(*others: str) -> tuple[str, ...]:
 
 def families(*others: str) -> tuple[str, ...]:
     """Return the names of all Gaussian families."""
-    from ..estimators.model_file import FAMILIES
+    from ..estimators.fitted import FAMILIES
 
     return *others, *FAMILIES
 
 
 def losses(*others: str) -> tuple[str, ...]:
     """Return the names of all kinds of regression."""
-    from ..estimators.model_file import LOSSES
+    from ..estimators.kinds import KINDS
 
-    return *others, *LOSSES
+    return *others, *KINDS
 
 
 Spread = Parameter(name="*")
@@ -143,7 +143,7 @@ class DataSettings:
     categorical: Categorical = ()
     weights: Weights = None
     loss: Annotated[
-        str, option("Kind of regression; auto chooses by the target, and says so.", choices=losses("auto"))
+        str, option("Kind of regression; auto chooses by the target, and says so.", "|".join(losses("auto")))
     ] = "auto"
     standardize: Annotated[
         bool,

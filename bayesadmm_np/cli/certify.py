@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from ._options import NA, Client, DataSettings, DropNA, Files, Json, ModelFile, Separator, Weights, option
 from .prepare import code_labels, site_names
 from .shared import Refused, missing_name, print_json, text_table
 from .table import Rows, read_rows
+
+if TYPE_CHECKING:
+    from ..estimators.fitted import FittedGLM
 
 
 def certify(
@@ -53,7 +56,7 @@ def certify(
     return 0 if run_certify(fitted, read_rows(data, rows), tol, json) else 1
 
 
-def run_certify(model: Any, rows: Rows, tol: float | None, as_json: bool) -> bool:
+def run_certify(model: FittedGLM, rows: Rows, tol: float | None, as_json: bool) -> bool:
     """Recompute the certificate of a model from the rows of its sites; return whether it holds."""
     from .._validation import as_positive
 
@@ -72,7 +75,8 @@ def run_certify(model: Any, rows: Rows, tol: float | None, as_json: bool) -> boo
         losses[name] = model.make_loss(table, labels[here], weights)
         counts[name] = int(here.sum())
     check = model.check(losses)
-    tol = model.tol if tol is None else as_positive(tol, "--tol")
+    assert model.certificate is not None
+    tol = model.certificate.tol if tol is None else as_positive(tol, "--tol")
     holds = check.pooled <= tol
     if as_json:
         sites = {

@@ -11,7 +11,6 @@ from ._options import DataSettings, Files, Json, Names, Progress, Spread, at_lea
 from .shared import Refused, missing_name, note, print_json, require_writable, text_table, write_csv
 from .trials import CLOSE, Runner, Trial, TrialSettings, read_problem
 
-SCORES = {"logistic": "accuracy", "softmax": "accuracy", "ridge": "R²", "poisson": "D²"}
 DEFAULT = TrialSettings()
 KEYS = {"R²": "r2", "D²": "d2"}
 
@@ -59,7 +58,7 @@ def compare(
     trials = Runner(problem, how, rounds).run(_choose(methods, rho, gamma), "compare", progress)
     # those that cannot say how far they are come last
     trials.sort(key=lambda trial: (trial.failed, trial.distance if trial.distances else float("inf")))
-    score = SCORES[problem.kind]
+    score = problem.kind.score_name
     records = [_record(trial, score) for trial in trials]
     if out is not None:
         _write(out, trials, records, score, problem.scored_on)

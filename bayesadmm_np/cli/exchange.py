@@ -48,13 +48,6 @@ failed, 2 the command or the data were not understood, 3 a message was refused
 (nothing was changed).
 """
 
-LOSSES = {"logistic": "Logistic", "softmax": "Softmax", "ridge": "LeastSquares", "poisson": "Poisson"}
-FAMILIES = {
-    "full": "FullGaussian",
-    "diagonal": "DiagonalGaussian",
-    "isotropic": "IsotropicGaussian",
-    "fixed": "FixedPrecisionGaussian",
-}
 CONFIG = "site.json"
 DIGEST = "digest"
 """Key of the digest of the rows that hello.npz was made from; the others are fields of `SiteConfig`."""
@@ -71,7 +64,7 @@ class SiteConfig:
     data: Annotated[Path, option("CSV file of this site's rows.", "FILE.csv")]
     target: Annotated[str, option("Column to be explained.", "COLUMN")]
     name: Annotated[str, option("This site's name, different from all others'.", "NAME")]
-    loss: Annotated[str, option("Kind of regression.", choices=losses())]
+    loss: Annotated[str, option("Kind of regression.", "|".join(losses()))]
     features: Annotated[Names, option("Columns to use. Default: all others.", "A,B,…")] = ()
     weights: Weights = None
     classes: Annotated[Names, option("Labels in order; needed where a site lacks some.", "A,B,…")] = ()
@@ -107,9 +100,9 @@ def introduce(folder: Path, config: SiteConfig) -> dict[str, Any]:
     from .._archive import replace_atomically
     from ..exchange.files import STATE
     from ..splitting.state import digest
+    from .prepare import named_kind
 
-    if config.loss not in LOSSES:
-        raise Refused(f"--loss: {missing_name('there is no loss', config.loss, LOSSES)}")
+    named_kind(config.loss)
     if config.noise_variance <= 0:
         raise Refused(f"--noise-variance must be > 0, got {config.noise_variance:g}.")
     if (folder / STATE).exists():
@@ -165,7 +158,7 @@ def begin(
     folder: Path, hellos: Sequence[Path], row: Any, family: str, precision: float, options: dict[str, Any]
 ) -> dict[str, Any]:
     """Start a run of the sites that said hello, and write its first broadcast."""
-    from .. import families
+    from ..estimators.fitted import FAMILIES
     from ..exchange import Coordinator, Message, start_server
 
     if family not in FAMILIES:
@@ -174,7 +167,8 @@ def begin(
     dim = messages[0].header.get("dim")
     if not isinstance(dim, int) or not 0 < dim <= 1 << 20:
         raise messages[0].refusal("dim", "the number of parameters of a site that says hello", dim)
-    prior = getattr(families, FAMILIES[family])(np.zeros(dim), precision)
+    chosen: Any = FAMILIES[family]
+    prior = chosen(np.zeros(dim), precision)
     standardize = any("sums" in message.arrays for message in messages)
     server = Coordinator.start(messages, row, prior, standardize=standardize, **options)
     require_writable(folder, "DIR")
@@ -202,20 +196,18 @@ def standing(server: Any) -> dict[str, Any]:
 
 
 def _result(result: Any) -> dict[str, Any]:
-    from ..estimators.glm import carry_distance
+    from ..estimators.fitted import fitted_run
 
-    mean, covariance = result.coefficients
-    learned = result.posterior.learns_precision
-    certificate = result.certificate
-    if certificate is not None and certificate.distance is not None and learned:
-        distance = carry_distance(certificate.distance, result.own_units, covariance)
-        certificate = replace(certificate, distance=distance)
+    model = fitted_run(result.terms, result)
+    covariance, certificate = model.covariance(), model.certificate
+    if certificate is not None:
+        certificate = replace(certificate, distance=model.distance())
     return {
         "status": result.status.name,
         "message": result.message,
-        "names": list(result.names),
-        "mean": mean.tolist(),
-        "standard_error": np.sqrt(np.diag(covariance)).tolist() if learned else None,
+        "names": list(model.coefficient_names),
+        "mean": model.mean().tolist(),
+        "standard_error": None if covariance is None else np.sqrt(np.diag(covariance)).tolist(),
         "objective": result.objective[-1],
         "certificate": None if certificate is None else str(certificate),
     }
@@ -335,7 +327,7 @@ class _Rows:
 
     def site(self, terms: Any) -> Any:
         """The site, in the units of the run."""
-        from ..estimators.model_file import make_loss
+        from ..estimators.kinds import read_kind
         from ..exchange import MessageError, Site
         from ..splitting import GaussianMechanism
 
@@ -345,7 +337,9 @@ class _Rows:
             raise MessageError(f"broadcast: centre and scale must be given {given}, at this site and at the others.")
         if terms is not None and terms.centre is not None and terms.centre.size == design.shape[1]:
             design = (design - terms.centre) / terms.scale
-        loss = make_loss(config.loss, design, self.target, self.weights, len(self.classes), config.noise_variance)
+        kind = read_kind(config.loss)
+        n_outputs = kind.n_outputs(len(self.classes))
+        loss = kind.make_loss(design, self.target, self.weights, None, n_outputs, config.noise_variance)
         clip, noise, rounds = config.privacy_clip, config.privacy_noise, config.privacy_rounds
         if None in (clip, noise, rounds) and (clip, noise, rounds) != (None,) * 3:
             raise Refused("--privacy-clip, --privacy-noise and --privacy-rounds must be given together.")
@@ -355,18 +349,19 @@ class _Rows:
 
 def _labels(target: Any, config: SiteConfig) -> tuple[Any, tuple[str, ...]]:
     """Labels 0 … C − 1 and their names; the numbers themselves for a regression."""
-    from ..estimators.model_file import word
+    from ..estimators.fitted import word
+    from .prepare import check_numbers, named_kind
 
-    if config.loss not in ("logistic", "softmax"):
-        if target.dtype == object:
-            raise Refused(f"--loss {config.loss} needs numbers, but column {config.target!r} holds text.")
+    kind = named_kind(config.loss)
+    if not kind.is_classifier:
+        check_numbers(kind, config.target, target)
         return target, ()
     words = [word(value) for value in target.tolist()]
     classes = config.classes or tuple(word(value) for value in sorted(set(target.tolist())))
     if not config.classes and set(classes) <= {"0", "1"}:
         classes = ("0", "1")
-    if len(classes) < 2 or (config.loss == "logistic" and len(classes) != 2):
-        count = "two classes" if config.loss == "logistic" else "at least two classes"
+    if len(classes) < 2 or (kind.outputs == "one" and len(classes) != 2):
+        count = "two classes" if kind.outputs == "one" else "at least two classes"
         raise Refused(
             f"--loss {config.loss} needs {count}, but column {config.target!r} holds {', '.join(classes)}; name all "
             "labels that any site has, in the same order everywhere, with --classes."

@@ -6,7 +6,7 @@ import re
 import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from ._methods import make_method
 from ._options import (
@@ -23,6 +23,9 @@ from ._options import (
     switch,
 )
 from .shared import Refused, note, print_json, require_file, require_other
+
+if TYPE_CHECKING:
+    from ..estimators.kinds import Kind
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,27 +106,28 @@ def run_fit(
     paths: list[Path], given: DataSettings, settings: FitSettings, out: Path | None, as_json: bool, progress: bool
 ) -> bool:
     """Fit, print and write a model; return whether its certificate holds."""
+    import numpy as np
     from sklearn.exceptions import ConvergenceWarning
 
-    from ..estimators.model_file import save_model
-    from . import report
-    from .prepare import choose_loss, code_labels, fit_columns, target_units
+    from ..estimators.summary import as_dict, summarise
+    from ..splitting.status import Status
+    from .prepare import choose_kind, code_labels, fit_columns, target_units
     from .table import read_rows
 
     rows = read_rows(paths, given)
     if len(paths) == 1 and given.client is None:
         note("all rows are taken as one site: --client names the column of sites.")
-    loss, classes = choose_loss(rows, given.target, given.loss)
+    kind, classes = choose_kind(rows, given.target, given.loss)
     columns = fit_columns(rows, given.categorical, given.standardize, settings.intercept)
     labels = code_labels(rows, given.target, classes)
-    units = target_units(loss, labels, rows.weights, given)
-    estimator = _estimator(loss, settings, units[1], progress)
+    centre, scale = target_units(kind, labels, rows.weights, given)
+    estimator = _estimator(kind, settings, scale, progress)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always", ConvergenceWarning)
         try:
             estimator.fit(
                 columns.design(rows.columns),
-                (labels - units[0]) / units[1] if loss == "ridge" else labels,
+                labels if kind.is_classifier else (labels - centre) / scale,
                 client=rows.site.astype(str),
                 sample_weight=rows.weights,
             )
@@ -131,40 +135,46 @@ def run_fit(
             raise Refused(_in_options(str(error))) from error
     for warning in said:
         note(f"bayesadmm fit: {_in_options(str(warning.message))}")
+    weight = len(labels) if rows.weights is None else rows.weights.sum()
     model = replace(
-        _to_model(estimator, loss, classes, columns, given, settings.intercept),
-        target_centre=units[0],
-        target_scale=units[1],
+        estimator.fitted_,
+        target=given.target,
+        client=given.client,
+        columns=columns,
+        classes=classes,
+        target_centre=centre,
+        target_scale=scale,
+        log_likelihood=float(estimator.log_likelihood_ - weight * np.log(scale)),
+        elbo=float(estimator.elbo_ - weight * np.log(scale)),
     )
     if out is not None:
-        save_model(out, model)
+        model.save(out)
     if as_json:
         extra = {"model": None if out is None else str(out), "dropped_rows": rows.dropped}
-        print_json({**report.as_dict(model, "original"), **extra})
+        print_json({**as_dict(model), **extra})
     else:
-        print(report.as_text(model, "original"))
+        print(summarise(model))
         if out is not None:
             note(f"model written to {out}.")
-    return model.holds and model.status == "CONVERGED"
+    return model.holds and model.status is Status.CONVERGED
 
 
-def _estimator(loss: str, settings: FitSettings, target_scale: float, progress: bool) -> Any:
-    from ..estimators import FederatedLogisticRegression, FederatedPoissonRegressor, FederatedRidge
+def _estimator(kind: Kind, settings: FitSettings, target_scale: float, progress: bool) -> Any:
+    from ..estimators import FederatedGLM
 
-    arguments: dict[str, Any] = {
-        "prior_precision": settings.prior_precision,
-        "method": make_method(settings.method, settings.rho, settings.gamma, settings.accelerate),
-        "family": settings.family,
-        "fit_intercept": settings.intercept,
-        "penalize_intercept": settings.penalize_intercept,
-        "max_rounds": settings.rounds,
-        "tol": settings.tol,
-        "progress": progress and settings.prior_precision != "evidence",
-    }
-    if loss == "ridge":
-        noise = settings.noise_variance
-        return FederatedRidge(**arguments, noise_variance=noise if isinstance(noise, str) else noise / target_scale**2)
-    return (FederatedPoissonRegressor if loss == "poisson" else FederatedLogisticRegression)(**arguments)
+    noise = settings.noise_variance
+    return FederatedGLM(
+        kind,
+        settings.prior_precision,
+        noise_variance=noise if isinstance(noise, str) else noise / target_scale**2,
+        method=make_method(settings.method, settings.rho, settings.gamma, settings.accelerate),
+        family=settings.family,
+        fit_intercept=settings.intercept,
+        penalize_intercept=settings.penalize_intercept,
+        max_rounds=settings.rounds,
+        tol=settings.tol,
+        progress=progress and settings.prior_precision != "evidence",
+    )
 
 
 def _in_options(message: str) -> str:
@@ -174,45 +184,3 @@ def _in_options(message: str) -> str:
     message = re.sub(r"\b(method|family|prior_precision|noise_variance)='(\w+)'", r"--\1 \2", message)
     message = re.sub(r"\b(rounds|tol|prior_precision|noise_variance)\b(?= \(now| must)", r"--\1", message)
     return re.sub(r"--(prior|noise)_", r"--\1-", message)
-
-
-def _to_model(
-    estimator: Any, loss: str, classes: tuple[Any, ...], columns: Any, given: DataSettings, intercept: bool
-) -> Any:
-    import numpy as np
-
-    from ..estimators.model_file import FittedModel, Site
-    from ..estimators.settings import read_settings
-    from ..losses import Exact, QuasiMonteCarlo
-    from ..splitting.methods import FedLapCov
-
-    certificate = estimator.certificate_
-    own = read_settings(estimator).row.expectation
-    if estimator.method_ == FedLapCov().name:  # where auto fell back to it, too
-        own = FedLapCov().expectation
-    history = estimator.history_
-    model = FittedModel(
-        loss=loss,
-        target=given.target,
-        client=given.client,
-        columns=columns,
-        classes=classes,
-        intercept=intercept,
-        prior=estimator.prior_,
-        posterior=estimator.posterior_,
-        sites={str(name): Site(factor, estimator.site_rows_[name]) for name, factor in estimator.site_factors_.items()},
-        rule=own or (QuasiMonteCarlo() if loss == "softmax" else Exact()),
-        noise_variance=float(getattr(estimator, "noise_variance_", 1.0)),
-        method=estimator.method_,
-        status=estimator.status_.name,
-        message="; ".join(filter(None, [estimator.status_.value, estimator.evidence_message_])),
-        tol=certificate.tol,
-        rounds=estimator.n_rounds_,
-        objective=np.array([record.objective for record in history]),
-        floats=sum(record.floats_down + record.floats_up for record in history),
-        edges=certificate.edges,
-        pooled=certificate.pooled,
-    )
-    if certificate.distance is None:
-        return model
-    return replace(model, distance=str(model.in_both_units(certificate.distance)))

@@ -222,7 +222,7 @@ def _encode(folder: Path, data: Sequence[Path], wanted: DataSettings) -> tuple[P
     """Write each table with 0/1 columns in place of text, of the levels that any of them has."""
     import pandas as pd
 
-    from ..estimators.model_file import design_names, encode
+    from ..estimators.fitted import design_names, encode
     from .table import read_rows
 
     tables = []
@@ -314,12 +314,11 @@ def _run(folder: Path, n_sites: int | None, settings: Sequence[str], resume: boo
 
 def read_plan(config: Mapping[str, Any]) -> Any:
     """Return the plan of an app's configuration, whose keys `flower new` writes and explains."""
-    from .. import families
+    from ..estimators.fitted import FAMILIES
     from ..exchange.terms import FAMILIES as SENDABLE
     from ..flower import Plan
     from ..flower.project import KEYS
     from ._methods import make_method
-    from .exchange import FAMILIES
 
     missing = sorted(set(KEYS) - set(config))
     if missing:
@@ -329,13 +328,14 @@ def read_plan(config: Mapping[str, Any]) -> Any:
         if not _is_of(config[key], kind):
             raise ValueError(f"{key} must be {KINDS[kind]}, as in {key} = {default}, got {config[key]!r}.")
     if config["family"] not in FAMILIES:
-        others = sorted(set(SENDABLE) - set(FAMILIES.values()))
+        others = sorted(set(SENDABLE) - {family.__name__ for family in FAMILIES.values()})
         raise ValueError(
             f"family must be one of {', '.join(FAMILIES)}, the Gaussian families that a key can name, got "
             f"{config['family']!r}; {', '.join(others)} are set in Python: server_app(Plan(..., prior=...)), and "
             "client_app(load) where the losses are others too."
         )
-    family, precision = getattr(families, FAMILIES[config["family"]]), float(config["prior-precision"])
+    family: Any = FAMILIES[config["family"]]
+    precision = float(config["prior-precision"])
     # the configuration of an app has no null: 0 stands for the method's own
     rho, gamma = (float(config[name]) or None for name in ("rho", "gamma"))
     try:

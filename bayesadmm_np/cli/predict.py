@@ -45,7 +45,8 @@ def run_predict(
     import csv
     import sys
 
-    from ..estimators.model_file import load_model, word
+    from ..estimators.fitted import word
+    from ..estimators.model_file import load_model
     from .table import feature_columns, read_frame, require_column
 
     model = load_model(model_path)
@@ -67,7 +68,7 @@ def run_predict(
         listed = ", ".join(f"{name} ({count})" for name, count in gone.items() if count)
         raise Refused(f"missing values in {listed}: nothing can be predicted without them.")
     table = feature_columns(frame, model.columns.names, model.columns.levels)
-    if model.classes:
+    if model.kind.is_classifier:
         chances = model.probabilities(table)
         best = chances.argmax(axis=1)
         names = [f"probability_{word(label)}" for label in model.classes]

@@ -8,43 +8,58 @@ from typing import Any
 import numpy as np
 
 from .._validation import Array
-from ..estimators.model_file import LOSSES, Columns, design_names, encode, word
+from ..estimators.fitted import Columns, design_names, encode, word
+from ..estimators.kinds import KINDS, Kind, read_kind
 from ._options import DataSettings
 from .shared import Refused, missing_name, note
 from .table import Rows
 
-__all__ = ["choose_loss", "code_labels", "fit_columns", "site_names", "target_units"]
+__all__ = ["check_numbers", "choose_kind", "code_labels", "fit_columns", "named_kind", "site_names", "target_units"]
 
 MANY = 50
 """Texts in a target from which on it is hardly a class label."""
 
 
-def choose_loss(rows: Rows, target: str, loss: str) -> tuple[str, tuple[Any, ...]]:
-    """Return the loss and the classes (none for regressions), and say a choice aloud."""
-    if loss not in ("auto", *LOSSES):
-        raise Refused(f"--loss: {missing_name('there is no loss', loss, ('auto', *LOSSES))}")
+def choose_kind(rows: Rows, target: str, loss: str) -> tuple[Kind, tuple[Any, ...]]:
+    """Return the kind of GLM and the classes (none for numbers), and say a choice aloud."""
     values = rows.target
     is_text = values.dtype == object
     distinct = sorted(set(values.tolist()))
     if len(distinct) == 1:
         raise Refused(f"--target: column {target!r} holds one value, {word(distinct[0])}, in all rows.")
-    if loss == "auto":
-        loss = _guess(target, distinct, is_text, values)
-    if loss in ("ridge", "poisson"):
-        if is_text:
-            raise Refused(f"--loss {loss} needs numbers, but column {target!r} holds text ({word(distinct[0])!r}, …).")
-        if loss == "poisson" and distinct[0] < 0:
-            raise Refused(f"--loss poisson needs counts >= 0, but column {target!r} goes down to {distinct[0]:g}.")
-        return loss, ()
-    if loss == "logistic" and len(distinct) > 2:
+    kind = named_kind(_guess(target, distinct, is_text, values) if loss == "auto" else loss)
+    if not kind.is_classifier:
+        check_numbers(kind, target, values)
+        return kind, ()
+    if kind.outputs == "one" and len(distinct) > 2:
         shown = ", ".join(word(value) for value in distinct[:4])
         raise Refused(
-            f"--loss logistic needs two classes, but column {target!r} holds {len(distinct)} ({shown}"
+            f"--loss {kind} needs two classes, but column {target!r} holds {len(distinct)} ({shown}"
             f"{', …' if len(distinct) > 4 else ''}); take --loss softmax."
         )
     if not is_text and not all(value.is_integer() for value in distinct):
-        raise Refused(f"--loss {loss} needs class labels, but column {target!r} holds numbers like {distinct[0]:g}.")
-    return ("logistic" if len(distinct) == 2 else "softmax"), tuple(distinct)
+        raise Refused(f"--loss {kind} needs class labels, but column {target!r} holds numbers like {distinct[0]:g}.")
+    return kind.of_classes(len(distinct)), tuple(distinct)
+
+
+def named_kind(loss: str, *others: str) -> Kind:
+    """Return the kind of a name; `others` are names that the option takes besides."""
+    name = loss.partition("(")[0]
+    if name not in KINDS:
+        raise Refused(f"--loss: {missing_name('there is no loss', name, (*others, *KINDS))}")
+    try:
+        return read_kind(loss)
+    except ValueError as error:
+        raise Refused(f"--loss: {error}") from error
+
+
+def check_numbers(kind: Kind, target: str, values: Any) -> None:
+    """Refuse a column that does not hold what a kind needs."""
+    if values.dtype == object:
+        raise Refused(f"--loss {kind} needs numbers, but column {target!r} holds text ({word(min(values))!r}, …).")
+    wrong = kind.target.wrong(values)
+    if wrong is not None:
+        raise Refused(f"--loss {kind} needs {kind.target.expected}, but column {target!r} holds {wrong:g}.")
 
 
 def _guess(target: str, distinct: Sequence[Any], is_text: bool, values: Any) -> str:
@@ -109,9 +124,9 @@ def fit_columns(rows: Rows, categorical: Sequence[str], standardize: bool, inter
     return Columns(names, levels, centre, scale)
 
 
-def target_units(kind: str, target: Array, weights: Array | None, settings: DataSettings) -> tuple[float, float]:
-    """Return centre and scale of a ridge regression's target: a prior of precision 1 must not depend on its units."""
-    if kind != "ridge" or not settings.standardize:
+def target_units(kind: Kind, target: Array, weights: Array | None, settings: DataSettings) -> tuple[float, float]:
+    """Return centre and scale of measurements: a prior of precision 1 must not depend on their units."""
+    if not kind.has_noise or not settings.standardize:
         return 0.0, 1.0
     return _moments(target, np.ones(len(target)) if weights is None else weights)
 

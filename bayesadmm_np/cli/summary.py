@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from . import report
+from ..estimators.fitted import UNITS, Units
 from ._options import Json, ModelFile, option
 from .shared import print_json
 
@@ -14,7 +14,7 @@ def summary(
     /,
     *,
     units: Annotated[
-        str, option("Units: the columns' own, or per standard deviation.", "UNIT", choices=report.UNITS)
+        Units, option("Units: the columns' own, or per standard deviation.", "UNIT", choices=UNITS)
     ] = "original",
     json: Json = False,
 ) -> None:
@@ -28,9 +28,10 @@ def summary(
     Exit codes: 0 all is well, 2 the command or the model were refused.
     """
     from ..estimators.model_file import load_model
+    from ..estimators.summary import as_dict, summarise
 
     found = load_model(model)
     if json:
-        print_json(report.as_dict(found, units))
+        print_json(as_dict(found, units))
     else:
-        print(report.as_text(found, units))
+        print(summarise(found, units))

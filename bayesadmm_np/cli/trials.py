@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-from scipy.special import gammaln, xlogy
 
 from .._errors import Words
 from .._validation import Array, as_positive
-from ..estimators.model_file import FAMILIES, make_loss, predict_mean, predict_probabilities, with_intercept
+from ..estimators.fitted import FAMILIES, predictor
+from ..estimators.glm import Layout
+from ..estimators.kinds import Kind
 from ..families import FullGaussian
 from ..families.gaussian import Gaussian
 from ..losses.base import Loss
@@ -23,7 +24,7 @@ from ..splitting.methods import Method
 from ..splitting.pooled import solve_pooled
 from ._methods import family_for
 from ._options import DataSettings, option
-from .prepare import choose_loss, code_labels, fit_columns, site_names, target_units
+from .prepare import choose_kind, code_labels, fit_columns, site_names, target_units
 from .table import read_rows
 
 __all__ = ["CLOSE", "Problem", "Runner", "Trial", "TrialSettings", "cell_text", "evaluate", "read_problem"]
@@ -56,8 +57,7 @@ class Problem:
 
     Attributes
     ----------
-    kind : str
-        Of the loss.
+    kind : Kind
     sites : tuple of str
     clients : tuple of Loss
     precision : float
@@ -71,7 +71,7 @@ class Problem:
     scored_on : str
     """
 
-    kind: str
+    kind: Kind
     sites: tuple[str, ...]
     clients: tuple[Loss, ...]
     precision: float
@@ -140,7 +140,7 @@ def read_problem(
     as_positive(how.prior_precision, "--prior-precision")
     noise_variance = how.noise_variance
     rows = read_rows(paths, settings)
-    kind, classes = choose_loss(rows, settings.target, settings.loss)
+    kind, classes = choose_kind(rows, settings.target, settings.loss)
     target = code_labels(rows, settings.target, classes)
     names, sites = rows.site.astype(str), site_names(rows)
     rng = np.random.default_rng(seed)
@@ -151,9 +151,10 @@ def read_problem(
     scored = kept_back if kept_back.any() else ~kept_back
     weights = np.where(kept_back, 0.0, 1.0 if rows.weights is None else rows.weights)
     columns = fit_columns(replace(rows, weights=weights), settings.categorical, settings.standardize)
-    design = with_intercept(columns.design(rows.columns), True)
+    n_outputs = kind.n_outputs(len(classes))
+    design = Layout(len(columns.scale), n_outputs, has_intercept=True).design(columns.design(rows.columns))
     centre, scale = target_units(kind, target, weights, settings)
-    if kind == "ridge":
+    if kind.has_noise:
         target = (target - centre) / scale
         if noise_variance is None:
             noise_variance = scale**2 * _residual_variance(design, target, weights)
@@ -161,7 +162,7 @@ def read_problem(
     clients = []
     for name in sites:
         here = (names == name) & ~kept_back
-        clients.append(make_loss(kind, design[here], target[here], weights[here], len(classes), noise))
+        clients.append(kind.make_loss(design[here], target[here], weights[here], None, n_outputs, noise))
     return Problem(
         kind,
         sites,
@@ -169,7 +170,7 @@ def read_problem(
         how.prior_precision,
         noise,
         scale,
-        len(classes) if kind == "softmax" else 1,
+        n_outputs,
         design[scored],
         target[scored],
         f"{int(kept_back.sum())} rows held out" if kept_back.any() else "the rows fitted",
@@ -254,20 +255,18 @@ def _message(result: Any, sites: Sequence[str]) -> str:
 
 def evaluate(problem: Problem, posterior: Gaussian) -> tuple[float, float]:
     """Return accuracy (or R², or explained deviance) and the mean negative log predictive probability, in nats."""
-    y = problem.target
-    if problem.kind in ("logistic", "softmax"):
-        chances = predict_probabilities(posterior, problem.design, problem.n_outputs)
+    y, kind = problem.target, problem.kind
+    moments = predictor(posterior, problem.design, problem.n_outputs)
+    if kind.is_classifier:
+        chances = kind.class_probabilities(*moments, None)
         accuracy = float((chances.argmax(axis=1) == y).mean())
         return accuracy, float(-np.log(np.maximum(chances[np.arange(len(y)), y], 1e-300)).mean())
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # of methods that end far away
-        mean, sd = predict_mean(problem.kind, posterior, problem.design, problem.noise_variance)
-        if problem.kind == "ridge":
+        mean, sd = kind.mean_and_sd(*moments, problem.noise_variance)
+        if kind.has_noise:
             nll = 0.5 * ((y - mean) / sd) ** 2 + np.log(problem.target_scale * sd) + 0.5 * np.log(2.0 * np.pi)
-            misfit = [((y - centre) ** 2).sum() for centre in (mean, y.mean())]
-        else:
-            nll = mean - xlogy(y, mean) + gammaln(y + 1.0)
-            misfit = [(xlogy(y, y / rate) - (y - rate)).sum() for rate in (mean, np.full_like(mean, y.mean()))]
-        return float(1.0 - misfit[0] / misfit[1]), float(nll.mean())
+            return kind.explained(y, mean), float(nll.mean())
+        return kind.explained(y, mean), kind.surprise(y, mean)
 
 
 def cell_text(trial: Trial, rounds: int) -> str:

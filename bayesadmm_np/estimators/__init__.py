@@ -6,23 +6,34 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .fitted import FittedGLM
+    from .general import FederatedGLM
+    from .kinds import KINDS, Kind
     from .logistic import FederatedLogisticRegression
     from .poisson import FederatedPoissonRegressor
     from .ridge import FederatedRidge
     from .summary import Summary, SummaryRow
 
 __all__ = [
+    "KINDS",
+    "FederatedGLM",
     "FederatedLogisticRegression",
     "FederatedPoissonRegressor",
     "FederatedRidge",
+    "FittedGLM",
+    "Kind",
     "Summary",
     "SummaryRow",
 ]
 
 HOMES = {
+    "KINDS": "kinds",
+    "FederatedGLM": "general",
     "FederatedLogisticRegression": "logistic",
     "FederatedPoissonRegressor": "poisson",
     "FederatedRidge": "ridge",
+    "FittedGLM": "fitted",
+    "Kind": "kinds",
     "Summary": "summary",
     "SummaryRow": "summary",
 }

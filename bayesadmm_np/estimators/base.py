@@ -1,9 +1,8 @@
-"""What the estimators share: rows by site, the run, the search for the evidence, sites that come and go."""
+"""What the estimators share: rows by site, the run, the search for the evidence, predictions, updates by site."""
 
 from __future__ import annotations
 
 import warnings
-from abc import abstractmethod
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -11,10 +10,12 @@ from typing import Any, Self
 import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, column_or_1d, validate_data
 
 from .._errors import worded
-from .._validation import Array
+from .._validation import Array, as_positive
 from ..families import FullGaussian
 from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian
@@ -24,15 +25,20 @@ from ..splitting.methods import FedLapCov
 from ..splitting.result import Result, RunError
 from ..splitting.status import Status
 from .evidence import maximise
-from .glm import Glm, Layout, carry, carry_distance, newton_sites
+from .fitted import Columns, FittedGLM, Site
+from .glm import Glm, carry, make_glm, newton_sites
+from .kinds import Kind, read_kind
 from .rows import SiteRows, read_client, split_rows
-from .settings import Settings, make_prior, read_settings
-from .summary import Summary, make_summary
+from .settings import EVIDENCE, Settings, make_prior, read_settings, read_switch
+from .summary import Summary, summarise
 
 __all__ = ["FederatedModel", "Fit"]
 
 PRECISIONS = (1e-6, 1e6)
 """Range in which the evidence may choose the prior's precision."""
+
+NOISES = (1e-6, 1e2)
+"""Range of the noise variance that the evidence may choose, relative to the variance of y."""
 
 
 @dataclass(frozen=True)
@@ -42,32 +48,29 @@ class Fit:
     Attributes
     ----------
     result : Result
-    names : tuple
-        Of the sites.
+    glm : Glm
     precision : float or ndarray
         Of the prior.
     noise : float
-        Noise variance (1 but for ridge regression).
+        Noise variance; 1 for kinds without one.
     rounds : int
         Of all runs of a search together.
     message : str
         What the search for the evidence found.
-    centre : ndarray or None
-        See `Layout`.
     """
 
     result: Result
-    names: tuple[Hashable, ...]
+    glm: Glm
     precision: float | Array
     noise: float
     rounds: int
-    centre: Array | None
     message: str = ""
 
     @property
     def start(self) -> Start:
         """Where a next run may start."""
-        return Start(dict(zip(self.names, self.result.sites, strict=True)), self.precision, self.noise, self.centre)
+        sites = dict(zip(self.glm.names, self.result.sites, strict=True))
+        return Start(sites, self.precision, self.noise, self.glm.layout.centre)
 
 
 @dataclass(frozen=True)
@@ -80,32 +83,62 @@ class Start:
     centre: Array | None
 
 
+def _is_classifier(model: FederatedModel) -> bool:
+    return read_kind(model.kind).is_classifier
+
+
 class FederatedModel(BaseEstimator):
-    """Base of the estimators: a generalised linear model fitted by a row of the table of methods."""
+    """Base of the estimators: a generalised linear model fitted by a row of the table of methods.
+
+    A subclass sets `kind`, and has parameters of its own at most.
+    """
+
+    kind: Kind | str
+    noise_variance: Any = EVIDENCE
+
+    def __init__(
+        self,
+        prior_precision: Any = 1.0,
+        *,
+        method: Any = "auto",
+        family: str = "auto",
+        fit_intercept: bool = True,
+        penalize_intercept: bool = False,
+        max_rounds: int = 100,
+        tol: float = 1e-8,
+        warm_start: bool = False,
+        participation: Any = 1.0,
+        random_state: Any = None,
+        n_jobs: int | None = None,
+        progress: bool = False,
+    ) -> None:
+        self._keep(locals())
+
+    def _keep(self, given: Mapping[str, Any]) -> None:
+        """Store the arguments of a constructor as they are; `fit` checks them."""
+        for name, value in given.items():
+            if name not in ("self", "__class__"):
+                setattr(self, name, value)
+
+    def __sklearn_tags__(self) -> Any:
+        """Say what y may hold."""
+        tags = super().__sklearn_tags__()
+        target = read_kind(self.kind).target
+        tags.target_tags.required = True
+        tags.target_tags.positive_only = target.wrong(np.array([-1.0])) is not None
+        return tags
 
     # ------------------------------------------------------------------------------------------------
-    # What a model must say about itself
+    # What a model may say about itself
     # ------------------------------------------------------------------------------------------------
 
-    @abstractmethod
-    def _check_y(self, y: Any) -> Any:
-        """Check a target that came with X, without changing the estimator."""
+    def _class_factors(self, classes: Array, counts: Array) -> Array:
+        """A factor of the row weights for each class, from the sites' summed counts."""
+        return np.ones(classes.size)
 
-    @abstractmethod
-    def _make_glm(self, rows: Mapping[Hashable, SiteRows], settings: Settings, centre: Array | None) -> Glm:
-        """Read all targets, set nothing, and return the model."""
-
-    @abstractmethod
-    def _set_coefficients(self, glm: Glm, fit: Fit) -> None:
-        """Set `coef_` and `intercept_` in scikit-learn's shapes, and what else is the model's own."""
-
-    @abstractmethod
-    def _output_names(self, glm: Glm) -> list[str]:
-        """Return a prefix for each output, empty for a single one."""
-
-    def _fit_noise(self, glm: Glm, settings: Settings, precision: float | Array, start: Start | None) -> Fit:
-        """Fit at a given prior; ridge regression has a noise variance to find."""
-        return self._run(glm, settings, precision, 1.0, start)
+    def _integration(self, n_classes: int, learns_covariance: bool) -> str | None:
+        """How class probabilities are averaged over the posterior; checked before a fit."""
+        return None
 
     # ------------------------------------------------------------------------------------------------
     # Fitting
@@ -134,7 +167,7 @@ class FederatedModel(BaseEstimator):
         RunError
             When the run failed; its message names site, round and the knob to turn.
         """
-        X, y = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=self._y_is_numeric)
+        X, y = self._validated(X, y)
         rows = self._read_rows(X, y, client, sample_weight)
         start = getattr(self, "_start", None) if self.warm_start else None
         return self._fit_rows(rows, start)
@@ -169,7 +202,9 @@ class FederatedModel(BaseEstimator):
             raise ValueError(f"name must be hashable, got {name!r}.")
         if name in rows:
             raise ValueError(f"name={name!r} is a site of this fit already; forget_site({name!r}) first.")
-        X, y = validate_data(self, X, y, reset=False, dtype=np.float64, multi_output=True, y_numeric=self._y_is_numeric)
+        X, y = validate_data(
+            self, X, y, reset=False, dtype=np.float64, multi_output=True, y_numeric=not _is_classifier(self)
+        )
         added = self._read_rows(X, y, [name] * len(X), sample_weight)
         self._check_site(added[name])
         return self._fit_rows({**rows, **added}, self._start)
@@ -217,29 +252,61 @@ class FederatedModel(BaseEstimator):
         NotFittedError
             Before `fit`.
         """
-        check_is_fitted(self, "posterior_")
-        return make_summary(self)
+        check_is_fitted(self, "fitted_")
+        return summarise(self.fitted_)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the rows out: a pickle holds sums over sites, and nobody's data."""
         return {key: value for key, value in super().__getstate__().items() if key != "_rows"}
 
-    _y_is_numeric = True
-
     def _check_site(self, added: SiteRows) -> None:
         """Check the target of a site that joins a fit."""
+        if not self.fitted_.kind.is_classifier:
+            known = next(iter(self._rows.values())).y.shape[1:]
+            if added.y.shape[1:] != known:
+                raise ValueError(f"y must have rows of shape {known} as in fit, got {added.y.shape[1:]}.")
+            return
+        known = self.classes_.tolist()
+        unseen = [label for label in np.unique(added.y).tolist() if label not in known]
+        if unseen:
+            listed = ", ".join(map(repr, known))
+            raise ValueError(f"y holds the class {unseen[0]!r}, which fit did not see; it knows {listed}.")
 
     def _check_left(self, left: Mapping[Hashable, SiteRows], name: Hashable) -> None:
         """Check that the sites that are left still determine the model."""
+        if not self.fitted_.kind.is_classifier:
+            return
+        missing = set(self.classes_.tolist()) - set(np.concatenate([site.y for site in left.values()]).tolist())
+        if missing:
+            raise ValueError(
+                f"name={name!r} is the only site with the class {missing.pop()!r}; without it the model has other "
+                "classes: call fit on the rows that are left."
+            )
+
+    def _check_y(self, y: Any) -> Any:
+        """Check a target that came with X, without changing the estimator."""
+        kind = read_kind(self.kind)
+        if kind.is_classifier:
+            check_classification_targets(y)
+            return column_or_1d(y, warn=True)
+        numbers = np.asarray(y if kind.outputs == "columns" else column_or_1d(y, warn=True), dtype=np.float64)
+        wrong = kind.target.wrong(numbers)
+        if wrong is not None:
+            raise ValueError(f"y must hold {kind.target.expected}, got {wrong:g}.")
+        return numbers
 
     def _rows_at_hand(self, method: str) -> dict[Hashable, SiteRows]:
-        check_is_fitted(self, "posterior_")
+        check_is_fitted(self, "fitted_")
         if not hasattr(self, "_rows"):
             raise ValueError(
                 f"{method} needs the rows of all sites for its corrective rounds, and an estimator that was copied or "
                 "unpickled holds none: call fit."
             )
         return dict(self._rows)
+
+    def _validated(self, X: Any, y: Any, reset: bool = True) -> Any:
+        numeric = not _is_classifier(self)
+        return validate_data(self, X, y, reset=reset, dtype=np.float64, multi_output=True, y_numeric=numeric)
 
     def _read_rows(self, X: Array, y: Any, client: Any, sample_weight: Any) -> dict[Hashable, SiteRows]:
         y = self._check_y(y)
@@ -248,7 +315,16 @@ class FederatedModel(BaseEstimator):
 
     def _fit_rows(self, rows: Mapping[Hashable, SiteRows], start: Start | None) -> Self:
         settings = read_settings(self)
-        glm = self._make_glm(rows, settings, _centre(rows, settings))
+        glm = make_glm(
+            read_kind(self.kind),
+            rows,
+            settings.fit_intercept,
+            settings.is_free_intercept,
+            _centre(rows, settings),
+            self._class_factors,
+        )
+        if glm.labels is not None:
+            self._integration(glm.labels.size, settings.learns_covariance)
         caveats = []
         try:
             fit = self._search(glm, settings, start)
@@ -259,7 +335,7 @@ class FederatedModel(BaseEstimator):
             caveats.append(f"The variational fit failed ({error}) This is FedLapCov, the Laplace approximation.")
             settings = replace(settings, method=FedLapCov())
             fit = self._search(glm, settings, None)
-        self._store(rows, settings, glm, fit)
+        self._store(rows, settings, fit)
         # one round of BCM on a quadratic has the answer, though it cannot know
         if self.status_ is not Status.CONVERGED and not self.certificate_.holds:
             caveats.append(self._limit(settings))
@@ -271,6 +347,30 @@ class FederatedModel(BaseEstimator):
         if settings.precision is None:
             return self._fit_precision(glm, settings, start)
         return self._fit_noise(glm, settings, settings.precision, start)
+
+    def _fit_noise(self, glm: Glm, settings: Settings, precision: float | Array, start: Start | None) -> Fit:
+        """Fit at a given prior; find σ², where there is one, by the slope of the ELBO in log σ²: E_q[Σ_k ℓ_k] − N/2."""
+        if not glm.kind.has_noise:
+            return self._run(glm, settings, precision, 1.0, start)
+        if self.noise_variance != EVIDENCE:
+            return self._run(glm, settings, precision, as_positive(self.noise_variance, "noise_variance"), start)
+        settings.require_evidence("noise_variance")
+        scale = glm.null_variance
+        if scale == 0:
+            raise ValueError(
+                "noise_variance='evidence' needs targets that differ, got n_samples = 1 or a constant y; give a number."
+            )
+
+        def at(value: float, last: Fit | None) -> tuple[float, Fit]:
+            fit = self._run(glm, settings, precision, value, start if last is None else last.start)
+            fit = replace(fit, rounds=fit.rounds + (last.rounds if last else 0))
+            result = fit.result
+            loss = float(result.objective[-1]) - result.posterior.kl(result.prior)
+            return loss - 0.5 * glm.n_observed, fit
+
+        first = scale if start is None else start.noise
+        fit, message = maximise(at, first, (NOISES[0] * scale, NOISES[1] * scale), "noise_variance")
+        return replace(fit, message=message)
 
     def _fit_precision(self, glm: Glm, settings: Settings, start: Start | None) -> Fit:
         """Maximise the ELBO over log δ: by the envelope theorem its slope is ½(d − δ E_q‖θ‖²), penalised entries."""
@@ -298,53 +398,141 @@ class FederatedModel(BaseEstimator):
         except RunError as error:
             message = worded(error, client=lambda k: f"site {glm.names[k]!r}")
             raise RunError(replace(error.result, message=message)) from error
-        return Fit(result, glm.names, precision, noise, result.rounds, glm.layout.centre)
+        return Fit(result, glm, precision, noise, result.rounds)
 
-    def _store(self, rows: Mapping[Hashable, SiteRows], settings: Settings, glm: Glm, fit: Fit) -> None:
-        result, q = fit.result, fit.result.posterior
-        self._set_distributions(glm.layout, fit)  # first, because it may raise
-        self._rows, self._start = dict(rows), fit.start
-        self._layout, self._outputs = glm.layout, self._output_names(glm)
-        self._run_posterior = q
-        self._set_coefficients(glm, fit)
+    def _store(self, rows: Mapping[Hashable, SiteRows], settings: Settings, fit: Fit) -> None:
+        fitted = self._fitted(rows, settings, fit)
+        fitted.uncentred  # noqa: B018  # first, because it may raise
+        self.fitted_ = fitted
+        self._rows, self._start, self._is_single = dict(rows), fit.start, fit.glm.is_single
         self.prior_precision_ = fit.precision
         self.evidence_message_ = fit.message
-        self.sites_ = list(glm.names)
-        self.site_rows_ = {name: site.X.shape[0] for name, site in rows.items()}
-        self.n_rounds_ = self.n_iter_ = fit.rounds
-        self.history_ = result.history
-        self.status_, self.message_ = result.status, result.message
-        self.certificate_ = self._in_own_coordinates(glm.layout, result.certificate())
-        self.method_ = settings.method.name
+        self.message_ = fit.result.message
+        self.history_ = fit.result.history
+        self.n_iter_ = fit.rounds
+        if fit.glm.labels is not None:
+            self.classes_ = fit.glm.labels
+
+    def _fitted(self, rows: Mapping[Hashable, SiteRows], settings: Settings, fit: Fit) -> FittedGLM:
+        glm, result = fit.glm, fit.result
+        prior, posterior = result.prior, result.posterior
+        assert isinstance(prior, Gaussian)
+        assert isinstance(posterior, Gaussian)
         dropped = glm.dropped_at(fit.noise)
-        self.objective_ = float(result.objective[-1])
-        self.elbo_ = -self.objective_ - dropped
-        self.log_likelihood_ = -sum(loss.value(q.mean) for loss in glm.losses(fit.noise)) - dropped
+        features = getattr(self, "feature_names_in_", [f"x{j}" for j in range(glm.layout.n_features)])
+        return FittedGLM(
+            kind=glm.kind,
+            target="y",
+            columns=Columns.plain(tuple(features)),
+            layout=glm.layout,
+            classes=() if glm.labels is None else tuple(glm.labels.tolist()),
+            prior=prior,
+            posterior=posterior,
+            sites={
+                name: Site(factor, rows[name].X.shape[0]) for name, factor in zip(glm.names, result.sites, strict=True)
+            },
+            rule=settings.row.expectation or glm.kind.rule,
+            method=settings.method.name,
+            status=result.status,
+            message="; ".join(filter(None, [result.status.value, fit.message])),
+            certificate=result.certificate(),
+            rounds=fit.rounds,
+            objective=np.array([record.objective for record in result.history]),
+            floats=sum(record.floats_down + record.floats_up for record in result.history),
+            noise_variance=fit.noise,
+            log_likelihood=-sum(loss.value(result.posterior.mean) for loss in glm.losses(fit.noise)) - dropped,
+            elbo=-float(result.objective[-1]) - dropped,
+        )
 
-    def _set_distributions(self, layout: Layout, fit: Fit) -> None:
-        """Posterior, prior and sites of the user's θ, whose precisions still add up."""
-        q, prior, sites = fit.result.posterior, fit.result.prior, dict(fit.start.sites)
-        covariance = q.covariance_matrix if q.learns_precision else None
-        if layout.centre is not None:
-            there, back = layout.move(layout.centre), layout.move(-layout.centre)
-            covariance = back @ q.covariance_matrix @ back.T
-            sites = {name: carry(site, there) for name, site in sites.items()}
-            try:
-                prior = prior.with_natural(carry(prior.natural, there))
-                q = FullGaussian(back @ q.mean, carry(q.natural, there).precision)
-            except ValueError as error:
-                raise ValueError(
-                    "X has a column too large, or too far from zero for its spread: rescale it, or subtract a constant."
-                ) from error
-        self.posterior_, self.prior_, self.site_factors_ = q, prior, sites
-        self.covariance_ = covariance
+    # ------------------------------------------------------------------------------------------------
+    # What a fit has found: read off the fitted model
+    # ------------------------------------------------------------------------------------------------
 
-    def _in_own_coordinates(self, layout: Layout, certificate: Certificate) -> Certificate:
-        """The certificate with its bound on the user's θ: the run measures the intercept elsewhere."""
-        if layout.centre is None or certificate.distance is None or self.covariance_ is None:
-            return certificate
-        distance = carry_distance(certificate.distance, layout.move(-layout.centre), self.covariance_)
-        return replace(certificate, distance=distance)
+    @property
+    def posterior_(self) -> Gaussian:
+        """Posterior of the user's θ."""
+        return self.fitted_.uncentred.posterior
+
+    @property
+    def prior_(self) -> Gaussian:
+        """Prior of the user's θ."""
+        return self.fitted_.uncentred.prior
+
+    @property
+    def site_factors_(self) -> dict[Hashable, Natural]:
+        """Factors of the user's θ by name, whose precisions and the prior's add up to the posterior's."""
+        return {name: site.factor for name, site in self.fitted_.uncentred.sites.items()}
+
+    @property
+    def covariance_(self) -> Array | None:
+        """Covariance of the user's θ; None where the family learns none."""
+        return self.fitted_.covariance()
+
+    @property
+    def certificate_(self) -> Certificate:
+        """The certificate, with its bound on the user's θ: the run measures the intercept elsewhere."""
+        found = self.fitted_.uncentred.certificate
+        assert found is not None
+        return found
+
+    @property
+    def sites_(self) -> list[Hashable]:
+        """Names in order."""
+        return list(self.fitted_.sites)
+
+    @property
+    def site_rows_(self) -> dict[Hashable, int]:
+        """Numbers of rows by name."""
+        return {name: site.n_rows for name, site in self.fitted_.sites.items()}
+
+    @property
+    def n_rounds_(self) -> int:
+        """Rounds of all runs of the fit."""
+        return self.fitted_.rounds
+
+    @property
+    def method_(self) -> str:
+        """Name of the method that ran."""
+        return self.fitted_.method
+
+    @property
+    def status_(self) -> Status:
+        """How the run ended."""
+        return self.fitted_.status
+
+    @property
+    def objective_(self) -> float:
+        """The run's objective at the end."""
+        return float(self.fitted_.objective[-1])
+
+    @property
+    def elbo_(self) -> float:
+        """The bound on the log evidence."""
+        return float(self.fitted_.elbo or 0.0)
+
+    @property
+    def log_likelihood_(self) -> float:
+        """At the mean, all constants kept."""
+        return float(self.fitted_.log_likelihood or 0.0)
+
+    @property
+    def noise_variance_(self) -> float:
+        """Of kinds that have one."""
+        if not self.fitted_.kind.has_noise:
+            raise AttributeError(f"{self.fitted_.kind} has no noise variance.")
+        return self.fitted_.noise_variance
+
+    @property
+    def coef_(self) -> Array:
+        """Coefficients in scikit-learn's shapes."""
+        found = self.fitted_.layout.coefficients(self.posterior_.mean)
+        return found[0] if self._is_single and not self.fitted_.kind.is_classifier else found
+
+    @property
+    def intercept_(self) -> Any:
+        """Intercepts in scikit-learn's shapes."""
+        found = self.fitted_.layout.intercepts(self.posterior_.mean)
+        return float(found[0]) if self._is_single and not self.fitted_.kind.is_classifier else found
 
     def _limit(self, settings: Settings) -> str:
         """What a run that used up its rounds says."""
@@ -360,25 +548,68 @@ class FederatedModel(BaseEstimator):
     # Predicting
     # ------------------------------------------------------------------------------------------------
 
-    def _predictor(self, X: Any) -> tuple[Array, Array]:
-        """Posterior mean and (co)variance of the predictors of new rows: (n,) twice, or (n, C) and (n, C, C)."""
-        check_is_fitted(self, "posterior_")
-        X = validate_data(self, X, reset=False, dtype=np.float64)
-        layout, q = self._layout, self._run_posterior
-        design = layout.design(X)
-        if layout.n_outputs == 1:
-            spread = q.factor.row_variances(design) if q.learns_precision else np.zeros(X.shape[0])
-            return design @ q.mean, spread
-        mean = design @ q.mean.reshape(layout.n_outputs, -1).T
-        if not q.learns_precision:
-            return mean, np.zeros((*mean.shape, layout.n_outputs))
-        return mean, q.factor.class_covariances(design, layout.n_outputs)
+    def _rows_to_predict(self, X: Any) -> Array:
+        check_is_fitted(self, "fitted_")
+        return np.asarray(validate_data(self, X, reset=False, dtype=np.float64))
+
+    def predict(self, X: Any, return_std: bool = False) -> Any:
+        """Return the most probable class of new rows, or the mean of new observations over the posterior.
+
+        Parameters
+        ----------
+        X : array_like or frame, shape (n, p)
+        return_std : bool, default False
+            Also return the standard deviation of a new observation; not of a class.
+
+        Returns
+        -------
+        ndarray, shape (n,) or (n, C), or two of them
+
+        Raises
+        ------
+        ValueError
+            When `return_std` asks for what the family does not learn, or what a class has not.
+        """
+        wants_sd = read_switch(return_std, "return_std")
+        rows = self._rows_to_predict(X)
+        if self.fitted_.kind.is_classifier:
+            if wants_sd:
+                raise ValueError("return_std must be False for classes: predict_proba says how sure they are.")
+            return self.classes_[np.argmax(self._probabilities(rows), axis=1)]
+        mean, sd = self.fitted_.mean_and_sd(rows)
+        shape = mean.shape if self._is_single else (len(rows), self.fitted_.layout.n_outputs)
+        if not wants_sd:
+            return mean.reshape(shape)
+        self._require_covariance("return_std=True")
+        return mean.reshape(shape), sd.reshape(shape)
+
+    @available_if(_is_classifier)
+    def decision_function(self, X: Any) -> Array:
+        """Return the posterior mean of the predictor xᵀw + b, shape (n,), or (n, C) for three classes on."""
+        rows = self._rows_to_predict(X)
+        return self.fitted_.predictor(rows)[0]
+
+    @available_if(_is_classifier)
+    def predict_proba(self, X: Any) -> Array:
+        """Return E_q[p(y = c)] for every class, shape (n, C)."""
+        return self._probabilities(self._rows_to_predict(X))
+
+    @available_if(_is_classifier)
+    def predict_log_proba(self, X: Any) -> Array:
+        """Return the logarithm of `predict_proba`."""
+        with np.errstate(divide="ignore"):  # an impossible class has −inf
+            return np.asarray(np.log(self.predict_proba(X)))
+
+    def _probabilities(self, rows: Array) -> Array:
+        fitted = self.fitted_
+        return fitted.probabilities(rows, self._integration(len(fitted.classes), fitted.learns_covariance))
 
     def _require_covariance(self, argument: str) -> None:
-        if self.covariance_ is None:
+        if not self.fitted_.learns_covariance:
+            family = type(self.fitted_.posterior).__name__
             raise ValueError(
-                f"{argument} needs a posterior covariance, and {self.method_} with {type(self.posterior_).__name__} "
-                "learns none; fit with family='full' or 'diagonal'."
+                f"{argument} needs a posterior covariance, and {self.method_} with {family} learns none; fit with "
+                "family='full' or 'diagonal'."
             )
 
 

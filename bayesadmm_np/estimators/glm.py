@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .._validation import Array
+from .._validation import Array, frozen
 from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian
 from ..losses.base import GaussianExpected, Loss
 from ..losses.expectations import Delta
 from ..splitting.distance import Distance
+from .kinds import Kind
+from .rows import SiteRows
 
-__all__ = ["Glm", "Layout", "carry", "carry_distance", "newton_sites"]
+__all__ = ["Glm", "Layout", "carry", "carry_distance", "make_glm", "newton_sites"]
 
 
 @dataclass(frozen=True)
@@ -75,17 +78,18 @@ class Layout:
         return np.asarray(found)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Glm:
-    """A model on the rows of all sites; only ridge regression has a noise variance other than 1.
+    """A kind of GLM on the rows of all sites.
 
     Attributes
     ----------
+    kind : Kind
     layout : Layout
     names : tuple
         Of the sites, in order.
-    losses : callable
-        noise variance → one loss a site.
+    rows : tuple of tuple
+        Design, target and weights of each site: the one copy of the data that losses share.
     null : ndarray, shape (n_outputs,)
         Intercepts of the model without features.
     information : float
@@ -94,27 +98,44 @@ class Glm:
         What the losses leave out of −log likelihood, at noise variance 1.
     n_observed : float
         Σ_i w_i times the outputs, each of which adds ½ log σ² to −log likelihood; 0 where there is no noise variance.
-    has_flat_shift : bool
-        Whether a shift common to all outputs leaves the likelihood as it is (softmax).
     null_variance : float
-        Mean square of y about its mean.
+        Mean square of y about its mean, where there is a noise variance.
     labels : ndarray or None
         Of the classes.
     is_single : bool
         Whether the target came as a vector.
     """
 
+    kind: Kind
     layout: Layout
     names: tuple[Hashable, ...]
-    losses: Callable[[float], Sequence[Loss]]
+    rows: tuple[tuple[Array, Any, Array], ...]
     null: Array
     information: float
-    dropped: float = 0.0
+    dropped: float
     n_observed: float = 0.0
-    has_flat_shift: bool = False
     null_variance: float = 0.0
     labels: Any = None
     is_single: bool = True
+
+    def losses(self, noise: float) -> Sequence[Loss]:
+        """Return one loss a site at a noise variance; designs are shared, and the last losses are kept."""
+        if noise not in self._made:
+            self._made.clear()
+            self._made[noise] = [
+                self.kind.make_loss(design, y, weights, n_outputs=self.layout.n_outputs, noise_variance=noise)
+                for design, y, weights in self.rows
+            ]
+        return self._made[noise]
+
+    @cached_property
+    def _made(self) -> dict[float, list[Loss]]:
+        return {}
+
+    @property
+    def has_flat_shift(self) -> bool:
+        """Whether a shift common to all outputs leaves the likelihood as it is (softmax)."""
+        return self.kind.outputs == "classes"
 
     def dropped_at(self, noise: float) -> float:
         """Return the constant that the losses leave out of −log likelihood."""
@@ -127,6 +148,91 @@ class Glm:
         if self.layout.has_intercept:
             theta[:, -1] = self.null
         return theta.ravel()
+
+
+def make_glm(
+    kind: Kind,
+    rows: Mapping[Hashable, SiteRows],
+    has_intercept: bool,
+    is_free: bool,
+    centre: Array | None,
+    class_factors: Callable[[Array, Array], Array],
+) -> Glm:
+    """Read all targets and return the model.
+
+    Parameters
+    ----------
+    kind : Kind
+    rows : mapping of SiteRows
+    has_intercept, is_free : bool
+        Whether there is an intercept, and whether the prior leaves it alone.
+    centre : ndarray or None
+        See `Layout`.
+    class_factors : callable
+        (classes, their weights) → a factor of the row weights for each class.
+    """
+    targets = [site.y for site in rows.values()]
+    weights = [site.weights for site in rows.values()]
+    first = next(iter(rows.values()))
+    labels = None
+    if kind.is_classifier:
+        labels, targets, weights = _code(targets, weights, class_factors)
+        kind = kind.of_classes(labels.size)
+        if kind.outputs == "one" and labels.size > 2:
+            raise ValueError(f"y must hold two classes for the kind {kind}, got {labels.size}.")
+    y, w = np.concatenate(targets), np.concatenate(weights)
+    n_outputs = kind.n_outputs(0 if labels is None else labels.size, 1 if y.ndim == 1 else y.shape[1])
+    layout = Layout(first.X.shape[1], n_outputs, has_intercept, centre)
+    mean = w @ _indicators(y, labels) / w.sum()
+    null = kind.null(mean)
+    if not np.isfinite(null).all():
+        if is_free:
+            raise ValueError(
+                f"y has the mean {float(np.ravel(mean)[0]):g}, at which the {kind.link.name} link is not finite: an "
+                "unpenalised intercept has no finite estimate."
+            )
+        null = np.zeros_like(null)
+    glm = Glm(
+        kind=kind,
+        layout=layout,
+        names=tuple(rows),
+        rows=tuple(
+            (frozen(layout.design(site.X)), target, weight)
+            for site, target, weight in zip(rows.values(), targets, weights, strict=True)
+        ),
+        null=null,
+        information=_information(kind, y, w, null),
+        dropped=0.0 if kind.constant is None else float((w @ kind.constant(y)).sum()),
+        labels=labels,
+        is_single=y.ndim == 1,
+    )
+    if not kind.has_noise:
+        return glm
+    n_observed = float(w.sum()) * n_outputs
+    spread = (y.reshape(w.size, -1) - mean) ** 2
+    return replace(glm, n_observed=n_observed, null_variance=float(w @ spread.sum(axis=1)) / n_observed)
+
+
+def _code(targets: Sequence[Any], weights: Sequence[Array], class_factors: Any) -> tuple[Any, list[Any], list[Array]]:
+    """Labels as numbers 0, 1, …, and weights times the factor of their class."""
+    labels, codes = np.unique(np.concatenate(targets), return_inverse=True)
+    if labels.size < 2:
+        raise ValueError(f"y must hold at least two classes, got one class: {labels.tolist()[0]!r}.")
+    given = np.concatenate(weights)
+    counts = np.bincount(codes, weights=given).astype(np.float64)
+    edges = np.cumsum([len(target) for target in targets])[:-1]
+    return labels, np.split(codes, edges), np.split(given * class_factors(labels, counts)[codes], edges)
+
+
+def _indicators(y: Any, labels: Any) -> Array:
+    """The target itself, or one column a class."""
+    return np.asarray(y) if labels is None else np.asarray(y[:, None] == np.arange(labels.size), dtype=np.float64)
+
+
+def _information(kind: Kind, y: Any, weights: Array, null: Array) -> float:
+    """Mean over the outputs of Σ_i w_i ℓ'' at the model of intercepts alone."""
+    alone = kind.make_loss(np.ones((weights.size, 1)), y, weights, n_outputs=null.size)
+    return float(np.diagonal(alone.hessian(null)).mean())
 
 
 def carry(natural: Natural, back: Array) -> Natural:

@@ -2,33 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from scipy.special import expit
 from sklearn.base import ClassifierMixin
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import column_or_1d
 
 from .._validation import Array, as_positive
-from ..losses.expectations import Delta, Exact, GaussHermite, QuasiMonteCarlo
-from ..losses.logistic import Logistic
-from ..losses.pointwise import BernoulliLogit, CategoricalLogit
-from ..losses.softmax import Softmax
-from .base import FederatedModel, Fit
-from .glm import Glm, Layout
-from .rows import SiteRows
-from .settings import Settings, read_choice
+from .base import FederatedModel
+from .settings import read_choice
 
 __all__ = ["FederatedLogisticRegression"]
 
-RULES = {
-    "exact": Exact(),
-    "quasi-monte-carlo": QuasiMonteCarlo(),
-    "gauss-hermite": GaussHermite(),
-    "plug-in": Delta(1),
-}
 BINARY = ("exact", "gauss-hermite", "probit", "plug-in")
 MULTINOMIAL = ("quasi-monte-carlo", "plug-in")
 
@@ -117,7 +102,7 @@ class FederatedLogisticRegression(ClassifierMixin, FederatedModel):
     array([[0.5, 0.5]])
     """
 
-    _y_is_numeric = False
+    kind = "softmax"
 
     def __init__(
         self,
@@ -137,78 +122,9 @@ class FederatedLogisticRegression(ClassifierMixin, FederatedModel):
         n_jobs: int | None = None,
         progress: bool = False,
     ) -> None:
-        self.prior_precision = prior_precision
-        self.method = method
-        self.family = family
-        self.fit_intercept = fit_intercept
-        self.penalize_intercept = penalize_intercept
-        self.class_weight = class_weight
-        self.integrate = integrate
-        self.max_rounds = max_rounds
-        self.tol = tol
-        self.warm_start = warm_start
-        self.participation = participation
-        self.random_state = random_state
-        self.n_jobs = n_jobs
-        self.progress = progress
+        self._keep(locals())
 
-    # ------------------------------------------------------------------------------------------------
-    # The model
-    # ------------------------------------------------------------------------------------------------
-
-    def _check_y(self, y: Any) -> Any:
-        check_classification_targets(y)
-        return column_or_1d(y, warn=True)
-
-    def _check_site(self, added: SiteRows) -> None:
-        unseen = [label for label in np.unique(added.y).tolist() if label not in self.classes_]
-        if unseen:
-            raise ValueError(f"y holds the class {unseen[0]!r}, which fit did not see; it knows {self._known()}.")
-
-    def _check_left(self, left: Mapping[Hashable, SiteRows], name: Hashable) -> None:
-        missing = set(self.classes_.tolist()) - set(np.concatenate([site.y for site in left.values()]).tolist())
-        if missing:
-            raise ValueError(
-                f"name={name!r} is the only site with the class {missing.pop()!r}; without it the model has other "
-                "classes: call fit on the rows that are left."
-            )
-
-    def _known(self) -> str:
-        return ", ".join(map(repr, self.classes_.tolist()))
-
-    def _make_glm(self, rows: Mapping[Hashable, SiteRows], settings: Settings, centre: Array | None) -> Glm:
-        classes, codes = np.unique(np.concatenate([site.y for site in rows.values()]), return_inverse=True)
-        n_classes = classes.size
-        if n_classes < 2:
-            raise ValueError(f"y must hold at least two classes, got one class: {classes.tolist()[0]!r}.")
-        self._integration(n_classes, settings.learns_covariance)
-        given = np.concatenate([site.weights for site in rows.values()])
-        weights = given * self._class_weights(classes, np.bincount(codes, weights=given).astype(np.float64))[codes]
-        edges = np.cumsum([site.y.shape[0] for site in rows.values()])[:-1]
-        labels, scales = np.split(codes, edges), np.split(weights, edges)
-        binary = n_classes == 2
-        first = next(iter(rows.values()))
-        layout = Layout(first.X.shape[1], 1 if binary else n_classes, settings.fit_intercept, centre)
-
-        def losses(noise: float) -> list[Logistic | Softmax]:
-            designs = [layout.design(site.X) for site in rows.values()]
-            if binary:
-                return [Logistic(*row) for row in zip(designs, labels, scales, strict=True)]
-            return [Softmax(X, y, n_classes, w) for X, y, w in zip(designs, labels, scales, strict=True)]
-
-        shares = np.bincount(codes, weights=weights) / weights.sum()
-        logits = np.log(shares)
-        return Glm(
-            layout=layout,
-            names=tuple(rows),
-            losses=losses,
-            null=logits[1:] - logits[:1] if binary else logits - logits.mean(),
-            information=float(weights.sum() * np.mean(shares * (1.0 - shares))),
-            has_flat_shift=not binary,
-            labels=classes,
-        )
-
-    def _class_weights(self, classes: Array, counts: Array) -> Array:
+    def _class_factors(self, classes: Array, counts: Array) -> Array:
         """The factor of each class, from the sites' summed counts."""
         given = self.class_weight
         if given is None:
@@ -222,51 +138,6 @@ class FederatedLogisticRegression(ClassifierMixin, FederatedModel):
             if label not in known:
                 raise ValueError(f"class_weight names the class {label!r}; y holds {', '.join(map(repr, known))}.")
         return np.array([as_positive(given.get(label, 1.0), f"class_weight[{label!r}]") for label in known])
-
-    def _set_coefficients(self, glm: Glm, fit: Fit) -> None:
-        self.classes_ = glm.labels
-        theta = self.posterior_.mean
-        self.coef_ = glm.layout.coefficients(theta)
-        self.intercept_ = glm.layout.intercepts(theta)
-
-    def _output_names(self, glm: Glm) -> list[str]:
-        return [""] if glm.layout.n_outputs == 1 else [f"{label}: " for label in glm.labels.tolist()]
-
-    # ------------------------------------------------------------------------------------------------
-    # Predicting
-    # ------------------------------------------------------------------------------------------------
-
-    def decision_function(self, X: Any) -> Array:
-        """Return the posterior mean of the predictor xᵀw + b, shape (n,), or (n, C) for three classes on."""
-        return self._predictor(X)[0]
-
-    def predict_proba(self, X: Any) -> Array:
-        """Return E_q[p(y = c)] for every class, shape (n, C), as `integrate` says."""
-        mean, spread = self._predictor(X)
-        how = self._integration(self.classes_.size, self.covariance_ is not None)
-        if how == "probit":
-            first = expit(mean / np.sqrt(1.0 + np.pi / 8.0 * spread))
-            return np.column_stack([1.0 - first, first])
-        zeros = np.zeros(mean.shape[0])
-        if mean.ndim == 1:  # the slope of the loss is E σ(f) − y
-            one = RULES[how].moments(BernoulliLogit(), mean, spread, zeros).slope
-            # each tail on its own: 1 − p would lose the small one
-            return np.column_stack([RULES[how].moments(BernoulliLogit(), -mean, spread, zeros).slope, one])
-        top = mean.argmax(axis=1)
-        slope = RULES[how].moments(CategoricalLogit(mean.shape[1]), mean, spread, top.astype(np.float64)).slope
-        # the slope is E p minus the indicator of a class; of the likely one, so that no small tail is lost
-        slope[np.arange(top.size), top] += 1.0
-        return slope
-
-    def predict_log_proba(self, X: Any) -> Array:
-        """Return the logarithm of `predict_proba`."""
-        with np.errstate(divide="ignore"):  # an impossible class has −inf
-            return np.asarray(np.log(self.predict_proba(X)))
-
-    def predict(self, X: Any) -> Any:
-        """Return the most probable class under `predict_proba`, shape (n,)."""
-        probabilities = self.predict_proba(X)
-        return self.classes_[np.argmax(probabilities, axis=1)]
 
     def _integration(self, n_classes: int, learns_covariance: bool) -> str:
         """Resolve "auto" and refuse what does not fit."""

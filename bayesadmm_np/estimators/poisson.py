@@ -2,20 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
-from typing import Any
-
-import numpy as np
-from scipy.special import gammaln
 from sklearn.base import RegressorMixin
-from sklearn.utils.validation import column_or_1d
 
-from .._validation import Array
-from ..losses.poisson import Poisson
-from .base import FederatedModel, Fit
-from .glm import Glm, Layout
-from .rows import SiteRows
-from .settings import Settings, read_switch
+from .base import FederatedModel
 
 __all__ = ["FederatedPoissonRegressor"]
 
@@ -93,98 +82,4 @@ class FederatedPoissonRegressor(RegressorMixin, FederatedModel):
     True
     """
 
-    def __init__(
-        self,
-        prior_precision: Any = 1.0,
-        *,
-        method: Any = "auto",
-        family: str = "auto",
-        fit_intercept: bool = True,
-        penalize_intercept: bool = False,
-        max_rounds: int = 100,
-        tol: float = 1e-8,
-        warm_start: bool = False,
-        participation: Any = 1.0,
-        random_state: Any = None,
-        n_jobs: int | None = None,
-        progress: bool = False,
-    ) -> None:
-        self.prior_precision = prior_precision
-        self.method = method
-        self.family = family
-        self.fit_intercept = fit_intercept
-        self.penalize_intercept = penalize_intercept
-        self.max_rounds = max_rounds
-        self.tol = tol
-        self.warm_start = warm_start
-        self.participation = participation
-        self.random_state = random_state
-        self.n_jobs = n_jobs
-        self.progress = progress
-
-    def __sklearn_tags__(self) -> Any:
-        """Say that the target is positive."""
-        tags = super().__sklearn_tags__()
-        tags.target_tags.positive_only = True
-        return tags
-
-    def _check_y(self, y: Any) -> Any:
-        counts = np.asarray(column_or_1d(y, warn=True), dtype=np.float64)
-        if (counts < 0).any():
-            raise ValueError(f"y must hold counts or rates >= 0, got {counts.min():g}.")
-        return counts
-
-    def _make_glm(self, rows: Mapping[Hashable, SiteRows], settings: Settings, centre: Array | None) -> Glm:
-        y = np.concatenate([site.y for site in rows.values()])
-        weights = np.concatenate([site.weights for site in rows.values()])
-        total = float(weights @ y)
-        if total == 0 and settings.is_free_intercept:
-            raise ValueError("y holds no count above zero: an unpenalised intercept has no finite estimate.")
-        first = next(iter(rows.values()))
-        layout = Layout(first.X.shape[1], 1, settings.fit_intercept, centre)
-
-        def losses(noise: float) -> list[Poisson]:
-            return [Poisson(layout.design(site.X), site.y, site.weights) for site in rows.values()]
-
-        return Glm(
-            layout=layout,
-            names=tuple(rows),
-            losses=losses,
-            null=np.array([np.log(total / weights.sum()) if total else 0.0]),
-            information=total,
-            dropped=float(weights @ gammaln(y + 1.0)),
-        )
-
-    def _set_coefficients(self, glm: Glm, fit: Fit) -> None:
-        theta = self.posterior_.mean
-        self.coef_ = glm.layout.coefficients(theta)[0]
-        self.intercept_ = float(glm.layout.intercepts(theta)[0])
-
-    def _output_names(self, glm: Glm) -> list[str]:
-        return [""]
-
-    def predict(self, X: Any, return_std: bool = False) -> Any:
-        """Return the expected count E_q[exp f] = exp(m + v/2) of new rows, f ~ N(m, v).
-
-        Parameters
-        ----------
-        X : array_like or frame, shape (n, p)
-        return_std : bool, default False
-            Also return the standard deviation of a new count: √(E[exp f] + Var[exp f]), where Var[exp f] is
-            (eᵛ − 1) E[exp f]².
-
-        Returns
-        -------
-        ndarray, shape (n,), or two of them
-
-        Raises
-        ------
-        ValueError
-            When `return_std` asks for what the family does not learn.
-        """
-        mean, variance = self._predictor(X)
-        rate = np.exp(mean + 0.5 * variance)
-        if not read_switch(return_std, "return_std"):
-            return rate
-        self._require_covariance("return_std=True")
-        return rate, np.sqrt(rate + np.expm1(variance) * rate**2)
+    kind = "poisson"

@@ -9,22 +9,16 @@ import numpy as np
 from joblib import effective_n_jobs
 
 from .._validation import Array, as_count, as_float_array, as_fraction, as_positive
-from ..families import DiagonalGaussian, FixedPrecisionGaussian, FullGaussian, IsotropicGaussian
+from ..families import DiagonalGaussian, FullGaussian, IsotropicGaussian
 from ..families.gaussian import Gaussian
 from ..splitting.accelerated import Accelerated
 from ..splitting.methods import PVI, TABLE, Method
+from .fitted import FAMILIES
 from .glm import Glm, Layout
 
 __all__ = ["EVIDENCE", "Settings", "make_prior", "read_choice", "read_settings", "read_switch"]
 
 EVIDENCE = "evidence"
-
-FAMILIES: dict[str, type[Gaussian]] = {
-    "full": FullGaussian,
-    "diagonal": DiagonalGaussian,
-    "fixed": FixedPrecisionGaussian,
-    "isotropic": IsotropicGaussian,
-}
 
 FLAT = 1e-8
 """Prior precision of an unpenalised intercept, relative to the information that all rows hold on it."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,11 +12,15 @@ from scipy.special import ndtr
 from .._validation import Array
 from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian
+from .fitted import FittedGLM, Units
 
-__all__ = ["PER_CLASS", "Summary", "SummaryRow", "information_shares"]
+__all__ = ["Summary", "SummaryRow", "as_dict", "information_shares", "summarise"]
 
 NORMAL_975 = 1.959963984540054
 """Quantile of the standard normal."""
+
+MOST_SOURCES = 7
+"""The prior and the sites whose shares still fit beside the coefficients."""
 
 PER_CLASS = (
     "The rows determine differences between classes only: a single class's standard error, z and P hold the prior's "
@@ -37,7 +41,8 @@ class SummaryRow:
     std_err, z, p_value, low, high : float or None
         Posterior standard deviation, coef/std_err, P(|N(0, 1)| > |z|) and the ends of the central 95 % interval.
     shares : tuple of float, or None
-        Share of the prior and of each site in the information on this coefficient; they add up to 1.
+        Share of the prior and of each site in the information on this coefficient. They add up to 1; None where the
+        factors do not make up the posterior.
     """
 
     name: str
@@ -69,8 +74,13 @@ class Summary:
     sources: tuple[str, ...]
     note: str
 
+    @property
+    def _shown(self) -> tuple[str, ...]:
+        """Sources whose shares fit beside the coefficients."""
+        return self.sources if self.rows[0].shares is not None and len(self.sources) <= MOST_SOURCES else ()
+
     def __str__(self) -> str:
-        titles = ["", "coef", "std err", "z", "P>|z|", "[0.025", "0.975]", *(f"{name} %" for name in self.sources)]
+        titles = ["", "coef", "std err", "z", "P>|z|", "[0.025", "0.975]", *(f"{name} %" for name in self._shown)]
         lines = [titles, *map(self._cells, self.rows)]
         widths = [max(len(line[j]) for line in lines) for j in range(len(titles))]
         table = [
@@ -87,7 +97,7 @@ class Summary:
     __repr__ = __str__
 
     def _cells(self, row: SummaryRow) -> list[str]:
-        shares = row.shares or (None,) * len(self.sources)
+        shares = (row.shares or ())[: len(self._shown)]
         return [
             row.name,
             f"{row.coef:.4f}",
@@ -96,7 +106,7 @@ class Summary:
             _number(row.p_value, 3),
             _number(row.low, 3),
             _number(row.high, 3),
-            *(_number(None if share is None else 100.0 * share, 1) for share in shares),
+            *(_number(100.0 * share, 1) for share in shares),
         ]
 
     def to_frame(self) -> Any:
@@ -124,75 +134,119 @@ class Summary:
         return pd.DataFrame(columns, index=[row.name for row in self.rows], dtype=float)
 
 
-def information_shares(covariance: Array, prior: Gaussian, sites: list[Natural]) -> Array:
+def information_shares(posterior: Gaussian, prior: Gaussian, sites: Sequence[Natural], change: Array) -> Array:
     """Return [Σ P Σ]_jj / Σ_jj for P the precision of the prior and of each site, shape (1 + sites, d).
 
-    The precisions add up to Σ⁻¹, so that the shares of a coefficient add up to 1.
+    Σ is the covariance of `change` @ θ. The precisions add up to Σ⁻¹, so that the shares of a coefficient add up to 1.
     """
-    parts = [prior.precision, *(site.precision for site in sites)]
-    dense = [np.diag(part) if np.ndim(part) == 1 else part for part in parts]
-    scale = np.diagonal(covariance)
-    return np.array([np.einsum("ij,jk,ki->i", covariance, part, covariance, optimize=True) / scale for part in dense])
+    q = posterior.factor
+    spread = q.solve(change.T)
+    variance = np.einsum("ij,ji->i", change, spread)
+    factors = [prior.factor, *(q.like(site.parts[1:]) for site in sites)]
+    return np.array([np.einsum("ji,ji->i", spread, factor.multiply(spread)) / variance for factor in factors])
 
 
-def coefficient_names(features: list[str], outputs: list[str], has_intercept: bool) -> list[str]:
-    """Return the names in the order of θ."""
-    names = [*features, "intercept"] if has_intercept else features
-    return [prefix + name for prefix in outputs for name in names]
-
-
-def make_summary(model: Any) -> Summary:
-    """Read the table off a fitted estimator."""
-    q: Gaussian = model.posterior_
-    layout = model._layout
-    features = list(getattr(model, "feature_names_in_", [f"x{j}" for j in range(layout.n_features)]))
-    names = coefficient_names(features, model._outputs, layout.has_intercept)
-    if model.covariance_ is None:
-        rows = tuple(SummaryRow(name, float(mean)) for name, mean in zip(names, q.mean, strict=True))
-        note = f"{model.method_} with {type(q).__name__} learns no covariance: there are no standard errors to print."
+def summarise(model: FittedGLM, units: Units = "original") -> Summary:
+    """Return the table of a fitted model, in the columns' own units or per standard deviation."""
+    rows, names = _rows(model, units), ("prior", *map(str, model.sites))
+    table = Summary(_header(model, units), rows, names, "")
+    if not model.learns_covariance:
+        note = f"{model.method} with the {model.family} family learns no covariance: there are no standard errors."
     else:
-        shares = information_shares(
-            model.covariance_, model.prior_, [model.site_factors_[name] for name in model.sites_]
-        )
-        rows = tuple(
-            _row(*entry)
-            for entry in zip(
-                names, q.mean.tolist(), np.sqrt(np.diagonal(model.covariance_)).tolist(), shares.T, strict=True
-            )
-        )
-        note = "Mean and standard deviation of the posterior; the last columns say where the information comes from."
-        if len(model._outputs) > 1:
+        note = "Mean and standard deviation of the posterior"
+        note += "; the last columns: where the information comes from." if table._shown else "."
+        if model.kind.outputs == "classes":
             note += f"\n{PER_CLASS}"
-    return Summary(_header(model), rows, ("prior", *map(str, model.sites_)), note)
+    return replace(table, note=note)
 
 
-def _row(name: str, mean: float, error: float, shares: Array) -> SummaryRow:
+def as_dict(model: FittedGLM, units: Units = "original") -> dict[str, Any]:
+    """Return everything about a fitted model that a program may want to read."""
+    names = ("prior", *map(str, model.sites))
+    rows = [
+        {**asdict(row), "shares": None if row.shares is None else dict(zip(names, row.shares, strict=True))}
+        for row in _rows(model, units)
+    ]
+    proof, distance = model.certificate, model.widest_distance()
+    assert proof is not None
+    return {
+        "status": model.status.name,
+        "message": model.message,
+        "loss": str(model.kind),
+        "target": model.target,
+        "classes": list(model.classes),
+        "method": model.method,
+        "family": model.family,
+        "rounds": model.rounds,
+        "floats": model.floats,
+        "noise_variance": model.noise_variance * model.target_scale**2 if model.kind.has_noise else None,
+        "log_likelihood": model.log_likelihood,
+        "elbo": model.elbo,
+        "sites": {str(name): site.n_rows for name, site in model.sites.items()},
+        "units": units,
+        "coefficients": rows,
+        "certificate": {
+            "holds": proof.holds,
+            "pooled": proof.pooled,
+            "tol": proof.tol,
+            "edges": asdict(proof.edges),
+            "distance": None if distance is None else str(distance),
+        },
+    }
+
+
+def _rows(model: FittedGLM, units: Units) -> tuple[SummaryRow, ...]:
+    mean, names = model.mean(units), model.coefficient_names
+    covariance = model.covariance(units)
+    if covariance is None:
+        return tuple(SummaryRow(name, float(m)) for name, m in zip(names, mean, strict=True))
+    change, _ = model.in_units(units)
+    factors = [site.factor for site in model.sites.values()]
+    shares = information_shares(model.posterior, model.prior, factors, change).T
+    # the factors make up the posterior only where the duals are the sites
+    adds_up = bool(np.allclose(shares.sum(axis=1), 1.0, atol=1e-3))
+    errors = np.sqrt(np.diagonal(covariance))
+    return tuple(
+        _row(name, float(m), float(sd), tuple(share.tolist()) if adds_up else None)
+        for name, m, sd, share in zip(names, mean, errors, shares, strict=True)
+    )
+
+
+def _row(name: str, mean: float, error: float, shares: tuple[float, ...] | None) -> SummaryRow:
     z = mean / error
     p_value = 2.0 * float(ndtr(-abs(z)))
     low, high = mean - NORMAL_975 * error, mean + NORMAL_975 * error
-    return SummaryRow(name, mean, error, z, p_value, low, high, tuple(shares.tolist()))
+    return SummaryRow(name, mean, error, z, p_value, low, high, shares)
 
 
-def _header(model: Any) -> dict[str, str]:
-    rows: Mapping[Hashable, int] = model.site_rows_
-    precision = model.prior_precision_
-    certificate = model.certificate_
-    verdict = "holds" if certificate.holds else "does NOT hold"
+def _header(model: FittedGLM, units: Units) -> dict[str, str]:
+    sites = ", ".join(f"{name} {site.n_rows}" for name, site in model.sites.items())
     header = {
-        "Model": type(model).__name__,
-        "Method": f"{model.method_}, {type(model.posterior_).__name__}, {model.n_rounds_} rounds",
-        "Rows": f"{sum(rows.values())}: " + ", ".join(f"{name} {count}" for name, count in rows.items()),
-        "Prior precision": f"{precision:.6g}" if np.ndim(precision) == 0 else f"array of shape {np.shape(precision)}",
-        "Log likelihood": f"{model.log_likelihood_:.6g} at the mean; ELBO {model.elbo_:.6g}",
-        "Certificate": f"pooled stationarity {verdict} to {certificate.tol:.0e} (residual {certificate.pooled:.1e})",
+        "Model": model.title,
+        "Method": f"{model.method}, {model.family} family, {model.rounds} rounds, {model.floats} numbers sent",
+        "Rows": f"{sum(site.n_rows for site in model.sites.values())} at {len(model.sites)} sites: {sites}",
+        "Prior precision": _prior_precision(model),
+        "Coefficients": "in the columns' own units" if units == "original" else "per pooled standard deviation",
+        "Status": model.message,
     }
-    if hasattr(model, "noise_variance_"):
-        header["Noise variance"] = f"{model.noise_variance_:.6g}"
-    if certificate.distance is not None:
-        header["Distance"] = str(certificate.distance)
-    if model.evidence_message_:
-        header["Evidence"] = model.evidence_message_
+    if model.log_likelihood is not None and model.elbo is not None:
+        header["Log likelihood"] = f"{model.log_likelihood:.6g} at the mean; ELBO {model.elbo:.6g}"
+    if model.certificate is not None:
+        proof = model.certificate
+        verdict = "holds" if proof.holds else "does NOT hold"
+        header["Certificate"] = f"pooled stationarity {verdict} to {proof.tol:.0e} (residual {proof.pooled:.1e})"
+    distance = model.widest_distance()
+    if distance is not None:
+        header["Distance"] = str(distance)
     return header
+
+
+def _prior_precision(model: FittedGLM) -> str:
+    """Of the coefficients of the first output; an intercept, which comes last, may have another."""
+    values = 1.0 / model.prior.variance[: model.layout.n_features]
+    if np.ptp(values) <= 1e-12 * values.max():
+        return f"{values[0]:.6g}"
+    return f"{values.min():.6g} to {values.max():.6g}"
 
 
 def _number(value: float | None, digits: int) -> str:

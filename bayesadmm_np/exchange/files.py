@@ -8,16 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from .._validation import Array
 from ..families.coordinates import Natural
 from ..splitting.certificate import Certificate
 from ..splitting.status import Status
 from .coordinator import Coordinator, read_certificate
 from .message import Message, content_of
 from .site import Site
-from .terms import INTERCEPT, Terms
+from .terms import Terms
 from .wire import as_real, as_text, read_served
 
 __all__ = ["STATE", "FinalResult", "final_result", "load_server", "start_server", "step_server", "step_site"]
@@ -229,31 +226,6 @@ class FinalResult:
     objective: tuple[float, ...]
     certificate: Certificate | None
 
-    @property
-    def coefficients(self) -> tuple[Array, Array]:
-        """Means and covariance of the parameters in the units of the sites' own columns.
-
-        Where columns were standardised, a slope is divided by its column's scale, and the centres go into the
-        intercept.
-        """
-        matrix = self.own_units
-        return matrix @ self.posterior.mean, matrix @ self.posterior.covariance_matrix @ matrix.T
-
-    @property
-    def own_units(self) -> Array:
-        """The matrix that takes the parameters to the units of the sites' own columns."""
-        return _to_own_units(self.terms, self.posterior.dim)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """One name a parameter; with several outputs a class stands before the column."""
-        features = self.terms.features
-        outputs = self.posterior.dim // len(features)
-        if outputs == 1:
-            return features
-        labels = self.terms.classes or tuple(str(c) for c in range(outputs))
-        return tuple(f"{label}: {feature}" for label in labels for feature in features)
-
 
 def final_result(message: Message, server: Coordinator | None = None) -> FinalResult:
     """Read a final message; with the server's state also the sites' factors.
@@ -283,8 +255,8 @@ def final_result(message: Message, server: Coordinator | None = None) -> FinalRe
     ...     site, reply = site.step(server.broadcast())
     ...     server = server.step([reply])
     >>> result = final_result(server.broadcast(), server)
-    >>> result.status.name, result.names, result.posterior.mean, list(result.sites)
-    ('CONVERGED', ('dose',), array([0.5]), ['A'])
+    >>> result.status.name, result.posterior.mean, list(result.sites)
+    ('CONVERGED', array([0.5]), ['A'])
     """
     if message.kind != "final":
         raise message.refusal("kind", "'final'", message.kind)
@@ -305,13 +277,3 @@ def final_result(message: Message, server: Coordinator | None = None) -> FinalRe
         objective=objective,
         certificate=certificate,
     )
-
-
-def _to_own_units(terms: Terms, dim: int) -> Array:
-    p = len(terms.features)
-    matrix = np.eye(p)
-    if terms.centre is not None and terms.scale is not None:
-        matrix /= terms.scale
-        if terms.features[-1] == INTERCEPT:
-            matrix[-1] -= terms.centre / terms.scale
-    return np.asarray(np.kron(np.eye(dim // p), matrix))

@@ -160,7 +160,7 @@ class Site:
         """
         header = {
             "site": self.name,
-            "loss": type(self.loss).__name__,
+            "loss": self.loss.name,
             "dim": self.loss.dim,
             "rows": self.loss.n_rows,
             "weight": self.loss.total_weight,
@@ -320,8 +320,8 @@ class Site:
             own, told = getattr(self, field), getattr(terms, field)
             if told != own:
                 raise broadcast.refusal(field, f"those of this site, {list(own)}", list(told))
-        if terms.loss != type(self.loss).__name__:
-            raise broadcast.refusal("loss", f"that of this site, {type(self.loss).__name__}", terms.loss)
+        if terms.loss != self.loss.name:
+            raise broadcast.refusal("loss", f"that of this site, {self.loss.name}", terms.loss)
         weight = terms.weights[terms.sites.index(self.name)]
         # with privacy nothing but the noised answer depends on the rows
         if self.privacy is None and weight != self.loss.total_weight:

@@ -214,6 +214,11 @@ class Loss(ABC):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.n_rows} rows, {self.dim} parameters)"
 
+    @property
+    def name(self) -> str:
+        """What sites and server must agree on: the class, and with it whatever numbers change ℓ but are no rows."""
+        return type(self).__name__
+
     @abstractmethod
     def value(self, theta: ArrayLike) -> float:
         """Return ℓ(θ)."""

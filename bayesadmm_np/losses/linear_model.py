@@ -131,8 +131,13 @@ class LinearModelLoss(Loss):
 
 
 def read_design(X: ArrayLike) -> Array:
-    """Check a design matrix (n, p) and copy it: what the caller does to it later must not change the loss."""
-    return frozen(np.array(as_float_array(X, "X", ndim=2), order="C"))
+    """Check a design matrix (n, p) and copy it: what the caller does to it later must not change the loss.
+
+    An array that owns its numbers and is read-only is taken as it is.
+    """
+    design = as_float_array(X, "X", ndim=2)
+    settled = design is X and design.flags.owndata and design.flags.c_contiguous and not design.flags.writeable
+    return design if settled else frozen(np.array(design, order="C"))
 
 
 def read_weights(weights: Any, n_rows: int) -> Array:

@@ -69,7 +69,7 @@ def describe(
         "family": type(prior).__name__,
         "shapes": [list(shape) for shape in prior.natural.shapes],
         "n_clients": len(clients),
-        "clients": [[type(loss).__name__, loss.n_rows, loss.dim, repr(rule)] for loss, rule in clients],
+        "clients": [[loss.name, loss.n_rows, loss.dim, repr(rule)] for loss, rule in clients],
         "prior": digest([prior.natural, prior.start().natural]),
         "data": [digest(loss) for loss, _ in clients],
         **settings,

@@ -15,6 +15,7 @@ import pandas as pd
 
 import bayesadmm_np as ba
 from bayesadmm_np.cli.trials import Problem, Trial, evaluate
+from bayesadmm_np.estimators.kinds import read_kind
 
 CANCER = ("--target", "target", "--client", "site", "--no-progress")
 SMALL = ("--features", "mean_radius,mean_texture")
@@ -93,7 +94,7 @@ def test_scores_against_their_definitions():
     y = rng.poisson(np.exp(design @ prior.mean)).astype(float)
 
     def problem(kind, target, scale=1.0):
-        return Problem(kind, (), (), 1.0, 2.0, scale, 1, design, target, "")
+        return Problem(read_kind(kind), (), (), 1.0, 2.0, scale, 1, design, target, "")
 
     f, rate = design @ prior.mean, np.exp(design @ prior.mean)
     from scipy import stats
@@ -117,10 +118,12 @@ def test_scores_against_their_definitions():
 def test_scores_of_a_method_that_ended_far_away_are_no_crash():
     """A rate that overflows, and a held-out target of one value."""
     far = ba.families.FixedPrecisionGaussian([1e5], 1.0)
-    score, nll = evaluate(Problem("poisson", (), (), 1.0, 1.0, 1.0, 1, np.ones((2, 1)), np.array([1.0, 2.0]), ""), far)
+    score, nll = evaluate(
+        Problem(read_kind("poisson"), (), (), 1.0, 1.0, 1.0, 1, np.ones((2, 1)), np.array([1.0, 2.0]), ""), far
+    )
     assert not np.isfinite(score)
     assert not np.isfinite(nll)
-    score, _ = evaluate(Problem("ridge", (), (), 1.0, 1.0, 1.0, 1, np.ones((2, 1)), np.ones(2), ""), far)
+    score, _ = evaluate(Problem(read_kind("ridge"), (), (), 1.0, 1.0, 1.0, 1, np.ones((2, 1)), np.ones(2), ""), far)
     assert not np.isfinite(score)
 
 

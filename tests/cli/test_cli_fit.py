@@ -232,8 +232,8 @@ def test_categorical_columns_become_pooled_levels(bayesadmm, csv, tmp_path):
     assert "grade=mid" in out
     assert "grade=high" not in out  # the reference
     model = load_model(tmp_path / "m.npz")
-    design = model.design(dict(frame.assign(grade=grade)))
-    assert np.array_equal(design[:, -3], (grade == "low").astype(float))
+    design = model.columns.design(dict(frame.assign(grade=grade)))
+    assert np.array_equal(design[:, -2], (grade == "low").astype(float))
     new = csv("new", frame.assign(grade="unheard").head(2))
     code, _, err = bayesadmm("predict", tmp_path / "m.npz", new)
     assert code == 2
@@ -304,7 +304,7 @@ def test_certify_recomputes_the_certificate_from_the_rows(bayesadmm, fitted):
     assert found["holds"] is True
     assert found["distance"]["rigorous"] is True
     # the same sums over the same rows, but for the rounding of λ_g → m
-    assert found["pooled"] == pytest.approx(load_model(model_path).pooled, abs=1e-12)
+    assert found["pooled"] == pytest.approx(load_model(model_path).certificate.pooled, abs=1e-12)
     assert bayesadmm("certify", model_path, path)[1].count("pooled stationarity holds") == 1
 
 
@@ -366,13 +366,13 @@ def test_the_distance_covers_the_intercept_in_the_columns_own_units(bayesadmm, c
     frame["mean_radius"] += 1e4
     model = tmp_path / "m.npz"
     assert bayesadmm("fit", csv("far", frame), *CANCER, "--rounds", "6", "--out", model)[0] == 1
-    found = load_model(model)
-    change, _ = found.to_original_units()
+    found = load_model(model).uncentred
+    change, _ = found.in_units("original")
     rough = Distance(1.0, 0.1, 0.1 * np.sqrt(found.posterior.variance), True, "")
     whole = np.sqrt(np.diag(change @ found.posterior.covariance_matrix @ change.T))
     # collinear columns: 0.1 of each standard error is more than 0.1 of the intercept's, and never more than 1
-    assert 0.1 < found.in_both_units(rough).sd_units <= 1.0
-    assert found.in_both_units(rough).sd_units == pytest.approx(
+    assert 0.1 < found.widest_distance(rough).sd_units <= 1.0
+    assert found.widest_distance(rough).sd_units == pytest.approx(
         min(1.0, float((0.1 * np.abs(change) @ np.sqrt(found.posterior.variance) / whole).max()))
     )
 

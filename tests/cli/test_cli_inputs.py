@@ -67,7 +67,7 @@ BAD = {
     "negative counts": (
         lambda f: f.assign(target=np.arange(len(f)) - 3),
         (*CANCER, "--loss", "poisson"),
-        ["counts >= 0", "-3"],
+        ["counts or rates >= 0", "-3"],
     ),
     "a name as target": (
         lambda f: f.assign(target=[f"patient {i}" for i in range(len(f))]),
@@ -220,5 +220,5 @@ def test_a_file_that_is_no_model(bayesadmm, csv, tmp_path):
     (tmp_path / "m.npz").write_bytes(b"PK")
     code, _, err = bayesadmm("summary", tmp_path / "m.npz")
     assert code == 2
-    assert "is not a model file" in err
+    assert "m.npz: file must be a whole bayesadmm archive" in err
     assert len(err.strip().splitlines()) == 1

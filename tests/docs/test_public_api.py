@@ -163,6 +163,7 @@ NOT_CALLED = {
     "DataUnavailableError",
     "Edges",
     "FinalResult",
+    "FittedGLM",
     "ArchiveError",
     "Outcome",
     "Summary",

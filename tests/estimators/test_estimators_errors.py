@@ -92,7 +92,7 @@ DATA = [
     (L(), {"X": X + 1e9}, "X has a column too large, or too far from zero for its spread"),
     (L(), {"X": 1e200 * X}, "site 'north': the loss overflows at the start of the fit; scale X"),
     (P(), {"y": -np.ones(32)}, "y must hold counts or rates >= 0, got -1"),
-    (P(), {"y": np.zeros(32)}, "y holds no count above zero: an unpenalised intercept has no finite estimate"),
+    (P(), {"y": np.zeros(32)}, "y has the mean 0, at which the log link is not finite: an unpenalised intercept"),
     (R(), {"y": np.ones(32)}, "noise_variance='evidence' needs targets that differ"),
     (R(), {"y": np.array(["a"] * 32)}, "could not convert string to float"),
 ]

@@ -7,7 +7,6 @@ import pytest
 from sklearn.exceptions import ConvergenceWarning
 
 import bayesadmm_np as ba
-from bayesadmm_np.estimators.base import FederatedModel
 from oracles.cohorts import KINDS, cohort, estimator, losses, parameter, point_fit
 
 m = ba.methods
@@ -274,7 +273,7 @@ def test_posterior_prior_and_sites_are_of_the_users_parameters():
 def test_the_bound_is_on_the_intercept_that_is_reported(monkeypatch, is_broken):
     """Columns far from zero, a run cut short. Broken twin: the bound on the intercept that the run measures."""
     if is_broken:
-        monkeypatch.setattr(FederatedModel, "_in_own_coordinates", lambda self, layout, certificate: certificate)
+        monkeypatch.setattr("bayesadmm_np.estimators.fitted.carry_distance", lambda bound, change, covariance: bound)
     X, y, sites = cohort("logistic", sizes=(100, 80, 120))
     X[:, 0] += 2000.0
     whole = estimator("logistic", tol=1e-12).fit(X, y, client=sites)

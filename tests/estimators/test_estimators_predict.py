@@ -126,8 +126,8 @@ def test_shares_are_of_the_information_on_one_coefficient():
     """In a diagonal problem the share is the site's precision over all; a site that never varies x0 has none of it."""
     prior = ba.families.FullGaussian(np.zeros(2), np.diag([1.0, 2.0]))
     sites = [ba.families.Natural(np.zeros(2), np.diag(V)) for V in ([3.0, 0.0], [0.0, 6.0])]
-    covariance = np.diag([1 / 4, 1 / 8])
-    assert np.allclose(information_shares(covariance, prior, sites), [[0.25, 0.25], [0.75, 0.0], [0.0, 0.75]])
+    posterior = ba.families.FullGaussian(np.zeros(2), np.diag([4.0, 8.0]))
+    assert np.allclose(information_shares(posterior, prior, sites, np.eye(2)), [[0.25, 0.25], [0.75, 0.0], [0.0, 0.75]])
 
 
 @pytest.mark.parametrize("method", ["ADMM", "PreconditionedADMM", "FedAvg"])

@@ -111,7 +111,7 @@ def test_a_bad_update_is_refused_and_leaves_the_fit_as_it_was(case):
         update(model, X, y)
     assert str(model.summary()) == summary
     assert set(state(model)) == set(before)
-    assert model.sites_ == before["sites_"]
+    assert model.sites_ == list(before["fitted_"].sites)
     model.forget_site("north")  # and it still works
 
 

@@ -11,10 +11,13 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from bayesadmm_np.estimators import FederatedLogisticRegression, FederatedPoissonRegressor, FederatedRidge
+from bayesadmm_np.estimators import FederatedGLM, FederatedLogisticRegression, FederatedPoissonRegressor, FederatedRidge
 from oracles.cohorts import KINDS, cohort, estimator, parameter
 
-ALL = [FederatedLogisticRegression(), FederatedRidge(), FederatedPoissonRegressor()]
+ALL = [
+    *(FederatedLogisticRegression(), FederatedRidge(), FederatedPoissonRegressor()),
+    *(FederatedGLM(kind) for kind in ("softmax", "poisson")),
+]
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")  # some checks hand in degenerate data
@@ -80,7 +83,7 @@ def test_frames(library):
     client, target = frames.Series(sites.tolist()), frames.Series(y)
     model = FederatedPoissonRegressor().fit(table, target, client=client)
     assert model.feature_names_in_.tolist() == ["age", "dose"]
-    assert [row.name for row in model.summary().rows] == ["age", "dose", "intercept"]
+    assert [row.name for row in model.summary().rows] == ["age", "dose", "(intercept)"]
     plain = FederatedPoissonRegressor().fit(X, y, client=sites)
     assert np.array_equal(model.predict(table), plain.predict(X))
     with pytest.raises(ValueError, match="feature names"):

@@ -1,0 +1,513 @@
+"""A fitted GLM: the one that estimators, commands, model files and runs by files share.
+
+It holds a posterior and sums over the sites, and no rows.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from .._validation import Array
+from .._version import __version__
+from ..families import DiagonalGaussian, FixedPrecisionGaussian, FullGaussian, IsotropicGaussian
+from ..families.coordinates import Natural
+from ..families.gaussian import Gaussian
+from ..losses.base import Loss
+from ..losses.expectations import Auto, Rule
+from ..splitting.certificate import Certificate, pooled_distance, pooled_residual
+from ..splitting.distance import Distance
+from ..splitting.history import RoundRecord
+from ..splitting.status import Status
+from .glm import Layout, carry, carry_distance
+from .kinds import Kind, kind_of_loss
+
+__all__ = ["FAMILIES", "UNITS", "Columns", "FittedGLM", "Site", "design_names", "encode", "fitted_run", "word"]
+
+FAMILIES: dict[str, type[Gaussian]] = {
+    "full": FullGaussian,
+    "diagonal": DiagonalGaussian,
+    "fixed": FixedPrecisionGaussian,
+    "isotropic": IsotropicGaussian,
+}
+"""Of posteriors, by the short names of estimators and commands."""
+
+INTERCEPT = "intercept"
+"""Name of the column of ones in runs by files."""
+
+Units = Literal["original", "standardized"]
+UNITS: tuple[Units, ...] = ("original", "standardized")
+
+
+def word(label: Any) -> str:
+    """Write a class label as it stands in a table."""
+    return f"{label:.12g}" if isinstance(label, float) else str(label)
+
+
+def design_names(names: Sequence[str], levels: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    """Return the design columns' names: `column` or `column=level`."""
+    pairs = ([f"{name}={level}" for level in levels[name][1:]] if name in levels else [name] for name in names)
+    return tuple(label for labels in pairs for label in labels)
+
+
+def encode(names: Sequence[str], levels: Mapping[str, Sequence[str]], table: Mapping[str, ArrayLike]) -> Array:
+    """Return the design columns before centring and scaling, shape (n, p)."""
+    columns: list[Array] = []
+    for name in names:
+        if name not in levels:
+            columns.append(np.asarray(table[name], dtype=np.float64))
+            continue
+        values = np.asarray(table[name], dtype=object)
+        unseen = sorted(set(values) - set(levels[name]))
+        if unseen:
+            raise ValueError(
+                f"column {name!r} holds the level {unseen[0]!r}, which the fit did not see; it knows "
+                f"{', '.join(levels[name])}."
+            )
+        columns += [(values == level).astype(np.float64) for level in levels[name][1:]]
+    return np.column_stack(columns)
+
+
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """How the columns of a table become the columns of a design matrix.
+
+    A categorical column becomes one 0/1 column for each level but the first; then every column is centred and scaled.
+
+    Attributes
+    ----------
+    names : tuple of str
+        Of the table, in order.
+    levels : dict of str to tuple of str
+        Of the categorical columns; the first is the reference.
+    centre, scale : ndarray, shape (p,)
+        Of the design columns; 0 and 1 where a column is left alone.
+    """
+
+    names: tuple[str, ...]
+    levels: Mapping[str, tuple[str, ...]]
+    centre: Array
+    scale: Array
+
+    @classmethod
+    def plain(cls, names: Sequence[str]) -> Self:
+        """Return numeric columns that are left alone."""
+        return cls(tuple(names), {}, np.zeros(len(names)), np.ones(len(names)))
+
+    @property
+    def design_names(self) -> tuple[str, ...]:
+        """Names of the p design columns."""
+        return design_names(self.names, self.levels)
+
+    @property
+    def are_left_alone(self) -> bool:
+        """Whether nothing is centred or scaled."""
+        return not self.centre.any() and bool((self.scale == 1.0).all())
+
+    def design(self, table: Mapping[str, ArrayLike] | Array) -> Array:
+        """Return the design columns (n, p) of a table, or of an array of encoded columns.
+
+        Levels that were not seen in the fit are a ValueError.
+        """
+        raw = encode(self.names, self.levels, table) if isinstance(table, Mapping) else table
+        return raw if self.are_left_alone else (raw - self.centre) / self.scale
+
+
+@dataclass(frozen=True)
+class Site:
+    """What a site contributed: its factor exp⟨η_k, T(θ)⟩ and its number of rows."""
+
+    factor: Natural
+    n_rows: int
+
+
+@dataclass(frozen=True)
+class Check:
+    """A certificate computed again.
+
+    Attributes
+    ----------
+    pooled : float
+        Length of wλ_g − η_0 + Σ_k ∇_μ E_{q_g}[ℓ_k], Fisher length per parameter.
+    apart : dict of str to float
+        Length of η_k + ∇_μ E_{q_g}[ℓ_k] by site: whose rows are not those of the fit.
+    distance : Distance or None
+        Bound on the distance to the pooled fit.
+    """
+
+    pooled: float
+    apart: Mapping[Hashable, float]
+    distance: Distance | None
+
+
+@dataclass(frozen=True, eq=False)
+class FittedGLM:
+    """A fitted generalised linear model with its posterior and its sites' factors.
+
+    θ stacks, output by output, the coefficients of the p design columns and then, where there is one, the intercept.
+    It is in the units of the run: of `columns`, and with the intercept measured at `layout.centre`.
+
+    Attributes
+    ----------
+    kind : Kind
+    target : str
+        Name of a column.
+    columns : Columns
+    layout : Layout
+        Of θ.
+    classes : tuple
+        In the order of the labels; empty for regressions.
+    prior, posterior : Gaussian
+    sites : dict of Site
+        By name.
+    rule : Rule
+        The expectation rule that the posterior is optimal under.
+    method : str
+    status : Status
+    message : str
+    certificate : Certificate or None
+        In the units of the run; None where a site's sums were missing at the end.
+    rounds : int
+        Of all runs together, where the evidence chose a number.
+    objective : ndarray, shape (n,)
+        After each round of the last run; a sum over rows.
+    floats : int
+        Numbers sent by all parties together in the last run.
+    noise_variance : float
+        1 for kinds without one.
+    target_centre, target_scale : float
+        Of the measurements, where θ and the noise variance are in units of `target_scale`.
+    client : str or None
+        Name of the column of sites; None where each file was a site.
+    log_likelihood, elbo : float or None
+        At the mean, and the bound on the log evidence, all constants kept; None where nobody computed them.
+    version : str
+        Of the library that fitted it.
+    """
+
+    kind: Kind
+    target: str
+    columns: Columns
+    layout: Layout
+    classes: tuple[Any, ...]
+    prior: Gaussian
+    posterior: Gaussian
+    sites: Mapping[Any, Site]
+    rule: Rule
+    method: str
+    status: Status
+    message: str
+    certificate: Certificate | None
+    rounds: int
+    objective: Array
+    floats: int
+    noise_variance: float = 1.0
+    target_centre: float = 0.0
+    target_scale: float = 1.0
+    client: str | None = None
+    log_likelihood: float | None = None
+    elbo: float | None = None
+    version: str = __version__
+
+    # ------------------------------------------------------------------------------------------------
+    # Names
+    # ------------------------------------------------------------------------------------------------
+
+    @property
+    def family(self) -> str:
+        """The family's short name."""
+        return next(name for name, family in FAMILIES.items() if type(self.prior) is family)
+
+    @property
+    def learns_covariance(self) -> bool:
+        """Whether there are standard errors."""
+        return self.posterior.learns_precision
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """One name an output: of its class, or y0, y1, …; an empty one where there is a single output."""
+        if self.layout.n_outputs == 1:
+            return ("",)
+        return tuple(map(word, self.classes)) or tuple(f"y{c}" for c in range(self.layout.n_outputs))
+
+    @property
+    def coefficient_names(self) -> tuple[str, ...]:
+        """Names of the entries of θ; with several outputs `output: column`."""
+        once = (*self.columns.design_names, *(["(intercept)"] if self.layout.has_intercept else []))
+        return tuple(f"{output}: {name}" if output else name for output in self.output_names for name in once)
+
+    @property
+    def holds(self) -> bool:
+        """Whether the pooled stationarity residual was below tol at the fit."""
+        return self.certificate is not None and self.certificate.holds
+
+    @property
+    def title(self) -> str:
+        """Stands above a report."""
+        noise = self.noise_variance * self.target_scale**2
+        return self.kind.describe(self.target, tuple(map(word, self.classes)), noise)
+
+    # ------------------------------------------------------------------------------------------------
+    # Units
+    # ------------------------------------------------------------------------------------------------
+
+    def in_units(self, units: Units) -> tuple[Array, Array]:
+        """Return the matrix A and the vector b of θ in other units = Aθ + b.
+
+        "standardized" are the units of `columns`, "original" those of the columns themselves. In both the intercept is
+        the predictor where every column is zero.
+        """
+        layout, columns = self.layout, self.columns
+        home = np.eye(layout.dim) if layout.centre is None else layout.move(-layout.centre)
+        if units == "standardized":
+            return home, np.zeros(layout.dim)
+        block, shift = np.diag(np.append(1.0 / columns.scale, [1.0] * layout.has_intercept)), np.zeros(layout.width)
+        if layout.has_intercept:
+            block[-1, : layout.n_features] = -columns.centre / columns.scale
+            shift[-1] = self.target_centre
+        change = self.target_scale * np.kron(np.eye(layout.n_outputs), block)
+        return np.asarray(change @ home, dtype=np.float64), np.tile(shift, layout.n_outputs)
+
+    def mean(self, units: Units = "original") -> Array:
+        """Return the posterior mean of θ in these units, shape (d,)."""
+        change, shift = self.in_units(units)
+        return change @ self.posterior.mean + shift
+
+    def covariance(self, units: Units = "original") -> Array | None:
+        """Return the posterior covariance of θ in these units, shape (d, d); None where the family learns none."""
+        if not self.learns_covariance:
+            return None
+        change, _ = self.in_units(units)
+        return np.asarray(change @ self.posterior.covariance_matrix @ change.T)
+
+    @cached_property
+    def uncentred(self) -> FittedGLM:
+        """The same model with the intercept measured where the design columns are zero: precisions still add up."""
+        layout = self.layout
+        if layout.centre is None:
+            return self
+        there, back = layout.move(layout.centre), layout.move(-layout.centre)
+        q = self.posterior
+        sites = {name: replace(site, factor=carry(site.factor, there)) for name, site in self.sites.items()}
+        try:
+            prior = self.prior.with_natural(carry(self.prior.natural, there))
+            posterior = FullGaussian(back @ q.mean, carry(q.natural, there).precision)
+        except ValueError as error:
+            raise ValueError(
+                "X has a column too large, or too far from zero for its spread: rescale it, or subtract a constant."
+            ) from error
+        proof = self.certificate
+        return replace(
+            self,
+            layout=replace(layout, centre=None),
+            prior=prior,
+            posterior=posterior,
+            sites=sites,
+            certificate=proof and replace(proof, distance=self.distance("standardized")),
+        )
+
+    def distance(self, units: Units = "original", bound: Distance | None = None) -> Distance | None:
+        """Return a bound on the distance to the pooled fit for θ in these units; default the certificate's own.
+
+        Where intercepts mix other coefficients they are off by no more than these together.
+        """
+        if bound is None and self.certificate is not None:
+            bound = self.certificate.distance
+        layout = self.layout
+        if bound is None or not self.learns_covariance:
+            return bound
+        if layout.centre is not None:
+            bound = carry_distance(bound, layout.move(-layout.centre), self._covariance("standardized"))
+        if units == "standardized":
+            return bound
+        change, _ = replace(self, layout=replace(layout, centre=None)).in_units("original")
+        return carry_distance(bound, change, self._covariance("original"))
+
+    def widest_distance(self, bound: Distance | None = None) -> Distance | None:
+        """Return the larger of the bounds in both units."""
+        bounds = [found for units in UNITS if (found := self.distance(units, bound)) is not None]
+        return max(bounds, key=lambda found: found.sd_units, default=None)
+
+    def _covariance(self, units: Units) -> Array:
+        found = self.covariance(units)
+        assert found is not None
+        return found
+
+    # ------------------------------------------------------------------------------------------------
+    # Predictions
+    # ------------------------------------------------------------------------------------------------
+
+    def design(self, table: Mapping[str, ArrayLike] | Array) -> Array:
+        """Return the design matrix of rows in the units of θ, with the intercept's column of ones."""
+        return self.layout.design(self.columns.design(table))
+
+    def predictor(self, table: Mapping[str, ArrayLike] | Array) -> tuple[Array, Array]:
+        """Return posterior mean and (co)variance of the predictors of rows: (n,) twice, or (n, C) and (n, C, C)."""
+        return predictor(self.posterior, self.design(table), self.layout.n_outputs)
+
+    def probabilities(self, table: Mapping[str, ArrayLike] | Array, how: str | None = None) -> Array:
+        """Return class probabilities integrated over the posterior, shape (n, C); a point method plugs its point in."""
+        how = how if self.learns_covariance else "plug-in"
+        return self.kind.class_probabilities(*self.predictor(table), how)
+
+    def mean_and_sd(self, table: Mapping[str, ArrayLike] | Array) -> tuple[Array, Array]:
+        """Return mean and standard deviation of new observations, each (n,) or (n, C)."""
+        mean, spread = self.predictor(table)
+        variance = spread if spread.ndim == mean.ndim else np.einsum("ncc->nc", spread)
+        centre, sd = self.kind.mean_and_sd(mean, variance, self.noise_variance)
+        return self.target_centre + self.target_scale * centre, self.target_scale * sd
+
+    # ------------------------------------------------------------------------------------------------
+    # Checks
+    # ------------------------------------------------------------------------------------------------
+
+    def make_loss(self, table: Mapping[str, ArrayLike] | Array, target: ArrayLike, weights: Any = None) -> Loss:
+        """Return the loss ℓ_k of rows; `target` holds labels 0 … C − 1, or numbers."""
+        if not self.kind.is_classifier:
+            target = (np.asarray(target) - self.target_centre) / self.target_scale
+        outputs = self.layout.n_outputs
+        return self.kind.make_loss(
+            self.design(table), target, weights, n_outputs=outputs, noise_variance=self.noise_variance
+        )
+
+    def check(self, losses: Mapping[Any, Loss]) -> Check:
+        """Recompute the certificate from the losses of the sites' rows, which answer by sums at the posterior."""
+        expected = {name: loss.expect(self.posterior, self.rule) for name, loss in losses.items()}
+        apart = {
+            name: self.posterior.fisher_norm(self.sites[name].factor + item.natural_gradient)
+            for name, item in expected.items()
+        }
+        sums = list(expected.values())
+        distance = pooled_distance(self.prior, self.posterior, sums)
+        return Check(
+            pooled_residual(self.prior, self.posterior, sums),
+            apart,
+            None if distance is None else self.widest_distance(distance),
+        )
+
+    # ------------------------------------------------------------------------------------------------
+    # Files
+    # ------------------------------------------------------------------------------------------------
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a model file, which `load` reads.
+
+        Parameters
+        ----------
+        path : path
+        """
+        from .model_file import save_model
+
+        save_model(path, self)
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> FittedGLM:
+        """Read a model file.
+
+        Parameters
+        ----------
+        path : path
+
+        Returns
+        -------
+        FittedGLM
+
+        Raises
+        ------
+        ModelFileError
+            When the file is not a model, is damaged, of another schema, or contradicts itself.
+        """
+        from .model_file import load_model
+
+        return load_model(path)
+
+
+def predictor(posterior: Gaussian, design: Array, n_outputs: int) -> tuple[Array, Array]:
+    """Return mean and (co)variance of each row's predictors; a point method knows no variance."""
+    if n_outputs == 1:
+        mean = np.asarray(design @ posterior.mean)
+        return mean, posterior.factor.row_variances(design) if posterior.learns_precision else np.zeros_like(mean)
+    mean = np.asarray(design @ posterior.mean.reshape(n_outputs, -1).T)
+    if posterior.learns_precision:
+        return mean, posterior.factor.class_covariances(design, n_outputs)
+    return mean, np.zeros((*mean.shape, n_outputs))
+
+
+def fitted_run(
+    spec: Any,
+    final: Any,
+    rows: Mapping[str, int] | None = None,
+    history: Sequence[RoundRecord] = (),
+    target: str = "y",
+    noise_variance: float = 1.0,
+) -> FittedGLM:
+    """Return the fitted model of a run between sites, from what was agreed and what it came to.
+
+    Parameters
+    ----------
+    spec : Terms
+        Of the run: loss, features, classes, units, prior, method, rule.
+    final : FinalResult
+        Status, message, posterior, sites' factors, objective and certificate.
+    rows : dict of str to int, optional
+        Of the sites whose factors are known.
+    history : sequence of RoundRecord
+        Of the server, which alone knows it.
+    target : str
+    noise_variance : float
+        That the sites were told, of a kind that has one.
+
+    Returns
+    -------
+    FittedGLM
+
+    Raises
+    ------
+    ValueError
+        When the loss is that of no kind of GLM, or the family none of `FAMILIES`.
+    """
+    kind = kind_of_loss(spec.loss)
+    if type(spec.prior) not in FAMILIES.values():
+        raise ValueError(f"a fitted GLM cannot hold a {type(spec.prior).__name__}.")
+    has_intercept = spec.features[-1] == INTERCEPT
+    names = spec.features[:-1] if has_intercept else spec.features
+    columns = Columns.plain(names)
+    if spec.centre is not None:
+        columns = replace(columns, centre=spec.centre[: len(names)], scale=spec.scale[: len(names)])
+    n_outputs = final.posterior.dim // len(spec.features)
+    objective = np.array(final.objective[1:])
+    return FittedGLM(
+        kind=kind,
+        target=target,
+        columns=columns,
+        layout=Layout(len(names), n_outputs, has_intercept),
+        classes=_labels(kind, spec.classes),
+        prior=spec.prior,
+        posterior=final.posterior,
+        sites={name: Site(factor, (rows or {}).get(name, 0)) for name, factor in final.sites.items()},
+        rule=kind.rule if isinstance(spec.rule, Auto) else spec.rule,
+        method=spec.method.name,
+        status=final.status,
+        message=final.message,
+        certificate=final.certificate,
+        rounds=len(history),
+        objective=objective[np.isfinite(objective)],
+        floats=sum(record.floats_down + record.floats_up for record in history),
+        noise_variance=noise_variance if kind.has_noise else 1.0,
+    )
+
+
+def _labels(kind: Kind, labels: Sequence[str]) -> tuple[Any, ...]:
+    """Labels as they are read from a table, where 0 and 1 are numbers."""
+    if not kind.is_classifier:
+        return ()
+    try:
+        return tuple(float(label) for label in labels)
+    except ValueError:
+        return tuple(labels)

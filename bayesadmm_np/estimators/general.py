@@ -1,0 +1,124 @@
+"""Any kind of generalised linear model, by its name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sklearn.metrics import accuracy_score
+from sklearn.utils import ClassifierTags, RegressorTags
+
+from .base import FederatedModel
+from .kinds import Kind, read_kind
+from .settings import EVIDENCE
+
+__all__ = ["FederatedGLM"]
+
+
+class FederatedGLM(FederatedModel):
+    """A generalised linear model of any kind on rows that stay at their sites.
+
+    The kinds are the rows of `bayesadmm_np.estimators.KINDS`; a user's own package may register more. Minimises
+    Σ_k E_q[ℓ_k] + KL(q‖prior) (Eq. 9), ℓ_k the sum of −log p over the rows of site k, as the estimators do that are
+    named after a kind.
+
+    Parameters
+    ----------
+    kind : Kind or str, default 'softmax'
+        A row, its name, or its name with options, as in "negative_binomial(size=2)".
+    prior_precision : float, array_like or "evidence", default 1.0
+        Of the coefficients: a number, a vector (p,) or a matrix (p, p) of units 1/coefficient². "evidence" maximises
+        the ELBO over a number in [1e-6, 1e6].
+    noise_variance : float or "evidence", default 'evidence'
+        σ² of the kinds that have one, such as "ridge". "evidence" maximises the ELBO over 1e-6 to 1e2 times the
+        variance of y.
+    method : str, Method or Accelerated, default 'auto'
+        A row of `bayesadmm_np.methods` by name, or one with its arguments. "auto" is accelerated PVI, undamped for a
+        full covariance and with γ = 0.4 for a diagonal one.
+    family : {'auto', 'full', 'diagonal', 'fixed', 'isotropic'}
+        Of the posterior; "auto" is the fullest that the method is defined for.
+    fit_intercept : bool, default True
+    penalize_intercept : bool, default False
+        Whether the prior of the coefficients holds for the intercept too.
+    max_rounds : int, default 100
+    tol : float, default 1e-8
+        On the residuals of the certificate (Fisher lengths per parameter).
+    warm_start : bool, default False
+        Start `fit` from the sites of the last one that have the same names.
+    participation : float or callable, default 1.0
+        Share of the sites that take part in a round; see `bayesadmm_np.run`.
+    random_state : int, optional
+        Of the participation and of stochastic solvers; None is 0, so that a fit can be repeated.
+    n_jobs : int, optional
+        Sites solved at the same time, in threads; -1 is all cores.
+    progress : bool, default False
+        Show a progress bar (needs tqdm).
+
+    Attributes
+    ----------
+    fitted_ : FittedGLM
+        What model files and commands share; `fitted_.save(path)` writes a model file.
+    coef_, intercept_ : ndarray or float
+        In scikit-learn's shapes; the other attributes are those of `FederatedPoissonRegressor`, with classes also
+        `classes_`.
+
+    Raises
+    ------
+    ValueError
+        In `fit`, when an argument is out of range or arguments do not fit each other.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bayesadmm_np.estimators import FederatedGLM
+    >>> X = np.array([[-1.0], [-1.0], [1.0], [1.0]])
+    >>> model = FederatedGLM("poisson", 1e-6).fit(X, [9.0, 11.0, 38.0, 42.0], client=[1, 2, 1, 2])
+    >>> model.coef_.round(1), model.fitted_.title
+    (array([0.7]), 'Poisson regression of y')
+    """
+
+    def __init__(
+        self,
+        kind: Kind | str = "softmax",
+        prior_precision: Any = 1.0,
+        *,
+        noise_variance: Any = EVIDENCE,
+        method: Any = "auto",
+        family: str = "auto",
+        fit_intercept: bool = True,
+        penalize_intercept: bool = False,
+        max_rounds: int = 100,
+        tol: float = 1e-8,
+        warm_start: bool = False,
+        participation: Any = 1.0,
+        random_state: Any = None,
+        n_jobs: int | None = None,
+        progress: bool = False,
+    ) -> None:
+        self._keep(locals())
+
+    def __sklearn_tags__(self) -> Any:
+        """Say what the kind is."""
+        tags = super().__sklearn_tags__()
+        if read_kind(self.kind).is_classifier:
+            tags.estimator_type, tags.classifier_tags = "classifier", ClassifierTags()
+        else:
+            tags.estimator_type, tags.regressor_tags = "regressor", RegressorTags()
+        return tags
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Return the share of right classes, or the share of the deviance that the means explain.
+
+        Parameters
+        ----------
+        X : array_like or frame, shape (n, p)
+        y : array_like, shape (n,)
+        sample_weight : array_like, shape (n,), optional
+
+        Returns
+        -------
+        float
+        """
+        predicted = self.predict(X)
+        if self.fitted_.kind.is_classifier:
+            return float(accuracy_score(y, predicted, sample_weight=sample_weight))
+        return self.fitted_.kind.explained(self._check_y(y), predicted, sample_weight)

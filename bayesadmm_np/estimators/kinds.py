@@ -1,0 +1,486 @@
+"""The kinds of generalised linear model, one row each.
+
+Loss, target, link, predictions, scores, titles and the choices of the commands follow from the row. A user's own
+package adds one by `KINDS.register`; estimators, commands, model files and runs by files then know it by its name.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import expit, gammaln
+
+from .._registry import Registry
+from .._validation import Array
+from ..losses.base import Loss
+from ..losses.expectations import Delta, Exact, GaussHermite, QuasiMonteCarlo, Rule
+from ..losses.least_squares import LeastSquares
+from ..losses.linear_model import LinearModelLoss
+from ..losses.logistic import Logistic
+from ..losses.pointwise import BernoulliLogit, CategoricalLogit, Pointwise, PoissonLog
+from ..losses.poisson import Poisson
+from ..losses.softmax import Softmax
+
+__all__ = [
+    "COUNTS",
+    "IDENTITY",
+    "KINDS",
+    "LABELS",
+    "LOG",
+    "LOGIT",
+    "NUMBERS",
+    "Kind",
+    "Link",
+    "Target",
+    "class_probabilities",
+    "kind_of_loss",
+    "read_kind",
+]
+
+FARTHEST = 700.0
+"""Stands for an infinite predictor, of a count of zero: its exponential is still a number."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """What the target of a regression may hold.
+
+    Attributes
+    ----------
+    expected : str
+        Stands in "y must hold …".
+    is_labels : bool
+        Whether it names classes.
+    allows : callable, optional
+        Numbers → whether each of them is right; default every finite number.
+    """
+
+    expected: str
+    is_labels: bool = False
+    allows: Callable[[Array], Any] | None = None
+
+    def wrong(self, y: Array) -> float | None:
+        """Return the first number that is not allowed, or None."""
+        if self.allows is None:
+            return None
+        right = np.asarray(self.allows(y), dtype=bool)
+        return None if right.all() else float(y[~right].min())
+
+
+LABELS = Target("class labels", is_labels=True)
+COUNTS = Target("counts or rates >= 0", allows=lambda y: y >= 0)
+NUMBERS = Target("numbers")
+
+
+@dataclass(frozen=True)
+class Link:
+    """How the mean μ of an observation depends on the predictor f.
+
+    Attributes
+    ----------
+    name : str
+    forward : callable
+        μ → f.
+    inverse : callable
+        f → μ.
+    moments : callable, optional
+        (m, v) → mean and variance of μ under f ~ N(m, v); default Gauss–Hermite quadrature with 32 nodes.
+    """
+
+    name: str
+    forward: Callable[[Array], Array]
+    inverse: Callable[[Array], Array]
+    moments: Callable[[Array, Array], tuple[Array, Array]] | None = None
+
+    def mean_and_variance(self, mean: Array, variance: Array) -> tuple[Array, Array]:
+        """Return the mean and the variance of μ under f ~ N(mean, variance), each (n,)."""
+        if self.moments is not None:
+            return self.moments(mean, variance)
+        nodes, weights = GaussHermite().nodes(1)
+        values = self.inverse(mean[:, None] + np.sqrt(variance)[:, None] * nodes[:, 0])
+        centre = values @ weights
+        return centre, (values - centre[:, None]) ** 2 @ weights
+
+
+def _log_normal(mean: Array, variance: Array) -> tuple[Array, Array]:
+    centre = np.exp(mean + 0.5 * variance)
+    return centre, np.expm1(variance) * centre**2
+
+
+@np.errstate(divide="ignore")  # the logarithm of zero is −∞, which is right
+def _log(mean: Array) -> Array:
+    return np.asarray(np.log(mean))
+
+
+IDENTITY = Link("identity", np.asarray, np.asarray, lambda mean, variance: (mean, variance))
+LOG = Link("log", _log, np.exp, _log_normal)
+LOGIT = Link("logit", lambda mean: _log(mean) - _log(1.0 - mean), expit)
+
+RULES: dict[str, Rule] = {
+    "exact": Exact(),
+    "quasi-monte-carlo": QuasiMonteCarlo(),
+    "gauss-hermite": GaussHermite(),
+    "plug-in": Delta(1),
+}
+
+
+def class_probabilities(mean: Array, spread: Array, how: str | None = None) -> Array:
+    """Return E_q[p(y = c)] of the logit and the softmax, shape (n, C): each tail on its own, so that none is lost.
+
+    Parameters
+    ----------
+    mean : ndarray, shape (n,) or (n, C)
+        Of the predictors.
+    spread : ndarray, shape (n,) or (n, C, C)
+        Their (co)variances.
+    how : str, optional
+        A key of `RULES`, or "probit" (MacKay's approximation) for two classes; default the most accurate.
+    """
+    if how == "probit":
+        first = expit(mean / np.sqrt(1.0 + np.pi / 8.0 * spread))
+        return np.column_stack([1.0 - first, first])
+    if mean.ndim == 1:  # the slope of the loss of label 0 is E σ(f)
+        rule, zeros = RULES[how or "exact"], np.zeros(mean.shape[0])
+        tails = [rule.moments(BernoulliLogit(), sign * mean, spread, zeros).slope for sign in (-1.0, 1.0)]
+        return np.column_stack(tails)
+    # the slope is E p minus the indicator of a class: of the likely one, so that no small tail is lost
+    top = mean.argmax(axis=1)
+    rule = RULES[how or "quasi-monte-carlo"]
+    slope = np.array(rule.moments(CategoricalLogit(mean.shape[1]), mean, spread, top.astype(np.float64)).slope)
+    slope[np.arange(top.size), top] += 1.0
+    return slope
+
+
+@dataclass(frozen=True, eq=False)
+class Kind:
+    """A row of the table of generalised linear models. Two rows are equal when name and options are.
+
+    Parameters
+    ----------
+    name : str
+        As in `FederatedGLM(kind=...)` and `--loss`.
+    title : str
+        Stands before "of TARGET" in reports.
+    target : Target
+    link : Link
+    pointwise : Pointwise, optional
+        The loss of a row as a function of its predictor; may be left out where `loss` is given.
+    loss : type, optional
+        A `Loss` made from `X`, `y`, `weights` and `offset`, with one output a class also `n_classes`; default the
+        linear model on `pointwise`.
+    variance : callable, optional
+        (E μ, E μ²) → E V(μ), the variance of an observation of mean μ, in units of the noise variance where there is
+        one. Not asked of classes.
+    constant : callable, optional
+        y → what the loss leaves out of −log p(y | f), shape (n,), at a noise variance of 1; default zeros.
+    outputs : {'one', 'classes', 'columns'}
+        Predictors a row: one, one a class, or one a column of y.
+    has_noise : bool, default False
+        Whether a noise variance divides the loss, which the evidence may choose.
+    expectation : Rule, optional
+        What E_q of the loss means unless a method says otherwise; default as `Auto` chooses.
+    probabilities : callable, optional
+        Of classes: (mean, spread, how) → (n, C); default `class_probabilities`, for the logit.
+    ratio : str, default ''
+        What exp(coefficient) is: "odds ratio", "rate ratio", or empty.
+    options : tuple of (str, float), default ()
+        Numbers that belong to the row; part of its name wherever it is written.
+
+    Raises
+    ------
+    ValueError
+        When there is no way to make the loss, or no variance function for numbers.
+
+    Examples
+    --------
+    >>> from bayesadmm_np.estimators.kinds import read_kind
+    >>> kind = read_kind("poisson")
+    >>> kind.title, kind.target.expected, kind.ratio
+    ('Poisson regression', 'counts or rates >= 0', 'rate ratio')
+    """
+
+    name: str
+    title: str
+    target: Target
+    link: Link
+    pointwise: Pointwise | None = None
+    loss: Callable[..., Loss] | None = None
+    variance: Callable[[Array, Array], Array | float] | None = None
+    constant: Callable[[Array], Array] | None = None
+    outputs: Literal["one", "classes", "columns"] = "one"
+    has_noise: bool = False
+    expectation: Rule | None = None
+    probabilities: Callable[[Array, Array, str | None], Array] | None = None
+    ratio: str = ""
+    options: tuple[tuple[str, float], ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.pointwise is None and self.loss is None:
+            raise ValueError(f"the kind {self.name!r} must have a pointwise loss, or say how its loss is made.")
+        if self.variance is None and not self.target.is_labels:
+            raise ValueError(f"the kind {self.name!r} must have a variance function: its target is no class label.")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Kind) and str(self) == str(other)
+
+    def __hash__(self) -> int:
+        return hash(str(self))
+
+    def __str__(self) -> str:
+        """Return the name with its options, as `read_kind` reads it."""
+        listed = ", ".join(f"{name}={value!r}" for name, value in self.options)
+        return f"{self.name}({listed})" if listed else self.name
+
+    def __reduce__(self) -> Any:
+        """Pickle a registered row by its name: functions of a row are not copied."""
+        if self.name in KINDS:
+            return read_kind, (str(self),)
+        return super().__reduce__()
+
+    @property
+    def is_classifier(self) -> bool:
+        """Whether the target names classes."""
+        return self.target.is_labels
+
+    @property
+    def score_name(self) -> str:
+        """What a score of predictions is called."""
+        return "accuracy" if self.is_classifier else "R²" if self.has_noise else "D²"
+
+    @property
+    def rule(self) -> Rule:
+        """The rule that `Auto` becomes."""
+        if self.expectation is not None:
+            return self.expectation
+        return Exact() if self.pointwise is None or self.pointwise.has_exact else QuasiMonteCarlo()
+
+    def n_outputs(self, n_classes: int = 0, n_columns: int = 1) -> int:
+        """Return the number of predictors a row."""
+        return {"one": 1, "classes": n_classes, "columns": n_columns}[self.outputs]
+
+    def of_classes(self, n_classes: int) -> Kind:
+        """Return the row for a number of classes: the logistic for two of the softmax."""
+        return KINDS["logistic"]() if self.name == "softmax" and n_classes == 2 else self
+
+    def make_loss(
+        self,
+        design: Array,
+        y: ArrayLike,
+        weights: Any = None,
+        offset: Any = None,
+        n_outputs: int = 1,
+        noise_variance: float = 1.0,
+    ) -> Loss:
+        """Return the loss of a site's rows, a sum over them.
+
+        Parameters
+        ----------
+        design : ndarray, shape (n, p)
+        y : array_like
+            Labels 0 … C − 1, or numbers.
+        weights, offset : array_like, shape (n,), optional
+        n_outputs : int, default 1
+        noise_variance : float, default 1.0
+            Of kinds that have one.
+        """
+        if self.has_noise:
+            weights = (np.ones(len(design)) if weights is None else np.asarray(weights)) / noise_variance
+        if self.loss is None:
+            return KindLoss(self, design, y, weights, offset)
+        classes = {"n_classes": n_outputs} if self.outputs == "classes" else {}
+        return self.loss(X=design, y=y, weights=weights, offset=offset, **classes)
+
+    def null(self, mean: Array) -> Array:
+        """Return the predictors of the model without features, from the mean of y, or the shares of the classes."""
+        if self.outputs == "classes":
+            logits = _log(mean)
+            return np.asarray(logits - logits.mean())
+        return np.atleast_1d(self.link.forward(mean[1:] if self.is_classifier else mean))
+
+    def class_probabilities(self, mean: Array, spread: Array, how: str | None = None) -> Array:
+        """Return E_q[p(y = c)], shape (n, C); see `class_probabilities`."""
+        return (self.probabilities or class_probabilities)(mean, spread, how)
+
+    def mean_and_sd(self, mean: Array, spread: Array, noise_variance: float = 1.0) -> tuple[Array, Array]:
+        """Return mean and standard deviation of new observations, whose predictors are N(mean, spread)."""
+        centre, variance = self.link.mean_and_variance(mean, spread)
+        assert self.variance is not None
+        own = self.variance(centre, variance + centre**2)
+        return np.asarray(centre), np.asarray(np.sqrt(noise_variance * own + variance))
+
+    def loss_at(self, y: Array, mean: Array, weights: Any = None) -> float:
+        """Return Σ_i −w_i log p(y_i | μ_i), without the constants, at a noise variance of 1."""
+        predictor = np.nan_to_num(self.link.forward(mean), neginf=-FARTHEST, posinf=FARTHEST)
+        theta = np.zeros(self.n_outputs(0, 1 if y.ndim == 1 else y.shape[1]))
+        return self.make_loss(np.ones((len(y), 1)), y, weights, offset=predictor).value(theta)
+
+    def surprise(self, y: Array, mean: Array) -> float:
+        """Return the mean of −log p(y_i | μ_i) over rows, all constants kept, at a noise variance of 1."""
+        if not np.isfinite(mean).all():
+            return float("inf")
+        dropped = 0.0 if self.constant is None else float(self.constant(y).sum())
+        return (self.loss_at(y, mean) + dropped) / len(y)
+
+    def explained(self, y: Array, mean: Array, weights: Any = None) -> float:
+        """Return the share of the deviance about the mean of y that predictions explain: R² of least squares."""
+        if not np.isfinite(mean).all():
+            return float("nan")
+        null = np.broadcast_to(np.average(y, axis=0, weights=weights), y.shape)
+        best, left, whole = (self.loss_at(y, at, weights) for at in (y, mean, null))
+        return 1.0 - (left - best) / (whole - best) if whole > best else float("nan")
+
+    def describe(self, target: str, classes: Sequence[str] = (), noise_variance: float = 1.0) -> str:
+        """Return the title of a report."""
+        text = f"{self.title} of {target}"
+        if self.is_classifier:
+            text += f": {classes[1]} against {classes[0]}" if self.outputs == "one" else f", {len(classes)} classes"
+        if self.has_noise:
+            text += f", noise variance {noise_variance:.6g}"
+        return text + "".join(f", {name} {value:g}" for name, value in self.options)
+
+
+class KindLoss(LinearModelLoss):
+    """Loss of a kind that says no more than its pointwise loss; sites of different options differ in its name."""
+
+    def __init__(self, kind: Kind, X: Array, y: ArrayLike, weights: Any = None, offset: Any = None) -> None:
+        assert kind.pointwise is not None
+        super().__init__(X, np.asarray(y, dtype=np.float64), kind.pointwise, weights, offset)
+        self.kind = kind
+
+    @property
+    def name(self) -> str:
+        """The kind's, with its options."""
+        return str(self.kind)
+
+
+# ----------------------------------------------------------------------------------------------------
+# The table
+# ----------------------------------------------------------------------------------------------------
+
+KINDS: Registry[Callable[..., Kind]] = Registry("kind of GLM")
+"""Functions that return a row, by the row's name; what they take are the row's options."""
+
+
+@KINDS.register
+def logistic() -> Kind:
+    """Two classes."""
+    return Kind(
+        "logistic",
+        "logistic regression",
+        LABELS,
+        LOGIT,
+        BernoulliLogit(),
+        loss=Logistic,
+        ratio="odds ratio",
+    )
+
+
+@KINDS.register
+def softmax() -> Kind:
+    """One row of coefficients a class."""
+    return Kind(
+        "softmax",
+        "softmax regression",
+        LABELS,
+        LOGIT,
+        loss=Softmax,
+        outputs="classes",
+        expectation=QuasiMonteCarlo(),
+        ratio="odds ratio",
+    )
+
+
+@KINDS.register
+def ridge() -> Kind:
+    """Least squares with a Gaussian prior; the columns of y are outputs."""
+    return Kind(
+        "ridge",
+        "ridge regression",
+        NUMBERS,
+        IDENTITY,
+        loss=LeastSquares,
+        variance=lambda mean, square: 1.0,
+        constant=lambda y: np.full(y.shape, 0.5 * np.log(2.0 * np.pi)),
+        outputs="columns",
+        has_noise=True,
+    )
+
+
+@KINDS.register
+def poisson() -> Kind:
+    """Counts of mean exp(f)."""
+    return Kind(
+        "poisson",
+        "Poisson regression",
+        COUNTS,
+        LOG,
+        PoissonLog(),
+        loss=Poisson,
+        variance=lambda mean, square: mean,
+        constant=lambda y: gammaln(y + 1.0),
+        ratio="rate ratio",
+    )
+
+
+SPELLED = re.compile(r"(\w+)(?:\((.*)\))?")
+
+
+def read_kind(kind: Kind | str) -> Kind:
+    """Return the row of a name, or of a name with options; a row is returned as it is.
+
+    Parameters
+    ----------
+    kind : Kind or str
+        As in "poisson" or "negative_binomial(size=2)".
+
+    Returns
+    -------
+    Kind
+
+    Raises
+    ------
+    ValueError
+        When there is no such row, or it has no such option; the message has the nearest name.
+
+    Examples
+    --------
+    >>> from bayesadmm_np.estimators.kinds import read_kind
+    >>> read_kind("poison")
+    Traceback (most recent call last):
+    bayesadmm_np._registry.UnknownNameError: there is no kind of GLM 'poison'; did you mean 'poisson'? There are \
+logistic, softmax, ridge, poisson.
+    """
+    if isinstance(kind, Kind):
+        return kind
+    found = SPELLED.fullmatch(kind) if isinstance(kind, str) else None
+    if found is None:
+        raise ValueError(f"kind must be a name, or a name with options as in 'name(option=2)', got {kind!r}.")
+    name, listed = found.groups()
+    maker = KINDS[name]
+    options = {}
+    for item in filter(None, (part.strip() for part in (listed or "").split(","))):
+        key, _, value = item.partition("=")
+        try:
+            options[key.strip()] = float(value)
+        except ValueError as error:
+            raise ValueError(f"kind: {name} has options like size=2, got {item!r}.") from error
+    takes = inspect.signature(maker).parameters
+    for key in options:
+        if key not in takes:
+            raise ValueError(f"kind: {name} has no option {key!r}; it takes {', '.join(takes) or 'none'}.")
+    made = maker(**options)
+    if made.name != name:
+        raise ValueError(f"the kind registered as {name!r} calls itself {made.name!r}.")
+    return made
+
+
+def kind_of_loss(name: str) -> Kind:
+    """Return the row whose sites call their loss so in messages: a class of losses, or a kind with its options."""
+    rows = (maker() for maker in KINDS.values())
+    return next((row for row in rows if getattr(row.loss, "__name__", None) == name), None) or read_kind(name)
