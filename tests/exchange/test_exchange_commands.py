@@ -87,7 +87,7 @@ def test_a_run_of_three_sites_is_the_run_in_process(bayesadmm):
     assert all(same_bits(a, b) for a, b in zip(server.state.sites, result.sites, strict=True))
     assert told["rounds"] == result.rounds
     assert told["objective"] == result.objective[-1]
-    assert told["names"] == ["age", "dose", "intercept"]
+    assert told["names"] == ["age", "dose", "(intercept)"]
     assert told["mean"] == result.posterior.mean.tolist()
     assert told["standard_error"] == np.sqrt(result.posterior.variance).tolist()
     code, out, _ = bayesadmm("site step north run/final.npz")

@@ -9,6 +9,7 @@ from problems import PRIORS, prior, same_bits, skewed_logistic, team
 
 import bayesadmm_np as ba
 from bayesadmm_np.clients import VON, GradientSteps
+from bayesadmm_np.estimators.fitted import fitted_run
 from bayesadmm_np.exchange import Coordinator, MessageError, Site, Terms, final_result
 from bayesadmm_np.losses import LinearInStatistics, QuasiMonteCarlo
 
@@ -375,7 +376,8 @@ def test_common_units_are_those_of_all_rows():
     while server.outcome is None:
         sites, replies = zip(*(one.step(carried(server.broadcast())) for one in sites), strict=True)
         server = server.step(replies)
-    mean, covariance = final_result(server.broadcast()).coefficients
+    model = fitted_run(server.terms, final_result(server.broadcast()))
+    mean, covariance = model.mean(), model.covariance()
     # the predictor does not depend on the units
     standardised = (X - centre) / scale
     assert np.allclose(X @ mean, standardised @ server.state.q_g.mean, atol=1e-9)
@@ -390,5 +392,6 @@ def test_results_name_sites_and_parameters():
     result = final_result(server.broadcast(), server)
     assert list(result.sites) == names_of(clients)
     assert all(same_bits(result.sites[site.name], site.factor) for site in sites)
-    assert result.names == ("0: x1", "0: x2", "1: x1", "1: x2", "2: x1", "2: x2")
+    names = fitted_run(dataclasses.replace(server.terms, classes=("0", "1", "2")), result).coefficient_names
+    assert names == ("0: x1", "0: x2", "1: x1", "1: x2", "2: x1", "2: x2")
     assert final_result(server.broadcast()).sites == {}
