@@ -31,7 +31,6 @@ CLIENTS = [  # points and labels; the outlier is the last row of client 1
     ([[-2.0, -1.0], [-1.5, 0.5], [-2.5, 0.3], [1.5, -0.5], [2.2, 0.4], [1.8, 1.2], [*OUTLIER]], [*LABELS, 0]),
     ([[-1.2, -2.0], [-0.8, 1.5], [-2.0, 2.0], [1.0, -1.5], [0.9, 2.0], [2.5, -0.8]], LABELS),
 ]
-SHOWN = 8  # rounds that are drawn, at most
 
 
 def problem():
@@ -53,7 +52,9 @@ def run(method, prior, rounds):
     pooled = ba.solve_pooled(clients, prior, expectation=method.expectation).posterior.mean
     result = ba.run(method, clients, prior, rounds, callback=lambda _, q: server.append(q), raise_on_failure=False)
     # run again up to each round that is drawn, for the posterior that client 1 had in it
-    client1 = [ba.run(method, clients, prior, t + 1).client_posteriors[0] for t in range(min(len(server), SHOWN))]
+    client1 = [
+        ba.run(method, clients, prior, t + 1).client_posteriors[0] for t in range(min(len(server), shared.SHOWN))
+    ]
     angle, offset = zip(*(distance(q.mean, pooled) for q in server), strict=True)
     inside = [abs(a) <= DEGREES and abs(o) <= OFFSET for a, o in zip(angle, offset, strict=True)]
     arrived = next((t + 1 for t in range(len(inside)) if all(inside[t:])), None)
@@ -62,7 +63,7 @@ def run(method, prior, rounds):
     return {
         **{"method": method.name, "rho": method.rho, "pooled": pooled},
         **{"server": [q.mean for q in server], "client1": [q.mean for q in client1]},
-        "server_covariance": [q.covariance for q in server[:SHOWN]] if bayes else [],
+        "server_covariance": [q.covariance for q in server[: shared.SHOWN]] if bayes else [],
         "client1_covariance": [q.covariance for q in client1] if bayes else [],
         **{"angle": angle, "offset": offset, "rounds": None if result.status.is_failure else arrived},
         "least_curvature": float(np.linalg.eigvalsh(next_problem)[0]) if bayes else None,
@@ -111,32 +112,14 @@ def draw(numbers):
     panels = figure.subplots(2, 4, sharex=True, sharey=True)
     for i, run in enumerate(numbers["runs"]):
         row, column = i % 2, 2 * (i // 2)
-        panel(panels[row, column], numbers, run, "server")
-        panel(panels[row, column + 1], numbers, run, "client 1")
+        shared.boundaries_by_round(panels[row, column], numbers, run, "server", OUTLIER)
+        shared.boundaries_by_round(panels[row, column + 1], numbers, run, "client 1", OUTLIER)
         panels[row, 0].set_ylabel(f"{run['method']}\n$x_2$")
     for axes in panels[1]:
         axes.set_xlabel("$x_1$")
     place = {"loc": "outside lower center", "ncols": 5, "columnspacing": 1.4, "handletextpad": 0.5}
     figure.legend(handles=shared.plane_legend(), **place)
     return figure
-
-
-def panel(axes, numbers, run, where):
-    key = where.replace(" ", "")
-    clients = list(zip(numbers["points"], numbers["labels"], strict=True))
-    shared.plane(axes, f"{where}, ρ = {run['rho']:g}", clients if where == "server" else clients[:1], OUTLIER)
-    shown = run[key][: min(run["rounds"] or SHOWN, SHOWN)]
-    if run[f"{key}_covariance"]:
-        shared.band(axes, shown[-1], run[f"{key}_covariance"][len(shown) - 1])
-    shared.boundary(axes, run["pooled"], color=style.INK, linestyle=(0, (1, 1.5)), linewidth=1.0)
-    shared.boundaries(axes, shown, style.look(run["method"]).colour, [OUTLIER])
-    ended = len(run["server"])
-    if where == "server":
-        end = f"ends after round {ended}" if ba.Status[run["status"]].is_failure else "not reached"
-        shared.corner(axes, f"{run['rounds']} rounds" if run["rounds"] else end, weight="bold")
-    elif ba.Status[run["status"]].is_failure:
-        why = f"round {ended + 1}: no minimum,\n" + r"$\rho S_g - V_1$ is indefinite"
-        shared.corner(axes, why, fontsize=7, color=style.VERMILION)
 
 
 DEMO = shared.Demo("4", "fig4_outlier", "Figure 4: one outlier, two clients", compute, claims, draw, notes)

@@ -17,15 +17,17 @@ BregmanADMM and BayesADMM at ρ = 1, BayesADMM also at ρ = 2 in the diagonal pa
 import math
 
 import numpy as np
-from matplotlib.ticker import MaxNLocator
 
 import bayesadmm_np as ba
 from bayesadmm_np.demos import shared, style
 
-DELTA, NEAR, FLOOR = 10.0, 0.01, 1e-9
+DELTA, NEAR = 10.0, 0.01
 SIDES, FIRST = {"digits": 4, "mnist": 14}, {"digits": 600, "mnist": 5000}
 PVI, DAMPED, AMA, BREGMAN, FAST = "PVI", "damped PVI", "AMA", "BregmanADMM", "Accelerated PVI"
 BAYES1, BAYES2, SAFE = "BayesADMM (ρ=1)", "BayesADMM (ρ=2)", "BayesADMM (ρ=1, safeguard)"
+LOOKS = {label: style.look(label) for label in (PVI, DAMPED, AMA, BREGMAN)}
+LOOKS |= {BAYES1: style.look("BayesADMM"), BAYES2: style.HOLLOW}
+LOOKS |= {SAFE: style.look("safeguarded"), FAST: style.look("Accelerated")}
 
 
 def compute(dataset="digits", first=0, side=0, rounds=(20, 12), points=64, track=iter):
@@ -117,37 +119,17 @@ def notes(numbers):
             yield f"{name}, {curve['label']} ends in round {len(curve['gap'])}: {curve['status']}"
 
 
-LOOKS = {BAYES1: "BayesADMM", BAYES2: "BayesADMM", SAFE: "safeguarded", FAST: "Accelerated"}
-HOLLOW = {"linestyle": (0, (3, 1)), "marker": "h", "markerfacecolor": "white", "markeredgecolor": style.BLUE}
-EXTRA = {BAYES2: HOLLOW, FAST: {"markersize": 7}}
-
-
 def draw(numbers):
     """Two panels with one legend."""
     figure = style.new_figure(style.WIDTH, 3.5)
     panels, handles = figure.subplots(1, 2, sharey=True), {}
     for axes, name in zip(panels, ("diagonal", "full"), strict=True):
-        curves = numbers[name]["curves"]
-        for curve in curves:
-            label = curve["label"]
-            look = style.look(LOOKS.get(label, label))
-            handles[label] = shared.semilog(axes, curve["gap"], look, FLOOR, zorder=3, **EXTRA.get(label, {}))
-            if failed(curve):
-                shared.cross(axes, len(curve["gap"]) - 1, curve["gap"][-1], look.colour)
-        axes.axhline(NEAR, color=style.MUTED, linewidth=0.7, linestyle=(0, (2, 2)), zorder=1)
-        place = {"transform": axes.get_yaxis_transform(), "va": "top", "fontsize": 6.5, "color": style.MUTED}
-        axes.text(0.015, NEAR * 0.85, "1 %", **place)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7))
-        top = 10 ** math.ceil(math.log10(max(finite(curve["gap"][0]) for curve in curves) * 30))
-        axes.set(xlabel="communication round", title=f"{name.capitalize()} covariance", ylim=(FLOOR, top))
-        axes.set_xlim(left=0)
-        style.tidy(axes)
+        handles |= shared.gaps(axes, f"{name.capitalize()} covariance", numbers[name]["curves"], NEAR, LOOKS)
     panels[0].set_ylabel("objective above the pooled optimum (relative)")
-    order = [label for label in (PVI, DAMPED, AMA, BREGMAN, BAYES1, BAYES2, SAFE, FAST) if label in handles]
-    ends = panels[0].plot([], [], "x", color=style.INK, markersize=7, markeredgewidth=1.8)[0]
-    text = [*order, "run ends: no minimum or divergence"]
-    lines = [*(handles[label] for label in order), ends]
-    figure.legend(lines, text, loc="outside lower center", ncols=3, columnspacing=1.6)
+    handles["run ends: no minimum or divergence"] = shared.cross(panels[0], [], [], style.INK)
+    order = sorted(handles, key=[*LOOKS, *handles].index)
+    lines = [handles[label] for label in order]
+    figure.legend(lines, order, loc="outside lower center", ncols=3, columnspacing=1.6)
     return figure
 
 

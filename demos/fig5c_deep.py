@@ -17,7 +17,6 @@ terms of ADMM's server are η_0 + Ση_k. That is checked here as well.
 import warnings
 
 import numpy as np
-from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 import bayesadmm_np as ba
 from bayesadmm_np import data
@@ -179,33 +178,21 @@ def draw(numbers):
     figure = style.new_figure(style.WIDTH, 2.9)
     left, right = figure.subplots(1, 2, sharey=True)
     for curve in numbers["curves"]:
-        look = LOOKS[curve["label"]]
-        length = min(len(seed) for seed in curve["accuracy"])  # a run that failed ends the mean
-        values = np.array([seed[:length] for seed in curve["accuracy"]])
-        rounds, mean, sd = np.arange(1, length + 1), values.mean(axis=0), values.std(axis=0)
-        left.fill_between(rounds, mean - sd, mean + sd, color=look.colour, alpha=0.18, linewidth=0)
         knobs = f"γ = {curve['gamma']:g}" if curve["label"] == PVI else f"ρ = {curve['rho']:g}, γ = {curve['gamma']:g}"
-        left.plot(rounds, mean, label=f"{curve['label']} ({knobs})", **look.kwargs())
+        shared.seeds_by_round(left, f"{curve['label']} ({knobs})", curve["accuracy"], LOOKS[curve["label"]])
     left.set(xlabel="communication round", ylabel="accuracy at the server's mean", title="Chosen setting, test rows")
-    left.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7))
-    left.yaxis.set_major_formatter(PercentFormatter(1.0))
     left.legend(loc="lower right")
-    dashed = {"linestyle": (0, (3, 1)), "marker": "h"}
-    lines = ((PVI, 1.0, PVI, {}), (ADMM, 0.5, f"{ADMM}, ρ = 0.5", {}), (ADMM, 1.0, f"{ADMM}, ρ = 1", dashed))
-    for height, (label, rho, text, extra) in enumerate(lines, start=1):
-        trials = [trial for trial in numbers["sweep"][label] if trial["rho"] == rho]
-        good = [(trial["gamma"], trial["accuracy"]) for trial in trials if trial["accuracy"] is not None]
-        right.plot(*np.reshape(good, (-1, 2)).T, label=text, **(LOOKS[label].kwargs() | extra))
-        bad = [trial["gamma"] for trial in trials if trial["accuracy"] is None]
-        right.plot(bad, [0.04 * height] * len(bad), "x", color=LOOKS[label].colour, markersize=7, markeredgewidth=1.8)
-    right.plot([], [], "x", color=style.INK, markersize=7, markeredgewidth=1.8, label="a run fails")
-    right.set(xscale="log", xlabel="dual step γ", title="All settings, validation rows, all rounds")
-    shown = sorted({trial["gamma"] for trials in numbers["sweep"].values() for trial in trials} - {0.15, 0.25})
+    sweep, dashed = numbers["sweep"], style.Look(style.BLUE, "h", (0, (3, 1)))
+    shared.sweep(right, PVI, sweep[PVI], LOOKS[PVI], 0.04)
+    for height, rho, look in ((0.08, 0.5, LOOKS[ADMM]), (0.12, 1.0, dashed)):
+        trials = [trial for trial in sweep[ADMM] if trial["rho"] == rho]
+        shared.sweep(right, f"{ADMM}, ρ = {rho:g}", trials, look, height)
+    shared.cross(right, [], [], style.INK, label="a run fails")
+    right.set(xlabel="dual step γ", title="All settings, validation rows, all rounds")
+    shown = sorted({trial["gamma"] for trials in sweep.values() for trial in trials} - {0.15, 0.25})
     right.set_xticks(shown, [f"{gamma:g}" for gamma in shown])
     right.set_xticks([], minor=True)
     right.legend(loc="lower left")
-    for axes in (left, right):
-        style.tidy(axes)
     return figure
 
 

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 from threadpoolctl import threadpool_limits
 from tqdm import tqdm
 
@@ -283,12 +284,55 @@ def semilog(axes: Any, values: Sequence[float | None], look: style.Look, floor: 
     return line
 
 
-def cross(axes: Any, x: float, y: float, colour: str) -> None:
+def cross(axes: Any, x: Any, y: Any, colour: str, **options: Any) -> Any:
     """Mark where a run failed."""
-    axes.plot(x, y, "x", color=colour, markersize=9, markeredgewidth=2.2, zorder=5, clip_on=False)
+    look = {"markersize": 9, "markeredgewidth": 2.2, "zorder": 5, "linestyle": ""} | options
+    return axes.plot(x, y, marker="x", color=colour, **look)[0]
 
 
-CORNERS = LEFT, RIGHT, TOP, BOTTOM = 4.05, 7.95, 4.75, 0.3
+def gaps(axes: Any, title: str, curves: Sequence[dict[str, Any]], near: float, looks: dict[str, style.Look]) -> Any:
+    """Draw relative distances from an optimum by round, ✗ where a run failed; return the lines by label."""
+    handles, floor = {}, 1e-9
+    for curve in curves:
+        gap, look = curve["gap"], looks[curve["label"]]
+        stars = {"markersize": 7} if look.marker == "*" else {}
+        handles[curve["label"]] = semilog(axes, gap, look, floor, zorder=3, **stars)
+        if ba.Status[curve["status"]].is_failure:
+            cross(axes, len(gap) - 1, gap[-1], look.colour)
+    axes.axhline(near, color=style.MUTED, linewidth=0.7, linestyle=(0, (2, 2)), zorder=1)
+    place = {"transform": axes.get_yaxis_transform(), "va": "top", "fontsize": 6.5, "color": style.MUTED}
+    axes.text(0.015, near * 0.85, f"{100 * near:g} %", **place)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7))
+    top = 10 ** math.ceil(math.log10(max(curve["gap"][0] for curve in curves) * 30))
+    axes.set(xlabel="communication round", title=title, ylim=(floor, top))
+    axes.set_xlim(left=0)
+    style.tidy(axes)
+    return handles
+
+
+def seeds_by_round(axes: Any, label: str, values: Sequence[Sequence[float]], look: style.Look) -> None:
+    """Draw the mean over seeds of a share and a band of one standard deviation; a run that failed ends both."""
+    length = min(len(seed) for seed in values)
+    shares, rounds = np.array([seed[:length] for seed in values]), np.arange(1, length + 1)
+    mean, sd = shares.mean(axis=0), shares.std(axis=0)
+    axes.fill_between(rounds, mean - sd, mean + sd, color=look.colour, alpha=0.18, linewidth=0)
+    axes.plot(rounds, mean, label=label, **look.kwargs())
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7))
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    style.tidy(axes)
+
+
+def sweep(axes: Any, label: str, trials: Sequence[dict[str, Any]], look: style.Look, height: float) -> None:
+    """Draw accuracies against γ, and ✗ at some height where a run failed."""
+    good = [(trial["gamma"], trial["accuracy"]) for trial in trials if trial["accuracy"] is not None]
+    bad = [trial["gamma"] for trial in trials if trial["accuracy"] is None]
+    axes.plot(*np.reshape(good, (-1, 2)).T, label=label, **look.kwargs())
+    cross(axes, bad, [height] * len(bad), look.colour)
+    axes.set_xscale("log")
+    style.tidy(axes)
+
+
+LEFT, RIGHT, TOP, BOTTOM = 4.05, 7.95, 4.75, 0.3
 PLACES = {"broadcast": (0.1, 3.5), "natural_gradient": (4.2, 2.3), "gather": (8.3, 3.5), "dual_map": (4.2, 4.4)}
 WIDE = 3.6
 
@@ -344,7 +388,9 @@ def _short(value: float, pattern: str) -> str:
     return text.replace("e-0", "e-").replace("-", "−") if float(text) else "0"
 
 
-LIMITS = XLIM, YLIM = (-3.4, 3.9), (-3.7, 3.5)
+XLIM, YLIM = (-3.4, 3.9), (-3.7, 3.5)
+SHOWN = 8
+"""Rounds that are drawn, at most."""
 
 
 def plane(axes: Any, title: str, clients: Sequence[tuple[Any, Any]], outlier: tuple[float, float]) -> None:
@@ -396,6 +442,24 @@ def band(axes: Any, mean: Sequence[float], covariance: Any) -> None:
 def logit_sd(rows: np.ndarray, covariance: Any) -> np.ndarray:
     """Return the posterior standard deviation of xᵀθ for each row x."""
     return np.sqrt(np.einsum("ni,ij,nj->n", rows, np.array(covariance), rows))
+
+
+def boundaries_by_round(axes: Any, numbers: dict[str, Any], run: dict[str, Any], where: str, outlier: Any) -> None:
+    """Draw the boundaries of the server or of client 1, where the last of them may lie, and how the run ended."""
+    key, ended, failed = where.replace(" ", ""), len(run["server"]), ba.Status[run["status"]].is_failure
+    clients = list(zip(numbers["points"], numbers["labels"], strict=True))
+    plane(axes, f"{where}, ρ = {run['rho']:g}", clients if where == "server" else clients[:1], outlier)
+    shown = run[key][: min(run["rounds"] or SHOWN, SHOWN)]
+    if run[f"{key}_covariance"]:
+        band(axes, shown[-1], run[f"{key}_covariance"][len(shown) - 1])
+    boundary(axes, run["pooled"], color=style.INK, linestyle=(0, (1, 1.5)), linewidth=1.0)
+    boundaries(axes, shown, style.look(run["method"]).colour, [outlier])
+    if where == "server":
+        end = f"ends after round {ended}" if failed else "not reached"
+        corner(axes, f"{run['rounds']} rounds" if run["rounds"] else end, weight="bold")
+    elif failed:
+        why = f"round {ended + 1}: no minimum,\n" + r"$\rho S_g - V_1$ is indefinite"
+        corner(axes, why, fontsize=7, color=style.VERMILION)
 
 
 def plane_legend() -> list[Any]:

@@ -63,16 +63,13 @@ class Look:
     colour: str
     marker: str
     line: Any = "-"
+    hollow: bool = False
 
     def kwargs(self) -> dict[str, Any]:
         """Return keywords for `Axes.plot`."""
-        return {
-            "color": self.colour,
-            "marker": self.marker,
-            "linestyle": self.line,
-            "markeredgecolor": "white",
-            "markeredgewidth": 0.4,
-        }
+        inside, edge = ("white", self.colour) if self.hollow else (self.colour, "white")
+        marker = {"markerfacecolor": inside, "markeredgecolor": edge, "markeredgewidth": 0.4}
+        return {"color": self.colour, "marker": self.marker, "linestyle": self.line, **marker}
 
 
 LOOKS = {
@@ -85,6 +82,10 @@ LOOKS = {
     "safeguarded": Look(SKY, "o", (0, (6, 1))),
     "Accelerated": Look(GREEN, "*", "-"),
 }
+
+
+HOLLOW = Look(BLUE, "h", (0, (3, 1)), hollow=True)
+"""BayesADMM, once more in the same figure."""
 
 
 def look(method: str) -> Look:
