@@ -76,7 +76,6 @@ def _run(tokens: list[str]) -> int:
         stop(f"bayesadmm: {missing_name('there is no command', name, COMMANDS)}", 2)
     try:
         import cyclopts  # noqa: F401
-        import msgspec  # noqa: F401
     except ImportError:
         stop(MISSING, 2)
     return _call(name, tokens)

@@ -9,7 +9,6 @@ from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-import msgspec
 from cyclopts import UNSET, Parameter, Token
 from cyclopts.exceptions import CoercionError, CycloptsError, MissingArgumentError, UnknownOptionError, ValidationError
 
@@ -211,6 +210,8 @@ def make_settings(kind: Callable[..., Settings], plain: Any, where: str) -> Sett
 
 
 def _converted(value: Any, hint: Any, name: str) -> Any:
+    import msgspec  # here: it takes longer to load than all else, and only files need it
+
     try:
         return msgspec.convert(value, hint, dec_hook=lambda kind, text: kind(text))  # paths are written as texts
     except (msgspec.ValidationError, TypeError) as error:
