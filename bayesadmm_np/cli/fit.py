@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +21,7 @@ from ._options import (
     option,
     switch,
 )
-from .shared import Refused, note, print_json, require_file, require_other
+from .shared import in_options, note, print_json, require_file, require_other
 
 if TYPE_CHECKING:
     from ..estimators.kinds import Kind
@@ -124,17 +123,14 @@ def run_fit(
     estimator = _estimator(kind, settings, scale, progress)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always", ConvergenceWarning)
-        try:
-            estimator.fit(
-                columns.design(rows.columns),
-                labels if kind.is_classifier else (labels - centre) / scale,
-                client=rows.site.astype(str),
-                sample_weight=rows.weights,
-            )
-        except ValueError as error:
-            raise Refused(_in_options(str(error))) from error
+        estimator.fit(
+            columns.design(rows.columns),
+            labels if kind.is_classifier else (labels - centre) / scale,
+            client=rows.site.astype(str),
+            sample_weight=rows.weights,
+        )
     for warning in said:
-        note(f"bayesadmm fit: {_in_options(str(warning.message))}")
+        note(f"bayesadmm fit: {in_options(warning.message)}")
     weight = len(labels) if rows.weights is None else rows.weights.sum()
     model = replace(
         estimator.fitted_,
@@ -175,12 +171,3 @@ def _estimator(kind: Kind, settings: FitSettings, target_scale: float, progress:
         tol=settings.tol,
         progress=progress and settings.prior_precision != "evidence",
     )
-
-
-def _in_options(message: str) -> str:
-    """Spell the estimators' arguments as options."""
-    message = message.replace("penalize_intercept=False", "an unpenalised intercept")
-    message = message.replace("penalize_intercept=True", "--penalize-intercept").replace("max_rounds", "rounds")
-    message = re.sub(r"\b(method|family|prior_precision|noise_variance)='(\w+)'", r"--\1 \2", message)
-    message = re.sub(r"\b(rounds|tol|prior_precision|noise_variance)\b(?= \(now| must)", r"--\1", message)
-    return re.sub(r"--(prior|noise)_", r"--\1-", message)

@@ -16,6 +16,7 @@ import numpy as np
 
 __all__ = [
     "Refused",
+    "in_options",
     "missing_name",
     "needs",
     "note",
@@ -47,6 +48,23 @@ def note(message: str) -> None:
     print(message, file=sys.stderr)
 
 
+OPTIONS = {"max_rounds": "rounds", "fit_intercept": "intercept"}
+"""Arguments of estimators that are options of another name."""
+
+
+def in_options(error: BaseException | str) -> str:
+    """Return a message with arguments spelled as the options that set them."""
+    from .._errors import worded
+
+    def spelled(name: str) -> str:
+        own = OPTIONS.get(name, name)
+        return f"--{own.replace('_', '-')}" if own.isidentifier() and own.islower() else own
+
+    if isinstance(error, str):
+        return error
+    return worded(error, argument=spelled, switch="add --{}".format)
+
+
 @contextmanager
 def refusals(command: str) -> Iterator[None]:
     """Turn what a user can cause into one line and an exit code: 1 the run failed, 2 the input was refused."""
@@ -55,7 +73,7 @@ def refusals(command: str) -> Iterator[None]:
     try:
         yield
     except RunError as error:
-        stop(f"bayesadmm {command}: the run failed: {error}", 1)
+        stop(f"bayesadmm {command}: the run failed: {in_options(error)}", 1)
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("bayesadmm_np"):
             raise
@@ -66,7 +84,7 @@ def refusals(command: str) -> Iterator[None]:
         reason = str(error).rstrip(".") if error.strerror is None else f"{error.filename}: {error.strerror.lower()}"
         stop(f"bayesadmm {command}: {reason}.", 2)
     except (ImportError, ValueError) as error:
-        stop(f"bayesadmm {command}: {error}", 2)
+        stop(f"bayesadmm {command}: {in_options(error)}", 2)
     except KeyboardInterrupt:
         stop(f"bayesadmm {command}: interrupted; nothing was written.", 130)
 

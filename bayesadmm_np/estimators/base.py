@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -14,7 +14,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, column_or_1d, validate_data
 
-from .._errors import worded
+from .._errors import PLAIN, Words, worded
 from .._validation import Array, as_positive
 from ..families import FullGaussian
 from ..families.coordinates import Natural
@@ -85,6 +85,18 @@ class Start:
 
 def _is_classifier(model: FederatedModel) -> bool:
     return read_kind(model.kind).is_classifier
+
+
+class Caveat(ConvergenceWarning):
+    """What a user should know of a fit; `worded` says it in the words of a caller."""
+
+    def __init__(self, sentences: Sequence[Callable[[Words], str]]) -> None:
+        self.sentences = sentences
+        super().__init__(self.worded(PLAIN))
+
+    def worded(self, words: Words) -> str:
+        """Return the sentences."""
+        return " ".join(say(words) for say in self.sentences)
 
 
 class FederatedModel(BaseEstimator):
@@ -325,22 +337,23 @@ class FederatedModel(BaseEstimator):
         )
         if glm.labels is not None:
             self._integration(glm.labels.size, settings.learns_covariance)
-        caveats = []
+        caveats: list[Callable[[Words], str]] = []
         try:
             fit = self._search(glm, settings, start)
         except RunError as error:
             sampled = glm.has_flat_shift and settings.learns_covariance
             if not (self.method == "auto" and sampled and settings.precision is not None):
                 raise
-            caveats.append(f"The variational fit failed ({error}) This is FedLapCov, the Laplace approximation.")
+            failed = f"The variational fit failed ({error}) This is FedLapCov, the Laplace approximation."
+            caveats.append(lambda _: failed)
             settings = replace(settings, method=FedLapCov())
             fit = self._search(glm, settings, None)
         self._store(rows, settings, fit)
         # one round of BCM on a quadratic has the answer, though it cannot know
         if self.status_ is not Status.CONVERGED and not self.certificate_.holds:
-            caveats.append(self._limit(settings))
+            caveats.append(lambda words: self._limit(settings, words))
         if caveats:
-            warnings.warn(" ".join(caveats), ConvergenceWarning, stacklevel=3)
+            warnings.warn(Caveat(caveats), stacklevel=3)
         return self
 
     def _search(self, glm: Glm, settings: Settings, start: Start | None) -> Fit:
@@ -534,13 +547,15 @@ class FederatedModel(BaseEstimator):
         found = self.fitted_.layout.intercepts(self.posterior_.mean)
         return float(found[0]) if self._is_single and not self.fitted_.kind.is_classifier else found
 
-    def _limit(self, settings: Settings) -> str:
+    def _limit(self, settings: Settings, words: Words) -> str:
         """What a run that used up its rounds says."""
         row = settings.row
         if row.max_rounds is not None or row.dual_step == 0:
-            advice = f"{row.name} does not aim at the pooled fit; take another method, such as method='auto'"
+            advice = f"{row.name} does not aim at the pooled fit; take another method, such as 'auto'"
         else:
-            advice = f"raise max_rounds (now {settings.options['rounds']}) or tol (now {settings.options['tol']:g})"
+            rounds, tol = map(words.argument, ("max_rounds", "tol"))
+            now = settings.options
+            advice = f"raise {rounds} (now {now['rounds']}) or {tol} (now {now['tol']:g})"
         residual = self.certificate_.pooled
         return f"{self.message_} Residual of the pooled stationarity condition: {residual:.1e}; {advice}."
 

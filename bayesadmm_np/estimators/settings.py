@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from joblib import effective_n_jobs
 
+from .._errors import ArgumentError
 from .._validation import Array, as_count, as_float_array, as_fraction, as_positive
 from ..families import DiagonalGaussian, FullGaussian, IsotropicGaussian
 from ..families.gaussian import Gaussian
@@ -142,7 +143,7 @@ def _read_family(family: Any, row: Method) -> type[Gaussian]:
     chosen = FAMILIES[name]
     if row.families and chosen not in row.families:
         fitting = " or ".join(repr(key) for key, kind in FAMILIES.items() if kind in row.families)
-        raise ValueError(f"family={name!r} does not fit method {row.name}, which needs {fitting}.")
+        raise ArgumentError("family", f"must be {fitting} for method {row.name}", repr(name))
     return chosen
 
 
@@ -150,15 +151,12 @@ def _check_family(settings: Settings) -> None:
     if not settings.is_free_intercept:
         return
     if not settings.learns_covariance:
-        raise ValueError(
-            f"penalize_intercept=False does not fit {settings.family.__name__}: its one fixed precision is the prior "
-            "and the metric of every step at once; set penalize_intercept=True, or family='full'."
-        )
+        why = "whose one fixed precision is the prior and the metric of every step at once"
+        expected = f"must be True for {settings.family.__name__}, {why}"
+        raise ArgumentError("penalize_intercept", expected, False, "or take another family, such as 'full'")
     if not settings.takes_sites:
-        raise ValueError(
-            f"penalize_intercept=False does not fit {settings.row.name}: it starts from the prior alone, which then "
-            "says nothing about the intercept; set penalize_intercept=True."
-        )
+        why = "which starts from the prior alone: without one it knows nothing about the intercept"
+        raise ArgumentError("penalize_intercept", f"must be True for {settings.row.name}, {why}", False)
 
 
 def _read_precision(value: Any) -> float | Array | None:
@@ -197,11 +195,11 @@ def make_prior(settings: Settings, precision: float | Array, glm: Glm, noise: fl
     layout, family = glm.layout, settings.family
     if family is IsotropicGaussian:
         if np.ndim(precision):
-            raise ValueError("prior_precision must be a number with family='isotropic'.")
+            raise ArgumentError("prior_precision", "must be a number for the isotropic family")
         return IsotropicGaussian(np.zeros(layout.dim), precision)
     block = _one_output(settings, precision, layout)
     if block.ndim == 2 and family is DiagonalGaussian:
-        raise ValueError("prior_precision must be a number or a vector with family='diagonal', got a matrix.")
+        raise ArgumentError("prior_precision", "must be a number or a vector for the diagonal family", "a matrix")
     if block.ndim == 2 or family is FullGaussian:
         block = block if block.ndim == 2 else np.diag(block)
         whole = np.asarray(np.kron(np.eye(layout.n_outputs), block), dtype=np.float64)

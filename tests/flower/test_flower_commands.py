@@ -61,7 +61,7 @@ def test_new_writes_an_app_whose_every_key_is_explained_and_read(trial):
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        ({"family": "triangular"}, "family must be one of full, diagonal, isotropic, fixed, .* got 'triangular'"),
+        ({"family": "triangular"}, "family must be one of full, diagonal, .* got 'triangular'"),
         ({"family": "Gamma"}, r"Beta, BlockDiagonalGaussian, Dirichlet, Gamma are set in Python: server_app\(Plan\("),
         ({"method": "PVX"}, "PVI"),
         ({"sites-per-round": 4}, "sites-per-round must be at most"),
