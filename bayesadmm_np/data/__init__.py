@@ -1,4 +1,4 @@
-"""Data sets that are found offline first, and ways of dividing their rows among clients.
+"""Data sets, looked for on this machine first, and ways of dividing their rows among clients.
 
 Loaders return a `Dataset`, or a `FederatedDataset` where the data came in parts; the functions of
 the module `partition` return one array of row numbers per client, and `plot_split` draws them.

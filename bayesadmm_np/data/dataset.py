@@ -27,19 +27,19 @@ class Dataset:
     n_classes : int
         The number of classes, :math:`C`.
     name : str
-        What the data are called.
+        Name of the data.
     feature_names : tuple of str, default ()
         One name per column of `X`; empty where columns have no names, as pixels have none.
     site : ndarray of str, shape (n,), optional
-        Where each row comes from, if the rows of several sites were stacked.
+        Site of each row, if the rows of several sites were stacked.
     site_test : ndarray of str, shape (m,), optional
-        Where each row of the test set comes from.
+        Site of each row of the test set.
     description : str, default ''
-        What a row is, what the label means, and how the numbers were prepared.
+        Meaning of a row and of the label, and how the numbers were prepared.
     licence : str, default ''
         The licence of the data.
     source : str, default ''
-        Where the data are published, and by whom.
+        Publisher of the data, and the place of publication.
 
     Examples
     --------
@@ -73,10 +73,10 @@ class FederatedDataset:
     Parameters
     ----------
     sites : tuple of Dataset
-        One part per site, named after it. All have the same columns and classes, and either all
-        or none have a test set.
+        One data set per site, named after it. All have the same columns and classes, and either
+        all or none have a test set.
     name : str
-        What the data are called.
+        Name of the data.
 
     Raises
     ------

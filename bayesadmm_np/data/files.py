@@ -14,7 +14,7 @@ PathLike = str | os.PathLike[str]
 
 
 class DataUnavailableError(OSError):
-    """A data file is in none of the places searched, and could not be fetched."""
+    """A data file was found in none of the places searched, and could not be downloaded."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Download:
 
 
 def find(data_dir: PathLike | None, *names: str) -> Path | None:
-    """Return the file, under the first of its names that is there, in the first of the user's directories with one."""
+    """Return the path of a file: the first of `names` that exists, in the first of the user's directories with one."""
     if data_dir is not None and not isinstance(data_dir, str | os.PathLike):
         raise TypeError(f"data_dir must be a path or None, got {type(data_dir).__name__}")
     for place in _places(data_dir):
@@ -40,7 +40,7 @@ def find(data_dir: PathLike | None, *names: str) -> Path | None:
 def fetch(download: Download, wanted: str, data_dir: PathLike | None) -> Path:
     """Return the file in this library's cache, downloaded if it is not there yet.
 
-    `wanted` is what a directory of the user's should hold instead.
+    `wanted` says, for the error, which file would have been read from a directory of the user's.
     """
     searched = ", ".join(map(str, _places(data_dir))) or "no directory (none was named)"
     remedy = f"Put {wanted} in a directory and name it in data_dir or in {DATA_VARIABLE}."

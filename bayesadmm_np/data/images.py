@@ -343,7 +343,7 @@ def _load(
 
 
 def _wanted(size: int, train: int | None, sizes: tuple[int, ...]) -> tuple[int, int | None]:
-    """Check what is asked for before anything is read."""
+    """Check the arguments before anything is read."""
     size = as_count(size, "size")
     if size not in sizes:
         raise ValueError(f"size must be one of {sizes}, got {size}.")
@@ -370,7 +370,7 @@ def _check_train(train: int | None, available: int, where: PathLike) -> None:
 def _read_idx(path: Path) -> NDArray[np.uint8]:
     """Read a file of the published layout: a header of big-endian integers, then bytes.
 
-    Its SHA-256 sum has been checked, so that the header needs no doubt.
+    The file's SHA-256 sum has been checked, so that the header can be trusted.
     """
     content = gzip.decompress(path.read_bytes())
     axes = content[3]

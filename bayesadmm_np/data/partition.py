@@ -158,7 +158,7 @@ def two_dirichlet(
     r"""Draw the sizes of the clients and their mixes of classes from Dirichlet distributions.
 
     Shares :math:`s \sim \mathrm{Dir}(\alpha_1 \mathbf 1_K)` are drawn for the sizes of the clients,
-    and a mix :math:`\pi_k \sim \mathrm{Dir}(\alpha_2 \mathbf 1_C)` for each client. Of the
+    and a mix :math:`\pi_k \sim \mathrm{Dir}(\alpha_2 \mathbf 1_C)` for each client. From the
     :math:`m_c` rows of class :math:`c`, client :math:`k` gets
 
     .. math::
@@ -215,7 +215,7 @@ def two_dirichlet(
     classes, code = np.unique(labels, return_inverse=True)
     shares = rng.dirichlet(np.full(clients, size_concentration))
     mixes = rng.dirichlet(np.full(len(classes), class_concentration), size=clients)
-    # A class that no client wishes for, as happens where draws underflow, is shared evenly.
+    # A class in which every client's share underflows to zero is shared evenly.
     wishes = np.maximum(shares[:, None] * mixes, 1e-300)
     counts = np.column_stack(
         [
@@ -417,7 +417,7 @@ def _deal(code: NDArray[Any], counts: NDArray[np.int64], rng: np.random.Generato
 
 
 def _largest_remainders(ideal: NDArray[np.float64], total: int) -> NDArray[np.int64]:
-    """Round numbers that sum to `total` to integers that do so exactly."""
+    """Round numbers that sum to `total` to integers with exactly this sum."""
     counts = np.floor(ideal).astype(np.int64)
     short = total - int(counts.sum())
     counts[np.argsort(counts - ideal, kind="stable")[:short]] += 1

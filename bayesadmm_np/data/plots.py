@@ -39,7 +39,7 @@ def plot_split(
     parts : sequence of ndarray of int64
         The row numbers of each client, as the functions of `partition` return them.
     ax : matplotlib.axes.Axes, optional
-        Where to draw; a new figure if None.
+        Axes to draw on; those of a new figure if None.
     clients : sequence of str, optional
         The names of the clients; their numbers, from 1, if None.
     classes : sequence of str, optional
@@ -48,7 +48,7 @@ def plot_split(
     Returns
     -------
     matplotlib.axes.Axes
-        What was drawn on.
+        The axes drawn on.
 
     Raises
     ------

@@ -108,7 +108,7 @@ def load_heart_disease(
         One part per hospital, or all rows stacked with the column `site`. The numbers are the
         same: those of None, too, were standardised hospital by hospital.
     seed : int, default 0
-        Decides which rows are for training. The sizes are FLamby's; its own random split differs.
+        Seed of the draw of training rows. The sizes are FLamby's; its own random split differs.
     data_dir : path-like, optional
         The directory to search before that of the environment variable ``BAYESADMM_DATA``. What
         neither has is downloaded, once, to this library's own cache.
@@ -218,7 +218,7 @@ def load_credit_approval(
         The number of rows for training; :math:`\lfloor 0.8\, n \rfloor` of the :math:`n` complete
         ones if None. The others are the test set.
     seed : int, default 0
-        Decides which rows are for training.
+        Seed of the draw of training rows.
     data_dir : path-like, optional
         The directory to search before that of the environment variable ``BAYESADMM_DATA``, each
         for ``crx.csv`` and then for ``crx.data``, with a header line or without. If neither has
@@ -359,7 +359,7 @@ def _numbers(rows: NDArray[np.str_], column: int, path: Path) -> Array:
 
 
 def _codes(cells: NDArray[Any], allowed: tuple[Any, ...], name: str, path: Path) -> NDArray[np.int64]:
-    """Return the place of each cell among the allowed ones."""
+    """Return the index of each cell in the list of allowed values."""
     matches = cells[:, None] == np.array(allowed)
     unknown = cells[~matches.any(axis=1)]
     if len(unknown):
@@ -373,7 +373,7 @@ def _split(n: int, train: int, rng: np.random.Generator) -> tuple[NDArray[np.int
 
 
 def _standardised(X: Array, train: NDArray[np.int64], columns: Sequence[int]) -> Array:
-    """Centre and scale columns by their training rows; one that is constant there says nothing, and becomes zero."""
+    """Centre and scale columns by their training rows; a column that is constant there becomes zero."""
     standardised = X.copy()
     for j in columns:
         values = X[train, j]

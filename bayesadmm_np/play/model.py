@@ -45,11 +45,11 @@ class Family:
     Attributes
     ----------
     label : str
-        What the reader sees.
+        Name on the page.
     build : callable
         Returns the prior.
     rule : Rule
-        How expectations are taken where the method leaves it open; point families evaluate losses at the mean.
+        Rule for expectations where the method does not fix one; point families evaluate losses at the mean.
     """
 
     label: str
@@ -72,7 +72,7 @@ FAMILIES: dict[str, Family] = {
 
 
 class Verdict(Enum):
-    """How it went, for the colour of the message."""
+    """Outcome of a run, for the colour of the message."""
 
     CONVERGED = "converged"
     OPEN = "not converged"
@@ -118,9 +118,9 @@ class Outcome:
     message : str
         One or two plain sentences.
     notes : tuple of str
-        Which controls have no effect, and why.
+        Controls without effect, and the reason.
     frames : tuple of Frame
-        Of the start and of every completed round; empty when the choice is not valid.
+        Frames of the start and of every completed round; empty when the choice is not valid.
     gap : ndarray, shape (rounds + 1,)
         Objective minus that of `solve_pooled`.
     pooled : Belief or None

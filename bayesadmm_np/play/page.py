@@ -29,13 +29,13 @@ from .views import BoundaryView, CircuitView, GapView, ResidualView
 __all__ = ["Page", "make_server"]
 
 OWN = "your own settings"
-"""The entry among the examples that says: none of them."""
+"""Entry of the list of examples that stands for settings of the user's own."""
 WHOLE_WIDTH = ".bk-clearfix { display: block; width: 100%; }"
 ADDRESS = "127.0.0.1"
 PAUSE_MS = 60
 """A drag sends many values; the run starts this long after the last of them."""
 STEP_MS = 350
-"""Time that a round is shown when the rounds are played."""
+"""Milliseconds for which each round is shown when the rounds are played."""
 
 
 class Page:
@@ -137,7 +137,7 @@ class Page:
     # ---------------------------------------------------------------- reacting
 
     def read(self) -> Settings:
-        """What the controls say."""
+        """Read the settings from the controls."""
         return Settings(
             method=self.method.value,
             family=self.family.value,

@@ -54,7 +54,7 @@ class Belief:
     ----------
     mean : ndarray, shape (3,)
     covariance : ndarray, shape (3, 3), or None
-        None for a point method, whose covariance is not learned.
+        Covariance; None for a point method, which learns none.
     """
 
     mean: Array

@@ -1,4 +1,4 @@
-"""Where the sliders stand."""
+"""The settings of the page."""
 
 from __future__ import annotations
 

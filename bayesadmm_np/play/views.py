@@ -22,7 +22,7 @@ __all__ = ["BoundaryView", "CircuitView", "GapView", "ResidualView"]
 
 Figure = Any
 FLOOR = 1e-16
-"""Smaller numbers are rounding, and zero has no logarithm: drawn here."""
+"""Residuals below this are rounding, and zero has no logarithm: both are drawn at this height."""
 CERTAIN = 1.645
 """Between ±this many standard deviations the posterior is less than 95 % sure of the side."""
 

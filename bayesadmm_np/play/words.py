@@ -1,4 +1,4 @@
-"""What happened, in plain sentences."""
+"""Sentences that say how a run went."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 SYMBOLS = {"rho": "ρ", "gamma": "γ", "learning_rate": "γ"}
-"""Parameters of the rows that the page sets, and the slider that does it."""
+"""Parameters of methods that the page sets, and the symbols of their sliders."""
 EDGE_NAMES = ("broadcast", "natural gradient", "gather", "dual map")
 RUNAWAY = 1e3
 """A gap that ends this many times above its start counts as rising without bound."""
@@ -55,12 +55,12 @@ def sentence(error: Exception) -> str:
 
 
 def misfit(method: str, family: str, fitting: Sequence[str]) -> str:
-    """A row that is not defined for the family."""
+    """Say that a method is not defined for the family."""
     return f"{method} is not defined for the {family} family. It needs: {' or '.join(fitting)}."
 
 
 def converged(rounds: int) -> str:
-    """All residuals below the tolerance."""
+    """Say that all residuals are below the tolerance."""
     plural = "" if rounds == 1 else "s"
     return (
         f"Converged after {rounds} round{plural}: every edge of the circuit is closed, and the server holds the pooled "
@@ -79,7 +79,7 @@ def is_worse_than_start(row: Method, gap: Array) -> bool:
 
 
 def still_open(row: Method, rounds: int, edges: Edges, gap: Array, settings: Settings) -> str:
-    """The rounds ran out."""
+    """Say what is still open when the rounds ran out."""
     above = f"{number(abs(gap[-1]))} {'above' if gap[-1] >= 0 else 'below'} the pooled objective"
     if is_running_away(gap):
         return f"Diverging: after {rounds} rounds the objective is {above}. {_advice(settings)}"
@@ -106,7 +106,7 @@ def still_open(row: Method, rounds: int, edges: Edges, gap: Array, settings: Set
 def failure(
     status: Status, number_of_round: int, client: int | None, settings: Settings, row: Method, gap: Array
 ) -> str:
-    """The run failed in a round; what is drawn is the round before."""
+    """Say why the run failed in a round; the page draws the round before."""
     where = f"Round {number_of_round} failed"
     advice = _advice(settings, mixing=number_of_round > 1)
     if is_running_away(gap) or status is Status.DIVERGED:

@@ -1,4 +1,4 @@
-"""The text that `bayesadmm derive FAMILY` prints: a family's whole theory, derived while you wait."""
+"""The text that `bayesadmm derive FAMILY` prints: a family's maps and updates, derived by sympy."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def derive_text(family_name: str, latex: bool = False) -> str:
     family_name : str
         A key of `bayesadmm_np.theory.builtin.FAMILIES`.
     latex : bool, default False
-        Write LaTeX (sections and display equations) instead of text.
+        Whether to write LaTeX (sections and display equations) instead of text.
 
     Returns
     -------
@@ -57,7 +57,7 @@ def derive_text(family_name: str, latex: bool = False) -> str:
 
 
 def derive_family(family: SymbolicFamily, latex: bool = False) -> str:
-    r"""Do the same for a family of your own.
+    r"""Derive the same text for a family of your own.
 
     Parameters
     ----------

@@ -45,18 +45,18 @@ class SymbolicFamily:
         Conditions on λ that hold inside Ω, e.g. λ₁ + λ₂ > 0. Symbols that are assumed positive or negative count as
         conditions by themselves.
     support : sympy set, default Reals
-        Where h is positive: of θ (or of each coordinate); subsets of the integers mean a counting measure.
+        Values of θ (or of each coordinate) at which h is positive; a set of integers means a counting measure.
     parameters : mapping of Symbol to Expr, optional
         The ordinary parameters (mean, precision, rate …) as functions of λ, of the moments μ_1, μ_2 …, or of both.
     constants : sequence of Symbol, default ()
         Fixed quantities that are no parameters, e.g. a fixed precision.
     shapes : sequence of tuple of int, optional
-        How λ falls into vectors (d,) and symmetric matrices (d, d); by default d = 1 parts (1,).
+        Shapes of the vectors (d,) and symmetric matrices (d, d) that make up λ; by default (1,) each.
     sites : sequence of str, optional
         Names for a site's own coordinates, one for each natural coordinate, e.g. v and V: where λ_i is affine in one
         parameter, the site is measured in that parameter's units (η = −½V when λ = −½S). By default η itself.
     title : str, optional
-        For people.
+        Name in full, for headings.
 
     Raises
     ------
@@ -254,7 +254,7 @@ class SymbolicFamily:
         return tuple(indexed(lam, index) for lam in self.natural)
 
     def kl(self, other: Sequence[sp.Expr]) -> sp.Expr:
-        """KL(q_λ‖q_other) = A(other) − A(λ) − ⟨other − λ, ∇A(λ)⟩: A's Bregman divergence, arguments swapped.
+        """KL(q_λ‖q_other) = A(other) − A(λ) − ⟨other − λ, ∇A(λ)⟩: the Bregman divergence of A from λ to other.
 
         Parameters
         ----------
@@ -343,7 +343,7 @@ class SymbolicFamily:
         scale : sequence of Expr
             One non-zero number for each natural coordinate.
         suffix : str, default ""
-            Added to the name.
+            Text added to the name.
 
         Returns
         -------
@@ -473,9 +473,9 @@ class NumericMaps:
     Attributes
     ----------
     log_partition, expectation, conjugate, fisher : callable
-        Of the natural coordinates, then the constants; `fisher` row by row.
+        Functions of the natural coordinates, then the constants; `fisher` returns its entries row by row.
     inverse : callable or None
-        Of the moments, then the constants.
+        Function of the moments, then the constants; None without a closed form.
     contains : callable
         Truth of each domain condition.
 

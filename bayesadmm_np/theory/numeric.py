@@ -222,9 +222,9 @@ def numeric_family(
     Parameters
     ----------
     symbolic : SymbolicFamily
-        With one θ and no constants left (see `SymbolicFamily.fixed`).
+        Family with one θ and no constants left (see `SymbolicFamily.fixed`).
     sample : callable, optional
-        Called as sample(rng, size, **parameters), to return an array of shape `size` = (n, d).
+        Function sample(rng, size, **parameters) that returns an array of shape `size` = (n, d).
     check_at : array_like, optional
         A natural parameter at which A is checked against T, h and the support by integration.
 

@@ -134,7 +134,7 @@ def client_optimality(swapped: bool = False) -> Identity:
     Parameters
     ----------
     swapped : bool, default False
-        Use KL(q_g‖q) instead: wrong.
+        Whether to use KL(q_g‖q) instead, which is wrong.
 
     Returns
     -------
@@ -169,7 +169,7 @@ def dual_is_natural_gradient(sign: int = 1, step: sp.Expr = RHO, space: str = "n
     Parameters
     ----------
     sign : {1, −1}
-        Of the dual step.
+        Sign of the dual step.
     step : Expr, default ρ
     space : {"natural", "expectation"}
         "expectation" moves the dual along μ, as Bregman ADMM does.
@@ -197,7 +197,7 @@ def server_stationarity(weight: sp.Expr | int = 1) -> Identity:
     Parameters
     ----------
     weight : Expr, default 1
-        Multiplies the prior's pull λ_g − η_0 in the claimed gradient; 1 is right.
+        Factor of the prior's pull λ_g − η_0 in the claimed gradient; 1 is right.
 
     Returns
     -------
@@ -225,7 +225,7 @@ def server_step(alpha: sp.Expr | None = None, weight: sp.Expr | int = 1) -> Iden
     Parameters
     ----------
     alpha : Expr, optional
-        Default 1/(1 + ρK).
+        Step of the server; default 1/(1 + ρK).
     weight : Expr, default 1
         w of a prior outside the family, KL(q‖π₀) = w·KL(q‖start) + const (isotropic Gaussians with δ ≠ 1).
 
@@ -250,11 +250,11 @@ def one_round(rho: sp.Expr | None = None, start: sp.Expr = ETA_0, sign: int = 1)
     Parameters
     ----------
     rho : Expr, optional
-        Default 1/K.
+        ρ; default 1/K.
     start : Expr, default η_0
         The server's λ_g before the round.
     sign : {1, −1}
-        Of the dual step.
+        Sign of the dual step.
 
     Returns
     -------
@@ -280,7 +280,7 @@ def error_recursion(halved: bool = False) -> Identity:
     Parameters
     ----------
     halved : bool, default False
-        Claim a contraction by α instead of 1 − α, as is true only for ρ = 1/K: wrong.
+        Whether to claim a contraction by α instead of 1 − α, which is true only for ρ = 1/K.
 
     Returns
     -------
@@ -333,7 +333,7 @@ def sites_add_up(rho: sp.Expr | None = None) -> Identity:
     Parameters
     ----------
     rho : Expr, optional
-        Default 1/K.
+        ρ; default 1/K.
 
     Returns
     -------
@@ -386,7 +386,7 @@ def damped_pvi(step: sp.Expr = GAMMA) -> Identity:
     Parameters
     ----------
     step : Expr, default γ
-        Of the dual.
+        Step of the dual.
 
     Returns
     -------
@@ -408,9 +408,9 @@ def admm_server(half: sp.Rational = HALF, alpha: sp.Expr | None = None) -> Ident
     Parameters
     ----------
     half : Rational, default ½
-        Of the proximal term; 1 drops the ½.
+        Factor of the proximal term; 1 drops the ½.
     alpha : Expr, optional
-        Default 1/(1 + ρK).
+        Step of the server; default 1/(1 + ρK).
 
     Returns
     -------

@@ -55,7 +55,7 @@ class Row:
     family : SymbolicFamily
     distribution : str
     natural, statistic, expectation : tuple of tuple
-        For each block its (coefficient, word) pairs, or the entries themselves when no words were found.
+        (coefficient, word) pairs of each block, or its entries where no words were found.
     method : str
 
     Examples

@@ -31,7 +31,7 @@ class Updates:
     optimality : tuple of Equality
         Eq. 32, coordinate by coordinate; G_i are the components of ∇_μ L at q_k.
     site : tuple of Equality
-        How η_k reads in the site's own coordinates, e.g. η = (v, −½V).
+        η_k in the dual's own coordinates, e.g. η = (v, −½V).
     dual : tuple of Equality
         Eq. 16 in those coordinates; the right-hand side holds the old values.
     server : tuple of Equality
@@ -74,7 +74,7 @@ def updates(family: SymbolicFamily) -> Updates:
     ValueError
         When λ has no closed form in the family's parameters.
     ArithmeticError
-        When the derived optimality condition cannot be shown to be Eq. 32: sympy is out of its depth with this A.
+        When the derived optimality condition cannot be shown to be Eq. 32: sympy cannot simplify this A.
 
     Examples
     --------
