@@ -51,11 +51,11 @@ class VariationalNewton(Solver):
     Parameters
     ----------
     tol : float, default 1e-8
-        On the residual: the Fisher length per parameter of λ − [λ_g − (η + ∇_μE_q[ℓ])/ρ]. Its mean part is the
-        Newton decrement in the metric of S, its precision part is relative.
+        Bound on the residual: the Fisher length per parameter of λ − [λ_g − (η + ∇_μE_q[ℓ])/ρ]. Its mean part is
+        the Newton decrement in the metric of S, its precision part is relative.
     max_iter : int, default 300
     memory : int, default 6
-        Of the Anderson mixing; 0 switches it off.
+        Number of iterates in the Anderson mixing; 0 switches it off.
 
     Raises
     ------

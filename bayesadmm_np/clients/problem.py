@@ -40,9 +40,9 @@ class Subproblem:
     ----------
     loss : Loss
     rule : Rule
-        How E_q is computed.
+        Rule for E_q.
     anchor : ExponentialFamily
-        The server's distribution q_g (for methods that put the prior at the clients, its mixture with it).
+        The server's distribution q_g; where methods put the prior at the clients, a mixture of q_g and the prior.
     site : Natural
         The dual η.
     rho : float

@@ -1,4 +1,4 @@
-"""What a client solver must answer."""
+"""The interface of a client's solver."""
 
 from __future__ import annotations
 

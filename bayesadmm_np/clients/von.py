@@ -32,11 +32,11 @@ class VON(Solver):
     ----------
     steps : int, default 500
     step_size : float, default 1.0
-        In (0, 1].
+        Step of the first iteration, in (0, 1].
     decay : float, default 0.6
-        In [0, 1]; 0 keeps the step constant.
+        Exponent of the decay, in [0, 1]; 0 keeps the step constant.
     samples : int, default 1
-        Draws of θ a step.
+        Number of draws of θ a step.
 
     Raises
     ------

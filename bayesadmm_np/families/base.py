@@ -1,4 +1,4 @@
-"""What every exponential family must answer; a member of the family is an immutable distribution."""
+"""The interface of an exponential family; a member of the family is an immutable distribution."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ class ExponentialFamily(ABC):
         """Return a vector u with uᵀu = ⟨δ, F(λ) δ⟩, the local Fisher length of a natural difference δ, squared."""
 
     def displacement(self, difference: Natural) -> Displacement:
-        """Return what a small change δ of λ does to this member, in terms that compare with what it does to others."""
+        """Return the change of this member under a small change δ of λ, in parts that compare between members."""
         return Displacement._own(difference.parts)
 
     def whiten_displacement(self, displacement: Displacement) -> Array:
-        """Return a vector with the local Fisher length of a displacement, which may be another member's."""
+        """Return a vector whose length is a displacement's Fisher length at this member; it may be another member's."""
         return self.whiten(Natural._own(displacement.parts))
 
     @abstractmethod
@@ -99,7 +99,7 @@ class ExponentialFamily(ABC):
         Returns
         -------
         float
-            In nats.
+            Divergence in nats.
 
         Raises
         ------

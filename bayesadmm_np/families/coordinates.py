@@ -252,7 +252,7 @@ def pairing(natural: Natural, expectation: Expectation) -> float:
     ----------
     natural : Natural
     expectation : Expectation
-        Of a member of the same family.
+        μ of a member of the same family.
 
     Returns
     -------

@@ -1,6 +1,6 @@
 """The precision object: the one place where a precision matrix is factorised, solved with or inverted.
 
-Three structures (dense, diagonal, blocks) answer the same questions, so that a Gaussian family is nothing but a
+Three structures (dense, diagonal, blocks) have the same methods, so that a Gaussian family is nothing but a
 mean and a precision, and a loss sees only the variances of its linear predictors.
 """
 
@@ -45,7 +45,7 @@ class Precision(ABC):
 
     @abstractmethod
     def release(self) -> None:
-        """Forget factor and inverse, where they are larger than a vector, until they are asked for again."""
+        """Free factor and inverse where they are larger than a vector; the next access computes them again."""
 
     @property
     @abstractmethod
@@ -181,7 +181,7 @@ class DensePrecision(Precision):
         return self._factor is not None
 
     def release(self) -> None:
-        """Forget the two matrices; the log-determinant stays."""
+        """Free the two matrices; the log-determinant stays."""
         self.__dict__.pop("_factor", None)
         self.__dict__.pop("_covariance", None)
 
@@ -317,7 +317,7 @@ class DiagonalPrecision(Precision):
         return bool(np.isfinite(self.diagonal).all() and (self.diagonal > 0).all())
 
     def release(self) -> None:
-        """Keep all: nothing is larger than a vector."""
+        """Do nothing: no array here is larger than a vector."""
 
     @cached_property
     def _root(self) -> Array:

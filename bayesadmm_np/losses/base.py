@@ -1,4 +1,4 @@
-"""What a client's loss must answer, and what its expectation under q consists of."""
+"""The interface of a client's loss, and of its expectation under q."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = [
 
 
 class Curvature(Protocol):
-    """A Hessian that is never formed unless someone asks."""
+    """A Hessian that is formed only on request."""
 
     def dense(self) -> Array:
         """Return the (d, d) matrix."""
@@ -93,7 +93,7 @@ class KroneckerCurvature:
 
 
 class Margins(NamedTuple):
-    """What a bound on the distance to the pooled fit needs to know of a client beside its sums.
+    """Numbers of a client that a bound on the distance to the pooled fit needs beside its sums.
 
     Attributes
     ----------
@@ -105,7 +105,7 @@ class Margins(NamedTuple):
     gradient_error : ndarray, shape (d,)
         Bound on the rounding error of each entry of E_q[∇ℓ].
     curvature_error : float
-        The same for E_q[∇²ℓ], relative to √(H_jj H_kk).
+        Bound on the rounding error of each entry of E_q[∇²ℓ], relative to √(H_jj H_kk).
     """
 
     reach: float | None
@@ -133,9 +133,9 @@ class GaussianExpected:
     ----------
     gradient : ndarray, shape (d,)
     curvature : Curvature
-        H, not formed until asked for.
+        H, formed only on request.
     value_at_mean : float
-        Under the delta method ℓ(m), which its Newton step descends; otherwise `value`.
+        ℓ(m) under the delta method, whose Newton steps reduce it; otherwise `value`.
     """
 
     def __init__(
@@ -161,7 +161,7 @@ class GaussianExpected:
 
     @cached_property
     def margins(self) -> Margins:
-        """Reach and rounding errors, computed when asked for by another pass over the rows."""
+        """Reach and rounding errors, computed on request by another pass over the rows."""
         if self._margins is None:
             return Margins(None, np.zeros_like(self.gradient), 0.0)
         with np.errstate(over="ignore", invalid="ignore"):  # an overflow shows in the result
@@ -181,7 +181,7 @@ class GaussianExpected:
         return tuple(-part for part in self.natural_gradient.parts[1:])
 
     def release(self) -> None:
-        """Forget the natural gradient, which is as large as a precision, until it is asked for again."""
+        """Free the natural gradient, which is as large as a precision; the next access computes it again."""
         self.__dict__.pop("natural_gradient", None)
 
     @cached_property
@@ -205,7 +205,7 @@ class Loss(ABC):
     dim: int
     n_rows: int
     total_weight: float
-    """Σ of the row weights, by which methods that weigh clients by rows weigh them."""
+    """Sum of the row weights, N_k: the weight of this client where methods weight clients by rows."""
     is_quadratic: bool = False
     """Whether ∇²ℓ is constant, so that Eq. 15 under a Gaussian is one linear solve."""
     is_linear_in_statistics: bool = False
@@ -216,7 +216,7 @@ class Loss(ABC):
 
     @property
     def name(self) -> str:
-        """What sites and server must agree on: the class, and with it whatever numbers change ℓ but are no rows."""
+        """Name that sites and server must agree on: the class, and the numbers beside the rows that define ℓ."""
         return type(self).__name__
 
     @abstractmethod

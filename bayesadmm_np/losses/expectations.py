@@ -179,9 +179,9 @@ class QuasiMonteCarlo(_PointRule):
     Parameters
     ----------
     points : int, default 256
-        Even; a power of two keeps the Sobol set balanced.
+        Number of points, even; a power of two keeps the Sobol set balanced.
     seed : int, default 0
-        Of the scrambling.
+        Seed of the scrambling.
 
     Raises
     ------

@@ -26,7 +26,7 @@ class Total(Loss):
     Parameters
     ----------
     losses : sequence of Loss
-        At least one.
+        ℓ_k, at least one.
 
     Raises
     ------

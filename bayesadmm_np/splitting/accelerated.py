@@ -33,7 +33,7 @@ class Accelerated:
     method : Method
         A row with a dual; damped PVI is the recommended base.
     memory : int, default 5
-        Rounds remembered, >= 1.
+        Number of rounds remembered, >= 1.
 
     Raises
     ------
@@ -64,7 +64,7 @@ class Accelerated:
 
 @dataclass(frozen=True)
 class Memory:
-    """One remembered round: where the map led, and how far it moved each site and λ_g, read there."""
+    """One remembered round: the sites and λ_g after it, and the displacement of each, read at its own server."""
 
     sites: tuple[Natural, ...]
     natural: Natural
@@ -87,11 +87,11 @@ def remember(
 def mix(
     server: Server, q_g: ExponentialFamily, memory: Sequence[Memory], alpha: float
 ) -> tuple[tuple[Natural, ...], Natural, tuple[float, ...]] | None:
-    """Return mixed sites, λ_g and the weights, or None when the plain step has to do; lengths are measured at q_g."""
+    """Return mixed sites, λ_g and the weights, or None where the plain step must be taken; lengths are those at q_g."""
     if len(memory) < 2:
         return None
-    # read each in its own place, measured all in one: the precision may have grown a thousandfold since the first of
-    # them, and lengths taken each in its own metric would depend on the choice of coordinates
+    # each move was read at its own server, and all are measured at the newest: the precision may have grown a
+    # thousandfold since the oldest, and lengths in different metrics would depend on the choice of coordinates
     lengths = [np.concatenate([q_g.whiten_displacement(move) for move in item.moves]) for item in memory]
     weights = mixing_weights(lengths)
     shortening = 1.0
@@ -111,5 +111,5 @@ def mix(
 
 
 def combine(weights: Array, naturals: Sequence[Natural]) -> Natural:
-    """Mix what one client remembers: the arithmetic of server and client."""
+    """Mix the sites that one client remembers; server and client compute it alike, to the bit."""
     return naturals[0].combine(weights.tolist(), naturals)

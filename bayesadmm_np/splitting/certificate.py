@@ -17,7 +17,7 @@ from .history import Edges
 __all__ = ["Certificate", "pooled_distance", "pooled_residual"]
 
 MOST_DENSE = 2000
-"""Parameters up to which the d² numbers of the pooled curvature are formed for a family that does not hold them."""
+"""Most parameters for which the dense pooled curvature, d² numbers, is formed for a family that is not dense."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def _gaussian(at_server: Sequence[Expected | GaussianExpected]) -> list[Gaussian
 
 
 def _gaussian_residual(prior: Gaussian, q_g: Gaussian, at_server: Sequence[GaussianExpected]) -> float:
-    """The same with the gradient taken at the mean that is reported; in λ, where it is S m, the mean cancels."""
+    """Compute the residual of Gaussians from the gradient at the reported mean: Sm, a part of λ, would lose digits."""
     gradient = prior.factor.multiply(q_g.mean - prior.mean)
     for expected in at_server:
         gradient = gradient + expected.gradient

@@ -4,8 +4,8 @@
     dual     η_k ← η_k + γ_k (λ_k − λ_g)                                            Eq. 16
     gather   λ_g ← Σ_k a_k λ_k + b Σ_k η_k + c η_0                                  Eq. 54
 
-`client_coefficients` gives ρ_k, γ_k and π_k, and `gather_weights` gives a_k, b and c. What adds the arrays up is
-another's task: it needs these numbers and nothing else of the row.
+`client_coefficients` gives ρ_k, γ_k and π_k, and `gather_weights` gives a_k, b and c. The arrays are
+added up elsewhere, from these numbers and nothing else of the row.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["ClientCoefficients", "GatherWeights", "client_coefficients", "gather
 
 @dataclass(frozen=True)
 class ClientCoefficients:
-    """Numbers of one client.
+    """Scalars of one client.
 
     Attributes
     ----------
@@ -39,7 +39,7 @@ class ClientCoefficients:
 
 @dataclass(frozen=True)
 class GatherWeights:
-    """Numbers of the server.
+    """Scalars of the server.
 
     Attributes
     ----------

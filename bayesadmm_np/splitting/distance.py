@@ -24,7 +24,7 @@ ESTIMATE = "a first-order estimate; no bound is known for this loss and rule"
 NOTHING = "the pooled curvature is not finite and positive definite beyond rounding"
 
 UNRESOLVED = 0.5
-"""Relative rounding error of the curvature from which on it says nothing."""
+"""Relative rounding error from which on the curvature is not trusted."""
 
 FURTHEST = 1e3
 """Reach above which μ²/T is below 1e-20, and no residual that can be computed is small enough."""
@@ -45,7 +45,7 @@ class ClientSums:
     gradient_error : ndarray, shape (d,)
         Bound on the rounding error of `gradient`.
     curvature_error : float
-        The same for `curvature`, relative to √(H_jj H_kk).
+        Bound on the rounding error of `curvature`, relative to √(H_jj H_kk).
     at_mean : bool
         Whether the gradient is ∇ℓ_k(m), and m stands for a point estimate.
     """
@@ -74,7 +74,7 @@ class Distance:
     rigorous : bool
         False for a first-order estimate.
     reason : str
-        Which argument was used.
+        Argument that gave the bound, in words.
     """
 
     mahalanobis: float
@@ -129,9 +129,9 @@ def distance_bound(prior: Gaussian, q_g: Gaussian, sums: Sequence[ClientSums]) -
     ----------
     prior : Gaussian
     q_g : Gaussian
-        Of the prior's family.
+        Member of the prior's family.
     sums : sequence of ClientSums
-        One a client, at q_g.
+        Messages of the clients, one each, at q_g.
 
     Returns
     -------
@@ -317,7 +317,7 @@ def _floor(cross: float) -> float:
 
 
 def _bend(reach: float, steep: float, largest: float, radius: float) -> float:
-    """Bound T on the third derivative of the data part within a radius of q_g; endless where it overflows."""
+    """Bound T on the third derivative of the data part within a radius of q_g; infinite where it overflows."""
     spread = _chi(reach * (1.0 + radius))
     exponent = spread * steep * radius
     return float(np.sqrt(3.0)) * spread**3 * steep * largest * float(np.exp(exponent)) if exponent < 700.0 else np.inf

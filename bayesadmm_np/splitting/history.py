@@ -1,4 +1,4 @@
-"""What is recorded of every round."""
+"""The record of every round."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Edges:
 
 @dataclass(frozen=True)
 class ClientRecord:
-    """One client in one round; of a client that was absent, what was known of it before."""
+    """Record of one client in one round; an absent client keeps its last answer."""
 
     iterations: int
     status: ClientStatus
@@ -58,7 +58,7 @@ class RoundRecord:
     Attributes
     ----------
     round : int
-        From 1.
+        Number of the round, from 1.
     objective : float
         Σ_k E_{q_g}[ℓ_k] + KL(q_g‖prior) after the round.
     alpha : float

@@ -71,18 +71,18 @@ def run(
     prior : ExponentialFamily
         π_0; its type is the family of the run, and the server starts at it.
     rounds : int, default 100
-        At most; the run stops earlier when it has converged to `tol`.
+        Largest number of rounds; the run stops earlier when it has converged to `tol`.
     expectation : Rule, optional
-        How E_q is computed; default the method's own, else the most accurate deterministic rule.
+        Rule for E_q; default the method's own, else the most accurate deterministic rule.
     solver : Solver, optional
-        Of the client's subproblem; default `ClosedForm` where it fits, else `VariationalNewton`.
+        Solver of the client's subproblem; default `ClosedForm` where it fits, else `VariationalNewton`.
     tol : float, default 1e-6
-        On the largest edge residual and, once that has passed, on the pooled stationarity residual, which costs one
-        more exchange of natural gradients (Fisher lengths per parameter). The default solver works to tol/100,
-        between 1e-8 and 1e-12.
+        Tolerance on the largest edge residual and, once that has passed, on the pooled stationarity residual, which
+        costs one more exchange of natural gradients (Fisher lengths per parameter). The default solver works to
+        tol/100, between 1e-8 and 1e-12.
     sites : sequence of Natural, optional
-        η_k to start from instead of zeros; the server then starts at η_0 + Ση_k, as after a round with α = 1. For
-        rows whose server adds sites to the prior. Fixed points do not depend on it.
+        η_k to start from instead of zeros; the server then starts at η_0 + Ση_k, as after a round with α = 1. Only
+        methods whose server adds sites to the prior take them. Fixed points do not depend on them.
     participation : float or callable, default 1.0
         Fraction of the clients, at least one, drawn anew for each round; or a function
         (round, n_clients, rng) -> bool array, shape (n_clients,), of who is present. Absent clients keep η_k and λ_k,
@@ -94,25 +94,25 @@ def run(
         are seen from the rows without noise. Recorded objectives and the certificate are diagnostics of a simulation,
         which no (ε, δ) covers; posterior, sites, clients' posteriors and their records are covered.
     seed : int, default 0
-        For participation, stochastic solvers and simulated noise; a client's stream is a function of seed, round and
-        client.
+        Seed of participation, stochastic solvers and simulated noise; a client's stream is a function of seed, round
+        and client.
     safeguard : bool, default False
-        Raise the server's α just enough, up to 1, that every ρS_g − V_k stays positive semidefinite, so that every
-        client's problem has a minimum; fixed points do not change. Off is the papers' update.
+        Whether the server raises its α just enough, up to 1, that every ρS_g − V_k stays positive semidefinite and
+        every client's problem has a minimum; fixed points do not change. The papers' update has no safeguard.
     warm_start : bool, default False
-        Start a client from its last posterior instead of from the server's, where its problem is well posed.
+        Whether clients whose problem is well posed start from their last posterior instead of the server's.
     n_jobs : int, default 1
         Clients solved at the same time, in threads (needs joblib); results are the same bit for bit.
     progress : bool, default False
-        Show a progress bar (needs tqdm).
+        Whether to show a progress bar (needs tqdm).
     callback : callable, optional
-        Called as callback(record, posterior) after each round; returning True stops the run.
+        Function called as callback(record, posterior) after each round; returning True stops the run.
     checkpoint : path, optional
         Write the state there after each round (npz with JSON inside, no pickle).
     resume : path, optional
         Continue from such a file; the result equals the uninterrupted run bit for bit.
     raise_on_failure : bool, default True
-        Raise RunError on divergence or an ill-posed client; otherwise return the result with its status.
+        Whether divergence or an ill-posed client raises RunError; otherwise the result says so in its status.
 
     Returns
     -------

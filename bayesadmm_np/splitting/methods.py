@@ -79,14 +79,14 @@ class Method:
     mean_over : {"all", "present"}
         Whether the server's mean keeps the last λ_k of clients that are absent from a round.
     expectation : Rule or None
-        The method's own rule; None means that any will do.
+        The method's own rule; None where every rule is allowed.
     families : tuple of type
-        Families that the row is defined for; empty means any.
+        Families that the row is defined for; empty where every family is allowed.
     max_rounds : int or None
     statistic_scale : float
         s in T(θ) = (θ, s·(−½θθᵀ)) up to sign, for duals along μ: the second part of the step is multiplied by s².
     knobs : str
-        What to turn when a run of this row fails.
+        Advice when a run of this row fails: the parameters to change.
 
     Raises
     ------
@@ -158,9 +158,9 @@ def BayesADMM(rho: float = 1.0, gamma: float = 1.0) -> Method:
     Parameters
     ----------
     rho : float, default 1.0
-        > 0. Small values let clients move far; ρ = 1/K solves conjugate problems in one round (Prop. D.1).
+        ρ > 0. Small values let clients move far; ρ = 1/K solves conjugate problems in one round (Prop. D.1).
     gamma : float, default 1.0
-        In (0, 1]; scales the dual step (Algorithm 1 writes γ for our γρ). Duals are natural gradients for γ = 1.
+        γ in (0, 1]; scales the dual step (Algorithm 1 writes γ for our γρ). Duals are natural gradients for γ = 1.
 
     Raises
     ------
@@ -183,7 +183,7 @@ def ADMM(rho: float = 1.0) -> Method:
     Parameters
     ----------
     rho : float, default 1.0
-        > 0, in ½ρ‖θ − θ_g‖² (squared).
+        ρ > 0, in ½ρ‖θ − θ_g‖² (squared).
 
     Raises
     ------
@@ -206,7 +206,7 @@ def PreconditionedADMM(rho: float = 1.0) -> Method:
     Parameters
     ----------
     rho : float, default 1.0
-        > 0.
+        ρ > 0.
 
     Raises
     ------
@@ -285,7 +285,7 @@ def PVI(gamma: Damping = 1.0) -> Method:
     Parameters
     ----------
     gamma : float or 'rows', default 1.0
-        In (0, 1], the papers' damping is 1/K; or 'rows' for γ_k = N_k/N, as in `FedLap`.
+        Damping γ in (0, 1], in the papers 1/K; or 'rows' for γ_k = N_k/N, as in `FedLap`.
 
     Raises
     ------

@@ -88,9 +88,9 @@ class GaussianMechanism:
         Parameters
         ----------
         rounds : int
-            In which the site answered.
+            Number of rounds in which the site answered.
         delta : float
-            In (0, 1), well below one over the number of people that are protected together.
+            δ in (0, 1), well below one over the number of people that are protected together.
 
         Returns
         -------

@@ -44,14 +44,14 @@ UNBOUNDED = 1e6
 """The objective rises without bound when it exceeds its start, and its best value by this many times its size."""
 
 UNKNOWN = float("inf")
-"""A residual of which nobody has told yet."""
+"""Residual that no client has reported yet."""
 
 Participation = float | Callable[[int, int, np.random.Generator], Any]
 
 
 @dataclass(frozen=True)
 class Gathered:
-    """The server's answer to the replies: every site, λ_g, the α that was taken, and what acceleration remembers.
+    """The server's answer to the replies: every site, λ_g, the α that was taken, and the memory of the acceleration.
 
     `weights` are those of an accelerated mix, which the clients need for their own sites; empty after a plain step.
     """
@@ -111,9 +111,9 @@ def gather(server: Server, limit: int, state: State, replies: Sequence[Reply | N
 def advance(
     server: Server, limit: int, state: State, replies: Sequence[Reply | None], safeguard: bool
 ) -> Advance | Failure:
-    """Go from the replies of a round to its λ_g; `complete` fills in what the clients find there.
+    """Compute λ_g from the replies of a round; `complete` fills in what the clients measure there.
 
-    Natural-gradient edges of a mixed round are ∞ until the clients, who keep their gaps, say what they are.
+    The natural-gradient edges of a mixed round are ∞ until the clients, who know them, report them.
     """
     number = state.round + 1
     failed = client_failure(replies, number, safeguard)
@@ -188,7 +188,7 @@ def diverged(number: int, objective: float, knob: str) -> Failure:
 
 
 def rises_without_bound(objective: float, state: State) -> bool:
-    """Whether the objective is lost: not a number, or far above both its start and its best value."""
+    """Whether the objective is not a number, or far above both its start and its best value."""
     if np.isnan(objective):
         return True
     past = np.array([state.start_objective, *(record.objective for record in state.history)])
@@ -294,5 +294,5 @@ def _client_record(
 def _dual_map(q_g: ExponentialFamily) -> float:
     try:
         return q_g.fisher_norm(q_g.with_expectation(q_g.expectation).natural - q_g.natural)
-    except ValueError:  # the moments have lost the covariance to rounding: a run on its way out
+    except ValueError:  # rounding has lost the covariance in the moments: the run is about to fail
         return float("inf")

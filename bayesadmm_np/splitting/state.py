@@ -36,7 +36,7 @@ class State:
     naturals : tuple of Natural
         λ_k of the last round (λ_g before the first).
     memory : tuple of Memory
-        Of an accelerated method.
+        Rounds remembered by an accelerated method.
     start_objective : float
     history : tuple of RoundRecord
     """

@@ -24,7 +24,7 @@ from .worker import Worker
 __all__ = ["Team", "assemble", "hire", "pooled_objective", "read_rule"]
 
 FINEST = 1e-12
-"""Residual that the default solver is asked for at most: rounding leaves some 1e-14 of a well conditioned problem."""
+"""Smallest residual asked of the default solver: rounding leaves some 1e-14 of a well conditioned problem."""
 
 
 @dataclass(frozen=True)

@@ -175,7 +175,7 @@ def moved_site(method: Method, share: float, n_clients: int, site: Natural, own:
 
 
 def _as_natural(difference: Expectation, scale: float) -> Natural:
-    """Read a difference of moments as a natural vector: legal only because Wang & Banerjee's dual does it.
+    """Read a difference of moments as a natural vector: only Wang & Banerjee's dual does this.
 
     With T₂ scaled by s, the scaled moment is s times ours and acts on our natural coordinate s times again.
     """
