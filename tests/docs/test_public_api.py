@@ -1,4 +1,4 @@
-"""Promises about the package as a whole: what it imports, what it documents, and which room may know of which."""
+"""Promises about the package as a whole: what it imports, what it documents, and what it does not do."""
 
 import ast
 import importlib
@@ -312,110 +312,6 @@ def test_the_check_of_parameters_can_fail():
 
     assert not wrong_parameters(good)
     assert len(wrong_parameters(bad)) == 4
-
-
-# ----------------------------------------------------------------------------------------------------
-# Rooms: who may import whom
-# ----------------------------------------------------------------------------------------------------
-
-FLOORS = {
-    "_version": 0,
-    "_errors": -1,
-    "_registry": 0,
-    "_archive": 1,
-    "_validation": 0,
-    "families": 1,
-    "data": 1,
-    "losses": 2,
-    "clients": 3,
-    "splitting": 4,
-    "estimators": 5,
-    "exchange": 5,
-    "torch": 5,
-    "theory": 5,
-    "figures": 6,
-    "play": 6,
-    "flower": 6,
-    "demos": 7,
-    "cli": 8,
-    "__main__": 9,
-}
-"""A module may import its own room and the floors below; from the fifth floor on also `bayesadmm_np` itself."""
-
-APART = {"data", "estimators", "torch", "theory"}
-"""Rooms that no other room of the library proper may import, whatever its floor: they stay optional."""
-
-
-def room_of(module):
-    parts = module.split(".")
-    return parts[1] if len(parts) > 1 else ""
-
-
-def imports(source, module, is_package):
-    """The modules of this package that a source names, wherever in the file."""
-    base = module.split(".") if is_package else module.split(".")[:-1]
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names if alias.name.startswith("bayesadmm_np"))
-        elif isinstance(node, ast.ImportFrom):
-            start = base[: len(base) - node.level + 1] if node.level else []
-            target = ".".join([*start, *([node.module] if node.module else [])])
-            if not target.startswith("bayesadmm_np"):
-                continue
-            # `from . import losses` names modules, `from .losses import Loss` does not
-            yield from (f"{target}.{alias.name}" for alias in node.names) if target == "bayesadmm_np" else [target]
-
-
-def violations(source, module, is_package=False):
-    """What a source may not import; an unknown room is one as well, so that new ones get a floor here."""
-    room = room_of(module)
-    if room == "":  # the face: everything that a bare `import bayesadmm_np` may load
-        return [
-            t for t in imports(source, module, is_package) if room_of(t) in {*APART, "demos", "figures", "play", "cli"}
-        ]
-    found = []
-    for target in imports(source, module, is_package):
-        other, floor = room_of(target), FLOORS.get(room, 0)
-        if other == room or (other not in FLOORS and floor >= 5):
-            continue
-        if other not in FLOORS or FLOORS[other] >= floor or (other in APART and floor < 6):
-            found.append(target)
-    return found
-
-
-def test_every_room_has_a_floor():
-    rooms = {room_of(module_of(path)) for path in SOURCES} - {""}
-    assert rooms <= set(FLOORS), "give a new room its floor in FLOORS"
-
-
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.relative_to(PACKAGE).as_posix())
-def test_no_module_imports_a_floor_above_it(path):
-    assert not violations(path.read_text(encoding="utf-8"), module_of(path), path.name == "__init__.py")
-
-
-@pytest.mark.parametrize(
-    ("source", "module"),
-    [
-        ("from ..losses.base import Loss", "bayesadmm_np.families.full"),
-        ("def f():\n    from bayesadmm_np.clients import VON", "bayesadmm_np.losses.total"),
-        ("import bayesadmm_np.splitting.loop", "bayesadmm_np.clients.newton"),
-        ("from .. import losses", "bayesadmm_np.families.full"),
-        ("from bayesadmm_np.data import load_digits", "bayesadmm_np.splitting.loop"),
-        ("from ..splitting import run", "bayesadmm_np.data.images"),
-        ("from bayesadmm_np import run", "bayesadmm_np.losses.total"),
-    ],
-)
-def test_the_check_of_floors_can_fail(source, module):
-    assert violations(source, module)
-
-
-def test_the_check_of_floors_allows_what_it_should():
-    assert not violations(
-        "from ..families.base import ExponentialFamily\nfrom .base import Loss", "bayesadmm_np.losses.x"
-    )
-    assert not violations("from ..data import partition\nfrom .. import run", "bayesadmm_np.cli.x")
-    assert not violations("from . import families, losses", "bayesadmm_np", is_package=True)
-    assert violations("from . import data", "bayesadmm_np", is_package=True)
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -42,8 +42,9 @@ def test_ci_runs_the_readme_commands_with_pytest_last():
     assert done.returncode == 0, done.stderr
     commands = done.stdout.splitlines()
     assert commands[0] == REPRODUCE
+    assert commands[1] == "git diff --exit-code --stat -- figures"
     assert commands[-1] == TESTS
-    assert [line.removeprefix(".venv/bin/") for line in commands[2:5]] == [
+    assert [line.removeprefix(".venv/bin/") for line in commands[3:6]] == [
         "ruff check .",
         "ruff format --check .",
         "mypy",
@@ -63,9 +64,30 @@ def test_ci_refuses_a_readme_without_exactly_one_such_line(tmp_path, times):
     assert "exactly one line beginning with: .venv/bin/pip install -e '.[test]'" in done.stderr
 
 
+@needs_bash
+def test_check_runs_the_same_commands_and_installs_nothing():
+    done = subprocess.run(["bash", str(ROOT / ".ci" / "check"), "--list"], capture_output=True, text=True, check=True)
+    commands = done.stdout.splitlines()
+    assert commands[:5] == [
+        "bayesadmm reproduce",
+        "git diff --exit-code --stat -- figures",
+        "ruff check .",
+        "ruff format --check .",
+        "mypy",
+    ]
+    assert commands[-1] == "pytest -n auto"
+    assert not any("install" in command or "bin/" in command for command in commands)
+
+
 @pytest.mark.skipif(os.name == "nt", reason="Windows files have no executable bit")
-def test_ci_run_is_executable():
-    assert os.access(RUN, os.X_OK)
+@pytest.mark.parametrize("name", ["run", "check"])
+def test_the_scripts_of_ci_are_executable(name):
+    assert os.access(ROOT / ".ci" / name, os.X_OK)
+
+
+def test_the_version_of_the_citation_is_that_of_the_package():
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"\nversion: {bayesadmm_np._version.__version__}\n" in citation
 
 
 def test_every_package_on_disk_is_listed_for_installation():

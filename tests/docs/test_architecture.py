@@ -1,0 +1,141 @@
+"""The floors of docs/architecture.md: no module imports a floor above its own, or a package its room does not list."""
+
+import ast
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+import bayesadmm_np
+
+PACKAGE = Path(bayesadmm_np.__file__).resolve().parent
+ROOT = PACKAGE.parent
+PAGE = ROOT / "docs" / "architecture.md"
+ROW = re.compile(r"^\| (\d+) \| (`.+?) \| (.*?) \| .+ \|$", flags=re.MULTILINE)
+FACE = "bayesadmm_np"
+
+
+def read_floors(page):
+    """Return {room: floor}, and {room: (packages that it imports, packages that only its functions import)}."""
+    floors, packages = {}, {}
+    for number, rooms, others in ROW.findall(page):
+        always, _, lazily = others.partition("(")
+        for room in re.findall(r"`(\w+)`", rooms):
+            assert room not in floors, f"{room} stands on two floors"
+            floors[room] = int(number)
+            packages[room] = tuple(set(re.findall(r"`(\w+)`", part)) for part in (always, lazily))
+    return floors, packages
+
+
+FLOORS, PACKAGES = read_floors(PAGE.read_text(encoding="utf-8"))
+
+
+def module_of(path):
+    """Return the dotted name; scripts of demos/ are installed as bayesadmm_np.demos."""
+    inside = path.relative_to(ROOT if ROOT / "demos" in path.parents else PACKAGE).with_suffix("").parts
+    return ".".join([FACE, *(inside[:-1] if inside[-1] == "__init__" else inside)])
+
+
+SOURCES = sorted([*PACKAGE.rglob("*.py"), *(ROOT / "demos").glob("*.py")])
+
+
+def room_of(module):
+    """Return the room of a module; the face, what `import bayesadmm_np` loads first, is one too."""
+    return [*module.split("."), FACE][1]
+
+
+def imports(source, module, is_package=False):
+    """Yield (module, whether only a function imports it) for every import, wherever in the file."""
+    base = module.split(".") if is_package else module.split(".")[:-1]
+    tree = ast.parse(source)
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    inside = {id(node) for function in functions for node in ast.walk(function)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, id(node) in inside) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            start = base[: len(base) - node.level + 1] if node.level else []
+            target = ".".join([*start, *([node.module] if node.module else [])])
+            # `from . import losses` names modules, `from .losses import Loss` does not
+            names = [f"{target}.{alias.name}" for alias in node.names] if target == FACE else [target]
+            yield from ((name, id(node) in inside) for name in names)
+
+
+def violations(source, module, is_package=False):
+    """Say what a source may not import."""
+    room = room_of(module)
+    always, lazily = PACKAGES[room]
+    for target, in_function in imports(source, module, is_package):
+        package = target.split(".")[0]
+        if package == FACE:
+            # a name of the face that is no room: `from bayesadmm_np import run`
+            other = room_of(target) if room_of(target) in FLOORS else FACE
+            if other != room and FLOORS[other] >= FLOORS[room]:
+                yield f"{room} (floor {FLOORS[room]}) imports {target} (floor {FLOORS[other]})"
+        elif package not in {*sys.stdlib_module_names, *always, *(lazily if in_function else ())}:
+            yield f"{room} imports {target}" + (" outside of a function" if package in lazily else "")
+
+
+def test_every_room_has_a_floor():
+    rooms = {room_of(module_of(path)) for path in SOURCES}
+    assert rooms == set(FLOORS), (
+        "docs/architecture.md: give a new room its row, and take away the row of one that is gone"
+    )
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_no_module_imports_a_floor_above_its_own(path):
+    source = path.read_text(encoding="utf-8")
+    assert not list(violations(source, module_of(path), path.name == "__init__.py"))
+
+
+def test_the_core_needs_numpy_and_scipy_alone():
+    for room in ("families", "losses", "clients", "splitting", FACE):
+        assert PACKAGES[room][0] <= {"numpy", "scipy"}, room
+        assert FLOORS[room] <= FLOORS[FACE]
+
+
+def test_every_listed_package_is_imported():
+    """A package that a room no longer needs leaves the table."""
+    found = {room: set() for room in FLOORS}
+    for path in SOURCES:
+        targets = imports(path.read_text(encoding="utf-8"), module_of(path), path.name == "__init__.py")
+        found[room_of(module_of(path))] |= {target.split(".")[0] for target, _ in targets}
+    unused = {room: (always | lazily) - found[room] for room, (always, lazily) in PACKAGES.items()}
+    assert {room: names for room, names in unused.items() if names} == {}
+
+
+UP = [
+    ("from ..losses.base import Loss", "families.full"),
+    ("def f():\n    from bayesadmm_np.clients import VON", "losses.total"),
+    ("import bayesadmm_np.splitting.loop", "clients.newton"),
+    ("from .. import losses", "families.full"),
+    ("from bayesadmm_np.data import load_digits", "splitting.loop"),
+    ("from ..estimators import kinds", "data.images"),
+    ("from bayesadmm_np import run", "losses.total"),
+    ("from ..torch import run", "estimators.base"),
+    ("from ..cli.fit import fit", "demos.shared"),
+]
+OUTSIDE = [
+    ("import torch", "splitting.loop"),
+    ("import pandas", "losses.total"),
+    ("import joblib", "splitting.loop"),
+    ("from sklearn.base import BaseEstimator", "torch.loop"),
+    ("def f():\n    import matplotlib", "families.full"),
+]
+
+
+@pytest.mark.parametrize(("source", "module"), [*UP, *OUTSIDE])
+def test_an_arrow_up_and_a_package_too_many_are_seen(source, module):
+    """Broken twins."""
+    assert len(list(violations(source, f"{FACE}.{module}"))) == 1
+
+
+def test_arrows_down_are_allowed():
+    below = "from ..families.base import ExponentialFamily\nfrom .base import Loss\nimport scipy.special"
+    assert not list(violations(below, f"{FACE}.losses.x"))
+    assert not list(violations("from ..data import partition\nfrom .. import run", f"{FACE}.cli.x"))
+    assert not list(violations("def f():\n    import joblib", f"{FACE}.splitting.loop"))
+    assert not list(violations("from . import families, losses", FACE, is_package=True))
+    assert list(violations("from . import data", FACE, is_package=True))
