@@ -1,4 +1,5 @@
 import os
+import sys
 
 os.environ["MPLBACKEND"] = "Agg"  # before anything imports matplotlib
 
@@ -32,9 +33,26 @@ def one_thread():
 def registries():
     """What a test registers is forgotten after it."""
     from bayesadmm_np import clients, families, losses, methods
+    from bayesadmm_np.estimators import KINDS
 
-    known = (families.FAMILIES, losses.LOSSES, losses.RULES, clients.SOLVERS, methods.TABLE)
+    known = (families.FAMILIES, losses.LOSSES, losses.RULES, clients.SOLVERS, methods.TABLE, KINDS)
     before = [dict(registry) for registry in known]
     yield
     for registry, things in zip(known, before, strict=True):
         registry._things = things
+
+
+@pytest.fixture
+def bayesadmm(monkeypatch, capsys):
+    """Run the command in this process; return exit code, standard output and standard error."""
+    from bayesadmm_np import cli
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["bayesadmm", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stopped:
+            cli.main()
+        out, err = capsys.readouterr()
+        code = stopped.value.code
+        return (0 if code is None else code), out, err
+
+    return run

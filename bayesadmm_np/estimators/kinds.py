@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import expit, gammaln
 
-from .._registry import Registry
+from .._registry import Registry, load_plugins
 from .._validation import Array
 from ..losses.base import Loss
 from ..losses.expectations import Delta, Exact, GaussHermite, QuasiMonteCarlo, Rule
@@ -462,6 +462,8 @@ logistic, softmax, ridge, poisson.
     if found is None:
         raise ValueError(f"kind must be a name, or a name with options as in 'name(option=2)', got {kind!r}.")
     name, listed = found.groups()
+    if name not in KINDS:
+        load_plugins()
     maker = KINDS[name]
     options = {}
     for item in filter(None, (part.strip() for part in (listed or "").split(","))):

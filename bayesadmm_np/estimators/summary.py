@@ -139,11 +139,11 @@ def information_shares(posterior: Gaussian, prior: Gaussian, sites: Sequence[Nat
 
     Σ is the covariance of `change` @ θ. The precisions add up to Σ⁻¹, so that the shares of a coefficient add up to 1.
     """
-    q = posterior.factor
-    spread = q.solve(change.T)
+    spread = posterior.covariance_matrix @ change.T
     variance = np.einsum("ij,ji->i", change, spread)
-    factors = [prior.factor, *(q.like(site.parts[1:]) for site in sites)]
-    return np.array([np.einsum("ji,ji->i", spread, factor.multiply(spread)) / variance for factor in factors])
+    precisions = [prior.precision, *(site.precision for site in sites)]
+    moved = [p @ spread if p.ndim == 2 else p[:, None] * spread for p in precisions]
+    return np.array([np.einsum("ji,ji->i", spread, each) / variance for each in moved])
 
 
 def summarise(model: FittedGLM, units: Units = "original") -> Summary:

@@ -1,26 +1,7 @@
-import sys
-
 import numpy as np
 import pytest
 
-from bayesadmm_np import cli
-
 CANCER = ["mean radius", "mean texture", "mean smoothness", "mean concavity"]
-
-
-@pytest.fixture
-def bayesadmm(monkeypatch, capsys):
-    """Run the command in this process; return exit code, standard output and standard error."""
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["bayesadmm", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stopped:
-            cli.main()
-        out, err = capsys.readouterr()
-        code = stopped.value.code
-        return (0 if code is None else code), out, err
-
-    return run
 
 
 def cancer():

@@ -11,6 +11,7 @@ from bayesadmm_np.estimators.fitted import FAMILIES, Columns, FittedGLM, Site, p
 from bayesadmm_np.estimators.glm import Layout
 from bayesadmm_np.estimators.kinds import read_kind
 from bayesadmm_np.estimators.model_file import ModelFileError, load_model, save_model
+from bayesadmm_np.estimators.summary import summarise
 
 ROWS = {"full": "PVI", "diagonal": "PVI", "isotropic": "ADMM", "fixed": "PreconditionedADMM"}
 
@@ -250,14 +251,17 @@ def test_point_estimates_are_plugged_in():
     assert found[0, 1] == pytest.approx(1 / (1 + np.exp(-2.0)), rel=1e-14)
 
 
-def test_undoing_the_units_is_the_same_model():
-    model = make()
+@pytest.mark.parametrize("family", ["full", "diagonal"])
+def test_undoing_the_units_is_the_same_model(family):
+    model = make(family)
     table = {"age": np.array([3.0, -1.0]), "sex": np.array(["m", "f"], dtype=object)}
     raw = np.column_stack([table["age"], table["sex"] == "m", np.ones(2)])
     predictor_ = model.predictor(table)[0]
     assert np.allclose(raw @ model.mean("original"), predictor_, rtol=1e-12)
     spread = np.einsum("ij,jk,ik->i", raw, model.covariance("original"), raw)
     assert np.allclose(spread, model.predictor(table)[1], rtol=1e-12)
+    shares = [row.shares for row in summarise(model, "original").rows]
+    assert np.allclose(np.sum(shares, axis=1), 1.0)
     half = np.column_stack([(raw[:, 0] - 1.0) / 2.0, raw[:, 1:]])
     assert np.allclose(half @ model.mean("standardized"), predictor_, rtol=1e-12)
     assert np.allclose(model.uncentred.mean("original"), model.mean("original"), rtol=1e-12)

@@ -1,0 +1,256 @@
+"""A kind of GLM from a user's own package: registered, it is fitted by estimator, command, model file and files."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+from scipy.special import expit, gammaln
+from scipy.stats import nbinom
+
+from bayesadmm_np.estimators import KINDS, FederatedGLM, FittedGLM, Kind
+from bayesadmm_np.estimators.base import FederatedModel
+from bayesadmm_np.estimators.check_kind import check_kind
+from bayesadmm_np.estimators.kinds import COUNTS, LOG, Link, read_kind
+from bayesadmm_np.losses import logistic_normal_moments
+from bayesadmm_np.losses.pointwise import Pointwise, RowMoments
+from oracles.cohorts import cohort
+
+# ----------------------------------------------------------------------------------------------------
+# The user's package
+# ----------------------------------------------------------------------------------------------------
+
+
+class NB2(Pointwise):
+    """ℓ(f, y) = (y + r) log(1 + exp(f − log r)) − y f: counts of mean exp f and variance μ + μ²/r."""
+
+    concordance = 1.0
+
+    def __init__(self, size):
+        self.size = size
+
+    def averages(self, predictors, weights, y):
+        shifted, total = predictors - np.log(self.size), y + self.size
+        p = expit(shifted)
+        return RowMoments(
+            total * (np.logaddexp(0.0, shifted) @ weights) - y * (predictors @ weights),
+            total * (p @ weights) - y,
+            total * ((p * (1.0 - p)) @ weights),
+        )
+
+    def exact(self, mean, variance, y):
+        found, total = logistic_normal_moments(mean - np.log(self.size), variance), y + self.size
+        return RowMoments(total * found.softplus - y * mean, total * found.sigmoid - y, total * found.slope)
+
+
+def negative_binomial(size=1.0):
+    """Counts whose variance is μ + μ²/size."""
+    return Kind(
+        "negative_binomial",
+        "negative binomial regression",
+        COUNTS,
+        LOG,
+        NB2(size),
+        variance=lambda mean, square: mean + square / size,
+        constant=lambda y: y * np.log(size) + gammaln(size) + gammaln(y + 1.0) - gammaln(y + size),
+        ratio="rate ratio",
+        options=(("size", size),),
+    )
+
+
+class FederatedNegativeBinomial(FederatedModel):
+    """A subclass of four lines."""
+
+    kind = "negative_binomial(size=2)"
+
+
+# ----------------------------------------------------------------------------------------------------
+# What it is worth
+# ----------------------------------------------------------------------------------------------------
+
+SIZE = 2.0
+NAME = "negative_binomial(size=2)"
+
+
+@pytest.fixture
+def registered(registries):
+    return KINDS.register(negative_binomial)
+
+
+@pytest.fixture
+def counts():
+    X, _, sites = cohort("poisson", sizes=(30, 25, 35))
+    mean = np.exp(X @ [0.5, -0.3] + 0.4)
+    y = np.random.default_rng(1).negative_binomial(SIZE, SIZE / (SIZE + mean)).astype(float)
+    return X, y, sites
+
+
+def pooled(X, y):
+    """Maximum likelihood of the pooled rows by scipy's own density, and the inverse Hessian of statsmodels' form."""
+    A = np.column_stack([X, np.ones(len(X))])
+
+    def surprise(theta):
+        mean = np.exp(A @ theta)
+        return -nbinom.logpmf(y, SIZE, SIZE / (SIZE + mean)).sum()
+
+    def slope(theta):
+        mean = np.exp(A @ theta)
+        return A.T @ ((mean - y) * SIZE / (SIZE + mean))
+
+    found = minimize(surprise, np.zeros(3), jac=slope, method="BFGS", options={"gtol": 1e-9})
+    mean = np.exp(A @ found.x)
+    curvature = A.T @ (A * ((y + SIZE) * SIZE * mean / (SIZE + mean) ** 2)[:, None])
+    return found.x, np.sqrt(np.diag(np.linalg.inv(curvature))), -found.fun
+
+
+def test_the_estimators_give_the_pooled_fit(registered, counts):
+    """Laplace at a prior of 1e-8, which moves nothing by 1e-6 standard errors; scipy's gradient is below 1e-6."""
+    X, y, sites = counts
+    theta, errors, likelihood = pooled(X, y)
+    for model in (
+        FederatedGLM(NAME, 1e-8, method="FedLapCov"),
+        FederatedGLM(negative_binomial(SIZE), 1e-8, method="FedLapCov"),
+        FederatedNegativeBinomial(1e-8, method="FedLapCov"),
+    ):
+        model.fit(X, y, client=sites)
+        assert model.certificate_.holds
+        found = np.append(model.coef_, model.intercept_)
+        assert np.abs((found - theta) / errors).max() < 1e-5
+        assert np.allclose(np.sqrt(np.diag(model.covariance_)), errors, rtol=1e-5)
+        assert model.log_likelihood_ == pytest.approx(likelihood, rel=1e-10)
+        assert "negative binomial regression of y, size 2" in str(model.summary())
+    poisson = FederatedGLM("poisson", 1e-8, method="FedLapCov").fit(X, y, client=sites)
+    assert np.abs((np.append(poisson.coef_, poisson.intercept_) - theta) / errors).max() > 1e-2  # the twin
+
+
+def test_predictions_are_moments_of_the_mixture(registered, counts):
+    """A mean of 4e5 counts drawn from rates drawn from the posterior, within five standard errors."""
+    X, y, sites = counts
+    model = FederatedGLM(NAME).fit(X, y, client=sites)
+    mean, sd = model.predict(X[:1], return_std=True)
+    rng = np.random.default_rng(1)
+    rate = np.exp(model.posterior_.sample(rng, 400_000) @ [*X[0], 1.0])
+    drawn = rng.negative_binomial(SIZE, SIZE / (SIZE + rate))
+    assert abs(drawn.mean() - mean[0]) < 5 * sd[0] / np.sqrt(drawn.size)
+    fourth = ((drawn - drawn.mean()) ** 4).mean()
+    assert abs(drawn.var() - sd[0] ** 2) < 5 * np.sqrt(fourth / drawn.size)
+
+
+def test_the_commands_the_model_file_and_a_run_by_files_know_it(registered, counts, tmp_path, bayesadmm, monkeypatch):
+    pd = pytest.importorskip("pandas")
+    monkeypatch.chdir(tmp_path)
+    X, y, sites = counts
+    frame = pd.DataFrame({"age": X[:, 0], "dose": X[:, 1], "stays": y, "site": sites})
+    frame.to_csv("all.csv", index=False)
+    options = "--prior-precision 1e-8 --method FedLapCov --no-standardize --no-progress --json"
+    code, out, err = bayesadmm(
+        "fit", "all.csv", "--target", "stays", "--client", "site", "--loss", NAME, "--out", "m.npz", *options.split()
+    )
+    assert code == 0, err
+    theta, errors, _ = pooled(X, y)
+    rows = json.loads(out)["coefficients"]
+    assert np.abs((np.array([row["coef"] for row in rows]) - theta) / errors).max() < 1e-5
+    model = FittedGLM.load("m.npz")
+    assert str(model.kind) == "negative_binomial(size=2.0)"
+    assert "negative binomial regression of stays, size 2" in bayesadmm("summary", "m.npz")[1]
+    frame.head(3).drop(columns="stays").to_csv("new.csv", index=False)
+    predicted = json.loads(bayesadmm("predict", "m.npz", "new.csv", "--json")[1])["predictions"]
+    assert [row["mean"] for row in predicted] == pytest.approx(model.mean_and_sd(X[:3])[0].tolist(), rel=1e-12)
+    assert bayesadmm("certify", "m.npz", "all.csv")[0] == 0
+
+    for name in ("north", "south"):
+        frame[frame["site"] == name].drop(columns="site").to_csv(f"{name}.csv", index=False)
+        given = ("--data", f"{name}.csv", "--target", "stays", "--name", name, "--loss", NAME)
+        assert bayesadmm("site", "init", name, *given)[0] == 0
+    begin = (
+        "server",
+        "init",
+        "run",
+        "north/hello.npz",
+        "south/hello.npz",
+        "--method",
+        "PVI",
+        "--tol",
+        "1e-9",
+        "--json",
+    )
+    code, out, err = bayesadmm(*begin)
+    assert code == 0, err
+    while "final" not in (broadcast := json.loads(out)["written"]):
+        told = [bayesadmm("site", "step", name, broadcast, "--json")[1] for name in ("north", "south")]
+        code, out, err = bayesadmm("server", "step", "run", *(json.loads(line)["written"] for line in told), "--json")
+        assert code == 0, err
+    assert bayesadmm("export", "run", "--target", "stays", "--out", "r.npz")[0] == 0
+    two = frame[frame["site"] != "west"]
+    alone = FederatedGLM(NAME, penalize_intercept=True).fit(two[["age", "dose"]], two["stays"])
+    exported = FittedGLM.load("r.npz")
+    assert exported.kind == alone.fitted_.kind
+    sd = np.sqrt(np.diag(alone.covariance_))
+    assert np.abs((exported.mean() - alone.fitted_.mean()) / sd).max() < 1e-6
+
+
+def test_sites_of_different_options_are_refused(registered, counts, tmp_path, bayesadmm, monkeypatch):
+    pd = pytest.importorskip("pandas")
+    monkeypatch.chdir(tmp_path)
+    pd.DataFrame({"age": counts[0][:, 0], "stays": counts[1]}).to_csv("a.csv", index=False)
+    for name, size in (("north", 2), ("south", 3)):
+        given = ("--data", "a.csv", "--target", "stays", "--name", name, "--loss", f"negative_binomial(size={size})")
+        assert bayesadmm("site", "init", name, *given)[0] == 0
+    code, _, err = bayesadmm("server", "init", "run", "north/hello.npz", "south/hello.npz")
+    assert code in (2, 3)
+    assert "negative_binomial(size=3.0)" in err
+
+
+def test_names_and_options_that_are_not_there_are_refused(registered, counts, tmp_path):
+    X, y, sites = counts
+    with pytest.raises(ValueError, match="'negative_binomal'; did you mean 'negative_binomial'"):
+        FederatedGLM("negative_binomal").fit(X, y, client=sites)
+    with pytest.raises(ValueError, match="negative_binomial has no option 'r'; it takes size"):
+        FederatedGLM("negative_binomial(r=2)").fit(X, y, client=sites)
+    with pytest.raises(ValueError, match=r"y must hold counts or rates >= 0, got -1"):
+        FederatedGLM(NAME).fit(X, y - y.max() - 1, client=sites)
+    FederatedGLM(NAME).fit(X, y, client=sites).fitted_.save(tmp_path / "m.npz")
+    KINDS._things.pop("negative_binomial")
+    with pytest.raises(ValueError, match="there is no kind of GLM 'negative_binomial'"):
+        FittedGLM.load(tmp_path / "m.npz")
+
+
+@pytest.mark.parametrize("kind", ["logistic", "softmax", "ridge", "poisson"])
+def test_every_kind_passes_the_checks(kind):
+    check_kind(kind)
+
+
+class WrongSlope(NB2):
+    def averages(self, predictors, weights, y):
+        return super().averages(predictors, weights, y)._replace(slope=y * 0.0)
+
+
+class WrongIntegral(NB2):
+    def exact(self, mean, variance, y):
+        return super().exact(mean, variance, y)._replace(slope=super().exact(mean, 0 * mean, y).slope)
+
+
+SOFTPLUS = Link("softplus", lambda mean: np.log(np.expm1(mean)), lambda f: np.logaddexp(0.0, f))
+WRONG = {
+    "gradient": {"pointwise": WrongSlope(SIZE)},
+    "exact slope": {"pointwise": WrongIntegral(SIZE)},
+    "link: the loss is not least": {"link": SOFTPLUS},
+    "link: forward is not": {"link": replace(LOG, forward=np.sqrt)},
+    "link: the mean of its moments": {"link": replace(LOG, moments=lambda m, v: (np.exp(m), v))},
+    "variance: the curvature": {"variance": lambda mean, square: mean},
+    "constant: the probabilities": {"constant": lambda y: gammaln(y + 1.0)},
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_wrong_kind_fails_the_check_by_name(what):
+    check_kind(negative_binomial(SIZE))
+    with pytest.raises(AssertionError, match=what):
+        check_kind(replace(negative_binomial(SIZE), **WRONG[what]))
+
+
+def test_a_kind_is_pickled_by_its_name(registered):
+    import pickle
+
+    assert pickle.loads(pickle.dumps(read_kind(NAME))) == negative_binomial(SIZE)
