@@ -18,8 +18,8 @@ import json
 import math
 import os
 import re
+import secrets
 import struct
-import tempfile
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -34,7 +34,16 @@ from numpy.typing import NDArray
 from ._validation import Array, frozen
 from ._version import __version__
 
-__all__ = ["LIMIT", "Archive", "ArchiveError", "MissingFileError", "content_of", "read_as", "replace_atomically"]
+__all__ = [
+    "LIMIT",
+    "Archive",
+    "ArchiveError",
+    "MissingFileError",
+    "content_of",
+    "read_as",
+    "replace_atomically",
+    "replace_text",
+]
 
 SCHEMA = 3
 """Of container and contents together; 1 and 2 were the four formats before there was one."""
@@ -310,10 +319,16 @@ def _require_known(plain: Any, read: Any, place: str) -> None:
             _require_known(value, other, f"{place}[{i}]")
 
 
-def replace_atomically(path: str | os.PathLike[str], fill: Callable[[IO[bytes]], object]) -> None:
+def replace_text(path: str | os.PathLike[str], text: str) -> None:
+    """Write text atomically, for whoever may read the folder."""
+    replace_atomically(path, lambda file: file.write(text.encode()), 0o666)
+
+
+def replace_atomically(path: str | os.PathLike[str], fill: Callable[[IO[bytes]], object], rights: int = 0o600) -> None:
     """Let `fill` write a file beside `path` and move it there when it is whole; both are on the disk then."""
     folder = Path(path).parent
-    handle, temporary = tempfile.mkstemp(dir=folder, suffix=".npz.part")
+    temporary = folder / f"tmp{secrets.token_hex(6)}.npz.part"
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), rights)
     try:
         with os.fdopen(handle, "wb") as file:
             fill(file)
@@ -321,7 +336,7 @@ def replace_atomically(path: str | os.PathLike[str], fill: Callable[[IO[bytes]],
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
     sync_folder(folder)
 

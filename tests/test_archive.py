@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bayesadmm_np import _archive
-from bayesadmm_np._archive import Archive, ArchiveError, MissingFileError, read_as, replace_atomically
+from bayesadmm_np._archive import Archive, ArchiveError, MissingFileError, read_as, replace_atomically, replace_text
 
 WHOLE = "must be a whole bayesadmm archive"
 RNG = np.random.default_rng(0)
@@ -482,7 +482,7 @@ def test_a_longer_header_is_refused_before_it_is_read():
 # ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("call", ["replace", "fsync", "fdopen"])
+@pytest.mark.parametrize("call", ["replace", "fsync", "open"])
 def test_a_crash_leaves_the_old_file(tmp_path, monkeypatch, call):
     path = tmp_path / "a.npz"
     Archive("x", {}, {}).write(path)
@@ -514,6 +514,17 @@ def test_file_and_folder_are_synced_before_anybody_is_told(tmp_path, monkeypatch
     monkeypatch.setattr(os, "replace", replace)
     replace_atomically(tmp_path / "a", lambda file: file.write(b"x"))
     assert told == ["file", "replace", "folder"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="rights of a file are those of its folder")
+def test_text_is_for_all_who_may_read_the_folder_and_archives_are_not(tmp_path):
+    replace_text(tmp_path / "t.csv", "ü\n")
+    Archive("x", {}, {}).write(tmp_path / "a.npz")
+    before = os.umask(0o022)
+    os.umask(before)
+    assert (tmp_path / "t.csv").read_bytes() == "ü\n".encode()
+    assert (tmp_path / "t.csv").stat().st_mode & 0o777 == 0o666 & ~before
+    assert (tmp_path / "a.npz").stat().st_mode & 0o777 == 0o600 & ~before
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -97,7 +97,7 @@ def message_refusals(command: str) -> Iterator[None]:
 
 def introduce(folder: Path, config: SiteConfig) -> dict[str, Any]:
     """Write what a site remembers, and hello.npz."""
-    from .._archive import replace_atomically
+    from .._archive import replace_text
     from ..exchange.files import STATE
     from ..splitting.state import digest
     from .prepare import named_kind
@@ -113,7 +113,7 @@ def introduce(folder: Path, config: SiteConfig) -> dict[str, Any]:
     folder.mkdir(parents=True, exist_ok=True)
     known = {**asdict(rows.config), "data": str(config.data.absolute()), "classes": rows.classes}
     text = json.dumps({**known, DIGEST: digest(site.loss)}, indent=1) + "\n"
-    replace_atomically(folder / CONFIG, lambda file: file.write(text.encode()))
+    replace_text(folder / CONFIG, text)
     sums = (rows.design.sum(axis=0), (rows.design**2).sum(axis=0)) if config.standardize else (None, None)
     site.hello(*sums).write(folder / "hello.npz")
     return {

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
+from .._archive import replace_text
 from ._options import Json, Progress, option
 from .shared import Refused, note, print_json, require_writable, stop, text_table, write_csv
 
@@ -299,12 +300,10 @@ def _machine() -> dict[str, Any]:
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:
-    part = path.with_name(path.name + ".part")
     finite = jsonlib.loads(
         jsonlib.dumps(content), parse_constant=lambda _: None
     )  # NaN and ∞ are none of JSON's numbers
-    part.write_text(jsonlib.dumps(finite, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    os.replace(part, path)
+    replace_text(path, jsonlib.dumps(finite, indent=1, ensure_ascii=False) + "\n")
 
 
 def _draw(experiment: Any, outcomes: Sequence[Any], table: Sequence[dict[str, Any]], folder: Path) -> list[str]:

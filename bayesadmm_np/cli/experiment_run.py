@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ import numpy as np
 import torch
 from filelock import FileLock, Timeout
 
+from .._archive import replace_text
 from ..splitting.status import Status
 from ..torch import RoundRecord, Rows, Scores, merge, run
 from ..torch.state import digest
@@ -425,6 +425,4 @@ def _claim(folder: Path, own: dict[str, Any]) -> None:
 
 def _write(path: Path, content: dict[str, Any]) -> None:
     """Write JSON; a crash leaves no file or all of it."""
-    part = path.with_name(path.name + ".part")
-    part.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    os.replace(part, path)
+    replace_text(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")

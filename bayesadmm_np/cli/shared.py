@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import difflib
+import io
 import json
 import os
 import sys
@@ -13,6 +14,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
+
+from .._archive import replace_text
 
 __all__ = [
     "Refused",
@@ -152,15 +155,11 @@ def print_json(value: Mapping[str, Any]) -> None:
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Write rows that have the same keys; a crash leaves the old file or the new one."""
-    part = path.with_name(path.name + ".part")
-    try:
-        with open(part, "w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    replace_text(path, text.getvalue())
 
 
 def _plain(value: Any) -> Any:
