@@ -81,7 +81,7 @@ class VON(Solver):
         assert isinstance(start, Gaussian)
         q = start
         for i in range(self.steps):
-            sampled = self._sampled_natural_gradient(problem, q, rng)
+            sampled = self.sampled_natural_gradient(problem, q, rng)
             direction = problem.target(sampled) - q.natural
             t = self.step_size / (1.0 + i) ** self.decay
             while t > 1e-12 and not q.contains(q.natural + t * direction):
@@ -91,7 +91,7 @@ class VON(Solver):
             q = q.with_natural(q.natural + t * direction)
         return self.measured(problem, q, self.steps, ClientStatus.STEPS_DONE)
 
-    def _sampled_natural_gradient(self, problem: Subproblem, q: Gaussian, rng: np.random.Generator) -> Natural:
+    def sampled_natural_gradient(self, problem: Subproblem, q: Gaussian, rng: np.random.Generator) -> Natural:
         """Average ∇ℓ(θ) and ∇²ℓ(θ) over draws of θ; the delta method at N(θ, ·) is evaluation at θ."""
         total = q.natural.zeros()
         for theta in q.sample(rng, self.samples):

@@ -16,7 +16,14 @@ from ..families.gaussian import Gaussian
 from ..families.precision import BlockPrecision, DensePrecision, DiagonalPrecision, Precision
 from ..losses.base import GaussianExpected, rounding_unit
 
-__all__ = ["ClientSums", "Distance", "client_sums", "distance_bound"]
+__all__ = [
+    "ClientSums",
+    "Distance",
+    "client_sums",
+    "distance_bound",
+    "largest_third_derivative",
+    "least_curvature",
+]
 
 NEWTON = "the residual is small, and so is the change of curvature around it"
 PRIOR = "the residual is too large for a close bound, and the prior alone gives a loose one"
@@ -269,15 +276,15 @@ class _Local:
         return radius, radius * ((1.0 + self.fuzz) * growth - 1.0) + self.noise
 
     def variational_ball(self, reach: float) -> tuple[float, float] | None:
-        """The same for a function of mean and covariance."""
+        """Radius around m, and slack around m − H⁻¹g, for a function of mean and covariance."""
         if not reach <= FURTHEST:
             return None
         length = float(np.hypot(self.step_length + self.noise, self.excess))
         largest = 1.0 + self.excess
         cross = reach * float(np.sqrt(largest))
-        floor = (1.0 - self.fuzz) * _floor(cross)
+        floor = (1.0 - self.fuzz) * least_curvature(cross)
         steep = reach * max(1.0, 1.0 / float(np.sqrt(self.smallest)))
-        data = (1.0 + self.fuzz) * _bend(reach, steep, largest, 2.0 * length / floor)
+        data = (1.0 + self.fuzz) * largest_third_derivative(reach, steep, largest, 2.0 * length / floor)
         bend = data + ENTROPY_BEND
         if 2.0 * bend * length > floor**2:
             return None
@@ -311,12 +318,12 @@ def _chi(x: float) -> float:
     return 0.5 * (x + float(np.hypot(x, 2.0)))
 
 
-def _floor(cross: float) -> float:
+def least_curvature(cross: float) -> float:
     """Lower bound μ on the curvature of the pooled objective in mean and covariance, at q_g."""
     return _chi(cross) ** -2
 
 
-def _bend(reach: float, steep: float, largest: float, radius: float) -> float:
+def largest_third_derivative(reach: float, steep: float, largest: float, radius: float) -> float:
     """Bound T on the third derivative of the data part within a radius of q_g; infinite where it overflows."""
     spread = _chi(reach * (1.0 + radius))
     exponent = spread * steep * radius

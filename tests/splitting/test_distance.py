@@ -346,38 +346,39 @@ BRUTE = [(name, seed, reach) for name in ("logistic", "poisson") for seed in ran
 
 
 @pytest.mark.parametrize(("name", "seed", "reach"), BRUTE)
-def test_the_curvature_at_the_server_is_at_least_the_floor(name, seed, reach):
+def test_the_curvature_at_the_server_is_at_least_the_bound(name, seed, reach):
     rows, rng = Rows(name, seed, reach), np.random.default_rng(seed)
     found = [rows.second_derivative(*pick) for _ in range(20) for pick in (direction(rng), aligned(rows, rng))]
-    assert min(found) >= module._floor(reach) - 1e-9
+    assert min(found) >= module.least_curvature(reach) - 1e-9
 
 
-def test_a_floor_of_one_is_no_floor():
+def test_a_least_curvature_of_one_is_none():
     """Twin: mean and covariance are coupled by ℓ''', and together they bend less than the mean alone."""
     rows, rng = Rows("poisson", 0, 2.0), np.random.default_rng(0)
     assert min(rows.second_derivative(*aligned(rows, rng)) for _ in range(200)) < 0.9
 
 
 @pytest.mark.parametrize(("name", "seed", "reach"), BRUTE)
-def test_third_derivatives_stay_below_the_bend(name, seed, reach):
+def test_third_derivatives_stay_below_their_bound(name, seed, reach):
     rows, rng = Rows(name, seed, reach), np.random.default_rng(seed)
     for radius in (0.0, 0.2):
-        bend = module._bend(reach, reach, 1.0, radius)
+        bound = module.largest_third_derivative(reach, reach, 1.0, radius)
         for _ in range(8):
             alpha, D = direction(rng)
             a, B = radius * alpha, np.eye(2) + radius * D
             for pick in (direction(rng), aligned(rows, rng)):
-                assert abs(rows.third_derivative(a, B, *pick)) <= bend + 1e-9
+                assert abs(rows.third_derivative(a, B, *pick)) <= bound + 1e-9
 
 
-def test_a_bend_of_a_quarter_is_no_bend():
+def test_a_quarter_of_the_bound_is_none():
     """Twin: 0.9 of the curvature belongs to rows that reach equally far, so that the bound is nearly met."""
     rows, rng = Rows("poisson", 0, 2.0), np.random.default_rng(0)
     rows.s = np.repeat(rows.s[:1], 4, axis=0) * (2.0 / np.linalg.norm(rows.s[0]))
-    bend = rows.second(np.zeros(2), np.eye(2))
-    rows.weight = 1.0 / (4.0 * bend.sum())
+    curvature = rows.second(np.zeros(2), np.eye(2))
+    rows.weight = 1.0 / (4.0 * curvature.sum())
     largest = max(abs(rows.third_derivative(np.zeros(2), np.eye(2), *aligned(rows, rng))) for _ in range(200))
-    assert 0.25 * module._bend(2.0, 2.0, 1.0, 0.0) < largest <= module._bend(2.0, 2.0, 1.0, 0.0)
+    bound = module.largest_third_derivative(2.0, 2.0, 1.0, 0.0)
+    assert 0.25 * bound < largest <= bound
 
 
 @pytest.mark.parametrize("constant", [module.ENTROPY_BEND, 1.0])

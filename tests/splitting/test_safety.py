@@ -569,7 +569,7 @@ def test_von_reaches_the_deterministic_solution_within_its_standard_error():
     t = (1.0 + steps) ** -0.6
     draws = np.stack(
         [
-            exact.whiten(solver._sampled_natural_gradient(problem, exact, rng) - problem.expect(exact).natural_gradient)
+            exact.whiten(solver.sampled_natural_gradient(problem, exact, rng) - problem.expect(exact).natural_gradient)
             for _ in range(400)
         ]
     )  # whitened noise of one step, already averaged over the samples
