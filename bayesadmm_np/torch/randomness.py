@@ -14,6 +14,7 @@ Who takes part in a round is drawn by the core. The optimiser `IVON` draws from 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -38,7 +39,7 @@ __all__ = [
 Words = NDArray[np.uint32]
 LANES = 256
 """Counters of a block: its 1024 normals are the cosines and sines of two words each, in this order."""
-LOW = np.uint64(0xFFFFFFFF)
+LOW, HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
 FACTORS = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 WEYL = 0x9E3779B9, 0xBB67AE85
 
@@ -73,16 +74,16 @@ def of_points(seed: int, client: int) -> np.random.Generator:
     return np.random.default_rng(np.random.SeedSequence([seed, client], spawn_key=(3,)))
 
 
-def philox(counters: NDArray[np.uint64], key: Words) -> NDArray[np.uint64]:
-    """Encipher 32-bit counters, shape (4, n), by Philox4x32-10 (Salmon et al. 2011, Sec. 3.3)."""
-    a, b, c, d = counters
+def philox(counter: Sequence[Any], key: Words) -> list[Any]:
+    """Encipher counters of four 32-bit words by Philox4x32-10 (Salmon et al. 2011, Sec. 3.3); words broadcast."""
+    a, b, c, d = counter
     first, second = (int(word) for word in key)
     for _ in range(10):
         p, q = FACTORS[0] * a, FACTORS[1] * c
-        a, b = (q >> np.uint64(32)) ^ b ^ np.uint64(first), q & LOW
-        c, d = (p >> np.uint64(32)) ^ d ^ np.uint64(second), p & LOW
+        a, b = (q >> HALF) ^ (b ^ np.uint64(first)), q & LOW
+        c, d = (p >> HALF) ^ (d ^ np.uint64(second)), p & LOW
         first, second = (first + WEYL[0]) & int(LOW), (second + WEYL[1]) & int(LOW)
-    return np.stack([a, b, c, d])
+    return [a, b, c, d]
 
 
 def normals(out: Tensor, key: Words, step: int) -> Tensor:
@@ -93,14 +94,15 @@ def normals(out: Tensor, key: Words, step: int) -> Tensor:
     """
     if compiled.normals(out.numpy(), key, step):
         return out
-    lanes = LANES * -(-len(out) // (4 * LANES))
-    counters = np.zeros((4, lanes), np.uint64)
-    counters[0], counters[1] = np.arange(lanes), step
-    words = torch.from_numpy((philox(counters, key) >> np.uint64(8)).astype(np.int32)).view(2, 2, lanes)
-    radius = words[:, 0].add(1).float().mul_(2.0**-24).log_().mul_(-2.0).sqrt_()
-    turns = words[:, 1].float().mul_(2.0**-24)
+    lanes = np.arange(LANES * -(-len(out) // (4 * LANES)), dtype=np.uint64)
+    words = np.empty((4, len(lanes)), np.int32)
+    for row, word in zip(words, philox((lanes, np.uint64(step), np.uint64(0), np.uint64(0)), key), strict=True):
+        np.right_shift(word, np.uint64(8), out=row, casting="unsafe")
+    pairs = torch.from_numpy(words).view(2, 2, -1).float()
+    radius = pairs[:, 0].add_(1.0).mul_(2.0**-24).log_().mul_(-2.0).sqrt_()
+    turns = pairs[:, 1].mul_(2.0**-24)
     angle = turns.sub_(turns.round()).mul_(2.0 * np.pi)  # within half a turn of zero, so that it loses less to rounding
-    drawn = torch.stack([radius * angle.cos(), radius * angle.sin()], dim=1).view(4, -1, LANES)
+    drawn = torch.stack([angle.cos().mul_(radius), angle.sin_().mul_(radius)], dim=1).view(4, -1, LANES)
     return out.copy_(drawn.transpose(0, 1).flatten()[: len(out)])
 
 
