@@ -139,3 +139,15 @@ def test_arrows_down_are_allowed():
     assert not list(violations("def f():\n    import joblib", f"{FACE}.splitting.loop"))
     assert not list(violations("from . import families, losses", FACE, is_package=True))
     assert list(violations("from . import data", FACE, is_package=True))
+
+
+def missing(page):
+    """Files and folders that a page names and that are not there: from the root, or from the package."""
+    named = re.findall(r"`([\w./-]+(?:\.py|\.md|\.toml|\.yml|/))`", page)
+    return [name for name in named if not any((base / name).exists() for base in (ROOT, PACKAGE))]
+
+
+def test_every_file_that_the_page_names_is_there():
+    page = PAGE.read_text(encoding="utf-8")
+    assert missing(page) == []
+    assert missing(page + "`splitting/nowhere.py`") == ["splitting/nowhere.py"]
