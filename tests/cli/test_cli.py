@@ -16,23 +16,7 @@ pytest.importorskip("matplotlib", reason="the command line needs the extra `demo
 pytest.importorskip("sklearn", reason="the command line needs the extra `demos`")
 
 import bayesadmm_np as ba
-from bayesadmm_np import cli
 from bayesadmm_np.demos import fig4_outlier, fig5a_ridge, shared
-
-
-@pytest.fixture
-def bayesadmm(monkeypatch, capsys):
-    """Run the command in this process; return exit code, standard output and standard error."""
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["bayesadmm", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stopped:
-            cli.main()
-        out, err = capsys.readouterr()
-        code = stopped.value.code
-        return (0 if code is None else code), out, err
-
-    return run
 
 
 def python(*arguments, **environment):

@@ -8,9 +8,8 @@ import pytest
 import bayesadmm_np as ba
 
 torch = pytest.importorskip("torch", minversion="2.4", reason="the deep-learning path needs the extra `torch`")
-from test_functional import SIZES, func, states_of  # noqa: E402
-
 from bayesadmm_np.torch import IVONPVI, IVONSteps  # noqa: E402
+from oracles.small_networks import SIZES, func, states_of  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 M = ba.methods

@@ -9,47 +9,17 @@ import bayesadmm_np as ba
 from bayesadmm_np._archive import Archive, ArchiveError
 
 torch = pytest.importorskip("torch", minversion="2.4", reason="the deep-learning path needs the extra `torch`")
-from bayesadmm_np.torch import MLP, AdamSteps, FedLapFunc, ResNet20, Rows, compiled, merge, run  # noqa: E402
+from bayesadmm_np.torch import AdamSteps, FedLapFunc, ResNet20, Rows, compiled, merge, run  # noqa: E402
 from bayesadmm_np.torch.client import answer  # noqa: E402
 from bayesadmm_np.torch.functional import SharedTerms, gather_mean, pick  # noqa: E402
 from bayesadmm_np.torch.server import gathered  # noqa: E402
 from bayesadmm_np.torch.team import assemble  # noqa: E402
+from oracles.small_networks import DELTA, SIZES, func, network, problem, states_of  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 methods = ba.methods
 cross_entropy = torch.nn.functional.cross_entropy
 CPU = torch.device("cpu")
-DELTA = 1.5
-SIZES = (23, 10, 17, 8)
-SHORT = AdamSteps(epochs=2, batch_size=6, lr=0.01)
-
-
-def problem(sizes=SIZES, dtype=torch.float64):
-    """Clients of different size; the last two have two classes of three."""
-    source = torch.Generator().manual_seed(0)
-    true = torch.randn(4, 3, generator=source, dtype=dtype)
-    clients = []
-    for k, n in enumerate(sizes):
-        X = torch.randn(n, 4, generator=source, dtype=dtype)
-        y = (X @ true + 0.5 * torch.randn(n, 3, generator=source, dtype=dtype)).argmax(dim=1)
-        clients.append(Rows(X, y.clamp(max=1) if k > 1 else y))
-    return clients
-
-
-def network():
-    torch.manual_seed(1)
-    return MLP((4, 5, 3)).double()
-
-
-def func(gamma=0.4, **settings):
-    return FedLapFunc(gamma, **{"tau": 0.3, "server_steps": 40, "server_lr": 0.01, **settings})
-
-
-def states_of(method, rounds, solver=SHORT, clients=None, model=None, **options):
-    states = []
-    options = {"callback": lambda record, state: states.append(state), **options}
-    run(method, clients or problem(), model or network(), DELTA, rounds=rounds, solver=solver, **options)
-    return states
 
 
 def flat(model):

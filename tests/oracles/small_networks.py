@@ -1,0 +1,37 @@
+"""A small network over four clients of different size, and the states of its runs round by round."""
+
+import torch
+
+from bayesadmm_np.torch import MLP, AdamSteps, FedLapFunc, Rows, run
+
+DELTA = 1.5
+SIZES = (23, 10, 17, 8)
+SHORT = AdamSteps(epochs=2, batch_size=6, lr=0.01)
+
+
+def problem(sizes=SIZES, dtype=torch.float64):
+    """Clients of different size; the last two have two classes of three."""
+    source = torch.Generator().manual_seed(0)
+    true = torch.randn(4, 3, generator=source, dtype=dtype)
+    clients = []
+    for k, n in enumerate(sizes):
+        X = torch.randn(n, 4, generator=source, dtype=dtype)
+        y = (X @ true + 0.5 * torch.randn(n, 3, generator=source, dtype=dtype)).argmax(dim=1)
+        clients.append(Rows(X, y.clamp(max=1) if k > 1 else y))
+    return clients
+
+
+def network():
+    torch.manual_seed(1)
+    return MLP((4, 5, 3)).double()
+
+
+def func(gamma=0.4, **settings):
+    return FedLapFunc(gamma, **{"tau": 0.3, "server_steps": 40, "server_lr": 0.01, **settings})
+
+
+def states_of(method, rounds, solver=SHORT, clients=None, model=None, **options):
+    states = []
+    options = {"callback": lambda record, state: states.append(state), **options}
+    run(method, clients or problem(), model or network(), DELTA, rounds=rounds, solver=solver, **options)
+    return states
