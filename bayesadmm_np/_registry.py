@@ -114,7 +114,7 @@ def load_plugins() -> tuple[str, ...]:
     """Load every entry point of the group `bayesadmm_np.plugins`, once, and return the names of those that loaded.
 
     An entry point names a module, which registers what it has when it is imported, or a function, which is called.
-    Those that fail are named in one warning, and the others are loaded all the same.
+    Packages that fail are named in one warning; the others are loaded.
     """
     from importlib.metadata import entry_points
 

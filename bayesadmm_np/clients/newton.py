@@ -154,7 +154,7 @@ class _Iterate:
         return bool(np.isfinite(self.merit)) and bool(np.isfinite(self.residual))
 
     def release(self, shared: tuple[Precision, ...]) -> None:
-        """Drop matrices that are not needed while a successor is tried; they come back when asked for."""
+        """Free matrices that are not needed while a successor is tried; the next access computes them again."""
         self.expected.release()
         if all(self.q.factor is not factor for factor in shared):
             self.q.factor.release()

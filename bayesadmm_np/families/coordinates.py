@@ -45,7 +45,7 @@ class Coordinates:
 
     @classmethod
     def _own(cls, parts: Iterable[Array]) -> Self:
-        """Wrap arrays that nobody else can write to, without a copy."""
+        """Wrap arrays without a copy; nothing else may write to them."""
         new = cls.__new__(cls)
         new.parts = tuple(frozen(part) for part in parts)
         return new

@@ -16,7 +16,7 @@ __all__ = ["BOX", "CLASS_SIZE", "Belief", "Scene", "boundary_segment", "make_sce
 CLASS_SIZE = 12
 """Points of each class, without the outlier."""
 BOX = (-5.0, 5.0, -3.6, 3.6)
-"""What is seen of the plane: left, right, bottom, top."""
+"""Visible part of the plane: left, right, bottom, top."""
 SPREAD = 0.7
 CENTRE = np.array([1.0, 0.4])
 SEED = 1

@@ -70,10 +70,10 @@ class Method:
     client : {"proximal", "gradient"}
         Whether a client solves Eq. 15 or only evaluates its natural gradient at the server.
     prior_at : {"server", "clients"}
-        Where the regulariser is added; clients get the share N_k/N of it.
+        Place where the regulariser is added; clients get the share N_k/N of it.
     client_share : {"equal", "rows", "dual"}
-        What is proportional to a client's rows N_k: nothing; ρ_k = ρKN_k/N, and with it the dual step; or the dual
-        step alone, which is then `dual_step` times N_k/N.
+        Scalars proportional to a client's rows N_k: none; ρ_k = ρKN_k/N, and with it the dual step; or the dual step
+        alone, which is then `dual_step` times N_k/N.
     server_share : {"equal", "rows"}
         Whether the weights of the mean at the server are equal or N_k/N.
     mean_over : {"all", "present"}

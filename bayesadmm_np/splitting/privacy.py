@@ -32,7 +32,7 @@ class GaussianMechanism:
     2C, and z is the noise in units of that. What follows uses no rows and costs no privacy: u ← clip(u) again, the
     point nearest to it where a clipped update can be; λ_k ← λ_g + F^{-1/2}u; and S_k is raised to S_k ⪰ ½S_g. The dual
     follows this λ_k. Where the precision is learned, a row with α = 1 and dual steps Σ_k γ_k <= 1, such as 1/K
-    each, is asked for: then S_g + Σ_k γ_k(S_k − S_g) ⪰ ½S_g, so that no noise drives the server out of its domain.
+    each, is required: then S_g + Σ_k γ_k(S_k − S_g) ⪰ ½S_g, so that no noise drives the server out of its domain.
 
     `docs/privacy.md` says what is covered and what is not.
 
@@ -175,7 +175,7 @@ class GaussianMechanism:
 
 
 def fresh_normals(size: int) -> Array:
-    """Standard normal numbers from the operating system's entropy, which nobody can draw again."""
+    """Return standard normal numbers from the operating system's entropy; they cannot be drawn again."""
     integers = np.frombuffer(secrets.token_bytes(8 * size), dtype=np.uint64) >> np.uint64(12)
     return np.asarray(ndtri((integers + 0.5) * 2.0**-52))
 

@@ -268,7 +268,7 @@ class Round:
 def _client_record(
     state: State, k: int, reply: Reply | None, gathered: Gathered, q_g: ExponentialFamily
 ) -> ClientRecord:
-    """What is known of a client after gather; of one that was absent, its last answer with the distance to q_g."""
+    """Make the record of a client after gather: its answer, or the last one of an absent client, and its distance to q_g."""
     own = state.naturals[k] if reply is None else reply.natural
     distance = q_g.fisher_norm(own - q_g.natural)
     if reply is None:

@@ -142,7 +142,7 @@ def assemble(
 
 
 def read_rule(row: Method, expectation: Rule | None) -> Rule:
-    """Return the rule that was asked for, or the row's own; a ValueError says where the two differ."""
+    """Return the rule given, or else the row's own; a ValueError says where the two differ."""
     rule = expectation or row.expectation or Auto()
     if row.expectation is not None and rule != row.expectation:
         raise ValueError(f"{row.name} is defined with expectation={row.expectation}, got {rule}.")

@@ -1,3 +1,5 @@
+"""Loaders, partitions and plots: what they return, what they refuse, and where they look for files."""
+
 import dataclasses
 import gzip
 import hashlib

@@ -1,3 +1,5 @@
+"""The two tables of the UCI repository: their preparation, their splits, and files that are not theirs."""
+
 import dataclasses
 import hashlib
 import os

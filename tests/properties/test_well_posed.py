@@ -5,7 +5,7 @@ a fifth of it where a natural-gradient flow is followed; broken twins run on eve
 
 ρS_g − V_k ⪰ 0 makes the dual and the KL term together a KL term to a proper distribution: for ℓ >= 0 (and for every
 convex ℓ) a minimum exists and is the only stationary point. Elsewhere the answer is by definition where the flow
-dλ/dt = target(λ) − λ leads from q_g, if it leads anywhere (tests/splitting/test_safety.py follows it
+dλ/dt = target(λ) − λ leads from q_g, if it leads anywhere (tests/splitting/test_failures.py follows it
 for problems met in runs).
 """
 
