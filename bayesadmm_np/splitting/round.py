@@ -268,7 +268,7 @@ class Round:
 def _client_record(
     state: State, k: int, reply: Reply | None, gathered: Gathered, q_g: ExponentialFamily
 ) -> ClientRecord:
-    """Make the record of a client after gather: its answer, or the last one of an absent client, and its distance to q_g."""
+    """Make a client's record after gather: its answer, or the last one where it is absent, and its distance to q_g."""
     own = state.naturals[k] if reply is None else reply.natural
     distance = q_g.fisher_norm(own - q_g.natural)
     if reply is None:
