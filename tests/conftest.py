@@ -35,7 +35,8 @@ def registries():
     from bayesadmm_np import clients, families, losses, methods
     from bayesadmm_np.estimators import KINDS
 
-    known = (families.FAMILIES, losses.LOSSES, losses.RULES, clients.SOLVERS, methods.TABLE, KINDS)
+    known = (families.FAMILIES, losses.LOSSES, losses.RULES, clients.SOLVERS)
+    known += (methods.TABLE, methods.DUAL_RULES, methods.SCHEDULES, KINDS)
     before = [dict(registry) for registry in known]
     yield
     for registry, things in zip(known, before, strict=True):

@@ -30,8 +30,10 @@ from ..families.gaussian import Gaussian
 from ..losses.base import Loss
 from ..losses.expectations import Auto, Delta, Exact, GaussHermite, MonteCarlo, QuasiMonteCarlo, Rule
 from ..splitting.accelerated import Accelerated
+from ..splitting.duals import DUAL_RULES, AlongNatural, DualRule
 from ..splitting.methods import Method
 from ..splitting.privacy import GaussianMechanism
+from ..splitting.schedules import SCHEDULES, Schedule
 from ..splitting.server import Server
 from ..splitting.team import hire, read_rule
 from ..splitting.worker import Worker
@@ -53,6 +55,8 @@ SPOKEN: dict[str, Any] = {
         Method,
         *(Auto, Delta, Exact, GaussHermite, MonteCarlo, QuasiMonteCarlo),
         *(ClosedForm, GradientSteps, VariationalNewton, VON),
+        *DUAL_RULES.values(),
+        *SCHEDULES.values(),
     )
 }
 """Settings that can be sent: frozen dataclasses of plain values. What is not here cannot be sent, nor made."""
@@ -196,7 +200,7 @@ class Terms:
     @property
     def site_travels(self) -> bool:
         """Whether a reply must hold η_k because the server cannot follow it from λ_k and λ_g to the last bit."""
-        return self.row.client == "gradient" or (self.row.dual_along == "expectation" and self.row.dual_step != 0.0)
+        return self.row.client == "gradient" or (not self.row.dual_rule.reads_natural and self.row.dual_step != 0.0)
 
     @property
     def certificate_like(self) -> Natural:
@@ -289,8 +293,8 @@ def require_sum_of_factors(method: Method | Accelerated) -> None:
         name, reason = f"accelerated {method.method.name}", "it mixes whole rounds of all sites"
     elif method.alpha != 1.0 or method.prior_at != "server" or method.dual_step == 0.0:
         name, reason = method.name, "its server averages the λ_k of all sites, which would be of different versions"
-    elif method.dual_along != "natural":
-        name, reason = method.name, "its dual moves along μ, where a factor is no mixture of natural gradients"
+    elif not isinstance(method.dual_rule, AlongNatural):
+        name, reason = method.name, "its dual does not move along λ, where a factor is no mixture of natural gradients"
     elif method.max_rounds is not None:
         name, reason = method.name, f"it is a method of {method.max_rounds} round"
     else:
@@ -321,7 +325,7 @@ def speak(value: Any) -> Any:
         entry = getattr(value, item.name)
         if hints[item.name] is float:
             entry = float(entry)
-        if isinstance(entry, Rule):
+        if isinstance(entry, Rule | DualRule | Schedule):
             entry = speak(entry)
         elif item.name == "families":
             entry = [family.__name__ for family in entry]
@@ -342,7 +346,10 @@ def hear(plain: Any, base: type) -> Any:
     if set(values) != names:
         raise ValueError(f"{kind.__name__} must have the fields {sorted(names)}, got {sorted(values)}")
     if kind is Method:
-        values["expectation"] = hear(values["expectation"], Rule)
+        values |= {
+            name: hear(values[name], kind)
+            for name, kind in (("expectation", Rule), ("dual_rule", DualRule), ("schedule", Schedule))
+        }
         listed = _typed(values["families"], list, "families")
         values["families"] = tuple(FAMILIES[name] for name in listed)
     return kind(**{name: _typed(value, hints[name], name) for name, value in values.items()})

@@ -172,7 +172,7 @@ def _read_solved(message: Message, terms: Terms, served: Served, site: Natural) 
             moved = site
         else:
             share = terms.shares[terms.sites.index(message.header["site"])]
-            moved = moved_site(terms.row, share, len(terms.sites), site, natural, served.natural)
+            moved = moved_site(terms.row.at(served.round), share, len(terms.sites), site, natural, served.natural)
     return Reply(
         natural=natural,
         site=moved,

@@ -13,7 +13,7 @@ with w = 1 for every family that contains its prior (w = δ for the isotropic fa
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from .._errors import ArgumentError
@@ -28,24 +28,33 @@ from ..families import (
     IsotropicGaussian,
 )
 from ..losses.expectations import Delta, Rule
+from .duals import DUAL_RULES, AlongExpectation, AlongNatural, DualRule
+from .schedules import SCHEDULES, Geometric, Schedule
 
 __all__ = [
     "ADMM",
     "AMA",
     "BCM",
     "BLR",
+    "DUAL_RULES",
     "PVI",
+    "SCHEDULES",
     "TABLE",
+    "AlongExpectation",
+    "AlongNatural",
     "BayesADMM",
     "BregmanADMM",
+    "DualRule",
     "FedAvg",
     "FedDyn",
     "FedIvon",
     "FedLap",
     "FedLapCov",
     "FedProx",
+    "Geometric",
     "Method",
     "PreconditionedADMM",
+    "Schedule",
 ]
 
 
@@ -65,8 +74,8 @@ class Method:
         Step of the dual; 0 means that there is no dual.
     alpha : float or None
         Server's step; None means 1/(1 + ρK).
-    dual_along : {"natural", "expectation"}
-        Coordinates of the dual step; "expectation" is Wang & Banerjee's choice and depends on `statistic_scale`.
+    dual_rule : DualRule
+        How the dual moves; `AlongExpectation` is Wang & Banerjee's choice.
     client : {"proximal", "gradient"}
         Whether a client solves Eq. 15 or only evaluates its natural gradient at the server.
     prior_at : {"server", "clients"}
@@ -83,15 +92,15 @@ class Method:
     families : tuple of type
         Families that the row is defined for; empty where every family is allowed.
     max_rounds : int or None
-    statistic_scale : float
-        s in T(θ) = (θ, s·(−½θθᵀ)) up to sign, for duals along μ: the second part of the step is multiplied by s².
     knobs : str
         Advice when a run of this row fails: the parameters to change.
+    schedule : Schedule or None
+        What `rho`, `dual_step` and `alpha` are in each round; None means that they stay as they are.
 
     Raises
     ------
     ValueError
-        When `dual_along`, `client_share`, `rho` or `alpha` is out of range.
+        When `dual_rule`, `schedule`, `client_share`, `rho` or `alpha` is out of range.
 
     Examples
     --------
@@ -103,7 +112,7 @@ class Method:
     rho: float
     dual_step: float
     alpha: float | None = None
-    dual_along: Literal["natural", "expectation"] = "natural"
+    dual_rule: DualRule = field(default_factory=AlongNatural)
     client: Literal["proximal", "gradient"] = "proximal"
     prior_at: Literal["server", "clients"] = "server"
     client_share: Literal["equal", "rows", "dual"] = "equal"
@@ -112,13 +121,15 @@ class Method:
     expectation: Rule | None = None
     families: tuple[type[ExponentialFamily], ...] = ()
     max_rounds: int | None = None
-    statistic_scale: float = 2.0
     knobs: str = "raise rho"
+    schedule: Schedule | None = None
 
     def __post_init__(self) -> None:
         at_clients = self.prior_at == "clients"
-        if self.dual_along not in ("natural", "expectation"):
-            raise ArgumentError("dual_along", "must be 'natural' or 'expectation'", repr(self.dual_along))
+        if not isinstance(self.dual_rule, DualRule):
+            raise ArgumentError("dual_rule", "must be a rule such as AlongNatural()", repr(self.dual_rule))
+        if not isinstance(self.schedule, Schedule | None):
+            raise ArgumentError("schedule", "must be a schedule such as Geometric(), or None", repr(self.schedule))
         if self.client_share not in ("equal", "rows", "dual"):
             raise ArgumentError("client_share", "must be 'equal', 'rows' or 'dual'", repr(self.client_share))
         if self.rho < 0 or (self.rho == 0 and (self.dual_step or not at_clients)):
@@ -135,6 +146,25 @@ class Method:
         if callable(method) and name in TABLE:
             raise ArgumentError("method", f"must be a row of bayesadmm_np.methods: call the function, methods.{name}()")
         raise ArgumentError("method", "must be a row of bayesadmm_np.methods", repr(method))
+
+    def at(self, round: int) -> Method:
+        """Return the row of a round, counted from 1.
+
+        Raises
+        ------
+        ValueError
+            When the schedule changes anything but `rho`, a positive `dual_step`, and `alpha`.
+        """
+        if self.schedule is None:
+            return self
+        row = self.schedule.row(self, round)
+        same = isinstance(row, Method) and bool(row.dual_step) == bool(self.dual_step)
+        if not same or replace(row, rho=self.rho, dual_step=self.dual_step, alpha=self.alpha) != self:
+            raise ValueError(
+                f"{self.schedule!r} may change rho, a positive dual_step and alpha of {self.name} alone, "
+                f"got {row!r} for round {round}."
+            )
+        return row
 
     def server_alpha(self, n_clients: int) -> float:
         """Return α for K clients."""
@@ -242,16 +272,15 @@ def BregmanADMM(rho: float = 1.0, gamma: float = 1.0, statistic_scale: float = 2
 
     Examples
     --------
-    >>> BregmanADMM().dual_along
-    'expectation'
+    >>> BregmanADMM().dual_rule
+    AlongExpectation(statistic_scale=2.0)
     """
     rho = as_positive(rho, "rho")
     return Method(
         "BregmanADMM",
         rho,
         as_fraction(gamma, "gamma") * rho,
-        dual_along="expectation",
-        statistic_scale=as_positive(statistic_scale, "statistic_scale"),
+        dual_rule=AlongExpectation(statistic_scale),
         knobs="lower gamma or raise rho",
     )
 

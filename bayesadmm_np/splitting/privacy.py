@@ -14,6 +14,7 @@ from .._validation import Array, as_count, as_number, as_positive
 from ..families.base import ExponentialFamily
 from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian
+from .duals import AlongNatural
 from .methods import Method
 
 __all__ = ["GaussianMechanism", "fresh_normals"]
@@ -146,7 +147,9 @@ class GaussianMechanism:
             raise ValueError(f"privacy needs a Gaussian family, got a prior of the family {type(prior).__name__}.")
         if memory:
             raise ValueError("privacy cannot be combined with Accelerated: mixing rounds multiplies their noise.")
-        if method.client != "proximal" or method.dual_along != "natural":
+        if method.schedule is not None and prior.learns_precision:
+            raise ValueError("privacy with a learned precision needs a row without a schedule.")
+        if method.client != "proximal" or not isinstance(method.dual_rule, AlongNatural):
             raise ValueError(
                 f"privacy needs clients that send λ_k and duals that move along λ, which {method.name} has not."
             )

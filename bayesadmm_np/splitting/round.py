@@ -85,6 +85,7 @@ def gather(server: Server, limit: int, state: State, replies: Sequence[Reply | N
     None stands for a client that was absent: its site and its λ_k stay what they were. Such a round is not a step of
     one fixed-point map, so that it is not mixed and the memory (of at most `limit` rounds) starts anew.
     """
+    server = server.at(state.round + 1)
     method = server.method
     sites = tuple(old if reply is None else reply.site for old, reply in zip(state.sites, replies, strict=True))
     naturals = tuple(

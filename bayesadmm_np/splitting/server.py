@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ..families.base import ExponentialFamily
@@ -26,16 +26,26 @@ class Server:
     prior : ExponentialFamily
     shares : tuple of float
         N_k/N.
+    following : Method, optional
+        The row of the next round where a schedule makes it another; its ρ_k must keep the clients well posed.
     """
 
     method: Method
     prior: ExponentialFamily
     shares: tuple[float, ...]
+    following: Method | None = None
+
+    def at(self, round: int) -> Server:
+        """Return the server with the row of a round."""
+        if self.method.schedule is None:
+            return self
+        return replace(self, method=self.method.at(round), following=self.method.at(round + 1))
 
     @cached_property
     def rhos(self) -> tuple[float, ...]:
-        """ρ_k of each client."""
-        return tuple(client_coefficients(self.method, share, len(self.shares)).rho for share in self.shares)
+        """ρ_k of each client in the next round."""
+        row = self.following or self.method
+        return tuple(client_coefficients(row, share, len(self.shares)).rho for share in self.shares)
 
     def gather(
         self,

@@ -62,9 +62,8 @@ def describe(
 ) -> dict[str, Any]:
     """Return what a checkpoint must agree on with the run that resumes it."""
     row = method.method if isinstance(method, Accelerated) else method
-    plain = {k: v for k, v in dataclasses.asdict(row).items() if k not in ("expectation", "families", "knobs")}
     return {
-        "method": {**plain, "expectation": repr(row.expectation)},
+        "method": describe_method(row),
         "memory": int(method.memory) if isinstance(method, Accelerated) else 0,
         "family": type(prior).__name__,
         "shapes": [list(shape) for shape in prior.natural.shapes],
@@ -73,6 +72,15 @@ def describe(
         "prior": digest([prior.natural, prior.start().natural]),
         "data": [digest(loss) for loss, _ in clients],
         **settings,
+    }
+
+
+def describe_method(row: Method) -> dict[str, Any]:
+    """Return a row's settings as plain values; those that are objects as they are written."""
+    return {
+        item.name: value if isinstance(value := getattr(row, item.name), str | float | int | None) else repr(value)
+        for item in dataclasses.fields(row)
+        if item.name not in ("families", "knobs")
     }
 
 

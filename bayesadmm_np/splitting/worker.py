@@ -13,7 +13,7 @@ from .._validation import Array
 from ..clients.problem import ClientStatus, Solution, Subproblem
 from ..clients.solver import Solver
 from ..families.base import ExponentialFamily
-from ..families.coordinates import Expectation, Natural
+from ..families.coordinates import Natural
 from ..losses.base import Expected, GaussianExpected, Loss
 from ..losses.expectations import Rule
 from .coefficients import ClientCoefficients, client_coefficients
@@ -56,6 +56,11 @@ class Worker:
         """ρ_k, γ_k and the part of the prior."""
         return client_coefficients(self.method, self.share, self.n_clients)
 
+    def at(self, round: int) -> Worker:
+        """Return the worker with the row of a round."""
+        row = self.method.at(round)
+        return self if row is self.method else replace(self, method=row)
+
     def expect(self, q: ExponentialFamily) -> Expected | GaussianExpected:
         """E_q[ℓ_k] and its natural gradient; an overflow is reported by the result, not by a warning."""
         with np.errstate(over="ignore", invalid="ignore"):
@@ -90,7 +95,7 @@ class Worker:
         """
         rng = np.random.default_rng([seed, broadcast.round, index])
         with np.errstate(over="ignore", invalid="ignore"):  # the reply's status says it
-            return self._answer(q_g, site, at_server, start, rng, noise)
+            return self.at(broadcast.round)._answer(q_g, site, at_server, start, rng, noise)
 
     def _answer(
         self,
@@ -148,16 +153,17 @@ class Worker:
         )
 
     def _dual_step(self, site: Natural, solution: Solution, q_g: ExponentialFamily) -> Natural:
-        """Eq. 16, or its μ-space counterpart, or no dual."""
-        method = self.method
-        if method.client == "gradient":
+        """Eq. 16 by the row's rule, or no dual."""
+        if self.method.client == "gradient":
             return -solution.expected.natural_gradient
-        if method.dual_step == 0.0:
+        step, rule = self.coefficients.step, self.method.dual_rule
+        if not step:
             return site
-        if method.dual_along == "natural":
-            return moved_site(method, self.share, self.n_clients, site, solution.posterior.natural, q_g.natural)
-        difference = solution.posterior.expectation - q_g.expectation
-        return site + self.coefficients.step * _as_natural(difference, method.statistic_scale)
+        if rule.reads_natural:
+            moved: Natural = rule(site, solution.posterior.natural, q_g.natural, step)
+        else:
+            moved = rule(site, solution.posterior, q_g, step)
+        return moved
 
     def _gap(self, solution: Solution, site: Natural) -> Natural:
         """η_k + ∇_μ E_{q_k}[ℓ_k]: zero when the dual is a natural gradient (Eq. 33)."""
@@ -170,14 +176,7 @@ class Worker:
 
 
 def moved_site(method: Method, share: float, n_clients: int, site: Natural, own: Natural, served: Natural) -> Natural:
-    """Eq. 16 along λ: η_k + γ_k(λ_k − λ_g). A server that knows λ_k and λ_g follows the client's dual by it."""
-    return site + client_coefficients(method, share, n_clients).step * (own - served)
-
-
-def _as_natural(difference: Expectation, scale: float) -> Natural:
-    """Read a difference of moments as a natural vector: only Wang & Banerjee's dual does this.
-
-    With T₂ scaled by s, the scaled moment is s times ours and acts on our natural coordinate s times again.
-    """
-    first, *rest = difference.parts
-    return Natural(first, *(scale**2 * part for part in rest))
+    """Eq. 16 for a server that follows a client's dual by λ_k and λ_g, of a rule that reads no more than these."""
+    step = client_coefficients(method, share, n_clients).step
+    moved: Natural = method.dual_rule(site, own, served, step) if step else site
+    return moved

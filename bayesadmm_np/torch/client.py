@@ -50,6 +50,7 @@ class Replies:
 
 def answer(team: Team, broadcast: Broadcast, duals: Duals, chosen: Sequence[int], number: int, seed: int) -> Replies:
     """Solve Eq. 66 for the clients `chosen`, whose rows of `duals` come in that order; `number` is the round's."""
+    team = team.at(number)
     trained = _trained(team, broadcast, duals, chosen, number, seed)
     if trained.hess is not None and isinstance(team.solver, IVONSteps) and number == 1:
         moved = unmoved(trained.hess, team.solver.hess_init)

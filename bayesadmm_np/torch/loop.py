@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from .._validation import Array, as_count, as_fraction, as_positive
 from ..splitting.methods import Method
 from ..splitting.round import present_clients
+from ..splitting.state import describe_method
 from ..splitting.status import Status
 from .certificate import SampledCertificate, certify, objective
 from .client import answer, is_usable
@@ -303,10 +304,9 @@ def _scored(team: Team, state: State, record: RoundRecord, tests: Rows, ensemble
 
 def _describe(team: Team, seed: int, participation: object) -> dict[str, Any]:
     """What a checkpoint must agree on with the run that resumes it."""
-    row = {k: v for k, v in asdict(team.method).items() if k not in ("expectation", "families", "knobs")}
     return {
         "schema": SCHEMA,
-        "method": {**row, "expectation": repr(team.method.expectation)},
+        "method": describe_method(team.method),
         "solver": repr(team.solver),
         "prior_precision": team.delta,
         "temperature": team.temperature,

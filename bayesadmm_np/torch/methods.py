@@ -178,7 +178,7 @@ def FedLapFunc(
 
 def family_of(method: Method) -> type[ExponentialFamily]:
     """Return the Gaussian family that a row runs with here, or say that it cannot."""
-    if method.dual_along != "natural" or method.client != "proximal":
+    if not method.dual_rule.reads_natural or method.client != "proximal":
         raise ValueError(f"{method.name} is a row of the core only: its dual or its client is another.")
     for family in (DiagonalGaussian, FixedPrecisionGaussian, IsotropicGaussian):
         if not method.families or family in method.families:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..splitting.coefficients import GatherWeights, gather_weights
+from ..splitting.duals import AlongNatural
 from ..splitting.round import rises_without_bound
 from ..splitting.status import Status
 from .certificate import edges
@@ -30,15 +31,21 @@ class Failure:
 
 
 def moved(team: Team, broadcast: Broadcast, duals: Duals, replies: Replies) -> Duals:
-    """Eq. 16: η_k ← η_k + γ_k(λ_k − λ_g) for the clients of the replies; the site and the server both do it."""
-    method = team.method
-    if not method.dual_step:
+    """Eq. 16 for the clients of the replies, with the team of the round; the site and the server both do it."""
+    if not team.method.dual_step:
         return duals
-    step = team.coefficients(replies.clients, "step")
-    linear = (replies.linear - broadcast.precision * broadcast.mean).mul_(step).add_(duals.linear)
+    step, rule = team.coefficients(replies.clients, "step"), team.method.dual_rule
+
+    def move(site: Tensor, own: Tensor, served: Tensor) -> Tensor:
+        if isinstance(rule, AlongNatural):  # the same, with one temporary
+            return (own - served).mul_(step).add_(site)
+        moved: Tensor = rule(site, own, served, step)
+        return moved
+
+    linear = move(duals.linear, replies.linear, broadcast.precision * broadcast.mean)
     if not team.learns_precision:
         return Duals(linear, duals.precision)
-    return Duals(linear, (replies.precision - broadcast.precision).mul_(step).add_(duals.precision))
+    return Duals(linear, move(duals.precision, replies.precision, broadcast.precision))
 
 
 def gathered(team: Team, state: State, replies: Replies) -> State | Failure:
@@ -46,6 +53,7 @@ def gathered(team: Team, state: State, replies: Replies) -> State | Failure:
     number = state.round + 1
     if not replies.clients:
         return _failure(Status.NOT_FINITE, number, f"no client gave a finite answer; {team.method.knobs}")
+    team = team.at(number)
     method, learned = team.method, team.learns_precision
     client_linear = _with_rows(state.client_linear, replies.clients, replies.linear)
     client_precision = state.client_precision
@@ -121,7 +129,7 @@ def completed(
     record = RoundRecord(
         round=number,
         objective=reached,
-        alpha=team.method.server_alpha(team.n_clients),
+        alpha=team.method.at(number).server_alpha(team.n_clients),
         edges=edges(team, after),
         present=tuple(present),
         dropped=tuple(dropped),

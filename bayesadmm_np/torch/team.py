@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -60,6 +60,11 @@ class Team:
         """N_k/N, shape (K,)."""
         rows = torch.tensor(self.sizes, dtype=torch.float64)
         return rows / rows.sum()
+
+    def at(self, round: int) -> Team:
+        """Return the team with the row of a round."""
+        row = self.method.at(round)
+        return self if row is self.method else replace(self, method=row)
 
     def coefficients(self, chosen: Sequence[int], name: Literal["rho", "step", "prior"]) -> Tensor:
         """Return ρ_k, γ_k or π_k of some clients, shape (k, 1)."""

@@ -82,7 +82,7 @@ for axis, method in zip(axes, (ba.methods.BayesADMM(rho=1.0), ba.methods.Bregman
             axis.plot(len(gap) - 1, shown[-1], "X", color=colour, ms=11)
         print(f"{method.name:12} {name:10} {result.status.name:19} gap after {result.rounds:2} rounds {gap[-1]:.2e}")
     style.log_axis(axis, "objective − pooled minimum")
-    axis.set_title(f"{method.name}: dual along {'λ' if method.dual_along == 'natural' else 'μ'}")
+    axis.set_title(f"{method.name}: dual along {'λ' if method.dual_rule.reads_natural else 'μ'}")
 axes[1].set_ylabel("")
 axes[0].legend(title="first feature in", fontsize=8)
 axes[1].plot([], [], "kX", ms=9, label="run failed")

@@ -711,13 +711,6 @@ def test_bregman_duals_depend_on_the_scale_of_the_statistic(family):
             check_bregman_step(family, 2.0, factor)
 
 
-@pytest.mark.parametrize("row", [BayesADMM(1.0), PVI(), AMA(2.0), BayesADMM(1.0, 0.5)], ids=lambda row: row.name)
-def test_natural_duals_do_not_depend_on_the_scale_of_the_statistic(row):
-    clients, prior_ = team("logistic"), prior("full", 3)
-    a, b = (ba.run(replace(row, statistic_scale=s), clients, prior_, rounds=3) for s in (1.0, 2.0))
-    assert a.posterior.natural == b.posterior.natural
-
-
 def check_equivariance(row, name):
     """θ = Aθ' turns X into XA, N(m, S⁻¹) into N(A⁻¹m, (AᵀSA)⁻¹), (v, V) into (Aᵀv, AᵀVA)."""
     A = np.array([[1.0, 0.5, 0.0], [-0.3, 2.0, 0.4], [0.0, 0.7, 0.6]])

@@ -157,7 +157,7 @@ FULL = F.FullGaussian(np.zeros(3), 1.0)
         (lambda: ba.run(M.PVI(), [ONE], FULL, safeguard="no"), "safeguard must be True or False"),
         (lambda: ba.run(M.PVI(), [ONE], FULL, callback=3), "callback must be callable"),
         (lambda: ba.run(M.PVI(), [ONE], FULL, checkpoint="no/such/folder.npz"), "checkpoint must lie in a folder"),
-        (lambda: M.Method("mine", 1.0, 1.0, dual_along="nat"), "dual_along must be"),
+        (lambda: M.Method("mine", 1.0, 1.0, dual_rule="nat"), "dual_rule must be"),
         (lambda: M.Method("mine", 0.0, 1.0), "rho must be > 0"),
         (lambda: M.Method("mine", 1.0, 1.0, alpha=1.0, prior_at="clients"), "alpha must lie"),
     ],

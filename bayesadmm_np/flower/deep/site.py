@@ -244,7 +244,7 @@ def _trained(kept: DeepSiteState, team: Team, served: DeepServed, k: int) -> tup
     arrays = {"linear": vector(replies.linear), **packed(statistics)}
     if team.learns_precision:
         arrays["precision"] = vector(replies.precision)
-    answered = DeepSiteAnswer(served.round, moved(team, served.q_g, duals, replies))
+    answered = DeepSiteAnswer(served.round, moved(team.at(served.round), served.q_g, duals, replies))
     return replace(kept, ledger=replace(kept.ledger, pending=answered)), arrays
 
 

@@ -1,0 +1,91 @@
+"""Rules by which duals move (Eq. 16), as objects: along λ, along μ, or as a user's own package has it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from .._registry import Registry
+from .._validation import as_positive
+from ..families.base import ExponentialFamily
+from ..families.coordinates import Natural
+
+__all__ = ["DUAL_RULES", "AlongExpectation", "AlongNatural", "DualRule"]
+
+
+class DualRule(ABC):
+    """How η_k follows from what a client found; a frozen dataclass without state.
+
+    With `reads_natural` the rule sees λ_k and λ_g alone, so that the server can follow the dual of every client. Where
+    such a rule uses nothing but +, − and products with numbers, it also moves the duals of networks, part by part.
+    Without it the rule sees the distributions q_k and q_g, and the dual travels with the reply.
+    """
+
+    reads_natural: ClassVar[bool] = True
+    """Whether `own` and `served` are λ_k and λ_g; otherwise they are q_k and q_g."""
+    is_natural_gradient: ClassVar[bool] = False
+    """Whether the rule claims Eq. 33: with γ_k = ρ_k, an exact solve leaves η_k = −∇_μ E_{q_k}[ℓ_k]."""
+
+    @abstractmethod
+    def __call__(self, site: Any, own: Any, served: Any, step: Any) -> Any:
+        """Return η_k after the step γ_k; a fixed point needs η_k as it was where `own` equals `served`."""
+
+
+DUAL_RULES: Registry[type[DualRule]] = Registry("dual rule")
+"""Every dual rule by the name of its class."""
+
+
+@DUAL_RULES.register
+@dataclass(frozen=True)
+class AlongNatural(DualRule):
+    """η_k ← η_k + γ_k(λ_k − λ_g): Eq. 16.
+
+    Examples
+    --------
+    >>> AlongNatural()(1.0, own=3.0, served=2.0, step=0.5)
+    1.5
+    """
+
+    is_natural_gradient: ClassVar[bool] = True
+
+    def __call__(self, site: Any, own: Any, served: Any, step: Any) -> Any:
+        """Move along λ."""
+        return site + step * (own - served)
+
+
+@DUAL_RULES.register
+@dataclass(frozen=True)
+class AlongExpectation(DualRule):
+    """η_k ← η_k + γ_k(μ_k − μ_g): Wang & Banerjee's choice, which depends on how T is scaled.
+
+    Parameters
+    ----------
+    statistic_scale : float, default 2.0
+        s in T(θ) = (θ, s·(−½θθᵀ)) up to sign: the second part of the step is multiplied by s².
+
+    Raises
+    ------
+    ValueError
+        When `statistic_scale` is not positive.
+
+    Examples
+    --------
+    >>> AlongExpectation(statistic_scale=1.0).reads_natural
+    False
+    """
+
+    statistic_scale: float = 2.0
+
+    reads_natural: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "statistic_scale", as_positive(self.statistic_scale, "statistic_scale"))
+
+    def __call__(self, site: Natural, own: ExponentialFamily, served: ExponentialFamily, step: float) -> Natural:
+        """Move along μ: a difference of moments is read as a natural vector, which only this rule may do.
+
+        With T₂ scaled by s, the scaled moment is s times ours and acts on our natural coordinate s times again.
+        """
+        first, *rest = (own.expectation - served.expectation).parts
+        return site + step * Natural(first, *(self.statistic_scale**2 * part for part in rest))
