@@ -20,6 +20,18 @@ class DualRule(ABC):
     With `reads_natural` the rule sees λ_k and λ_g alone, so that the server can follow the dual of every client. Where
     such a rule uses nothing but +, − and products with numbers, it also moves the duals of networks, part by part.
     Without it the rule sees the distributions q_k and q_g, and the dual travels with the reply.
+
+    Examples
+    --------
+    >>> from dataclasses import dataclass
+    >>> @dataclass(frozen=True)
+    ... class Relaxed(DualRule):
+    ...     factor: float
+    ...
+    ...     def __call__(self, site, own, served, step):
+    ...         return site + self.factor * step * (own - served)
+    >>> Relaxed(1.5)(0.0, own=3.0, served=2.0, step=1.0)
+    1.5
     """
 
     reads_natural: ClassVar[bool] = True

@@ -19,6 +19,20 @@ class Schedule(ABC):
     """What a row's numbers are in each round; a frozen dataclass without state.
 
     Fixed points of a row do not depend on ρ and γ, so that a schedule changes the way there alone.
+
+    Examples
+    --------
+    >>> from dataclasses import dataclass, replace
+    >>> from bayesadmm_np.splitting.methods import PVI
+    >>> @dataclass(frozen=True)
+    ... class Whole(Schedule):
+    ...     after: int
+    ...
+    ...     def row(self, method, round):
+    ...         return method if round <= self.after else replace(method, dual_step=1.0)
+    >>> row = replace(PVI(gamma=0.2), schedule=Whole(after=10))
+    >>> row.at(10).dual_step, row.at(11).dual_step
+    (0.2, 1.0)
     """
 
     @abstractmethod
