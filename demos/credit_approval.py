@@ -181,14 +181,18 @@ def summarise(runs, X, y, rounds):
     longest = max(len(fit.distance) for fit in fits)
     distances = [np.pad(fit.distance, (0, longest - len(fit.distance)), mode="edge") for fit in fits]
     return {
-        **{"label": fits[0].label, "work": runs[0][0], "rho": [fit.rho for fit in fits]},
+        "label": fits[0].label,
+        "work": runs[0][0],
+        "rho": [fit.rho for fit in fits],
         "failures": sum(ba.Status[fit.status].is_failure for fit in fits),
         "accuracy": [tabular.mean_sd([averaged(scores, n) for scores in scored]) for n in reported],
         "nll": [tabular.mean_sd([after(scores, n)["nll"] for scores in scored]) for n in reported],
         "curve": [float(np.mean([averaged(scores, n) for scores in scored])) for n in range(1, rounds + 1)],
         "distance": np.max(distances, axis=0),
         "spread": max((fit.spread for fit in fits if fit.spread is not None), default=None),
-        **{"rounds_near": most(NEAR), "rounds_same": most(SAME), "floats_per_round": fits[0].floats_per_round},
+        "rounds_near": most(NEAR),
+        "rounds_same": most(SAME),
+        "floats_per_round": fits[0].floats_per_round,
     }
 
 
@@ -328,9 +332,15 @@ def draw_accuracy(axes, key, split, work, pooled):
     style.tidy(axes)
 
 
-TITLE = "Credit approval at ten clients"
 DEMO = shared.Demo(
-    *("credit", "credit_approval", TITLE, compute, claims, draw, notes, tabular.ACCURACY),
+    "credit",
+    "credit_approval",
+    "Credit approval at ten clients",
+    compute,
+    claims,
+    draw,
+    notes,
+    tabular.ACCURACY,
     results="credit_approval.json",
     needs=lambda _: data.load_credit_approval(),
 )

@@ -67,7 +67,9 @@ def snapshot(result, at_start):
 
     edges = asdict(result.history[-1].edges) if result.history else at_start
     return {
-        **{"round": result.rounds, "server": primal(q), "client1": primal(result.client_posteriors[0])},
+        "round": result.rounds,
+        "server": primal(q),
+        "client1": primal(result.client_posteriors[0]),
         "dual1": dual(result.sites[0]),
         "dual_server": dual(result.prior.prior_weight * q.natural),
         "residuals": {edge: float(edges[edge]) for edge in FLOWS},

@@ -61,11 +61,16 @@ def run(method, prior, rounds):
     bayes = result.posterior.learns_precision
     next_problem = method.rho * result.posterior.precision - result.sites[0].precision if bayes else None  # ρS_g − V_1
     return {
-        **{"method": method.name, "rho": method.rho, "pooled": pooled},
-        **{"server": [q.mean for q in server], "client1": [q.mean for q in client1]},
+        "method": method.name,
+        "rho": method.rho,
+        "pooled": pooled,
+        "server": [q.mean for q in server],
+        "client1": [q.mean for q in client1],
         "server_covariance": [q.covariance for q in server[: shared.SHOWN]] if bayes else [],
         "client1_covariance": [q.covariance for q in client1] if bayes else [],
-        **{"angle": angle, "offset": offset, "rounds": None if result.status.is_failure else arrived},
+        "angle": angle,
+        "offset": offset,
+        "rounds": None if result.status.is_failure else arrived,
         "least_curvature": float(np.linalg.eigvalsh(next_problem)[0]) if bayes else None,
         "status": result.status.name,
     }

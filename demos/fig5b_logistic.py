@@ -34,8 +34,7 @@ def compute(dataset="digits", first=0, side=0, rounds=(20, 12), points=64, track
     """Run every row with diagonal and with full covariance; 0 stands for the sizes above."""
     images, text = shared.label_pairs(dataset, side or SIDES[dataset], first or FIRST[dataset])
     clients = [ba.losses.Softmax(X, y, 10) for X, y in images]
-    zero, methods = np.zeros(clients[0].dim), ba.methods
-    diagonal, full = ba.families.DiagonalGaussian(zero, DELTA), ba.families.FullGaussian(zero, DELTA)
+    zero, rule, methods = np.zeros(clients[0].dim), ba.losses.QuasiMonteCarlo(points), ba.methods
     table = {
         PVI: methods.PVI(),
         DAMPED: methods.PVI(gamma=1 / len(clients)),
@@ -44,19 +43,16 @@ def compute(dataset="digits", first=0, side=0, rounds=(20, 12), points=64, track
         BAYES1: methods.BayesADMM(rho=1.0),
         FAST: ba.Accelerated(methods.PVI(gamma=0.4), memory=5),
     }
-    rule = ba.losses.QuasiMonteCarlo(points)
-    optimum = {prior: ba.solve_pooled(clients, prior, expectation=rule).objective for prior in (diagonal, full)}
-    rows = [(diagonal, rounds[0], *row) for row in [*table.items(), (BAYES2, methods.BayesADMM(rho=2.0))]]
-    rows += [(full, rounds[1], *row) for row in [*table.items(), (SAFE, methods.BayesADMM(rho=1.0))]]
-    curves = {diagonal: [], full: []}
-    for prior, limit, label, method in track(rows):
-        curves[prior].append(run(label, method, clients, prior, limit, rule, optimum[prior]))
-    sizes = {"parameters": len(zero), "clients": len(clients), "delta": DELTA, "points": points}
     panels = {
-        name: {"family": type(prior).__name__, "optimum": float(optimum[prior]), "curves": curves[prior]}
-        for name, prior in (("diagonal", diagonal), ("full", full))
+        "diagonal": (ba.families.DiagonalGaussian(zero, DELTA), table | {BAYES2: methods.BayesADMM(rho=2.0)}),
+        "full": (ba.families.FullGaussian(zero, DELTA), table | {SAFE: methods.BayesADMM(rho=1.0)}),
     }
-    return {"data": text, **sizes, **panels}
+    numbers = {"data": text, "parameters": len(zero), "clients": len(clients), "delta": DELTA, "points": points}
+    for limit, (name, (prior, rows)) in zip(rounds, panels.items(), strict=True):
+        optimum = float(ba.solve_pooled(clients, prior, expectation=rule).objective)
+        curves = [run(label, method, clients, prior, limit, rule, optimum) for label, method in track(rows.items())]
+        numbers[name] = {"family": type(prior).__name__, "optimum": optimum, "curves": curves}
+    return numbers
 
 
 def run(label, method, clients, prior, rounds, rule, optimum):
@@ -70,7 +66,8 @@ def run(label, method, clients, prior, rounds, rule, optimum):
         "label": label,
         "gap": [float(value) if np.isfinite(value) else None for value in gap],
         "rounds_to_near": arrived if arrived < len(gap) and not result.status.is_failure else None,
-        **{"safeguard": label == SAFE, "status": result.status.name},
+        "safeguard": label == SAFE,
+        "status": result.status.name,
     }
 
 
@@ -79,7 +76,7 @@ def finite(value):
 
 
 def words(count):
-    return "never" if count is None else f"{count} rounds"
+    return {None: "never", 1: "1 round"}.get(count, f"{count} rounds")
 
 
 def claims(numbers):

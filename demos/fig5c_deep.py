@@ -39,9 +39,11 @@ def images(dataset):
     """Return rows of pixels, labels, and what they are."""
     if dataset not in LOADERS:
         raise ValueError(f"dataset must be one of {', '.join(LOADERS)}, got {dataset!r}.")
-    raw = LOADERS[dataset](**({} if dataset == "digits" else {"size": 14, "train": 6000}))
-    first, side = ("", 8) if dataset == "digits" else ("first ", 14)
-    return raw.X, raw.y, f"{dataset}, {first}{len(raw.y)} images, {side}×{side} pixels"
+    if dataset == "digits":
+        raw = data.load_digits()
+        return raw.X, raw.y, f"digits, {len(raw.y)} images, 8×8 pixels"
+    raw = LOADERS[dataset](size=14, train=6000)
+    return raw.X, raw.y, f"{dataset}, first {len(raw.y)} images, 14×14 pixels"
 
 
 def compute(dataset="digits", rounds=15, epochs=10, seeds=(0, 1, 2), track=iter):

@@ -89,7 +89,11 @@ def fit_split(hospitals, rounds, deltas):
     served |= {fit.label: [fit.posterior] * K for fit in fits[:-1]}
     served |= {LOCAL: local, OWN: [fits[-1].posterior] * K}
     return {
-        **{"sites": sites, "evidence": bounds, "target": target_four.variational, "local": local, "fits": fits},
+        "sites": sites,
+        "evidence": bounds,
+        "target": target_four.variational,
+        "local": local,
+        "fits": fits,
         "predictions": {label: predict(label, posteriors, sites) for label, posteriors in served.items()},
     }
 
@@ -144,7 +148,8 @@ def summary(label, splits):
     runs = [(split["sites"], fit) for split in splits for fit in split["fits"] if fit.label == label]
     spreads = [fit.spread for _, fit in runs if fit.spread is not None]
     return {
-        **{"label": label, "scores": scores},
+        "label": label,
+        "scores": scores,
         "after": [tabular.mean_sd([accuracy(*run, n) for run in runs]) for n in (10, 20)] if runs else None,
         "distance": max((fit.distance[-1] for _, fit in runs), default=None),
         "spread": max(spreads, default=None),
@@ -356,9 +361,15 @@ def draw_table(axes, numbers):
             axes.text(x, row, text, ha="right", va="center", fontsize=7)
 
 
-TITLE = "Heart disease at four hospitals"
 DEMO = shared.Demo(
-    *("heart", "heart_disease", TITLE, compute, claims, draw, notes, tabular.ACCURACY),
+    "heart",
+    "heart_disease",
+    "Heart disease at four hospitals",
+    compute,
+    claims,
+    draw,
+    notes,
+    tabular.ACCURACY,
     results="heart_disease.json",
     needs=lambda _: data.load_heart_disease(),
 )

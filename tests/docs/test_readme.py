@@ -79,6 +79,18 @@ def test_check_runs_the_same_commands_and_installs_nothing():
     assert not any("install" in command or "bin/" in command for command in commands)
 
 
+@needs_bash
+def test_check_stops_at_the_first_command_that_fails(tmp_path):
+    (tmp_path / ".ci").mkdir()
+    shutil.copy(ROOT / ".ci" / "check", tmp_path / ".ci" / "check")
+    commands = "python3 -m venv .venv && .venv/bin/pip install x && echo first\\n.venv/bin/false\\necho last\\n"
+    (tmp_path / ".ci" / "run").write_text(f"#!/usr/bin/env bash\nprintf '{commands}'\n")
+    (tmp_path / ".ci" / "run").chmod(0o755)
+    done = subprocess.run(["bash", ".ci/check"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    assert done.stdout.splitlines() == ["+ echo first", "first", "+ false"]
+
+
 @pytest.mark.skipif(os.name == "nt", reason="Windows files have no executable bit")
 @pytest.mark.parametrize("name", ["run", "check"])
 def test_the_scripts_of_ci_are_executable(name):
