@@ -40,7 +40,7 @@ def new(
     *,
     data: Annotated[tuple[Path, ...], option("CSV file of a site; repeat it, one a site.", "FILE.csv")] = (),
     target: Annotated[str | None, option("Column to be explained.", "COLUMN")] = None,
-    loss: Annotated[str, option("Kind of regression, as of `bayesadmm site init`.", choices=losses())] = "logistic",
+    loss: Annotated[str, option("Kind of regression, as of `bayesadmm site init`.", "|".join(losses()))] = "logistic",
     features: Annotated[Names, option("Columns to use. Default: all others.", "A,B,…")] = (),
     classes: Annotated[Names, option("Labels in order; needed where a site lacks some.", "A,B,…")] = (),
     standardize: Annotated[bool, option("Pooled units, from sums.")] = False,

@@ -9,9 +9,9 @@ import numpy as np
 
 from .._validation import Array
 from ..estimators.fitted import Columns, design_names, encode, word
-from ..estimators.kinds import KINDS, Kind, read_kind
+from ..estimators.kinds import Kind, read_kind
 from ._options import DataSettings
-from .shared import Refused, missing_name, note
+from .shared import Refused, note
 from .table import Rows
 
 __all__ = ["check_numbers", "choose_kind", "code_labels", "fit_columns", "named_kind", "site_names", "target_units"]
@@ -42,11 +42,8 @@ def choose_kind(rows: Rows, target: str, loss: str) -> tuple[Kind, tuple[Any, ..
     return kind.of_classes(len(distinct)), tuple(distinct)
 
 
-def named_kind(loss: str, *others: str) -> Kind:
-    """Return the kind of a name; `others` are names that the option takes besides."""
-    name = loss.partition("(")[0]
-    if name not in KINDS:
-        raise Refused(f"--loss: {missing_name('there is no loss', name, (*others, *KINDS))}")
+def named_kind(loss: str) -> Kind:
+    """Return the kind of a name, which may have options."""
     try:
         return read_kind(loss)
     except ValueError as error:

@@ -14,7 +14,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, column_or_1d, validate_data
 
-from .._errors import PLAIN, Words, worded
+from .._errors import PLAIN, ArgumentError, Words, worded
 from .._validation import Array, as_positive
 from ..families import FullGaussian
 from ..families.coordinates import Natural
@@ -304,7 +304,7 @@ class FederatedModel(BaseEstimator):
         numbers = np.asarray(y if kind.outputs == "columns" else column_or_1d(y, warn=True), dtype=np.float64)
         wrong = kind.target.wrong(numbers)
         if wrong is not None:
-            raise ValueError(f"y must hold {kind.target.expected}, got {wrong:g}.")
+            raise ArgumentError("y", f"must hold {kind.target.expected}", f"{wrong:g}")
         return numbers
 
     def _rows_at_hand(self, method: str) -> dict[Hashable, SiteRows]:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .._errors import ArgumentError
 from .._validation import Array, frozen
 from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian
@@ -179,7 +180,7 @@ def make_glm(
         labels, targets, weights = _code(targets, weights, class_factors)
         kind = kind.of_classes(labels.size)
         if kind.outputs == "one" and labels.size > 2:
-            raise ValueError(f"y must hold two classes for the kind {kind}, got {labels.size}.")
+            raise ArgumentError("y", f"must hold two classes for the kind {kind}", labels.size)
     y, w = np.concatenate(targets), np.concatenate(weights)
     n_outputs = kind.n_outputs(0 if labels is None else labels.size, 1 if y.ndim == 1 else y.shape[1])
     layout = Layout(first.X.shape[1], n_outputs, has_intercept, centre)
@@ -217,7 +218,7 @@ def _code(targets: Sequence[Any], weights: Sequence[Array], class_factors: Any) 
     """Labels as numbers 0, 1, …, and weights times the factor of their class."""
     labels, codes = np.unique(np.concatenate(targets), return_inverse=True)
     if labels.size < 2:
-        raise ValueError(f"y must hold at least two classes, got one class: {labels.tolist()[0]!r}.")
+        raise ArgumentError("y", "must hold at least two classes", f"one class: {labels.tolist()[0]!r}")
     given = np.concatenate(weights)
     counts = np.bincount(codes, weights=given).astype(np.float64)
     edges = np.cumsum([len(target) for target in targets])[:-1]

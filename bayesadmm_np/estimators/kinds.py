@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import expit, gammaln
 
+from .._errors import ArgumentError
 from .._registry import Registry, load_plugins
 from .._validation import Array
 from ..losses.base import Loss
@@ -460,7 +461,7 @@ logistic, softmax, ridge, poisson.
         return kind
     found = SPELLED.fullmatch(kind) if isinstance(kind, str) else None
     if found is None:
-        raise ValueError(f"kind must be a name, or a name with options as in 'name(option=2)', got {kind!r}.")
+        raise ArgumentError("kind", "must be a name, or a name with options as in 'name(option=2)'", repr(kind))
     name, listed = found.groups()
     if name not in KINDS:
         load_plugins()
@@ -471,11 +472,13 @@ logistic, softmax, ridge, poisson.
         try:
             options[key.strip()] = float(value)
         except ValueError as error:
-            raise ValueError(f"kind: {name} has options like size=2, got {item!r}.") from error
+            raise ArgumentError("kind", f"must be like {name}(size=2)", repr(kind)) from error
     takes = inspect.signature(maker).parameters
     for key in options:
         if key not in takes:
-            raise ValueError(f"kind: {name} has no option {key!r}; it takes {', '.join(takes) or 'none'}.")
+            raise ArgumentError(
+                "kind", f"must have options that {name} takes ({', '.join(takes) or 'none'})", repr(key)
+            )
     made = maker(**options)
     if made.name != name:
         raise ValueError(f"the kind registered as {name!r} calls itself {made.name!r}.")

@@ -140,7 +140,7 @@ TAMPERED = {
     "unknown key": (edit_header(note="hi"), "note"),
     "missing key": (lambda h, a: h.pop("tol"), "tol"),
     "kind": (edit_header(glm="hinge"), "there is no kind of GLM 'hinge'"),
-    "option": (edit_header(glm="poisson(size=2)"), "no option 'size'"),
+    "option": (edit_header(glm="poisson(size=2)"), "must have options that poisson takes (none), got 'size'"),
     "family": (edit_header(family=["full"]), "family"),
     "family's name": (edit_header(family="block", centred=False), "'block'"),
     "tol": (edit_header(tol=-1.0), "tol must be > 0"),

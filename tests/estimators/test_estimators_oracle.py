@@ -51,7 +51,7 @@ def fitted(kind, name, X, y, sites, **arguments):
         warnings.simplefilter("always")
         model = estimator(kind, method=METHODS[name], penalize_intercept=True, **arguments)
         model.fit(X, y, client=sites)
-    return model, [warning for warning in caught if warning.category is ConvergenceWarning]
+    return model, [warning for warning in caught if issubclass(warning.category, ConvergenceWarning)]
 
 
 def test_every_row_of_the_table_is_here():

@@ -172,7 +172,7 @@ NOT_UNDERSTOOD = {
     "no file": (INIT.replace("north.csv", "none.csv"), "none.csv: no such file"),
     "a target that is not there": (INIT.replace("died", "dead"), "did you mean 'died'?"),
     "a feature that is not there": (f"{INIT},doze", "did you mean 'dose'?"),
-    "a loss that is not there": (INIT.replace("logistic", "logit"), "there is no loss 'logit'"),
+    "a loss that is not there": (INIT.replace("logistic", "logit"), "there is no kind of GLM 'logit'"),
     "text as numbers": (INIT.replace("logistic", "ridge"), "column 'died' holds text"),
     "text among the features": (
         INIT.replace("--target died", "--target age").replace("--features age,dose", "--features died"),
