@@ -91,7 +91,7 @@ class Archive:
     Examples
     --------
     >>> import numpy as np
-    >>> from bayesadmm_np.exchange import Message
+    >>> from bayesadmm_np.federation import Message
     >>> message = Message("hello", {"site": "A"}, {"natural": np.arange(3.0)})
     >>> again = Message.from_bytes(message.to_bytes())
     >>> again.header, again.arrays["natural"], again.digest == message.digest

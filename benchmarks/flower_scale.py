@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 
 import bayesadmm_np as ba
-from bayesadmm_np.exchange import Coordinator, Message, Site, load_server, step_server, step_site
+from bayesadmm_np.federation import Coordinator, GLMData, GLMTask, Message, Site, load_server, step_server, step_site
 
 RESULTS = Path(__file__).parent / "results" / "flower_scale.json"
 FAMILIES = {
@@ -48,8 +48,10 @@ def loss(d, k):
 
 def start(family, d):
     """Return a server, and its sites; names of columns would be longer than the vectors."""
-    sites = [Site(f"s{k}", loss(d, k), ("x",) * d) for k in range(N_SITES)]
-    return Coordinator.start([site.hello() for site in sites], ba.methods.PVI(), FAMILIES[family](d), tol=1e-300), sites
+    sites = [Site(f"s{k}", GLMData(loss(d, k), ("x",) * d)) for k in range(N_SITES)]
+    return Coordinator.start(
+        [site.hello() for site in sites], GLMTask(ba.methods.PVI(), FAMILIES[family](d), tol=1e-300)
+    ), sites
 
 
 def measure_bytes():
@@ -59,7 +61,7 @@ def measure_bytes():
             server, sites = start(family, d)
             one, two = (site.step(server.broadcast())[1] for site in sites)
             after = server.step([one, two]).broadcast()
-            numbers = server.terms.prior.natural.size
+            numbers = server.spec.prior.natural.size
             found.append(
                 {
                     "family": family,
@@ -79,9 +81,9 @@ def measure_server():
     for n_sites, d in ((10, 100), (100, 100), (1000, 100), (1000, 5)):
         one = loss(d, 0)
         names = [f"s{k:04d}" for k in range(n_sites)]
-        sites = [Site(name, one, tuple(f"x{j}" for j in range(d))) for name in names]
+        sites = [Site(name, GLMData(one, tuple(f"x{j}" for j in range(d)))) for name in names]
         server = Coordinator.start(
-            [site.hello() for site in sites], ba.methods.PVI(gamma=0.5), FAMILIES["full"](d), tol=1e-300
+            [site.hello() for site in sites], GLMTask(ba.methods.PVI(gamma=0.5), FAMILIES["full"](d), tol=1e-300)
         )
         broadcast = server.broadcast()
         began = time.perf_counter()
@@ -122,7 +124,7 @@ def role(name, family, d, folder):
     elif name == "server":
         step_server(folder / "server", [folder / "s0.npz", folder / "s1.npz"])
     else:
-        site = Site(name, loss(d, int(name[1:])), ("x",) * d)
+        site = Site(name, GLMData(loss(d, int(name[1:])), ("x",) * d))
         at, begun = peak(), time.perf_counter()
         (folder / name).mkdir()
         step_site(folder / name, site, folder / "broadcast.npz", folder / f"{name}.npz")
@@ -153,11 +155,13 @@ from bayesadmm_np.flower import Plan, server_app
 
 def plan(config):
     return Plan(
-        ba.methods.PVI(gamma=config["gamma"]),
-        lambda d: ba.families.FullGaussian(np.zeros(d), 1.0),
+        GLMTask(
+            ba.methods.PVI(gamma=config["gamma"]),
+            lambda d: ba.families.FullGaussian(np.zeros(d), 1.0),
+            rounds=config["rounds"],
+        ),
         config["run-folder"],
         config["sites"],
-        {"rounds": config["rounds"]},
         participation=config["participation"],
     )
 
@@ -170,15 +174,15 @@ import numpy as np
 from flwr.clientapp import ClientApp
 
 import bayesadmm_np as ba
-from bayesadmm_np.exchange import Site
+from bayesadmm_np.federation import GLMData, Site
 from bayesadmm_np.flower import client_app
 
 
-def load(folder, terms):
+def load(folder, spec):
     rng = np.random.default_rng(int(folder.name))
     X = np.column_stack([rng.normal(size=(30, 4)), np.ones(30)])
     y = rng.random(30) < 1 / (1 + np.exp(-X @ [1.0, -1.0, 0.5, 0.0, 0.3]))
-    site = Site(f"s{int(folder.name):04d}", ba.losses.Logistic(X, y.astype(int)))
+    site = Site(f"s{int(folder.name):04d}", GLMData(ba.losses.Logistic(X, y.astype(int))))
     return site, site.hello()
 
 

@@ -21,7 +21,7 @@ REFERENCE = Path(__file__).parent / "reference"
 DIRECTIVE = re.compile(r"^@all ([\w.]+)$", flags=re.MULTILINE)
 MODULES_OF_FUNCTIONS = ("bayesadmm_np.splitting.methods", "bayesadmm_np.data.partition")
 """Plain modules that are public themselves; all other public names are those of packages."""
-OPTIONAL = {"bayesadmm_np.torch": "torch", "bayesadmm_np.flower.deep": "torch"}
+OPTIONAL = {"bayesadmm_np.torch": "torch"}
 
 
 def public_modules() -> list[str]:

@@ -86,7 +86,7 @@ def with_example(command: Callable[..., Any]) -> Callable[..., Any]:
 @contextmanager
 def message_refusals(command: str) -> Iterator[None]:
     """As for all commands, and exit code 3 where a message was refused."""
-    from ..exchange import MessageError
+    from ..federation import MessageError
 
     with refusals(command):
         try:
@@ -98,8 +98,7 @@ def message_refusals(command: str) -> Iterator[None]:
 def introduce(folder: Path, config: SiteConfig) -> dict[str, Any]:
     """Write what a site remembers, and hello.npz."""
     from .._archive import replace_text
-    from ..exchange.files import STATE
-    from ..splitting.state import digest
+    from ..federation.folders import STATE
     from .prepare import named_kind
 
     named_kind(config.loss)
@@ -112,7 +111,7 @@ def introduce(folder: Path, config: SiteConfig) -> dict[str, Any]:
     require_writable(folder, "DIR")
     folder.mkdir(parents=True, exist_ok=True)
     known = {**asdict(rows.config), "data": str(config.data.absolute()), "classes": rows.classes}
-    text = json.dumps({**known, DIGEST: digest(site.loss)}, indent=1) + "\n"
+    text = json.dumps({**known, DIGEST: site.data.digest}, indent=1) + "\n"
     replace_text(folder / CONFIG, text)
     sums = (rows.design.sum(axis=0), (rows.design**2).sum(axis=0)) if config.standardize else (None, None)
     site.hello(*sums).write(folder / "hello.npz")
@@ -120,8 +119,8 @@ def introduce(folder: Path, config: SiteConfig) -> dict[str, Any]:
         "written": str(folder / "hello.npz"),
         "site": site.name,
         "rows": len(rows.design),
-        "features": list(site.features),
-        "classes": list(site.classes),
+        "features": list(site.data.features),
+        "classes": list(site.data.classes),
         "privacy": _promise(site),
     }
 
@@ -135,20 +134,20 @@ def _promise(site: Any) -> str | None:
 
 def answer(folder: Path, broadcast: Path, out: Path | None) -> dict[str, Any]:
     """Write the reply to a broadcast, or return the result that a final message holds."""
-    from ..exchange import Message, Terms, final_result, step_site
-    from ..exchange.files import STATE
+    from ..federation import Message, RunSpec, final_result, step_site
+    from ..federation.folders import STATE
+    from ..federation.messages import require_run
 
     config, _ = _read_config(folder)
     message = Message.read(broadcast)
     if message.kind not in ("broadcast", "final"):
         raise message.refusal("kind", "'broadcast' or 'final'", message.kind)
-    if "terms" not in message.header:
-        raise message.refusal("header", "that of a broadcast", sorted(message.header))
+    require_run(message)
     if out is not None:
         require_writable(out.absolute().parent)
         require_other(out, [broadcast, config.data, *(folder / name for name in (CONFIG, STATE, "hello.npz"))])
     rows = _known_rows(folder)
-    site, reply = step_site(folder, rows.site(Terms.read(message)), broadcast, out)
+    site, reply = step_site(folder, rows.site(RunSpec.read(message, rows.site(None).data.most)), broadcast, out)
     if reply is None:
         return {"site": site.name, **_result(final_result(message))}
     return {"written": str(reply), "site": site.name, "round": message.header["round"]}
@@ -159,18 +158,13 @@ def begin(
 ) -> dict[str, Any]:
     """Start a run of the sites that said hello, and write its first broadcast."""
     from ..estimators.fitted import FAMILIES
-    from ..exchange import Coordinator, Message, start_server
+    from ..federation import Coordinator, GLMTask, Message, start_server
 
     if family not in FAMILIES:
         raise Refused(f"--family: {missing_name('there is no family', family, FAMILIES)}")
     messages = [Message.read(path) for path in hellos]
-    dim = messages[0].header.get("dim")
-    if not isinstance(dim, int) or not 0 < dim <= 1 << 20:
-        raise messages[0].refusal("dim", "the number of parameters of a site that says hello", dim)
-    chosen: Any = FAMILIES[family]
-    prior = chosen(np.zeros(dim), precision)
-    standardize = any("sums" in message.arrays for message in messages)
-    server = Coordinator.start(messages, row, prior, standardize=standardize, **options)
+    prior: Any = FAMILIES[family]
+    server = Coordinator.start(messages, GLMTask(row, lambda d: prior(np.zeros(d), precision), **options))
     require_writable(folder, "DIR")
     folder.mkdir(parents=True, exist_ok=True)
     return {"written": str(start_server(folder, server)), **standing(server)}
@@ -178,9 +172,9 @@ def begin(
 
 def standing(server: Any) -> dict[str, Any]:
     """Where a run stands, as plain values."""
-    from ..exchange import final_result
+    from ..federation import final_result
 
-    terms, last = server.terms, server.state.history[-1] if server.state.history else None
+    terms, last = server.spec, server.state.history[-1] if server.state.history else None
     plain: dict[str, Any] = {
         "run": terms.run,
         "method": terms.method.name,
@@ -198,7 +192,7 @@ def standing(server: Any) -> dict[str, Any]:
 def _result(result: Any) -> dict[str, Any]:
     from ..estimators.fitted import fitted_run
 
-    model = fitted_run(result.terms, result)
+    model = fitted_run(result.spec, result)
     covariance, certificate = model.covariance(), model.certificate
     if certificate is not None:
         certificate = replace(certificate, distance=model.distance())
@@ -266,12 +260,11 @@ def report(server: Any, as_json: bool = False) -> bool:
 
 def _known_rows(folder: Path) -> _Rows:
     """Read the rows that hello.npz was made from."""
-    from ..exchange import MessageError
-    from ..splitting.state import digest
+    from ..federation import MessageError
 
     config, known = _read_config(folder)
     rows = _Rows.read(config)
-    if digest(rows.site(None).loss) != known:
+    if rows.site(None).data.digest != known:
         raise MessageError(
             f"{config.data}: the rows of site {config.name!r} must be those of hello.npz, and they have changed since; "
             "put the old file back, or start a new run."
@@ -281,7 +274,7 @@ def _known_rows(folder: Path) -> _Rows:
 
 def load_site(folder: Path, terms: Any) -> tuple[Any, Any]:
     """Return the site of a folder that `site init` made, in the units of a run if there is one, and its hello."""
-    from ..exchange import Message
+    from ..federation import Message
 
     return _known_rows(folder).site(terms), Message.read(folder / "hello.npz")
 
@@ -299,7 +292,7 @@ class _Rows:
 
     @classmethod
     def read(cls, config: SiteConfig) -> _Rows:
-        from ..exchange.terms import INTERCEPT
+        from ..federation.glm_spec import INTERCEPT
         from .table import read_rows
 
         wanted = DataSettings(
@@ -328,7 +321,7 @@ class _Rows:
     def site(self, terms: Any) -> Any:
         """The site, in the units of the run."""
         from ..estimators.kinds import read_kind
-        from ..exchange import MessageError, Site
+        from ..federation import GLMData, MessageError, Site
         from ..splitting import GaussianMechanism
 
         design, config = self.design, self.config
@@ -344,7 +337,7 @@ class _Rows:
         if None in (clip, noise, rounds) and (clip, noise, rounds) != (None,) * 3:
             raise Refused("--privacy-clip, --privacy-noise and --privacy-rounds must be given together.")
         mechanism = None if clip is None or noise is None else GaussianMechanism(clip, noise)
-        return Site(config.name, loss, self.features, self.classes, mechanism, rounds)
+        return Site(config.name, GLMData(loss, self.features, self.classes), mechanism, rounds)
 
 
 def _labels(target: Any, config: SiteConfig) -> tuple[Any, tuple[str, ...]]:

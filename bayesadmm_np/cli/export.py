@@ -33,7 +33,7 @@ def export(
     Exit codes: 0 written, and the certificate holds; 1 written, and it does not;
     2 the command or the run were refused.
     """
-    from ..exchange.files import STATE
+    from ..federation.folders import STATE
 
     require_file(out)
     require_other(out, [folder / STATE, folder / "final.npz"])
@@ -47,7 +47,7 @@ def read_run(folder: Path, target: str, noise_variance: float = 1.0) -> FittedGL
     """Return the fitted model of the run in a server's folder."""
     from .._validation import as_positive
     from ..estimators.fitted import fitted_run
-    from ..exchange import final_result, load_server
+    from ..federation import final_result, load_server
 
     server = load_server(folder)
     if server.outcome is None:
@@ -55,6 +55,6 @@ def read_run(folder: Path, target: str, noise_variance: float = 1.0) -> FittedGL
     final = final_result(server.broadcast(), server)
     if final.certificate is None:
         raise Refused(f"the run in {folder} ended without the sums of all sites: {final.message}")
-    rows = dict(zip(server.terms.sites, server.rows, strict=True))
+    rows = dict(zip(server.spec.sites, server.rows, strict=True))
     noise = as_positive(noise_variance, "--noise-variance")
-    return fitted_run(server.terms, final, rows, server.state.history, target, noise)
+    return fitted_run(server.spec, final, rows, server.state.history, target, noise)

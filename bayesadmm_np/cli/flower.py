@@ -152,8 +152,9 @@ def _all_or_nothing(folder: Path) -> Iterator[None]:
 
 
 def _write(folder: Path, data: Sequence[Path], target: str | None, loss: str, n_sites: int, more: Any) -> None:
-    from ..exchange import Message
-    from ..exchange.coordinator import read_hellos, require_alike
+    from ..federation import Message
+    from ..federation.glm_spec import require_alike
+    from ..federation.messages import read_hellos
     from ..flower.project import SITES, write_app
     from .exchange import SiteConfig, introduce
 
@@ -277,8 +278,8 @@ def _site_names(folder: Path) -> list[str]:
 
 
 def _run(folder: Path, n_sites: int | None, settings: Sequence[str], resume: bool, insecure: bool) -> int:
-    from ..exchange import load_server
-    from ..exchange.files import STATE
+    from ..federation import load_server
+    from ..federation.folders import STATE
     from ..flower.local import LocalFederation, follow
     from ..flower.project import KEY_FOLDER
     from ..flower.rounds import PROGRESS
@@ -315,7 +316,8 @@ def _run(folder: Path, n_sites: int | None, settings: Sequence[str], resume: boo
 def read_plan(config: Mapping[str, Any]) -> Any:
     """Return the plan of an app's configuration, whose keys `flower new` writes and explains."""
     from ..estimators.fitted import FAMILIES
-    from ..exchange.terms import FAMILIES as SENDABLE
+    from ..families.base import FAMILIES as SENDABLE
+    from ..federation import GLMTask
     from ..flower import Plan
     from ..flower.project import KEYS
     from ._methods import make_method
@@ -331,7 +333,7 @@ def read_plan(config: Mapping[str, Any]) -> Any:
         others = sorted(set(SENDABLE) - {family.__name__ for family in FAMILIES.values()})
         raise ValueError(
             f"family must be one of {', '.join(FAMILIES)}, the Gaussian families that a key can name, got "
-            f"{config['family']!r}; {', '.join(others)} are set in Python: server_app(Plan(..., prior=...)), and "
+            f"{config['family']!r}; {', '.join(others)} are set in Python: server_app(Plan(GLMTask(...), ...)), and "
             "client_app(load) where the losses are others too."
         )
     family: Any = FAMILIES[config["family"]]
@@ -339,18 +341,19 @@ def read_plan(config: Mapping[str, Any]) -> Any:
     # the configuration of an app has no null: 0 stands for the method's own
     rho, gamma = (float(config[name]) or None for name in ("rho", "gamma"))
     try:
-        return Plan(
+        task = GLMTask(
             method=make_method(config["method"], rho, gamma, config["accelerate"]),
             prior=lambda dim: family(np.zeros(dim), precision),
+            tol=float(config["tol"]),
+            rounds=config["rounds"],
+            seed=config["seed"],
+            safeguard=config["safeguard"],
+            warm_start=config["warm-start"],
+        )
+        return Plan(
+            task,
             folder=Path(config["run-folder"]),
             sites=config["sites"],
-            options={
-                "tol": float(config["tol"]),
-                "rounds": config["rounds"],
-                "seed": config["seed"],
-                "safeguard": config["safeguard"],
-                "warm_start": config["warm-start"],
-            },
             least=config["sites-per-round"],
             participation=float(config["participation"]),
             max_staleness=config["max-staleness"],

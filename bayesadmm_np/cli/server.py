@@ -80,7 +80,7 @@ def step(
     (nothing was changed).
     """
     with message_refusals("server step"):
-        from ..exchange import step_server
+        from ..federation import step_server
 
         server, path = step_server(folder, replies)
         return int(tell({"written": str(path), **standing(server)}, json))
@@ -98,6 +98,6 @@ def status(folder: Folder, /, *, json: Json = False) -> int:
     (nothing was changed).
     """
     with message_refusals("server status"):
-        from ..exchange import load_server
+        from ..federation import load_server
 
         return int(report(load_server(folder), json))

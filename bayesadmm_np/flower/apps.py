@@ -8,10 +8,11 @@ from collections.abc import Callable, Mapping, Set
 from pathlib import Path
 from typing import Any
 
-from ..exchange.message import LIMIT, Message
+from .._archive import LIMIT
+from ..federation import Message, Site
 from .envelope import Answer, Request
 from .node import answer
-from .protocols import AnyPlan, AnySite
+from .plan import Plan
 from .rounds import conduct
 
 __all__ = ["client_app", "server_app"]
@@ -25,7 +26,7 @@ REASONS = {1: "failed", 2: "failed", 3: "was late", 5: "went away"}
 logger = logging.getLogger("flwr.bayesadmm")
 
 
-def client_app(load: Callable[[Path, Any], tuple[AnySite, Message]]) -> Any:
+def client_app(load: Callable[[Path, Any], tuple[Site, Message]]) -> Any:
     """Return the ClientApp of a site.
 
     A node is told by its configuration (`--node-config`) where the site is, `site`, and if wanted where its state files
@@ -34,7 +35,7 @@ def client_app(load: Callable[[Path, Any], tuple[AnySite, Message]]) -> Any:
     Parameters
     ----------
     load : callable
-        load(folder, terms) -> (site, hello): the site in the units of a run, in its own where `terms` is None, and the
+        load(folder, spec) -> (site, hello): the site in the units of a run, in its own where `spec` is None, and the
         message by which it introduces itself.
 
     Returns
@@ -50,11 +51,11 @@ def client_app(load: Callable[[Path, Any], tuple[AnySite, Message]]) -> Any:
     --------
     >>> import numpy as np
     >>> import bayesadmm_np as ba
-    >>> from bayesadmm_np.exchange import Site
+    >>> from bayesadmm_np.federation import GLMData, Site
     >>> from bayesadmm_np.flower import client_app
-    >>> def load(folder, terms):
+    >>> def load(folder, spec):
     ...     rows = np.loadtxt(folder / "rows.csv", delimiter=",")
-    ...     site = Site(folder.name, ba.losses.LeastSquares(rows[:, :-1], rows[:, -1]))
+    ...     site = Site(folder.name, GLMData(ba.losses.LeastSquares(rows[:, :-1], rows[:, -1])))
     ...     return site, site.hello()
     >>> app = client_app(load)  # doctest: +SKIP
     """
@@ -66,7 +67,7 @@ def client_app(load: Callable[[Path, Any], tuple[AnySite, Message]]) -> Any:
         said = answer(
             _read_request(message.content),
             str(context.node_config.get("state-dir", folder)),
-            lambda terms: load(folder, terms),
+            lambda spec: load(folder, spec),
         )
         return flower.Message(_answer_record(flower, said), reply_to=message)
 
@@ -75,13 +76,13 @@ def client_app(load: Callable[[Path, Any], tuple[AnySite, Message]]) -> Any:
     return app
 
 
-def server_app(plan: AnyPlan[Any] | Callable[[Mapping[str, Any]], AnyPlan[Any]]) -> Any:
+def server_app(plan: Plan | Callable[[Mapping[str, Any]], Plan]) -> Any:
     """Return the ServerApp of a run.
 
     Parameters
     ----------
-    plan : Plan, DeepPlan or callable
-        Or plan(config) -> Plan or DeepPlan, from the app's configuration.
+    plan : Plan or callable
+        Or plan(config) -> Plan, from the app's configuration.
 
     Returns
     -------
@@ -97,8 +98,10 @@ def server_app(plan: AnyPlan[Any] | Callable[[Mapping[str, Any]], AnyPlan[Any]])
     --------
     >>> import numpy as np
     >>> import bayesadmm_np as ba
+    >>> from bayesadmm_np.federation import GLMTask
     >>> from bayesadmm_np.flower import Plan, server_app
-    >>> plan = Plan(ba.methods.PVI(), lambda d: ba.families.FullGaussian(np.zeros(d), 1.0), "run", sites=4)
+    >>> task = GLMTask(ba.methods.PVI(), lambda d: ba.families.FullGaussian(np.zeros(d), 1.0))
+    >>> plan = Plan(task, "run", sites=4)
     >>> app = server_app(plan)  # doctest: +SKIP
     """
     app = _flower("serverapp").ServerApp()

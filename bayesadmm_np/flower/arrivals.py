@@ -18,8 +18,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-from ..exchange.message import Message
-from ..exchange.wire import Sent
+from ..federation.messages import Message, Sent
 from .envelope import Answer, Request
 from .run import Run
 
@@ -74,9 +73,7 @@ class Arrivals(Run):
     def _unheard(self) -> set[str]:
         """Return the sites that have something to say, and have not said it."""
         return {
-            name
-            for name in self.server.terms.sites
-            if name not in self.came and self._is_wanted(name, self.server.sent)
+            name for name in self.server.spec.sites if name not in self.came and self._is_wanted(name, self.server.sent)
         }
 
     def _is_wanted(self, name: str, sent: Sent) -> bool:
@@ -105,14 +102,14 @@ class Arrivals(Run):
         if any(following - self.asked[name][0].served.round > bound for name in self.desk.opened):
             return {}
         lost = self.server.without_value({name: reply for name, (reply, _) in self.came.items()})
-        if len(lost) < len(self.server.terms.sites):  # where no site has a value it is the method that diverges
+        if len(lost) < len(self.server.spec.sites):  # where no site has a value it is the method that diverges
             if len(lost) == len(self.came) and self.desk.opened:
                 return {}
             for name in lost:
                 self._leave_out(name, self.came.pop(name)[0])
         # what is asked for the certificate alone is of use from all together: a part of it would use up versions
         is_last = served.certify and served.solve and all(base is sent for _, base in self.came.values())
-        if is_last and len(self.came) < len(self.server.terms.sites):
+        if is_last and len(self.came) < len(self.server.spec.sites):
             return {}
         ready = {name: self.came[name] for name in sorted(self.came)}
         self.came.clear()

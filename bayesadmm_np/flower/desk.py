@@ -7,8 +7,7 @@ from collections.abc import Callable, Set
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..exchange.coordinator import read_hello
-from ..exchange.message import Message, MessageError, content_of
+from ..federation.messages import Message, MessageError, content_of, read_hello
 from .envelope import Answer, Post, Request
 
 __all__ = ["Desk"]

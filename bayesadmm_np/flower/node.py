@@ -7,15 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..exchange.message import Message, MessageError
-from ..exchange.terms import Terms, as_site_name
+from ..federation import Site
+from ..federation.messages import Message, MessageError, require_run
+from ..federation.spec import RunSpec, as_site_name
 from .envelope import Answer, Request
-from .protocols import AnySite
 
 __all__ = ["Load", "answer"]
 
-Load = Callable[[Any], tuple[AnySite, Message]]
-"""Return the site in the units of the terms (its own before a run), and what it says to introduce itself."""
+Load = Callable[[Any], tuple[Site, Message]]
+"""Return the site in the units of the spec (its own before a run), and what it says to introduce itself."""
 
 
 def answer(request: Request, folder: str | os.PathLike[str], load: Load) -> Answer:
@@ -30,7 +30,7 @@ def answer(request: Request, folder: str | os.PathLike[str], load: Load) -> Answ
     folder : path
         Of the state files, one a run.
     load : callable
-        load(terms) -> (site, hello); `terms` is None before a run.
+        load(spec) -> (site, hello); `spec` is None before a run.
 
     Returns
     -------
@@ -41,11 +41,11 @@ def answer(request: Request, folder: str | os.PathLike[str], load: Load) -> Answ
     --------
     >>> import tempfile
     >>> import bayesadmm_np as ba
-    >>> from bayesadmm_np.exchange import Message, Site
+    >>> from bayesadmm_np.federation import GLMData, Message, Site
     >>> from bayesadmm_np.flower import Request, answer
-    >>> site = Site("A", ba.losses.LeastSquares([[1.0]], [1.0]))
+    >>> site = Site("A", GLMData(ba.losses.LeastSquares([[1.0]], [1.0])))
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     said = answer(Request("7"), folder, lambda terms: (site, site.hello()))
+    ...     said = answer(Request("7"), folder, lambda spec: (site, site.hello()))
     >>> Message.from_bytes(said.message).header["site"]
     'A'
     """
@@ -60,11 +60,12 @@ def answer(request: Request, folder: str | os.PathLike[str], load: Load) -> Answ
 def _stepped(request: Request, folder: Path, load: Load) -> Answer:
     assert request.message is not None
     broadcast = Message.from_bytes(request.message, "broadcast")
-    if "terms" not in broadcast.header:
-        raise broadcast.refusal("header", "that of a broadcast", sorted(broadcast.header))
-    terms = _terms(broadcast)
-    site, _ = load(terms)
-    path = folder / f"{as_site_name(request.label)}-{terms.run}-{site.name}.npz"
+    label, run = as_site_name(request.label), require_run(broadcast)
+    # of a run that this site takes part in the spec has been read before; a new one is as large as the rows allow
+    is_new = not any(folder.glob(f"{label}-{run}-*.npz"))
+    spec = RunSpec.read(broadcast, load(None)[0].data.most if is_new else None)
+    site, _ = load(spec)
+    path = folder / f"{label}-{run}-{site.name}.npz"
     try:
         kept = Message.read(path) if path.exists() else None
         damage = ""
@@ -73,7 +74,7 @@ def _stepped(request: Request, folder: Path, load: Load) -> Answer:
     # also where a copy comes along: rows that have changed are not those of the run
     known = site if kept is None else site.restore(kept)
     if request.copy is not None:
-        known = site.adopt(terms, Message.from_bytes(request.copy, "copy"))
+        known = site.adopt(spec, Message.from_bytes(request.copy, "copy"))
     elif damage:
         raise MessageError(damage)
     after, reply = known.step(broadcast)
@@ -83,20 +84,10 @@ def _stepped(request: Request, folder: Path, load: Load) -> Answer:
         return Answer()
     note = "took the server's copy of its dual" if request.copy is not None else ""
     if kept is not None and request.copy is None:
-        note = _what_differs(kept, broadcast, terms.sites.index(site.name))
+        note = _what_differs(kept, broadcast, spec.sites.index(site.name))
     if reply.header["solved"] is False:
         note = "trained to what is no distribution, which is left out"
     return Answer(reply.to_bytes(), note)
-
-
-def _terms(broadcast: Message) -> Any:
-    """Read the terms: those of a network have a model."""
-    spoken = broadcast.header["terms"]
-    if isinstance(spoken, dict) and "model" in spoken:
-        from .deep import DeepTerms  # here, because it needs the extra `torch`
-
-        return DeepTerms.read(broadcast)
-    return Terms.read(broadcast)
 
 
 def _what_differs(kept: Message, broadcast: Message, index: int) -> str:

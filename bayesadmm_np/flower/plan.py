@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from .._validation import as_count, as_fraction, as_positive
-from ..exchange.coordinator import Coordinator
-from ..exchange.files import load_server
-from ..exchange.message import Message
-from ..exchange.terms import require_sum_of_factors
-from ..families.base import ExponentialFamily
-from ..splitting.accelerated import Accelerated
-from ..splitting.methods import Method
+from ..federation import Coordinator, Message, load_server
+from ..federation.engine import Task, require_sum_of_factors
 
 __all__ = ["Plan"]
 
@@ -25,15 +19,12 @@ class Plan:
 
     Parameters
     ----------
-    method : Method or Accelerated
-    prior : callable
-        prior(d) -> ExponentialFamily; how many parameters there are is known when the sites have said hello.
+    task : GLMTask or NetworkTask
+        What is to be fitted, and how.
     folder : path
         Of the checkpoint; with one of an unfinished run in it, that run goes on.
     sites : int
         The run begins when so many sites have said hello.
-    options : mapping, optional
-        Keyword arguments of `Coordinator.start`: expectation, solver, tol, rounds, seed, safeguard, warm_start.
     least : int, default 1
         Answers that make a round; sites without one keep their factor. When the residuals are below tol, and only the
         certificate is wanted, those of all.
@@ -61,17 +52,17 @@ class Plan:
     --------
     >>> import numpy as np
     >>> import bayesadmm_np as ba
+    >>> from bayesadmm_np.federation import GLMTask
     >>> from bayesadmm_np.flower import Plan
-    >>> plan = Plan(ba.methods.PVI(), lambda d: ba.families.FullGaussian(np.zeros(d), 1.0), "run", sites=4, least=2)
+    >>> task = GLMTask(ba.methods.PVI(), lambda d: ba.families.FullGaussian(np.zeros(d), 1.0))
+    >>> plan = Plan(task, "run", sites=4, least=2)
     >>> plan.deadline
     600.0
     """
 
-    method: Method | Accelerated
-    prior: Callable[[int], ExponentialFamily]
+    task: Task
     folder: Path
     sites: int
-    options: Mapping[str, Any] | None = None
     least: int = 1
     participation: float = 1.0
     max_staleness: int = 0
@@ -85,7 +76,7 @@ class Plan:
         as_count(self.least, "least")
         as_fraction(self.participation, "participation")
         if as_count(self.max_staleness, "max_staleness", minimum=0):
-            require_sum_of_factors(self.method)
+            require_sum_of_factors(self.task.method)
             for name, value in (("least", self.least), ("participation", self.participation)):
                 if value != 1:
                     raise ValueError(f"{name} must be 1 with max_staleness > 0, as every answer counts, got {value}.")
@@ -97,18 +88,12 @@ class Plan:
 
     def begin(self, hellos: Sequence[Message]) -> Coordinator:
         """Make the run of the sites that said hello."""
-        # where sites do not agree the run does not begin, and nothing of the largest size is made before
-        dim = min(hello.header["dim"] for hello in hellos)
-        standardize = any("sums" in hello.arrays for hello in hellos)
-        options = self.options or {}
-        return Coordinator.start(hellos, self.method, self.prior(dim), standardize=standardize, **options)
+        return Coordinator.start(hellos, self.task)
 
     def load(self) -> Coordinator:
         """Read the checkpoint."""
-        return load_server(self.folder)
+        return load_server(self.folder, self.task.model)
 
     def is_of(self, server: Coordinator) -> bool:
         """Whether the server's run has the settings of this plan."""
-        terms = server.terms
-        prior = self.prior(terms.prior.natural.linear.size)
-        return replace(terms, method=self.method, prior=prior, **(self.options or {})).run == terms.run
+        return self.task.again(server.spec).run == server.spec.run

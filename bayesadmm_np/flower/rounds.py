@@ -9,14 +9,15 @@ from functools import partial
 from typing import Any
 
 from .._archive import replace_atomically
-from ..exchange.files import STATE
-from ..exchange.message import Message
-from ..exchange.terms import as_site_name
+from ..federation import Coordinator
+from ..federation.folders import STATE
+from ..federation.messages import Message
+from ..federation.spec import as_site_name
 from ..splitting.round import present_clients
 from .arrivals import Arrivals
 from .desk import Desk
 from .envelope import Answer, Post, Request
-from .protocols import AnyPlan, AnyServer, S
+from .plan import Plan
 from .run import FINAL, PROGRESS, Run, TooFewError, trim_log
 
 __all__ = ["PROGRESS", "Rounds", "TooFewError", "conduct"]
@@ -24,14 +25,14 @@ __all__ = ["PROGRESS", "Rounds", "TooFewError", "conduct"]
 LABEL = "label.txt"
 
 
-def conduct(plan: AnyPlan[S], post: Post, label: str, tell: Callable[[str], Any]) -> S:
+def conduct(plan: Plan, post: Post, label: str, tell: Callable[[str], Any]) -> Coordinator:
     """Do a whole run, or the rest of one, and return the server with its outcome.
 
     A site that is late, fails, or sends what is refused keeps its factor for the round, and is asked again in the next.
 
     Parameters
     ----------
-    plan : Plan or DeepPlan
+    plan : Plan
     post : Post
         What carries requests to nodes and answers back.
     label : str
@@ -41,7 +42,7 @@ def conduct(plan: AnyPlan[S], post: Post, label: str, tell: Callable[[str], Any]
 
     Returns
     -------
-    Coordinator or DeepCoordinator
+    Coordinator
 
     Raises
     ------
@@ -57,22 +58,22 @@ def conduct(plan: AnyPlan[S], post: Post, label: str, tell: Callable[[str], Any]
     >>> import tempfile
     >>> import numpy as np
     >>> import bayesadmm_np as ba
-    >>> from bayesadmm_np.exchange import Site
+    >>> from bayesadmm_np.federation import GLMData, GLMTask, Site
     >>> from bayesadmm_np.flower import Plan, answer, conduct
-    >>> site = Site("A", ba.losses.LeastSquares([[1.0]], [1.0]))
+    >>> site = Site("A", GLMData(ba.losses.LeastSquares([[1.0]], [1.0])))
     >>> class Here:
     ...     def nodes(self):
     ...         return {1}
     ...
     ...     def push(self, requests, seconds):
-    ...         self.said = answer(requests[1], folder, lambda terms: (site, site.hello()))
+    ...         self.said = answer(requests[1], folder, lambda spec: (site, site.hello()))
     ...         return {"ticket": 1}
     ...
     ...     def pull(self, tickets):
     ...         return {"ticket": self.said}
+    >>> task = GLMTask(ba.methods.PVI(), ba.families.FullGaussian(np.zeros(1), 1.0))
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     plan = Plan(ba.methods.PVI(), lambda d: ba.families.FullGaussian(np.zeros(d), 1.0), folder, sites=1)
-    ...     server = conduct(plan, Here(), "7", print)
+    ...     server = conduct(Plan(task, folder, sites=1), Here(), "7", print)
     >>> server.outcome.status.name, server.state.q_g.mean
     ('CONVERGED', array([0.5]))
     """
@@ -96,11 +97,11 @@ class Rounds(Run):
         plan, server, current, began = self.plan, self.server, self.server.sent, time.monotonic()
         request = Request(self.desk.label, server.broadcast().to_bytes())
         answers: dict[str, Message] = {}
-        served, sites = current.served, server.terms.sites
+        served, sites = current.served, server.spec.sites
         share = 1.0 if served.certify else plan.participation
         # what is asked for the certificate alone is of use from all together: a part of it would use up rounds
         least = len(sites) if served.certify and served.solve else plan.least
-        chosen = present_clients(share, server.number, len(sites), server.terms.seed)
+        chosen = present_clients(share, server.number, len(sites), server.spec.seed)
         asked = {name for name, is_chosen in zip(sites, chosen, strict=True) if is_chosen}
         tried: set[str] = set()
 
@@ -134,7 +135,7 @@ class Rounds(Run):
         return answers
 
 
-def _begun(plan: AnyPlan[S], post: Post, label: str, tell: Callable[[str], Any]) -> tuple[Desk, S]:
+def _begun(plan: Plan, post: Post, label: str, tell: Callable[[str], Any]) -> tuple[Desk, Coordinator]:
     """Wait for the sites, and begin."""
     hellos: dict[str, Message] = {}
 
@@ -154,7 +155,7 @@ def _begun(plan: AnyPlan[S], post: Post, label: str, tell: Callable[[str], Any])
     return desk, server
 
 
-def _resumed(plan: AnyPlan[S], post: Post, label: str, tell: Callable[[str], Any]) -> tuple[Desk, S]:
+def _resumed(plan: Plan, post: Post, label: str, tell: Callable[[str], Any]) -> tuple[Desk, Coordinator]:
     """Read the checkpoint, and give its sites the time of one deadline to come back."""
     server = plan.load()
     if server.outcome is not None and (plan.folder / FINAL).exists():
@@ -166,13 +167,13 @@ def _resumed(plan: AnyPlan[S], post: Post, label: str, tell: Callable[[str], Any
     kept = as_site_name((plan.folder / LABEL).read_text(encoding="utf-8"))
     tell(f"goes on from the checkpoint at round {server.number}")
     desk = Desk(post, kept, plan.keyed, tell, partial(_require_known, server), plan.patience)
-    desk.meet(lambda: len(desk.node_of) == len(server.terms.sites), plan.deadline)
+    desk.meet(lambda: len(desk.node_of) == len(server.spec.sites), plan.deadline)
     return desk, server
 
 
-def _require_known(server: AnyServer, hello: Message) -> None:
+def _require_known(server: Coordinator, hello: Message) -> None:
     """Raise unless the hello is of a site of the run, with the rows that it had."""
-    sites, name = server.terms.sites, hello.header["site"]
+    sites, name = server.spec.sites, hello.header["site"]
     if name not in sites:
         raise hello.refusal("site", f"one of {', '.join(sites)}", name)
     for item, value in server.introduction(name).items():

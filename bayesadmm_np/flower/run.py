@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from .._archive import replace_atomically
-from ..exchange.files import STATE
-from ..exchange.message import Message, content_of
+from ..federation import Coordinator
+from ..federation.folders import STATE
+from ..federation.messages import Message, content_of
 from .desk import Desk
 from .envelope import Answer, Request
-from .protocols import AnyPlan, AnyServer
+from .plan import Plan
 
 __all__ = ["FINAL", "PROGRESS", "Run", "TooFewError", "trim_log"]
 
@@ -39,7 +40,7 @@ class TooFewError(RuntimeError):
 class Run(ABC):
     """A server, and the desk by which it reaches the sites."""
 
-    plan: AnyPlan[Any]
+    plan: Plan
     desk: Desk
     server: Any
 
@@ -78,7 +79,7 @@ class Run(ABC):
             )
         return TooFewError(words)
 
-    def _commit(self, server: AnyServer, answered: list[str], more: Mapping[str, Any] | None = None) -> None:
+    def _commit(self, server: Coordinator, answered: list[str], more: Mapping[str, Any] | None = None) -> None:
         """Go on from there: write a line of what happened, and the checkpoint.
 
         The line first: a crash between the two leaves one too many, which `trim_log` finds, and never one too few.
@@ -125,7 +126,7 @@ class Run(ABC):
         self.desk.failed(name)
 
 
-def trim_log(folder: Path, server: AnyServer) -> None:
+def trim_log(folder: Path, server: Coordinator) -> None:
     """Leave of the log the lines of the steps that the checkpoint holds: one for each broadcast but the last."""
     path, steps = folder / PROGRESS, server.number - 1
     lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []

@@ -11,6 +11,7 @@ except ImportError as error:
     raise ImportError("bayesadmm_np.torch needs PyTorch: pip install 'bayesadmm-np[torch]'.") from error
 
 from .certificate import SampledCertificate
+from .federated import NetworkData, NetworkTask, final_model
 from .ivon import IVON
 from .loop import Result, run
 from .methods import IVONADMM, IVONPVI, FedLapFunc
@@ -30,6 +31,8 @@ __all__ = [
     "FedLapFunc",
     "FilterResponseNorm",
     "IVONSteps",
+    "NetworkData",
+    "NetworkTask",
     "ResNet20",
     "Result",
     "RoundRecord",
@@ -37,6 +40,7 @@ __all__ = [
     "SampledCertificate",
     "Scores",
     "ZenkeCNN",
+    "final_model",
     "merge",
     "run",
     "score",

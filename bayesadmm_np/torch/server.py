@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from ..splitting.coefficients import GatherWeights, gather_weights
 from ..splitting.duals import AlongNatural
-from ..splitting.round import rises_without_bound
-from ..splitting.status import Status
+from ..splitting.round import diverged, rises_without_bound
+from ..splitting.status import Failure, Status
 from .certificate import edges
 from .client import Replies
 from .functional import gather_mean, merged, traffic
@@ -19,15 +19,7 @@ from .methods import FunctionalMethod
 from .state import Broadcast, Duals, RoundRecord, State
 from .team import Team
 
-__all__ = ["Failure", "completed", "gathered", "moved"]
-
-
-@dataclass(frozen=True)
-class Failure:
-    """Why a round could not be completed; the state is left as it was."""
-
-    status: Status
-    message: str
+__all__ = ["completed", "gathered", "moved", "recorded"]
 
 
 def moved(team: Team, broadcast: Broadcast, duals: Duals, replies: Replies) -> Duals:
@@ -48,11 +40,14 @@ def moved(team: Team, broadcast: Broadcast, duals: Duals, replies: Replies) -> D
     return Duals(linear, move(duals.precision, replies.precision, broadcast.precision))
 
 
-def gathered(team: Team, state: State, replies: Replies) -> State | Failure:
-    """Eq. 16 and Eq. 54: the duals move, and the server mixes means, sites and prior. The record is still to come."""
+def gathered(team: Team, state: State, replies: Replies, duals: Duals | None = None) -> State | Failure:
+    """Eq. 16 and Eq. 54: the duals move, and the server mixes means, sites and prior. The record is still to come.
+
+    `duals` are those of the replies' clients where they have moved from an older broadcast than the state's.
+    """
     number = state.round + 1
     if not replies.clients:
-        return _failure(Status.NOT_FINITE, number, f"no client gave a finite answer; {team.method.knobs}")
+        return Failure(Status.NOT_FINITE, number, detail="no client gave a finite answer", knob=team.method.knobs)
     team = team.at(number)
     method, learned = team.method, team.learns_precision
     client_linear = _with_rows(state.client_linear, replies.clients, replies.linear)
@@ -61,7 +56,7 @@ def gathered(team: Team, state: State, replies: Replies) -> State | Failure:
     if learned:
         client_precision = _with_rows(client_precision, replies.clients, replies.precision)
     if method.dual_step:
-        duals = moved(team, state.broadcast, state.duals(replies.clients), replies)
+        duals = duals or moved(team, state.broadcast, state.duals(replies.clients), replies)
         site_linear = _with_rows(site_linear, replies.clients, duals.linear)
         if learned:
             site_precision = _with_rows(site_precision, replies.clients, duals.precision)
@@ -72,7 +67,7 @@ def gathered(team: Team, state: State, replies: Replies) -> State | Failure:
     if learned:
         server = _mixed(weights, client_precision, site_precision).add_(weights.prior * team.delta)
     if not bool((server > 0).all()):
-        return _failure(Status.NOT_A_DISTRIBUTION, number, method.knobs)
+        return Failure(Status.NOT_A_DISTRIBUTION, number, knob=method.knobs)
     mean, buffers = mixed / server, _statistics(team, replies) or state.buffers
     memory = merged(state.memory, replies.memory)
     if isinstance(method, FunctionalMethod) and memory is not None:
@@ -105,37 +100,33 @@ def _with_rows(whole: Tensor, clients: Sequence[int], rows: Tensor) -> Tensor:
     return whole.index_copy(0, torch.tensor(clients, device=whole.device), rows)
 
 
-def completed(
-    team: Team,
-    state: State,
-    after: State,
-    reached: float,
-    present: Sequence[int],
-    dropped: Sequence[int],
-    seconds: float,
-    is_judged: bool = True,
-) -> State | Failure:
-    """Return `after` with the record of its round; a failure where the objective is lost.
+def completed(team: Team, state: State, reached: float, seconds: float, is_judged: bool = True) -> State | Failure:
+    """Fill in the objective of the last record; a failure where it is lost.
 
     `is_judged` says that the objective is that of a step and of all clients: a part of the sum says nothing of the run.
     """
-    number = state.round + 1
+    record = state.history[-1]
     if is_judged and rises_without_bound(reached, state):  # type: ignore[arg-type]  # which has what it looks at
-        return _failure(Status.DIVERGED, number, f"it reached {reached:.3g}; {team.method.knobs}")
+        return diverged(record.round, reached, team.method.knobs)
+    return replace(state, history=(*state.history[:-1], replace(record, objective=reached, seconds=seconds)))
+
+
+def recorded(team: Team, state: State, after: State, present: Sequence[int], dropped: Sequence[int]) -> State:
+    """Return `after` with the record of its round, whose objective is still to come."""
     numbers, size = len(after.mean) * (2 if team.learns_precision else 1), after.mean.element_size()
     answered = [k for k in present if k not in dropped]
     seen = {} if after.memory is None else {k: _last_seen(state, k) for k in present}
     down, up = traffic(state.memory, after.memory, seen, answered)
     record = RoundRecord(
-        round=number,
-        objective=reached,
-        alpha=team.method.at(number).server_alpha(team.n_clients),
+        round=state.round + 1,
+        objective=float("nan"),
+        alpha=team.method.at(state.round + 1).server_alpha(team.n_clients),
         edges=edges(team, after),
         present=tuple(present),
         dropped=tuple(dropped),
         bytes_down=(numbers * len(present) + down) * size,
         bytes_up=(numbers * len(answered) + up) * size,
-        seconds=seconds,
+        seconds=0.0,
         at_mean=None,
         ensemble=None,
     )
@@ -145,10 +136,6 @@ def completed(
 def _last_seen(state: State, k: int) -> int:
     """The last round that a client took part in; 0 for none."""
     return max((record.round for record in state.history if k in record.present), default=0)
-
-
-def _failure(status: Status, number: int, knobs: str) -> Failure:
-    return Failure(status, f"round {number}: {status.value}; {knobs}.")
 
 
 def _statistics(team: Team, replies: Replies) -> dict[str, Tensor]:

@@ -49,8 +49,8 @@ def test_ci_runs_the_readme_commands_with_pytest_last():
         "ruff format --check .",
         "mypy",
     ]
-    assert commands[-3].startswith(".extras/bin/pytest -n auto tests/deep tests/flower")
-    assert commands[-2] == ".extras/bin/pytest -n auto tests/flower -m 'deployment and not slow'"
+    assert commands[-3].startswith(".extras/bin/pytest -n auto tests/deep tests/federation")
+    assert commands[-2] == ".extras/bin/pytest -n auto tests/federation -m 'deployment and not slow'"
 
 
 @needs_bash

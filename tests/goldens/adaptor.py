@@ -17,8 +17,8 @@ import numpy as np
 import bayesadmm_np as ba
 
 TESTS = Path(ba.__file__).parents[1] / "tests"
-for folder in (TESTS, TESTS / "exchange", TESTS / "flower"):
-    if str(folder) not in sys.path:
+for folder in (TESTS, TESTS / "federation", TESTS / "exchange", TESTS / "flower"):
+    if folder.is_dir() and str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
 
 try:
@@ -83,11 +83,11 @@ def run_by_messages(method, clients, start, **options):
     """Carry all messages by hand; return the server's state, its outcome, λ_g of each round, and the contents."""
     from couriers import carried, introduce
 
-    from bayesadmm_np.exchange import Coordinator
+    from bayesadmm_np.federation import Coordinator, GLMTask
 
     sites = introduce(clients)
     hellos = [carried(site.hello()) for site in sites]
-    server = Coordinator.start(hellos, method, start, **options)
+    server = Coordinator.start(hellos, GLMTask(method, start, **options))
     said, servers = [*map(contents, hellos)], []
     while server.outcome is None:
         broadcast, replies = carried(server.broadcast()), []
@@ -107,11 +107,12 @@ def run_over_flower(method, clients, start, folder, **options):
     """In process, through Flower's ServerApp and ClientApps; return the finished server."""
     from loopback import SITES, LoopbackGrid, Node, run_app
 
-    from bayesadmm_np.exchange import load_server
+    from bayesadmm_np.federation import GLMTask, load_server
     from bayesadmm_np.flower import Plan
 
     nodes = [Node(name, loss, folder) for name, loss in zip(SITES, clients, strict=False)]
-    plan = Plan(method, lambda dim: start, folder / "server", len(clients), options, deadline=30.0, patience=30.0)
+    task = GLMTask(method, start, **options)
+    plan = Plan(task, folder / "server", len(clients), deadline=30.0, patience=30.0)
     with no_waiting(), contextlib.suppress(RuntimeError):
         run_app(plan, LoopbackGrid(nodes))
     return load_server(plan.folder)
@@ -120,16 +121,18 @@ def run_over_flower(method, clients, start, folder, **options):
 def run_network_over_flower(method, clients, model, folder, prior_precision, **options):
     from loopback import SITES, LoopbackGrid, Node, run_app
 
-    from bayesadmm_np.flower.deep import DeepPlan, DeepSite
+    from bayesadmm_np.federation import Site
+    from bayesadmm_np.flower import Plan
+    from bayesadmm_np.torch import NetworkData, NetworkTask
 
     class DeepNode(Node):
-        def load(self, folder, terms):
-            site = DeepSite(self.name, self.loss, model)
+        def load(self, folder, spec):
+            site = Site(self.name, NetworkData(self.loss, model))
             return site, site.hello()
 
     nodes = [DeepNode(name, rows, folder) for name, rows in zip(SITES, clients, strict=False)]
-    options = {"prior_precision": prior_precision, **options}
-    plan = DeepPlan(method, model, folder / "server", len(clients), options, deadline=30.0, patience=30.0)
+    task = NetworkTask(method, model, prior_precision, **options)
+    plan = Plan(task, folder / "server", len(clients), deadline=30.0, patience=30.0)
     with no_waiting(), contextlib.suppress(RuntimeError):
         run_app(plan, LoopbackGrid(nodes))
     return plan.load()

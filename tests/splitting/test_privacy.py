@@ -9,8 +9,8 @@ import pytest
 
 import bayesadmm_np as ba
 from bayesadmm_np.clients import ClientStatus, VariationalNewton
-from bayesadmm_np.exchange import Coordinator, Message, MessageError, Site
 from bayesadmm_np.families.precision import DensePrecision
+from bayesadmm_np.federation import Coordinator, GLMData, GLMTask, Message, MessageError, Site
 from bayesadmm_np.splitting import privacy as module
 from bayesadmm_np.splitting import team as teams
 from bayesadmm_np.splitting.messages import Broadcast
@@ -475,21 +475,23 @@ START = prior("full", 3)
 
 
 def site(name, loss, rounds=3, **options):
-    return Site(name, loss, privacy=Mechanism(1.0, 1.0), privacy_rounds=rounds, **options)
+    return Site(name, GLMData(loss), privacy=Mechanism(1.0, 1.0), privacy_rounds=rounds, **options)
 
 
 def serve(sites, row=None, rounds=3, **options):
-    return Coordinator.start([one.hello() for one in sites], row or M.PVI(0.3), START, rounds=rounds, **options)
+    return Coordinator.start(
+        [one.hello() for one in sites], GLMTask(row or M.PVI(0.3), START, rounds=rounds, **options)
+    )
 
 
 def test_a_reply_holds_nothing_but_the_noised_answer():
-    broadcasts = serve([site("A", CLIENTS[0]), Site("B", CLIENTS[1])], tol=1e9).broadcast()
+    broadcasts = serve([site("A", CLIENTS[0]), Site("B", GLMData(CLIENTS[1]))], tol=1e9).broadcast()
     one, other = (site("A", loss).step(broadcasts)[1] for loss in CLIENTS[:2])
     assert one.header == other.header
     assert one.header["value"] is None
     assert one.header["certificate"] is None
     assert set(one.arrays) == {"natural"}
-    open_ = Site("A", CLIENTS[0]).step(broadcasts)[1]
+    open_ = Site("A", GLMData(CLIENTS[0])).step(broadcasts)[1]
     assert open_.header["value"] is not None
 
 
@@ -502,7 +504,7 @@ def test_noise_at_a_site_is_not_the_servers_to_know():
 
 def test_a_repeated_step_sends_the_same_bytes_again():
     """Two answers to one broadcast would be two draws: their mean has half the variance."""
-    sites = [site("A", CLIENTS[0]), Site("B", CLIENTS[1])]
+    sites = [site("A", CLIENTS[0]), Site("B", GLMData(CLIENTS[1]))]
     server = serve(sites)
     for _ in range(3):
         broadcast = server.broadcast()
@@ -520,7 +522,7 @@ def test_a_repeated_step_sends_the_same_bytes_again():
 
 
 def test_a_whole_run_ends_with_all_rounds_and_no_certificate():
-    sites = [site("A", CLIENTS[0]), Site("B", CLIENTS[1]), site("C", CLIENTS[2])]
+    sites = [site("A", CLIENTS[0]), Site("B", GLMData(CLIENTS[1])), site("C", CLIENTS[2])]
     server = serve(sites, M.PVI(1 / 3), tol=1e9)
     while server.outcome is None:
         sites, replies = zip(*(one.step(server.broadcast()) for one in sites), strict=True)
@@ -545,7 +547,7 @@ def test_a_site_answers_no_longer_run_than_it_granted():
 
 
 def test_a_state_is_not_taken_over_with_other_privacy():
-    private, open_ = site("A", CLIENTS[0]), Site("A", CLIENTS[0])
+    private, open_ = site("A", CLIENTS[0]), Site("A", GLMData(CLIENTS[0]))
     saved = private.step(serve([private]).broadcast())[0].save()
     with pytest.raises(MessageError, match="privacy must be that of this site"):
         open_.restore(saved)
@@ -554,7 +556,7 @@ def test_a_state_is_not_taken_over_with_other_privacy():
 @pytest.mark.parametrize("options", [{"privacy": Mechanism(1.0, 1.0)}, {"privacy_rounds": 3}])
 def test_mechanism_and_rounds_belong_together(options):
     with pytest.raises(ValueError, match="privacy and privacy_rounds must be given together"):
-        Site("A", CLIENTS[0], **options)
+        Site("A", GLMData(CLIENTS[0]), **options)
 
 
 def test_a_site_refuses_a_method_that_cannot_be_noised():

@@ -1,0 +1,26 @@
+"""Runs with sites elsewhere: a server and sites that share no memory, with the answer of one process."""
+
+from .folders import FinalResult, final_result, load_server, start_server, step_server, step_site
+from .glm import GLMData, GLMSpec, GLMTask
+from .messages import Message, MessageError
+from .server import Coordinator, Outcome
+from .site import Site
+from .spec import RunSpec
+
+__all__ = [
+    "Coordinator",
+    "FinalResult",
+    "GLMData",
+    "GLMSpec",
+    "GLMTask",
+    "Message",
+    "MessageError",
+    "Outcome",
+    "RunSpec",
+    "Site",
+    "final_result",
+    "load_server",
+    "start_server",
+    "step_server",
+    "step_site",
+]

@@ -1,0 +1,297 @@
+"""What differs between generalised linear models and networks in a run with sites, and nothing else.
+
+A run is the same story for both, told once in `server.py` and once in `site.py`:
+
+    server   broadcast q_g of round t
+    site     report what q_g is worth here; solve Eq. 15 around it, move the dual (Eq. 16), answer λ_k
+    server   complete the record of round t with the reports; end the run, or gather (Eq. 54) round t + 1
+
+An engine says what a state, q_g and an answer are, and how they become vectors of a message. It is a frozen object made
+from a `RunSpec`, and knows the names and sizes of all vectors before it reads any. Its two halves are at the two ends:
+`ServerEngine` from `spec.at_server(model)`, `SiteEngine` from the rows of a site, `SiteData.join(spec, …)`.
+
+What the server uses of a round, and whether a sum over the sites would do, which hides the parts:
+
+    quantity                             used for                                          over sites
+    E_{q_g}[ℓ_k]                         objective, and whether the run diverges           sum
+    η_k, or its move γ_k(λ_k − λ_g)      Eq. 54: λ_g                                       sum
+    λ_k                                  Eq. 54 with α < 1                                 mean by shares
+    running statistics of a network      those of q_g                                      mean by shares
+    E_{q_g}[∇ℓ_k], E_{q_g}[∇²ℓ_k]        pooled residual and distance of the certificate   sum
+    reach of a site's rows               distance of the certificate                       maximum; the sum bounds it
+    ‖λ_k − λ_g‖, ‖η_k + ∇_μE[ℓ_k]‖       edges of the circuit, and whether to certify      maximum
+    η_k                                  safeguard (ρλ_g − η_k), acceleration (moves)      each
+    λ_k, η_k                             copy for a site that lost its state               each
+    status of the solve                  the site that a failed run names                  each
+
+An engine lists the fields of a reply that it uses in each way, `SUMMED` and `PER_SITE`. `gather` and `complete` come
+after the replies were read, and are where sums will take the place of lists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+from .._archive import Archive as Message
+from .._validation import Array
+from ..splitting.accelerated import Accelerated
+from ..splitting.certificate import Certificate
+from ..splitting.duals import AlongNatural
+from ..splitting.methods import Method
+from ..splitting.status import Failure
+from .ledger import Kept
+from .messages import Heard, Report, Served
+from .spec import RunSpec
+
+__all__ = [
+    "NOT_THERE",
+    "Gathered",
+    "ServerEngine",
+    "SiteData",
+    "SiteEngine",
+    "Task",
+    "require",
+    "require_sum_of_factors",
+]
+
+S = TypeVar("S", bound="AnyState")
+A = TypeVar("A", bound=Kept)
+
+
+class AnyState(Protocol):
+    """The state of a run after a round, with its history."""
+
+    @property
+    def start_objective(self) -> float:
+        """Before the first round."""
+
+    @property
+    def history(self) -> tuple[Any, ...]:
+        """One record a round, each with an `objective`."""
+
+    @property
+    def round(self) -> int:
+        """Rounds done."""
+
+
+@dataclass(frozen=True)
+class Gathered(Generic[S]):
+    """The state after gather, whose last record waits for the sites' reports, and the weights of a mix."""
+
+    state: S
+    weights: tuple[float, ...] = ()
+
+
+class ServerEngine(Protocol[S]):
+    """An engine at the server."""
+
+    SUMMED: ClassVar[tuple[str, ...]]
+    """Of each reply, what is used as a sum, mean or maximum over sites."""
+    PER_SITE: ClassVar[tuple[str, ...]]
+    """What is used of each site."""
+
+    @property
+    def spec(self) -> RunSpec:
+        """Of the run."""
+
+    # --- what is sent
+
+    @property
+    def q_sizes(self) -> Mapping[str, int]:
+        """Vectors of a broadcast and how many numbers each has."""
+
+    @property
+    def reply_size(self) -> int:
+        """Numbers that a reply holds at most."""
+
+    @property
+    def state_size(self) -> int:
+        """Numbers of a state, at most."""
+
+    def pack_q(self, state: S) -> dict[str, Array]:
+        """Return q_g as vectors."""
+
+    def q_of(self, state: S) -> Any:
+        """Return q_g as sites read it."""
+
+    def read_q(self, message: Message) -> Any:
+        """Read q_g."""
+
+    def read_reply(self, message: Message, served: Served, k: int, state: S) -> Heard:
+        """Read what is the engine's own in a reply of site k; `state` holds its η_k so far."""
+
+    # --- a round
+
+    def start(self) -> S:
+        """Return the state before the first round; its objective is not known yet."""
+
+    def complete(self, state: S, heard: Sequence[Heard | None]) -> S | Failure:
+        """Fill in the record of the last round, or the objective at the start, by the sites' reports."""
+
+    def has_converged(self, state: S, heard: Sequence[Heard | None]) -> bool:
+        """Whether the run is done before its last round."""
+
+    def at_the_limit(self, state: S, heard: Sequence[Heard | None]) -> str:
+        """What a run says that has done all its rounds."""
+
+    def gather(self, state: S, heard: Sequence[Heard | None]) -> Gathered[S] | Failure:
+        """Eq. 16 and Eq. 54: the next state from the answers; None is a site that was away."""
+
+    def certificate(self, state: S, heard: Sequence[Heard | None]) -> Certificate | None:
+        """Return the certificate at the state's q_g, where all sites sent their sums."""
+
+    def is_nearly_closed(self, state: S) -> bool:
+        """Whether, as far as is known, the run has converged: then all sites are asked for their sums."""
+
+    def unsettled(self, state: S) -> Sequence[int]:
+        """Return the sites whose residuals are, as far as is known, not below tol."""
+
+    def has_lost(self, value: Any) -> bool:
+        """Whether a site's part of the objective is lost, so that its answer must not count."""
+
+    # --- what is kept
+
+    def pack_state(self, state: S) -> tuple[dict[str, Any], dict[str, Array]]:
+        """Return a state without its history as fields and vectors."""
+
+    def read_state(self, message: Message, name: str, header: Any, like: S) -> S:
+        """Inverse of `pack_state`, from vectors under `name`, with the history of `like`."""
+
+    def pack_record(self, record: Any) -> dict[str, Any]:
+        """Return the record of a round as plain values."""
+
+    def read_record(self, plain: dict[str, Any]) -> Any:
+        """Inverse of `pack_record`."""
+
+    def copy_of(self, state: S, k: int) -> tuple[int, dict[str, Array]]:
+        """Return how many past duals of a site are kept, and what is known of the site as vectors."""
+
+
+class SiteEngine(Protocol[A]):
+    """An engine at a site: with the rows, and with the site's number in the run."""
+
+    @property
+    def spec(self) -> RunSpec:
+        """Of the run."""
+
+    @property
+    def index(self) -> int:
+        """The number k of this site."""
+
+    @property
+    def q_sizes(self) -> Mapping[str, int]:
+        """As at the server."""
+
+    @property
+    def begins_at_round_one(self) -> bool:
+        """Whether η_k at the start is made from the first q_g, so that who begins later needs the server's copy."""
+
+    def read_q(self, message: Message) -> Any:
+        """Read q_g."""
+
+    def first(self, q_g: Any) -> A:
+        """Return the answer of round 0."""
+
+    def settled(self, message: Message, answer: A, past: tuple[Any, ...], served: Served) -> tuple[A, tuple[Any, ...]]:
+        """Return an answer that has just been counted, with η_k as acceleration mixed it, and the past duals."""
+
+    def report(self, q_g: Any, counted: A, certify: bool) -> tuple[Report, dict[str, Any], dict[str, Array]]:
+        """Return what the site says of q_g, also as fields and vectors of the reply."""
+
+    def answer(
+        self, number: int, q_g: Any, counted: A, report: Report, earlier: A | None
+    ) -> tuple[A | None, Any, dict[str, Array]]:
+        """Solve Eq. 15, move the dual, and return what is kept, the reply's `solved`, and its vectors.
+
+        None is kept where the answer is of no use. `earlier` is the answer of an earlier try at this round.
+        """
+
+    def read_answer(self, message: Message, name: str, numbers: list[Any]) -> A:
+        """Read an answer as it is kept."""
+
+    def adopted(self, copy: Message, counted: int) -> tuple[A, tuple[Any, ...]] | None:
+        """Return the counted answer and the past duals of a server's copy; None where nothing is counted yet."""
+
+    def read_past(self, message: Message) -> tuple[Any, ...]:
+        """Read the past duals, each the `to_vector()` of what was kept."""
+
+
+class SiteData(Protocol):
+    """The rows of a site, of which nothing leaves it but what its engine sends."""
+
+    @property
+    def engine(self) -> str:
+        """Name of the engine that the rows are for."""
+
+    @property
+    def digest(self) -> str:
+        """Of the rows."""
+
+    def introduction(self) -> dict[str, Any]:
+        """Return what a hello says: loss, dim, rows, weight, features, classes."""
+
+    def join(self, message: Message, spec: RunSpec, name: str, privacy: Any) -> SiteEngine[Any]:
+        """Return the engine of a run that this site takes part in, or refuse the message that names the run."""
+
+    @property
+    def most(self) -> int | None:
+        """Numbers that a parameter of a run with these rows can have."""
+
+
+class Task(Protocol):
+    """What a server wants of sites that have said hello: `GLMTask`, `NetworkTask`."""
+
+    @property
+    def method(self) -> Method | Accelerated:
+        """The row of the table."""
+
+    @property
+    def model(self) -> Any:
+        """The network; None where there is none."""
+
+    def spec(self, hellos: Sequence[Message]) -> RunSpec:
+        """Return the spec of a run of these sites."""
+
+    def again(self, spec: Any) -> RunSpec:
+        """Return the spec that this task gives the sites of another spec: the same, where it is of this task."""
+
+
+NOT_THERE: dict[tuple[str, str], str] = {
+    ("network", "acceleration"): "the loop of networks mixes no rounds; use the row without Accelerated",
+    ("network", "privacy"): "the loop of networks has no clipped and noised answers",
+    ("network", "shared inputs"): "FedLap-Func shares inputs of the clients, and runs in one process only",
+}
+"""By engine and feature, why there is none: the whole list, which docs/federation.md repeats."""
+
+
+def require(engine: str, feature: str) -> None:
+    """Raise a ValueError where an engine has no such feature."""
+    reason = NOT_THERE.get((engine, feature))
+    if reason is not None:
+        raise ValueError(f"{feature}: {reason}; docs/federation.md lists what each engine has.")
+
+
+def require_sum_of_factors(method: Method | Accelerated) -> None:
+    """Raise a ValueError unless an answer to an older λ_g can be folded in without those of the other sites.
+
+    With α = 1 the server is λ_g = (η_0 + Σ_k η_k)/w (Eq. 54), and η_k ← η_k + γρ(λ_k − λ_g^{(s)}) is by the
+    stationarity of Eq. 15 the mixture (1 − γ)η_k − γ∇_μ E_{q_k}[ℓ_k], whatever the version s. A row that also takes
+    the mean of the λ_k would mix versions of the server; a mix of rounds (Anderson), and a method of one round, have
+    no order of single sites.
+    """
+    if isinstance(method, Accelerated):
+        name, reason = f"accelerated {method.method.name}", "it mixes whole rounds of all sites"
+    elif method.alpha != 1.0 or method.prior_at != "server" or method.dual_step == 0.0:
+        name, reason = method.name, "its server averages the λ_k of all sites, which would be of different versions"
+    elif not isinstance(method.dual_rule, AlongNatural):
+        name, reason = method.name, "its dual does not move along λ, where a factor is no mixture of natural gradients"
+    elif method.max_rounds is not None:
+        name, reason = method.name, f"it is a method of {method.max_rounds} round"
+    else:
+        return
+    raise ValueError(
+        f"max_staleness must be 0 (rounds) for {name}: {reason}; PVI, FedLap, FedLapCov and AMA, whose server is the "
+        "prior and the sum of the sites' factors, can fold in one site at a time."
+    )

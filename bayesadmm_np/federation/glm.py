@@ -1,0 +1,614 @@
+"""The engine of losses of the core: λ and η are `Natural`, a state is that of `bayesadmm_np.run`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+
+from .._validation import Array
+from ..clients.problem import ClientStatus
+from ..families.base import ExponentialFamily
+from ..families.coordinates import Coordinates, Displacement, Natural
+from ..families.gaussian import Gaussian
+from ..families.precision import DensePrecision
+from ..losses.base import Expected, GaussianExpected, Loss, Margins
+from ..losses.expectations import Delta, Exact
+from ..splitting.accelerated import Memory, combine
+from ..splitting.certificate import Certificate, pooled_distance, pooled_residual
+from ..splitting.history import RoundRecord
+from ..splitting.loop import ALL_ROUNDS, at_the_limit, has_converged
+from ..splitting.messages import Broadcast, Reply
+from ..splitting.privacy import GaussianMechanism, fresh_normals
+from ..splitting.round import UNKNOWN, advance, complete
+from ..splitting.server import Server
+from ..splitting.state import State, digest
+from ..splitting.status import Failure
+from ..splitting.team import hire, pooled_objective
+from ..splitting.worker import Worker, moved_site
+from .engine import Gathered
+from .glm_spec import GLMSpec, GLMTask
+from .messages import REPLY, Heard, Message, Report, Served, as_flag, as_integer, as_real
+from .spec import RunSpec
+
+__all__ = ["GLMAnswer", "GLMData", "GLMServer", "GLMSite", "GLMSpec", "GLMTask"]
+
+SOLVED = {"status", "iterations", "residual", "edge", "well_posed"}
+SUMS = {"reach", "curvature_error", "at_mean"}
+OWN = (*REPLY, "edge", "certificate")
+"""Fields of a reply."""
+
+Sums = Expected | GaussianExpected
+
+
+# ----------------------------------------------------------------------------------------------------
+# At the server
+# ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class GLMServer:
+    """The engine at the server: the pure functions of `bayesadmm_np.splitting`, applied to what the sites sent."""
+
+    spec: GLMSpec
+
+    SUMMED: ClassVar[tuple[str, ...]] = ("value", "natural", "site", "edge", "sums", "errors", "certificate")
+    PER_SITE: ClassVar[tuple[str, ...]] = ("natural", "site", "solved")
+
+    @cached_property
+    def server(self) -> Server:
+        """Eq. 54."""
+        return Server(self.spec.row, self.spec.prior, self.spec.shares)
+
+    @property
+    def q_sizes(self) -> Mapping[str, int]:
+        """λ_g."""
+        return {"natural": self.spec.prior.natural.size}
+
+    @property
+    def reply_size(self) -> int:
+        """λ_k, η_k where it travels, and the sums of the certificate with their errors."""
+        like = self.spec.prior.natural
+        return 2 * like.size + self.spec.certificate_like.size + like.linear.size
+
+    @property
+    def state_size(self) -> int:
+        """λ_g, η_k and λ_k, and as many η_k and moves a round that acceleration remembers."""
+        n_sites, memory = len(self.spec.sites), self.spec.memory
+        rounds = memory + 1 if memory else 0
+        return (1 + 2 * n_sites + rounds * (2 * n_sites + 2)) * self.spec.prior.natural.size
+
+    def pack_q(self, state: State) -> dict[str, Array]:
+        """Return λ_g."""
+        return {"natural": state.q_g.natural.to_vector()}
+
+    def q_of(self, state: State) -> ExponentialFamily:
+        """Return q_g."""
+        return state.q_g
+
+    def read_q(self, message: Message) -> ExponentialFamily:
+        """Read q_g."""
+        return _read_q(message, self.spec)
+
+    def read_reply(self, message: Message, served: Served, k: int, state: State) -> Heard:
+        """Read E_{q_g}[ℓ_k], the edge of the counted answer, λ_k and the sums; η_k is followed from `state`."""
+        header = message.header
+        message.require("reply", OWN, _reply_vectors(message, self.spec))
+        value = header["value"]
+        report = Report(
+            value=None if value is None else as_real(message, "value", value, finite=False),
+            edge=as_real(message, "edge", header["edge"], finite=False),
+            sums=_read_sums(message, self.spec, served),
+        )
+        return Heard(served.round, report, _read_solved(message, self.spec, served, k, state.sites[k]))
+
+    def start(self) -> State:
+        """Duals at zero, the server at the prior."""
+        begin = self.spec.prior.start()
+        q_g = begin.with_natural(begin.natural)
+        n_sites = len(self.spec.sites)
+        return State(q_g, (begin.natural.zeros(),) * n_sites, (q_g.natural,) * n_sites, (), float("nan"), ())
+
+    def complete(self, state: State, heard: Sequence[Heard | None]) -> State | Failure:
+        """Fill in the objective, and the natural-gradient edges that the sites know."""
+        values = [one.report.value for one in heard if one is not None and one.report.value is not None]
+        is_whole = len(values) == len(heard)
+        objective = pooled_objective(self.spec.prior, state.q_g, values) if is_whole else float("nan")
+        if not state.history:
+            return replace(state, start_objective=objective)
+        record = state.history[-1]
+        clients = tuple(
+            client if one is None else replace(client, natural_gradient=one.report.edge)
+            for client, one in zip(record.clients, heard, strict=True)
+        )
+        edges = replace(record.edges, natural_gradient=max(client.natural_gradient for client in clients))
+        return complete(self.spec.row, state, objective, is_whole, clients=clients, edges=edges)
+
+    def has_converged(self, state: State, heard: Sequence[Heard | None]) -> bool:
+        """Whether the circuit is closed and q_g is stationary, as in one process; known when all have sent sums."""
+        sums = _sums(heard)
+        return sums is not None and has_converged(state, self.spec.prior, sums, self.spec.tol)
+
+    def at_the_limit(self, state: State, heard: Sequence[Heard | None]) -> str:
+        """As in one process; a site with privacy sends no value."""
+        is_private = any(one is not None and one.report.value is None for one in heard)
+        return ALL_ROUNDS if is_private else at_the_limit(state, self.spec.row)
+
+    def gather(self, state: State, heard: Sequence[Heard | None]) -> Gathered[State] | Failure:
+        """Eq. 54, and the mix of an accelerated method."""
+        replies = [None if one is None else one.answer for one in heard]
+        after = advance(self.server, self.spec.memory, state, replies, self.spec.safeguard)
+        return after if isinstance(after, Failure) else Gathered(after.state, after.weights)
+
+    def certificate(self, state: State, heard: Sequence[Heard | None]) -> Certificate | None:
+        """Return the certificate from the sums of all sites."""
+        sums, q_g, prior = _sums(heard), state.q_g, self.spec.prior
+        if sums is None:
+            return None
+        # a diagonal or block family sends its own part of the curvature only: too little for a bound
+        dense = isinstance(q_g, Gaussian) and (not q_g.learns_precision or isinstance(q_g.factor, DensePrecision))
+        distance = pooled_distance(prior, q_g, sums) if dense else None
+        return Certificate(state.history[-1].edges, pooled_residual(prior, q_g, sums), self.spec.tol, distance)
+
+    def is_nearly_closed(self, state: State) -> bool:
+        """Whether the edges, as far as they are known, are below tol."""
+        record, tol = state.history[-1], self.spec.tol
+        natural_gradients = [client.natural_gradient for client in record.clients]
+        known = max(record.edges.broadcast, record.edges.gather) <= tol
+        return known and all(edge <= tol or edge == UNKNOWN for edge in natural_gradients)
+
+    def unsettled(self, state: State) -> Sequence[int]:
+        """Return the sites with λ_k − λ_g or η_k + ∇_μ E_{q_k}[ℓ_k] above tol."""
+        clients, tol = state.history[-1].clients, self.spec.tol
+        return [k for k, one in enumerate(clients) if not max(one.broadcast, one.natural_gradient) <= tol]
+
+    def has_lost(self, value: Any) -> bool:
+        """Whether E_{q_g}[ℓ_k] is no number; a site with privacy sends none."""
+        return value is not None and not np.isfinite(value)
+
+    def pack_state(self, state: State) -> tuple[dict[str, Any], dict[str, Array]]:
+        """Return λ_g, η_k, λ_k, and what acceleration remembers."""
+        found: dict[str, Coordinates] = {"server": state.q_g.natural}
+        found |= {f"site{k}": site for k, site in enumerate(state.sites)}
+        found |= {f"natural{k}": natural for k, natural in enumerate(state.naturals)}
+        for i, item in enumerate(state.memory):
+            found[f"memory{i}/server"] = item.natural
+            found |= {f"memory{i}/site{k}": site for k, site in enumerate(item.sites)}
+            found |= {f"memory{i}/move{k}": move for k, move in enumerate(item.moves)}
+        return {"memory": len(state.memory)}, {name: value.to_vector() for name, value in found.items()}
+
+    def read_state(self, message: Message, name: str, header: Any, like: State) -> State:
+        """Inverse of `pack_state`."""
+        shape, n_sites = self.spec.prior.natural, len(self.spec.sites)
+
+        def column(prefix: str, count: int) -> tuple[Natural, ...]:
+            return tuple(message.natural(f"{name}/{prefix}{k}", shape) for k in range(count))
+
+        memory = tuple(
+            Memory(
+                column(f"memory{i}/site", n_sites),
+                message.natural(f"{name}/memory{i}/server", shape),
+                tuple(Displacement(*move.parts) for move in column(f"memory{i}/move", n_sites + 1)),
+            )
+            for i in range(header["memory"])
+        )
+        q_g = self.spec.prior.start().with_natural(message.natural(f"{name}/server", shape))
+        return replace(like, q_g=q_g, sites=column("site", n_sites), naturals=column("natural", n_sites), memory=memory)
+
+    def pack_record(self, record: RoundRecord) -> dict[str, Any]:
+        """As `RoundRecord.to_dict`, whose deep copies take most of a checkpoint's time after some hundred rounds."""
+        clients = [{**vars(client), "status": client.status.name} for client in record.clients]
+        return {**vars(record), "edges": vars(record.edges), "clients": clients}
+
+    def read_record(self, plain: dict[str, Any]) -> RoundRecord:
+        """Inverse of `pack_record`."""
+        return RoundRecord.from_dict(plain)
+
+    def copy_of(self, state: State, k: int) -> tuple[int, dict[str, Array]]:
+        """Return η_k and λ_k, and the sites that acceleration mixes."""
+        arrays = {"natural": state.naturals[k].to_vector(), "site": state.sites[k].to_vector()}
+        arrays |= {f"past{i}": item.sites[k].to_vector() for i, item in enumerate(state.memory)}
+        return len(state.memory), arrays
+
+
+def _sums(heard: Sequence[Heard | None]) -> list[Sums] | None:
+    """The sums of all sites at q_g, where all have sent them."""
+    found = [one.report.sums for one in heard if one is not None and one.report.sums is not None]
+    return found if len(found) == len(heard) else None
+
+
+# ----------------------------------------------------------------------------------------------------
+# At a site
+# ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class GLMData:
+    """The rows of a site as a loss.
+
+    Parameters
+    ----------
+    loss : Loss
+        ℓ_k, a sum over this site's rows.
+    features : tuple of str, default ()
+        Names of the columns of the design, in order; without any x1, x2, …
+    classes : tuple of str, default ()
+        What the labels 0, 1, … stand for.
+
+    Raises
+    ------
+    ValueError
+        When `loss` is no loss.
+
+    Examples
+    --------
+    >>> import bayesadmm_np as ba
+    >>> from bayesadmm_np.federation import GLMData
+    >>> GLMData(ba.losses.LeastSquares([[1.0, 2.0]], [1.0])).features
+    ('x1', 'x2')
+    """
+
+    loss: Loss
+    features: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
+
+    engine: ClassVar[str] = "glm"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.loss, Loss):
+            raise ValueError(f"loss must be a loss of bayesadmm_np.losses, got {type(self.loss).__name__}.")
+        if not self.features:
+            count = getattr(self.loss, "n_features", self.loss.dim)
+            object.__setattr__(self, "features", tuple(f"x{j + 1}" for j in range(count)))
+
+    @property
+    def digest(self) -> str:
+        """Of the arrays of the loss."""
+        return digest(self.loss)
+
+    @property
+    def most(self) -> int:
+        """Numbers of (Sm, S) of a full covariance."""
+        return self.loss.dim + self.loss.dim * (self.loss.dim + 1) // 2
+
+    def introduction(self) -> dict[str, Any]:
+        """Return what a hello says."""
+        return {
+            "loss": self.loss.name,
+            "dim": self.loss.dim,
+            "rows": self.loss.n_rows,
+            "weight": self.loss.total_weight,
+            "features": list(self.features),
+            "classes": list(self.classes),
+        }
+
+    def join(self, message: Message, spec: RunSpec, name: str, privacy: GaussianMechanism | None) -> GLMSite:
+        """Return the engine of a run at this site; a ValueError where loss, family, rule or solver do not fit."""
+        if not isinstance(spec, GLMSpec):
+            raise message.refusal("spec", "that of a run of losses of the core", spec.engine)
+        for field in ("features", "classes"):
+            own, told = getattr(self, field), getattr(spec, field)
+            if told != own:
+                raise message.refusal(field, f"those of this site, {list(own)}", list(told))
+        if spec.loss != self.loss.name:
+            raise message.refusal("loss", f"that of this site, {self.loss.name}", spec.loss)
+        index = spec.sites.index(name)
+        # with privacy nothing but the noised answer depends on the rows
+        if privacy is None and spec.weights[index] != self.loss.total_weight:
+            own_weight = f"{self.loss.total_weight:g} for the rows of this site"
+            raise message.refusal("weights", own_weight, spec.weights[index])
+        if privacy is not None:
+            privacy.check(spec.row, spec.memory, spec.prior, len(spec.sites))
+        settings = spec.row, self.loss, spec.prior, spec.rule, spec.solver, spec.tol
+        worker = hire(*settings, spec.shares[index], len(spec.sites), privacy)
+        return GLMSite(spec, index, worker)
+
+
+@dataclass(frozen=True)
+class GLMAnswer:
+    """What a site answered in a round.
+
+    Attributes
+    ----------
+    round : int
+        Of the broadcast that was answered; 0 before the first.
+    natural : Natural
+        λ_k.
+    dual : Natural
+        η_k after the dual step.
+    gap : Natural
+        η_k + ∇_μ E_{q_k}[ℓ_k].
+    edge : float
+        Fisher length of `gap` per parameter.
+    """
+
+    round: int
+    natural: Natural
+    dual: Natural
+    gap: Natural
+    edge: float
+
+    @property
+    def numbers(self) -> list[Any]:
+        """What is kept in the header."""
+        return [self.round, self.edge]
+
+    @property
+    def vectors(self) -> dict[str, Array]:
+        """What is kept as vectors."""
+        return {"natural": self.natural.to_vector(), "site": self.dual.to_vector(), "gap": self.gap.to_vector()}
+
+
+@dataclass(frozen=True)
+class GLMSite:
+    """The engine at a site: a `Worker`, and what is said of its answers."""
+
+    spec: GLMSpec
+    index: int
+    worker: Worker
+
+    begins_at_round_one: ClassVar[bool] = False
+    """Duals start at zero."""
+
+    @property
+    def q_sizes(self) -> Mapping[str, int]:
+        """λ_g."""
+        return {"natural": self.spec.prior.natural.size}
+
+    def read_q(self, message: Message) -> ExponentialFamily:
+        """Read q_g."""
+        return _read_q(message, self.spec)
+
+    def first(self, q_g: ExponentialFamily) -> GLMAnswer:
+        """λ_k at the prior, η_k at zero."""
+        start = self.spec.prior.start()
+        zero = start.natural.zeros()
+        return GLMAnswer(0, start.natural, zero, zero, UNKNOWN)
+
+    def settled(
+        self, message: Message, answer: GLMAnswer, past: tuple[Natural, ...], served: Served
+    ) -> tuple[GLMAnswer, tuple[Natural, ...]]:
+        """Mix η_k of an answer that has just been counted, where an accelerated step was taken."""
+        memory, mixed = self.spec.memory, served.mixed
+        past = (*past, answer.dual)[-(memory + 1) :] if memory else ()
+        if mixed is None or mixed[0] != answer.round:
+            return answer, past
+        weights = np.array(mixed[1])
+        if len(weights) > len(past):
+            raise message.refusal("mixed", f"at most {len(past)} weights, one a round kept", len(weights))
+        dual = combine(weights, past[len(past) - len(weights) :])
+        edge = served.q_g.with_natural(answer.natural).fisher_norm(answer.gap + (dual - answer.dual))
+        return replace(answer, dual=dual, edge=edge), past
+
+    def report(
+        self, q_g: ExponentialFamily, counted: GLMAnswer, certify: bool
+    ) -> tuple[Report, dict[str, Any], dict[str, Array]]:
+        """Return E_{q_g}[ℓ_k], the edge, and on demand the sums; with privacy nothing of them."""
+        fields: dict[str, Any] = {"value": None, "edge": counted.edge, "certificate": None}
+        arrays: dict[str, Array] = {}
+        if self.worker.privacy is not None:
+            return Report(), fields, arrays
+        at_server = self.worker.expect(q_g)
+        if certify:
+            fields["certificate"] = _pack_sums(at_server, self.spec, arrays)
+        return Report(at_server.value, counted.edge, at_server), {**fields, "value": at_server.value}, arrays
+
+    def answer(
+        self, number: int, q_g: ExponentialFamily, counted: GLMAnswer, report: Report, earlier: GLMAnswer | None
+    ) -> tuple[GLMAnswer | None, dict[str, Any], dict[str, Array]]:
+        """Solve Eq. 15 and move the dual."""
+        solved = self._solved(number, q_g, counted, report.sums)
+        if self.worker.privacy is not None and earlier is not None:
+            solved = replace(solved, natural=earlier.natural, site=earlier.dual)
+        assert solved.gap is not None
+        # fixed numbers of steps can overflow without notice
+        finite = all(part.is_finite() for part in (solved.natural, solved.site, solved.gap))
+        status = solved.status if finite or not solved.status.is_usable else ClientStatus.NOT_FINITE
+        fields = {
+            "status": status.name,
+            "iterations": solved.iterations,
+            "residual": solved.residual,
+            "edge": solved.natural_gradient_edge,
+            "well_posed": solved.well_posed,
+        }
+        if not status.is_usable:  # the run ends here: there is no answer to send or to keep
+            return None, fields, {}
+        arrays = {"natural": solved.natural.to_vector()}
+        if self.spec.site_travels:
+            arrays["site"] = solved.site.to_vector()
+        return GLMAnswer(number, solved.natural, solved.site, solved.gap, solved.natural_gradient_edge), fields, arrays
+
+    def read_answer(self, message: Message, name: str, numbers: list[Any]) -> GLMAnswer:
+        """Read an answer as it is kept."""
+        number, edge = numbers
+        like = self.spec.prior.natural
+        natural, dual, gap = (message.natural(f"{name}/{part}", like) for part in ("natural", "site", "gap"))
+        number = as_integer(message, f"answers.{name}", number, 0)
+        return GLMAnswer(number, natural, dual, gap, as_real(message, f"answers.{name}", edge, finite=False))
+
+    def adopted(self, copy: Message, counted: int) -> tuple[GLMAnswer, tuple[Natural, ...]] | None:
+        """Return the counted answer of a server's copy; the edge, which the server does not keep, is measured anew."""
+        past = self.read_past(copy)
+        copy.require("copy", copy.header, {"natural", "site", *(f"past{i}" for i in range(len(past)))})
+        if counted == 0:
+            return None
+        spec, worker = self.spec, self.worker
+        natural, dual = (copy.natural(name, spec.prior.natural) for name in ("natural", "site"))
+        posterior = spec.prior.start().with_natural(natural)
+        gap = dual + worker.expect(posterior).natural_gradient
+        if spec.row.prior_at == "clients":
+            weight = worker.share * spec.prior.prior_weight
+            gap = gap + (weight * natural - worker.share * spec.prior.natural)
+        return GLMAnswer(counted, natural, dual, gap, posterior.fisher_norm(gap)), past
+
+    def read_past(self, message: Message) -> tuple[Natural, ...]:
+        """Read the duals that acceleration mixes."""
+        count = as_integer(message, "past", message.header["past"], 0, self.spec.memory + 1)
+        return tuple(message.natural(f"past{i}", self.spec.prior.natural) for i in range(count))
+
+    def _solved(self, number: int, q_g: ExponentialFamily, counted: GLMAnswer, at_server: Sums | None) -> Reply:
+        spec, worker = self.spec, self.worker
+        start = q_g.with_natural(counted.natural) if spec.warm_start else None
+        message = Broadcast(number, q_g.natural)
+        noise = None if worker.privacy is None else fresh_normals(message.floats)
+        try:
+            at_server = worker.expect(q_g) if at_server is None else at_server
+            return worker.step(message, q_g, counted.dual, at_server, start, spec.seed, self.index, noise)
+        except (ArithmeticError, ValueError):
+            if worker.privacy is None or noise is None:
+                raise
+            # a server could choose q_g so that some rows overflow: silence would tell of them
+            return _noise_alone(worker.at(number), worker.privacy, q_g, counted.dual, noise)
+
+
+def _noise_alone(
+    worker: Worker, privacy: GaussianMechanism, q_g: ExponentialFamily, dual: Natural, noise: Array
+) -> Reply:
+    """The answer of a private site whose loss cannot be evaluated: an update of zero, noised like any other."""
+    natural = privacy.noised(q_g, q_g.natural, noise)
+    moved = dual
+    if worker.method.dual_step:
+        moved = moved_site(worker.method, worker.share, worker.n_clients, dual, natural, q_g.natural)
+    return Reply(
+        natural=natural,
+        site=moved,
+        iterations=0,
+        status=ClientStatus.STEPS_DONE,
+        residual=UNKNOWN,
+        natural_gradient_edge=UNKNOWN,
+        gap=dual.zeros(),
+        well_posed=worker.subproblem(q_g, dual).is_well_posed,
+        seconds=0.0,
+    )
+
+
+# ----------------------------------------------------------------------------------------------------
+# What is sent
+# ----------------------------------------------------------------------------------------------------
+
+
+def _read_q(message: Message, spec: GLMSpec) -> ExponentialFamily:
+    natural = message.natural("natural", spec.prior.natural)
+    _require_inside(message, "natural", natural, spec.prior)
+    return spec.prior.start().with_natural(natural)
+
+
+def _require_inside(message: Message, name: str, natural: Natural, family: ExponentialFamily) -> None:
+    if not family.contains(natural):
+        raise message.refusal(name, "a distribution: its precision must be positive definite", "one that is not")
+
+
+def _reply_vectors(message: Message, spec: GLMSpec) -> set[str]:
+    solved, certificate = (message.header.get(name) for name in ("solved", "certificate"))
+    arrays: set[str] = set()
+    if isinstance(solved, dict) and _status(message, solved).is_usable:
+        arrays |= {"natural", "site"} if spec.site_travels else {"natural"}
+    return arrays if certificate is None else arrays | {"sums", "errors"}
+
+
+def _status(message: Message, solved: dict[str, Any]) -> ClientStatus:
+    try:
+        status = ClientStatus[solved["status"]]
+    except (KeyError, TypeError) as error:
+        raise message.refusal("solved.status", "a client's status", solved.get("status")) from error
+    if status is ClientStatus.ABSENT:
+        raise message.refusal("solved.status", "that of a site that took part", status.name)
+    return status
+
+
+def _read_solved(message: Message, spec: GLMSpec, served: Served, k: int, site: Natural) -> Reply | None:
+    """Read λ_k, and follow η_k from `site`, what it was."""
+    solved, row, q_g = message.header["solved"], spec.row.at(served.round), served.q_g
+    if solved is None:
+        return None
+    if not isinstance(solved, dict) or set(solved) != SOLVED:
+        raise message.refusal("solved", f"exactly the fields {sorted(SOLVED)}", solved)
+    status = _status(message, solved)
+    natural = moved = q_g.natural
+    if status.is_usable:
+        natural = message.natural("natural", spec.prior.natural)
+        _require_inside(message, "natural", natural, spec.prior)
+        if spec.site_travels:
+            moved = message.natural("site", spec.prior.natural)
+        elif row.dual_step == 0.0:
+            moved = site
+        else:
+            moved = moved_site(row, spec.shares[k], len(spec.sites), site, natural, q_g.natural)
+    return Reply(
+        natural=natural,
+        site=moved,
+        iterations=as_integer(message, "solved.iterations", solved["iterations"], 0),
+        status=status,
+        residual=as_real(message, "solved.residual", solved["residual"], finite=False),
+        natural_gradient_edge=as_real(message, "solved.edge", solved["edge"], finite=False),
+        gap=None,
+        well_posed=as_flag(message, "solved.well_posed", solved["well_posed"]),
+        seconds=0.0,
+    )
+
+
+def _pack_sums(at_server: Sums, spec: GLMSpec, arrays: dict[str, Array]) -> dict[str, Any] | None:
+    """Put g and H at q_g into `arrays`, with their rounding errors; None where they overflow.
+
+    Of a family that is no Gaussian ∇_μ E_q[ℓ], of which no bound is made.
+    """
+    if not isinstance(at_server, GaussianExpected):
+        gradient = at_server.natural_gradient
+        if not gradient.is_finite():
+            return None
+        arrays |= {"sums": gradient.to_vector(), "errors": np.zeros(gradient.linear.size)}
+        return {"reach": None, "curvature_error": 0.0, "at_mean": False}
+    like = spec.certificate_like
+    if len(like.shapes[1]) == 2 and len(like.shapes) == 2:
+        curvature: tuple[Array, ...] = (at_server.curvature.dense(),)
+    else:
+        curvature = at_server.projected
+    sums = Natural(at_server.gradient, *curvature)
+    margins = at_server.margins
+    if not (sums.is_finite() and np.isfinite(margins.gradient_error).all()):
+        return None
+    arrays |= {"sums": sums.to_vector(), "errors": margins.gradient_error}
+    return {"reach": margins.reach, "curvature_error": margins.curvature_error, "at_mean": at_server.is_at_mean}
+
+
+def _read_sums(message: Message, spec: GLMSpec, served: Served) -> Sums | None:
+    """E_{q_g}[ℓ_k] as the site computed it, from g, H and the margins of its rounding."""
+    sent, q_g = message.header["certificate"], served.q_g
+    if sent is None:
+        return None
+    if not served.certify or not isinstance(sent, dict) or set(sent) != SUMS:
+        raise message.refusal("certificate", f"null, or when asked for the fields {sorted(SUMS)}", sent)
+    sums = message.natural("sums", spec.certificate_like)
+    at_mean = as_flag(message, "certificate.at_mean", sent["at_mean"])
+    reach = sent["reach"]
+    margins = Margins(
+        None if reach is None else as_real(message, "certificate.reach", reach, finite=False),
+        message.vector("errors", sums.linear.size),
+        as_real(message, "certificate.curvature_error", sent["curvature_error"], finite=False),
+    )
+    value = as_real(message, "value", message.header["value"], finite=False)
+    if not isinstance(q_g, Gaussian):
+        return Expected(value, sums)
+    rule = Delta(1) if not spec.rule.carries_curvature else Delta(2) if at_mean else Exact()
+    expected = GaussianExpected(q_g, value, sums.linear, _Curvature(sums.parts[1:]), rule, lambda: margins)
+    expected.__dict__["value"] = value  # as computed at the site, whatever the rule adds
+    return expected
+
+
+@dataclass(frozen=True)
+class _Curvature:
+    """A curvature as it came: dense, or in the structure of the family."""
+
+    parts: tuple[Array, ...]
+
+    def dense(self) -> Array:
+        return self.parts[0]
+
+    def project(self, factor: Any) -> tuple[Array, ...]:
+        return self.parts
+
+    def multiply(self, vector: Array) -> Array:
+        return np.asarray(self.parts[0] @ vector)

@@ -1,0 +1,357 @@
+"""Runs of generalised linear models, and of every other loss of the core: what they are, and what starts one."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from .._archive import Archive as Message
+from .._validation import Array, as_positive
+from ..clients import Solver
+from ..families import Beta, BlockDiagonalGaussian, Dirichlet, ExponentialFamily, Gamma, IsotropicGaussian
+from ..families.base import FAMILIES
+from ..families.coordinates import Natural
+from ..families.gaussian import Gaussian
+from ..losses.expectations import Rule
+from ..splitting.accelerated import Accelerated
+from ..splitting.methods import Method
+from ..splitting.team import read_rule
+from .spec import RunSpec, decode
+
+__all__ = ["INTERCEPT", "GLMSpec", "GLMTask"]
+
+INTERCEPT = "intercept"
+"""Name of a column of ones; with such a column last, the others can be centred."""
+
+CONJUGATE: dict[type, tuple[str, ...]] = {Beta: ("a", "b"), Dirichlet: ("concentration",), Gamma: ("shape", "rate")}
+"""Families of losses that are linear in T(θ): the arguments that make a member, each a vector."""
+
+MOST_NUMBERS = 1 << 26
+"""Free numbers of a prior: half a GiB."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class GLMSpec(RunSpec):
+    """The spec of a run of losses of the core.
+
+    Parameters
+    ----------
+    sites, weights
+        As in `RunSpec`.
+    rounds : int, default 100
+    seed : int, default 0
+    method : Method or Accelerated
+    prior : ExponentialFamily
+        Its type is the family of the run.
+    loss : str
+        Name of the loss, its class and options: `Loss.name`.
+    features : tuple of str
+        Columns of every site's design, in order.
+    classes : tuple of str, default ()
+        Labels that the numbers 0, 1, … stand for.
+    expectation : Rule, optional
+    solver : Solver, optional
+    tol : float, default 1e-6
+    safeguard : bool, default False
+    warm_start : bool, default False
+    centre, scale : ndarray, shape (p,), optional
+        What sites subtract from, and divide by, their columns.
+
+    Raises
+    ------
+    ValueError
+        When something is out of range, or cannot be sent.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import bayesadmm_np as ba
+    >>> from bayesadmm_np.federation import GLMSpec
+    >>> prior = ba.families.FullGaussian(np.zeros(2), 1.0)
+    >>> settings = {"method": ba.methods.PVI(), "prior": prior, "loss": "Logistic", "features": ("age", "dose")}
+    >>> len(GLMSpec(sites=("A", "B"), weights=(10.0, 20.0), **settings).run)
+    16
+    """
+
+    engine: ClassVar[str] = "glm"
+    in_vectors: ClassVar[frozenset[str]] = frozenset({"centre", "scale"})
+
+    method: Method | Accelerated
+    prior: ExponentialFamily
+    loss: str
+    features: tuple[str, ...]
+    classes: tuple[str, ...] = ()
+    expectation: Rule | None = None
+    solver: Solver | None = None
+    tol: float = 1e-6
+    safeguard: bool = False
+    warm_start: bool = False
+    centre: Array | None = None
+    scale: Array | None = None
+
+    def __post_init__(self) -> None:
+        Method.read(self.row)
+        if FAMILIES.name_of(type(self.prior)) is None:
+            raise ValueError(
+                f"prior must be one of the families {', '.join(FAMILIES)} to be sent, got {type(self.prior).__name__}."
+            )
+        self.row.check(self.prior)
+        read_rule(self.row, self.expectation)
+        # of the type that a site reads, or its digest of the same spec would be another
+        object.__setattr__(self, "tol", as_positive(self.tol, "tol"))
+        super().__post_init__()
+        if (self.centre is None) != (self.scale is None):
+            raise ValueError("centre and scale must be given together.")
+        if self.scale is not None and not (self.scale > 0).all():
+            raise ValueError(f"scale must be > 0, got {self.scale.min():g}.")
+
+    @property
+    def row(self) -> Method:
+        """The row of the table."""
+        return self.method.method if isinstance(self.method, Accelerated) else self.method
+
+    @property
+    def memory(self) -> int:
+        """Rounds remembered by an accelerated method; 0 without."""
+        return self.method.memory if isinstance(self.method, Accelerated) else 0
+
+    @property
+    def limit(self) -> int:
+        """Rounds at most."""
+        return self.rounds if self.row.max_rounds is None else min(self.rounds, self.row.max_rounds)
+
+    @property
+    def rule(self) -> Rule:
+        """The rule before each loss resolves it."""
+        return read_rule(self.row, self.expectation)
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """N_k/N."""
+        total = sum(self.weights) or 1.0
+        return tuple(weight / total for weight in self.weights)
+
+    @property
+    def site_travels(self) -> bool:
+        """Whether a reply must hold η_k because the server cannot follow it from λ_k and λ_g to the last bit."""
+        return self.row.client == "gradient" or (not self.row.dual_rule.reads_natural and self.row.dual_step != 0.0)
+
+    @property
+    def certificate_like(self) -> Natural:
+        """Of the shapes that a site sends for the certificate: (g, H), H dense where it is not learned, or ∇_μ E."""
+        if not isinstance(self.prior, Gaussian) or self.prior.learns_precision:
+            return self.prior.natural
+        return Natural(np.zeros(self.prior.dim), np.zeros((self.prior.dim, self.prior.dim)))
+
+    def at_server(self, model: Any = None) -> Any:
+        """Return the engine of this run at a server."""
+        from .glm import GLMServer  # here, because it is made from this
+
+        if model is not None:
+            raise ValueError("model must not be given: the run is not of a network.")
+        return GLMServer(self)
+
+    def encode(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        """Return the spec as JSON values and vectors."""
+        header, _ = super().encode()
+        arrays = {name: value for name in ("centre", "scale") if (value := getattr(self, name)) is not None}
+        header["prior"], parts = _encode_prior(self.prior)
+        if parts is not None:
+            arrays["prior"] = parts.to_vector()
+        return {name: value for name, value in header.items() if name not in self.in_vectors}, arrays
+
+    @classmethod
+    def decode(cls, message: Message, plain: dict[str, Any], most: int | None) -> Self:
+        """Inverse of `encode`."""
+        hints = typing.get_type_hints(cls)
+        values = {name: decode(value, hints[name], name) for name, value in plain.items() if name != "prior"}
+        if {"centre", "scale"} & set(message.arrays):
+            values |= {name: message.vector(name, len(values["features"])) for name in ("centre", "scale")}
+        return cls(prior=_decode_prior(message, plain["prior"], MOST_NUMBERS if most is None else most), **values)
+
+    @classmethod
+    def vectors(cls, message: Message) -> set[str]:
+        """Return the names of the vectors in a message that belong to its spec."""
+        return {"prior", "centre", "scale"} & set(message.arrays)
+
+
+@dataclass(frozen=True)
+class GLMTask:
+    """What a server wants of sites with losses of the core; settings are those of `bayesadmm_np.run`.
+
+    Columns are divided by their pooled standard deviation where hellos hold the sums, and where the last one is an
+    "intercept" the pooled mean is subtracted first. A constant column is left as it is.
+
+    Parameters
+    ----------
+    method : Method or Accelerated
+    prior : ExponentialFamily or callable
+        Or prior(d) -> ExponentialFamily: how many parameters there are is known when the sites have said hello.
+    expectation : Rule, optional
+    solver : Solver, optional
+    tol : float, default 1e-6
+    rounds : int, default 100
+    seed : int, default 0
+    safeguard : bool, default False
+    warm_start : bool, default False
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import bayesadmm_np as ba
+    >>> from bayesadmm_np.federation import GLMTask
+    >>> GLMTask(ba.methods.PVI(), lambda d: ba.families.FullGaussian(np.zeros(d), 1.0), tol=1e-8).rounds
+    100
+    """
+
+    method: Method | Accelerated
+    prior: ExponentialFamily | Callable[[int], ExponentialFamily]
+    expectation: Rule | None = None
+    solver: Solver | None = None
+    tol: float = 1e-6
+    rounds: int = 100
+    seed: int = 0
+    safeguard: bool = False
+    warm_start: bool = False
+
+    model: ClassVar[None] = None
+
+    def spec(self, hellos: Sequence[Message]) -> GLMSpec:
+        """Return the spec of a run of these sites."""
+        first = hellos[0]
+        require_alike(hellos)
+        dim = first.header["dim"]
+        prior = self._prior(dim)
+        if isinstance(prior, ExponentialFamily) and prior.natural.linear.shape != (dim,):
+            raise ValueError(f"prior must have the {dim} parameters of the sites, got {prior.natural.linear.size}.")
+        return GLMSpec(
+            sites=tuple(hello.header["site"] for hello in hellos),
+            weights=tuple(hello.header["weight"] for hello in hellos),
+            loss=first.header["loss"],
+            features=tuple(first.header["features"]),
+            classes=tuple(first.header["classes"]),
+            prior=prior,
+            **self._settings,
+            **(_pooled_units(hellos) if any("sums" in hello.arrays for hello in hellos) else {}),
+        )
+
+    def again(self, spec: GLMSpec) -> GLMSpec:
+        """Return the spec that this task gives the sites of another spec."""
+        return replace(spec, prior=self._prior(spec.prior.natural.linear.size), **self._settings)
+
+    def _prior(self, dim: int) -> Any:
+        return self.prior if isinstance(self.prior, ExponentialFamily) or not callable(self.prior) else self.prior(dim)
+
+    @property
+    def _settings(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "prior"}
+
+
+def require_alike(hellos: Sequence[Message]) -> None:
+    """Raise unless the sites have the same loss, columns and classes."""
+    first = hellos[0]
+    for other in hellos[1:]:
+        for field in ("loss", "features", "classes", "dim"):
+            if other.header[field] != first.header[field]:
+                raise other.refusal(field, f"as in {first.source}, {first.header[field]!r}", other.header[field])
+    width, dim = len(first.header["features"]), first.header["dim"]
+    # every parameter has a column that was named: a hello cannot ask for more memory than it takes itself
+    if not width or dim % width or dim > width * max(MOST_OUTPUTS, len(first.header["classes"])):
+        raise first.refusal("dim", f"a multiple of the number of features, {width}", dim)
+
+
+MOST_OUTPUTS = 1 << 12
+"""Classes of a site that does not name them."""
+
+
+def _pooled_units(hellos: Sequence[Message]) -> dict[str, Any]:
+    """Mean and standard deviation of each column over all sites, from n, Σx and Σx²."""
+    n_columns = len(hellos[0].header["features"])
+    for hello in hellos:
+        if set(hello.arrays) != {"sums", "squares"}:
+            raise hello.refusal("arrays", "sums and squares, by which columns are standardised", sorted(hello.arrays))
+    rows = sum(hello.header["rows"] for hello in hellos)
+    mean = np.add.reduce([hello.vector("sums", n_columns) for hello in hellos]) / rows
+    square = np.add.reduce([hello.vector("squares", n_columns) for hello in hellos]) / rows
+    variance = square - mean**2
+    # below this a column is constant to rounding, as an intercept is
+    constant = variance <= 1e-12 * square
+    centred = ~constant & (hellos[0].header["features"][-1] == INTERCEPT)
+    return {"centre": np.where(centred, mean, 0.0), "scale": np.where(constant, 1.0, np.sqrt(np.abs(variance)))}
+
+
+# ----------------------------------------------------------------------------------------------------
+# Priors
+# ----------------------------------------------------------------------------------------------------
+
+
+def _encode_prior(prior: ExponentialFamily) -> tuple[dict[str, Any], Natural | None]:
+    """Return a prior as JSON values, and as vectors what these do not say."""
+    name = type(prior).__name__
+    if not isinstance(prior, Gaussian):
+        # as it was made: from λ its parameters would come back with another last digit
+        parts = Natural(*(getattr(prior, argument) for argument in CONJUGATE[type(prior)]))
+        return {"family": name, "shapes": [list(part.shape) for part in parts.parts]}, parts
+    parts = Natural(prior.mean, *prior.factor.parts)
+    plain: dict[str, Any] = {"family": name, "shapes": [list(part.shape) for part in parts.parts]}
+    mean, precision = float(prior.mean[0]), float(prior.factor.parts[0].flat[0])
+    try:
+        short = _family(name, [[mean] * prior.dim, precision], plain["shapes"])
+    except ValueError:
+        short = None
+    # most priors are two numbers: sent as such, they do not make every broadcast twice as long
+    if short is not None and _same(short, prior):
+        return plain | {"mean": mean, "precision": precision}, None
+    return plain, parts
+
+
+@np.errstate(over="ignore", invalid="ignore")  # an infinite precision is refused as such
+def _decode_prior(message: Message, plain: Any, most: int) -> ExponentialFamily:
+    """Inverse of `_encode_prior`; of at most so many numbers, which are counted before any is made."""
+    shapes = [tuple(shape) for shape in plain["shapes"]]
+    if not all(_is_shape(shape) for shape in shapes):
+        raise ValueError(f"shapes of the prior are not shapes: {plain['shapes']!r}")
+    sizes = [shape[0] * (shape[0] + 1) // 2 if len(shape) == 2 else shape[0] for shape in shapes]
+    if any(len(shape) == 2 and shape[0] != shape[1] for shape in shapes) or sum(sizes) > most:
+        raise ValueError(f"shapes of the prior are not those of a precision: {plain['shapes']!r}")
+    family: Any = FAMILIES[plain["family"]]
+    if "prior" in message.arrays:
+        # before its matrices are unpacked
+        message.vector("prior", sum(sizes))
+    like = Natural(*(np.zeros(shape) for shape in shapes)) if "prior" in message.arrays else None
+    if family in CONJUGATE:
+        if like is None or len(shapes) != len(CONJUGATE[family]):
+            raise ValueError(f"a prior of this family has the vectors {', '.join(CONJUGATE[family])}")
+        member: ExponentialFamily = family(*message.natural("prior", like).parts)
+        return member
+    if like is None:
+        mean, precision = (decode(plain[name], float, name) for name in ("mean", "precision"))
+        return _family(plain["family"], [[mean] * shapes[0][0], precision], shapes)
+    return _family(plain["family"], list(message.natural("prior", like).parts), shapes)
+
+
+def _is_shape(shape: tuple[Any, ...]) -> bool:
+    return len(shape) in (1, 2) and all(type(size) is int and size > 0 for size in shape)
+
+
+def _family(name: str, arguments: list[Any], shapes: list[Any]) -> Gaussian:
+    """Make a prior from a mean and its precision's parts, or from a mean and one number."""
+    family: Any = FAMILIES[name]
+    mean, *precision = arguments
+    if family is BlockDiagonalGaussian:
+        scalar = np.ndim(precision[0]) == 0
+        blocks = {"blocks": [shape[0] for shape in shapes[1:]]} if scalar else {}
+        return BlockDiagonalGaussian(mean, precision[0] if scalar else precision, **blocks)
+    if family is IsotropicGaussian:
+        return IsotropicGaussian(mean, float(np.ravel(precision[0])[0]))
+    made: Gaussian = family(mean, precision[0])
+    return made
+
+
+def _same(one: Gaussian, other: Gaussian) -> bool:
+    parts = zip((one.mean, *one.factor.parts), (other.mean, *other.factor.parts), strict=True)
+    return type(one.factor) is type(other.factor) and all(np.array_equal(a, b) for a, b in parts)

@@ -1,0 +1,264 @@
+"""A site: its rows stay here, and so does its dual; broadcasts come in, replies go out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from .._validation import as_count, as_float_array
+from ..splitting.privacy import GaussianMechanism
+from .engine import SiteData, SiteEngine, require
+from .ledger import Ledger, counted_by, require_state
+from .messages import Message, MessageError, Served, content_of, read_served, require_run
+from .spec import RunSpec, as_site_name
+
+__all__ = ["Site", "SiteState"]
+
+
+@dataclass(frozen=True)
+class SiteState:
+    """What a site remembers between rounds.
+
+    Attributes
+    ----------
+    spec : RunSpec
+    ledger : Ledger
+        The answer that is counted, with η_k as mixed by acceleration since, and the one that may be.
+    past : tuple
+        The η_k that acceleration mixes.
+    """
+
+    spec: RunSpec
+    ledger: Ledger[Any]
+    past: tuple[Any, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Site:
+    """One site as an explicit state with a pure step: (site, broadcast) → (site, reply).
+
+    Parameters
+    ----------
+    name : str
+    data : GLMData or NetworkData
+        The rows, and what they are rows of.
+    privacy : GaussianMechanism, optional
+        Noise on every answer, fresh from the operating system. Nothing else in a reply depends on the rows then: no
+        objective, no residual, no sums for a certificate.
+    privacy_rounds : int, optional
+        Answers that `privacy` is granted for; a run of more rounds is refused.
+    identity : str, optional
+        A public text, such as a public key, which the server keeps: a site of this name with another one is refused.
+    kept : SiteState, optional
+        What an earlier step left; made by `step`, `restore` and `adopt`.
+
+    Raises
+    ------
+    ValueError
+        When the name cannot be part of a file's name, or one of `privacy` and `privacy_rounds` is given alone.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import bayesadmm_np as ba
+    >>> from bayesadmm_np.federation import Coordinator, GLMData, GLMTask, Site
+    >>> losses = {"A": ba.losses.LeastSquares([[1.0]], [1.0]), "B": ba.losses.LeastSquares([[2.0]], [2.0])}
+    >>> sites = [Site(name, GLMData(loss)) for name, loss in losses.items()]
+    >>> task = GLMTask(ba.methods.PVI(), ba.families.FullGaussian(np.zeros(1), 1.0))
+    >>> server = Coordinator.start([site.hello() for site in sites], task)
+    >>> while server.outcome is None:
+    ...     sites, replies = zip(*(site.step(server.broadcast()) for site in sites))
+    ...     server = server.step(replies)
+    >>> server.state.q_g
+    FullGaussian(mean=[0.8333], precision=[[6.]])
+    """
+
+    name: str
+    data: SiteData
+    privacy: GaussianMechanism | None = None
+    privacy_rounds: int | None = None
+    identity: str | None = None
+    kept: SiteState | None = None
+
+    def __post_init__(self) -> None:
+        as_site_name(self.name)
+        if not hasattr(self.data, "introduction"):
+            got = type(self.data).__name__
+            raise ValueError(f"data must be GLMData(loss) or NetworkData(rows, model), got {got}.")
+        if (self.privacy is None) != (self.privacy_rounds is None):
+            raise ValueError("privacy and privacy_rounds must be given together.")
+        if self.privacy_rounds is not None:
+            require(self.data.engine, "privacy")
+            as_count(self.privacy_rounds, "privacy_rounds")
+
+    @property
+    def factor(self) -> Any:
+        """η_k as the server counts it; None before the first broadcast."""
+        return None if self.kept is None else self.kept.ledger.counted.dual
+
+    def hello(self, sums: ArrayLike | None = None, squares: ArrayLike | None = None) -> Message:
+        """Return the message that a run is made from: names and counts, no rows.
+
+        Parameters
+        ----------
+        sums, squares : array_like, shape (p,), optional
+            Σ_i x_ij and Σ_i x_ij² over the rows of each column before standardisation, where the server is to
+            find common units.
+
+        Returns
+        -------
+        Message
+        """
+        given = {"sums": sums, "squares": squares}
+        header = {"site": self.name, "identity": self.identity, **self.data.introduction()}
+        return Message(
+            "hello", header, {name: as_float_array(v, name, ndim=1) for name, v in given.items() if v is not None}
+        )
+
+    @np.errstate(over="ignore", invalid="ignore")  # the reply says it
+    def step(self, broadcast: Message) -> tuple[Site, Message | None]:
+        """Answer a broadcast. The same broadcast again gives the same reply; a final message gives None.
+
+        Parameters
+        ----------
+        broadcast : Message
+            Of kind "broadcast" or "final".
+
+        Returns
+        -------
+        site : Site
+            To be kept for the next round.
+        reply : Message or None
+
+        Raises
+        ------
+        MessageError
+            When the broadcast is not one that this site can answer; the site is unchanged.
+        ValueError
+            When the rows do not fit the run's family, rule or solver.
+        """
+        engine = self._joined(broadcast)
+        served = read_served(broadcast, engine.spec, engine)
+        self._require_granted(broadcast, engine.spec, served)
+        known = self.kept or SiteState(engine.spec, Ledger(engine.first(served.q_g)), ())
+        # noise that was drawn is sent again, never drawn twice
+        earlier = known.ledger.pending if served.round == known.ledger.heard[0] else None
+        kept = _settled(known, broadcast, served, engine)
+        # also a final message: what is kept would begin at the q_g of its round, and not at that of the first
+        if self.kept is None and served.round > 1 and engine.begins_at_round_one:
+            raise broadcast.refusal(
+                "round", "1, or a copy of the dual must come along, where a site begins", served.round
+            )
+        if broadcast.kind == "final":
+            return replace(self, kept=kept), None
+        report, header, arrays = engine.report(served.q_g, kept.ledger.counted, served.certify)
+        solved = None
+        if served.solve:
+            answer, solved, vectors = engine.answer(served.round, served.q_g, kept.ledger.counted, report, earlier)
+            arrays |= vectors
+            if answer is not None:
+                kept = replace(kept, ledger=replace(kept.ledger, pending=answer))
+        common = {"run": engine.spec.run, "round": served.round, "site": self.name, "answers": broadcast.digest}
+        header = {**common, **header, "solved": solved}
+        return replace(self, kept=kept), Message("reply", header, arrays, f"reply of {self.name}")
+
+    def save(self) -> Message:
+        """Return the state as a message of kind "site", without rows.
+
+        Raises
+        ------
+        ValueError
+            When the site has not heard a broadcast yet: there is nothing to keep.
+        """
+        if self.kept is None:
+            raise ValueError(f"site {self.name!r} has not heard a broadcast yet: there is nothing to keep.")
+        spec, arrays = self.kept.spec.encode()
+        ledger, answers = self.kept.ledger.encode()
+        header = {
+            "site": self.name,
+            "data": self._digest,
+            "privacy": self._granted,
+            "spec": spec,
+            "past": len(self.kept.past),
+            **ledger,
+        }
+        past = {f"past{i}": dual.to_vector() for i, dual in enumerate(self.kept.past)}
+        return Message("site", header, arrays | answers | past)
+
+    def restore(self, message: Message) -> Site:
+        """Return this site with the state of `save`.
+
+        Raises
+        ------
+        MessageError
+            When the file is not the state of this site with these rows.
+        """
+        require_state(message, self.name, self._digest)
+        with content_of(message, "the state of a site"):
+            if message.header["privacy"] != self._granted:
+                raise message.refusal("privacy", f"that of this site, {self._granted}", message.header["privacy"])
+            engine = self._engine(message, RunSpec.read(message, self.data.most))
+            kept = SiteState(engine.spec, Ledger.read(message, engine.read_answer), engine.read_past(message))
+            return replace(self, kept=kept)
+
+    def adopt(self, spec: RunSpec, copy: Message) -> Site:
+        """Return the site as the server knows it, from the server's copy of it.
+
+        Raises
+        ------
+        MessageError
+            When the copy is of another run or site, or the site has privacy, whose spending the server does not know.
+        """
+        engine = self._engine(copy, spec)
+        counted = counted_by(copy, copy.arrays, spec.run, self.name)
+        if self.privacy is not None:
+            raise MessageError(
+                f"site {self.name}: what it has spent of its privacy is lost with its state: start a new run."
+            )
+        found = engine.adopted(copy, counted)
+        if found is None:  # no answer of this site is in the sum: the start of a run is what the server counts on
+            return self
+        answer, past = found
+        return replace(self, kept=SiteState(spec, Ledger(answer), past))
+
+    @cached_property
+    def _digest(self) -> str:
+        return self.data.digest
+
+    @property
+    def _granted(self) -> list[float] | None:
+        if self.privacy is None or self.privacy_rounds is None:
+            return None
+        return [self.privacy.clip, self.privacy.noise_multiplier, self.privacy_rounds]
+
+    def _joined(self, broadcast: Message) -> SiteEngine[Any]:
+        """The engine of the broadcast's run; its id is compared first, and a spec that is known is not read again."""
+        known = None if self.kept is None else self.kept.spec
+        require_run(broadcast, None if known is None else known.run)
+        return self._engine(broadcast, known or RunSpec.read(broadcast, self.data.most))
+
+    def _engine(self, message: Message, spec: RunSpec) -> SiteEngine[Any]:
+        if self.name not in spec.sites:
+            raise message.refusal("sites", f"names with {self.name!r} among them", list(spec.sites))
+        return self.data.join(message, spec, self.name, self.privacy)
+
+    def _require_granted(self, broadcast: Message, spec: RunSpec, served: Served) -> None:
+        if self.privacy_rounds is None:
+            return
+        rounds = max(spec.limit, served.round if served.solve else 0)
+        if rounds > self.privacy_rounds:
+            raise broadcast.refusal("rounds", f"at most {self.privacy_rounds}, the privacy granted here", rounds)
+
+
+def _settled(kept: SiteState, broadcast: Message, served: Served, engine: SiteEngine[Any]) -> SiteState:
+    """Learn whether the last answer was counted, and mix the site where an accelerated step was taken."""
+    before = kept.ledger.counted
+    ledger = kept.ledger.settled(broadcast, served.counted[engine.index])
+    if ledger.counted is before:
+        return replace(kept, ledger=ledger)
+    answer, past = engine.settled(broadcast, ledger.counted, kept.past, served)
+    return replace(kept, ledger=replace(ledger, counted=answer), past=past)

@@ -1,0 +1,692 @@
+"""The engine of networks in runs with sites elsewhere: the rounds of `run` with its clients one by one.
+
+Tensors travel as float64 vectors, which hold every float32, so that nothing is rounded on the way.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from copy import copy
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from .._validation import Array, as_count, as_positive
+from ..federation.engine import Gathered, require
+from ..federation.messages import (
+    FINAL,
+    REPLY,
+    Heard,
+    Message,
+    Report,
+    Served,
+    as_integer,
+    as_real,
+    content_of,
+    require_run,
+)
+from ..federation.spec import SETTINGS, RunSpec
+from ..splitting.accelerated import Accelerated
+from ..splitting.methods import Method
+from ..splitting.status import Failure
+from .certificate import losses, pooled_objective
+from .client import Replies, answer, is_usable
+from .methods import FunctionalMethod
+from .network import Network, Rows
+from .problem import AdamSteps, IVONSteps
+from .server import completed, gathered, moved, recorded
+from .state import TENSORS, Broadcast, Duals, RoundRecord, State, digest
+from .team import Team, build, fit, read_device, read_network
+
+__all__ = ["NetworkData", "NetworkServer", "NetworkSite", "NetworkSpec", "NetworkTask", "final_model", "signature"]
+
+SETTINGS.register(AdamSteps)
+SETTINGS.register(IVONSteps)
+
+NOT_NEGATIVE = ("running_var", "num_batches_tracked")
+"""A variance and a counter, by the names that torch's normalisations give them."""
+
+
+# ----------------------------------------------------------------------------------------------------
+# What a run is
+# ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class NetworkSpec(RunSpec):
+    """The spec of a run of a network.
+
+    Parameters
+    ----------
+    sites, weights
+        As in `RunSpec`.
+    rounds : int, default 100
+    seed : int, default 0
+    method : Method
+    solver : AdamSteps or IVONSteps
+    network : str
+        The model's `signature`.
+    dim : int
+        Parameters of the model.
+    prior_precision : float, default 1.0
+    temperature : float, default 1.0
+
+    Raises
+    ------
+    ValueError
+        When something is out of range, or cannot be sent.
+    """
+
+    engine: ClassVar[str] = "network"
+
+    method: Method
+    solver: AdamSteps | IVONSteps
+    network: str
+    dim: int
+    prior_precision: float = 1.0
+    temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        _require_plain(self.method)
+        for name in ("prior_precision", "temperature"):
+            object.__setattr__(self, name, as_positive(getattr(self, name), name))
+        as_count(self.dim, "dim")
+        super().__post_init__()
+        if not all(self.weights):
+            raise ValueError(f"weights must be > 0, got {list(self.weights)}.")
+
+    def team(self, network: Network, here: Mapping[int, Rows]) -> Team:
+        """Return what a round is computed with, where these sites' rows are."""
+        settings = self.prior_precision, self.temperature, self.solver
+        return build(self.method, network, self.weights, here, *settings, batched=False)
+
+    def at_server(self, model: Any = None) -> NetworkServer:
+        """Return the engine of this run at a server that has the model."""
+        network = read_network(model, read_device("cpu"))
+        if self.network != signature(network):
+            raise ValueError(f"model must be that of the run, {self.network}, got {signature(network)}.")
+        return NetworkServer(self, network)
+
+    @classmethod
+    def decode(cls, message: Message, plain: dict[str, Any], most: int | None) -> Self:
+        """Inverse of `encode`."""
+        if most is not None and plain["dim"] != most:
+            raise message.refusal("dim", f"that of this site's model, {most}", plain["dim"])
+        return super().decode(message, plain, most)
+
+
+def _require_plain(method: object) -> None:
+    """Refuse the rows that runs of networks in one process have, or the core has, and these have not."""
+    if isinstance(method, Accelerated):
+        require("network", "acceleration")
+    if isinstance(method, FunctionalMethod):
+        require("network", "shared inputs")
+
+
+@dataclass(frozen=True)
+class NetworkTask:
+    """What a server wants of sites with rows for a network; settings are those of `bayesadmm_np.torch.run`.
+
+    Parameters
+    ----------
+    method : Method
+    model : Module
+        The run starts at its parameters.
+    prior_precision : float, default 1.0
+    solver : AdamSteps or IVONSteps, optional
+    temperature : float, default 1.0
+    rounds : int, default 10
+    seed : int, default 0
+
+    Examples
+    --------
+    Two sites, in this process:
+
+    >>> import torch
+    >>> from bayesadmm_np.federation import Coordinator, Site
+    >>> from bayesadmm_np.torch import IVONADMM, NetworkData, NetworkTask, Rows
+    >>> X = torch.randn(30, 2, generator=torch.Generator().manual_seed(0))
+    >>> rows, model = Rows(X, (X[:, 0] > 0).long()), torch.nn.Linear(2, 2)
+    >>> sites = [Site(name, NetworkData(rows, model)) for name in ("A", "B")]
+    >>> server = Coordinator.start([site.hello() for site in sites], NetworkTask(IVONADMM(), model, rounds=2))
+    >>> while server.outcome is None:
+    ...     sites, replies = zip(*(site.step(server.broadcast()) for site in sites))
+    ...     server = server.step(replies)
+    >>> server.outcome.status.name, server.state.round, server.engine.model(server.state)(X).shape
+    ('ROUND_LIMIT', 2, torch.Size([30, 2]))
+    """
+
+    method: Method
+    model: nn.Module
+    prior_precision: float = 1.0
+    solver: AdamSteps | IVONSteps | None = None
+    temperature: float = 1.0
+    rounds: int = 10
+    seed: int = 0
+
+    def spec(self, hellos: Sequence[Message]) -> NetworkSpec:
+        """Return the spec of a run of these sites, whose models must have the layers of this one."""
+        network = read_network(self.model, read_device("cpu"))
+        for hello in hellos:
+            for name, expected in introduction_of(network).items():
+                if hello.header[name] != expected:
+                    raise hello.refusal(name, f"that of the server's model, {expected!r}", hello.header[name])
+        return self._spec({hello.header["site"]: hello.header["weight"] for hello in hellos}, network)
+
+    def again(self, spec: NetworkSpec) -> NetworkSpec:
+        """Return the spec that this task gives the sites of another spec."""
+        network = read_network(self.model, read_device("cpu"))
+        return self._spec(dict(zip(spec.sites, spec.weights, strict=True)), network)
+
+    def _spec(self, sites: Mapping[str, float], network: Network) -> NetworkSpec:
+        _require_plain(self.method)
+        weights = tuple(map(float, sites.values()))
+        settings = self.prior_precision, self.temperature, self.solver
+        team = build(self.method, network, weights, {}, *settings, batched=False)
+        return NetworkSpec(
+            sites=tuple(sites),
+            weights=weights,
+            rounds=self.rounds,
+            seed=self.seed,
+            method=self.method,
+            solver=team.solver,
+            network=signature(network),
+            dim=len(network.start),
+            prior_precision=self.prior_precision,
+            temperature=self.temperature,
+        )
+
+
+def signature(network: Network) -> str:
+    """Hash what a model is but for the values of its parameters: its layers as printed, shapes, dtype, fixed values."""
+    layout = [repr(network.module), network.names, [list(shape) for shape in network.shapes], str(network.start.dtype)]
+    kept = {name: list(buffer.shape) for name, buffer in network.buffers.items()}
+    text = json.dumps([layout, kept, sorted(network.fixed), digest([network.fixed[n] for n in sorted(network.fixed)])])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def introduction_of(network: Network) -> dict[str, Any]:
+    """Return what a hello says of a model."""
+    loss = f"cross entropy of the network {signature(network)}"
+    return {"loss": loss, "dim": len(network.start), "features": [], "classes": []}
+
+
+# ----------------------------------------------------------------------------------------------------
+# At the server
+# ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class NetworkAnswered:
+    """λ_k with its running statistics, and the q_g that it answers."""
+
+    linear: Tensor
+    precision: Tensor | None
+    buffers: dict[str, Tensor]
+    q_g: Broadcast
+
+    def replies(self, k: int, like: Tensor) -> Replies:
+        """Return the answer as that of one client."""
+        precision = like[None] if self.precision is None else self.precision[None]
+        return Replies((k,), self.linear[None], precision, {name: x[None] for name, x in self.buffers.items()})
+
+
+@dataclass(frozen=True)
+class NetworkServer:
+    """The engine at the server: the pure functions of `bayesadmm_np.torch`, applied to what the sites sent."""
+
+    spec: NetworkSpec
+    network: Network
+
+    SUMMED: ClassVar[tuple[str, ...]] = ("value", "linear", "precision", "statistics")
+    PER_SITE: ClassVar[tuple[str, ...]] = ("linear", "precision", "solved")
+
+    @cached_property
+    def team(self) -> Team:
+        """What a round is computed with."""
+        return self.spec.team(self.network, {})
+
+    def model(self, state: State) -> nn.Module:
+        """Return a copy of the model with its parameters set to m_g and its statistics to the sites' mean."""
+        return self.network.module_at(state.mean, state.buffers)
+
+    @property
+    def q_sizes(self) -> Mapping[str, int]:
+        """Return m_g, s_g and running statistics."""
+        return _q_sizes(self.team)
+
+    @property
+    def reply_size(self) -> int:
+        """λ_k and running statistics."""
+        sizes = _q_sizes(self.team)
+        return sum(sizes.values()) if self.team.learns_precision else sum(sizes.values()) - sizes["precision"]
+
+    @property
+    def state_size(self) -> int:
+        """Numbers of a state."""
+        state = self.team.start()
+        return sum(getattr(state, part).numel() for part in TENSORS) + _size(state.buffers)
+
+    def pack_q(self, state: State) -> dict[str, Array]:
+        """Return q_g as vectors (m, s): the product s·m would be a rounding away from what one process holds."""
+        return {"mean": vector(state.mean), "precision": vector(state.precision), **packed(state.buffers)}
+
+    def q_of(self, state: State) -> Broadcast:
+        """Return q_g."""
+        return state.broadcast
+
+    def read_q(self, message: Message) -> Broadcast:
+        """Read q_g."""
+        return _read_q(message, self.team)
+
+    def read_reply(self, message: Message, served: Served, k: int, state: State) -> Heard:
+        """Read ℓ_k at the points around m_g, and λ_k with its running statistics."""
+        solved, q_g, learned = message.header.get("solved"), served.q_g, self.team.learns_precision
+        arrays: set[str] = set()
+        if solved is True:
+            arrays = {"linear"} | ({"precision"} if learned else set()) | ({"statistics"} if q_g.buffers else set())
+        message.require("reply", REPLY, arrays)
+        if served.solve and not isinstance(solved, bool):
+            raise message.refusal("solved", "true or false", solved)
+        value: Any = message.header["value"]
+        points = 2 if learned else 1
+        if not isinstance(value, list) or len(value) != points:
+            raise message.refusal("value", f"{points} numbers, one a point", value)
+        report = Report(tuple(as_real(message, "value", each, finite=False) for each in value))
+        if not solved:
+            return Heard(served.round, report, None)
+        answered = NetworkAnswered(
+            linear=read_tensor(message, "linear", q_g.mean),
+            precision=read_precision(message, "precision", q_g.precision) if learned else None,
+            buffers=unpacked(message, "statistics", q_g.buffers),
+            q_g=q_g,
+        )
+        return Heard(served.round, report, answered)
+
+    def start(self) -> State:
+        """Return the server at the model's parameters."""
+        return self.team.start()
+
+    def complete(self, state: State, heard: Sequence[Heard | None]) -> State | Failure:
+        """Fill in the objective; a client that was left out has no say in it."""
+        dropped = state.history[-1].dropped if state.history else ()
+        values = [None if one is None else one.report.value for one in heard]
+        asked = [value for k, value in enumerate(values) if k not in dropped]
+        found = [value for value in asked if value is not None]
+        is_whole = len(found) == len(asked)
+        reached = pooled_objective(self.team, state, found) if is_whole else float("nan")
+        if not state.history:
+            return replace(state, start_objective=reached)
+        return completed(self.team, state, reached, 0.0, is_whole)
+
+    def has_converged(self, state: State, heard: Sequence[Heard | None]) -> bool:
+        """Return False: networks do all their rounds."""
+        return False
+
+    def at_the_limit(self, state: State, heard: Sequence[Heard | None]) -> str:
+        """Return what `run` says."""
+        return "all rounds done."
+
+    def gather(self, state: State, heard: Sequence[Heard | None]) -> Gathered[State] | Failure:
+        """Eq. 16 and Eq. 54; a site whose λ_k is no distribution is left out."""
+        present = [k for k, one in enumerate(heard) if one is not None]
+        good = {k: one for k, one in enumerate(heard) if one is not None and one.answer is not None}
+        after = gathered(self.team, state, self._replies(state, good), self._late_duals(state, good))
+        if isinstance(after, Failure):
+            return after
+        dropped = [k for k in present if k not in good]
+        if not all(bool(torch.isfinite(getattr(after, part)).all()) for part in TENSORS):
+            # no site, and no reader of the checkpoint, would take it; one process ends on the objective there
+            lost = completed(self.team, recorded(self.team, state, after, present, ()), float("nan"), 0.0)
+            assert isinstance(lost, Failure)
+            return lost
+        return Gathered(recorded(self.team, state, after, present, dropped))
+
+    def certificate(self, state: State, heard: Sequence[Heard | None]) -> None:
+        """Return None: the certificate of a network is estimated from samples, which nobody is asked for."""
+
+    def is_nearly_closed(self, state: State) -> bool:
+        """Return False: a network does all its rounds."""
+        return False
+
+    def unsettled(self, state: State) -> Sequence[int]:
+        """Return all sites: the edges of single sites are not known."""
+        return range(len(self.spec.sites))
+
+    def has_lost(self, value: Any) -> bool:
+        """Return False: a loss that is not finite is left out of the objective, and its λ_k counts all the same."""
+        return False
+
+    def pack_state(self, state: State) -> tuple[dict[str, Any], dict[str, Array]]:
+        """Return the tensors."""
+        return {}, {part: vector(getattr(state, part)) for part in TENSORS} | packed(state.buffers)
+
+    def read_state(self, message: Message, name: str, header: Any, like: State) -> State:
+        """Inverse of `pack_state`."""
+        tensors: dict[str, Any] = {
+            part: read_tensor(message, f"{name}/{part}", getattr(like, part)) for part in TENSORS
+        }
+        return replace(like, **tensors, buffers=unpacked(message, f"{name}/statistics", like.buffers))
+
+    def pack_record(self, record: RoundRecord) -> dict[str, Any]:
+        """Return the record as plain values."""
+        return asdict(record)
+
+    def read_record(self, plain: dict[str, Any]) -> RoundRecord:
+        """Inverse of `pack_record`."""
+        return RoundRecord.from_dict(plain)
+
+    def copy_of(self, state: State, k: int) -> tuple[int, dict[str, Array]]:
+        """Return η_k."""
+        duals = state.duals([k])
+        return 0, {"linear": vector(duals.linear), "precision": vector(duals.precision)}
+
+    def _replies(self, state: State, good: Mapping[int, Heard]) -> Replies:
+        """The usable replies, stacked as one process has them."""
+        answers = [one.answer for one in good.values()]
+        precision = [one.precision for one in answers if one.precision is not None]
+        return Replies(
+            tuple(good),
+            torch.stack([one.linear for one in answers]) if answers else state.client_linear[:0],
+            torch.stack(precision) if precision else state.precision[None],
+            {name: torch.stack([one.buffers[name] for one in answers]) for name in state.buffers if answers},
+        )
+
+    def _late_duals(self, state: State, good: Mapping[int, Heard]) -> Duals | None:
+        """η_k of sites of which one answered an older q_g: each moves from the one that it answers."""
+        if all(one.round == state.round + 1 for one in good.values()) or not self.spec.method.dual_step:
+            return None
+        each = [
+            moved(self.team.at(one.round), one.answer.q_g, state.duals([k]), one.answer.replies(k, state.precision))
+            for k, one in good.items()
+        ]
+        precision = torch.cat([one.precision for one in each]) if self.team.learns_precision else state.site_precision
+        return Duals(torch.cat([one.linear for one in each]), precision)
+
+
+# ----------------------------------------------------------------------------------------------------
+# At a site
+# ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class NetworkData:
+    """The rows of a site, and the network that they train.
+
+    Parameters
+    ----------
+    rows : Rows
+    model : Module
+        With the layers of the server's; its own parameters are not used.
+    device : str or device, default 'cpu'
+
+    Raises
+    ------
+    ValueError
+        When rows and model are not what they should be.
+
+    Examples
+    --------
+    See `NetworkTask` for a whole run.
+
+    >>> import torch
+    >>> from bayesadmm_np.federation import Site
+    >>> from bayesadmm_np.torch import MLP, NetworkData, Rows
+    >>> site = Site("A", NetworkData(Rows(torch.zeros(3, 2), torch.tensor([0, 1, 1])), MLP((2, 2))))
+    >>> site.hello().header["dim"], site.hello().header["rows"]
+    (6, 3)
+    """
+
+    rows: Rows
+    model: nn.Module
+    device: str | torch.device = "cpu"
+    network: Network = field(init=False, repr=False)
+    """The model as a function of a flat vector."""
+
+    engine: ClassVar[str] = "network"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.rows, Rows):
+            raise ValueError(f"rows must be Rows(X, y), got {type(self.rows).__name__}.")
+        object.__setattr__(self, "network", read_network(self.model, read_device(self.device)))
+
+    @property
+    def digest(self) -> str:
+        """Of the rows."""
+        weights = [] if self.rows.weights is None else [self.rows.weights]
+        return digest([self.rows.X, self.rows.y, *weights])
+
+    @property
+    def most(self) -> int:
+        """Parameters of the model."""
+        return len(self.network.start)
+
+    def introduction(self) -> dict[str, Any]:
+        """Return what a hello says: counts and the model's signature."""
+        return {**introduction_of(self.network), "rows": len(self.rows), "weight": float(self.rows.mass)}
+
+    def join(self, message: Message, spec: RunSpec, name: str, privacy: Any) -> NetworkSite:
+        """Return the engine of a run at this site."""
+        if not isinstance(spec, NetworkSpec):
+            raise message.refusal("spec", "that of a run of a network", spec.engine)
+        k, own = spec.sites.index(name), signature(self.network)
+        for item, expected, told in (
+            ("model", own, spec.network),
+            ("weights", float(self.rows.mass), spec.weights[k]),
+        ):
+            if told != expected:
+                raise message.refusal(item, f"that of this site, {expected}", told)
+        rows = fit(self.rows, f"site {name}", self.network, self.network.start.device)
+        return NetworkSite(spec, k, spec.team(self.network, {k: rows}))
+
+
+@dataclass(frozen=True)
+class NetworkAnswer:
+    """η_k after the answer to the broadcast of a round; 0 before the first."""
+
+    round: int
+    dual: Duals
+
+    @property
+    def numbers(self) -> list[Any]:
+        """What is kept in the header."""
+        return [self.round]
+
+    @property
+    def vectors(self) -> dict[str, Array]:
+        """What is kept as vectors."""
+        return {"linear": vector(self.dual.linear), "precision": vector(self.dual.precision)}
+
+
+@dataclass(frozen=True)
+class NetworkSite:
+    """The engine at a site: a `Team` with the rows of this site alone."""
+
+    spec: NetworkSpec
+    index: int
+    team: Team
+
+    @property
+    def begins_at_round_one(self) -> bool:
+        """Duals start at a share of the server's first mean."""
+        return bool(self.spec.method.dual_step)
+
+    @property
+    def q_sizes(self) -> Mapping[str, int]:
+        """Return m_g, s_g and running statistics."""
+        return _q_sizes(self.team)
+
+    def read_q(self, message: Message) -> Broadcast:
+        """Read q_g."""
+        return _read_q(message, self.team)
+
+    def first(self, q_g: Broadcast) -> NetworkAnswer:
+        """Return η_k at the start: a share of the server's mean."""
+        network = copy(self.team.network)
+        network.start = q_g.mean
+        return NetworkAnswer(0, self._start(network))
+
+    def settled(
+        self, message: Message, answer: NetworkAnswer, past: tuple[Any, ...], served: Served
+    ) -> tuple[NetworkAnswer, tuple[Any, ...]]:
+        """Return the answer: no rounds are mixed."""
+        if served.mixed is not None:
+            raise message.refusal("mixed", "null: rounds of networks are not mixed", list(served.mixed))
+        return answer, ()
+
+    def report(
+        self, q_g: Broadcast, counted: NetworkAnswer, certify: bool
+    ) -> tuple[Report, dict[str, Any], dict[str, Array]]:
+        """Return ℓ_k at the points that stand for E_{q_g}."""
+        value = losses(self.team, q_g, self.spec.seed, [self.index])[0]
+        return Report(value), {"value": list(value)}, {}
+
+    def answer(
+        self, number: int, q_g: Broadcast, counted: NetworkAnswer, report: Report, earlier: NetworkAnswer | None
+    ) -> tuple[NetworkAnswer | None, bool, dict[str, Array]]:
+        """Train, and move the dual; nothing is sent where λ_k is no distribution."""
+        replies = answer(self.team, q_g, counted.dual, [self.index], number, self.spec.seed)
+        if not bool(is_usable(replies, q_g.buffers)):
+            return None, False, {}
+        statistics = {name: stack[0] for name, stack in replies.buffers.items()}
+        arrays = {"linear": vector(replies.linear), **packed(statistics)}
+        if self.team.learns_precision:
+            arrays["precision"] = vector(replies.precision)
+        return NetworkAnswer(number, moved(self.team.at(number), q_g, counted.dual, replies)), True, arrays
+
+    def read_answer(self, message: Message, name: str, numbers: list[Any]) -> NetworkAnswer:
+        """Read an answer as it is kept."""
+        [number] = numbers
+        return NetworkAnswer(as_integer(message, f"answers.{name}", number, 0), self._read_dual(message, f"{name}/"))
+
+    def adopted(self, copy: Message, counted: int) -> tuple[NetworkAnswer, tuple[Any, ...]]:
+        """Return the counted answer of a server's copy."""
+        copy.require("copy", copy.header, {"linear", "precision"})
+        return NetworkAnswer(counted, self._read_dual(copy, "")), self.read_past(copy)
+
+    def read_past(self, message: Message) -> tuple[Any, ...]:
+        """Return nothing: no rounds are mixed."""
+        as_integer(message, "past", message.header["past"], 0, 0)
+        return ()
+
+    def _read_dual(self, message: Message, prefix: str) -> Duals:
+        like = self._start(self.team.network)
+        return Duals(
+            *(read_tensor(message, f"{prefix}{name}", getattr(like, name)) for name in ("linear", "precision"))
+        )
+
+    def _start(self, network: Network) -> Duals:
+        """One η_k at the start, without the K rows that only the server needs."""
+        start = replace(self.team, network=network, sizes=self.team.sizes[:1]).start()
+        # of what all sites share at the start each has a part
+        return replace(start, site_linear=start.site_linear / len(self.spec.sites)).duals([0])
+
+
+def final_model(message: Message, model: nn.Module) -> nn.Module:
+    """Return a copy of a model with the parameters m_g and the statistics of a final message.
+
+    Parameters
+    ----------
+    message : Message
+        Of kind "final"; its vector "precision" is s_g.
+    model : Module
+        With the layers of the run's.
+
+    Raises
+    ------
+    MessageError
+        When the message is not a final one, or of another model.
+
+    Examples
+    --------
+    See `NetworkTask` for a whole run.
+
+    >>> import torch
+    >>> from bayesadmm_np.federation import Message
+    >>> from bayesadmm_np.torch import final_model
+    >>> try:
+    ...     final_model(Message("hello", {}, {}), torch.nn.Linear(1, 2))
+    ... except ValueError as error:
+    ...     print(error)
+    message: kind must be 'final', got hello.
+    """
+    message.require("final", FINAL, set(message.arrays))
+    require_run(message)
+    spec, network = RunSpec.read(message), read_network(model, read_device("cpu"))
+    if not isinstance(spec, NetworkSpec) or spec.network != signature(network):
+        raise message.refusal(
+            "model", f"the signature of this model, {signature(network)}", getattr(spec, "network", "")
+        )
+    with content_of(message, "the result of a run"):
+        q_g = _read_q(message, spec.team(network, {}))
+    return network.module_at(q_g.mean, q_g.buffers)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Tensors as vectors
+# ----------------------------------------------------------------------------------------------------
+
+
+def vector(tensor: Tensor) -> Array:
+    """Return a tensor as a float64 vector."""
+    return np.array(tensor.detach().cpu().double().reshape(-1).numpy())
+
+
+def read_tensor(message: Message, name: str, like: Tensor) -> Tensor:
+    """Return a vector of a message as a tensor of this shape, finite also in this dtype."""
+    found = torch.tensor(message.vector(name, like.numel()), dtype=like.dtype, device=like.device).view(like.shape)
+    if not bool(torch.isfinite(found).all()):
+        raise message.refusal(name, f"finite in {like.dtype}", "larger numbers")
+    return found
+
+
+def read_precision(message: Message, name: str, like: Tensor) -> Tensor:
+    """Return a precision, all of whose entries are positive."""
+    found = read_tensor(message, name, like)
+    if not bool((found > 0).all()):
+        raise message.refusal(name, "a distribution's: positive", f"{float(found.min()):g}")
+    return found
+
+
+def packed(buffers: Mapping[str, Tensor]) -> dict[str, Array]:
+    """Return running statistics as one named vector; nothing where there are none."""
+    return {"statistics": np.concatenate([vector(value) for value in buffers.values()])} if buffers else {}
+
+
+def unpacked(message: Message, name: str, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Inverse of `packed`; a variance or a counter below zero is refused."""
+    if not like:
+        return {}
+    sizes = [value.numel() for value in like.values()]
+    pieces = torch.tensor(message.vector(name, sum(sizes))).split(sizes)
+    found = {key: piece.to(value.dtype) for (key, value), piece in zip(like.items(), pieces, strict=True)}
+    for (key, value), piece in zip(found.items(), pieces, strict=True):
+        # a float is rounded, as elsewhere; a counter that is no whole number of its dtype is none
+        if not bool((torch.isfinite(value) if value.is_floating_point() else value.double() == piece).all()):
+            raise message.refusal(f"{name} of {key}", f"numbers of {value.dtype}", f"{float(piece.abs().max()):g}")
+        if key.rpartition(".")[2] in NOT_NEGATIVE and not bool((value >= 0).all()):
+            raise message.refusal(f"{name} of {key}", ">= 0", f"{float(value.min()):g}")
+    return {key: found[key].to(value.device).view(value.shape) for key, value in like.items()}
+
+
+def _read_q(message: Message, team: Team) -> Broadcast:
+    start, buffers = team.network.start, team.network.buffers
+    mean = read_tensor(message, "mean", start)
+    precision = read_precision(message, "precision", start if team.learns_precision else start[:1])
+    return Broadcast(mean, precision, unpacked(message, "statistics", buffers))
+
+
+def _q_sizes(team: Team) -> dict[str, int]:
+    dim, statistics = len(team.network.start), _size(team.network.buffers)
+    sizes = {"mean": dim, "precision": dim if team.learns_precision else 1}
+    return sizes | ({"statistics": statistics} if team.network.buffers else {})
+
+
+def _size(buffers: Mapping[str, Tensor]) -> int:
+    return sum(value.numel() for value in buffers.values())

@@ -1,0 +1,71 @@
+"""Runs by messages for the tests: every message crosses as bytes, and every state is put away and read again."""
+
+import json
+
+import numpy as np
+from problems import same_bits
+
+from bayesadmm_np.federation import Coordinator, GLMData, GLMTask, Message, Site
+
+
+def carried(message):
+    return Message.from_bytes(message.to_bytes())
+
+
+def names_of(clients):
+    return [f"s{k}" for k in range(len(clients))]
+
+
+def introduce(clients):
+    return [Site(name, GLMData(loss)) for name, loss in zip(names_of(clients), clients, strict=True)]
+
+
+def drive(method, clients, prior, is_absent=lambda number, k: False, **options):
+    """Return the server, and the sites after the final message."""
+    sites = introduce(clients)
+    server = Coordinator.start([carried(site.hello()) for site in sites], GLMTask(method, prior, **options))
+    while server.outcome is None:
+        broadcast, replies = carried(server.broadcast()), []
+        for k, site in enumerate(sites):
+            if is_absent(server.number, k):
+                continue
+            after, reply = site.step(broadcast)
+            sites[k] = site.restore(carried(after.save()))
+            replies.append(carried(reply))
+        # the order in which replies come does not count
+        server = Coordinator.restore(carried(server.step(replies[::-1]).save()))
+    final = carried(server.broadcast())
+    return server, [site.step(final)[0] for site in sites]
+
+
+def timeless(record):
+    plain = record.to_dict()
+    plain.pop("seconds")
+    for client in plain["clients"]:
+        client.pop("seconds")
+    return plain
+
+
+def differences(result, server, sites):
+    """What is not the same, bit for bit, in a run by messages and one in process."""
+    state, outcome = server.state, server.outcome
+    # the answer that made a run diverge was counted before the server could know
+    counted = [] if outcome.status.name == "DIVERGED" else list(zip(result.sites, sites, strict=True))
+    same = {
+        "posterior": same_bits(result.posterior.natural, state.q_g.natural),
+        "sites": all(same_bits(a, b) for a, b in zip(result.sites, state.sites, strict=True)),
+        "the sites' own": all(same_bits(a, b.factor) for a, b in counted),
+        "client posteriors": all(same_bits(a, b) for a, b in zip(result.state.naturals, state.naturals, strict=True)),
+        "objective": np.array_equal(
+            result.objective, [state.start_objective, *(record.objective for record in state.history)], equal_nan=True
+        ),
+        # as text, in which NaN equals NaN
+        "history": json.dumps([timeless(r) for r in result.history])
+        == json.dumps([timeless(r) for r in state.history]),
+        "status": (result.status, result.message) == (outcome.status, outcome.message),
+    }
+    if result.history and outcome.certificate is not None:
+        own, sent = result.certificate(), outcome.certificate
+        same["certificate"] = own.edges == sent.edges and own.pooled == sent.pooled
+        same["distance"] = sent.distance is None or own.distance == sent.distance
+    return [name for name, equal in same.items() if not equal]

@@ -1,0 +1,302 @@
+"""A whole run as its users type it, and what the commands say to wrong input."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+
+pd = pytest.importorskip("pandas", reason="the command line needs the extra `cli`")
+pytest.importorskip("cyclopts", reason="the command line needs the extra `cli`")
+
+from problems import same_bits  # noqa: E402
+
+import bayesadmm_np as ba  # noqa: E402
+from bayesadmm_np import cli  # noqa: E402
+from bayesadmm_np.federation import Coordinator, GLMTask, Message, final_result, load_server  # noqa: E402
+
+SITES = {"north": 25, "east": 40, "west": 15}
+
+
+@pytest.fixture
+def bayesadmm(capsys, tmp_path, monkeypatch):
+    """Run a command in the folder with the data; return exit code, standard output and standard error."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    for name, n in SITES.items():
+        X = rng.standard_normal((n, 2)) * [10, 1] + [60, 0]
+        f = 0.08 * (X[:, 0] - 60) - X[:, 1]
+        y = np.where(rng.random(n) < 1 / (1 + np.exp(-f)), "yes", "no")
+        count = rng.poisson(np.exp(0.3 * X[:, 1]))
+        table = {"age": X[:, 0] / 60, "dose": X[:, 1], "died": y, "visits": count, "w": rng.integers(1, 3, n)}
+        pd.DataFrame(table).to_csv(f"{name}.csv", index=False)
+
+    def call(text):
+        monkeypatch.setattr(sys, "argv", ["bayesadmm", *text.split()])
+        with pytest.raises(SystemExit) as stopped:
+            cli.main()
+        out, err = capsys.readouterr()
+        return stopped.value.code or 0, out, err
+
+    return call
+
+
+def introduce(bayesadmm, options):
+    for name in SITES:
+        code, _, err = bayesadmm(f"site init {name} --data {name}.csv --name {name} {options}")
+        assert code == 0, err
+
+
+def play(bayesadmm, options, path="run/broadcast-0001.npz"):
+    """Start a run of the three sites and carry its messages to the end; return the last exit code and output."""
+    code, out, err = bayesadmm(f"server init run {' '.join(f'{name}/hello.npz' for name in SITES)} {options} --json")
+    assert code == 0, err
+    path = json.loads(out)["written"]
+    while not path.endswith("final.npz"):
+        replies = []
+        for name in SITES:
+            code, out, err = bayesadmm(f"site step {name} {path} --json")
+            assert code == 0, err
+            replies.append(json.loads(out)["written"])
+        code, out, err = bayesadmm(f"server step run {' '.join(replies)} --json")
+        path = json.loads(out)["written"]
+    return code, json.loads(out)
+
+
+def losses(target, labels=None, columns=("age", "dose")):
+    """What the sites compute with, read again without the commands; in the order of the names."""
+    found = []
+    for name in sorted(SITES):
+        frame = pd.read_csv(f"{name}.csv")
+        X = np.column_stack([*(frame[column] for column in columns), np.ones(len(frame))])
+        if labels is None:
+            found.append(ba.losses.Poisson(X, frame[target], weights=frame["w"]))
+        else:
+            found.append(ba.losses.Logistic(X, (frame[target] == labels[1]).astype(float)))
+    return found
+
+
+def test_a_run_of_three_sites_is_the_run_in_process(bayesadmm):
+    introduce(bayesadmm, "--target died --loss logistic --features age,dose")
+    code, told = play(bayesadmm, "--method PVI --gamma 0.6 --accelerate --prior-precision 0.5")
+    assert (code, told["status"]) == (0, "CONVERGED")
+    method = ba.Accelerated(ba.methods.PVI(0.6))
+    result = ba.run(method, losses("died", ("no", "yes")), ba.families.FullGaussian(np.zeros(3), 0.5))
+    server = load_server("run")
+    assert same_bits(server.state.q_g.natural, result.posterior.natural)
+    assert all(same_bits(a, b) for a, b in zip(server.state.sites, result.sites, strict=True))
+    assert told["rounds"] == result.rounds
+    assert told["objective"] == result.objective[-1]
+    assert told["names"] == ["age", "dose", "(intercept)"]
+    assert told["mean"] == result.posterior.mean.tolist()
+    assert told["standard_error"] == np.sqrt(result.posterior.variance).tolist()
+    code, out, _ = bayesadmm("site step north run/final.npz")
+    assert code == 0
+    for word in ("converged", "age", "dose", "intercept", "standard error", "guaranteed"):
+        assert word in out
+    code, out, _ = bayesadmm("server status run")
+    assert code == 0
+    assert "north (25 rows)" in out
+
+
+def test_gamma_is_each_sites_share_of_the_rows_where_it_is_rows(bayesadmm):
+    introduce(bayesadmm, "--target died --loss logistic --features age,dose")
+    _, told = play(bayesadmm, "--method PVI --gamma rows --rounds 3")
+    prior = ba.families.FullGaussian(np.zeros(3), 1.0)
+    rows, third = (
+        ba.run(ba.methods.PVI(gamma), losses("died", ("no", "yes")), prior, rounds=3) for gamma in ("rows", 1 / 3)
+    )
+    assert told["mean"] == rows.posterior.mean.tolist()
+    assert told["mean"] != third.posterior.mean.tolist()
+
+
+def test_weights_and_diagonal_families_reach_the_sites(bayesadmm):
+    introduce(bayesadmm, "--target visits --loss poisson --features age,dose --weights w")
+    _, told = play(bayesadmm, "--method BayesADMM --rho 2 --family diagonal --rounds 4 --tol 1e-3")
+    prior = ba.families.DiagonalGaussian(np.zeros(3), 1.0)
+    result = ba.run(ba.methods.BayesADMM(2.0), losses("visits"), prior, rounds=4, tol=1e-3)
+    assert told["mean"] == result.posterior.mean.tolist()
+    assert told["status"] == result.status.name
+
+
+def test_columns_are_standardised_over_all_sites(bayesadmm):
+    introduce(bayesadmm, "--target died --loss logistic --features age,dose --standardize")
+    _, told = play(bayesadmm, "")
+    frame = pd.concat([pd.read_csv(f"{name}.csv") for name in SITES])
+    X = frame[["age", "dose"]].to_numpy()
+    Z = np.column_stack([(X - X.mean(axis=0)) / X.std(axis=0), np.ones(len(X))])
+    y = (frame["died"] == "yes").astype(float)
+    pooled = ba.solve_pooled([ba.losses.Logistic(Z, y)], ba.families.FullGaussian(np.zeros(3), 1.0)).posterior
+    # tol is 1e-6 of a standard error
+    assert np.allclose(np.array(told["mean"])[:2], pooled.mean[:2] / X.std(axis=0), rtol=1e-4)
+    assert np.allclose(np.array(told["standard_error"])[:2], np.sqrt(pooled.variance[:2]) / X.std(axis=0), rtol=1e-4)
+    intercept = pooled.mean[2] - pooled.mean[:2] @ (X.mean(axis=0) / X.std(axis=0))
+    assert np.isclose(told["mean"][2], intercept, rtol=1e-4)
+
+
+def test_a_run_that_fails_has_exit_code_one(bayesadmm):
+    introduce(bayesadmm, "--target visits --loss poisson --features age,dose")
+    code, told = play(bayesadmm, "--method BLR --family isotropic --rounds 30")
+    assert code == 1
+    assert told["status"] in ("DIVERGED", "NOT_A_DISTRIBUTION", "NOT_FINITE")
+    assert bayesadmm("server status run")[0] == 1
+    assert bayesadmm("site step north run/final.npz")[0] == 1
+
+
+def test_messages_that_are_refused_have_exit_code_three(bayesadmm, tmp_path):
+    introduce(bayesadmm, "--target died --loss logistic --features age,dose")
+    assert bayesadmm("server init run north/hello.npz east/hello.npz")[0] == 0
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    (tmp_path / "half.npz").write_bytes((tmp_path / "run/broadcast-0001.npz").read_bytes()[:300])
+    before[tmp_path / "half.npz"] = (tmp_path / "half.npz").read_bytes()
+    for command, words in {
+        "site step north half.npz": "half.npz: file must be a whole bayesadmm archive",
+        "site step north north/hello.npz": "kind must be 'broadcast' or 'final'",
+        "site step north nothing.npz": "nothing.npz: file must be readable: No such file",
+        "site step west run/broadcast-0001.npz": "sites must be names with 'west' among them",
+        "server step run half.npz": "half.npz: file must be a whole",
+        "server step run north/hello.npz": "kind must be 'reply'",
+        "server step nowhere north/hello.npz": "file must be readable",
+        "server init other north/hello.npz north/hello.npz": "a name of its own",
+    }.items():
+        code, out, err = bayesadmm(command)
+        assert (code, out) == (3, ""), command
+        assert words in err
+        assert "Nothing was changed." in err
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+INIT = "site init n --data north.csv --target died --name n --loss logistic --features age,dose"
+
+NOT_UNDERSTOOD = {
+    "no file": (INIT.replace("north.csv", "none.csv"), "none.csv: no such file"),
+    "a target that is not there": (INIT.replace("died", "dead"), "did you mean 'died'?"),
+    "a feature that is not there": (f"{INIT},doze", "did you mean 'dose'?"),
+    "a loss that is not there": (INIT.replace("logistic", "logit"), "there is no kind of GLM 'logit'"),
+    "text as numbers": (INIT.replace("logistic", "ridge"), "column 'died' holds text"),
+    "text among the features": (
+        INIT.replace("--target died", "--target age").replace("--features age,dose", "--features died"),
+        "write 0/1 columns of its levels into the file",
+    ),
+    "a wrong class": (f"{INIT} --classes no,maybe", "also holds 'yes'"),
+    "three classes": (f"{INIT} --classes no,yes,maybe", "needs two classes"),
+    "a name with a slash": (INIT.replace("--name n", "--name a/b"), "site must be a name"),
+    "a noise of zero": (f"{INIT} --noise-variance 0", "--noise-variance must be > 0"),
+    "no site": ("site step nowhere run/broadcast-0001.npz", "there is no site.json"),
+    "a method that is not there": ("server init run north/hello.npz --method PVJ", "there is no method 'PVJ'"),
+    "a method without ρ": ("server init run north/hello.npz --method PVI --rho 1", "PVI has no rho"),
+    "no method": ("server init run north/hello.npz --method auto", "there is no method 'auto'"),
+    "a family that is not there": ("server init run north/hello.npz --family ful", "did you mean 'full'?"),
+    "a family that does not fit": ("server init run north/hello.npz --method ADMM", "needs a prior of the family"),
+    "tol of zero": ("server init run north/hello.npz --tol 0", "tol must be > 0"),
+    "a precision of zero": ("server init run north/hello.npz --prior-precision 0", "precision must be > 0"),
+    "an option that is not there": ("server init run north/hello.npz --metod PVI", "there is no option"),
+}
+
+
+@pytest.mark.parametrize("case", NOT_UNDERSTOOD)
+def test_what_is_not_understood_has_exit_code_two(case, bayesadmm):
+    bayesadmm("site init north --data north.csv --name north --target died --loss logistic --features age,dose")
+    command, words = NOT_UNDERSTOOD[case]
+    code, out, err = bayesadmm(command)
+    assert (code, out) == (2, "")
+    assert words.lower() in err.lower()
+
+
+def test_rows_that_changed_are_refused(bayesadmm, tmp_path):
+    introduce(bayesadmm, "--target died --loss logistic --features age,dose")
+    hellos = " ".join(f"{name}/hello.npz" for name in SITES)
+    bayesadmm(f"server init run {hellos}")
+    assert bayesadmm("site step north run/broadcast-0001.npz")[0] == 0
+    frame = pd.read_csv("north.csv")
+    frame.loc[0, "dose"] += 1.0
+    frame.to_csv("north.csv", index=False)
+    code, _, err = bayesadmm("site step north run/broadcast-0001.npz")
+    assert code == 3
+    assert "have changed since" in err
+    assert bayesadmm("site init north --data north.csv --name north --target died --loss logistic")[0] == 2
+
+
+def test_a_site_without_all_classes_says_so(bayesadmm):
+    frame = pd.read_csv("north.csv")
+    frame["died"] = "no"
+    frame.to_csv("north.csv", index=False)
+    code, _, err = bayesadmm(INIT)
+    assert code == 2
+    assert "--classes" in err
+    assert bayesadmm(f"{INIT} --classes no,yes")[0] == 0
+    assert Message.read("n/hello.npz").header["classes"] == ["no", "yes"]
+
+
+@pytest.mark.parametrize("command", ["site", "site init", "site step", "server", "server init", "server step"])
+def test_helps_teach(command, bayesadmm):
+    code, out, _ = bayesadmm(f"{command} --help")
+    assert code == 0
+    assert "Exit codes: 0 done" in out
+    assert f"bayesadmm {command.split()[0]}" in out
+    if command in ("site", "site init", "server"):
+        lines = [line.strip() for line in out.splitlines()]
+        assert "S$ bayesadmm server init run a/hello.npz b/hello.npz --method PVI" in lines  # a whole run, line by line
+
+
+def test_the_final_message_is_the_result(bayesadmm):
+    introduce(bayesadmm, "--target died --loss logistic --features age,dose")
+    _, told = play(bayesadmm, "--rounds 2")
+    result = final_result(Message.read("run/final.npz"), load_server("run"))
+    assert sorted(result.sites) == sorted(SITES)
+    assert told["status"] == result.status.name == "ROUND_LIMIT"
+    assert result.certificate is not None
+
+
+def test_rows_that_changed_before_the_first_broadcast_are_refused(bayesadmm):
+    introduce(bayesadmm, "--target died --loss logistic --features age,dose")
+    bayesadmm("server init run north/hello.npz east/hello.npz")
+    frame = pd.read_csv("north.csv")
+    frame.loc[0, "dose"] += 1.0
+    frame.to_csv("north.csv", index=False)
+    code, _, err = bayesadmm("site step north run/broadcast-0001.npz")
+    assert code == 3
+    assert "have changed since" in err
+
+
+def test_the_same_command_again_is_another_run(bayesadmm):
+    """Sites, options and numbers of rows are the same, labels perhaps not: messages must not mix."""
+    introduce(bayesadmm, "--target died --loss logistic --features age,dose")
+    start = "server init {} north/hello.npz east/hello.npz"
+    for run in ("one", "two"):
+        assert bayesadmm(start.format(run))[0] == 0
+    assert bayesadmm("site step north one/broadcast-0001.npz")[0] == 0
+    code, _, err = bayesadmm("server step two north/reply-north-0001.npz")
+    assert code == 3
+    assert "run must be" in err
+    code, _, err = bayesadmm(start.format("one"))
+    assert code == 2
+    assert "one holds another run" in err
+    for run in ("three", "four"):  # broken twin: with a seed they are one
+        assert bayesadmm(start.format(run) + " --seed 1")[0] == 0
+    assert load_server("three").spec.run == load_server("four").spec.run != load_server("one").spec.run
+
+
+def test_a_reply_is_not_written_over_what_the_site_needs(bayesadmm, tmp_path):
+    introduce(bayesadmm, "--target died --loss logistic --features age,dose")
+    bayesadmm("server init run north/hello.npz east/hello.npz")
+    bayesadmm("site step north run/broadcast-0001.npz")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    for name in ("north/state.npz", "north/site.json", "north.csv", "run/broadcast-0001.npz"):
+        code, out, err = bayesadmm(f"site step north run/broadcast-0001.npz --out {name}")
+        assert (code, out) == (2, "")
+        assert "it would be lost" in err
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_a_site_that_did_not_ask_is_not_rescaled(bayesadmm, tmp_path):
+    """A server that chooses the units could learn from overflows how large the rows are."""
+    introduce(bayesadmm, "--target died --loss logistic --features age,dose")
+    prior = ba.families.FullGaussian(np.zeros(3), 1.0)
+    hellos = [Message.read(f"{name}/hello.npz") for name in SITES]
+    sums = {"sums": np.ones(3), "squares": np.full(3, 1e-300)}
+    hellos = [Message(hello.kind, hello.header, sums) for hello in hellos]
+    Coordinator.start(hellos, GLMTask(ba.methods.PVI(), prior)).broadcast().write("units.npz")
+    code, _, err = bayesadmm("site step north units.npz")
+    assert code == 3
+    assert "only where site init had --standardize" in err

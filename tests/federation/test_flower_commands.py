@@ -1,0 +1,274 @@
+"""`bayesadmm flower new` and `keys`, and what `local` refuses before it starts anything."""
+
+import stat
+import sys
+import tomllib
+
+import pytest
+
+pytest.importorskip("flwr", reason="needs the extra `flower`")
+
+import numpy as np
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+
+import bayesadmm_np as ba
+from bayesadmm_np import cli
+from bayesadmm_np.cli.exchange import load_site
+from bayesadmm_np.cli.flower import read_plan
+from bayesadmm_np.flower import Request, answer
+from bayesadmm_np.flower.project import KEYS
+from bayesadmm_np.splitting.state import digest
+
+
+@pytest.fixture
+def bayesadmm(monkeypatch, capsys):
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["bayesadmm", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stopped:
+            cli.main()
+        out, err = capsys.readouterr()
+        return stopped.value.code or 0, out, err
+
+    return run
+
+
+@pytest.fixture
+def trial(bayesadmm, tmp_path):
+    assert bayesadmm("flower", "new", tmp_path / "trial", "--sites", 3)[0] == 0
+    return tmp_path / "trial"
+
+
+def config(trial):
+    return tomllib.loads((trial / "app" / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+
+
+def test_new_writes_an_app_whose_every_key_is_explained_and_read(trial):
+    written = (trial / "app" / "pyproject.toml").read_text()
+    found = config(trial)
+    assert list(found) == list(KEYS)
+    for name, (_, meaning) in KEYS.items():
+        assert f"# {meaning}\n{name} = " in written
+    plan = read_plan(found)
+    assert plan.sites == 3
+    assert plan.task.method.name == "PVI"
+    assert plan.task.prior(4).natural.linear.shape == (4,)
+    for name in KEYS:
+        with pytest.raises(ValueError, match=name):
+            read_plan({key: value for key, value in found.items() if key != name})
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"family": "triangular"}, "family must be one of full, diagonal, .* got 'triangular'"),
+        ({"family": "Gamma"}, r"Beta, BlockDiagonalGaussian, Dirichlet, Gamma are set in Python: server_app\(Plan\("),
+        ({"method": "PVX"}, "PVI"),
+        ({"sites-per-round": 4}, "sites-per-round must be at most"),
+        ({"max-staleness": 1, "sites-per-round": 2}, "sites-per-round must be 1 with max-staleness > 0"),
+        ({"max-staleness": 1, "method": "BayesADMM"}, "max-staleness must be 0"),
+        ({"participation": 0.0}, "participation must lie"),
+        ({"deadline": -1.0}, "deadline must be"),
+        ({"max-staleness": 0.5}, "max-staleness must be an integer, as in max-staleness = 0, got 0.5"),
+        ({"sites": 2.9}, "sites must be an integer"),
+        ({"rounds": True}, "rounds must be an integer"),
+        ({"accelerate": "False"}, "accelerate must be true or false, as in accelerate = false, got 'False'"),
+        ({"keyed": 0}, "keyed must be true or false"),
+        ({"tol": "small"}, "tol must be a number"),
+    ],
+)
+def test_a_wrong_value_of_a_key_is_named(change, complaint, trial):
+    with pytest.raises(ValueError, match=complaint):
+        read_plan({**config(trial), **change})
+
+
+def test_sites_hold_no_rows_and_the_app_none_of_the_sites(trial):
+    assert sorted(path.name for path in (trial / "sites" / "site1").iterdir()) == ["hello.npz", "site.json"]
+    assert sorted(path.name for path in (trial / "app").rglob("*") if path.is_file()) == [
+        *("__init__.py", "client_app.py", "pyproject.toml", "server_app.py"),
+    ]
+    site, hello = load_site(trial / "sites" / "site2", None)
+    assert site.data.loss.n_rows == hello.header["rows"] == 120
+    for path in (trial / "app" / "federation").glob("*.py"):
+        compile(path.read_text(), str(path), "exec")
+
+
+def test_a_site_whose_rows_have_changed_does_not_say_hello(trial):
+    with open(trial / "data" / "site2.csv", "a") as file:
+        file.write("1,1,1\n")
+    said = answer(Request("7"), trial, lambda spec: load_site(trial / "sites" / "site2", spec))
+    assert said.refused
+    assert "must be those of hello.npz" in said.note
+
+
+def test_sites_of_files_are_called_as_their_files(bayesadmm, tmp_path):
+    for name in ("north", "south"):
+        np.savetxt(tmp_path / f"{name}.csv", [[1, 0], [2, 1], [0, 1]], delimiter=",", header="x,died", comments="")
+    data = [item for name in ("north", "south") for item in ("--data", tmp_path / f"{name}.csv")]
+    assert bayesadmm("flower", "new", tmp_path / "two", *data, "--target", "died")[0] == 0
+    assert load_site(tmp_path / "two" / "sites" / "south", None)[0].name == "south"
+    assert config(tmp_path / "two")["sites"] == 2
+    code, _, err = bayesadmm("flower", "new", tmp_path / "three", *data)
+    assert code == 2
+    assert "--target" in err
+
+
+WARDS = {
+    "north": "dose,ward,old,died\n1.5,a,yes,0\n2.5,c,no,1\n0.5,a,yes,0\n,b,no,1\n",
+    "south": "dose,ward,old,died\n1.0,c,no,1\n3.5,d,yes,0\n2.0,d,no,1\n",
+}
+
+
+def wards(folder, **tables):
+    """Options that name the tables; the sites have other levels."""
+    for name, text in {**WARDS, **tables}.items():
+        (folder / f"{name}.csv").write_text(text)
+    return [item for name in WARDS for item in ("--data", folder / f"{name}.csv")] + ["--target", "died"]
+
+
+def test_text_becomes_columns_of_the_levels_of_all_sites(bayesadmm, tmp_path):
+    options = [*wards(tmp_path), "--categorical", "ward,old", "--dropna"]
+    code, _, err = bayesadmm("flower", "new", tmp_path / "fed", *options)
+    assert code == 0, err
+    # the row whose dose is missing is not there, and so is its ward
+    assert (tmp_path / "fed" / "encoded" / "north.csv").read_text() == (
+        "dose,ward=c,ward=d,old=yes,died\n1.5,0.0,0.0,1.0,0.0\n2.5,1.0,0.0,0.0,1.0\n0.5,0.0,0.0,1.0,0.0\n"
+    )
+    sites = [load_site(tmp_path / "fed" / "sites" / name, None)[0] for name in WARDS]
+    assert [site.data.features for site in sites] == [("dose", "ward=c", "ward=d", "old=yes", "intercept")] * 2
+    design = [[1, 1, 0, 0, 1], [3.5, 0, 1, 1, 1], [2, 0, 1, 0, 1]]
+    assert digest(sites[1].data.loss) == digest(
+        ba.losses.Logistic(np.array(design, dtype=float), np.array([1.0, 0.0, 1.0]))
+    )
+    # the twin: a site alone has other columns
+    frame = {name: {line.split(",")[1] for line in text.splitlines()[1:]} for name, text in WARDS.items()}
+    assert frame["north"] != frame["south"]
+    assert {name: (tmp_path / f"{name}.csv").read_text() for name in WARDS} == WARDS
+
+
+@pytest.mark.parametrize(
+    ("change", "more", "complaint"),
+    [
+        ({}, ["--categorical", "wart,old"], "did you mean 'ward'"),
+        ({}, ["--categorical", "ward"], "column 'old' holds text ('yes', 'no'): make 0/1 columns of its levels with "),
+        ({}, [], "`bayesadmm flower new --categorical` does"),
+        (
+            {"north": "dose,ward,old,died\n1,c,yes,0\n2,c,no,1\n", "south": "dose,ward,old,died\n1,c,no,1\n"},
+            ["--categorical", "ward,old"],
+            "column 'ward' has one level, 'c'; leave it out of --features",
+        ),
+        ({}, ["--categorical", "ward,old", "--heart-disease"], "--heart-disease brings its own data"),
+    ],
+)
+def test_what_is_wrong_with_text_is_said(change, more, complaint, bayesadmm, tmp_path):
+    code, _, err = bayesadmm("flower", "new", tmp_path / "fed", *wards(tmp_path, **change), "--dropna", *more)
+    assert code == 2
+    assert complaint in " ".join(err.split())
+    assert not (tmp_path / "fed").exists()
+
+
+ROWS = {"north": "dose,age,died\n1.5,40,0\n2.5,50,1\n0.5,60,0\n", "south": "died,age,dose\n1,41,1.0\n0,51,3.5\n"}
+COLUMNS = {
+    "lacks": ({"south": "died,dose\n1,1\n0,2\n"}, [], "south.csv lacks age, other than"),
+    "has more": ({"south": "dose,age,sex,died\n1,2,0,1\n2,3,1,0\n"}, [], "south.csv also has sex, other than"),
+    "lacks the target": ({"south": "dose,age\n1,2\n"}, [], "south.csv has no column 'died'"),
+    "other labels": (
+        {"north": "dose,age,died\n1,2,a\n2,3,b\n", "south": "dose,age,died\n1,2,b\n2,3,c\n"},
+        [],
+        "south/hello.npz: classes must be as in",
+    ),
+    "a gap": ({"south": "dose,age,died\n1,,0\n2,3,1\n"}, [], "south.csv: missing values in age (1)"),
+    "semicolons": ({"south": "dose;age;died\n1;2;0\n"}, [], "'dose;age;died'; separate its columns by commas."),
+    "cells too many": ({"south": "dose,age,died\n1,2,0,4\n"}, [], "than the header. separate its columns by"),
+    "text": (
+        {"south": "dose,age,died\n1,old,0\n2,young,1\n"},
+        ["--categorical", "dose"],
+        "south.csv: column 'age' holds text ('old', 'young'): make 0/1 columns of its levels with --categorical age, "
+        "or choose columns with --features.",
+    ),
+}
+
+
+@pytest.mark.parametrize("categorical", [[], ["--categorical", "age"]])
+def test_columns_in_another_order_are_those_of_the_first_table(categorical, bayesadmm, tmp_path):
+    data = wards(tmp_path, **ROWS)
+    code, _, err = bayesadmm("flower", "new", tmp_path / "fed", *data, *categorical)
+    assert code == 0, err
+    sites = [load_site(tmp_path / "fed" / "sites" / name, None)[0] for name in ROWS]
+    assert sites[0].data.features == sites[1].data.features
+    assert sites[0].data.features[0] == "dose"
+    assert [site.data.loss.X[0, 0] for site in sites] == [1.5, 1.0]
+
+
+@pytest.mark.parametrize("kind", COLUMNS)
+def test_tables_that_cannot_run_together_are_refused_by_the_name_of_the_file(kind, bayesadmm, tmp_path):
+    tables, options, complaint = COLUMNS[kind]
+    code, _, err = bayesadmm("flower", "new", tmp_path / "fed", *wards(tmp_path, **{**ROWS, **tables}), *options)
+    assert code == 2
+    assert complaint in err
+    assert not {"--drop", "--separator", "--na"} & {*err.replace("'", " ").split()}
+    assert not (tmp_path / "fed").exists()
+
+
+def test_made_up_sites_have_no_text(bayesadmm, tmp_path):
+    code, _, err = bayesadmm("flower", "new", tmp_path / "fed", "--categorical", "a")
+    assert code == 2
+    assert "--categorical: of which tables?" in err
+
+
+def test_keys_are_private_and_kept_when_sites_are_added(bayesadmm, trial):
+    keys = trial / "keys"
+    assert bayesadmm("flower", "keys", trial, "--host", "server.example.org")[0] == 0
+    before = {path.name: path.read_bytes() for path in keys.iterdir()}
+    assert set(before) == {
+        *("ca.crt", "server.pem", "server.key"),
+        *(f"site-site{k}{end}" for k in (1, 2, 3) for end in ("", ".pub")),
+    }
+    assert bayesadmm("flower", "keys", trial, "--site", "new")[0] == 0
+    assert {name: (keys / name).read_bytes() for name in before} == before
+    assert (keys / "site-new.pub").exists()
+    for name in ("server.key", "site-site1", "site-new"):
+        assert stat.S_IMODE((keys / name).stat().st_mode) == 0o600
+    own, root = (x509.load_pem_x509_certificate(before[name]) for name in ("server.pem", "ca.crt"))
+    own.verify_directly_issued_by(root)
+    names = own.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == ["localhost", "server.example.org"]
+    private = serialization.load_ssh_private_key(before["site-site1"], None)
+    public = private.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    assert public.strip() == before["site-site1.pub"].strip() != before["site-site2.pub"].strip()
+
+
+def test_what_cannot_be_run_is_refused_before_anything_starts(bayesadmm, trial, tmp_path):
+    for arguments, complaint in (
+        ([trial, "--sites", 4], "there are 3"),
+        ([trial, "--set", "round=3"], "did you mean 'rounds'"),
+        ([trial, "--set", "max-staleness=two"], "max-staleness must be an integer"),
+        ([trial, "--set", "max-staleness=2", "--set", "method=BayesADMM"], "max-staleness must be 0"),
+        ([trial, "--resume"], "there is no run"),
+        ([tmp_path / "none"], "holds no site"),
+    ):
+        code, _, err = bayesadmm("flower", "local", *arguments)
+        assert code == 2
+        assert complaint in err
+    assert bayesadmm("flower", "new", trial)[0] == 2
+    assert bayesadmm("flower", "keys", trial, "--site", "site1")[0] == 0
+    code, _, err = bayesadmm("flower", "local", trial)
+    assert code == 2
+    assert "there is no key of site2" in err
+    assert not (trial / "runs").exists()
+
+
+def test_what_new_refuses_leaves_nothing_behind(bayesadmm, tmp_path):
+    rows = tmp_path / "north.csv"
+    rows.write_text("dose,died\n1.5,0\n2.5,1\n0.5,0\n")
+    folder, own = tmp_path / "fed", tmp_path / "own"
+    own.mkdir()
+    (own / "notes.txt").write_text("mine")
+    for where in (folder, own):
+        code, _, err = bayesadmm("flower", "new", where, "--data", rows, "--target", "died", "--features", "doze")
+        assert code == 2
+        assert "did you mean 'dose'" in err
+    assert not folder.exists()
+    assert [path.name for path in own.iterdir()] == ["notes.txt"]
+    # and so the corrected command is not in its own way
+    assert bayesadmm("flower", "new", folder, "--data", rows, "--target", "died", "--features", "dose")[0] == 0

@@ -1,0 +1,210 @@
+"""Files: a step that was interrupted anywhere can be repeated, and what is refused changes nothing on the disk."""
+
+import os
+
+import numpy as np
+import pytest
+from couriers import introduce
+from problems import prior, same_bits, team
+
+import bayesadmm_np as ba
+from bayesadmm_np.federation import (
+    Coordinator,
+    GLMTask,
+    Message,
+    MessageError,
+    final_result,
+    load_server,
+    start_server,
+    step_server,
+    step_site,
+)
+
+M = ba.methods
+CLIENTS = team("logistic", sizes=(5, 8, 6))
+START = prior("full", 3)
+ROW = ba.Accelerated(M.PVI(0.5), 2)
+OPTIONS = {"rounds": 6, "tol": 1e-12}
+
+
+class Crash(BaseException):
+    """A machine that stops: no handler of ordinary errors sees it."""
+
+
+@pytest.fixture
+def crash_at(monkeypatch):
+    """Stop the n-th writing of a file from now on, before or after the file has its name."""
+    real, count = os.replace, {"at": 0, "before": True}
+
+    def replace(source, target):
+        count["at"] -= 1
+        if count["at"] == 0:
+            if count["before"]:
+                raise Crash
+            real(source, target)
+            raise Crash
+        real(source, target)
+
+    monkeypatch.setattr(os, "replace", replace)
+    return lambda number, before: count.update(at=number, before=before)
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.suffix == ".npz"}
+
+
+def run(tmp_path, crash=lambda step: None):
+    """Run to the end by files; where `crash` interrupts a step, the step is repeated."""
+    folders = [tmp_path / site.name for site in introduce(CLIENTS)]
+    for folder in (*folders, tmp_path / "server"):
+        folder.mkdir(parents=True)
+    server = Coordinator.start([site.hello() for site in introduce(CLIENTS)], GLMTask(ROW, START, **OPTIONS))
+
+    def persist(act):
+        try:
+            crash(act)
+        except Crash:
+            # half of a file from another crash lies beside the good ones
+            (tmp_path / "server" / "tmpx.npz.part").write_bytes(b"half a fi")
+        return act()
+
+    path = persist(lambda: start_server(tmp_path / "server", server))
+    while path.name != "final.npz":
+        replies = []
+        for folder, site in zip(folders, introduce(CLIENTS), strict=True):
+            _, reply = persist(lambda site=site, folder=folder, path=path: step_site(folder, site, path))
+            replies.append(reply)
+        server, path = persist(lambda replies=replies: step_server(tmp_path / "server", replies))
+    for folder, site in zip(folders, introduce(CLIENTS), strict=True):
+        persist(lambda site=site, folder=folder, path=path: step_site(folder, site, path))
+    return {folder.name: contents(folder) for folder in (*folders, tmp_path / "server")}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    return run(tmp_path_factory.mktemp("undisturbed"))
+
+
+def test_a_run_by_files_is_the_run_in_process(undisturbed, tmp_path):
+    result = ba.run(ROW, CLIENTS, START, **OPTIONS)
+    final = Message.from_bytes(undisturbed["server"]["final.npz"])
+    assert same_bits(final_result(final).posterior.natural, result.posterior.natural)
+    assert np.array_equal(final_result(final).objective, result.objective)
+    assert len(undisturbed["server"]) == result.rounds + 3  # one broadcast more, the state, the final message
+
+
+@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("before", [True, False])
+def test_every_step_survives_a_crash_at_every_writing(number, before, undisturbed, crash_at, tmp_path):
+    """Each step of the run is interrupted at its n-th file, and repeated: all files come out the same."""
+    crashes = []
+
+    def crash(act):
+        crash_at(number, before)
+        try:
+            act()
+        except Crash:
+            crashes.append(number)
+            raise
+        finally:
+            crash_at(0, before)
+
+    assert run(tmp_path, crash) == undisturbed
+    assert len(crashes) >= 20  # it did crash: a server and three sites in seven exchanges
+
+
+def test_without_replies_the_message_is_written_again(tmp_path):
+    server = Coordinator.start([site.hello() for site in introduce(CLIENTS)], GLMTask(ROW, START))
+    path = start_server(tmp_path, server)
+    data = path.read_bytes()
+    path.unlink()
+    assert step_server(tmp_path, [])[1] == path
+    assert path.read_bytes() == data
+
+
+def test_a_folder_holds_one_run(tmp_path):
+    hellos = [site.hello() for site in introduce(CLIENTS)]
+    start_server(tmp_path, Coordinator.start(hellos, GLMTask(ROW, START)))
+    start_server(tmp_path, Coordinator.start(hellos, GLMTask(ROW, START)))  # the same again
+    with pytest.raises(ValueError, match="holds another run"):
+        start_server(tmp_path, Coordinator.start(hellos, GLMTask(ROW, START, tol=1e-3)))
+
+
+@pytest.fixture
+def halfway(tmp_path):
+    """Two exchanges done; the third broadcast and the replies to it."""
+    folders = [tmp_path / site.name for site in introduce(CLIENTS)]
+    for folder in (*folders, tmp_path / "server"):
+        folder.mkdir()
+    path = start_server(
+        tmp_path / "server", Coordinator.start([s.hello() for s in introduce(CLIENTS)], GLMTask(ROW, START))
+    )
+    for _ in range(3):
+        replies = [step_site(f, s, path)[1] for f, s in zip(folders, introduce(CLIENTS), strict=True)]
+        last, (_, path) = path, step_server(tmp_path / "server", replies)
+    return tmp_path, folders, last, path, replies
+
+
+def state_of(folder):
+    return {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def damaged(path, how):
+    data = path.read_bytes()
+    bad = {
+        "half": data[: len(data) // 2],
+        "a bit": bytes([*data[:200], data[200] ^ 1, *data[201:]]),
+        "empty": b"",
+        "text": b"Dear server,\n",
+    }[how]
+    target = path.with_name(f"bad-{path.name}")
+    target.write_bytes(bad)
+    return target
+
+
+@pytest.mark.parametrize("how", ["half", "a bit", "empty", "text"])
+def test_damaged_files_change_nothing(how, halfway):
+    folder, folders, _, path, replies = halfway
+    bad_reply, bad_broadcast = damaged(replies[1], how), damaged(path, how)
+    before = state_of(folder)
+    with pytest.raises(MessageError, match=bad_reply.name):
+        step_server(folder / "server", [replies[0], bad_reply])
+    with pytest.raises(MessageError, match=bad_broadcast.name):
+        step_site(folders[0], introduce(CLIENTS)[0], bad_broadcast)
+    assert state_of(folder) == before
+
+
+def test_messages_of_other_rounds_change_nothing(halfway):
+    folder, folders, last, _, replies = halfway
+    before = state_of(folder)
+    fresh = step_site(folders[0], introduce(CLIENTS)[0], last)[1]  # the old broadcast: the same bytes again
+    assert state_of(folder) == before
+    with pytest.raises(MessageError, match="round must be 4"):  # an old reply among others
+        step_server(folder / "server", [fresh])
+    assert state_of(folder) == before
+    assert step_server(folder / "server", replies)[0].number == 4  # all old replies: the step that was done already
+    assert state_of(folder) == before
+
+
+def test_a_run_goes_on_without_a_message_that_was_refused(halfway):
+    folder, folders, _, path, _ = halfway
+    replies = [step_site(f, s, path)[1] for f, s in zip(folders, introduce(CLIENTS), strict=True)]
+    server, path = step_server(folder / "server", replies[:2])
+    assert server.counted == (4, 4, 3)
+    with pytest.raises(MessageError, match="let the site answer that broadcast"):  # the late one is of no use
+        step_server(folder / "server", [replies[2]])
+    replies = [step_site(f, s, path)[1] for f, s in zip(folders, introduce(CLIENTS), strict=True)]
+    assert step_server(folder / "server", replies)[0].counted == (5, 5, 5)
+
+
+def test_a_state_file_that_was_put_back_is_noticed(halfway):
+    folder, folders, _, path, _ = halfway
+    old = (folders[0] / "state.npz").read_bytes()
+    for _ in range(2):
+        replies = [step_site(f, s, path)[1] for f, s in zip(folders, introduce(CLIENTS), strict=True)]
+        path = step_server(folder / "server", replies)[1]
+    (folders[0] / "state.npz").write_bytes(old)
+    with pytest.raises(MessageError, match="counted must be a round that this site remembers"):
+        step_site(folders[0], introduce(CLIENTS)[0], path)
+    assert (folders[0] / "state.npz").read_bytes() == old
+    assert load_server(folder / "server").outcome is None

@@ -1,0 +1,124 @@
+"""A site's ledger: it counts what the server counts, whatever gets lost on the way, and its file stays as it was."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+from couriers import introduce
+from hypothesis import given
+from hypothesis import strategies as st
+from problems import prior, team
+
+import bayesadmm_np as ba
+from bayesadmm_np.federation import Coordinator, GLMTask, Message, MessageError
+from bayesadmm_np.federation.ledger import Ledger
+
+
+@dataclass(frozen=True)
+class Answer:
+    round: int
+
+    @property
+    def numbers(self):
+        return [self.round]
+
+    @property
+    def vectors(self):
+        return {"own": np.array([float(self.round)])}
+
+
+def broadcast(number, text=""):
+    return Message("broadcast", {"round": number, "text": text}, {})
+
+
+def carried(ledger):
+    header, arrays = ledger.encode()
+    message = Message.from_bytes(Message("site", header, arrays).to_bytes())
+    return Ledger.read(message, lambda message, name, numbers: Answer(int(message.vector(f"{name}/own", 1)[0])))
+
+
+def play(steps, settled=Ledger.settled):
+    """Rounds in which the site is away, or its answer is lost, or arrives, and each broadcast may come twice.
+
+    Returns whether site and server agree after every broadcast that was heard.
+    """
+    ledger, counted, agree = Ledger(Answer(0)), 0, True
+    for number, (is_there, comes_twice, arrives) in enumerate(steps, start=1):
+        for _ in range(is_there * (1 + comes_twice)):
+            ledger = settled(ledger, broadcast(number), counted)
+            agree &= (ledger.counted.round, ledger.pending) == (counted, None)
+            ledger = carried(replace(ledger, pending=Answer(number)))
+        counted = number if is_there and arrives else counted
+    return agree
+
+
+@given(st.lists(st.tuples(st.booleans(), st.booleans(), st.booleans()), max_size=12))
+def test_the_ledger_counts_what_the_server_counts(steps):
+    assert play(steps)
+
+
+def test_a_ledger_that_takes_every_answer_for_counted_would_be_seen():
+    """The twin."""
+
+    def hopeful(ledger, message, counted):
+        return Ledger(ledger.pending or ledger.counted, None, (message.header["round"], message.digest))
+
+    steps = [(True, False, True), (True, False, False), (True, False, True)]
+    assert play(steps)
+    assert not play(steps, hopeful)
+
+
+def test_what_does_not_follow_is_refused():
+    ledger = replace(Ledger(Answer(0)).settled(broadcast(3), 0), pending=Answer(3))
+    for message, counted, complaint in (
+        (broadcast(2), 0, "round must be 3 or later: this site has answered that round, got 2"),
+        (broadcast(3, "another"), 0, "digest must be that of the broadcast of round 3 answered before"),
+        (broadcast(5), 4, r"counted must be a round that this site remembers, \[0, 3\] \(was its state file put back"),
+    ):
+        with pytest.raises(MessageError, match=complaint):
+            ledger.settled(message, counted)
+    with pytest.raises(MessageError, match=r"remembers, \[3\] "):
+        ledger.settled(broadcast(5), 3).settled(broadcast(6), 5)
+
+
+DAMAGED = {
+    "heard is text": ({"heard": ["x", ""]}, "heard must be an integer"),
+    "heard before the first": ({"heard": [-3, ""]}, "heard must be an integer from 0"),
+    "heard half a round": ({"heard": [1.5, "a"]}, "heard must be an integer"),
+    "a digest that is none": ({"heard": [1, 2]}, "heard must be text"),
+    "heard without a digest": ({"heard": [1]}, "content must be the state of a site"),
+    "answers are none": ({"answers": [1]}, "answers must be that which is counted"),
+    "nothing counted": ({"answers": {"pending": [1, 1.0]}}, "answers must be that which is counted"),
+    "an answer too many": ({"answers": {"counted": [0, 1.0], "other": [1, 1.0]}}, "answers must be that"),
+    "a round that is text": ({"answers": {"counted": ["0", 1.0]}}, "answers.counted must be an integer"),
+    "an edge that is none": ({"answers": {"counted": [0, None]}}, "answers.counted must be a number"),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGED)
+def test_a_state_of_other_types_is_refused_when_it_is_read(kind):
+    sites = introduce(team("logistic", sizes=(5, 8)))
+    server = Coordinator.start([site.hello() for site in sites], GLMTask(ba.methods.PVI(), prior("full", 3)))
+    saved = sites[0].step(server.broadcast())[0].save()
+    sites[0].restore(saved)  # as it was, it is read
+    changed, complaint = DAMAGED[kind]
+    with pytest.raises(MessageError, match=complaint):
+        sites[0].restore(Message(saved.kind, {**saved.header, **changed}, saved.arrays))
+
+
+def test_a_sites_file_has_the_fields_that_it_always_had():
+    """Those of files that sites have now: a run goes on with the next release."""
+    sites = introduce(team("logistic", sizes=(5, 8)))
+    server = Coordinator.start(
+        [site.hello() for site in sites], GLMTask(ba.Accelerated(ba.methods.PVI(0.5), 2), prior("full", 3))
+    )
+    for _ in range(2):
+        stepped = [site.step(server.broadcast()) for site in sites]
+        sites = [after for after, _ in stepped]
+        server = server.step([reply for _, reply in stepped])
+    saved = sites[0].save()
+    assert set(saved.header) == {"site", "data", "privacy", "spec", "heard", "answers", "past"}
+    assert saved.header["heard"][0] == 2
+    assert {name: numbers[0] for name, numbers in saved.header["answers"].items()} == {"counted": 1, "pending": 2}
+    parts = {f"{name}/{part}" for name in ("counted", "pending") for part in ("natural", "site", "gap")}
+    assert set(saved.arrays) == {*parts, "prior", "past0"}

@@ -1,0 +1,407 @@
+"""The reader of messages: what is refused, with which words, and that nothing is accepted in silence."""
+
+import io
+import json
+
+import numpy as np
+import pytest
+from couriers import carried, introduce
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from problems import prior, team
+
+import bayesadmm_np as ba
+from bayesadmm_np.federation import Coordinator, GLMData, GLMSpec, GLMTask, Message, MessageError, Site, final_result
+from bayesadmm_np.federation.spec import run_of
+
+M = ba.methods
+CLIENTS = team("logistic", sizes=(5, 8))
+START = prior("full", 3)
+
+
+def begin(row=None, clients=CLIENTS, start=START, **options):
+    sites = introduce(clients)
+    return Coordinator.start([site.hello() for site in sites], GLMTask(row or M.PVI(), start, **options)), sites
+
+
+def turn(server, sites):
+    sites, replies = zip(*(site.step(server.broadcast()) for site in sites), strict=True)
+    return server.step(replies), list(sites)
+
+
+SERVER, SITES = turn(*turn(*begin()))
+"""A server that waits for replies to broadcast 3, and sites that can answer."""
+BROADCAST = SERVER.broadcast()
+REPLY = SITES[0].step(BROADCAST)[1]
+ENDED, _ = turn(*turn(*begin(M.BCM())))
+KINDS = {
+    "hello": SITES[0].hello(),
+    "broadcast": BROADCAST,
+    "reply": REPLY,
+    "final": ENDED.broadcast(),
+    "site": SITES[0].save(),
+    "server": SERVER.save(),
+}
+
+
+def site_for(broadcast):
+    """The site of this run; for another run one that takes part in none, which looks at more than the run's id."""
+    return SITES[0] if broadcast.header.get("run") == SERVER.spec.run else introduce(CLIENTS)[0]
+
+
+def use(message):
+    """Read a message as the one whom it is for does."""
+    return {
+        "hello": lambda: Coordinator.start([message, SITES[1].hello()], GLMTask(M.PVI(), START)),
+        "broadcast": lambda: site_for(message).step(message),
+        "reply": lambda: SERVER.step([message]),
+        "final": lambda: final_result(message),
+        "site": lambda: introduce(CLIENTS)[0].restore(message),
+        "server": lambda: Coordinator.restore(message),
+    }[message.kind]()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_messages_come_back_as_they_were(kind):
+    message = KINDS[kind]
+    data = message.to_bytes()
+    again = Message.from_bytes(data)
+    assert again.to_bytes() == data
+    assert again.header == json.loads(json.dumps(message.header))
+    assert all(np.array_equal(again.arrays[name], values) for name, values in message.arrays.items())
+    use(again)
+    with np.load(io.BytesIO(data), allow_pickle=False) as archive:  # readable by anybody
+        assert set(archive.files) == {"header", *message.arrays}
+
+
+# ----------------------------------------------------------------------------------------------------
+# Fields, one at a time: the digest is right, the content is not
+# ----------------------------------------------------------------------------------------------------
+
+
+def edited(message, header=None, arrays=None):
+    """Return the message with other content and a right digest, as a hostile sender would make it."""
+    fields = json.loads(json.dumps(message.header))
+    for path, value in (header or {}).items():
+        inner, (*outer, last) = fields, path.split(".")
+        for name in outer:
+            inner = inner[name]
+        if value is ...:
+            del inner[last]
+        else:
+            inner[last] = value
+    vectors = {**message.arrays, **(arrays or {})}
+    bad = Message(message.kind, fields, {k: v for k, v in vectors.items() if v is not None})
+    touched = {*(header or {}), *(f"spec.{name}" for name in {"prior"} & set(arrays or {}))}
+    forged = any(path.startswith("spec.") for path in touched) and "run" not in touched
+    return carried(resigned(bad) if forged else bad)
+
+
+def resigned(message):
+    """Return the message with the id that its spec has."""
+    return Message(message.kind, {**message.header, "run": run_of(message)}, message.arrays)
+
+
+INDEFINITE = START.natural.to_vector() * np.array([1, 1, 1, -1, 1, 1, 1, 1, 1])
+NAN = np.array([0, np.nan, *np.zeros(7)])
+
+REFUSED = {
+    "reply of another run": (REPLY, {"run": "0" * 16}, {}, "run must be"),
+    "reply of an earlier round": (
+        REPLY,
+        {"round": 2},
+        {},
+        "round must be 3: let the site answer that broadcast, got 2",
+    ),
+    "reply of a later round": (REPLY, {"round": 4}, {}, "round must be 3"),
+    "reply of a stranger": (REPLY, {"site": "s9"}, {}, "site must be one of s0, s1, got s9"),
+    "reply without a name": (REPLY, {"site": None}, {}, "site must be one of"),
+    "reply to another broadcast": (REPLY, {"answers": "0" * 64}, {}, "answers must be the digest"),
+    "λ with NaN": (REPLY, {}, {"natural": NAN}, "natural must be finite, got nan at position 1"),
+    "λ with ∞": (REPLY, {}, {"natural": np.full(9, np.inf)}, "natural must be finite"),
+    "λ too short": (REPLY, {}, {"natural": np.zeros(8)}, "natural must be a vector of 9 numbers, got 8"),
+    "λ not a distribution": (REPLY, {}, {"natural": INDEFINITE}, "natural must be a distribution"),
+    "λ missing": (REPLY, {}, {"natural": None}, "arrays must be exactly"),
+    "an array too many": (REPLY, {}, {"rows": np.zeros(3)}, "arrays must be exactly"),
+    "a field too many": (REPLY, {"note": "hi"}, {}, "header must be exactly the fields"),
+    "a field missing": (REPLY, {"value": ...}, {}, "header must be exactly the fields"),
+    "a value that is text": (REPLY, {"value": "1.0"}, {}, "value must be a number"),
+    "a status of no client": (REPLY, {"solved.status": "DONE"}, {}, "solved.status must be"),
+    "a site that says it is absent": (REPLY, {"solved.status": "ABSENT"}, {}, "solved.status must be"),
+    "iterations below zero": (REPLY, {"solved.iterations": -1}, {}, "solved.iterations must be an integer from 0"),
+    "no solve": (REPLY, {"solved": None}, {"natural": None}, "solved must be given"),
+    "sums that nobody asked for": (
+        REPLY,
+        {"certificate": {"reach": None, "curvature_error": 0.0, "at_mean": False}},
+        {"sums": np.zeros(9), "errors": np.zeros(3)},
+        "certificate must be null",
+    ),
+    "broadcast of another run": (BROADCAST, {"run": "0" * 16}, {}, "run must be the digest of its spec"),
+    "broadcast with another spec": (BROADCAST, {"spec.tol": 1e-3, "run": SERVER.spec.run}, {}, "run must be"),
+    "broadcast without terms": (BROADCAST, {"spec": ...}, {}, "spec must be"),
+    "broadcast of a class that is not known": (
+        BROADCAST,
+        {"spec.method.type": "Popen"},
+        {},
+        "none that is known here",
+    ),
+    "broadcast of a solver as a method": (BROADCAST, {"spec.method.type": "VON"}, {}, "none that is known here"),
+    "broadcast with a negative ρ": (BROADCAST, {"spec.method.rho": -1.0}, {}, "rho must be > 0"),
+    "broadcast with ρ as text": (BROADCAST, {"spec.method.rho": "1"}, {}, "rho must be of the type"),
+    "broadcast of a wrong side": (BROADCAST, {"spec.method.prior_at": "home"}, {}, "prior_at must be of the type"),
+    "broadcast of a huge prior": (BROADCAST, {"spec.prior.shapes": [[10**6], [10**6, 10**6]]}, {}, "shapes"),
+    "broadcast of a prior without shape": (BROADCAST, {"spec.prior.shapes": []}, {}, "got 9"),
+    "broadcast of other columns": (
+        BROADCAST,
+        {"spec.features": ["a", "b", "c"]},
+        {},
+        "features must be those of this",
+    ),
+    "broadcast of another loss": (BROADCAST, {"spec.loss": "Poisson"}, {}, "loss must be that of this site"),
+    "broadcast to others": (BROADCAST, {"spec.sites": ["a", "b"]}, {}, "sites must be names with 's0' among them"),
+    "broadcast with NaN": (BROADCAST, {}, {"natural": NAN}, "natural must be finite"),
+    "broadcast of no distribution": (BROADCAST, {}, {"natural": INDEFINITE}, "natural must be a distribution"),
+    "broadcast that counts too much": (BROADCAST, {"counted": [7, 7]}, {}, "counted must be an integer from 0 to 2"),
+    "broadcast that forgot": (BROADCAST, {"counted": [0, 0]}, {}, "counted must be a round that this site remembers"),
+    "broadcast with weights of nothing": (BROADCAST, {"mixed": [2, [1.0]]}, {}, "mixed must be at most 0 weights"),
+    "broadcast before the last": (BROADCAST, {"round": 1, "counted": [0, 0]}, {}, "round must be 2 or later"),
+    "broadcast twice the same round": (BROADCAST, {"round": 2, "counted": [1, 1]}, {}, "answered before, got another"),
+    "hello of a path": (KINDS["hello"], {"site": "../../etc"}, {}, "site must be a name"),
+    "hello of the same name": (KINDS["hello"], {"site": "s1"}, {}, "site must be a name of its own"),
+    "hello of other columns": (KINDS["hello"], {"features": ["a", "b", "c"]}, {}, "features must be as in"),
+    "hello without rows": (KINDS["hello"], {"rows": 0}, {}, "rows must be an integer from 1"),
+    "hello of another loss": (KINDS["hello"], {"loss": "Poisson"}, {}, "loss must be as in"),
+    "state of another site": (KINDS["site"], {"site": "s1"}, {}, "file must be the state of site 's0'"),
+    "state of other rows": (KINDS["site"], {"data": "0"}, {}, "have changed since"),
+    "state without a past": (KINDS["site"], {"past": 3}, {}, "past must be an integer from 0 to 1"),
+    "server without a site": (
+        KINDS["server"],
+        {},
+        {"state/site0": None},
+        "state/site0 must be a vector of 9 numbers, got nothing",
+    ),
+    "result of no status": (KINDS["final"], {"status": "FINE"}, {}, "content must be the result of a run"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_does_not_belong_is_refused_with_a_reason(case):
+    message, header, arrays, words = REFUSED[case]
+    use(message)  # as it was, it is read
+    with pytest.raises(MessageError) as refused:
+        use(edited(message, header, arrays))
+    assert words in str(refused.value)
+
+
+def test_a_conjugate_prior_that_is_none_is_refused():
+    clients = [ba.losses.LinearInStatistics(ba.families.Natural(np.ones(2), -np.ones(2)))] * 2
+    server, sites = begin(clients=clients, start=ba.families.Gamma([1.0, 2.0], 1.0))
+    message = server.broadcast()
+    sites[0].step(message)  # as it was, it is read
+    for header, arrays, words in (
+        ({}, {"prior": np.array([1.0, -2.0, 1.0, 1.0])}, "shape must be"),
+        ({}, {"prior": None}, "has the vectors shape, rate"),
+        ({"spec.prior.shapes": [[4]]}, {}, "has the vectors shape, rate"),
+        ({"spec.prior.shapes": [[2, 2], [1]]}, {}, "shape"),
+    ):
+        with pytest.raises(MessageError, match=words):
+            sites[0].step(edited(message, header, arrays))
+
+
+def test_wrong_kinds_are_refused():
+    for kind, message in KINDS.items():
+        if kind not in ("broadcast", "final"):
+            with pytest.raises(MessageError):
+                SITES[0].step(message)
+        if kind != "reply":
+            with pytest.raises(MessageError, match="kind must be 'reply'"):
+                SERVER.step([message])
+        if kind != "server":
+            with pytest.raises(MessageError, match="kind must be 'server'"):
+                Coordinator.restore(message)
+
+
+def test_a_site_replies_once():
+    with pytest.raises(MessageError, match="one that has not replied yet"):
+        SERVER.step([REPLY, edited(REPLY, {"value": 1.0})])
+
+
+def test_rows_that_changed_are_noticed():
+    other = team("logistic", seed=5, sizes=(5, 8))
+    with pytest.raises(MessageError, match="rows of site 's0' must be those of the rounds before"):
+        introduce(other)[0].restore(SITES[0].save())
+
+
+def test_a_site_with_other_rows_than_it_said_does_not_join():
+    other = team("logistic", seed=5, sizes=(6, 8))
+    with pytest.raises(MessageError, match="weights must be 6 for the rows of this site, got 5"):
+        introduce(other)[0].step(BROADCAST)
+
+
+@pytest.mark.parametrize("is_private", [True, False])
+def test_a_private_site_answers_though_its_rows_overflow(is_private):
+    """A server chooses q_g so that x'm overflows for long rows only. Broken twin: without privacy it is told."""
+    start = ba.families.FullGaussian([1e300], 1.0)
+    privacy = {"privacy": ba.GaussianMechanism(1.0, 2.0), "privacy_rounds": 4} if is_private else {}
+    replies = []
+    for row in (1e-300, 1e10):
+        site = Site("A", GLMData(ba.losses.Logistic([[row]], [1])), **privacy)
+        server = Coordinator.start([site.hello()], GLMTask(M.PVI(), start, rounds=4))
+        if row > 1.0 and not is_private:
+            with pytest.raises(ValueError, match="must be finite"):
+                site.step(server.broadcast())
+            return
+        replies.append(site.step(server.broadcast())[1])
+    assert replies[0].header == replies[1].header
+    assert set(replies[0].arrays) == set(replies[1].arrays) == {"natural"}
+
+
+def spec_of(**changed):
+    plain = {"sites": ("a",), "weights": (1.0,), "method": M.PVI(), "prior": START, "loss": "L", "features": ("x",)}
+    return GLMSpec(**{**plain, **changed})
+
+
+BAD_RUNS = {
+    "no hello": (lambda: Coordinator.start([], GLMTask(M.PVI(), START)), "hellos must hold at least one"),
+    "no reply": (lambda: SERVER.step([]), "replies must hold at least one"),
+    "ended": (lambda: ENDED.step([REPLY]), "the run has ended"),
+    "a prior of other size": (lambda: begin(start=prior("full", 4)), "prior must have the 3 parameters"),
+    "a family that is not sent": (
+        lambda: begin(start=type("Mine", (ba.families.FullGaussian,), {})(np.zeros(3), 1.0)),
+        "prior must be one of",
+    ),
+    "a family of other losses": (lambda: turn(*begin(start=ba.families.Gamma([1.0] * 3, 1.0))), "Gaussian"),
+    "a family that does not fit": (lambda: begin(M.ADMM()), "ADMM needs a prior of the family"),
+    "a function": (lambda: begin(M.PVI), "call the function"),
+    "a solver of one's own": (lambda: begin(solver=type("Mine", (ba.clients.ClosedForm,), {})()), "cannot be sent"),
+    "tol": (lambda: begin(tol=0.0), "tol must be > 0"),
+    "rounds": (lambda: begin(rounds=-1), "rounds must be at least 0"),
+    "seed": (lambda: begin(seed=-1), "seed must be at least 0"),
+    "a name": (lambda: Site("a/b", GLMData(CLIENTS[0])), "site must be a name"),
+    "nothing to keep": (lambda: introduce(CLIENTS)[0].save(), "nothing to keep"),
+    "sites in disorder": (
+        lambda: spec_of(sites=("b", "a"), weights=(1.0, 1.0)),
+        "sites must be different names in order",
+    ),
+    "a weight below zero": (lambda: spec_of(weights=(-1.0,)), "weights must hold"),
+    "a scale of zero": (
+        lambda: spec_of(centre=np.zeros(1), scale=np.zeros(1)),
+        "scale must be > 0",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD_RUNS)
+def test_bad_runs_are_refused_in_words(case):
+    call, words = BAD_RUNS[case]
+    with pytest.raises(ValueError, match=words):
+        call()
+
+
+PLAIN = {
+    "tol is an integer": {"tol": 1},
+    "numpy's integers": {"rounds": np.int64(4), "seed": np.int64(2)},
+    "a solver's integer": {"solver": ba.clients.VariationalNewton(tol=1)},
+}
+
+
+@pytest.mark.parametrize("case", PLAIN)
+def test_settings_that_are_no_plain_floats_and_integers_make_the_same_run_at_a_site(case):
+    """The digest of 1 is not that of 1.0: the sites would refuse the run's every broadcast."""
+    server, sites = begin(**PLAIN[case])
+    assert carried(server.broadcast()).header["run"] == server.spec.run
+    assert sites[0].step(carried(server.broadcast()))[1] is not None
+
+
+def test_integers_beyond_any_float_are_refused():
+    for change in ({"weight": 10**400}, {"weight": -(10**400)}):
+        with pytest.raises(MessageError, match="weight must be a finite number"):
+            use(Message("hello", {**KINDS["hello"].header, **change}, {}))
+    with pytest.raises(MessageError, match="value must be a number"):
+        use(Message("reply", {**REPLY.header, "value": 10**400}, REPLY.arrays))
+
+
+# ----------------------------------------------------------------------------------------------------
+# Bytes
+# ----------------------------------------------------------------------------------------------------
+
+
+def test_a_file_is_read_as_its_bytes_are(tmp_path):
+    REPLY.write(tmp_path / "m.npz")
+    assert Message.read(tmp_path / "m.npz").to_bytes() == REPLY.to_bytes()
+    with pytest.raises(MessageError, match="file must be readable: No such file"):
+        Message.read(tmp_path / "none.npz")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(data=st.data())
+@settings(max_examples=60)
+def test_a_mutated_byte_is_refused(kind, data):
+    good = KINDS[kind].to_bytes()
+    where = data.draw(st.integers(0, len(good) - 1))
+    bad = bytearray(good)
+    bad[where] ^= data.draw(st.integers(1, 255))
+    try:
+        read = Message.from_bytes(bytes(bad))
+    except MessageError:
+        return
+    pytest.fail(f"byte {where} was read as {read.header}")
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 10**12) | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+def paths(value, prefix=()):
+    found = [prefix] if prefix else []
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in items:
+        found += paths(inner, (*prefix, key))
+    return found
+
+
+@pytest.mark.parametrize("kind", ["hello", "broadcast", "reply", "final"])
+@given(data=st.data())
+@settings(max_examples=80)
+def test_a_mutated_field_is_refused_or_is_a_value_of_its_kind(kind, data):
+    """With a right digest: a sender who means harm. Nothing but refusals comes of it, whatever stands in a field."""
+    message = KINDS[kind]
+    header = json.loads(json.dumps(message.header))
+    *outer, last = data.draw(st.sampled_from(paths(header)))
+    inner = header
+    for key in outer:
+        inner = inner[key]
+    inner[last] = data.draw(JSON)
+    # a run that cannot be made of these hellos says so in words
+    refusals = (MessageError, ValueError) if kind == "hello" else MessageError
+    try:
+        use(carried(Message(kind, header, message.arrays)))
+    except refusals:
+        return
+    # what was accepted has the type of what was there
+    before, after = KINDS[kind].header, header
+    for key in (*outer, last):
+        before, after = before[key], after[key]
+    same = type(after) is type(before) or {type(after), type(before)} <= {int, float, type(None), dict, str}
+    assert same, (outer, last, after)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(data=st.data())
+@settings(max_examples=30)
+def test_a_mutated_array_is_refused_or_is_used(kind, data):
+    message = KINDS[kind]
+    if not message.arrays:
+        return
+    name = data.draw(st.sampled_from(sorted(message.arrays)))
+    size = data.draw(st.integers(0, 12))
+    arrays = {**message.arrays, name: np.array(data.draw(st.lists(st.floats(), min_size=size, max_size=size)))}
+    try:
+        use(carried(Message(kind, message.header, arrays)))
+    except MessageError:
+        return
+    assert np.isfinite(arrays[name]).all()
+    assert arrays[name].shape == message.arrays[name].shape

@@ -1,0 +1,402 @@
+"""A run by messages is the run in one process, bit for bit: every method, family and loss, and sites that are away."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from couriers import carried, differences, drive, introduce, names_of
+from problems import PRIORS, prior, same_bits, skewed_logistic, team
+
+import bayesadmm_np as ba
+from bayesadmm_np.clients import VON, GradientSteps
+from bayesadmm_np.estimators.fitted import fitted_run
+from bayesadmm_np.federation import Coordinator, GLMData, GLMTask, MessageError, RunSpec, Site, final_result
+from bayesadmm_np.losses import LinearInStatistics, QuasiMonteCarlo
+
+M = ba.methods
+SIZES = (5, 8, 6)
+
+ROWS = {
+    "BayesADMM": M.BayesADMM(1.0),
+    "ADMM": M.ADMM(2.0),
+    "PreconditionedADMM": M.PreconditionedADMM(1.0),
+    "BregmanADMM": M.BregmanADMM(2.0, 0.5),
+    "AMA": M.AMA(2.0),
+    "PVI": M.PVI(),
+    "damped PVI": M.PVI(0.5),
+    "FedLap": M.FedLap(0.5),
+    "FedLapCov": M.FedLapCov(),
+    "FedAvg": M.FedAvg(),
+    "FedProx": M.FedProx(),
+    "FedDyn": M.FedDyn(2.0),
+    "FedIvon": M.FedIvon(),
+    "BCM": M.BCM(),
+    "BLR": M.BLR(0.3),
+    "accelerated PVI": ba.Accelerated(M.PVI(0.5), 3),
+    "accelerated BayesADMM": ba.Accelerated(M.BayesADMM(1.0), 2),
+    "accelerated ADMM": ba.Accelerated(M.ADMM(2.0), 3),
+    "PVI by rows": M.PVI("rows"),
+    "accelerated FedLapCov by rows": ba.Accelerated(M.FedLapCov("rows"), 3),
+}
+LOSSES = ("logistic", "squares", "poisson", "softmax")
+
+
+def fits(row, family):
+    method = row.method if isinstance(row, ba.Accelerated) else row
+    return not method.families or isinstance(prior(family, 3), method.families)
+
+
+def is_chosen(i, j, k):
+    """A row that is bound to a family meets a loss there; the others meet every second family, and -m slow runs all."""
+    bound = sum(fits(list(ROWS.values())[i], family) for family in PRIORS) == 1
+    return (i // 2 + j) % len(LOSSES) == k and (bound or (i + j) % 2 == 0)
+
+
+CASES = [
+    pytest.param(name, family, loss, marks=() if is_chosen(i, j, k) else pytest.mark.slow)
+    for i, (name, row) in enumerate(ROWS.items())
+    for j, family in enumerate(PRIORS)
+    if fits(row, family)
+    for k, loss in enumerate(LOSSES)
+]
+
+
+@pytest.mark.parametrize(("name", "family", "loss"), CASES)
+def test_messages_and_one_process_agree_bit_for_bit(name, family, loss):
+    clients = team(loss, sizes=SIZES)
+    start = prior(family, clients[0].dim)
+    options = {"rounds": 6, "tol": 1e-4}
+    result = ba.run(ROWS[name], clients, start, raise_on_failure=False, **options)
+    assert not differences(result, *drive(ROWS[name], clients, start, **options))
+
+
+def counts(*parts):
+    return LinearInStatistics(ba.families.Natural(*(np.array(part) for part in parts)), n_rows=4)
+
+
+CONJUGATE = {
+    "Gamma": (
+        ba.families.Gamma([2.0, 0.1], [1.0, 0.3]),
+        counts([3.0, 1.0], [-4.0, -4.0]),
+        counts([9.0, 0.0], [-7.0, -7.0]),
+    ),
+    "Beta": (ba.families.Beta([1.3, 0.7], [1.0, 2.1]), counts([3.0, 1.0], [4.0, 0.0]), counts([1.0, 5.0], [2.0, 9.0])),
+    "Dirichlet": (ba.families.Dirichlet([0.3, 1.0, 2.2]), counts([3.0, 1.0, 0.0]), counts([2.0, 7.0, 1.0])),
+}
+
+
+@pytest.mark.parametrize("row", ["PVI", "damped PVI", "BayesADMM", "AMA", "BregmanADMM", "BLR", "accelerated PVI"])
+@pytest.mark.parametrize("family", CONJUGATE)
+def test_so_do_those_of_conjugate_families(family, row):
+    start, *clients = CONJUGATE[family]
+    options = {"rounds": 8, "tol": 1e-6}
+    result = ba.run(ROWS[row], clients, start, raise_on_failure=False, **options)
+    server, sites = drive(ROWS[row], clients, start, **options)
+    assert not differences(result, server, sites)
+    assert (server.outcome.certificate is None) == result.status.is_failure
+    final = final_result(carried(server.broadcast()))
+    assert type(final.posterior) is type(start)
+    assert same_bits(final.posterior.natural, result.posterior.natural)
+
+
+def test_a_conjugate_prior_is_sent_as_it_was_made():
+    """Broken twin: from λ = shape − 1 it comes back with another last digit."""
+    start, *clients = CONJUGATE["Gamma"]
+    server = Coordinator.start([site.hello() for site in introduce(clients)], GLMTask(M.PVI(), start))
+    heard = RunSpec.read(carried(server.broadcast())).prior
+    assert np.array_equal(heard.shape, start.shape)
+    assert np.array_equal(heard.rate, start.rate)
+    assert not np.array_equal(ba.families.Gamma.from_natural(start.natural).shape, start.shape)
+
+
+def test_every_row_of_the_table_is_there():
+    used = {row.method.name if isinstance(row, ba.Accelerated) else row.name for row in ROWS.values()}
+    assert {make().name for make in M.TABLE.values()} <= used
+
+
+OPTIONS = {
+    "warm start": (M.PVI(0.5), "logistic", "diagonal", {"warm_start": True}),
+    "safeguard": (M.BayesADMM(1.0), "logistic", "full", {"safeguard": True}),
+    "a stochastic solver": (M.PVI(0.5), "logistic", "full", {"solver": VON(steps=20), "seed": 7}),
+    "gradient steps": (M.FedAvg(), "logistic", "isotropic", {"solver": GradientSteps(5, 0.02)}),
+    "a rule": (M.PVI(0.5), "softmax", "full", {"expectation": QuasiMonteCarlo(64, seed=3)}),
+    "a long memory": (ba.Accelerated(M.PVI(0.4), 5), "poisson", "diagonal", {"rounds": 20, "tol": 1e-9}),
+}
+
+
+@pytest.mark.parametrize("case", OPTIONS)
+def test_options_travel_with_the_run(case):
+    row, loss, family, options = OPTIONS[case]
+    options = {"rounds": 6, "tol": 1e-8, **options}
+    clients = team(loss, sizes=SIZES)
+    result = ba.run(row, clients, prior(family, clients[0].dim), raise_on_failure=False, **options)
+    assert not differences(result, *drive(row, clients, prior(family, clients[0].dim), **options))
+
+
+def test_other_options_make_another_run():
+    """The comparison can fail: seeds, rules and the order of sites count."""
+    clients = team("logistic", sizes=SIZES)
+    options = {"rounds": 3, "tol": 1e-300, "solver": VON(steps=20)}
+    result = ba.run(M.PVI(0.5), clients, prior("full", 3), seed=1, **options)
+    assert "posterior" in differences(result, *drive(M.PVI(0.5), clients, prior("full", 3), seed=2, **options))
+    plain = ba.run(M.PVI(0.5), clients[::-1], prior("full", 3), rounds=3, tol=1e-300)
+    assert differences(plain, *drive(M.PVI(0.5), clients, prior("full", 3), rounds=3, tol=1e-300))
+
+
+BROKEN = {
+    "a dual of the other sign": (
+        "bayesadmm_np.federation.glm.moved_site",
+        lambda m, share, n, s, own, g: s - (own - g),
+    ),
+    "a site that does not mix": ("bayesadmm_np.federation.glm.combine", lambda weights, past: past[-1]),
+    "a server that never asks": ("bayesadmm_np.federation.glm.GLMServer.is_nearly_closed", lambda self, state: False),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_broken_twins_are_noticed(case, monkeypatch):
+    """The row follows duals, mixes sites and stops early; each of the three has to be right."""
+    row, clients, start = ba.Accelerated(M.PVI(0.5), 3), team("logistic", sizes=SIZES), prior("diagonal", 3)
+    options = {"rounds": 30, "tol": 1e-5}
+    result = ba.run(row, clients, start, **options)
+    assert result.status is ba.Status.CONVERGED
+    assert not differences(result, *drive(row, clients, start, **options))
+    monkeypatch.setattr(*BROKEN[case])
+    assert differences(result, *drive(row, clients, start, **options))
+
+
+def test_a_conjugate_loss_travels():
+    rng = np.random.default_rng(0)
+    start = prior("full", 3)
+    clients = [
+        LinearInStatistics(start.with_natural(start.natural).natural * float(w), n_rows=4) for w in rng.random(3)
+    ]
+    result = ba.run(M.BayesADMM(1 / 3), clients, start, rounds=3)
+    assert not differences(result, *drive(M.BayesADMM(1 / 3), clients, start, rounds=3))
+
+
+@pytest.mark.parametrize("family", PRIORS)
+def test_a_prior_of_two_numbers_is_sent_as_two_numbers(family):
+    d = 40
+    made = {
+        "full": lambda: ba.families.FullGaussian(np.zeros(d), 0.3),
+        "diagonal": lambda: ba.families.DiagonalGaussian(np.zeros(d), 0.3),
+        "block": lambda: ba.families.BlockDiagonalGaussian(np.zeros(d), 0.3, blocks=[d - 3, 3]),
+        "fixed": lambda: ba.families.FixedPrecisionGaussian(np.zeros(d), 0.3),
+        "isotropic": lambda: ba.families.IsotropicGaussian(np.zeros(d), 0.3),
+    }[family]()
+    rng = np.random.default_rng(0)
+    clients = [ba.losses.Logistic(rng.standard_normal((9, d)), np.arange(9) % 2) for _ in range(2)]
+    result = ba.run(M.PVI(0.5), clients, made, rounds=2, raise_on_failure=False)
+    server, sites = drive(M.PVI(0.5), clients, made, rounds=2)
+    assert not differences(result, server, sites)
+    assert set(server.broadcast().arrays) == {"natural"}
+
+
+# ----------------------------------------------------------------------------------------------------
+# Runs that fail, and runs that stop
+# ----------------------------------------------------------------------------------------------------
+
+FAILURES = {
+    "ILL_POSED_CLIENT": (
+        M.BayesADMM(1.0),
+        skewed_logistic(3, n_clients=5),
+        ba.families.FullGaussian(np.zeros(2), 0.05),
+    ),
+    "DIVERGED": (M.AMA(2.0), team("poisson", sizes=SIZES), prior("isotropic", 3)),
+    "ROUND_LIMIT": (M.PVI(0.1), team("logistic", sizes=SIZES), prior("full", 3)),
+}
+
+
+@pytest.mark.parametrize("status", FAILURES)
+def test_failures_come_in_the_same_round_with_the_same_words(status):
+    row, clients, start = FAILURES[status]
+    result = ba.run(row, clients, start, rounds=9, raise_on_failure=False)
+    assert result.status.name == status
+    server, sites = drive(row, clients, start, rounds=9)
+    assert not differences(result, server, sites)
+    told = final_result(carried(server.broadcast()))
+    assert told.message == result.message
+    assert same_bits(told.posterior.natural, result.posterior.natural)  # the last good one
+
+
+def test_a_first_round_that_fails_ends_the_run():
+    """The final message then has no round before it."""
+    row, clients, start = FAILURES["ILL_POSED_CLIENT"]
+    sites = introduce(clients)
+    server = Coordinator.start([site.hello() for site in sites], GLMTask(row, start))
+    replies = [site.step(server.broadcast())[1] for site in sites]
+    bad = dataclasses.replace(replies[0], header={**replies[0].header}, arrays={})
+    bad.header["solved"] = {**bad.header["solved"], "status": "NOT_FINITE"}
+    ended = server.step([bad, *replies[1:]])
+    assert ended.outcome.status is ba.Status.NOT_FINITE
+    assert "client 0, round 1" in ended.outcome.message
+    after, none = sites[1].step(server.broadcast())[0].step(ended.broadcast())
+    assert none is None
+    assert not after.factor.linear.any()  # its answer was not counted
+
+
+def test_an_overflow_is_said_and_not_sent():
+    """A fixed number of steps can end nowhere: the reply has a status and no arrays."""
+    clients = team("squares", sizes=SIZES)
+    steps = GradientSteps(200, 1e3)
+    server, _ = drive(M.FedAvg(), clients, prior("isotropic", 3), solver=steps, rounds=3)
+    assert server.outcome.status is ba.Status.NOT_FINITE
+
+
+# ----------------------------------------------------------------------------------------------------
+# Sites that are away
+# ----------------------------------------------------------------------------------------------------
+
+
+def away(number, k):
+    """Site 1 misses broadcasts 2 and 3, site 2 broadcast 5."""
+    return (k == 1 and number in (2, 3)) or (k == 2 and number == 5)
+
+
+ABSENT = {
+    "PVI": (M.PVI(), "full"),
+    "BayesADMM": (M.BayesADMM(2.0), "full"),
+    "BLR": (M.BLR(0.5), "diagonal"),
+    "BregmanADMM": (M.BregmanADMM(2.0, 0.5), "full"),
+    "FedDyn": (M.FedDyn(2.0), "isotropic"),
+    "FedAvg": (M.FedAvg(), "isotropic"),
+    "accelerated": (ba.Accelerated(M.PVI(0.5), 2), "diagonal"),
+    "accelerated ADMM": (ba.Accelerated(M.BayesADMM(1.0), 3), "full"),
+}
+
+
+@pytest.mark.parametrize("name", ABSENT)
+@pytest.mark.parametrize("tol", [1e-300, 1e-4])
+def test_absent_sites_keep_their_factor_as_in_process(name, tol):
+    row, family = ABSENT[name]
+    clients, start = team("logistic", sizes=SIZES), prior(family, 3)
+    options = {"rounds": 10, "tol": tol}
+
+    def present(number, n_clients, rng):
+        return np.array([not away(number, k) for k in range(n_clients)])
+
+    result = ba.run(row, clients, start, participation=present, raise_on_failure=False, **options)
+    server, sites = drive(row, clients, start, away, **options)
+    # a site that is away does not report: the objective of that round, and an accelerated site's edge, are not known
+    assert set(differences(result, server, sites)) <= {"objective", "history"}
+    objective = np.array([record.objective for record in server.state.history])
+    unknown = ~np.isnan(objective)
+    assert np.array_equal(objective[unknown], result.objective[1:][unknown])
+    # report n arrives with the replies to broadcast n + 1
+    missed = {n for n in (1, 2, 4) if n <= result.rounds}
+    assert {int(n) + 1 for n in np.flatnonzero(~unknown)} == missed
+
+
+def test_a_run_waits_for_a_site_that_is_away():
+    clients, start = team("logistic", sizes=SIZES), prior("full", 3)
+    server, _ = drive(M.PVI(), clients, start, lambda number, k: k == 2 and number > 3, rounds=12)
+    assert server.outcome.status is ba.Status.ROUND_LIMIT
+    assert server.outcome.certificate is None  # nobody can vouch for a site that did not send its sums
+    back, _ = drive(M.PVI(), clients, start, lambda number, k: k == 2 and 3 < number < 8, rounds=30)
+    assert back.outcome.status is ba.Status.CONVERGED
+    assert back.outcome.certificate.holds
+
+
+# ----------------------------------------------------------------------------------------------------
+# What is sent, and what is asked for
+# ----------------------------------------------------------------------------------------------------
+
+
+def test_a_message_is_as_large_as_its_numbers():
+    """λ is d + d(d+1)/2 numbers, the sites' sums are asked for only when the edges have closed."""
+    d, rng = 60, np.random.default_rng(0)
+    clients = [ba.losses.Logistic(rng.standard_normal((80, d)) / 8, rng.random(80) < 0.5) for _ in range(2)]
+    sites = introduce(clients)
+    server = Coordinator.start(
+        [site.hello() for site in sites], GLMTask(M.PVI(), ba.families.FullGaussian(np.zeros(d), 1.0))
+    )
+    floats, asked = 8 * (d + d * (d + 1) // 2), []
+    while server.outcome is None:
+        broadcast = server.broadcast()
+        # terms, names of features, zip and npy headers
+        assert floats <= len(broadcast.to_bytes()) <= floats + 4096
+        sites, replies = zip(*(site.step(broadcast) for site in sites), strict=True)
+        asked.append(server.served.certify)
+        sums = floats + 8 * d if asked[-1] else 0  # with the bounds on their rounding
+        assert all(floats <= len(reply.to_bytes()) - sums <= floats + 2048 for reply in replies)
+        server = server.step(replies)
+    assert server.outcome.status is ba.Status.CONVERGED
+    assert asked[-1]
+    assert not any(asked[:-1])
+
+
+def test_the_same_step_again_is_the_same_bytes():
+    clients, start = team("logistic", sizes=SIZES), prior("full", 3)
+    row = ba.Accelerated(M.PVI(0.5), 2)
+    sites = introduce(clients)
+    server = Coordinator.start([site.hello() for site in sites], GLMTask(row, start))
+    for _ in range(4):
+        broadcast, replies = server.broadcast(), []
+        for k, site in enumerate(sites):
+            once, reply = site.step(broadcast)
+            twice, again = once.step(broadcast)
+            assert reply.to_bytes() == again.to_bytes()
+            assert once.save().to_bytes() == twice.save().to_bytes()
+            sites[k] = twice
+            replies.append(reply)
+        after = server.step(replies)
+        assert after.step(replies) is after
+        assert after.save().to_bytes() == server.step(replies).save().to_bytes()
+        server = after
+
+
+def test_messages_hold_no_rows():
+    clients, start = team("logistic", sizes=SIZES), prior("full", 3)
+    site = introduce(clients)[0]
+    server = Coordinator.start([site.hello()], GLMTask(M.PVI(), start))
+    after, reply = site.step(server.broadcast())
+    rows = {float(x) for x in clients[0].X[:, 1:].ravel()}
+    for message in (site.hello(), reply, after.save()):
+        assert rows.isdisjoint({float(x) for values in message.arrays.values() for x in values})
+
+
+def test_common_units_are_those_of_all_rows():
+    rng = np.random.default_rng(0)
+    X = np.column_stack([1900 + 30 * rng.standard_normal(50), rng.standard_normal(50), np.full(50, 3.0), np.ones(50)])
+    y, parts = (rng.random(50) < 0.5).astype(float), (slice(0, 20), slice(20, 50))
+    names = ("year", "dose", "constant", "intercept")
+
+    def site(name, rows, centre=0.0, scale=1.0):
+        return Site(name, GLMData(ba.losses.Logistic((X[rows] - centre) / scale, y[rows]), names))
+
+    hellos = [
+        site(name, rows).hello(X[rows].sum(axis=0), (X[rows] ** 2).sum(axis=0))
+        for name, rows in zip("AB", parts, strict=True)
+    ]
+    prior_ = ba.families.FullGaussian(np.zeros(4), 1.0)
+    server = Coordinator.start(hellos, GLMTask(M.PVI(), prior_))
+    centre, scale = server.spec.centre, server.spec.scale
+    # Σx² − (Σx)²/n loses (mean/sd)² = 4000 of 2e-16 here
+    assert np.allclose(centre[:2], X[:, :2].mean(axis=0), rtol=1e-12)
+    assert np.allclose(scale[:2], X[:, :2].std(axis=0), rtol=1e-10)
+    assert centre[2:].tolist() == [0.0, 0.0]  # constant columns stay
+    assert scale[2:].tolist() == [1.0, 1.0]
+    sites = [site(name, rows, centre, scale) for name, rows in zip("AB", parts, strict=True)]
+    while server.outcome is None:
+        sites, replies = zip(*(one.step(carried(server.broadcast())) for one in sites), strict=True)
+        server = server.step(replies)
+    model = fitted_run(server.spec, final_result(server.broadcast()))
+    mean, covariance = model.mean(), model.covariance()
+    # the predictor does not depend on the units
+    standardised = (X - centre) / scale
+    assert np.allclose(X @ mean, standardised @ server.state.q_g.mean, atol=1e-9)
+    assert np.allclose(X @ covariance @ X.T, standardised @ server.state.q_g.covariance @ standardised.T, atol=1e-9)
+    with pytest.raises(MessageError, match="sums and squares"):
+        Coordinator.start([hellos[0], site("B", parts[1]).hello()], GLMTask(M.PVI(), prior_))
+
+
+def test_results_name_sites_and_parameters():
+    clients = team("softmax", sizes=SIZES)
+    server, sites = drive(M.PVI(0.5), clients, prior("full", 6), rounds=3)
+    result = final_result(server.broadcast(), server)
+    assert list(result.sites) == names_of(clients)
+    assert all(same_bits(result.sites[site.name], site.factor) for site in sites)
+    names = fitted_run(dataclasses.replace(server.spec, classes=("0", "1", "2")), result).coefficient_names
+    assert names == ("0: x1", "0: x2", "1: x1", "1: x2", "2: x1", "2: x2")
+    assert final_result(server.broadcast()).sites == {}
