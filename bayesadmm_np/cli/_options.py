@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
@@ -167,7 +167,7 @@ def expected(hint: Any) -> str:
         return " or ".join(map(str, get_args(hint)))
     if get_origin(hint) is tuple:
         return {str: "names, as in a,b,c", int: "a list of integers"}.get(get_args(hint)[0], "numbers, as in 0.1,1,10")
-    if get_origin(hint) is dict:
+    if get_origin(hint) is dict or is_dataclass(hint):
         return "a table"
     kinds = [kind for kind in get_args(hint) if kind is not NoneType]
     if kinds:
@@ -210,6 +210,9 @@ def make_settings(kind: Callable[..., Settings], plain: Any, where: str) -> Sett
 
 
 def _converted(value: Any, hint: Any, name: str) -> Any:
+    tables: list[Any] = [kind for kind in (hint, *get_args(hint)) if is_dataclass(kind)]
+    if tables and isinstance(value, Mapping):
+        return make_settings(tables[0], value, f"[{name}] ")
     import msgspec  # here: it takes longer to load than all else, and only files need it
 
     try:

@@ -6,15 +6,15 @@ which fixes rows, split, start and noise. This module reads the file, and `exper
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import itertools
 import json
 import os
 import tomllib
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,18 +27,17 @@ from ..families import DiagonalGaussian
 from ..splitting.methods import Method
 from ..torch import IVONADMM, IVONPVI, MLP, AcarCNN, AdamSteps, FedLapFunc, IVONSteps, ResNet20, ZenkeCNN
 from ..torch.methods import family_of
+from ._options import make_settings, read_toml, require_keys
+from .shared import missing_name
 
 __all__ = ["Entry", "Experiment", "Point", "Split", "Sweep", "Training", "changed", "written"]
 
 VERSION = 1
+FILE_KEYS = ("version", "name", "rounds", "seeds", "report", "data", "model", "training", "sweep", "method")
 Point = Mapping[str, Any]
 """One value for each key of a grid; a field of the solver is `solver.NAME`."""
-ROWS: dict[str, Callable[..., Method]] = {
-    "IVONADMM": IVONADMM,
-    "IVONPVI": IVONPVI,
-    "FedLapFunc": FedLapFunc,
-    **methods.TABLE,
-}
+NETWORK_ROWS = {"IVONADMM": IVONADMM, "IVONPVI": IVONPVI, "FedLapFunc": FedLapFunc}
+ROWS: Mapping[str, Callable[..., Method]] = ChainMap(methods.TABLE, NETWORK_ROWS)  # type: ignore[arg-type]
 LOADERS: dict[str, Callable[..., data.Dataset]] = {
     "mnist": data.load_mnist,
     "fashion": data.load_fashion_mnist,
@@ -89,8 +88,8 @@ class Split:
     per_client: int = 2
 
     def __post_init__(self) -> None:
-        _known("name", self.name, DATA)
-        _known("split", self.split, SPLITS)
+        _require_name("data set", self.name, DATA)
+        _require_name("split", self.split, SPLITS)
         for name in ("clients", "per_client", "train", "test", "size"):
             if getattr(self, name) is not None:
                 as_count(getattr(self, name), name)
@@ -139,6 +138,17 @@ class Split:
 
 
 @dataclass(frozen=True)
+class Hidden:
+    """The inner widths of an MLP."""
+
+    hidden: tuple[int, ...] = (200, 100)
+
+    def __post_init__(self) -> None:
+        for width in self.hidden:
+            as_count(width, "hidden")
+
+
+@dataclass(frozen=True)
 class Training:
     """The table [training]: what all methods share; each is an argument of `run`."""
 
@@ -158,10 +168,6 @@ class Training:
         as_count(self.ensemble, "ensemble")
         as_count(self.evaluate_every, "evaluate_every")
         as_count(self.checkpoint_every, "checkpoint_every")
-        if not isinstance(self.batched, bool):
-            raise ValueError(f"batched must be true or false, got {self.batched!r}.")
-        if not isinstance(self.device, str):
-            raise ValueError(f"device must be a string, got {self.device!r}.")
 
 
 @dataclass(frozen=True)
@@ -229,15 +235,8 @@ class Entry:
     grid: dict[str, tuple[Any, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.label, str):
-            raise ValueError(f"label must be a string, got {self.label!r}.")
-        for name in ("pooled", "local"):
-            if not isinstance(getattr(self, name), bool):
-                raise ValueError(f"{name} must be true or false, got {getattr(self, name)!r}.")
         if self.pooled and self.local:
             raise ValueError("pooled and local exclude each other.")
-        if not isinstance(self.solver, Mapping):
-            raise ValueError("[solver] must be a table.")
         for name in ("prior_precision", "temperature"):
             if getattr(self, name) is not None:
                 as_positive(getattr(self, name), name)
@@ -277,7 +276,8 @@ class Entry:
     def local_work(self, method: Method) -> IVONSteps | AdamSteps:
         """Return the solver that the row needs."""
         variational = family_of(method) is DiagonalGaussian and method.expectation is None
-        return _table(IVONSteps if variational else AdamSteps, self.solver, "solver")
+        kind: Callable[..., IVONSteps | AdamSteps] = IVONSteps if variational else AdamSteps
+        return make_settings(kind, self.solver, "[solver] ")
 
 
 @dataclass(frozen=True)
@@ -310,6 +310,25 @@ class Experiment:
     methods: tuple[Entry, ...]
     sweep: Sweep | None = None
 
+    def __post_init__(self) -> None:
+        as_count(self.rounds, "rounds")
+        for name, least in (("seeds", 0), ("report", 1)):
+            numbers = getattr(self, name)
+            for number in numbers:
+                as_count(number, name, minimum=least)
+            if not numbers or len(set(numbers)) < len(numbers):
+                raise ValueError(f"{name} must hold different numbers, got {list(numbers)!r}.")
+        every = self.training.evaluate_every
+        unscored = [n for n in self.report if n > self.rounds or (n % every and n != self.rounds)]
+        if unscored:
+            raise ValueError(f"report: round {unscored[0]} is not scored within {self.rounds} rounds.")
+        if self.sweep is not None:
+            _check_sweep(self.sweep, self.seeds, self.methods)
+        labels = [entry.label for entry in (self.methods if self.sweep else self.expanded())]
+        if not labels or not all(labels) or len(set(labels)) < len(labels):
+            raise ValueError(f"[[method]]: labels must be there and differ, got {', '.join(labels) or 'none'}.")
+        self.network(1, 1)  # of no data yet: only the keys are checked
+
     @classmethod
     def read(cls, path: str | os.PathLike[str], changes: Iterable[str] = ()) -> Experiment:
         """Read a TOML file; every key must be known.
@@ -327,11 +346,7 @@ class Experiment:
         FileNotFoundError
             When there is no such file.
         """
-        with open(path, "rb") as file:
-            try:
-                plain = tomllib.load(file)
-            except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-                raise ValueError(f"{os.fspath(path)} is not TOML: {error}") from error
+        plain = read_toml(Path(path))
         try:
             return cls._of(changed(plain, changes), Path(path).stem)
         except ValueError as error:
@@ -339,34 +354,19 @@ class Experiment:
 
     @classmethod
     def _of(cls, plain: dict[str, Any], stem: str) -> Experiment:
-        known = ("version", "name", "rounds", "seeds", "report", "data", "model", "training", "sweep", "method")
-        _check_keys(plain, known, ("version", "rounds", "data", "model", "method"), "")
-        if plain["version"] != VERSION or isinstance(plain["version"], bool):
-            raise ValueError(f"version must be {VERSION}, got {plain['version']!r}.")
-        for key, kind in (("data", dict), ("model", dict), ("method", list), ("training", dict), ("sweep", dict)):
-            if not isinstance(plain.get(key, kind()), kind):
-                raise ValueError(f"{key} must be written as {'[[method]]' if kind is list else f'[{key}]'}.")
-        rounds = as_count(plain["rounds"], "rounds")
-        seeds = _counts(plain.get("seeds", [0]), "seeds", 0)
-        report = _counts(plain.get("report", [rounds]), "report", 1)
-        training = _table(Training, plain.get("training", {}), "training")
-        unscored = [n for n in report if n > rounds or (n % training.evaluate_every and n != rounds)]
-        if unscored:
-            raise ValueError(f"report: round {unscored[0]} is not scored within {rounds} rounds.")
-        entries = tuple(_entry(item, j) for j, item in enumerate(plain["method"], 1))
-        sweep = _table(Sweep, plain["sweep"], "sweep") if "sweep" in plain else None
-        if sweep is not None:
-            _check_sweep(sweep, seeds, entries)
-        split = _table(Split, plain["data"], "data")
-        name = plain.get("name", stem)
-        if not isinstance(name, str):
-            raise ValueError(f"name must be a string, got {name!r}.")
-        found = cls(name, rounds, seeds, report, split, dict(plain["model"]), training, entries, sweep)
-        labels = [entry.label for entry in (found.methods if sweep else found.expanded())]
-        if not labels or not all(labels) or len(set(labels)) < len(labels):
-            raise ValueError(f"[[method]]: labels must be there and differ, got {', '.join(labels) or 'none'}.")
-        found.network(1, 1)  # of no data yet: only the keys are checked
-        return found
+        require_keys(plain, FILE_KEYS, "")
+        for key in ("version", "rounds", "data", "model", "method"):
+            if key not in plain:
+                raise ValueError(f"{key} is missing.")
+        version = plain.pop("version")
+        if version != VERSION or isinstance(version, bool):
+            raise ValueError(f"version must be {VERSION}, got {version!r}.")
+        entries = plain.pop("method")
+        if not isinstance(entries, list):
+            raise ValueError("method must be written as [[method]].")
+        methods = tuple(_entry(item, number) for number, item in enumerate(entries, 1))
+        defaults = {"name": stem, "seeds": [0], "report": [plain["rounds"]], "training": {}}
+        return make_settings(cls, {**defaults, **plain, "methods": methods}, "")
 
     def expanded(self) -> tuple[Entry, ...]:
         """Return the methods, every point of a grid as one of its own."""
@@ -375,12 +375,13 @@ class Experiment:
     def network(self, pixels: int, classes: int) -> torch.nn.Module:
         """Return the network for rows of so many pixels; initial parameters from torch's global generator."""
         settings = dict(self.model)
-        make = NETWORKS[_named("[model] name", settings.pop("name", None), NETWORKS)]
+        if "name" not in settings:
+            raise ValueError(f"[model] name is missing; there is {', '.join(NETWORKS)}.")
+        make = NETWORKS[_require_name("network", settings.pop("name"), NETWORKS, "[model] ")]
         if make is MLP:
-            _check_keys(settings, ("hidden",), (), "model")
-            return MLP((pixels, *_counts(settings.get("hidden", [200, 100]), "[model] hidden", 1), classes))
-        allowed = [name for name in inspect.signature(make).parameters if name != "n_classes"]
-        _check_keys(settings, allowed, (), "model")
+            inner = make_settings(Hidden, settings, "[model] ").hidden
+            return MLP((pixels, *inner, classes))
+        require_keys(settings, [name for name in inspect.signature(make).parameters if name != "n_classes"], "[model] ")
         return make(n_classes=classes, **settings)
 
     def as_dict(self) -> dict[str, Any]:
@@ -471,90 +472,51 @@ def _check_sweep(sweep: Sweep, seeds: tuple[int, ...], entries: Iterable[Entry])
 
 
 def _entry(plain: object, number: int) -> Entry:
-    where = f"method {number}"
+    where = f"[method {number}] "
     if not isinstance(plain, dict):
-        raise ValueError(f"{where} must be written as [[method]].")
-    name = _named(f"[{where}] row", plain.get("row"), ROWS)
+        raise ValueError(f"{where}must be written as [[method]].")
+    if "row" not in plain:
+        raise ValueError(f"{where}row is missing; there is {', '.join(ROWS)}.")
+    name = _require_name("row", plain["row"], ROWS, where)
     own = [item.name for item in fields(Entry) if item.name != "steps"]
     steps = list(inspect.signature(ROWS[name]).parameters)
     others = {step for make in ROWS.values() for step in inspect.signature(make).parameters}.difference(own, steps)
     for key, value in plain.items():
         if key in others:
-            raise ValueError(f"[{where}] {name} has no {key}; it has {', '.join(steps) or 'no steps'}.")
+            raise ValueError(f"{where}{name} has no {key}; it has {', '.join(steps) or 'no steps'}.")
         if key in steps and isinstance(value, list):
-            raise ValueError(f"[{where}] several values of {key} are written as grid = {{ {key} = {value} }}.")
-    _check_keys(plain, (*own, *steps), ("row",), where)
-    values = {key: value for key, value in plain.items() if key in own}
-    values.setdefault("label", name)
+            raise ValueError(f"{where}several values of {key} are written as grid = {{ {key} = {value} }}.")
+    require_keys(plain, (*own, *steps), where)
+    values = {"label": name, **{key: value for key, value in plain.items() if key in own}}
     if "grid" in values:
         values["grid"] = _grid(plain, (*steps, "prior_precision", "temperature"), where)
-    return _table(Entry, {**values, "steps": {k: v for k, v in plain.items() if k in steps}}, where)
+    return make_settings(Entry, {**values, "steps": {k: v for k, v in plain.items() if k in steps}}, where)
 
 
 def _grid(plain: Mapping[str, Any], known: Iterable[str], where: str) -> dict[str, tuple[Any, ...]]:
     """Return the lists of a grid by key; their values are checked where the method is made."""
     if not isinstance(plain["grid"], Mapping):
-        raise ValueError(f"[{where}] grid must be a table of lists.")
+        raise ValueError(f"{where}grid must be a table of lists.")
     grid = dict(plain["grid"])
     inner = grid.pop("solver", {})  # TOML reads a key solver.lr without quotes as a table in a table
     if not isinstance(inner, Mapping):
-        raise ValueError(f"[{where}] grid solver must be written as solver.NAME = [...].")
+        raise ValueError(f"{where}grid solver must be written as solver.NAME = [...].")
     grid |= {SOLVER + key: values for key, values in inner.items()}
     solver = plain.get("solver", {})
     there = {*plain, *(SOLVER + key for key in (solver if isinstance(solver, Mapping) else ()))}
     for key, values in grid.items():
         if not key.startswith(SOLVER):
-            _known(f"[{where}] grid key", key, known)
+            require_keys([key], known, f"{where}grid: ")
         if key in there:
-            raise ValueError(f"[{where}] {key} stands in the method and in its grid; write it once.")
+            raise ValueError(f"{where}{key} stands in the method and in its grid; write it once.")
         if not isinstance(values, list) or not values or any(item in values[:j] for j, item in enumerate(values)):
-            raise ValueError(f"[{where}] grid {key} must be a list of different values, got {values!r}.")
+            raise ValueError(f"{where}grid {key} must be a list of different values, got {values!r}.")
     return {key: tuple(values) for key, values in grid.items()}
 
 
-def _table(kind: Callable[..., Any], plain: Mapping[str, Any], where: str) -> Any:
-    """Make a dataclass of a table of the file."""
-    if not isinstance(plain, Mapping):
-        raise ValueError(f"[{where}] must be a table.")
-    known = fields(kind)  # type: ignore[arg-type]
-    required = [f.name for f in known if f.default is MISSING and f.default_factory is MISSING]
-    _check_keys(plain, [f.name for f in known], required, where)
-    try:
-        return kind(**plain)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"[{where}] {error}") from error
-
-
-def _check_keys(plain: Mapping[str, Any], known: Iterable[str], required: Iterable[str], where: str) -> None:
-    place = f"[{where}] " if where else ""
-    for key in plain:
-        _known(f"{place}key", key, known)
-    for key in required:
-        if key not in plain:
-            raise ValueError(f"{place}{key} is missing.")
-
-
-def _named(what: str, name: object, known: Iterable[str]) -> str:
-    """Return a name that must be there."""
-    if name is None:
-        raise ValueError(f"{what} is missing; there is {', '.join(known)}.")
-    return _known(what, name, known)
-
-
-def _known(what: str, name: object, known: Iterable[str]) -> str:
+def _require_name(what: str, name: object, known: Iterable[str], where: str = "") -> str:
     """Return a name that is known, or say which is nearest."""
     names = list(known)
-    if isinstance(name, str) and name in names:
-        return name
-    near = difflib.get_close_matches(str(name).casefold(), [n.casefold() for n in names], n=1)
-    advice = f"did you mean {next(n for n in names if n.casefold() == near[0])!r}?" if near else ""
-    raise ValueError(f"{what} {name!r} is not known; {advice or 'there is ' + (', '.join(names) or 'none') + '.'}")
-
-
-def _counts(value: object, name: str, minimum: int) -> tuple[int, ...]:
-    if not isinstance(value, list) or not value:
-        raise ValueError(f"{name} must be a list of integers, got {value!r}.")
-    found = tuple(as_count(item, name, minimum=minimum) for item in value)
-    if name in ("seeds", "report") and len(set(found)) < len(found):
-        raise ValueError(f"{name} must hold different numbers, got {value!r}.")
-    return found
+    if not isinstance(name, str) or name not in names:
+        raise ValueError(f"{where}{missing_name(f'there is no {what}', str(name), names)}")
+    return name

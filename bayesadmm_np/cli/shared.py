@@ -111,7 +111,7 @@ def missing_name(what: str, name: str, known: Iterable[object], others: str = ""
     near = difflib.get_close_matches(name.casefold(), list(folded), n=1)
     if near:
         return f"{what} {name!r}; did you mean {folded[near[0]]!r}?"
-    return f"{what} {name!r}; {others or 'there is ' + ', '.join(names)}."
+    return f"{what} {name!r}; {others or 'there is ' + (', '.join(names) or 'none')}."
 
 
 def require_writable(folder: Path, option: str = "--out") -> None:
