@@ -25,7 +25,7 @@ COMMANDS = {
     "sweep": "Rounds for a grid of ρ and γ.",
     "experiment": "Networks over clients, from a file.",
     "site": "One site of a run by files: its rows never leave it.",
-    "server": "The server of a run by files: it sees posteriors and sums, no rows.",
+    "server": "The server of a run by files: it sees posteriors, and no rows.",
     "flower": "The same runs on Flower, with sites on other machines.",
     "export": "Make a model file of a run by files.",
     "reproduce": "Draw the papers' figures and check their claims.",

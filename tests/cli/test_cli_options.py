@@ -1,0 +1,160 @@
+"""The layer below every command: an option is declared once; typed, in a file or of a plugin it is the same."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("cyclopts", reason="the command line needs the extra `cli`")
+pytest.importorskip("pandas", reason="the command line needs the extra `cli`")
+pytest.importorskip("sklearn", reason="the command line needs the extra `cli`")
+
+from bayesadmm_np import cli
+from bayesadmm_np.splitting import methods
+
+DOCS = Path(__file__).parents[2] / "docs" / "commands.md"
+GROUPS = {"site": ("init", "step"), "server": ("init", "step", "status"), "flower": ("new", "local", "keys")}
+CALLS = [
+    *((name,) for name in cli.COMMANDS if name not in GROUPS),
+    *((group, name) for group, names in GROUPS.items() for name in names),
+]
+
+
+def run(*arguments, code="from bayesadmm_np.cli import main; main()", **options):
+    return subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True, check=False, **options
+    )
+
+
+@pytest.mark.parametrize("call", CALLS, ids=" ".join)
+def test_every_command_says_what_it_does_in_a_plain_terminal(bayesadmm, call):
+    code, out, err = bayesadmm(*call, "--help")
+    assert (code, err) == (0, "")
+    assert out.startswith(f"Usage: bayesadmm {' '.join(call)}")
+    assert "\x1b" not in out
+    options = out[out.index("Options:") :]
+    assert max(map(len, options.splitlines())) <= 80
+    assert "--help, -h" in options
+    for line in re.findall(r"^  --.*$", options, re.MULTILINE):
+        assert re.fullmatch(r"  --\S+(, -\S+)?( [^ ]+)?(\s{2,}\S.*)?", line), line
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_a_group_without_a_command_says_what_it_has(bayesadmm, group):
+    code, out, err = bayesadmm(group)
+    assert (code, out) == (2, "")
+    for name in GROUPS[group]:
+        assert re.search(rf"^  {name} ", err, re.MULTILINE)
+    assert bayesadmm(group, "--help")[:2] == (0, err)
+
+
+def test_every_command_is_in_the_overview_and_in_the_docs(bayesadmm):
+    code, out, _ = bayesadmm("--help")
+    assert code == 0
+    rows = "".join(line for line in DOCS.read_text(encoding="utf-8").splitlines() if line.startswith("| `"))
+    for name in cli.COMMANDS:
+        assert re.search(rf"^  {name} ", out, re.MULTILINE)
+        assert f"`{name}`" in rows
+    assert max(map(len, out.splitlines())) <= 80
+    assert bayesadmm() == (2, "", out)
+
+
+def test_every_option_in_the_docs_is_one(bayesadmm):
+    """The twin: an option that is none is found."""
+    known = set().union(*(re.findall(r"--[a-z][a-z-]*", bayesadmm(*call, "--help")[1]) for call in CALLS))
+    text = DOCS.read_text(encoding="utf-8")
+    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", text)) <= known
+    assert "--no-such-option" not in known
+
+
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        (("--rounds", "1.5"), "--rounds must be an integer, got '1.5'."),  # 2 would be a number nobody asked for
+        (("--rounds", "none"), "--rounds must be an integer, got 'none'."),
+        (("--rho", "none"), "--rho must be a number, got 'none'."),
+        (("--rounds", "0"), "--rounds must be >= 1, got 0."),
+        (("--method", "pvi"), "--method: there is no method 'pvi'; did you mean 'PVI'?"),
+        (("--gama", "1"), "there is no option '--gama'; did you mean '--gamma'?"),
+        (("--drop", "a,,b"), "--drop must be names, as in a,b,c, got 'a,,b'."),
+        (("--tol",), "--tol is missing: Tolerance on the pooled stationarity residual."),
+    ],
+)
+def test_a_refusal_is_one_sentence_that_names_the_option(bayesadmm, typed, words):
+    assert bayesadmm("fit", "a.csv", "--target", "y", *typed) == (2, "", f"bayesadmm fit: {words}\n")
+
+
+def test_a_command_that_is_none_has_a_neighbour(bayesadmm):
+    assert bayesadmm("fti") == (2, "", "bayesadmm: there is no command 'fti'; did you mean 'fit'?\n")
+
+
+def test_the_last_of_two_wins_and_lists_add_up(bayesadmm, csv):
+    """As where an alias has options of its own."""
+    options = ("--target", "target", "--client", "site", "--no-progress", "--tol", "10")
+    code, out, err = bayesadmm("fit", csv("cancer"), "--target", "none", *options, "--drop", "nope", "--drop", "no")
+    assert (code, out) == (2, "")
+    assert "--drop" in err
+    assert "'nope'" in err
+    code, out, err = bayesadmm(
+        "fit", csv("cancer"), "--target", "none", *options, "--drop", "mean_radius", "--drop", "mean_texture"
+    )
+    assert code == 0, err
+    assert "mean_concavity" in out
+    assert "mean_radius" not in out
+    assert "mean_texture" not in out
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("rounds = 0", "--config: rounds must be >= 1, got 0."),
+        ("rounds = 1.5", "--config: rounds must be an integer, got 1.5."),
+        ("rounds = true", "--config: rounds must be an integer, got True."),
+        ('method = "pvi"', "--config: method: there is no method 'pvi'; did you mean 'PVI'?"),
+        ("drop = [1]", "--config: drop must be names, as in a,b,c, got [1]."),
+        ('gamma = "all"', "--config: gamma must be a number, or rows, got 'all'."),
+    ],
+)
+def test_a_file_is_held_to_what_is_typed(bayesadmm, tmp_path, text, words):
+    (tmp_path / "study.toml").write_text(f'target = "y"\n{text}\n', encoding="utf-8")
+    code, _, err = bayesadmm("fit", "a.csv", "--config", tmp_path / "study.toml")
+    assert (code, err) == (2, f"bayesadmm fit: {words}\n")
+
+
+def test_a_method_of_another_package_is_a_choice(bayesadmm, csv, monkeypatch):
+    """Its name is in the help and can be fitted with, also when it came after the commands were loaded."""
+    options = ("--target", "target", "--client", "site", "--no-progress", "--method", "Halved")
+    assert bayesadmm("fit", csv("cancer"), *options)[0] == 2  # the twin
+    monkeypatch.setattr(methods.TABLE, "_things", dict(methods.TABLE))
+    methods.TABLE.register(lambda: methods.PVI(0.5), name="Halved")
+    assert "Halved" in bayesadmm("fit", "--help")[1]
+    code, out, err = bayesadmm("fit", csv("cancer"), *options)
+    assert code == 0, err
+    assert "PVI, full family" in out
+
+
+def test_plugins_are_loaded_before_a_command_is_read(tmp_path):
+    """As installed packages register: by an entry point of the group."""
+    info = tmp_path / "stranger-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: stranger\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[bayesadmm_np.plugins]\nstranger = stranger\n")
+    (tmp_path / "stranger.py").write_text(
+        "from bayesadmm_np.splitting.methods import PVI, TABLE\nTABLE.register(lambda: PVI(0.5), name='Stranger')\n"
+    )
+    there = run("sweep", "--help", env=os.environ | {"PYTHONPATH": str(tmp_path), "PYTHONIOENCODING": "utf-8"})
+    assert (there.returncode, there.stderr) == (0, "")
+    assert "Stranger" in there.stdout
+    assert "Stranger" not in run("sweep", "--help", env=os.environ | {"PYTHONIOENCODING": "utf-8"}).stdout
+
+
+def test_a_pager_that_was_left_is_no_traceback():
+    command = [sys.executable, "-c", "from bayesadmm_np.cli import main; main()", "derive", "gaussian-full", "--latex"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        process.stdout.close()
+        err = process.stderr.read()
+        assert process.wait() == 1
+    assert err == ""
