@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.colors import LogNorm, Normalize
-from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
 from ..demos import style
-from .plots import COLOURS, MARKERS
+from .plots import COLOURS, MARKERS, Cell, draw_cells
 
 __all__ = ["draw_curves", "draw_heatmap", "new_stem"]
 
@@ -106,16 +105,14 @@ def draw_heatmap(
             known = values[np.isfinite(values)]
             low, high = (known.min(), known.max()) if known.size else (1.0, 1.0)
             norm = LogNorm(low, high) if name == "nll" and 0.0 < low < high else Normalize(low, high)
-            for (i, j), value in np.ndenumerate(values):
-                _cell(axes, i, j, value, digits, colormaps[colours](norm(value)), rows[i * len(widths) + j])
-            axes.set(xlim=(-0.5, len(widths) - 0.5), ylim=(len(heights) - 0.5, -0.5))
-            axes.set_xticks(range(len(widths)), [_text(value) for value in widths])
-            axes.set_yticks(range(len(heights)), [_text(value) for value in heights])
+            fills = colormaps[colours](norm(values))
+            cells = [
+                [_cell(values[i, j], digits, fills[i, j], rows[i * len(widths) + j]) for j in range(len(widths))]
+                for i in range(len(heights))
+            ]
+            draw_cells(axes, [*map(_text, heights)], [*map(_text, widths)], cells)
             axes.set_xlabel(SYMBOLS.get(right, right))
             axes.set_ylabel(SYMBOLS.get(down, down))
-            axes.tick_params(length=0)
-            for side in axes.spines.values():
-                side.set_visible(False)
             axes.set_title(heading)
         figure.suptitle(_plain(_wrapped(title, figure)), fontsize=8.5)
         if any(row["seeds_done"] == 0 for row in rows):
@@ -123,19 +120,12 @@ def draw_heatmap(
         return [path.name for path in style.save(figure, folder, stem)]
 
 
-def _cell(axes: Any, i: int, j: int, value: float, digits: str, fill: Any, row: Mapping[str, Any]) -> None:
+def _cell(value: float, digits: str, fill: Any, row: Mapping[str, Any]) -> Cell:
     """One value; small below it, how many seeds it is of where some failed."""
-    failed, plain = row["seeds_done"] == 0, not np.isfinite(value)
-    how: dict[str, Any] = {"hatch": "////", "edgecolor": "#C9C9C9"} if failed else {"edgecolor": "white"}
-    axes.add_patch(Rectangle((j - 0.5, i - 0.5), 1, 1, facecolor="white" if plain else fill, **how, lw=0.8))
-    dark = not plain and float(np.dot(fill[:3], (0.299, 0.587, 0.114))) < 0.5
-    colour = "white" if dark else style.INK
-    text = "✗" if failed else f"{value:{digits}}" if np.isfinite(value) else "∞"
-    behind = {"facecolor": "white", "edgecolor": "none", "pad": 1.5} if failed else None
-    centre = {"ha": "center", "va": "center", "color": colour}
-    axes.text(j, i, text, fontsize=10 if failed else 8, bbox=behind, **centre)
-    if 0 < row["seeds_done"] < row["seeds"]:
-        axes.text(j, i + 0.32, f"{row['seeds_done']} of {row['seeds']} seeds", fontsize=5.5, **centre)
+    if row["seeds_done"] == 0:
+        return Cell("✗", None, "////")
+    below = "" if row["seeds_done"] == row["seeds"] else f"{row['seeds_done']} of {row['seeds']} seeds"
+    return Cell(f"{value:{digits}}", fill, None, below) if np.isfinite(value) else Cell("∞", None, None, below)
 
 
 def _wrapped(title: str, figure: Any) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from matplotlib.patches import Rectangle
 from ..demos import style
 from .trials import CLOSE, Trial, cell_text
 
-__all__ = ["draw_compare", "draw_sweep"]
+__all__ = ["COLOURS", "MARKERS", "Cell", "draw_cells", "draw_compare", "draw_sweep"]
 
 FLOOR = 1e-9
 """Standard deviations: below, the pooled answer itself is not known better."""
@@ -89,40 +91,66 @@ def draw_sweep(
     folder: Path,
 ) -> None:
     """Draw a heat map of rounds to convergence; failures are hatched and marked ✗."""
+    done = [trial.rounds for trial in trials.values() if trial.status == "converged"]
+    fewest = max(min(done, default=1), 1)
+    norm = LogNorm(fewest, max(max(done, default=1), fewest + 1))  # of one value it would give an array
+
+    def cell(trial: Trial) -> Cell:
+        converged = trial.status == "converged"
+        fill = colormaps[ROUNDS](norm(trial.rounds)) if converged else None
+        return Cell(cell_text(trial, rounds), fill, "////" if trial.failed else None if converged else "....")
+
     with style.context():
         figure = style.new_figure(max(1.6 + 0.62 * len(rhos), 3.8), 1.5 + 0.42 * len(gammas))
         axes = figure.add_subplot()
-        done = [trial.rounds for trial in trials.values() if trial.status == "converged"]
-        fewest = max(min(done, default=1), 1)
-        norm = LogNorm(fewest, max(max(done, default=1), fewest + 1))  # of one value it would give an array
-        colours = colormaps[ROUNDS]
-        for i, gamma in enumerate(gammas):
-            for j, rho in enumerate(rhos):
-                trial = trials[rho, gamma]
-                converged = trial.status == "converged"
-                fill = colours(norm(trial.rounds)) if converged else "white"
-                hatch = "////" if trial.failed else None if converged else "...."
-                edge = "#C9C9C9" if hatch else "white"
-                axes.add_patch(Rectangle((j - 0.5, i - 0.5), 1, 1, facecolor=fill, hatch=hatch, edgecolor=edge, lw=0.8))
-                dark = converged and float(np.dot(fill[:3], (0.299, 0.587, 0.114))) < 0.5
-                axes.text(
-                    j,
-                    i,
-                    cell_text(trial, rounds),
-                    ha="center",
-                    va="center",
-                    color="white" if dark else style.INK,
-                    fontsize=10 if trial.failed else 8,
-                    bbox=None if converged else {"facecolor": "white", "edgecolor": "none", "pad": 1.5},
-                )
-        axes.set(xlim=(-0.5, len(rhos) - 0.5), ylim=(-0.5, len(gammas) - 0.5))
-        axes.set_xticks(range(len(rhos)), ["" if rho is None else f"{rho:g}" for rho in rhos])
-        axes.set_yticks(range(len(gammas)), ["" if gamma is None else f"{gamma:g}" for gamma in gammas])
+        cells = [[cell(trials[rho, gamma]) for rho in rhos] for gamma in gammas]
+        draw_cells(axes, [*map(_word, gammas)], [*map(_word, rhos)], cells)
+        axes.invert_yaxis()
         axes.set_xlabel("" if None in rhos else "ρ")
         axes.set_ylabel("" if None in gammas else "γ", rotation=0, labelpad=10)
-        axes.tick_params(length=0)
-        for side in axes.spines.values():
-            side.set_visible(False)
         axes.set_title(title)
         figure.supxlabel(f"✗ failed   >{rounds}: not converged after {rounds} rounds", fontsize=7, color=style.MUTED)
         style.save(figure, folder, "sweep")
+
+
+def _word(value: float | None) -> str:
+    return "" if value is None else f"{value:g}"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell of a heat map: without a fill it is white, and hatched where its run failed.
+
+    Attributes
+    ----------
+    text : str
+    fill : tuple of float or None
+    hatch : str or None
+    below : str
+        In small letters.
+    """
+
+    text: str
+    fill: Any = None
+    hatch: str | None = None
+    below: str = ""
+
+
+def draw_cells(axes: Any, down: Sequence[str], right: Sequence[str], cells: Sequence[Sequence[Cell]]) -> None:
+    """Draw a heat map, the first row above."""
+    for i, j in itertools.product(range(len(down)), range(len(right))):
+        found = cells[i][j]
+        fill, edge = "white" if found.fill is None else found.fill, "#C9C9C9" if found.hatch else "white"
+        axes.add_patch(Rectangle((j - 0.5, i - 0.5), 1, 1, facecolor=fill, hatch=found.hatch, edgecolor=edge, lw=0.8))
+        dark = found.fill is not None and float(np.dot(found.fill[:3], (0.299, 0.587, 0.114))) < 0.5
+        how: dict[str, Any] = {"ha": "center", "va": "center", "color": "white" if dark else style.INK}
+        behind = {"facecolor": "white", "edgecolor": "none", "pad": 1.5} if found.hatch else None
+        axes.text(j, i, found.text, fontsize=10 if found.text == "✗" else 8, bbox=behind, **how)
+        if found.below:
+            axes.text(j, i + 0.32, found.below, fontsize=5.5, **how)
+    axes.set(xlim=(-0.5, len(right) - 0.5), ylim=(len(down) - 0.5, -0.5))
+    axes.set_xticks(range(len(right)), right)
+    axes.set_yticks(range(len(down)), down)
+    axes.tick_params(length=0)
+    for side in axes.spines.values():
+        side.set_visible(False)
