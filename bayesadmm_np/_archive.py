@@ -80,9 +80,9 @@ class Archive:
     Parameters
     ----------
     kind : str
-        What the archive is: "checkpoint", "model", "broadcast", "reply" ...
+        Kind of the archive: "checkpoint", "model", "broadcast", "reply" ...
     header : mapping
-        What JSON can hold; NaN and infinity are allowed.
+        Values that JSON can hold; NaN and infinity are allowed.
     arrays : mapping of str to ndarray
         Arrays of float, integer or bool; read-only where they were read.
     source : str, default 'message'

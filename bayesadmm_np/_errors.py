@@ -20,11 +20,11 @@ class Words:
     Attributes
     ----------
     argument : callable
-        From the name of an argument to what the reader calls it.
+        Function from the name of an argument to the reader's name for it.
     client : callable
-        From the number of a client to what the reader calls it.
+        Function from the number of a client to the reader's name for it.
     switch : callable
-        From the name of a switch to the advice to turn it on.
+        Function from the name of a switch to the advice to turn it on.
     """
 
     argument: Callable[[str], str] = str
@@ -53,11 +53,11 @@ class ArgumentError(_Worded):
     argument : str
         Name in the signature that the caller used.
     expected : str
-        What it must be, beginning with "must".
+        Condition on the argument, beginning with "must".
     got : object
-        What it is, as it is to be shown; "" where that says nothing.
+        Value of the argument, as it is to be shown; "" where that says nothing.
     advice : str, default ""
-        What to do about it.
+        Advice, a sentence of its own.
 
     Examples
     --------

@@ -32,7 +32,7 @@ class Registry(Mapping[str, T]):
     Parameters
     ----------
     what : str
-        What one object is called in messages, such as "family".
+        Name of one object in messages, such as "family".
 
     Examples
     --------

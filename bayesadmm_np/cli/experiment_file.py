@@ -72,9 +72,9 @@ class Split:
     size : int or None
         Pixels along a side, as the loader has them; default the original. Digits have 8 only.
     size_concentration, class_concentration : float
-        Of two_dirichlet.
+        Parameters of two_dirichlet.
     per_client : int
-        Of shards.
+        Parameter of shards.
     """
 
     name: str
@@ -181,9 +181,9 @@ class Sweep:
     validation : float
         Share of the rows to train on that is held out, before the others are divided among the clients.
     rounds : int or None
-        Of a trial; default those of the experiment.
+        Number of rounds of a trial; default that of the experiment.
     seed : int
-        Of the trials: rows, split, start and noise. None of the experiment's seeds.
+        Seed of the trials: rows, split, start and noise. It must not be a seed of the experiment.
     """
 
     budget: int
@@ -209,13 +209,13 @@ class Entry:
     row : str
         A name of `bayesadmm_np.methods.TABLE`, IVONADMM, IVONPVI or FedLapFunc.
     label : str
-        In table and plot; default the row's name.
+        Name in table and plot; default the row's name.
     steps : dict
         The row's own arguments, such as rho and gamma; they stand beside `row` in the file.
     solver : dict
         Fields of IVONSteps or AdamSteps, in [method.solver].
     prior_precision, temperature : float or None
-        Instead of those of [training].
+        Values that replace those of [training].
     pooled : bool
         Train on all rows as one client.
     local : bool

@@ -58,7 +58,7 @@ class Trial:
     status, message : str
     rounds : int
     accuracy, nll : float or None
-        None where the trial failed.
+        Scores; None where the trial failed.
     chosen : bool
     """
 
@@ -101,9 +101,9 @@ class Bench:
     folder : Path
         Made if it is not there.
     tick : callable, optional
-        Called as tick(what runs, rounds done of all, accuracy or None) after every round.
+        Function called as tick(what runs, rounds done of all, accuracy or None) after every round.
     say : callable, optional
-        Called with every note: what a run warned of, with the run's name.
+        Function called with every note: the warning of a run, with the run's name.
 
     Raises
     ------
@@ -113,7 +113,7 @@ class Bench:
     Attributes
     ----------
     notes : list of str
-        Of this command and of those that it goes on from, each once.
+        Notes of this command and of the commands that it continues, each once.
     """
 
     def __init__(

@@ -31,9 +31,9 @@ class Rows:
     columns : dict of str to ndarray, each (n,)
         Features, in order; numbers, or strings where the column is categorical.
     target : ndarray, shape (n,)
-        As read: numbers, or strings.
+        Target as read: numbers, or strings.
     weights : ndarray, shape (n,), or None
-        > 0: rows of weight zero are left out.
+        Weights > 0: rows of weight zero are left out.
     site : ndarray of str, shape (n,)
     dropped : int
         Rows left out because a value was missing.

@@ -61,13 +61,13 @@ class Problem:
     sites : tuple of str
     clients : tuple of Loss
     precision : float
-        Of the prior.
+        Precision of the prior.
     noise_variance : float
-        In units of the target's scale, squared.
+        Noise variance in units of the target's scale, squared.
     target_scale : float
     n_outputs : int
     design, target : ndarray
-        Of the rows to score on.
+        Rows to score on.
     scored_on : str
     """
 
@@ -96,12 +96,12 @@ class Trial:
     ----------
     method, family : str
     status : str
-        Of the run, or "refused".
+        Status of the run, or "refused".
     rounds, floats : int
     distances : tuple of float
-        From the pooled answer after each round, in standard deviations.
+        Distances from the pooled answer after each round, in standard deviations.
     score, nll : float
-        On the rows to score on.
+        Scores on the rows to score on.
     holds : bool
         Whether the pooled stationarity residual is below tol.
     failed : bool

@@ -137,7 +137,7 @@ def load_mnist(size: int = 28, train: int | None = None, *, data_dir: PathLike |
     size : {28, 14, 7}
         The side :math:`s` of the images.
     train : int, optional
-        Keep the first `train` training rows; all of them if None. The test set stays whole.
+        Number of training rows to keep, the first of the file; all if None. The test set stays whole.
     data_dir : path-like, optional
         The directory to search first.
 
@@ -204,7 +204,7 @@ def load_fashion_mnist(size: int = 28, train: int | None = None, *, data_dir: Pa
     size : {28, 14, 7}
         The side :math:`s` of the images.
     train : int, optional
-        Keep the first `train` training rows; all of them if None. The test set stays whole.
+        Number of training rows to keep, the first of the file; all if None. The test set stays whole.
     data_dir : path-like, optional
         The directory to search first.
 
@@ -263,7 +263,7 @@ def load_cifar10(size: int = 32, train: int | None = None, *, data_dir: PathLike
     size : {32, 16, 8}
         The side :math:`s` of the images.
     train : int, optional
-        Keep the first `train` training rows; all of them if None. The test set stays whole.
+        Number of training rows to keep, the first of the file; all if None. The test set stays whole.
     data_dir : path-like, optional
         The directory to search first.
 

@@ -50,13 +50,13 @@ class Fit:
     result : Result
     glm : Glm
     precision : float or ndarray
-        Of the prior.
+        Precision of the prior.
     noise : float
         Noise variance; 1 for kinds without one.
     rounds : int
-        Of all runs of a search together.
+        Number of rounds of all runs of a search together.
     message : str
-        What the search for the evidence found.
+        Result of the search for the largest evidence, in words.
     """
 
     result: Result
@@ -166,7 +166,7 @@ class FederatedModel(BaseEstimator):
         client : array_like, shape (n,), optional
             The site of each row: strings, integers, anything hashable; default one site, "all".
         sample_weight : array_like, shape (n,), optional
-            >= 0; a row of weight zero counts as absent, and a weight of two as the row twice.
+            Weights >= 0; a row of weight zero counts as absent, and a weight of two as the row twice.
 
         Returns
         -------
@@ -192,7 +192,7 @@ class FederatedModel(BaseEstimator):
         Parameters
         ----------
         name : hashable
-            Not the name of a site that is there already.
+            Name of the new site; no other site may have it.
         X, y : array_like
             The site's rows.
         sample_weight : array_like, optional
@@ -574,7 +574,7 @@ class FederatedModel(BaseEstimator):
         ----------
         X : array_like or frame, shape (n, p)
         return_std : bool, default False
-            Also return the standard deviation of a new observation; not of a class.
+            Whether to return the standard deviation of a new observation too; not for classes.
 
         Returns
         -------

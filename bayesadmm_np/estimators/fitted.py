@@ -83,11 +83,11 @@ class Columns:
     Attributes
     ----------
     names : tuple of str
-        Of the table, in order.
+        Names of the columns of the table, in order.
     levels : dict of str to tuple of str
-        Of the categorical columns; the first is the reference.
+        Levels of the categorical columns; the first is the reference.
     centre, scale : ndarray, shape (p,)
-        Of the design columns; 0 and 1 where a column is left alone.
+        Centre and scale of the design columns; 0 and 1 where a column is left alone.
     """
 
     names: tuple[str, ...]
@@ -160,21 +160,21 @@ class FittedGLM:
         Name of a column.
     columns : Columns
     layout : Layout
-        Of θ.
+        Places of coefficients and intercept in θ.
     classes : tuple
-        In the order of the labels; empty for regressions.
+        Classes in the order of the labels; empty for regressions.
     prior, posterior : Gaussian
     sites : dict of Site
-        By name.
+        Sites by name.
     rule : Rule
         The expectation rule that the posterior is optimal under.
     method : str
     status : Status
     message : str
     certificate : Certificate or None
-        In the units of the run; None where a site's sums were missing at the end.
+        Certificate in the units of the run; None where a site's sums were missing at the end.
     rounds : int
-        Of all runs together, where the evidence chose a number.
+        Number of rounds; of all runs together where the evidence chose a number.
     objective : ndarray, shape (n,)
         After each round of the last run; a sum over rows.
     floats : int
@@ -182,13 +182,13 @@ class FittedGLM:
     noise_variance : float
         1 for kinds without one.
     target_centre, target_scale : float
-        Of the measurements, where θ and the noise variance are in units of `target_scale`.
+        Centre and scale of the measurements: θ and the noise variance are in units of `target_scale`.
     client : str or None
         Name of the column of sites; None where each file was a site.
     log_likelihood, elbo : float or None
-        At the mean, and the bound on the log evidence, all constants kept; None where nobody computed them.
+        Log-likelihood at the mean and bound on the log evidence, all constants kept; None where not computed.
     version : str
-        Of the library that fitted it.
+        Version of the library that fitted it.
     """
 
     kind: Kind
@@ -452,13 +452,13 @@ def fitted_run(
     Parameters
     ----------
     spec : Terms
-        Of the run: loss, features, classes, units, prior, method, rule.
+        Terms of the run: loss, features, classes, units, prior, method, rule.
     final : FinalResult
         Status, message, posterior, sites' factors, objective and certificate.
     rows : dict of str to int, optional
-        Of the sites whose factors are known.
+        Numbers of rows of the sites whose factors are known.
     history : sequence of RoundRecord
-        Of the server, which alone knows it.
+        Records of the rounds, which the server alone has.
     target : str
     noise_variance : float
         That the sites were told, of a kind that has one.

@@ -26,8 +26,8 @@ class FederatedGLM(FederatedModel):
     kind : Kind or str, default 'softmax'
         A row, its name, or its name with options, as in "negative_binomial(size=2)".
     prior_precision : float, array_like or "evidence", default 1.0
-        Of the coefficients: a number, a vector (p,) or a matrix (p, p) of units 1/coefficient². "evidence" maximises
-        the ELBO over a number in [1e-6, 1e6].
+        Precision of the coefficients: a number, a vector (p,) or a matrix (p, p) of units 1/coefficient². "evidence"
+        maximises the ELBO over a number in [1e-6, 1e6].
     noise_variance : float or "evidence", default 'evidence'
         σ² of the kinds that have one, such as "ridge". "evidence" maximises the ELBO over 1e-6 to 1e2 times the
         variance of y.
@@ -35,28 +35,28 @@ class FederatedGLM(FederatedModel):
         A row of `bayesadmm_np.methods` by name, or one with its arguments. "auto" is accelerated PVI, undamped for a
         full covariance and with γ = 0.4 for a diagonal one.
     family : {'auto', 'full', 'diagonal', 'fixed', 'isotropic'}
-        Of the posterior; "auto" is the fullest that the method is defined for.
+        Family of the posterior; "auto" is the fullest that the method is defined for.
     fit_intercept : bool, default True
     penalize_intercept : bool, default False
         Whether the prior of the coefficients holds for the intercept too.
     max_rounds : int, default 100
     tol : float, default 1e-8
-        On the residuals of the certificate (Fisher lengths per parameter).
+        Tolerance on the residuals of the certificate (Fisher lengths per parameter).
     warm_start : bool, default False
-        Start `fit` from the sites of the last one that have the same names.
+        Whether `fit` starts from the sites of the last fit that have the same names.
     participation : float or callable, default 1.0
         Share of the sites that take part in a round; see `bayesadmm_np.run`.
     random_state : int, optional
-        Of the participation and of stochastic solvers; None is 0, so that a fit can be repeated.
+        Seed of participation and of stochastic solvers; None is 0, so that a fit can be repeated.
     n_jobs : int, optional
         Sites solved at the same time, in threads; -1 is all cores.
     progress : bool, default False
-        Show a progress bar (needs tqdm).
+        Whether to show a progress bar (needs tqdm).
 
     Attributes
     ----------
     fitted_ : FittedGLM
-        What model files and commands share; `fitted_.save(path)` writes a model file.
+        The fitted model, as model files and commands have it; `fitted_.save(path)` writes a model file.
     coef_, intercept_ : ndarray or float
         In scikit-learn's shapes; the other attributes are those of `FederatedPoissonRegressor`, with classes also
         `classes_`.

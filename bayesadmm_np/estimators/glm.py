@@ -32,7 +32,7 @@ class Layout:
     n_features, n_outputs : int
     has_intercept : bool
     centre : ndarray, shape (p,), or None
-        Where the run's intercept is measured: it is b + wᵀcentre, so that columns far from zero do no harm.
+        Point at which the run's intercept is measured: it is b + wᵀcentre, so that columns far from zero do no harm.
     """
 
     n_features: int
@@ -88,7 +88,7 @@ class Glm:
     kind : Kind
     layout : Layout
     names : tuple
-        Of the sites, in order.
+        Names of the sites, in order.
     rows : tuple of tuple
         Design, target and weights of each site: the one copy of the data that losses share.
     null : ndarray, shape (n_outputs,)
@@ -96,13 +96,13 @@ class Glm:
     information : float
         Σ_i w_i ℓ''(null), the Fisher information of one intercept there, at noise variance 1.
     dropped : float
-        What the losses leave out of −log likelihood, at noise variance 1.
+        Part of −log likelihood that the losses leave out, at noise variance 1.
     n_observed : float
         Σ_i w_i times the outputs, each of which adds ½ log σ² to −log likelihood; 0 where there is no noise variance.
     null_variance : float
         Mean square of y about its mean, where there is a noise variance.
     labels : ndarray or None
-        Of the classes.
+        Labels of the classes.
     is_single : bool
         Whether the target came as a vector.
     """

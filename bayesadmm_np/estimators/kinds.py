@@ -137,7 +137,7 @@ def class_probabilities(mean: Array, spread: Array, how: str | None = None) -> A
     Parameters
     ----------
     mean : ndarray, shape (n,) or (n, C)
-        Of the predictors.
+        Means of the predictors.
     spread : ndarray, shape (n,) or (n, C, C)
         Their (co)variances.
     how : str, optional
@@ -165,7 +165,7 @@ class Kind:
     Parameters
     ----------
     name : str
-        As in `FederatedGLM(kind=...)` and `--loss`.
+        Name, as in `FederatedGLM(kind=...)` and `--loss`.
     title : str
         Stands before "of TARGET" in reports.
     target : Target
@@ -185,11 +185,11 @@ class Kind:
     has_noise : bool, default False
         Whether a noise variance divides the loss, which the evidence may choose.
     expectation : Rule, optional
-        What E_q of the loss means unless a method says otherwise; default as `Auto` chooses.
+        Rule for E_q of the loss unless a method says otherwise; default as `Auto` chooses.
     probabilities : callable, optional
-        Of classes: (mean, spread, how) → (n, C); default `class_probabilities`, for the logit.
+        Function of classes: (mean, spread, how) → (n, C); default `class_probabilities`, for the logit.
     ratio : str, default ''
-        What exp(coefficient) is: "odds ratio", "rate ratio", or empty.
+        Meaning of exp(coefficient): "odds ratio", "rate ratio", or empty.
     options : tuple of (str, float), default ()
         Numbers that belong to the row; part of its name wherever it is written.
 
@@ -288,7 +288,7 @@ class Kind:
         weights, offset : array_like, shape (n,), optional
         n_outputs : int, default 1
         noise_variance : float, default 1.0
-            Of kinds that have one.
+            Noise variance of kinds that have one.
         """
         if self.has_noise:
             weights = (np.ones(len(design)) if weights is None else np.asarray(weights)) / noise_variance
@@ -438,7 +438,7 @@ def read_kind(kind: Kind | str) -> Kind:
     Parameters
     ----------
     kind : Kind or str
-        As in "poisson" or "negative_binomial(size=2)".
+        Kind, or its name as in "poisson" or "negative_binomial(size=2)".
 
     Returns
     -------

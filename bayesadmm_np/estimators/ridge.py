@@ -21,8 +21,8 @@ class FederatedRidge(MultiOutputMixin, RegressorMixin, FederatedModel):
     Parameters
     ----------
     prior_precision : float, array_like or "evidence", default 1.0
-        Of the coefficients: a number, a vector (p,) or a matrix (p, p) of units 1/coefficient². "evidence" maximises
-        the ELBO over a number in [1e-6, 1e6].
+        Precision of the coefficients: a number, a vector (p,) or a matrix (p, p) of units 1/coefficient². "evidence"
+        maximises the ELBO over a number in [1e-6, 1e6].
     noise_variance : float or "evidence", default 'evidence'
         σ². "evidence" maximises the ELBO over 1e-6 to 1e2 times the variance of y; sites send their expected sums of
         squares. Standard errors are right only where σ² is.
@@ -30,7 +30,7 @@ class FederatedRidge(MultiOutputMixin, RegressorMixin, FederatedModel):
         A row of `bayesadmm_np.methods` by name, or one with its arguments. "auto" is accelerated PVI, undamped for a
         full covariance and with γ = 0.4 for a diagonal one.
     family : {'auto', 'full', 'diagonal', 'fixed', 'isotropic'}
-        Of the posterior; "auto" is the fullest that the method is defined for.
+        Family of the posterior; "auto" is the fullest that the method is defined for.
     fit_intercept : bool, default True
     penalize_intercept : bool, default False
         False, as in scikit-learn, gives the intercept prior precision ε, 1e-8 of its information, which shifts
@@ -38,30 +38,30 @@ class FederatedRidge(MultiOutputMixin, RegressorMixin, FederatedModel):
         True counts it among the coefficients: a vector or matrix `prior_precision` then has an entry for it, the last.
     max_rounds : int, default 100
     tol : float, default 1e-8
-        On the residuals of the certificate (Fisher lengths per parameter).
+        Tolerance on the residuals of the certificate (Fisher lengths per parameter).
     warm_start : bool, default False
-        Start `fit` from the sites of the last one that have the same names.
+        Whether `fit` starts from the sites of the last fit that have the same names.
     participation : float or callable, default 1.0
         Share of the sites that take part in a round; see `bayesadmm_np.run`.
     random_state : int, optional
-        Of the participation and of stochastic solvers; None is 0, so that a fit can be repeated.
+        Seed of participation and of stochastic solvers; None is 0, so that a fit can be repeated.
     n_jobs : int, optional
         Sites solved at the same time, in threads; -1 is all cores.
     progress : bool, default False
-        Show a progress bar (needs tqdm).
+        Whether to show a progress bar (needs tqdm).
 
     Attributes
     ----------
     coef_ : ndarray, shape (p,) or (C, p)
     intercept_ : float or ndarray, shape (C,)
     covariance_ : ndarray, shape (d, d), or None
-        Of the coefficients and then the intercept, output by output; None where the family learns none.
+        Covariance of the coefficients and then the intercept, output by output; None where the family learns none.
     noise_variance_ : float
     certificate_ : Certificate
     n_rounds_, n_iter_ : int
         Rounds of all runs of the fit; the Newton step that each starts from costs one exchange more.
     history_ : tuple of RoundRecord
-        Of the last run.
+        Records of the last run.
     sites_, site_rows_, site_factors_ : list, dict, dict
         Names in order; rows and factors η_k by name.
     posterior_, prior_ : Gaussian

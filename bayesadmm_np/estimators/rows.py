@@ -24,7 +24,7 @@ class SiteRows:
     ----------
     X : ndarray, shape (n, p)
     y : ndarray, shape (n,) or (n, C)
-        As the user gave it.
+        Target as the user gave it.
     weights : ndarray, shape (n,)
     """
 

@@ -34,7 +34,7 @@ class Settings:
     method : Method or Accelerated
     family : type
     precision : float, ndarray or None
-        Of the prior; None where the evidence chooses it.
+        Precision of the prior; None where the evidence chooses it.
     fit_intercept, penalize_intercept : bool
     options : dict
         Passed on to `run`.

@@ -63,9 +63,9 @@ class Summary:
     ----------
     header : dict of str to str
     rows : tuple of SummaryRow
-        In the order of `covariance_`.
+        Rows in the order of `covariance_`.
     sources : tuple of str
-        What the shares belong to: the prior, then the sites in order.
+        Sources of the shares: the prior, then the sites in order.
     note : str
     """
 

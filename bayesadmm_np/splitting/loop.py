@@ -108,9 +108,9 @@ def run(
     callback : callable, optional
         Function called as callback(record, posterior) after each round; returning True stops the run.
     checkpoint : path, optional
-        Write the state there after each round (npz with JSON inside, no pickle).
+        File to write the state to after each round.
     resume : path, optional
-        Continue from such a file; the result equals the uninterrupted run bit for bit.
+        File of a state to continue from; the result equals the uninterrupted run bit for bit.
     raise_on_failure : bool, default True
         Whether divergence or an ill-posed client raises RunError; otherwise the result says so in its status.
 

@@ -75,7 +75,7 @@ class Method:
     alpha : float or None
         Server's step; None means 1/(1 + ρK).
     dual_rule : DualRule
-        How the dual moves; `AlongExpectation` is Wang & Banerjee's choice.
+        Rule by which the dual moves; `AlongExpectation` is Wang & Banerjee's choice.
     client : {"proximal", "gradient"}
         Whether a client solves Eq. 15 or only evaluates its natural gradient at the server.
     prior_at : {"server", "clients"}
@@ -95,7 +95,7 @@ class Method:
     knobs : str
         Advice when a run of this row fails: the parameters to change.
     schedule : Schedule or None
-        What `rho`, `dual_step` and `alpha` are in each round; None means that they stay as they are.
+        Values of `rho`, `dual_step` and `alpha` in each round; None where they stay as they are.
 
     Raises
     ------

@@ -41,9 +41,9 @@ class Failure:
     client : int or None
         Number of the client whose answer cannot be used; None where it is the server's.
     detail : str
-        What was found, such as "it reached 1e+09".
+        Finding, such as "it reached 1e+09".
     knob : str
-        What to turn.
+        Parameter to change, and in which direction.
     switch : str
         Name of a switch of `run` that would help too.
 

@@ -30,7 +30,7 @@ class Dense:
     Attributes
     ----------
     shapes : tuple of (int, int)
-        Of W_1 … W_L; the flat vector holds W_1, b_1, W_2, b_2, ….
+        Shapes of W_1 … W_L; the flat vector holds W_1, b_1, W_2, b_2, ….
     between : tuple of type
         The activations, one fewer.
     flattens : bool

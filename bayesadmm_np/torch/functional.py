@@ -214,7 +214,7 @@ def traffic(
     ----------
     before, after : Memory or None
     last_seen : mapping
-        For every client that takes part, the last round before this one in which it did; 0 for none.
+        Last round before this one in which each client took part, of clients that do now; 0 for none.
     answered : sequence of int
     """
     down = up = 0

@@ -90,7 +90,7 @@ class Result:
         Parameters
         ----------
         pairs : int, default 8
-            At least 3, for a standard error.
+            Number of pairs, at least 3 for a standard error.
         tol : float, default 0.1
         seed : int, default 0
 
@@ -149,7 +149,7 @@ def run(
         δ; also the first precision of the server, and the fixed one of FedLap.
     rounds : int, default 10
     solver : AdamSteps or IVONSteps, optional
-        Default IVONSteps() for variational methods, AdamSteps() for those of the delta method.
+        Local work; default IVONSteps() for variational methods, AdamSteps() for methods of the delta method.
     temperature : float, default 1.0
         τ.
     participation : float or callable, default 1.0
@@ -170,15 +170,15 @@ def run(
     ensemble : int, default 32
         Samples of the posterior whose predictions are averaged, where the method learns a precision.
     progress : bool, default False
-        Show a bar with the accuracy (needs tqdm).
+        Whether to show a bar with the accuracy (needs tqdm).
     callback : callable, optional
-        Called as callback(record, state) after each round; returning True stops the run.
+        Function called as callback(record, state) after each round; returning True stops the run.
     checkpoint : path, optional
         Write the state there after rounds (npz with JSON inside, no pickle): 4KP numbers where a precision is learned.
     checkpoint_every : int, default 1
         Rounds between checkpoints; the run's last round is always written.
     resume : path, optional
-        Continue from such a file, bit for bit as if uninterrupted.
+        File of a state to continue from, bit for bit as if uninterrupted.
 
     Returns
     -------

@@ -66,9 +66,9 @@ def IVONADMM(rho: float = 1.0, gamma: float = 1.0) -> Method:
     Parameters
     ----------
     rho : float, default 1.0
-        > 0.
+        ρ > 0.
     gamma : float, default 1.0
-        > 0.
+        γ > 0.
 
     Raises
     ------
@@ -96,7 +96,7 @@ def IVONPVI(gamma: Damping = 1.0) -> Method:
     Parameters
     ----------
     gamma : float or 'rows', default 1.0
-        In (0, 1]; or 'rows' for γ_k = N_k/N, as in `bayesadmm_np.methods.FedLap`.
+        Damping γ in (0, 1]; or 'rows' for γ_k = N_k/N, as in `bayesadmm_np.methods.FedLap`.
 
     Raises
     ------
@@ -143,10 +143,10 @@ def FedLapFunc(
     tau : float, default 1.0
         τ, > 0.
     points_per_class : int, default 1
-        At least 0.
+        Number of points, at least 0.
     server_steps : int, default 5000
     server_lr : float, default 1e-3
-        > 0.
+        Learning rate of the server, > 0.
 
     Raises
     ------

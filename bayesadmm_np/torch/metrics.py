@@ -41,7 +41,7 @@ def score(log_probabilities: Tensor, y: Tensor, bins: int = 15) -> Scores:
     log_probabilities : Tensor, shape (n, C)
     y : Tensor, shape (n,)
     bins : int, default 15
-        Of the calibration error (Guo et al. 2017, Eq. 5).
+        Number of bins of the calibration error (Guo et al. 2017, Eq. 5).
 
     Raises
     ------

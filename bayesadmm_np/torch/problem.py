@@ -75,7 +75,7 @@ class IVONSteps:
     beta1 : float, default 0.9
     beta2 : float, default 0.99
     samples : int, default 1
-        Of the posterior, a step.
+        Number of samples of the posterior in a step.
     hess_approx : {'price', 'gradsq'}
     clip_radius : float, default inf
     debias : bool, default True
@@ -127,7 +127,7 @@ class LocalProblem:
     Attributes
     ----------
     start : Tensor, shape (P,)
-        Where the clients start: the server's mean.
+        Point at which the clients start: the server's mean.
     centre, precision : Tensor, shape (K, P), (1, P) or (1, 1)
     linear, curvature : Tensor, shape (K, P) or (1, 1)
         Site (v_k, V_k).

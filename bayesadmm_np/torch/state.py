@@ -27,7 +27,7 @@ class RoundRecord:
     Attributes
     ----------
     round : int
-        From 1.
+        Number of the round, from 1.
     objective : float
         Σ_k E_{q_g}[ℓ_k]/τ + KL(q_g‖prior) after the round; from one antithetic pair of samples, with the same noise
         in every round, where the precision is learned. Clients that were dropped, or whose loss is not finite, are
@@ -35,16 +35,16 @@ class RoundRecord:
     alpha : float
         The server's step.
     edges : Edges
-        Of the duality circuit (Eq. 13) after the round, as in the core; that of the natural gradients is infinite,
+        Edges of the duality circuit (Eq. 13) after the round, as in the core; that of natural gradients is infinite,
         because estimating it is left to `Result.certificate`.
     present, dropped : tuple of int
         Clients that took part, and the clients among them whose answer was not finite.
     bytes_down, bytes_up : int
         Sent to, and by, the clients that took part.
     seconds : float
-        Of the round, without objective, edges and scores.
+        Duration of the round, without objective, edges and scores.
     at_mean, ensemble : Scores or None
-        Of the evaluation rows: at the server's mean, and averaged over samples of its posterior.
+        Scores on the evaluation rows: at the server's mean, and averaged over samples of its posterior.
     """
 
     round: int
