@@ -1,10 +1,14 @@
 """Numba is loaded where compiled code works, and nowhere else; without it torch does the same work."""
 
+import ast
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+import bayesadmm_np
 
 torch = pytest.importorskip("torch", minversion="2.4", reason="the deep-learning path needs the extra `torch`")
 pytest.importorskip("numba", reason="the twins need the extra `compiled`")
@@ -93,6 +97,25 @@ def test_without_numba_torch_does_the_same(numba, found):
     else:  # once, with the reason
         (said,) = other["warned"]
         assert said.endswith("cannot be used, torch does its work: Numba needs NumPy 2.3 or less")
+
+
+def imports(folder, name):
+    """The modules of a folder that import a package."""
+    found = set()
+    for file in Path(folder).rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
+            if any(one.partition(".")[0] == name for one in names):
+                found.add(file.relative_to(folder).as_posix())
+    return found
+
+
+def test_one_folder_knows_of_numba():
+    """The twin is NumPy, which others know too."""
+    package = Path(bayesadmm_np.__file__).parent
+    assert imports(package, "numba") == {"torch/compiled/kernels.py"}
+    assert {"torch/compiled/kernels.py", "torch/loop.py"} < imports(package, "numpy")
 
 
 def test_numba_is_not_asked_for_on_another_device(monkeypatch):
