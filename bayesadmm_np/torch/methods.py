@@ -1,16 +1,19 @@
 """Rows for neural networks: the core's table (`bayesadmm_np.methods`), the two named after IVON, and FedLap-Func.
 
-Every row of the core's table that is defined for a diagonal, fixed or isotropic Gaussian, moves its dual along λ and
-has a proximal client is a method here too; what differs is who solves the client's problem.
+Every row of the core's table that is defined for a diagonal, fixed or isotropic Gaussian, has a proximal client and
+moves its dual by λ_k and λ_g with +, − and × is a method here too; what differs is who solves the client's problem.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
+
 from .._validation import Damping, as_count, as_damping, as_positive
 from ..families import DiagonalGaussian, ExponentialFamily, FixedPrecisionGaussian, IsotropicGaussian
 from ..losses.expectations import Delta
+from ..splitting.duals import DualRule
 from ..splitting.methods import DAMP, Method
 
 __all__ = ["IVONADMM", "IVONPVI", "FedLapFunc", "FunctionalMethod", "family_of"]
@@ -178,9 +181,17 @@ def FedLapFunc(
 
 def family_of(method: Method) -> type[ExponentialFamily]:
     """Return the Gaussian family that a row runs with here, or say that it cannot."""
-    if not method.dual_rule.reads_natural or method.client != "proximal":
+    if method.client != "proximal" or not method.dual_rule.reads_natural or not _moves_tensors(method.dual_rule):
         raise ValueError(f"{method.name} is a row of the core only: its dual or its client is another.")
     for family in (DiagonalGaussian, FixedPrecisionGaussian, IsotropicGaussian):
         if not method.families or family in method.families:
             return family
     raise ValueError(f"{method.name} is not defined for diagonal, fixed or isotropic Gaussians.")
+
+
+def _moves_tensors(rule: DualRule) -> bool:
+    """Whether the rule uses no more than +, − and ×, as far as three numbers show."""
+    try:
+        return isinstance(rule(*torch.ones(4, 1)), torch.Tensor)
+    except (AttributeError, TypeError):
+        return False

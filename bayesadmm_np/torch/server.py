@@ -9,14 +9,13 @@ import torch
 from torch import Tensor
 
 from ..splitting.coefficients import GatherWeights, gather_weights
-from ..splitting.duals import AlongNatural
 from ..splitting.round import diverged, rises_without_bound
 from ..splitting.status import Failure, Status
 from .certificate import edges
 from .client import Replies
 from .functional import gather_mean, merged, traffic
 from .methods import FunctionalMethod
-from .state import Broadcast, Duals, RoundRecord, State
+from .state import AT_ONCE, Broadcast, Duals, RoundRecord, State
 from .team import Team
 
 __all__ = ["completed", "gathered", "moved", "recorded"]
@@ -26,13 +25,14 @@ def moved(team: Team, broadcast: Broadcast, duals: Duals, replies: Replies) -> D
     """Eq. 16 for the clients of the replies, with the team of the round; the site and the server both do it."""
     if not team.method.dual_step:
         return duals
-    step, rule = team.coefficients(replies.clients, "step"), team.method.dual_rule
+    steps, rule = team.coefficients(replies.clients, "step"), team.method.dual_rule
 
-    def move(site: Tensor, own: Tensor, served: Tensor) -> Tensor:
-        if isinstance(rule, AlongNatural):  # the same, with one temporary
-            return (own - served).mul_(step).add_(site)
-        moved: Tensor = rule(site, own, served, step)
-        return moved
+    def move(sites: Tensor, own: Tensor, served: Tensor) -> Tensor:
+        """Move a few clients' duals at a time: a rule's temporaries of all clients' size would be a round's peak."""
+        found, few = torch.empty_like(own), max(AT_ONCE // own.shape[1], 1)
+        for new, site, theirs, step in zip(*(x.split(few) for x in (found, sites, own, steps)), strict=True):
+            new.copy_(rule(site, theirs, served, step))
+        return found
 
     linear = move(duals.linear, replies.linear, broadcast.precision * broadcast.mean)
     if not team.learns_precision:

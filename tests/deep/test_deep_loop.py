@@ -1,7 +1,7 @@
 """The loop for networks: against the core's exact solves, the papers' listings, and batched against one by one."""
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -10,6 +10,7 @@ import pytest
 import bayesadmm_np as ba
 
 torch = pytest.importorskip("torch", minversion="2.4", reason="the deep-learning path needs the extra `torch`")
+from bayesadmm_np.splitting.methods import DualRule, Geometric  # noqa: E402
 from bayesadmm_np.torch import (  # noqa: E402
     IVON,
     IVONADMM,
@@ -204,6 +205,15 @@ def test_a_client_of_one_row_does_not_overshoot_a_precise_server(rescale_lr):
 # The core's exact solves, for a linear model
 # ----------------------------------------------------------------------------------------------------
 
+
+@dataclass(frozen=True)
+class Relaxed(DualRule):
+    """A rule of one's own, η_k ← ¾η_k + ¼(η_k + γ_k(λ_k − λ_g)) + ½γ_k(λ_k − λ_g)."""
+
+    def __call__(self, site, own, served, step):
+        return 0.75 * site + 0.25 * (site + step * (own - served)) + 0.5 * step * (own - served)
+
+
 POINT_ROWS = {
     "FedProx": (methods.FedProx(0.8), ba.families.IsotropicGaussian),
     "FedAvg": (methods.FedAvg(), ba.families.IsotropicGaussian),
@@ -211,6 +221,15 @@ POINT_ROWS = {
     "ADMM": (methods.ADMM(0.8), ba.families.IsotropicGaussian),
     "FedLap": (methods.FedLap(0.4), ba.families.FixedPrecisionGaussian),
     "FedLapCov": (methods.FedLapCov(0.4), ba.families.DiagonalGaussian),
+    "scheduled ADMM": (
+        replace(methods.ADMM(0.8), schedule=Geometric(rho=1.5, gamma=0.5)),
+        ba.families.IsotropicGaussian,
+    ),
+    "scheduled FedLapCov": (
+        replace(methods.FedLapCov(0.4), schedule=Geometric(gamma=0.5)),
+        ba.families.DiagonalGaussian,
+    ),
+    "a rule of one's own": (replace(methods.FedLap(0.4), dual_rule=Relaxed()), ba.families.FixedPrecisionGaussian),
     "FedLap by rows": (methods.FedLap("rows"), ba.families.FixedPrecisionGaussian),
     "FedLapCov by rows": (methods.FedLapCov("rows"), ba.families.DiagonalGaussian),
 }

@@ -73,6 +73,15 @@ def test_a_schedule_gives_each_round_its_row(row):
     assert [record.alpha for record in later.history] == [scheduled.at(t).server_alpha(2) for t in (1, 2, 3)]
 
 
-def test_a_rule_of_distributions_is_refused():
+@dataclass(frozen=True)
+class OfNaturals(DualRule):
+    """The parts of λ have other names in tensors."""
+
+    def __call__(self, site, own, served, step):
+        return site + step * type(site)(*(mine - theirs for mine, theirs in zip(own.parts, served.parts, strict=True)))
+
+
+@pytest.mark.parametrize("rule", [OfDistributions(), OfNaturals()])
+def test_a_rule_of_more_than_plus_and_times_is_refused(rule):
     with pytest.raises(ValueError, match="is a row of the core only"):
-        answer(replace(ROWS[0], dual_rule=OfDistributions()))
+        answer(replace(ROWS[0], dual_rule=rule))
