@@ -486,14 +486,14 @@ class _Entry:
 
     @property
     def start(self) -> bytes:
-        """What stands before its bytes."""
+        """The zip's local header, which stands before the bytes."""
         name, how = self.file_name, (VERSION, UTF8, STORED, NO_TIME, NO_DATE)
         sizes = LOCAL_SIZES.pack(1, 16, self.size, self.size)
         return LOCAL.pack(b"PK\3\4", *how, self.crc, IN_64, IN_64, len(name), len(sizes)) + name + sizes
 
     @property
     def listed(self) -> bytes:
-        """What stands in the directory."""
+        """Entry of the zip's central directory."""
         name, how = self.file_name, (VERSION | UNIX, VERSION, UTF8, STORED, NO_TIME, NO_DATE)
         sizes = CENTRAL_SIZES.pack(1, 24, self.size, self.size, self.offset)
         lengths, rights = (len(name), len(sizes), 0, 0, 0), 0o600 << 16

@@ -15,7 +15,7 @@ __all__ = ["PLAIN", "ArgumentError", "ClientError", "Words", "worded"]
 
 @dataclass(frozen=True)
 class Words:
-    """How a layer calls what the layers below it know by other names.
+    """Names that a layer of the library has for arguments, clients and switches of the layers below it.
 
     Attributes
     ----------

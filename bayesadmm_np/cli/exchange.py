@@ -59,7 +59,7 @@ Folder = Annotated[Path, option("Folder of this site or server; init makes it.",
 
 @dataclass(frozen=True, kw_only=True)
 class SiteConfig:
-    """What `site init` is told, and a site remembers."""
+    """Arguments of `site init`, which the site keeps."""
 
     data: Annotated[Path, option("CSV file of this site's rows.", "FILE.csv")]
     target: Annotated[str, option("Column to be explained.", "COLUMN")]

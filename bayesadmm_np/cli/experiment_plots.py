@@ -121,7 +121,7 @@ def draw_heatmap(
 
 
 def _cell(value: float, digits: str, fill: Any, row: Mapping[str, Any]) -> Cell:
-    """One value; small below it, how many seeds it is of where some failed."""
+    """Write one value and, small below it, the number of its seeds where some failed."""
     if row["seeds_done"] == 0:
         return Cell("✗", None, "////")
     below = "" if row["seeds_done"] == row["seeds"] else f"{row['seeds_done']} of {row['seeds']} seeds"
@@ -134,7 +134,7 @@ def _wrapped(title: str, figure: Any) -> str:
 
 
 def _plain(text: str) -> str:
-    """What a user wrote, not as a formula."""
+    """Escape a user's text, so that it is not read as a formula."""
     return text.replace("$", r"\$")
 
 

@@ -1,4 +1,4 @@
-"""What an experiment file says, done: the trials of a sweep, then every method with every seed."""
+"""Run an experiment file: the trials of a sweep, then every method with every seed."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ class Bench:
 
     @contextmanager
     def claimed(self) -> Iterator[None]:
-        """Have the folder, and have it alone.
+        """Claim the folder for this command alone.
 
         Raises
         ------
@@ -272,7 +272,7 @@ class Bench:
 
 @contextmanager
 def _going_on(name: str) -> Iterator[None]:
-    """Say of a checkpoint that cannot be read what to do about it, and not which argument it was."""
+    """Word the refusal of a checkpoint with the advice to remove it, not with an argument's name."""
     try:
         yield
     except ValueError as error:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class FitSettings:
-    """What is fitted to the rows, and how."""
+    """Settings of a fit."""
 
     family: Annotated[
         str, option("Family of the posterior. Default: full, if the method allows it.", choices=families("auto"))

@@ -178,7 +178,7 @@ def read_problem(
 
 
 def _residual_variance(design: Array, target: Array, weights: Array) -> float:
-    """Of the pooled least-squares fit."""
+    """Return the residual variance of the pooled least-squares fit."""
     root = np.sqrt(weights)
     theta = np.linalg.lstsq(root[:, None] * design, root * target, rcond=None)[0]
     freedom = max(float(weights.sum()) - design.shape[1], 1.0)
@@ -247,7 +247,7 @@ class Runner:
 
 
 def _message(result: Any, sites: Sequence[str]) -> str:
-    """Say the site's name where the loop knows only its number, and the option for the argument."""
+    """Word a failure with the site's name for its number, and the option for the argument."""
     if result.failure is None:
         return str(result.message)
     return str(result.failure.worded(Words(client=lambda k: f"site {sites[k]!r}", switch="add --{}".format)))

@@ -68,7 +68,7 @@ class Fit:
 
     @property
     def start(self) -> Start:
-        """Where a next run may start."""
+        """Sites and settings from which a next run may start."""
         sites = dict(zip(self.glm.names, self.result.sites, strict=True))
         return Start(sites, self.precision, self.noise, self.glm.layout.centre)
 
@@ -530,7 +530,7 @@ class FederatedModel(BaseEstimator):
 
     @property
     def noise_variance_(self) -> float:
-        """Of kinds that have one."""
+        """Noise variance of kinds that have one."""
         if not self.fitted_.kind.has_noise:
             raise AttributeError(f"{self.fitted_.kind} has no noise variance.")
         return self.fitted_.noise_variance

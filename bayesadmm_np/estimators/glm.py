@@ -47,7 +47,7 @@ class Layout:
 
     @property
     def dim(self) -> int:
-        """All parameters."""
+        """Number of parameters."""
         return self.n_outputs * self.width
 
     @property

@@ -27,7 +27,7 @@ FLAT = 1e-8
 
 @dataclass(frozen=True)
 class Settings:
-    """What `fit` does.
+    """Settings of one `fit`.
 
     Attributes
     ----------

@@ -242,7 +242,7 @@ def _header(model: FittedGLM, units: Units) -> dict[str, str]:
 
 
 def _prior_precision(model: FittedGLM) -> str:
-    """Of the coefficients of the first output; an intercept, which comes last, may have another."""
+    """Return the prior precision of the first output's coefficients; the intercept, the last, may have another."""
     values = 1.0 / model.prior.variance[: model.layout.n_features]
     if np.ptp(values) <= 1e-12 * values.max():
         return f"{values[0]:.6g}"

@@ -103,7 +103,7 @@ class LinearModelLoss(Loss):
         return Margins(reach, unit * pulled.ravel(), unit * (1.0 + float(size.max())))
 
     def _largest_deviation(self, q: Gaussian) -> float:
-        """Of a row's predictor under q; with C predictors, of a difference of two of them."""
+        """Return the largest standard deviation of a row's predictor under q; of a difference of two with C of them."""
         spread = self._spread(q)[self.weights > 0]
         if self.n_outputs > 1:
             own = np.einsum("ncc->nc", spread)

@@ -217,7 +217,7 @@ def has_converged(
 
 
 def at_the_limit(state: State, method: Method) -> str:
-    """What a run that used up its rounds says: a bounded cycle is not a matter of patience."""
+    """Return the message of a run that used up its rounds: more of them do not help where the objective has risen."""
     message = Status.ROUND_LIMIT.value
     last = state.history[-1].objective if state.history else state.start_objective
     if last > state.start_objective:

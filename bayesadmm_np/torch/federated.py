@@ -249,7 +249,7 @@ class NetworkServer:
 
     @cached_property
     def team(self) -> Team:
-        """What a round is computed with."""
+        """Clients and server of a round, as `torch.run` has them."""
         return self.spec.team(self.network, {})
 
     def model(self, state: State) -> nn.Module:
@@ -458,7 +458,7 @@ class NetworkData:
 
     @property
     def digest(self) -> str:
-        """Of the rows."""
+        """Digest of the rows."""
         weights = [] if self.rows.weights is None else [self.rows.weights]
         return digest([self.rows.X, self.rows.y, *weights])
 
@@ -495,12 +495,12 @@ class NetworkAnswer:
 
     @property
     def numbers(self) -> list[Any]:
-        """What is kept in the header."""
+        """Numbers for the header of a file."""
         return [self.round]
 
     @property
     def vectors(self) -> dict[str, Array]:
-        """What is kept as vectors."""
+        """Vectors for the arrays of a file."""
         return {"linear": vector(self.dual.linear), "precision": vector(self.dual.precision)}
 
 

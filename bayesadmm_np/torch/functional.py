@@ -61,7 +61,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class SharedTerms:
-    """What t_{k,i} is made of for some clients k, which takes the memory of one.
+    """Parts of t_{k,i} for some clients k; they take the memory of one client.
 
     Attributes
     ----------

@@ -14,7 +14,7 @@ __all__ = ["Scores", "score"]
 
 @dataclass(frozen=True)
 class Scores:
-    """Of predicted class probabilities; means over rows.
+    """Scores of predicted class probabilities; means over rows.
 
     Attributes
     ----------

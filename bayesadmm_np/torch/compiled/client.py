@@ -34,7 +34,7 @@ def layers_of(network: Network, batch: int, like: Floats) -> kernels.Layers:
 
 
 class Client(ABC):
-    """A client's rows, which share the memory of its tensors, and the layers with their workspace."""
+    """A client's rows, in the memory of its tensors, and the layers with their workspace."""
 
     def __init__(self, network: Network, rows: Rows, problem: LocalProblem, batch_size: int) -> None:
         X, points = rows.X.detach().flatten(1).contiguous().numpy(), 0
