@@ -147,7 +147,7 @@ def answer(folder: Path, broadcast: Path, out: Path | None) -> dict[str, Any]:
         require_writable(out.absolute().parent)
         require_other(out, [broadcast, config.data, *(folder / name for name in (CONFIG, STATE, "hello.npz"))])
     rows = _known_rows(folder)
-    site, reply = step_site(folder, rows.site(RunSpec.read(message, rows.site(None).data.most)), broadcast, out)
+    site, reply = step_site(folder, rows.site(RunSpec.read(message, rows.site(None).data)), broadcast, out)
     if reply is None:
         return {"site": site.name, **_result(final_result(message))}
     return {"written": str(reply), "site": site.name, "round": message.header["round"]}

@@ -287,8 +287,7 @@ class GLMData:
 
     def join(self, message: Message, spec: RunSpec, name: str, privacy: GaussianMechanism | None) -> GLMSite:
         """Return the engine of a run at this site; a ValueError where loss, family, rule or solver do not fit."""
-        if not isinstance(spec, GLMSpec):
-            raise message.refusal("spec", "that of a run of losses of the core", spec.engine)
+        assert isinstance(spec, GLMSpec)
         for field in ("features", "classes"):
             own, told = getattr(self, field), getattr(spec, field)
             if told != own:

@@ -201,7 +201,7 @@ class Site:
         with content_of(message, "the state of a site"):
             if message.header["privacy"] != self._granted:
                 raise message.refusal("privacy", f"that of this site, {self._granted}", message.header["privacy"])
-            engine = self._engine(message, RunSpec.read(message, self.data.most))
+            engine = self._engine(message, RunSpec.read(message, self.data))
             kept = SiteState(engine.spec, Ledger.read(message, engine.read_answer), engine.read_past(message))
             return replace(self, kept=kept)
 
@@ -239,7 +239,7 @@ class Site:
         """The engine of the broadcast's run; its id is compared first, and a spec that is known is not read again."""
         known = None if self.kept is None else self.kept.spec
         require_run(broadcast, None if known is None else known.run)
-        return self._engine(broadcast, known or RunSpec.read(broadcast, self.data.most))
+        return self._engine(broadcast, known or RunSpec.read(broadcast, self.data))
 
     def _engine(self, message: Message, spec: RunSpec) -> SiteEngine[Any]:
         if self.name not in spec.sites:

@@ -134,10 +134,11 @@ class RunSpec(ABC):
         return header, arrays
 
     @classmethod
-    def read(cls, message: Message, most: int | None = None) -> RunSpec:
+    def read(cls, message: Message, data: Any = None) -> RunSpec:
         """Read the spec that a message repeats, checking every type and range, with the reader of its engine.
 
-        A site gives the `most` numbers that a parameter of its own can have: more are refused before they are made.
+        A site gives its `data`: what is of another engine, or larger than a parameter of its own can be, is refused
+        before it is made.
 
         Raises
         ------
@@ -148,6 +149,8 @@ class RunSpec(ABC):
         name = plain.get("engine") if isinstance(plain, dict) else None
         if name not in ENGINES:
             raise message.refusal("spec", f"that of a run, with an engine of {', '.join(ENGINES)}", plain)
+        if data is not None and name != data.engine:
+            raise message.refusal("engine", f"{data.engine!r}, as this site has rows for", name)
         module, kind = ENGINES[name].split(":")
         own: type[RunSpec] = getattr(import_module(module), kind)
         fields = {"engine", *(item.name for item in dataclasses.fields(own))} - own.in_vectors
@@ -155,7 +158,11 @@ class RunSpec(ABC):
         if set(plain) != fields:
             raise message.refusal("spec", f"exactly the fields {sorted(fields)}", sorted(map(str, plain)))
         with content_of(message, "the spec of a run"):
-            return own.decode(message, {name: value for name, value in plain.items() if name != "engine"}, most)
+            return own.decode(
+                message,
+                {name: value for name, value in plain.items() if name != "engine"},
+                None if data is None else data.most,
+            )
 
     in_vectors: ClassVar[frozenset[str]] = frozenset()
     """Fields that are vectors of the message, not values of its header."""

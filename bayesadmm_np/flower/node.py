@@ -63,7 +63,7 @@ def _stepped(request: Request, folder: Path, load: Load) -> Answer:
     label, run = as_site_name(request.label), require_run(broadcast)
     # of a run that this site takes part in the spec has been read before; a new one is as large as the rows allow
     is_new = not any(folder.glob(f"{label}-{run}-*.npz"))
-    spec = RunSpec.read(broadcast, load(None)[0].data.most if is_new else None)
+    spec = RunSpec.read(broadcast, load(None)[0].data if is_new else None)
     site, _ = load(spec)
     path = folder / f"{label}-{run}-{site.name}.npz"
     try:

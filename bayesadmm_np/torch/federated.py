@@ -473,8 +473,7 @@ class NetworkData:
 
     def join(self, message: Message, spec: RunSpec, name: str, privacy: Any) -> NetworkSite:
         """Return the engine of a run at this site."""
-        if not isinstance(spec, NetworkSpec):
-            raise message.refusal("spec", "that of a run of a network", spec.engine)
+        assert isinstance(spec, NetworkSpec)
         k, own = spec.sites.index(name), signature(self.network)
         for item, expected, told in (
             ("model", own, spec.network),
