@@ -301,15 +301,15 @@ class _Rows:
         try:
             rows = read_rows([config.data], wanted)
         except Refused as error:
-            fact, _, advice = str(error).partition(": make 0/1 columns")
-            if not advice:
+            if error.cause != "text":
                 raise
             # a site alone does not know the levels that others have
-            raise Refused(
-                f"{fact}: write 0/1 columns of its levels into the file, the same at all sites (with all files at hand "
-                "`bayesadmm flower new --categorical` does), or choose columns with --features. Missing values are "
-                "empty cells."
-            ) from error
+            advice = (
+                "write 0/1 columns of its levels into the file, the same at all sites (with all files at hand "
+                "`bayesadmm flower new --categorical` does), or choose columns with --features; missing values are "
+                "empty cells"
+            )
+            raise Refused(error.fact, advice) from error
         if INTERCEPT in rows.columns:
             raise Refused(f"--features: a column cannot be called {INTERCEPT!r}; that is the column of ones.")
         ones = {INTERCEPT: np.ones(len(rows.target))} if config.intercept else {}

@@ -27,7 +27,6 @@ HELP = """The same runs on Flower, with sites on other machines.
   bayesadmm flower local trial
 """
 
-COMMAS = "separate its columns by commas."
 ROWS = 120
 """Of a made-up site."""
 
@@ -197,14 +196,12 @@ def _common_features(data: Sequence[Path], target: str) -> tuple[str, ...]:
     return features
 
 
-ADVICE = (
-    (
-        r"If it is separated otherwise, say so: --separator .*|is it separated otherwise\? Say so: --separator .*",
-        COMMAS,
-    ),
-    (r", or leave it out with --drop .*", ", or choose columns with --features. Missing values are empty cells."),
-)
-"""What the reader of tables advises that is no option here, and what to do instead."""
+ADVICE = {
+    "separator": "separate its columns by commas",
+    "text": "make 0/1 columns of its levels with --categorical, or choose columns with --features; missing values are "
+    "empty cells",
+}
+"""What to do here about what the reader of tables refuses."""
 
 
 @contextmanager
@@ -213,9 +210,7 @@ def _of_file(path: Path) -> Iterator[None]:
     try:
         yield
     except Refused as error:
-        words = str(error)
-        for pattern, own in ADVICE:
-            words = re.sub(pattern, own, words)
+        words = str(Refused(error.fact, ADVICE[error.cause]) if error.cause else error)
         raise Refused(words if str(path) in words else f"{path}: {words}") from error
 
 

@@ -37,7 +37,21 @@ MISSING = "this command needs packages that are not installed: pip install 'baye
 
 
 class Refused(ValueError):
-    """The command or its input was not understood: one sentence, exit code 2."""
+    """The command or its input was not understood: one sentence, exit code 2.
+
+    Parameters
+    ----------
+    fact : str
+        What was refused, and why.
+    advice : str, optional
+        What to do about it, which a command with other options says otherwise.
+    cause : {'', 'separator', 'text'}
+        What the advice is about.
+    """
+
+    def __init__(self, fact: str, advice: str = "", cause: str = "") -> None:
+        super().__init__(f"{fact}; {advice}." if advice else fact)
+        self.fact, self.cause = fact, cause
 
 
 def stop(message: str, code: int) -> NoReturn:

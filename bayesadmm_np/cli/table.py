@@ -17,6 +17,7 @@ from .shared import Refused, missing_name, note
 
 __all__ = ["Rows", "feature_columns", "read_frame", "read_rows", "require_column"]
 
+SEPARATED = "if it is separated otherwise, say so by --separator ';' or tab"
 TABS = ("tab", "\\t")
 WHOLE = re.compile(r"\s*(-?(?:0|[1-9]\d*))(?:\.0*)?\s*")
 """A whole number as it may be written; with leading zeros it is a code."""
@@ -72,10 +73,8 @@ def read_frame(
     except pd.errors.ParserError as error:
         raise Refused(f"{path} is not a table: {' '.join(str(error).split())}") from error
     except pd.errors.ParserWarning as error:
-        raise Refused(
-            f"{path} is not a table: a row has more cells than the header. If it is separated otherwise, say so: "
-            "--separator ';' or tab."
-        ) from error
+        fact = f"{path} is not a table: a row has more cells than the header"
+        raise Refused(fact, SEPARATED, "separator") from error
     except UnicodeDecodeError as error:
         raise Refused(f"{path} is not UTF-8 text: a CSV file was expected.") from error
     repeated = sorted({name for name in names if names.count(name) > 1})
@@ -84,7 +83,7 @@ def read_frame(
     if frame.empty:
         raise Refused(f"{path} has a header but no rows.")
     if len(names) == 1 and any(mark in names[0] for mark in ",;\t|"):
-        raise Refused(f"{path} has one column {names[0]!r}; is it separated otherwise? Say so: --separator ';' or tab.")
+        raise Refused(f"{path} has one column {names[0]!r}", SEPARATED, "separator")
     frame.columns = names
     return frame
 
@@ -203,11 +202,10 @@ def _numbers(column: Any) -> Array:
             raise Refused(
                 f"column {column.name!r} holds numbers with commas ({shown}): write 1234.5 for 1.234,5 or 1,234.5."
             )
-        hint = f" If {kept[0]!r} stands for a missing value, add --na '{kept[0]}'." if len(kept) == 1 else ""
-        raise Refused(
-            f"column {column.name!r} holds text ({shown}): make 0/1 columns of its levels with "
-            f"--categorical {column.name}, or leave it out with --drop {column.name}.{hint}"
-        )
+        hint = f"; if {kept[0]!r} stands for a missing value, add --na '{kept[0]}'" if len(kept) == 1 else ""
+        levels = f"make 0/1 columns of its levels with --categorical {column.name}"
+        advice = f"{levels}, or leave it out with --drop {column.name}{hint}"
+        raise Refused(f"column {column.name!r} holds text ({shown})", advice, "text")
     values: Array = column.to_numpy(dtype=np.float64)
     if not np.isfinite(values).all():
         raise Refused(f"column {column.name!r} holds {int((~np.isfinite(values)).sum())} infinite value(s).")

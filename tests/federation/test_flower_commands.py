@@ -150,7 +150,7 @@ def test_text_becomes_columns_of_the_levels_of_all_sites(bayesadmm, tmp_path):
     ("change", "more", "complaint"),
     [
         ({}, ["--categorical", "wart,old"], "did you mean 'ward'"),
-        ({}, ["--categorical", "ward"], "column 'old' holds text ('yes', 'no'): make 0/1 columns of its levels with "),
+        ({}, ["--categorical", "ward"], "column 'old' holds text ('yes', 'no'); make 0/1 columns of its levels with "),
         ({}, [], "`bayesadmm flower new --categorical` does"),
         (
             {"north": "dose,ward,old,died\n1,c,yes,0\n2,c,no,1\n", "south": "dose,ward,old,died\n1,c,no,1\n"},
@@ -179,12 +179,12 @@ COLUMNS = {
     ),
     "a gap": ({"south": "dose,age,died\n1,,0\n2,3,1\n"}, [], "south.csv: missing values in age (1)"),
     "semicolons": ({"south": "dose;age;died\n1;2;0\n"}, [], "'dose;age;died'; separate its columns by commas."),
-    "cells too many": ({"south": "dose,age,died\n1,2,0,4\n"}, [], "than the header. separate its columns by"),
+    "cells too many": ({"south": "dose,age,died\n1,2,0,4\n"}, [], "than the header; separate its columns by"),
     "text": (
         {"south": "dose,age,died\n1,old,0\n2,young,1\n"},
         ["--categorical", "dose"],
-        "south.csv: column 'age' holds text ('old', 'young'): make 0/1 columns of its levels with --categorical age, "
-        "or choose columns with --features.",
+        "south.csv: column 'age' holds text ('old', 'young'); make 0/1 columns of its levels with --categorical, "
+        "or choose columns with --features;",
     ),
 }
 
