@@ -27,7 +27,7 @@ from ..splitting.round import UNKNOWN, advance, complete
 from ..splitting.server import Server
 from ..splitting.state import State, digest
 from ..splitting.status import Failure
-from ..splitting.team import hire, pooled_objective
+from ..splitting.team import make_client, pooled_objective
 from ..splitting.worker import Worker, moved_site
 from .engine import Gathered
 from .glm_spec import GLMSpec, GLMTask
@@ -302,7 +302,7 @@ class GLMData:
         if privacy is not None:
             privacy.check(spec.row, spec.memory, spec.prior, len(spec.sites))
         settings = spec.row, self.loss, spec.prior, spec.rule, spec.solver, spec.tol
-        worker = hire(*settings, spec.shares[index], len(spec.sites), privacy)
+        worker = make_client(*settings, spec.shares[index], len(spec.sites), privacy)
         return GLMSite(spec, index, worker)
 
 

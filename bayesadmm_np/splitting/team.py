@@ -21,7 +21,7 @@ from .server import Server
 from .state import State
 from .worker import Worker
 
-__all__ = ["Team", "assemble", "hire", "pooled_objective", "read_rule"]
+__all__ = ["Team", "assemble", "make_client", "pooled_objective", "read_rule"]
 
 FINEST = 1e-12
 """Smallest residual asked of the default solver: rounding leaves some 1e-14 of a well conditioned problem."""
@@ -135,7 +135,7 @@ def assemble(
             raise ClientError(k, ValueError(f"expected a loss of bayesadmm_np.losses, got {type(loss).__name__}."))
         try:
             share = loss.total_weight / total
-            workers.append(hire(row, loss, prior, rule, solver, tol, share, len(losses), privacy))
+            workers.append(make_client(row, loss, prior, rule, solver, tol, share, len(losses), privacy))
         except ValueError as error:
             raise ClientError(k, error) from error
     return Team(tuple(workers), Server(row, prior, tuple(w.share for w in workers)), memory)
@@ -149,7 +149,7 @@ def read_rule(row: Method, expectation: Rule | None) -> Rule:
     return rule
 
 
-def hire(
+def make_client(
     row: Method,
     loss: Loss,
     prior: ExponentialFamily,
