@@ -1,0 +1,42 @@
+"""One process at a time in a folder: a step reads the folder's state, computes, and writes what follows from it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+__all__ = ["LOCK", "locked"]
+
+LOCK = ".lock"
+PATIENCE = 60.0
+"""Seconds that a second process waits for the first."""
+
+
+@contextmanager
+def locked(folder: str | os.PathLike[str], seconds: float = PATIENCE) -> Iterator[None]:
+    """Hold a folder; the system lets go of it however the process ends.
+
+    Raises
+    ------
+    ValueError
+        When another process holds it for longer than `seconds`, or it cannot be written to.
+    """
+    try:
+        from filelock import FileLock, Timeout
+    except ImportError as error:
+        raise ImportError("folders of a run need filelock: pip install 'bayesadmm-np[cli]'.") from error
+    lock = FileLock(Path(folder) / LOCK)
+    try:
+        lock.acquire(timeout=seconds)
+    except Timeout as error:
+        raise ValueError(
+            f"{os.fspath(folder)} is in use by another process; wait until its step has ended, and try again."
+        ) from error
+    except OSError as error:
+        raise ValueError(f"{os.fspath(folder)} must be a folder that can be written to: {error.strerror}.") from error
+    try:
+        yield
+    finally:
+        lock.release()
