@@ -1,6 +1,6 @@
 """Runs with sites elsewhere: a server and sites that share no memory, with the answer of one process."""
 
-from .folders import FinalResult, final_result, load_server, start_server, step_server, step_site
+from .folders import FinalResult, final_result, load_server, missing_sites, start_server, step_server, step_site
 from .glm import GLMData, GLMSpec, GLMTask
 from .messages import Message, MessageError
 from .server import Coordinator, Outcome
@@ -20,6 +20,7 @@ __all__ = [
     "Site",
     "final_result",
     "load_server",
+    "missing_sites",
     "start_server",
     "step_server",
     "step_site",

@@ -14,8 +14,9 @@ from pathlib import Path
 from .._archive import Archive, ArchiveError, read_as
 from .._validation import as_positive
 from ..splitting.privacy import GaussianMechanism
+from .site import Site
 
-__all__ = ["ACCOUNT", "Account", "Entry"]
+__all__ = ["ACCOUNT", "Account", "Entry", "charge"]
 
 ACCOUNT = "privacy.npz"
 KIND = "privacy account"
@@ -109,6 +110,22 @@ class Account:
                 f"answers granted here, got {limit}; {elsewhere:g} were given to other runs, {here} to this one."
             )
         return replace(self, entries=(*self.entries, Entry(run, number, answer, mechanism.noise_multiplier)))
+
+
+def charge(folder: str | os.PathLike[str], site: Site, reply: Archive | None) -> Account:
+    """Return the folder's account with a reply of this site entered, where it is noised; it is not written yet.
+
+    The state that holds the reply is written first, then the account, then the reply leaves: a step that stopped in
+    between is repeated with the same noise, and enters it.
+
+    Raises
+    ------
+    ArchiveError
+        When the privacy granted is spent, or less is left than the run could need.
+    """
+    if site.privacy is None or site.privacy_rounds is None or reply is None or site.kept is None:
+        return Account()
+    return Account.read(folder).charged(reply, site.kept.spec.limit, site.privacy, site.privacy_rounds)
 
 
 def _digest(reply: Archive) -> str:

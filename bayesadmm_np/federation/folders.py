@@ -11,13 +11,24 @@ from typing import Any
 from ..families.coordinates import Natural
 from ..splitting.certificate import Certificate
 from ..splitting.status import Status
+from .account import charge
 from .glm_spec import GLMSpec
-from .messages import Message, as_real, as_text, content_of, read_served, require_run
+from .lock import locked
+from .messages import Message, as_real, as_text, by_site, content_of, read_served, require_run
 from .server import Coordinator, decode_certificate
 from .site import Site
 from .spec import RunSpec
 
-__all__ = ["STATE", "FinalResult", "final_result", "load_server", "start_server", "step_server", "step_site"]
+__all__ = [
+    "STATE",
+    "FinalResult",
+    "final_result",
+    "load_server",
+    "missing_sites",
+    "start_server",
+    "step_server",
+    "step_site",
+]
 
 Path_ = str | os.PathLike[str]
 STATE = "state.npz"
@@ -26,7 +37,8 @@ STATE = "state.npz"
 def step_site(folder: Path_, site: Site, broadcast: Path_, out: Path_ | None = None) -> tuple[Site, Path | None]:
     """Answer a broadcast file: read the site's state from `folder`, write the new state, then the reply.
 
-    Interrupted anywhere, the step can be repeated and gives the same bytes.
+    Interrupted anywhere, the step can be repeated and gives the same bytes. A second process waits for the first. With
+    privacy the answer is entered in the folder's account, which all runs share.
 
     Parameters
     ----------
@@ -47,7 +59,9 @@ def step_site(folder: Path_, site: Site, broadcast: Path_, out: Path_ | None = N
     Raises
     ------
     MessageError
-        When state or broadcast are refused; no file was changed.
+        When state or broadcast are refused, or the privacy granted in this folder is spent; no file was changed.
+    ValueError
+        When another process has been at work in the folder for a minute.
 
     Examples
     --------
@@ -65,15 +79,24 @@ def step_site(folder: Path_, site: Site, broadcast: Path_, out: Path_ | None = N
     'reply-A-0001.npz'
     >>> folder.cleanup()
     """
-    state = Path(folder) / STATE
-    known = site.restore(Message.read(state)) if state.exists() else site
-    after, reply = known.step(Message.read(broadcast))
-    after.save().write(state)
-    if reply is None:
-        return after, None
-    path = Path(folder) / f"reply-{site.name}-{reply.header['round']:04d}.npz" if out is None else Path(out)
-    reply.write(path)
-    return after, path
+    folder = Path(folder)
+    with locked(folder):
+        state = folder / STATE
+        known = site.restore(Message.read(state)) if state.exists() else site
+        after, reply = known.step(Message.read(broadcast))
+        account = charge(folder, after, reply)
+        after.save().write(state)
+        account.write(folder)
+        if reply is None:
+            return after, None
+        path = folder / reply_name(site.name, reply.header["round"]) if out is None else Path(out)
+        reply.write(path)
+        return after, path
+
+
+def reply_name(site: str, number: int) -> str:
+    """Return what the file of a reply is called."""
+    return f"reply-{site}-{number:04d}.npz"
 
 
 def start_server(folder: Path_, server: Coordinator) -> Path:
@@ -107,14 +130,16 @@ def start_server(folder: Path_, server: Coordinator) -> Path:
     'broadcast-0001.npz'
     >>> folder.cleanup()
     """
-    state = Path(folder) / STATE
-    if state.exists():
-        found = Message.read(state)
-        if RunSpec.read(found).run != server.spec.run:
-            raise ValueError(f"{os.fspath(folder)} holds another run; step it, or give a new run a folder of its own.")
-        return _publish(Path(folder), Coordinator.restored(found, server.engine))
-    server.save().write(state)
-    return _publish(Path(folder), server)
+    folder = Path(folder)
+    with locked(folder):
+        state = folder / STATE
+        if state.exists():
+            found = Message.read(state)
+            if RunSpec.read(found).run != server.spec.run:
+                raise ValueError(f"{folder} holds another run; step it, or give a new run a folder of its own.")
+            return _publish(folder, Coordinator.restored(found, server.engine))
+        server.save().write(state)
+        return _publish(folder, server)
 
 
 def load_server(folder: Path_, model: Any = None) -> Coordinator:
@@ -153,10 +178,13 @@ def load_server(folder: Path_, model: Any = None) -> Coordinator:
     return Coordinator.restore(Message.read(Path(folder) / STATE), model)
 
 
-def step_server(folder: Path_, replies: Sequence[Path_], model: Any = None) -> tuple[Coordinator, Path]:
-    """Take in reply files: write the new state, then the next broadcast or the final message.
+def step_server(
+    folder: Path_, replies: Sequence[Path_], model: Any = None, partial: bool = False
+) -> tuple[Coordinator, Path]:
+    """Take in reply files; when all sites have answered write the new state, then the next broadcast or the final one.
 
-    Without replies, or with those of the last step, the message that is out is written again.
+    Until then the replies that have come are kept in the folder, and the message that is out is written again, as it is
+    without replies and with those of the last step. `missing_sites` says who is waited for.
 
     Parameters
     ----------
@@ -165,6 +193,9 @@ def step_server(folder: Path_, replies: Sequence[Path_], model: Any = None) -> t
     replies : sequence of path
     model : Module, optional
         The network, where the run is of one.
+    partial : bool, default False
+        End the round with the replies that have come: the other sites keep their factors, and what they still send of
+        this round is refused.
 
     Returns
     -------
@@ -176,7 +207,8 @@ def step_server(folder: Path_, replies: Sequence[Path_], model: Any = None) -> t
     MessageError
         When the state or a reply is refused; no file was changed.
     ValueError
-        When the run has ended.
+        When the run has ended, `partial` is asked for before a reply has come, or another process has been at work in
+        the folder for a minute.
 
     Examples
     --------
@@ -195,11 +227,52 @@ def step_server(folder: Path_, replies: Sequence[Path_], model: Any = None) -> t
     'broadcast-0002.npz'
     >>> folder.cleanup()
     """
-    server = load_server(folder, model)
-    after = server.step([Message.read(path) for path in replies]) if replies else server
-    if after is not server:
-        after.save().write(Path(folder) / STATE)
-    return after, _publish(Path(folder), after)
+    folder = Path(folder)
+    with locked(folder):
+        server = load_server(folder, model)
+        given = [Message.read(path, server.reply_limit) for path in replies]
+        if {reply.digest for reply in given} <= set(server.taken):
+            given = []
+        came = {**kept_replies(folder, server), **_checked(given, server)}
+        missing = [name for name in server.spec.sites if name not in came]
+        if partial and not came and server.outcome is None:
+            raise ValueError(f"partial must wait for a first reply of round {server.number}; none has come.")
+        if not came or (missing and not partial):
+            for name, reply in came.items():
+                reply.write(folder / reply_name(name, server.number))
+            return server, _publish(folder, server)
+        after = server.step(list(came.values()))
+        after.save().write(folder / STATE)
+        for name in server.spec.sites:
+            (folder / reply_name(name, server.number)).unlink(missing_ok=True)
+        return after, _publish(folder, after)
+
+
+def missing_sites(folder: Path_, server: Coordinator) -> tuple[str, ...]:
+    """Return the sites whose replies to the message that is out have not come; none when the run has ended."""
+    if server.outcome is not None:
+        return ()
+    came = kept_replies(Path(folder), server)
+    return tuple(name for name in server.spec.sites if name not in came)
+
+
+def kept_replies(folder: Path, server: Coordinator) -> dict[str, Message]:
+    """Return the replies to the message that is out that lie in the server's folder, by site."""
+    if server.outcome is not None:
+        return {}
+    paths = [folder / reply_name(name, server.number) for name in server.spec.sites]
+    return _checked([Message.read(path, server.reply_limit) for path in paths if path.exists()], server)
+
+
+def _checked(replies: Sequence[Message], server: Coordinator) -> dict[str, Message]:
+    """Return replies by site, each one that a step of the server can take in."""
+    if replies and server.outcome is not None:
+        raise ValueError(f"the run has ended ({server.outcome.status.name}): there is no round for a reply.")
+    found = by_site(replies, server.spec.sites)
+    for reply in found.values():
+        with content_of(reply, "a reply"):
+            server.check(reply, server.sent)
+    return {server.spec.sites[k]: reply for k, reply in found.items()}
 
 
 def _publish(folder: Path, server: Coordinator) -> Path:

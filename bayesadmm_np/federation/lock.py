@@ -15,21 +15,23 @@ PATIENCE = 60.0
 
 
 @contextmanager
-def locked(folder: str | os.PathLike[str], seconds: float = PATIENCE) -> Iterator[None]:
+def locked(folder: str | os.PathLike[str], seconds: float | None = None) -> Iterator[None]:
     """Hold a folder; the system lets go of it however the process ends.
 
     Raises
     ------
     ValueError
-        When another process holds it for longer than `seconds`, or it cannot be written to.
+        When another process holds it for longer than `seconds` (default: a minute), or it cannot be written to.
     """
     try:
         from filelock import FileLock, Timeout
     except ImportError as error:
         raise ImportError("folders of a run need filelock: pip install 'bayesadmm-np[cli]'.") from error
+    if not Path(folder).is_dir():
+        raise ValueError(f"{os.fspath(folder)} must be a folder that can be written to: there is none.")
     lock = FileLock(Path(folder) / LOCK)
     try:
-        lock.acquire(timeout=seconds)
+        lock.acquire(timeout=PATIENCE if seconds is None else seconds)
     except Timeout as error:
         raise ValueError(
             f"{os.fspath(folder)} is in use by another process; wait until its step has ended, and try again."

@@ -34,6 +34,9 @@ from .spec import RunSpec
 
 __all__ = ["Coordinator", "Outcome"]
 
+REPLY_HEADER = 1 << 18
+"""Bytes of a reply without its vectors, of which a part is JSON."""
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -299,9 +302,9 @@ class Coordinator:
     # ------------------------------------------------------------------------------------------------
 
     @property
-    def reply_size(self) -> int:
-        """Numbers that a reply holds at most."""
-        return self.engine.reply_size
+    def reply_limit(self) -> int:
+        """Bytes of a reply, at most: the numbers of its vectors, and its header."""
+        return 8 * self.engine.reply_size + REPLY_HEADER
 
     def check(self, reply: Message, sent: Sent) -> None:
         """Raise MessageError unless the reply answers this broadcast, and holds what `step` can take in."""

@@ -21,8 +21,6 @@ from .plan import Plan
 __all__ = ["FINAL", "PROGRESS", "Run", "TooFewError", "trim_log"]
 
 PROGRESS, FINAL = "progress.jsonl", "final.npz"
-HEADER_LIMIT = 1 << 16
-"""Bytes of a reply without its vectors."""
 
 
 class TooFewError(RuntimeError):
@@ -113,8 +111,7 @@ class Run(ABC):
 
     def _checked(self, name: str, said: Answer, sent: Any) -> Message:
         """Return a reply that the server can take in."""
-        limit = 8 * self.server.reply_size + HEADER_LIMIT
-        message = Message.from_bytes(said.message or b"", f"reply of {name}", limit)
+        message = Message.from_bytes(said.message or b"", f"reply of {name}", self.server.reply_limit)
         if message.header.get("site") != name:
             raise message.refusal("site", name, message.header.get("site"))
         with content_of(message, "a reply"):

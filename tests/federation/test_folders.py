@@ -1,6 +1,11 @@
 """Files: a step that was interrupted anywhere can be repeated, and what is refused changes nothing on the disk."""
 
 import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +20,8 @@ from bayesadmm_np.federation import (
     MessageError,
     final_result,
     load_server,
+    lock,
+    missing_sites,
     start_server,
     step_server,
     step_site,
@@ -175,26 +182,139 @@ def test_damaged_files_change_nothing(how, halfway):
 
 
 def test_messages_of_other_rounds_change_nothing(halfway):
-    folder, folders, last, _, replies = halfway
+    folder, folders, last, path, replies = halfway
     before = state_of(folder)
     fresh = step_site(folders[0], introduce(CLIENTS)[0], last)[1]  # the old broadcast: the same bytes again
     assert state_of(folder) == before
-    with pytest.raises(MessageError, match="round must be 4"):  # an old reply among others
+    for old in ([fresh], replies):  # the step that was done already
+        assert step_server(folder / "server", old)[0].number == 4
+        assert state_of(folder) == before
+    for _ in range(2):
+        new = [step_site(f, s, path)[1] for f, s in zip(folders, introduce(CLIENTS), strict=True)]
+        path = step_server(folder / "server", new)[1]
+    before = state_of(folder)
+    with pytest.raises(MessageError, match="round must be 6: let the site answer that broadcast, got 3"):
         step_server(folder / "server", [fresh])
     assert state_of(folder) == before
-    assert step_server(folder / "server", replies)[0].number == 4  # all old replies: the step that was done already
-    assert state_of(folder) == before
 
 
-def test_a_run_goes_on_without_a_message_that_was_refused(halfway):
+def test_replies_are_kept_until_all_have_come(halfway):
+    """Whoever steps as the mails arrive loses none, in whatever order they come, and however often."""
     folder, folders, _, path, _ = halfway
     replies = [step_site(f, s, path)[1] for f, s in zip(folders, introduce(CLIENTS), strict=True)]
-    server, path = step_server(folder / "server", replies[:2])
+    together = tuple(state_of(step_all(folder, "together", replies)).items())
+    for _ in range(2):
+        server, out = step_server(folder / "server", [replies[2]])
+        assert (server.number, out) == (4, path)
+        assert missing_sites(folder / "server", server) == ("s0", "s1")
+    replies[2].unlink()  # the server has its own
+    server, out = step_server(folder / "server", [replies[0]])
+    assert missing_sites(folder / "server", server) == ("s1",)
+    server, out = step_server(folder / "server", [replies[1]])
+    assert (server.number, server.counted) == (5, (4, 4, 4))
+    assert missing_sites(folder / "server", server) == ("s0", "s1", "s2")
+    assert tuple(state_of(folder / "server").items()) == together
+    assert step_server(folder / "server", [replies[1]])[0].number == 5  # once more: it is in the sum
+
+
+def step_all(folder, name, replies):
+    other = folder / name
+    shutil.copytree(folder / "server", other)
+    step_server(other, replies)
+    return other
+
+
+def test_a_round_ends_without_a_site_when_it_is_told_so(halfway):
+    folder, folders, _, path, _ = halfway
+    replies = [step_site(f, s, path)[1] for f, s in zip(folders, introduce(CLIENTS), strict=True)]
+    with pytest.raises(ValueError, match="partial must wait for a first reply of round 4"):
+        step_server(folder / "server", [], partial=True)
+    step_server(folder / "server", [replies[0]])
+    server, path = step_server(folder / "server", [replies[1]], partial=True)
     assert server.counted == (4, 4, 3)
     with pytest.raises(MessageError, match="let the site answer that broadcast"):  # the late one is of no use
         step_server(folder / "server", [replies[2]])
     replies = [step_site(f, s, path)[1] for f, s in zip(folders, introduce(CLIENTS), strict=True)]
     assert step_server(folder / "server", replies)[0].counted == (5, 5, 5)
+
+
+def test_what_was_kept_and_damaged_is_named(halfway):
+    folder, folders, _, path, _ = halfway
+    replies = [step_site(f, s, path)[1] for f, s in zip(folders, introduce(CLIENTS), strict=True)]
+    step_server(folder / "server", replies[:1])
+    kept = folder / "server" / "reply-s0-0004.npz"
+    kept.write_bytes(kept.read_bytes()[:-1])
+    with pytest.raises(MessageError, match=r"reply-s0-0004\.npz: file must be a whole"):
+        step_server(folder / "server", replies[1:])
+
+
+def test_a_reply_larger_than_the_run_allows_is_not_read(halfway):
+    folder, *_, replies = halfway
+    server = load_server(folder / "server")
+    replies[0].write_bytes(b"PK" + bytes(server.reply_limit))
+    with pytest.raises(MessageError, match=f"size must be at most {server.reply_limit} bytes, got"):
+        step_server(folder / "server", replies)
+
+
+# ----------------------------------------------------------------------------------------------------
+# One process a folder
+# ----------------------------------------------------------------------------------------------------
+
+TOGETHER = """
+import sys, time
+sys.path[:0] = {paths!r}
+from couriers import introduce
+from test_folders import CLIENTS
+from bayesadmm_np.federation import step_server, step_site
+while time.time() < {at}:
+    pass
+what, *files = sys.argv[1:]
+if what == "server":
+    step_server(files[0], files[1:])
+else:
+    step_site(files[0], introduce(CLIENTS)[int(what)], files[1])
+"""
+
+
+def at_once(*calls):
+    """Run commands at the same moment, each in a process of its own."""
+    here = Path(__file__).parent
+    program = TOGETHER.format(paths=[str(here), str(here.parent)], at=time.time() + 4.0)
+    started = [
+        subprocess.Popen([sys.executable, "-c", program, *map(str, call)], stderr=subprocess.PIPE, text=True)
+        for call in calls
+    ]
+    return [process.communicate(timeout=120)[1] for process in started]
+
+
+@pytest.mark.slow
+def test_two_steps_at_once_lose_no_reply(halfway):
+    folder, folders, _, path, _ = halfway
+    for _ in range(4):
+        replies = [step_site(f, s, path)[1] for f, s in zip(folders, introduce(CLIENTS), strict=True)]
+        expected = state_of(step_all(folder, f"all{load_server(folder / 'server').number}", replies))
+        assert at_once(*(("server", folder / "server", reply) for reply in replies)) == ["", "", ""]
+        assert state_of(folder / "server") == expected
+        path = step_server(folder / "server", [])[1]
+
+
+def test_a_folder_in_use_is_refused_in_one_sentence(halfway, monkeypatch):
+    folder, folders, _, path, replies = halfway
+    monkeypatch.setattr(lock, "PATIENCE", 0.05)
+    before = state_of(folder)
+    with lock.locked(folders[0]), lock.locked(folder / "server"):
+        for act in (
+            lambda: step_site(folders[0], introduce(CLIENTS)[0], path),
+            lambda: step_server(folder / "server", replies),
+        ):
+            with pytest.raises(ValueError, match="is in use by another process; wait until its step has ended"):
+                act()
+    assert state_of(folder) == before
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(ValueError, match="nowhere must be a folder that can be written to"):
+        step_server(tmp_path / "nowhere", [])
 
 
 def test_a_state_file_that_was_put_back_is_noticed(halfway):
