@@ -43,6 +43,7 @@ __all__ = [
     "read_as",
     "replace_atomically",
     "replace_text",
+    "sync_folder",
 ]
 
 SCHEMA = 3

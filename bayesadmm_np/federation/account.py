@@ -83,10 +83,10 @@ class Account:
             plain = {"entries": [vars(entry) for entry in self.entries]}
             Archive(KIND, plain, {}, ACCOUNT).write(Path(folder) / ACCOUNT)
 
-    def spent(self, mechanism: GaussianMechanism, without: str = "") -> float:
-        """Return how many answers of this mechanism disclose as much as what has left, one run left out."""
+    def spent(self, mechanism: GaussianMechanism) -> float:
+        """Return how many answers of this mechanism disclose as much as what has left."""
         z = mechanism.noise_multiplier
-        return sum((z / entry.noise_multiplier) ** 2 for entry in self.entries if entry.run != without)
+        return sum((z / entry.noise_multiplier) ** 2 for entry in self.entries)
 
     def charged(self, reply: Archive, limit: int, mechanism: GaussianMechanism, granted: int) -> Account:
         """Return the account with a reply of a run of at most `limit` rounds.
@@ -94,20 +94,17 @@ class Account:
         Raises
         ------
         ArchiveError
-            When the run could need more than is left of the `granted` answers, or none is left: the reply must not
-            leave.
+            When the rounds to come could need more than is left of the `granted` answers: the reply must not leave.
         """
         answer = _digest(reply)
         if not reply.arrays or any(entry.answer == answer for entry in self.entries):
             return self
         run, number = str(reply.header["run"]), int(reply.header["round"])
-        elsewhere = self.spent(mechanism, without=run)
-        left = granted - elsewhere
-        if limit > left + SLACK or self.spent(mechanism) + 1.0 > granted + SLACK:
-            here = sum(entry.run == run for entry in self.entries)
+        left, needed = granted - self.spent(mechanism), max(limit - number, 0) + 1
+        if needed > left + SLACK:
             raise ArchiveError(
-                f"{reply.source}: rounds must be at most {max(int(left + SLACK), 0)}, what is left of the {granted} "
-                f"answers granted here, got {limit}; {elsewhere:g} were given to other runs, {here} to this one."
+                f"{reply.source}: rounds to come must be at most {max(int(left + SLACK), 0)}, what is left of the "
+                f"{granted} answers granted here for all runs, got {needed}."
             )
         return replace(self, entries=(*self.entries, Entry(run, number, answer, mechanism.noise_multiplier)))
 

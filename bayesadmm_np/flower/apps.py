@@ -10,7 +10,7 @@ from typing import Any
 
 from .._archive import LIMIT
 from ..federation import Message, Site
-from .envelope import Answer, Request
+from .envelope import LONGEST_NOTE, Answer, Request, one_line
 from .node import answer
 from .plan import Plan
 from .rounds import conduct
@@ -68,6 +68,7 @@ def client_app(load: Callable[[Path, Any], tuple[Site, Message]]) -> Any:
             _read_request(message.content),
             str(context.node_config.get("state-dir", folder)),
             lambda spec: load(folder, spec),
+            folder,
         )
         return flower.Message(_answer_record(flower, said), reply_to=message)
 
@@ -193,15 +194,19 @@ def _read_answer(record: Any) -> Answer | str:
 def _unrecord(record: Any, fields: dict[str, type], names: set[str]) -> tuple[dict[str, Any], dict[str, bytes]]:
     """Return the fields and messages of a record from outside."""
     if set(record) != {RECORD, VECTORS}:
-        raise ValueError(f"records must be {RECORD} and {VECTORS}, got {sorted(record)}.")
+        raise ValueError(f"records must be {RECORD} and {VECTORS}, got {one_line(', '.join(sorted(record)))}.")
     plain, arrays = dict(record.config_records.get(RECORD, {})), dict(record.array_records.get(VECTORS, {}))
-    if set(plain) != set(fields) or not all(isinstance(plain[name], kind) for name, kind in fields.items()):
-        raise ValueError(f"{RECORD} must have the fields {', '.join(fields)}, got {sorted(plain)}.")
+    if set(plain) != set(fields) or not all(_is_field(plain[name], kind) for name, kind in fields.items()):
+        raise ValueError(f"{RECORD} must have the fields {', '.join(fields)}, at most {LONGEST_NOTE} characters each.")
     if not set(arrays) <= names or not all(
         array.stype == STYPE and len(array.data) <= LIMIT for array in arrays.values()
     ):
         raise ValueError(f"{VECTORS} must be messages of at most {LIMIT} bytes.")
     return plain, {name: array.data for name, array in arrays.items()}
+
+
+def _is_field(value: Any, kind: type) -> bool:
+    return isinstance(value, kind) and (kind is not str or len(value) <= LONGEST_NOTE)
 
 
 def _flower(name: str) -> Any:

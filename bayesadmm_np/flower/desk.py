@@ -12,7 +12,7 @@ from .envelope import Answer, Post, Request
 
 __all__ = ["Desk"]
 
-HELLO_LIMIT = 1 << 26
+HELLO_LIMIT = 1 << 24
 """Bytes of a hello: names and sums of columns."""
 POLL = 0.1
 """Seconds between two looks for answers."""

@@ -6,7 +6,16 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Protocol
 
-__all__ = ["Answer", "Post", "Request"]
+__all__ = ["LONGEST_NOTE", "Answer", "Post", "Request", "one_line"]
+
+LONGEST_NOTE = 1000
+"""Characters of what is said of a site in a log."""
+
+
+def one_line(text: str) -> str:
+    """Return text from elsewhere as one line of a log: bounded, and without what a terminal would obey."""
+    shown = text if len(text) <= LONGEST_NOTE else f"{text[: LONGEST_NOTE - 3]}..."
+    return "".join(character if character.isprintable() else "�" for character in shown)
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from ..federation import Site
+from ..federation.account import charge
+from ..federation.lock import locked
 from ..federation.messages import Message, MessageError, require_run
 from ..federation.spec import RunSpec, as_site_name
-from .envelope import Answer, Request
+from .envelope import Answer, Request, one_line
 
 __all__ = ["Load", "answer"]
 
@@ -18,11 +20,18 @@ Load = Callable[[Any], tuple[Site, Message]]
 """Return the site in the units of the spec (its own before a run), and what it says to introduce itself."""
 
 
-def answer(request: Request, folder: str | os.PathLike[str], load: Load) -> Answer:
+def answer(
+    request: Request,
+    folder: str | os.PathLike[str],
+    load: Load,
+    home: str | os.PathLike[str] | None = None,
+) -> Answer:
     """Answer a request; the state file in `folder` is replaced before the answer is sent.
 
     A state file that is missing, damaged, or of another round than the server counts on never stands for zeros: the
-    broadcast is refused until the server's copy of the site's dual comes along.
+    broadcast is refused until the server's copy of the site's dual comes along. One process at a time answers for a
+    site. With privacy the answer is entered, before it is sent, in the account of the site's folder, which all runs
+    share.
 
     Parameters
     ----------
@@ -31,6 +40,8 @@ def answer(request: Request, folder: str | os.PathLike[str], load: Load) -> Answ
         Of the state files, one a run.
     load : callable
         load(spec) -> (site, hello); `spec` is None before a run.
+    home : path, optional
+        Of the site, with the account of its privacy; default: the same folder.
 
     Returns
     -------
@@ -52,12 +63,14 @@ def answer(request: Request, folder: str | os.PathLike[str], load: Load) -> Answ
     try:
         if request.message is None:
             return Answer(load(None)[1].to_bytes())
-        return _stepped(request, Path(folder), load)
+        home = Path(folder if home is None else home)
+        with locked(home):
+            return _stepped(request, Path(folder), load, home)
     except ValueError as error:
-        return Answer(note=str(error), refused=True)
+        return Answer(note=one_line(str(error)), refused=True)
 
 
-def _stepped(request: Request, folder: Path, load: Load) -> Answer:
+def _stepped(request: Request, folder: Path, load: Load, home: Path) -> Answer:
     assert request.message is not None
     broadcast = Message.from_bytes(request.message, "broadcast")
     label, run = as_site_name(request.label), require_run(broadcast)
@@ -78,7 +91,9 @@ def _stepped(request: Request, folder: Path, load: Load) -> Answer:
     elif damage:
         raise MessageError(damage)
     after, reply = known.step(broadcast)
+    account = charge(home, after, reply)
     after.save().write(path)
+    account.write(home)
     if reply is None:
         broadcast.write(path.with_name(f"final-{path.name}"))
         return Answer()

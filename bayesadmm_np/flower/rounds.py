@@ -11,12 +11,13 @@ from typing import Any
 from .._archive import replace_atomically
 from ..federation import Coordinator
 from ..federation.folders import STATE
+from ..federation.lock import locked
 from ..federation.messages import Message
 from ..federation.spec import as_site_name
 from ..splitting.round import present_clients
 from .arrivals import Arrivals
 from .desk import Desk
-from .envelope import Answer, Post, Request
+from .envelope import Answer, Post, Request, one_line
 from .plan import Plan
 from .run import FINAL, PROGRESS, Run, TooFewError, trim_log
 
@@ -49,7 +50,7 @@ def conduct(plan: Plan, post: Post, label: str, tell: Callable[[str], Any]) -> C
     TooFewError
         When too few sites answer for `plan.patience` seconds.
     ValueError
-        When the folder holds a finished run, or one with other settings.
+        When the folder holds a finished run, or one with other settings, or another server is at work in it.
 
     Examples
     --------
@@ -78,14 +79,19 @@ def conduct(plan: Plan, post: Post, label: str, tell: Callable[[str], Any]) -> C
     ('CONVERGED', array([0.5]))
     """
     plan.folder.mkdir(parents=True, exist_ok=True)
-    make = _resumed if (plan.folder / STATE).exists() else _begun
-    desk, server = make(plan, post, as_site_name(label), tell)
-    trim_log(plan.folder, server)
-    run = (Arrivals if plan.max_staleness else Rounds)(plan, desk, server)
-    while run.server.outcome is None:
-        run.advance()
-    run.farewell()
-    return run.server
+
+    def say(text: str) -> None:
+        tell(one_line(text))  # it holds what others have written
+
+    with locked(plan.folder):
+        make = _resumed if (plan.folder / STATE).exists() else _begun
+        desk, server = make(plan, post, as_site_name(label), say)
+        trim_log(plan.folder, server)
+        run = (Arrivals if plan.max_staleness else Rounds)(plan, desk, server)
+        while run.server.outcome is None:
+            run.advance()
+        run.farewell()
+        return run.server
 
 
 @dataclass

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from .._archive import replace_atomically
+from .._archive import replace_atomically, sync_folder
 from ..federation import Coordinator
 from ..federation.folders import STATE
 from ..federation.messages import Message, content_of
@@ -94,10 +94,14 @@ class Run(ABC):
             **(more or {}),
             "status": None if server.outcome is None else server.outcome.status.name,
         }
-        with open(self.plan.folder / PROGRESS, "a", encoding="utf-8") as file:
+        path = self.plan.folder / PROGRESS
+        is_new = not path.exists()
+        with open(path, "a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
             file.flush()
             os.fsync(file.fileno())
+        if is_new:
+            sync_folder(self.plan.folder)
         server.save().write(self.plan.folder / STATE)
 
     def _note(self, name: str, said: Answer) -> None:

@@ -1,0 +1,181 @@
+"""One privacy account a site's folder: no run, label, transport or crash gives more than was granted."""
+
+import shutil
+
+import numpy as np
+import pytest
+from problems import prior, team
+
+import bayesadmm_np as ba
+from bayesadmm_np._archive import Archive, ArchiveError
+from bayesadmm_np.federation import Coordinator, GLMData, GLMTask, MessageError, Site, step_site
+from bayesadmm_np.federation.account import ACCOUNT, Account
+from bayesadmm_np.flower import Request, answer, node
+
+LOSS, OTHER = team("logistic", sizes=(5, 8))
+NOISE = ba.GaussianMechanism(clip=1.0, noise_multiplier=2.0)
+GRANTED = 5
+
+
+def private(noise=NOISE, granted=GRANTED):
+    return Site("A", GLMData(LOSS), privacy=noise, privacy_rounds=granted)
+
+
+def begin(rounds, seed=0):
+    hellos = [private().hello(), Site("B", GLMData(OTHER)).hello()]
+    task = GLMTask(ba.methods.PVI(gamma=1 / 2), prior("diagonal", 3), rounds=rounds, seed=seed, tol=1e-12)
+    return Coordinator.start(hellos, task)
+
+
+def over_flower(folder, label, rounds, home=None, seed=0):
+    """Let the site answer a whole run; return what it sent, up to its first refusal, and that."""
+    server, other, sent = begin(rounds, seed), Site("B", GLMData(OTHER)), []
+    while server.outcome is None:
+        broadcast = server.broadcast()
+        said = answer(Request(label, broadcast.to_bytes()), folder, lambda spec: (private(), private().hello()), home)
+        if said.refused:
+            return sent, said.note
+        reply = Archive.from_bytes(said.message)
+        if "natural" in reply.arrays:
+            sent.append(reply.arrays["natural"])
+        other, theirs = other.step(broadcast)
+        server = server.step([reply, theirs])
+    return sent, ""
+
+
+def by_files(folder, rounds):
+    server, other, sent = begin(rounds), Site("B", GLMData(OTHER)), []
+    path = folder.with_name("broadcast.npz")
+    while server.outcome is None:
+        server.broadcast().write(path)
+        reply = Archive.read(step_site(folder, private(), path)[1])
+        if "natural" in reply.arrays:
+            sent.append(reply.arrays["natural"])
+        other, theirs = other.step(server.broadcast())
+        server = server.step([reply, theirs])
+    return sent
+
+
+def disclosed(folder):
+    return sum(len(over_flower(folder, str(label), 1 + label % 3, seed=label)[0]) for label in range(12))
+
+
+def test_new_labels_and_runs_share_one_account(tmp_path):
+    assert disclosed(tmp_path) == GRANTED
+    assert len(Account.read(tmp_path).entries) == GRANTED
+
+
+def test_an_account_for_each_run_would_give_more(tmp_path, monkeypatch):
+    """The broken twin: what the account was before."""
+    monkeypatch.setattr(node, "charge", lambda folder, site, reply: Account())
+    assert disclosed(tmp_path) > GRANTED
+
+
+def test_a_run_that_could_need_more_than_is_left_is_refused_before_it_costs(tmp_path):
+    assert len(over_flower(tmp_path, "one", 3)[0]) == 3
+    sent, note = over_flower(tmp_path, "two", 3)
+    assert not sent
+    assert note.endswith(
+        "rounds to come must be at most 2, what is left of the 5 answers granted here for all runs, got 3."
+    )
+    assert len(over_flower(tmp_path, "three", 2)[0]) == 2
+    assert over_flower(tmp_path, "four", 1)[0] == []
+
+
+def test_files_and_flower_share_one_account(tmp_path):
+    folder = tmp_path / "site"
+    folder.mkdir()
+    assert len(by_files(folder, 3)) == 3
+    states = tmp_path / "states"  # --node-config state-dir
+    states.mkdir()
+    assert "at most 2" in over_flower(states, "one", 3, home=folder)[1]
+    assert len(over_flower(states, "two", 2, home=folder)[0]) == 2
+    (folder / "state.npz").unlink()
+    with pytest.raises(ArchiveError, match="rounds to come must be at most 0, what is left of the 5"):
+        by_files(folder, 1)
+
+
+def test_a_state_that_was_put_back_is_charged_for_what_it_draws_again(tmp_path):
+    server = begin(1)
+    server.broadcast().write(tmp_path / "broadcast.npz")
+    folder = tmp_path / "site"
+    folder.mkdir()
+    seen = set()
+    for _ in range(GRANTED):
+        _, path = step_site(folder, private(), tmp_path / "broadcast.npz")
+        seen.add(Archive.read(path).arrays["natural"].tobytes())
+        (folder / "state.npz").unlink()
+    assert len(seen) == GRANTED
+    with pytest.raises(ArchiveError, match="at most 0, what is left"):
+        step_site(folder, private(), tmp_path / "broadcast.npz")
+    assert not (folder / "state.npz").exists()
+
+
+@pytest.mark.parametrize("at", ["the account", "the reply"])
+def test_a_step_that_stopped_sends_the_same_noise_and_is_charged_once(at, tmp_path, monkeypatch):
+    begin(3).broadcast().write(tmp_path / "broadcast.npz")
+    folder = tmp_path / "site"
+    folder.mkdir()
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Account, "write", stop if at == "the account" else later(stop))
+    with pytest.raises(KeyboardInterrupt):
+        step_site(folder, private(), tmp_path / "broadcast.npz")
+    monkeypatch.undo()
+    kept = Archive.read(folder / "state.npz").arrays["pending/natural"]
+    for _ in range(2):
+        _, path = step_site(folder, private(), tmp_path / "broadcast.npz")
+        assert np.array_equal(Archive.read(path).arrays["natural"], kept)
+        assert len(Account.read(folder).entries) == 1
+
+
+def later(stop):
+    """Write the account, and stop before the reply."""
+    write = Account.write
+
+    def both(self, folder):
+        write(self, folder)
+        stop()
+
+    return both
+
+
+def test_other_noise_is_weighed(tmp_path):
+    """Answers of multipliers z_i disclose as much as one of (Σ z_i⁻²)^{-1/2}; two of z = 1 are eight of z = 2."""
+    loud = ba.GaussianMechanism(clip=1.0, noise_multiplier=1.0)
+    found = Account()
+    for i in range(2):
+        found = found.charged(
+            Archive("reply", {"run": "r", "round": i + 1}, {"natural": np.full(2, 1.0 + i)}), 2, loud, 2
+        )
+    assert found.spent(NOISE) == 8.0
+    if pytest.importorskip("dp_accounting"):
+        assert NOISE.epsilon(8, 1e-5) == pytest.approx(loud.epsilon(2, 1e-5), rel=1e-12)
+    new = Archive("reply", {"run": "s", "round": 1}, {"natural": np.zeros(2)})
+    with pytest.raises(ArchiveError, match="at most 0"):
+        found.charged(new, 1, NOISE, 8)
+    assert len(found.charged(new, 1, NOISE, 9).entries) == 3
+
+
+def test_a_damaged_account_discloses_nothing(tmp_path):
+    over_flower(tmp_path, "one", 1)
+    path = tmp_path / ACCOUNT
+    path.write_bytes(path.read_bytes()[:-1])
+    sent, note = over_flower(tmp_path, "two", 1)
+    assert not sent
+    assert "privacy.npz: file must be a whole bayesadmm archive" in note
+
+
+def test_a_site_without_privacy_keeps_no_account(tmp_path):
+    begin(2).broadcast().write(tmp_path / "broadcast.npz")
+    shutil.rmtree(tmp_path / "B", ignore_errors=True)
+    (tmp_path / "B").mkdir()
+    step_site(tmp_path / "B", Site("B", GLMData(OTHER)), tmp_path / "broadcast.npz")
+    assert not (tmp_path / "B" / ACCOUNT).exists()
+
+
+def test_the_grant_is_that_of_the_run_as_well():
+    with pytest.raises(MessageError, match="rounds must be at most 5, the privacy granted here, got 6"):
+        private().step(begin(6).broadcast())

@@ -1,0 +1,75 @@
+"""What others have written reaches the log as one bounded line, and one server is at work in a folder."""
+
+import numpy as np
+import pytest
+
+import bayesadmm_np as ba
+from bayesadmm_np.federation import Coordinator, GLMData, GLMTask, Site, lock
+from bayesadmm_np.flower import Answer, Plan, Request, answer, conduct
+from bayesadmm_np.flower.envelope import LONGEST_NOTE, one_line
+
+HOSTILE = "\x1b]0;title\x07\x1b[2J\r\n\x00\u202e\ud800 and no end" + "x" * 10**6
+
+
+@pytest.mark.parametrize("text", [HOSTILE, "", "λ_g: ≥ 0 – fine", "x" * LONGEST_NOTE, "x" * (LONGEST_NOTE + 1)])
+def test_a_line_is_bounded_printable_and_can_be_encoded(text):
+    line = one_line(text)
+    assert len(line) <= LONGEST_NOTE
+    assert line.isprintable()
+    assert line.encode().decode() == line
+    assert line == text or text in (HOSTILE, "x" * (LONGEST_NOTE + 1))
+
+
+class Grid:
+    """A site that does its work, and one that has nothing but words."""
+
+    def __init__(self, folder):
+        self.site, self.folder, self.said = Site("A", GLMData(ba.losses.LeastSquares([[1.0]], [1.0]))), folder, {}
+
+    def nodes(self):
+        return {1, 2}
+
+    def push(self, requests, seconds):
+        for node, request in requests.items():
+            self.said[f"{node}"] = (
+                answer(request, self.folder, lambda spec: (self.site, self.site.hello()))
+                if node == 1
+                else Answer(note=HOSTILE, refused=True)
+            )
+        return {f"{node}": node for node in requests}
+
+    def pull(self, tickets):
+        return {ticket: self.said.pop(ticket) for ticket in tickets if ticket in self.said}
+
+
+def plan_in(folder):
+    prior = ba.families.FullGaussian(np.zeros(1), 1.0)
+    return Plan(GLMTask(ba.methods.PVI(), prior), folder / "server", sites=1)
+
+
+def test_hostile_notes_are_told_as_one_line(tmp_path):
+    told = []
+    (tmp_path / "A").mkdir()
+    server = conduct(plan_in(tmp_path), Grid(tmp_path / "A"), "7", told.append)
+    assert server.outcome.status is ba.Status.CONVERGED
+    assert any(line.startswith("node 2: ") for line in told)
+    assert all(len(line) <= LONGEST_NOTE and line.isprintable() for line in told)
+
+
+def test_a_second_server_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(lock, "PATIENCE", 0.05)
+    (tmp_path / "server").mkdir()
+    with lock.locked(tmp_path / "server"), pytest.raises(ValueError, match="is in use by another process"):
+        conduct(plan_in(tmp_path), Grid(tmp_path), "7", print)
+    assert [path.name for path in (tmp_path / "server").iterdir()] == [lock.LOCK]
+
+
+def test_a_second_process_of_a_site_is_refused(tmp_path, monkeypatch):
+    """Two at once would draw noise twice for one broadcast."""
+    monkeypatch.setattr(lock, "PATIENCE", 0.05)
+    grid = Grid(tmp_path)
+    broadcast = Coordinator.start([grid.site.hello()], plan_in(tmp_path).task).broadcast()
+    with lock.locked(tmp_path):
+        grid.push({1: Request("7", broadcast.to_bytes())}, 1.0)
+    assert grid.said["1"].refused
+    assert "is in use by another process" in grid.said["1"].note
