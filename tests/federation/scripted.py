@@ -48,7 +48,7 @@ class Scripted:
         """When each λ_g was first sent."""
 
     def state(self, name):
-        (path,) = (path for path in (self.folder / name).glob("*.npz") if not path.name.startswith("final"))
+        (path,) = (path for path in (self.folder / name).glob("*.npz") if not path.name.startswith(("final", "privacy")))
         return path
 
     def nodes(self):
