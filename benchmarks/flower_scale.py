@@ -150,7 +150,8 @@ SERVER = """
 import numpy as np
 
 import bayesadmm_np as ba
-from bayesadmm_np.flower import Plan, server_app
+from bayesadmm_np.federation.dispatch import Plan
+from bayesadmm_np.federation.flower import server_app
 
 
 def plan(config):
@@ -175,7 +176,7 @@ from flwr.clientapp import ClientApp
 
 import bayesadmm_np as ba
 from bayesadmm_np.federation import GLMData, Site
-from bayesadmm_np.flower import client_app
+from bayesadmm_np.federation.flower import client_app
 
 
 def load(folder, spec):

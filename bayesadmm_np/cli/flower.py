@@ -127,8 +127,8 @@ def keys(
       bayesadmm flower keys trial
       bayesadmm flower keys trial --host server.example.org --site north --site south
     """
-    from ..flower.keys import make_keys
-    from ..flower.project import KEY_FOLDER
+    from ..federation.flower.keys import make_keys
+    from ..federation.flower.project import KEY_FOLDER
 
     require_writable(folder, "DIR")
     names = sites or _site_names(folder)
@@ -152,9 +152,9 @@ def _all_or_nothing(folder: Path) -> Iterator[None]:
 
 def _write(folder: Path, data: Sequence[Path], target: str | None, loss: str, n_sites: int, more: Any) -> None:
     from ..federation import Message
+    from ..federation.flower.project import SITES, write_app
     from ..federation.glm_spec import require_alike
     from ..federation.messages import read_hellos
-    from ..flower.project import SITES, write_app
     from .exchange import SiteConfig, introduce
 
     require_writable(folder, "DIR")
@@ -264,7 +264,7 @@ def _heart_disease(folder: Path) -> tuple[Path, ...]:
 
 
 def _site_names(folder: Path) -> list[str]:
-    from ..flower.project import SITES
+    from ..federation.flower.project import SITES
 
     names = sorted(path.parent.name for path in (folder / SITES).glob("*/site.json"))
     if not names:
@@ -274,10 +274,10 @@ def _site_names(folder: Path) -> list[str]:
 
 def _run(folder: Path, n_sites: int | None, settings: Sequence[str], resume: bool, insecure: bool) -> int:
     from ..federation import load_server
+    from ..federation.dispatch.rounds import PROGRESS
+    from ..federation.flower.local import LocalFederation, follow
+    from ..federation.flower.project import KEY_FOLDER
     from ..federation.folders import STATE
-    from ..flower.local import LocalFederation, follow
-    from ..flower.project import KEY_FOLDER
-    from ..flower.rounds import PROGRESS
     from .exchange import report
 
     names = _site_names(folder)
@@ -313,8 +313,8 @@ def read_plan(config: Mapping[str, Any]) -> Any:
     from ..estimators.fitted import FAMILIES
     from ..families.base import FAMILIES as SENDABLE
     from ..federation import GLMTask
-    from ..flower import Plan
-    from ..flower.project import KEYS
+    from ..federation.dispatch import Plan
+    from ..federation.flower.project import KEYS
     from ._methods import make_method
 
     missing = sorted(set(KEYS) - set(config))
@@ -374,7 +374,7 @@ def _is_of(value: Any, kind: type) -> bool:
 
 def _config(folder: Path, settings: Sequence[str]) -> dict[str, Any]:
     """The app's configuration with what --set changes."""
-    from ..flower.project import APP, KEYS
+    from ..federation.flower.project import APP, KEYS
 
     with open(folder / APP / "pyproject.toml", "rb") as file:
         config: dict[str, Any] = tomllib.load(file)["tool"]["flwr"]["app"]["config"]
@@ -390,7 +390,7 @@ def _config(folder: Path, settings: Sequence[str]) -> dict[str, Any]:
 
 
 def _run_folder(folder: Path, resume: bool) -> Path:
-    from ..flower.project import RUNS
+    from ..federation.flower.project import RUNS
 
     numbers = [int(path.name) for path in (folder / RUNS).glob("[0-9]*") if path.name.isdigit()]
     if resume and not numbers:

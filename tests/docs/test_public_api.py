@@ -18,7 +18,7 @@ import bayesadmm_np
 PACKAGE = Path(bayesadmm_np.__file__).resolve().parent
 FACES = [
     *("", ".families", ".losses", ".clients", ".splitting", ".splitting.methods", ".data", ".data.partition"),
-    *(".estimators", ".federation", ".flower"),
+    *(".estimators", ".federation", ".federation.dispatch", ".federation.flower"),
 ]
 """Modules whose names a user is meant to call."""
 

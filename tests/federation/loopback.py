@@ -7,8 +7,8 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 from bayesadmm_np.federation import GLMData, Site
-from bayesadmm_np.flower import client_app, server_app
-from bayesadmm_np.flower import desk as desk_module
+from bayesadmm_np.federation.dispatch import client_manager as manager_module
+from bayesadmm_np.federation.flower import client_app, server_app
 
 RUN = 7
 SITES = "abcdefgh"
@@ -92,5 +92,5 @@ def run_app(plan, grid, run_id=RUN):
 
 def quicken(monkeypatch):
     """In one process there is nothing to wait for."""
-    monkeypatch.setattr(desk_module, "POLL", 1e-4)
-    monkeypatch.setattr(desk_module, "REFRESH", 0.0)
+    monkeypatch.setattr(manager_module, "POLL", 1e-4)
+    monkeypatch.setattr(manager_module, "REFRESH", 0.0)

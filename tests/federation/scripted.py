@@ -5,10 +5,10 @@ import itertools
 import os
 
 from bayesadmm_np.federation import GLMData, Message, Site
-from bayesadmm_np.flower import answer
-from bayesadmm_np.flower import arrivals as arrivals_module
-from bayesadmm_np.flower import desk as desk_module
-from bayesadmm_np.flower import rounds as rounds_module
+from bayesadmm_np.federation.dispatch import answer
+from bayesadmm_np.federation.dispatch import async_rounds as arrivals_module
+from bayesadmm_np.federation.dispatch import client_manager as manager_module
+from bayesadmm_np.federation.dispatch import rounds as rounds_module
 
 
 class Clock:
@@ -16,11 +16,11 @@ class Clock:
 
     def __init__(self, monkeypatch):
         self.now = 0.0
-        for module in (desk_module, rounds_module, arrivals_module):
+        for module in (manager_module, rounds_module, arrivals_module):
             monkeypatch.setattr(module, "time", self)
         # whole units of time: no rounding, and every look is at an instant when something may come
-        monkeypatch.setattr(desk_module, "POLL", 1.0)
-        monkeypatch.setattr(desk_module, "REFRESH", 0.0)
+        monkeypatch.setattr(manager_module, "POLL", 1.0)
+        monkeypatch.setattr(manager_module, "REFRESH", 0.0)
         # no machine crashes here, and waiting for a disk is not what is scripted
         monkeypatch.setattr(os, "fsync", lambda handle: None)
 
@@ -32,7 +32,7 @@ class Clock:
 
 
 class Scripted:
-    """A post. `takes(name, number)` is how long a site works on its message of this number, counted from 1; hellos,
+    """A transport. `takes(name, number)` is how long a site works on its message of this number, from 1; hellos,
     refusals and the final message take no time. A site works on one message after another, also on those that nobody
     waits for. `fault(name, number, call)` may stand in for an answer: another one, or None for silence; `call()` is
     the honest one.
@@ -48,7 +48,8 @@ class Scripted:
         """When each λ_g was first sent."""
 
     def state(self, name):
-        (path,) = (path for path in (self.folder / name).glob("*.npz") if not path.name.startswith(("final", "privacy")))
+        paths = (self.folder / name).glob("*.npz")
+        (path,) = (path for path in paths if not path.name.startswith(("final", "privacy")))
         return path
 
     def nodes(self):

@@ -10,7 +10,7 @@ import bayesadmm_np as ba
 from bayesadmm_np._archive import Archive, ArchiveError
 from bayesadmm_np.federation import Coordinator, GLMData, GLMTask, MessageError, Site, step_site
 from bayesadmm_np.federation.account import ACCOUNT, Account
-from bayesadmm_np.flower import Request, answer, node
+from bayesadmm_np.federation.dispatch import Request, answer, node
 
 LOSS, OTHER = team("logistic", sizes=(5, 8))
 NOISE = ba.GaussianMechanism(clip=1.0, noise_multiplier=2.0)

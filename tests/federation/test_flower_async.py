@@ -16,8 +16,8 @@ from scripted import Clock, Scripted
 import bayesadmm_np as ba
 from bayesadmm_np.data import load_heart_disease
 from bayesadmm_np.federation import Coordinator, GLMData, GLMTask, Message, MessageError, Site, load_server
-from bayesadmm_np.flower import Answer, Plan, TooFewError, conduct
-from bayesadmm_np.flower.desk import LONGEST_REST
+from bayesadmm_np.federation.dispatch import Answer, Plan, TooFewError, serve
+from bayesadmm_np.federation.dispatch.client_manager import LONGEST_REST
 
 M = ba.methods
 NAMES = "abc"
@@ -51,11 +51,11 @@ def plan_of(folder, losses, row=None, start=START, staleness=10, **settings):
 
 
 def federate(clock, folder, losses, takes, fault=None, **settings):
-    """Run to the end; return server, log, what was told, and the post."""
+    """Run to the end; return server, log, what was told, and the transport."""
     folder.mkdir(exist_ok=True)
-    told, post = [], Scripted(clock, folder, losses, takes, fault)
-    conduct(plan_of(folder, losses, **settings), post, "7", told.append)
-    return load_server(folder / "server"), log_of(folder), told, post
+    told, transport = [], Scripted(clock, folder, losses, takes, fault)
+    serve(plan_of(folder, losses, **settings), transport, "7", told.append)
+    return load_server(folder / "server"), log_of(folder), told, transport
 
 
 def log_of(folder):
@@ -129,10 +129,10 @@ def test_the_heart_data_with_a_slow_hospital_gives_the_answer_of_rounds(name, bo
     assert (allowed < 1e-3 * np.sqrt(np.diag(result.posterior.covariance))).all()
 
 
-def good_from(post, pooled):
+def good_from(transport, pooled):
     """From when on all λ_g that were sent are within a hundredth of a standard deviation of the pooled means."""
     sd, since = np.sqrt(np.diag(pooled.covariance)), None
-    for when, message in post.served:
+    for when, message in transport.served:
         mean = HEART.with_natural(message.natural("natural", HEART.natural)).mean
         since = (when if since is None else since) if (np.abs(mean - pooled.mean) < 0.01 * sd).all() else None
     return since
@@ -158,11 +158,11 @@ def test_the_table_of_times_is_what_is_measured(case, hospitals, clock, tmp_path
     cells = []
     for bound in (0, 1, 10):
         begun = clock.now
-        server, _, _, post = federate(
+        server, _, _, transport = federate(
             clock, tmp_path / f"{bound}", hospitals, TABLE[case], tol=1e-6, start=HEART, staleness=bound
         )
         assert server.outcome.certificate.holds
-        cells.append(f"{good_from(post, pooled) - begun:g}, {post.served[-1][0] - begun:g}")
+        cells.append(f"{good_from(transport, pooled) - begun:g}, {transport.served[-1][0] - begun:g}")
     row = f"| {case} | {' | '.join(cells)} |"
     assert row in PAGE.read_text(encoding="utf-8"), row
 
@@ -362,15 +362,15 @@ def test_a_server_that_is_killed_goes_on_from_its_checkpoint(clock, tmp_path):
 
 @pytest.mark.parametrize("kind", ["lost", "damaged", "older"])
 def test_a_site_without_its_state_takes_the_servers_copy_and_nothing_else_changes(kind, clock, tmp_path):
-    losses, posts = made_up(), {}
+    losses, transports = made_up(), {}
     kept = {}
 
     def fault(name, number, call):
         if name == "a" and number == 3:
-            kept["state"] = posts["post"].state("a").read_bytes()
+            kept["state"] = transports["transport"].state("a").read_bytes()
         if name == "a" and number == 6 and not kept.get("done"):
             kept["done"] = True
-            path = posts["post"].state("a")
+            path = transports["transport"].state("a")
             {
                 "lost": path.unlink,
                 "damaged": lambda: path.write_bytes(kept["state"][:-7]),
@@ -379,8 +379,8 @@ def test_a_site_without_its_state_takes_the_servers_copy_and_nothing_else_change
         return call()
 
     told = []
-    posts["post"] = Scripted(clock, tmp_path, losses, slow("b"), fault)
-    conduct(plan_of(tmp_path, losses), posts["post"], "7", told.append)
+    transports["transport"] = Scripted(clock, tmp_path, losses, slow("b"), fault)
+    serve(plan_of(tmp_path, losses), transports["transport"], "7", told.append)
     server = load_server(tmp_path / "server")
     assert_pooled(server, losses)
     assert sum("took the server's copy" in line for line in told) == 1
@@ -537,10 +537,10 @@ def test_who_fails_again_and_again_rests_longer_and_longer(bound, clock, tmp_pat
 
 
 def test_who_failed_and_is_at_another_node_now_is_asked_at_once(clock, tmp_path):
-    losses, posts, asked = made_up(), {}, []
+    losses, transports, asked = made_up(), {}, []
 
     def fault(name, number, call):
-        members = posts["post"].members
+        members = transports["transport"].members
         if name != "b" or number < 3:
             return call()
         asked.append(clock.now)
@@ -550,8 +550,8 @@ def test_who_failed_and_is_at_another_node_now_is_asked_at_once(clock, tmp_path)
             members[9] = members.pop(2)
         return "failed (Flower's error 2: no)"
 
-    posts["post"] = Scripted(clock, tmp_path, losses, lambda name, number: 1.0, fault)
-    conduct(plan_of(tmp_path, losses), posts["post"], "7", lambda line: None)
+    transports["transport"] = Scripted(clock, tmp_path, losses, lambda name, number: 1.0, fault)
+    serve(plan_of(tmp_path, losses), transports["transport"], "7", lambda line: None)
     assert_pooled(load_server(tmp_path / "server"), losses)
     assert asked[7] - asked[6] == LONGEST_REST + 1.0
     assert asked[8] - asked[7] <= 3.0
@@ -633,24 +633,24 @@ def test_a_run_that_stopped_in_its_farewell_tells_the_sites_when_it_goes_on(olde
 
 def test_of_two_nodes_with_one_name_the_last_is_asked_and_it_is_told_once(clock, tmp_path):
     losses, told = made_up(), []
-    post = Scripted(clock, tmp_path, losses, lambda name, number: 1.0)
-    post.members[9] = "b"
-    conduct(plan_of(tmp_path, losses, staleness=0), post, "7", told.append)
+    transport = Scripted(clock, tmp_path, losses, lambda name, number: 1.0)
+    transport.members[9] = "b"
+    serve(plan_of(tmp_path, losses, staleness=0), transport, "7", told.append)
     assert_pooled(load_server(tmp_path / "server"), losses)
     assert told == ["site b: is at node 9 now; node 2, which says so too, is not asked"]
 
 
 def test_of_two_nodes_with_one_name_the_first_is_asked_again_when_the_other_has_gone(clock, tmp_path):
-    losses, told, posts = made_up(), [], {}
+    losses, told, transports = made_up(), [], {}
 
     def leaves(name, number, call):
         if (name, number) == ("a", 3):
-            posts["post"].members.pop(9)
+            transports["transport"].members.pop(9)
         return call()
 
-    posts["post"] = Scripted(clock, tmp_path, losses, lambda name, number: 1.0, leaves)
-    posts["post"].members[9] = "b"
-    conduct(plan_of(tmp_path, losses, staleness=0), posts["post"], "7", told.append)
+    transports["transport"] = Scripted(clock, tmp_path, losses, lambda name, number: 1.0, leaves)
+    transports["transport"].members[9] = "b"
+    serve(plan_of(tmp_path, losses, staleness=0), transports["transport"], "7", told.append)
     assert_pooled(load_server(tmp_path / "server"), losses)
     assert [line for line in told if "is at" in line] == [
         "site b: is at node 9 now; node 2, which says so too, is not asked",
@@ -659,17 +659,17 @@ def test_of_two_nodes_with_one_name_the_first_is_asked_again_when_the_other_has_
 
 
 def test_a_site_that_comes_back_at_another_node_is_asked_there(clock, tmp_path):
-    losses, posts = made_up(), {}
+    losses, transports = made_up(), {}
 
     def fault(name, number, call):
-        members = posts["post"].members
+        members = transports["transport"].members
         if (name, number) == ("a", 4):
             members[9] = members.pop(2)
         return None if (name, number) == ("b", 2) else call()
 
     told = []
-    posts["post"] = Scripted(clock, tmp_path, losses, slow("b", 3.0), fault)
-    conduct(plan_of(tmp_path, losses), posts["post"], "7", told.append)
+    transports["transport"] = Scripted(clock, tmp_path, losses, slow("b", 3.0), fault)
+    serve(plan_of(tmp_path, losses), transports["transport"], "7", told.append)
     assert_pooled(load_server(tmp_path / "server"), losses)
     assert "site b: is at node 9 now" in told
 
@@ -752,7 +752,7 @@ def test_every_row_of_the_table_is_taken_or_refused():
 def test_the_key_of_the_app_is_read(tmp_path):
     pytest.importorskip("flwr", reason="needs the extra `flower`")
     from bayesadmm_np.cli.flower import read_plan
-    from bayesadmm_np.flower.project import APP, write_app
+    from bayesadmm_np.federation.flower.project import APP, write_app
 
     write_app(tmp_path, 3)
     config = tomllib.loads((tmp_path / APP / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]

@@ -16,8 +16,8 @@ import bayesadmm_np as ba
 from bayesadmm_np import cli
 from bayesadmm_np.cli.exchange import load_site
 from bayesadmm_np.cli.flower import read_plan
-from bayesadmm_np.flower import Request, answer
-from bayesadmm_np.flower.project import KEYS
+from bayesadmm_np.federation.dispatch import Request, answer
+from bayesadmm_np.federation.flower.project import KEYS
 from bayesadmm_np.splitting.state import digest
 
 

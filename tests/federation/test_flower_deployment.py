@@ -17,7 +17,7 @@ from problems import same_bits
 import bayesadmm_np as ba
 from bayesadmm_np.cli.exchange import load_site
 from bayesadmm_np.federation import load_server
-from bayesadmm_np.flower.local import LocalFederation, follow
+from bayesadmm_np.federation.flower.local import LocalFederation, follow
 
 pytestmark = pytest.mark.deployment
 slow = pytest.mark.slow  # a minute or more of two cores
@@ -135,7 +135,7 @@ def test_the_command_leaves_no_process_however_it_is_ended(number, code, folder)
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as local:
         try:
             wait_until(lambda: progress(folder) or local.poll() is not None)
-            # itself; superlink, superexec, run and two supernodes, each on a leash; their superexecs; the ServerApp
+            # itself; superlink, superexec, run and two supernodes, watched; their superexecs; the ServerApp
             n_alive = len(alive(folder))
             local.send_signal(number)
             assert local.wait(LONGEST) == code
@@ -270,7 +270,7 @@ from flwr.clientapp import ClientApp
 
 from bayesadmm_np.cli.exchange import load_site
 from bayesadmm_np.federation import Message
-from bayesadmm_np.flower import client_app
+from bayesadmm_np.federation.flower import client_app
 
 honest = client_app(load_site)
 app = ClientApp()

@@ -17,8 +17,9 @@ from problems import prior, team
 
 import bayesadmm_np as ba
 from bayesadmm_np.federation import GLMData, GLMTask, Message, Site, load_server
-from bayesadmm_np.flower import Plan, TooFewError, apps
-from bayesadmm_np.flower.apps import RECORD, STYPE, VECTORS
+from bayesadmm_np.federation.dispatch import Plan, TooFewError
+from bayesadmm_np.federation.flower import apps
+from bayesadmm_np.federation.flower.apps import RECORD, STYPE, VECTORS
 
 M = ba.methods
 SIZES = (5, 8, 6)

@@ -9,13 +9,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from bayesadmm_np.flower import local
+from bayesadmm_np.federation.flower import local
 
 PARENT = """
 import subprocess, sys, time
 from pathlib import Path
-from bayesadmm_np.flower import local
-local.LEASH = local.LEASH if {leashed} else ()
+from bayesadmm_np.federation.flower import local
+local.WATCHDOG = local.WATCHDOG if {watched} else ()
 with local.LocalFederation(Path(sys.argv[1]), keyed=False) as federation:
     # a program that starts another, as superlink and supernodes do
     process = federation._start("program", ["sh", "-c", "sleep 600 & sleep 600"])
@@ -40,14 +40,14 @@ def group_ends(group, seconds):
     return not group_lives(group)
 
 
-@pytest.mark.parametrize("leashed", [True, False], ids=["leash", "broken twin: none"])
-def test_a_killed_starter_takes_its_processes_along(leashed, tmp_path):
-    command = [sys.executable, "-c", PARENT.format(leashed=leashed), str(tmp_path)]
+@pytest.mark.parametrize("watched", [True, False], ids=["watchdog", "broken twin: none"])
+def test_a_killed_starter_takes_its_processes_along(watched, tmp_path):
+    command = [sys.executable, "-c", PARENT.format(watched=watched), str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as starter:
         group = int(starter.stdout.readline())
         assert group_lives(group)
         starter.kill()
-    if leashed:
+    if watched:
         assert group_ends(group, SECONDS)
     else:
         assert not group_ends(group, 1.0)
@@ -61,7 +61,7 @@ def test_the_exit_code_is_the_programs(script, code, tmp_path):
 
 
 def test_a_program_that_is_asked_to_end_has_time_for_it(tmp_path):
-    """The leash outlives the request; would it not, its group would be killed at once."""
+    """The watchdog outlives the request; would it not, its group would be killed at once."""
     script = "trap 'sleep 1; echo bye; exit' TERM; echo ready; while :; do sleep 0.1; done"
     with local.LocalFederation(tmp_path, keyed=False) as federation:
         federation._start("program", ["sh", "-c", script])

@@ -11,7 +11,7 @@ from problems import PRIORS, prior, same_bits, team
 import bayesadmm_np as ba
 from bayesadmm_np.clients import VON
 from bayesadmm_np.federation import GLMTask, Message, Site, final_result, load_server
-from bayesadmm_np.flower import Plan
+from bayesadmm_np.federation.dispatch import Plan
 
 M = ba.methods
 SIZES = (5, 8, 6)

@@ -5,8 +5,8 @@ import pytest
 
 import bayesadmm_np as ba
 from bayesadmm_np.federation import Coordinator, GLMData, GLMTask, Site, lock
-from bayesadmm_np.flower import Answer, Plan, Request, answer, conduct
-from bayesadmm_np.flower.envelope import LONGEST_NOTE, one_line
+from bayesadmm_np.federation.dispatch import Answer, Plan, Request, answer, serve
+from bayesadmm_np.federation.dispatch.envelope import LONGEST_NOTE, one_line
 
 HOSTILE = "\x1b]0;title\x07\x1b[2J\r\n\x00\u202e\ud800 and no end" + "x" * 10**6
 
@@ -50,7 +50,7 @@ def plan_in(folder):
 def test_hostile_notes_are_told_as_one_line(tmp_path):
     told = []
     (tmp_path / "A").mkdir()
-    server = conduct(plan_in(tmp_path), Grid(tmp_path / "A"), "7", told.append)
+    server = serve(plan_in(tmp_path), Grid(tmp_path / "A"), "7", told.append)
     assert server.outcome.status is ba.Status.CONVERGED
     assert any(line.startswith("node 2: ") for line in told)
     assert all(len(line) <= LONGEST_NOTE and line.isprintable() for line in told)
@@ -60,7 +60,7 @@ def test_a_second_server_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(lock, "PATIENCE", 0.05)
     (tmp_path / "server").mkdir()
     with lock.locked(tmp_path / "server"), pytest.raises(ValueError, match="is in use by another process"):
-        conduct(plan_in(tmp_path), Grid(tmp_path), "7", print)
+        serve(plan_in(tmp_path), Grid(tmp_path), "7", print)
     assert [path.name for path in (tmp_path / "server").iterdir()] == [lock.LOCK]
 
 

@@ -108,7 +108,7 @@ def run_over_flower(method, clients, start, folder, **options):
     from loopback import SITES, LoopbackGrid, Node, run_app
 
     from bayesadmm_np.federation import GLMTask, load_server
-    from bayesadmm_np.flower import Plan
+    from bayesadmm_np.federation.dispatch import Plan
 
     nodes = [Node(name, loss, folder) for name, loss in zip(SITES, clients, strict=False)]
     task = GLMTask(method, start, **options)
@@ -122,7 +122,7 @@ def run_network_over_flower(method, clients, model, folder, prior_precision, **o
     from loopback import SITES, LoopbackGrid, Node, run_app
 
     from bayesadmm_np.federation import Site
-    from bayesadmm_np.flower import Plan
+    from bayesadmm_np.federation.dispatch import Plan
     from bayesadmm_np.torch import NetworkData, NetworkTask
 
     class DeepNode(Node):
@@ -140,14 +140,13 @@ def run_network_over_flower(method, clients, model, folder, prior_precision, **o
 
 @contextlib.contextmanager
 def no_waiting():
-    from bayesadmm_np.flower import desk
 
-    before = desk.POLL, desk.REFRESH
-    desk.POLL, desk.REFRESH = 1e-4, 0.0
+    before = client_manager.POLL, client_manager.REFRESH
+    client_manager.POLL, client_manager.REFRESH = 1e-4, 0.0
     try:
         yield
     finally:
-        desk.POLL, desk.REFRESH = before
+        client_manager.POLL, client_manager.REFRESH = before
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..federation import Site
-from ..federation.account import charge
-from ..federation.lock import locked
-from ..federation.messages import Message, MessageError, require_run
-from ..federation.spec import RunSpec, as_site_name
+from .. import Site
+from ..account import charge
+from ..lock import locked
+from ..messages import Message, MessageError, require_run
+from ..spec import RunSpec, as_site_name
 from .envelope import Answer, Request, one_line
 
 __all__ = ["Load", "answer"]
@@ -53,7 +53,7 @@ def answer(
     >>> import tempfile
     >>> import bayesadmm_np as ba
     >>> from bayesadmm_np.federation import GLMData, Message, Site
-    >>> from bayesadmm_np.flower import Request, answer
+    >>> from bayesadmm_np.federation.dispatch import Request, answer
     >>> site = Site("A", GLMData(ba.losses.LeastSquares([[1.0]], [1.0])))
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     said = answer(Request("7"), folder, lambda spec: (site, site.hello()))

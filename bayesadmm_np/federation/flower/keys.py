@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..federation.spec import as_site_name
+from ..spec import as_site_name
 
 __all__ = ["make_keys"]
 

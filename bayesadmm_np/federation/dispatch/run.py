@@ -1,4 +1,4 @@
-"""A server, and the desk by which it reaches the sites: what rounds and arrivals have in common."""
+"""A server, and the clients by which it reaches the sites: what rounds and arrivals have in common."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from .._archive import replace_atomically, sync_folder
-from ..federation import Coordinator
-from ..federation.folders import STATE
-from ..federation.messages import Message, content_of
-from .desk import Desk
+from ..._archive import replace_atomically, sync_folder
+from .. import Coordinator
+from ..folders import STATE
+from ..messages import Message, content_of
+from .client_manager import ClientManager
 from .envelope import Answer, Request
 from .plan import Plan
 
@@ -28,7 +28,7 @@ class TooFewError(RuntimeError):
 
     Examples
     --------
-    >>> from bayesadmm_np.flower import TooFewError
+    >>> from bayesadmm_np.federation.dispatch import TooFewError
     >>> issubclass(TooFewError, RuntimeError)
     True
     """
@@ -36,10 +36,10 @@ class TooFewError(RuntimeError):
 
 @dataclass
 class Run(ABC):
-    """A server, and the desk by which it reaches the sites."""
+    """A server, and the clients by which it reaches the sites."""
 
     plan: Plan
-    desk: Desk
+    clients: ClientManager
     server: Any
 
     @abstractmethod
@@ -52,7 +52,7 @@ class Run(ABC):
         Last: where the file is, the sites have been told, and a run that stopped before tells them again.
         """
         final = self.server.broadcast()
-        request = Request(self.desk.label, final.to_bytes())
+        request = Request(self.clients.label, final.to_bytes())
 
         def hear(name: str, sent: Request, said: Answer) -> Request | None:
             if said.refused:
@@ -60,7 +60,7 @@ class Run(ABC):
             self._note(name, said)
             return None
 
-        self.desk.ask(lambda name: request, hear, self.plan.deadline)
+        self.clients.ask(lambda name: request, hear, self.plan.deadline)
         final.write(self.plan.folder / FINAL)
 
     def _too_few(self, who: str, missing: Collection[str]) -> TooFewError:
@@ -84,7 +84,7 @@ class Run(ABC):
         """
         self.server = server
         for name in answered:
-            self.desk.recovered(name)
+            self.clients.recovered(name)
         last = server.state.history[-1] if server.state.history else None
         line = {
             "round": server.state.round,
@@ -106,7 +106,7 @@ class Run(ABC):
 
     def _note(self, name: str, said: Answer) -> None:
         if said.note:
-            self.desk.tell(f"site {name}: {'refused: ' if said.refused else ''}{said.note}")
+            self.clients.tell(f"site {name}: {'refused: ' if said.refused else ''}{said.note}")
 
     def _with_copy(self, name: str, sent: Request, said: Answer) -> Request | None:
         """Return the request again with the server's copy of the site, once."""
@@ -123,8 +123,8 @@ class Run(ABC):
         return message
 
     def _leave_out(self, name: str, reply: Message) -> None:
-        self.desk.tell(f"site {name}: its value must be finite as that of others, got {reply.header['value']}")
-        self.desk.failed(name)
+        self.clients.tell(f"site {name}: its value must be finite as that of others, got {reply.header['value']}")
+        self.clients.failed(name)
 
 
 def trim_log(folder: Path, server: Coordinator) -> None:

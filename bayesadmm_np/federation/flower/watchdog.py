@@ -1,4 +1,4 @@
-"""Runs a program for as long as its starter lives: `python leash.py PROGRAM [ARGUMENT ...]`, in a session of its own.
+"""Runs a program in a session of its own while its starter lives: `python watchdog.py PROGRAM [ARGUMENT ...]`.
 
 The starter holds the other end of standard input, which the system closes however the starter ends, also by signal 9.
 This process leads the session, and ends after the program: the group's number is not given to others meanwhile.

@@ -7,10 +7,10 @@ from collections.abc import Callable, Set
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..federation.messages import Message, MessageError, content_of, read_hello
-from .envelope import Answer, Post, Request
+from ..messages import Message, MessageError, content_of, read_hello
+from .envelope import Answer, Request, Transport
 
-__all__ = ["Desk"]
+__all__ = ["ClientManager"]
 
 HELLO_LIMIT = 1 << 24
 """Bytes of a hello: names and sums of columns."""
@@ -35,13 +35,13 @@ class _Open:
 
 
 @dataclass
-class Desk:
+class ClientManager:
     """The sites' names and the nodes that they were last seen at.
 
     `greet` is called with every hello, and raises MessageError where that site does not belong here.
     """
 
-    post: Post
+    transport: Transport
     label: str
     keyed: bool
     tell: Callable[[str], Any]
@@ -105,7 +105,7 @@ class Desk:
 
     def receive(self, hear: Callable[[str, Request, Answer], Request | None], seconds: float) -> set[str]:
         """Hear what has come, send what `hear` returns, and return the other sites that were heard."""
-        said = self.post.pull({one.ticket for one in self.opened.values()})
+        said = self.transport.pull({one.ticket for one in self.opened.values()})
         done: set[str] = set()
         again: dict[str, Request] = {}
         for name, one in sorted(self.opened.items()):
@@ -151,7 +151,7 @@ class Desk:
             return
         names = {self.node_of[name]: name for name in wanted}
         end = time.monotonic() + seconds
-        for ticket, node in self.post.push({node: wanted[name] for node, name in names.items()}, seconds).items():
+        for ticket, node in self.transport.push({node: wanted[name] for node, name in names.items()}, seconds).items():
             self.opened[names[node]] = _Open(ticket, node, wanted[names[node]], end)
 
     def _heard(
@@ -175,16 +175,16 @@ class Desk:
 
     def _hear_hellos(self, seconds: float) -> None:
         if time.monotonic() - self._looked > REFRESH:
-            self._looked, self.present = time.monotonic(), self.post.nodes()
+            self._looked, self.present = time.monotonic(), self.transport.nodes()
             there = self.present
             self._replaced = {n: name for n, name in self._replaced.items() if {n, self.node_of[name]} <= there}
             known = {*self.node_of.values(), *self._greeted.values(), *self._refused, *self._replaced}
             new = self.present - known
             if new:
-                self._greeted |= self.post.push({node: Request(self.label) for node in new}, seconds)
+                self._greeted |= self.transport.push({node: Request(self.label) for node in new}, seconds)
         if not self._greeted:
             return
-        for ticket, said in self.post.pull(self._greeted.keys()).items():
+        for ticket, said in self.transport.pull(self._greeted.keys()).items():
             node = self._greeted.pop(ticket)
             if isinstance(said, str):
                 self.tell(f"node {node}: {said}")

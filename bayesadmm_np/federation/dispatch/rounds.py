@@ -8,25 +8,25 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from .._archive import replace_atomically
-from ..federation import Coordinator
-from ..federation.folders import STATE
-from ..federation.lock import locked
-from ..federation.messages import Message
-from ..federation.spec import as_site_name
-from ..splitting.round import present_clients
-from .arrivals import Arrivals
-from .desk import Desk
-from .envelope import Answer, Post, Request, one_line
+from ..._archive import replace_atomically
+from ...splitting.round import present_clients
+from .. import Coordinator
+from ..folders import STATE
+from ..lock import locked
+from ..messages import Message
+from ..spec import as_site_name
+from .async_rounds import AsyncRounds
+from .client_manager import ClientManager
+from .envelope import Answer, Request, Transport, one_line
 from .plan import Plan
 from .run import FINAL, PROGRESS, Run, TooFewError, trim_log
 
-__all__ = ["PROGRESS", "Rounds", "TooFewError", "conduct"]
+__all__ = ["PROGRESS", "Rounds", "TooFewError", "serve"]
 
 LABEL = "label.txt"
 
 
-def conduct(plan: Plan, post: Post, label: str, tell: Callable[[str], Any]) -> Coordinator:
+def serve(plan: Plan, transport: Transport, label: str, tell: Callable[[str], Any]) -> Coordinator:
     """Do a whole run, or the rest of one, and return the server with its outcome.
 
     A site that is late, fails, or sends what is refused keeps its factor for the round, and is asked again in the next.
@@ -34,7 +34,7 @@ def conduct(plan: Plan, post: Post, label: str, tell: Callable[[str], Any]) -> C
     Parameters
     ----------
     plan : Plan
-    post : Post
+    transport : Transport
         What carries requests to nodes and answers back.
     label : str
         Of a new run, different from those of all other runs; a run that goes on keeps its own.
@@ -60,7 +60,7 @@ def conduct(plan: Plan, post: Post, label: str, tell: Callable[[str], Any]) -> C
     >>> import numpy as np
     >>> import bayesadmm_np as ba
     >>> from bayesadmm_np.federation import GLMData, GLMTask, Site
-    >>> from bayesadmm_np.flower import Plan, answer, conduct
+    >>> from bayesadmm_np.federation.dispatch import Plan, answer, serve
     >>> site = Site("A", GLMData(ba.losses.LeastSquares([[1.0]], [1.0])))
     >>> class Here:
     ...     def nodes(self):
@@ -74,7 +74,7 @@ def conduct(plan: Plan, post: Post, label: str, tell: Callable[[str], Any]) -> C
     ...         return {"ticket": self.said}
     >>> task = GLMTask(ba.methods.PVI(), ba.families.FullGaussian(np.zeros(1), 1.0))
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     server = conduct(Plan(task, folder, sites=1), Here(), "7", print)
+    ...     server = serve(Plan(task, folder, sites=1), Here(), "7", print)
     >>> server.outcome.status.name, server.state.q_g.mean
     ('CONVERGED', array([0.5]))
     """
@@ -85,9 +85,9 @@ def conduct(plan: Plan, post: Post, label: str, tell: Callable[[str], Any]) -> C
 
     with locked(plan.folder):
         make = _resumed if (plan.folder / STATE).exists() else _begun
-        desk, server = make(plan, post, as_site_name(label), say)
+        clients, server = make(plan, transport, as_site_name(label), say)
         trim_log(plan.folder, server)
-        run = (Arrivals if plan.max_staleness else Rounds)(plan, desk, server)
+        run = (AsyncRounds if plan.max_staleness else Rounds)(plan, clients, server)
         while run.server.outcome is None:
             run.advance()
         run.farewell()
@@ -101,7 +101,7 @@ class Rounds(Run):
     def advance(self) -> None:
         """Ask until enough sites have answered, then step and write the checkpoint."""
         plan, server, current, began = self.plan, self.server, self.server.sent, time.monotonic()
-        request = Request(self.desk.label, server.broadcast().to_bytes())
+        request = Request(self.clients.label, server.broadcast().to_bytes())
         answers: dict[str, Message] = {}
         served, sites = current.served, server.spec.sites
         share = 1.0 if served.certify else plan.participation
@@ -112,7 +112,7 @@ class Rounds(Run):
         tried: set[str] = set()
 
         def request_for(name: str) -> Request | None:
-            if name not in asked or name in answers or (name in tried and self.desk.rests(name)):
+            if name not in asked or name in answers or (name in tried and self.clients.rests(name)):
                 return None
             tried.add(name)
             return request
@@ -128,9 +128,9 @@ class Rounds(Run):
             if time.monotonic() - began > plan.patience:
                 raise self._too_few(f"{len(answers)} of at least {least} sites", asked - set(answers))
             before = len(answers)
-            self.desk.ask(request_for, hear, plan.deadline)
+            self.clients.ask(request_for, hear, plan.deadline)
             if len(answers) == before:
-                self.desk.pause()
+                self.clients.pause()
         self._commit(server.step([answers[name] for name in sorted(answers)]), sorted(answers))
 
     def _left_out(self, answers: dict[str, Message]) -> dict[str, Message]:
@@ -141,15 +141,17 @@ class Rounds(Run):
         return answers
 
 
-def _begun(plan: Plan, post: Post, label: str, tell: Callable[[str], Any]) -> tuple[Desk, Coordinator]:
+def _begun(
+    plan: Plan, transport: Transport, label: str, tell: Callable[[str], Any]
+) -> tuple[ClientManager, Coordinator]:
     """Wait for the sites, and begin."""
     hellos: dict[str, Message] = {}
 
     def greet(hello: Message) -> None:
         hellos[hello.header["site"]] = hello
 
-    desk = Desk(post, label, plan.keyed, tell, greet, plan.patience)
-    desk.meet(lambda: len(hellos) >= plan.sites, plan.patience)
+    clients = ClientManager(transport, label, plan.keyed, tell, greet, plan.patience)
+    clients.meet(lambda: len(hellos) >= plan.sites, plan.patience)
     if len(hellos) < plan.sites:
         found = ", ".join(sorted(hellos)) or "none"
         raise TooFewError(f"{len(hellos)} of {plan.sites} sites said hello within {plan.patience:g} s: {found}.")
@@ -157,11 +159,13 @@ def _begun(plan: Plan, post: Post, label: str, tell: Callable[[str], Any]) -> tu
     replace_atomically(plan.folder / LABEL, lambda file: file.write(label.encode()))
     (plan.folder / FINAL).unlink(missing_ok=True)  # of an older run: with it this one would be taken for one that ended
     server.save().write(plan.folder / STATE)
-    desk.greet = partial(_require_known, server)  # from now on no new site belongs to the run
-    return desk, server
+    clients.greet = partial(_require_known, server)  # from now on no new site belongs to the run
+    return clients, server
 
 
-def _resumed(plan: Plan, post: Post, label: str, tell: Callable[[str], Any]) -> tuple[Desk, Coordinator]:
+def _resumed(
+    plan: Plan, transport: Transport, label: str, tell: Callable[[str], Any]
+) -> tuple[ClientManager, Coordinator]:
     """Read the checkpoint, and give its sites the time of one deadline to come back."""
     server = plan.load()
     if server.outcome is not None and (plan.folder / FINAL).exists():
@@ -172,9 +176,9 @@ def _resumed(plan: Plan, post: Post, label: str, tell: Callable[[str], Any]) -> 
         )
     kept = as_site_name((plan.folder / LABEL).read_text(encoding="utf-8"))
     tell(f"goes on from the checkpoint at round {server.number}")
-    desk = Desk(post, kept, plan.keyed, tell, partial(_require_known, server), plan.patience)
-    desk.meet(lambda: len(desk.node_of) == len(server.spec.sites), plan.deadline)
-    return desk, server
+    clients = ClientManager(transport, kept, plan.keyed, tell, partial(_require_known, server), plan.patience)
+    clients.meet(lambda: len(clients.node_of) == len(server.spec.sites), plan.deadline)
+    return clients, server
 
 
 def _require_known(server: Coordinator, hello: Message) -> None:

@@ -18,15 +18,15 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-from ..federation.messages import Message, Sent
+from ..messages import Message, Sent
 from .envelope import Answer, Request
 from .run import Run
 
-__all__ = ["Arrivals"]
+__all__ = ["AsyncRounds"]
 
 
 @dataclass
-class Arrivals(Run):
+class AsyncRounds(Run):
     """Every step takes the answers that have come, each to the broadcast that its site was sent.
 
     A version is what one step makes. An answer to version s is folded into version t only with t − s at most
@@ -43,11 +43,11 @@ class Arrivals(Run):
         """Fold in what has come, as soon as the bound allows it."""
         plan, server, began = self.plan, self.server, time.monotonic()
         sent = server.sent
-        request = Request(self.desk.label, server.broadcast().to_bytes())
+        request = Request(self.clients.label, server.broadcast().to_bytes())
 
         def request_for(name: str) -> Request | None:
-            key = (sent, self.desk.node_of[name])
-            if name in self.came or self.asked.get(name) == key or self.desk.rests(name):
+            key = (sent, self.clients.node_of[name])
+            if name in self.came or self.asked.get(name) == key or self.clients.rests(name):
                 return None
             if not self._is_wanted(name, sent):
                 return None
@@ -55,17 +55,17 @@ class Arrivals(Run):
             return request
 
         while not (ready := self._ready()):
-            self.desk.send(request_for, plan.deadline)
-            if not self.desk.opened:  # who failed is asked again, after a while
+            self.clients.send(request_for, plan.deadline)
+            if not self.clients.opened:  # who failed is asked again, after a while
                 # not before: who works within the deadline is not silent, however short the patience
                 if time.monotonic() - began > plan.patience:
                     who = f"only {', '.join(sorted(self.came))}" if self.came else "no site"
                     raise self._too_few(who, self._unheard())
                 self.asked.clear()
-                self.desk.pause()
+                self.clients.pause()
                 continue
-            self.desk.receive(self._hear, plan.deadline)
-            self.desk.give_up(time.monotonic(), plan.deadline)
+            self.clients.receive(self._hear, plan.deadline)
+            self.clients.give_up(time.monotonic(), plan.deadline)
         earlier = {name: base for name, (_, base) in ready.items() if base.served.round < server.number}
         bases = {name: base.served.round for name, (_, base) in ready.items()}
         self._commit(server.step([reply for reply, _ in ready.values()], earlier), list(ready), {"bases": bases})
@@ -79,7 +79,7 @@ class Arrivals(Run):
     def _is_wanted(self, name: str, sent: Sent) -> bool:
         """Whether there is something to learn from the site: its residuals, or at the end the certificate of all."""
         if sent.served.certify:
-            return all(self.asked[other][0] == sent for other in self.desk.opened)
+            return all(self.asked[other][0] == sent for other in self.clients.opened)
         unsettled = self.server.unsettled
         return not unsettled or name in unsettled
 
@@ -99,11 +99,11 @@ class Arrivals(Run):
         served, sent = self.server.served, self.server.sent
         bound = 0 if served.certify else self.plan.max_staleness
         following = self.server.number + 1
-        if any(following - self.asked[name][0].served.round > bound for name in self.desk.opened):
+        if any(following - self.asked[name][0].served.round > bound for name in self.clients.opened):
             return {}
         lost = self.server.without_value({name: reply for name, (reply, _) in self.came.items()})
         if len(lost) < len(self.server.spec.sites):  # where no site has a value it is the method that diverges
-            if len(lost) == len(self.came) and self.desk.opened:
+            if len(lost) == len(self.came) and self.clients.opened:
                 return {}
             for name in lost:
                 self._leave_out(name, self.came.pop(name)[0])

@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping, Set
 from pathlib import Path
 from typing import Any
 
-from .._archive import LIMIT
-from ..federation import Message, Site
-from .envelope import LONGEST_NOTE, Answer, Request, one_line
-from .node import answer
-from .plan import Plan
-from .rounds import conduct
+from ..._archive import LIMIT
+from .. import Message, Site
+from ..dispatch.envelope import LONGEST_NOTE, Answer, Request, one_line
+from ..dispatch.node import answer
+from ..dispatch.plan import Plan
+from ..dispatch.rounds import serve
 
 __all__ = ["client_app", "server_app"]
 
@@ -52,7 +52,7 @@ def client_app(load: Callable[[Path, Any], tuple[Site, Message]]) -> Any:
     >>> import numpy as np
     >>> import bayesadmm_np as ba
     >>> from bayesadmm_np.federation import GLMData, Site
-    >>> from bayesadmm_np.flower import client_app
+    >>> from bayesadmm_np.federation.flower import client_app
     >>> def load(folder, spec):
     ...     rows = np.loadtxt(folder / "rows.csv", delimiter=",")
     ...     site = Site(folder.name, GLMData(ba.losses.LeastSquares(rows[:, :-1], rows[:, -1])))
@@ -100,7 +100,8 @@ def server_app(plan: Plan | Callable[[Mapping[str, Any]], Plan]) -> Any:
     >>> import numpy as np
     >>> import bayesadmm_np as ba
     >>> from bayesadmm_np.federation import GLMTask
-    >>> from bayesadmm_np.flower import Plan, server_app
+    >>> from bayesadmm_np.federation.dispatch import Plan
+    >>> from bayesadmm_np.federation.flower import server_app
     >>> task = GLMTask(ba.methods.PVI(), lambda d: ba.families.FullGaussian(np.zeros(d), 1.0))
     >>> plan = Plan(task, "run", sites=4)
     >>> app = server_app(plan)  # doctest: +SKIP
@@ -109,7 +110,7 @@ def server_app(plan: Plan | Callable[[Mapping[str, Any]], Plan]) -> Any:
 
     def main(grid: Any, context: Any) -> None:
         wanted = plan(context.run_config) if callable(plan) else plan
-        server = conduct(wanted, _GridPost(grid), str(context.run_id), logger.warning)
+        server = serve(wanted, _GridTransport(grid), str(context.run_id), logger.warning)
         assert server.outcome is not None
         if server.outcome.status.is_failure:
             raise RuntimeError(server.outcome.message)
@@ -119,7 +120,7 @@ def server_app(plan: Plan | Callable[[Mapping[str, Any]], Plan]) -> Any:
     return app
 
 
-class _GridPost:
+class _GridTransport:
     """Requests and answers as Flower's messages."""
 
     def __init__(self, grid: Any) -> None:

@@ -35,7 +35,7 @@ START_SECONDS = 120.0
 """For the superlink to listen: it imports for seconds, for longer on a machine that is busy."""
 GRACE = 5.0
 """Seconds between asking a process to end and ending it."""
-LEASH = (sys.executable, "-I", "-S", str(Path(__file__).with_name("leash.py")))
+WATCHDOG = (sys.executable, "-I", "-S", str(Path(__file__).with_name("watchdog.py")))
 """What ends a program when this process is gone and could not do so itself."""
 
 
@@ -157,7 +157,7 @@ class LocalFederation:
         with open(self.home / f"{name}.log", "ab") as log:
             # a session of its own: what it starts can be ended with it, and nothing else
             process = subprocess.Popen(
-                [*LEASH, _program(command[0]), *command[1:]],
+                [*WATCHDOG, _program(command[0]), *command[1:]],
                 env=self._environment,
                 cwd=self.folder,
                 stdin=self._lifeline[0],

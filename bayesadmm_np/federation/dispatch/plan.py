@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .._validation import as_count, as_fraction, as_positive
-from ..federation import Coordinator, Message, load_server
-from ..federation.engine import Task, require_sum_of_factors
+from ..._validation import as_count, as_fraction, as_positive
+from .. import Coordinator, Message, load_server
+from ..engine import Task, require_sum_of_factors
 
 __all__ = ["Plan"]
 
@@ -53,7 +53,7 @@ class Plan:
     >>> import numpy as np
     >>> import bayesadmm_np as ba
     >>> from bayesadmm_np.federation import GLMTask
-    >>> from bayesadmm_np.flower import Plan
+    >>> from bayesadmm_np.federation.dispatch import Plan
     >>> task = GLMTask(ba.methods.PVI(), lambda d: ba.families.FullGaussian(np.zeros(d), 1.0))
     >>> plan = Plan(task, "run", sites=4, least=2)
     >>> plan.deadline

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from .._version import __version__
+from ..._version import __version__
 
 __all__ = ["APP", "KEYS", "KEY_FOLDER", "RUNS", "SITES", "write_app"]
 
@@ -65,7 +65,7 @@ clientapp = "federation.client_app:app"
 SERVER = '''"""The server: waits for the sites, does the rounds, writes checkpoint and result into `run-folder`."""
 
 from bayesadmm_np.cli.flower import read_plan
-from bayesadmm_np.flower import server_app
+from bayesadmm_np.federation.flower import server_app
 
 app = server_app(read_plan)
 '''
@@ -77,7 +77,7 @@ rows. `state-dir` (default: the same folder) keeps the site's dual between round
 """
 
 from bayesadmm_np.cli.exchange import load_site
-from bayesadmm_np.flower import client_app
+from bayesadmm_np.federation.flower import client_app
 
 app = client_app(load_site)
 '''

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Protocol
 
-__all__ = ["LONGEST_NOTE", "Answer", "Post", "Request", "one_line"]
+__all__ = ["LONGEST_NOTE", "Answer", "Request", "Transport", "one_line"]
 
 LONGEST_NOTE = 1000
 """Characters of what is said of a site in a log."""
@@ -33,7 +33,7 @@ class Request:
 
     Examples
     --------
-    >>> from bayesadmm_np.flower import Request
+    >>> from bayesadmm_np.federation.dispatch import Request
     >>> Request("7").message is None
     True
     """
@@ -58,7 +58,7 @@ class Answer:
 
     Examples
     --------
-    >>> from bayesadmm_np.flower import Answer
+    >>> from bayesadmm_np.federation.dispatch import Answer
     >>> Answer(note="its rows have changed", refused=True).message is None
     True
     """
@@ -68,7 +68,7 @@ class Answer:
     refused: bool = False
 
 
-class Post(Protocol):
+class Transport(Protocol):
     """What carries requests to nodes and answers back."""
 
     def nodes(self) -> Set[int]:
