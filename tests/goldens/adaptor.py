@@ -140,6 +140,7 @@ def run_network_over_flower(method, clients, model, folder, prior_precision, **o
 
 @contextlib.contextmanager
 def no_waiting():
+    from bayesadmm_np.federation.dispatch import client_manager
 
     before = client_manager.POLL, client_manager.REFRESH
     client_manager.POLL, client_manager.REFRESH = 1e-4, 0.0
