@@ -214,4 +214,4 @@ def _flower(name: str) -> Any:
     try:
         return importlib.import_module(f"flwr.{name}")
     except ImportError as error:
-        raise ImportError("bayesadmm_np.flower needs Flower: pip install 'bayesadmm-np[flower]'.") from error
+        raise ImportError("bayesadmm_np.federation.flower needs Flower: pip install 'bayesadmm-np[flower]'.") from error
