@@ -23,7 +23,6 @@ __all__ = [
     "introduce",
     "load_site",
     "message_refusals",
-    "report",
     "standing",
     "tell",
     "with_example",
@@ -170,8 +169,8 @@ def begin(
     return {"written": str(start_server(folder, server)), **standing(server)}
 
 
-def standing(server: Any) -> dict[str, Any]:
-    """Where a run stands, as plain values."""
+def standing(server: Any, missing: Sequence[str] | None = None) -> dict[str, Any]:
+    """Where a run stands, as plain values; `missing` are the sites whose replies have not come, all by default."""
     from ..federation import final_result
 
     terms, last = server.spec, server.state.history[-1] if server.state.history else None
@@ -185,7 +184,14 @@ def standing(server: Any) -> dict[str, Any]:
         "edges": None if last is None else asdict(last.edges),
     }
     if server.outcome is None:
-        return plain | {"status": "RUNNING", "waits_for": server.number}
+        missing = terms.sites if missing is None else missing
+        answered = [name for name in terms.sites if name not in missing]
+        return plain | {
+            "status": "RUNNING",
+            "waits_for": server.number,
+            "answered": answered,
+            "missing": list(missing),
+        }
     return plain | _result(final_result(server.broadcast(), server))
 
 
@@ -224,7 +230,9 @@ def tell(plain: dict[str, Any], as_json: bool) -> bool:
             listed = plain[key].items() if isinstance(plain[key], dict) else plain[key]
             print(f"{key:<10} {', '.join(f'{i[0]} ({i[1]} rows)' if isinstance(i, tuple) else i for i in listed)}")
     if status == "RUNNING" and "waits_for" in plain:
-        print(f"{'status':<10} running: waits for replies to broadcast {plain['waits_for']}")
+        said = f"; {', '.join(plain['answered'])} answered" if plain["answered"] else ""
+        whom = ", ".join(plain["missing"])
+        print(f"{'status':<10} running: waits for replies to broadcast {plain['waits_for']} of {whom}{said}")
     if "mean" in plain:
         print(f"{'status':<10} {plain['message']}\n")
         errors = plain["standard_error"] or [float("nan")] * len(plain["mean"])
@@ -251,11 +259,6 @@ def _read_config(folder: Path) -> tuple[SiteConfig, str]:
         return make_settings(SiteConfig, plain, ""), known
     except (ValueError, KeyError, TypeError) as error:
         raise Refused(f"{path} is damaged ({error}); run `bayesadmm site init` again.") from error
-
-
-def report(server: Any, as_json: bool = False) -> bool:
-    """Do what `server status` does, and return whether the run has failed."""
-    return tell(standing(server), as_json)
 
 
 def _known_rows(folder: Path) -> _Rows:

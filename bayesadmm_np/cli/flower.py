@@ -278,7 +278,7 @@ def _run(folder: Path, n_sites: int | None, settings: Sequence[str], resume: boo
     from ..federation.flower.local import LocalFederation, follow
     from ..federation.flower.project import KEY_FOLDER
     from ..federation.folders import STATE
-    from .exchange import report
+    from .exchange import standing, tell
 
     names = _site_names(folder)
     if n_sites is not None and n_sites > len(names):
@@ -305,7 +305,7 @@ def _run(folder: Path, n_sites: int | None, settings: Sequence[str], resume: boo
     server = load_server(run_folder) if (run_folder / STATE).exists() else None
     if server is None or server.outcome is None:
         stop(f"bayesadmm flower local: the run did not end; the last words of its log:\n{words}", 1)
-    return int(report(server))
+    return int(tell(standing(server), False))
 
 
 def read_plan(config: Mapping[str, Any]) -> Any:

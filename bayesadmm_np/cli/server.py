@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from ._methods import make_method
 from ._options import Accelerate, Json, families, methods, option
-from .exchange import CODES, EXAMPLE, Folder, begin, message_refusals, report, standing, tell
+from .exchange import CODES, EXAMPLE, Folder, begin, message_refusals, standing, tell
 
 __all__ = ["init", "status", "step"]
 
@@ -63,16 +63,20 @@ def step(
     replies: Annotated[tuple[Path, ...], option("Replies of the sites.", name="REPLY")] = (),
     /,
     *,
+    partial: Annotated[bool, option("End the round without the sites whose replies have not come.")] = False,
     json: Json = False,
 ) -> int:
-    """Take in the replies to the last broadcast, and write the next one or the final message.
+    """Take in replies; when all are there, write the next broadcast or the final message.
 
-    Replies may be of all sites or of those that came: a site that is missing keeps
-    its factor, and convergence waits for it. Without replies, or with those of the
+    Replies may come one by one: they are kept in DIR until all sites have answered
+    the last broadcast, and the output says who is missing. With --partial the round
+    ends without those: they keep their factors, convergence waits for them, and what
+    they still send of this round is refused. Without replies, or with those of the
     last step again, the message that is out is written again.
 
     Examples of use:
       bayesadmm server step run reply-A-0001.npz reply-B-0001.npz
+      bayesadmm server step run --partial
       bayesadmm server step run
 
     Exit codes: 0 done (the output says whether there are rounds to do), 1 the run
@@ -80,10 +84,10 @@ def step(
     (nothing was changed).
     """
     with message_refusals("server step"):
-        from ..federation import step_server
+        from ..federation import missing_sites, step_server
 
-        server, path = step_server(folder, replies)
-        return int(tell({"written": str(path), **standing(server)}, json))
+        server, path = step_server(folder, replies, partial=partial)
+        return int(tell({"written": str(path), **standing(server, missing_sites(folder, server))}, json))
 
 
 def status(folder: Folder, /, *, json: Json = False) -> int:
@@ -98,6 +102,7 @@ def status(folder: Folder, /, *, json: Json = False) -> int:
     (nothing was changed).
     """
     with message_refusals("server status"):
-        from ..federation import load_server
+        from ..federation import load_server, missing_sites
 
-        return int(report(load_server(folder), json))
+        server = load_server(folder)
+        return int(tell(standing(server, missing_sites(folder, server)), json))

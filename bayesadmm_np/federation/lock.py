@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from .._archive import ArchiveError, MissingFileError
+
 __all__ = ["LOCK", "locked"]
 
 LOCK = ".lock"
@@ -20,7 +22,7 @@ def locked(folder: str | os.PathLike[str], seconds: float | None = None) -> Iter
 
     Raises
     ------
-    ValueError
+    ArchiveError
         When another process holds it for longer than `seconds` (default: a minute), or it cannot be written to.
     """
     try:
@@ -28,16 +30,18 @@ def locked(folder: str | os.PathLike[str], seconds: float | None = None) -> Iter
     except ImportError as error:
         raise ImportError("folders of a run need filelock: pip install 'bayesadmm-np[cli]'.") from error
     if not Path(folder).is_dir():
-        raise ValueError(f"{os.fspath(folder)} must be a folder that can be written to: there is none.")
+        raise MissingFileError(f"{os.fspath(folder)}: folder must be one that can be written to, and there is none.")
     lock = FileLock(Path(folder) / LOCK)
     try:
         lock.acquire(timeout=PATIENCE if seconds is None else seconds)
     except Timeout as error:
-        raise ValueError(
+        raise ArchiveError(
             f"{os.fspath(folder)} is in use by another process; wait until its step has ended, and try again."
         ) from error
     except OSError as error:
-        raise ValueError(f"{os.fspath(folder)} must be a folder that can be written to: {error.strerror}.") from error
+        raise ArchiveError(
+            f"{os.fspath(folder)}: folder must be one that can be written to: {error.strerror}."
+        ) from error
     try:
         yield
     finally:

@@ -146,7 +146,7 @@ def test_a_run_that_fails_has_exit_code_one(bayesadmm):
 def test_messages_that_are_refused_have_exit_code_three(bayesadmm, tmp_path):
     introduce(bayesadmm, "--target died --loss logistic --features age,dose")
     assert bayesadmm("server init run north/hello.npz east/hello.npz")[0] == 0
-    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*.*") if path.suffix}
     (tmp_path / "half.npz").write_bytes((tmp_path / "run/broadcast-0001.npz").read_bytes()[:300])
     before[tmp_path / "half.npz"] = (tmp_path / "half.npz").read_bytes()
     for command, words in {
@@ -156,14 +156,14 @@ def test_messages_that_are_refused_have_exit_code_three(bayesadmm, tmp_path):
         "site step west run/broadcast-0001.npz": "sites must be names with 'west' among them",
         "server step run half.npz": "half.npz: file must be a whole",
         "server step run north/hello.npz": "kind must be 'reply'",
-        "server step nowhere north/hello.npz": "file must be readable",
+        "server step nowhere north/hello.npz": "nowhere: folder must be one that can be written to",
         "server init other north/hello.npz north/hello.npz": "a name of its own",
     }.items():
         code, out, err = bayesadmm(command)
         assert (code, out) == (3, ""), command
         assert words in err
         assert "Nothing was changed." in err
-    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*.*") if path.suffix} == before
 
 
 INIT = "site init n --data north.csv --target died --name n --loss logistic --features age,dose"
@@ -281,12 +281,12 @@ def test_a_reply_is_not_written_over_what_the_site_needs(bayesadmm, tmp_path):
     introduce(bayesadmm, "--target died --loss logistic --features age,dose")
     bayesadmm("server init run north/hello.npz east/hello.npz")
     bayesadmm("site step north run/broadcast-0001.npz")
-    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*.*") if path.suffix}
     for name in ("north/state.npz", "north/site.json", "north.csv", "run/broadcast-0001.npz"):
         code, out, err = bayesadmm(f"site step north run/broadcast-0001.npz --out {name}")
         assert (code, out) == (2, "")
         assert "it would be lost" in err
-    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*.*") if path.suffix} == before
 
 
 def test_a_site_that_did_not_ask_is_not_rescaled(bayesadmm, tmp_path):
@@ -300,3 +300,26 @@ def test_a_site_that_did_not_ask_is_not_rescaled(bayesadmm, tmp_path):
     code, _, err = bayesadmm("site step north units.npz")
     assert code == 3
     assert "only where site init had --standardize" in err
+
+
+def test_replies_come_one_by_one_and_status_says_who_is_missing(bayesadmm):
+    introduce(bayesadmm, "--target died --loss logistic --features age,dose")
+    assert bayesadmm(f"server init run {' '.join(f'{name}/hello.npz' for name in SITES)}")[0] == 0
+    for name in SITES:
+        assert bayesadmm(f"site step {name} run/broadcast-0001.npz")[0] == 0
+    first, second, last = SITES
+    code, out, _ = bayesadmm(f"server step run {second}/reply-{second}-0001.npz --json")
+    told = json.loads(out)
+    assert (code, told["written"], told["waits_for"]) == (0, "run/broadcast-0001.npz", 1)
+    assert told["answered"] == [second]
+    assert sorted(told["missing"]) == sorted([first, last])
+    assert f"of {', '.join(sorted([first, last]))}; {second} answered" in bayesadmm("server status run")[1]
+    code, out, _ = bayesadmm(f"server step run {last}/reply-{last}-0001.npz {first}/reply-{first}-0001.npz --json")
+    assert json.loads(out)["written"] == "run/broadcast-0002.npz"
+    assert json.loads(out)["answered"] == []
+    code, _, err = bayesadmm("server step run --partial")
+    assert code == 2
+    assert "partial must wait for a first reply of round 2" in err
+    bayesadmm(f"site step {last} run/broadcast-0002.npz")
+    bayesadmm(f"server step run {last}/reply-{last}-0002.npz")
+    assert json.loads(bayesadmm("server step run --partial --json")[1])["written"] == "run/broadcast-0003.npz"

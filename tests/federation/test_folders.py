@@ -313,7 +313,7 @@ def test_a_folder_in_use_is_refused_in_one_sentence(halfway, monkeypatch):
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(ValueError, match="nowhere must be a folder that can be written to"):
+    with pytest.raises(ValueError, match="nowhere: folder must be one that can be written to, and there is none"):
         step_server(tmp_path / "nowhere", [])
 
 
