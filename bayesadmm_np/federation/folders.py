@@ -249,7 +249,32 @@ def step_server(
 
 
 def missing_sites(folder: Path_, server: Coordinator) -> tuple[str, ...]:
-    """Return the sites whose replies to the message that is out have not come; none when the run has ended."""
+    """Return the sites whose replies to the message that is out have not come; none when the run has ended.
+
+    Parameters
+    ----------
+    folder : path
+        The server's own.
+    server : Coordinator
+
+    Returns
+    -------
+    tuple of str
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> import bayesadmm_np as ba
+    >>> from bayesadmm_np.federation import Coordinator, GLMData, GLMTask, Site, missing_sites, start_server
+    >>> sites = [Site(name, GLMData(ba.losses.LeastSquares([[1.0]], [1.0]))) for name in "AB"]
+    >>> task = GLMTask(ba.methods.PVI(), ba.families.FullGaussian(np.zeros(1), 1.0))
+    >>> server = Coordinator.start([site.hello() for site in sites], task)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     broadcast = start_server(folder, server)
+    ...     missing_sites(folder, server)
+    ('A', 'B')
+    """
     if server.outcome is not None:
         return ()
     came = kept_replies(Path(folder), server)
