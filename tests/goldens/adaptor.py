@@ -192,7 +192,9 @@ def command(*arguments, folder):
     code = 0
     try:
         os.chdir(folder)
-        sys.argv = ["bayesadmm", *map(str, arguments)]
+        # a step took what had come, and waits for all now
+        partial = ["--partial"] if arguments[:2] == ("server", "step") and len(arguments) == 5 else []
+        sys.argv = ["bayesadmm", *map(str, arguments), *partial]
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             try:
                 cli.main()
