@@ -207,7 +207,7 @@ def _unrecord(record: Any, fields: dict[str, type], names: set[str]) -> tuple[di
 
 
 def _is_field(value: Any, kind: type) -> bool:
-    return isinstance(value, kind) and (kind is not str or len(value) <= LONGEST_NOTE)
+    return isinstance(value, kind) and not (isinstance(value, str) and len(value) > LONGEST_NOTE)
 
 
 def _flower(name: str) -> Any:
