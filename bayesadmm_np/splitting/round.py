@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +45,9 @@ UNBOUNDED = 1e6
 
 UNKNOWN = float("inf")
 """Residual that no client has reported yet."""
+
+StateT = TypeVar("StateT", bound=Any)
+"""This package's `State`, or that of networks: it has `history` and `start_objective`."""
 
 Participation = float | Callable[[int, int, np.random.Generator], Any]
 
@@ -146,8 +149,8 @@ def advance(
     return Advance(after, gathered.weights)
 
 
-def complete(method: Method, state: State, objective: float, is_judged: bool, **known: Any) -> State | Failure:
-    """Fill in the record of the last round: its objective, and other `known` fields.
+def complete(method: Method, state: StateT, objective: float, is_judged: bool, **known: Any) -> StateT | Failure:
+    """Fill in the record of the last round: its objective, and other `known` fields; of networks too.
 
     An objective that is not judged, because it is of a part of the clients or must not end the run, may rise.
     """
@@ -188,7 +191,7 @@ def diverged(number: int, objective: float, knob: str) -> Failure:
     return Failure(Status.DIVERGED, number, detail=f"it reached {objective:.3g}", knob=knob)
 
 
-def rises_without_bound(objective: float, state: State) -> bool:
+def rises_without_bound(objective: float, state: Any) -> bool:
     """Whether the objective is not a number, or far above both its start and its best value."""
     if np.isnan(objective):
         return True

@@ -34,13 +34,14 @@ from ..federation.messages import (
 from ..federation.spec import SETTINGS, RunSpec
 from ..splitting.accelerated import Accelerated
 from ..splitting.methods import Method
+from ..splitting.round import complete
 from ..splitting.status import Failure
 from .certificate import losses, pooled_objective
 from .client import Replies, answer, is_usable
 from .methods import FunctionalMethod
 from .network import Network, Rows
 from .problem import AdamSteps, IVONSteps
-from .server import completed, gathered, moved, recorded
+from .server import gathered, moved, recorded
 from .state import TENSORS, Broadcast, Duals, RoundRecord, State, digest
 from .team import Team, build, fit, read_device, read_network
 
@@ -323,7 +324,7 @@ class NetworkServer:
         reached = pooled_objective(self.team, state, found) if is_whole else float("nan")
         if not state.history:
             return replace(state, start_objective=reached)
-        return completed(self.team, state, reached, 0.0, is_whole)
+        return complete(self.spec.method, state, reached, is_whole)
 
     def has_converged(self, state: State, heard: Sequence[Heard | None]) -> bool:
         """Return False: networks do all their rounds."""
@@ -343,7 +344,7 @@ class NetworkServer:
         dropped = [k for k in present if k not in good]
         if not all(bool(torch.isfinite(getattr(after, part)).all()) for part in TENSORS):
             # no site, and no reader of the checkpoint, would take it; one process ends on the objective there
-            lost = completed(self.team, recorded(self.team, state, after, present, ()), float("nan"), 0.0)
+            lost = complete(self.spec.method, recorded(self.team, state, after, present, ()), float("nan"), True)
             assert isinstance(lost, Failure)
             return lost
         return Gathered(recorded(self.team, state, after, present, dropped))

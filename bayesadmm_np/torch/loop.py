@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from .._validation import Array, as_count, as_fraction, as_positive
 from ..splitting.methods import Method
-from ..splitting.round import present_clients
+from ..splitting.round import complete, present_clients
 from ..splitting.state import describe_method
 from ..splitting.status import Failure, Status
 from .certificate import SampledCertificate, certify, objective
@@ -25,7 +25,7 @@ from .metrics import Scores, score
 from .network import Rows
 from .problem import AdamSteps, IVONSteps
 from .randomness import of_scores
-from .server import completed, gathered, recorded
+from .server import gathered, recorded
 from .state import RoundRecord, State, digest, load_state, save_state
 from .team import Team, assemble, fit, read_device
 
@@ -274,7 +274,7 @@ def _round(
         return after
     seconds = perf_counter() - began
     reached, has_moved = objective(team, after, seed, dropped), after is not state
-    return completed(team, recorded(team, state, after, chosen, dropped), reached, seconds, has_moved)
+    return complete(team.method, recorded(team, state, after, chosen, dropped), reached, has_moved, seconds=seconds)
 
 
 def _all_failed(team: Team, state: State, dropped: Sequence[int]) -> bool:

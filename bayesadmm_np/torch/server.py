@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from ..splitting.coefficients import GatherWeights, gather_weights
-from ..splitting.round import diverged, rises_without_bound
 from ..splitting.status import Failure, Status
 from .certificate import edges
 from .client import Replies
@@ -18,7 +17,7 @@ from .methods import FunctionalMethod
 from .state import AT_ONCE, Broadcast, Duals, RoundRecord, State
 from .team import Team
 
-__all__ = ["completed", "gathered", "moved", "recorded"]
+__all__ = ["gathered", "moved", "recorded"]
 
 
 def moved(team: Team, broadcast: Broadcast, duals: Duals, replies: Replies) -> Duals:
@@ -98,17 +97,6 @@ def _with_rows(whole: Tensor, clients: Sequence[int], rows: Tensor) -> Tensor:
     if list(clients) == list(range(len(whole))):
         return rows
     return whole.index_copy(0, torch.tensor(clients, device=whole.device), rows)
-
-
-def completed(team: Team, state: State, reached: float, seconds: float, is_judged: bool = True) -> State | Failure:
-    """Fill in the objective of the last record; a failure where it is lost.
-
-    `is_judged` says that the objective is that of a step and of all clients: a part of the sum says nothing of the run.
-    """
-    record = state.history[-1]
-    if is_judged and rises_without_bound(reached, state):  # type: ignore[arg-type]  # which has what it looks at
-        return diverged(record.round, reached, team.method.knobs)
-    return replace(state, history=(*state.history[:-1], replace(record, objective=reached, seconds=seconds)))
 
 
 def recorded(team: Team, state: State, after: State, present: Sequence[int], dropped: Sequence[int]) -> State:
