@@ -214,9 +214,7 @@ class FederatedModel(BaseEstimator):
             raise ValueError(f"name must be hashable, got {name!r}.")
         if name in rows:
             raise ValueError(f"name={name!r} is a site of this fit already; forget_site({name!r}) first.")
-        X, y = validate_data(
-            self, X, y, reset=False, dtype=np.float64, multi_output=True, y_numeric=not _is_classifier(self)
-        )
+        X, y = self._validated(X, y, reset=False)
         added = self._read_rows(X, y, [name] * len(X), sample_weight)
         self._check_site(added[name])
         return self._fit_rows({**rows, **added}, self._start)

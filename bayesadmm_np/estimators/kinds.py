@@ -466,26 +466,31 @@ logistic, softmax, ridge, poisson.
     if name not in KINDS:
         load_plugins()
     maker = KINDS[name]
-    options = {}
-    for item in filter(None, (part.strip() for part in (listed or "").split(","))):
-        key, _, value = item.partition("=")
-        try:
-            options[key.strip()] = float(value)
-        except ValueError as error:
-            raise ArgumentError("kind", f"must be like {name}(size=2)", repr(kind)) from error
-    takes = inspect.signature(maker).parameters
-    for key in options:
-        if key not in takes:
-            raise ArgumentError(
-                "kind", f"must have options that {name} takes ({', '.join(takes) or 'none'})", repr(key)
-            )
-    made = maker(**options)
+    made = maker(**_read_options(name, listed or "", maker))
     if made.name != name:
         raise ValueError(f"the kind registered as {name!r} calls itself {made.name!r}.")
     return made
 
 
+def _read_options(name: str, listed: str, maker: Callable[..., Kind]) -> dict[str, float]:
+    """Read "size=2, other=3", every option one that the row's function takes, and none missing."""
+    takes, options = inspect.signature(maker).parameters, {}
+    for item in filter(None, map(str.strip, listed.split(","))):
+        key, _, value = map(str.strip, item.partition("="))
+        if key not in takes:
+            known = ", ".join(takes) or "none"
+            raise ArgumentError("kind", f"must have options that {name} takes ({known})", repr(key))
+        try:
+            options[key] = float(value)
+        except ValueError as error:
+            raise ArgumentError("kind", f"must have a number for each option, as in {name}({key}=2)", item) from error
+    lacking = [key for key, option in takes.items() if option.default is option.empty and key not in options]
+    if lacking:
+        raise ArgumentError("kind", f"must say {', '.join(lacking)}, as in {name}({lacking[0]}=2)", f"{name}({listed})")
+    return options
+
+
 def kind_of_loss(name: str) -> Kind:
     """Return the row whose sites call their loss so in messages: a class of losses, or a kind with its options."""
-    rows = (maker() for maker in KINDS.values())
-    return next((row for row in rows if getattr(row.loss, "__name__", None) == name), None) or read_kind(name)
+    plain = (maker() for maker in KINDS.values() if not inspect.signature(maker).parameters)
+    return next((row for row in plain if getattr(row.loss, "__name__", None) == name), None) or read_kind(name)

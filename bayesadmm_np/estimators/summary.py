@@ -183,6 +183,7 @@ def as_dict(model: FittedGLM, units: Units = "original") -> dict[str, Any]:
         "log_likelihood": model.log_likelihood,
         "elbo": model.elbo,
         "sites": {str(name): site.n_rows for name, site in model.sites.items()},
+        "exp_coef": model.kind.ratio or None,
         "units": units,
         "coefficients": rows,
         "certificate": {
