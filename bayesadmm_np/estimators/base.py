@@ -1,10 +1,10 @@
-"""What the estimators share: rows by site, the run, the search for the evidence, predictions, updates by site."""
+"""What the estimators share: rows by site, attributes of the fitted model, predictions, updates by site."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -14,73 +14,24 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, column_or_1d, validate_data
 
-from .._errors import PLAIN, ArgumentError, Words, worded
-from .._validation import Array, as_positive
+from .._errors import PLAIN, ArgumentError, Words
+from .._validation import Array
 from ..families import FullGaussian
 from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian
 from ..splitting.certificate import Certificate
-from ..splitting.loop import run
 from ..splitting.methods import FedLapCov
-from ..splitting.result import Result, RunError
+from ..splitting.result import RunError
 from ..splitting.status import Status
-from .evidence import maximise
 from .fitted import Columns, FittedGLM, Site
-from .glm import Glm, carry, make_glm, newton_sites
+from .glm import make_glm
 from .kinds import Kind, read_kind
 from .rows import SiteRows, read_client, split_rows
-from .settings import EVIDENCE, Settings, make_prior, read_settings, read_switch
+from .search import Fit, Start, fit_glm
+from .settings import EVIDENCE, Settings, read_settings, read_switch
 from .summary import Summary, summarise
 
-__all__ = ["FederatedModel", "Fit"]
-
-PRECISIONS = (1e-6, 1e6)
-"""Range in which the evidence may choose the prior's precision."""
-
-NOISES = (1e-6, 1e2)
-"""Range of the noise variance that the evidence may choose, relative to the variance of y."""
-
-
-@dataclass(frozen=True)
-class Fit:
-    """A run that ended, and what it takes to start another one there.
-
-    Attributes
-    ----------
-    result : Result
-    glm : Glm
-    precision : float or ndarray
-        Precision of the prior.
-    noise : float
-        Noise variance; 1 for kinds without one.
-    rounds : int
-        Number of rounds of all runs of a search together.
-    message : str
-        Result of the search for the largest evidence, in words.
-    """
-
-    result: Result
-    glm: Glm
-    precision: float | Array
-    noise: float
-    rounds: int
-    message: str = ""
-
-    @property
-    def start(self) -> Start:
-        """Sites and settings from which a next run may start."""
-        sites = dict(zip(self.glm.names, self.result.sites, strict=True))
-        return Start(sites, self.precision, self.noise, self.glm.layout.centre)
-
-
-@dataclass(frozen=True)
-class Start:
-    """Sites by name, and the prior's precision and the noise variance that they were fitted with."""
-
-    sites: Mapping[Hashable, Natural]
-    precision: float | Array
-    noise: float
-    centre: Array | None
+__all__ = ["FederatedModel"]
 
 
 def _is_classifier(model: FederatedModel) -> bool:
@@ -337,7 +288,7 @@ class FederatedModel(BaseEstimator):
             self._integration(glm.labels.size, settings.learns_covariance)
         caveats: list[Callable[[Words], str]] = []
         try:
-            fit = self._search(glm, settings, start)
+            fit = fit_glm(glm, settings, start)
         except RunError as error:
             sampled = glm.has_flat_shift and settings.learns_covariance
             if not (self.method == "auto" and sampled and settings.precision is not None):
@@ -345,7 +296,7 @@ class FederatedModel(BaseEstimator):
             failed = f"The variational fit failed ({error}) This is FedLapCov, the Laplace approximation."
             caveats.append(lambda _: failed)
             settings = replace(settings, method=FedLapCov())
-            fit = self._search(glm, settings, None)
+            fit = fit_glm(glm, settings, None)
         self._store(rows, settings, fit)
         # one round of BCM on a quadratic has the answer, though it cannot know
         if self.status_ is not Status.CONVERGED and not self.certificate_.holds:
@@ -353,63 +304,6 @@ class FederatedModel(BaseEstimator):
         if caveats:
             warnings.warn(Caveat(caveats), stacklevel=3)
         return self
-
-    def _search(self, glm: Glm, settings: Settings, start: Start | None) -> Fit:
-        if settings.precision is None:
-            return self._fit_precision(glm, settings, start)
-        return self._fit_noise(glm, settings, settings.precision, start)
-
-    def _fit_noise(self, glm: Glm, settings: Settings, precision: float | Array, start: Start | None) -> Fit:
-        """Fit at a given prior; find σ², where there is one, by the slope of the ELBO in log σ²: E_q[Σ_k ℓ_k] − N/2."""
-        if not glm.kind.has_noise:
-            return self._run(glm, settings, precision, 1.0, start)
-        if self.noise_variance != EVIDENCE:
-            return self._run(glm, settings, precision, as_positive(self.noise_variance, "noise_variance"), start)
-        settings.require_evidence("noise_variance")
-        scale = glm.null_variance
-        if scale == 0:
-            raise ValueError(
-                "noise_variance='evidence' needs targets that differ, got n_samples = 1 or a constant y; give a number."
-            )
-
-        def at(value: float, last: Fit | None) -> tuple[float, Fit]:
-            fit = self._run(glm, settings, precision, value, start if last is None else last.start)
-            fit = replace(fit, rounds=fit.rounds + (last.rounds if last else 0))
-            result = fit.result
-            loss = float(result.objective[-1]) - result.posterior.kl(result.prior)
-            return loss - 0.5 * glm.n_observed, fit
-
-        first = scale if start is None else start.noise
-        fit, message = maximise(at, first, (NOISES[0] * scale, NOISES[1] * scale), "noise_variance")
-        return replace(fit, message=message)
-
-    def _fit_precision(self, glm: Glm, settings: Settings, start: Start | None) -> Fit:
-        """Maximise the ELBO over log δ: by the envelope theorem its slope is ½(d − δ E_q‖θ‖²), penalised entries."""
-        penalised = np.ones(glm.layout.dim, dtype=bool)
-        if settings.is_free_intercept:
-            penalised = ~glm.layout.is_intercept
-
-        def at(value: float, last: Fit | None) -> tuple[float, Fit]:
-            fit = self._fit_noise(glm, settings, value, start if last is None else last.start)
-            fit = replace(fit, rounds=fit.rounds + (last.rounds if last else 0))
-            q = fit.result.posterior
-            energy = float(((q.mean**2 + q.variance)[penalised]).sum())
-            return 0.5 * (int(penalised.sum()) - value * energy), fit
-
-        first = float(start.precision) if start is not None and np.ndim(start.precision) == 0 else 1.0
-        fit, message = maximise(at, first, PRECISIONS, "prior_precision")
-        return replace(fit, message=" ".join(filter(None, [message, fit.message])))
-
-    def _run(self, glm: Glm, settings: Settings, precision: float | Array, noise: float, start: Start | None) -> Fit:
-        losses = glm.losses(noise)
-        prior = make_prior(settings, precision, glm, noise)
-        sites = _first_sites(glm, settings, losses, prior, noise, start)
-        try:
-            result = run(settings.method, losses, prior, sites=sites, **settings.options)
-        except RunError as error:
-            message = worded(error, client=lambda k: f"site {glm.names[k]!r}")
-            raise RunError(replace(error.result, message=message)) from error
-        return Fit(result, glm, precision, noise, result.rounds)
 
     def _store(self, rows: Mapping[Hashable, SiteRows], settings: Settings, fit: Fit) -> None:
         fitted = self._fitted(rows, settings, fit)
@@ -636,41 +530,3 @@ def _centre(rows: Mapping[Hashable, SiteRows], settings: Settings) -> Array | No
     totals = np.sum([site.weights @ site.X for site in rows.values()], axis=0)
     mean: Array = totals / sum(site.weights.sum() for site in rows.values())
     return mean
-
-
-def _first_sites(
-    glm: Glm, settings: Settings, losses: Any, prior: Gaussian, noise: float, start: Start | None
-) -> list[Natural] | None:
-    """Sites by name where a fit is continued, Newton steps for the others; None where the method knows no sites."""
-    if not settings.takes_sites:
-        return None
-    known = {} if start is None else _known_sites(glm, prior, noise, start)
-    if not known and not settings.learns_covariance:
-        return None
-    theta = glm.null_parameter
-    if known:
-        natural = prior.natural.combine([1.0] * (len(known) + 1), [prior.natural, *known.values()])
-        if prior.contains(natural):
-            theta = prior.with_natural(natural * (1.0 / prior.prior_weight)).mean
-        else:
-            known = {}
-    fresh = newton_sites(losses, prior, theta)
-    for name, site in zip(glm.names, fresh, strict=True):
-        if not site.is_finite():
-            raise ValueError(
-                f"site {name!r}: the loss overflows at the start of the fit; scale X, or look at its rows."
-            )
-    return [known.get(name, site) for name, site in zip(glm.names, fresh, strict=True)]
-
-
-def _known_sites(glm: Glm, prior: Gaussian, noise: float, start: Start) -> dict[Hashable, Natural]:
-    """The sites of an earlier fit, brought to the present noise variance and origin; none when they do not fit."""
-    known = {name: start.sites[name] * (start.noise / noise) for name in glm.names if name in start.sites}
-    centre = glm.layout.centre
-    same = all(site.shapes == prior.natural.shapes for site in known.values())
-    if not same or (centre is None) != (start.centre is None):
-        return {}
-    if centre is not None and start.centre is not None and not np.array_equal(centre, start.centre):
-        back = glm.layout.move(start.centre - centre)
-        known = {name: carry(site, back) for name, site in known.items()}
-    return known

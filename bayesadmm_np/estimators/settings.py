@@ -35,6 +35,8 @@ class Settings:
     family : type
     precision : float, ndarray or None
         Precision of the prior; None where the evidence chooses it.
+    noise : float or None
+        Noise variance of kinds that have one; None where the evidence chooses it.
     fit_intercept, penalize_intercept : bool
     options : dict
         Passed on to `run`.
@@ -43,6 +45,7 @@ class Settings:
     method: Method | Accelerated
     family: type[Gaussian]
     precision: float | Array | None
+    noise: float | None
     fit_intercept: bool
     penalize_intercept: bool
     options: dict[str, Any]
@@ -90,6 +93,7 @@ def read_settings(estimator: Any) -> Settings:
         method=method,
         family=_read_family(estimator.family, row),
         precision=precision,
+        noise=_read_noise(estimator.noise_variance),
         fit_intercept=read_switch(estimator.fit_intercept, "fit_intercept"),
         penalize_intercept=read_switch(estimator.penalize_intercept, "penalize_intercept"),
         options={
@@ -166,6 +170,10 @@ def _read_precision(value: Any) -> float | Array | None:
         raise ValueError(f"prior_precision must be a number, an array or 'evidence', got {value!r}.")
     array = as_float_array(value, "prior_precision", ndim=(0, 1, 2))
     return as_positive(value, "prior_precision") if array.ndim == 0 else array
+
+
+def _read_noise(value: Any) -> float | None:
+    return None if isinstance(value, str) and value == EVIDENCE else as_positive(value, "noise_variance")
 
 
 def _read_participation(value: Any) -> Any:
