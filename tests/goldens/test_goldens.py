@@ -13,6 +13,12 @@ import bayesadmm_np as ba
 pytestmark = pytest.mark.filterwarnings("default")
 
 
+CHANGED = {
+    "fit, diagonal": "the old standard error of the intercept was wrong: a matrix was divided by variances along rows",
+}
+"""Cases that answer otherwise on purpose, and why."""
+
+
 @functools.cache
 def compared(area):
     """Return {case: what differs} of an area; a case that is new is no difference."""
@@ -20,6 +26,8 @@ def compared(area):
     new = dict(cases.AREAS[area]())
     found = {}
     for case, record in old.items():
+        if case in CHANGED:
+            continue
         if case not in new:
             found[case] = ["missing"]
             continue
