@@ -45,21 +45,27 @@ def room_of(module):
     return [*module.split("."), FACE][1]
 
 
-def imports(source, module, is_package=False):
-    """Yield (module, whether only a function imports it) for every import, wherever in the file."""
+def named_imports(source, module, is_package=False):
+    """Yield (module, whether only a function imports it, names) for every import that runs, wherever in the file."""
     base = module.split(".") if is_package else module.split(".")[:-1]
     tree = ast.parse(source)
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     inside = {id(node) for function in functions for node in ast.walk(function)}
+    types = [node for node in ast.walk(tree) if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)]
+    never = {id(node) for branch in types for node in ast.walk(branch)}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from ((alias.name, id(node) in inside) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
+        if isinstance(node, ast.Import) and id(node) not in never:
+            yield from ((alias.name, id(node) in inside, ()) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and id(node) not in never:
             start = base[: len(base) - node.level + 1] if node.level else []
             target = ".".join([*start, *([node.module] if node.module else [])])
-            # `from . import losses` names modules, `from .losses import Loss` does not
-            names = [f"{target}.{alias.name}" for alias in node.names] if target == FACE else [target]
-            yield from ((name, id(node) in inside) for name in names)
+            yield target, id(node) in inside, tuple(alias.name for alias in node.names)
+
+
+def imports(source, module, is_package=False):
+    """Yield (module, whether only a function imports it); a name of the face counts as a module of it."""
+    for target, in_function, names in named_imports(source, module, is_package):
+        yield from ((f"{target}.{name}", in_function) for name in names) if target == FACE else [(target, in_function)]
 
 
 def violations(source, module, is_package=False):
@@ -75,6 +81,37 @@ def violations(source, module, is_package=False):
                 yield f"{room} (floor {FLOORS[room]}) imports {target} (floor {FLOORS[other]})"
         elif package not in {*sys.stdlib_module_names, *always, *(lazily if in_function else ())}:
             yield f"{room} imports {target}" + (" outside of a function" if package in lazily else "")
+
+
+def neighbours(sources):
+    """Return {module: modules of the package that its file imports}; `sources` maps a module to (text, is_package)."""
+    found = {}
+    for module, (source, is_package) in sources.items():
+        targets = set()
+        for target, _, names in named_imports(source, module, is_package):
+            inner = {f"{target}.{name}" for name in names} & set(sources)
+            targets |= inner or {target}  # `from . import losses` names a module, `from .losses import Loss` does not
+        found[module] = targets & set(sources) - {module}
+    return found
+
+
+def circles(graph):
+    """Return the sets of modules that reach each other, two or more."""
+
+    def reached(start):
+        seen, todo = set(), [start]
+        while todo:
+            new = graph[todo.pop()] - seen
+            seen |= new
+            todo += new
+        return seen
+
+    below = {module: reached(module) for module in graph}
+    return {
+        frozenset({module, *(m for m in below[module] if module in below[m])})
+        for module in graph
+        if module in below[module]
+    }
 
 
 def test_every_room_has_a_floor():
@@ -104,6 +141,30 @@ def test_every_listed_package_is_imported():
         found[room_of(module_of(path))] |= {target.split(".")[0] for target, _ in targets}
     unused = {room: (always | lazily) - found[room] for room, (always, lazily) in PACKAGES.items()}
     assert {room: names for room, names in unused.items() if names} == {}
+
+
+LOOSE = [
+    {"estimators.fitted", "estimators.model_file"},  # a fitted model saves itself, and is what a file holds
+    {"federation.glm", "federation.glm_spec"},  # a spec makes the engine at the server, and the engine reads its spec
+    {"torch.compiled", "torch.compiled.client", "torch.functional", "torch.problem", "torch.randomness"},  # one door
+]
+"""Circles that stand: in each, one import is inside a function."""
+
+
+def test_no_files_import_each_other_in_a_circle():
+    sources = {module_of(path): (path.read_text(encoding="utf-8"), path.name == "__init__.py") for path in SOURCES}
+    found = circles(neighbours(sources))
+    assert found == {frozenset(f"{FACE}.{module}" for module in circle) for circle in LOOSE}
+
+
+def test_a_circle_is_seen():
+    a, b = f"{FACE}.losses.a", f"{FACE}.losses.b"
+    assert circles(neighbours({a: ("from .b import B", False), b: ("def f():\n    from . import a", False)})) == {
+        frozenset({a, b})
+    }
+    assert not circles(
+        neighbours({a: ("from .b import B", False), b: ("if TYPE_CHECKING:\n    from . import a", False)})
+    )
 
 
 UP = [
