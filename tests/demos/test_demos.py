@@ -18,7 +18,7 @@ pytest.importorskip("sklearn", reason="the demos need the extra `demos`")
 import bayesadmm_np as ba
 from bayesadmm_np.demos import fig3_circuit, fig4_outlier, fig5a_ridge, fig5b_logistic, reproduce, shared, style
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 FIGURES = ROOT / "figures"
 SMALL = {
     "3": {},

@@ -20,7 +20,7 @@ import bayesadmm_np as ba
 from bayesadmm_np.data import DataUnavailableError, load_credit_approval, load_heart_disease
 from bayesadmm_np.demos import credit_approval, heart_disease, reproduce, shared, style, tabular
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 DEMOS = {"heart": heart_disease, "credit": credit_approval}
 SMALL = {
     # split 1 is the one with a single-class hospital
