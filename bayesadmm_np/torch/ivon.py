@@ -13,7 +13,7 @@ from torch import Tensor
 
 from .._validation import as_count, as_number, as_positive
 from .kernel import Buffers, Rates, Terms, collect, draw, step_rate, update
-from .randomness import draw_normals
+from .noise import draw_normals
 
 __all__ = ["IVON"]
 

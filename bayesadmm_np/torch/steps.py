@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from . import compiled
 from .kernel import Buffers, Terms, collect, draw, step_rate, update
 from .network import Network, Rows
+from .noise import Noise
 from .problem import AdamSteps, IVONSteps, LocalProblem, Trained
-from .randomness import Noise, generator
+from .randomness import generator
 from .threads import in_threads
 
 __all__ = ["local_work"]

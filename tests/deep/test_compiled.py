@@ -13,7 +13,7 @@ import bayesadmm_np as ba
 
 torch = pytest.importorskip("torch", minversion="2.4", reason="the deep-learning path needs the extra `torch`")
 pytest.importorskip("numba", reason="compiled clients need the extra `compiled`")
-from bayesadmm_np.torch import IVONADMM, MLP, AdamSteps, FedLapFunc, IVONSteps, Rows, compiled, randomness, run  # noqa: E402
+from bayesadmm_np.torch import IVONADMM, MLP, AdamSteps, FedLapFunc, IVONSteps, Rows, compiled, noise, run  # noqa: E402
 from bayesadmm_np.torch.compiled import kernels  # noqa: E402
 from bayesadmm_np.torch.compiled.client import layers_of  # noqa: E402
 from bayesadmm_np.torch.functional import SharedTerms  # noqa: E402
@@ -45,7 +45,7 @@ def test_the_cipher_is_philox(counter, key, expected):
     """The known answers of Philox4x32-10 that Random123 publishes; the twin's key differs in a bit."""
     words, key = np.repeat(np.array(counter, np.uint32)[:, None], 3, axis=1), np.array(key, np.uint32)
     twin = words.copy()
-    assert np.transpose(randomness.philox(words.astype(np.uint64), key)).tolist() == [expected] * 3
+    assert np.transpose(noise.philox(words.astype(np.uint64), key)).tolist() == [expected] * 3
     kernels.philox(words, key)
     assert words.T.tolist() == [expected] * 3
     kernels.philox(twin, key ^ np.array([1, 0], np.uint32))
@@ -95,7 +95,7 @@ def test_normals_in_torch_are_exact_to_rounding(turn, close, monkeypatch):
     """
     monkeypatch.setattr(compiled, "_client_module", lambda: None)
     monkeypatch.setattr(np, "pi", turn * np.pi)
-    found = randomness.normals(torch.empty(20_000), KEY, 3).numpy()
+    found = noise.normals(torch.empty(20_000), KEY, 3).numpy()
     monkeypatch.undo()
     assert (np.abs(found - exact_normals(len(found), KEY, 3)).max() < 3e-6) == close
 

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..network import Network, Rows
+from ..problem import AdamSteps, IVONSteps, LocalProblem
+
 if TYPE_CHECKING:
-    from ..network import Network, Rows
-    from ..problem import AdamSteps, IVONSteps, LocalProblem
     from .client import Client
 
 __all__ = ["client_of", "does", "normals", "one_blas_thread"]
@@ -43,8 +44,6 @@ def _client_module() -> ModuleType | None:
 
 def does(network: Network, data: Sequence[Rows], problem: LocalProblem, solver: AdamSteps | IVONSteps) -> bool:
     """Whether compiled code can do these clients' work: a plain network on a CPU, and one sample a step of IVON."""
-    from ..problem import IVONSteps  # which imports what draws random numbers, and that imports this module
-
     return (
         (not isinstance(solver, IVONSteps) or (solver.samples == 1 and solver.hess_approx == "price"))
         and problem.start.device.type == "cpu"
@@ -55,7 +54,7 @@ def does(network: Network, data: Sequence[Rows], problem: LocalProblem, solver: 
 
 def client_of(network: Network, rows: Rows, problem: LocalProblem, solver: AdamSteps | IVONSteps, seed: int) -> Client:
     """Return one client's work, for which `does` is true; `problem` is this client's alone."""
-    from .client import AdamClient, IVONClient, IVONSteps
+    from .client import AdamClient, IVONClient
 
     if isinstance(solver, IVONSteps):
         return IVONClient(network, rows, problem, solver, seed)
@@ -63,7 +62,7 @@ def client_of(network: Network, rows: Rows, problem: LocalProblem, solver: AdamS
 
 
 def normals(out: NDArray[Any], key: NDArray[np.uint32], step: int) -> bool:
-    """Write the normals of `randomness.normals`, if Numba is there; return whether it is."""
+    """Write the normals of `noise.normals`, if Numba is there; return whether it is."""
     if (module := _client_module()) is None:
         return False
     module.kernels.normals(out, key, step)

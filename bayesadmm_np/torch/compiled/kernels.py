@@ -4,7 +4,7 @@ In torch an operation is a call and a pass over its arrays, and a step of IVON h
 writes every array once. Numba releases Python's lock, so that clients in threads do not wait for each other.
 
 Normals are a function of (key, step, place): Philox4x32-10 (Salmon et al. 2011, *Parallel random numbers: as easy as 1,
-2, 3*) and the transform of Box and Muller (1958), as in `randomness.normals`. The formulas are those of `dense`,
+2, 3*) and the transform of Box and Muller (1958), as in `noise.normals`. The formulas are those of `dense`,
 `torch.optim.Adam` and `kernel`; tests compare them.
 """
 
