@@ -50,10 +50,27 @@ Sums = Expected | GaussianExpected
 
 
 @dataclass(frozen=True)
-class GLMServer:
-    """The engine at the server: the pure functions of `bayesadmm_np.splitting`, applied to what the sites sent."""
+class _Engine:
+    """What server and site both read: q_g."""
 
     spec: GLMSpec
+
+    @property
+    def q_sizes(self) -> Mapping[str, int]:
+        """λ_g."""
+        return {"natural": self.spec.prior.natural.size}
+
+    def read_q(self, message: Message) -> ExponentialFamily:
+        """Read q_g."""
+        prior = self.spec.prior
+        natural = message.natural("natural", prior.natural)
+        _require_inside(message, "natural", natural, prior)
+        return prior.start().with_natural(natural)
+
+
+@dataclass(frozen=True)
+class GLMServer(_Engine):
+    """The engine at the server: the pure functions of `bayesadmm_np.splitting`, applied to what the sites sent."""
 
     SUMMED: ClassVar[tuple[str, ...]] = ("value", "natural", "site", "edge", "sums", "errors", "certificate")
     PER_SITE: ClassVar[tuple[str, ...]] = ("natural", "site", "solved")
@@ -62,11 +79,6 @@ class GLMServer:
     def server(self) -> Server:
         """Eq. 54."""
         return Server(self.spec.row, self.spec.prior, self.spec.shares)
-
-    @property
-    def q_sizes(self) -> Mapping[str, int]:
-        """λ_g."""
-        return {"natural": self.spec.prior.natural.size}
 
     @property
     def reply_size(self) -> int:
@@ -88,10 +100,6 @@ class GLMServer:
     def q_of(self, state: State) -> ExponentialFamily:
         """Return q_g."""
         return state.q_g
-
-    def read_q(self, message: Message) -> ExponentialFamily:
-        """Read q_g."""
-        return _read_q(message, self.spec)
 
     def read_reply(self, message: Message, served: Served, k: int, state: State) -> Heard:
         """Read E_{q_g}[ℓ_k], the edge of the counted answer, λ_k and the sums; η_k is followed from `state`."""
@@ -342,24 +350,14 @@ class GLMAnswer:
 
 
 @dataclass(frozen=True)
-class GLMSite:
+class GLMSite(_Engine):
     """The engine at a site: a `Worker`, and what is said of its answers."""
 
-    spec: GLMSpec
     index: int
     worker: Worker
 
     begins_at_round_one: ClassVar[bool] = False
     """Duals start at zero."""
-
-    @property
-    def q_sizes(self) -> Mapping[str, int]:
-        """λ_g."""
-        return {"natural": self.spec.prior.natural.size}
-
-    def read_q(self, message: Message) -> ExponentialFamily:
-        """Read q_g."""
-        return _read_q(message, self.spec)
 
     def first(self, q_g: ExponentialFamily) -> GLMAnswer:
         """λ_k at the prior, η_k at zero."""
@@ -487,12 +485,6 @@ def _noise_alone(
 # ----------------------------------------------------------------------------------------------------
 # What is sent
 # ----------------------------------------------------------------------------------------------------
-
-
-def _read_q(message: Message, spec: GLMSpec) -> ExponentialFamily:
-    natural = message.natural("natural", spec.prior.natural)
-    _require_inside(message, "natural", natural, spec.prior)
-    return spec.prior.start().with_natural(natural)
 
 
 def _require_inside(message: Message, name: str, natural: Natural, family: ExponentialFamily) -> None:

@@ -10,7 +10,6 @@ import json
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -112,7 +111,7 @@ class NetworkSpec(RunSpec):
         network = read_network(model, read_device("cpu"))
         if self.network != signature(network):
             raise ValueError(f"model must be that of the run, {self.network}, got {signature(network)}.")
-        return NetworkServer(self, network)
+        return NetworkServer(self, self.team(network, {}))
 
     @classmethod
     def decode(cls, message: Message, plain: dict[str, Any], most: int | None) -> Self:
@@ -239,40 +238,46 @@ class NetworkAnswered:
 
 
 @dataclass(frozen=True)
-class NetworkServer:
-    """The engine at the server: the pure functions of `bayesadmm_np.torch`, applied to what the sites sent."""
+class _Engine:
+    """A run, and what its rounds are computed with: the team has no rows at the server, and its own at a site."""
 
     spec: NetworkSpec
-    network: Network
-
-    SUMMED: ClassVar[tuple[str, ...]] = ("value", "linear", "precision", "statistics")
-    PER_SITE: ClassVar[tuple[str, ...]] = ("linear", "precision", "solved")
-
-    @cached_property
-    def team(self) -> Team:
-        """Clients and server of a round, as `torch.run` has them."""
-        return self.spec.team(self.network, {})
-
-    def model(self, state: State) -> nn.Module:
-        """Return a copy of the model with its parameters set to m_g and its statistics to the sites' mean."""
-        return self.network.module_at(state.mean, state.buffers)
+    team: Team
 
     @property
     def q_sizes(self) -> Mapping[str, int]:
         """Return m_g, s_g and running statistics."""
-        return _q_sizes(self.team)
+        dim, buffers = len(self.team.network.start), self.team.network.buffers
+        sizes = {"mean": dim, "precision": dim if self.team.learns_precision else 1}
+        return sizes | ({"statistics": _size(buffers)} if buffers else {})
+
+    def read_q(self, message: Message) -> Broadcast:
+        """Read q_g."""
+        return _read_q(message, self.team)
+
+
+@dataclass(frozen=True)
+class NetworkServer(_Engine):
+    """The engine at the server: the pure functions of `bayesadmm_np.torch`, applied to what the sites sent."""
+
+    SUMMED: ClassVar[tuple[str, ...]] = ("value", "linear", "precision", "statistics")
+    PER_SITE: ClassVar[tuple[str, ...]] = ("linear", "precision", "solved")
+
+    def model(self, state: State) -> nn.Module:
+        """Return a copy of the model with its parameters set to m_g and its statistics to the sites' mean."""
+        return self.team.network.module_at(state.mean, state.buffers)
 
     @property
     def reply_size(self) -> int:
         """λ_k and running statistics."""
-        sizes = _q_sizes(self.team)
-        return sum(sizes.values()) if self.team.learns_precision else sum(sizes.values()) - sizes["precision"]
+        return sum(self.q_sizes.values()) - (0 if self.team.learns_precision else 1)
 
     @property
     def state_size(self) -> int:
-        """Numbers of a state."""
-        state = self.team.start()
-        return sum(getattr(state, part).numel() for part in TENSORS) + _size(state.buffers)
+        """Numbers of a state, counted before one is made."""
+        each = sum(self.q_sizes.values())
+        duals = 2 if self.team.method.dual_step else 1
+        return each + self.team.n_clients * duals * (each - _size(self.team.network.buffers))
 
     def pack_q(self, state: State) -> dict[str, Array]:
         """Return q_g as vectors (m, s): the product s·m would be a rounding away from what one process holds."""
@@ -281,10 +286,6 @@ class NetworkServer:
     def q_of(self, state: State) -> Broadcast:
         """Return q_g."""
         return state.broadcast
-
-    def read_q(self, message: Message) -> Broadcast:
-        """Read q_g."""
-        return _read_q(message, self.team)
 
     def read_reply(self, message: Message, served: Served, k: int, state: State) -> Heard:
         """Read ℓ_k at the points around m_g, and λ_k with its running statistics."""
@@ -483,7 +484,7 @@ class NetworkData:
             if told != expected:
                 raise message.refusal(item, f"that of this site, {expected}", told)
         rows = fit(self.rows, f"site {name}", self.network, self.network.start.device)
-        return NetworkSite(spec, k, spec.team(self.network, {k: rows}))
+        return NetworkSite(spec, spec.team(self.network, {k: rows}), k)
 
 
 @dataclass(frozen=True)
@@ -505,26 +506,15 @@ class NetworkAnswer:
 
 
 @dataclass(frozen=True)
-class NetworkSite:
+class NetworkSite(_Engine):
     """The engine at a site: a `Team` with the rows of this site alone."""
 
-    spec: NetworkSpec
     index: int
-    team: Team
 
     @property
     def begins_at_round_one(self) -> bool:
         """Duals start at a share of the server's first mean."""
         return bool(self.spec.method.dual_step)
-
-    @property
-    def q_sizes(self) -> Mapping[str, int]:
-        """Return m_g, s_g and running statistics."""
-        return _q_sizes(self.team)
-
-    def read_q(self, message: Message) -> Broadcast:
-        """Read q_g."""
-        return _read_q(message, self.team)
 
     def first(self, q_g: Broadcast) -> NetworkAnswer:
         """Return η_k at the start: a share of the server's mean."""
@@ -680,12 +670,6 @@ def _read_q(message: Message, team: Team) -> Broadcast:
     mean = read_tensor(message, "mean", start)
     precision = read_precision(message, "precision", start if team.learns_precision else start[:1])
     return Broadcast(mean, precision, unpacked(message, "statistics", buffers))
-
-
-def _q_sizes(team: Team) -> dict[str, int]:
-    dim, statistics = len(team.network.start), _size(team.network.buffers)
-    sizes = {"mean": dim, "precision": dim if team.learns_precision else 1}
-    return sizes | ({"statistics": statistics} if team.network.buffers else {})
 
 
 def _size(buffers: Mapping[str, Tensor]) -> int:

@@ -726,7 +726,7 @@ REFUSED = {
     "BLR": (M.BLR(0.5), "averages the λ_k"),
     "BCM": (M.BCM(), "a method of 1 round"),
     "accelerated PVI": (ba.Accelerated(M.PVI(0.5), 3), "mixes whole rounds"),
-    "a dual along μ": (replace(M.BregmanADMM(), alpha=1.0), "moves along μ"),
+    "a dual along μ": (replace(M.BregmanADMM(), alpha=1.0), "does not move along λ"),
 }
 
 
