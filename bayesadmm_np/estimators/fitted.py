@@ -38,9 +38,6 @@ FAMILIES: dict[str, type[Gaussian]] = {
 }
 """Of posteriors, by the short names of estimators and commands."""
 
-INTERCEPT = "intercept"
-"""Name of the column of ones in runs by files."""
-
 Units = Literal["original", "standardized"]
 UNITS: tuple[Units, ...] = ("original", "standardized")
 
@@ -451,8 +448,8 @@ def fitted_run(
 
     Parameters
     ----------
-    spec : Terms
-        Terms of the run: loss, features, classes, units, prior, method, rule.
+    spec : GLMSpec
+        Settings of the run: loss, features, classes, units, prior, method, rule.
     final : FinalResult
         Status, message, posterior, sites' factors, objective and certificate.
     rows : dict of str to int, optional
@@ -475,8 +472,7 @@ def fitted_run(
     kind = kind_of_loss(spec.loss)
     if type(spec.prior) not in FAMILIES.values():
         raise ValueError(f"a fitted GLM cannot hold a {type(spec.prior).__name__}.")
-    has_intercept = spec.features[-1] == INTERCEPT
-    names = spec.features[:-1] if has_intercept else spec.features
+    names = spec.features[:-1] if spec.has_intercept else spec.features
     columns = Columns.plain(names)
     if spec.centre is not None:
         columns = replace(columns, centre=spec.centre[: len(names)], scale=spec.scale[: len(names)])
@@ -486,7 +482,7 @@ def fitted_run(
         kind=kind,
         target=target,
         columns=columns,
-        layout=Layout(len(names), n_outputs, has_intercept),
+        layout=Layout(len(names), n_outputs, spec.has_intercept),
         classes=_labels(kind, spec.classes),
         prior=spec.prior,
         posterior=final.posterior,

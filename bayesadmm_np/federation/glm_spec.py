@@ -115,6 +115,11 @@ class GLMSpec(RunSpec):
         return self.method.method if isinstance(self.method, Accelerated) else self.method
 
     @property
+    def has_intercept(self) -> bool:
+        """Whether the last column is one of ones."""
+        return bool(self.features) and self.features[-1] == INTERCEPT
+
+    @property
     def memory(self) -> int:
         """Rounds remembered by an accelerated method; 0 without."""
         return self.method.memory if isinstance(self.method, Accelerated) else 0
