@@ -31,7 +31,19 @@ import bayesadmm_np as ba
 from bayesadmm_np import data
 from bayesadmm_np.demos import style
 
-__all__ = ["Accuracy", "Demo", "circuit", "differences", "label_pairs", "read_results", "semilog", "size", "with_ones"]
+__all__ = [
+    "SCHEMA",
+    "SHOWN",
+    "Accuracy",
+    "Demo",
+    "boundaries_by_round",
+    "circuit",
+    "cross",
+    "differences",
+    "find_images",
+]
+__all__ += ["gaps", "label_pairs", "logit_sd", "plane_legend", "read_results", "seeds_by_round", "semilog", "size"]
+__all__ += ["sweep", "with_ones"]
 
 SCHEMA = 2
 LABEL_PAIR_CLIENTS = 5
