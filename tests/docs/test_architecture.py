@@ -153,7 +153,7 @@ LOOSE = [
 def test_no_files_import_each_other_in_a_circle():
     sources = {module_of(path): (path.read_text(encoding="utf-8"), path.name == "__init__.py") for path in SOURCES}
     found = circles(neighbours(sources))
-    assert found == {frozenset(f"{FACE}.{module}" for module in circle) for circle in LOOSE}
+    assert found <= {frozenset(f"{FACE}.{module}" for module in circle) for circle in LOOSE}
 
 
 def test_a_circle_is_seen():
