@@ -10,7 +10,14 @@ from types import NoneType
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from cyclopts import UNSET, Parameter, Token
-from cyclopts.exceptions import CoercionError, CycloptsError, MissingArgumentError, UnknownOptionError, ValidationError
+from cyclopts.exceptions import (
+    CoercionError,
+    CycloptsError,
+    MissingArgumentError,
+    UnknownCommandError,
+    UnknownOptionError,
+    ValidationError,
+)
 
 from .shared import Refused, missing_name
 
@@ -276,6 +283,9 @@ def refusal(error: CycloptsError) -> str:
     if isinstance(error, UnknownOptionError):
         names = [name for argument in error.argument_collection for name in argument.names]
         return missing_name("there is no option", error.token.keyword or error.token.value, names, "--help lists them")
+    if isinstance(error, UnknownCommandError) and error.app and error.unused_tokens:
+        names = [name for name in error.app if not name.startswith("-")]
+        return missing_name("there is no command", error.unused_tokens[0], names)
     argument = error.argument
     if argument is None:
         return f"{error.unused_tokens[0]!r} is one argument too many." if error.unused_tokens else str(error)

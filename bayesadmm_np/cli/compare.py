@@ -65,9 +65,21 @@ def compare(
     if json:
         print_json({"scored_on": problem.scored_on, "close_sd": CLOSE, "methods": records})
         return
-    header = ["method", "family", "rounds", f"to {CLOSE:g} sd", "numbers sent", "distance/sd", score, "NLL", "status"]
+    header = [
+        "method",
+        "family",
+        "rounds",
+        f"to {CLOSE:g} sd",
+        "numbers sent",
+        "distance / sd",
+        "score",
+        "NLL",
+        "status",
+    ]
     print(text_table(header, [_cells(trial) for trial in trials], left=2))
-    print(f"\n{score} and NLL on {problem.scored_on}; distance from the pooled answer of the method's own kind.")
+    print(
+        f"\nscore ({score}) and NLL on {problem.scored_on}; distance from the pooled answer of the method's own kind."
+    )
     for trial in trials:
         if trial.failed:
             print(f"✗ {trial.method}: {trial.message}")
@@ -119,4 +131,4 @@ def _cells(trial: Trial) -> list[Any]:
 
     left = [trial.method, trial.family, trial.rounds, trial.rounds_to_close or "–", trial.floats]
     scores = [figure(trial.distance, ".1e"), figure(trial.score, ".3f"), figure(trial.nll, ".4f")]
-    return [*left, *scores, trial.status]
+    return [*left, *scores, trial.status.removeprefix("round ")]

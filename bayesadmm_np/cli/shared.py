@@ -33,6 +33,8 @@ __all__ = [
     "write_csv",
 ]
 
+TERMINAL = 80
+"""Columns of a plain terminal."""
 MISSING = "this command needs packages that are not installed: pip install 'bayesadmm-np[cli]'"
 
 
@@ -151,15 +153,29 @@ def require_other(out: Path, inputs: Iterable[Path], option: str = "--out") -> N
 
 
 def text_table(header: Sequence[str], rows: Sequence[Sequence[object]], left: int = 1) -> str:
-    """Return an aligned table; the first `left` columns are aligned to the left, the others to the right."""
-    cells = [[str(cell) for cell in row] for row in (header, *rows)]
-    widths = [max(len(row[j]) for row in cells) for j in range(len(header))]
-    lines = [
-        "  ".join(c.ljust(w) if j < left else c.rjust(w) for j, (c, w) in enumerate(zip(row, widths, strict=True)))
-        for row in cells
+    """Return an aligned table; the first `left` columns are aligned to the left, the others to the right.
+
+    A title of several words has its last one on a second line where that makes its column narrower, and a table that
+    is wider than a terminal has its columns one space apart.
+    """
+    cells = [[str(cell) for cell in row] for row in rows]
+    content = [max((len(row[j]) for row in cells), default=0) for j in range(len(header))]
+    split = [_split_title(title, width) for title, width in zip(header, content, strict=True)]
+    heads = [list(line) for line in zip(*split, strict=True)]
+    lines = [line for line in heads if any(line)] + cells
+    widths = [max(len(line[j]) for line in lines) for j in range(len(header))]
+    gap = "  " if sum(widths) + 2 * (len(widths) - 1) <= TERMINAL else " "
+    texts = [
+        gap.join(c.ljust(w) if j < left else c.rjust(w) for j, (c, w) in enumerate(zip(line, widths, strict=True)))
+        for line in lines
     ]
-    rule = "-" * len(lines[0])
-    return "\n".join([lines[0].rstrip(), rule, *(line.rstrip() for line in lines[1:])])
+    texts.insert(len(lines) - len(cells), "-" * len(texts[0]))
+    return "\n".join(text.rstrip() for text in texts)
+
+
+def _split_title(title: str, width: int) -> tuple[str, str]:
+    first, _, last = title.rpartition(" ")
+    return (first, last) if first and len(title) > width else ("", title)
 
 
 def print_json(value: Mapping[str, Any]) -> None:

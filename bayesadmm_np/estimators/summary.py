@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -91,7 +92,11 @@ class Summary:
         ]
         rule = "-" * max(map(len, table))
         margin = max(map(len, self.header))
-        head = [f"{key + ':':<{margin + 1}} {text}" for key, text in self.header.items()]
+        hang = " " * (margin + 2)
+        head = [
+            textwrap.fill(text, 80, initial_indent=f"{key + ':':<{margin + 2}}", subsequent_indent=hang)
+            for key, text in self.header.items()
+        ]
         return "\n".join([*head, "=" * len(rule), table[0].rstrip(), rule, *table[1:], "=" * len(rule), self.note])
 
     __repr__ = __str__

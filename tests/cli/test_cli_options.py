@@ -89,6 +89,16 @@ def test_a_refusal_is_one_sentence_that_names_the_option(bayesadmm, typed, words
 
 def test_a_command_that_is_none_has_a_neighbour(bayesadmm):
     assert bayesadmm("fti") == (2, "", "bayesadmm: there is no command 'fti'; did you mean 'fit'?\n")
+    assert bayesadmm("site", "stpe") == (2, "", "bayesadmm site: there is no command 'stpe'; did you mean 'step'?\n")
+
+
+def test_tables_fit_a_plain_terminal(bayesadmm, csv):
+    """What a fit says, and what it is compared to; a long name or status may stand out."""
+    data = (csv("diabetes"), "--target", "target", "--client", "site", "--loss", "ridge", "--no-progress")
+    out = bayesadmm("fit", *data)[1]
+    assert max(len(line) for line in out.splitlines() if ":  " in line) <= 80
+    out = bayesadmm("compare", *data, "--methods", "PVI,BayesADMM,FedAvg", "--rounds", "5")[1]
+    assert max(map(len, out.splitlines()[:6])) <= 80
 
 
 def test_the_last_of_two_wins_and_lists_add_up(bayesadmm, csv):
