@@ -10,6 +10,8 @@ from typing import Any, Self
 import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.metrics import accuracy_score
+from sklearn.utils import ClassifierTags, RegressorTags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, column_or_1d, validate_data
@@ -84,11 +86,15 @@ class FederatedModel(BaseEstimator):
                 setattr(self, name, value)
 
     def __sklearn_tags__(self) -> Any:
-        """Say what y may hold."""
+        """Say what the kind is, and what y may hold."""
         tags = super().__sklearn_tags__()
-        target = read_kind(self.kind).target
+        kind = read_kind(self.kind)
+        if kind.is_classifier:
+            tags.estimator_type, tags.classifier_tags = "classifier", ClassifierTags()
+        else:
+            tags.estimator_type, tags.regressor_tags = "regressor", RegressorTags()
         tags.target_tags.required = True
-        tags.target_tags.positive_only = target.wrong(np.array([-1.0])) is not None
+        tags.target_tags.positive_only = kind.target.wrong(np.array([-1.0])) is not None
         return tags
 
     # ------------------------------------------------------------------------------------------------
@@ -489,6 +495,24 @@ class FederatedModel(BaseEstimator):
             return mean.reshape(shape)
         self._require_covariance("return_std=True")
         return mean.reshape(shape), sd.reshape(shape)
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Return the share of right classes, or the share of the deviance that the means explain.
+
+        Parameters
+        ----------
+        X : array_like or frame, shape (n, p)
+        y : array_like, shape (n,)
+        sample_weight : array_like, shape (n,), optional
+
+        Returns
+        -------
+        float
+        """
+        predicted = self.predict(X)
+        if self.fitted_.kind.is_classifier:
+            return float(accuracy_score(y, predicted, sample_weight=sample_weight))
+        return self.fitted_.kind.explained(self._check_y(y), predicted, sample_weight)
 
     @available_if(_is_classifier)
     def decision_function(self, X: Any) -> Array:

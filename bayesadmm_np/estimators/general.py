@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from sklearn.metrics import accuracy_score
-from sklearn.utils import ClassifierTags, RegressorTags
-
 from .base import FederatedModel
-from .kinds import Kind, read_kind
+from .kinds import Kind
 from .settings import EVIDENCE
 
 __all__ = ["FederatedGLM"]
@@ -95,30 +92,3 @@ class FederatedGLM(FederatedModel):
         progress: bool = False,
     ) -> None:
         self._keep(locals())
-
-    def __sklearn_tags__(self) -> Any:
-        """Say what the kind is."""
-        tags = super().__sklearn_tags__()
-        if read_kind(self.kind).is_classifier:
-            tags.estimator_type, tags.classifier_tags = "classifier", ClassifierTags()
-        else:
-            tags.estimator_type, tags.regressor_tags = "regressor", RegressorTags()
-        return tags
-
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Return the share of right classes, or the share of the deviance that the means explain.
-
-        Parameters
-        ----------
-        X : array_like or frame, shape (n, p)
-        y : array_like, shape (n,)
-        sample_weight : array_like, shape (n,), optional
-
-        Returns
-        -------
-        float
-        """
-        predicted = self.predict(X)
-        if self.fitted_.kind.is_classifier:
-            return float(accuracy_score(y, predicted, sample_weight=sample_weight))
-        return self.fitted_.kind.explained(self._check_y(y), predicted, sample_weight)

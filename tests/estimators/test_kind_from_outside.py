@@ -8,6 +8,7 @@ import pytest
 from scipy.optimize import minimize
 from scipy.special import expit, gammaln
 from scipy.stats import nbinom
+from sklearn.base import is_regressor
 
 from bayesadmm_np.estimators import KINDS, FederatedGLM, FittedGLM, Kind
 from bayesadmm_np.estimators.base import FederatedModel
@@ -120,6 +121,8 @@ def test_the_estimators_give_the_pooled_fit(registered, counts):
         assert np.allclose(np.sqrt(np.diag(model.covariance_)), errors, rtol=1e-5)
         assert model.log_likelihood_ == pytest.approx(likelihood, rel=1e-10)
         assert "negative binomial regression of y, size 2" in str(model.summary())
+        assert is_regressor(model)
+        assert 0.0 < model.score(X, y) < 1.0
     poisson = FederatedGLM("poisson", 1e-8, method="FedLapCov").fit(X, y, client=sites)
     assert np.abs((np.append(poisson.coef_, poisson.intercept_) - theta) / errors).max() > 1e-2  # the twin
 
