@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +29,7 @@ from .state import State, describe, digest, load_state, save_state
 from .status import Failure, Status
 from .team import assemble
 
-__all__ = ["ALL_ROUNDS", "at_the_limit", "has_converged", "run"]
+__all__ = ["ALL_ROUNDS", "at_the_limit", "check_options", "counter", "has_converged", "run"]
 
 ALL_ROUNDS = "did all rounds: with noise on every answer no residual ends a run."
 
@@ -141,7 +141,13 @@ def run(
     as_count(n_jobs, "n_jobs")
     if not callable(participation):
         participation = as_fraction(participation, "participation")
-    _check_options(safeguard, warm_start, progress, raise_on_failure, callback, checkpoint)
+    switches = {
+        "safeguard": safeguard,
+        "warm_start": warm_start,
+        "progress": progress,
+        "raise_on_failure": raise_on_failure,
+    }
+    check_options(switches, callback, "callback(record, posterior)", checkpoint)
     team = assemble(method, clients, prior, expectation, solver, tol, privacy)
     begin = team.initial_state(sites)
     settings = {
@@ -164,7 +170,7 @@ def run(
         limit = rounds if team.method.max_rounds is None else min(rounds, team.method.max_rounds)
         if has_converged(state, prior, at_server, tol):  # resumed at the end
             status, message, limit = Status.CONVERGED, Status.CONVERGED.value, state.round
-        for _ in _counter(state.round, limit, method.name, progress):
+        for _ in counter(state.round, limit, method.name, progress):
             with np.errstate(over="ignore", invalid="ignore"):  # the status says it
                 attempt = next_round(state, at_server)
             if isinstance(attempt, Failure):
@@ -185,25 +191,15 @@ def run(
     return result
 
 
-def _check_options(
-    safeguard: bool,
-    warm_start: bool,
-    progress: bool,
-    raise_on_failure: bool,
-    callback: Callback | None,
-    checkpoint: str | os.PathLike[str] | None,
+def check_options(
+    switches: Mapping[str, object], callback: object, form: str, checkpoint: str | os.PathLike[str] | None
 ) -> None:
-    switches = {
-        "safeguard": safeguard,
-        "warm_start": warm_start,
-        "progress": progress,
-        "raise_on_failure": raise_on_failure,
-    }
+    """Check the options that runs have with networks too; `form` is how the callback is called."""
     for name, value in switches.items():
         if not isinstance(value, bool | np.bool_):
             raise ArgumentError(name, "must be True or False", repr(value))
     if callback is not None and not callable(callback):
-        raise ArgumentError("callback", "must be callable as callback(record, posterior)", repr(callback))
+        raise ArgumentError("callback", f"must be callable as {form}", repr(callback))
     if checkpoint is not None and not Path(checkpoint).absolute().parent.is_dir():
         raise ArgumentError("checkpoint", "must lie in a folder that exists", repr(os.fspath(checkpoint)))
 
@@ -225,14 +221,16 @@ def at_the_limit(state: State, method: Method) -> str:
     return f"{message}."
 
 
-def _counter(done: int, limit: int, name: str, progress: bool) -> Iterator[int]:
+def counter(done: int, limit: int, name: str, progress: bool) -> Iterable[int]:
+    """Count the rounds that are left, in a progress bar where one is wanted."""
     if not progress:
-        return iter(range(done, limit))
+        return range(done, limit)
     try:
         from tqdm.auto import tqdm
     except ImportError as error:
         raise ImportError("progress=True needs tqdm: pip install 'bayesadmm-np[demos]'.") from error
-    return iter(tqdm(range(done, limit), initial=done, total=limit, desc=name, unit="round"))
+    bar: Iterable[int] = tqdm(range(done, limit), initial=done, total=limit, desc=name, unit="round")
+    return bar
 
 
 @contextmanager

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from .._validation import Array, as_count, as_fraction, as_positive
+from ..splitting.loop import check_options, counter
 from ..splitting.methods import Method
 from ..splitting.round import complete, present_clients
 from ..splitting.state import describe_method
@@ -45,12 +45,15 @@ class Result:
     message : str
     state : State
         The last good state: server, sites, clients, history.
+    failure : Failure or None
+        Status, round, detail and knob of a run that failed.
     """
 
     status: Status
     message: str
     state: State
     _team: Team
+    failure: Failure | None = None
 
     def __repr__(self) -> str:
         return f"Result({self.status.name} after {self.rounds} rounds, {self.state.mean.numel()} parameters)"
@@ -208,15 +211,9 @@ def run(
     as_count(ensemble, "ensemble")
     as_count(evaluate_every, "evaluate_every")
     as_count(checkpoint_every, "checkpoint_every")
-    for name, switch in (("batched", batched), ("progress", progress)):
-        if not isinstance(switch, bool):
-            raise ValueError(f"{name} must be True or False, got {switch!r}.")
+    check_options({"batched": batched, "progress": progress}, callback, "callback(record, state)", checkpoint)
     if not callable(participation):
         participation = as_fraction(participation, "participation")
-    if callback is not None and not callable(callback):
-        raise ValueError(f"callback must be callable as callback(record, state), got {callback!r}.")
-    if checkpoint is not None and not Path(checkpoint).absolute().parent.is_dir():
-        raise ValueError(f"checkpoint must lie in a folder that exists, got {os.fspath(checkpoint)!r}.")
     place = read_device(device)
     team = assemble(method, clients, model, prior_precision, temperature, solver, batched, place)
     tests = None if evaluate is None else fit(evaluate, "evaluate", team.network, place)
@@ -226,12 +223,12 @@ def run(
         state = replace(state, start_objective=objective(team, state, seed))
     else:
         state = load_state(resume, state, description)
-    status, message, written = Status.ROUND_LIMIT, "", state.round
-    bar = _counter(state.round, rounds, method.name, progress)
+    status, failure, written = Status.ROUND_LIMIT, None, state.round
+    bar = counter(state.round, rounds, method.name, progress)
     for _ in bar:
         after = _round(team, state, participation, seed)
         if isinstance(after, Failure):
-            status, message = after.status, after.message
+            status, failure = after.status, after
             break
         record = after.history[-1]
         if tests is not None and (record.round % evaluate_every == 0 or record.round == rounds):
@@ -249,7 +246,7 @@ def run(
     if checkpoint is not None and state.round > written:
         save_state(checkpoint, state, description)
     plain = "all rounds done" if status is Status.ROUND_LIMIT else status.value
-    return Result(status, message or f"{plain}.", state, team)
+    return Result(status, f"{plain}." if failure is None else failure.message, state, team, failure)
 
 
 def _round(
@@ -325,13 +322,3 @@ def _digest_of(rows: Rows) -> str:
 def _name_of(function: Callable[..., Any]) -> str:
     """A function has no equality that outlives the process; its name is what can be told."""
     return str(getattr(function, "__qualname__", type(function).__qualname__))
-
-
-def _counter(done: int, rounds: int, name: str, progress: bool) -> Iterator[int]:
-    if not progress:
-        return iter(range(done, rounds))
-    try:
-        from tqdm.auto import tqdm
-    except ImportError as error:
-        raise ImportError("progress=True needs tqdm: pip install 'bayesadmm-np[demos]'.") from error
-    return tqdm(range(done, rounds), initial=done, total=rounds, desc=name, unit="round")

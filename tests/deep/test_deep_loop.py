@@ -400,6 +400,7 @@ def test_a_finite_blow_up_is_called_divergence():
     result = run(methods.FedAvg(), clients, network(), rounds=5, solver=AdamSteps(epochs=2, batch_size=6, lr=1e9))
     assert result.status is ba.Status.DIVERGED
     assert "round 1: diverged: the objective rises without bound; it reached" in result.message
+    assert (result.failure.status, result.failure.round) == (ba.Status.DIVERGED, 1)
     assert result.rounds == 0
     assert bool(torch.isfinite(result.mean).all())
     calm = run(methods.FedAvg(), clients, network(), rounds=2, solver=ADAM_SHORT)
