@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import signal
 import sys
@@ -310,6 +309,7 @@ def _run(folder: Path, n_sites: int | None, settings: Sequence[str], resume: boo
 
 def read_plan(config: Mapping[str, Any]) -> Any:
     """Return the plan of an app's configuration, whose keys `flower new` writes and explains."""
+    from .._errors import worded
     from ..estimators.fitted import FAMILIES
     from ..families.base import FAMILIES as SENDABLE
     from ..federation import GLMTask
@@ -357,9 +357,8 @@ def read_plan(config: Mapping[str, Any]) -> Any:
             keyed=config["keyed"],
         )
     except ValueError as error:
-        # arguments by the names of their keys
-        words = str(error).replace("max_staleness", "max-staleness")
-        raise ValueError(re.sub(r"^least\b", "sites-per-round", words)) from error
+        keys = {"least": "sites-per-round"}
+        raise ValueError(worded(error, argument=lambda name: keys.get(name, name.replace("_", "-")))) from error
 
 
 KINDS = {bool: "true or false", int: "an integer", float: "a number", str: "text"}

@@ -35,6 +35,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from .._archive import Archive as Message
+from .._errors import ArgumentError
 from .._validation import Array
 from ..splitting.accelerated import Accelerated
 from ..splitting.certificate import Certificate
@@ -291,7 +292,8 @@ def require_sum_of_factors(method: Method | Accelerated) -> None:
         name, reason = method.name, f"it is a method of {method.max_rounds} round"
     else:
         return
-    raise ValueError(
-        f"max_staleness must be 0 (rounds) for {name}: {reason}; PVI, FedLap, FedLapCov and AMA, whose server is the "
-        "prior and the sum of the sites' factors, can fold in one site at a time."
+    advice = (
+        "PVI, FedLap, FedLapCov and AMA, whose server is the prior and the sum of the sites' factors, can fold in one "
+        "site at a time"
     )
+    raise ArgumentError("max_staleness", f"must be 0 (rounds) for {name}: {reason}", advice=advice)

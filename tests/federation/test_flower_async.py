@@ -821,8 +821,8 @@ def test_a_deployment_with_a_bound_on_staleness_is_pooled(tmp_path):
     [
         ({"staleness": -1}, "max_staleness must be at least 0"),
         ({"staleness": 1.5}, "max_staleness must be an integer"),
-        ({"least": 2}, "least must be 1 with max_staleness > 0"),
-        ({"participation": 0.5}, "participation must be 1 with max_staleness > 0"),
+        ({"least": 2}, "least must be 1 in an asynchronous run"),
+        ({"participation": 0.5}, "participation must be 1 in an asynchronous run"),
     ],
 )
 def test_what_does_not_go_together_is_refused(settings, complaint, tmp_path):

@@ -65,7 +65,7 @@ def test_new_writes_an_app_whose_every_key_is_explained_and_read(trial):
         ({"family": "Gamma"}, r"Beta, BlockDiagonalGaussian, Dirichlet, Gamma are set in Python: server_app\(Plan\("),
         ({"method": "PVX"}, "PVI"),
         ({"sites-per-round": 4}, "sites-per-round must be at most"),
-        ({"max-staleness": 1, "sites-per-round": 2}, "sites-per-round must be 1 with max-staleness > 0"),
+        ({"max-staleness": 1, "sites-per-round": 2}, "sites-per-round must be 1 in an asynchronous run"),
         ({"max-staleness": 1, "method": "BayesADMM"}, "max-staleness must be 0"),
         ({"participation": 0.0}, "participation must lie"),
         ({"deadline": -1.0}, "deadline must be"),

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..._errors import ArgumentError
 from ..._validation import as_count, as_fraction, as_positive
 from .. import Coordinator, Message, load_server
 from ..engine import Task, require_sum_of_factors
@@ -79,12 +80,13 @@ class Plan:
             require_sum_of_factors(self.task.method)
             for name, value in (("least", self.least), ("participation", self.participation)):
                 if value != 1:
-                    raise ValueError(f"{name} must be 1 with max_staleness > 0, as every answer counts, got {value}.")
+                    raise ArgumentError(name, "must be 1 in an asynchronous run, as every answer counts", value)
         as_positive(self.deadline, "deadline")
         as_positive(self.patience, "patience")
         asked = max(1, round(self.participation * self.sites))
         if self.least > asked:
-            raise ValueError(f"least must be at most the sites that are asked in a round, {asked}, got {self.least}.")
+            expected = f"must be at most the sites that are asked in a round, {asked}"
+            raise ArgumentError("least", expected, self.least)
 
     def begin(self, hellos: Sequence[Message]) -> Coordinator:
         """Make the run of the sites that said hello."""
