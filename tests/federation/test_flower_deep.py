@@ -14,7 +14,7 @@ from loopback import SITES, LoopbackGrid, Node, quicken, run_app  # noqa: E402
 
 import bayesadmm_np as ba  # noqa: E402
 from bayesadmm_np.federation import Coordinator, GLMData, Message, MessageError, RunSpec, Site  # noqa: E402
-from bayesadmm_np.federation.flower import Plan  # noqa: E402
+from bayesadmm_np.federation.dispatch import Plan  # noqa: E402
 from bayesadmm_np.federation.flower.apps import VECTORS  # noqa: E402
 from bayesadmm_np.federation.spec import run_of  # noqa: E402
 from bayesadmm_np.torch import (  # noqa: E402
