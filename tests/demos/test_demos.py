@@ -28,20 +28,6 @@ SMALL = {
 }
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """As a demo does: small matrices on many threads are slow."""
-    from threadpoolctl import threadpool_limits
-
-    with threadpool_limits(1):
-        yield
-
-
-@pytest.fixture(scope="module")
-def results():
-    return {}
-
-
 @pytest.fixture
 def small(results):
     """Compute each small figure once; a test may doctor what it gets."""

@@ -30,19 +30,6 @@ SMALL = {
 }
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    from threadpoolctl import threadpool_limits
-
-    with threadpool_limits(1):
-        yield
-
-
-@pytest.fixture(scope="module")
-def results():
-    return {}
-
-
 @pytest.fixture
 def small(results):
     """Compute each small demonstration once, for a test to doctor; skip where the tables are not."""
