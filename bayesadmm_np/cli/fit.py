@@ -24,6 +24,7 @@ from ._options import (
 from .shared import in_options, note, print_json, require_file, require_other
 
 if TYPE_CHECKING:
+    from ..estimators.fitted import FittedGLM
     from ..estimators.kinds import Kind
 
 
@@ -95,26 +96,34 @@ def fit(
     (the model is written), or the run failed (nothing is written); 2 the command
     or the data were not understood.
     """
+    from ..estimators.summary import as_dict, summarise
+    from ..splitting.status import Status
+
     if out is not None:
         require_file(out)
         require_other(out, [*data, *([config] if config else [])])
-    return 0 if run_fit(data, rows, settings, out, json, progress) else 1
+    model, dropped = _fitted(data, rows, settings, progress)
+    if out is not None:
+        model.save(out)
+    if json:
+        print_json({**as_dict(model), "model": None if out is None else str(out), "dropped_rows": dropped})
+    else:
+        print(summarise(model))
+        if out is not None:
+            note(f"model written to {out}.")
+    return 0 if model.holds and model.status is Status.CONVERGED else 1
 
 
-def run_fit(
-    paths: list[Path], given: DataSettings, settings: FitSettings, out: Path | None, as_json: bool, progress: bool
-) -> bool:
-    """Fit, print and write a model; return whether its certificate holds."""
+def _fitted(data: list[Path], given: DataSettings, settings: FitSettings, progress: bool) -> tuple[FittedGLM, int]:
+    """Return the fitted model, and how many rows were dropped."""
     import numpy as np
     from sklearn.exceptions import ConvergenceWarning
 
-    from ..estimators.summary import as_dict, summarise
-    from ..splitting.status import Status
     from .prepare import choose_kind, code_labels, fit_columns, target_units
     from .table import read_rows
 
-    rows = read_rows(paths, given)
-    if len(paths) == 1 and given.client is None:
+    rows = read_rows(data, given)
+    if len(data) == 1 and given.client is None:
         note("all rows are taken as one site: --client names the column of sites.")
     kind, classes = choose_kind(rows, given.target, given.loss)
     columns = fit_columns(rows, given.categorical, given.standardize, settings.intercept)
@@ -143,16 +152,7 @@ def run_fit(
         log_likelihood=float(estimator.log_likelihood_ - weight * np.log(scale)),
         elbo=float(estimator.elbo_ - weight * np.log(scale)),
     )
-    if out is not None:
-        model.save(out)
-    if as_json:
-        extra = {"model": None if out is None else str(out), "dropped_rows": rows.dropped}
-        print_json({**as_dict(model), **extra})
-    else:
-        print(summarise(model))
-        if out is not None:
-            note(f"model written to {out}.")
-    return model.holds and model.status is Status.CONVERGED
+    return model, rows.dropped
 
 
 def _estimator(kind: Kind, settings: FitSettings, target_scale: float, progress: bool) -> Any:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -35,16 +38,22 @@ def predict(
     if out is not None:
         require_file(out)
         require_other(out, [model, data])
-    run_predict(model, data, out, drop, separator, na, json)
+    rows = _predictions(model, data, drop, separator, na)
+    if out is not None:
+        write_csv(out, rows)
+        note(f"{len(rows)} predictions written to {out}.")
+    if json:
+        print_json({"rows": len(rows), "out": None if out is None else str(out), "predictions": rows})
+    elif out is None:
+        writer = csv.DictWriter(sys.stdout, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
 
 
-def run_predict(
-    model_path: Path, path: Path, out: Path | None, drop: tuple[str, ...], separator: str, missing: Any, as_json: bool
-) -> None:
-    """Predict the rows of a file."""
-    import csv
-    import sys
-
+def _predictions(
+    model_path: Path, path: Path, drop: Sequence[str], separator: str, missing: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Return one dictionary a row of the file."""
     from ..estimators.fitted import word
     from ..estimators.model_file import load_model
     from .table import feature_columns, read_frame, require_column
@@ -72,18 +81,8 @@ def run_predict(
         chances = model.probabilities(table)
         best = chances.argmax(axis=1)
         names = [f"probability_{word(label)}" for label in model.classes]
-        rows = [
+        return [
             {"predicted": word(model.classes[k]), **dict(zip(names, map(float, row), strict=True))}
             for k, row in zip(best, chances, strict=True)
         ]
-    else:
-        rows = [{"mean": float(m), "sd": float(s)} for m, s in zip(*model.mean_and_sd(table), strict=True)]
-    if out is not None:
-        write_csv(out, rows)
-        note(f"{len(rows)} predictions written to {out}.")
-    if as_json:
-        print_json({"rows": len(rows), "out": None if out is None else str(out), "predictions": rows})
-    elif out is None:
-        writer = csv.DictWriter(sys.stdout, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    return [{"mean": float(m), "sd": float(s)} for m, s in zip(*model.mean_and_sd(table), strict=True)]
