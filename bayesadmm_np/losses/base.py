@@ -206,6 +206,8 @@ class Loss(ABC):
     n_rows: int
     total_weight: float
     """Sum of the row weights, N_k: the weight of this client where methods weight clients by rows."""
+    is_convex: bool = True
+    """Whether ∇²ℓ ⪰ 0 is claimed for every θ, on which the promises about convergence rest."""
     is_quadratic: bool = False
     """Whether ∇²ℓ is constant, so that Eq. 15 under a Gaussian is one linear solve."""
     is_linear_in_statistics: bool = False

@@ -50,6 +50,7 @@ class LinearInStatistics(Loss):
     4.0
     """
 
+    is_convex = False  # what T is, and so what bends, is known to the family alone
     is_linear_in_statistics = True
 
     def __init__(self, coefficients: Natural, n_rows: int = 1) -> None:

@@ -32,6 +32,7 @@ class LinearModelLoss(Loss):
         self.X = read_design(X)
         self.n_rows, self.n_features = self.X.shape
         self.pointwise = pointwise
+        self.is_convex = pointwise.is_convex
         self.dim = self.n_features * pointwise.n_outputs
         if y.shape[0] != self.n_rows:
             raise ArgumentError("y", f"must have {self.n_rows} rows like X", y.shape[0])

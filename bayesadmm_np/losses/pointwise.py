@@ -27,9 +27,11 @@ class RowMoments(NamedTuple):
 
 
 class Pointwise(ABC):
-    """A twice differentiable, convex loss ℓ(f, y) of a predictor with `n_outputs` components."""
+    """A twice differentiable loss ℓ(f, y) of a predictor with `n_outputs` components."""
 
     n_outputs: int = 1
+    is_convex: bool = True
+    """Whether ∂²ℓ/∂f² ⪰ 0 is claimed for every f."""
     concordance: float | None = None
     """M such that |ℓ'''| ≤ M ℓ'' with ℓ'' log-concave in f; with several predictors |ℓ'''[u, u, v]| ≤ M (max v − min v)
     ℓ''[u, u]. None where no such M is known, and then no bound on the distance to the pooled fit is claimed."""

@@ -53,6 +53,7 @@ class Total(Loss):
         self.dim = dims.pop()
         self.n_rows = sum(loss.n_rows for loss in self.losses)
         self.total_weight = sum(loss.total_weight for loss in self.losses)
+        self.is_convex = all(loss.is_convex for loss in self.losses)
         self.is_quadratic = all(loss.is_quadratic for loss in self.losses)
         self.is_linear_in_statistics = all(loss.is_linear_in_statistics for loss in self.losses)
 

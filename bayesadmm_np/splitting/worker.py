@@ -117,7 +117,7 @@ class Worker:
         if self.privacy is not None:
             return self._private_reply(self.privacy, q_g, site, solution, noise)
         moved = self._dual_step(site, solution, q_g)
-        gap = self._gap(solution, moved)
+        gap = self.gap(solution, moved)
         return Reply(
             natural=solution.posterior.natural,
             site=moved,
@@ -165,7 +165,7 @@ class Worker:
             moved = rule(site, solution.posterior, q_g, step)
         return moved
 
-    def _gap(self, solution: Solution, site: Natural) -> Natural:
+    def gap(self, solution: Solution, site: Natural) -> Natural:
         """η_k + ∇_μ E_{q_k}[ℓ_k]: zero when the dual is a natural gradient (Eq. 33)."""
         gap = site + solution.expected.natural_gradient
         if self.method.prior_at == "server":

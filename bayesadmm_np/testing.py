@@ -1,0 +1,513 @@
+"""Checks for losses, families and methods of a user's own: they find what is wrong with one, and name it.
+
+Each check takes an object and compares it with the identities that the rest of the package relies on, at a few points
+that follow from a seed. Derivatives are differences of two widths: what the widths disagree by, and the rounding of the
+values that are subtracted, is the tolerance.
+
+    check_loss(MyLoss(X, y))
+    check_family(MyFamily(...))
+    check_method(MyMethod(rho=2.0))
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ._validation import Array
+from .clients import ClientStatus, Solution, VariationalNewton
+from .families import DiagonalGaussian, ExponentialFamily, FixedPrecisionGaussian, FullGaussian, IsotropicGaussian
+from .families.block import BlockDiagonalGaussian
+from .families.coordinates import Natural, pairing
+from .families.gaussian import Gaussian
+from .losses import Auto, GaussHermite, Logistic, Loss, QuasiMonteCarlo, Rule
+from .losses.base import GaussianExpected
+from .splitting.coefficients import client_coefficients
+from .splitting.methods import Method
+from .splitting.pooled import solve_pooled
+from .splitting.round import Round, Success
+from .splitting.state import State
+from .splitting.team import Team, assemble
+
+__all__ = ["CheckError", "check_family", "check_loss", "check_method"]
+
+EPS = float(np.finfo(np.float64).eps)
+WIDTH = 1e-3
+"""Of the wider difference; truncation of the extrapolated one is of the order WIDTH⁴, its rounding EPS/WIDTH."""
+
+ROUNDING = 1e3 * EPS
+"""Relative error that the code under a check may make: sums over a few hundred rows, integrals and exponentials."""
+
+
+class CheckError(AssertionError):
+    """An identity does not hold.
+
+    Attributes
+    ----------
+    identity : str
+    where : str
+    difference, tolerance : float
+    """
+
+    def __init__(self, identity: str, where: str, difference: float, tolerance: float) -> None:
+        super().__init__(identity, where, difference, tolerance)
+        self.identity, self.where, self.difference, self.tolerance = identity, where, difference, tolerance
+
+    def __str__(self) -> str:
+        found = f"off by {self.difference:.3g}, where rounding and truncation allow {self.tolerance:.1g}"
+        return f"{self.identity} does not hold at {self.where}: {found}."
+
+
+def _require(identity: str, where: str, difference: Any, tolerance: float) -> None:
+    largest = float(np.max(np.abs(difference)))
+    if not largest <= tolerance:  # NaN fails
+        raise CheckError(identity, where, largest, tolerance)
+
+
+def _derivative(
+    function: Callable[[Any], Any], start: Any, step: Any, what: str, where: str, scale: float = 0.0
+) -> tuple[Array, float]:
+    """Return d/dt f(start + t·step) at 0 and its error; `scale` is the size of what cancels inside the function."""
+    widths = (-WIDTH, -0.5 * WIDTH, 0.5 * WIDTH, WIDTH)
+    at = {t: np.asarray(function(start + t * step), dtype=float) for t in widths}
+    wide, narrow = ((at[h] - at[-h]) / (2.0 * h) for h in (WIDTH, 0.5 * WIDTH))
+    disagreement = float(np.max(np.abs(wide - narrow)))
+    size = max(float(np.max(np.abs(value))) for value in at.values())
+    found = (4.0 * narrow - wide) / 3.0
+    if not disagreement <= 0.1 * (float(np.max(np.abs(found))) + np.sqrt(EPS) * (1.0 + size + scale)):
+        raise CheckError(f"differentiability of {what}", where, disagreement, 0.1 * float(np.max(np.abs(found))))
+    # the extrapolation removes the quadratic term, so that a hundredth of the disagreement bounds what is left
+    return found, 1e-2 * disagreement + ROUNDING * (1.0 + size + scale) / WIDTH
+
+
+def _named(value: Array) -> str:
+    return np.array2string(np.asarray(value), precision=3, threshold=6)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Losses
+# ----------------------------------------------------------------------------------------------------
+
+
+def check_loss(loss: Loss, prior: ExponentialFamily | None = None, *, seed: int = 0) -> None:
+    """Check a loss: gradient, Hessian, what it claims to be, and its expectation under q.
+
+    Parameters
+    ----------
+    loss : Loss
+        With a few rows; entries of θ are taken of size one.
+    prior : ExponentialFamily, optional
+        Of a family that the loss is defined for; default every Gaussian family.
+    seed : int, default 0
+
+    Raises
+    ------
+    CheckError
+        For the first identity that does not hold.
+
+    Examples
+    --------
+    >>> import bayesadmm_np as ba
+    >>> from bayesadmm_np.testing import check_loss
+    >>> check_loss(ba.losses.Logistic([[1.0, 0.5], [-2.0, 1.0]], [1, 0]))
+    """
+    rng = np.random.default_rng(seed)
+    if prior is None or isinstance(prior, Gaussian):
+        _check_points(loss, rng)
+    priors = _gaussians(loss.dim) if prior is None else [prior]
+    for one in priors:
+        rule = _rule(loss, one)
+        if loss.is_quadratic or loss.is_linear_in_statistics or not isinstance(rule, QuasiMonteCarlo):
+            _check_expectation(loss, one, rule, rng)
+        else:
+            _check_sampled_expectation(loss, one, rule, rng)
+
+
+def _gaussians(dim: int) -> list[Gaussian]:
+    mean = np.zeros(dim)
+    blocks = [dim // 2, dim - dim // 2] if dim > 1 else [1]
+    return [
+        FullGaussian(mean, 2.0),
+        DiagonalGaussian(mean, 2.0),
+        BlockDiagonalGaussian(mean, 2.0, blocks=blocks),
+        FixedPrecisionGaussian(mean, 2.0),
+        IsotropicGaussian(mean),
+    ]
+
+
+def _rule(loss: Loss, prior: ExponentialFamily) -> Rule:
+    """The exact rule, else quadrature, where both are differentiable as what they stand for; else sampled points."""
+    rule = loss.check(prior, Auto())
+    if isinstance(rule, QuasiMonteCarlo):
+        try:
+            return loss.check(prior, GaussHermite(64))
+        except ValueError:  # several predictors a row
+            pass
+    return rule
+
+
+def _check_points(loss: Loss, rng: np.random.Generator) -> None:
+    try:
+        loss.value(np.zeros(loss.dim))
+    except NotImplementedError:  # it is known by its expectation alone
+        return
+    first: Array | None = None
+    for _ in range(3):
+        theta, direction = rng.standard_normal(loss.dim), rng.standard_normal(loss.dim)
+        where = f"θ = {_named(theta)}"
+        gradient, hessian = loss.gradient(theta), loss.hessian(theta)
+        _require("shape (d,) of the gradient", where, float(gradient.shape != (loss.dim,)), 0.0)
+        _require("shape (d, d) of the Hessian", where, float(hessian.shape != (loss.dim,) * 2), 0.0)
+        reach = float(np.abs(gradient) @ np.abs(theta) + np.abs(direction) @ np.abs(hessian) @ np.abs(theta))
+        slope, error = _derivative(loss.value, theta, direction, "the value", where, reach)
+        _require("gradient = derivative of value", where, slope - gradient @ direction, error)
+        turn, error = _derivative(loss.gradient, theta, direction, "the gradient", where, reach)
+        _require("Hessian = derivative of gradient", where, turn - hessian @ direction, error)
+        size = ROUNDING * loss.dim * float(np.abs(hessian).max())
+        _require("symmetry of the Hessian", where, hessian - hessian.T, size)
+        if loss.is_convex:
+            lowest = float(np.linalg.eigvalsh(0.5 * (hessian + hessian.T))[0])
+            _require("convexity, which is_convex claims", where, min(lowest, 0.0), size)
+        if loss.is_quadratic and first is not None:
+            _require("constant Hessian, which is_quadratic claims", where, hessian - first, size)
+        first = hessian if first is None else first
+
+
+def _members(q: ExponentialFamily, rng: np.random.Generator, count: int) -> list[ExponentialFamily]:
+    """Members at a quarter of a Fisher length per parameter from q, or nearer where the domain ends."""
+    return [q.with_natural(q.natural + 0.25 * _inner(q, rng)) for _ in range(count)]
+
+
+def _direction(q: ExponentialFamily, rng: np.random.Generator) -> Natural:
+    """A direction of Fisher length one per parameter."""
+    step = q.natural.from_vector(rng.standard_normal(q.natural.size))
+    return (1.0 / q.fisher_norm(step)) * step
+
+
+def _inner(q: ExponentialFamily, rng: np.random.Generator) -> Natural:
+    """A direction of at most Fisher length one per parameter, in which λ may move both ways by one and stay inside."""
+    step = _direction(q, rng)
+    for _ in range(100):
+        if q.contains(q.natural + step) and q.contains(q.natural - step):
+            return step
+        step = 0.5 * step
+    raise CheckError("contains(λ) around a member, whose λ is in the interior of the domain", f"q = {q!r}", 1.0, 0.0)
+
+
+def _check_expectation(loss: Loss, prior: ExponentialFamily, rule: Rule, rng: np.random.Generator) -> None:
+    """∇_μ E_q[ℓ] against differences of E_q[ℓ] along λ: dE/dt = ⟨∇_μ E, dμ/dt⟩."""
+    constant: Natural | None = None
+    for q in _members(prior.start(), rng, 3):
+        where, step = f"q = {q!r}", _direction(q, rng)
+        expected = loss.expect(q, rule)
+        gradient = expected.natural_gradient
+        value, moments = partial(_expected_value, loss, rule, q), partial(_moments, q)
+        slope, error = _derivative(value, q.natural, step, "E_q[ℓ]", where)
+        motion, of_motion = _derivative(moments, q.natural, step, "μ(λ)", where)
+        size = float(np.abs(gradient.to_vector()).sum())
+        identity = f"∇_μ E_q[ℓ] = derivative of E_q[ℓ] ({type(q).__name__}, {rule})"
+        found = pairing(gradient, q.expectation.from_vector(motion))
+        _require(identity, where, slope - found, error + 2.0 * of_motion * size)
+        if isinstance(expected, GaussianExpected):
+            vector = rng.standard_normal(q.natural.linear.size)
+            dense, product = expected.curvature.dense(), expected.curvature.multiply(vector)
+            allowed = ROUNDING * vector.size * float(np.abs(dense).max() + 1.0)
+            _require("curvature.multiply = curvature.dense", where, product - dense @ vector, allowed)
+        if loss.is_linear_in_statistics:
+            known = constant or gradient
+            change = (gradient - known).to_vector()
+            identity = "constant ∇_μ E_q[ℓ], which is_linear_in_statistics claims"
+            _require(identity, where, change, ROUNDING * (1.0 + size))
+            constant = known
+
+
+def _expected_value(loss: Loss, rule: Rule, q: ExponentialFamily, natural: Natural) -> float:
+    return loss.expect(q.with_natural(natural), rule).value
+
+
+def _moments(q: ExponentialFamily, natural: Natural) -> Array:
+    return q.with_natural(natural).expectation.to_vector()
+
+
+def _check_sampled_expectation(loss: Loss, prior: ExponentialFamily, rule: Rule, rng: np.random.Generator) -> None:
+    """E_q[∇ℓ] and E_q[∇²ℓ] of sampled points against derivatives at points: another seed says how far they are off."""
+    assert isinstance(prior, Gaussian)
+    for q in _members(prior.start(), rng, 2):
+        assert isinstance(q, Gaussian)
+        where = f"q = {q!r}"
+        points = q.sample(rng, 2000)
+        seen = [np.concatenate([loss.gradient(x), loss.hessian(x).ravel()]) for x in points]
+        mean, spread = np.mean(seen, axis=0), np.std(seen, axis=0) / np.sqrt(len(seen))
+        expected = loss.expect(q, rule)
+        assert isinstance(expected, GaussianExpected)
+        other = loss.expect(q, dataclasses.replace(rule, seed=1))  # type: ignore[type-var]
+        assert isinstance(other, GaussianExpected)
+        own, again = (np.concatenate([e.gradient, e.curvature.dense().ravel()]) for e in (expected, other))
+        # six standard errors of the independent points, and eight times what another seed changes
+        allowed = 6.0 * spread + 8.0 * np.abs(own - again) + 1e-3 * (np.abs(own).max() + 1e-12)
+        worst = int(np.argmax(np.abs(own - mean) - allowed))
+        identity = f"E_q of gradient and Hessian ({type(q).__name__}, {rule})"
+        _require(identity, where, own[worst] - mean[worst], float(allowed[worst]))
+
+
+# ----------------------------------------------------------------------------------------------------
+# Families
+# ----------------------------------------------------------------------------------------------------
+
+
+def check_family(member: ExponentialFamily, *, seed: int = 0) -> None:
+    """Check a family at one member and near it: μ = ∇A, the Fisher metric, both maps, KL, density and samples.
+
+    Parameters
+    ----------
+    member : ExponentialFamily
+    seed : int, default 0
+
+    Raises
+    ------
+    CheckError
+        For the first identity that does not hold.
+
+    Examples
+    --------
+    >>> import bayesadmm_np as ba
+    >>> from bayesadmm_np.testing import check_family
+    >>> check_family(ba.families.Gamma(shape=[2.0, 3.0], rate=1.5))
+    """
+    rng = np.random.default_rng(seed)
+    prior, member = member, member.start()  # a prior may lie outside its family
+    _require("contains(λ) for a member", f"q = {member!r}", float(not member.contains(member.natural)), 0.0)
+    _check_prior(prior, *_members(member, rng, 2))
+    for q in [member, *_members(member, rng, 2)]:
+        where = f"q = {q!r}"
+        _check_maps(q, where)
+        _check_derivatives(q, _direction(q, rng), where)
+        _check_domain(q, _direction(q, rng), where)
+        _check_divergence(q, q.with_natural(q.natural + 0.2 * _inner(q, rng)), where)
+        _check_density(q, _inner(q, rng), rng, where)
+
+
+def _check_prior(prior: ExponentialFamily, q: ExponentialFamily, p: ExponentialFamily) -> None:
+    """KL(q‖π₀) = w KL(q‖start) + const, and so η_0 = wλ of the start."""
+    where, w, start = f"prior = {prior!r}", prior.prior_weight, prior.start()
+    lengths = [q.kl(prior), p.kl(prior), w * q.kl(start), w * p.kl(start)]
+    allowed = ROUNDING * (1.0 + abs(prior.log_partition) + float(np.abs(lengths).sum()))
+    difference = lengths[0] - lengths[1] - lengths[2] + lengths[3]
+    _require("KL(q‖prior) = prior_weight · KL(q‖start) + const", where, difference, allowed)
+    missing = (prior.natural - w * start.natural).to_vector()
+    size = 1.0 + float(np.abs(prior.natural.to_vector()).max())
+    _require("natural of the prior = prior_weight · natural of its start", where, missing, ROUNDING * size)
+
+
+def _check_maps(q: ExponentialFamily, where: str) -> None:
+    size = 1.0 + float(np.abs(q.natural.to_vector()).max())
+    again = q.with_natural(q.natural).natural - q.natural
+    _require("with_natural(λ) has natural λ", where, again.to_vector(), ROUNDING * size)
+    back = q.with_expectation(q.expectation)
+    # rounding μ by ε moves λ by F⁻¹ε|μ|: a Fisher length of ε|μ| over the root of the smallest eigenvalue of F
+    basis = np.stack([q.whiten(q.natural.from_vector(e)) for e in np.eye(q.natural.size)], axis=1)
+    weakest = float(np.linalg.svd(basis, compute_uv=False)[-1])
+    moments = float(np.linalg.norm(q.expectation.to_vector()))
+    allowed = ROUNDING * (1.0 + moments) / max(weakest, EPS)
+    _require("∇A* inverts ∇A", where, q.fisher_norm(back.natural - q.natural), allowed)
+    again_mu = (back.expectation - q.expectation).to_vector()
+    _require("∇A inverts ∇A*", where, again_mu, ROUNDING * (1.0 + moments))
+
+
+def _check_derivatives(q: ExponentialFamily, step: Natural, where: str) -> None:
+    def log_partition(natural: Natural) -> float:
+        return q.with_natural(natural).log_partition
+
+    def moment(natural: Natural) -> float:
+        return pairing(step, q.with_natural(natural).expectation)
+
+    slope, error = _derivative(log_partition, q.natural, step, "A(λ)", where)
+    _require("expectation = ∇A, the derivative of log_partition", where, slope - pairing(step, q.expectation), error)
+    bend, error = _derivative(moment, q.natural, step, "⟨δ, μ(λ)⟩", where)
+    whitened = q.whiten(step)
+    _require("whiten = root of the Fisher metric ∇²A", where, bend - whitened @ whitened, error)
+    conjugate = pairing(q.natural, q.expectation) - q.log_partition
+    allowed = ROUNDING * (1.0 + abs(q.log_partition) + abs(q.conjugate))
+    _require("conjugate = ⟨λ, μ⟩ − A", where, q.conjugate - conjugate, allowed)
+
+
+def _check_domain(q: ExponentialFamily, step: Natural, where: str) -> None:
+    """Whether with_natural refuses what contains() does, and nothing else, along a line that may leave the domain."""
+    for length in (-1e3, -1e2, -10.0, 10.0, 1e2, 1e3):
+        natural = q.natural + length * step
+        inside = q.contains(natural)
+        try:
+            with np.errstate(invalid="ignore"):  # which the check is about
+                made = bool(np.isfinite(q.with_natural(natural).log_partition))
+        except ValueError:
+            made = False
+        identity = "with_natural gives a finite A(λ) inside contains(), and a ValueError outside"
+        _require(identity, f"λ = {natural!r}", float(made != inside), 0.0)
+
+
+def _check_divergence(q: ExponentialFamily, p: ExponentialFamily, where: str) -> None:
+    where = f"{where}, p = {p!r}"
+    _require("KL(q‖q) = 0", where, q.kl(q), ROUNDING * (1.0 + abs(q.log_partition)))
+    pieces = [p.log_partition, q.log_partition, pairing(p.natural, q.expectation), pairing(q.natural, q.expectation)]
+    bregman = pieces[0] - pieces[1] - pieces[2] + pieces[3]
+    allowed = ROUNDING * (1.0 + float(np.abs(pieces).sum()))
+    _require("KL = Bregman divergence of A", where, q.kl(p) - bregman, allowed)
+    _require("KL ≥ 0", where, min(q.kl(p), 0.0), allowed)
+
+
+def _check_density(q: ExponentialFamily, step: Natural, rng: np.random.Generator, where: str) -> None:
+    """Log q is affine in λ but for A; q integrates p/q to one and log q/p to KL, over its own samples."""
+    theta = q.sample(rng, 4000)
+    _require("sample returns (size, d)", where, float(np.ndim(theta) != 2 or len(theta) != 4000), 0.0)
+    low, high = (q.with_natural(q.natural + sign * 0.1 * step) for sign in (-1.0, 1.0))
+    logs = [member.log_density(theta) for member in (low, q, high)]
+    _require("log_density is finite at samples", where, float(not np.isfinite(logs).all()), 0.0)
+    bent = logs[1] - 0.5 * (logs[0] + logs[2])
+    constant = 0.5 * (low.log_partition + high.log_partition) - q.log_partition
+    allowed = ROUNDING * (1.0 + float(np.abs(logs).max()) + abs(q.log_partition))
+    _require("log_density = ⟨λ, T⟩ + log h − log_partition", where, bent - constant, allowed)
+    for p in (low, high):
+        ratio = p.log_density(theta) - logs[1]
+        for identity, seen, wanted in (
+            ("samples and density agree (E_q[p/q] = 1)", np.exp(ratio), 1.0),
+            ("samples, density and KL agree (E_q[log q/p] = KL)", -ratio, q.kl(p)),
+        ):
+            # six standard errors
+            error = 6.0 * float(np.std(seen)) / np.sqrt(len(seen)) + allowed
+            _require(identity, where, float(np.mean(seen)) - wanted, error)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Methods
+# ----------------------------------------------------------------------------------------------------
+
+
+SOLVED = 1e-10
+"""Residual of the exact solves of `check_method`, a Fisher length per parameter."""
+
+
+def check_method(method: Method, prior: ExponentialFamily | None = None, clients: Sequence[Loss] | None = None) -> None:
+    """Check a row: its rule and schedule, Eq. 33 where the rule claims it, and the pooled solution as a fixed point.
+
+    A row with a dual claims that the pooled solution is a fixed point; a rule with `is_natural_gradient` claims
+    η_k = −∇_μ E_{q_k}[ℓ_k] after each round in which γ_k = ρ_k and the prior is at the server.
+
+    Parameters
+    ----------
+    method : Method
+    prior : ExponentialFamily, optional
+        Default each Gaussian family that the row is defined for, of dimension two.
+    clients : sequence of Loss, optional
+        Default three clients of logistic regression, of 4, 6 and 8 rows.
+
+    Raises
+    ------
+    CheckError
+        For the first identity that does not hold.
+    ValueError
+        When the row, prior and clients do not fit.
+
+    Examples
+    --------
+    >>> import bayesadmm_np as ba
+    >>> from bayesadmm_np.testing import check_method
+    >>> check_method(ba.methods.BayesADMM(rho=2.0))
+    """
+    method = Method.read(method)
+    for thing in (method.dual_rule, method.schedule):
+        frozen = thing is None or (dataclasses.is_dataclass(thing) and thing.__dataclass_params__.frozen)
+        _require("rule and schedule are frozen dataclasses", repr(thing), float(not frozen), 0.0)
+    priors = [prior] if prior is not None else [one for one in _gaussians(2) if _fits(method, one)]
+    losses = _small_team() if clients is None else list(clients)
+    for one in priors:
+        team = assemble(method, losses, one, None, VariationalNewton(tol=1e-12) if clients is None else None, SOLVED)
+        for t in (1, 2, 7):
+            _check_weights(team, t)
+        pooled = solve_pooled(losses, one, expectation=method.expectation, tol=SOLVED)
+        if method.client == "proximal" and method.dual_step:
+            _check_rule(team, pooled.posterior)
+            _check_natural_gradients(team)
+        if method.dual_step:
+            _check_fixed_point(team, pooled.posterior)
+
+
+def _fits(method: Method, prior: ExponentialFamily) -> bool:
+    try:
+        method.check(prior)
+    except ValueError:
+        return False
+    return True
+
+
+def _small_team() -> list[Loss]:
+    rng = np.random.default_rng(0)
+    made: list[Loss] = []
+    for n in (4, 6, 8):
+        X = rng.standard_normal((n, 2))
+        made.append(Logistic(X, (X @ [1.0, -0.5] + rng.standard_normal(n) > 0).astype(float)))
+    return made
+
+
+def _check_weights(team: Team, round: int) -> None:
+    """Eq. 54 keeps λ_g where λ_k = λ_g and the sites add up to it."""
+    row, where = team.method.at(round), f"round {round}"
+    alpha = row.server_alpha(len(team.workers))
+    _require("0 ≤ α ≤ 1", where, max(0.0, -alpha, alpha - 1.0), 0.0)
+    for worker in team.workers:
+        found = client_coefficients(row, worker.share, worker.n_clients)
+        _require("ρ_k ≥ 0 and γ_k ≥ 0", where, min(found.rho, found.step, 0.0), 0.0)
+
+
+def _check_rule(team: Team, q: ExponentialFamily) -> None:
+    """A client that agrees with the server keeps its dual."""
+    rule, site = team.method.dual_rule, 0.3 * q.natural
+    own = q.natural if rule.reads_natural else q
+    moved = rule(site, own, own, 0.7)
+    size = ROUNDING * (1.0 + float(np.abs(q.natural.to_vector()).max()))
+    identity = f"{type(rule).__name__} leaves η_k as it is where λ_k = λ_g"
+    _require(identity, f"λ_g = {q.natural!r}", (moved - site).to_vector(), size)
+
+
+def _next(team: Team, state: State) -> Success:
+    at_server = team.expect_all(state.q_g, lambda function, items: [function(item) for item in items])
+    step = Round(team, lambda function, items: [function(item) for item in items], 0, False, False, 1.0)
+    found = step(state, at_server)
+    if not isinstance(found, Success):
+        identity = f"a usable round of {team.method.name} ({found.message})"
+        raise CheckError(identity, f"λ_g = {state.q_g.natural!r}", np.inf, 0.0)
+    return found
+
+
+def _check_natural_gradients(team: Team) -> None:
+    """Eq. 33, after the first and the second round."""
+    row = team.method
+    if not row.dual_rule.is_natural_gradient or row.prior_at != "server":
+        return
+    state = team.initial_state(None)
+    for number in (1, 2):
+        found = [client_coefficients(row.at(number), worker.share, worker.n_clients) for worker in team.workers]
+        state = _next(team, state).state
+        clients = zip(state.history[-1].clients, found, strict=True)
+        edges = [client.natural_gradient for client, own in clients if own.step == own.rho]
+        identity = f"η_k = −∇_μ E_q[ℓ_k] (Eq. 33), which {type(row.dual_rule).__name__} claims"
+        where = f"round {number} ({type(team.prior).__name__})"
+        # the client's residual over ρ_k is a length of λ_k; the edge is ρ_k times it
+        allowed = 1e2 * SOLVED * max([1.0, *(own.rho for own in found)])
+        _require(identity, where, max(edges, default=0.0), allowed)
+
+
+def _check_fixed_point(team: Team, pooled: ExponentialFamily) -> None:
+    """From λ_g = λ_k = λ* and η_k = −∇_μ E_{q*}[ℓ_k] (less the client's part of the prior) a round moves nothing."""
+    zero = pooled.natural.zeros()
+    solutions = [Solution(pooled, worker.expect(pooled), 0.0, 0, ClientStatus.CONVERGED) for worker in team.workers]
+    sites = tuple(-worker.gap(solution, zero) for worker, solution in zip(team.workers, solutions, strict=True))
+    state = State(pooled, sites, (pooled.natural,) * len(sites), (), float("nan"), ())
+    after = _next(team, state).state
+    moved = pooled.fisher_norm(after.q_g.natural - pooled.natural)
+    identity = f"the pooled solution is a fixed point of {team.method.name}"
+    # every solve ends within SOLVED, and the sums are over the clients
+    _require(identity, f"q* = {pooled!r}", moved, 1e3 * SOLVED * len(sites))
