@@ -18,11 +18,7 @@ import bayesadmm_np
 PACKAGE = Path(bayesadmm_np.__file__).resolve().parent
 FACES = [
     *("", ".families", ".losses", ".clients", ".splitting", ".splitting.methods", ".data", ".data.partition"),
-<<<<<<< HEAD
-    *(".estimators", ".federation", ".federation.dispatch", ".federation.flower"),
-=======
-    *(".estimators", ".federation", ".flower", ".testing"),
->>>>>>> 4b81007 (bayesadmm_np.testing: check_loss, check_family and check_method find what is wrong, and name it)
+    *(".estimators", ".federation", ".federation.dispatch", ".federation.flower", ".testing"),
 ]
 """Modules whose names a user is meant to call."""
 
