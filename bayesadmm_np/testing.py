@@ -46,11 +46,20 @@ ROUNDING = 1e3 * EPS
 class CheckError(AssertionError):
     """An identity does not hold.
 
-    Attributes
+    Parameters
     ----------
     identity : str
     where : str
-    difference, tolerance : float
+        Point at which it does not.
+    difference : float
+    tolerance : float
+        Difference that rounding and truncation explain.
+
+    Examples
+    --------
+    >>> from bayesadmm_np.testing import CheckError
+    >>> print(CheckError("KL ≥ 0", "q = N(0, 1)", 0.25, 1e-13))
+    KL ≥ 0 does not hold at q = N(0, 1): off by 0.25, where rounding and truncation allow 1e-13.
     """
 
     def __init__(self, identity: str, where: str, difference: float, tolerance: float) -> None:
