@@ -489,11 +489,11 @@ class FederatedModel(BaseEstimator):
             if wants_sd:
                 raise ValueError("return_std must be False for classes: predict_proba says how sure they are.")
             return self.classes_[np.argmax(self._probabilities(rows), axis=1)]
-        mean, sd = self.fitted_.mean_and_sd(rows)
-        shape = mean.shape if self._is_single else (len(rows), self.fitted_.layout.n_outputs)
+        shape = (len(rows),) if self._is_single else (len(rows), self.fitted_.layout.n_outputs)
         if not wants_sd:
-            return mean.reshape(shape)
+            return self.fitted_.expected(rows).reshape(shape)
         self._require_covariance("return_std=True")
+        mean, sd = self.fitted_.mean_and_sd(rows)
         return mean.reshape(shape), sd.reshape(shape)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
@@ -518,7 +518,7 @@ class FederatedModel(BaseEstimator):
     def decision_function(self, X: Any) -> Array:
         """Return the posterior mean of the predictor xᵀw + b, shape (n,), or (n, C) for three classes on."""
         rows = self._rows_to_predict(X)
-        return self.fitted_.predictor(rows)[0]
+        return self.fitted_.predictor_mean(rows)
 
     @available_if(_is_classifier)
     def predict_proba(self, X: Any) -> Array:

@@ -26,7 +26,7 @@ from ..splitting.distance import Distance
 from ..splitting.history import RoundRecord
 from ..splitting.status import Status
 from .glm import Layout, carry, carry_distance
-from .kinds import Kind, kind_of_loss
+from .kinds import IDENTITY, Kind, kind_of_loss
 
 __all__ = ["FAMILIES", "UNITS", "Columns", "FittedGLM", "Site", "design_names", "encode", "fitted_run", "word"]
 
@@ -348,10 +348,20 @@ class FittedGLM:
         """Return posterior mean and (co)variance of the predictors of rows: (n,) twice, or (n, C) and (n, C, C)."""
         return predictor(self.posterior, self.design(table), self.layout.n_outputs)
 
+    def predictor_mean(self, table: Mapping[str, ArrayLike] | Array) -> Array:
+        """Return the posterior mean of the predictors of rows, shape (n,) or (n, C)."""
+        return predictor_mean(self.posterior, self.design(table), self.layout.n_outputs)
+
     def probabilities(self, table: Mapping[str, ArrayLike] | Array, how: str | None = None) -> Array:
         """Return class probabilities integrated over the posterior, shape (n, C); a point method plugs its point in."""
         how = how if self.learns_covariance else "plug-in"
         return self.kind.class_probabilities(*self.predictor(table), how)
+
+    def expected(self, table: Mapping[str, ArrayLike] | Array) -> Array:
+        """Return the mean of new observations, (n,) or (n, C); variances are computed where the link bends alone."""
+        if self.kind.link is not IDENTITY:
+            return self.mean_and_sd(table)[0]
+        return self.target_centre + self.target_scale * self.predictor_mean(table)
 
     def mean_and_sd(self, table: Mapping[str, ArrayLike] | Array) -> tuple[Array, Array]:
         """Return mean and standard deviation of new observations, each (n,) or (n, C)."""
@@ -427,13 +437,17 @@ class FittedGLM:
 
 def predictor(posterior: Gaussian, design: Array, n_outputs: int) -> tuple[Array, Array]:
     """Return mean and (co)variance of each row's predictors; a point method knows no variance."""
+    mean = predictor_mean(posterior, design, n_outputs)
+    if not posterior.learns_precision:
+        return mean, np.zeros(mean.shape if n_outputs == 1 else (*mean.shape, n_outputs))
     if n_outputs == 1:
-        mean = np.asarray(design @ posterior.mean)
-        return mean, posterior.factor.row_variances(design) if posterior.learns_precision else np.zeros_like(mean)
-    mean = np.asarray(design @ posterior.mean.reshape(n_outputs, -1).T)
-    if posterior.learns_precision:
-        return mean, posterior.factor.class_covariances(design, n_outputs)
-    return mean, np.zeros((*mean.shape, n_outputs))
+        return mean, posterior.factor.row_variances(design)
+    return mean, posterior.factor.class_covariances(design, n_outputs)
+
+
+def predictor_mean(posterior: Gaussian, design: Array, n_outputs: int) -> Array:
+    """Return the mean of each row's predictors, shape (n,) or (n, C)."""
+    return np.asarray(design @ (posterior.mean if n_outputs == 1 else posterior.mean.reshape(n_outputs, -1).T))
 
 
 def fitted_run(
