@@ -1,10 +1,7 @@
 import warnings
 from importlib.util import find_spec
 
-collect_ignore = []
-if find_spec("flwr") is None:
-    collect_ignore.append("loopback.py")
-else:
+if find_spec("flwr") is not None:
     # the typer that Flower is pinned to warns about its click
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -4,13 +4,13 @@ import shutil
 
 import numpy as np
 import pytest
-from problems import prior, team
 
 import bayesadmm_np as ba
 from bayesadmm_np._archive import Archive, ArchiveError
 from bayesadmm_np.federation import Coordinator, GLMData, GLMTask, MessageError, Site, step_site
 from bayesadmm_np.federation.account import ACCOUNT, Account
 from bayesadmm_np.federation.dispatch import Request, answer, node
+from oracles.problems import prior, team
 
 LOSS, OTHER = team("logistic", sizes=(5, 8))
 NOISE = ba.GaussianMechanism(clip=1.0, noise_multiplier=2.0)

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from couriers import carried, introduce
-from problems import prior, team
 
 import bayesadmm_np as ba
 from bayesadmm_np.federation import Coordinator, GLMData, GLMTask, Message, MessageError, Site, final_result
@@ -16,6 +14,8 @@ from bayesadmm_np.federation import server as server_module
 from bayesadmm_np.federation.engine import NOT_THERE, require
 from bayesadmm_np.federation.glm import GLMServer
 from bayesadmm_np.federation.spec import RunSpec, run_of
+from oracles.couriers import carried, introduce
+from oracles.problems import prior, team
 
 M = ba.methods
 CLIENTS = team("logistic", sizes=(5, 8))

@@ -9,11 +9,10 @@ import pytest
 pd = pytest.importorskip("pandas", reason="the command line needs the extra `cli`")
 pytest.importorskip("cyclopts", reason="the command line needs the extra `cli`")
 
-from problems import same_bits  # noqa: E402
-
 import bayesadmm_np as ba  # noqa: E402
 from bayesadmm_np import cli  # noqa: E402
 from bayesadmm_np.federation import Coordinator, GLMTask, Message, final_result, load_server  # noqa: E402
+from oracles.problems import same_bits  # noqa: E402
 
 SITES = {"north": 25, "east": 40, "west": 15}
 

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from problems import assert_close, prior, same_bits, team
-from scripted import Clock, Scripted
 
 import bayesadmm_np as ba
 from bayesadmm_np.data import load_heart_disease
 from bayesadmm_np.federation import Coordinator, GLMData, GLMTask, Message, MessageError, Site, load_server
 from bayesadmm_np.federation.dispatch import Answer, Plan, TooFewError, serve
 from bayesadmm_np.federation.dispatch.client_manager import LONGEST_REST
+from oracles.problems import assert_close, prior, same_bits, team
+from oracles.scripted import Clock, Scripted
 
 M = ba.methods
 NAMES = "abc"
@@ -765,7 +765,7 @@ def test_the_key_of_the_app_is_read(tmp_path):
 def test_flowers_apps_do_it_too(tmp_path, monkeypatch):
     """Through Flower's records and its grid, where every answer is there at once."""
     pytest.importorskip("flwr", reason="needs the extra `flower`")
-    from loopback import LoopbackGrid, Node, quicken, run_app
+    from oracles.loopback import LoopbackGrid, Node, quicken, run_app
 
     quicken(monkeypatch)
     losses, late = made_up(), []

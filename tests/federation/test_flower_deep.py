@@ -10,7 +10,6 @@ pytest.importorskip("flwr", reason="needs the extra `flower`")
 torch = pytest.importorskip("torch", minversion="2.4", reason="the deep-learning path needs the extra `torch`")
 
 from flwr.app import ArrayRecord, Error  # noqa: E402
-from loopback import SITES, LoopbackGrid, Node, quicken, run_app  # noqa: E402
 
 import bayesadmm_np as ba  # noqa: E402
 from bayesadmm_np.federation import Coordinator, GLMData, Message, MessageError, RunSpec, Site  # noqa: E402
@@ -34,6 +33,7 @@ from bayesadmm_np.torch import (  # noqa: E402
 from bayesadmm_np.torch.federated import packed as packed_statistics  # noqa: E402
 from bayesadmm_np.torch.state import TENSORS  # noqa: E402
 from bayesadmm_np.torch.team import Team  # noqa: E402
+from oracles.loopback import SITES, LoopbackGrid, Node, quicken, run_app  # noqa: E402
 
 M = ba.methods
 IVON = IVONSteps(epochs=2, batch_size=8, lr=0.1, hess_init=0.1, beta2=0.9)

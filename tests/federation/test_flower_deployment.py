@@ -12,12 +12,12 @@ import sys
 import time
 
 import numpy as np
-from problems import same_bits
 
 import bayesadmm_np as ba
 from bayesadmm_np.cli.exchange import load_site
 from bayesadmm_np.federation import load_server
 from bayesadmm_np.federation.flower.local import LocalFederation, follow
+from oracles.problems import same_bits
 
 pytestmark = pytest.mark.deployment
 slow = pytest.mark.slow  # a minute or more of two cores

@@ -12,14 +12,14 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
-from loopback import SITES, LoopbackGrid, Node, quicken, run_app
-from problems import prior, team
 
 import bayesadmm_np as ba
 from bayesadmm_np.federation import GLMData, GLMTask, Message, Site, load_server
 from bayesadmm_np.federation.dispatch import Plan, TooFewError
 from bayesadmm_np.federation.flower import apps
 from bayesadmm_np.federation.flower.apps import RECORD, STYPE, VECTORS
+from oracles.loopback import SITES, LoopbackGrid, Node, quicken, run_app
+from oracles.problems import prior, team
 
 M = ba.methods
 SIZES = (5, 8, 6)

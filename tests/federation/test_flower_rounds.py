@@ -5,13 +5,13 @@ import pytest
 pytest.importorskip("flwr", reason="needs the extra `flower`")
 
 import numpy as np
-from loopback import SITES, LoopbackGrid, Node, quicken, run_app
-from problems import PRIORS, prior, same_bits, team
 
 import bayesadmm_np as ba
 from bayesadmm_np.clients import VON
 from bayesadmm_np.federation import GLMTask, Message, Site, final_result, load_server
 from bayesadmm_np.federation.dispatch import Plan
+from oracles.loopback import SITES, LoopbackGrid, Node, quicken, run_app
+from oracles.problems import PRIORS, prior, same_bits, team
 
 M = ba.methods
 SIZES = (5, 8, 6)

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from couriers import introduce
-from problems import prior, same_bits, team
 
 import bayesadmm_np as ba
 from bayesadmm_np.federation import (
@@ -26,6 +24,8 @@ from bayesadmm_np.federation import (
     step_server,
     step_site,
 )
+from oracles.couriers import introduce
+from oracles.problems import prior, same_bits, team
 
 M = ba.methods
 CLIENTS = team("logistic", sizes=(5, 8, 6))
@@ -263,7 +263,7 @@ def test_a_reply_larger_than_the_run_allows_is_not_read(halfway):
 TOGETHER = """
 import sys, time
 sys.path[:0] = {paths!r}
-from couriers import introduce
+from oracles.couriers import introduce
 from test_folders import CLIENTS
 from bayesadmm_np.federation import step_server, step_site
 while time.time() < {at}:
@@ -278,8 +278,7 @@ else:
 
 def at_once(*calls):
     """Run commands at the same moment, each in a process of its own."""
-    here = Path(__file__).parent
-    program = TOGETHER.format(paths=[str(here), str(here.parent)], at=time.time() + 4.0)
+    program = TOGETHER.format(paths=[str(Path(__file__).parents[1])], at=time.time() + 4.0)
     started = [
         subprocess.Popen([sys.executable, "-c", program, *map(str, call)], stderr=subprocess.PIPE, text=True)
         for call in calls

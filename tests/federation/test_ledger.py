@@ -4,14 +4,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from couriers import introduce
 from hypothesis import given
 from hypothesis import strategies as st
-from problems import prior, team
 
 import bayesadmm_np as ba
 from bayesadmm_np.federation import Coordinator, GLMTask, Message, MessageError
 from bayesadmm_np.federation.ledger import Ledger
+from oracles.couriers import introduce
+from oracles.problems import prior, team
 
 
 @dataclass(frozen=True)

@@ -5,14 +5,14 @@ import json
 
 import numpy as np
 import pytest
-from couriers import carried, introduce
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from problems import prior, team
 
 import bayesadmm_np as ba
 from bayesadmm_np.federation import Coordinator, GLMData, GLMSpec, GLMTask, Message, MessageError, Site, final_result
 from bayesadmm_np.federation.spec import run_of
+from oracles.couriers import carried, introduce
+from oracles.problems import prior, team
 
 M = ba.methods
 CLIENTS = team("logistic", sizes=(5, 8))

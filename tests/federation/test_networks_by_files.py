@@ -7,9 +7,6 @@ import pytest
 
 torch = pytest.importorskip("torch", minversion="2.4", reason="networks need the extra `torch`")
 
-from couriers import carried  # noqa: E402
-from scripted import Clock, Scripted  # noqa: E402
-
 import bayesadmm_np as ba  # noqa: E402
 from bayesadmm_np.federation import (  # noqa: E402
     Coordinator,
@@ -34,6 +31,8 @@ from bayesadmm_np.torch import (  # noqa: E402
     run,
 )
 from bayesadmm_np.torch.state import TENSORS  # noqa: E402
+from oracles.couriers import carried  # noqa: E402
+from oracles.scripted import Clock, Scripted  # noqa: E402
 
 M = ba.methods
 IVON = IVONSteps(epochs=2, batch_size=8, lr=0.1, hess_init=0.1, beta2=0.9)

@@ -4,14 +4,14 @@ import dataclasses
 
 import numpy as np
 import pytest
-from couriers import carried, differences, drive, introduce, names_of
-from problems import PRIORS, prior, same_bits, skewed_logistic, team
 
 import bayesadmm_np as ba
 from bayesadmm_np.clients import VON, GradientSteps
 from bayesadmm_np.estimators.fitted import fitted_run
 from bayesadmm_np.federation import Coordinator, GLMData, GLMTask, MessageError, RunSpec, Site, final_result
 from bayesadmm_np.losses import LinearInStatistics, QuasiMonteCarlo
+from oracles.couriers import carried, differences, drive, introduce, names_of
+from oracles.problems import PRIORS, prior, same_bits, skewed_logistic, team
 
 M = ba.methods
 SIZES = (5, 8, 6)

@@ -16,15 +16,11 @@ import numpy as np
 
 import bayesadmm_np as ba
 
-TESTS = Path(ba.__file__).parents[1] / "tests"
-for folder in (TESTS, TESTS / "federation", TESTS / "exchange", TESTS / "flower"):
-    if folder.is_dir() and str(folder) not in sys.path:
-        sys.path.insert(0, str(folder))
+TESTS = str(Path(ba.__file__).parents[1] / "tests")
+if TESTS not in sys.path:
+    sys.path.insert(0, TESTS)
 
-try:
-    from oracles import problems
-except ImportError:
-    import problems
+from oracles import problems  # noqa: E402
 
 prior, team = problems.prior, problems.team
 FAMILIES = tuple(problems.PRIORS)
@@ -81,9 +77,8 @@ def contents(message):
 
 def run_by_messages(method, clients, start, **options):
     """Carry all messages by hand; return the server's state, its outcome, λ_g of each round, and the contents."""
-    from couriers import carried, introduce
-
     from bayesadmm_np.federation import Coordinator, GLMTask
+    from oracles.couriers import carried, introduce
 
     sites = introduce(clients)
     hellos = [carried(site.hello()) for site in sites]
@@ -105,10 +100,9 @@ def run_by_messages(method, clients, start, **options):
 
 def run_over_flower(method, clients, start, folder, **options):
     """In process, through Flower's ServerApp and ClientApps; return the finished server."""
-    from loopback import SITES, LoopbackGrid, Node, run_app
-
     from bayesadmm_np.federation import GLMTask, load_server
     from bayesadmm_np.federation.dispatch import Plan
+    from oracles.loopback import SITES, LoopbackGrid, Node, run_app
 
     nodes = [Node(name, loss, folder) for name, loss in zip(SITES, clients, strict=False)]
     task = GLMTask(method, start, **options)
@@ -119,11 +113,10 @@ def run_over_flower(method, clients, start, folder, **options):
 
 
 def run_network_over_flower(method, clients, model, folder, prior_precision, **options):
-    from loopback import SITES, LoopbackGrid, Node, run_app
-
     from bayesadmm_np.federation import Site
     from bayesadmm_np.federation.dispatch import Plan
     from bayesadmm_np.torch import NetworkData, NetworkTask
+    from oracles.loopback import SITES, LoopbackGrid, Node, run_app
 
     class DeepNode(Node):
         def load(self, folder, spec):

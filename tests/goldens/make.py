@@ -1,9 +1,10 @@
 """Make the goldens of a tree: `python tests/goldens/make.py [core torch cli files flower]`.
 
-Those that are committed are of commit b93a714:
+The committed data are of commit b93a714. They were made by this folder as it was at af8c529, whose adaptor knows that
+tree's names:
 
-    git worktree add --detach /tmp/b93a714 b93a714
-    cd /tmp/b93a714 && OMP_NUM_THREADS=1 PYTHONPATH=. python PATH_OF_THIS_TREE/tests/goldens/make.py
+    git worktree add --detach /tmp/tree b93a714 && git worktree add --detach /tmp/goldens af8c529
+    cd /tmp/tree && OMP_NUM_THREADS=1 PYTHONPATH=. python /tmp/goldens/tests/goldens/make.py
 """
 
 import os

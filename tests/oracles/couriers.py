@@ -3,9 +3,9 @@
 import json
 
 import numpy as np
-from problems import same_bits
 
 from bayesadmm_np.federation import Coordinator, GLMData, GLMTask, Message, Site
+from oracles.problems import same_bits
 
 
 def carried(message):
