@@ -264,7 +264,7 @@ TOGETHER = """
 import sys, time
 sys.path[:0] = {paths!r}
 from oracles.couriers import introduce
-from test_folders import CLIENTS
+from oracles.problems import team
 from bayesadmm_np.federation import step_server, step_site
 while time.time() < {at}:
     pass
@@ -272,7 +272,7 @@ what, *files = sys.argv[1:]
 if what == "server":
     step_server(files[0], files[1:])
 else:
-    step_site(files[0], introduce(CLIENTS)[int(what)], files[1])
+    step_site(files[0], introduce(team("logistic", sizes=(5, 8, 6)))[int(what)], files[1])
 """
 
 

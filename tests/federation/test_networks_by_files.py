@@ -17,8 +17,8 @@ from bayesadmm_np.federation import (  # noqa: E402
     step_server,
     step_site,
 )
-from bayesadmm_np.flower import Plan, answer, conduct  # noqa: E402
-from bayesadmm_np.flower.rounds import PROGRESS  # noqa: E402
+from bayesadmm_np.federation.dispatch import Plan, answer, serve  # noqa: E402
+from bayesadmm_np.federation.dispatch.rounds import PROGRESS  # noqa: E402
 from bayesadmm_np.torch import (  # noqa: E402
     IVONADMM,
     IVONPVI,
@@ -184,7 +184,7 @@ def test_a_slow_site_does_not_hold_up_asynchronous_rounds(staleness, monkeypatch
     post = Posts(clock, tmp_path, clients, lambda name, number: 5.0 if name == "a" else 1.0)
     task = NetworkTask(IVONPVI(0.3), network(), 3.0, solver=IVON, rounds=6)
     plan = Plan(task, tmp_path / "server", 3, max_staleness=staleness, deadline=100.0, patience=1000.0)
-    server = conduct(plan, post, "7", print)
+    server = serve(plan, post, "7", print)
     lines = [json.loads(line) for line in (tmp_path / "server" / PROGRESS).read_text().splitlines()]
     late = [number - base for number, line in enumerate(lines, 1) for base in line.get("bases", {}).values()]
     assert server.outcome.status is ba.Status.ROUND_LIMIT
