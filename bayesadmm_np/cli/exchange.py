@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
+from ._networks import is_network, load_network_site
 from ._options import DataSettings, DropNA, Names, Weights, losses, make_settings, option, switch
 from .shared import Refused, missing_name, note, print_json, refusals, require_other, require_writable, stop, text_table
 
@@ -133,22 +134,26 @@ def _promise(site: Any) -> str | None:
 
 def answer(folder: Path, broadcast: Path, out: Path | None) -> dict[str, Any]:
     """Write the reply to a broadcast, or return the result that a final message holds."""
-    from ..federation import Message, RunSpec, final_result, step_site
+    from ..federation import Message, RunSpec, step_site
     from ..federation.folders import STATE
     from ..federation.messages import require_run
 
-    config, _ = _read_config(folder)
     message = Message.read(broadcast)
     if message.kind not in ("broadcast", "final"):
         raise message.refusal("kind", "'broadcast' or 'final'", message.kind)
     require_run(message)
     if out is not None:
         require_writable(out.absolute().parent)
-        require_other(out, [broadcast, config.data, *(folder / name for name in (CONFIG, STATE, "hello.npz"))])
-    rows = _known_rows(folder)
-    site, reply = step_site(folder, rows.site(RunSpec.read(message, rows.site(None).data)), broadcast, out)
+        data = [] if is_network(folder) else [_read_config(folder)[0].data]
+        require_other(out, [broadcast, *data, *(folder / name for name in (CONFIG, STATE, "hello.npz"))])
+    if is_network(folder):
+        site = load_network_site(folder)
+    else:
+        rows = _known_rows(folder)
+        site = rows.site(RunSpec.read(message, rows.site(None).data))
+    site, reply = step_site(folder, site, broadcast, out)
     if reply is None:
-        return {"site": site.name, **_result(final_result(message))}
+        return {"site": site.name, **_result(message)}
     return {"written": str(reply), "site": site.name, "round": message.header["round"]}
 
 
@@ -171,13 +176,11 @@ def begin(
 
 def standing(server: Any, missing: Sequence[str] | None = None) -> dict[str, Any]:
     """Where a run stands, as plain values; `missing` are the sites whose replies have not come, all by default."""
-    from ..federation import final_result
-
     terms, last = server.spec, server.state.history[-1] if server.state.history else None
     plain: dict[str, Any] = {
         "run": terms.run,
         "method": terms.method.name,
-        "family": type(terms.prior).__name__,
+        "family": type(terms.prior).__name__ if terms.engine == "glm" else terms.engine,
         "sites": dict(zip(terms.sites, server.rows, strict=True)),
         "rounds": server.state.round,
         "objective": server.state.start_objective if last is None else last.objective,
@@ -192,12 +195,18 @@ def standing(server: Any, missing: Sequence[str] | None = None) -> dict[str, Any
             "answered": answered,
             "missing": list(missing),
         }
-    return plain | _result(final_result(server.broadcast(), server))
+    return plain | _result(server.broadcast())
 
 
-def _result(result: Any) -> dict[str, Any]:
+def _result(final: Any) -> dict[str, Any]:
+    """What a final message says."""
     from ..estimators.fitted import fitted_run
+    from ..federation import final_result
 
+    header = final.header
+    if header["spec"].get("engine") != "glm":
+        return {name: header[name] for name in ("status", "message")} | {"objective": header["objective"][-1]}
+    result = final_result(final)
     model = fitted_run(result.spec, result)
     covariance, certificate = model.covariance(), model.certificate
     if certificate is not None:
@@ -233,8 +242,9 @@ def tell(plain: dict[str, Any], as_json: bool) -> bool:
         said = f"; {', '.join(plain['answered'])} answered" if plain["answered"] else ""
         whom = ", ".join(plain["missing"])
         print(f"{'status':<10} running: waits for replies to broadcast {plain['waits_for']} of {whom}{said}")
-    if "mean" in plain:
+    if "message" in plain:
         print(f"{'status':<10} {plain['message']}\n")
+    if "mean" in plain:
         errors = plain["standard_error"] or [float("nan")] * len(plain["mean"])
         table = [
             (name, f"{mean:.6g}", f"{error:.3g}")
@@ -279,7 +289,8 @@ def load_site(folder: Path, terms: Any) -> tuple[Any, Any]:
     """Return the site of a folder that `site init` made, in the units of a run if there is one, and its hello."""
     from ..federation import Message
 
-    return _known_rows(folder).site(terms), Message.read(folder / "hello.npz")
+    site = load_network_site(folder) if is_network(folder) else _known_rows(folder).site(terms)
+    return site, Message.read(folder / "hello.npz")
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from ._methods import make_method
+from ._networks import Function, begin_network, model_of
 from ._options import Accelerate, Json, families, methods, option
 from .exchange import CODES, EXAMPLE, Folder, begin, message_refusals, standing, tell
 
-__all__ = ["init", "status", "step"]
+__all__ = ["init", "network", "status", "step"]
 
 HELP = f"""The server of a run by files: it sees posteriors and sums, no rows.
 
@@ -58,6 +59,31 @@ def init(
         tell(begin(folder, hellos, row, family, prior_precision, options), json)
 
 
+def network(
+    folder: Folder,
+    function: Function,
+    hellos: Annotated[list[Path], option("Messages that introduce the sites, one a site.", name="HELLO")],
+    /,
+    *,
+    json: Json = False,
+) -> None:
+    """Make a run of a network for the sites that said hello, and write its first broadcast.
+
+    FUNCTION of FILE.py returns a NetworkTask of `bayesadmm_np.torch`: method, model,
+    solver, rounds and seed. Steps and status are those of other runs.
+
+    Examples of use:
+      bayesadmm server network run trial.py:task hello-A.npz hello-B.npz
+
+    Exit codes: 0 done (the output says whether there are rounds to do), 1 the run
+    failed, 2 the command or the data were not understood, 3 a message was refused
+    (nothing was changed).
+    """
+    with message_refusals("server network"):
+        server, path = begin_network(folder, hellos, function)
+        tell({"written": str(path), **standing(server)}, json)
+
+
 def step(
     folder: Folder,
     replies: Annotated[tuple[Path, ...], option("Replies of the sites.", name="REPLY")] = (),
@@ -86,7 +112,7 @@ def step(
     with message_refusals("server step"):
         from ..federation import missing_sites, step_server
 
-        server, path = step_server(folder, replies, partial=partial)
+        server, path = step_server(folder, replies, model_of(folder), partial=partial)
         return int(tell({"written": str(path), **standing(server, missing_sites(folder, server))}, json))
 
 
@@ -104,5 +130,5 @@ def status(folder: Folder, /, *, json: Json = False) -> int:
     with message_refusals("server status"):
         from ..federation import load_server, missing_sites
 
-        server = load_server(folder)
+        server = load_server(folder, model_of(folder))
         return int(tell(standing(server, missing_sites(folder, server)), json))

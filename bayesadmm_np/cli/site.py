@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+from ._networks import Function, introduce_network
 from ._options import Json, Spread, option
 from .exchange import CODES, EXAMPLE, Folder, SiteConfig, answer, introduce, message_refusals, tell, with_example
 
-__all__ = ["init", "step"]
+__all__ = ["init", "network", "step"]
 
 HELP = f"""One site of a run by files: its rows never leave it.
 
@@ -40,6 +41,31 @@ def init(
     """
     with message_refusals("site init"):
         tell(introduce(folder, config), json)
+
+
+def network(
+    folder: Folder,
+    function: Function,
+    /,
+    *,
+    name: Annotated[str, option("This site's name, different from all others'.", "NAME")],
+    json: Json = False,
+) -> None:
+    """Introduce this site of a run of a network: write hello.npz for the server.
+
+    FUNCTION of FILE.py returns (Rows(X, y), model), of `bayesadmm_np.torch`; it is
+    called in every step. The model has the layers of the server's. The steps are
+    those of other runs.
+
+    Examples of use:
+      bayesadmm site network a hospital.py:rows_and_model --name A
+
+    Exit codes: 0 done (the output says whether there are rounds to do), 1 the run
+    failed, 2 the command or the data were not understood, 3 a message was refused
+    (nothing was changed).
+    """
+    with message_refusals("site network"):
+        tell(introduce_network(folder, name, function), json)
 
 
 def step(

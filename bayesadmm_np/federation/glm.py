@@ -75,6 +75,13 @@ class GLMServer(_Engine):
     SUMMED: ClassVar[tuple[str, ...]] = ("value", "natural", "site", "edge", "sums", "errors", "certificate")
     PER_SITE: ClassVar[tuple[str, ...]] = ("natural", "site", "solved")
 
+    @classmethod
+    def of(cls, spec: GLMSpec, model: Any) -> GLMServer:
+        """Return the engine of a run."""
+        if model is not None:
+            raise ValueError("model must not be given: the run is not of a network.")
+        return cls(spec)
+
     @cached_property
     def server(self) -> Server:
         """Eq. 54."""

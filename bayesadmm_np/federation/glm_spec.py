@@ -152,14 +152,6 @@ class GLMSpec(RunSpec):
             return self.prior.natural
         return Natural(np.zeros(self.prior.dim), np.zeros((self.prior.dim, self.prior.dim)))
 
-    def at_server(self, model: Any = None) -> Any:
-        """Return the engine of this run at a server."""
-        from .glm import GLMServer  # here, because it is made from this
-
-        if model is not None:
-            raise ValueError("model must not be given: the run is not of a network.")
-        return GLMServer(self)
-
     def encode(self) -> tuple[dict[str, Any], dict[str, Array]]:
         """Return the spec as JSON values and vectors."""
         header, _ = super().encode()

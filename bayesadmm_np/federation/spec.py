@@ -10,7 +10,6 @@ import dataclasses
 import re
 import types
 import typing
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -39,8 +38,11 @@ MOST_ROWS = 1 << 53
 
 SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,63}")
 
-ENGINES = {"glm": "bayesadmm_np.federation.glm:GLMSpec", "network": "bayesadmm_np.torch.federated:NetworkSpec"}
-"""Where the spec of an engine is; that of networks is imported when a message asks for it, and torch with it."""
+ENGINES = {
+    "glm": ("bayesadmm_np.federation.glm", "GLMSpec", "GLMServer"),
+    "network": ("bayesadmm_np.torch.federated", "NetworkSpec", "NetworkServer"),
+}
+"""Module, spec and engine at the server; those of networks are imported when a message asks for them, with torch."""
 
 SETTINGS: Registry[type] = Registry("setting")
 """Frozen dataclasses of plain values that can be sent, beside the registered ones of the core."""
@@ -61,7 +63,7 @@ def setting(name: Any) -> type | None:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class RunSpec(ABC):
+class RunSpec:
     """All that server and sites must agree on, repeated by every broadcast. The run's id is a digest of it.
 
     Parameters
@@ -110,9 +112,10 @@ class RunSpec(ABC):
                 known = ", ".join(chain(*REGISTRIES))
                 raise ValueError(f"{item.name}={value!r} cannot be sent: it is none of {known}.")
 
-    @abstractmethod
     def at_server(self, model: Any = None) -> Any:
         """Return the engine of this run at a server; networks need their model."""
+        module, _, server = ENGINES[self.engine]
+        return getattr(import_module(module), server).of(self, model)
 
     @property
     def limit(self) -> int:
@@ -151,7 +154,7 @@ class RunSpec(ABC):
             raise message.refusal("spec", f"that of a run, with an engine of {', '.join(ENGINES)}", plain)
         if data is not None and name != data.engine:
             raise message.refusal("engine", f"{data.engine!r}, as this site has rows for", name)
-        module, kind = ENGINES[name].split(":")
+        module, kind, _ = ENGINES[name]
         own: type[RunSpec] = getattr(import_module(module), kind)
         fields = {"engine", *(item.name for item in dataclasses.fields(own))} - own.in_vectors
         assert isinstance(plain, dict)

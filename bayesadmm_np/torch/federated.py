@@ -106,13 +106,6 @@ class NetworkSpec(RunSpec):
         settings = self.prior_precision, self.temperature, self.solver
         return build(self.method, network, self.weights, here, *settings, batched=False)
 
-    def at_server(self, model: Any = None) -> NetworkServer:
-        """Return the engine of this run at a server that has the model."""
-        network = read_network(model, read_device("cpu"))
-        if self.network != signature(network):
-            raise ValueError(f"model must be that of the run, {self.network}, got {signature(network)}.")
-        return NetworkServer(self, self.team(network, {}))
-
     @classmethod
     def decode(cls, message: Message, plain: dict[str, Any], most: int | None) -> Self:
         """Inverse of `encode`."""
@@ -262,6 +255,14 @@ class NetworkServer(_Engine):
 
     SUMMED: ClassVar[tuple[str, ...]] = ("value", "linear", "precision", "statistics")
     PER_SITE: ClassVar[tuple[str, ...]] = ("linear", "precision", "solved")
+
+    @classmethod
+    def of(cls, spec: NetworkSpec, model: Any) -> NetworkServer:
+        """Return the engine of a run at a server that has the model."""
+        network = read_network(model, read_device("cpu"))
+        if spec.network != signature(network):
+            raise ValueError(f"model must be that of the run, {spec.network}, got {signature(network)}.")
+        return cls(spec, spec.team(network, {}))
 
     def model(self, state: State) -> nn.Module:
         """Return a copy of the model with its parameters set to m_g and its statistics to the sites' mean."""
