@@ -138,13 +138,13 @@ def answer(folder: Path, broadcast: Path, out: Path | None) -> dict[str, Any]:
     from ..federation.folders import STATE
     from ..federation.messages import require_run
 
+    data = [] if is_network(folder) else [_read_config(folder)[0].data]
     message = Message.read(broadcast)
     if message.kind not in ("broadcast", "final"):
         raise message.refusal("kind", "'broadcast' or 'final'", message.kind)
     require_run(message)
     if out is not None:
         require_writable(out.absolute().parent)
-        data = [] if is_network(folder) else [_read_config(folder)[0].data]
         require_other(out, [broadcast, *data, *(folder / name for name in (CONFIG, STATE, "hello.npz"))])
     if is_network(folder):
         site = load_network_site(folder)

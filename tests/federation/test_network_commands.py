@@ -1,4 +1,4 @@
-"""`bayesadmm site network` and `server network`: networks by the commands of other runs, with the bits of one process."""
+"""`bayesadmm site network`, `server network`: networks by the commands of other runs, with the bits of one process."""
 
 import json
 import runpy
