@@ -106,11 +106,7 @@ class RunSpec:
         if len(self.weights) != len(self.sites) or not all(0 <= weight < np.inf for weight in self.weights):
             raise ValueError(f"weights must hold one number >= 0 a site, {len(self.sites)}, got {list(self.weights)}.")
         object.__setattr__(self, "weights", tuple(float(weight) for weight in self.weights))
-        for item in dataclasses.fields(self):
-            value = getattr(self, item.name)
-            if dataclasses.is_dataclass(value) and setting(type(value).__name__) is not type(value):
-                known = ", ".join(chain(*REGISTRIES))
-                raise ValueError(f"{item.name}={value!r} cannot be sent: it is none of {known}.")
+        _require_registered(self)
 
     def at_server(self, model: Any = None) -> Any:
         """Return the engine of this run at a server; networks need their model."""
@@ -180,6 +176,18 @@ class RunSpec:
     def vectors(cls, message: Message) -> set[str]:
         """Return the names of the vectors in a message that belong to its spec."""
         return set()
+
+
+def _require_registered(value: Any) -> None:
+    """Raise a ValueError for the first setting, or setting of a setting, that the other party could not make."""
+    for item in dataclasses.fields(value):
+        entry = getattr(value, item.name)
+        if not dataclasses.is_dataclass(entry):
+            continue
+        if setting(type(entry).__name__) is not type(entry):
+            known = ", ".join(chain(*REGISTRIES))
+            raise ValueError(f"{item.name}={entry!r} cannot be sent: it is none of {known}.")
+        _require_registered(entry)
 
 
 def run_of(message: Message) -> str:

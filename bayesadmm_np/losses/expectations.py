@@ -290,15 +290,15 @@ class Delta(Rule):
 
     def moments(self, loss: Pointwise, mean: Array, variance: Array, y: Array) -> RowMoments:
         """Evaluate at the mean; order 2's ½ tr(∇²ℓ S⁻¹) needs no row variances and is added by the loss."""
-        return loss.averages(mean[:, None], np.ones(1), y)
+        return loss.expected_derivatives(mean[:, None], np.ones(1), y)
 
 
 def _average(loss: Pointwise, mean: Array, variance: Array, y: Array, points: Array, weights: Array) -> RowMoments:
     if loss.n_outputs == 1:
-        return loss.averages(mean[:, None] + np.sqrt(variance)[:, None] * points[:, 0], weights, y)
+        return loss.expected_derivatives(mean[:, None] + np.sqrt(variance)[:, None] * points[:, 0], weights, y)
     predictors = np.matmul(points, _root(variance).transpose(0, 2, 1))
     predictors += mean[:, None, :]
-    return loss.averages(predictors, weights, y)
+    return loss.expected_derivatives(predictors, weights, y)
 
 
 def _root(covariance: Array) -> Array:

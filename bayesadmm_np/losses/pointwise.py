@@ -1,7 +1,7 @@
 """Layer one: the loss of one row as a function of its linear predictor f, nothing else.
 
-`averages` takes predictors on a set of points with weights and returns the weighted means of the value, of the
-slope ∂ℓ/∂f and of the curvature ∂²ℓ/∂f². One point of weight one is plain evaluation.
+`expected_derivatives` takes predictors on a set of points with weights and returns the weighted means of the value, of
+the slope ∂ℓ/∂f and of the curvature ∂²ℓ/∂f². One point of weight one is plain evaluation.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Pointwise(ABC):
     ℓ''[u, u]. None where no such M is known, and then no bound on the distance to the pooled fit is claimed."""
 
     @abstractmethod
-    def averages(self, predictors: Array, weights: Array, y: Array) -> RowMoments:
+    def expected_derivatives(self, predictors: Array, weights: Array, y: Array) -> RowMoments:
         """Average over points: predictors (n, M) or (n, M, C), weights (M,)."""
 
     def exact(self, mean: Array, variance: Array, y: Array) -> RowMoments | None:
@@ -55,7 +55,7 @@ class BernoulliLogit(Pointwise):
 
     concordance = 1.0
 
-    def averages(self, predictors: Array, weights: Array, y: Array) -> RowMoments:
+    def expected_derivatives(self, predictors: Array, weights: Array, y: Array) -> RowMoments:
         """Weighted means; p(1 − p) is expit(f)·expit(−f)."""
         sign = (1.0 - 2.0 * y)[:, None]
         margin = sign * predictors
@@ -78,7 +78,7 @@ class PoissonLog(Pointwise):
 
     concordance = 1.0
 
-    def averages(self, predictors: Array, weights: Array, y: Array) -> RowMoments:
+    def expected_derivatives(self, predictors: Array, weights: Array, y: Array) -> RowMoments:
         """Weighted means."""
         with np.errstate(over="ignore"):
             rate = np.exp(predictors)
@@ -101,7 +101,7 @@ class CategoricalLogit(Pointwise):
     def __init__(self, n_classes: int) -> None:
         self.n_outputs = n_classes
 
-    def averages(self, predictors: Array, weights: Array, y: Array) -> RowMoments:
+    def expected_derivatives(self, predictors: Array, weights: Array, y: Array) -> RowMoments:
         """Weighted means; the curvature diag(p) − ppᵀ is averaged by one batched product."""
         labels = y.astype(np.intp)
         rows = np.arange(labels.shape[0])

@@ -31,7 +31,7 @@ class NB2(Pointwise):
     def __init__(self, size):
         self.size = size
 
-    def averages(self, predictors, weights, y):
+    def expected_derivatives(self, predictors, weights, y):
         shifted, total = predictors - np.log(self.size), y + self.size
         p = expit(shifted)
         return RowMoments(
@@ -225,8 +225,8 @@ def test_every_kind_passes_the_checks(kind):
 
 
 class WrongSlope(NB2):
-    def averages(self, predictors, weights, y):
-        return super().averages(predictors, weights, y)._replace(slope=y * 0.0)
+    def expected_derivatives(self, predictors, weights, y):
+        return super().expected_derivatives(predictors, weights, y)._replace(slope=y * 0.0)
 
 
 class WrongIntegral(NB2):

@@ -113,8 +113,8 @@ def loss_with(**methods):
 class HalfSlope(BernoulliLogit):
     """A slope that is a thousandth too long, at points and in the integral."""
 
-    def averages(self, predictors, weights, y):
-        value, slope, curvature = super().averages(predictors, weights, y)
+    def expected_derivatives(self, predictors, weights, y):
+        value, slope, curvature = super().expected_derivatives(predictors, weights, y)
         return RowMoments(value, 1.001 * slope, curvature)
 
 
@@ -134,7 +134,7 @@ class NoCurvature(PoissonLog):
 class Cosine(PoissonLog):
     """Not convex: ℓ(f) = cos f."""
 
-    def averages(self, predictors, weights, y):
+    def expected_derivatives(self, predictors, weights, y):
         return RowMoments(np.cos(predictors) @ weights, -np.sin(predictors) @ weights, -np.cos(predictors) @ weights)
 
     def exact(self, mean, variance, y):
