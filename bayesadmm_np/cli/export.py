@@ -33,12 +33,13 @@ def export(
     Exit codes: 0 written, and the certificate holds; 1 written, and it does not;
     2 the command or the run were refused.
     """
+    from ..estimators.model_file import save_model
     from ..federation.folders import STATE
 
     require_file(out)
     require_other(out, [folder / STATE, folder / "final.npz"])
     model = read_run(folder, target, noise_variance)
-    model.save(out)
+    save_model(out, model)
     note(f"model written to {out}.")
     return 0 if model.holds else 1
 

@@ -96,6 +96,7 @@ def fit(
     (the model is written), or the run failed (nothing is written); 2 the command
     or the data were not understood.
     """
+    from ..estimators.model_file import save_model
     from ..estimators.summary import as_dict, summarise
     from ..splitting.status import Status
 
@@ -104,7 +105,7 @@ def fit(
         require_other(out, [*data, *([config] if config else [])])
     model, dropped = _fitted(data, rows, settings, progress)
     if out is not None:
-        model.save(out)
+        save_model(out, model)
     if json:
         print_json({**as_dict(model), "model": None if out is None else str(out), "dropped_rows": dropped})
     else:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from .general import FederatedGLM
     from .kinds import KINDS, Kind
     from .logistic import FederatedLogisticRegression
+    from .model_file import load_model, save_model
     from .poisson import FederatedPoissonRegressor
     from .ridge import FederatedRidge
     from .summary import Summary, SummaryRow
@@ -24,6 +25,8 @@ __all__ = [
     "Kind",
     "Summary",
     "SummaryRow",
+    "load_model",
+    "save_model",
 ]
 
 HOMES = {
@@ -34,6 +37,8 @@ HOMES = {
     "FederatedRidge": "ridge",
     "FittedGLM": "fitted",
     "Kind": "kinds",
+    "load_model": "model_file",
+    "save_model": "model_file",
     "Summary": "summary",
     "SummaryRow": "summary",
 }

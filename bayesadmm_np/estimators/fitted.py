@@ -5,7 +5,6 @@ It holds a posterior and sums over the sites, and no rows.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -397,42 +396,6 @@ class FittedGLM:
             apart,
             None if distance is None else self.widest_distance(distance),
         )
-
-    # ------------------------------------------------------------------------------------------------
-    # Files
-    # ------------------------------------------------------------------------------------------------
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a model file, which `load` reads.
-
-        Parameters
-        ----------
-        path : path
-        """
-        from .model_file import save_model
-
-        save_model(path, self)
-
-    @staticmethod
-    def load(path: str | os.PathLike[str]) -> FittedGLM:
-        """Read a model file.
-
-        Parameters
-        ----------
-        path : path
-
-        Returns
-        -------
-        FittedGLM
-
-        Raises
-        ------
-        ModelFileError
-            When the file is not a model, is damaged, of another schema, or contradicts itself.
-        """
-        from .model_file import load_model
-
-        return load_model(path)
 
 
 def predictor(posterior: Gaussian, design: Array, n_outputs: int) -> tuple[Array, Array]:

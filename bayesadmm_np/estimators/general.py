@@ -35,7 +35,9 @@ class FederatedGLM(FederatedModel):
         Family of the posterior; "auto" is the fullest that the method is defined for.
     fit_intercept : bool, default True
     penalize_intercept : bool, default False
-        Whether the prior of the coefficients holds for the intercept too.
+        False, as in scikit-learn, gives the intercept prior precision ε, 1e-8 of its information, which shifts
+        estimates by at most ε |b| sd(b) standard errors, b being the intercept at the pooled mean of the columns.
+        True counts it among the coefficients: a vector or matrix `prior_precision` then has an entry for it, the last.
     max_rounds : int, default 100
     tol : float, default 1e-8
         Tolerance on the residuals of the certificate (Fisher lengths per parameter).
@@ -53,10 +55,26 @@ class FederatedGLM(FederatedModel):
     Attributes
     ----------
     fitted_ : FittedGLM
-        The fitted model, as model files and commands have it; `fitted_.save(path)` writes a model file.
-    coef_, intercept_ : ndarray or float
-        In scikit-learn's shapes; the other attributes are those of `FederatedPoissonRegressor`, with classes also
-        `classes_`.
+        The fitted model, as model files and commands have it; `save_model(path, fitted_)` writes a model file.
+    coef_ : ndarray, shape (p,) or (C, p)
+    intercept_ : float or ndarray, shape (C,)
+    covariance_ : ndarray, shape (d, d), or None
+        Covariance of the coefficients and then the intercept, output by output; None where the family learns none.
+    classes_ : ndarray, shape (C,)
+        Labels, where y names classes.
+    certificate_ : Certificate
+    n_rounds_, n_iter_ : int
+        Rounds of all runs of the fit; the Newton step that it starts from costs one exchange more.
+    history_ : tuple of RoundRecord
+        Records of the last run.
+    sites_, site_rows_, site_factors_ : list, dict, dict
+        Names in order; rows and factors η_k by name.
+    posterior_, prior_ : Gaussian
+    prior_precision_ : float or ndarray
+    objective_, elbo_, log_likelihood_ : float
+        The run's objective, the bound on the log evidence and the log likelihood at the mean, all constants kept.
+    status_ : Status
+    message_, evidence_message_, method_ : str
 
     Raises
     ------

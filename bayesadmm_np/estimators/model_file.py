@@ -122,7 +122,28 @@ class Header:
 
 
 def save_model(path: str | os.PathLike[str], model: FittedGLM) -> None:
-    """Write a model atomically: a crash leaves the old file or the new one, never half of one."""
+    """Write a model atomically: a crash leaves the old file or the new one, never half of one.
+
+    Parameters
+    ----------
+    path : path
+    model : FittedGLM
+
+    Raises
+    ------
+    ValueError
+        When the model has no certificate, or a rule that no file can name.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from bayesadmm_np.estimators import FederatedRidge, load_model, save_model
+    >>> model = FederatedRidge(noise_variance=1.0).fit([[0.0], [1.0], [2.0]], [1.0, 3.0, 5.0])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save_model(f"{folder}/model.npz", model.fitted_)
+    ...     load_model(f"{folder}/model.npz").title
+    'ridge regression of y, noise variance 1'
+    """
     proof = model.certificate
     if proof is None:
         raise ValueError("a model without a certificate cannot be written to a file.")
@@ -176,10 +197,25 @@ def save_model(path: str | os.PathLike[str], model: FittedGLM) -> None:
 def load_model(path: str | os.PathLike[str]) -> FittedGLM:
     """Read a model and check it: names, types, shapes, finiteness and positive definiteness.
 
+    Parameters
+    ----------
+    path : path
+
+    Returns
+    -------
+    FittedGLM
+
     Raises
     ------
     ModelFileError
         When the file is not a model, is damaged, of another schema, or contradicts itself.
+
+    Examples
+    --------
+    >>> from bayesadmm_np.estimators import load_model
+    >>> load_model("no-model.npz")
+    Traceback (most recent call last):
+    bayesadmm_np._archive.MissingFileError: no-model.npz: file must be readable: No such file or directory.
     """
     archive = Archive.read(path)
     if archive.kind != "model":

@@ -15,55 +15,19 @@ class FederatedPoissonRegressor(RegressorMixin, FederatedModel):
     Minimises Σ_k E_q[ℓ_k] + KL(q‖prior) (Eq. 9), ℓ_k = Σ_i w_i (exp f_i − y_i f_i) summed over the rows of site k, with
     expectations in closed form. For rates, pass counts/exposure as y and the exposure as `sample_weight`.
 
+    Other parameters and attributes are those of `FederatedGLM`.
+
     Parameters
     ----------
     prior_precision : float, array_like or "evidence", default 1.0
         Precision of the coefficients: a number, a vector (p,) or a matrix (p, p) of units 1/coefficient².
         scikit-learn's `PoissonRegressor` takes a mean over rows, so that this is its alpha × Σ sample_weight.
         "evidence" maximises the ELBO over a number in [1e-6, 1e6].
-    method : str, Method or Accelerated, default 'auto'
-        A row of `bayesadmm_np.methods` by name, or one with its arguments. "auto" is accelerated PVI, undamped for a
-        full covariance and with γ = 0.4 for a diagonal one.
-    family : {'auto', 'full', 'diagonal', 'fixed', 'isotropic'}
-        Family of the posterior; "auto" is the fullest that the method is defined for.
-    fit_intercept : bool, default True
-    penalize_intercept : bool, default False
-        False, as in scikit-learn, gives the intercept prior precision ε, 1e-8 of its information, which shifts
-        estimates by at most ε |b| sd(b) standard errors, b being the intercept at the pooled mean of the columns.
-        True counts it among the coefficients: a vector or matrix `prior_precision` then has an entry for it, the last.
-    max_rounds : int, default 100
-    tol : float, default 1e-8
-        Tolerance on the residuals of the certificate (Fisher lengths per parameter).
-    warm_start : bool, default False
-        Whether `fit` starts from the sites of the last fit that have the same names.
-    participation : float or callable, default 1.0
-        Share of the sites that take part in a round; see `bayesadmm_np.run`.
-    random_state : int, optional
-        Seed of participation and of stochastic solvers; None is 0, so that a fit can be repeated.
-    n_jobs : int, optional
-        Sites solved at the same time, in threads; -1 is all cores.
-    progress : bool, default False
-        Whether to show a progress bar (needs tqdm).
 
     Attributes
     ----------
     coef_ : ndarray, shape (p,)
     intercept_ : float
-    covariance_ : ndarray, shape (d, d), or None
-        Covariance of the coefficients and then the intercept; None where the family learns none.
-    certificate_ : Certificate
-    n_rounds_, n_iter_ : int
-        Rounds of all runs of the fit; the Newton step that it starts from costs one exchange more.
-    history_ : tuple of RoundRecord
-        Records of the last run.
-    sites_, site_rows_, site_factors_ : list, dict, dict
-        Names in order; rows and factors η_k by name.
-    posterior_, prior_ : Gaussian
-    prior_precision_ : float or ndarray
-    objective_, elbo_, log_likelihood_ : float
-        The run's objective, the bound on the log evidence and the log likelihood at the mean, all constants kept.
-    status_ : Status
-    message_, evidence_message_, method_ : str
 
     Raises
     ------

@@ -18,6 +18,8 @@ class FederatedRidge(MultiOutputMixin, RegressorMixin, FederatedModel):
     which with a full covariance is the exact posterior. The mean is scikit-learn's `Ridge(alpha=prior_precision × σ²)`.
     Several outputs share σ² and the prior.
 
+    Other parameters and attributes are those of `FederatedGLM`.
+
     Parameters
     ----------
     prior_precision : float, array_like or "evidence", default 1.0
@@ -26,29 +28,6 @@ class FederatedRidge(MultiOutputMixin, RegressorMixin, FederatedModel):
     noise_variance : float or "evidence", default 'evidence'
         σ². "evidence" maximises the ELBO over 1e-6 to 1e2 times the variance of y; sites send their expected sums of
         squares. Standard errors are right only where σ² is.
-    method : str, Method or Accelerated, default 'auto'
-        A row of `bayesadmm_np.methods` by name, or one with its arguments. "auto" is accelerated PVI, undamped for a
-        full covariance and with γ = 0.4 for a diagonal one.
-    family : {'auto', 'full', 'diagonal', 'fixed', 'isotropic'}
-        Family of the posterior; "auto" is the fullest that the method is defined for.
-    fit_intercept : bool, default True
-    penalize_intercept : bool, default False
-        False, as in scikit-learn, gives the intercept prior precision ε, 1e-8 of its information, which shifts
-        estimates by at most ε |b| sd(b) standard errors, b being the intercept at the pooled mean of the columns.
-        True counts it among the coefficients: a vector or matrix `prior_precision` then has an entry for it, the last.
-    max_rounds : int, default 100
-    tol : float, default 1e-8
-        Tolerance on the residuals of the certificate (Fisher lengths per parameter).
-    warm_start : bool, default False
-        Whether `fit` starts from the sites of the last fit that have the same names.
-    participation : float or callable, default 1.0
-        Share of the sites that take part in a round; see `bayesadmm_np.run`.
-    random_state : int, optional
-        Seed of participation and of stochastic solvers; None is 0, so that a fit can be repeated.
-    n_jobs : int, optional
-        Sites solved at the same time, in threads; -1 is all cores.
-    progress : bool, default False
-        Whether to show a progress bar (needs tqdm).
 
     Attributes
     ----------
@@ -57,19 +36,6 @@ class FederatedRidge(MultiOutputMixin, RegressorMixin, FederatedModel):
     covariance_ : ndarray, shape (d, d), or None
         Covariance of the coefficients and then the intercept, output by output; None where the family learns none.
     noise_variance_ : float
-    certificate_ : Certificate
-    n_rounds_, n_iter_ : int
-        Rounds of all runs of the fit; the Newton step that each starts from costs one exchange more.
-    history_ : tuple of RoundRecord
-        Records of the last run.
-    sites_, site_rows_, site_factors_ : list, dict, dict
-        Names in order; rows and factors η_k by name.
-    posterior_, prior_ : Gaussian
-    prior_precision_ : float or ndarray
-    objective_, elbo_, log_likelihood_ : float
-        The run's objective, the bound on the log evidence and the log likelihood at the mean, all constants kept.
-    status_ : Status
-    message_, evidence_message_, method_ : str
 
     Raises
     ------

@@ -250,6 +250,10 @@ def parameters(thing):
 def wrong_parameters(thing):
     """Sentences about each difference between the Parameters section and the signature."""
     documented, signature = parameters(thing), inspect.signature(thing).parameters
+    pointer = re.search(r"Other parameters and attributes are those of `(\w+)`", inspect.getdoc(thing) or "")
+    if pointer:
+        whole = {**parameters(getattr(importlib.import_module("bayesadmm_np.estimators"), pointer[1])), **documented}
+        documented = {name: whole[name] for name in signature if name in whole}
     if not documented:
         return [] if not signature else [f"undocumented: {list(signature)}"]
     wrong = []
