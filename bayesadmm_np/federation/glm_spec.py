@@ -170,11 +170,6 @@ class GLMSpec(RunSpec):
             values |= {name: message.vector(name, len(values["features"])) for name in ("centre", "scale")}
         return cls(prior=_decode_prior(message, plain["prior"], MOST_NUMBERS if most is None else most), **values)
 
-    @classmethod
-    def vectors(cls, message: Message) -> set[str]:
-        """Return the names of the vectors in a message that belong to its spec."""
-        return {"prior", "centre", "scale"} & set(message.arrays)
-
 
 @dataclass(frozen=True)
 class GLMTask:

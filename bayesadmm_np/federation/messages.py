@@ -23,7 +23,7 @@ import numpy as np
 from .._archive import Archive as Message
 from .._archive import ArchiveError as MessageError
 from .._archive import content_of
-from .spec import MOST_ROWS, RunSpec, as_site_name, run_of
+from .spec import MOST_ROWS, SPEC_VECTORS, RunSpec, as_site_name, run_of
 
 __all__ = [
     "Heard",
@@ -148,7 +148,7 @@ def require_run(message: Message, known: str | None = None) -> str:
 def read_served(message: Message, spec: RunSpec, engine: Any) -> Served:
     """Read a broadcast or a final message of this run."""
     kind, fields = ("final", FINAL) if message.kind == "final" else ("broadcast", BROADCAST)
-    message.require(kind, fields, set(engine.q_sizes) | spec.vectors(message))
+    message.require(kind, fields, set(engine.q_sizes) | (SPEC_VECTORS & set(message.arrays)))
     header, counted = message.header, message.header["counted"]
     if header["run"] != spec.run:
         raise message.refusal("run", f"the digest of its spec, {spec.run}", header["run"])

@@ -31,7 +31,7 @@ from ..splitting.duals import DUAL_RULES
 from ..splitting.methods import Method
 from ..splitting.schedules import SCHEDULES
 
-__all__ = ["MOST_ROWS", "RunSpec", "as_site_name", "decode", "encode", "run_of"]
+__all__ = ["MOST_ROWS", "SPEC_VECTORS", "RunSpec", "as_site_name", "decode", "encode", "run_of"]
 
 MOST_ROWS = 1 << 53
 """Of a site: up to there a float64 holds every whole number."""
@@ -172,11 +172,6 @@ class RunSpec:
         hints = typing.get_type_hints(cls)
         return cls(**{name: decode(value, hints[name], name) for name, value in plain.items()})
 
-    @classmethod
-    def vectors(cls, message: Message) -> set[str]:
-        """Return the names of the vectors in a message that belong to its spec."""
-        return set()
-
 
 def _require_registered(value: Any) -> None:
     """Raise a ValueError for the first setting, or setting of a setting, that the other party could not make."""
@@ -193,11 +188,11 @@ def _require_registered(value: Any) -> None:
 def run_of(message: Message) -> str:
     """Return the id of the run of a message, from the plain values of its spec: nothing is made of them."""
     plain = message.header["spec"]
-    arrays = {name: message.arrays[name] for name in SPEC_VECTORS if name in message.arrays}
+    arrays = {name: values for name, values in message.arrays.items() if name in SPEC_VECTORS}
     return Message("spec", {"spec": plain}, arrays).digest[:16]
 
 
-SPEC_VECTORS = ("prior", "centre", "scale")
+SPEC_VECTORS = frozenset({"prior", "centre", "scale"})
 """Vectors that belong to the spec, in whatever message."""
 
 
