@@ -12,60 +12,22 @@ from bayesadmm_np.federation import Coordinator, GLMData, GLMTask, MessageError,
 from bayesadmm_np.losses import LinearInStatistics, QuasiMonteCarlo
 from oracles.couriers import carried, differences, drive, introduce, names_of
 from oracles.problems import PRIORS, prior, same_bits, skewed_logistic, team
+from oracles.rows_of_the_table import ROWS, families_of
 
 M = ba.methods
 SIZES = (5, 8, 6)
 
-ROWS = {
-    "BayesADMM": M.BayesADMM(1.0),
-    "ADMM": M.ADMM(2.0),
-    "PreconditionedADMM": M.PreconditionedADMM(1.0),
-    "BregmanADMM": M.BregmanADMM(2.0, 0.5),
-    "AMA": M.AMA(2.0),
-    "PVI": M.PVI(),
-    "damped PVI": M.PVI(0.5),
-    "FedLap": M.FedLap(0.5),
-    "FedLapCov": M.FedLapCov(),
-    "FedAvg": M.FedAvg(),
-    "FedProx": M.FedProx(),
-    "FedDyn": M.FedDyn(2.0),
-    "FedIvon": M.FedIvon(),
-    "BCM": M.BCM(),
-    "BLR": M.BLR(0.3),
-    "accelerated PVI": ba.Accelerated(M.PVI(0.5), 3),
-    "accelerated BayesADMM": ba.Accelerated(M.BayesADMM(1.0), 2),
-    "accelerated ADMM": ba.Accelerated(M.ADMM(2.0), 3),
-    "PVI by rows": M.PVI("rows"),
-    "accelerated FedLapCov by rows": ba.Accelerated(M.FedLapCov("rows"), 3),
-}
 LOSSES = ("logistic", "squares", "poisson", "softmax")
 
 
-def fits(row, family):
-    method = row.method if isinstance(row, ba.Accelerated) else row
-    return not method.families or isinstance(prior(family, 3), method.families)
-
-
-def is_chosen(i, j, k):
-    """A row that is bound to a family meets a loss there; the others meet every second family, and -m slow runs all."""
-    bound = sum(fits(list(ROWS.values())[i], family) for family in PRIORS) == 1
-    return (i // 2 + j) % len(LOSSES) == k and (bound or (i + j) % 2 == 0)
-
-
-CASES = [
-    pytest.param(name, family, loss, marks=() if is_chosen(i, j, k) else pytest.mark.slow)
-    for i, (name, row) in enumerate(ROWS.items())
-    for j, family in enumerate(PRIORS)
-    if fits(row, family)
-    for k, loss in enumerate(LOSSES)
-]
+CASES = [(name, family, loss) for name, row in ROWS.items() for family in families_of(row) for loss in LOSSES]
 
 
 @pytest.mark.parametrize(("name", "family", "loss"), CASES)
 def test_messages_and_one_process_agree_bit_for_bit(name, family, loss):
     clients = team(loss, sizes=SIZES)
     start = prior(family, clients[0].dim)
-    options = {"rounds": 6, "tol": 1e-4}
+    options = {"rounds": 4, "tol": 1e-3}
     result = ba.run(ROWS[name], clients, start, raise_on_failure=False, **options)
     assert not differences(result, *drive(ROWS[name], clients, start, **options))
 
