@@ -24,8 +24,8 @@ def _quick(monkeypatch):
     quicken(monkeypatch)
 
 
-# Flower carries the bytes of messages, which test_rounds.py compares for every row, family and loss. Here every row meets
-# the family with most parts, and every family and every loss are carried once.
+# Flower carries the bytes of messages, which test_rounds.py compares for every row, family and loss. Here every row
+# meets the family with most parts, and every family and every loss are carried once.
 CASES = [
     *((name, families_of(row)[0], "logistic") for name, row in ROWS.items()),
     *(("damped PVI", family, "squares") for family in PRIORS),
