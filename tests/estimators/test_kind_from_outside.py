@@ -237,7 +237,7 @@ class WrongIntegral(NB2):
 SOFTPLUS = Link("softplus", lambda mean: np.log(np.expm1(mean)), lambda f: np.logaddexp(0.0, f))
 WRONG = {
     "gradient": {"pointwise": WrongSlope(SIZE)},
-    "exact slope": {"pointwise": WrongIntegral(SIZE)},
+    "∇_μ E_q": {"pointwise": WrongIntegral(SIZE)},
     "link: the loss is not least": {"link": SOFTPLUS},
     "link: forward is not": {"link": replace(LOG, forward=np.sqrt)},
     "link: the mean of its moments": {"link": replace(LOG, moments=lambda m, v: (np.exp(m), v))},
