@@ -4,6 +4,7 @@ import importlib.metadata
 import inspect
 import sys
 
+import numpy as np
 import pytest
 
 import bayesadmm_np as ba
@@ -152,3 +153,19 @@ def test_plugins_that_fail_are_named_in_one_warning(installed):
 
 def test_the_group_is_the_documented_one():
     assert _registry.PLUGINS == "bayesadmm_np.plugins"
+
+
+def test_a_method_of_a_plugin_is_known_to_estimators_and_commands(installed):
+    from bayesadmm_np.cli._methods import knobs, make_method
+    from bayesadmm_np.estimators import FederatedLogisticRegression
+
+    installed(good="stranger_good:register")
+    load_plugins()
+    assert make_method("Halfway", 2.0, None, accelerate=False).rho == 2.0
+    assert knobs("Halfway") == ("rho",)
+    X, y, site = np.array([[0.0], [1.0], [0.5], [-1.0]]), [0, 1, 1, 0], [0, 0, 1, 1]
+    own = FederatedLogisticRegression(method="Halfway").fit(X, y, client=site)
+    known = FederatedLogisticRegression(method=ba.methods.PVI()).fit(X, y, client=site)
+    # both runs stop at a Fisher length of 1e-6 a parameter from the pooled fit, and standard deviations are below two
+    np.testing.assert_allclose(own.coef_, known.coef_, atol=1e-4)
+    assert own.method == "Halfway"
