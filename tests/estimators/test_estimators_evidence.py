@@ -110,7 +110,7 @@ def test_no_signal_is_said_and_not_warned_about():
     model = FederatedLogisticRegression("evidence").fit(X, y, client=np.repeat([0, 1], 20))
     assert model.prior_precision_ == pytest.approx(1e6)
     assert "prior_precision is at the upper end 1e+06 of its range" in model.evidence_message_
-    assert model.evidence_message_ in str(model.summary())
+    assert model.evidence_message_ in " ".join(str(model.summary()).split())  # long facts take several lines
     assert np.abs(model.coef_).max() < 1e-6
 
 
