@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from functools import cached_property
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -23,6 +23,9 @@ class ExponentialFamily(ABC):
     it. A prior is a member too, and the prior's family is the family of the whole run. To add a family, write one
     file with a subclass that implements the abstract methods; KL, entropy, A* and the rest follow.
     """
+
+    arguments: ClassVar[tuple[str, ...]] = ()
+    """Names of the vectors that the constructor takes, in order; with them a registered family can be sent."""
 
     prior_weight: float = 1.0
     """w in KL(q‖π₀) = w · KL(q‖start) + const; 1 unless the prior lies outside the family (isotropic)."""

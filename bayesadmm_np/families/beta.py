@@ -53,6 +53,8 @@ class Beta(ExponentialFamily):
     array([1., 3.])
     """
 
+    arguments = ("a", "b")
+
     a: Array
     b: Array
 

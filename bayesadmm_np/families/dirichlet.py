@@ -58,6 +58,8 @@ class Dirichlet(ExponentialFamily):
     array([1., 2., 5.])
     """
 
+    arguments = ("concentration",)
+
     concentration: Array
 
     def __init__(self, concentration: ArrayLike) -> None:

@@ -56,6 +56,8 @@ class Gamma(ExponentialFamily):
     array([1., 3.])
     """
 
+    arguments = ("shape", "rate")
+
     shape: Array
     rate: Array
 

@@ -12,7 +12,7 @@ import numpy as np
 from .._archive import Archive as Message
 from .._validation import Array, as_positive
 from ..clients import Solver
-from ..families import Beta, BlockDiagonalGaussian, Dirichlet, ExponentialFamily, Gamma, IsotropicGaussian
+from ..families import BlockDiagonalGaussian, ExponentialFamily, IsotropicGaussian
 from ..families.base import FAMILIES
 from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian
@@ -26,9 +26,6 @@ __all__ = ["INTERCEPT", "GLMSpec", "GLMTask"]
 
 INTERCEPT = "intercept"
 """Name of a column of ones; with such a column last, the others can be centred."""
-
-CONJUGATE: dict[type, tuple[str, ...]] = {Beta: ("a", "b"), Dirichlet: ("concentration",), Gamma: ("shape", "rate")}
-"""Families of losses that are linear in T(θ): the arguments that make a member, each a vector."""
 
 MOST_NUMBERS = 1 << 26
 """Free numbers of a prior: half a GiB."""
@@ -98,6 +95,10 @@ class GLMSpec(RunSpec):
         if FAMILIES.name_of(type(self.prior)) is None:
             raise ValueError(
                 f"prior must be one of the families {', '.join(FAMILIES)} to be sent, got {type(self.prior).__name__}."
+            )
+        if not isinstance(self.prior, Gaussian) and not self.prior.arguments:
+            raise ValueError(
+                f"prior must be of a family with `arguments` to be sent, and {type(self.prior).__name__} has none."
             )
         self.row.check(self.prior)
         read_rule(self.row, self.expectation)
@@ -286,7 +287,7 @@ def _encode_prior(prior: ExponentialFamily) -> tuple[dict[str, Any], Natural | N
     name = type(prior).__name__
     if not isinstance(prior, Gaussian):
         # as it was made: from λ its parameters would come back with another last digit
-        parts = Natural(*(getattr(prior, argument) for argument in CONJUGATE[type(prior)]))
+        parts = Natural(*(getattr(prior, argument) for argument in prior.arguments))
         return {"family": name, "shapes": [list(part.shape) for part in parts.parts]}, parts
     parts = Natural(prior.mean, *prior.factor.parts)
     plain: dict[str, Any] = {"family": name, "shapes": [list(part.shape) for part in parts.parts]}
@@ -315,9 +316,9 @@ def _decode_prior(message: Message, plain: Any, most: int) -> ExponentialFamily:
         # before its matrices are unpacked
         message.vector("prior", sum(sizes))
     like = Natural(*(np.zeros(shape) for shape in shapes)) if "prior" in message.arrays else None
-    if family in CONJUGATE:
-        if like is None or len(shapes) != len(CONJUGATE[family]):
-            raise ValueError(f"a prior of this family has the vectors {', '.join(CONJUGATE[family])}")
+    if not issubclass(family, Gaussian):
+        if like is None or len(shapes) != len(family.arguments):
+            raise ValueError(f"a prior of this family has the vectors {', '.join(family.arguments)}")
         member: ExponentialFamily = family(*message.natural("prior", like).parts)
         return member
     if like is None:

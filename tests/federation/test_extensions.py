@@ -3,10 +3,12 @@
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+import numpy as np
 import pytest
 
 import bayesadmm_np as ba
 from bayesadmm_np.clients import ClientStatus, Solver
+from bayesadmm_np.families import Expectation, ExponentialFamily, Natural
 from bayesadmm_np.splitting.methods import DUAL_RULES, SCHEDULES, DualRule, Geometric, Schedule
 from oracles.couriers import differences, drive
 from oracles.problems import prior, team
@@ -97,4 +99,61 @@ def test_what_is_not_registered_is_refused_in_one_sentence(case):
     row, options = CASES[case]
     with pytest.raises(ValueError, match=r"cannot be sent.*\.$") as caught:
         drive(row, team("logistic", sizes=(5, 8)), prior("full", 3), **options)
+    assert "\n" not in str(caught.value)
+
+
+class Exponential(ExponentialFamily):
+    """The exponential distribution: T(θ) = θ, λ = −rate."""
+
+    arguments = ("rate",)
+
+    def __init__(self, rate):
+        self.rate = np.atleast_1d(np.asarray(rate, float))
+
+    natural = property(lambda self: Natural(-self.rate))
+    expectation = property(lambda self: Expectation(1.0 / self.rate))
+    log_partition = property(lambda self: -float(np.log(self.rate).sum()))
+
+    def with_natural(self, natural):
+        if not self.contains(natural):
+            raise ValueError("natural parameter outside the domain: every rate must be positive.")
+        return type(self)(-natural.linear)
+
+    def with_expectation(self, expectation):
+        return type(self)(1.0 / expectation.mean)
+
+    def contains(self, natural):
+        return bool((natural.linear < 0).all())
+
+    def whiten(self, difference):
+        return difference.linear / self.rate
+
+    def log_density(self, theta):
+        return (np.log(self.rate) - self.rate * np.asarray(theta)).sum(-1)
+
+    def sample(self, rng, size=1):
+        return rng.exponential(1.0 / self.rate, (size, self.rate.size))
+
+
+class Silent(Exponential):
+    arguments = ()
+
+
+WAITING = [ba.losses.LinearInStatistics(Natural(np.array([-t, -2.0 * t]))) for t in (3.0, 1.0)]
+
+
+def test_a_registered_family_travels_bit_for_bit():
+    ba.families.FAMILIES.register(Exponential)
+    start, options = Exponential([2.0, 0.1]), {"rounds": 5, "tol": 1e-300}
+    for row in (M.BayesADMM(rho=0.7), M.PVI(0.3), ba.Accelerated(M.PVI(0.4))):
+        result = ba.run(row, WAITING, start, **options)
+        assert not differences(result, *drive(row, WAITING, start, **options))
+
+
+@pytest.mark.parametrize("kind", [Exponential, Silent])
+def test_a_family_that_cannot_be_sent_is_refused_in_one_sentence(kind):
+    if kind is Silent:
+        ba.families.FAMILIES.register(Silent)
+    with pytest.raises(ValueError, match=r"^prior must be .* to be sent, ") as caught:
+        drive(M.PVI(), WAITING, kind([2.0, 0.1]))
     assert "\n" not in str(caught.value)
