@@ -80,7 +80,7 @@ def step_site(folder: Path_, site: Site, broadcast: Path_, out: Path_ | None = N
     >>> folder.cleanup()
     """
     folder = Path(folder)
-    with locked(folder):
+    with locked(folder, "site"):
         state = folder / STATE
         known = site.restore(Message.read(state)) if state.exists() else site
         after, reply = known.step(Message.read(broadcast))
@@ -131,7 +131,7 @@ def start_server(folder: Path_, server: Coordinator) -> Path:
     >>> folder.cleanup()
     """
     folder = Path(folder)
-    with locked(folder):
+    with locked(folder, "server"):
         state = folder / STATE
         if state.exists():
             found = Message.read(state)
@@ -228,7 +228,7 @@ def step_server(
     >>> folder.cleanup()
     """
     folder = Path(folder)
-    with locked(folder):
+    with locked(folder, "server"):
         server = load_server(folder, model)
         given = [Message.read(path, server.reply_limit) for path in replies]
         if {reply.digest for reply in given} <= set(server.taken):

@@ -6,19 +6,21 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 from .._archive import ArchiveError, MissingFileError
 
-__all__ = ["LOCK", "locked"]
+__all__ = ["locked"]
 
-LOCK = ".lock"
 PATIENCE = 60.0
 """Seconds that a second process waits for the first."""
 
 
 @contextmanager
-def locked(folder: str | os.PathLike[str], seconds: float | None = None) -> Iterator[None]:
-    """Hold a folder; the system lets go of it however the process ends.
+def locked(
+    folder: str | os.PathLike[str], who: Literal["server", "site"], seconds: float | None = None
+) -> Iterator[None]:
+    """Hold a folder as its server or as its site; the system lets go of it however the process ends.
 
     Raises
     ------
@@ -31,7 +33,7 @@ def locked(folder: str | os.PathLike[str], seconds: float | None = None) -> Iter
         raise ImportError("folders of a run need filelock: pip install 'bayesadmm-np[cli]'.") from error
     if not Path(folder).is_dir():
         raise MissingFileError(f"{os.fspath(folder)}: folder must be one that can be written to, and there is none.")
-    lock = FileLock(Path(folder) / LOCK)
+    lock = FileLock(Path(folder) / f".{who}.lock")
     try:
         lock.acquire(timeout=PATIENCE if seconds is None else seconds)
     except Timeout as error:

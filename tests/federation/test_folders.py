@@ -301,7 +301,7 @@ def test_a_folder_in_use_is_refused_in_one_sentence(halfway, monkeypatch):
     folder, folders, _, path, replies = halfway
     monkeypatch.setattr(lock, "PATIENCE", 0.05)
     before = state_of(folder)
-    with lock.locked(folders[0]), lock.locked(folder / "server"):
+    with lock.locked(folders[0], "site"), lock.locked(folder / "server", "server"):
         for act in (
             lambda: step_site(folders[0], introduce(CLIENTS)[0], path),
             lambda: step_server(folder / "server", replies),

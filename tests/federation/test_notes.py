@@ -59,9 +59,9 @@ def test_hostile_notes_are_told_as_one_line(tmp_path):
 def test_a_second_server_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(lock, "PATIENCE", 0.05)
     (tmp_path / "server").mkdir()
-    with lock.locked(tmp_path / "server"), pytest.raises(ValueError, match="is in use by another process"):
+    with lock.locked(tmp_path / "server", "server"), pytest.raises(ValueError, match="is in use by another process"):
         serve(plan_in(tmp_path), Grid(tmp_path), "7", print)
-    assert [path.name for path in (tmp_path / "server").iterdir()] == [lock.LOCK]
+    assert [path.name for path in (tmp_path / "server").iterdir()] == [".server.lock"]
 
 
 def test_a_second_process_of_a_site_is_refused(tmp_path, monkeypatch):
@@ -69,7 +69,7 @@ def test_a_second_process_of_a_site_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(lock, "PATIENCE", 0.05)
     grid = Grid(tmp_path)
     broadcast = Coordinator.start([grid.site.hello()], plan_in(tmp_path).task).broadcast()
-    with lock.locked(tmp_path):
+    with lock.locked(tmp_path, "site"):
         grid.push({1: Request("7", broadcast.to_bytes())}, 1.0)
     assert grid.said["1"].refused
     assert "is in use by another process" in grid.said["1"].note

@@ -64,7 +64,7 @@ def answer(
         if request.message is None:
             return Answer(load(None)[1].to_bytes())
         home = Path(folder if home is None else home)
-        with locked(home):
+        with locked(home, "site"):
             return _stepped(request, Path(folder), load, home)
     except ValueError as error:
         return Answer(note=one_line(str(error)), refused=True)

@@ -83,7 +83,7 @@ def serve(plan: Plan, transport: Transport, label: str, tell: Callable[[str], An
     def say(text: str) -> None:
         tell(one_line(text))  # it holds what others have written
 
-    with locked(plan.folder):
+    with locked(plan.folder, "server"):
         make = _resumed if (plan.folder / STATE).exists() else _begun
         clients, server = make(plan, transport, as_site_name(label), say)
         trim_log(plan.folder, server)
