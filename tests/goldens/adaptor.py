@@ -5,7 +5,6 @@ so that this folder can make the goldens of an older tree: see make.py.
 """
 
 import contextlib
-import hashlib
 import io
 import os
 import sys
@@ -61,86 +60,6 @@ def certificate_of(certificate):
 def edges_of(record):
     edges = record.edges
     return edges.broadcast, edges.natural_gradient, edges.gather
-
-
-# ----------------------------------------------------------------------------------------------------
-# Messages, by files and over Flower
-# ----------------------------------------------------------------------------------------------------
-
-
-def contents(message):
-    """Digests of the arrays that a message carries, whatever they are called and whatever its header says."""
-    arrays = message.arrays.values()
-    kept = [np.ascontiguousarray(a) for a in arrays if np.asarray(a).size > 1 and np.asarray(a).dtype == np.float64]
-    return sorted(hashlib.sha256(a.tobytes()).hexdigest()[:10] for a in kept)
-
-
-def run_by_messages(method, clients, start, **options):
-    """Carry all messages by hand; return the server's state, its outcome, λ_g of each round, and the contents."""
-    from bayesadmm_np.federation import Coordinator, GLMTask
-    from oracles.couriers import carried, introduce
-
-    sites = introduce(clients)
-    hellos = [carried(site.hello()) for site in sites]
-    server = Coordinator.start(hellos, GLMTask(method, start, **options))
-    said, servers = [*map(contents, hellos)], []
-    while server.outcome is None:
-        broadcast, replies = carried(server.broadcast()), []
-        for k, site in enumerate(sites):
-            sites[k], reply = site.step(broadcast)
-            replies.append(carried(reply))
-        server = Coordinator.restore(carried(server.step(replies).save()))
-        said += [contents(broadcast), *map(contents, replies)]
-        servers.append(server.state.q_g.natural)
-    final = carried(server.broadcast())
-    for k, site in enumerate(sites):
-        sites[k] = site.step(final)[0]
-    return server, servers, [*said, contents(final)], packed_all([site.factor for site in sites])
-
-
-def run_over_flower(method, clients, start, folder, **options):
-    """In process, through Flower's ServerApp and ClientApps; return the finished server."""
-    from bayesadmm_np.federation import GLMTask, load_server
-    from bayesadmm_np.federation.dispatch import Plan
-    from oracles.loopback import SITES, LoopbackGrid, Node, run_app
-
-    nodes = [Node(name, loss, folder) for name, loss in zip(SITES, clients, strict=False)]
-    task = GLMTask(method, start, **options)
-    plan = Plan(task, folder / "server", len(clients), deadline=30.0, patience=30.0)
-    with no_waiting(), contextlib.suppress(RuntimeError):
-        run_app(plan, LoopbackGrid(nodes))
-    return load_server(plan.folder)
-
-
-def run_network_over_flower(method, clients, model, folder, prior_precision, **options):
-    from bayesadmm_np.federation import Site
-    from bayesadmm_np.federation.dispatch import Plan
-    from bayesadmm_np.torch import NetworkData, NetworkTask
-    from oracles.loopback import SITES, LoopbackGrid, Node, run_app
-
-    class DeepNode(Node):
-        def load(self, folder, spec):
-            site = Site(self.name, NetworkData(self.loss, model))
-            return site, site.hello()
-
-    nodes = [DeepNode(name, rows, folder) for name, rows in zip(SITES, clients, strict=False)]
-    task = NetworkTask(method, model, prior_precision, **options)
-    plan = Plan(task, folder / "server", len(clients), deadline=30.0, patience=30.0)
-    with no_waiting(), contextlib.suppress(RuntimeError):
-        run_app(plan, LoopbackGrid(nodes))
-    return plan.load()
-
-
-@contextlib.contextmanager
-def no_waiting():
-    from bayesadmm_np.federation.dispatch import client_manager
-
-    before = client_manager.POLL, client_manager.REFRESH
-    client_manager.POLL, client_manager.REFRESH = 1e-4, 0.0
-    try:
-        yield
-    finally:
-        client_manager.POLL, client_manager.REFRESH = before
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import json
 import re
 import tempfile
 import warnings
+from importlib.util import find_spec
 from pathlib import Path
 
 import adaptor
@@ -99,13 +100,10 @@ OPTIONS = {
 
 
 def record_of(method, clients, start, **options):
-    """The record of a run of some rounds, or of its refusal; `tol` lets the solvers work to their end."""
+    """The record of a run of some rounds; `tol` lets the solvers work to their end."""
     servers = []
     options = {"rounds": 4, "tol": 1e-10, "raise_on_failure": False, **options}
-    try:
-        result = ba.run(method, clients, start, callback=lambda _, q: servers.append(q.natural), **options)
-    except ValueError as refusal:
-        return {"refused": type(refusal).__name__}
+    result = ba.run(method, clients, start, callback=lambda _, q: servers.append(q.natural), **options)
     history = result.history
     found = {
         "status": result.status.name,
@@ -122,16 +120,31 @@ def record_of(method, clients, start, **options):
     return {**found, **(adaptor.certificate_of(result.certificate()) if history else {})}
 
 
+def unless_refused(refused, case, *problem):
+    try:
+        record = record_of(*problem)
+    except ValueError:
+        refused.append(case)
+        return
+    yield case, record
+
+
+EVERY_LOSS = ("BayesADMM", "FedLapCov", "accelerated ADMM", "PreconditionedADMM")
+"""Rows that meet every loss; between them they are defined for every Gaussian family. The others meet the logistic."""
+
+
 def core():
+    refused = []
     for family, loss in itertools.product(adaptor.FAMILIES, adaptor.LOSSES):
         clients = adaptor.team(loss, sizes=SIZES)
         start = adaptor.prior(family, clients[0].dim)
-        for name, method in ROWS.items():
-            yield f"{name}, {family}, {loss}", record_of(method, clients, start)
+        for name in ROWS if loss == "logistic" else EVERY_LOSS:
+            yield from unless_refused(refused, f"{name}, {family}, {loss}", ROWS[name], clients, start)
     for family, make in CONJUGATE.items():
         start, clients = make()
         for name, method in ROWS.items():
-            yield f"{name}, {family}", record_of(method, clients, start)
+            yield from unless_refused(refused, f"{name}, {family}", method, clients, start)
+    yield "refused", {"cases": sorted(refused)}
     for name, (method, loss, family, options) in OPTIONS.items():
         clients = adaptor.team(loss, sizes=SIZES)
         start = adaptor.prior(family, clients[0].dim)
@@ -151,7 +164,7 @@ def core():
 DELTA = 1.5
 
 
-def network_problem(dtype, sizes=(23, 10, 17)):
+def network_problem(sizes=(23, 10, 17)):
     import torch
 
     from bayesadmm_np.torch import Rows
@@ -161,32 +174,32 @@ def network_problem(dtype, sizes=(23, 10, 17)):
     clients = []
     for n in sizes:
         X, noise = rng.standard_normal((n, 4)), 0.5 * rng.standard_normal((n, 3))
-        clients.append(Rows(torch.tensor(X, dtype=dtype), torch.tensor((X @ true + noise).argmax(axis=1))))
+        clients.append(Rows(torch.tensor(X), torch.tensor((X @ true + noise).argmax(axis=1))))
     return clients
 
 
-def filled(model, dtype):
+def filled(model):
     """The model with parameters that are the same on every machine: torch's own differ by float32's rounding."""
     import torch
 
     rng = np.random.default_rng(1)
-    for parameter in model.to(dtype).parameters():
-        parameter.data = torch.tensor(0.4 * rng.standard_normal(parameter.shape), dtype=dtype)
+    for parameter in model.double().parameters():
+        parameter.data = torch.tensor(0.4 * rng.standard_normal(parameter.shape))
     return model
 
 
-def plain_network(dtype):
+def plain_network():
     """Of linear layers and ReLUs: its clients run compiled."""
     from bayesadmm_np.torch import MLP
 
-    return filled(MLP((4, 5, 3)), dtype)
+    return filled(MLP((4, 5, 3)))
 
 
-def other_network(dtype):
+def other_network():
     """With another activation: its clients run as stacks."""
     from torch import nn
 
-    return filled(nn.Sequential(nn.Linear(4, 5), nn.GELU(), nn.Linear(5, 3)), dtype)
+    return filled(nn.Sequential(nn.Linear(4, 5), nn.GELU(), nn.Linear(5, 3)))
 
 
 def network_rows():
@@ -223,96 +236,28 @@ def one_thread():
 
 
 def torch_area():
-    import torch
-
     from bayesadmm_np.torch import run
 
     one_thread()
 
-    def record(method, solver, model, dtype, **options):
+    def record(method, solver, model, **options):
         options = {"rounds": 2, "temperature": 0.5, "seed": 4, **options}
-        result = run(method, network_problem(dtype), model(dtype), DELTA, solver=solver, **options)
-        found = {"status": result.status.name, **adaptor.network_state(result.state)}
-        if dtype == torch.float64:
-            certificate = result.certificate(pairs=3, seed=1)
-            found["certificate"] = np.array([certificate.pooled, certificate.pooled_error])
-        return found
+        result = run(method, network_problem(), model(), DELTA, solver=solver, **options)
+        certificate = result.certificate(pairs=3, seed=1)
+        return {
+            "status": result.status.name,
+            **adaptor.network_state(result.state),
+            "certificate": np.array([certificate.pooled, certificate.pooled_error]),
+        }
 
     rows = network_rows()
     for name, (method, solver) in rows.items():
-        for dtype in (torch.float64, torch.float32):
-            digits = str(dtype).removeprefix("torch.")
-            yield f"{name}, compiled, {digits}", record(method, solver, plain_network, dtype)
-            yield f"{name}, stacks, {digits}", record(method, solver, other_network, dtype)
+        for model, engine in ((plain_network, "compiled"), (other_network, "stacks")):
+            yield f"{name}, {engine}", record(method, solver, model)
     for name in ("IVON-ADMM", "FedLapCov", "FedLap-Func"):
         for model, engine in ((plain_network, "compiled"), (other_network, "stacks")):
-            alone = record(*rows[name], model, torch.float64, batched=False, participation=0.7, rounds=3)
-            yield f"{name}, {engine}, one by one, some away, float64", alone
-
-
-# ----------------------------------------------------------------------------------------------------
-# Rounds by messages, and over Flower
-# ----------------------------------------------------------------------------------------------------
-
-EXCHANGED = {
-    "BayesADMM": ("logistic", "full", {}),
-    "ADMM": ("squares", "isotropic", {}),
-    "PreconditionedADMM": ("poisson", "fixed", {}),
-    "BregmanADMM": ("squares", "diagonal", {}),
-    "damped PVI": ("softmax", "block", {}),
-    "FedLapCov by rows": ("poisson", "diagonal", {}),
-    "FedDyn": ("logistic", "isotropic", {"warm_start": True}),
-    "FedIvon": ("squares", "diagonal", {}),
-    "BCM": ("logistic", "full", {}),
-    "BLR": ("softmax", "full", {}),
-    "accelerated PVI": ("poisson", "full", {}),
-    "accelerated ADMM": ("logistic", "isotropic", {}),
-    "PVI by rows": ("logistic", "full", {"solver": ba.clients.VON(steps=20), "seed": 7}),
-}
-
-
-def exchanged(name):
-    loss, family, options = EXCHANGED[name]
-    clients = adaptor.team(loss, sizes=SIZES)
-    start = adaptor.prior(family, clients[0].dim)
-    return ROWS[name], clients, start, {"rounds": 4, "tol": 1e-10, **options}
-
-
-def server_record(server, servers):
-    state, outcome = server.state, server.outcome
-    found = {
-        "status": outcome.status.name,
-        **adaptor.state_of(state, servers),
-        "objective": np.array([state.start_objective, *(record.objective for record in state.history)]),
-    }
-    return {**found, **({} if outcome.certificate is None else adaptor.certificate_of(outcome.certificate))}
-
-
-def files():
-    for name in EXCHANGED:
-        method, clients, start, options = exchanged(name)
-        server, servers, said, factors = adaptor.run_by_messages(method, clients, start, **options)
-        found = server_record(server, servers)
-        yield name, {**found, "the sites' own": factors, "bits of messages": said}
-
-
-def flower():
-    import torch
-
-    one_thread()
-    for name in EXCHANGED:
-        method, clients, start, options = exchanged(name)
-        with tempfile.TemporaryDirectory() as folder:
-            server = adaptor.run_over_flower(method, clients, start, Path(folder), **options)
-        yield name, server_record(server, [server.state.q_g.natural])
-    rows = network_rows()
-    for name in ("IVON-ADMM", "PVI by rows", "FedLapCov", "FedLap", "FedDyn", "FedAvg"):
-        method, solver = rows[name]
-        clients, model = network_problem(torch.float32), plain_network(torch.float32)
-        options = {"rounds": 2, "temperature": 0.5, "seed": 4, "solver": solver}
-        with tempfile.TemporaryDirectory() as folder:
-            server = adaptor.run_network_over_flower(method, clients, model, Path(folder), DELTA, **options)
-        yield f"network: {name}", {"status": server.outcome.status.name, **adaptor.network_state(server.state)}
+            alone = record(*rows[name], model, batched=False, participation=0.7, rounds=3)
+            yield f"{name}, {engine}, one by one, some away", alone
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -529,8 +474,19 @@ def record_csv(text, tag=""):
     }
 
 
+NEEDS = {"experiment": "torch", "flower": "flwr", "derive": "sympy"}
+
+
+def is_installed(words):
+    """Whether a command has the packages that it needs beside those of the extra `cli`."""
+    needed = NEEDS.get(words.partition(" ")[0])
+    return needed is None or find_spec(needed) is not None
+
+
 def cli():
-    one_thread()
+    """A case whose command cannot run here is None."""
+    if find_spec("torch") is not None:
+        one_thread()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         tables(folder)
@@ -538,23 +494,27 @@ def cli():
             said = adaptor.command(*words.split(), "--help", folder=folder)
             yield f"help: {words}", {"code": said.code, "options": options_of(said.out)}
         for case, words in CALLS.items():
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                said = adaptor.command(*words.split(), folder=folder)
-            record = {"code": said.code, "is silent": not said.err.strip()} if said.code else {"code": said.code}
-            if said.out.startswith("{"):
-                record |= record_json(said.out)
-            elif case.startswith("predict") and said.code == 0:
-                record |= record_csv(said.out)
-            elif case.startswith("derive"):
-                record["text"] = said.out
-            if case == "experiment":
-                written = folder / "small"
-                record["files"] = sorted(path.name for path in written.glob("[a-z]*.*"))
-                record |= record_csv((written / "table.csv").read_text(), "table ")
-            if case == "flower new":
-                record["files"] = sorted(str(path.relative_to(folder)) for path in (folder / "trial").rglob("*"))
-            yield case, record
+            yield case, called(case, words, folder) if is_installed(words) else None
 
 
-AREAS = {"core": core, "torch": torch_area, "cli": cli, "files": files, "flower": flower}
+def called(case, words, folder):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        said = adaptor.command(*words.split(), folder=folder)
+    record = {"code": said.code, "is silent": not said.err.strip()} if said.code else {"code": said.code}
+    if said.out.startswith("{"):
+        record |= record_json(said.out)
+    elif case.startswith("predict") and said.code == 0:
+        record |= record_csv(said.out)
+    elif case.startswith("derive"):
+        record["text"] = said.out
+    if case == "experiment":
+        written = folder / "small"
+        record["files"] = sorted(path.name for path in written.glob("[a-z]*.*"))
+        record |= record_csv((written / "table.csv").read_text(), "table ")
+    if case == "flower new":
+        record["files"] = sorted(str(path.relative_to(folder)) for path in (folder / "trial").rglob("*"))
+    return record
+
+
+AREAS = {"core": core, "torch": torch_area, "cli": cli}
