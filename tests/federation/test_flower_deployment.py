@@ -42,7 +42,7 @@ def folder(tmp_path):
 
 
 def clients(folder):
-    return [load_site(path, None)[0].loss for path in sorted((folder / "sites").iterdir())]
+    return [load_site(path, None)[0].data.loss for path in sorted((folder / "sites").iterdir())]
 
 
 def assert_pooled(server, folder):
