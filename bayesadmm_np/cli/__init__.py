@@ -10,7 +10,7 @@ import warnings
 from typing import Any
 
 from .._version import __version__
-from .shared import missing_name, note, refusals, stop
+from ._terminal import missing_name, note, refusals, stop
 
 __all__ = ["COMMANDS", "main"]
 
@@ -33,7 +33,7 @@ COMMANDS = {
     "play": "Every knob as a slider, on a local page.",
 }
 """Commands and what they do. Each is a module of this package with a function of its name, whose docstring is the
-help, or a group: a module whose `__all__` are its commands and `HELP` its help."""
+help, or a group: a module whose `__all__` are its commands and `HELP` its help. Other modules begin with `_`."""
 
 HELP = """Usage: bayesadmm COMMAND [ARGS]
 

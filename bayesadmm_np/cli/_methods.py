@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from .shared import Refused, missing_name
+from ._terminal import Refused, missing_name
 
 __all__ = ["all_methods", "family_for", "knobs", "make_method"]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from ._options import option
-from .shared import Refused, require_writable
+from ._terminal import Refused, require_writable
 
 __all__ = ["Function", "begin_network", "introduce_network", "is_network", "load_network_site", "model_of"]
 

@@ -19,7 +19,7 @@ from cyclopts.exceptions import (
     ValidationError,
 )
 
-from .shared import Refused, missing_name
+from ._terminal import Refused, missing_name
 
 __all__ = [
     "NA",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
+from ._design import code_labels, site_names
 from ._options import NA, Client, DataSettings, DropNA, Files, Json, ModelFile, Separator, Weights, option
-from .prepare import code_labels, site_names
-from .shared import Refused, missing_name, print_json, text_table
-from .table import Rows, read_rows
+from ._rows import Rows, read_rows
+from ._terminal import Refused, missing_name, print_json, text_table
 
 if TYPE_CHECKING:
     from ..estimators.fitted import FittedGLM

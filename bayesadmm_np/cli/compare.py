@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 from ._methods import all_methods
 from ._options import DataSettings, Files, Json, Names, Progress, Spread, at_least, option, within
-from .shared import Refused, missing_name, note, print_json, require_writable, text_table, write_csv
-from .trials import CLOSE, Runner, Trial, TrialSettings, read_problem
+from ._terminal import Refused, missing_name, note, print_json, require_writable, text_table, write_csv
+from ._trials import CLOSE, Runner, Trial, TrialSettings, read_problem
 
 DEFAULT = TrialSettings()
 KEYS = {"R²": "r2", "D²": "d2"}
@@ -95,7 +95,7 @@ def _choose(wanted: Sequence[str], rho: float | None, gamma: float | None) -> li
 
 
 def _write(out: Path, trials: Sequence[Trial], records: Sequence[Any], score: str, scored_on: str) -> None:
-    from .plots import draw_compare
+    from ._trial_plots import draw_compare
 
     out.mkdir(parents=True, exist_ok=True)
     by_round = [

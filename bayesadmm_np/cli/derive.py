@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from ._options import option
-from .shared import Refused, needs
+from ._terminal import Refused, needs
 
 
 def derive(

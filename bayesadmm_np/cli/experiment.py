@@ -15,7 +15,7 @@ import numpy as np
 
 from .._archive import replace_text
 from ._options import Json, Progress, option
-from .shared import Refused, note, print_json, require_writable, stop, text_table, write_csv
+from ._terminal import Refused, note, print_json, require_writable, stop, text_table, write_csv
 
 
 def experiment(
@@ -107,8 +107,8 @@ def run_file(file: Path, folder: Path, as_json: bool, progress: bool, changes: S
     from tqdm import tqdm
 
     importlib.import_module("bayesadmm_np.torch")  # which says how to install it
-    from .experiment_file import Experiment
-    from .experiment_run import Bench, final_methods, total_rounds
+    from ._experiment_file import Experiment
+    from ._experiment_run import Bench, final_methods, total_rounds
 
     experiment = Experiment.read(file, changes)
     _check_device(experiment.training.device)  # before the data, which may take long
@@ -308,7 +308,7 @@ def _write_json(path: Path, content: dict[str, Any]) -> None:
 
 def _draw(experiment: Any, outcomes: Sequence[Any], table: Sequence[dict[str, Any]], folder: Path) -> list[str]:
     """Draw a heat map of every grid of two keys whose points are all in the table, and of everything else curves."""
-    from .experiment_plots import draw_curves, draw_heatmap, new_stem
+    from ._experiment_plots import draw_curves, draw_heatmap, new_stem
 
     several = "" if len(experiment.seeds) == 1 else "s"
     seeds, last = f"{len(experiment.seeds)} seed{several}", max(experiment.report)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from ._options import option
-from .shared import Refused, note, require_file, require_other
+from ._terminal import Refused, note, require_file, require_other
 
 if TYPE_CHECKING:
     from ..estimators.fitted import FittedGLM

@@ -21,7 +21,7 @@ from ._options import (
     option,
     switch,
 )
-from .shared import in_options, note, print_json, require_file, require_other
+from ._terminal import in_options, note, print_json, require_file, require_other
 
 if TYPE_CHECKING:
     from ..estimators.fitted import FittedGLM
@@ -120,8 +120,8 @@ def _fitted(data: list[Path], given: DataSettings, settings: FitSettings, progre
     import numpy as np
     from sklearn.exceptions import ConvergenceWarning
 
-    from .prepare import choose_kind, code_labels, fit_columns, target_units
-    from .table import read_rows
+    from ._design import choose_kind, code_labels, fit_columns, target_units
+    from ._rows import read_rows
 
     rows = read_rows(data, given)
     if len(data) == 1 and given.client is None:

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from ._options import Categorical, DataSettings, DropNA, Names, at_least, losses, option
-from .shared import Refused, missing_name, note, require_writable, stop
+from ._terminal import Refused, missing_name, note, require_writable, stop
 
 __all__ = ["keys", "local", "new"]
 
@@ -154,7 +154,7 @@ def _write(folder: Path, data: Sequence[Path], target: str | None, loss: str, n_
     from ..federation.flower.project import SITES, write_app
     from ..federation.glm_spec import require_alike
     from ..federation.messages import read_hellos
-    from .exchange import SiteConfig, introduce
+    from ._run_files import SiteConfig, introduce
 
     require_writable(folder, "DIR")
     if data and target is None:
@@ -176,7 +176,7 @@ def _write(folder: Path, data: Sequence[Path], target: str | None, loss: str, n_
 
 def _common_features(data: Sequence[Path], target: str) -> tuple[str, ...]:
     """Return the columns of the first table, which the others must have in whatever order."""
-    from .table import read_frame, require_column
+    from ._rows import read_frame, require_column
 
     features: tuple[str, ...] = ()
     for path in data:
@@ -218,7 +218,7 @@ def _encode(folder: Path, data: Sequence[Path], wanted: DataSettings) -> tuple[P
     import pandas as pd
 
     from ..estimators.fitted import design_names, encode
-    from .table import read_rows
+    from ._rows import read_rows
 
     tables = []
     for path in data:
@@ -277,7 +277,7 @@ def _run(folder: Path, n_sites: int | None, settings: Sequence[str], resume: boo
     from ..federation.flower.local import LocalFederation, follow
     from ..federation.flower.project import KEY_FOLDER
     from ..federation.folders import STATE
-    from .exchange import standing, tell
+    from ._run_files import standing, tell
 
     names = _site_names(folder)
     if n_sites is not None and n_sites > len(names):

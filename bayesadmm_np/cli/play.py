@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from ._options import option, switch, within
-from .shared import stop
+from ._terminal import stop
 
 
 def play(

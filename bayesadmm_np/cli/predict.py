@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from ._options import NA, Drop, Json, ModelFile, Separator, option
-from .shared import Refused, note, print_json, require_file, require_other, write_csv
+from ._terminal import Refused, note, print_json, require_file, require_other, write_csv
 
 
 def predict(
@@ -56,7 +56,7 @@ def _predictions(
     """Return one dictionary a row of the file."""
     from ..estimators.fitted import word
     from ..estimators.model_file import load_model
-    from .table import feature_columns, read_frame, require_column
+    from ._rows import feature_columns, read_frame, require_column
 
     model = load_model(model_path)
     frame = read_frame(path, separator, missing, model.columns.levels)

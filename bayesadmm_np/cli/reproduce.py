@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 from ._options import Progress, option
-from .shared import needs, require_writable, stop
+from ._terminal import needs, require_writable, stop
 
 FIGURES = ("3", "4", "5a", "5b", "5c", "heart", "credit")
 DATASETS = ("digits", "mnist", "fashion")

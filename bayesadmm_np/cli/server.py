@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from ._methods import make_method
 from ._networks import Function, begin_network, model_of
 from ._options import Accelerate, Json, families, methods, option
-from .exchange import CODES, EXAMPLE, Folder, begin, message_refusals, standing, tell
+from ._run_files import CODES, EXAMPLE, Folder, begin, message_refusals, standing, tell
 
 __all__ = ["init", "network", "status", "step"]
 

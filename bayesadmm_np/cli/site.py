@@ -7,7 +7,7 @@ from typing import Annotated
 
 from ._networks import Function, introduce_network
 from ._options import Json, Spread, option
-from .exchange import CODES, EXAMPLE, Folder, SiteConfig, answer, introduce, message_refusals, tell, with_example
+from ._run_files import CODES, EXAMPLE, Folder, SiteConfig, answer, introduce, message_refusals, tell, with_example
 
 __all__ = ["init", "network", "step"]
 

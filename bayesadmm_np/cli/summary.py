@@ -6,7 +6,7 @@ from typing import Annotated
 
 from ..estimators.fitted import UNITS, Units
 from ._options import Json, ModelFile, option
-from .shared import print_json
+from ._terminal import print_json
 
 
 def summary(

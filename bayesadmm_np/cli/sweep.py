@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 from ._methods import knobs, make_method
 from ._options import Accelerate, DataSettings, Files, Json, Numbers, Progress, Spread, at_least, methods, option
-from .shared import Refused, note, print_json, require_writable, text_table, write_csv
-from .trials import Runner, Trial, TrialSettings, cell_text, read_problem
+from ._terminal import Refused, note, print_json, require_writable, text_table, write_csv
+from ._trials import Runner, Trial, TrialSettings, cell_text, read_problem
 
 DEFAULT = TrialSettings()
 
@@ -59,7 +59,7 @@ def sweep(
     name = f"accelerated {method}" if accelerate else method
     title = f"{name}, {done[0].family} family: rounds to {how.tol:.0e}"
     if out is not None:
-        from .plots import draw_sweep
+        from ._trial_plots import draw_sweep
 
         out.mkdir(parents=True, exist_ok=True)
         write_csv(out / "sweep.csv", records)

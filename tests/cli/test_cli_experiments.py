@@ -14,7 +14,7 @@ pytest.importorskip("matplotlib", reason="the command line needs the extra `cli`
 import pandas as pd
 
 import bayesadmm_np as ba
-from bayesadmm_np.cli.trials import Problem, Trial, evaluate
+from bayesadmm_np.cli._trials import Problem, Trial, evaluate
 from bayesadmm_np.estimators.kinds import read_kind
 
 CANCER = ("--target", "target", "--client", "site", "--no-progress")

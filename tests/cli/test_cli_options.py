@@ -62,6 +62,11 @@ def test_every_command_is_in_the_overview_and_in_the_docs(bayesadmm):
     assert bayesadmm() == (2, "", out)
 
 
+def test_only_commands_are_modules_without_an_underscore():
+    modules = {path.stem for path in Path(cli.__file__).parent.glob("[!_]*.py")}
+    assert modules == set(cli.COMMANDS)
+
+
 def test_every_option_in_the_docs_is_one(bayesadmm):
     """The twin: an option that is none is found."""
     known = set().union(*(re.findall(r"--[a-z][a-z-]*", bayesadmm(*call, "--help")[1]) for call in CALLS))

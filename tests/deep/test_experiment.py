@@ -23,9 +23,9 @@ pytest.importorskip("matplotlib", reason="the command line needs the extra `cli`
 pytest.importorskip("sklearn", reason="the digits come with scikit-learn")
 torch = pytest.importorskip("torch", minversion="2.4", reason="the deep-learning path needs the extra `torch`")
 from bayesadmm_np import cli, methods  # noqa: E402
-from bayesadmm_np.cli import experiment_plots as plots  # noqa: E402
-from bayesadmm_np.cli import experiment_run as module  # noqa: E402
-from bayesadmm_np.cli.experiment_file import Experiment, Split, changed  # noqa: E402
+from bayesadmm_np.cli import _experiment_plots as plots  # noqa: E402
+from bayesadmm_np.cli import _experiment_run as module  # noqa: E402
+from bayesadmm_np.cli._experiment_file import Experiment, Split, changed  # noqa: E402
 from bayesadmm_np.torch import IVONADMM, MLP, AdamSteps, IVONSteps, Rows  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -336,8 +336,8 @@ def test_a_folder_that_does_not_say_its_rows_is_left_alone(bayesadmm, file, tmp_
 HOLD = """
 import sys, time
 from pathlib import Path
-from bayesadmm_np.cli.experiment_file import Experiment
-from bayesadmm_np.cli.experiment_run import Bench
+from bayesadmm_np.cli._experiment_file import Experiment
+from bayesadmm_np.cli._experiment_run import Bench
 with Bench(Experiment.read(sys.argv[1]), Path(sys.argv[2])).claimed():
     print("held", flush=True)
     time.sleep(600)

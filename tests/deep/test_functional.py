@@ -349,7 +349,7 @@ def test_the_row_belongs_to_networks():
 
 
 def test_the_row_can_stand_in_an_experiment_file():
-    from bayesadmm_np.cli.experiment_file import Entry
+    from bayesadmm_np.cli._experiment_file import Entry
 
     entry = Entry("FedLapFunc", steps={"gamma": 0.1, "tau": 0.01, "server_steps": 100}, solver={"epochs": 3})
     assert entry.method() == FedLapFunc(0.1, tau=0.01, server_steps=100)

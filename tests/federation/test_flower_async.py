@@ -796,7 +796,7 @@ def test_flowers_apps_do_it_too(tmp_path, monkeypatch):
 @pytest.mark.deployment
 def test_a_deployment_with_a_bound_on_staleness_is_pooled(tmp_path):
     pytest.importorskip("flwr", reason="needs the extra `flower`")
-    from bayesadmm_np.cli.exchange import load_site
+    from bayesadmm_np.cli._run_files import load_site
 
     def bayesadmm(*arguments):
         command = [sys.executable, "-m", "bayesadmm_np", "flower", *map(str, arguments)]

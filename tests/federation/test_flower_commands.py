@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives import serialization
 
 import bayesadmm_np as ba
 from bayesadmm_np import cli
-from bayesadmm_np.cli.exchange import load_site
+from bayesadmm_np.cli._run_files import load_site
 from bayesadmm_np.cli.flower import read_plan
 from bayesadmm_np.federation.dispatch import Request, answer
 from bayesadmm_np.federation.flower.project import KEYS

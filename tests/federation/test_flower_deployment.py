@@ -14,7 +14,7 @@ import time
 import numpy as np
 
 import bayesadmm_np as ba
-from bayesadmm_np.cli.exchange import load_site
+from bayesadmm_np.cli._run_files import load_site
 from bayesadmm_np.federation import load_server
 from bayesadmm_np.federation.flower.local import LocalFederation, follow
 from oracles.problems import same_bits
@@ -268,7 +268,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord
 from flwr.clientapp import ClientApp
 
-from bayesadmm_np.cli.exchange import load_site
+from bayesadmm_np.cli._run_files import load_site
 from bayesadmm_np.federation import Message
 from bayesadmm_np.federation.flower import client_app
 

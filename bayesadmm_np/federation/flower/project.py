@@ -76,7 +76,7 @@ The folder of the site is made there, once, by `bayesadmm site init`, which also
 rows. `state-dir` (default: the same folder) keeps the site's dual between rounds.
 """
 
-from bayesadmm_np.cli.exchange import load_site
+from bayesadmm_np.cli._run_files import load_site
 from bayesadmm_np.federation.flower import client_app
 
 app = client_app(load_site)

@@ -22,10 +22,10 @@ from ..splitting.accelerated import Accelerated
 from ..splitting.loop import run
 from ..splitting.methods import Method
 from ..splitting.pooled import solve_pooled
+from ._design import choose_kind, code_labels, fit_columns, site_names, target_units
 from ._methods import family_for
 from ._options import DataSettings, option
-from .prepare import choose_kind, code_labels, fit_columns, site_names, target_units
-from .table import read_rows
+from ._rows import read_rows
 
 __all__ = ["CLOSE", "Problem", "Runner", "Trial", "TrialSettings", "cell_text", "evaluate", "read_problem"]
 

@@ -14,7 +14,17 @@ import numpy as np
 
 from ._networks import is_network, load_network_site
 from ._options import DataSettings, DropNA, Names, Weights, losses, make_settings, option, switch
-from .shared import Refused, missing_name, note, print_json, refusals, require_other, require_writable, stop, text_table
+from ._terminal import (
+    Refused,
+    missing_name,
+    note,
+    print_json,
+    refusals,
+    require_other,
+    require_writable,
+    stop,
+    text_table,
+)
 
 __all__ = [
     "Folder",
@@ -99,7 +109,7 @@ def introduce(folder: Path, config: SiteConfig) -> dict[str, Any]:
     """Write what a site remembers, and hello.npz."""
     from .._archive import replace_text
     from ..federation.folders import STATE
-    from .prepare import named_kind
+    from ._design import named_kind
 
     named_kind(config.loss)
     if config.noise_variance <= 0:
@@ -307,7 +317,7 @@ class _Rows:
     @classmethod
     def read(cls, config: SiteConfig) -> _Rows:
         from ..federation.glm_spec import INTERCEPT
-        from .table import read_rows
+        from ._rows import read_rows
 
         wanted = DataSettings(
             target=config.target, features=config.features, weights=config.weights, dropna=config.dropna
@@ -357,7 +367,7 @@ class _Rows:
 def _labels(target: Any, config: SiteConfig) -> tuple[Any, tuple[str, ...]]:
     """Labels 0 … C − 1 and their names; the numbers themselves for a regression."""
     from ..estimators.fitted import word
-    from .prepare import check_numbers, named_kind
+    from ._design import check_numbers, named_kind
 
     kind = named_kind(config.loss)
     if not kind.is_classifier:

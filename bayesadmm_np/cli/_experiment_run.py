@@ -18,7 +18,7 @@ from .._archive import replace_text
 from ..splitting.status import Status
 from ..torch import RoundRecord, Rows, Scores, merge, run
 from ..torch.state import digest
-from .experiment_file import Entry, Experiment, Point, Sweep, written
+from ._experiment_file import Entry, Experiment, Point, Sweep, written
 
 __all__ = ["Bench", "Outcome", "Trial", "best_trial", "final_methods", "total_rounds"]
 

@@ -11,8 +11,8 @@ from .._validation import Array
 from ..estimators.fitted import Columns, design_names, encode, word
 from ..estimators.kinds import Kind, read_kind
 from ._options import DataSettings
-from .shared import Refused, note
-from .table import Rows
+from ._rows import Rows
+from ._terminal import Refused, note
 
 __all__ = ["check_numbers", "choose_kind", "code_labels", "fit_columns", "named_kind", "site_names", "target_units"]
 

@@ -1,7 +1,7 @@
 """Experiments as files: what is run is written down, checked to the last key, and continued after a kill.
 
 One file holds one data set and split, one network, and any number of methods; every method is run with every seed,
-which fixes rows, split, start and noise. This module reads the file, and `experiment_run` does what it says.
+which fixes rows, split, start and noise. This module reads the file, and `_experiment_run` does what it says.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ..splitting.methods import Method
 from ..torch import IVONADMM, IVONPVI, MLP, AcarCNN, AdamSteps, FedLapFunc, IVONSteps, ResNet20, ZenkeCNN
 from ..torch.methods import family_of
 from ._options import make_settings, read_toml, require_keys
-from .shared import missing_name
+from ._terminal import missing_name
 
 __all__ = ["Entry", "Experiment", "Point", "Split", "Sweep", "Training", "changed", "written"]
 
@@ -401,7 +401,7 @@ def changed(plain: dict[str, Any], changes: Iterable[str]) -> dict[str, Any]:
 
     Examples
     --------
-    >>> from bayesadmm_np.cli.experiment_file import changed
+    >>> from bayesadmm_np.cli._experiment_file import changed
     >>> changed({"rounds": 50, "method": [{"row": "FedAvg"}]}, ["rounds=2", "method.solver.lr=0.1"])
     {'rounds': 2, 'method': [{'row': 'FedAvg', 'solver': {'lr': 0.1}}]}
     """
@@ -451,7 +451,7 @@ def written(point: Point) -> str:
 
     Examples
     --------
-    >>> from bayesadmm_np.cli.experiment_file import written
+    >>> from bayesadmm_np.cli._experiment_file import written
     >>> written({"rho": 0.5, "solver.epochs": 10})
     'rho=0.5 solver.epochs=10'
     """

@@ -15,7 +15,7 @@ from matplotlib.colors import LogNorm, Normalize
 from matplotlib.ticker import MaxNLocator
 
 from ..demos import style
-from .plots import COLOURS, MARKERS, Cell, draw_cells
+from ._trial_plots import COLOURS, MARKERS, Cell, draw_cells
 
 __all__ = ["draw_curves", "draw_heatmap", "new_stem"]
 
@@ -71,7 +71,7 @@ def new_stem(label: str, taken: Sequence[str]) -> str:
 
     Examples
     --------
-    >>> from bayesadmm_np.cli.experiment_plots import new_stem
+    >>> from bayesadmm_np.cli._experiment_plots import new_stem
     >>> new_stem("a: b", ["heatmap_A_b"])
     'heatmap_a_b_2'
     """

@@ -13,7 +13,7 @@ import numpy as np
 
 from .._validation import Array
 from ._options import DataSettings
-from .shared import Refused, missing_name, note
+from ._terminal import Refused, missing_name, note
 
 __all__ = ["Rows", "feature_columns", "read_frame", "read_rows", "require_column"]
 

@@ -14,7 +14,7 @@ from matplotlib.colors import LogNorm
 from matplotlib.patches import Rectangle
 
 from ..demos import style
-from .trials import CLOSE, Trial, cell_text
+from ._trials import CLOSE, Trial, cell_text
 
 __all__ = ["COLOURS", "MARKERS", "Cell", "draw_cells", "draw_compare", "draw_sweep"]
 
