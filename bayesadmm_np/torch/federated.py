@@ -9,7 +9,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from copy import copy
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -379,7 +379,7 @@ class NetworkServer(_Engine):
 
     def pack_record(self, record: RoundRecord) -> dict[str, Any]:
         """Return the record as plain values."""
-        return asdict(record)
+        return record.to_dict()
 
     def read_record(self, plain: dict[str, Any]) -> RoundRecord:
         """Inverse of `pack_record`."""

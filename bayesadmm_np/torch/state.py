@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -59,9 +59,15 @@ class RoundRecord:
     at_mean: Scores | None
     ensemble: Scores | None
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain numbers and lists (for JSON)."""
+        scores = {"at_mean": self.at_mean, "ensemble": self.ensemble}
+        plain = {name: value and {**vars(value)} for name, value in scores.items()}
+        return {**vars(self), **plain, "edges": {**vars(self.edges)}}
+
     @classmethod
     def from_dict(cls, plain: dict[str, Any]) -> RoundRecord:
-        """Inverse of `dataclasses.asdict`, also after JSON."""
+        """Inverse of `to_dict`, also after JSON."""
         scores = {name: plain[name] and Scores(**plain[name]) for name in ("at_mean", "ensemble")}
         lists = {name: tuple(plain[name]) for name in ("present", "dropped")}
         return cls(**{**plain, **scores, **lists, "edges": Edges(**plain["edges"])})
@@ -171,7 +177,7 @@ def save_state(path: str | os.PathLike[str], state: State, description: dict[str
     header = {
         "run": description,
         "start_objective": state.start_objective,
-        "history": [asdict(record) for record in state.history],
+        "history": [record.to_dict() for record in state.history],
     }
     arrays = {name: tensor.cpu().numpy() for name, tensor in tensors.items()}
     Archive(KIND, header, arrays).write(path, limit=None)
