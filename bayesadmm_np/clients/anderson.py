@@ -15,8 +15,10 @@ CHUNK = 1 << 15
 """Entries of a residual handled at once; a few such pieces fit into a core's cache."""
 
 
-def mixing_weights(residuals: list[Array]) -> Array:
+def mixing_weights(residuals: list[Array]) -> Array | None:
     """Return weights w, Σw = 1, that minimise ‖Σ_i w_i r_i‖ (least squares in the differences).
+
+    None where a residual, or the square of a difference, is too large for a float: nothing can be mixed then.
 
     Parameters
     ----------
@@ -25,7 +27,7 @@ def mixing_weights(residuals: list[Array]) -> Array:
 
     Returns
     -------
-    ndarray, shape (len(residuals),)
+    ndarray, shape (len(residuals),), or None
 
     Examples
     --------
@@ -42,11 +44,14 @@ def mixing_weights(residuals: list[Array]) -> Array:
         differences = np.stack([residual[piece] for residual in residuals[:-1]]) - newest
         gram += differences @ differences.T
         right -= differences @ newest
+    if not (np.isfinite(gram).all() and np.isfinite(right).all()):
+        return None
     scales = np.sqrt(np.diagonal(gram))
     scales = np.where(scales > 0, scales, 1.0)
     coefficients, *_ = np.linalg.lstsq(gram / np.outer(scales, scales), right / scales, rcond=1e-12)
     coefficients = coefficients / scales
-    return np.append(coefficients, 1.0 - coefficients.sum())
+    weights: Array = np.append(coefficients, 1.0 - coefficients.sum())
+    return weights if np.isfinite(weights).all() else None
 
 
 class Mixer:
@@ -75,6 +80,8 @@ class Mixer:
         if len(self._images) < 2:
             return None
         weights = mixing_weights(list(self._residuals))
+        if weights is None:
+            return None
         mixed = np.zeros_like(self._images[-1])
         for weight, packed in zip(weights, self._images, strict=True):
             mixed += weight * packed

@@ -78,9 +78,14 @@ def remember(
     before: tuple[Sequence[Natural], Natural],
     after: tuple[Sequence[Natural], Natural],
 ) -> tuple[Memory, ...]:
-    """Append the round that led from `before` to `after` (sites and λ_g), where the server is q_g."""
+    """Append the round that led from `before` to `after` (sites and λ_g), where the server is q_g.
+
+    A move that is too large for a float can be neither mixed nor kept: the memory is empty then, and starts anew.
+    """
     pairs = [*zip(before[0], after[0], strict=True), (before[1], after[1])]
     moves = tuple(q_g.displacement(new - old) for old, new in pairs)
+    if not all(np.isfinite(part).all() for move in moves for part in move.parts):
+        return ()
     return (*past, Memory(tuple(after[0]), after[1], moves))[-(limit + 1) :]
 
 
@@ -94,6 +99,8 @@ def mix(
     # thousandfold since the oldest, and lengths in different metrics would depend on the choice of coordinates
     lengths = [np.concatenate([q_g.whiten_displacement(move) for move in item.moves]) for item in memory]
     weights = mixing_weights(lengths)
+    if weights is None:
+        return None
     shortening = 1.0
     plain = np.zeros(len(memory))
     plain[-1] = 1.0

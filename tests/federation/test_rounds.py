@@ -8,7 +8,7 @@ import pytest
 import bayesadmm_np as ba
 from bayesadmm_np.clients import VON, GradientSteps
 from bayesadmm_np.estimators.fitted import fitted_run
-from bayesadmm_np.federation import Coordinator, GLMData, GLMTask, MessageError, RunSpec, Site, final_result
+from bayesadmm_np.federation import Coordinator, GLMData, GLMTask, Message, MessageError, RunSpec, Site, final_result
 from bayesadmm_np.losses import LinearInStatistics, QuasiMonteCarlo
 from oracles.couriers import carried, differences, drive, introduce, names_of
 from oracles.problems import PRIORS, prior, same_bits, skewed_logistic, team
@@ -362,3 +362,25 @@ def test_results_name_sites_and_parameters():
     names = fitted_run(dataclasses.replace(server.spec, classes=("0", "1", "2")), result).coefficient_names
     assert names == ("0: x1", "0: x2", "1: x1", "1: x2", "2: x1", "2: x2")
     assert final_result(server.broadcast()).sites == {}
+
+
+@pytest.mark.parametrize("size", [1e100, 1e160, 1e300, -1.7e308])
+@pytest.mark.parametrize("family", ["full", "diagonal"])
+def test_a_huge_answer_to_an_accelerated_run_ends_it_and_no_step_raises(size, family):
+    # squares and products of such numbers are infinite: what cannot be mixed is not mixed
+    clients = team("logistic", sizes=(5, 8))
+    sites = introduce(clients)
+    task = GLMTask(ba.Accelerated(M.PVI(0.5)), prior(family, 3), rounds=9, tol=1e-12)
+    server = Coordinator.start([site.hello() for site in sites], task)
+    while server.outcome is None:
+        broadcast, replies = server.broadcast(), []
+        for k, site in enumerate(sites):
+            sites[k], reply = site.step(broadcast)
+            if server.number == 3 and k == 0:
+                natural = reply.arrays["natural"].copy()
+                natural[0] = size
+                reply = Message("reply", reply.header, {**reply.arrays, "natural": natural})
+            replies.append(reply)
+        server = Coordinator.restore(carried(server.step(replies).save()))
+    assert server.outcome.status.is_failure or size == 1e100  # whose square a float still holds
+    assert all(np.isfinite(site.to_vector()).all() for site in server.held.sites)
