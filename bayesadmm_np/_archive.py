@@ -6,8 +6,8 @@ uncompressed npz that `numpy.load(path, allow_pickle=False)` opens:
     header.npy      {"header": {...}, "kind": ..., "schema": ..., "version": ...} as UTF-8
     NAME.npy        one entry an array, in order of the names, each with a checksum
 
-The same content always makes the same bytes, and the bytes that a reader takes are those alone: an entry out of order,
-twice, overlapping, compressed, or of a spelling that the writer does not use is a refusal.
+The same content always makes the same bytes, and a reader takes only these bytes. It refuses an entry that is out of
+order, repeated, overlapping, compressed, or spelled in a way that the writer does not use.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ T = TypeVar("T")
 
 
 class ArchiveError(ValueError):
-    """A file or message was refused: the text says which, which field, and what was expected. Nothing was changed."""
+    """A file or message was refused: the text names it, the field, and what was expected. Nothing was changed."""
 
 
 class MissingFileError(ArchiveError, FileNotFoundError):

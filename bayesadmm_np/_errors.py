@@ -1,7 +1,8 @@
-"""Errors with fields: what went wrong is kept apart from its words, and whoever knows the names words it once.
+"""Errors with fields: an error keeps what went wrong, and the layer that knows the names makes the sentence.
 
-The core knows an argument by the name in its own signature and a client by its number. A command line knows the option,
-an estimator the site's name. `worded(error, argument=..., client=...)` says the same sentence in their words.
+The core knows an argument by the name in its own signature, and a client by its number. A command line knows the
+option, and an estimator knows the site's name. `worded(error, argument=..., client=...)` makes the sentence with
+their names.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class ArgumentError(_Worded):
     expected : str
         Condition on the argument, beginning with "must".
     got : object
-        Value of the argument, as it is to be shown; "" where that says nothing.
+        Value of the argument, as it is to be shown; "" where the value says nothing.
     advice : str, default ""
         Advice, a sentence of its own.
 
@@ -113,7 +114,7 @@ def worded(
     client: Callable[[int], str] = PLAIN.client,
     switch: Callable[[str], str] = PLAIN.switch,
 ) -> str:
-    """Return the error's message in the words of the caller; an error without fields says what it says.
+    """Return the error's message with the caller's names; the message of an error without fields stays as it is.
 
     A `RunError` is worded by its `failure`.
     """

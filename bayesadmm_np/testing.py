@@ -1,8 +1,8 @@
-"""Checks for losses, families and methods of a user's own: they find what is wrong with one, and name it.
+"""Checks for your own losses, families and methods: a check finds a fault and names it.
 
-Each check takes an object and compares it with the identities that the rest of the package relies on, at a few points
-that follow from a seed. Derivatives are differences of two widths: what the widths disagree by, and the rounding of the
-values that are subtracted, is the tolerance.
+Each check takes an object, and tests the identities that the rest of the package relies on at a few points that follow
+from a seed. A derivative is a difference quotient of two widths. Its tolerance is the difference between the two
+widths, plus the rounding of the values that are subtracted.
 
     check_loss(MyLoss(X, y))
     check_family(MyFamily(...))
@@ -37,7 +37,7 @@ __all__ = ["CheckError", "check_family", "check_loss", "check_method"]
 
 EPS = float(np.finfo(np.float64).eps)
 WIDTH = 1e-3
-"""Of the wider difference; truncation of the extrapolated one is of the order WIDTH⁴, its rounding EPS/WIDTH."""
+"""Width of the wider difference. The extrapolated one has truncation error of order WIDTH⁴, rounding EPS/WIDTH."""
 
 ROUNDING = 1e3 * EPS
 """Relative error that the code under a check may make: sums over a few hundred rows, integrals and exponentials."""
@@ -108,9 +108,9 @@ def check_loss(loss: Loss, prior: ExponentialFamily | None = None, *, seed: int 
     Parameters
     ----------
     loss : Loss
-        With a few rows; entries of θ are taken of size one.
+        Loss of a few rows; the check takes entries of θ of size one.
     prior : ExponentialFamily, optional
-        Of a family that the loss is defined for; default every Gaussian family.
+        Prior of a family that the loss is defined for; default: one of every Gaussian family.
     seed : int, default 0
 
     Raises
@@ -409,9 +409,9 @@ def check_method(method: Method, prior: ExponentialFamily | None = None, clients
     ----------
     method : Method
     prior : ExponentialFamily, optional
-        Default each Gaussian family that the row is defined for, of dimension two.
+        Prior to start from; default: each Gaussian family that the row is defined for, of dimension two.
     clients : sequence of Loss, optional
-        Default three clients of logistic regression, of 4, 6 and 8 rows.
+        Losses of the clients; default: three logistic regressions, of 4, 6 and 8 rows.
 
     Raises
     ------

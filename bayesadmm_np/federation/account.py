@@ -1,7 +1,7 @@
-"""What a site has disclosed with noise: one account a folder, whatever the run, its label or the transport.
+"""The privacy account of a site: one account for each folder, shared by all runs and all transports.
 
-Every noised answer that leaves the folder is entered, once: an answer that is sent again is the same. The account lies
-in a file beside the site's states, grows and never shrinks, and is written before the answer leaves.
+Every noised answer that leaves the folder is entered once; sending the same answer again adds no entry. The account is
+a file beside the site's states. It grows and never shrinks, and it is written before the answer leaves.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ __all__ = ["ACCOUNT", "Account", "Entry", "charge"]
 ACCOUNT = "privacy.npz"
 KIND = "privacy account"
 SLACK = 1e-9
-"""Of a sum of squared ratios, which are one each where the noise never changed."""
+"""Rounding allowed in `Account.spent`, a sum of squared ratios; each ratio is one where the noise never changed."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A noised answer that has left.
+    """A noised answer that has left the folder.
 
     Attributes
     ----------
@@ -51,8 +51,9 @@ class Entry:
 class Account:
     """The noised answers that have left a site's folder.
 
-    T answers of the multiplier z disclose as much as one of z/√T; answers of different multipliers as much as one of
-    (Σ_i z_i⁻²)^{-1/2}. So an old answer counts (z/z_i)² of today's.
+    T answers of noise multiplier z disclose as much as one answer of multiplier z/√T. Answers of different multipliers
+    z_i disclose as much as one answer of multiplier (Σ_i z_i⁻²)^{-1/2}. So an old answer counts as (z/z_i)² answers of
+    today's multiplier z.
 
     Attributes
     ----------
@@ -68,7 +69,7 @@ class Account:
         Raises
         ------
         ArchiveError
-            When the file is damaged: nothing more is disclosed until it is put back.
+            When the file is damaged: the site discloses nothing more until an undamaged file is put back.
         """
         path = Path(folder) / ACCOUNT
         if not path.exists():
@@ -78,23 +79,23 @@ class Account:
         return read_as(cls, archive.header, archive.source)
 
     def write(self, folder: str | os.PathLike[str]) -> None:
-        """Write the account, and nothing where it is empty."""
+        """Write the account; an empty account writes no file."""
         if self.entries:
             plain = {"entries": [vars(entry) for entry in self.entries]}
             Archive(KIND, plain, {}, ACCOUNT).write(Path(folder) / ACCOUNT)
 
     def spent(self, mechanism: GaussianMechanism) -> float:
-        """Return how many answers of this mechanism disclose as much as what has left."""
+        """Return how many answers of this mechanism disclose as much as all answers that have left."""
         z = mechanism.noise_multiplier
         return sum((z / entry.noise_multiplier) ** 2 for entry in self.entries)
 
     def charged(self, reply: Archive, limit: int, mechanism: GaussianMechanism, granted: int) -> Account:
-        """Return the account with a reply of a run of at most `limit` rounds.
+        """Return the account after a reply of a run of at most `limit` rounds is entered.
 
         Raises
         ------
         ArchiveError
-            When the rounds to come could need more than is left of the `granted` answers: the reply must not leave.
+            When the rest of the run could need more answers than are left of `granted`: the reply must not leave.
         """
         answer = _digest(reply)
         if not reply.arrays or any(entry.answer == answer for entry in self.entries):
@@ -110,15 +111,15 @@ class Account:
 
 
 def charge(folder: str | os.PathLike[str], site: Site, reply: Archive | None) -> Account:
-    """Return the folder's account with a reply of this site entered, where it is noised; it is not written yet.
+    """Return the folder's account after a noised reply of this site is entered; the account is not written yet.
 
-    The state that holds the reply is written first, then the account, then the reply leaves: a step that stopped in
-    between is repeated with the same noise, and enters it.
+    The caller writes the state that holds the reply first, then the account, and then sends the reply. A step that
+    stopped in between is repeated with the same noise, and enters the reply then.
 
     Raises
     ------
     ArchiveError
-        When the privacy granted is spent, or less is left than the run could need.
+        When the granted privacy is spent, or less is left than the run could need.
     """
     if site.privacy is None or site.privacy_rounds is None or reply is None or site.kept is None:
         return Account()

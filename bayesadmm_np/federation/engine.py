@@ -1,16 +1,17 @@
-"""What differs between generalised linear models and networks in a run with sites, and nothing else.
+"""The interface of an engine: all that differs between generalised linear models and networks in a run with sites.
 
-A run is the same story for both, told once in `server.py` and once in `site.py`:
+The rest of a run is the same for both. `server.py` holds the server's part, and `site.py` the site's part:
 
     server   broadcast q_g of round t
-    site     report what q_g is worth here; solve Eq. 15 around it, move the dual (Eq. 16), answer λ_k
+    site     report its part of the objective at q_g; solve Eq. 15 around q_g, move the dual (Eq. 16), answer λ_k
     server   complete the record of round t with the reports; end the run, or gather (Eq. 54) round t + 1
 
-An engine says what a state, q_g and an answer are, and how they become vectors of a message. It is a frozen object made
+An engine defines the state, q_g and an answer, and how they become vectors of a message. It is a frozen object:
 from a `RunSpec`, and knows the names and sizes of all vectors before it reads any. Its two halves are at the two ends:
-`ServerEngine` from `spec.at_server(model)`, `SiteEngine` from the rows of a site, `SiteData.join(spec, …)`.
+`spec.at_server(model)` makes a `ServerEngine`, and `SiteData.join` makes a `SiteEngine` from the rows of a site.
 
-What the server uses of a round, and whether a sum over the sites would do, which hides the parts:
+The table lists the quantities of a round that the server uses. The last column says whether a sum over the sites, which
+hides the parts, would do:
 
     quantity                             used for                                          over sites
     E_{q_g}[ℓ_k]                         objective, and whether the run diverges           sum
@@ -24,8 +25,8 @@ What the server uses of a round, and whether a sum over the sites would do, whic
     λ_k, η_k                             copy for a site that lost its state               each
     status of the solve                  the site that a failed run names                  each
 
-An engine lists the fields of a reply that it uses in each way, `SUMMED` and `PER_SITE`. `gather` and `complete` come
-after the replies were read, and are where sums will take the place of lists.
+An engine lists the fields of a reply of the first kind in `SUMMED`, and the fields of the second kind in `PER_SITE`.
+`gather` and `complete` use the replies; a protocol that sums over sites would change these two functions.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class AnyState(Protocol):
 
     @property
     def start_objective(self) -> float:
-        """Before the first round."""
+        """The objective before the first round."""
 
     @property
     def history(self) -> tuple[Any, ...]:
@@ -74,12 +75,12 @@ class AnyState(Protocol):
 
     @property
     def round(self) -> int:
-        """Rounds done."""
+        """Number of rounds done."""
 
 
 @dataclass(frozen=True)
 class Gathered(Generic[S]):
-    """The state after gather, whose last record waits for the sites' reports, and the weights of a mix."""
+    """The state after `gather`, and the weights of an accelerated mix; the last record waits for the sites' reports."""
 
     state: S
     weights: tuple[float, ...] = ()
@@ -89,13 +90,13 @@ class ServerEngine(Protocol[S]):
     """An engine at the server."""
 
     SUMMED: ClassVar[tuple[str, ...]]
-    """Of each reply, what is used as a sum, mean or maximum over sites."""
+    """Fields of a reply that are used as a sum, mean or maximum over sites."""
     PER_SITE: ClassVar[tuple[str, ...]]
-    """What is used of each site."""
+    """Fields of a reply that are used for each site."""
 
     @property
     def spec(self) -> RunSpec:
-        """Of the run."""
+        """The spec of the run."""
 
     # --- what is sent
 
@@ -129,13 +130,13 @@ class ServerEngine(Protocol[S]):
         """Return the state before the first round; its objective is not known yet."""
 
     def complete(self, state: S, heard: Sequence[Heard | None]) -> S | Failure:
-        """Fill in the record of the last round, or the objective at the start, by the sites' reports."""
+        """Fill in the record of the last round, or the objective at the start, from the sites' reports."""
 
     def has_converged(self, state: S, heard: Sequence[Heard | None]) -> bool:
         """Whether the run is done before its last round."""
 
     def at_the_limit(self, state: S, heard: Sequence[Heard | None]) -> str:
-        """What a run says that has done all its rounds."""
+        """Return the message of a run that has done all its rounds."""
 
     def gather(self, state: S, heard: Sequence[Heard | None]) -> Gathered[S] | Failure:
         """Eq. 16 and Eq. 54: the next state from the answers; None is a site that was away."""
@@ -144,7 +145,7 @@ class ServerEngine(Protocol[S]):
         """Return the certificate at the state's q_g, where all sites sent their sums."""
 
     def is_nearly_closed(self, state: S) -> bool:
-        """Whether, as far as is known, the run has converged: then all sites are asked for their sums."""
+        """Whether the known residuals are below tol; if so, all sites are asked for the sums of the certificate."""
 
     def unsettled(self, state: S) -> Sequence[int]:
         """Return the sites whose residuals are, as far as is known, not below tol."""
@@ -220,7 +221,7 @@ class SiteEngine(Protocol[A]):
 
 
 class SiteData(Protocol):
-    """The rows of a site, of which nothing leaves it but what its engine sends."""
+    """The rows of a site. Only what the engine sends leaves the site."""
 
     @property
     def engine(self) -> str:
@@ -228,7 +229,7 @@ class SiteData(Protocol):
 
     @property
     def digest(self) -> str:
-        """Of the rows."""
+        """Digest of the rows."""
 
     def introduction(self) -> dict[str, Any]:
         """Return what a hello says: loss, dim, rows, weight, features, classes."""
@@ -238,7 +239,7 @@ class SiteData(Protocol):
 
     @property
     def most(self) -> int | None:
-        """Numbers that a parameter of a run with these rows can have."""
+        """Most numbers that a parameter of a run with these rows can have; None for no bound."""
 
 
 class Task(Protocol):
@@ -256,7 +257,7 @@ class Task(Protocol):
         """Return the spec of a run of these sites."""
 
     def again(self, spec: Any) -> RunSpec:
-        """Return the spec that this task gives the sites of another spec: the same, where it is of this task."""
+        """Return the spec that this task makes for the sites of `spec`; it is the same where `spec` is of this task."""
 
 
 NOT_THERE: dict[tuple[str, str], str] = {
@@ -264,7 +265,7 @@ NOT_THERE: dict[tuple[str, str], str] = {
     ("network", "privacy"): "the loop of networks has no clipped and noised answers",
     ("network", "shared inputs"): "FedLap-Func shares inputs of the clients, and runs in one process only",
 }
-"""By engine and feature, why there is none: the whole list, which docs/federation.md repeats."""
+"""Reasons why an engine lacks a feature, by engine and feature. docs/federation.md repeats the whole list."""
 
 
 def require(engine: str, feature: str) -> None:

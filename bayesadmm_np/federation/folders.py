@@ -183,8 +183,9 @@ def step_server(
 ) -> tuple[Coordinator, Path]:
     """Take in reply files; when all sites have answered write the new state, then the next broadcast or the final one.
 
-    Until then the replies that have come are kept in the folder, and the message that is out is written again, as it is
-    without replies and with those of the last step. `missing_sites` says who is waited for.
+    Until then the folder keeps the replies that have come, and the outstanding message is written again. The same
+    happens without replies, and with the replies of the last step. `missing_sites` names the sites that have not
+    answered.
 
     Parameters
     ----------
@@ -308,7 +309,7 @@ def _publish(folder: Path, server: Coordinator) -> Path:
 
 @dataclass(frozen=True, eq=False)
 class FinalResult:
-    """What a run came to, as the server knows it, or a site from the final message.
+    """The result of a run, as the server knows it, or as a site reads it from the final message.
 
     Attributes
     ----------
@@ -319,7 +320,7 @@ class FinalResult:
     posterior : Gaussian
         q_g, the last good one.
     sites : dict of str to Natural
-        η_k by name; empty at a site, which is not told of the others'.
+        η_k by name of the site; empty at a site, which does not know the η_k of the others.
     objective : tuple of float
         At the start and after each round; NaN where a site was absent.
     certificate : Certificate or None

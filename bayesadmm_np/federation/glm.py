@@ -51,7 +51,7 @@ Sums = Expected | GaussianExpected
 
 @dataclass(frozen=True)
 class _Engine:
-    """What server and site both read: q_g."""
+    """The part that server and site share: they both read q_g."""
 
     spec: GLMSpec
 
@@ -280,7 +280,7 @@ class GLMData:
 
     @property
     def digest(self) -> str:
-        """Of the arrays of the loss."""
+        """Digest of the arrays of the loss."""
         return digest(self.loss)
 
     @property
@@ -327,7 +327,7 @@ class GLMAnswer:
     Attributes
     ----------
     round : int
-        Of the broadcast that was answered; 0 before the first.
+        Round of the broadcast that was answered; 0 before the first.
     natural : Natural
         λ_k.
     dual : Natural

@@ -1,4 +1,4 @@
-"""Runs of generalised linear models, and of every other loss of the core: what they are, and what starts one."""
+"""The spec and the task of a run of the core's losses, generalised linear models and others."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ class GLMTask:
     ----------
     method : Method or Accelerated
     prior : ExponentialFamily or callable
-        Or prior(d) -> ExponentialFamily: how many parameters there are is known when the sites have said hello.
+        A callable is prior(d) -> ExponentialFamily; the number d of parameters is known when the sites have said hello.
     expectation : Rule, optional
     solver : Solver, optional
     tol : float, default 1e-6

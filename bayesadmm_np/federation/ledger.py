@@ -1,8 +1,8 @@
-"""Which of its answers a site knows to be counted, whatever the answers are of, and how that is kept between rounds.
+"""A site's record of its answers: the last one that the server counted, and the pending one.
 
-An answer is λ_k as the site sent it, and what follows from it at the site: η_k after the dual step. Two suffice. The
-next broadcast that the site hears says which one the server counts: the last, or, where that got lost, the one counted
-before. From that one alone the site computes on, so that neither an older one nor a second pending one can be wanted.
+An answer is λ_k as the site sent it, with η_k after the dual step. A site keeps two answers. The next broadcast says
+which of them the server counts: the pending answer, or, if that got lost, the answer that was counted before. The site
+goes on from the counted answer alone, so it never needs an older answer or a second pending one.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ class Kept(Protocol):
 
     @property
     def round(self) -> int:
-        """Of the broadcast that was answered; 0 before the first."""
+        """Round of the broadcast that was answered; 0 before the first."""
 
     @property
     def numbers(self) -> list[Any]:
-        """The round, and what else there is of single numbers."""
+        """The round and the other single numbers of the answer, for the header."""
 
     @property
     def vectors(self) -> Mapping[str, Array]:
-        """The rest."""
+        """The vectors of the answer."""
 
 
 A = TypeVar("A", bound=Kept)
@@ -45,7 +45,7 @@ class Ledger(Generic[A]):
     counted : object
         The last answer that the server took into its sum; that of round 0 before the first.
     pending : object or None
-        An answer of which the site does not know yet whether it was counted.
+        An answer that the server may or may not have counted; the site does not know yet.
     heard : tuple of (int, str)
         Round and digest of the last broadcast that was answered.
     """

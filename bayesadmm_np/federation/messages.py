@@ -1,10 +1,10 @@
-"""What the messages of a run hold, whatever the engine: their fields, and how these are read.
+"""The messages of a run, whatever the engine: their fields, and how the fields are read.
 
-A message is an archive of one of these kinds. What an engine adds stands in its own reader.
+A message is an archive of one of these kinds. Each engine reads its own fields.
 
-    hello      site → server    who a site is, and what it has: names and counts, no rows
+    hello      site → server    the site's name, the names of its columns, and counts; no rows
     broadcast  server → sites   the run's spec, q_g, which answers are counted, what is asked
-    reply      site → server    what q_g is worth at the site, and the site's answer
+    reply      site → server    the site's part of the objective at q_g, and the site's answer
     final      server → sites   q_g, how the run ended, the certificate
     copy       server → site    what the server holds of this site, for one that has lost its state
     site       a file           what a site keeps between rounds
@@ -94,12 +94,12 @@ class Sent:
 
 @dataclass(frozen=True)
 class Report:
-    """What a site says of q_g.
+    """A site's report on q_g.
 
     Attributes
     ----------
     value : object
-        The site's part of the objective; None where privacy keeps it, or where it is of an older q_g.
+        The site's part of the objective; None at a site with privacy, or where the value belongs to an older q_g.
     edge : float
         Natural-gradient edge of the answer that is counted; ∞ where it is not known.
     sums : object

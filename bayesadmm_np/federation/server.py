@@ -1,4 +1,4 @@
-"""The server of a run: hellos make a run, and replies make the next broadcast, until the run ends as in one process."""
+"""The server of a run: it makes a run from hellos, and the next broadcast from replies, until the run ends."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ class Outcome:
 class Coordinator:
     """The server of a run as an explicit state with a pure step: (server, replies) → server.
 
-    A round needs one exchange. The reply to the broadcast of q_g(t) holds the site's part of the objective there, which
-    completes the record of round t, and λ_k of round t + 1. What one process decides after round t is decided here with
-    the replies that follow: on convergence the λ_k that came along are left unused.
+    A round needs one broadcast and one reply of each site. The reply to the broadcast of q_g(t) holds two things: the
+    site's part of the objective at q_g(t), which completes the record of round t, and λ_k of round t + 1. So the server
+    decides about round t when these replies have come. On convergence it leaves their λ_k unused.
 
     Made by `start`, `step` and `restore`. Wall times are not recorded: the same messages make the same state.
 
@@ -158,9 +158,9 @@ class Coordinator:
 
     @property
     def unsettled(self) -> frozenset[str]:
-        """Sites whose last counted answer is more than tol from what the outstanding broadcast asks, as far as known.
+        """Sites whose residual λ_k − λ_g or η_k + ∇_μ E_{q_k}[ℓ_k] is, as far as is known, above tol.
 
-        They are those with λ_k − λ_g or η_k + ∇_μ E_{q_k}[ℓ_k] above tol; all of them before the first step.
+        Before the first step these are all sites.
         """
         if self.waiting is None:
             return frozenset(self.spec.sites)
@@ -298,7 +298,7 @@ class Coordinator:
         )
 
     # ------------------------------------------------------------------------------------------------
-    # What a courier between server and sites asks beside the steps
+    # What a transport needs beside the steps
     # ------------------------------------------------------------------------------------------------
 
     @property

@@ -1,4 +1,4 @@
-"""A site: its rows stay here, and so does its dual; broadcasts come in, replies go out."""
+"""A site: it keeps its rows and its dual, and answers each broadcast with a reply."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class SiteState:
     ----------
     spec : RunSpec
     ledger : Ledger
-        The answer that is counted, with η_k as mixed by acceleration since, and the one that may be.
+        The answer that the server counts, with η_k as acceleration has mixed it since, and the pending answer.
     past : tuple
         The η_k that acceleration mixes.
     """
@@ -45,7 +45,7 @@ class Site:
     ----------
     name : str
     data : GLMData or NetworkData
-        The rows, and what they are rows of.
+        The rows, with the loss or the network that they belong to.
     privacy : GaussianMechanism, optional
         Noise on every answer, fresh from the operating system. Nothing else in a reply depends on the rows then: no
         objective, no residual, no sums for a certificate.
@@ -172,7 +172,7 @@ class Site:
         Raises
         ------
         ValueError
-            When the site has not heard a broadcast yet: there is nothing to keep.
+            When the site has not read a broadcast yet: there is nothing to keep.
         """
         if self.kept is None:
             raise ValueError(f"site {self.name!r} has not heard a broadcast yet: there is nothing to keep.")

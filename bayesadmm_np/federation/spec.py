@@ -1,7 +1,7 @@
-"""What a run is, as plain values: the sites, the rounds, and what its engine needs to know.
+"""The spec of a run as plain values: the sites, the rounds, and the settings of its engine.
 
-What can be sent is what is registered: families, methods, rules, solvers, as frozen dataclasses of plain values. A
-reader makes nothing else, whatever a message says.
+Only registered families, methods, rules and solvers can be sent, as frozen dataclasses of plain values. A reader makes
+objects of no other class, whatever a message says.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The engine of networks in runs with sites elsewhere: the rounds of `run` with its clients one by one.
+"""The engine of networks for runs with sites elsewhere: the rounds of `run(..., batched=False)`.
 
-Tensors travel as float64 vectors, which hold every float32, so that nothing is rounded on the way.
+Tensors travel as float64 vectors. These hold every float32, so nothing is rounded on the way.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class NetworkSpec(RunSpec):
 
 
 def _require_plain(method: object) -> None:
-    """Refuse the rows that runs of networks in one process have, or the core has, and these have not."""
+    """Refuse the rows of the table that runs in one process offer, and this engine lacks."""
     if isinstance(method, Accelerated):
         require("network", "acceleration")
     if isinstance(method, FunctionalMethod):
@@ -352,7 +352,7 @@ class NetworkServer(_Engine):
         return Gathered(recorded(self.team, state, after, present, dropped))
 
     def certificate(self, state: State, heard: Sequence[Heard | None]) -> None:
-        """Return None: the certificate of a network is estimated from samples, which nobody is asked for."""
+        """Return None: a network's certificate is estimated from samples, and no site is asked for samples."""
 
     def is_nearly_closed(self, state: State) -> bool:
         """Return False: a network does all its rounds."""

@@ -1,4 +1,4 @@
-"""Rounds with sites that answer when they can, over any transport: who is where, who is asked, and until when."""
+"""Rounds over any transport: where each site is, what it is asked, and until when its answer counts."""
 
 from .envelope import Answer, Request
 from .node import answer

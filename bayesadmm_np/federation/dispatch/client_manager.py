@@ -61,7 +61,7 @@ class ClientManager:
     """By site that failed, how often since its last answer that was of use, and until when it rests."""
 
     def meet(self, enough: Callable[[], bool], seconds: float) -> None:
-        """Hear hellos until there are enough, or the time is over."""
+        """Take in hellos until there are enough, or the time is over."""
         end = time.monotonic() + seconds
         self._hear_hellos(seconds)
         while not enough() and (left := end - time.monotonic()) > 0:
@@ -74,7 +74,7 @@ class ClientManager:
         hear: Callable[[str, Request, Answer], Request | None],
         seconds: float,
     ) -> None:
-        """Send each site its request, hear the answers, and send what `hear` returns, until the deadline.
+        """Send each site its request, pass each answer to `hear`, and send what `hear` returns, until the deadline.
 
         Sites that come, or come back at another node, while others are waited for are asked as well.
         """
@@ -94,7 +94,7 @@ class ClientManager:
         self.give_up(float("inf"), seconds)
 
     def send(self, request_for: Callable[[str], Request | None], seconds: float) -> None:
-        """Send each site that has nothing to answer, at the node where it is, its request; valid for so long."""
+        """Send its request, valid for `seconds`, to each site without an open one, at the node where it is."""
         self._hear_hellos(seconds)
         wanted: dict[str, Request] = {}
         for name, node in self.node_of.items():
@@ -104,7 +104,7 @@ class ClientManager:
         self._push(wanted, seconds)
 
     def receive(self, hear: Callable[[str, Request, Answer], Request | None], seconds: float) -> set[str]:
-        """Hear what has come, send what `hear` returns, and return the other sites that were heard."""
+        """Pass each answer that has come to `hear`, send what `hear` returns, and return the sites that are done."""
         said = self.transport.pull({one.ticket for one in self.opened.values()})
         done: set[str] = set()
         again: dict[str, Request] = {}

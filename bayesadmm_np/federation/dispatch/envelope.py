@@ -1,4 +1,4 @@
-"""What travels around a message: for which run, and what a site says of its state."""
+"""Request and answer: the envelopes of a message, which name its run and carry the site's notes on its state."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Request:
     Parameters
     ----------
     label : str
-        Of the run: two runs with the same terms are told apart by it.
+        Label of the run. It tells two runs with the same spec apart.
     message : bytes, optional
         A broadcast or a final message; None asks the site to introduce itself.
     copy : bytes, optional
-        What the server holds of this site, which the site asked for by refusing the same broadcast without it.
+        The server's copy of the site's dual. The site asked for it by refusing the same broadcast without a copy.
 
     Examples
     --------
@@ -52,7 +52,7 @@ class Answer:
     message : bytes, optional
         A hello or a reply; None after a final message, and where the broadcast was refused.
     note : str, default ''
-        What the site has to say of its state.
+        The site's note on its state.
     refused : bool, default False
         Whether the broadcast could not be answered, for the reason in `note`.
 

@@ -1,4 +1,4 @@
-"""What a server wants: the run, and how long and for how many sites it waits."""
+"""The plan of a server: the run, how many sites it waits for, and how long."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ __all__ = ["Plan"]
 
 @dataclass(frozen=True)
 class Plan:
-    """A run on Flower as the server sees it.
+    """A run over a transport, as the server sees it.
 
     Parameters
     ----------
     task : GLMTask or NetworkTask
         What is to be fitted, and how.
     folder : path
-        Of the checkpoint; with one of an unfinished run in it, that run goes on.
+        Folder of the checkpoint. If it holds an unfinished run, that run goes on.
     sites : int
-        The run begins when so many sites have said hello.
+        Number of sites. The run begins when so many sites have said hello.
     least : int, default 1
-        Answers that make a round; sites without one keep their factor. When the residuals are below tol, and only the
-        certificate is wanted, those of all.
+        Number of answers that a round needs; sites without an answer keep their factor. When the residuals are below
+        tol, and only the certificate is missing, the round needs the answers of all sites.
     participation : float, default 1.0
         Fraction of the sites that are asked in a round, at least one, drawn as in `run`. When the residuals are below
         tol all are asked, so that the run can end.

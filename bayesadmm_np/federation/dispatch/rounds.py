@@ -1,4 +1,4 @@
-"""The server's half: hellos, then rounds or arrivals, checks before arithmetic, and a checkpoint after every step."""
+"""The server's half of a run: hellos, then rounds; checks before arithmetic, and a checkpoint after every step."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def serve(plan: Plan, transport: Transport, label: str, tell: Callable[[str], An
     transport : Transport
         What carries requests to nodes and answers back.
     label : str
-        Of a new run, different from those of all other runs; a run that goes on keeps its own.
+        Label of a new run, different from the labels of all other runs. A run that goes on keeps its own label.
     tell : callable
         Called with one sentence for everything that is not as it should be.
 
@@ -81,7 +81,7 @@ def serve(plan: Plan, transport: Transport, label: str, tell: Callable[[str], An
     plan.folder.mkdir(parents=True, exist_ok=True)
 
     def say(text: str) -> None:
-        tell(one_line(text))  # it holds what others have written
+        tell(one_line(text))  # the folder holds what others have written
 
     with locked(plan.folder, "server"):
         make = _resumed if (plan.folder / STATE).exists() else _begun
@@ -105,7 +105,7 @@ class Rounds(Run):
         answers: dict[str, Message] = {}
         served, sites = current.served, server.spec.sites
         share = 1.0 if served.certify else plan.participation
-        # what is asked for the certificate alone is of use from all together: a part of it would use up rounds
+        # the certificate needs the sums of all sites together: the sums of some would only use up rounds
         least = len(sites) if served.certify and served.solve else plan.least
         chosen = present_clients(share, server.number, len(sites), server.spec.seed)
         asked = {name for name, is_chosen in zip(sites, chosen, strict=True) if is_chosen}

@@ -1,4 +1,4 @@
-"""A server, and the clients by which it reaches the sites: what rounds and arrivals have in common."""
+"""The server of a run with its client manager: what synchronous and asynchronous rounds have in common."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class TooFewError(RuntimeError):
 
 @dataclass
 class Run(ABC):
-    """A server, and the clients by which it reaches the sites."""
+    """A server, and the client manager by which it reaches the sites."""
 
     plan: Plan
     clients: ClientManager
