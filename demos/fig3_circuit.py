@@ -1,13 +1,11 @@
 """Figure 3: the duality circuits of ADMM and of Bayesian duality, with the numbers of an actual run on every edge.
 
 Both methods run at ρ = 1 on the two-client logistic problem of Figure 4 (fig4_outlier.py), ADMM in the isotropic family
-with the delta method, BayesADMM with full Gaussians. The numbers are: what leaves along each edge after rounds 0 (the
-start: duals zero, everything at the prior), 1, 2 and at the end, and by how much the edge's equation is violated then.
-Client vectors are those of client 1; residuals are the largest over both clients, as Fisher lengths per parameter.
-
-On the left the regulariser is ½δ‖θ‖², so the last edge reads v_g = δθ_g (the paper draws δ = 1). The server keeps one
-of the two, so this edge closes by construction, as the dual map on the right does; what the run has still to do shows
-on the other three.
+with the delta method, BayesADMM with full Gaussians. An edge shows what leaves along it (client 1's, for clients) after
+rounds 0 (duals zero, everything at the prior), 1, 2 and at the end, and by how much its equation is violated then: the
+largest residual over both clients, as a Fisher length per parameter. At the end all four edges are closed, and a closed
+circuit is the pooled solution. The dual map closes by construction: the server keeps one side of it (the paper draws
+ADMM's with δ = 1).
 """
 
 from dataclasses import asdict
@@ -25,18 +23,19 @@ ADMM_EDGES = {  # edge: title, equation, what flows along it
     "gather": ("gather", r"$\mathbf{v}_g = \sum_k \mathbf{v}_k$", r"$\mathbf{v}_1$"),
     "dual_map": ("dual map", r"$\theta_g = \mathbf{v}_g/\delta$", r"$\mathbf{v}_g$"),
 }
+NATURAL_GRADIENT = r"$\eta_k = -\widetilde{\nabla}\,\mathrm{E}_{q_k}[\ell_k]$"
 BAYES_EDGES = {
     "broadcast": ("broadcast", r"$\mu_k = \mu_g$", r"$\mu_g$: mean | sd"),
-    "natural_gradient": (
-        "natural gradient",
-        r"$\eta_k = -\widetilde{\nabla}\,\mathrm{E}_{q_k}[\ell_k]$",
-        r"$\mu_1$: mean | sd",
-    ),
+    "natural_gradient": ("natural gradient", NATURAL_GRADIENT, r"$\mu_1$: mean | sd"),
     "gather": ("gather", r"$\lambda_g = \eta_0 + \sum_k \eta_k$", r"$\eta_1$: $v$ | diag $V$"),
     "dual_map": ("dual map", r"$\mu_g = \nabla A(\lambda_g)$", r"$\lambda_g$: $Sm$ | diag $S$"),
 }
 ADMM_NODES = (r"$\theta_g$", r"$\theta_k$", r"$\mathbf{v}_k$", r"$\mathbf{v}_g$")
 BAYES_NODES = (r"$\mu_g$", r"$\mu_k$", r"$\eta_k$", r"$\lambda_g$")
+CIRCUITS = {
+    "admm": ("ADMM: point estimates (Eq. 4)", ADMM_NODES, ADMM_EDGES),
+    "bayes": ("Bayesian duality: distributions (Eq. 13)", BAYES_NODES, BAYES_EDGES),
+}
 FLOWS = {"broadcast": "server", "natural_gradient": "client1", "gather": "dual1", "dual_map": "dual_server"}
 
 
@@ -111,16 +110,13 @@ def notes(numbers):
 def draw(numbers):
     """ADMM above, Bayesian duality below; a table on each edge."""
     figure = style.new_figure(style.WIDTH, 6.4)
-    above, below = figure.subplots(2, 1)
-    for axes, key, title, nodes, edges in (
-        (above, "admm", "ADMM: point estimates (Eq. 4)", ADMM_NODES, ADMM_EDGES),
-        (below, "bayes", "Bayesian duality: distributions (Eq. 13)", BAYES_NODES, BAYES_EDGES),
-    ):
+    for axes, (key, circuit) in zip(figure.subplots(2, 1), CIRCUITS.items(), strict=True):
+        shots = numbers[key]["snapshots"]
         rows = {
-            edge: [(s["round"], [*s[flow][0], *s[flow][1]], s["residuals"][edge]) for s in numbers[key]["snapshots"]]
+            edge: [(shot["round"], [*shot[flow][0], *shot[flow][1]], shot["residuals"][edge]) for shot in shots]
             for edge, flow in FLOWS.items()
         }
-        shared.circuit(axes, title, nodes, edges, rows)
+        shared.circuit(axes, *circuit, rows)
     return figure
 
 

@@ -1,19 +1,15 @@
 """Figure 4: a single outlier slows ADMM down, and does not slow BayesADMM down.
 
-Two clients fit a linear classifier with a bias in the plane (logistic loss, prior precision δ = 0.2). The paper shows
-its points only as a picture, so these were written down by hand: two classes, left and right of a slanted line, six
-points a client, and one more of class 0 deep inside class 1 on client 1. Four positions of that outlier were tried,
-(3, 2.5), (4, 0), (2.5, −2) and (5, 3); the figure uses the first. What the other three do, so that nobody has to guess
-what was left out: at ρ = 0.2 BayesADMM meets a client problem without a minimum in all four. At ρ = 1 it needs two
-rounds where ADMM needs seven for (2.5, −2) and (5, 3) as well, but (4, 0) leaves client 1 without a minimum there, too.
-
-Rounds are counted by the classifier, not by the iterate: a run has arrived in the first round from which the direction
-of the server's boundary stays within 2° and its distance from the origin within 0.05 of those of the pooled solution of
-the *same method's own objective* (MAP for ADMM, variational Bayes for BayesADMM), until the end of the run.
+Two clients fit a linear classifier with a bias in the plane. The paper shows its points only as a picture, so these
+were written down by hand: two classes, six points a client, and one more of class 0 deep inside class 1 on client 1.
+A run has arrived in the first round from which the server's boundary stays near that of the pooled solution of the
+*same method's own objective* (MAP for ADMM, variational Bayes for BayesADMM).
 
 At the paper's ρ = 0.2, solved exactly, BayesADMM comes to a client problem that has no minimum: ρS_g − V_1 is
-indefinite, and no minimum is found near the server's distribution. The run ends there and says so; the figure shows
-ρ = 1 beside it.
+indefinite. The run ends there and says so; the figure shows ρ = 1 beside it.
+
+The outlier was tried at (3, 2.5), (4, 0), (2.5, −2) and (5, 3); the figure uses the first. At ρ = 0.2 all four end so.
+At ρ = 1 (2.5, −2) and (5, 3) also take BayesADMM two rounds and ADMM seven, but (4, 0) has no minimum there, either.
 """
 
 import numpy as np
@@ -51,10 +47,8 @@ def run(method, prior, rounds):
     clients, server = problem(), []
     pooled = ba.solve_pooled(clients, prior, expectation=method.expectation).posterior.mean
     result = ba.run(method, clients, prior, rounds, callback=lambda _, q: server.append(q), raise_on_failure=False)
-    # run again up to each round that is drawn, for the posterior that client 1 had in it
-    client1 = [
-        ba.run(method, clients, prior, t + 1).client_posteriors[0] for t in range(min(len(server), shared.SHOWN))
-    ]
+    drawn = range(1, min(len(server), shared.SHOWN) + 1)
+    client1 = [ba.run(method, clients, prior, t).client_posteriors[0] for t in drawn]  # run again up to each round
     angle, offset = zip(*(distance(q.mean, pooled) for q in server), strict=True)
     inside = [abs(a) <= DEGREES and abs(o) <= OFFSET for a, o in zip(angle, offset, strict=True)]
     arrived = next((t + 1 for t in range(len(inside)) if all(inside[t:])), None)
@@ -117,13 +111,12 @@ def draw(numbers):
     panels = figure.subplots(2, 4, sharex=True, sharey=True)
     for i, run in enumerate(numbers["runs"]):
         row, column = i % 2, 2 * (i // 2)
-        shared.boundaries_by_round(panels[row, column], numbers, run, "server", OUTLIER)
-        shared.boundaries_by_round(panels[row, column + 1], numbers, run, "client 1", OUTLIER)
+        for axes, where in zip(panels[row, column : column + 2], ("server", "client 1"), strict=True):
+            shared.boundaries_by_round(axes, numbers, run, where, OUTLIER)
         panels[row, 0].set_ylabel(f"{run['method']}\n$x_2$")
     for axes in panels[1]:
         axes.set_xlabel("$x_1$")
-    place = {"loc": "outside lower center", "ncols": 5, "columnspacing": 1.4, "handletextpad": 0.5}
-    figure.legend(handles=shared.plane_legend(), **place)
+    shared.plane_legend(figure)
     return figure
 
 

@@ -42,7 +42,7 @@ def compute(dataset="digits", first=500, side=0, rounds=8, admm_rhos=ADMM_RHOS, 
     def best(method):
         """The run that got nearest by its last round; one that failed only if all did."""
         own = [curve for curve in tried if curve["method"] == method]
-        return min(own, key=lambda curve: (failed(curve), curve["error"][-1]))
+        return min(own, key=lambda curve: (shared.failed(curve), curve["error"][-1]))
 
     curves = [best(method) for method in ("ADMM", "BregmanADMM", "BayesADMM")]
     sizes = {"parameters": len(zero), "clients": len(clients), "delta": DELTA}
@@ -62,10 +62,6 @@ def stated(error):
     return shared.size(error, below=ACCURACY.absolute)
 
 
-def failed(curve):
-    return ba.Status[curve["status"]].is_failure
-
-
 def claims(numbers):
     admm, bregman, bayes = numbers["curves"]
     first, later = bayes["error"][1], max(bayes["error"][1:])
@@ -79,7 +75,7 @@ def claims(numbers):
 
 def notes(numbers):
     yield f"{numbers['data']}, {numbers['parameters']} parameters, δ = {numbers['delta']:g}"
-    for curve in filter(failed, numbers["tried"]):
+    for curve in filter(shared.failed, numbers["tried"]):
         after = len(curve["error"]) - 1
         yield f"{curve['method']} at ρ = {curve['rho']:g} ends after {after} rounds: {curve['status']}"
 
@@ -92,7 +88,7 @@ def draw(numbers):
         error = np.where(error > ACCURACY.absolute, error, 1e-15)  # inside the band of rounding
         label = f"{curve['method']} (ρ = {curve['rho']:g})"
         axes.semilogy(error, label=label, clip_on=False, zorder=3, **look.kwargs())
-        if failed(curve):
+        if shared.failed(curve):
             shared.cross(axes, len(error) - 1, error[-1], look.colour)
     axes.axhspan(1e-17, 1e-14, color="#F0F0F0", zorder=0)
     axes.text(0.02, 3e-17, "rounding", fontsize=6.5, color=style.MUTED, transform=axes.get_yaxis_transform())

@@ -1,17 +1,14 @@
 """Figure 5b: multiclass logistic regression, split by label pairs over five clients, against the pooled VB optimum.
 
-Softmax with ten classes, prior N(0, I/δ) with δ = 10. The axis is the objective's relative distance from that of the
-pooled variational Bayes solution of the same family and the same integration rule (moment-matched quasi-Monte-Carlo).
-For digits both panels use the first 600 images at 4 × 4 pixels, so that the default command stays short; for MNIST the
-paper's 5000 images at 14 × 14 (1960 parameters, which takes very much longer).
+Ten classes, prior N(0, I/δ). The axis is the objective's relative distance from the pooled variational Bayes solution
+of the same family and integration rule. Digits are the first 600 images at 4 × 4 pixels, which is quick; MNIST the
+paper's 5000 at 14 × 14 (1960 parameters), which is not.
 
 The paper shows one panel, in which undamped PVI diverges. With clients solved exactly that is a property of the
-*diagonal* family; with full covariance undamped PVI is among the fastest. Both panels are drawn to let that be seen.
+*diagonal* family; with full covariance undamped PVI is among the fastest. So there are two panels.
 
-Nothing is switched on silently: curves whose label says "safeguard" were run with `safeguard=True` (the server's α is
-raised just enough that every client's problem has a minimum), all others are the papers' updates. A run that fails is
-drawn up to its last good round and ends in ✗. Settings: damping γ = 1/K as in the paper, AMA at ρ = 2 (ρ = 1 is PVI),
-BregmanADMM and BayesADMM at ρ = 1, BayesADMM also at ρ = 2 in the diagonal panel.
+Only the curve whose label says "safeguard" raises the server's α until every client's problem has a minimum; all others
+are the papers' updates. A run that fails ends in ✗.
 """
 
 import math
@@ -101,10 +98,6 @@ def claims(numbers):
     yield claim, finite(safe) < finite(damped), f"BayesADMM {words(safe)}, damped PVI {words(damped)}"
 
 
-def failed(curve):
-    return ba.Status[curve["status"]].is_failure
-
-
 def notes(numbers):
     sizes = f"{numbers['parameters']} parameters, δ = {numbers['delta']:g}, {numbers['points']} points per row"
     yield f"{numbers['data']}, {sizes}"
@@ -112,7 +105,7 @@ def notes(numbers):
         curves = numbers[name]["curves"]
         counts = ", ".join(f"{curve['label']} {words(curve['rounds_to_near'])}" for curve in curves)
         yield f"{name}, to 1 % above the optimum: {counts}"
-        for curve in filter(failed, curves):
+        for curve in filter(shared.failed, curves):
             yield f"{name}, {curve['label']} ends in round {len(curve['gap'])}: {curve['status']}"
 
 
@@ -123,23 +116,14 @@ def draw(numbers):
     for axes, name in zip(panels, ("diagonal", "full"), strict=True):
         handles |= shared.gaps(axes, f"{name.capitalize()} covariance", numbers[name]["curves"], NEAR, LOOKS)
     panels[0].set_ylabel("objective above the pooled optimum (relative)")
-    handles["run ends: no minimum or divergence"] = shared.cross(panels[0], [], [], style.INK)
-    order = sorted(handles, key=[*LOOKS, *handles].index)
-    lines = [handles[label] for label in order]
-    figure.legend(lines, order, loc="outside lower center", ncols=3, columnspacing=1.6)
+    labels = [*LOOKS, "run ends: no minimum or divergence"]
+    lines = [*map(handles.get, LOOKS), shared.cross(panels[0], [], [], style.INK)]
+    figure.legend(lines, labels, loc="outside lower center", ncols=3, columnspacing=1.6)
     return figure
 
 
-DEMO = shared.Demo(
-    "5b",
-    "fig5b_logistic",
-    "Figure 5b: multiclass logistic regression",
-    compute,
-    claims,
-    draw,
-    notes,
-    needs=shared.find_images,
-)
+TITLE = "Figure 5b: multiclass logistic regression"
+DEMO = shared.Demo("5b", "fig5b_logistic", TITLE, compute, claims, draw, notes, needs=shared.find_images)
 
 if __name__ == "__main__":
     DEMO.main()

@@ -15,6 +15,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -40,10 +41,11 @@ __all__ = [
     "circuit",
     "cross",
     "differences",
+    "failed",
     "find_images",
 ]
-__all__ += ["gaps", "label_pairs", "logit_sd", "plane_legend", "read_results", "seeds_by_round", "semilog", "size"]
-__all__ += ["sweep", "with_ones"]
+__all__ += ["gaps", "images", "label_pairs", "logit_sd", "plane_legend", "read_results", "seeds_by_round", "semilog"]
+__all__ += ["size", "sweeps", "torch_on_one_thread", "with_ones"]
 
 SCHEMA = 2
 LABEL_PAIR_CLIENTS = 5
@@ -254,6 +256,24 @@ class Demo:
             sys.exit(f"{self.name}: {error}")
 
 
+def failed(run: dict[str, Any]) -> bool:
+    """Say whether the status of a run in the numbers is a failure."""
+    return ba.Status[run["status"]].is_failure
+
+
+@contextmanager
+def torch_on_one_thread() -> Iterator[None]:
+    """Let PyTorch sum in a fixed order inside; the caller's number of threads comes back."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 # ---- data ------------------------------------------------------------------------------------------------------------
 
 
@@ -285,6 +305,18 @@ def find_images(dataset: str) -> None:
     label_pairs(dataset, 8 if dataset == "digits" else 7, 200)
 
 
+def images(dataset: str) -> tuple[np.ndarray, np.ndarray, str]:
+    """Return rows of pixels, labels, and what they are: all digits, or 6000 images of a larger set at 14 × 14."""
+    loaders = {"digits": data.load_digits, "mnist": data.load_mnist, "fashion": data.load_fashion_mnist}
+    if dataset not in loaders:
+        raise ValueError(f"dataset must be one of {', '.join(loaders)}, got {dataset!r}.")
+    if dataset == "digits":
+        raw = data.load_digits()
+        return raw.X, raw.y, f"digits, {len(raw.y)} images, 8×8 pixels"
+    raw = loaders[dataset](size=14, train=6000)
+    return raw.X, raw.y, f"{dataset}, first {len(raw.y)} images, 14×14 pixels"
+
+
 # ---- panels ----------------------------------------------------------------------------------------------------------
 
 
@@ -309,7 +341,7 @@ def gaps(axes: Any, title: str, curves: Sequence[dict[str, Any]], near: float, l
         gap, look = curve["gap"], looks[curve["label"]]
         stars = {"markersize": 7} if look.marker == "*" else {}
         handles[curve["label"]] = semilog(axes, gap, look, floor, zorder=3, **stars)
-        if ba.Status[curve["status"]].is_failure:
+        if failed(curve):
             cross(axes, len(gap) - 1, gap[-1], look.colour)
     axes.axhline(near, color=style.MUTED, linewidth=0.7, linestyle=(0, (2, 2)), zorder=1)
     place = {"transform": axes.get_yaxis_transform(), "va": "top", "fontsize": 6.5, "color": style.MUTED}
@@ -331,16 +363,28 @@ def seeds_by_round(axes: Any, label: str, values: Sequence[Sequence[float]], loo
     axes.plot(rounds, mean, label=label, **look.kwargs())
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7))
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    axes.set(xlabel="communication round")
+    axes.legend(loc="lower right")
     style.tidy(axes)
 
 
-def sweep(axes: Any, label: str, trials: Sequence[dict[str, Any]], look: style.Look, height: float) -> None:
-    """Draw accuracies against γ, and ✗ at some height where a run failed."""
-    good = [(trial["gamma"], trial["accuracy"]) for trial in trials if trial["accuracy"] is not None]
-    bad = [trial["gamma"] for trial in trials if trial["accuracy"] is None]
-    axes.plot(*np.reshape(good, (-1, 2)).T, label=label, **look.kwargs())
-    cross(axes, bad, [height] * len(bad), look.colour)
+def sweeps(axes: Any, rows: Sequence[tuple[str, Sequence[dict[str, Any]], style.Look]], unnamed: Any = ()) -> None:
+    """Draw accuracies against γ, a curve for each (label, trials, look), and ✗ below where a run failed.
+
+    The γ in `unnamed` get no number on the axis, where they stand too close to others.
+    """
     axes.set_xscale("log")
+    for number, (label, trials, look) in enumerate(rows, start=1):
+        good = [(trial["gamma"], trial["accuracy"]) for trial in trials if trial["accuracy"] is not None]
+        bad = [trial["gamma"] for trial in trials if trial["accuracy"] is None]
+        axes.plot(*np.reshape(good, (-1, 2)).T, label=label, **look.kwargs())
+        cross(axes, bad, [0.04 * number] * len(bad), look.colour)
+    cross(axes, [], [], style.INK, label="a run fails")
+    named = sorted({trial["gamma"] for _, trials, _ in rows for trial in trials} - set(unnamed))
+    axes.set_xticks(named, [f"{gamma:g}" for gamma in named])
+    axes.set_xticks([], minor=True)
+    axes.set(xlabel="dual step γ")
+    axes.legend(loc="lower left")
     style.tidy(axes)
 
 
@@ -458,7 +502,7 @@ def logit_sd(rows: np.ndarray, covariance: Any) -> np.ndarray:
 
 def boundaries_by_round(axes: Any, numbers: dict[str, Any], run: dict[str, Any], where: str, outlier: Any) -> None:
     """Draw the boundaries of the server or of client 1, where the last of them may lie, and how the run ended."""
-    key, ended, failed = where.replace(" ", ""), len(run["server"]), ba.Status[run["status"]].is_failure
+    key, ended = where.replace(" ", ""), len(run["server"])
     clients = list(zip(numbers["points"], numbers["labels"], strict=True))
     plane(axes, f"{where}, ρ = {run['rho']:g}", clients if where == "server" else clients[:1], outlier)
     shown = run[key][: min(run["rounds"] or SHOWN, SHOWN)]
@@ -467,24 +511,25 @@ def boundaries_by_round(axes: Any, numbers: dict[str, Any], run: dict[str, Any],
     boundary(axes, run["pooled"], color=style.INK, linestyle=(0, (1, 1.5)), linewidth=1.0)
     boundaries(axes, shown, style.look(run["method"]).colour, [outlier])
     if where == "server":
-        end = f"ends after round {ended}" if failed else "not reached"
+        end = f"ends after round {ended}" if failed(run) else "not reached"
         corner(axes, f"{run['rounds']} rounds" if run["rounds"] else end, weight="bold")
-    elif failed:
+    elif failed(run):
         why = f"round {ended + 1}: no minimum,\n" + r"$\rho S_g - V_1$ is indefinite"
         corner(axes, why, fontsize=7, color=style.VERMILION)
 
 
-def plane_legend() -> list[Any]:
-    """Return what a legend of such planes shows."""
+def plane_legend(figure: Any) -> None:
+    """Write below the planes what they show."""
     point = {"linestyle": "none", "markeredgecolor": "white", "markersize": 5}
     ring = {"linestyle": "none", "markerfacecolor": "none", "markeredgecolor": style.VERMILION, "markersize": 7}
-    return [
+    handles = [
         Line2D([], [], marker="o", color=style.CLASS_COLOURS[0], label="class 0", **point),
         Line2D([], [], marker="s", color=style.CLASS_COLOURS[1], label="class 1 (client 1 lighter)", **point),
         Line2D([], [], marker="o", label="outlier", **ring),
         Line2D([], [], color=style.INK, linestyle=(0, (1, 1.5)), linewidth=1.0, label="pooled"),
         Line2D([], [], color="#C8C8C8", linewidth=6, label="±1, ±2 posterior sd"),
     ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=5, columnspacing=1.4, handletextpad=0.5)
 
 
 def corner(axes: Any, text: str, **look: Any) -> None:
