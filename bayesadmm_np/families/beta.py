@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
-from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import betaln, xlog1py, xlogy
 
-from .._validation import Array, frozen
-from .base import FAMILIES, ExponentialFamily
+from .._validation import Array
+from .base import FAMILIES
+from .conjugate import ConjugateFamily, as_points, outside_is_impossible, positive_vectors
 from .coordinates import Expectation, Natural
 from .dirichlet import digamma_differences, inverse_digamma_differences, whiten_rows
-from .gamma import as_points, outside_is_impossible, positive_vectors, require_vectors
 
 __all__ = ["Beta"]
 
 
 @FAMILIES.register
-class Beta(ExponentialFamily):
+class Beta(ConjugateFamily):
     """d independent Betas with density ∝ θ^(a − 1) (1 − θ)^(b − 1) on (0, 1).
 
     λ = (a − 1, b − 1), T(θ) = (log θ, log(1 − θ)), h = 1, μ = (ψ(a) − ψ(a + b), ψ(b) − ψ(a + b)).
@@ -61,61 +61,14 @@ class Beta(ExponentialFamily):
     def __init__(self, a: ArrayLike, b: ArrayLike) -> None:
         self.a, self.b = positive_vectors(("a", a), ("b", b))
 
-    @classmethod
-    def _make(cls, a: Array, b: Array) -> Self:
-        member = cls.__new__(cls)
-        member.a, member.b = frozen(a), frozen(b)
-        return member
+    @staticmethod
+    def _from_parts(parts: Sequence[Array]) -> tuple[Array, ...]:
+        return parts[0] + 1.0, parts[1] + 1.0
 
-    @classmethod
-    def from_natural(cls, natural: Natural) -> Self:
-        """Return the member with natural parameter (a − 1, b − 1).
-
-        Raises
-        ------
-        ValueError
-            When an a or a b would not be positive.
-        """
-        require_vectors(natural, Natural, 2)
-        if not _inside(natural):
-            raise ValueError("natural parameter outside the domain: a − 1 and b − 1 must be > −1.")
-        member = cls._make(natural.parts[0] + 1.0, natural.parts[1] + 1.0)
-        # keep λ as given: 1 is added and subtracted at the cost of a small parameter's last digits
-        member.__dict__["natural"] = natural
-        return member
-
-    @classmethod
-    def from_expectation(cls, expectation: Expectation) -> Self:
-        """Return the member with the moments (E log θ, E log(1 − θ)), that is ∇A*(μ).
-
-        Raises
-        ------
-        ValueError
-            When exp E[log θ] + exp E[log(1 − θ)] is not below one.
-        """
-        require_vectors(expectation, Expectation, 2)
+    @staticmethod
+    def _from_moments(expectation: Expectation) -> tuple[Array, ...]:
         pairs = inverse_digamma_differences(np.stack(expectation.parts, axis=1))
-        return cls._make(pairs[:, 0].copy(), pairs[:, 1].copy())
-
-    def with_natural(self, natural: Natural) -> Self:
-        """Return the member with natural parameter λ."""
-        require_vectors(natural, Natural, 2, self.dim)
-        return type(self).from_natural(natural)
-
-    def with_expectation(self, expectation: Expectation) -> Self:
-        """Return the member with expectation parameter μ."""
-        require_vectors(expectation, Expectation, 2, self.dim)
-        return type(self).from_expectation(expectation)
-
-    def contains(self, natural: Natural) -> bool:
-        """Whether every a and b is positive and finite."""
-        require_vectors(natural, Natural, 2, self.dim)
-        return _inside(natural)
-
-    @property
-    def dim(self) -> int:
-        """Number of variables d."""
-        return self.a.size
+        return pairs[:, 0].copy(), pairs[:, 1].copy()
 
     @property
     def _pairs(self) -> Array:
@@ -149,7 +102,7 @@ class Beta(ExponentialFamily):
 
     def whiten(self, difference: Natural) -> Array:
         """Symmetric roots of the 2 × 2 blocks diag(ψ'(a), ψ'(b)) − ψ'(a + b) 11ᵀ, in closed form."""
-        require_vectors(difference, Natural, 2, self.dim)
+        self._require(difference, Natural)
         return whiten_rows(self._pairs, np.stack(difference.parts, axis=1)).ravel()
 
     def log_density(self, theta: ArrayLike) -> Array:
@@ -163,11 +116,3 @@ class Beta(ExponentialFamily):
     def sample(self, rng: np.random.Generator, size: int = 1) -> Array:
         """Draw `size` points, shape (size, d); parameters below about 0.01 let some round to 0 or 1."""
         return rng.beta(self.a, self.b, (size, self.dim))
-
-    def __repr__(self) -> str:
-        with np.printoptions(precision=4, threshold=12):
-            return f"{type(self).__name__}(a={self.a}, b={self.b})"
-
-
-def _inside(natural: Natural) -> bool:
-    return natural.is_finite() and all(bool((part > -1.0).all()) for part in natural.parts)

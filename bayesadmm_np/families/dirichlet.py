@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
-from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import digamma, gammaln, logsumexp, polygamma, xlogy
 
 from .._errors import ArgumentError
-from .._validation import Array, as_float_array, frozen
-from .base import FAMILIES, ExponentialFamily
+from .._validation import Array, as_float_array
+from .base import FAMILIES
+from .conjugate import ConjugateFamily, as_points, outside_is_impossible, positive_vectors
 from .coordinates import Expectation, Natural
-from .gamma import (
-    as_points,
-    log_minus_digamma,
-    outside_is_impossible,
-    positive_vectors,
-    require_vectors,
-    trigamma_excess,
-)
+from .gamma import log_minus_digamma, trigamma_excess
 
 __all__ = ["Dirichlet"]
 
 
 @FAMILIES.register
-class Dirichlet(ExponentialFamily):
+class Dirichlet(ConjugateFamily):
     """Density ∝ Π θ_j^(α_j − 1) on the simplex {θ > 0, Σθ = 1} of K ≥ 2 coordinates; α is the concentration.
 
     λ = α − 1, T(θ) = log θ, h = 1 (with respect to the first K − 1 coordinates), μ_j = ψ(α_j) − ψ(Σα).
@@ -67,60 +61,13 @@ class Dirichlet(ExponentialFamily):
             raise ArgumentError("concentration", "must have at least 2 entries", "1")
         (self.concentration,) = positive_vectors(("concentration", concentration))
 
-    @classmethod
-    def _make(cls, concentration: Array) -> Self:
-        member = cls.__new__(cls)
-        member.concentration = frozen(concentration)
-        return member
+    @staticmethod
+    def _from_parts(parts: Sequence[Array]) -> tuple[Array, ...]:
+        return (parts[0] + 1.0,)
 
-    @classmethod
-    def from_natural(cls, natural: Natural) -> Self:
-        """Return the member with natural parameter α − 1.
-
-        Raises
-        ------
-        ValueError
-            When a concentration would not be positive.
-        """
-        require_vectors(natural, Natural, 1)
-        if not _inside(natural):
-            raise ValueError("natural parameter outside the domain: concentration − 1 must be > −1.")
-        member = cls._make(natural.parts[0] + 1.0)
-        # keep λ as given: 1 is added and subtracted at the cost of a small concentration's last digits
-        member.__dict__["natural"] = natural
-        return member
-
-    @classmethod
-    def from_expectation(cls, expectation: Expectation) -> Self:
-        """Return the member with the moments E log θ, that is ∇A*(μ).
-
-        Raises
-        ------
-        ValueError
-            When Σ exp μ_j is not below one.
-        """
-        require_vectors(expectation, Expectation, 1)
-        return cls._make(inverse_digamma_differences(expectation.parts[0][None, :])[0])
-
-    def with_natural(self, natural: Natural) -> Self:
-        """Return the member with natural parameter λ."""
-        require_vectors(natural, Natural, 1, self.dim)
-        return type(self).from_natural(natural)
-
-    def with_expectation(self, expectation: Expectation) -> Self:
-        """Return the member with expectation parameter μ."""
-        require_vectors(expectation, Expectation, 1, self.dim)
-        return type(self).from_expectation(expectation)
-
-    def contains(self, natural: Natural) -> bool:
-        """Whether every concentration is positive and finite."""
-        require_vectors(natural, Natural, 1, self.dim)
-        return _inside(natural)
-
-    @property
-    def dim(self) -> int:
-        """Number of coordinates K."""
-        return self.concentration.size
+    @staticmethod
+    def _from_moments(expectation: Expectation) -> tuple[Array, ...]:
+        return (inverse_digamma_differences(expectation.parts[0][None, :])[0],)
 
     @cached_property
     def natural(self) -> Natural:
@@ -149,7 +96,7 @@ class Dirichlet(ExponentialFamily):
 
     def whiten(self, difference: Natural) -> Array:
         """Symmetric root of diag(ψ'(α)) − ψ'(Σα) 11ᵀ, in closed form: it is diagonal plus rank one."""
-        require_vectors(difference, Natural, 1, self.dim)
+        self._require(difference, Natural)
         return whiten_rows(self.concentration[None, :], difference.parts[0][None, :])[0]
 
     def log_density(self, theta: ArrayLike) -> Array:
@@ -162,10 +109,6 @@ class Dirichlet(ExponentialFamily):
     def sample(self, rng: np.random.Generator, size: int = 1) -> Array:
         """Draw `size` points, shape (size, K); below α of about 0.01 coordinates underflow to 0."""
         return rng.dirichlet(self.concentration, size)
-
-    def __repr__(self) -> str:
-        with np.printoptions(precision=4, threshold=12):
-            return f"{type(self).__name__}(concentration={self.concentration})"
 
 
 def digamma_differences(alpha: Array) -> Array:
@@ -248,7 +191,3 @@ def _rough_inverse_digamma(value: Array) -> Array:
     small = value < -2.22
     at_small = -1.0 / (np.minimum(value, -2.22) - digamma(1.0))
     return np.where(small, at_small, np.exp(np.maximum(value, -2.22)) + 0.5)
-
-
-def _inside(natural: Natural) -> bool:
-    return natural.is_finite() and bool((natural.parts[0] > -1.0).all())

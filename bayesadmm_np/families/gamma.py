@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
-from typing import Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import digamma, gammaln, polygamma, xlogy
 
-from .._errors import ArgumentError
-from .._validation import Array, as_float_array, frozen
-from .base import FAMILIES, ExponentialFamily
-from .coordinates import Coordinates, Expectation, Natural
+from .._validation import Array
+from .base import FAMILIES
+from .conjugate import ConjugateFamily, as_points, outside_is_impossible, positive_vectors
+from .coordinates import Expectation, Natural
 
 __all__ = ["Gamma"]
 
@@ -22,7 +22,7 @@ _ASYMPTOTIC_FROM = 10.0
 
 
 @FAMILIES.register
-class Gamma(ExponentialFamily):
+class Gamma(ConjugateFamily):
     """d independent Gammas with density ∝ θ^(shape − 1) exp(−rate · θ) on θ > 0.
 
     λ = (shape − 1, −rate), T(θ) = (log θ, θ), h = 1, μ = (ψ(shape) − log rate, shape/rate).
@@ -64,64 +64,17 @@ class Gamma(ExponentialFamily):
     def __init__(self, shape: ArrayLike, rate: ArrayLike) -> None:
         self.shape, self.rate = positive_vectors(("shape", shape), ("rate", rate))
 
-    @classmethod
-    def _make(cls, shape: Array, rate: Array) -> Self:
-        member = cls.__new__(cls)
-        member.shape, member.rate = frozen(shape), frozen(rate)
-        return member
+    @staticmethod
+    def _from_parts(parts: Sequence[Array]) -> tuple[Array, ...]:
+        return parts[0] + 1.0, -parts[1]
 
-    @classmethod
-    def from_natural(cls, natural: Natural) -> Self:
-        """Return the member with natural parameter (shape − 1, −rate).
-
-        Raises
-        ------
-        ValueError
-            When a shape or a rate would not be positive.
-        """
-        require_vectors(natural, Natural, 2)
-        if not _inside(natural):
-            raise ValueError("natural parameter outside the domain: shape − 1 must be > −1, and −rate must be < 0.")
-        member = cls._make(natural.parts[0] + 1.0, -natural.parts[1])
-        # keep λ as given: 1 is added and subtracted at the cost of a small shape's last digits
-        member.__dict__["natural"] = natural
-        return member
-
-    @classmethod
-    def from_expectation(cls, expectation: Expectation) -> Self:
-        """Return the member with the moments (E log θ, E θ), that is ∇A*(μ).
-
-        Raises
-        ------
-        ValueError
-            When a mean is not positive, or E log θ is not below log E θ.
-        """
-        require_vectors(expectation, Expectation, 2)
+    @staticmethod
+    def _from_moments(expectation: Expectation) -> tuple[Array, ...]:
         log_mean, mean = expectation.parts
         if not expectation.is_finite() or not (mean > 0).all() or not (log_mean < np.log(mean)).all():
             raise ValueError("impossible moments: they must be finite with E[θ] > 0, E[log θ] < log E[θ].")
         shape = _inverse_log_minus_digamma(np.log(mean) - log_mean)
-        return cls._make(shape, shape / mean)
-
-    def with_natural(self, natural: Natural) -> Self:
-        """Return the member with natural parameter λ."""
-        require_vectors(natural, Natural, 2, self.dim)
-        return type(self).from_natural(natural)
-
-    def with_expectation(self, expectation: Expectation) -> Self:
-        """Return the member with expectation parameter μ."""
-        require_vectors(expectation, Expectation, 2, self.dim)
-        return type(self).from_expectation(expectation)
-
-    def contains(self, natural: Natural) -> bool:
-        """Whether every shape and rate is positive and finite."""
-        require_vectors(natural, Natural, 2, self.dim)
-        return _inside(natural)
-
-    @property
-    def dim(self) -> int:
-        """Number of variables d."""
-        return self.shape.size
+        return shape, shape / mean
 
     @cached_property
     def natural(self) -> Natural:
@@ -153,7 +106,7 @@ class Gamma(ExponentialFamily):
 
         The Schur complement ψ'(shape) − 1/shape is small for large shapes and evaluated without cancellation.
         """
-        require_vectors(difference, Natural, 2, self.dim)
+        self._require(difference, Natural)
         first, second = difference.parts
         mean_part = (second + first / self.mean) * np.sqrt(self.shape) / self.rate
         return np.concatenate([np.sqrt(trigamma_excess(self.shape)) * first, mean_part])
@@ -167,10 +120,6 @@ class Gamma(ExponentialFamily):
     def sample(self, rng: np.random.Generator, size: int = 1) -> Array:
         """Draw `size` points, shape (size, d); below a shape of about 0.01 some of them underflow to 0."""
         return rng.standard_gamma(self.shape, (size, self.dim)) / self.rate
-
-    def __repr__(self) -> str:
-        with np.printoptions(precision=4, threshold=12):
-            return f"{type(self).__name__}(shape={self.shape}, rate={self.rate})"
 
 
 def log_minus_digamma(x: Array) -> Array:
@@ -186,47 +135,6 @@ def trigamma_excess(x: Array) -> Array:
     slopes = [2 * k * term for k, term in enumerate(_BERNOULLI, start=1)]
     series = 0.5 * z * z + z**3 * np.polynomial.polynomial.polyval(z * z, slopes)
     return np.where(x >= _ASYMPTOTIC_FROM, series, polygamma(1, x) - 1.0 / x)
-
-
-def positive_vectors(*arguments: tuple[str, ArrayLike]) -> list[Array]:
-    """Check named arguments to be positive vectors (or numbers, which are repeated) of one length."""
-    arrays = [as_float_array(value, name, ndim=(0, 1)) for name, value in arguments]
-    lengths = [array.size for array in arrays if array.ndim]
-    dim = lengths[0] if lengths else 1
-    for (name, _), array in zip(arguments, arrays, strict=True):
-        if array.ndim and array.size != dim:
-            raise ArgumentError(name, f"must have shape ({dim},) to match the others", array.shape)
-        if not (array > 0).all():
-            raise ArgumentError(name, "must be positive in every entry", f"{array.min():g}")
-    return [frozen(np.array(np.broadcast_to(array, (dim,)))) for array in arrays]
-
-
-def require_vectors(value: object, kind: type[Coordinates], count: int, dim: int | None = None) -> None:
-    """Raise TypeError unless `value` is of type `kind` and made of `count` vectors of one length."""
-    if type(value) is not kind:
-        raise TypeError(f"expected a {kind.__name__} parameter, got {type(value).__name__}.")
-    assert isinstance(value, Coordinates)
-    length = value.parts[0].size if dim is None else dim
-    if value.shapes != ((length,),) * count:
-        raise TypeError(f"parameters of different families: {((length,),) * count} and {value.shapes}.")
-
-
-def as_points(theta: ArrayLike, dim: int) -> Array:
-    """Return θ as an array of shape (..., dim)."""
-    points = np.asarray(theta, dtype=np.float64)
-    if points.shape[-1:] != (dim,):
-        raise ArgumentError("theta", f"must have last dimension {dim}", f"shape {points.shape}")
-    return points
-
-
-def outside_is_impossible(values: Array, inside: NDArray[np.bool_]) -> Array:
-    """Put −inf where a coordinate of the point left the support."""
-    return np.asarray(np.where(inside.all(axis=-1), values, -np.inf))
-
-
-def _inside(natural: Natural) -> bool:
-    first, second = natural.parts
-    return natural.is_finite() and bool((first > -1.0).all() and (second < 0.0).all())
 
 
 def _inverse_log_minus_digamma(target: Array) -> Array:

@@ -14,8 +14,8 @@ from numpy.typing import ArrayLike
 
 from .._validation import Array, as_float_array
 from ..families.base import ExponentialFamily
+from ..families.conjugate import as_points, require_vectors
 from ..families.coordinates import Expectation, Natural
-from ..families.gamma import as_points, require_vectors
 from .family import NumericMaps, SymbolicFamily
 
 __all__ = ["NumericFamily", "numeric_family"]
