@@ -12,10 +12,11 @@ from ..families.coordinates import Natural
 from ..splitting.certificate import Certificate
 from ..splitting.status import Status
 from .account import charge
+from .ending import read_ending
 from .glm_spec import GLMSpec
 from .lock import locked
-from .messages import Message, as_real, as_text, by_site, content_of, read_served, require_run
-from .server import Coordinator, decode_certificate
+from .messages import Message, by_site, content_of, read_served, require_run
+from .server import Coordinator
 from .site import Site
 from .spec import RunSpec
 
@@ -375,18 +376,13 @@ def final_result(message: Message, server: Coordinator | None = None) -> FinalRe
     if not isinstance(spec, GLMSpec):
         raise message.refusal("spec", "that of a run of losses of the core", spec.engine)
     served = read_served(message, spec, spec.at_server())
-    header = message.header
-    with content_of(message, "the result of a run"):
-        status = Status[header["status"]]
-        values = header["objective"] if isinstance(header["objective"], list) else [None]
-        objective = tuple(as_real(message, "objective", value, finite=False) for value in values)
-        certificate = decode_certificate(message, header["certificate"])
+    ending = read_ending(message, spec)
     return FinalResult(
-        status=status,
-        message=as_text(message, "message", header["message"]),
+        status=ending.status,
+        message=ending.message,
         spec=spec,
         posterior=served.q_g,
         sites={} if server is None else dict(zip(spec.sites, server.state.sites, strict=True)),
-        objective=objective,
-        certificate=certificate,
+        objective=ending.objective,
+        certificate=ending.certificate,
     )

@@ -131,6 +131,11 @@ class GLMSpec(RunSpec):
         return self.rounds if self.row.max_rounds is None else min(self.rounds, self.row.max_rounds)
 
     @property
+    def certified(self) -> tuple[int, float]:
+        """Parameters and tolerance of the certificate."""
+        return self.prior.natural.linear.size, self.tol
+
+    @property
     def rule(self) -> Rule:
         """The rule before each loss resolves it."""
         return read_rule(self.row, self.expectation)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -11,9 +11,8 @@ import numpy as np
 
 from .._archive import LIMIT
 from ..splitting.certificate import Certificate
-from ..splitting.distance import Distance
-from ..splitting.history import Edges
 from ..splitting.status import Failure, Status
+from .ending import decode_certificate, encode_certificate
 from .engine import ServerEngine, Task, require_sum_of_factors
 from .messages import (
     COPY,
@@ -21,9 +20,6 @@ from .messages import (
     Message,
     Sent,
     Served,
-    as_flag,
-    as_real,
-    as_text,
     by_site,
     content_of,
     digests_of,
@@ -42,7 +38,8 @@ REPLY_HEADER = 1 << 18
 class Outcome:
     """How a run ended.
 
-    `round` is the number of the final message; `certificate` is None where a site did not send sums at the last λ_g.
+    `round` is the number of the final message; `certificate` is None where a site did not send sums at the last λ_g,
+    or these overflow.
     """
 
     status: Status
@@ -185,7 +182,7 @@ class Coordinator:
             "status": self.outcome.status.name,
             "message": self.outcome.message,
             "objective": [self.state.start_objective, *(record.objective for record in self.state.history)],
-            "certificate": _encode_certificate(self.outcome.certificate),
+            "certificate": encode_certificate(self.outcome.certificate),
         }
         return Message("final", header, arrays, "final message")
 
@@ -248,7 +245,7 @@ class Coordinator:
                 header[name], vectors = self.engine.pack_state(state)
                 arrays |= {f"{name}/{part}": values for part, values in vectors.items()}
         if self.outcome is not None:
-            certificate = _encode_certificate(self.outcome.certificate)
+            certificate = encode_certificate(self.outcome.certificate)
             header["outcome"] = [self.outcome.status.name, self.outcome.message, self.outcome.round, certificate]
         return Message("server", header, arrays)
 
@@ -379,39 +376,10 @@ class Coordinator:
 
     def _ended(self, state: Any, status: Status, message: str, heard: Sequence[Heard | None]) -> Coordinator:
         certificate = self.engine.certificate(state, heard) if heard and state.history else None
+        if certificate is not None and np.isnan(certificate.pooled):  # sums that overflow certify nothing
+            certificate = None
         return replace(self, state=state, waiting=None, outcome=Outcome(status, message, self.number + 1, certificate))
 
 
 def _encode_mixed(mixed: tuple[int, tuple[float, ...]] | None) -> list[Any] | None:
     return None if mixed is None else [mixed[0], list(mixed[1])]
-
-
-def _encode_certificate(certificate: Certificate | None) -> dict[str, Any] | None:
-    if certificate is None:
-        return None
-    distance = certificate.distance
-    bound = None if distance is None else {**asdict(distance), "per_coefficient": distance.per_coefficient.tolist()}
-    return {"edges": asdict(certificate.edges), "pooled": certificate.pooled, "tol": certificate.tol, "distance": bound}
-
-
-def decode_certificate(message: Message, plain: Any) -> Certificate | None:
-    """Return a certificate from what a message says of it."""
-    if plain is None:
-        return None
-
-    def reals(name: str, values: dict[Any, Any]) -> dict[Any, float]:
-        return {key: as_real(message, f"{name}.{key}", value, finite=False) for key, value in values.items()}
-
-    bound, distance = plain["distance"], None
-    if bound is not None:
-        if not isinstance(bound["per_coefficient"], list):
-            raise message.refusal("per_coefficient", "a list of numbers", bound["per_coefficient"])
-        each = reals("per_coefficient", dict(enumerate(bound["per_coefficient"])))
-        distance = Distance(
-            **reals("distance", {name: bound[name] for name in ("mahalanobis", "sd_units")}),
-            per_coefficient=np.array(list(each.values())),
-            rigorous=as_flag(message, "distance.rigorous", bound["rigorous"]),
-            reason=as_text(message, "distance.reason", bound["reason"]),
-        )
-    scalars = reals("certificate", {name: plain[name] for name in ("pooled", "tol")})
-    return Certificate(Edges(**reals("edges", plain["edges"])), **scalars, distance=distance)

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 
 from .._validation import as_count, as_float_array
 from ..splitting.privacy import GaussianMechanism
+from .ending import read_ending
 from .engine import SiteData, SiteEngine, require
 from .ledger import Ledger, counted_by, require_state
 from .messages import Message, MessageError, Served, content_of, read_served, require_run
@@ -143,6 +144,8 @@ class Site:
         """
         engine = self._joined(broadcast)
         served = read_served(broadcast, engine.spec, engine)
+        if broadcast.kind == "final":
+            read_ending(broadcast, engine.spec)
         self._require_granted(broadcast, engine.spec, served)
         known = self.kept or SiteState(engine.spec, Ledger(engine.first(served.q_g)), ())
         # noise that was drawn is sent again, never drawn twice

@@ -118,6 +118,11 @@ class RunSpec:
         """Rounds at most."""
         return self.rounds
 
+    @property
+    def certified(self) -> tuple[int, float] | None:
+        """Parameters and tolerance of the certificate; None where a run of this engine makes none."""
+        return None
+
     @cached_property
     def run(self) -> str:
         """The run's id."""
@@ -146,7 +151,7 @@ class RunSpec:
         """
         plain = message.header.get("spec")
         name = plain.get("engine") if isinstance(plain, dict) else None
-        if name not in ENGINES:
+        if not isinstance(name, str) or name not in ENGINES:
             raise message.refusal("spec", f"that of a run, with an engine of {', '.join(ENGINES)}", plain)
         if data is not None and name != data.engine:
             raise message.refusal("engine", f"{data.engine!r}, as this site has rows for", name)
