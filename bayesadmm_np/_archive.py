@@ -61,7 +61,19 @@ T = TypeVar("T")
 
 
 class ArchiveError(ValueError):
-    """A file or message was refused: the text names it, the field, and what was expected. Nothing was changed."""
+    """A file or message was refused: the text names it, the field, and what was expected. Nothing was changed.
+
+    Parameters
+    ----------
+    reason : str
+        Sentence with the field and what was expected.
+    source : str, default ''
+        Name of the file or message, which the text begins with; '' where the sentence says it.
+    """
+
+    def __init__(self, reason: str, source: str = "") -> None:
+        super().__init__(f"{source}: {reason}" if source else reason)
+        self.reason, self.source = reason, source
 
 
 class MissingFileError(ArchiveError, FileNotFoundError):
@@ -168,14 +180,14 @@ class Archive:
             with open(path, "rb") as file:
                 return cls._decoded(file, os.fstat(file.fileno()).st_size, source, limit)
         except FileNotFoundError as error:
-            raise MissingFileError(f"{source}: file must be readable: {error.strerror}.") from error
+            raise MissingFileError(f"file must be readable: {error.strerror}.", source) from error
         except OSError as error:
-            raise ArchiveError(f"{source}: file must be readable: {error.strerror}.") from error
+            raise ArchiveError(f"file must be readable: {error.strerror}.", source) from error
 
     @classmethod
     def _decoded(cls, file: io.BufferedIOBase, size: int, source: str, limit: int | None) -> Archive:
         if limit is not None and size > limit:
-            raise ArchiveError(f"{source}: size must be at most {limit} bytes, got {size}.")
+            raise ArchiveError(f"size must be at most {limit} bytes, got {size}.", source)
         try:
             entries = _entries(file, size, size if limit is None else limit // HEADER_SHARE)
             text = next(entries)[1].tobytes()
@@ -188,15 +200,16 @@ class Archive:
         # whatever bytes from outside make a parser raise, the answer is the same
         except Exception as error:
             raise ArchiveError(
-                f"{source}: file must be a whole bayesadmm archive, and it is not ({_short(str(error), 240)})."
+                f"file must be a whole bayesadmm archive, and it is not ({_short(str(error), 240)}).", source
             ) from error
         if top["schema"] != SCHEMA:
             raise ArchiveError(
-                f"{source}: schema must be {SCHEMA}, got {_short(top['schema'])}, as bayesadmm_np "
-                f"{_short(top.get('version'))} writes; update the older side."
+                f"schema must be {SCHEMA}, got {_short(top['schema'])}, as bayesadmm_np "
+                f"{_short(top.get('version'))} writes; update the older side.",
+                source,
             )
         if not whole:
-            raise ArchiveError(f"{source}: file must be a whole bayesadmm archive, and its header is not one.")
+            raise ArchiveError("file must be a whole bayesadmm archive, and its header is not one.", source)
         return found
 
     # ------------------------------------------------------------------------------------------------
@@ -205,7 +218,7 @@ class Archive:
 
     def refusal(self, name: str, expected: str, got: Any) -> ArchiveError:
         """Return the error for a field."""
-        return ArchiveError(f"{self.source}: {name} must be {expected}, got {_short(got)}.")
+        return ArchiveError(f"{name} must be {expected}, got {_short(got)}.", self.source)
 
     def require(self, kind: str, fields: Collection[str], arrays: Collection[str]) -> None:
         """Raise unless the archive is of this kind, with exactly these fields and arrays."""
@@ -258,8 +271,9 @@ class Archive:
         header = len(self._content)
         if limit is not None and (self.size > limit or header > limit // HEADER_SHARE):
             raise ArchiveError(
-                f"{self.source}: size must be at most {limit} bytes, 1/{HEADER_SHARE} of it JSON, for a reader to "
-                f"take it, got {self.size} with {header} of JSON."
+                f"size must be at most {limit} bytes, 1/{HEADER_SHARE} of it JSON, for a reader to "
+                f"take it, got {self.size} with {header} of JSON.",
+                self.source,
             )
 
     def _pieces(self) -> Iterator[bytes | memoryview]:
@@ -283,7 +297,7 @@ def content_of(archive: Archive, what: str) -> Iterator[None]:
     except ArchiveError:
         raise
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        raise ArchiveError(f"{archive.source}: content must be {what}, and it is not: {error}") from error
+        raise ArchiveError(f"content must be {what}, and it is not: {error}", archive.source) from error
 
 
 def read_as(kind: type[T], plain: Any, source: str) -> T:
@@ -302,7 +316,7 @@ def read_as(kind: type[T], plain: Any, source: str) -> T:
         found = msgspec.convert(plain, kind)
         _require_known(plain, msgspec.to_builtins(found, enc_hook=lambda value: value), "$")
     except (msgspec.ValidationError, RecursionError) as error:
-        raise ArchiveError(f"{source}: {error}.") from error
+        raise ArchiveError(f"{error}.", source) from error
     return found
 
 

@@ -433,6 +433,21 @@ def lenient(data):
         return Archive(found["kind"], found["header"], arrays)
 
 
+def test_a_refusal_keeps_the_file_apart_from_the_reason(tmp_path):
+    path = tmp_path / "a.npz"
+    with pytest.raises(MissingFileError) as missing:
+        Archive.read(path)
+    path.write_bytes(GOOD[:-1])
+    with pytest.raises(ArchiveError) as damaged:
+        Archive.read(path, source="resume='a.npz'")
+    kind = Archive("reply", {}, {}, "reply of A").refusal("kind", "'hello'", "reply")
+    fields = [(error.source, error.reason.split(" must")[0]) for error in (missing.value, damaged.value, kind)]
+    assert fields == [(str(path), "file"), ("resume='a.npz'", "file"), ("reply of A", "kind")]
+    for error in (missing.value, damaged.value, kind):
+        assert str(error) == f"{error.source}: {error.reason}"
+    assert str(ArchiveError("header must be text.")) == "header must be text."
+
+
 def test_the_fuzzer_notices_a_lenient_decoder():
     def decode(data):
         try:

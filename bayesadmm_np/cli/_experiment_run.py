@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from filelock import FileLock, Timeout
 
-from .._archive import replace_text
+from .._archive import ArchiveError, replace_text
 from ..splitting.status import Status
 from ..torch import RoundRecord, Rows, Scores, merge, run
 from ..torch.state import digest
@@ -226,7 +226,7 @@ class Bench:
             model = self.experiment.network(test.X[0].numel(), CLASSES)
         checkpoint = self._checkpoint(f"{job.file}.npz" if alone is None else f"{job.file}_client{alone}.npz")
         name = job.name if alone is None else f"{job.name}, client {alone} alone"
-        with self._noting(name), _going_on(name):
+        with self._noting(name), _going_on(name, checkpoint):
             result = run(
                 method,
                 clients,
@@ -271,15 +271,12 @@ class Bench:
 
 
 @contextmanager
-def _going_on(name: str) -> Iterator[None]:
+def _going_on(name: str, checkpoint: Path) -> Iterator[None]:
     """Word the refusal of a checkpoint with the advice to remove it, not with an argument's name."""
     try:
         yield
-    except ValueError as error:
-        words = str(error)
-        if words.startswith("resume="):
-            raise ValueError(f"{words.removeprefix('resume=')} Delete it, and {name} begins anew.") from error
-        raise
+    except ArchiveError as error:
+        raise ValueError(f"{str(checkpoint)!r}: {error.reason} Delete it, and {name} begins anew.") from error
 
 
 def best_trial(trials: Sequence[Trial], method: int) -> Trial:

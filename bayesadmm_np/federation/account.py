@@ -104,8 +104,9 @@ class Account:
         left, needed = granted - self.spent(mechanism), max(limit - number, 0) + 1
         if needed > left + SLACK:
             raise ArchiveError(
-                f"{reply.source}: rounds to come must be at most {max(int(left + SLACK), 0)}, what is left of the "
-                f"{granted} answers granted here for all runs, got {needed}."
+                f"rounds to come must be at most {max(int(left + SLACK), 0)}, what is left of the "
+                f"{granted} answers granted here for all runs, got {needed}.",
+                reply.source,
             )
         return replace(self, entries=(*self.entries, Entry(run, number, answer, mechanism.noise_multiplier)))
 

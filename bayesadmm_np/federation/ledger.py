@@ -107,8 +107,9 @@ def require_state(message: Message, name: str, data: str) -> None:
         raise message.refusal("file", f"the state of site {name!r}", message.kind)
     if message.header.get("data") != data:
         raise MessageError(
-            f"{message.source}: the rows of site {name!r} must be those of the rounds before, and they have changed "
-            "since; put the old ones back, or start a new run."
+            f"the rows of site {name!r} must be those of the rounds before, and they have changed "
+            "since; put the old ones back, or start a new run.",
+            message.source,
         )
 
 

@@ -187,7 +187,7 @@ def read_hello(hello: Message) -> Message:
     try:
         as_site_name(header["site"])
     except ValueError as error:
-        raise MessageError(f"{hello.source}: {error}") from error
+        raise MessageError(str(error), hello.source) from error
     for field in ("features", "classes"):
         names = header[field]
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):

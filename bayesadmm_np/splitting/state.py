@@ -148,7 +148,7 @@ def read_checkpoint(path: str | os.PathLike[str], kind: str, description: dict[s
     for key, value in json.loads(json.dumps(description)).items():
         if found.get(key) != value:
             raise ArchiveError(
-                f"{archive.source} is of another run: its {key} is {found.get(key)!r}, expected {value!r}."
+                f"file is of another run: its {key} is {found.get(key)!r}, expected {value!r}.", archive.source
             )
     return archive
 

@@ -23,6 +23,7 @@ pytest.importorskip("matplotlib", reason="the command line needs the extra `cli`
 pytest.importorskip("sklearn", reason="the digits come with scikit-learn")
 torch = pytest.importorskip("torch", minversion="2.4", reason="the deep-learning path needs the extra `torch`")
 from bayesadmm_np import cli, methods  # noqa: E402
+from bayesadmm_np._archive import ArchiveError  # noqa: E402
 from bayesadmm_np.cli import _experiment_plots as plots  # noqa: E402
 from bayesadmm_np.cli import _experiment_run as module  # noqa: E402
 from bayesadmm_np.cli._experiment_file import Experiment, Split, changed  # noqa: E402
@@ -387,6 +388,14 @@ def test_a_method_looks_the_same_in_every_plot():
     many = ["FedAvg a=1", "FedAvg a=2", "pooled", "local", *plots.ROWS[1:]]
     assert plots._places(many)[0] == 0
     assert len(set(plots._places(many))) == len(many)
+
+
+def test_only_an_archive_is_refused_with_the_advice_to_delete_it():
+    words = r"^'a.npz': file is of another run. Delete it, and X begins anew.$"
+    with pytest.raises(ValueError, match=words), module._going_on("X", Path("a.npz")):
+        raise ArchiveError("file is of another run.", "resume='b'")
+    with pytest.raises(ValueError, match=r"^resume= is no archive$"), module._going_on("X", Path("a.npz")):
+        raise ValueError("resume= is no archive")
 
 
 def test_a_damaged_checkpoint_is_named_with_what_to_do(bayesadmm, file, tmp_path):
