@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from .._archive import LIMIT
 from .._archive import Archive as Message
 from .._validation import Array, as_positive
 from ..clients import Solver
@@ -20,7 +21,7 @@ from ..losses.expectations import Rule
 from ..splitting.accelerated import Accelerated
 from ..splitting.methods import Method
 from ..splitting.team import read_rule
-from .spec import RunSpec, decode
+from .spec import MOST_ROWS, RunSpec, decode
 
 __all__ = ["INTERCEPT", "GLMSpec", "GLMTask"]
 
@@ -223,6 +224,7 @@ class GLMTask:
         first = hellos[0]
         require_alike(hellos)
         dim = first.header["dim"]
+        self._require_room(hellos)
         prior = self._prior(dim)
         if isinstance(prior, ExponentialFamily) and prior.natural.linear.shape != (dim,):
             raise ValueError(f"prior must have the {dim} parameters of the sites, got {prior.natural.linear.size}.")
@@ -241,6 +243,28 @@ class GLMTask:
         """Return the spec that this task gives the sites of another spec."""
         return replace(spec, prior=self._prior(spec.prior.natural.linear.size), **self._settings)
 
+    def _require_room(self, hellos: Sequence[Message]) -> None:
+        """Refuse more sites times parameters than a server can keep, before a prior of that size is made."""
+        first = hellos[0]
+        dim = first.header["dim"]
+        # two parameters tell a family with a dense precision from one without; a prior that is none, or that can be
+        # made of one size only, is left to the checks of what it is
+        try:
+            small = self._prior(2)
+        except ValueError:
+            return
+        if not isinstance(small, ExponentialFamily) or small.natural.linear.shape != (2,):
+            return
+        dense = not isinstance(small, BlockDiagonalGaussian) and (2, 2) in small.natural.shapes
+        numbers = dim + (dim * (dim + 1) // 2 if dense else 0)
+        size = 2 * 8 * (1 + 2 * len(hellos)) * numbers
+        if size > LIMIT:
+            name = first.header["site"]
+            expected = (
+                f"small enough for a checkpoint of {LIMIT} bytes with {len(hellos)} sites ({size} for site {name})"
+            )
+            raise first.refusal("dim", expected, dim)
+
     def _prior(self, dim: int) -> Any:
         return self.prior if isinstance(self.prior, ExponentialFamily) or not callable(self.prior) else self.prior(dim)
 
@@ -256,10 +280,23 @@ def require_alike(hellos: Sequence[Message]) -> None:
         for field in ("loss", "features", "classes", "dim"):
             if other.header[field] != first.header[field]:
                 raise other.refusal(field, f"as in {first.source}, {first.header[field]!r}", other.header[field])
+    for field in ("features", "classes"):
+        _require_different(first, field)
+    for hello in hellos:
+        if not 0 < hello.header["weight"] <= MOST_ROWS:
+            raise hello.refusal("weight", f"> 0 and at most {MOST_ROWS}", hello.header["weight"])
     width, dim = len(first.header["features"]), first.header["dim"]
     # every parameter has a column that was named: a hello cannot ask for more memory than it takes itself
     if not width or dim % width or dim > width * max(MOST_OUTPUTS, len(first.header["classes"])):
         raise first.refusal("dim", f"a multiple of the number of features, {width}", dim)
+
+
+def _require_different(hello: Message, field: str) -> None:
+    seen: set[str] = set()
+    for name in hello.header[field]:
+        if name in seen:
+            raise hello.refusal(field, f"different names at site {hello.header['site']}", f"{name!r} twice")
+        seen.add(name)
 
 
 MOST_OUTPUTS = 1 << 12
@@ -273,6 +310,8 @@ def _pooled_units(hellos: Sequence[Message]) -> dict[str, Any]:
         if set(hello.arrays) != {"sums", "squares"}:
             raise hello.refusal("arrays", "sums and squares, by which columns are standardised", sorted(hello.arrays))
     rows = sum(hello.header["rows"] for hello in hellos)
+    for hello in hellos:
+        _require_possible_sums(hello, rows)
     mean = np.add.reduce([hello.vector("sums", n_columns) for hello in hellos]) / rows
     square = np.add.reduce([hello.vector("squares", n_columns) for hello in hellos]) / rows
     variance = square - mean**2
@@ -280,6 +319,32 @@ def _pooled_units(hellos: Sequence[Message]) -> dict[str, Any]:
     constant = variance <= 1e-12 * square
     centred = ~constant & (hellos[0].header["features"][-1] == INTERCEPT)
     return {"centre": np.where(centred, mean, 0.0), "scale": np.where(constant, 1.0, np.sqrt(np.abs(variance)))}
+
+
+@np.errstate(over="ignore", invalid="ignore")  # what overflows is refused as such
+def _require_possible_sums(hello: Message, rows: int) -> None:
+    """Refuse Σx and Σx² that no column has; `rows` are those of all sites.
+
+    Cauchy–Schwarz: (Σx)² ≤ n Σx². A sum of n floats in any order is off by at most γ = nu/(1 − nu) times Σ|x|, which is
+    at most √(n Σx²), and a sum of squares by γ of itself, so that the sums as computed keep (1 + γ)²/(1 − γ), at most
+    1 + 4nu up to nu = 0.1. A square that underflows loses at most the smallest subnormal number.
+    """
+    names, own = hello.header["features"], hello.header["rows"]
+    sums, squares = (hello.vector(name, len(names)) for name in ("sums", "squares"))
+    most = (1 + 4 * own * UNIT) * own * (squares + own * TINY)
+    for wrong, expected in (
+        (squares < 0, "squares >= 0"),
+        (~np.isfinite(sums**2) | ~np.isfinite(rows * squares), "sums and squares that do not overflow"),
+        (sums**2 > most, f"(sum of x)^2 <= {own} rows times the sum of x^2"),
+    ):
+        if wrong.any():
+            j = int(np.argmax(wrong))
+            column = f"column {names[j]!r} of site {hello.header['site']}"
+            raise hello.refusal("sums", f"{expected} in {column}", f"{sums[j]:g} and {squares[j]:g}")
+
+
+UNIT = float(np.finfo(np.float64).eps) / 2
+TINY = float(np.finfo(np.float64).smallest_subnormal)
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -1,0 +1,78 @@
+"""What a hello cannot say: refused with the site and the column, and before anything of its size is made."""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+
+import bayesadmm_np as ba
+from bayesadmm_np.federation import Coordinator, GLMData, GLMTask, Message, MessageError, Site
+from oracles.problems import prior
+
+X = np.random.default_rng(0).standard_normal((6, 3))
+SITE = Site("A", GLMData(ba.losses.Logistic(X, np.ones(6))))
+SUMS = X.sum(axis=0), (X**2).sum(axis=0)
+
+
+def begin(header=None, sums=SUMS, start=None):
+    hello = SITE.hello(*sums)
+    hello = Message("hello", {**hello.header, **(header or {})}, hello.arrays)
+    return Coordinator.start([hello], GLMTask(ba.methods.PVI(), start or prior("full", 3)))
+
+
+SUMS_OF_NOBODY = {
+    "squares below zero": ([0.0, 0, 1], [-1.0, 1, 1], "squares >= 0 in column 'x1' of site A"),
+    "no variance": ([1.0, 100, 0], [1.0, 1, 1], r"\(sum of x\)\^2 <= 6 rows .* column 'x2' of site A"),
+    "beyond rounding": ([0, 0, 6 * (1 + 1e-14)], [6.0] * 3, "column 'x3' of site A"),
+    "an overflow": ([1e308] * 3, [1e308] * 3, "do not overflow in column 'x1' of site A"),
+    "an overflow of squares": ([0.0] * 3, [1.0, 1, 1e308], "do not overflow in column 'x3' of site A"),
+}
+
+
+@pytest.mark.parametrize("case", SUMS_OF_NOBODY)
+def test_sums_that_no_column_has_are_refused(case):
+    sums, squares, words = SUMS_OF_NOBODY[case]
+    with pytest.raises(MessageError, match=words):
+        begin(sums=(sums, squares))
+
+
+@pytest.mark.parametrize("value", [0.1, 1 / 3, -1e100, 1e-170, 5e-324, 0.0])
+def test_sums_of_a_constant_column_are_at_the_edge_and_are_taken(value):
+    """Equality in Cauchy–Schwarz, to rounding and to underflow."""
+    column = np.full((6, 3), value)
+    begin(sums=(column.sum(axis=0), (column**2).sum(axis=0)))
+
+
+NAMES = {
+    "features": ({"features": ["a", "b", "a"]}, "features must be different names at site A, got 'a' twice"),
+    "classes": ({"classes": ["no", "no"]}, "classes must be different names at site A, got 'no' twice"),
+    "weight of nothing": ({"weight": 0.0}, "weight must be > 0"),
+    "weight of a world": ({"weight": 1e308}, "weight must be > 0 and at most"),
+    "features that do not divide dim": ({"features": ["a", "b"]}, "dim must be a multiple of the number of features"),
+}
+
+
+@pytest.mark.parametrize("case", NAMES)
+def test_names_and_weights_that_make_no_run_are_refused(case):
+    header, words = NAMES[case]
+    begin()
+    with pytest.raises(MessageError, match=words):
+        begin(header)
+
+
+def test_a_hello_of_many_parameters_is_refused_before_a_prior_is_made():
+    dims = []
+
+    def start(d):
+        dims.append(d)
+        return ba.families.FullGaussian(np.zeros(d), 1.0)
+
+    tracemalloc.start()
+    hello = {"dim": 30000, "features": [f"f{j}" for j in range(30000)]}
+    with pytest.raises(MessageError, match=r"dim must be small enough for .* site A\), got 30000"):
+        begin(hello, (None, None), start)
+    assert tracemalloc.get_traced_memory()[1] < 1 << 26
+    tracemalloc.stop()
+    assert dims == [2]
+    # as many parameters of a diagonal family have room
+    assert begin(hello, (None, None), lambda d: ba.families.DiagonalGaussian(np.zeros(d), 1.0)).number == 1
