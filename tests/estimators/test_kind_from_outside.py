@@ -13,7 +13,7 @@ from sklearn.base import is_regressor
 from bayesadmm_np.estimators import KINDS, FederatedGLM, Kind, load_model, save_model
 from bayesadmm_np.estimators.base import FederatedModel
 from bayesadmm_np.estimators.check_kind import check_kind
-from bayesadmm_np.estimators.kinds import COUNTS, LOG, Link, read_kind
+from bayesadmm_np.estimators.kinds import COUNTS, LOG, Link, Target, read_kind
 from bayesadmm_np.losses import logistic_normal_moments
 from bayesadmm_np.losses.pointwise import Pointwise, RowMoments
 from oracles.cohorts import cohort
@@ -251,6 +251,14 @@ def test_a_wrong_kind_fails_the_check_by_name(what):
     check_kind(negative_binomial(SIZE))
     with pytest.raises(AssertionError, match=what):
         check_kind(replace(negative_binomial(SIZE), **WRONG[what]))
+
+
+def test_a_constant_of_counts_that_was_forgotten_is_named():
+    """Two targets: our own, and one in a user's words."""
+    for target in (COUNTS, Target("counts >= 0", allows=lambda y: y >= 0)):
+        check_kind(replace(negative_binomial(SIZE), target=target))
+        with pytest.raises(AssertionError, match="constant: the probabilities add up to"):
+            check_kind(replace(negative_binomial(SIZE), target=target, constant=None))
 
 
 def test_a_kind_is_pickled_by_its_name(registered):
