@@ -410,8 +410,9 @@ SOLVED = 1e-10
 def check_method(method: Method, prior: ExponentialFamily | None = None, clients: Sequence[Loss] | None = None) -> None:
     """Check a row: its rule and schedule, Eq. 33 where the rule claims it, and the pooled solution as a fixed point.
 
-    A row with a dual claims that the pooled solution is a fixed point; a rule with `is_natural_gradient` claims
-    η_k = −∇_μ E_{q_k}[ℓ_k] after each round in which γ_k = ρ_k and the prior is at the server.
+    A row with a dual claims that the pooled solution is a fixed point, and that rounds near it come back to it, unless
+    it has a `max_rounds`; a rule with `is_natural_gradient` claims η_k = −∇_μ E_{q_k}[ℓ_k] after each round in which
+    γ_k = ρ_k and the prior is at the server.
 
     Parameters
     ----------
@@ -449,7 +450,9 @@ def check_method(method: Method, prior: ExponentialFamily | None = None, clients
             _check_rule(team, pooled.posterior)
             _check_natural_gradients(team)
         if method.dual_step:
-            _check_fixed_point(team, pooled.posterior)
+            start = _check_fixed_point(team, pooled.posterior)
+            if method.max_rounds is None:  # a row of few rounds claims no convergence
+                _check_return(team, start)
 
 
 def _fits(method: Method, prior: ExponentialFamily) -> bool:
@@ -517,7 +520,7 @@ def _check_natural_gradients(team: Team) -> None:
         _require(identity, where, max(edges, default=0.0), allowed)
 
 
-def _check_fixed_point(team: Team, pooled: ExponentialFamily) -> None:
+def _check_fixed_point(team: Team, pooled: ExponentialFamily) -> State:
     """From λ_g = λ_k = λ* and η_k = −∇_μ E_{q*}[ℓ_k] (less the client's part of the prior) a round moves nothing."""
     zero = pooled.natural.zeros()
     solutions = [Solution(pooled, worker.expect(pooled), 0.0, 0, ClientStatus.CONVERGED) for worker in team.workers]
@@ -528,3 +531,35 @@ def _check_fixed_point(team: Team, pooled: ExponentialFamily) -> None:
     identity = f"the pooled solution is a fixed point of {team.method.name}"
     # every solve ends within SOLVED, and the sums are over the clients
     _require(identity, f"q* = {pooled!r}", moved, 1e3 * SOLVED * len(sites))
+    return state
+
+
+NEAR = 0.05
+"""Fisher length per parameter by which each η_k is moved away from the pooled solution."""
+ROUNDS_BACK = 100
+
+
+def _check_return(team: Team, start: State) -> None:
+    """From sites that are all off by the same step, the duals come to half of the way to theirs or nearer."""
+    q, state = start.q_g, start
+    step = NEAR / len(start.sites) * _inner(q, np.random.default_rng(0))
+    state = dataclasses.replace(start, sites=tuple(site + step for site in start.sites))
+    first = left = _distance(state, start)
+    for _ in range(ROUNDS_BACK):
+        try:
+            state = _next(team, state).state
+        except CheckError:  # it has left the domain
+            left = np.inf
+            break
+        left = _distance(state, start)
+        if not 0.5 * first < left < 10.0 * first:
+            break
+    identity = f"rounds near the pooled solution come back to it ({team.method.name})"
+    _require(identity, f"q* = {q!r} with η_k off by {first:.1g}", left, 0.5 * first)
+
+
+def _distance(state: State, pooled: State) -> float:
+    """The largest Fisher length of λ_g and of the duals from those of the pooled solution."""
+    changes = [site - own for site, own in zip(state.sites, pooled.sites, strict=True)]
+    changes.append(state.q_g.natural - pooled.q_g.natural)
+    return max(pooled.q_g.fisher_norm(change) for change in changes)

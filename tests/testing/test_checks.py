@@ -363,6 +363,18 @@ class Boasting(Relaxed):
     is_natural_gradient: ClassVar[bool] = True
 
 
+@dataclass(frozen=True)
+class Backward(DualRule):
+    def __call__(self, site, own, served, step):
+        return site - step * (own - served)
+
+
+@dataclass(frozen=True)
+class Lame(DualRule):
+    def __call__(self, site, own, served, step):
+        return site
+
+
 class Thawed(AlongNatural):
     """No frozen dataclass of its own: what it holds could change between rounds."""
 
@@ -380,6 +392,8 @@ METHOD_TWINS = {
     "a rule that drifts": (replace(ROW, dual_rule=Drifting()), "Drifting leaves η_k as it is where λ_k = λ_g"),
     "a rule that forgets": (replace(ROW, dual_rule=Forgetting()), "Forgetting leaves η_k as it is"),
     "a rule that boasts": (replace(ROW, dual_rule=Boasting()), r"Eq\. 33\), which Boasting claims"),
+    "a rule of the wrong sign": (replace(ROW, dual_rule=Backward()), "rounds near the pooled solution come back to it"),
+    "a rule that never moves": (replace(ROW, dual_rule=Lame()), "rounds near the pooled solution come back to it"),
     "a rule that thaws": (replace(ROW, dual_rule=Thawed()), "frozen dataclasses"),
     "a schedule of negative steps": (replace(ROW, schedule=Wild()), "γ_k ≥ 0"),
 }
