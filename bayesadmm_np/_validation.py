@@ -89,6 +89,8 @@ def as_number(value: Any, name: str) -> float:
         number = float(value)
     except (TypeError, ValueError) as error:
         raise ArgumentError(name, "must be a number", _short(value)) from error
+    except OverflowError as error:
+        raise ArgumentError(name, "must be at most 1.8e308 in size", "a longer integer") from error
     if not np.isfinite(number):
         raise ArgumentError(name, "must be finite", repr(value))
     return number

@@ -100,3 +100,15 @@ def test_a_failure_is_a_sentence_in_anybody_s_words(failure, text):
 
 def test_an_error_without_fields_says_what_it_says():
     assert worded(RuntimeError("no fields"), argument=option) == "no fields"
+
+
+def test_an_integer_longer_than_a_float_is_an_argument_like_any_other():
+    with pytest.raises(ArgumentError, match="rho must be at most"):
+        ba.methods.BayesADMM(rho=10**5000)
+
+
+@pytest.mark.parametrize("name", ["checkpoint", "resume"])
+def test_files_of_a_run_are_paths(name):
+    clients = [ba.losses.LeastSquares([[1.0]], [1.0])]
+    with pytest.raises(ArgumentError, match=f"{name} must be a path, got 3"):
+        ba.run(ba.methods.PVI(), clients, ba.families.FullGaussian(np.zeros(1), 1.0), **{name: 3})

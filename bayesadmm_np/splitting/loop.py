@@ -147,7 +147,7 @@ def run(
         "progress": progress,
         "raise_on_failure": raise_on_failure,
     }
-    check_options(switches, callback, "callback(record, posterior)", checkpoint)
+    check_options(switches, callback, "callback(record, posterior)", checkpoint, resume)
     team = assemble(method, clients, prior, expectation, solver, tol, privacy)
     begin = team.initial_state(sites)
     settings = {
@@ -192,7 +192,11 @@ def run(
 
 
 def check_options(
-    switches: Mapping[str, object], callback: object, form: str, checkpoint: str | os.PathLike[str] | None
+    switches: Mapping[str, object],
+    callback: object,
+    form: str,
+    checkpoint: str | os.PathLike[str] | None,
+    resume: str | os.PathLike[str] | None,
 ) -> None:
     """Check the options that runs have with networks too; `form` is how the callback is called."""
     for name, value in switches.items():
@@ -200,6 +204,9 @@ def check_options(
             raise ArgumentError(name, "must be True or False", repr(value))
     if callback is not None and not callable(callback):
         raise ArgumentError("callback", f"must be callable as {form}", repr(callback))
+    for name, path in (("checkpoint", checkpoint), ("resume", resume)):
+        if path is not None and not isinstance(path, str | os.PathLike):
+            raise ArgumentError(name, "must be a path", repr(path))
     if checkpoint is not None and not Path(checkpoint).absolute().parent.is_dir():
         raise ArgumentError("checkpoint", "must lie in a folder that exists", repr(os.fspath(checkpoint)))
 

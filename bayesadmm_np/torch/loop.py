@@ -211,7 +211,7 @@ def run(
     as_count(ensemble, "ensemble")
     as_count(evaluate_every, "evaluate_every")
     as_count(checkpoint_every, "checkpoint_every")
-    check_options({"batched": batched, "progress": progress}, callback, "callback(record, state)", checkpoint)
+    check_options({"batched": batched, "progress": progress}, callback, "callback(record, state)", checkpoint, resume)
     if not callable(participation):
         participation = as_fraction(participation, "participation")
     place = read_device(device)
