@@ -87,7 +87,8 @@ class Account:
     def spent(self, mechanism: GaussianMechanism) -> float:
         """Return how many answers of this mechanism disclose as much as all answers that have left."""
         z = mechanism.noise_multiplier
-        return sum((z / entry.noise_multiplier) ** 2 for entry in self.entries)
+        ratios = [z / entry.noise_multiplier for entry in self.entries]
+        return sum(ratio * ratio for ratio in ratios)  # infinite where it is too large, which ** is not
 
     def charged(self, reply: Archive, limit: int, mechanism: GaussianMechanism, granted: int) -> Account:
         """Return the account after a reply of a run of at most `limit` rounds is entered.
@@ -104,7 +105,7 @@ class Account:
         left, needed = granted - self.spent(mechanism), max(limit - number, 0) + 1
         if needed > left + SLACK:
             raise ArchiveError(
-                f"rounds to come must be at most {max(int(left + SLACK), 0)}, what is left of the "
+                f"rounds to come must be at most {int(max(left + SLACK, 0.0))}, what is left of the "
                 f"{granted} answers granted here for all runs, got {needed}.",
                 reply.source,
             )

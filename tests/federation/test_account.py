@@ -179,3 +179,15 @@ def test_a_site_without_privacy_keeps_no_account(tmp_path):
 def test_the_grant_is_that_of_the_run_as_well():
     with pytest.raises(MessageError, match="rounds must be at most 5, the privacy granted here, got 6"):
         private().step(begin(6).broadcast())
+
+
+def test_noise_of_any_size_is_weighed_against_what_has_left(tmp_path):
+    # (1e200/2)² is no float: nothing of the smallest of disclosures is left
+    (tmp_path / "A").mkdir()
+    by_files(tmp_path / "A", 1)
+    account = Account.read(tmp_path / "A")
+    assert account.entries
+    assert account.spent(ba.GaussianMechanism(1.0, 1e200)) == float("inf")
+    over = Archive("reply", {"run": "x", "round": 1}, {"natural": np.ones(1)})
+    with pytest.raises(ArchiveError, match="must be at most 0"):
+        account.charged(over, 1, ba.GaussianMechanism(1.0, 1e200), 3)
