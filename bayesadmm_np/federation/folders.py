@@ -245,8 +245,6 @@ def step_server(
             return server, _publish(folder, server)
         after = server.step(list(came.values()))
         after.save().write(folder / STATE)
-        for name in server.spec.sites:
-            (folder / reply_name(name, server.number)).unlink(missing_ok=True)
         return after, _publish(folder, after)
 
 
@@ -303,6 +301,12 @@ def _checked(replies: Sequence[Message], server: Coordinator) -> dict[str, Messa
 
 
 def _publish(folder: Path, server: Coordinator) -> Path:
+    """Write the message that is out, when the replies that the state counts are gone, of interrupted steps too."""
+    last = server.number - (server.outcome is None)
+    for path in folder.glob("reply-*-*.npz"):
+        name, _, number = path.stem.removeprefix("reply-").rpartition("-")
+        if name in server.spec.sites and number.isdecimal() and int(number) <= last:
+            path.unlink(missing_ok=True)
     path = folder / ("final.npz" if server.outcome is not None else f"broadcast-{server.number:04d}.npz")
     server.broadcast().write(path)
     return path

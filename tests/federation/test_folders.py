@@ -327,3 +327,30 @@ def test_a_state_file_that_was_put_back_is_noticed(halfway):
         step_site(folders[0], introduce(CLIENTS)[0], path)
     assert (folders[0] / "state.npz").read_bytes() == old
     assert load_server(folder / "server").outcome is None
+
+
+def test_a_step_that_died_before_it_removed_its_replies_is_repeated_without_them(tmp_path, monkeypatch):
+    sites = introduce(CLIENTS)
+    server = Coordinator.start([site.hello() for site in sites], GLMTask(ROW, START, **OPTIONS))
+    folders = [tmp_path / name for name in ("server", *(site.name for site in sites))]
+    for folder in folders:
+        folder.mkdir()
+    home, *own = folders
+    path = start_server(home, server)
+    for number in (1, 2):
+        replies = [step_site(folder, site, path)[1] for folder, site in zip(own, sites, strict=True)]
+        step_server(home, replies[:2])
+        assert len(list(home.glob("reply-*"))) == 2
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "unlink", dies)
+            with pytest.raises(Crash):
+                step_server(home, replies[2:])
+        if number == 1:  # the whole next round may come in one step
+            path = home / "broadcast-0002.npz"
+            load_server(home).broadcast().write(path)
+    step_server(home, [])
+    assert not list(home.glob("reply-*"))
+
+
+def dies(*_, **__):
+    raise Crash
