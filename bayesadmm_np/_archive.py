@@ -12,6 +12,7 @@ order, repeated, overlapping, compressed, or spelled in a way that the writer do
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import json
@@ -340,18 +341,29 @@ def replace_text(path: str | os.PathLike[str], text: str) -> None:
 
 
 def replace_atomically(path: str | os.PathLike[str], fill: Callable[[IO[bytes]], object], rights: int = 0o600) -> None:
-    """Let `fill` write a file beside `path` and move it there when it is whole; both are on the disk then."""
+    """Let `fill` write a file beside `path` and move it there when it is whole; both are on the disk then.
+
+    Raises
+    ------
+    OSError
+        With the name `path`: when it is a device or a folder, which nothing may replace, or cannot be written.
+    """
     folder = Path(path).parent
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise FileExistsError(errno.EEXIST, "It is there, and is no regular file", os.fspath(path))
     temporary = folder / f"tmp{secrets.token_hex(6)}.npz.part"
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), rights)
     try:
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), rights)
         with os.fdopen(handle, "wb") as file:
             fill(file)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno is not None:
+            # a full disk names no file, and nobody knows the temporary one
+            raise OSError(error.errno, error.strerror, os.fspath(path)) from error
         raise
     sync_folder(folder)
 

@@ -531,6 +531,18 @@ def test_file_and_folder_are_synced_before_anybody_is_told(tmp_path, monkeypatch
     assert told == ["file", "replace", "folder"]
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_neither_a_device_nor_a_folder_is_replaced(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    for name in ("pipe", "folder"):
+        with pytest.raises(FileExistsError) as refused:
+            replace_text(tmp_path / name, "x")
+        assert refused.value.filename == str(tmp_path / name)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "pipe"]
+    assert not (tmp_path / "pipe").is_file()
+
+
 @pytest.mark.skipif(os.name == "nt", reason="rights of a file are those of its folder")
 def test_text_is_for_all_who_may_read_the_folder_and_archives_are_not(tmp_path):
     replace_text(tmp_path / "t.csv", "ü\n")

@@ -20,7 +20,7 @@ from ._terminal import (
     note,
     print_json,
     refusals,
-    require_other,
+    require_out,
     require_writable,
     stop,
     text_table,
@@ -145,7 +145,6 @@ def _promise(site: Any) -> str | None:
 def answer(folder: Path, broadcast: Path, out: Path | None) -> dict[str, Any]:
     """Write the reply to a broadcast, or return the result that a final message holds."""
     from ..federation import Message, RunSpec, step_site
-    from ..federation.folders import STATE
     from ..federation.messages import require_run
 
     data = [] if is_network(folder) else [_read_config(folder)[0].data]
@@ -154,8 +153,7 @@ def answer(folder: Path, broadcast: Path, out: Path | None) -> dict[str, Any]:
         raise message.refusal("kind", "'broadcast' or 'final'", message.kind)
     require_run(message)
     if out is not None:
-        require_writable(out.absolute().parent)
-        require_other(out, [broadcast, *data, *(folder / name for name in (CONFIG, STATE, "hello.npz"))])
+        require_out(out, [broadcast, *data], folder)
     if is_network(folder):
         site = load_network_site(folder)
     else:

@@ -7,6 +7,7 @@ import difflib
 import io
 import json
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,8 +26,7 @@ __all__ = [
     "note",
     "print_json",
     "refusals",
-    "require_file",
-    "require_other",
+    "require_out",
     "require_writable",
     "stop",
     "text_table",
@@ -137,19 +137,25 @@ def require_writable(folder: Path, option: str = "--out") -> None:
         raise Refused(f"{option}: {str(folder)!r} is not a folder that can be written to.")
 
 
-def require_file(path: Path, option: str = "--out") -> None:
-    """Refuse a file that cannot be written before any time is spent."""
+OWN = re.compile(r"(state|privacy|hello|final|broadcast-\d+)\.npz|.*\.(json|part)|\..*", re.IGNORECASE)
+"""Names of what a site or a server keeps in its folder, there already or not."""
+
+
+def require_out(out: Path, inputs: Iterable[Path] = (), folder: Path | None = None, option: str = "--out") -> None:
+    """Refuse, before any time is spent, a file that cannot be written or that would replace what must stay.
+
+    Must stay: devices and folders, the `inputs` that the command reads, and what a site or server keeps in `folder`.
+    """
     # what is written replaces what is there, which a device such as /dev/stdout would not survive
-    if (path.exists() and not path.is_file()) or not path.absolute().parent.is_dir():
-        raise Refused(f"{option}: {str(path)!r} is not a file in a folder that exists.")
-    require_writable(path.absolute().parent, option)
-
-
-def require_other(out: Path, inputs: Iterable[Path], option: str = "--out") -> None:
-    """Refuse to write over a file that is read."""
+    if (out.exists() and not out.is_file()) or not out.absolute().parent.is_dir():
+        raise Refused(f"{option}: {str(out)!r} is not a file in a folder that exists.")
+    require_writable(out.absolute().parent, option)
     for path in inputs:
-        if out.exists() and path.exists() and out.samefile(path):
+        if out.resolve() == path.resolve() or (out.exists() and path.exists() and out.samefile(path)):
             raise Refused(f"{option}: {str(out)!r} is read by this command; it would be lost.")
+    for place in (out.absolute(), out.resolve()):
+        if folder is not None and place.parent.resolve() == folder.resolve() and OWN.fullmatch(place.name):
+            raise Refused(f"{option}: {str(out)!r} is the name of a file that {folder} keeps; it would be lost.")
 
 
 def text_table(header: Sequence[str], rows: Sequence[Sequence[object]], left: int = 1) -> str:

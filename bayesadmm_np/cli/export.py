@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from ._options import option
-from ._terminal import Refused, note, require_file, require_other
+from ._terminal import Refused, note, require_out
 
 if TYPE_CHECKING:
     from ..estimators.fitted import FittedGLM
@@ -34,10 +34,8 @@ def export(
     2 the command or the run were refused.
     """
     from ..estimators.model_file import save_model
-    from ..federation.folders import STATE
 
-    require_file(out)
-    require_other(out, [folder / STATE, folder / "final.npz"])
+    require_out(out, folder.glob("reply-*.npz"), folder)
     model = read_run(folder, target, noise_variance)
     save_model(out, model)
     note(f"model written to {out}.")

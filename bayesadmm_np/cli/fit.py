@@ -21,7 +21,7 @@ from ._options import (
     option,
     switch,
 )
-from ._terminal import in_options, note, print_json, require_file, require_other
+from ._terminal import in_options, note, print_json, require_out
 
 if TYPE_CHECKING:
     from ..estimators.fitted import FittedGLM
@@ -101,8 +101,7 @@ def fit(
     from ..splitting.status import Status
 
     if out is not None:
-        require_file(out)
-        require_other(out, [*data, *([config] if config else [])])
+        require_out(out, [*data, *([config] if config else [])])
     model, dropped = _fitted(data, rows, settings, progress)
     if out is not None:
         save_model(out, model)

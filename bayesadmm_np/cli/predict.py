@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from ._options import NA, Drop, Json, ModelFile, Separator, option
-from ._terminal import Refused, note, print_json, require_file, require_other, write_csv
+from ._terminal import Refused, note, print_json, require_out, write_csv
 
 
 def predict(
@@ -36,8 +36,7 @@ def predict(
     Exit codes: 0 predicted, 2 the command, the model or the data were refused.
     """
     if out is not None:
-        require_file(out)
-        require_other(out, [model, data])
+        require_out(out, [model, data])
     rows = _predictions(model, data, drop, separator, na)
     if out is not None:
         write_csv(out, rows)

@@ -1,7 +1,11 @@
 """A whole run as its users type it, and what the commands say to wrong input."""
 
+import errno
 import json
+import os
+import stat
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -322,3 +326,43 @@ def test_replies_come_one_by_one_and_status_says_who_is_missing(bayesadmm):
     bayesadmm(f"site step {last} run/broadcast-0002.npz")
     bayesadmm(f"server step run {last}/reply-{last}-0002.npz")
     assert json.loads(bayesadmm("server step run --partial --json")[1])["written"] == "run/broadcast-0003.npz"
+
+
+@pytest.mark.parametrize(
+    "name", ["state.npz", "privacy.npz", "hello.npz", "site.json", "final.npz", ".site.lock", ".server.lock", ".lock"]
+)
+def test_a_reply_takes_no_name_of_what_the_site_keeps(bayesadmm, name):
+    introduce(bayesadmm, "--target died --loss logistic --features age,dose")
+    bayesadmm(f"server init run {' '.join(f'{site}/hello.npz' for site in SITES)}")
+    before = sorted(path.name for path in Path("north").iterdir())
+    Path("link").symlink_to("north")
+    for folder in ("north", "link", "east/../north"):
+        code, _, err = bayesadmm(f"site step north run/broadcast-0001.npz --out {folder}/{name}")
+        assert code == 2
+        assert "it would be lost" in err
+    assert sorted(path.name for path in Path("north").iterdir()) == before
+    assert bayesadmm("site step north run/broadcast-0001.npz --out north/mine.npz")[0] == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_reply_replaces_neither_pipe_nor_folder(bayesadmm):
+    introduce(bayesadmm, "--target died --loss logistic --features age,dose")
+    bayesadmm(f"server init run {' '.join(f'{site}/hello.npz' for site in SITES)}")
+    os.mkfifo("pipe")
+    for name in ("pipe", "east"):
+        code, _, err = bayesadmm(f"site step north run/broadcast-0001.npz --out {name}")
+        assert code == 2
+        assert f"{name!r} is not a file" in err
+    assert stat.S_ISFIFO(os.stat("pipe").st_mode)
+
+
+def test_a_full_disk_is_named_by_the_file_that_did_not_fit(bayesadmm, monkeypatch):
+    introduce(bayesadmm, "--target died --loss logistic --features age,dose")
+    bayesadmm(f"server init run {' '.join(f'{site}/hello.npz' for site in SITES)}")
+
+    def fsync(handle):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    code, _, err = bayesadmm("site step north run/broadcast-0001.npz")
+    assert (code, err) == (2, f"bayesadmm site step: {Path('north/state.npz')}: no space left on device.\n")
