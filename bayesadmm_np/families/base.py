@@ -77,6 +77,11 @@ class ExponentialFamily(ABC):
     def sample(self, rng: np.random.Generator, size: int = 1) -> Array:
         """Draw `size` points, shape (size, d)."""
 
+    def __repr__(self) -> str:
+        """Return the arguments, or λ where the family names none."""
+        named = [f"{name}={np.array2string(np.asarray(getattr(self, name)))}" for name in self.arguments]
+        return f"{type(self).__name__}({', '.join(named) or repr(self.natural)})"
+
     def start(self) -> Self:
         """Return the member that a run starts at when this is the prior."""
         return self

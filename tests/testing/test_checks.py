@@ -312,6 +312,27 @@ def test_a_family_with_a_fault_is_named(twin):
         check_family(type("Twin", (Exponential,), methods)([2.0, 0.5]))
 
 
+def test_a_density_of_one_dimension_that_is_not_normalised_is_named():
+    check_family(Exponential(2.0))
+    twin = type("Twin", (Exponential,), {"log_density": lambda self, t: Exponential.log_density(self, t) + 0.01})
+    with pytest.raises(CheckError, match="log_density is normalised"):
+        check_family(twin(2.0))
+
+
+@pytest.mark.parametrize("arguments", [("rate", "shape"), ("shape",), ("shape", "scale"), ()])
+def test_arguments_that_do_not_make_the_member_are_named(arguments, registries):
+    twin = F.FAMILIES.register(type("Twin", (F.Gamma,), {"arguments": arguments}))
+    with pytest.raises(CheckError, match=r"Twin\(\*arguments\) is the member"):
+        check_family(twin([2.0, 0.7], 1.5))
+
+
+def test_a_wrong_expectation_is_named_as_such():
+    methods = {"expectation": property(lambda self: Expectation(1.1 / self.rate))}
+    twin = type("Twin", (Exponential,), methods)
+    with pytest.raises(CheckError, match=r"expectation = ∇A.* at q = Twin\(Natural\(\[-2"):
+        check_family(twin([2.0, 0.5]))
+
+
 class HeavyPrior(F.IsotropicGaussian):
     """w of another prior."""
 
