@@ -29,6 +29,8 @@ from .families.coordinates import Natural, pairing
 from .families.gaussian import Gaussian
 from .losses import Auto, GaussHermite, Logistic, Loss, QuasiMonteCarlo, Rule
 from .losses.base import GaussianExpected
+from .losses.linear_model import LinearModelLoss
+from .losses.pointwise import RowMoments
 from .splitting.coefficients import client_coefficients
 from .splitting.methods import Method
 from .splitting.pooled import solve_pooled
@@ -57,6 +59,8 @@ class CheckError(AssertionError):
     difference : float
     tolerance : float
         Difference that rounding and truncation explain.
+    got : str, default ""
+        What was found, where no number says how far off it is.
 
     Examples
     --------
@@ -65,11 +69,14 @@ class CheckError(AssertionError):
     KL ≥ 0 does not hold at q = N(0, 1): off by 0.25, where rounding and truncation allow 1e-13.
     """
 
-    def __init__(self, identity: str, where: str, difference: float, tolerance: float) -> None:
-        super().__init__(identity, where, difference, tolerance)
+    def __init__(self, identity: str, where: str, difference: float, tolerance: float, got: str = "") -> None:
+        super().__init__(identity, where, difference, tolerance, got)
         self.identity, self.where, self.difference, self.tolerance = identity, where, difference, tolerance
+        self.got = got
 
     def __str__(self) -> str:
+        if self.got:
+            return f"{self.identity}, got {self.got}, at {self.where}."
         found = f"off by {self.difference:.3g}, where rounding and truncation allow {self.tolerance:.1g}"
         return f"{self.identity} does not hold at {self.where}: {found}."
 
@@ -128,6 +135,8 @@ def check_loss(loss: Loss, prior: ExponentialFamily | None = None, *, seed: int 
     >>> check_loss(ba.losses.Logistic([[1.0, 0.5], [-2.0, 1.0]], [1, 0]))
     """
     rng = np.random.default_rng(seed)
+    if isinstance(loss, LinearModelLoss):
+        _check_shapes(loss)
     if prior is None or isinstance(prior, Gaussian):
         _check_points(loss, rng)
     priors = _gaussians(loss.dim) if prior is None else [prior]
@@ -160,6 +169,18 @@ def _rule(loss: Loss, prior: ExponentialFamily) -> Rule:
         except ValueError:  # several predictors a row
             pass
     return rule
+
+
+def _check_shapes(loss: LinearModelLoss) -> None:
+    """Two points a row, so that a mean over them is told from a value at each."""
+    outputs = () if loss.n_outputs == 1 else (loss.n_outputs,)
+    predictors = np.zeros((loss.n_rows, 2, *outputs))
+    found = loss.pointwise.expected_derivatives(predictors, np.full(2, 0.5), loss.y)
+    where = f"{type(loss.pointwise).__name__}.expected_derivatives with n = {loss.n_rows}"
+    for name, part, rest in zip(RowMoments._fields, found, ((), outputs, 2 * outputs), strict=True):
+        expected = f"({', '.join(['n', *map(str, rest)])}{'' if rest else ','})"
+        if np.shape(part) != (loss.n_rows, *rest):
+            raise CheckError(f"{name} must have shape {expected}", where, np.inf, 0.0, str(np.shape(part)))
 
 
 def _check_points(loss: Loss, rng: np.random.Generator) -> None:

@@ -213,6 +213,22 @@ def test_a_loss_with_a_fault_is_named(twin):
     )
 
 
+@pytest.mark.parametrize(
+    ("field", "fold"), [("value", np.sum), ("slope", lambda v: v[:, None]), ("curvature", np.diag)]
+)
+def test_row_moments_of_a_wrong_shape_are_named(field, fold):
+    class Folded(BernoulliLogit):
+        def expected_derivatives(self, predictors, weights, y):
+            found = super().expected_derivatives(predictors, weights, y)
+            return found._replace(**{field: fold(getattr(found, field))})
+
+    got = {"value": "()", "slope": "(7, 1)", "curvature": "(7, 7)"}[field]
+    with pytest.raises(CheckError) as caught:
+        check_loss(LinearModelLoss(X, BINARY, Folded()))
+    where = "Folded.expected_derivatives with n = 7"
+    assert str(caught.value) == f"{field} must have shape (n,), got {got}, at {where}."
+
+
 def test_a_loss_that_claims_no_convexity_needs_none():
     check_loss(LinearModelLoss(X, REAL, HonestCosine()))
 
