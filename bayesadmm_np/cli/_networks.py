@@ -97,12 +97,13 @@ def load_network_site(folder: Path) -> Any:
 def begin_network(folder: Path, hellos: Sequence[Path], reference: str) -> tuple[Any, Path]:
     """Start a run of the sites that said hello; return the server and its first broadcast."""
     from ..federation import Coordinator, Message, start_server
+    from ..federation.dispatch.client_manager import HELLO_LIMIT
     from ..torch import NetworkTask
 
     task = _function(reference)()
     if not isinstance(task, NetworkTask):
         raise Refused(f"{reference} must return a NetworkTask, got {type(task).__name__}.")
-    server = Coordinator.start([Message.read(path) for path in hellos], task)
+    server = Coordinator.start([Message.read(path, HELLO_LIMIT) for path in hellos], task)
     require_writable(folder, "DIR")
     folder.mkdir(parents=True, exist_ok=True)
     path = start_server(folder, server)

@@ -171,10 +171,11 @@ def begin(
     """Start a run of the sites that said hello, and write its first broadcast."""
     from ..estimators.fitted import FAMILIES
     from ..federation import Coordinator, GLMTask, Message, start_server
+    from ..federation.dispatch.client_manager import HELLO_LIMIT
 
     if family not in FAMILIES:
         raise Refused(f"--family: {missing_name('there is no family', family, FAMILIES)}")
-    messages = [Message.read(path) for path in hellos]
+    messages = [Message.read(path, HELLO_LIMIT) for path in hellos]
     prior: Any = FAMILIES[family]
     server = Coordinator.start(messages, GLMTask(row, lambda d: prior(np.zeros(d), precision), **options))
     require_writable(folder, "DIR")

@@ -366,3 +366,12 @@ def test_a_full_disk_is_named_by_the_file_that_did_not_fit(bayesadmm, monkeypatc
     monkeypatch.setattr(os, "fsync", fsync)
     code, _, err = bayesadmm("site step north run/broadcast-0001.npz")
     assert (code, err) == (2, f"bayesadmm site step: {Path('north/state.npz')}: no space left on device.\n")
+
+
+def test_a_hello_by_file_is_as_short_as_one_over_a_network(bayesadmm):
+    introduce(bayesadmm, "--target died --loss logistic --features age,dose")
+    hello = Message.read("north/hello.npz")
+    Message("hello", {**hello.header, "features": [[]] * (1 << 20)}, hello.arrays).write("long.npz")
+    code, _, err = bayesadmm("server init run long.npz")
+    assert code == 3
+    assert "in place of a header that fits" in err
