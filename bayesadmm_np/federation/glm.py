@@ -308,6 +308,9 @@ class GLMData:
                 raise message.refusal(field, f"those of this site, {list(own)}", list(told))
         if spec.loss != self.loss.name:
             raise message.refusal("loss", f"that of this site, {self.loss.name}", spec.loss)
+        if spec.prior.natural.linear.shape != (self.loss.dim,):
+            size = spec.prior.natural.linear.size
+            raise message.refusal("prior", f"of the {self.loss.dim} parameters of this site's loss", size)
         index = spec.sites.index(name)
         # with privacy nothing but the noised answer depends on the rows
         if privacy is None and spec.weights[index] != self.loss.total_weight:
