@@ -58,6 +58,10 @@ failed, 2 the command or the data were not understood, 3 a message was refused
 (nothing was changed).
 """
 
+MODEL = """in Python, with the function `final_model` of bayesadmm_np.torch and `Message` of
+           bayesadmm_np.federation: final_model(Message.read("final.npz"), model)"""
+"""How to get a trained network: no command of this package writes a file of PyTorch."""
+
 CONFIG = "site.json"
 DIGEST = "digest"
 """Key of the digest of the rows that hello.npz was made from; the others are fields of `SiteConfig`."""
@@ -96,11 +100,14 @@ def with_example(command: Callable[..., Any]) -> Callable[..., Any]:
 @contextmanager
 def message_refusals(command: str) -> Iterator[None]:
     """As for all commands, and exit code 3 where a message was refused."""
+    from .._archive import MissingFileError
     from ..federation import MessageError
 
     with refusals(command):
         try:
             yield
+        except MissingFileError as error:  # a wrong path, in the words of all commands: no message was refused
+            raise error.__cause__ or error
         except MessageError as error:
             stop(f"bayesadmm {command}: refused: {error} Nothing was changed.", 3)
 
@@ -252,8 +259,11 @@ def tell(plain: dict[str, Any], as_json: bool) -> bool:
         whom = ", ".join(plain["missing"])
         print(f"{'status':<10} running: waits for replies to broadcast {plain['waits_for']} of {whom}{said}")
     if "message" in plain:
-        print(f"{'status':<10} {plain['message']}\n")
+        print(f"{'status':<10} {plain['message']}")
+        if "mean" not in plain and not failed:
+            print(f"{'model':<10} {MODEL}")
     if "mean" in plain:
+        print()
         errors = plain["standard_error"] or [float("nan")] * len(plain["mean"])
         table = [
             (name, f"{mean:.6g}", f"{error:.3g}")

@@ -69,8 +69,11 @@ def network(
 ) -> None:
     """Make a run of a network for the sites that said hello, and write its first broadcast.
 
-    FUNCTION of FILE.py returns a NetworkTask of `bayesadmm_np.torch`: method, model,
-    solver, rounds and seed. Steps and status are those of other runs.
+    FUNCTION of FILE.py takes no arguments and returns a NetworkTask of
+    `bayesadmm_np.torch`: method, model, solver, rounds and seed. Steps and status are
+    those of other runs. At the end, in Python, `bayesadmm_np.torch.final_model(message,
+    model)` returns the trained model, with message =
+    `bayesadmm_np.federation.Message.read("final.npz")`.
 
     Examples of use:
       bayesadmm server network run trial.py:task hello-A.npz hello-B.npz

@@ -53,9 +53,11 @@ def network(
 ) -> None:
     """Introduce this site of a run of a network: write hello.npz for the server.
 
-    FUNCTION of FILE.py returns (Rows(X, y), model), of `bayesadmm_np.torch`; it is
-    called in every step. The model has the layers of the server's. The steps are
-    those of other runs.
+    FUNCTION of FILE.py takes no arguments and returns (Rows(X, y), model), with the
+    Rows of `bayesadmm_np.torch`; it is called in every step. The model has the
+    layers of the server's. The steps are those of other runs. At the end, in Python,
+    `bayesadmm_np.torch.final_model(message, model)` returns the trained model, with
+    message = `bayesadmm_np.federation.Message.read("final.npz")`.
 
     Examples of use:
       bayesadmm site network a hospital.py:rows_and_model --name A

@@ -155,11 +155,9 @@ def test_messages_that_are_refused_have_exit_code_three(bayesadmm, tmp_path):
     for command, words in {
         "site step north half.npz": "half.npz: file must be a whole bayesadmm archive",
         "site step north north/hello.npz": "kind must be 'broadcast' or 'final'",
-        "site step north nothing.npz": "nothing.npz: file must be readable: No such file",
         "site step west run/broadcast-0001.npz": "sites must be names with 'west' among them",
         "server step run half.npz": "half.npz: file must be a whole",
         "server step run north/hello.npz": "kind must be 'reply'",
-        "server step nowhere north/hello.npz": "nowhere: folder must be one that can be written to",
         "server init other north/hello.npz north/hello.npz": "a name of its own",
     }.items():
         code, out, err = bayesadmm(command)
@@ -186,6 +184,9 @@ NOT_UNDERSTOOD = {
     "a name with a slash": (INIT.replace("--name n", "--name a/b"), "site must be a name"),
     "a noise of zero": (f"{INIT} --noise-variance 0", "--noise-variance must be > 0"),
     "no site": ("site step nowhere run/broadcast-0001.npz", "there is no site.json"),
+    "no message": ("site step north nothing.npz", "step: nothing.npz: no such file or directory."),
+    "no hello": ("server init run nothing.npz", "init: nothing.npz: no such file or directory."),
+    "no server": ("server step nowhere north/hello.npz", "nowhere: folder must be one that can be written to"),
     "a method that is not there": ("server init run north/hello.npz --method PVJ", "there is no method 'PVJ'"),
     "a method without ρ": ("server init run north/hello.npz --method PVI --rho 1", "PVI has no rho"),
     "no method": ("server init run north/hello.npz --method auto", "there is no method 'auto'"),

@@ -71,7 +71,10 @@ def test_a_network_is_trained_by_the_same_commands(command, tmp_path):
             replies.append(json.loads(said.out)["written"])
         code, said = command("server", "step", "run", *replies, "--json")
         message = json.loads(said.out)["written"]
-    assert "all rounds done." in command("site", "step", "a", message)[1].out
+    said = command("site", "step", "a", message)[1].out
+    assert "all rounds done." in said
+    assert 'final_model(Message.read("final.npz"), model)' in said
+    assert not said.endswith("\n\n")
     assert json.loads(command("server", "status", "run", "--json")[1].out)["status"] == "ROUND_LIMIT"
     here = runpy.run_path(str(tmp_path / "trial.py"))
     task = here["task"]()
@@ -82,6 +85,13 @@ def test_a_network_is_trained_by_the_same_commands(command, tmp_path):
     final = final_model(Message.read(message), task.model)
     assert torch.equal(torch.nn.utils.parameters_to_vector(final.parameters()), result.mean)
     assert "family     network" in command("server", "status", "run")[1].out
+
+
+@pytest.mark.parametrize("group", ["site", "server"])
+def test_the_help_says_how_to_get_the_trained_model(command, group):
+    said = " ".join(command(group, "network", "--help")[1].out.split())
+    assert "takes no arguments" in said
+    assert "bayesadmm_np.torch.final_model(message, model)" in said
 
 
 def test_what_is_wrong_is_said(command, tmp_path):
