@@ -81,3 +81,7 @@ def _why_no_torch() -> str:
     except ImportError as error:
         return str(error)
     return ""
+
+
+if __name__ == "__main__":
+    raise SystemExit("This file is no script. All figures are drawn by a command: bayesadmm reproduce --help")

@@ -18,6 +18,8 @@ __all__ = ["check_numbers", "choose_kind", "code_labels", "fit_columns", "named_
 
 MANY = 50
 """Texts in a target from which on it is hardly a class label."""
+MANY_NUMBERS = 20
+"""The same of numbers."""
 
 
 def choose_kind(rows: Rows, target: str, loss: str) -> tuple[Kind, tuple[Any, ...]]:
@@ -33,9 +35,10 @@ def choose_kind(rows: Rows, target: str, loss: str) -> tuple[Kind, tuple[Any, ..
         return kind, ()
     if kind.outputs == "one" and len(distinct) > 2:
         shown = ", ".join(word(value) for value in distinct[:4])
+        measured = not is_text and (len(distinct) > MANY_NUMBERS or not all(value.is_integer() for value in distinct))
         raise Refused(
             f"--loss {kind} needs two classes, but column {target!r} holds {len(distinct)} ({shown}"
-            f"{', …' if len(distinct) > 4 else ''}); take --loss softmax."
+            f"{', …' if len(distinct) > 4 else ''}); take --loss {'ridge' if measured else 'softmax'}."
         )
     if not is_text and not all(value.is_integer() for value in distinct):
         raise Refused(f"--loss {kind} needs class labels, but column {target!r} holds numbers like {distinct[0]:g}.")

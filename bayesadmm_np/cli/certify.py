@@ -56,13 +56,20 @@ def certify(
     return 0 if run_certify(fitted, read_rows(data, rows), tol, json) else 1
 
 
+def _how_named(model: FittedGLM) -> str:
+    if model.client is None:
+        files = " ".join(f"{name}.csv" for name in model.sites)
+        return f"Its sites were not named by a column: give one file a site, named after it, without --client: {files}."
+    return f"Its sites are the values of the column {model.client!r}: give one file, with --client {model.client}."
+
+
 def run_certify(model: FittedGLM, rows: Rows, tol: float | None, as_json: bool) -> bool:
     """Recompute the certificate of a model from the rows of its sites; return whether it holds."""
     from .._validation import as_positive
 
     strangers = sorted(set(site_names(rows)) - set(model.sites))
     if strangers:
-        raise Refused(missing_name("the model has no site", strangers[0], model.sites))
+        raise Refused(f"{missing_name('the model has no site', strangers[0], model.sites)} {_how_named(model)}")
     absent = [name for name in model.sites if name not in site_names(rows)]
     if absent:
         raise Refused(f"the data lack the site(s) {', '.join(absent)}: the certificate is a sum over all sites.")

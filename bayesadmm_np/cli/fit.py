@@ -122,6 +122,7 @@ def _fitted(data: list[Path], given: DataSettings, settings: FitSettings, progre
     from ._design import choose_kind, code_labels, fit_columns, target_units
     from ._rows import read_rows
 
+    method = make_method(settings.method, settings.rho, settings.gamma, settings.accelerate)
     rows = read_rows(data, given)
     if len(data) == 1 and given.client is None:
         note("all rows are taken as one site: --client names the column of sites.")
@@ -129,7 +130,7 @@ def _fitted(data: list[Path], given: DataSettings, settings: FitSettings, progre
     columns = fit_columns(rows, given.categorical, given.standardize, settings.intercept)
     labels = code_labels(rows, given.target, classes)
     centre, scale = target_units(kind, labels, rows.weights, given)
-    estimator = _estimator(kind, settings, scale, progress)
+    estimator = _estimator(kind, method, settings, scale, progress)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always", ConvergenceWarning)
         estimator.fit(
@@ -155,7 +156,7 @@ def _fitted(data: list[Path], given: DataSettings, settings: FitSettings, progre
     return model, rows.dropped
 
 
-def _estimator(kind: Kind, settings: FitSettings, target_scale: float, progress: bool) -> Any:
+def _estimator(kind: Kind, method: Any, settings: FitSettings, target_scale: float, progress: bool) -> Any:
     from ..estimators import FederatedGLM
 
     noise = settings.noise_variance
@@ -163,7 +164,7 @@ def _estimator(kind: Kind, settings: FitSettings, target_scale: float, progress:
         kind,
         settings.prior_precision,
         noise_variance=noise if isinstance(noise, str) else noise / target_scale**2,
-        method=make_method(settings.method, settings.rho, settings.gamma, settings.accelerate),
+        method=method,
         family=settings.family,
         fit_intercept=settings.intercept,
         penalize_intercept=settings.penalize_intercept,

@@ -334,6 +334,21 @@ def test_a_site_of_weight_zero_is_no_site(bayesadmm, csv, tmp_path):
     assert bayesadmm("certify", tmp_path / "m.npz", path)[0] == 2
 
 
+def test_certify_says_how_the_sites_of_the_model_were_named(bayesadmm, fitted, csv, tmp_path):
+    model, path = fitted
+    frame = pd.read_csv(path)
+    parts = [csv(name.title(), part.drop(columns="site")) for name, part in frame.groupby("site")]
+    code, _, err = bayesadmm("certify", model, *parts)
+    assert code == 2
+    assert (
+        "did you mean 'north'? Its sites are the values of the column 'site': give one file, with --client site" in err
+    )
+    assert bayesadmm("fit", *parts, "--target", "target", "--no-progress", "--out", tmp_path / "files.npz")[0] == 0
+    code, _, err = bayesadmm("certify", tmp_path / "files.npz", path, "--client", "site")
+    assert code == 2
+    assert "without --client: North.csv South.csv West.csv" in err
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

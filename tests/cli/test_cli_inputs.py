@@ -56,7 +56,17 @@ BAD = {
     "many classes for logistic": (
         lambda f: f.assign(target=np.arange(len(f)) % 3),
         (*CANCER, "--loss", "logistic"),
-        ["two classes", "holds 3", "softmax"],
+        ["two classes", "holds 3", "take --loss softmax"],
+    ),
+    "decimals for logistic": (
+        lambda f: f.assign(target=np.arange(len(f)) % 3 / 2),
+        (*CANCER, "--loss", "logistic"),
+        ["two classes", "0, 0.5, 1", "take --loss ridge"],
+    ),
+    "many numbers for logistic": (
+        lambda f: f.assign(target=np.arange(len(f)) % 21),
+        (*CANCER, "--loss", "logistic"),
+        ["two classes", "holds 21", "take --loss ridge"],
     ),
     "whole numbers": (lambda f: f.assign(target=np.arange(len(f)) % 7), CANCER, ["softmax", "poisson", "ridge"]),
     "fractions as classes": (
@@ -109,6 +119,11 @@ def test_bad_input_is_refused_in_words(bayesadmm, csv, tmp_path, case):
     assert "Traceback" not in err
     for word in words:
         assert word in err
+
+
+def test_a_refused_option_is_all_that_is_said(bayesadmm, csv):
+    code, _, err = bayesadmm("fit", csv("cancer"), *CANCER, "--method", "ADMM", "--rho", "-1")
+    assert (code, len(err.splitlines()), "rho must be > 0" in err) == (2, 1, True), err
 
 
 def test_what_is_no_plain_file_is_not_replaced(bayesadmm, csv, tmp_path):

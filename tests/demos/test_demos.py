@@ -75,6 +75,12 @@ def test_every_script_explains_itself(key, name):
     assert "track" not in done.stdout
 
 
+def test_what_is_no_script_names_the_command():
+    done = script("reproduce", "--help")
+    assert done.returncode == 1
+    assert "bayesadmm reproduce --help" in done.stderr
+
+
 @pytest.mark.parametrize("key", SMALL)
 def test_every_script_writes_its_figure_and_its_claims(key, tmp_path):
     options = []
