@@ -107,7 +107,7 @@ def message_refusals(command: str) -> Iterator[None]:
         try:
             yield
         except MissingFileError as error:  # a wrong path, in the words of all commands: no message was refused
-            raise error.__cause__ or error
+            raise (error.__cause__ or error) from None
         except MessageError as error:
             stop(f"bayesadmm {command}: refused: {error} Nothing was changed.", 3)
 
