@@ -298,7 +298,7 @@ def test_a_site_that_did_not_ask_is_not_rescaled(bayesadmm, tmp_path):
     introduce(bayesadmm, "--target died --loss logistic --features age,dose")
     prior = ba.families.FullGaussian(np.zeros(3), 1.0)
     hellos = [Message.read(f"{name}/hello.npz") for name in SITES]
-    sums = {"sums": np.ones(3), "squares": np.full(3, 1e-300)}
+    sums = {"sums": np.zeros(3), "squares": np.full(3, 1e-300)}
     hellos = [Message(hello.kind, hello.header, sums) for hello in hellos]
     Coordinator.start(hellos, GLMTask(ba.methods.PVI(), prior)).broadcast().write("units.npz")
     code, _, err = bayesadmm("site step north units.npz")
