@@ -59,7 +59,7 @@ class CheckError(AssertionError):
     difference : float
     tolerance : float
         Difference that rounding and truncation explain.
-    got : str, default ""
+    got : str, default ''
         What was found, where no number says how far off it is.
 
     Examples
