@@ -54,6 +54,8 @@ LIMIT = 1 << 30
 HEADER = "header"
 HEADER_SHARE = 32
 """JSON is at most this part of the limit, because it takes up to 60 times its length of memory."""
+MOST_ARRAYS = 1 << 16
+"""Of an archive with a limit: an array takes a reader as long as some 50 kB, and a file a few hundred bytes."""
 MOST_NESTED = 32
 """Lists in lists: the parsers of JSON call themselves."""
 DTYPES = {np.dtype(code).str for code in ("<f8", "<f4", "<f2", "<i8", "<i4", "<i2", "i1", "u1", "?")}
@@ -190,7 +192,7 @@ class Archive:
         if limit is not None and size > limit:
             raise ArchiveError(f"size must be at most {limit} bytes, got {size}.", source)
         try:
-            entries = _entries(file, size, size if limit is None else limit // HEADER_SHARE)
+            entries = _entries(file, size, limit)
             text = next(entries)[1].tobytes()
             top = _parsed(text)
             if top["schema"] == SCHEMA:
@@ -270,6 +272,8 @@ class Archive:
 
     def _require_size(self, limit: int | None) -> None:
         header = len(self._content)
+        if limit is not None and len(self.arrays) > MOST_ARRAYS:
+            raise ArchiveError(f"arrays must be at most {MOST_ARRAYS}, got {len(self.arrays)}.", self.source)
         if limit is not None and (self.size > limit or header > limit // HEADER_SHARE):
             raise ArchiveError(
                 f"size must be at most {limit} bytes, 1/{HEADER_SHARE} of it JSON, for a reader to "
@@ -290,14 +294,17 @@ class Archive:
         yield _directory(entries, offset)
 
 
+STUMBLES = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+
+
 @contextmanager
-def content_of(archive: Archive, what: str) -> Iterator[None]:
+def content_of(archive: Archive, what: str, stumbles: tuple[type[Exception], ...] = STUMBLES) -> Iterator[None]:
     """Turn whatever a reader stumbles over in a whole archive of the wrong content into a refusal."""
     try:
         yield
     except ArchiveError:
         raise
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+    except stumbles as error:
         raise ArchiveError(f"content must be {what}, and it is not: {error}", archive.source) from error
 
 
@@ -538,9 +545,10 @@ def _directory(entries: list[_Entry], offset: int) -> bytes:
     )
 
 
-def _entries(file: io.BufferedIOBase, size: int, most_header: int) -> Iterator[tuple[str, NDArray[Any]]]:
+def _entries(file: io.BufferedIOBase, size: int, limit: int | None) -> Iterator[tuple[str, NDArray[Any]]]:
     """Yield names and arrays, the header first; a whole file is compared with what the writer would have written."""
     entries: list[_Entry] = []
+    most_header = size if limit is None else limit // HEADER_SHARE
     while file.tell() + LOCAL.size + LOCAL_SIZES.size < size:
         offset = file.tell()
         start = _take(file, LOCAL.size)
@@ -564,6 +572,8 @@ def _entries(file: io.BufferedIOBase, size: int, most_header: int) -> Iterator[t
             raise ValueError(f"{entry.name} is there twice, or out of order")
         if not entries and (entry.name != HEADER or entry.size > most_header + MOST_START):
             raise ValueError(f"it begins with {entry.size} bytes of {entry.name} in place of a header that fits")
+        if limit is not None and len(entries) > MOST_ARRAYS:
+            raise ValueError(f"it has more than {MOST_ARRAYS} arrays")
         array = _read_npy(file, entry.size, entry.crc)
         if not entries and (array.dtype != np.uint8 or array.ndim != 1):
             raise ValueError("the header is no text")

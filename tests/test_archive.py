@@ -486,6 +486,22 @@ def test_memory_is_bounded_by_the_limit(case):
     assert peak < 3 * limit
 
 
+def test_the_arrays_of_a_file_from_others_are_counted(monkeypatch):
+    """Each takes a reader's time whatever its size; one's own files have as many as there are clients."""
+    names = [f"a{k:03d}" for k in range(101)]
+    whole = Archive("reply", {}, dict.fromkeys(names, np.zeros(0)))
+    data = whole.to_bytes()
+    Archive.from_bytes(data)
+    monkeypatch.setattr(_archive, "MOST_ARRAYS", 100)
+    with pytest.raises(ArchiveError, match="it has more than 100 arrays"):
+        Archive.from_bytes(data)
+    with pytest.raises(ArchiveError, match="arrays must be at most 100, got 101"):
+        whole.to_bytes()
+    assert len(Archive.from_bytes(whole.to_bytes(None), limit=None).arrays) == 101
+    one_less = Archive("reply", {}, dict.fromkeys(names[:100], np.zeros(0)))
+    assert len(Archive.from_bytes(one_less.to_bytes()).arrays) == 100
+
+
 def test_a_longer_header_is_refused_before_it_is_read():
     data = forged([("header.npy", text(with_seven(BOMBS["a list of lists"])))])
     with pytest.raises(ArchiveError, match="in place of a header that fits"):

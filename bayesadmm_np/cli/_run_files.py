@@ -177,6 +177,7 @@ def begin(
 ) -> dict[str, Any]:
     """Start a run of the sites that said hello, and write its first broadcast."""
     from ..estimators.fitted import FAMILIES
+    from ..estimators.kinds import KINDS, kind_of_loss
     from ..federation import Coordinator, GLMTask, Message, start_server
     from ..federation.dispatch.client_manager import HELLO_LIMIT
 
@@ -185,6 +186,11 @@ def begin(
     messages = [Message.read(path, HELLO_LIMIT) for path in hellos]
     prior: Any = FAMILIES[family]
     server = Coordinator.start(messages, GLMTask(row, lambda d: prior(np.zeros(d), precision), **options))
+    try:
+        kind_of_loss(server.spec.loss)
+    except ValueError as error:
+        expected = f"that of a kind of GLM that is known here, {', '.join(KINDS)}"
+        raise messages[0].refusal("loss", expected, server.spec.loss) from error
     require_writable(folder, "DIR")
     folder.mkdir(parents=True, exist_ok=True)
     return {"written": str(start_server(folder, server)), **standing(server)}

@@ -55,6 +55,8 @@ def read_ending(message: Message, spec: RunSpec) -> Ending:
     with content_of(message, "the result of a run"):
         status = Status[header["status"]]
         certificate = decode_certificate(message, header["certificate"])
+    if status is Status.STOPPED:
+        raise message.refusal("status", "that of a run between sites, which no callback stops", status.name)
     counts = {number - 1} if status in ALL_RECORDED else {number - 1, max(number - 2, 1)}
     values = header["objective"]
     if not isinstance(values, list) or len(values) not in counts:

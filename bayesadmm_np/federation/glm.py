@@ -30,7 +30,7 @@ from ..splitting.status import Failure
 from ..splitting.team import make_client, pooled_objective
 from ..splitting.worker import Worker, moved_site
 from .engine import Gathered
-from .glm_spec import GLMSpec, GLMTask
+from .glm_spec import GLMSpec, GLMTask, state_size
 from .messages import REPLY, Heard, Message, Report, Served, as_flag, as_integer, as_real
 from .spec import RunSpec
 
@@ -95,10 +95,8 @@ class GLMServer(_Engine):
 
     @property
     def state_size(self) -> int:
-        """λ_g, η_k and λ_k, and as many η_k and moves a round that acceleration remembers."""
-        n_sites, memory = len(self.spec.sites), self.spec.memory
-        rounds = memory + 1 if memory else 0
-        return (1 + 2 * n_sites + rounds * (2 * n_sites + 2)) * self.spec.prior.natural.size
+        """Numbers of a state."""
+        return state_size(self.spec.prior.natural.size, len(self.spec.sites), self.spec.memory)
 
     def pack_q(self, state: State) -> dict[str, Array]:
         """Return λ_g."""

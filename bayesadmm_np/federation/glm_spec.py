@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from .._archive import LIMIT
 from .._archive import Archive as Message
 from .._validation import Array, as_positive
 from ..clients import Solver
@@ -21,6 +20,7 @@ from ..losses.expectations import Rule
 from ..splitting.accelerated import Accelerated
 from ..splitting.methods import Method
 from ..splitting.team import read_rule
+from .messages import require_room
 from .spec import MOST_ROWS, RunSpec, decode
 
 __all__ = ["INTERCEPT", "GLMSpec", "GLMTask"]
@@ -124,7 +124,7 @@ class GLMSpec(RunSpec):
     @property
     def memory(self) -> int:
         """Rounds remembered by an accelerated method; 0 without."""
-        return self.method.memory if isinstance(self.method, Accelerated) else 0
+        return _memory(self.method)
 
     @property
     def limit(self) -> int:
@@ -176,6 +176,19 @@ class GLMSpec(RunSpec):
         if {"centre", "scale"} & set(message.arrays):
             values |= {name: message.vector(name, len(values["features"])) for name in ("centre", "scale")}
         return cls(prior=_decode_prior(message, plain["prior"], MOST_NUMBERS if most is None else most), **values)
+
+
+def _memory(method: Method | Accelerated) -> int:
+    return method.memory if isinstance(method, Accelerated) else 0
+
+
+def state_size(size: int, n_sites: int, memory: int) -> int:
+    """Return the numbers of a state: λ_g, η_k and λ_k, and as many η_k and moves a round that acceleration remembers.
+
+    `size` are the numbers of one of them.
+    """
+    rounds = memory + 1 if memory else 0
+    return (1 + 2 * n_sites + rounds * (2 * n_sites + 2)) * size
 
 
 @dataclass(frozen=True)
@@ -245,25 +258,18 @@ class GLMTask:
 
     def _require_room(self, hellos: Sequence[Message]) -> None:
         """Refuse more sites times parameters than a server can keep, before a prior of that size is made."""
-        first = hellos[0]
-        dim = first.header["dim"]
         # two parameters tell a family with a dense precision from one without; a prior that is none, or that can be
-        # made of one size only, is left to the checks of what it is
+        # made of one size only, is left to the checks of what it is, whatever error it makes of two
         try:
             small = self._prior(2)
-        except ValueError:
+        except Exception:
             return
         if not isinstance(small, ExponentialFamily) or small.natural.linear.shape != (2,):
             return
         dense = not isinstance(small, BlockDiagonalGaussian) and (2, 2) in small.natural.shapes
-        numbers = dim + (dim * (dim + 1) // 2 if dense else 0)
-        size = 2 * 8 * (1 + 2 * len(hellos)) * numbers
-        if size > LIMIT:
-            name = first.header["site"]
-            expected = (
-                f"small enough for a checkpoint of {LIMIT} bytes with {len(hellos)} sites ({size} for site {name})"
-            )
-            raise first.refusal("dim", expected, dim)
+        dim = hellos[0].header["dim"]
+        size = dim + (dim * (dim + 1) // 2 if dense else 0)
+        require_room(hellos[0], len(hellos), state_size(size, len(hellos), _memory(self.method)))
 
     def _prior(self, dim: int) -> Any:
         return self.prior if isinstance(self.prior, ExponentialFamily) or not callable(self.prior) else self.prior(dim)

@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
+from .._archive import LIMIT, content_of
 from .._archive import Archive as Message
 from .._archive import ArchiveError as MessageError
-from .._archive import content_of
 from .spec import MOST_ROWS, SPEC_VECTORS, RunSpec, as_site_name, run_of
 
 __all__ = [
@@ -43,6 +43,7 @@ __all__ = [
     "read_hellos",
     "read_served",
     "require_answer",
+    "require_room",
     "require_run",
 ]
 
@@ -211,6 +212,14 @@ def read_hellos(hellos: Sequence[Message]) -> list[Message]:
         if one.header["site"] == other.header["site"]:
             raise other.refusal("site", f"a name of its own ({one.source} has the same)", other.header["site"])
     return read
+
+
+def require_room(hello: Message, n_sites: int, numbers: int) -> None:
+    """Raise unless the states of a run, one and another that waits, each of so many numbers, fit in a checkpoint."""
+    size = 2 * 8 * numbers
+    if size > LIMIT:
+        expected = f"small enough for a checkpoint of {LIMIT} bytes with {n_sites} sites ({size} for site"
+        raise hello.refusal("dim", f"{expected} {hello.header['site']})", hello.header["dim"])
 
 
 def digests_of(replies: Sequence[Message]) -> tuple[str, ...]:

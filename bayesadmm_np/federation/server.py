@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from .._archive import LIMIT
 from ..splitting.certificate import Certificate
 from ..splitting.status import Failure, Status
 from .ending import decode_certificate, encode_certificate
@@ -25,6 +24,7 @@ from .messages import (
     digests_of,
     read_hellos,
     require_answer,
+    require_room,
 )
 from .spec import RunSpec
 
@@ -119,9 +119,7 @@ class Coordinator:
         """
         read = read_hellos(hellos)
         engine: ServerEngine[Any] = task.spec(read).at_server(task.model)
-        size = 2 * 8 * engine.state_size
-        if size > LIMIT:
-            raise ValueError(f"sites times parameters must make a checkpoint of at most {LIMIT} bytes, got {size}.")
+        require_room(read[0], len(read), engine.state_size)
         introductions = tuple(dict(hello.header) for hello in read)
         return cls(engine, introductions, engine.start(), None, (0,) * len(read), None, (), None)
 

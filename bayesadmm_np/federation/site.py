@@ -21,6 +21,8 @@ __all__ = ["Site", "SiteState"]
 
 COMPUTABLE = "a q_g (natural) and a prior with which the rows of this site can be fitted"
 """What a broadcast must hold beside numbers of the right count: an overflow is the server's doing."""
+UNCOMPUTABLE = (ArithmeticError, ValueError)
+"""What such numbers make of a computation; every other error is one of the site's own code."""
 
 
 @dataclass(frozen=True)
@@ -150,12 +152,14 @@ class Site:
         if broadcast.kind == "final":
             read_ending(broadcast, engine.spec)
         self._require_granted(broadcast, engine.spec, served)
-        with content_of(broadcast, COMPUTABLE):
-            known = self.kept or SiteState(engine.spec, Ledger(engine.first(served.q_g)), ())
+        with content_of(broadcast, COMPUTABLE, UNCOMPUTABLE):
+            return self._answered(broadcast, served, engine)
+
+    def _answered(self, broadcast: Message, served: Served, engine: SiteEngine[Any]) -> tuple[Site, Message | None]:
+        known = self.kept or SiteState(engine.spec, Ledger(engine.first(served.q_g)), ())
         # noise that was drawn is sent again, never drawn twice
         earlier = known.ledger.pending if served.round == known.ledger.heard[0] else None
-        with content_of(broadcast, COMPUTABLE):
-            kept = _settled(known, broadcast, served, engine)
+        kept = _settled(known, broadcast, served, engine)
         # also a final message: what is kept would begin at the q_g of its round, and not at that of the first
         if self.kept is None and served.round > 1 and engine.begins_at_round_one:
             raise broadcast.refusal(
@@ -163,12 +167,10 @@ class Site:
             )
         if broadcast.kind == "final":
             return replace(self, kept=kept), None
-        solved = None
-        with content_of(broadcast, COMPUTABLE):
-            report, header, arrays = engine.report(served.q_g, kept.ledger.counted, served.certify)
-            if served.solve:
-                answer, solved, vectors = engine.answer(served.round, served.q_g, kept.ledger.counted, report, earlier)
+        counted, solved = kept.ledger.counted, None
+        report, header, arrays = engine.report(served.q_g, counted, served.certify)
         if served.solve:
+            answer, solved, vectors = engine.answer(served.round, served.q_g, counted, report, earlier)
             arrays |= vectors
             if answer is not None:
                 kept = replace(kept, ledger=replace(kept.ledger, pending=answer))

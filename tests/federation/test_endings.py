@@ -29,6 +29,7 @@ LIMITED_SITES, LIMITED = run(rounds=1)
 BAD = {
     "status": ({"status": "NOSUCH"}, "content must be the result of a run"),
     "status of no text": ({"status": ["CONVERGED"]}, "content must be the result of a run"),
+    "stopped by a callback": ({"status": "STOPPED"}, "status must be that of a run between sites"),
     "message": ({"message": 5}, "message must be text"),
     "no objective": ({"objective": []}, "objective must be"),
     "an objective too many": ({"objective": [*FINAL.header["objective"], 1.0]}, "objective must be"),

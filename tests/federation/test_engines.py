@@ -10,7 +10,7 @@ import pytest
 
 import bayesadmm_np as ba
 from bayesadmm_np.federation import Coordinator, GLMData, GLMTask, Message, MessageError, Site, final_result
-from bayesadmm_np.federation import server as server_module
+from bayesadmm_np.federation import messages as messages_module
 from bayesadmm_np.federation.engine import NOT_THERE, require
 from bayesadmm_np.federation.glm import GLMServer
 from bayesadmm_np.federation.spec import RunSpec, run_of
@@ -132,8 +132,9 @@ def test_a_hello_cannot_ask_for_more_parameters_than_it_names_columns(dim):
 
 def test_a_run_whose_checkpoint_could_not_be_read_does_not_begin(monkeypatch):
     begin()
-    monkeypatch.setattr(server_module, "LIMIT", 700)
-    with pytest.raises(ValueError, match="must make a checkpoint of at most 700 bytes, got 720"):
+    monkeypatch.setattr(messages_module, "LIMIT", 700)
+    words = r"dim must be small enough for a checkpoint of 700 bytes with 2 sites \(720 for site s0\), got 3"
+    with pytest.raises(MessageError, match=words):
         begin()
 
 

@@ -150,6 +150,9 @@ def test_messages_that_are_refused_have_exit_code_three(bayesadmm, tmp_path):
     introduce(bayesadmm, "--target died --loss logistic --features age,dose")
     assert bayesadmm("server init run north/hello.npz east/hello.npz")[0] == 0
     before = {path: path.read_bytes() for path in tmp_path.rglob("*.*") if path.suffix not in ("", ".lock")}
+    hello = Message.read("north/hello.npz")
+    Message("hello", {**hello.header, "loss": "Unheard"}, hello.arrays).write("unknown.npz")
+    before[tmp_path / "unknown.npz"] = (tmp_path / "unknown.npz").read_bytes()
     (tmp_path / "half.npz").write_bytes((tmp_path / "run/broadcast-0001.npz").read_bytes()[:300])
     before[tmp_path / "half.npz"] = (tmp_path / "half.npz").read_bytes()
     for command, words in {
@@ -159,6 +162,7 @@ def test_messages_that_are_refused_have_exit_code_three(bayesadmm, tmp_path):
         "server step run half.npz": "half.npz: file must be a whole",
         "server step run north/hello.npz": "kind must be 'reply'",
         "server init other north/hello.npz north/hello.npz": "a name of its own",
+        "server init other unknown.npz": "loss must be that of a kind of GLM that is known here, logistic, ",
     }.items():
         code, out, err = bayesadmm(command)
         assert (code, out) == (3, ""), command

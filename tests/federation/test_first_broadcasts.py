@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import bayesadmm_np as ba
-from bayesadmm_np.federation import Coordinator, GLMTask, Message, MessageError
+from bayesadmm_np.federation import Coordinator, GLMData, GLMTask, Message, MessageError, Site
 from bayesadmm_np.federation.spec import run_of
 from oracles.couriers import carried, introduce
 from oracles.problems import prior, team
@@ -43,6 +43,29 @@ def test_extreme_numbers_are_answered_or_refused(family):
     assert len(refused) > 20
     # a prior that two numbers say is sent as these, and no honest spec has it as a vector
     assert all(any(word in words for word in ("natural", "spec of a run", "run must be")) for words in refused)
+
+
+class Mine(ba.losses.Logistic):
+    """A user's own loss, which raises what it is told to."""
+
+    error: type[Exception] = ValueError
+
+    def expect(self, q, rule):
+        raise self.error("of its own")
+
+
+@pytest.mark.parametrize("error", [AttributeError, IndexError, KeyError, TypeError])
+def test_a_mistake_of_the_sites_own_code_is_not_blamed_on_the_message(error):
+    """The twin: arithmetic that fails may be due to the numbers of a message, and is refused as such."""
+    site = Site("A", GLMData(Mine(np.eye(3), np.ones(3))))
+    message = Coordinator.start([site.hello()], GLMTask(ba.methods.PVI(), prior("full", 3))).broadcast()
+    for kind in (ZeroDivisionError, ValueError, np.linalg.LinAlgError):
+        Mine.error = kind
+        with pytest.raises(MessageError, match=r"a q_g .* can be fitted, and it is not: of its own"):
+            site.step(message)
+    Mine.error = error
+    with pytest.raises(error, match="of its own"):
+        site.step(message)
 
 
 def test_a_prior_of_another_size_is_refused_with_both_sizes():

@@ -74,5 +74,24 @@ def test_a_hello_of_many_parameters_is_refused_before_a_prior_is_made():
     assert tracemalloc.get_traced_memory()[1] < 1 << 26
     tracemalloc.stop()
     assert dims == [2]
-    # as many parameters of a diagonal family have room
+    # the rounds that acceleration remembers count: eight of the largest that fits without
+    task = GLMTask(ba.Accelerated(ba.methods.PVI(0.5), 8), start)
+    hello = Message("hello", {**SITE.hello().header, "dim": 6000, "features": [f"f{j}" for j in range(6000)]}, {})
+    with pytest.raises(MessageError, match="dim must be small enough"):
+        Coordinator.start([hello], task)
+    assert dims == [2, 2]
+
+
+@pytest.mark.parametrize("error", [ValueError, IndexError, TypeError, AssertionError])
+def test_a_prior_that_cannot_be_made_of_two_parameters_is_asked_for_all(error):
+    def start(d):
+        if d != 3:
+            raise error("three parameters")
+        return prior("full", 3)
+
+    assert begin(start=start).number == 1
+
+
+def test_as_many_parameters_of_a_diagonal_family_have_room():
+    hello = {"dim": 30000, "features": [f"f{j}" for j in range(30000)]}
     assert begin(hello, (None, None), lambda d: ba.families.DiagonalGaussian(np.zeros(d), 1.0)).number == 1
