@@ -216,7 +216,7 @@ def make_prior(settings: Settings, precision: float | Array, glm: Glm, noise: fl
     if settings.is_free_intercept:
         whole = _free_intercepts(whole, glm, glm.information / noise)
     try:
-        return family(np.zeros(layout.dim), whole)  # type: ignore[call-arg]
+        return family(np.zeros(layout.dim), whole)
     except ValueError as error:
         raise ValueError(f"prior_precision: {error}") from error
 

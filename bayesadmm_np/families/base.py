@@ -79,8 +79,9 @@ class ExponentialFamily(ABC):
 
     def __repr__(self) -> str:
         """Return the arguments, or λ where the family names none."""
-        named = [f"{name}={np.array2string(np.asarray(getattr(self, name)))}" for name in self.arguments]
-        return f"{type(self).__name__}({', '.join(named) or repr(self.natural)})"
+        with np.printoptions(precision=4, threshold=12):
+            named = ", ".join(f"{name}={getattr(self, name)}" for name in self.arguments)
+        return f"{type(self).__name__}({named or repr(self.natural)})"
 
     def start(self) -> Self:
         """Return the member that a run starts at when this is the prior."""

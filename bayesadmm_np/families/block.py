@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .._errors import ArgumentError
-from .._validation import Array, as_count, as_float_array
+from .._validation import as_count, as_float_array
 from .base import FAMILIES
 from .gaussian import LearnedPrecisionGaussian, read_dense
 from .precision import BlockPrecision
@@ -46,9 +46,9 @@ class BlockDiagonalGaussian(LearnedPrecisionGaussian):
     """
 
     factor: BlockPrecision
+    structure = BlockPrecision
 
     def __init__(self, mean: ArrayLike, precision: Any, blocks: Sequence[int] | None = None) -> None:
-        centre = as_float_array(mean, "mean", ndim=1)
         if blocks is not None:
             if not isinstance(blocks, Sequence):
                 raise ArgumentError("blocks", "must be a sequence of sizes", repr(blocks))
@@ -57,10 +57,10 @@ class BlockDiagonalGaussian(LearnedPrecisionGaussian):
             if len(values) != len(sizes):
                 raise ArgumentError("precision", f"must hold {len(sizes)} blocks", len(values))
             precision = [read_dense(v, n, "precision").matrix for v, n in zip(values, sizes, strict=True)]
-        self._set(centre.copy(), self._read_precision(precision, centre.shape[0]))
+        super().__init__(mean, precision)
 
-    @classmethod
-    def _read_precision(cls, value: Any, dim: int, name: str = "precision") -> BlockPrecision:
+    @staticmethod
+    def _read_precision(value: Any, dim: int, name: str) -> BlockPrecision:
         if not isinstance(value, Sequence | np.ndarray) or np.ndim(value[0]) == 0:
             raise ArgumentError(name, "must be a sequence of square blocks, or a number together with blocks=sizes")
         arrays = [as_float_array(block, name, ndim=2) for block in value]
@@ -68,8 +68,4 @@ class BlockDiagonalGaussian(LearnedPrecisionGaussian):
         if sum(block.shape[0] for block in blocks) != dim:
             sizes = [block.shape[0] for block in blocks]
             raise ArgumentError(name, f"must have blocks whose sizes add up to {dim}", sizes)
-        return BlockPrecision(blocks)
-
-    @classmethod
-    def _factor_from(cls, parts: Sequence[Array]) -> BlockPrecision:
-        return BlockPrecision(parts)
+        return BlockPrecision(*blocks)

@@ -101,11 +101,6 @@ class ConjugateFamily(ExponentialFamily):
         """Number of variables d, or of coordinates K."""
         return self.natural.parts[0].size
 
-    def __repr__(self) -> str:
-        with np.printoptions(precision=4, threshold=12):
-            values = ", ".join(f"{name}={getattr(self, name)}" for name in self.arguments)
-        return f"{type(self).__name__}({values})"
-
 
 def positive_vectors(*arguments: tuple[str, ArrayLike]) -> list[Array]:
     """Check named arguments to be positive vectors (or numbers, which are repeated) of one length."""

@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
-from numpy.typing import ArrayLike
-
-from .._validation import Array, as_float_array
 from .base import FAMILIES
 from .gaussian import LearnedPrecisionGaussian, read_diagonal
 from .precision import DiagonalPrecision
@@ -41,15 +35,5 @@ class DiagonalGaussian(LearnedPrecisionGaussian):
     """
 
     factor: DiagonalPrecision
-
-    def __init__(self, mean: ArrayLike, precision: Any) -> None:
-        centre = as_float_array(mean, "mean", ndim=1)
-        self._set(centre.copy(), self._read_precision(precision, centre.shape[0]))
-
-    @classmethod
-    def _read_precision(cls, value: Any, dim: int, name: str = "precision") -> DiagonalPrecision:
-        return read_diagonal(value, dim, name)
-
-    @classmethod
-    def _factor_from(cls, parts: Sequence[Array]) -> DiagonalPrecision:
-        return DiagonalPrecision(parts[0])
+    structure = DiagonalPrecision
+    _read_precision = staticmethod(read_diagonal)

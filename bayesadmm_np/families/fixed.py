@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from .._validation import as_float_array
 from .base import FAMILIES, ExponentialFamily
 from .gaussian import FixedPrecisionBase, read_dense, read_diagonal
 from .precision import Precision
 
 __all__ = ["FixedPrecisionGaussian"]
+
+
+def _read_factor(value: Any, dim: int, name: str) -> Precision:
+    return read_dense(value, dim, name) if np.ndim(value) == 2 else read_diagonal(value, dim, name)
 
 
 @FAMILIES.register
@@ -42,17 +44,7 @@ class FixedPrecisionGaussian(FixedPrecisionBase):
     """
 
     factor: Precision
-
-    def __init__(self, mean: ArrayLike, precision: Any) -> None:
-        centre = as_float_array(mean, "mean", ndim=1)
-        self._set(centre.copy(), _read_factor(precision, centre.shape[0]))
-
-    @classmethod
-    def from_covariance(cls, mean: ArrayLike, covariance: Any) -> Self:
-        """Return N(mean, covariance)."""
-        centre = as_float_array(mean, "mean", ndim=1)
-        factor = _read_factor(covariance, centre.shape[0], "covariance")
-        return cls._make(centre.copy(), factor.from_covariance(factor.parts))
+    _read_precision = staticmethod(_read_factor)
 
     def kl(self, other: ExponentialFamily) -> float:
         """½‖m − m'‖²_S; members with another fixed precision belong to another family."""
@@ -64,7 +56,3 @@ class FixedPrecisionGaussian(FixedPrecisionBase):
         if not same:
             raise TypeError("members of different families: their fixed precisions differ.")
         return self.mean_distance(other)
-
-
-def _read_factor(value: Any, dim: int, name: str = "precision") -> Precision:
-    return read_dense(value, dim, name) if np.ndim(value) == 2 else read_diagonal(value, dim, name)

@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
-from numpy.typing import ArrayLike
-
-from .._validation import Array, as_float_array
 from .base import FAMILIES
 from .gaussian import LearnedPrecisionGaussian, read_dense
 from .precision import DensePrecision
@@ -43,15 +37,5 @@ class FullGaussian(LearnedPrecisionGaussian):
     """
 
     factor: DensePrecision
-
-    def __init__(self, mean: ArrayLike, precision: Any) -> None:
-        centre = as_float_array(mean, "mean", ndim=1)
-        self._set(centre.copy(), self._read_precision(precision, centre.shape[0]))
-
-    @classmethod
-    def _read_precision(cls, value: Any, dim: int, name: str = "precision") -> DensePrecision:
-        return read_dense(value, dim, name)
-
-    @classmethod
-    def _factor_from(cls, parts: Sequence[Array]) -> DensePrecision:
-        return DensePrecision(parts[0])
+    structure = DensePrecision
+    _read_precision = staticmethod(read_dense)

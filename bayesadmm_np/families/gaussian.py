@@ -32,21 +32,32 @@ class Gaussian(ExponentialFamily):
     factor: Precision
     mean: Array
 
+    def __init__(self, mean: ArrayLike, precision: Any) -> None:
+        centre = as_float_array(mean, "mean", ndim=1)
+        self._set(centre.copy(), self._read_precision(precision, centre.shape[0], "precision"))
+
+    @staticmethod
+    @abstractmethod
+    def _read_precision(value: Any, dim: int, name: str) -> Precision:
+        """Check a user's matrix of the family's shape."""
+
     @classmethod
-    def _make(cls, mean: Array, factor: Precision, template: Gaussian | None = None) -> Self:
+    def from_covariance(cls, mean: ArrayLike, covariance: Any) -> Self:
+        """Return N(mean, covariance); the covariance has the shape that `precision` has in the constructor."""
+        centre = as_float_array(mean, "mean", ndim=1)
+        factor = cls._read_precision(covariance, centre.shape[0], "covariance")
+        return cls._make(centre.copy(), factor.from_covariance(factor.parts))
+
+    @classmethod
+    def _make(cls, mean: Array, factor: Precision) -> Self:
         """Build a member from checked pieces."""
         member = cls.__new__(cls)
         member._set(mean, factor)
-        if template is not None:
-            member._inherit(template)
         return member
 
     def _set(self, mean: Array, factor: Precision) -> None:
         self.mean = frozen(mean)
         self.factor = factor
-
-    def _inherit(self, template: Gaussian) -> None:
-        """Copy what a member shares with its family beyond mean and precision (nothing here)."""
 
     @property
     def dim(self) -> int:
@@ -140,6 +151,8 @@ class Gaussian(ExponentialFamily):
 class LearnedPrecisionGaussian(Gaussian):
     """Gaussians whose natural parameter holds the precision: λ = (Sm, S), T = (θ, −½θθᵀ)."""
 
+    structure: ClassVar[type[Precision]]
+
     @classmethod
     def from_natural(cls, natural: Natural) -> Self:
         """Return the member with natural parameter (linear, precision).
@@ -149,12 +162,7 @@ class LearnedPrecisionGaussian(Gaussian):
         NotPositiveDefiniteError
             When the precision is not positive definite.
         """
-        return cls._from_factor(natural.linear, cls._factor_from(natural.parts[1:]))
-
-    @classmethod
-    @abstractmethod
-    def _factor_from(cls, parts: Sequence[Array]) -> Precision:
-        """Build the family's precision object from its parts."""
+        return cls._from_factor(natural.linear, cls.structure(*natural.parts[1:]))
 
     @classmethod
     def _from_factor(cls, linear: Array, factor: Precision) -> Self:
@@ -176,7 +184,7 @@ class LearnedPrecisionGaussian(Gaussian):
         NotPositiveDefiniteError
             When the moments do not leave a positive definite covariance.
         """
-        layout = cls._factor_from(expectation.parts[1:])
+        layout = cls.structure(*expectation.parts[1:])
         outer = layout.outer(expectation.mean)
         covariance = [-2.0 * part - o for part, o in zip(expectation.parts[1:], outer, strict=True)]
         try:
@@ -187,24 +195,12 @@ class LearnedPrecisionGaussian(Gaussian):
             ) from error
         return cls._make(np.array(expectation.mean), factor)
 
-    @classmethod
-    def from_covariance(cls, mean: ArrayLike, covariance: Any) -> Self:
-        """Return N(mean, covariance); the covariance has the shape that `precision` has in the constructor."""
-        centre = as_float_array(mean, "mean", ndim=1)
-        factor = cls._read_precision(covariance, centre.shape[0], "covariance")
-        return cls._make(centre.copy(), factor.from_covariance(factor.parts))
-
-    @classmethod
-    @abstractmethod
-    def _read_precision(cls, value: Any, dim: int, name: str) -> Precision:
-        """Check a user's matrix of the family's shape (a scalar means scalar × identity)."""
-
     def with_natural(self, natural: Natural) -> Self:
         """Return the member with natural parameter λ."""
         self._require(natural, Natural)
         # a member made of one's own λ shares the factorisation
         own = all(new is old for new, old in zip(natural.parts[1:], self.factor.parts, strict=True))
-        factor = self.factor if own else self._factor_from(natural.parts[1:])
+        factor = self.factor if own else self.structure(*natural.parts[1:])
         return self._from_factor(natural.linear, factor)
 
     def with_expectation(self, expectation: Expectation) -> Self:
@@ -289,7 +285,7 @@ class FixedPrecisionBase(Gaussian):
     def _with_mean(self, mean: Array) -> Self:
         if not np.isfinite(mean).all():
             raise ValueError("natural parameter outside the domain: it is not finite.")
-        return type(self)._make(mean, self.factor, template=self)
+        return self._make(mean, self.factor)
 
     def contains(self, natural: Natural) -> bool:
         """Whether λ is finite: the domain is the whole space."""

@@ -7,11 +7,11 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .._validation import as_float_array, as_positive
+from .._validation import Array, as_positive
 from .base import FAMILIES, ExponentialFamily
 from .coordinates import Natural
 from .gaussian import FixedPrecisionBase, Gaussian
-from .precision import DiagonalPrecision
+from .precision import DiagonalPrecision, Precision
 
 __all__ = ["IsotropicGaussian"]
 
@@ -47,14 +47,21 @@ class IsotropicGaussian(FixedPrecisionBase):
     factor: DiagonalPrecision
 
     def __init__(self, mean: ArrayLike, precision: Any = 1.0) -> None:
-        centre = as_float_array(mean, "mean", ndim=1)
-        delta = as_positive(precision, "precision")
-        self._set(centre.copy(), _identity(centre.shape[0], delta))
-        self.prior_weight = delta
+        super().__init__(mean, precision)
 
-    def _inherit(self, template: Gaussian) -> None:
-        if template.prior_weight != 1.0:
-            self.factor = _identity(self.dim, 1.0)
+    @staticmethod
+    def _read_precision(value: Any, dim: int, name: str) -> DiagonalPrecision:
+        return DiagonalPrecision(np.full(dim, as_positive(value, name)))
+
+    def _set(self, mean: Array, factor: Precision) -> None:
+        super()._set(mean, factor)
+        self.prior_weight = float(factor.parts[0][0])
+
+    def _with_mean(self, mean: Array) -> Self:
+        member = super()._with_mean(mean)
+        if self.prior_weight != 1.0:  # the prior's alone
+            member._set(mean, DiagonalPrecision(np.ones(self.dim)))
+        return member
 
     def with_natural(self, natural: Natural) -> Self:
         """Return N(λ, I)."""
@@ -71,7 +78,3 @@ class IsotropicGaussian(FixedPrecisionBase):
         assert isinstance(other, Gaussian)
         ratio = float(other.factor.parts[0][0] / self.factor.parts[0][0])
         return 0.5 * self.dim * (ratio - 1.0 - np.log(ratio)) + self.mean_distance(other)
-
-
-def _identity(dim: int, scale: float) -> DiagonalPrecision:
-    return DiagonalPrecision(np.full(dim, scale))

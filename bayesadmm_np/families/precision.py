@@ -4,13 +4,14 @@ Three structures (dense, diagonal, blocks) have the same methods, so that a Gaus
 mean and a precision, and a loss sees only the variances of its linear predictors.
 """
 
+# ruff: noqa: D102  # what a method returns is said once, in `Precision`
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import pairwise
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from scipy.linalg import blas, lapack
@@ -32,19 +33,21 @@ class Precision(ABC):
     parts: tuple[Array, ...]
 
     @abstractmethod
+    def __init__(self, *parts: Array) -> None: ...
+
     def like(self, parts: Sequence[Array]) -> Self:
         """Return the precision of the same structure with other entries."""
+        return type(self)(*parts)
 
-    @abstractmethod
     def from_covariance(self, parts: Sequence[Array]) -> Self:
         """Return the precision of the same structure whose inverse has the entries `parts`."""
+        return self.like(self.like(parts).covariance_parts)
 
     @abstractmethod
     def is_positive_definite(self) -> bool:
         """Whether a Cholesky factor exists (it is kept)."""
 
-    @abstractmethod
-    def release(self) -> None:
+    def release(self) -> None:  # noqa: B027  # a diagonal has nothing to free
         """Free factor and inverse where they are larger than a vector; the next access computes them again."""
 
     @property
@@ -63,11 +66,11 @@ class Precision(ABC):
 
     @abstractmethod
     def solve(self, vector: Array) -> Array:
-        """Return S⁻¹ @ vector."""
+        """Return S⁻¹ @ vector, for shape (d,) or (d, n)."""
 
     @abstractmethod
     def half_solve(self, vector: Array) -> Array:
-        """Return L⁻¹ @ vector, where S = LLᵀ: a vector of unit covariance from a gradient-like one."""
+        """Return L⁻¹ @ vector, where S = LLᵀ, for shape (d,) or (d, n): it whitens a gradient-like vector."""
 
     @abstractmethod
     def colour(self, noise: Array) -> Array:
@@ -152,14 +155,6 @@ class DensePrecision(Precision):
         """S itself."""
         return self.parts[0]
 
-    def like(self, parts: Sequence[Array]) -> Self:
-        """Return a dense precision with other entries."""
-        return type(self)(parts[0])
-
-    def from_covariance(self, parts: Sequence[Array]) -> Self:
-        """Invert a covariance matrix."""
-        return type(self)(DensePrecision(parts[0]).covariance_parts[0])
-
     @cached_property
     def _factor(self) -> Array | None:
         # LAPACK directly: scipy.linalg.cholesky costs three times as much at d = 3, the size of a textbook example;
@@ -177,17 +172,14 @@ class DensePrecision(Precision):
         return self._factor
 
     def is_positive_definite(self) -> bool:
-        """Whether the Cholesky factorisation succeeds."""
         return self._factor is not None
 
     def release(self) -> None:
-        """Free the two matrices; the log-determinant stays."""
         self.__dict__.pop("_factor", None)
         self.__dict__.pop("_covariance", None)
 
     @cached_property
     def logdet(self) -> float:
-        """Twice the log-sum of the factor's diagonal."""
         return 2.0 * float(np.log(np.diagonal(self.cholesky)).sum())
 
     @cached_property
@@ -197,7 +189,6 @@ class DensePrecision(Precision):
 
     @property
     def covariance_parts(self) -> tuple[Array, ...]:
-        """The dense inverse."""
         return (self._covariance,)
 
     def multiply(self, vector: Array) -> Array:
@@ -210,16 +201,13 @@ class DensePrecision(Precision):
         return np.asarray(self.matrix @ vector)
 
     def solve(self, vector: Array) -> Array:
-        """Two triangular solves."""
         solution, _ = lapack.dpotrs(self.cholesky, vector, lower=1)
         return np.asarray(solution).reshape(vector.shape)
 
     def half_solve(self, vector: Array) -> Array:
-        """Forward substitution."""
         return self._substitute(vector, transposed=0)
 
     def colour(self, noise: Array) -> Array:
-        """Backward substitution."""
         return self._substitute(noise, transposed=1)
 
     def _substitute(self, right: Array, transposed: int) -> Array:
@@ -234,7 +222,6 @@ class DensePrecision(Precision):
         return self._reduce(parts[0], itype=1)
 
     def whiten_covariance(self, parts: Sequence[Array]) -> Array:
-        """The other reduction of the pencil, packed alike."""
         return self._reduce(parts[0], itype=2)
 
     def _reduce(self, matrix: Array, itype: int) -> Array:
@@ -245,7 +232,6 @@ class DensePrecision(Precision):
         return packed
 
     def sandwich(self, parts: Sequence[Array]) -> tuple[Array, ...]:
-        """Two solves, the right-hand side transposed between them."""
         return (_symmetric(self.solve(self.solve(parts[0]).T)),)
 
     def unwhiten(self, whitened: Array, low: float) -> tuple[Array, ...]:
@@ -257,29 +243,30 @@ class DensePrecision(Precision):
         return (_symmetric((half * np.maximum(values, low)) @ half.T),)
 
     def trace_solve(self, parts: Sequence[Array]) -> float:
-        """Entrywise product with the inverse."""
         return float(np.einsum("ij,ij->", self._covariance, parts[0]))
 
     def row_variances(self, X: Array) -> Array:
-        """Squared norms of L⁻¹Xᵀ."""
         half = self.half_solve(X.T)
         return np.asarray(np.einsum("ij,ij->j", half, half))
 
     def covariance_block(self, rows: slice, columns: slice) -> Array | None:
-        """A view of the inverse."""
         return self._covariance[rows, columns]
 
     def outer(self, vector: Array) -> tuple[Array, ...]:
-        """The full outer product."""
         return (np.outer(vector, vector),)
 
     def gram(self, X: Array, weights: Array) -> tuple[Array, ...]:
-        """One matrix product, symmetrised exactly."""
         return (_symmetric(X.T @ (weights[:, None] * X)),)
 
     def class_gram(self, X: Array, weights: Array) -> tuple[Array, ...]:
-        """C(C+1)/2 products of n p² multiply-adds."""
-        return (_dense_class_gram(X, weights),)
+        p, n_classes = X.shape[1], weights.shape[1]
+        gram = np.empty((n_classes * p, n_classes * p))
+        for a in range(n_classes):
+            for b in range(a, n_classes):
+                block = _symmetric(X.T @ (weights[:, a, b, None] * X))
+                gram[a * p : (a + 1) * p, b * p : (b + 1) * p] = block
+                gram[b * p : (b + 1) * p, a * p : (a + 1) * p] = block
+        return (gram,)
 
     def repeated_block(self, block: Array, copies: int) -> tuple[Array, ...]:
         """The Kronecker product, written block by block: np.kron multiplies by every zero."""
@@ -302,22 +289,13 @@ class DiagonalPrecision(Precision):
         """The entries of S."""
         return self.parts[0]
 
-    def like(self, parts: Sequence[Array]) -> Self:
-        """Return a diagonal precision with other entries."""
-        return type(self)(parts[0])
-
     def from_covariance(self, parts: Sequence[Array]) -> Self:
-        """Reciprocals; a variance that is not positive is refused."""
         if not (parts[0] > 0).all():
             raise NotPositiveDefiniteError("the variances are not all positive.")
         return type(self)(1.0 / parts[0])
 
     def is_positive_definite(self) -> bool:
-        """Whether all entries are finite and positive."""
         return bool(np.isfinite(self.diagonal).all() and (self.diagonal > 0).all())
-
-    def release(self) -> None:
-        """Do nothing: no array here is larger than a vector."""
 
     @cached_property
     def _root(self) -> Array:
@@ -327,7 +305,6 @@ class DiagonalPrecision(Precision):
 
     @property
     def logdet(self) -> float:
-        """Twice the log-sum of the roots."""
         return 2.0 * float(np.log(self._root).sum())
 
     @cached_property
@@ -336,106 +313,78 @@ class DiagonalPrecision(Precision):
 
     @property
     def covariance_parts(self) -> tuple[Array, ...]:
-        """The variances."""
         return (self._variances,)
 
     def multiply(self, vector: Array) -> Array:
-        """Entrywise product."""
         return (vector.T * self.diagonal).T
 
     def solve(self, vector: Array) -> Array:
-        """Entrywise division."""
-        return vector * self._variances
+        return (vector.T * self._variances).T
 
     def half_solve(self, vector: Array) -> Array:
-        """Divide by the standard deviations' reciprocals."""
-        return vector / self._root
+        return (vector.T / self._root).T
 
     def colour(self, noise: Array) -> Array:
-        """Scale white noise by the standard deviations."""
         return (noise.T / self._root).T
 
     def whiten(self, parts: Sequence[Array]) -> Array:
-        """Relative differences of the entries."""
         return parts[0] * self._variances
 
     def whiten_covariance(self, parts: Sequence[Array]) -> Array:
-        """Relative differences of the variances."""
         return parts[0] * self.diagonal
 
     def sandwich(self, parts: Sequence[Array]) -> tuple[Array, ...]:
-        """Entrywise, twice."""
         return (parts[0] * self._variances**2,)
 
     def unwhiten(self, whitened: Array, low: float) -> tuple[Array, ...]:
-        """Entry by entry."""
         return (self.diagonal * np.maximum(whitened, low),)
 
     def trace_solve(self, parts: Sequence[Array]) -> float:
-        """Inner product with the variances."""
         return float(parts[0] @ self._variances)
 
     def row_variances(self, X: Array) -> Array:
-        """X² times the variances."""
         return np.asarray((X * X) @ self._variances)
 
     def covariance_block(self, rows: slice, columns: slice) -> Array | None:
-        """The variances on the diagonal, nothing off it."""
         return self._variances[rows] if rows == columns else None
 
     def outer(self, vector: Array) -> tuple[Array, ...]:
-        """Squares."""
         return (vector * vector,)
 
     def gram(self, X: Array, weights: Array) -> tuple[Array, ...]:
-        """The diagonal of the weighted Gram matrix."""
         return (np.asarray(weights @ (X * X)),)
 
     def class_gram(self, X: Array, weights: Array) -> tuple[Array, ...]:
-        """The diagonal, class by class."""
         diagonal = np.einsum("icc->ic", weights)
         return (np.asarray(diagonal.T @ (X * X)).ravel(),)
 
     def repeated_block(self, block: Array, copies: int) -> tuple[Array, ...]:
-        """The diagonal, repeated."""
         return (np.tile(np.diagonal(block), copies),)
 
 
 class BlockPrecision(Precision):
     """A block-diagonal matrix; each block is a dense precision of its own."""
 
-    def __init__(self, blocks: Sequence[Array]) -> None:
+    def __init__(self, *blocks: Array) -> None:
         self._blocks = tuple(DensePrecision(block) for block in blocks)
         self.parts = tuple(block.matrix for block in self._blocks)
         edges = np.cumsum([0, *(block.dim for block in self._blocks)])
         self.slices = tuple(slice(int(a), int(b)) for a, b in pairwise(edges))
         self.dim = int(edges[-1])
 
-    def like(self, parts: Sequence[Array]) -> Self:
-        """Return a block precision with other entries."""
-        return type(self)(parts)
-
-    def from_covariance(self, parts: Sequence[Array]) -> Self:
-        """Invert block by block."""
-        return type(self)([DensePrecision(part).covariance_parts[0] for part in parts])
-
     def is_positive_definite(self) -> bool:
-        """Whether every block is."""
         return all(block.is_positive_definite() for block in self._blocks)
 
     def release(self) -> None:
-        """Release every block."""
         for block in self._blocks:
             block.release()
 
     @property
     def logdet(self) -> float:
-        """Sum over blocks."""
         return sum(block.logdet for block in self._blocks)
 
     @property
     def covariance_parts(self) -> tuple[Array, ...]:
-        """The inverses of the blocks."""
         return tuple(block.covariance_parts[0] for block in self._blocks)
 
     def _map(self, name: str, vector: Array) -> Array:
@@ -443,50 +392,42 @@ class BlockPrecision(Precision):
         return np.concatenate([getattr(block, name)(vector[rows]) for block, rows in pieces])
 
     def multiply(self, vector: Array) -> Array:
-        """Block by block."""
         return self._map("multiply", vector)
 
     def solve(self, vector: Array) -> Array:
-        """Block by block."""
         return self._map("solve", vector)
 
     def half_solve(self, vector: Array) -> Array:
-        """Block by block."""
         return self._map("half_solve", vector)
 
     def colour(self, noise: Array) -> Array:
-        """Block by block."""
         return self._map("colour", noise)
 
+    def _each(self, name: str, parts: Sequence[Array]) -> list[Any]:
+        return [getattr(block, name)((part,)) for block, part in zip(self._blocks, parts, strict=True)]
+
     def whiten(self, parts: Sequence[Array]) -> Array:
-        """Block by block."""
-        return np.concatenate([b.whiten((r,)) for b, r in zip(self._blocks, parts, strict=True)])
+        return np.concatenate(self._each("whiten", parts))
 
     def whiten_covariance(self, parts: Sequence[Array]) -> Array:
-        """Block by block."""
-        return np.concatenate([b.whiten_covariance((c,)) for b, c in zip(self._blocks, parts, strict=True)])
+        return np.concatenate(self._each("whiten_covariance", parts))
 
     def sandwich(self, parts: Sequence[Array]) -> tuple[Array, ...]:
-        """Block by block."""
-        return tuple(b.sandwich((r,))[0] for b, r in zip(self._blocks, parts, strict=True))
+        return tuple(found for (found,) in self._each("sandwich", parts))
 
     def unwhiten(self, whitened: Array, low: float) -> tuple[Array, ...]:
-        """Block by block."""
         ends = np.cumsum([block.dim * (block.dim + 1) // 2 for block in self._blocks])
         pieces = zip(self._blocks, np.split(whitened, ends[:-1]), strict=True)
         return tuple(block.unwhiten(piece, low)[0] for block, piece in pieces)
 
     def trace_solve(self, parts: Sequence[Array]) -> float:
-        """Sum over blocks."""
-        return sum(b.trace_solve((r,)) for b, r in zip(self._blocks, parts, strict=True))
+        return sum(self._each("trace_solve", parts))
 
     def row_variances(self, X: Array) -> Array:
-        """Sum over blocks of columns."""
         pieces = zip(self._blocks, self.slices, strict=True)
         return np.asarray(sum(block.row_variances(X[:, columns]) for block, columns in pieces))
 
     def covariance_block(self, rows: slice, columns: slice) -> Array | None:
-        """Assemble the requested rectangle from the blocks that meet it."""
         result: Array | None = None
         for block, own in zip(self._blocks, self.slices, strict=True):
             r, c = _overlap(rows, own), _overlap(columns, own)
@@ -499,16 +440,13 @@ class BlockPrecision(Precision):
         return result
 
     def outer(self, vector: Array) -> tuple[Array, ...]:
-        """Outer products of the blocks' own entries."""
         return tuple(np.outer(vector[rows], vector[rows]) for rows in self.slices)
 
     def gram(self, X: Array, weights: Array) -> tuple[Array, ...]:
-        """One Gram matrix a block."""
         pieces = zip(self._blocks, self.slices, strict=True)
         return tuple(block.gram(X[:, columns], weights)[0] for block, columns in pieces)
 
     def class_gram(self, X: Array, weights: Array) -> tuple[Array, ...]:
-        """For each block, the rectangles of the classes that it touches."""
         p = X.shape[1]
         grams = []
         for own in self.slices:
@@ -519,16 +457,12 @@ class BlockPrecision(Precision):
                     r, c = _overlap(slice(a * p, (a + 1) * p), own), _overlap(slice(b * p, (b + 1) * p), own)
                     assert r is not None
                     assert c is not None
-                    left, right = (
-                        X[:, r.start - a * p : r.stop - a * p],
-                        X[:, c.start - b * p : c.stop - b * p],
-                    )
+                    left, right = X[:, _shift(r, slice(a * p, None))], X[:, _shift(c, slice(b * p, None))]
                     gram[_shift(r, own), _shift(c, own)] = left.T @ (weights[:, a, b, None] * right)
             grams.append(_symmetric(gram))
         return tuple(grams)
 
     def repeated_block(self, block: Array, copies: int) -> tuple[Array, ...]:
-        """For each own block, the copies that it meets."""
         p, result = block.shape[0], []
         for own in self.slices:
             part = np.zeros((own.stop - own.start,) * 2)
@@ -539,18 +473,6 @@ class BlockPrecision(Precision):
                 part[(_shift(inside, own),) * 2] = block[(_shift(inside, copy),) * 2]
             result.append(part)
         return tuple(result)
-
-
-def _dense_class_gram(X: Array, weights: Array) -> Array:
-    p, n_classes = X.shape[1], weights.shape[1]
-    gram = np.empty((n_classes * p, n_classes * p))
-    for a in range(n_classes):
-        for b in range(a, n_classes):
-            block = _symmetric(X.T @ (weights[:, a, b, None] * X))
-            gram[a * p : (a + 1) * p, b * p : (b + 1) * p] = block
-            if a != b:
-                gram[b * p : (b + 1) * p, a * p : (a + 1) * p] = block
-    return gram
 
 
 def _symmetric(matrix: Array) -> Array:

@@ -204,7 +204,7 @@ def bodies(thing):
     if inspect.isfunction(thing):
         written = [thing]
     else:
-        own = [vars(thing).get(name) for name in ("__init__", "__post_init__")]
+        own = [inspect.getattr_static(thing, name, None) for name in ("__init__", "__post_init__")]
         # the __init__ that a dataclass generates has no source, and raises nothing by itself
         written = [method for method in own if inspect.isfunction(method) and method.__code__.co_filename[0] != "<"]
     return [ast.parse(textwrap.dedent(inspect.getsource(method))) for method in written]

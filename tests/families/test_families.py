@@ -6,7 +6,7 @@ import mpmath
 import numpy as np
 import pytest
 import scipy.stats
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy.linalg import block_diag, cho_factor, cho_solve, solve_triangular
 from scipy.special import expit, softmax
@@ -734,7 +734,7 @@ def precisions(rng, d):
     return [
         (DensePrecision(full), full),
         (DiagonalPrecision(diagonal), np.diag(diagonal)),
-        (BlockPrecision(blocks), block_diag(*blocks)),
+        (BlockPrecision(*blocks), block_diag(*blocks)),
     ]
 
 
@@ -788,6 +788,35 @@ def test_precision_linear_algebra(d, seed):
         close_parts(factor.gram(X, weights), restrict(factor, X.T @ np.diag(weights) @ X))
         close_parts(factor.from_covariance(factor.covariance_parts).parts, factor.parts)
         close_parts(factor.like(factor.parts).parts, factor.parts)
+
+
+def check_columns(factor, matrix, columns):
+    """A matrix is a row of column vectors: each column is done as if it were alone."""
+    for name in ("multiply", "solve", "half_solve", "colour"):
+        done = getattr(factor, name)
+        close(done(columns), np.stack([done(column) for column in columns.T], axis=1))
+    close(factor.multiply(columns), matrix @ columns)
+    close(factor.solve(columns), np.linalg.solve(matrix, columns))
+
+
+@given(d=st.integers(1, 8), n=st.integers(1, 8), seed=seeds)
+@example(d=3, n=3, seed=0)
+def test_precision_takes_columns(d, n, seed):
+    rng = np.random.default_rng(seed)
+    for factor, matrix in precisions(rng, d):
+        check_columns(factor, matrix, rng.standard_normal((d, n)))
+
+
+@pytest.mark.parametrize("name", ["solve", "half_solve"])
+def test_broken_twin_scales_the_last_axis(name, rng):
+    """A square matrix has room for the mistake."""
+
+    def scaled(self, vector):
+        return vector * self.covariance_parts[0] ** (1.0 if name == "solve" else 0.5)
+
+    broken = type("Broken", (DiagonalPrecision,), {name: scaled})(np.array([1.0, 4.0]))
+    with pytest.raises(AssertionError):
+        check_columns(broken, np.diag([1.0, 4.0]), rng.standard_normal((2, 2)))
 
 
 @given(d=st.integers(1, 8), seed=seeds)
@@ -869,7 +898,7 @@ def test_precision_that_is_not_positive_definite():
         DensePrecision(np.full((2, 2), np.nan)),
         DiagonalPrecision(np.array([1.0, 0.0])),
         DiagonalPrecision(np.array([1.0, np.inf])),
-        BlockPrecision([np.eye(2), -np.eye(1)]),
+        BlockPrecision(np.eye(2), -np.eye(1)),
     ]:
         assert not factor.is_positive_definite()
         with pytest.raises(NotPositiveDefiniteError):
