@@ -25,10 +25,6 @@ def mixing_weights(residuals: list[Array]) -> Array | None:
     residuals : list of ndarray
         Residuals of the last iterates, oldest first, in a metric that makes lengths comparable.
 
-    Returns
-    -------
-    ndarray, shape (len(residuals),), or None
-
     Examples
     --------
     >>> import numpy as np

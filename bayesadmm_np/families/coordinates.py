@@ -254,10 +254,6 @@ def pairing(natural: Natural, expectation: Expectation) -> float:
     expectation : Expectation
         μ of a member of the same family.
 
-    Returns
-    -------
-    float
-
     Raises
     ------
     TypeError

@@ -26,7 +26,13 @@ LOG_2PI = float(np.log(2.0 * np.pi))
 
 
 class Gaussian(ExponentialFamily):
-    """N(mean, S⁻¹) with a structured precision S; base class of the five Gaussian families."""
+    """N(mean, S⁻¹) with a structured precision S; base class of the five Gaussian families.
+
+    Raises
+    ------
+    ValueError
+        When mean and precision do not fit each other, or the precision is not positive definite.
+    """
 
     learns_precision: ClassVar[bool] = True
     factor: Precision

@@ -76,10 +76,6 @@ def make_scene(outlier: tuple[float, float], skew: float) -> Scene:
     skew : float
         0: both clients see both classes alike; 1: client 1 has class 1 only and client 2 class 0 only. In between,
         raising the skew moves single points and leaves all others where they are.
-
-    Returns
-    -------
-    Scene
     """
     rng = np.random.default_rng(SEED)
     first = SPREAD * rng.standard_normal((CLASS_SIZE, 2)) - CENTRE

@@ -107,10 +107,6 @@ def client_sums(expected: GaussianExpected) -> ClientSums:
     expected : GaussianExpected
         `loss.expect(q_g, rule)`.
 
-    Returns
-    -------
-    ClientSums
-
     Examples
     --------
     >>> import numpy as np
@@ -139,10 +135,6 @@ def distance_bound(prior: Gaussian, q_g: Gaussian, sums: Sequence[ClientSums]) -
         Member of the prior's family.
     sums : sequence of ClientSums
         Messages of the clients, one each, at q_g.
-
-    Returns
-    -------
-    Distance
 
     Raises
     ------

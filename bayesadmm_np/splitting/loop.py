@@ -114,10 +114,6 @@ def run(
     raise_on_failure : bool, default True
         Whether divergence or an ill-posed client raises RunError; otherwise the result says so in its status.
 
-    Returns
-    -------
-    Result
-
     Raises
     ------
     ValueError

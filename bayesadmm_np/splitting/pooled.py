@@ -59,10 +59,6 @@ def solve_pooled(
     tol : float, default 1e-10
     max_iter : int, default 1000
 
-    Returns
-    -------
-    Pooled
-
     Raises
     ------
     ValueError

@@ -93,10 +93,6 @@ class GaussianMechanism:
         delta : float
             δ in (0, 1), well below one over the number of people that are protected together.
 
-        Returns
-        -------
-        float
-
         Raises
         ------
         ValueError

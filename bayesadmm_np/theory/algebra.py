@@ -17,14 +17,6 @@ SPECIAL = (sp.polygamma, sp.loggamma, sp.gamma, sp.digamma)
 def tidy(expression: sp.Expr) -> sp.Expr:
     """Write an expression compactly: rational ones factored, others collected by their logarithms, log Γ and ψ.
 
-    Parameters
-    ----------
-    expression : Expr
-
-    Returns
-    -------
-    Expr
-
     Examples
     --------
     >>> import sympy as sp
@@ -50,14 +42,6 @@ def is_zero(expression: sp.Expr) -> bool:
 
     False means "not shown": to refute an identity, exhibit a point at which it fails.
 
-    Parameters
-    ----------
-    expression : Expr
-
-    Returns
-    -------
-    bool
-
     Examples
     --------
     >>> import sympy as sp
@@ -82,14 +66,6 @@ def field_inverse(matrix: sp.Matrix) -> sp.Matrix:
     Gaussian elimination on sympy expressions lets them swell (minutes for a 5 × 5 Fisher matrix); over a field every
     intermediate entry is kept in lowest terms (milliseconds).
 
-    Parameters
-    ----------
-    matrix : Matrix
-
-    Returns
-    -------
-    Matrix
-
     Examples
     --------
     >>> import sympy as sp
@@ -104,15 +80,6 @@ def field_inverse(matrix: sp.Matrix) -> sp.Matrix:
 
 def solve_stepwise(equations: Iterable[sp.Expr], unknowns: Sequence[sp.Symbol]) -> Mapping[sp.Symbol, sp.Expr] | None:
     """Solve equations = 0, those with a single unknown left first; None when no single closed form is found.
-
-    Parameters
-    ----------
-    equations : iterable of Expr
-    unknowns : sequence of Symbol
-
-    Returns
-    -------
-    dict or None
 
     Examples
     --------
@@ -143,15 +110,6 @@ def solve_stepwise(equations: Iterable[sp.Expr], unknowns: Sequence[sp.Symbol]) 
 
 def indexed(symbol: sp.Symbol, index: str) -> sp.Symbol:
     """Return the same symbol, with the same assumptions, for another distribution (k, g or 0).
-
-    Parameters
-    ----------
-    symbol : Symbol
-    index : str
-
-    Returns
-    -------
-    Symbol
 
     Examples
     --------

@@ -44,10 +44,6 @@ def gaussian(
     coordinates : {"paper", "code"}, default "paper"
         T = (θ, θθᵀ), or T = (θ, −½θθᵀ).
 
-    Returns
-    -------
-    SymbolicFamily
-
     Raises
     ------
     ValueError
@@ -161,10 +157,6 @@ def _full(dim: int) -> SymbolicFamily:
 def gamma() -> SymbolicFamily:
     """Gamma(shape a, rate b), T = (log θ, θ).
 
-    Returns
-    -------
-    SymbolicFamily
-
     Examples
     --------
     >>> gamma().natural_of_parameters
@@ -190,10 +182,6 @@ def gamma() -> SymbolicFamily:
 @cache
 def beta() -> SymbolicFamily:
     """Beta(a, b), T = (log θ, log(1 − θ)).
-
-    Returns
-    -------
-    SymbolicFamily
 
     Examples
     --------
@@ -226,10 +214,6 @@ def dirichlet(dim: int = 3) -> SymbolicFamily:
     dim : int, default 3
         K.
 
-    Returns
-    -------
-    SymbolicFamily
-
     Examples
     --------
     >>> dirichlet().natural_of_parameters
@@ -257,10 +241,6 @@ def dirichlet(dim: int = 3) -> SymbolicFamily:
 def poisson() -> SymbolicFamily:
     """Poisson(rate r), T = θ, h = 1/θ!.
 
-    Returns
-    -------
-    SymbolicFamily
-
     Examples
     --------
     >>> poisson().natural_of_parameters
@@ -285,10 +265,6 @@ def poisson() -> SymbolicFamily:
 def bernoulli() -> SymbolicFamily:
     """Bernoulli(p) on {0, 1}, T = θ, λ = log p/(1 − p).
 
-    Returns
-    -------
-    SymbolicFamily
-
     Examples
     --------
     >>> bernoulli().expectation
@@ -311,10 +287,6 @@ def bernoulli() -> SymbolicFamily:
 @cache
 def inverse_gaussian() -> SymbolicFamily:
     """Inverse Gaussian of mean m and shape c, T = (θ, 1/θ).
-
-    Returns
-    -------
-    SymbolicFamily
 
     Examples
     --------
@@ -361,10 +333,6 @@ def by_name(name: str) -> SymbolicFamily:
     ----------
     name : str
         A key of `FAMILIES`; case and "_" do not matter.
-
-    Returns
-    -------
-    SymbolicFamily
 
     Raises
     ------

@@ -39,10 +39,6 @@ def derive_text(family_name: str, latex: bool = False) -> str:
     latex : bool, default False
         Whether to write LaTeX (sections and display equations) instead of text.
 
-    Returns
-    -------
-    str
-
     Raises
     ------
     ValueError
@@ -58,15 +54,6 @@ def derive_text(family_name: str, latex: bool = False) -> str:
 
 def derive_family(family: SymbolicFamily, latex: bool = False) -> str:
     r"""Derive the same text for a family of your own.
-
-    Parameters
-    ----------
-    family : SymbolicFamily
-    latex : bool, default False
-
-    Returns
-    -------
-    str
 
     Examples
     --------

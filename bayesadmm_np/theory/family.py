@@ -211,15 +211,6 @@ class SymbolicFamily:
     def in_parameters(self, expression: sp.Expr, index: str | None = None) -> sp.Expr:
         """Rewrite an expression in λ through the ordinary parameters, with an index k, g or 0 if one is given.
 
-        Parameters
-        ----------
-        expression : Expr
-        index : str, optional
-
-        Returns
-        -------
-        Expr
-
         Examples
         --------
         >>> from bayesadmm_np.theory.builtin import gaussian
@@ -237,14 +228,6 @@ class SymbolicFamily:
     def naturals(self, index: str) -> tuple[sp.Symbol, ...]:
         """λ of another member: λ_k, λ_g or λ_0.
 
-        Parameters
-        ----------
-        index : str
-
-        Returns
-        -------
-        tuple of Symbol
-
         Examples
         --------
         >>> from bayesadmm_np.theory.builtin import poisson
@@ -261,10 +244,6 @@ class SymbolicFamily:
         other : sequence of Expr
             Natural parameter of the second distribution.
 
-        Returns
-        -------
-        Expr
-
         Examples
         --------
         >>> from bayesadmm_np.theory.builtin import poisson
@@ -278,14 +257,6 @@ class SymbolicFamily:
 
     def expected_log_ratio(self, other: Sequence[sp.Expr]) -> sp.Expr:
         """E_q[log q_λ − log q_other] from the densities: T is replaced by its mean, h cancels.
-
-        Parameters
-        ----------
-        other : sequence of Expr
-
-        Returns
-        -------
-        Expr
 
         Examples
         --------
@@ -302,14 +273,6 @@ class SymbolicFamily:
     def natural_gradient(self, function: sp.Expr) -> tuple[sp.Expr, ...]:
         """F(λ)⁻¹ ∇_λ of a function of λ, which is its gradient with respect to μ (Eq. 11).
 
-        Parameters
-        ----------
-        function : Expr
-
-        Returns
-        -------
-        tuple of Expr
-
         Examples
         --------
         >>> from bayesadmm_np.theory.builtin import gamma
@@ -322,10 +285,6 @@ class SymbolicFamily:
 
     def log_density(self) -> sp.Expr:
         """Log q(θ) in λ and θ.
-
-        Returns
-        -------
-        Expr
 
         Examples
         --------
@@ -344,10 +303,6 @@ class SymbolicFamily:
             One non-zero number for each natural coordinate.
         suffix : str, default ""
             Text added to the name.
-
-        Returns
-        -------
-        SymbolicFamily
 
         Examples
         --------
@@ -376,14 +331,6 @@ class SymbolicFamily:
     def fixed(self, values: Mapping[sp.Symbol, Any]) -> SymbolicFamily:
         """Return the family with numbers in place of `constants`.
 
-        Parameters
-        ----------
-        values : mapping of Symbol to number
-
-        Returns
-        -------
-        SymbolicFamily
-
         Examples
         --------
         >>> from bayesadmm_np.theory.builtin import gaussian
@@ -404,10 +351,6 @@ class SymbolicFamily:
 
     def lambdify(self) -> NumericMaps:
         """Return the derived maps as NumPy functions of the natural coordinates (and then the constants).
-
-        Returns
-        -------
-        NumericMaps
 
         Examples
         --------
@@ -432,14 +375,6 @@ class SymbolicFamily:
         """Check A against T and h at one λ by integration: |∫q − 1| and the largest |E_q[T] − ∇A(λ)|.
 
         Only for one-dimensional θ with a stated support and no constants left; a wrong A shows here.
-
-        Parameters
-        ----------
-        natural : sequence of float
-
-        Returns
-        -------
-        tuple of float
 
         Raises
         ------
@@ -497,14 +432,6 @@ class NumericMaps:
 
 def moment_symbols(count: int) -> tuple[sp.Symbol, ...]:
     """Return μ_1 … μ_count, the symbols in which `parameters` may be given.
-
-    Parameters
-    ----------
-    count : int
-
-    Returns
-    -------
-    tuple of Symbol
 
     Examples
     --------

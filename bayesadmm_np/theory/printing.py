@@ -16,14 +16,6 @@ GREEK = {"lambda": "λ", "mu": "μ", "eta": "η", "rho": "ρ", "alpha": "α", "t
 def text(expression: Any) -> str:
     """Write an expression as one line.
 
-    Parameters
-    ----------
-    expression : Expr or sequence of Expr
-
-    Returns
-    -------
-    str
-
     Examples
     --------
     >>> import sympy as sp
@@ -35,14 +27,6 @@ def text(expression: Any) -> str:
 
 def latex(expression: Any) -> str:
     """Write an expression as LaTeX, without dollar signs.
-
-    Parameters
-    ----------
-    expression : Expr or sequence of Expr
-
-    Returns
-    -------
-    str
 
     Examples
     --------

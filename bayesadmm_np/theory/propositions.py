@@ -5,12 +5,16 @@ Sums over clients stay sums with a symbolic upper limit K. One coordinate stands
 
 `Identity.difference` is lhs − rhs, simplified; a proof is a difference of 0. That a difference could not be simplified
 to 0 would prove nothing, so a refutation is a `witness`: numbers at which the two sides differ.
+
+A function of this file returns the identity that its docstring states. Its arguments are what wrong variants change;
+their defaults are right.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import sympy as sp
@@ -106,6 +110,7 @@ class Proposition:
     label : str
         Its number in the paper.
     statement : str
+        What is claimed: the first line of the docstring of `identity`.
     identity : callable
         Returns the `Identity` that proves it.
     twins : mapping of str to callable
@@ -126,24 +131,28 @@ class Proposition:
     twins: Mapping[str, Callable[[], Identity]]
 
 
+PROPOSITIONS: list[Proposition] = []
+"""Every proposition with its proof and its broken twins."""
+
+
+def _proposition(label: str, twins: Mapping[str, Mapping[str, Any]], **arguments: Any) -> Callable[..., Any]:
+    """List what a function proves with these `arguments`; with the arguments of a twin it claims what is wrong."""
+
+    def listed(make: Callable[..., Identity]) -> Callable[..., Identity]:
+        wrong = {name: partial(make, **own) for name, own in twins.items()}
+        PROPOSITIONS.append(
+            Proposition(label, (make.__doc__ or "").partition("\n")[0], partial(make, **arguments), wrong)
+        )
+        return make
+
+    return listed
+
+
+@_proposition("Eq. 32", {"KL in the other order": {"swapped": True}})
 def client_optimality(swapped: bool = False) -> Identity:
     """Eq. 32 for an arbitrary family: F⁻¹∇_λ of L(μ) + ⟨η, μ⟩ + ρ KL(q‖q_g) is ∇_μ L + η + ρ(λ − λ_g).
 
     A and L are arbitrary functions of two variables; both sides are multiplied by F = ∇²A.
-
-    Parameters
-    ----------
-    swapped : bool, default False
-        Whether to use KL(q_g‖q) instead, which is wrong.
-
-    Returns
-    -------
-    Identity
-
-    Examples
-    --------
-    >>> client_optimality().difference
-    (0, 0)
     """
     lam, server, eta = sp.symbols("x y", real=True), sp.symbols("x_g y_g", real=True), sp.symbols("eta_1 eta_2")
     A, L = sp.Function("A"), sp.Function("L")
@@ -161,27 +170,18 @@ def client_optimality(swapped: bool = False) -> Identity:
     return Identity(left, right, {A: sp.Lambda((u, v), sp.exp(u) + sp.exp(v) + u * v / 9), L: sp.Lambda((u, v), u * v)})
 
 
+@_proposition(
+    "Eq. 33",
+    {
+        "flipped sign": {"sign": -1},
+        "dual along mu": {"space": "expectation"},
+        "damped, gamma rho": {"step": GAMMA * RHO},
+    },
+)
 def dual_is_natural_gradient(sign: int = 1, step: sp.Expr = RHO, space: str = "natural") -> Identity:
     """Eq. 33: after the client's step, η_k + step·(λ_k − λ_g) = −∇_μ L_k(μ_k), for every loss.
 
     Eq. 32 is used to eliminate λ_k.
-
-    Parameters
-    ----------
-    sign : {1, −1}
-        Sign of the dual step.
-    step : Expr, default ρ
-    space : {"natural", "expectation"}
-        "expectation" moves the dual along μ, as Bregman ADMM does.
-
-    Returns
-    -------
-    Identity
-
-    Examples
-    --------
-    >>> dual_is_natural_gradient().difference
-    (0,)
     """
     eta, gradient = sp.symbols("eta_k g_k", real=True)
     A, t = sp.Function("A"), sp.Symbol("t", real=True)
@@ -191,22 +191,11 @@ def dual_is_natural_gradient(sign: int = 1, step: sp.Expr = RHO, space: str = "n
     return Identity((eta + sign * step * change,), (-gradient,), {A: sp.Lambda(t, sp.exp(t))})
 
 
+@_proposition("Eq. 53", {"prior counted twice": {"weight": 2}})
 def server_stationarity(weight: sp.Expr | int = 1) -> Identity:
-    """Eq. 53 for an arbitrary family and two clients: F⁻¹∇_λ of the server's objective, Eq. 17.
+    """Eq. 53: F⁻¹∇_λ of the server's objective, Eq. 17, is λ_g − η_0 − Ση_k + ρΣ(λ_g − λ_k), in every family.
 
-    Parameters
-    ----------
-    weight : Expr, default 1
-        Factor of the prior's pull λ_g − η_0 in the claimed gradient; 1 is right.
-
-    Returns
-    -------
-    Identity
-
-    Examples
-    --------
-    >>> server_stationarity().difference
-    (0,)
+    A is an arbitrary function, and there are two clients.
     """
     A = sp.Function("A")
     lam, prior, first, second = sp.symbols("lambda_g eta_0 lambda_1 lambda_2", real=True)
@@ -219,52 +208,33 @@ def server_stationarity(weight: sp.Expr | int = 1) -> Identity:
     return Identity((sp.diff(objective, lam).doit(),), (fisher * claimed,), {A: sp.Lambda(t, sp.exp(t))})
 
 
+@_proposition(
+    "Eq. 54, prior outside the family",
+    {"alpha = 1/(w + rho K)": {"alpha": 1 / (WEIGHT + RHO * K), "weight": WEIGHT}},
+    weight=WEIGHT,
+)
+@_proposition(
+    "Eq. 54", {"alpha = 1/(rho K)": {"alpha": 1 / (RHO * K)}, "alpha = 1/(1 + rho)": {"alpha": 1 / (1 + RHO)}}
+)
 def server_step(alpha: sp.Expr | None = None, weight: sp.Expr | int = 1) -> Identity:
-    """Eq. 54 from Eq. 53, for K clients: [(1 − α) mean λ_k + α(η_0 + Ση_k)]/(1 − α + αw) makes Eq. 53 vanish.
-
-    Parameters
-    ----------
-    alpha : Expr, optional
-        Step of the server; default 1/(1 + ρK).
-    weight : Expr, default 1
-        w of a prior outside the family, KL(q‖π₀) = w·KL(q‖start) + const (isotropic Gaussians with δ ≠ 1).
-
-    Returns
-    -------
-    Identity
-
-    Examples
-    --------
-    >>> server_step().difference
-    (0,)
-    """
+    """Eq. 54 from Eq. 53, for K clients: [(1 − α) mean λ_k + α(η_0 + Ση_k)]/(1 − α + αw) makes Eq. 53 vanish."""
     a = _alpha() if alpha is None else alpha
     new = _gather(a, total(LAM[INDEX]), total(ETA[INDEX]), weight)
     residual = weight * new - ETA_0 - total(ETA[INDEX]) + RHO * (K * new - total(LAM[INDEX]))
     return Identity((residual,), (sp.S.Zero,))
 
 
+@_proposition(
+    "Prop. D.1",
+    {
+        "rho = 2/K": {"rho": 2 / K},
+        "any rho": {"rho": RHO},
+        "another start": {"start": LAM_G},
+        "flipped sign": {"sign": -1},
+    },
+)
 def one_round(rho: sp.Expr | None = None, start: sp.Expr = ETA_0, sign: int = 1) -> Identity:
-    """Prop. D.1: with losses −⟨c_k, T⟩, ρ = 1/K and the server at the prior, one round reaches λ* = η_0 + Σc_k.
-
-    Parameters
-    ----------
-    rho : Expr, optional
-        ρ; default 1/K.
-    start : Expr, default η_0
-        The server's λ_g before the round.
-    sign : {1, −1}
-        Sign of the dual step.
-
-    Returns
-    -------
-    Identity
-
-    Examples
-    --------
-    >>> one_round().difference
-    (0,)
-    """
+    """Prop. D.1: with losses −⟨c_k, T⟩, ρ = 1/K and the server at the prior, one round reaches λ* = η_0 + Σc_k."""
     r = 1 / K if rho is None else rho
     lam_k = start + COEFFICIENT[INDEX] / r  # Eq. 32 with η_k = 0 and ∇_μ L_k = −c_k
     eta_k = sign * r * (lam_k - start)
@@ -272,24 +242,11 @@ def one_round(rho: sp.Expr | None = None, start: sp.Expr = ETA_0, sign: int = 1)
     return Identity((new,), (ETA_0 + total(COEFFICIENT[INDEX]),))
 
 
+@_proposition("Prop. D.1, converse", {"halved for every rho": {"halved": True}})
 def error_recursion(halved: bool = False) -> Identity:
     """The exact error for any ρ and any start, α = 1/(1 + ρK): e_t = (1 − α)^(t−1) [(1 − α)(λ_g − η_0) + (2α − 1)Σc].
 
     Proved by induction: the first component is round 1, the second the step from round t to t + 1.
-
-    Parameters
-    ----------
-    halved : bool, default False
-        Whether to claim a contraction by α instead of 1 − α, which is true only for ρ = 1/K.
-
-    Returns
-    -------
-    Identity
-
-    Examples
-    --------
-    >>> error_recursion().difference
-    (0, 0)
     """
     t = sp.Symbol("t", integer=True, positive=True)
     a, solution, pull = _alpha(), ETA_0 + total(COEFFICIENT[INDEX]), total(COEFFICIENT[INDEX])
@@ -308,10 +265,6 @@ def one_round_converse() -> tuple[sp.Expr, sp.Expr]:
     Σc is arbitrary, so its factor has to be zero, which gives ρ = 1/K; then the rest gives λ_g = η_0, since α < 1.
     Elsewhere one round is exact only by coincidence, for the one Σc = (1 − α)(λ_g − η_0)/(1 − 2α).
 
-    Returns
-    -------
-    tuple of Expr
-
     Examples
     --------
     >>> import sympy as sp
@@ -325,24 +278,11 @@ def one_round_converse() -> tuple[sp.Expr, sp.Expr]:
     return sp.factor(linear.coeff(pull)), sp.factor(linear.subs(pull, 0))
 
 
+@_proposition("Sites add up", {"rho = 2/K": {"rho": 2 / K}})
 def sites_add_up(rho: sp.Expr | None = None) -> Identity:
     """At ρ = 1/K, for any losses: if Ση_k = λ_g − η_0 before a round, then also after it.
 
     Only the dual step and the server step are used; λ_k is whatever the client answered.
-
-    Parameters
-    ----------
-    rho : Expr, optional
-        ρ; default 1/K.
-
-    Returns
-    -------
-    Identity
-
-    Examples
-    --------
-    >>> sites_add_up().difference
-    (0,)
     """
     r = 1 / K if rho is None else rho
     before = ETA_0 + total(ETA[INDEX])
@@ -351,26 +291,11 @@ def sites_add_up(rho: sp.Expr | None = None) -> Identity:
     return Identity((duals,), (after - ETA_0,))
 
 
+@_proposition("Prop. C.1", {"alpha = 1/(rho K)": {"alpha": 1 / (RHO * K)}, "flipped sign": {"sign": 1}})
 def bayesian_learning_rule(alpha: sp.Expr | None = None, sign: int = -1) -> Identity:
     """Prop. C.1: clients iterated to convergence, then Eq. 34 is λ_g ← λ_g − α(λ_g − η_0 + Σ∇L_k), a step of the BLR.
 
     Convergence of Eq. 16 (η_k stays) forces λ_k = λ_g because ρ > 0, and Eq. 33 then η_k = −∇L_k(μ_g).
-
-    Parameters
-    ----------
-    alpha : Expr, optional
-        The server's; default 1/(1 + ρK), which is the learning rate.
-    sign : {−1, 1}
-        η_k = sign · ∇L_k.
-
-    Returns
-    -------
-    Identity
-
-    Examples
-    --------
-    >>> bayesian_learning_rule().difference
-    (0, 0)
     """
     a = _alpha() if alpha is None else alpha
     lam_k, eta = sp.symbols("lambda_k eta_k", real=True)
@@ -380,53 +305,19 @@ def bayesian_learning_rule(alpha: sp.Expr | None = None, sign: int = -1) -> Iden
     return Identity((settled, new), (LAM_G, rule))
 
 
+@_proposition("Eq. 42", {"undamped": {"step": sp.S.One}, "flipped sign": {"step": -GAMMA}})
 def damped_pvi(step: sp.Expr = GAMMA) -> Identity:
-    """Eq. 42: at ρ = 1 a dual step γ gives η_k ← (1 − γ)η_k − γ∇L_k(μ_k).
-
-    Parameters
-    ----------
-    step : Expr, default γ
-        Step of the dual.
-
-    Returns
-    -------
-    Identity
-
-    Examples
-    --------
-    >>> damped_pvi().difference
-    (0,)
-    """
+    """Eq. 42: at ρ = 1 a dual step γ gives η_k ← (1 − γ)η_k − γ∇L_k(μ_k)."""
     eta, gradient = sp.symbols("eta_k g_k", real=True)
     lam_k = LAM_G - (eta + gradient)  # Eq. 36's optimality, ρ = 1
     return Identity((eta + step * (lam_k - LAM_G),), ((1 - GAMMA) * eta - GAMMA * gradient,))
 
 
+@_proposition("Eq. 27", {"dropped half": {"half": sp.S.One}, "alpha = 1/(rho K)": {"alpha": 1 / (RHO * K)}})
 def admm_server(half: sp.Rational = HALF, alpha: sp.Expr | None = None) -> Identity:
-    """Eq. 27: for ℓ_0 = ½‖θ‖² the minimiser of Eq. 7 is αΣv_k + (1 − α) mean θ_k; Eq. 54 of N(m, I) is the same.
-
-    Parameters
-    ----------
-    half : Rational, default ½
-        Factor of the proximal term; 1 drops the ½.
-    alpha : Expr, optional
-        Step of the server; default 1/(1 + ρK).
-
-    Returns
-    -------
-    Identity
-
-    Examples
-    --------
-    >>> admm_server().difference
-    (0, 0)
-    """
+    """Eq. 27: for ℓ_0 = ½‖θ‖² the minimiser of Eq. 7 is αΣv_k + (1 − α) mean θ_k; Eq. 54 of N(m, I) is the same."""
     a = _alpha() if alpha is None else alpha
-    theta, local, v = (
-        sp.Symbol("theta_g", real=True),
-        sp.IndexedBase("theta", real=True),
-        sp.IndexedBase("v", real=True),
-    )
+    theta, local, v = sp.Symbol("theta_g", real=True), *(sp.IndexedBase(name, real=True) for name in ("theta", "v"))
     slope = theta - total(v[INDEX]) + sp.diff(half * RHO * total((theta - local[INDEX]) ** 2), theta)
     (minimiser,) = sp.solve(_gathered(slope), theta)
     claimed = a * total(v[INDEX]) + (1 - a) * total(local[INDEX]) / K
@@ -434,45 +325,19 @@ def admm_server(half: sp.Rational = HALF, alpha: sp.Expr | None = None) -> Ident
     return Identity((minimiser, lifted), (claimed, claimed))
 
 
+@_proposition("AMA", {"alpha = 1/(1 + rho K)": {"alpha": 1 / (1 + RHO * K)}})
 def ama_server(alpha: sp.Expr | int = 1) -> Identity:
-    """AMA and PVI: without the server's KL terms Eq. 53 reads λ_g = η_0 + Ση_k, which is Eq. 54 with α = 1.
-
-    Parameters
-    ----------
-    alpha : Expr, default 1
-
-    Returns
-    -------
-    Identity
-
-    Examples
-    --------
-    >>> ama_server().difference
-    (0,)
-    """
+    """AMA and PVI: without the server's KL terms Eq. 53 reads λ_g = η_0 + Ση_k, which is Eq. 54 with α = 1."""
     (minimiser,) = sp.solve(LAM_G - ETA_0 - total(ETA[INDEX]), LAM_G)
     return Identity((_gather(sp.sympify(alpha), total(LAM[INDEX]), total(ETA[INDEX])),), (minimiser,))
 
 
+@_proposition("Eq. 48, 60", {"dropped half": {"half": sp.S.One}})
 def gaussian_natural_gradient(half: sp.Rational = HALF) -> Identity:
     """Eq. 48, 60 for ℓ = exp(tθ), every t: ∇_μ E[ℓ] = (g − Hm, ½H), hence (Bonnet, Price) for all their mixtures.
 
     E[ℓ] is computed from the moment generating function and differentiated with respect to μ = (m, m² + 1/s).
     Derivatives in t carry the identity over to all polynomials.
-
-    Parameters
-    ----------
-    half : Rational, default ½
-        The factor of H; 1 drops the ½.
-
-    Returns
-    -------
-    Identity
-
-    Examples
-    --------
-    >>> gaussian_natural_gradient().difference
-    (0, 0)
     """
     first, second, t = sp.symbols("mu_1 mu_2 t", real=True)
     expected = sp.exp(t * first + t**2 * (second - first**2) / 2)
@@ -480,24 +345,12 @@ def gaussian_natural_gradient(half: sp.Rational = HALF) -> Identity:
     return Identity((sp.diff(expected, first), sp.diff(expected, second)), (g - H * first, half * H))
 
 
+@_proposition("Scale of T", {"dual along mu": {"space": "expectation"}})
 def scale_of_statistic(space: str = "natural") -> Identity:
     """Rescaling T by s rescales a λ-space dual step with it: the site stays the same function of θ.
 
     With T → sT: λ → λ/s, η → η/s, μ → sμ, and the site ⟨η, T⟩ is unchanged. One dual step keeps it so for duals
     along λ; along μ the step is multiplied by s², so that the method depends on how T is written.
-
-    Parameters
-    ----------
-    space : {"natural", "expectation"}
-
-    Returns
-    -------
-    Identity
-
-    Examples
-    --------
-    >>> scale_of_statistic().difference
-    (0,)
     """
     s, T = sp.Symbol("s", positive=True), sp.Symbol("T", real=True)
     eta, lam_k, mu_k, mu_g = sp.symbols("eta_k lambda_k mu_k mu_g", real=True)
@@ -508,113 +361,6 @@ def scale_of_statistic(space: str = "natural") -> Identity:
     return Identity(((eta / s + scaled) * (s * T),), ((eta + plain) * T,))
 
 
-PROPOSITIONS: tuple[Proposition, ...] = (
-    Proposition(
-        "Eq. 32",
-        "The client's optimality condition is ∇L_k(μ_k) + η_k + ρ(λ_k − λ_g) = 0, in every family.",
-        client_optimality,
-        {"KL in the other order": lambda: client_optimality(swapped=True)},
-    ),
-    Proposition(
-        "Eq. 33",
-        "After a client's step its dual is its negative natural gradient.",
-        dual_is_natural_gradient,
-        {
-            "flipped sign": lambda: dual_is_natural_gradient(sign=-1),
-            "dual along mu": lambda: dual_is_natural_gradient(space="expectation"),
-            "damped, gamma rho": lambda: dual_is_natural_gradient(step=GAMMA * RHO),
-        },
-    ),
-    Proposition(
-        "Eq. 53",
-        "The server's stationarity condition is λ_g − η_0 − Ση_k + ρΣ(λ_g − λ_k) = 0, in every family.",
-        server_stationarity,
-        {"prior counted twice": lambda: server_stationarity(weight=2)},
-    ),
-    Proposition(
-        "Eq. 54",
-        "The server's step is (1 − α) mean λ_k + α(η_0 + Ση_k) with α = 1/(1 + ρK).",
-        server_step,
-        {
-            "alpha = 1/(rho K)": lambda: server_step(alpha=1 / (RHO * K)),
-            "alpha = 1/(1 + rho)": lambda: server_step(alpha=1 / (1 + RHO)),
-        },
-    ),
-    Proposition(
-        "Eq. 54, prior outside the family",
-        "With KL(q‖π₀) = w KL(q‖start) + const the step is divided by 1 − α + αw.",
-        lambda: server_step(weight=WEIGHT),
-        {"alpha = 1/(w + rho K)": lambda: server_step(alpha=1 / (WEIGHT + RHO * K), weight=WEIGHT)},
-    ),
-    Proposition(
-        "Prop. D.1",
-        "Conjugate losses, ρ = 1/K, server at the prior: one round is exact.",
-        one_round,
-        {
-            "rho = 2/K": lambda: one_round(rho=2 / K),
-            "any rho": lambda: one_round(rho=RHO),
-            "another start": lambda: one_round(start=LAM_G),
-            "flipped sign": lambda: one_round(sign=-1),
-        },
-    ),
-    Proposition(
-        "Prop. D.1, converse",
-        "For other ρ and starts the error is (1 − α)^(t−1) [(1 − α)(λ_g − η_0) + (2α − 1)Σc_k] after t rounds.",
-        error_recursion,
-        {"halved for every rho": lambda: error_recursion(halved=True)},
-    ),
-    Proposition(
-        "Sites add up",
-        "At ρ = 1/K from the prior, Ση_k = λ_g − η_0 after every round, for all losses.",
-        sites_add_up,
-        {"rho = 2/K": lambda: sites_add_up(rho=2 / K)},
-    ),
-    Proposition(
-        "Prop. C.1",
-        "Clients iterated to convergence make the server's step one of the Bayesian learning rule, of rate α.",
-        bayesian_learning_rule,
-        {
-            "alpha = 1/(rho K)": lambda: bayesian_learning_rule(alpha=1 / (RHO * K)),
-            "flipped sign": lambda: bayesian_learning_rule(sign=1),
-        },
-    ),
-    Proposition(
-        "Eq. 42",
-        "Damped PVI mixes its site with the new natural gradient.",
-        damped_pvi,
-        {"undamped": lambda: damped_pvi(step=sp.S.One), "flipped sign": lambda: damped_pvi(step=-GAMMA)},
-    ),
-    Proposition(
-        "Eq. 27",
-        "The server's step of ADMM with ℓ_0 = ½‖θ‖² is αΣv_k + (1 − α) mean θ_k, as Bayesian-ADMM's with N(m, I).",
-        admm_server,
-        {
-            "dropped half": lambda: admm_server(half=sp.S.One),
-            "alpha = 1/(rho K)": lambda: admm_server(alpha=1 / (RHO * K)),
-        },
-    ),
-    Proposition(
-        "AMA",
-        "Without the server's KL terms the step is λ_g = η_0 + Ση_k: α = 1.",
-        ama_server,
-        {"alpha = 1/(1 + rho K)": lambda: ama_server(alpha=1 / (1 + RHO * K))},
-    ),
-    Proposition(
-        "Eq. 48, 60",
-        "For Gaussians with T = (θ, θ²) the natural gradient is (g − Hm, ½H).",
-        gaussian_natural_gradient,
-        {"dropped half": lambda: gaussian_natural_gradient(half=sp.S.One)},
-    ),
-    Proposition(
-        "Scale of T",
-        "A dual step along λ does not depend on how T is scaled.",
-        scale_of_statistic,
-        {"dual along mu": lambda: scale_of_statistic(space="expectation")},
-    ),
-)
-"""Every proposition with its proof and its broken twins."""
-
-
 def total(term: sp.Expr) -> sp.Expr:
     """Σ over clients k = 1 … K, with what does not depend on k taken out.
 
@@ -622,10 +368,6 @@ def total(term: sp.Expr) -> sp.Expr:
     ----------
     term : Expr
         May hold λ[k], η[k], c[k] …
-
-    Returns
-    -------
-    Expr
 
     Examples
     --------

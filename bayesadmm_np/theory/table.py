@@ -81,10 +81,6 @@ def rows(coordinates: str = "paper") -> tuple[Row, ...]:
     coordinates : {"paper", "code"}, default "paper"
         T = (θ, θθᵀ), or the information form T = (θ, −½θθᵀ).
 
-    Returns
-    -------
-    tuple of Row
-
     Examples
     --------
     >>> [row.method for row in rows()]
@@ -117,10 +113,6 @@ def table3(latex: bool = False, coordinates: str = "paper") -> str:
     latex : bool, default False
         A LaTeX tabular instead of Markdown.
     coordinates : {"paper", "code"}, default "paper"
-
-    Returns
-    -------
-    str
 
     Examples
     --------

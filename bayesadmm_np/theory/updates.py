@@ -61,14 +61,6 @@ def updates(family: SymbolicFamily) -> Updates:
     Nothing is copied from the paper: the client's objective L(μ) + ⟨η, μ⟩ + ρ KL is differentiated with respect to λ
     and multiplied by F⁻¹, and the server's stationarity condition is solved for the server's parameters.
 
-    Parameters
-    ----------
-    family : SymbolicFamily
-
-    Returns
-    -------
-    Updates
-
     Raises
     ------
     ValueError
@@ -112,10 +104,6 @@ def mean_over_clients(expression: sp.Expr, clients: set[sp.Symbol]) -> sp.Expr:
     expression : Expr
     clients : set of Symbol
         The symbols that differ.
-
-    Returns
-    -------
-    Expr
 
     Examples
     --------

@@ -183,10 +183,6 @@ def run(
     resume : path, optional
         File of a state to continue from, bit for bit as if uninterrupted.
 
-    Returns
-    -------
-    Result
-
     Raises
     ------
     ValueError
