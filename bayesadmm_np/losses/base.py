@@ -28,6 +28,7 @@ __all__ = [
     "Loss",
     "Margins",
     "RowCurvature",
+    "Rows",
 ]
 
 
@@ -111,6 +112,27 @@ class Margins(NamedTuple):
     reach: float | None
     gradient_error: Array
     curvature_error: float
+
+
+class Rows(NamedTuple):
+    """A loss row by row at θ, for sums that a site makes itself; it never leaves the site.
+
+    Attributes
+    ----------
+    X : ndarray, shape (n, p)
+    weights : ndarray, shape (n,)
+    target, predictor, slope : ndarray, shape (n,) or (n, C)
+        y (of classes one label a row), the linear predictor f, and ∂ℓ/∂f before weights.
+    curvature : ndarray, shape (n,) or (n, C, C)
+        ∂²ℓ/∂f² before weights; of least squares one number a row.
+    """
+
+    X: Array
+    weights: Array
+    target: Array
+    predictor: Array
+    slope: Array
+    curvature: Array
 
 
 def rounding_unit(n_rows: int, n_features: int) -> float:
@@ -232,6 +254,10 @@ class Loss(ABC):
     @abstractmethod
     def hessian(self, theta: ArrayLike) -> Array:
         """Return ∇²ℓ(θ), shape (d, d)."""
+
+    def rows(self, theta: ArrayLike) -> Rows:
+        """Return the rows with their derivatives at θ; a ValueError where the loss knows no rows."""
+        raise ValueError(f"{type(self).__name__} does not tell its rows apart.")
 
     @abstractmethod
     def check(self, prior: ExponentialFamily, rule: Rule) -> Rule:

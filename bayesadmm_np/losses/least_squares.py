@@ -12,7 +12,7 @@ from .._errors import ArgumentError
 from .._validation import Array, as_float_array, frozen
 from ..families.base import ExponentialFamily
 from ..families.gaussian import Gaussian
-from .base import LOSSES, GaussianExpected, KroneckerCurvature, Loss, Margins, rounding_unit
+from .base import LOSSES, GaussianExpected, KroneckerCurvature, Loss, Margins, Rows, rounding_unit
 from .expectations import Delta, Rule
 from .linear_model import as_theta, read_design, read_offset, read_weights, require_gaussian
 
@@ -75,6 +75,13 @@ class LeastSquares(Loss):
         """Return I ⊗ XᵀWX as a dense matrix."""
         as_theta(theta, self.dim)
         return self._curvature.dense()
+
+    def rows(self, theta: ArrayLike) -> Rows:
+        """Return the rows with their derivatives at θ; an offset is taken off the target."""
+        left = self._residuals(as_theta(theta, self.dim))
+        shape = (self.n_rows,) if self.n_outputs == 1 else left.shape
+        own = (self._goal.reshape(shape), (left + self._goal).reshape(shape), left.reshape(shape))
+        return Rows(self._design, self._scale[:, 0], *own, np.ones(self.n_rows))
 
     def check(self, prior: ExponentialFamily, rule: Rule) -> Rule:
         """Require a Gaussian family of dimension d; every rule is exact for a quadratic."""

@@ -16,7 +16,7 @@ from .._errors import ArgumentError
 from .._validation import Array, as_float_array, frozen
 from ..families.base import ExponentialFamily
 from ..families.gaussian import Gaussian
-from .base import GaussianExpected, Loss, Margins, RowCurvature, rounding_unit
+from .base import GaussianExpected, Loss, Margins, RowCurvature, Rows, rounding_unit
 from .expectations import Delta, Exact, Rule
 from .pointwise import Pointwise, RowMoments
 
@@ -64,6 +64,11 @@ class LinearModelLoss(Loss):
     def hessian(self, theta: ArrayLike) -> Array:
         """Return ∇²ℓ(θ) = Xᵀ diag(w ∘ ℓ'') X, shape (d, d)."""
         return self._curvature(self._at(theta).curvature).dense()
+
+    def rows(self, theta: ArrayLike) -> Rows:
+        """Return the rows with their derivatives at θ."""
+        at = self._at(theta)
+        return Rows(self.X, self.weights, self.y, self.predictor(as_theta(theta, self.dim)), at.slope, at.curvature)
 
     def check(self, prior: ExponentialFamily, rule: Rule) -> Rule:
         """Require a Gaussian family of dimension d, and a rule that fits the pointwise loss."""

@@ -1,0 +1,436 @@
+"""What a regression table says beside the coefficients: pure functions of totals over sites, at the server.
+
+The sums come from `site_statistics`, smaller models from `refit`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.linalg import cho_factor, cho_solve
+from scipy.special import chdtrc, fdtrc, ndtr, ndtri, stdtr, stdtrit
+
+from .._errors import ArgumentError
+from .._validation import Array
+from .kinds import Kind
+from .site_statistics import ROBUST, SiteStatistics, WeightMeaning
+
+__all__ = [
+    "Estimate",
+    "GoodnessOfFit",
+    "Noise",
+    "RobustCovariance",
+    "Test",
+    "contrasts",
+    "estimate",
+    "goodness_of_fit",
+    "likelihood_ratio_test",
+    "picks",
+    "robust_covariance",
+    "wald_test",
+]
+
+Noise = Literal["none", "estimated", "given"]
+"""Whether a noise variance divides the loss, and where it comes from."""
+
+
+# ----------------------------------------------------------------------------------------------------
+# The fit as a whole
+# ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Test:
+    """A test of hypotheses.
+
+    Attributes
+    ----------
+    name : str
+        What is tested.
+    statistic : float
+        χ² with `df` degrees of freedom, or F with `df` and `df_residual`.
+    df : int
+    df_residual : float or None
+        None where the statistic is a χ².
+    p_value : float
+    """
+
+    __test__ = False  # the tests of this package import it
+    name: str
+    statistic: float
+    df: int
+    df_residual: float | None
+    p_value: float
+
+    def __str__(self) -> str:
+        law = f"χ²({self.df})" if self.df_residual is None else f"F({self.df}, {self.df_residual:g})"
+        return f"{self.name}: {law} = {self.statistic:.4g}, P = {self.p_value:.3g}"
+
+
+@dataclass(frozen=True)
+class GoodnessOfFit:
+    """What a table says of a fit as a whole, at its maximum of the likelihood.
+
+    Attributes
+    ----------
+    n_observations : float
+        Σ w_i of frequency weights, the number of rows of analytic ones; times the outputs of least squares.
+    n_parameters : int
+        Number of coefficients and intercepts; a noise variance is not counted.
+    df_model, df_residual : float
+        Coefficients beside the intercepts, and n − parameters.
+    deviance, null_deviance : float
+        2 Σ w_i (ℓ_i − ℓ_i at μ_i = y_i), of the fit and of the intercepts alone. The residual sum of squares of least
+        squares.
+    log_likelihood, null_log_likelihood : float
+        All constants kept. An estimated noise variance is the one that maximises it, RSS/n.
+    dispersion : float or None
+        Pearson's χ² over `df_residual`; the unbiased noise variance of least squares. None without degrees of freedom.
+    aic, bic : float
+        −2 log L + 2 p and −2 log L + p log n, p = `n_parameters` and n = `n_observations`. R counts an estimated noise
+        variance as a parameter too: p + 1.
+    r_squared : float or None
+        McFadden's 1 − log L/log L₀; of least squares 1 − RSS/RSS₀. None where the null model fits perfectly.
+    adjusted_r_squared : float or None
+        Of least squares alone.
+    test : Test or None
+        Likelihood-ratio test of all coefficients beside the intercepts; the F test where the noise is estimated.
+    """
+
+    n_observations: float
+    n_parameters: int
+    df_model: float
+    df_residual: float
+    deviance: float
+    null_deviance: float
+    log_likelihood: float
+    null_log_likelihood: float
+    dispersion: float | None
+    aic: float
+    bic: float
+    r_squared: float | None
+    adjusted_r_squared: float | None
+    test: Test | None
+
+
+def goodness_of_fit(
+    kind: Kind,
+    total: SiteStatistics,
+    n_parameters: int,
+    n_intercepts: int,
+    *,
+    n_outputs: int = 1,
+    noise: Noise = "none",
+    noise_variance: float = 1.0,
+    target_scale: float = 1.0,
+    weights: WeightMeaning = "frequency",
+) -> GoodnessOfFit:
+    """Return deviance, likelihood, criteria and the test against the null model from the sum over sites.
+
+    Parameters
+    ----------
+    kind : Kind
+    total : SiteStatistics
+        Sum over the sites.
+    n_parameters, n_intercepts : int
+        Number of entries of θ, and of intercepts among them.
+    n_outputs : int, default 1
+        Columns of y.
+    noise : {'none', 'estimated', 'given'}
+    noise_variance : float, default 1.0
+        The given one, in the units of the loss.
+    target_scale : float, default 1.0
+        Units of y in those of the loss: deviance and likelihood are those of y.
+    weights : {'frequency', 'analytic'}
+
+    Returns
+    -------
+    GoodnessOfFit
+    """
+    n = total.n_observations(weights) * (n_outputs if kind.outputs == "columns" else 1)
+    df_residual, df_model = n - n_parameters, n_parameters - n_intercepts
+    square = target_scale**2
+    deviance, null = (2.0 * square * (loss - total.saturated_loss) for loss in (total.loss, total.null_loss))
+
+    def log_likelihood(loss: float) -> float:
+        fixed = -total.constant
+        if noise == "none":
+            return fixed - loss
+        columns = n / total.n_observations(weights)
+        fixed += 0.5 * columns * total.log_weight if weights == "analytic" else 0.0
+        with np.errstate(divide="ignore"):  # a perfect fit has an infinite likelihood
+            variance = np.float64(2.0 * loss / n if noise == "estimated" else noise_variance)
+            energy = 0.5 * n if noise == "estimated" else loss / noise_variance
+            return float(fixed - energy - 0.5 * n * np.log(square * variance))
+
+    ours, theirs = log_likelihood(total.loss), log_likelihood(total.null_loss)
+    is_least_squares = kind.has_noise
+    top, bottom = (deviance, null) if is_least_squares else (ours, theirs)
+    r_squared = 1.0 - top / bottom if bottom != 0 and np.isfinite([top, bottom]).all() else None
+    has_adjusted = is_least_squares and r_squared is not None and df_residual > 0
+    dispersion = square * total.pearson / df_residual if df_residual > 0 else None
+    test = None
+    if df_model > 0:
+        if noise == "estimated":
+            test = _f_test("all coefficients", null - deviance, int(df_model), deviance, df_residual)
+        else:
+            scale = square * noise_variance if noise == "given" else 1.0
+            test = _chi2_test("all coefficients", (null - deviance) / scale, int(df_model))
+    return GoodnessOfFit(
+        n_observations=n,
+        n_parameters=n_parameters,
+        df_model=df_model,
+        df_residual=df_residual,
+        deviance=deviance,
+        null_deviance=null,
+        log_likelihood=ours,
+        null_log_likelihood=theirs,
+        dispersion=dispersion,
+        aic=-2.0 * ours + 2.0 * n_parameters,
+        bic=-2.0 * ours + n_parameters * float(np.log(n)),
+        r_squared=r_squared,
+        adjusted_r_squared=1.0 - (1.0 - r_squared) * (n - n_intercepts) / df_residual
+        if has_adjusted and r_squared is not None
+        else None,
+        test=test,
+    )
+
+
+def _chi2_test(name: str, statistic: float, df: int) -> Test:
+    return Test(name, float(statistic), df, None, float(chdtrc(df, statistic)))
+
+
+def _f_test(name: str, explained: float, df: int, left: float, df_residual: float) -> Test | None:
+    if df_residual <= 0 or left <= 0:
+        return None
+    statistic = (explained / df) / (left / df_residual)
+    return Test(name, float(statistic), df, df_residual, float(fdtrc(df, df_residual, statistic)))
+
+
+# ----------------------------------------------------------------------------------------------------
+# Coefficients, terms and contrasts
+# ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A coefficient or a contrast; all but the first two are None where they would mean nothing.
+
+    Attributes
+    ----------
+    name : str
+    coef : float
+    std_err, statistic, p_value, low, high : float or None
+        Standard error, coef/std_err, its two-sided P, and the ends of the 95 % interval: of the t distribution where
+        the noise variance is estimated, otherwise of the normal.
+    """
+
+    name: str
+    coef: float
+    std_err: float | None = None
+    statistic: float | None = None
+    p_value: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def ratio(self) -> tuple[float, float | None, float | None]:
+        """exp(coef) with its interval: an odds or rate ratio, where the link makes it one."""
+        with np.errstate(over="ignore"):
+            ends = (None if end is None else float(np.exp(end)) for end in (self.low, self.high))
+            return float(np.exp(self.coef)), *ends  # type: ignore[return-value]  # two ends
+
+
+def estimate(name: str, coef: float, std_err: float, df: float | None = None) -> Estimate:
+    """Return the row of a coefficient: t with `df` degrees of freedom, or z for None."""
+    if not std_err > 0:
+        return Estimate(name, float(coef), float(std_err))
+    statistic = float(coef / std_err)
+    reach = float(ndtri(0.975) if df is None else stdtrit(df, 0.975)) * std_err
+    tail = float(ndtr(-abs(statistic)) if df is None else stdtr(df, -abs(statistic)))
+    return Estimate(name, float(coef), float(std_err), statistic, 2.0 * tail, float(coef - reach), float(coef + reach))
+
+
+def contrasts(
+    mean: Array, covariance: Array, matrix: ArrayLike, names: Sequence[str] = (), df: float | None = None
+) -> tuple[Estimate, ...]:
+    """Return Lβ with standard errors √(LVLᵀ)_jj, one row of L each.
+
+    Parameters
+    ----------
+    mean : ndarray, shape (d,)
+    covariance : ndarray, shape (d, d)
+    matrix : array_like, shape (q, d) or (d,)
+        L.
+    names : sequence of str
+        One a row of L; default "contrast 1", ….
+    df : float, optional
+        Degrees of freedom of t; default z.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bayesadmm_np.estimators.inference import contrasts
+    >>> (row,) = contrasts(np.array([1.0, 3.0]), np.eye(2), [-1.0, 1.0])
+    >>> row.coef, round(row.std_err, 4)
+    (2.0, 1.4142)
+    """
+    L = _contrast_matrix(matrix, mean.size)
+    errors = np.sqrt(np.einsum("ij,jk,ik->i", L, covariance, L))
+    names = names or tuple(f"contrast {j + 1}" for j in range(len(L)))
+    return tuple(estimate(name, m, sd, df) for name, m, sd in zip(names, L @ mean, errors, strict=True))
+
+
+def wald_test(
+    mean: Array,
+    covariance: Array,
+    matrix: ArrayLike,
+    value: ArrayLike = 0.0,
+    *,
+    name: str = "Lβ = r",
+    df_residual: float | None = None,
+) -> Test:
+    """Test Lβ = r by W = (Lβ − r)ᵀ(LVLᵀ)⁻¹(Lβ − r), a χ² with q degrees of freedom; W/q is F where V has its own.
+
+    Parameters
+    ----------
+    mean : ndarray, shape (d,)
+    covariance : ndarray, shape (d, d)
+    matrix : array_like, shape (q, d) or (d,)
+        L; `picks` makes that of a term.
+    value : array_like, default 0.0
+        r.
+    name : str
+    df_residual : float, optional
+        Residual degrees of freedom of an estimated noise variance.
+
+    Raises
+    ------
+    ValueError
+        When rows of L depend on each other.
+    """
+    L = _contrast_matrix(matrix, mean.size)
+    apart = L @ mean - np.asarray(value, dtype=np.float64)
+    spread = L @ covariance @ L.T
+    scale = np.sqrt(np.diagonal(spread))
+    if not (scale > 0).all() or np.linalg.matrix_rank(spread / np.outer(scale, scale)) < len(L):
+        raise ArgumentError("matrix", "must have rows that do not depend on each other", "a contrast of no variance")
+    whitened = apart / scale
+    statistic = float(whitened @ cho_solve(cho_factor(spread / np.outer(scale, scale)), whitened))
+    if df_residual is None:
+        return _chi2_test(name, statistic, len(L))
+    F = statistic / len(L)
+    return Test(name, F, len(L), df_residual, float(fdtrc(len(L), df_residual, F)))
+
+
+def picks(dim: int, term: Sequence[int]) -> Array:
+    """Return the L that picks the coefficients of a term, such as the levels of a column, out of `dim`."""
+    return np.asarray(np.eye(dim)[list(term)])
+
+
+def _contrast_matrix(matrix: ArrayLike, dim: int) -> Array:
+    L = np.atleast_2d(np.asarray(matrix, dtype=np.float64))
+    if L.ndim != 2 or L.shape[1] != dim or not L.size:
+        raise ArgumentError("matrix", f"must have {dim} columns, one a coefficient", f"shape {np.shape(matrix)}")
+    return L
+
+
+def likelihood_ratio_test(full: GoodnessOfFit, reduced: GoodnessOfFit, name: str = "term", *, noise: Noise) -> Test:
+    """Test a fit against one without some terms: the drop of the deviance, or F where the noise is estimated.
+
+    Parameters
+    ----------
+    full, reduced : GoodnessOfFit
+        Of the same rows.
+    name : str
+        The terms.
+    noise : {'none', 'estimated', 'given'}
+
+    Raises
+    ------
+    ValueError
+        When `reduced` has no fewer parameters, other rows, or a higher likelihood.
+    """
+    df = full.n_parameters - reduced.n_parameters
+    if df <= 0 or full.n_observations != reduced.n_observations:
+        raise ArgumentError("reduced", "must be a fit to the same rows with fewer parameters", f"{df} fewer")
+    drop = reduced.deviance - full.deviance
+    if drop < -1e-8 * max(reduced.deviance, 1.0):
+        raise ArgumentError("reduced", "must not fit better than the model that holds it", f"{-drop:g} less deviance")
+    if noise == "estimated":
+        found = _f_test(name, drop, df, full.deviance, full.df_residual)
+        if found is None:
+            raise ValueError("an F test needs residuals: the model fits perfectly.")
+        return found
+    return _chi2_test(name, 2.0 * (full.log_likelihood - reduced.log_likelihood), df)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Robust covariances
+# ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class RobustCovariance:
+    """A covariance of the coefficients that does not trust the model's variance.
+
+    Attributes
+    ----------
+    name : str
+        One of `ROBUST`.
+    matrix : ndarray, shape (d, d)
+    df : float
+        Degrees of freedom of its t tests: n − p, or the number of clusters less one.
+    """
+
+    name: str
+    matrix: Array
+    df: float
+
+
+def robust_covariance(
+    name: str, bread: Array, total: SiteStatistics, n_parameters: int, *, weights: WeightMeaning = "frequency"
+) -> RobustCovariance:
+    """Return the sandwich A⁻¹ B A⁻¹ times its factor.
+
+    HC0 (White): B = Σ s_i s_iᵀ. HC1: times n/(n − p). HC2 and HC3 (MacKinnon and White): s_i over √(1 − h_i) and
+    1 − h_i. "cluster" (Liang and Zeger): s summed within each of G clusters first, times G/(G − 1) · (n − 1)/(n − p).
+    n is the number of rows or the sum of frequency weights.
+
+    Parameters
+    ----------
+    name : str
+        One of `ROBUST`.
+    bread : ndarray, shape (d, d)
+        A⁻¹, the inverse of the pooled Hessian at a noise variance of 1.
+    total : SiteStatistics
+        Sum over the sites.
+    n_parameters : int
+        p; of one output where the columns of y are outputs.
+    weights : {'frequency', 'analytic'}
+
+    Raises
+    ------
+    ValueError
+        When the sites did not send the sums, there is one cluster, or no residual degree of freedom.
+    """
+    if name not in ROBUST:
+        raise ArgumentError("covariance", f"must be one of {', '.join(ROBUST)}", repr(name))
+    key = "HC0" if name == "HC1" else name
+    if key not in total.meats:
+        raise ArgumentError("covariance", "must be one that the sites sent sums for", repr(name))
+    n, G = total.n_observations(weights), total.n_clusters
+    df, factor = n - n_parameters, 1.0
+    if df <= 0:
+        raise ArgumentError("covariance", "must have more rows than parameters", f"{n:g} rows, {n_parameters}")
+    if name == "HC1":
+        factor = n / df
+    elif name == "cluster":
+        if G < 2:
+            raise ArgumentError("clusters", "must be at least two", G)
+        factor, df = G / (G - 1) * (n - 1) / df, G - 1.0
+    return RobustCovariance(name, factor * (bread @ total.meats[key] @ bread), df)

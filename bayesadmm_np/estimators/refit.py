@@ -1,0 +1,106 @@
+"""The fit of a smaller model, for likelihood-ratio tests: an iteration that the caller drives, over sums of sites."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.linalg import cho_factor, cho_solve
+
+from .._validation import Array
+from ..losses.base import Loss
+
+__all__ = ["Derivatives", "Refit", "derivatives", "drive", "refit", "without"]
+
+
+class Derivatives(NamedTuple):
+    """ℓ, ∇ℓ and ∇²ℓ of a site at θ."""
+
+    value: float
+    gradient: Array
+    hessian: Array
+
+
+def derivatives(loss: Loss, theta: Array) -> Derivatives:
+    """Return what a site answers to a θ of `refit`."""
+    return Derivatives(loss.value(theta), loss.gradient(theta), loss.hessian(theta))
+
+
+class Refit(NamedTuple):
+    """The fit of some coefficients; the others are zero."""
+
+    theta: Array
+    value: float
+    exchanges: int
+
+
+def refit(
+    start: ArrayLike, free: ArrayLike, *, most_exchanges: int = 50
+) -> Generator[Array, Iterable[Derivatives], Refit]:
+    """Minimise the pooled loss over some coefficients, the others zero: the model without a term.
+
+    Each `yield` is a θ to be sent to the sites; send back their `Derivatives`. The first θ is `start`, whose quadratic
+    is minimised among the smaller models; then Newton's method, with halved steps where the loss would rise. `drive`
+    does it in one process.
+
+    Parameters
+    ----------
+    start : array_like, shape (d,)
+        The pooled fit.
+    free : array_like of bool, shape (d,)
+        Which coefficients the smaller model has.
+    most_exchanges : int, default 50
+
+    Raises
+    ------
+    ValueError
+        When the exchanges are used up, or the free coefficients are not determined.
+    """
+    mask = np.asarray(free, dtype=bool)
+    theta, step = np.array(start, dtype=np.float64), np.zeros(mask.size)
+    value, decrement = np.inf, np.inf
+    for exchange in range(1, most_exchanges + 1):
+        answers = list((yield theta + step))
+        found = sum(answer.value for answer in answers)
+        if not found <= value + 1e-12 * abs(value):
+            step = 0.5 * step
+            continue
+        theta, value = theta + step, found
+        if decrement <= 1e-12:  # of the step just taken, which leaves about its square
+            return Refit(theta, value, exchange)
+        gradient = np.sum([answer.gradient for answer in answers], axis=0)
+        hessian = np.sum([answer.hessian for answer in answers], axis=0)
+        step = np.where(mask, 0.0, -theta)
+        pull = (gradient + hessian @ step)[mask]
+        if mask.any():
+            step[mask] = -_solved(hessian[np.ix_(mask, mask)], pull)
+        decrement = float(-pull @ step[mask])
+        if theta[~mask].any():  # the next point is the first of the smaller model, whatever its loss
+            value, decrement = np.inf, np.inf
+    raise ValueError(f"the model without the term did not converge in {most_exchanges} exchanges.")
+
+
+def _solved(matrix: Array, vector: Array) -> Array:
+    try:
+        return np.asarray(cho_solve(cho_factor(matrix), vector))
+    except np.linalg.LinAlgError as error:
+        raise ValueError("the rows do not determine the coefficients of the model without the term.") from error
+
+
+def drive(fit: Generator[Array, Iterable[Derivatives], Refit], losses: Sequence[Loss]) -> Refit:
+    """Answer a `refit` from the losses of all sites, in one process."""
+    theta = next(fit)
+    while True:
+        try:
+            theta = fit.send([derivatives(loss, theta) for loss in losses])
+        except StopIteration as end:
+            return end.value
+
+
+def without(dim: int, term: ArrayLike) -> Array:
+    """Return the mask of `refit` for the model without some coefficients."""
+    mask = np.ones(dim, dtype=bool)
+    mask[np.asarray(term)] = False
+    return mask

@@ -1,0 +1,245 @@
+"""What a site sends after the fit, for the numbers of a table beside the coefficients: sums over its rows.
+
+The sums of the sites add up to those of the pooled rows, so one exchange after the fit is enough, and secure summation
+can carry it. `inference` reads the totals at the server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import softmax
+
+from .._errors import ArgumentError
+from .._validation import Array, frozen
+from ..losses.base import Loss, RowCurvature, Rows
+from .kinds import Kind
+
+__all__ = ["ROBUST", "SiteStatistics", "WeightMeaning", "check_clusters", "site_statistics"]
+
+ROBUST = ("HC0", "HC1", "HC2", "HC3", "cluster")
+"""Names of the robust covariances."""
+
+WeightMeaning = Literal["frequency", "analytic"]
+"""A frequency weight of two is the row twice; an analytic one divides the row's variance, and the row counts once."""
+
+HIGHEST_LEVERAGE = 1.0 - 1e-10
+"""Above it a row is fitted whatever its target, and residual²/(1 − h) is rounding error."""
+
+
+@dataclass(frozen=True, eq=False)
+class SiteStatistics:
+    """Sums over the rows of a site at the pooled fit; `+` gives the sums of both sites.
+
+    All at a noise variance of 1, in the units of the loss.
+
+    Attributes
+    ----------
+    n_rows : int
+    weight, log_weight : float
+        Σ w_i and Σ log w_i.
+    loss, null_loss, saturated_loss : float
+        Σ w_i ℓ_i at the fit, at the model of intercepts alone, and where every mean is the observation itself.
+    constant : float
+        What the loss leaves out of −log p.
+    pearson : float
+        Σ w_i (y_i − μ_i)²/V(μ_i); of classes, summed over them with V = μ.
+    meats : dict of str to ndarray, shape (d, d)
+        Σ s_i s_iᵀ, s_i the score of a row: "HC0", "HC2" (s_i over √(1 − h_i)), "HC3" (over 1 − h_i), and "cluster",
+        where s is that of a cluster.
+    n_clusters : int
+    """
+
+    n_rows: int
+    weight: float
+    log_weight: float
+    loss: float
+    null_loss: float
+    saturated_loss: float
+    constant: float
+    pearson: float
+    meats: Mapping[str, Array] = field(default_factory=dict)
+    n_clusters: int = 0
+
+    def __add__(self, other: Self) -> Self:
+        if self.meats.keys() != other.meats.keys():
+            own, theirs = sorted(self.meats), sorted(other.meats)
+            raise ValueError(f"sites must send the same robust covariances, got {own} and {theirs}.")
+        sums = {name: getattr(self, name) + getattr(other, name) for name in self.__dict__ if name != "meats"}
+        return type(self)(**sums, meats={name: frozen(self.meats[name] + other.meats[name]) for name in self.meats})
+
+    def n_observations(self, weights: WeightMeaning) -> float:
+        """Return the number of observations: Σ w_i of frequency weights, the number of rows of analytic ones."""
+        return self.weight if weights == "frequency" else float(self.n_rows)
+
+
+def site_statistics(
+    kind: Kind,
+    loss: Loss,
+    theta: ArrayLike,
+    null: ArrayLike,
+    *,
+    robust: Collection[str] = (),
+    bread: Array | None = None,
+    clusters: Sequence[Hashable] | None = None,
+    noise_variance: float = 1.0,
+    weights: WeightMeaning = "frequency",
+) -> SiteStatistics:
+    """Return what a site sends after the fit.
+
+    Parameters
+    ----------
+    kind : Kind
+    loss : Loss
+        The site's rows.
+    theta : array_like, shape (d,)
+        The pooled fit.
+    null : array_like, shape (d,)
+        The pooled fit of intercepts alone: the other entries are zero.
+    robust : collection of str
+        Names of `ROBUST`; HC1 takes the sums of HC0.
+    bread : ndarray, shape (d, d), optional
+        Inverse of the pooled Hessian (with the prior's precision, where there is one) at a noise variance of 1, which
+        gives the leverages h_i = ℓ''_i x_iᵀ bread x_i of HC2 and HC3.
+    clusters : sequence, shape (n,), optional
+        Cluster of each row, for "cluster". A cluster lies in one site; see `check_clusters`.
+    noise_variance : float, default 1.0
+        That `loss` was divided by.
+    weights : {'frequency', 'analytic'}
+
+    Returns
+    -------
+    SiteStatistics
+
+    Raises
+    ------
+    ValueError
+        When the loss does not show its rows, a robust covariance is not defined for it, or a row has leverage 1.
+
+    Examples
+    --------
+    >>> import bayesadmm_np as ba
+    >>> from bayesadmm_np.estimators.site_statistics import site_statistics
+    >>> from bayesadmm_np.estimators.kinds import read_kind
+    >>> loss = ba.losses.Poisson([[1.0], [1.0]], [1, 3])
+    >>> round(site_statistics(read_kind("poisson"), loss, [0.7], [0.7]).pearson, 4)
+    0.9934
+    """
+    unknown = set(robust) - set(ROBUST)
+    if unknown:
+        raise ArgumentError("robust", f"must name some of {', '.join(ROBUST)}", repr(unknown.pop()))
+    theta, null = np.asarray(theta, dtype=np.float64), np.asarray(null, dtype=np.float64)
+    rows = loss.rows(theta)
+    w = rows.weights * noise_variance
+    rows = rows._replace(weights=w)
+    # a noise variance has its own constant a row, which an analytic weight does not multiply
+    counted = np.ones_like(w) if kind.has_noise and weights == "analytic" else w
+    is_clustered = "cluster" in robust
+    return SiteStatistics(
+        n_rows=int(w.size),
+        weight=float(w.sum()),
+        log_weight=float(np.log(w[w > 0]).sum()),
+        loss=loss.value(theta) * noise_variance,
+        null_loss=loss.value(null) * noise_variance,
+        saturated_loss=0.0 if kind.is_classifier else kind.loss_at(rows.target, rows.target, w),
+        constant=0.0 if kind.constant is None else float((counted @ kind.constant(rows.target)).sum()),
+        pearson=float(w @ _squared_pearson(kind, rows, getattr(loss, "n_classes", 0))),
+        meats=_meats(kind, rows, set(robust), bread, clusters, weights),
+        n_clusters=len(set(_require_clusters(clusters, w.size))) if is_clustered else 0,
+    )
+
+
+def _squared_pearson(kind: Kind, rows: Rows, n_classes: int) -> Array:
+    """Return (y − μ)²/V(μ) of each row, shape (n,)."""
+    if kind.outputs == "classes":
+        # the slopes are p − y; those of a reference class, whose predictor is zero, are the rest
+        predictor, slope = rows.predictor, rows.slope
+        if n_classes > slope.shape[1]:
+            predictor = np.column_stack([predictor, np.zeros(len(slope))])
+            slope = np.column_stack([slope, -slope.sum(axis=1)])
+        return np.asarray((slope**2 / softmax(predictor, axis=1)).sum(axis=1))
+    mean = kind.link.inverse(rows.predictor)
+    variance = mean * (1.0 - mean) if kind.variance is None else kind.variance(mean, mean**2)
+    squares = (rows.target - mean) ** 2 / variance
+    return np.asarray(squares if squares.ndim == 1 else squares.sum(axis=1))
+
+
+def _meats(
+    kind: Kind, rows: Rows, robust: set[str], bread: Array | None, clusters: Any, weights: WeightMeaning
+) -> dict[str, Array]:
+    found: dict[str, Array] = {}
+    is_frequency = weights == "frequency"
+    times = rows.weights if is_frequency else rows.weights**2
+    slope = rows.slope.reshape(len(times), -1)
+    if robust & {"HC0", "HC1"}:
+        found["HC0"] = _outer(rows.X, slope, times)
+    leveraged = sorted(robust & {"HC2", "HC3"})
+    if leveraged:
+        if kind.outputs == "classes":
+            raise ValueError(f"{leveraged[0]} is not defined for several classes: take HC0, HC1 or clusters.")
+        if bread is None:
+            raise ValueError(f"{leveraged[0]} needs bread, the inverse of the pooled Hessian.")
+        left = 1.0 - _leverages(rows, bread, is_frequency)
+        for name in leveraged:
+            found[name] = _outer(rows.X, slope, times / (left if name == "HC2" else left**2))
+    if "cluster" in robust:
+        labels = _require_clusters(clusters, len(times))
+        places = {label: g for g, label in enumerate(dict.fromkeys(labels))}
+        scores = (rows.weights[:, None] * slope)[:, :, None] * rows.X[:, None, :]
+        sums = np.zeros((len(places), slope.shape[1] * rows.X.shape[1]))
+        np.add.at(sums, [places[label] for label in labels], scores.reshape(len(times), -1))
+        found["cluster"] = frozen(sums.T @ sums)
+    return found
+
+
+def _outer(X: Array, slope: Array, times: Array) -> Array:
+    """Σ_i t_i s_i s_iᵀ ⊗ x_i x_iᵀ, shape (d, d)."""
+    return frozen(RowCurvature(X, times[:, None, None] * slope[:, :, None] * slope[:, None, :]).dense())
+
+
+def _leverages(rows: Rows, bread: Array, is_frequency: bool) -> Array:
+    """h_i; several outputs (of least squares) share theirs."""
+    p = rows.X.shape[1]
+    h = rows.curvature * np.einsum("ij,jk,ik->i", rows.X, bread[:p, :p], rows.X)
+    h = h if is_frequency else h * rows.weights
+    if h.max(initial=0.0) > HIGHEST_LEVERAGE:
+        raise ValueError("HC2 and HC3 need leverages below 1, and a row alone determines a coefficient: take HC1.")
+    return np.asarray(h)
+
+
+def _require_clusters(clusters: Sequence[Hashable] | None, n_rows: int) -> Sequence[Hashable]:
+    if clusters is None or len(clusters) != n_rows:
+        got = "none" if clusters is None else len(clusters)
+        raise ArgumentError("clusters", f"must hold one cluster a row, {n_rows}", got)
+    return np.asarray(clusters).tolist() if isinstance(clusters, np.ndarray) else clusters
+
+
+def check_clusters(clusters: Mapping[Any, Collection[Hashable]], labels_are_local: bool = False) -> None:
+    """Refuse a label of a cluster that occurs at two sites: its scores would have to be summed over both.
+
+    Parameters
+    ----------
+    clusters : dict
+        Labels of the clusters by site.
+    labels_are_local : bool, default False
+        Whether the same label at two sites is said to name two clusters.
+
+    Raises
+    ------
+    ValueError
+        With the label and the sites.
+    """
+    home: dict[Hashable, Any] = {}
+    for site, labels in () if labels_are_local else clusters.items():
+        for label in dict.fromkeys(labels):
+            if home.setdefault(label, site) != site:
+                raise ArgumentError(
+                    "clusters",
+                    "must lie in one site each",
+                    f"the cluster {label!r} at the sites {home[label]!r} and {site!r}",
+                    "say so if it is another cluster at each site",
+                )

@@ -1,0 +1,460 @@
+"""What a table says beside the coefficients, from sums over sites, against statsmodels on the pooled rows.
+
+The tolerance is 1e-8 relative: both sides solve the same equations to a Newton decrement of 1e-12 or less, on columns
+of unit scale, so that what is left is rounding times the condition of the Hessian (below 1e4 here).
+"""
+
+import contextlib
+from dataclasses import replace
+from functools import reduce
+from operator import add
+
+import numpy as np
+import pytest
+from scipy.special import expit
+from scipy.stats import chi2
+
+from bayesadmm_np.estimators.inference import (
+    contrasts,
+    estimate,
+    goodness_of_fit,
+    likelihood_ratio_test,
+    picks,
+    robust_covariance,
+    wald_test,
+)
+from bayesadmm_np.estimators.kinds import read_kind
+from bayesadmm_np.estimators.refit import derivatives, drive, refit, without
+from bayesadmm_np.estimators.site_statistics import SiteStatistics, check_clusters, site_statistics
+
+sm = pytest.importorskip("statsmodels.api")
+
+TIGHT = 1e-8
+
+
+def scaled(frame):
+    """Columns per standard deviation, with an intercept at the end: Longley's own would cost ten digits."""
+    values = frame.to_numpy(dtype=float)
+    values = (values - values.mean(axis=0)) / values.std(axis=0)
+    return np.column_stack([values, np.ones(len(values))])
+
+
+def spector():
+    data = sm.datasets.spector.load_pandas()
+    return "logistic", scaled(data.exog), data.endog.to_numpy()
+
+
+def fair():
+    data = sm.datasets.fair.load_pandas().data
+    return "logistic", scaled(data.drop(columns="affairs")), (data["affairs"] > 0).to_numpy(dtype=float)
+
+
+def randhie():
+    data = sm.datasets.randhie.load_pandas()
+    return "poisson", scaled(data.exog), data.endog.to_numpy()
+
+
+def longley():
+    data = sm.datasets.longley.load_pandas()
+    return "ridge", scaled(data.exog), data.endog.to_numpy() / 1000.0
+
+
+def anes96():
+    data = sm.datasets.anes96.load_pandas()
+    return "softmax", scaled(data.exog), data.endog.to_numpy()
+
+
+class Fit:
+    """A pooled fit by sums over three sites."""
+
+    def __init__(self, problem, weights=None, offset=None, robust=(), clusters=None, meaning="frequency"):
+        name, self.X, self.y = problem
+        self.kind, n = read_kind(name), len(self.y)
+        self.outputs = len(set(self.y)) if name == "softmax" else 1
+        y = self.y.astype(int) if self.kind.is_classifier else self.y
+        self.sites = [np.arange(n)[k::3] for k in range(3)]
+        self.losses = [
+            self.kind.make_loss(
+                self.X[at],
+                y[at],
+                None if weights is None else weights[at],
+                None if offset is None else offset[at],
+                n_outputs=self.outputs,
+            )
+            for at in self.sites
+        ]
+        p = self.X.shape[1]
+        self.free = np.ones(self.outputs * p, dtype=bool)
+        self.free[:p] = self.outputs == 1  # the first class is the reference
+        self.intercepts = self.free & (np.arange(self.free.size) % p == p - 1)
+        self.theta = drive(refit(np.zeros(self.free.size), self.free), self.losses).theta
+        self.null = drive(refit(self.theta, self.intercepts), self.losses).theta
+        hessian = sum(derivatives(loss, self.theta).hessian for loss in self.losses)
+        self.bread = np.linalg.inv(hessian) if self.outputs == 1 else None
+        self.meaning, self.noise = meaning, "estimated" if self.kind.has_noise else "none"
+        self.by_site = [
+            site_statistics(
+                self.kind,
+                loss,
+                self.theta,
+                self.null,
+                robust=robust,
+                bread=self.bread,
+                clusters=None if clusters is None else clusters[at],
+                weights=meaning,
+            )
+            for loss, at in zip(self.losses, self.sites, strict=True)
+        ]
+        self.total = reduce(add, self.by_site)
+
+    @property
+    def n_parameters(self):
+        return int(self.free.sum())
+
+    def goodness(self, **changes):
+        total = replace(self.total, **changes)
+        return goodness_of_fit(
+            self.kind,
+            total,
+            self.n_parameters,
+            int(self.intercepts.sum()),
+            noise=self.noise,
+            weights=self.meaning,
+        )
+
+    @property
+    def covariance(self):
+        return self.bread * (self.goodness().dispersion if self.noise == "estimated" else 1.0)
+
+
+def close(ours, theirs, tolerance=TIGHT):
+    return np.abs(np.asarray(ours) / np.asarray(theirs) - 1.0).max() < tolerance
+
+
+def newton(model, **options):
+    return model.fit(disp=0, method="newton", tol=1e-13, maxiter=200, **options)
+
+
+@pytest.mark.parametrize("problem", [spector, fair])
+def test_the_logistic_regression_is_statsmodels_logit(problem):
+    fit, found = Fit(problem()), newton(sm.Logit(problem()[2], problem()[1]))
+    g = fit.goodness()
+    assert close(fit.theta, found.params)
+    assert close(np.sqrt(np.diagonal(fit.covariance)), found.bse)
+    assert close([g.log_likelihood, g.aic, g.bic], [found.llf, found.aic, found.bic])
+    # its own null model stops early: 3e-7 above the minimum on fair
+    null = newton(sm.Logit(fit.y, fit.X[:, -1])).llf
+    assert g.null_log_likelihood >= found.llnull
+    assert close(
+        [g.null_log_likelihood, g.r_squared, g.test.statistic],
+        [null, 1.0 - found.llf / null, 2.0 * (found.llf - null)],
+    )
+    assert close(g.test.p_value, chi2.sf(2.0 * (found.llf - null), found.df_model), 1e-6)  # χ² of 1062
+    assert (g.df_model, g.df_residual) == (found.df_model, found.df_resid)
+    glm = sm.GLM(fit.y, fit.X, sm.families.Binomial()).fit(tol=1e-14)
+    assert close(
+        [g.deviance, g.null_deviance, g.dispersion],
+        [glm.deviance, glm.null_deviance, glm.pearson_chi2 / glm.df_resid],
+    )
+    # a broken twin: the rows of one site in place of n
+    assert not close(fit.goodness(weight=fit.by_site[0].weight).bic, found.bic)
+
+
+def test_poisson_regression_with_exposure_is_statsmodels_glm():
+    kind, X, y = randhie()
+    exposure = np.exp(np.random.default_rng(5).normal(size=len(y)))
+    for offset in (None, np.log(exposure)):
+        fit = Fit((kind, X, y), offset=offset)
+        found = sm.GLM(y, X, sm.families.Poisson(), offset=offset).fit(tol=1e-14)
+        g = fit.goodness()
+        assert close(fit.theta, found.params)
+        assert close(
+            [g.log_likelihood, g.null_log_likelihood, g.deviance, g.null_deviance, g.aic, g.bic, g.dispersion],
+            [
+                found.llf,
+                found.llnull,
+                found.deviance,
+                found.null_deviance,
+                found.aic,
+                found.bic_llf,
+                found.pearson_chi2 / found.df_resid,
+            ],
+        )
+    # broken twins: without log y!, and the intercept alone of rows without exposure
+    assert not close(fit.goodness(constant=0.0).log_likelihood, found.llf)
+    assert not close(fit.goodness(null_loss=Fit((kind, X, y)).total.null_loss).null_deviance, found.null_deviance)
+
+
+def test_least_squares_is_statsmodels_ols():
+    fit, found = Fit(longley()), sm.OLS(longley()[2], longley()[1]).fit()
+    g = fit.goodness()
+    # the condition of these columns is 2e2 in X, 5e4 in the Hessian
+    assert close(fit.theta, found.params)
+    assert close(np.sqrt(np.diagonal(fit.covariance)), found.bse)
+    assert close(
+        [g.log_likelihood, g.null_log_likelihood, g.deviance, g.aic, g.bic, g.r_squared, g.adjusted_r_squared],
+        [
+            found.llf,
+            sm.OLS(fit.y, fit.X[:, -1]).fit().llf,
+            found.ssr,
+            found.aic,
+            found.bic,
+            found.rsquared,
+            found.rsquared_adj,
+        ],
+    )
+    assert close([g.test.statistic, g.test.p_value, g.dispersion], [found.fvalue, found.f_pvalue, found.scale])
+    row = estimate("x", fit.theta[0], np.sqrt(fit.covariance[0, 0]), g.df_residual)
+    low, high = found.conf_int()[0]
+    assert close([row.statistic, row.p_value, row.low, row.high], [found.tvalues[0], found.pvalues[0], low, high])
+    # a broken twin: z in place of t
+    assert not close(estimate("x", fit.theta[0], row.std_err).p_value, found.pvalues[0])
+
+
+def test_least_squares_with_weights_of_both_meanings():
+    kind, X, y = longley()
+    w = np.random.default_rng(2).integers(1, 5, size=len(y)).astype(float)
+    copies = np.repeat(np.arange(len(y)), w.astype(int))
+    for meaning, found in (
+        ("frequency", sm.OLS(y[copies], X[copies]).fit()),
+        ("analytic", sm.WLS(y, X, weights=w).fit()),
+    ):
+        robust = ("HC0", "HC2", "HC3")
+        fit = Fit((kind, X, y), weights=w, meaning=meaning, robust=robust)
+        g = fit.goodness()
+        assert close(
+            [g.log_likelihood, g.aic, g.bic, g.dispersion, g.test.statistic],
+            [found.llf, found.aic, found.bic, found.scale, found.fvalue],
+        )
+        assert close(np.sqrt(np.diagonal(fit.covariance)), found.bse)
+        for name in robust:
+            ours = robust_covariance(name, fit.bread, fit.total, 7, weights=meaning).matrix
+            theirs = getattr(found, f"cov_{name}")
+            assert np.abs(ours - theirs).max() < TIGHT * np.abs(theirs).max()
+        # a broken twin: the other meaning
+        other = "analytic" if meaning == "frequency" else "frequency"
+        fit.meaning = other
+        assert not close(fit.goodness().bic, found.bic)
+
+
+def test_a_given_noise_variance_has_its_own_likelihood():
+    kind, X, y = longley()
+    fit = Fit((kind, X, y))
+    g = goodness_of_fit(fit.kind, fit.total, 7, 1, noise="given", noise_variance=0.3, target_scale=2.0)
+    left = 2.0 * (y - X @ fit.theta)
+    expected = -0.5 * (left**2).sum() / 1.2 - 0.5 * len(y) * np.log(2.0 * np.pi * 1.2)
+    assert close([g.log_likelihood, g.deviance], [expected, (left**2).sum()], 1e-12)
+    assert g.test.df_residual is None
+    assert close(g.test.statistic, 2.0 * (g.log_likelihood - g.null_log_likelihood), 1e-12)
+
+
+def test_several_classes_are_statsmodels_mnlogit():
+    fit, found = Fit(anes96()), newton(sm.MNLogit(anes96()[2], anes96()[1]))
+    g = fit.goodness()
+    assert close(fit.theta[fit.free], np.asarray(found.params).T.ravel(), 1e-7)  # coefficients near zero
+    null = newton(sm.MNLogit(fit.y, fit.X[:, -1])).llf
+    assert close(
+        [g.log_likelihood, g.null_log_likelihood, g.aic, g.bic, g.r_squared, g.test.statistic],
+        [found.llf, null, found.aic, found.bic, 1.0 - found.llf / null, 2.0 * (found.llf - null)],
+    )
+    assert close(g.deviance, -2.0 * found.llf)
+    p = found.predict()
+    y = fit.y[:, None] == np.arange(7)
+    assert close(fit.total.pearson, ((y - p) ** 2 / p).sum())
+
+
+ALL_HC = ("HC0", "HC1", "HC2", "HC3")
+
+
+def test_robust_covariances_of_least_squares_are_those_of_statsmodels():
+    fit, found = Fit(longley(), robust=ALL_HC), sm.OLS(longley()[2], longley()[1]).fit()
+    for name in ALL_HC:
+        ours = robust_covariance(name, fit.bread, fit.total, 7)
+        assert close(np.sqrt(np.diagonal(ours.matrix)), getattr(found, f"{name}_se"))
+        assert ours.df == found.df_resid
+    # a broken twin: HC1 without its factor is HC0
+    bare = robust_covariance("HC0", fit.bread, fit.total, 7).matrix
+    assert not close(np.sqrt(np.diagonal(bare)), found.HC1_se)
+
+
+@pytest.mark.parametrize(("problem", "family"), [(spector, "Binomial"), (fair, "Binomial"), (randhie, "Poisson")])
+def test_robust_covariances_of_a_glm(problem, family):
+    """HC0 is statsmodels'. Its HC1 to HC3 of a GLM are HC0 again: the others from its residuals and leverages."""
+    fit = Fit(problem(), robust=ALL_HC)
+    found = sm.GLM(fit.y, fit.X, getattr(sm.families, family)()).fit(tol=1e-14)
+    white = sm.GLM(fit.y, fit.X, getattr(sm.families, family)()).fit(tol=1e-14, cov_type="HC0")
+    n, d = fit.X.shape
+    h, residual = found.get_hat_matrix_diag(), found.resid_response
+    for name, divided, factor in (
+        ("HC0", 1.0, 1.0),
+        ("HC1", 1.0, n / (n - d)),
+        ("HC2", 1 - h, 1),
+        ("HC3", (1 - h) ** 2, 1),
+    ):
+        bread = found.normalized_cov_params
+        meat = fit.X.T @ ((residual**2 / divided)[:, None] * fit.X)
+        errors = np.sqrt(factor * np.diagonal(bread @ meat @ bread))
+        ours = np.sqrt(np.diagonal(robust_covariance(name, fit.bread, fit.total, d).matrix))
+        assert close(ours, errors)
+        assert close(ours, white.bse) == (name == "HC0")
+
+
+def test_clusters_within_sites_are_those_of_statsmodels():
+    for problem in (spector, longley):
+        kind, X, y = problem()
+        # 2 to 4 rows a cluster; the sites take every third row
+        labels = np.array([f"{i % 3}-{(i // 3) % 4}" for i in range(len(y))])
+        fit = Fit((kind, X, y), robust=("cluster",), clusters=labels)
+        model = newton(sm.Logit(y, X)) if kind == "logistic" else sm.OLS(y, X).fit()
+        options = {"cov_type": "cluster", "cov_kwds": {"groups": np.unique(labels, return_inverse=True)[1]}}
+        found = newton(sm.Logit(y, X), **options) if kind == "logistic" else sm.OLS(y, X).fit(**options)
+        ours = robust_covariance("cluster", fit.bread, fit.total, X.shape[1])
+        assert close(np.sqrt(np.diagonal(ours.matrix)), found.bse)
+        assert (fit.total.n_clusters, ours.df) == (12, 11)
+        # broken twins: rows as clusters; and the same labels at every site, which is another question
+        assert not close(np.sqrt(np.diagonal(ours.matrix)), model.bse)
+        shared = Fit((kind, X, y), robust=("cluster",), clusters=np.array([label[2:] for label in labels]))
+        crossed = {**options, "cov_kwds": {"groups": [int(label[2:]) for label in labels]}}
+        wrong = newton(sm.Logit(y, X), **crossed) if kind == "logistic" else sm.OLS(y, X).fit(**crossed)
+        theirs = robust_covariance("cluster", fit.bread, shared.total, X.shape[1])
+        assert not close(np.sqrt(np.diagonal(theirs.matrix)), wrong.bse)
+
+
+def test_a_cluster_at_two_sites_is_refused_by_name():
+    where = {"north": ["w1", "w2", "w1"], "south": ["w3", "w2"]}
+    with pytest.raises(ValueError, match="the cluster 'w2' at the sites 'north' and 'south'"):
+        check_clusters(where)
+    check_clusters(where, labels_are_local=True)
+    check_clusters({"north": ["w1", "w1"], "south": ["w3"]})
+
+
+def test_wald_and_likelihood_ratio_tests_of_terms():
+    for problem in (spector, randhie, longley):
+        fit = Fit(problem())
+        kind, X, y = problem()
+        family = {"logistic": sm.families.Binomial(), "poisson": sm.families.Poisson(), "ridge": None}[kind]
+        model = sm.OLS(y, X) if family is None else sm.GLM(y, X, family)
+        found = model.fit() if family is None else model.fit(tol=1e-14)
+        term, g = [0, 2], fit.goodness()
+        df = g.df_residual if kind == "ridge" else None
+        wald = wald_test(fit.theta, fit.covariance, picks(X.shape[1], term), df_residual=df)
+        theirs = found.wald_test(np.eye(X.shape[1])[term], use_f=kind == "ridge", scalar=True)
+        assert close([wald.statistic, wald.p_value], [theirs.statistic, theirs.pvalue])
+        reduced = drive(refit(fit.theta, without(X.shape[1], term)), fit.losses)
+        total = reduce(add, [site_statistics(fit.kind, loss, reduced.theta, fit.null) for loss in fit.losses])
+        smaller = goodness_of_fit(fit.kind, total, X.shape[1] - 2, 1, noise=fit.noise)
+        ours = likelihood_ratio_test(g, smaller, "term", noise=fit.noise)
+        kept = np.delete(X, term, axis=1)
+        if kind == "ridge":
+            F, P, _ = found.compare_f_test(sm.OLS(y, kept).fit())
+            assert close([ours.statistic, ours.p_value], [F, P])
+            assert close(F, wald.statistic)  # of least squares they are the same test
+        else:
+            other = sm.GLM(y, kept, family).fit(tol=1e-14)
+            assert close(ours.statistic, 2.0 * (found.llf - other.llf))
+            assert not close(ours.statistic, wald.statistic, 1e-3)  # a broken twin
+        with pytest.raises(ValueError, match="fewer parameters"):
+            likelihood_ratio_test(smaller, g, noise=fit.noise)
+
+
+def test_contrasts_are_those_of_statsmodels():
+    fit, found = Fit(longley()), sm.OLS(longley()[2], longley()[1]).fit()
+    L = np.zeros((2, 7))
+    L[0, :2], L[1, [2, 4]] = (1.0, -1.0), (0.5, 2.0)
+    theirs = found.t_test(L)
+    rows = contrasts(fit.theta, fit.covariance, L, ["a", "b"], df=fit.goodness().df_residual)
+    assert close([row.coef for row in rows], theirs.effect)
+    assert close([row.std_err for row in rows], theirs.sd)
+    assert close([row.p_value for row in rows], theirs.pvalue)
+    diagonal = np.diag(np.diagonal(fit.covariance))  # a broken twin: no covariances
+    assert not close(contrasts(fit.theta, diagonal, L)[0].std_err, theirs.sd[0])
+    with pytest.raises(ValueError, match="do not depend on each other"):
+        wald_test(fit.theta, fit.covariance, np.vstack([L, L[0] + L[1]]))
+    with pytest.raises(ValueError, match="must have 7 columns"):
+        wald_test(fit.theta, fit.covariance, [[1.0, 0.0]])
+
+
+def test_a_ratio_has_the_interval_of_its_coefficient():
+    row = estimate("x", 0.7, 0.2)
+    assert close(row.ratio, np.exp([0.7, 0.7 - 1.959963984540054 * 0.2, 0.7 + 1.959963984540054 * 0.2]), 1e-12)
+    # the delta method's interval, symmetric about the ratio, is another
+    assert not close(row.ratio[1], np.exp(0.7) * (1 - 1.96 * 0.2), 1e-3)
+
+
+def test_sums_of_sites_are_the_sums_of_pooled_rows():
+    kind, X, y = spector()
+    fit = Fit((kind, X, y), robust=("HC0", "HC3"))
+    pooled = site_statistics(
+        fit.kind,
+        fit.kind.make_loss(X, y.astype(int)),
+        fit.theta,
+        fit.null,
+        robust=("HC0", "HC3"),
+        bread=fit.bread,
+    )
+    for name, value in vars(pooled).items():
+        if name != "meats":
+            assert np.isclose(getattr(fit.total, name), value, rtol=1e-12, atol=0.0), name
+    for name, meat in pooled.meats.items():
+        np.testing.assert_allclose(fit.total.meats[name], meat, rtol=1e-10, atol=1e-12)
+    # each site's own leverages would be another answer
+    own = [np.linalg.inv(derivatives(loss, fit.theta).hessian) for loss in fit.losses]
+    alone = reduce(
+        add,
+        [
+            site_statistics(fit.kind, loss, fit.theta, fit.null, robust=("HC3",), bread=bread)
+            for loss, bread in zip(fit.losses, own, strict=True)
+        ],
+    )
+    assert not close(np.diagonal(alone.meats["HC3"]), np.diagonal(pooled.meats["HC3"]), 1e-2)
+
+
+def test_the_refit_is_monotone_and_says_when_it_cannot():
+    kind, X, y = spector()
+    fit = Fit((kind, X, y))
+    walk, values = refit(fit.theta, fit.intercepts), []
+    theta = next(walk)
+    with contextlib.suppress(StopIteration):
+        while True:
+            answers = [derivatives(loss, theta) for loss in fit.losses]
+            values.append(sum(answer.value for answer in answers))
+            theta = walk.send(answers)
+    assert values[0] < values[1]  # the full model fits better
+    assert np.diff(values[1:]).max() <= 1e-12 * values[1]
+    assert close(expit(fit.null[-1]), y.mean(), 1e-10)
+    twice = [fit.kind.make_loss(np.column_stack([X, X[:, 0]]), y.astype(int))]
+    with pytest.raises(ValueError, match="do not determine"):
+        drive(refit(np.zeros(6), [1, 0, 0, 0, 0, 1]), [fit.kind.make_loss(X[:, [0, 1, 1, 2, 2, 0]], y.astype(int))])
+    assert drive(refit(np.zeros(5), without(5, [4])), twice).theta[4] == 0.0
+    perfect = [fit.kind.make_loss([[1.0], [-1.0]], [1, 0])]  # separable: the loss has no minimum
+    with pytest.raises(ValueError, match="did not converge in 8 exchanges"):
+        drive(refit([0.0], [True], most_exchanges=8), perfect)
+
+
+def test_what_cannot_be_had_is_refused():
+    kind, X, y = longley()
+    alone = np.vstack([X, np.eye(7)[0] * 1e9])
+    with pytest.raises(ValueError, match="a row alone determines a coefficient"):
+        Fit((kind, alone, np.append(y, 0.0)), robust=("HC3",))
+    with pytest.raises(ValueError, match="robust must name some of HC0, HC1, HC2, HC3, cluster, got 'HC4'"):
+        Fit((kind, X, y), robust=("HC4",))
+    with pytest.raises(ValueError, match="clusters must hold one cluster a row"):
+        Fit((kind, X, y), robust=("cluster",))
+    with pytest.raises(ValueError, match="HC2 is not defined for several classes"):
+        Fit(anes96(), robust=("HC2",))
+    fit = Fit((kind, X, y))
+    with pytest.raises(ValueError, match="must be one that the sites sent sums for, got 'HC1'"):
+        robust_covariance("HC1", fit.bread, fit.total, 7)
+    with pytest.raises(ValueError, match="the same robust covariances"):
+        fit.total + Fit((kind, X, y), robust=("HC0",)).total
+    one = Fit((kind, X, y), robust=("cluster",), clusters=np.zeros(16, dtype=int))
+    with pytest.raises(ValueError, match="at least two, got 1"):
+        robust_covariance("cluster", one.bread, replace(one.total, n_clusters=1), 7)
+
+
+def test_a_saturated_fit_claims_nothing():
+    """As many coefficients as rows: no residual, no F, no dispersion, and no number that stands for them."""
+    total = SiteStatistics(2, 2.0, 0.0, 0.0, 1.0, 0.0, np.log(2 * np.pi), 0.0)
+    g = goodness_of_fit(read_kind("ridge"), total, 2, 1, noise="estimated")
+    assert (g.dispersion, g.test, g.adjusted_r_squared) == (None, None, None)
+    assert g.log_likelihood == np.inf
