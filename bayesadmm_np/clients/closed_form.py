@@ -55,7 +55,7 @@ class ClosedForm(Solver):
         problem: Subproblem,
         start: ExponentialFamily,
         rng: np.random.Generator,
-        expected: Expected | GaussianExpected | None = None,
+        expected: Expected | None = None,
     ) -> Solution:
         """One linear solve; ILL_POSED when there is no minimum."""
         anchor = problem.anchor

@@ -67,7 +67,7 @@ class GradientSteps(Solver):
         problem: Subproblem,
         start: ExponentialFamily,
         rng: np.random.Generator,
-        expected: Expected | GaussianExpected | None = None,
+        expected: Expected | None = None,
     ) -> Solution:
         """Take the steps."""
         assert isinstance(start, Gaussian)

@@ -24,8 +24,8 @@ from ..families.base import ExponentialFamily
 from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian
 from ..families.precision import DensePrecision, Precision
-from ..losses.base import Expected, GaussianExpected, Loss
-from ..losses.expectations import Delta, Rule
+from ..losses.base import Expected, GaussianExpected
+from ..losses.expectations import Delta
 from .anderson import Mixer
 from .problem import ClientStatus, Solution, Subproblem
 from .solver import SOLVERS, Solver
@@ -77,22 +77,19 @@ class VariationalNewton(Solver):
     tol: float = 1e-8
     max_iter: int = 300
     memory: int = 6
+    needs_gaussian = True
 
     def __post_init__(self) -> None:
         as_positive(self.tol, "tol")
         as_count(self.max_iter, "max_iter")
         as_count(self.memory, "memory", minimum=0)
 
-    def check(self, loss: Loss, prior: ExponentialFamily, rule: Rule) -> None:
-        """Require a Gaussian family: there every loss has E_q[∇ℓ] and E_q[∇²ℓ]."""
-        self.require_gaussian(prior)
-
     def solve(
         self,
         problem: Subproblem,
         start: ExponentialFamily,
         rng: np.random.Generator,
-        expected: Expected | GaussianExpected | None = None,
+        expected: Expected | None = None,
     ) -> Solution:
         """Iterate from `start` to a stationary point, or say why there is none."""
         assert isinstance(start, Gaussian)
@@ -138,7 +135,7 @@ class _Iterate:
     gradient: Array
 
     @classmethod
-    def at(cls, problem: Subproblem, q: Gaussian, expected: Expected | GaussianExpected | None = None) -> _Iterate:
+    def at(cls, problem: Subproblem, q: Gaussian, expected: Expected | None = None) -> _Iterate:
         with np.errstate(over="ignore", invalid="ignore"):  # an overflow makes the iterate not finite
             expected = problem.expect(q) if expected is None else expected
             assert isinstance(expected, GaussianExpected)

@@ -55,7 +55,7 @@ class Subproblem:
     site: Natural
     rho: float
 
-    def expect(self, q: ExponentialFamily) -> Expected | GaussianExpected:
+    def expect(self, q: ExponentialFamily) -> Expected:
         """E_q[ℓ] and its natural gradient."""
         return self.loss.expect(q, self.rule)
 
@@ -63,7 +63,7 @@ class Subproblem:
         """Return the objective from `value` = E_q[ℓ]."""
         return value + pairing(self.site, q.expectation) + self.rho * q.kl(self.anchor)
 
-    def merit(self, q: ExponentialFamily, expected: Expected | GaussianExpected) -> float:
+    def merit(self, q: ExponentialFamily, expected: Expected) -> float:
         """What a solver may descend: the objective, or for the delta method its part that depends on the mean.
 
         Under the delta method the precision follows from the mean and does not act back on it.
@@ -118,7 +118,7 @@ class Solution:
     """
 
     posterior: ExponentialFamily
-    expected: Expected | GaussianExpected
+    expected: Expected
     residual: float
     iterations: int
     status: ClientStatus

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import ClassVar
 
 import numpy as np
 
 from .._registry import Registry
 from ..families.base import ExponentialFamily
 from ..families.gaussian import Gaussian
-from ..losses.base import Expected, GaussianExpected, Loss
+from ..losses.base import Expected, Loss
 from ..losses.expectations import Rule
 from .problem import ClientStatus, Solution, Subproblem
 
@@ -19,9 +20,16 @@ __all__ = ["SOLVERS", "Solver"]
 class Solver(ABC):
     """Minimises a `Subproblem`; frozen hyper-parameters, no state between calls."""
 
+    needs_gaussian: ClassVar[bool] = False
+    """Whether it needs E_q[∇ℓ] and E_q[∇²ℓ], which every loss has under a Gaussian."""
+
     def check(self, loss: Loss, prior: ExponentialFamily, rule: Rule) -> None:
         """Raise a ValueError, before round 0, when this solver cannot treat the loss."""
-        return None
+        if self.needs_gaussian and not isinstance(prior, Gaussian):
+            raise ValueError(
+                f"solver={type(self).__name__}() needs a Gaussian family, the prior is {type(prior).__name__}; "
+                "use solver=ClosedForm()."
+            )
 
     @abstractmethod
     def solve(
@@ -29,21 +37,13 @@ class Solver(ABC):
         problem: Subproblem,
         start: ExponentialFamily,
         rng: np.random.Generator,
-        expected: Expected | GaussianExpected | None = None,
+        expected: Expected | None = None,
     ) -> Solution:
         """Return the solution found from `start`.
 
         `rng` is used by stochastic solvers only; `expected` may carry the expectation at `start`, so that it is not
         computed again.
         """
-
-    def require_gaussian(self, prior: ExponentialFamily) -> None:
-        """Raise a ValueError when the family is not Gaussian."""
-        if not isinstance(prior, Gaussian):
-            raise ValueError(
-                f"solver={type(self).__name__}() needs a Gaussian family, the prior is {type(prior).__name__}; "
-                "use solver=ClosedForm()."
-            )
 
     @staticmethod
     def measured(problem: Subproblem, q: ExponentialFamily, iterations: int, status: ClientStatus) -> Solution:

@@ -11,8 +11,8 @@ from .._validation import as_count, as_fraction, as_number
 from ..families.base import ExponentialFamily
 from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian
-from ..losses.base import Expected, GaussianExpected, Loss
-from ..losses.expectations import Delta, Rule
+from ..losses.base import Expected, GaussianExpected
+from ..losses.expectations import Delta
 from .problem import ClientStatus, Solution, Subproblem
 from .solver import SOLVERS, Solver
 
@@ -58,6 +58,7 @@ class VON(Solver):
     step_size: float = 1.0
     decay: float = 0.6
     samples: int = 1
+    needs_gaussian = True
 
     def __post_init__(self) -> None:
         as_count(self.steps, "steps")
@@ -66,16 +67,12 @@ class VON(Solver):
             raise ArgumentError("decay", "must lie in [0, 1]", repr(self.decay))
         as_count(self.samples, "samples")
 
-    def check(self, loss: Loss, prior: ExponentialFamily, rule: Rule) -> None:
-        """Require a Gaussian family: there every loss has gradients and Hessians at points."""
-        self.require_gaussian(prior)
-
     def solve(
         self,
         problem: Subproblem,
         start: ExponentialFamily,
         rng: np.random.Generator,
-        expected: Expected | GaussianExpected | None = None,
+        expected: Expected | None = None,
     ) -> Solution:
         """Take the steps, then measure the residual with the deterministic rule."""
         assert isinstance(start, Gaussian)

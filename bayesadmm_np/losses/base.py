@@ -140,7 +140,7 @@ def rounding_unit(n_rows: int, n_features: int) -> float:
     return float(np.finfo(np.float64).eps) * (n_rows + n_features + 1000)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Expected:
     """E_q[ℓ] and its natural gradient ∇_μ E_q[ℓ]."""
 
@@ -148,7 +148,7 @@ class Expected:
     natural_gradient: Natural
 
 
-class GaussianExpected:
+class GaussianExpected(Expected):
     """E_q[ℓ], g = E_q[∇ℓ] and H = E_q[∇²ℓ] under a Gaussian q; the natural gradient follows from them.
 
     Attributes
@@ -264,7 +264,7 @@ class Loss(ABC):
         """Return the concrete rule for this loss, or say in one ValueError why loss, family and rule do not fit."""
 
     @abstractmethod
-    def expect(self, q: ExponentialFamily, rule: Rule) -> Expected | GaussianExpected:
+    def expect(self, q: ExponentialFamily, rule: Rule) -> Expected:
         """Return E_q[ℓ] and its natural gradient; `rule` comes from `check`."""
 
 

@@ -75,7 +75,7 @@ class Total(Loss):
             loss.check(prior, rule)
         return rule
 
-    def expect(self, q: ExponentialFamily, rule: Rule) -> Expected | GaussianExpected:
+    def expect(self, q: ExponentialFamily, rule: Rule) -> Expected:
         """Return the sums of the expectations."""
         parts = [loss.expect(q, loss.check(q, rule)) for loss in self.losses]
         gaussian = [part for part in parts if isinstance(part, GaussianExpected)]

@@ -22,7 +22,7 @@ from ..families import (
     IsotropicGaussian,
 )
 from ..losses import Delta, Exact, Rule
-from ..losses.base import Expected, GaussianExpected
+from ..losses.base import Expected
 from ..splitting import Accelerated, Edges, Result, Status, methods, run, solve_pooled
 from ..splitting.methods import Method
 from . import words
@@ -240,7 +240,7 @@ class _Recorder(VariationalNewton):
         problem: Subproblem,
         start: ExponentialFamily,
         rng: np.random.Generator,
-        expected: Expected | GaussianExpected | None = None,
+        expected: Expected | None = None,
     ) -> Solution:
         solution = super().solve(problem, start, rng, expected)
         self.found.append(solution)

@@ -66,9 +66,7 @@ class Certificate:
         return "\n".join([f"pooled stationarity {verdict} to {self.tol:.0e}", *lines])
 
 
-def pooled_residual(
-    prior: ExponentialFamily, q_g: ExponentialFamily, at_server: Sequence[Expected | GaussianExpected]
-) -> float:
+def pooled_residual(prior: ExponentialFamily, q_g: ExponentialFamily, at_server: Sequence[Expected]) -> float:
     """Length per parameter of the gradient of the pooled objective at q_g.
 
     The Fisher length; where the precision is fixed, and knows nothing of the data's units, the Newton decrement.
@@ -82,9 +80,7 @@ def pooled_residual(
     return q_g.fisher_norm(residual)
 
 
-def pooled_distance(
-    prior: ExponentialFamily, q_g: ExponentialFamily, at_server: Sequence[Expected | GaussianExpected]
-) -> Distance | None:
+def pooled_distance(prior: ExponentialFamily, q_g: ExponentialFamily, at_server: Sequence[Expected]) -> Distance | None:
     """Bound the distance from q_g to the pooled fit, where there is a bound to compute."""
     gaussian = _gaussian(at_server)
     if not (isinstance(q_g, Gaussian) and isinstance(prior, Gaussian) and len(gaussian) == len(at_server)):
@@ -95,7 +91,7 @@ def pooled_distance(
     return distance_bound(prior, q_g, [client_sums(expected) for expected in gaussian])
 
 
-def _gaussian(at_server: Sequence[Expected | GaussianExpected]) -> list[GaussianExpected]:
+def _gaussian(at_server: Sequence[Expected]) -> list[GaussianExpected]:
     return [expected for expected in at_server if isinstance(expected, GaussianExpected)]
 
 

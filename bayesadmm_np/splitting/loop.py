@@ -16,7 +16,7 @@ from .._validation import as_count, as_fraction, as_positive
 from ..clients.solver import Solver
 from ..families.base import ExponentialFamily
 from ..families.coordinates import Natural
-from ..losses.base import Expected, GaussianExpected, Loss
+from ..losses.base import Expected, Loss
 from ..losses.expectations import Rule
 from .accelerated import Accelerated
 from .certificate import pooled_residual
@@ -25,7 +25,7 @@ from .methods import Method
 from .privacy import GaussianMechanism
 from .result import Result, RunError
 from .round import Participation, Round
-from .state import State, describe, digest, load_state, save_state
+from .state import State, digest, load_state, save_state
 from .status import Failure, Status
 from .team import assemble
 
@@ -137,25 +137,20 @@ def run(
     as_count(n_jobs, "n_jobs")
     if not callable(participation):
         participation = as_fraction(participation, "participation")
-    switches = {
-        "safeguard": safeguard,
-        "warm_start": warm_start,
-        "progress": progress,
-        "raise_on_failure": raise_on_failure,
-    }
+    switches = {"safeguard": safeguard, "warm_start": warm_start, "progress": progress}
+    switches["raise_on_failure"] = raise_on_failure
     check_options(switches, callback, "callback(record, posterior)", checkpoint, resume)
     team = assemble(method, clients, prior, expectation, solver, tol, privacy)
     begin = team.initial_state(sites)
-    settings = {
-        "solver": repr(solver),
-        "safeguard": bool(safeguard),
-        "warm_start": bool(warm_start),
-        "seed": int(seed),
-        "sites": None if sites is None else digest(begin.sites),
-        "participation": "callable" if callable(participation) else participation,
-        "privacy": None if privacy is None else repr(privacy),
-    }
-    description = describe(method, prior, [(worker.loss, worker.rule) for worker in team.workers], settings)
+    description = team.describe(
+        solver=repr(solver),
+        safeguard=bool(safeguard),
+        warm_start=bool(warm_start),
+        seed=int(seed),
+        sites=None if sites is None else digest(begin.sites),
+        participation="callable" if callable(participation) else participation,
+        privacy=None if privacy is None else repr(privacy),
+    )
     with _mapper(n_jobs) as apply:
         state = begin if resume is None else load_state(resume, prior, description)
         next_round = Round(team, apply, seed, safeguard, warm_start, participation)
@@ -207,9 +202,7 @@ def check_options(
         raise ArgumentError("checkpoint", "must lie in a folder that exists", repr(os.fspath(checkpoint)))
 
 
-def has_converged(
-    state: State, prior: ExponentialFamily, at_server: Sequence[Expected | GaussianExpected], tol: float
-) -> bool:
+def has_converged(state: State, prior: ExponentialFamily, at_server: Sequence[Expected], tol: float) -> bool:
     """Whether the circuit is closed and q_g is stationary for the pooled objective, both to `tol`."""
     closed = bool(state.history) and state.history[-1].edges.largest <= tol
     return closed and pooled_residual(prior, state.q_g, at_server) <= tol

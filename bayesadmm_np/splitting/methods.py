@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 from .._errors import ArgumentError
 from .._registry import Registry
@@ -56,9 +56,6 @@ __all__ = [
     "PreconditionedADMM",
     "Schedule",
 ]
-
-
-DAMP = "lower gamma or wrap the method in Accelerated"
 
 
 @dataclass(frozen=True)
@@ -276,12 +273,9 @@ def BregmanADMM(rho: float = 1.0, gamma: float = 1.0, statistic_scale: float = 2
     AlongExpectation(statistic_scale=2.0)
     """
     rho = as_positive(rho, "rho")
+    rule = AlongExpectation(statistic_scale)
     return Method(
-        "BregmanADMM",
-        rho,
-        as_fraction(gamma, "gamma") * rho,
-        dual_rule=AlongExpectation(statistic_scale),
-        knobs="lower gamma or raise rho",
+        "BregmanADMM", rho, as_fraction(gamma, "gamma") * rho, dual_rule=rule, knobs="lower gamma or raise rho"
     )
 
 
@@ -328,7 +322,8 @@ def PVI(gamma: Damping = 1.0) -> Method:
     """
     step, share = as_damping(gamma)
     name = "PVI" if gamma == 1.0 else "damped PVI"
-    return Method(name, 1.0, step, alpha=1.0, client_share=share, knobs=DAMP)
+    knobs = "lower gamma or wrap the method in Accelerated"
+    return Method(name, 1.0, step, alpha=1.0, client_share=share, knobs=knobs)
 
 
 @TABLE.register
@@ -356,17 +351,7 @@ def FedLap(gamma: Damping = 1.0) -> Method:
     >>> FedLap(gamma="rows").client_share
     'dual'
     """
-    step, share = as_damping(gamma)
-    return Method(
-        "FedLap",
-        1.0,
-        step,
-        alpha=1.0,
-        client_share=share,
-        expectation=Delta(1),
-        families=(FixedPrecisionGaussian,),
-        knobs=DAMP,
-    )
+    return replace(PVI(gamma), name="FedLap", expectation=Delta(1), families=(FixedPrecisionGaussian,))
 
 
 @TABLE.register
@@ -388,17 +373,8 @@ def FedLapCov(gamma: Damping = 1.0) -> Method:
     >>> FedLapCov().expectation
     Delta(order=2)
     """
-    step, share = as_damping(gamma)
-    return Method(
-        "FedLapCov",
-        1.0,
-        step,
-        alpha=1.0,
-        client_share=share,
-        expectation=Delta(2),
-        families=(FullGaussian, DiagonalGaussian, BlockDiagonalGaussian),
-        knobs=DAMP,
-    )
+    learned = FullGaussian, DiagonalGaussian, BlockDiagonalGaussian
+    return replace(PVI(gamma), name="FedLapCov", expectation=Delta(2), families=learned)
 
 
 @TABLE.register
@@ -417,18 +393,7 @@ def FedAvg() -> Method:
     >>> FedAvg().rho
     0.0
     """
-    return Method(
-        "FedAvg",
-        0.0,
-        0.0,
-        alpha=0.0,
-        prior_at="clients",
-        server_share="rows",
-        mean_over="present",
-        expectation=Delta(1),
-        families=(IsotropicGaussian,),
-        knobs="take fewer or smaller local steps",
-    )
+    return _averaging("FedAvg", 0.0, alpha=0.0, knobs="take fewer or smaller local steps")
 
 
 @TABLE.register
@@ -453,17 +418,7 @@ def FedProx(rho: float = 1.0) -> Method:
     >>> FedProx(rho=0.1).dual_step
     0.0
     """
-    return Method(
-        "FedProx",
-        as_positive(rho, "rho"),
-        0.0,
-        alpha=0.0,
-        prior_at="clients",
-        server_share="rows",
-        mean_over="present",
-        expectation=Delta(1),
-        families=(IsotropicGaussian,),
-    )
+    return _averaging("FedProx", as_positive(rho, "rho"), alpha=0.0)
 
 
 @TABLE.register
@@ -492,17 +447,13 @@ def FedDyn(rho: float = 1.0) -> Method:
     'clients'
     """
     rho = as_positive(rho, "rho")
-    return Method(
-        "FedDyn",
-        rho,
-        rho,
-        prior_at="clients",
-        client_share="rows",
-        server_share="rows",
-        mean_over="present",
-        expectation=Delta(1),
-        families=(IsotropicGaussian,),
-    )
+    return _averaging("FedDyn", rho, dual_step=rho, client_share="rows")
+
+
+def _averaging(name: str, rho: float, dual_step: float = 0.0, **others: Any) -> Method:
+    """Return a point method with the regulariser at the clients; the server averages who is present, by rows."""
+    by_rows: Any = {"prior_at": "clients", "server_share": "rows", "mean_over": "present", **others}
+    return Method(name, rho, dual_step, expectation=Delta(1), families=(IsotropicGaussian,), **by_rows)
 
 
 @TABLE.register
@@ -516,17 +467,8 @@ def FedIvon() -> Method:
     >>> FedIvon().alpha
     0.0
     """
-    diagonal = (DiagonalGaussian,)
-    return Method(
-        "FedIvon",
-        1.0,
-        0.0,
-        alpha=0.0,
-        server_share="rows",
-        mean_over="present",
-        families=diagonal,
-        knobs="scale the data",
-    )
+    by_rows: Any = {"server_share": "rows", "mean_over": "present"}
+    return Method("FedIvon", 1.0, 0.0, alpha=0.0, families=(DiagonalGaussian,), knobs="scale the data", **by_rows)
 
 
 @TABLE.register

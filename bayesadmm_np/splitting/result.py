@@ -12,7 +12,7 @@ import numpy as np
 from .._validation import Array
 from ..families.base import ExponentialFamily
 from ..families.coordinates import Natural
-from ..losses.base import Expected, GaussianExpected
+from ..losses.base import Expected
 from .certificate import Certificate, pooled_distance, pooled_residual
 from .history import RoundRecord
 from .state import State, save_state
@@ -43,7 +43,7 @@ class Result:
     prior: ExponentialFamily
     state: State
     tol: float
-    _at_server: Sequence[Expected | GaussianExpected] = field(repr=False)
+    _at_server: Sequence[Expected] = field(repr=False)
     _description: dict[str, Any] = field(repr=False)
     failure: Failure | None = None
 

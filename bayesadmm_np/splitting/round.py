@@ -15,7 +15,7 @@ from .._validation import Array
 from ..clients.problem import ClientStatus
 from ..families.base import ExponentialFamily
 from ..families.coordinates import Natural
-from ..losses.base import Expected, GaussianExpected
+from ..losses.base import Expected
 from .accelerated import Memory, mix, remember
 from .history import ClientRecord, Edges, RoundRecord
 from .messages import Broadcast, Reply
@@ -54,16 +54,17 @@ Participation = float | Callable[[int, int, np.random.Generator], Any]
 
 @dataclass(frozen=True)
 class Gathered:
-    """The server's answer to the replies: every site, λ_g, the α that was taken, and the memory of the acceleration.
+    """The server's answer to the replies: every η_k and λ_k, λ_g, the α that was taken, the acceleration's memory.
 
     `weights` are those of an accelerated mix, which the clients need for their own sites; empty after a plain step.
     """
 
     sites: tuple[Natural, ...]
+    naturals: tuple[Natural, ...]
     natural: Natural
     alpha: float
-    memory: tuple[Memory, ...]
-    weights: tuple[float, ...]
+    memory: tuple[Memory, ...] = ()
+    weights: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ class Success:
     """The next state, and every client's expectation at its q_g."""
 
     state: State
-    at_server: list[Expected | GaussianExpected]
+    at_server: list[Expected]
 
 
 def gather(server: Server, limit: int, state: State, replies: Sequence[Reply | None], safeguard: bool) -> Gathered:
@@ -97,19 +98,20 @@ def gather(server: Server, limit: int, state: State, replies: Sequence[Reply | N
     present = tuple(reply is not None for reply in replies)
     alpha = method.server_alpha(len(sites))
     if not any(present):
-        return Gathered(sites, state.q_g.natural, alpha, (), ())
+        return Gathered(sites, naturals, state.q_g.natural, alpha)
     if safeguard and method.client == "proximal" and method.dual_step > 0.0:
         alpha = server.safe_alpha(sites, naturals, alpha)
     natural = server.gather(sites, naturals, alpha, present)
+    found = Gathered(sites, naturals, natural, alpha)
     if not limit or not all(present) or not server.prior.contains(natural):
-        return Gathered(sites, natural, alpha, (), ())
+        return found
     plain = server.prior.with_natural(natural)
     memory = remember(state.memory, limit, plain, (state.sites, state.q_g.natural), (sites, natural))
     mixed = mix(server, plain, memory, alpha)
     if mixed is None:
-        return Gathered(sites, natural, alpha, memory, ())
+        return replace(found, memory=memory)
     sites, natural, weights = mixed
-    return Gathered(sites, natural, alpha, memory, weights)
+    return Gathered(sites, naturals, natural, alpha, memory, weights)
 
 
 def advance(
@@ -141,11 +143,8 @@ def advance(
         floats_up=sum(reply.floats for reply in came),
         seconds=0.0,
     )
-    naturals = tuple(
-        old if reply is None else reply.natural for old, reply in zip(state.naturals, replies, strict=True)
-    )
     history = (*state.history, record)
-    after = State(q_g, gathered.sites, naturals, gathered.memory, state.start_objective, history)
+    after = State(q_g, gathered.sites, gathered.naturals, gathered.memory, state.start_objective, history)
     return Advance(after, gathered.weights)
 
 
@@ -172,17 +171,14 @@ def edges(server: Server, q_g: ExponentialFamily, sites: Sequence[Natural], clie
 
 def client_failure(replies: Sequence[Reply | None], number: int, safeguard: bool) -> Failure | None:
     """Return the failure of the first client whose answer cannot be used, if there is one."""
-    statuses = {
-        ClientStatus.NOT_FINITE: Status.NOT_FINITE,
-        ClientStatus.ITERATION_LIMIT: Status.CLIENT_LIMIT,
-    }
     for k, reply in enumerate(replies):
-        if reply is not None and not reply.status.is_usable:
-            if reply.status is not ClientStatus.ILL_POSED:
-                return Failure(statuses[reply.status], number, k)
-            return Failure(
-                Status.ILL_POSED_CLIENT, number, k, knob="raise rho", switch="" if safeguard else "safeguard"
-            )
+        if reply is None or reply.status.is_usable:
+            continue
+        if reply.status is ClientStatus.ILL_POSED:
+            switch = "" if safeguard else "safeguard"
+            return Failure(Status.ILL_POSED_CLIENT, number, k, knob="raise rho", switch=switch)
+        is_limit = reply.status is ClientStatus.ITERATION_LIMIT
+        return Failure(Status.CLIENT_LIMIT if is_limit else Status.NOT_FINITE, number, k)
     return None
 
 
@@ -230,7 +226,7 @@ class Round:
     warm_start: bool
     participation: Participation
 
-    def __call__(self, state: State, at_server: Sequence[Expected | GaussianExpected]) -> Success | Failure:
+    def __call__(self, state: State, at_server: Sequence[Expected]) -> Success | Failure:
         """Ask the clients, gather, and measure."""
         began = perf_counter()
         team = self.team
@@ -250,7 +246,7 @@ class Round:
         self,
         broadcast: Broadcast,
         state: State,
-        at_server: Sequence[Expected | GaussianExpected],
+        at_server: Sequence[Expected],
         present: NDArray[np.bool_],
     ) -> list[Reply | None]:
         def answer(k: int) -> Reply | None:
@@ -284,15 +280,7 @@ def _client_record(
     if gathered.weights:  # the site is no longer the one that the client answered with
         gap = reply.gap
         edge = UNKNOWN if gap is None else q_g.with_natural(own).fisher_norm(gap + (gathered.sites[k] - reply.site))
-    return ClientRecord(
-        iterations=reply.iterations,
-        status=reply.status,
-        residual=reply.residual,
-        broadcast=distance,
-        natural_gradient=edge,
-        well_posed=reply.well_posed,
-        seconds=reply.seconds,
-    )
+    return ClientRecord(reply.iterations, reply.status, reply.residual, distance, edge, reply.well_posed, reply.seconds)
 
 
 def _dual_map(q_g: ExponentialFamily) -> float:

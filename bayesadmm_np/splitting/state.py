@@ -6,7 +6,6 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,12 +15,11 @@ from .._archive import Archive, ArchiveError, content_of
 from ..families.base import ExponentialFamily
 from ..families.coordinates import Coordinates, Displacement, Natural
 from ..losses.base import Loss
-from ..losses.expectations import Rule
-from .accelerated import Accelerated, Memory
+from .accelerated import Memory
 from .history import RoundRecord
 from .methods import Method
 
-__all__ = ["State", "describe", "digest", "load_state", "read_checkpoint", "save_state"]
+__all__ = ["State", "digest", "load_state", "read_checkpoint", "save_state"]
 
 
 @dataclass(frozen=True)
@@ -52,27 +50,6 @@ class State:
     def round(self) -> int:
         """Rounds done."""
         return len(self.history)
-
-
-def describe(
-    method: Method | Accelerated,
-    prior: ExponentialFamily,
-    clients: Sequence[tuple[Loss, Rule]],
-    settings: dict[str, Any],
-) -> dict[str, Any]:
-    """Return what a checkpoint must agree on with the run that resumes it."""
-    row = method.method if isinstance(method, Accelerated) else method
-    return {
-        "method": describe_method(row),
-        "memory": int(method.memory) if isinstance(method, Accelerated) else 0,
-        "family": type(prior).__name__,
-        "shapes": [list(shape) for shape in prior.natural.shapes],
-        "n_clients": len(clients),
-        "clients": [[loss.name, loss.n_rows, loss.dim, repr(rule)] for loss, rule in clients],
-        "prior": digest([prior.natural, prior.start().natural]),
-        "data": [digest(loss) for loss, _ in clients],
-        **settings,
-    }
 
 
 def describe_method(row: Method) -> dict[str, Any]:

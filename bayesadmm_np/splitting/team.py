@@ -12,13 +12,13 @@ from ..clients.newton import VariationalNewton
 from ..clients.solver import Solver
 from ..families.base import ExponentialFamily
 from ..families.coordinates import Natural
-from ..losses.base import Expected, GaussianExpected, Loss
+from ..losses.base import Expected, Loss
 from ..losses.expectations import Auto, Rule
 from .accelerated import Accelerated
 from .methods import Method
 from .privacy import GaussianMechanism
 from .server import Server
-from .state import State
+from .state import State, describe_method, digest
 from .worker import Worker
 
 __all__ = ["Team", "assemble", "make_client", "pooled_objective", "read_rule"]
@@ -58,6 +58,21 @@ class Team:
         """Whether answers are noised; then nothing that is measured on the rows may end the run."""
         return any(worker.privacy is not None for worker in self.workers)
 
+    def describe(self, **settings: Any) -> dict[str, Any]:
+        """Return what a checkpoint must agree on with the run that resumes it."""
+        pairs = [(worker.loss, worker.rule) for worker in self.workers]
+        return {
+            "method": describe_method(self.method),
+            "memory": int(self.memory),
+            "family": type(self.prior).__name__,
+            "shapes": [list(shape) for shape in self.prior.natural.shapes],
+            "n_clients": len(pairs),
+            "clients": [[loss.name, loss.n_rows, loss.dim, repr(rule)] for loss, rule in pairs],
+            "prior": digest([self.prior.natural, self.prior.start().natural]),
+            "data": [digest(loss) for loss, _ in pairs],
+            **settings,
+        }
+
     def initial_state(self, sites: Sequence[Natural] | None) -> State:
         """Sites at zero and the server at the prior, or given sites and the server at η_0 + Ση_k."""
         start = self.prior.start()
@@ -84,11 +99,11 @@ class Team:
             raise ValueError("sites and prior must add up to a distribution of the prior's family.")
         return natural
 
-    def expect_all(self, q_g: ExponentialFamily, apply: Any) -> list[Expected | GaussianExpected]:
+    def expect_all(self, q_g: ExponentialFamily, apply: Any) -> list[Expected]:
         """E_{q_g}[ℓ_k] of every client."""
         return list(apply(lambda worker: worker.expect(q_g), self.workers))
 
-    def objective(self, q_g: ExponentialFamily, at_server: Sequence[Expected | GaussianExpected]) -> float:
+    def objective(self, q_g: ExponentialFamily, at_server: Sequence[Expected]) -> float:
         """Σ_k E_{q_g}[ℓ_k] + KL(q_g‖prior)."""
         return pooled_objective(self.prior, q_g, [expected.value for expected in at_server])
 

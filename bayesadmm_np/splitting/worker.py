@@ -14,7 +14,7 @@ from ..clients.problem import ClientStatus, Solution, Subproblem
 from ..clients.solver import Solver
 from ..families.base import ExponentialFamily
 from ..families.coordinates import Natural
-from ..losses.base import Expected, GaussianExpected, Loss
+from ..losses.base import Expected, Loss
 from ..losses.expectations import Rule
 from .coefficients import ClientCoefficients, client_coefficients
 from .messages import Broadcast, Reply
@@ -61,7 +61,7 @@ class Worker:
         row = self.method.at(round)
         return self if row is self.method else replace(self, method=row)
 
-    def expect(self, q: ExponentialFamily) -> Expected | GaussianExpected:
+    def expect(self, q: ExponentialFamily) -> Expected:
         """E_q[ℓ_k] and its natural gradient; an overflow is reported by the result, not by a warning."""
         with np.errstate(over="ignore", invalid="ignore"):
             return self.loss.expect(q, self.rule)
@@ -80,7 +80,7 @@ class Worker:
         broadcast: Broadcast,
         q_g: ExponentialFamily,
         site: Natural,
-        at_server: Expected | GaussianExpected,
+        at_server: Expected,
         start: ExponentialFamily | None,
         seed: int,
         index: int,
@@ -101,7 +101,7 @@ class Worker:
         self,
         q_g: ExponentialFamily,
         site: Natural,
-        at_server: Expected | GaussianExpected,
+        at_server: Expected,
         start: ExponentialFamily | None,
         rng: np.random.Generator,
         noise: Array | None,

@@ -6,7 +6,7 @@ moves its dual by λ_k and λ_g with +, − and × is a method here too; what di
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -14,7 +14,7 @@ from .._validation import Damping, as_count, as_damping, as_positive
 from ..families import DiagonalGaussian, ExponentialFamily, FixedPrecisionGaussian, IsotropicGaussian
 from ..losses.expectations import Delta
 from ..splitting.duals import DualRule
-from ..splitting.methods import DAMP, Method
+from ..splitting.methods import PVI, Method
 
 __all__ = ["IVONADMM", "IVONPVI", "FedLapFunc", "FunctionalMethod", "family_of"]
 
@@ -112,8 +112,7 @@ def IVONPVI(gamma: Damping = 1.0) -> Method:
     >>> IVONPVI(gamma=0.1).server_alpha(n_clients=10)
     1.0
     """
-    step, share = as_damping(gamma)
-    return Method("IVON-PVI", 1.0, step, alpha=1.0, client_share=share, families=(DiagonalGaussian,), knobs=DAMP)
+    return replace(PVI(gamma), name="IVON-PVI", families=(DiagonalGaussian,))
 
 
 def FedLapFunc(
