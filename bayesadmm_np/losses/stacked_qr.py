@@ -1,0 +1,387 @@
+"""Least squares from triangular factors: each site sends the R of a QR of its rows, once, and the server stacks them.
+
+XᵀX squares the condition of X, and with it the digits that a fit loses. The R of QR(X) keeps the same information at
+the condition of X: RᵀR = XᵀX, and the R of the stacked factors of all sites is that of the pooled rows (TSQR: Demmel,
+Grigori, Hoemmen and Langou, SIAM J. Sci. Comput. 34, 2012). Coefficients, residual sum of squares and standard errors
+are triangular solves with it.
+
+Small factorisations run in NumPy's long double, which has eleven bits more where the processor has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .._errors import ArgumentError
+from .._validation import Array, as_float_array
+from .linear_model import read_design, read_offset, read_weights
+
+__all__ = ["COLLINEAR", "SiteFactor", "StackedFit", "fit_least_squares", "site_factor", "solve_stacked"]
+
+COLLINEAR = 2.0**-43
+"""A column is collinear when rounding the entries of the design at this relative size could make it so: 500 times that
+of doubles, because columns are computed from others in a few operations."""
+
+MOST_EXTENDED = 2e7
+"""Most rows × columns² for which a factorisation runs in long double: a fraction of a second."""
+
+Extended = NDArray[Any]
+WeightKind = Literal["frequency", "analytic"]
+
+
+@dataclass(frozen=True, eq=False)
+class SiteFactor:
+    """All that a site sends, `floats` numbers, which do not grow with its rows.
+
+    Attributes
+    ----------
+    root : ndarray, shape (min(n, m), m)
+        R of √w ∘ [1, X − shift, y − offset − shift]: upper triangular, m columns; without an intercept there are no
+        ones and no shift.
+    shift : ndarray, shape (p + q,)
+        Weighted means of the site's own columns and targets: what is subtracted before the factorisation is no digit
+        lost in it, and the server adds it back exactly.
+    n_features, n_outputs : int
+        p and q.
+    has_intercept : bool
+    n_rows : int
+        Number of rows of positive weight.
+    total_weight, log_weight : float
+        Σ w_i and Σ log w_i.
+    """
+
+    root: Array
+    shift: Array
+    n_features: int
+    n_outputs: int
+    has_intercept: bool
+    n_rows: int
+    total_weight: float
+    log_weight: float
+
+    @property
+    def floats(self) -> int:
+        """Numbers sent: the triangle (m(m + 1)/2 where there are m rows), the shift, and three counts."""
+        rows, columns = self.root.shape
+        return rows * columns - rows * (rows - 1) // 2 + self.has_intercept * self.shift.size + 3
+
+
+@dataclass(frozen=True, eq=False)
+class StackedFit:
+    """The least-squares fit of all rows together.
+
+    Attributes
+    ----------
+    coef : ndarray, shape (q, p)
+        Coefficients; NaN of a collinear column.
+    intercept : ndarray, shape (q,)
+        Zeros without an intercept.
+    root : ndarray, shape (d, d)
+        C with covariance(coef and then intercept) = σ² C Cᵀ, the same for each output; NaN of a collinear column.
+    centre : ndarray, shape (p,)
+        A point near the pooled mean, at which `information_root` measures the intercept; zeros without one.
+    information_root : ndarray, shape (r, d)
+        B with σ⁻² BᵀB the information on the coefficients and then the intercept at `centre`: b + coefᵀcentre. The
+        penalty counts.
+    rss : ndarray, shape (q,)
+        Σ_i w_i r_i², without the penalty.
+    rank : int
+        Number of coefficients that the rows determine, the intercept included.
+    parameters : float
+        Effective number: `rank`, or with a penalty tr[(XᵀX + P)⁻¹XᵀX].
+    df : float
+        Degrees of freedom of the residuals: n − parameters, where n is Σ w_i of frequency weights and the number of
+        rows of analytic weights.
+    n : float
+    log_weight : float
+        Σ log w_i of analytic weights, which their log likelihood holds; 0 of frequency weights.
+    collinear : tuple of str
+        Names of columns that are combinations of those before them.
+    closeness : float
+        Smallest relative change of the design's entries that makes another column collinear, to first order; digits of
+        the coefficients that rounding of the design takes are −log10 of it.
+    floats : int
+        Numbers that the sites sent together.
+    """
+
+    coef: Array
+    intercept: Array
+    root: Array
+    centre: Array
+    information_root: Array
+    rss: Array
+    rank: int
+    parameters: float
+    df: float
+    n: float
+    log_weight: float
+    collinear: tuple[str, ...]
+    closeness: float
+    floats: int
+
+    @property
+    def variance(self) -> Array:
+        """The unbiased RSS/df of each output, shape (q,); NaN where no degree of freedom is left."""
+        return self.rss / self.df if self.df > 0 else np.full_like(self.rss, np.nan)
+
+    @property
+    def std_err(self) -> Array:
+        """Standard errors of the coefficients and then the intercept, shape (q, d)."""
+        return np.outer(np.sqrt(self.variance), np.sqrt((self.root**2).sum(axis=1)))
+
+    @property
+    def covariance(self) -> Array:
+        """Covariances of the coefficients and then the intercept, shape (q, d, d)."""
+        return self.variance[:, None, None] * (self.root @ self.root.T)
+
+    @property
+    def log_likelihood(self) -> float:
+        """At the maximum-likelihood variance RSS/n of each output, all constants kept; infinite of an exact fit."""
+        with np.errstate(divide="ignore"):
+            each = np.log(2.0 * np.pi * self.rss / self.n) + 1.0
+        return float(0.5 * (self.rss.size * self.log_weight - self.n * each.sum()))
+
+
+def site_factor(
+    X: ArrayLike, y: ArrayLike, weights: Any = None, offset: Any = None, *, has_intercept: bool = True
+) -> SiteFactor:
+    """Reduce a site's rows to the factor that it sends.
+
+    Parameters
+    ----------
+    X : array_like, shape (n, p)
+    y : array_like, shape (n,) or (n, q)
+    weights : array_like, shape (n,), optional
+        Weights >= 0.
+    offset : array_like of the shape of y, optional
+        Known part of the predictor: taken out of y.
+    has_intercept : bool, default True
+
+    Returns
+    -------
+    SiteFactor
+
+    Raises
+    ------
+    ValueError
+        When an array is empty, not finite or of the wrong shape, or a weight is negative.
+
+    Examples
+    --------
+    >>> from bayesadmm_np.losses.stacked_qr import site_factor, solve_stacked
+    >>> sites = [site_factor([[0.0], [1.0]], [1.0, 3.5]), site_factor([[2.0], [3.0]], [4.5, 7.0])]
+    >>> fit = solve_stacked(sites)
+    >>> fit.coef.round(6), fit.intercept.round(6), fit.df
+    (array([[1.9]]), array([1.15]), 2.0)
+    """
+    design = read_design(X)
+    target = as_float_array(y, "y", ndim=(1, 2))
+    if target.shape[0] != design.shape[0]:
+        raise ArgumentError("y", f"must have {design.shape[0]} rows like X", target.shape[0])
+    known = read_offset(offset, target.shape)
+    goal = (target if known is None else target - known).reshape(target.shape[0], -1)
+    if not np.isfinite(goal).all():
+        raise ArgumentError("offset", "must leave y − offset finite", "an overflow")
+    w = read_weights(weights, design.shape[0])
+    used = w > 0
+    w, rows = w[used], np.column_stack([design, goal])[used].astype(np.longdouble)
+    shift = np.zeros(rows.shape[1])
+    if has_intercept:
+        if w.size:
+            shift = np.asarray((w / w.max()) @ rows / (w / w.max()).sum(), dtype=np.float64)
+        rows = np.column_stack([np.ones(w.size), rows - shift])
+    root = _triangle(np.sqrt(w)[:, None] * rows)
+    return SiteFactor(
+        np.asarray(root, dtype=np.float64),
+        shift,
+        design.shape[1],
+        goal.shape[1],
+        has_intercept,
+        int(w.size),
+        float(w.sum()),
+        float(np.log(w).sum()),
+    )
+
+
+def solve_stacked(
+    factors: Sequence[SiteFactor],
+    penalty: float | ArrayLike = 0.0,
+    names: Sequence[str] | None = None,
+    weight_kind: WeightKind = "frequency",
+) -> StackedFit:
+    """Fit the rows of all sites from their factors.
+
+    Minimises Σ_i w_i (y_i − offset_i − x_iᵀβ − b)² + Σ_j P_j β_j²; the intercept b has no penalty.
+
+    Parameters
+    ----------
+    factors : sequence of SiteFactor
+    penalty : float or array_like, shape (p,), default 0.0
+        P: scikit-learn's alpha of `Ridge`.
+    names : sequence of str, optional
+        Names of the columns; default x0, x1, …
+    weight_kind : {'frequency', 'analytic'}
+        Whether a weight of two is the row twice, which counts in the degrees of freedom, or a row of half the variance,
+        which does not. Coefficients are the same.
+
+    Returns
+    -------
+    StackedFit
+
+    Raises
+    ------
+    ValueError
+        When the factors do not fit each other or hold no row, or the penalty is negative.
+    """
+    if weight_kind not in get_args(WeightKind):
+        raise ArgumentError("weight_kind", "must be 'frequency' or 'analytic'", repr(weight_kind))
+    first = _common(factors)
+    p, ones = first.n_features, int(first.has_intercept)
+    ridge = _read_penalty(penalty, p)
+    labels = [f"x{j}" for j in range(p)] if names is None else list(names)
+    total = sum(factor.total_weight for factor in factors)
+    origin = np.asarray(sum(factor.total_weight / total * factor.shift for factor in factors), dtype=np.float64)
+
+    whole = _triangle(np.concatenate([_at(origin, factor) for factor in factors]))
+    mean = origin + (whole[0, 1:] / whole[0, 0] if ones else 0.0)  # of the columns and then the targets
+    body = whole[ones:, ones:]
+    sizes = np.sqrt((body[:, :p] ** 2).sum(axis=0) + total * mean[:p] ** 2)
+    penalties = np.zeros((p, body.shape[1]), dtype=body.dtype)
+    np.fill_diagonal(penalties, np.sqrt(ridge))
+    kept, reduced, inverse, closeness = _eliminate(np.concatenate([body, penalties[ridge > 0]]), p, sizes)
+
+    rank = len(kept)
+    slopes = np.zeros((p, first.n_outputs), dtype=body.dtype)
+    slopes[kept] = inverse @ reduced[:rank, p:]
+    residuals = body[:, p:] - body[:, :p] @ slopes
+    root = np.zeros((p + ones, p + ones), dtype=body.dtype)
+    information = np.zeros((rank + ones, p + ones), dtype=body.dtype)
+    root[kept, :rank] = inverse
+    information[:rank, kept] = reduced[:rank, kept]
+    if ones:
+        root[p, :rank], root[p, p] = -mean[kept] @ inverse, 1.0 / whole[0, 0]
+        information[rank, p] = whole[0, 0]
+    intercept = mean[p:] - mean[:p] @ slopes if ones else np.zeros(first.n_outputs)
+    lost = np.setdiff1d(np.arange(p), kept)
+    slopes[lost], root[lost] = np.nan, np.nan
+    parameters = rank + ones - float((ridge[kept, None] * inverse**2).sum())
+    is_frequency = weight_kind == "frequency"
+    n = total if is_frequency else float(sum(factor.n_rows for factor in factors))
+    return StackedFit(
+        coef=_double(slopes.T),
+        intercept=_double(intercept),
+        root=_double(root),
+        centre=_double(mean[:p]),
+        information_root=_double(information),
+        rss=_double((residuals**2).sum(axis=0)),
+        rank=rank + ones,
+        parameters=parameters,
+        df=n - parameters,
+        n=n,
+        log_weight=0.0 if is_frequency else sum(factor.log_weight for factor in factors),
+        collinear=tuple(labels[j] for j in lost),
+        closeness=closeness,
+        floats=sum(factor.floats for factor in factors),
+    )
+
+
+def fit_least_squares(sites: Sequence[Sequence[Any]], has_intercept: bool = True, **options: Any) -> StackedFit:
+    """Fit rows that are at hand: each of `sites` holds the arguments X, y, weights, offset of `site_factor`.
+
+    `options` are those of `solve_stacked`.
+
+    Examples
+    --------
+    >>> from bayesadmm_np.losses.stacked_qr import fit_least_squares
+    >>> fit = fit_least_squares([([[0.0, 0.0], [1.0, 2.0]], [1.0, 3.5]), ([[2.0, 4.0]], [4.5])], names=["age", "twice"])
+    >>> fit.rank, fit.collinear
+    (2, ('twice',))
+    """
+    return solve_stacked([site_factor(*rows, has_intercept=has_intercept) for rows in sites], **options)
+
+
+def _common(factors: Sequence[SiteFactor]) -> SiteFactor:
+    """Return the first factor, when all are of one model and there is a row."""
+    if not any(factor.n_rows for factor in factors):
+        raise ArgumentError("factors", "must hold a row of positive weight")
+    shapes = {(factor.n_features, factor.n_outputs, factor.has_intercept) for factor in factors}
+    if len(shapes) > 1:
+        raise ArgumentError("factors", "must have the same columns, outputs and intercept", sorted(shapes))
+    return factors[0]
+
+
+def _read_penalty(penalty: float | ArrayLike, p: int) -> Array:
+    array = as_float_array(penalty, "penalty", ndim=(0, 1))
+    if array.ndim == 1 and array.shape != (p,):
+        raise ArgumentError("penalty", f"must be a number, or have shape ({p},)", array.shape)
+    if (array < 0).any():
+        raise ArgumentError("penalty", "must be >= 0", f"{array.min():g}")
+    return np.array(np.broadcast_to(array, (p,)))
+
+
+def _at(origin: Array, factor: SiteFactor) -> Extended:
+    """A site's factor with columns and targets measured from `origin`: no longer triangular."""
+    moved = factor.root.astype(np.longdouble)
+    if factor.has_intercept:
+        moved[:, 1:] += moved[:, :1] * (factor.shift.astype(np.longdouble) - origin)
+    return moved
+
+
+def _triangle(rows: Extended) -> Extended:
+    """Return the R of a QR by Householder reflections, shape (min(n, m), m)."""
+    n, m = rows.shape
+    if n * m * m > MOST_EXTENDED:
+        return np.asarray(np.linalg.qr(rows.astype(np.float64), mode="r"))
+    work = np.array(rows)
+    for j in range(min(n, m)):
+        _reflect(work, j, j)
+    return work[:m]
+
+
+def _reflect(work: Extended, row: int, column: int) -> None:
+    """Zero a column below a row, in place."""
+    v = work[row:, column].copy()
+    length = np.sqrt(v @ v)
+    if length == 0.0:
+        return
+    v[0] += np.copysign(length, v[0])
+    rest = work[row:, column:]
+    rest -= np.multiply.outer(v * (2.0 / (v @ v)), v @ rest)
+    rest[1:, 0] = 0.0
+
+
+def _eliminate(rows: Extended, p: int, sizes: Extended) -> tuple[list[int], Extended, Extended, float]:
+    """Reduce the first p columns in order, and leave out those that depend on the ones before them.
+
+    x_j is the combination Xc of columns before it and a part that is orthogonal to them, of length t. Changing each
+    entry by a relative δ changes that part by at most δ (‖x_j‖ + Σ_i |c_i| ‖x_i‖): the column is collinear where this
+    reaches t at δ = COLLINEAR. `sizes` are the lengths ‖x_j‖ in the user's units, the mean included.
+
+    Returns the columns kept, the reduced rows, the inverse of their triangle, and the smallest δ of a kept column.
+    """
+    work = np.array(rows)
+    inverse = np.zeros((p, p), dtype=work.dtype)
+    kept: list[int] = []
+    closeness = 1.0
+    for j in range(p):
+        i = len(kept)
+        combination = inverse[:i, :i] @ work[:i, j]
+        reach = sizes[j] + np.abs(combination) @ sizes[kept]
+        rest = np.sqrt(work[i:, j] @ work[i:, j])
+        if rest <= COLLINEAR * reach:
+            continue
+        _reflect(work, i, j)
+        inverse[:i, i], inverse[i, i] = -combination / work[i, j], 1.0 / work[i, j]
+        kept.append(j)
+        closeness = min(closeness, float(rest / reach))
+    rank = len(kept)
+    return kept, work, inverse[:rank, :rank], closeness
+
+
+def _double(array: Extended) -> Array:
+    return np.asarray(array, dtype=np.float64)
