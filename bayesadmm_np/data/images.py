@@ -33,26 +33,10 @@ FASHION_URL = "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/m
 FASHION = {
     array: Download(f"fashion-mnist/{name}", FASHION_URL + name, sha256)
     for array, name, sha256 in (
-        (
-            "x_train",
-            "train-images-idx3-ubyte.gz",
-            "08dc20ab1689590a0bcd66e874647b6ee8464e2d501b5a3f1f78831db19a3fdc",
-        ),
-        (
-            "y_train",
-            "train-labels-idx1-ubyte.gz",
-            "b0197879cbda89f3dc7b894f9fd52b858e68ea4182b6947c9d8c2b67e5f18dcc",
-        ),
-        (
-            "x_test",
-            "t10k-images-idx3-ubyte.gz",
-            "78dcbbfb5a27efaf1b6c1d616caca68560be8766c5bffcb2791df9273a534229",
-        ),
-        (
-            "y_test",
-            "t10k-labels-idx1-ubyte.gz",
-            "42bd18137a62d5998cdeae52bf3a0676ac6b706f5cf8439b47bb5b151ae3dccf",
-        ),
+        ("x_train", "train-images-idx3-ubyte.gz", "08dc20ab1689590a0bcd66e874647b6ee8464e2d501b5a3f1f78831db19a3fdc"),
+        ("y_train", "train-labels-idx1-ubyte.gz", "b0197879cbda89f3dc7b894f9fd52b858e68ea4182b6947c9d8c2b67e5f18dcc"),
+        ("x_test", "t10k-images-idx3-ubyte.gz", "78dcbbfb5a27efaf1b6c1d616caca68560be8766c5bffcb2791df9273a534229"),
+        ("y_test", "t10k-labels-idx1-ubyte.gz", "42bd18137a62d5998cdeae52bf3a0676ac6b706f5cf8439b47bb5b151ae3dccf"),
     )
 }
 
@@ -172,14 +156,9 @@ def load_mnist(size: int = 28, train: int | None = None, *, data_dir: PathLike |
     >>> from pathlib import Path
     >>> import numpy as np
     >>> blank, labels = np.zeros((3, 28, 28), np.uint8), np.array([5, 0, 4])
+    >>> arrays = {"x_train": blank, "y_train": labels, "x_test": blank, "y_test": labels}
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     np.savez(
-    ...         Path(folder, "mnist.npz"),
-    ...         x_train=blank,
-    ...         y_train=labels,
-    ...         x_test=blank,
-    ...         y_test=labels,
-    ...     )
+    ...     np.savez(Path(folder, "mnist.npz"), **arrays)
     ...     mnist = load_mnist(size=7, train=2, data_dir=folder)
     >>> mnist
     Dataset('mnist', X=(2, 49), X_test=(3, 49), n_classes=10)
@@ -217,14 +196,8 @@ def load_fashion_mnist(size: int = 28, train: int | None = None, *, data_dir: Pa
 
     Raises
     ------
-    ValueError
-        If `size` or `train` is not as above, or if the file found is damaged, or lacks an array
-        of the expected name, shape or type.
-    TypeError
-        If `data_dir` is not a path.
-    DataUnavailableError
-        If the data are nowhere and cannot be downloaded, or if a downloaded file does not have
-        the known SHA-256 sum. It is an `OSError`.
+    ValueError, TypeError, DataUnavailableError
+        As `load_mnist`.
 
     Examples
     --------
@@ -276,15 +249,10 @@ def load_cifar10(size: int = 32, train: int | None = None, *, data_dir: PathLike
 
     Raises
     ------
-    ValueError
-        If `size` or `train` is not as above, or if the file found is damaged or in another layout.
-    TypeError
-        If `data_dir` is not a path.
+    ValueError, TypeError, DataUnavailableError
+        As `load_mnist`.
     ImportError
         If the images are JPEG bytes, and Pillow is not installed.
-    DataUnavailableError
-        If the data are nowhere and cannot be downloaded, or if the downloaded file does not have
-        the known SHA-256 sum. It is an `OSError`.
 
     Notes
     -----
@@ -304,14 +272,7 @@ def load_cifar10(size: int = 32, train: int | None = None, *, data_dir: PathLike
     >>> record = bytes([6]) + image.tobytes()
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     with tarfile.open(Path(folder, "cifar-10-binary.tar.gz"), "w:gz") as archive:
-    ...         for name in (
-    ...             "data_batch_1",
-    ...             "data_batch_2",
-    ...             "data_batch_3",
-    ...             "data_batch_4",
-    ...             "data_batch_5",
-    ...             "test_batch",
-    ...         ):
+    ...         for name in [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"]:
     ...             entry = tarfile.TarInfo(f"cifar-10-batches-bin/{name}.bin")
     ...             entry.size = len(record)
     ...             archive.addfile(entry, io.BytesIO(record))
@@ -328,12 +289,7 @@ def load_cifar10(size: int = 32, train: int | None = None, *, data_dir: PathLike
 
 
 def _load(
-    name: str,
-    file: str,
-    published: Callable[[], Arrays],
-    size: int,
-    train: int | None,
-    data_dir: PathLike | None,
+    name: str, file: str, published: Callable[[], Arrays], size: int, train: int | None, data_dir: PathLike | None
 ) -> Dataset:
     """Read the user's file, or else the published data, and scale its images."""
     size, train = _wanted(size, train, SIZES)

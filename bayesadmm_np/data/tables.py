@@ -30,16 +30,7 @@ HEART = {
     )
 }
 HEART_WIDTH = 14
-HEART_NUMERIC = {
-    "age": 0,
-    "sex": 1,
-    "trestbps": 3,
-    "chol": 4,
-    "fbs": 5,
-    "thalach": 7,
-    "exang": 8,
-    "oldpeak": 9,
-}
+HEART_NUMERIC = {"age": 0, "sex": 1, "trestbps": 3, "chol": 4, "fbs": 5, "thalach": 7, "exang": 8, "oldpeak": 9}
 HEART_LEVELS = {"cp": (2, (1, 2, 3, 4)), "restecg": (6, (0, 1, 2))}
 HEART_LABEL = 13
 HEART_TRAIN = 0.66

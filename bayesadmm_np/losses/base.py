@@ -16,7 +16,7 @@ from .._validation import Array
 from ..families.base import ExponentialFamily
 from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian
-from ..families.precision import Precision
+from ..families.precision import DensePrecision, Precision
 from .expectations import Rule
 
 __all__ = [
@@ -55,7 +55,7 @@ class RowCurvature:
     def dense(self) -> Array:
         """Return the (d, d) matrix."""
         dim = self.X.shape[1] * (1 if self.weights.ndim == 1 else self.weights.shape[1])
-        return self.project(_dense_layout(dim))[0]
+        return self.project(DensePrecision(np.broadcast_to(np.float64(0.0), (dim, dim))))[0]
 
     def project(self, factor: Precision) -> tuple[Array, ...]:
         """Restrict to the structure; never forms more than the structure holds."""
@@ -270,9 +270,3 @@ class Loss(ABC):
 
 LOSSES: Registry[type[Loss]] = Registry("loss")
 """Every loss by the name of its class."""
-
-
-def _dense_layout(dim: int) -> Precision:
-    from ..families.precision import DensePrecision
-
-    return DensePrecision(np.broadcast_to(np.float64(0.0), (dim, dim)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -77,46 +78,34 @@ class LinearInStatistics(Loss):
         """Return −⟨c, μ⟩ and −c; for a Gaussian q as the quadratic −vᵀθ + ½θᵀVθ, so that it adds to other losses."""
         if not isinstance(q, Gaussian):
             return Expected(-pairing(self.coefficients, q.expectation), -self.coefficients)
-        bending = q.factor.like(self.coefficients.parts[1:]) if q.learns_precision else None
-        curvature = _StructuredCurvature(bending, self.dim)
+        flat = [np.zeros_like(part) for part in q.factor.parts]
+        bending = q.factor.like(self.coefficients.parts[1:] if q.learns_precision else flat)
+        curvature = _StructuredCurvature(bending)
         bent = curvature.multiply(q.mean)
         at_mean = float(q.mean @ (0.5 * bent - self.coefficients.linear))
         seen = rule if rule.is_delta else Delta(2)
         return GaussianExpected(q, at_mean, bent - self.coefficients.linear, curvature, seen)
 
-    def value(self, theta: ArrayLike) -> float:
-        """Not available: T(θ) is known to the family, not to the loss."""
-        raise self._unsupported()
-
-    def gradient(self, theta: ArrayLike) -> Array:
-        """Not available, see `value`."""
-        raise self._unsupported()
-
-    def hessian(self, theta: ArrayLike) -> Array:
-        """Not available, see `value`."""
-        raise self._unsupported()
-
-    @staticmethod
-    def _unsupported() -> NotImplementedError:
-        return NotImplementedError(
+    def value(self, theta: ArrayLike) -> Any:
+        """Not available, nor are derivatives: T(θ) is known to the family, not to the loss."""
+        raise NotImplementedError(
             "LinearInStatistics is known through its expectation −⟨c, μ⟩ only; use expect(q, rule)."
         )
+
+    gradient = hessian = value
 
 
 @dataclass(frozen=True)
 class _StructuredCurvature:
-    """A Hessian that has the family's own structure; None is zero."""
+    """A Hessian that has the family's own structure."""
 
-    matrix: Precision | None
-    dim: int
+    matrix: Precision
 
     def dense(self) -> Array:
-        return self.multiply(np.eye(self.dim))
+        return self.multiply(np.eye(self.matrix.dim))
 
     def project(self, factor: Precision) -> tuple[Array, ...]:
-        if self.matrix is None:
-            return tuple(np.zeros_like(part) for part in factor.parts)
         return self.matrix.parts
 
     def multiply(self, vector: Array) -> Array:
-        return np.zeros_like(vector) if self.matrix is None else self.matrix.multiply(vector)
+        return self.matrix.multiply(vector)

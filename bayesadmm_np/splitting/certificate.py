@@ -72,7 +72,7 @@ def pooled_residual(prior: ExponentialFamily, q_g: ExponentialFamily, at_server:
     The Fisher length; where the precision is fixed, and knows nothing of the data's units, the Newton decrement.
     """
     gaussian = _gaussian(at_server)
-    if isinstance(q_g, Gaussian) and isinstance(prior, Gaussian) and len(gaussian) == len(at_server):
+    if gaussian is not None and isinstance(q_g, Gaussian) and isinstance(prior, Gaussian):
         return _gaussian_residual(prior, q_g, gaussian)
     residual = prior.prior_weight * q_g.natural - prior.natural
     for expected in at_server:
@@ -83,7 +83,7 @@ def pooled_residual(prior: ExponentialFamily, q_g: ExponentialFamily, at_server:
 def pooled_distance(prior: ExponentialFamily, q_g: ExponentialFamily, at_server: Sequence[Expected]) -> Distance | None:
     """Bound the distance from q_g to the pooled fit, where there is a bound to compute."""
     gaussian = _gaussian(at_server)
-    if not (isinstance(q_g, Gaussian) and isinstance(prior, Gaussian) and len(gaussian) == len(at_server)):
+    if gaussian is None or not isinstance(q_g, Gaussian) or not isinstance(prior, Gaussian):
         return None
     holds_dense = isinstance(q_g.factor, DensePrecision) or not q_g.learns_precision
     if q_g.dim > MOST_DENSE and not holds_dense:
@@ -91,8 +91,9 @@ def pooled_distance(prior: ExponentialFamily, q_g: ExponentialFamily, at_server:
     return distance_bound(prior, q_g, [client_sums(expected) for expected in gaussian])
 
 
-def _gaussian(at_server: Sequence[Expected]) -> list[GaussianExpected]:
-    return [expected for expected in at_server if isinstance(expected, GaussianExpected)]
+def _gaussian(at_server: Sequence[Expected]) -> list[GaussianExpected] | None:
+    found = [expected for expected in at_server if isinstance(expected, GaussianExpected)]
+    return found if len(found) == len(at_server) else None
 
 
 def _gaussian_residual(prior: Gaussian, q_g: Gaussian, at_server: Sequence[GaussianExpected]) -> float:

@@ -14,16 +14,36 @@ from ..families.base import ExponentialFamily
 from ..families.coordinates import Natural
 from ..losses.base import Expected
 from .certificate import Certificate, pooled_distance, pooled_residual
-from .history import RoundRecord
 from .state import State, save_state
 from .status import Failure, Status
 
-__all__ = ["Result", "RunError"]
+__all__ = ["Result", "Rounds", "RunError"]
+
+
+class Rounds:
+    """What every result says of its rounds, from its state."""
+
+    state: Any
+
+    @property
+    def history(self) -> tuple[Any, ...]:
+        """One record a round."""
+        return tuple(self.state.history)
+
+    @property
+    def rounds(self) -> int:
+        """Rounds done."""
+        return len(self.state.history)
+
+    @property
+    def objective(self) -> Array:
+        """The objective of `run` at the start and after each round, shape (rounds + 1,)."""
+        return np.array([self.state.start_objective, *(record.objective for record in self.history)])
 
 
 @dataclass(frozen=True, repr=False)
-class Result:
-    """The outcome of `run`.
+class Result(Rounds):
+    """The outcome of `run`; its objective is Σ_k E_{q_g}[ℓ_k] + KL(q_g‖prior).
 
     Attributes
     ----------
@@ -65,21 +85,6 @@ class Result:
     def client_posteriors(self) -> tuple[ExponentialFamily, ...]:
         """q_k of the last round."""
         return tuple(self.state.q_g.with_natural(natural) for natural in self.state.naturals)
-
-    @property
-    def history(self) -> tuple[RoundRecord, ...]:
-        """One record a round."""
-        return self.state.history
-
-    @property
-    def rounds(self) -> int:
-        """Rounds done."""
-        return self.state.round
-
-    @property
-    def objective(self) -> Array:
-        """Σ_k E_{q_g}[ℓ_k] + KL(q_g‖prior) at the start and after each round, shape (rounds + 1,)."""
-        return np.array([self.state.start_objective, *(record.objective for record in self.history)])
 
     def certificate(self) -> Certificate:
         """Return the residuals of the circuit's four edges and of the pooled stationarity condition.

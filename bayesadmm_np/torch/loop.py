@@ -13,9 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .._validation import Array, as_count, as_fraction, as_positive
+from .._validation import as_count, as_fraction, as_positive
 from ..splitting.loop import check_options, counter
 from ..splitting.methods import Method
+from ..splitting.result import Rounds
 from ..splitting.round import complete, present_clients
 from ..splitting.state import describe_method
 from ..splitting.status import Failure, Status
@@ -36,8 +37,8 @@ Callback = Callable[[RoundRecord, State], bool | None]
 
 
 @dataclass(frozen=True, repr=False)
-class Result:
-    """The outcome of `run`; every field is of the same round.
+class Result(Rounds):
+    """The outcome of `run`; every field is of the same round. Its objective is Σ_k E_{q_g}[ℓ_k]/τ + KL(q_g‖prior).
 
     Attributes
     ----------
@@ -67,21 +68,6 @@ class Result:
     def precision(self) -> Tensor:
         """s_g, shape (P,); one number where the method does not learn it."""
         return self.state.precision
-
-    @property
-    def history(self) -> tuple[RoundRecord, ...]:
-        """One record a round."""
-        return self.state.history
-
-    @property
-    def rounds(self) -> int:
-        """Rounds done."""
-        return self.state.round
-
-    @property
-    def objective(self) -> Array:
-        """Σ_k E_{q_g}[ℓ_k]/τ + KL(q_g‖prior) at the start and after each round, shape (rounds + 1,)."""
-        return np.array([self.state.start_objective, *(record.objective for record in self.history)])
 
     def certificate(self, pairs: int = 8, tol: float = 0.1, seed: int = 0) -> SampledCertificate:
         """Return the four edges of the duality circuit and the pooled residual, in posterior sd per parameter.

@@ -94,23 +94,7 @@ class AcarCNN(nn.Sequential):
     """The CIFAR network of Acar et al. 2021, after McMahan et al.: two convolutions, two hidden layers, no dropout.
 
     Convolutions 5×5 with 64 channels, each followed by 2×2 max-pooling; hidden layers of 384 and 192 units.
-    797 962 parameters for 10 classes.
-
-    Parameters
-    ----------
-    n_classes : int, default 10
-
-    Raises
-    ------
-    ValueError
-        When `n_classes` is not positive.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from bayesadmm_np.torch import AcarCNN
-    >>> AcarCNN()(torch.zeros(2, 3, 32, 32)).shape
-    torch.Size([2, 10])
+    797 962 parameters for 10 classes. Argument, errors and use are those of `ZenkeCNN`.
     """
 
     def __init__(self, n_classes: int = 10) -> None:
