@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -59,39 +60,21 @@ class Page:
         wide: Any = {"sizing_mode": "stretch_width", "margin": (3, 4, 3, 4)}
         left, right, bottom, top = BOX
         exponent = CustomJSTickFormatter(code="return Number(Math.pow(10, tick).toPrecision(2)).toString()")
-        self.example = Select(
-            name="example",
-            title="Example",
-            options=list[Any]([OWN, *EXAMPLES]),
-            **wide,
-        )
-        self.family = Select(
-            name="family", title="Family", options=list[Any]((k, f.label) for k, f in FAMILIES.items()), **wide
-        )
-        self.method = Select(name="method", title="Method", **wide)
-        self.rho = Slider(
-            name="rho",
-            title="ρ, the pull to the server",
-            start=-1.3,
-            end=1.0,
-            step=0.05,
-            value=0.0,
-            format=exponent,
-            **wide,
-        )
-        self.gamma = Slider(
-            name="gamma", title="γ, the dual's damping", start=0.05, end=1.0, step=0.05, value=1.0, **wide
-        )
-        self.accelerated = Checkbox(name="accelerated", label="accelerated (Anderson mixing)", **wide)
-        self.safeguard = Checkbox(name="safeguard", label="safeguard (raises the server's α)", **wide)
-        self.rounds = Slider(name="rounds", title="Rounds at most", start=1, end=40, step=1, value=20, **wide)
-        self.skew = Slider(
-            name="skew", title="Label skew: 0 mixed, 1 one class each", start=0, end=1, step=0.05, value=0, **wide
-        )
-        self.outlier_x = Slider(
-            name="outlier_x", title="Outlier, across", start=left, end=right, step=0.1, value=0, **wide
-        )
-        self.outlier_y = Slider(name="outlier_y", title="Outlier, up", start=bottom, end=top, step=0.1, value=0, **wide)
+        select, slider, checkbox = partial(Select, **wide), partial(Slider, **wide), partial(Checkbox, **wide)
+        families = list[Any]((key, family.label) for key, family in FAMILIES.items())
+        self.example = select(name="example", title="Example", options=list[Any]([OWN, *EXAMPLES]))
+        self.family = select(name="family", title="Family", options=families)
+        self.method = select(name="method", title="Method")
+        pull: Any = {"start": -1.3, "end": 1.0, "step": 0.05, "value": 0.0, "format": exponent}
+        self.rho = slider(name="rho", title="ρ, the pull to the server", **pull)
+        self.gamma = slider(name="gamma", title="γ, the dual's damping", start=0.05, end=1.0, step=0.05, value=1.0)
+        self.accelerated = checkbox(name="accelerated", label="accelerated (Anderson mixing)")
+        self.safeguard = checkbox(name="safeguard", label="safeguard (raises the server's α)")
+        self.rounds = slider(name="rounds", title="Rounds at most", start=1, end=40, step=1, value=20)
+        mixed = "Label skew: 0 mixed, 1 one class each"
+        self.skew = slider(name="skew", title=mixed, start=0, end=1, step=0.05, value=0)
+        self.outlier_x = slider(name="outlier_x", title="Outlier, across", start=left, end=right, step=0.1, value=0)
+        self.outlier_y = slider(name="outlier_y", title="Outlier, up", start=bottom, end=top, step=0.1, value=0)
         self.status = Div(name="status", sizing_mode="stretch_width", margin=0, stylesheets=[WHOLE_WIDTH])
         self.round = Slider(
             name="round", title="Look at round", start=0, end=1, step=1, value=0, sizing_mode="stretch_width", margin=0
@@ -99,23 +82,9 @@ class Page:
         self.play = Button(name="play", label="▶", width=46, margin=(4, 0, 0, 12))
 
     def _place(self) -> None:
-        controls = column(
-            [
-                self.example,
-                self.method,
-                self.family,
-                self.rho,
-                self.gamma,
-                self.accelerated,
-                self.safeguard,
-                self.rounds,
-                self.skew,
-                self.outlier_x,
-                self.outlier_y,
-            ],
-            name="controls",
-            sizing_mode="stretch_width",
-        )
+        choices = [self.example, self.method, self.family, self.rho, self.gamma, self.accelerated, self.safeguard]
+        scene = [self.rounds, self.skew, self.outlier_x, self.outlier_y]
+        controls = column([*choices, *scene], name="controls", sizing_mode="stretch_width")
         replay = row([self.round, self.play], name="replay", sizing_mode="stretch_width")
         for root in (controls, self.status, replay, *(view.figure for view in self.views)):
             self._document.add_root(root)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .model import DELTA, Verdict
+from .words import EDGE_NAMES
 
 __all__ = ["CLIENTS", "EDGES", "GREY", "INK", "SERVER", "TEMPLATE", "VERDICTS", "status_html"]
 
@@ -50,12 +51,7 @@ _BOUNDARY_KEYS = "".join(
 )
 _EDGE_KEYS = "".join(
     _swatch(colour, name, style)
-    for colour, name, style in zip(
-        EDGES,
-        ("broadcast", "natural gradient", "gather", "dual map"),
-        ("solid", "dashed", "solid", "dotted"),
-        strict=True,
-    )
+    for colour, name, style in zip(EDGES, EDGE_NAMES, ("solid", "dashed", "solid", "dotted"), strict=True)
 )
 
 TEMPLATE = (

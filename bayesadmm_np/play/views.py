@@ -38,8 +38,10 @@ class CircuitView:
     """The four corners and edges of the circuit, with the residual of each edge in one round."""
 
     # server above, clients below; dual coordinates on the left, expectation coordinates on the right
-    CORNERS = (("λ_g", "server, dual", 1.7, 6.2), ("μ_g", "server, primal", 8.3, 6.2))
-    CORNERS_BELOW = (("η_k", "clients' sites", 1.7, 1.8), ("μ_k", "clients, primal", 8.3, 1.8))
+    CORNERS = (
+        *(("λ_g", "server, dual", 1.7, 6.2), ("μ_g", "server, primal", 8.3, 6.2)),
+        *(("η_k", "clients' sites", 1.7, 1.8), ("μ_k", "clients, primal", 8.3, 1.8)),
+    )
     # start, end (x0, y0, x1, y1), and where the two lines of text stand, in the order of EDGE_NAMES
     ARROWS = ((8.3, 5.3, 8.3, 2.75), (7.0, 1.8, 3.1, 1.8), (1.7, 2.7, 1.7, 5.25), (3.0, 6.2, 6.9, 6.2))
     TEXTS = ((8.05, 3.55, "right"), (5.0, 2.05, "center"), (1.95, 3.55, "left"), (5.0, 6.45, "center"))
@@ -55,81 +57,32 @@ class CircuitView:
         self.figure = _bare("circuit", x_range=Range1d(start=0, end=10), y_range=Range1d(start=0.6, end=7.9), tools="")
         self.figure.axis.visible = False
         self.figure.grid.visible = False
-        corners = [*self.CORNERS, *self.CORNERS_BELOW]
-        self.figure.rect(
-            [c[2] for c in corners],
-            [c[3] for c in corners],
-            width=2.5,
-            height=1.7,
-            fill_color=["#f1f1ed", "#f1f1ed", "#ffffff", "#ffffff"],
-            line_color=INK,
-            border_radius=10,
-        )
-        for symbol, role, x, y in corners:
-            self.figure.text(
-                [x], [y + 0.12], [symbol], text_align="center", text_baseline="bottom", text_font_size="19px"
-            )
-            self.figure.text(
-                [x],
-                [y - 0.12],
-                [role],
-                text_align="center",
-                text_baseline="top",
-                text_font_size="11.5px",
-                text_color=GREY,
-            )
-        self._arrows = ColumnDataSource(
-            {
-                "x0": [a[0] for a in self.ARROWS],
-                "y0": [a[1] for a in self.ARROWS],
-                "x1": [a[2] for a in self.ARROWS],
-                "y1": [a[3] for a in self.ARROWS],
-                "angle": [np.pi, np.pi / 2, 0.0, -np.pi / 2],
-                "colour": list(EDGES),
-                "width": [2.0] * 4,
-                "dash": ["dashed"] * 4,
-            }
-        )
+        grounds = ["#f1f1ed", "#f1f1ed", "#ffffff", "#ffffff"]
+        symbols, roles, x, y = map(list, zip(*self.CORNERS, strict=True))
+        self.figure.rect(x, y, width=2.5, height=1.7, fill_color=grounds, line_color=INK, border_radius=10)
+        self._write(x, np.array(y) + 0.12, symbols, "bottom", "19px")
+        self._write(x, np.array(y) - 0.12, roles, "top", "11.5px", text_color=GREY)
+        ends = dict(zip(("x0", "y0", "x1", "y1"), map(list, zip(*self.ARROWS, strict=True)), strict=True))
+        angles = [np.pi, np.pi / 2, 0.0, -np.pi / 2]
+        looks = {"angle": angles, "colour": list(EDGES), "width": [2.0] * 4, "dash": ["dashed"] * 4}
+        self._arrows = ColumnDataSource({**ends, **looks})
         self.figure.segment(
             "x0", "y0", "x1", "y1", source=self._arrows, line_color="colour", line_width="width", line_dash="dash"
         )
         self.figure.scatter("x1", "y1", marker="triangle", size=14, angle="angle", color="colour", source=self._arrows)
-        self._texts = ColumnDataSource(
-            {
-                "x": [t[0] for t in self.TEXTS],
-                "y": [t[1] for t in self.TEXTS],
-                "align": [t[2] for t in self.TEXTS],
-                "colour": list(EDGES),
-                "name": list(EDGE_NAMES),
-                "value": [""] * 4,
-                "equation": list(self.EQUATIONS),
-            }
-        )
+        x, y, align = map(list, zip(*self.TEXTS, strict=True))
+        lines = {"name": list(EDGE_NAMES), "value": [""] * 4, "equation": list(self.EQUATIONS)}
+        self._texts = ColumnDataSource({"x": x, "y": y, "align": align, "colour": list(EDGES), **lines})
         for name, y_offset, style, colour, size in self.LINES:
-            self.figure.text(
-                "x",
-                "y",
-                name,
-                source=self._texts,
-                y_offset=y_offset,
-                text_align="align",
-                text_baseline="alphabetic",
-                text_font_style=style,
-                text_color=colour,
-                text_font_size=size,
-            )
+            looks = {"text_font_style": style, "text_color": colour, "text_align": "align", "y_offset": y_offset}
+            self._write("x", "y", name, "alphabetic", size, source=self._texts, **looks)
         self._centre = ColumnDataSource({"text": [""], "below": [""]})
-        for column, baseline, size in (("text", "bottom", "15px"), ("below", "top", "12px")):
-            self.figure.text(
-                5.0,
-                4.15,
-                column,
-                source=self._centre,
-                text_align="center",
-                text_baseline=baseline,
-                text_font_size=size,
-                text_color=INK if column == "text" else GREY,
-            )
+        self._write(5.0, 4.15, "text", "bottom", "15px", source=self._centre, text_color=INK)
+        self._write(5.0, 4.15, "below", "top", "12px", source=self._centre, text_color=GREY)
+
+    def _write(self, x: Any, y: Any, text: Any, baseline: str, size: str, **looks: Any) -> None:
+        looks = {"text_align": "center", **looks}
+        self.figure.text(x, y, text, text_baseline=baseline, text_font_size=size, **looks)
 
     def show(self, outcome: Outcome, at: int) -> None:
         """Draw one round."""
@@ -168,42 +121,19 @@ class BoundaryView:
         self.figure.axis.major_label_text_color = GREY
         self._x, self._y = np.linspace(left, right, self.RESOLUTION[0]), np.linspace(bottom, top, self.RESOLUTION[1])
         flat = np.full((self._y.size, self._x.size), 10.0)
-        looks = ((*CLIENTS, SERVER), (0.10, 0.10, 0.13), ("dotted", "dotted", "solid"))
-        self._bands = [
-            self.figure.contour(
-                self._x,
-                self._y,
-                flat,
-                levels=[-CERTAIN, CERTAIN],
-                fill_color=[colour],
-                fill_alpha=alpha,
-                line_color=colour,
-                line_alpha=0.55,
-                line_dash=dash,
-            )
-            for colour, alpha, dash in zip(*looks, strict=True)
-        ]
-        self._lines = ColumnDataSource(
-            {
-                "x": [[], [], [], []],
-                "y": [[], [], [], []],
-                "colour": [*CLIENTS, SERVER, GREY],
-                "width": [2.5, 2.5, 4.0, 2.0],
-                "dash": ["solid", "solid", "solid", "dashed"],
-            }
-        )
+        bands = zip((*CLIENTS, SERVER), (0.10, 0.10, 0.13), ("dotted", "dotted", "solid"), strict=True)
+        self._bands = [self._band(flat, *look) for look in bands]
+        empty: list[list[float]] = [[]] * 4
+        looks: Any = {
+            "colour": [*CLIENTS, SERVER, GREY],
+            "width": [2.5, 2.5, 4.0, 2.0],
+            "dash": [*["solid"] * 3, "dashed"],
+        }
+        self._lines = ColumnDataSource({"x": empty, "y": empty, **looks})
         self.figure.multi_line("x", "y", source=self._lines, line_color="colour", line_width="width", line_dash="dash")
         self._points = ColumnDataSource({"x": [], "y": [], "colour": [], "marker": [], "fill": []})
-        self.figure.scatter(
-            "x",
-            "y",
-            marker="marker",
-            size=9,
-            fill_color="fill",
-            line_color="colour",
-            line_width=1.6,
-            source=self._points,
-        )
+        looks = {"marker": "marker", "size": 9, "fill_color": "fill", "line_color": "colour", "line_width": 1.6}
+        self.figure.scatter("x", "y", source=self._points, **looks)
         self.outlier = ColumnDataSource({"x": [0.0], "y": [0.0]})
         star = self.figure.scatter(
             "x", "y", marker="star", size=24, fill_color=CLIENTS[0], line_color=INK, line_width=1.5, source=self.outlier
@@ -211,6 +141,11 @@ class BoundaryView:
         drag = PointDrawTool(renderers=[star], add=False, drag=True)
         self.figure.add_tools(drag)
         self.figure.toolbar.active_tap = drag
+
+    def _band(self, flat: Array, colour: str, alpha: float, dash: str) -> Any:
+        levels = [-CERTAIN, CERTAIN]
+        line = {"line_color": colour, "line_alpha": 0.55, "line_dash": dash}
+        return self.figure.contour(self._x, self._y, flat, levels=levels, fill_color=[colour], fill_alpha=alpha, **line)
 
     def show(self, outcome: Outcome, at: int) -> None:
         """Draw one round."""
