@@ -10,13 +10,12 @@ import inspect
 import itertools
 import json
 import os
-import tomllib
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -27,7 +26,7 @@ from ..families import DiagonalGaussian
 from ..splitting.methods import Method
 from ..torch import IVONADMM, IVONPVI, MLP, AcarCNN, AdamSteps, FedLapFunc, IVONSteps, ResNet20, ZenkeCNN
 from ..torch.methods import family_of
-from ._options import make_settings, read_toml, require_keys
+from ._options import make_settings, read_toml, require_keys, toml_value
 from ._terminal import missing_name
 
 __all__ = ["Entry", "Experiment", "Point", "Split", "Sweep", "Training", "changed", "written"]
@@ -43,9 +42,9 @@ LOADERS: dict[str, Callable[..., data.Dataset]] = {
     "fashion": data.load_fashion_mnist,
     "cifar10": data.load_cifar10,
 }
-DATA = ("digits", *LOADERS)
-SPLITS = ("iid", "two_dirichlet", "shards", "label_pairs")
 SOLVER = "solver."
+OWN = ("prior_precision", "temperature")
+"""Keys of [training] that a method may have too."""
 NETWORKS: dict[str, Callable[..., torch.nn.Module]] = {
     "MLP": MLP,
     "ZenkeCNN": ZenkeCNN,
@@ -54,47 +53,48 @@ NETWORKS: dict[str, Callable[..., torch.nn.Module]] = {
 }
 
 
+def _require_name(what: str, name: object, known: Iterable[str], where: str = "") -> str:
+    """Return a name that is known, or say which is nearest."""
+    names = list(known)
+    if not isinstance(name, str) or name not in names:
+        raise ValueError(f"{where}{missing_name(f'there is no {what}', str(name), names)}")
+    return name
+
+
+def _one_of(what: str, known: Iterable[str]) -> Callable[[object, str], str]:
+    return lambda name, _: _require_name(what, name, known)
+
+
+def _as_seed(value: object, name: str) -> int:
+    return as_count(value, name, minimum=0)
+
+
+# types of values; `make_settings` calls the check with the value and its key
+Count = Annotated[int, as_count]
+Seed = Annotated[int, _as_seed]
+Positive = Annotated[float, as_positive]
+
+
 @dataclass(frozen=True)
 class Split:
-    """The table [data]: rows, and how they are divided.
+    """The table [data]: rows, and how they are divided by a function of `bayesadmm_np.data.partition`."""
 
-    Attributes
-    ----------
-    name : {'digits', 'mnist', 'fashion', 'cifar10'}
-    clients : int
-    split : {'iid', 'two_dirichlet', 'shards', 'label_pairs'}
-        Functions of `bayesadmm_np.data.partition`.
-    train : int or None
-        Rows to train on, drawn anew by every seed; default all.
-    test : int or None
-        Rows to test on, the same with every seed: the first ones, and of the digits a fixed choice. Default all, and
-        of the digits a fifth.
-    size : int or None
-        Pixels along a side, as the loader has them; default the original. Digits have 8 only.
-    size_concentration, class_concentration : float
-        Parameters of two_dirichlet.
-    per_client : int
-        Parameter of shards.
-    """
-
-    name: str
-    clients: int
-    split: str = "iid"
-    train: int | None = None
-    test: int | None = None
-    size: int | None = None
-    size_concentration: float = 1.0
-    class_concentration: float = 0.5
-    per_client: int = 2
+    name: Annotated[str, _one_of("data set", ("digits", *LOADERS))]
+    clients: Count
+    split: Annotated[str, _one_of("split", ("iid", "two_dirichlet", "shards", "label_pairs"))] = "iid"
+    train: Count | None = None
+    """Rows to train on, drawn anew by every seed; default all."""
+    test: Count | None = None
+    """Rows to test on, the same with every seed: the first, default all; of the digits a choice, default a fifth."""
+    size: Count | None = None
+    """Pixels along a side, as the loader has them; default the original. Digits have 8 only."""
+    size_concentration: Positive = 1.0
+    class_concentration: Positive = 0.5
+    """With the one before, parameters of two_dirichlet."""
+    per_client: Count = 2
+    """Parameter of shards."""
 
     def __post_init__(self) -> None:
-        _require_name("data set", self.name, DATA)
-        _require_name("split", self.split, SPLITS)
-        for name in ("clients", "per_client", "train", "test", "size"):
-            if getattr(self, name) is not None:
-                as_count(getattr(self, name), name)
-        for name in ("size_concentration", "class_concentration"):
-            as_positive(getattr(self, name), name)
         if self.name == "digits" and self.size not in (None, 8):
             raise ValueError(f"size must be 8 for the digits, got {self.size}.")
 
@@ -126,118 +126,80 @@ class Split:
 
     def parts(self, y: Any, seed: int) -> list[Any]:
         """Return the row numbers of every client."""
-        rng = np.random.default_rng([seed, 1])
-        partition = data.partition
-        if self.split == "iid":
-            return list(partition.iid(len(y), self.clients, rng))
-        if self.split == "label_pairs":
-            return list(partition.label_pairs(y, self.clients))
-        if self.split == "shards":
-            return list(partition.shards(y, self.clients, self.per_client, rng))
-        return list(partition.two_dirichlet(y, self.clients, self.size_concentration, self.class_concentration, rng))
+        rng, first = np.random.default_rng([seed, 1]), len(y) if self.split == "iid" else y
+        more: dict[str, tuple[Any, ...]] = {
+            "iid": (rng,),
+            "label_pairs": (),
+            "shards": (self.per_client, rng),
+            "two_dirichlet": (self.size_concentration, self.class_concentration, rng),
+        }
+        return list(getattr(data.partition, self.split)(first, self.clients, *more[self.split]))
 
 
 @dataclass(frozen=True)
 class Hidden:
     """The inner widths of an MLP."""
 
-    hidden: tuple[int, ...] = (200, 100)
-
-    def __post_init__(self) -> None:
-        for width in self.hidden:
-            as_count(width, "hidden")
+    hidden: tuple[Count, ...] = (200, 100)
 
 
 @dataclass(frozen=True)
 class Training:
     """The table [training]: what all methods share; each is an argument of `run`."""
 
-    prior_precision: float = 1.0
-    temperature: float = 1.0
-    participation: float = 1.0
+    prior_precision: Positive = 1.0
+    temperature: Positive = 1.0
+    participation: Annotated[float, as_fraction] = 1.0
     batched: bool = True
     device: str = "cpu"
-    ensemble: int = 32
-    evaluate_every: int = 1
-    checkpoint_every: int = 1
-
-    def __post_init__(self) -> None:
-        as_positive(self.prior_precision, "prior_precision")
-        as_positive(self.temperature, "temperature")
-        as_fraction(self.participation, "participation")
-        as_count(self.ensemble, "ensemble")
-        as_count(self.evaluate_every, "evaluate_every")
-        as_count(self.checkpoint_every, "checkpoint_every")
+    ensemble: Count = 32
+    evaluate_every: Count = 1
+    checkpoint_every: Count = 1
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """The table [sweep]: how every method's grid is searched, without a look at the test rows.
+    """The table [sweep]: how every method's grid is searched, without a look at the test rows."""
 
-    Attributes
-    ----------
-    budget : int
-        Trials a method, at most.
-    validation : float
-        Share of the rows to train on that is held out, before the others are divided among the clients.
-    rounds : int or None
-        Number of rounds of a trial; default that of the experiment.
-    seed : int
-        Seed of the trials: rows, split, start and noise. It must not be a seed of the experiment.
-    """
-
-    budget: int
+    budget: Count
+    """Trials a method, at most."""
     validation: float = 0.1
-    rounds: int | None = None
-    seed: int = 100
+    """Share of the rows to train on that is held out, before the others are divided among the clients."""
+    rounds: Count | None = None
+    """Of a trial; default those of the experiment."""
+    seed: Seed = 100
+    """Of rows, split, start and noise of the trials; no seed of the experiment."""
 
     def __post_init__(self) -> None:
-        as_count(self.budget, "budget")
-        as_count(self.seed, "seed", minimum=0)
-        if self.rounds is not None:
-            as_count(self.rounds, "rounds")
         if not 0 < as_number(self.validation, "validation") < 1:
             raise ValueError(f"validation must lie in (0, 1), got {self.validation!r}.")
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One [[method]]: a row of the table, its step sizes, and its local work.
-
-    Attributes
-    ----------
-    row : str
-        A name of `bayesadmm_np.methods.TABLE`, IVONADMM, IVONPVI or FedLapFunc.
-    label : str
-        Name in table and plot; default the row's name.
-    steps : dict
-        The row's own arguments, such as rho and gamma; they stand beside `row` in the file.
-    solver : dict
-        Fields of IVONSteps or AdamSteps, in [method.solver].
-    prior_precision, temperature : float or None
-        Values that replace those of [training].
-    pooled : bool
-        Train on all rows as one client.
-    local : bool
-        Every client trains alone; only for rows without duals.
-    grid : dict
-        Values to try, by key: a step, prior_precision, temperature, or `solver.NAME` for a field of the solver.
-    """
+    """One [[method]]: a row of the table, its step sizes, and its local work."""
 
     row: str
     label: str = ""
+    """Name in table and plot; default the row's name."""
     steps: dict[str, Any] = field(default_factory=dict)
+    """The row's own arguments, such as rho and gamma; they stand beside `row` in the file."""
     solver: dict[str, Any] = field(default_factory=dict)
+    """Fields of IVONSteps or AdamSteps, in [method.solver]."""
     prior_precision: float | None = None
     temperature: float | None = None
+    """With the one before, in place of those of [training]."""
     pooled: bool = False
+    """Train on all rows as one client."""
     local: bool = False
+    """Every client trains alone; only for rows without duals."""
     grid: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+    """Values to try, by key: a step, prior_precision, temperature, or `solver.NAME` for a field of the solver."""
 
     def __post_init__(self) -> None:
         if self.pooled and self.local:
             raise ValueError("pooled and local exclude each other.")
-        for name in ("prior_precision", "temperature"):
+        for name in OWN:
             if getattr(self, name) is not None:
                 as_positive(getattr(self, name), name)
         for point in self.points():
@@ -253,17 +215,11 @@ class Entry:
 
     def at(self, point: Point, label: str = "") -> Entry:
         """Return the method at one point of its grid, as if it were written so."""
-        own = {key: value for key, value in point.items() if key in ("prior_precision", "temperature")}
+        own = {key: value for key, value in point.items() if key in OWN}
         solver = {key.removeprefix(SOLVER): value for key, value in point.items() if key.startswith(SOLVER)}
         steps = {key: value for key, value in point.items() if key not in own and not key.startswith(SOLVER)}
-        return replace(
-            self,
-            label=label or self.label,
-            steps={**self.steps, **steps},
-            solver={**self.solver, **solver},
-            grid={},
-            **own,
-        )
+        merged: dict[str, Any] = {"steps": self.steps | steps, "solver": self.solver | solver, "grid": {}}
+        return replace(self, label=label or self.label, **merged, **own)
 
     def expanded(self) -> tuple[Entry, ...]:
         """Return every point of the grid as a method of its own, with the point in its label."""
@@ -282,40 +238,24 @@ class Entry:
 
 @dataclass(frozen=True)
 class Experiment:
-    """A whole file.
-
-    Attributes
-    ----------
-    name : str
-    rounds : int
-    seeds : tuple of int
-    report : tuple of int
-        Rounds in the table.
-    data : Split
-    model : dict
-        `name` of a network of this package, and its arguments; `hidden` are the inner widths of an MLP.
-    training : Training
-    methods : tuple of Entry
-    sweep : Sweep or None
-        Where it is None, every point of a grid is a method of its own.
-    """
+    """A whole file."""
 
     name: str
-    rounds: int
-    seeds: tuple[int, ...]
-    report: tuple[int, ...]
+    rounds: Count
+    seeds: tuple[Seed, ...]
+    report: tuple[Count, ...]
+    """Rounds in the table."""
     data: Split
     model: dict[str, Any]
+    """`name` of a network of this package, and its arguments; `hidden` are the inner widths of an MLP."""
     training: Training
     methods: tuple[Entry, ...]
     sweep: Sweep | None = None
+    """Where it is None, every point of a grid is a method of its own."""
 
     def __post_init__(self) -> None:
-        as_count(self.rounds, "rounds")
-        for name, least in (("seeds", 0), ("report", 1)):
+        for name in ("seeds", "report"):
             numbers = getattr(self, name)
-            for number in numbers:
-                as_count(number, name, minimum=least)
             if not numbers or len(set(numbers)) < len(numbers):
                 raise ValueError(f"{name} must hold different numbers, got {list(numbers)!r}.")
         every = self.training.evaluate_every
@@ -331,13 +271,7 @@ class Experiment:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str], changes: Iterable[str] = ()) -> Experiment:
-        """Read a TOML file; every key must be known.
-
-        Parameters
-        ----------
-        path : path
-        changes : iterable of str
-            KEY=VALUE, as if they stood in the file: see `changed`.
+        """Read a TOML file with changes, KEY=VALUE, as if they stood in it; every key must be known.
 
         Raises
         ------
@@ -389,6 +323,17 @@ class Experiment:
         return dict(json.loads(json.dumps(asdict(self))))
 
 
+def _check_sweep(sweep: Sweep, seeds: tuple[int, ...], entries: Iterable[Entry]) -> None:
+    if sweep.seed in seeds:
+        raise ValueError(f"[sweep] seed must not be one of seeds, got {sweep.seed}.")
+    for entry in entries:
+        if len(entry.points()) > sweep.budget:
+            raise ValueError(
+                f"[sweep] budget is {sweep.budget} trials for every method; "
+                f"the grid of {entry.label} has {len(entry.points())} points."
+            )
+
+
 def changed(plain: dict[str, Any], changes: Iterable[str]) -> dict[str, Any]:
     """Return a file's content with other values: KEY=VALUE, with a dot between table and key.
 
@@ -412,7 +357,7 @@ def changed(plain: dict[str, Any], changes: Iterable[str]) -> dict[str, Any]:
         if not equals or not all(path):
             raise ValueError(f"--set wants KEY=VALUE, such as training.device=cpu, got {change!r}.")
         for table in tables:
-            _put(table, path, _value(text), change)
+            _put(table, path, toml_value(text), change)
     return found
 
 
@@ -428,14 +373,6 @@ def _addressed(plain: dict[str, Any], key: str) -> tuple[list[dict[str, Any]], l
         if rest.startswith(label):
             return [table], rest.removeprefix(label).split(".")
     return tables, rest.split(".")
-
-
-def _value(text: str) -> Any:
-    try:
-        found = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
-        found = {}
-    return found["value"] if len(found) == 1 else text.strip()
 
 
 def _put(table: dict[str, Any], path: Sequence[str], value: object, change: str) -> None:
@@ -455,20 +392,8 @@ def written(point: Point) -> str:
     >>> written({"rho": 0.5, "solver.epochs": 10})
     'rho=0.5 solver.epochs=10'
     """
-    return " ".join(
-        f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}" for key, value in point.items()
-    )
-
-
-def _check_sweep(sweep: Sweep, seeds: tuple[int, ...], entries: Iterable[Entry]) -> None:
-    if sweep.seed in seeds:
-        raise ValueError(f"[sweep] seed must not be one of seeds, got {sweep.seed}.")
-    for entry in entries:
-        if len(entry.points()) > sweep.budget:
-            raise ValueError(
-                f"[sweep] budget is {sweep.budget} trials for every method; "
-                f"the grid of {entry.label} has {len(entry.points())} points."
-            )
+    texts = {key: f"{value:g}" if isinstance(value, float) else value for key, value in point.items()}
+    return " ".join(f"{key}={text}" for key, text in texts.items())
 
 
 def _entry(plain: object, number: int) -> Entry:
@@ -489,7 +414,7 @@ def _entry(plain: object, number: int) -> Entry:
     require_keys(plain, (*own, *steps), where)
     values = {"label": name, **{key: value for key, value in plain.items() if key in own}}
     if "grid" in values:
-        values["grid"] = _grid(plain, (*steps, "prior_precision", "temperature"), where)
+        values["grid"] = _grid(plain, (*steps, *OWN), where)
     return make_settings(Entry, {**values, "steps": {k: v for k, v in plain.items() if k in steps}}, where)
 
 
@@ -512,11 +437,3 @@ def _grid(plain: Mapping[str, Any], known: Iterable[str], where: str) -> dict[st
         if not isinstance(values, list) or not values or any(item in values[:j] for j, item in enumerate(values)):
             raise ValueError(f"{where}grid {key} must be a list of different values, got {values!r}.")
     return {key: tuple(values) for key, values in grid.items()}
-
-
-def _require_name(what: str, name: object, known: Iterable[str], where: str = "") -> str:
-    """Return a name that is known, or say which is nearest."""
-    names = list(known)
-    if not isinstance(name, str) or name not in names:
-        raise ValueError(f"{where}{missing_name(f'there is no {what}', str(name), names)}")
-    return name

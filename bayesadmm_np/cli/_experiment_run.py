@@ -14,11 +14,12 @@ import numpy as np
 import torch
 from filelock import FileLock, Timeout
 
-from .._archive import ArchiveError, replace_text
+from .._archive import ArchiveError
 from ..splitting.status import Status
 from ..torch import RoundRecord, Rows, Scores, merge, run
 from ..torch.state import digest
 from ._experiment_file import Entry, Experiment, Point, Sweep, written
+from ._terminal import write_json
 
 __all__ = ["Bench", "Outcome", "Trial", "best_trial", "final_methods", "total_rounds"]
 
@@ -46,30 +47,19 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Trial:
-    """One point of a method's grid, scored on the validation rows at the mean after the last round.
-
-    Attributes
-    ----------
-    method : int
-        Its number in the file, from 0.
-    label : str
-    point : dict
-        Empty where the method has no grid.
-    status, message : str
-    rounds : int
-    accuracy, nll : float or None
-        Scores; None where the trial failed.
-    chosen : bool
-    """
+    """One point of a method's grid, scored on the validation rows at the mean after the last round."""
 
     method: int
+    """Its number in the file, from 0."""
     label: str
     point: Point
+    """Empty where the method has no grid."""
     status: str
     message: str
     rounds: int
     accuracy: float | None
     nll: float | None
+    """None, as the accuracy, where the trial failed."""
     chosen: bool = False
 
     @property
@@ -89,7 +79,6 @@ class _Job:
     point: Point
     seed: int
     rounds: int
-    runs: int
 
 
 class Bench:
@@ -125,8 +114,10 @@ class Bench:
     ) -> None:
         self.experiment, self.folder, self.tick, self.say = experiment, folder, tick, say
         (self.X, self.y), (X_test, y_test) = experiment.data.load()
-        _check_held(experiment, len(self.y))
-        self._what = {**experiment.as_dict(), "rows": _fingerprint(self.X, self.y, X_test, y_test)}
+        if experiment.sweep is not None:
+            _held(experiment, experiment.sweep, experiment.data.train or len(self.y))
+        arrays = [torch.from_numpy(np.asarray(array)) for array in (self.X, self.y, X_test, y_test)]
+        self._what = {**experiment.as_dict(), "rows": digest(arrays)}
         self.test = _rows(experiment, X_test, y_test)
         self.began = 0
         self.notes: list[str] = []
@@ -165,7 +156,7 @@ class Bench:
             return []
         # the rows are drawn, then those to validate on, and the others are divided as in the experiment itself
         rows = np.random.default_rng([sweep.seed, 3]).permutation(self._drawn(sweep.seed))
-        held = _held(sweep, len(rows))
+        held = _held(self.experiment, sweep, len(rows))
         validation = _rows(self.experiment, self.X[rows[:held]], self.y[rows[:held]])
         clients = self._clients(rows[held:], sweep.seed)
         trials = [self._trial(job, clients, validation) for job in _trials(self.experiment)]
@@ -192,9 +183,9 @@ class Bench:
             scores = None if outcome.status.is_failure or not outcome.history else outcome.history[-1].at_mean
             found = {"status": outcome.status.name, "message": outcome.message, "rounds": outcome.rounds}
             found |= {"accuracy": scores and scores.accuracy, "nll": scores and scores.nll}
-            _write(path, found)
+            write_json(path, found)
         else:
-            self.began += job.rounds * job.runs
+            self.began += _all_rounds(self.experiment, job)
         for checkpoint in (path.with_suffix(".npz"), *path.parent.glob(f"{job.file}_client*.npz")):
             checkpoint.unlink(missing_ok=True)
         return Trial(job.method, job.entry.label, job.point, **json.loads(path.read_text(encoding="utf-8")))
@@ -209,7 +200,7 @@ class Bench:
             found = replace(worst, message=message, history=_averaged([one.history for one in alone]))
         else:
             found = self._train(job, [merge(clients)] if entry.pooled else clients, test, every)
-        self.began += job.rounds * job.runs
+        self.began += _all_rounds(self.experiment, job)
         return found
 
     def _train(self, job: _Job, clients: list[Rows], test: Rows, every: int, alone: int | None = None) -> Outcome:
@@ -258,7 +249,7 @@ class Bench:
             if line in self.notes:
                 return
             self.notes.append(line)
-            _write(self._checkpoint(NOTES), {"notes": self.notes})
+            write_json(self._checkpoint(NOTES), {"notes": self.notes})
             if self.say is not None:
                 self.say(line)
 
@@ -301,62 +292,39 @@ def final_methods(experiment: Experiment, trials: Sequence[Trial]) -> tuple[Entr
 def total_rounds(experiment: Experiment) -> int:
     """Return the rounds of all trials and runs: what progress is counted in."""
     methods = experiment.methods if experiment.sweep else experiment.expanded()
-    return sum(job.rounds * job.runs for job in (*_trials(experiment), *_finals(experiment, methods)))
+    return sum(_all_rounds(experiment, job) for job in (*_trials(experiment), *_finals(experiment, methods)))
 
 
-def _held(sweep: Sweep, rows: int) -> int:
-    """Return how many rows to validate on."""
-    return max(1, round(sweep.validation * rows))
+def _all_rounds(experiment: Experiment, job: _Job) -> int:
+    """Return the rounds of a job, those of all clients where they train alone."""
+    return job.rounds * (experiment.data.clients if job.entry.local else 1)
 
 
-def _check_held(experiment: Experiment, available: int) -> None:
-    """Refuse a sweep that leaves clients without rows."""
-    rows, clients = experiment.data.train or available, experiment.data.clients
-    if experiment.sweep is not None and rows - _held(experiment.sweep, rows) < clients:
-        left = max(0, rows - _held(experiment.sweep, rows))
-        raise ValueError(f"[sweep] validation leaves {left} of {rows} rows to {clients} clients.")
+def _held(experiment: Experiment, sweep: Sweep, rows: int) -> int:
+    """Return how many of so many rows to validate on; a sweep that leaves clients without rows is refused."""
+    held, clients = max(1, round(sweep.validation * rows)), experiment.data.clients
+    if rows - held < clients:
+        raise ValueError(f"[sweep] validation leaves {max(0, rows - held)} of {rows} rows to {clients} clients.")
+    return held
 
 
 def _trials(experiment: Experiment) -> list[_Job]:
-    sweep = experiment.sweep
+    sweep, jobs = experiment.sweep, []
     if sweep is None:
         return []
-    rounds = sweep.rounds or experiment.rounds
-    return [
-        _Job(
-            f"trial of {entry.label} {written(point)}".rstrip(),
-            f"sweep_{number:02d}_{j:03d}",
-            number,
-            entry.at(point),
-            point,
-            sweep.seed,
-            rounds,
-            _runs(experiment, entry),
-        )
-        for number, entry in enumerate(experiment.methods)
-        for j, point in enumerate(entry.points())
-    ]
+    for k, entry in enumerate(experiment.methods):
+        for j, point in enumerate(entry.points()):
+            name, file = f"trial of {entry.label} {written(point)}".rstrip(), f"sweep_{k:02d}_{j:03d}"
+            jobs.append(_Job(name, file, k, entry.at(point), point, sweep.seed, sweep.rounds or experiment.rounds))
+    return jobs
 
 
 def _finals(experiment: Experiment, methods: Sequence[Entry]) -> list[_Job]:
     return [
-        _Job(
-            f"{entry.label}, seed {seed}",
-            f"{number:02d}_seed{seed}",
-            number,
-            entry,
-            {},
-            seed,
-            experiment.rounds,
-            _runs(experiment, entry),
-        )
-        for number, entry in enumerate(methods)
+        _Job(f"{entry.label}, seed {seed}", f"{k:02d}_seed{seed}", k, entry, {}, seed, experiment.rounds)
+        for k, entry in enumerate(methods)
         for seed in experiment.seeds
     ]
-
-
-def _runs(experiment: Experiment, entry: Entry) -> int:
-    return experiment.data.clients if entry.local else 1
 
 
 def _averaged(alone: Sequence[tuple[RoundRecord, ...]]) -> tuple[RoundRecord, ...]:
@@ -395,10 +363,6 @@ def _rows(experiment: Experiment, X: Any, y: Any) -> Rows:
     return Rows(images.contiguous(), torch.tensor(y, dtype=torch.int64))
 
 
-def _fingerprint(*arrays: Any) -> str:
-    return digest([torch.from_numpy(np.asarray(array)) for array in arrays])
-
-
 def _claim(folder: Path, own: dict[str, Any]) -> None:
     """Make the folder this experiment's, unless it holds something of another."""
     path, checkpoints = folder / "experiment.json", folder / "checkpoints"
@@ -408,7 +372,7 @@ def _claim(folder: Path, own: dict[str, Any]) -> None:
         raise ValueError(f"{folder} has results but not the experiment.json that says of what; choose another folder.")
     if not done:
         (checkpoints / NOTES).unlink(missing_ok=True)
-        _write(path, own)
+        write_json(path, own)
         return
     try:
         other = dict(json.loads(path.read_text(encoding="utf-8")))
@@ -418,8 +382,3 @@ def _claim(folder: Path, own: dict[str, Any]) -> None:
         if other.get(key) != value:
             what = "the contents of its data files differ" if key == "rows" else f"its {key} differs"
             raise ValueError(f"{folder} holds another experiment: {what}; choose another folder.")
-
-
-def _write(path: Path, content: dict[str, Any]) -> None:
-    """Write JSON; a crash leaves no file or all of it."""
-    replace_text(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")

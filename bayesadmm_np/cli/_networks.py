@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from ._options import option
-from ._terminal import Refused, require_writable
+from ._terminal import Refused, require_writable, write_json
 
 __all__ = ["Function", "begin_network", "introduce_network", "is_network", "load_network_site", "model_of"]
 
@@ -49,11 +49,9 @@ def _config(folder: Path) -> dict[str, Any]:
 
 
 def _keep(folder: Path, **known: Any) -> None:
-    from .._archive import replace_text
-
     path, _, name = known["function"].rpartition(":")
     known["function"] = f"{Path(path).resolve()}:{name}"
-    replace_text(folder / CONFIG, json.dumps(known, indent=1) + "\n")
+    write_json(folder / CONFIG, known)
 
 
 def _site(name: str, reference: str) -> Any:

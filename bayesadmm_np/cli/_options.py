@@ -5,6 +5,8 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
+from inspect import isfunction
+from itertools import product
 from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
@@ -48,6 +50,7 @@ __all__ = [
     "refusal",
     "require_numbers",
     "switch",
+    "toml_value",
     "within",
 ]
 
@@ -168,17 +171,18 @@ class DataSettings:
 
 def expected(hint: Any) -> str:
     """Return what a value of a type is, in words."""
-    if get_origin(hint) is Annotated:
-        return expected(get_args(hint)[0])
-    if get_origin(hint) is Literal:
-        return " or ".join(map(str, get_args(hint)))
-    if get_origin(hint) is tuple:
-        return {str: "names, as in a,b,c", int: "a list of integers"}.get(get_args(hint)[0], "numbers, as in 0.1,1,10")
-    if get_origin(hint) is dict or is_dataclass(hint):
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return expected(parts[0])
+    if origin is Literal:
+        return " or ".join(map(str, parts))
+    if origin is tuple:
+        lists = {"a text": "names, as in a,b,c", "an integer": "a list of integers"}
+        return lists.get(expected(parts[0]), "numbers, as in 0.1,1,10")
+    if origin is dict or is_dataclass(hint):
         return "a table"
-    kinds = [kind for kind in get_args(hint) if kind is not NoneType]
-    if kinds:
-        return ", or ".join(map(expected, kinds))
+    if parts:
+        return ", or ".join(expected(kind) for kind in parts if kind is not NoneType)
     return {bool: "true or false", int: "an integer", float: "a number", str: "a text", Path: "a path"}[hint]
 
 
@@ -191,11 +195,22 @@ def read_toml(path: Path, argument: str = "") -> dict[str, Any]:
         raise Refused(f"{argument}{path} is not TOML: {error}") from error
 
 
+def toml_value(text: str) -> Any:
+    """Return what KEY=text would be in a TOML file; a text where that is no value."""
+    try:
+        found = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        found = {}
+    return found["value"] if len(found) == 1 else text.strip()
+
+
 Settings = TypeVar("Settings")
 
 
 def make_settings(kind: Callable[..., Settings], plain: Any, where: str) -> Settings:
     """Make a dataclass of a table of a TOML file: keys must be known, and values of their types.
+
+    A function among a type's annotations is called with the value and its key, and refuses what it does not like.
 
     Raises
     ------
@@ -211,9 +226,21 @@ def make_settings(kind: Callable[..., Settings], plain: Any, where: str) -> Sett
             raise ValueError(f"{where}{item.name} is missing.")
     hints = get_type_hints(kind, include_extras=True)
     try:
-        return kind(**{key: _converted(value, hints[key], key) for key, value in plain.items()})
+        values = {key: _converted(value, hints[key], key) for key, value in plain.items()}
+        for key, value in values.items():
+            _check(hints[key], value, key)
+        return kind(**values)
     except ValueError as error:
         raise ValueError(f"{where}{error}") from error
+
+
+def _check(hint: Any, value: Any, name: str) -> None:
+    if value is None:
+        return
+    for check in filter(isfunction, getattr(hint, "__metadata__", ())):
+        check(value, name)
+    for item, inner in product(value if get_origin(hint) is tuple else [value], get_args(hint)):
+        _check(inner, item, name)
 
 
 def _converted(value: Any, hint: Any, name: str) -> Any:

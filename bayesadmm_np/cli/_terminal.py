@@ -24,6 +24,7 @@ __all__ = [
     "missing_name",
     "needs",
     "note",
+    "plain",
     "print_json",
     "refusals",
     "require_out",
@@ -31,6 +32,7 @@ __all__ = [
     "stop",
     "text_table",
     "write_csv",
+    "write_json",
 ]
 
 TERMINAL = 80
@@ -185,8 +187,13 @@ def _split_title(title: str, width: int) -> tuple[str, str]:
 
 
 def print_json(value: Mapping[str, Any]) -> None:
-    """Print one JSON object; what is no number in JSON (NaN, ∞) becomes null."""
-    print(json.dumps(_plain(value), allow_nan=False, ensure_ascii=False))
+    """Print one JSON object."""
+    print(json.dumps(plain(value), allow_nan=False, ensure_ascii=False))
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Write JSON; a crash leaves the old file or the new one."""
+    replace_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -198,15 +205,16 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     replace_text(path, text.getvalue())
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Return what JSON can hold; what is no number in it (NaN, ∞) becomes None."""
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, np.ndarray):
-        return _plain(value.tolist())
+        return plain(value.tolist())
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, np.generic):
-        return _plain(value.item())
+        return plain(value.item())
     if isinstance(value, float) and not np.isfinite(value):
         return None
     return value

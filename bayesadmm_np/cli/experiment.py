@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-import json as jsonlib
+import itertools
 import os
 import platform
 import sys
@@ -13,9 +13,8 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from .._archive import replace_text
 from ._options import Json, Progress, option
-from ._terminal import Refused, note, print_json, require_writable, stop, text_table, write_csv
+from ._terminal import Refused, note, plain, print_json, require_writable, stop, text_table, write_csv, write_json
 
 
 def experiment(
@@ -158,23 +157,17 @@ def _check_device(device: str) -> None:
 def _write_all(bench: Any, trials: Sequence[Any], methods: Sequence[Any], outcomes: Sequence[Any]) -> dict[str, Any]:
     """Write tables and plots, and return what results.json holds."""
     experiment, folder = bench.experiment, bench.folder
-    rounds = [row for outcome in outcomes for row in _rounds(outcome)]
+    rounds, seconds = ([*itertools.chain(*rows)] for rows in zip(*map(_rounds, outcomes), strict=True))
     table = [_row(entry.label, number, outcomes) for entry in methods for number in experiment.report]
-    if rounds:
-        write_csv(folder / "rounds.csv", rounds)
-        write_csv(folder / "seconds.csv", [row for outcome in outcomes for row in _seconds(outcome)])
-    write_csv(folder / "table.csv", table)
+    for name, rows in (files := {"rounds.csv": rounds, "seconds.csv": seconds, "table.csv": table}).items():
+        if rows:
+            write_csv(folder / name, rows)
     results: dict[str, Any] = {"experiment": experiment.as_dict(), "machine": _machine(), "table": table}
     results |= {"sweep": _sweep(trials), "runs": _runs(outcomes), "notes": bench.notes}
-    _write_json(folder / "results.json", results)
+    write_json(folder / "results.json", plain(results))
     drawn = _draw(experiment, outcomes, table, folder) if rounds else []  # last: no plot is worth the numbers
-    names = [
-        *(["sweep.csv"] if trials else []),
-        *(["rounds.csv", "seconds.csv"] if rounds else []),
-        "table.csv",
-        "results.json",
-        *drawn,
-    ]
+    there = {"sweep.csv": trials, **files, "results.json": results}
+    names = [*(name for name, content in there.items() if content), *drawn]
     note(f"{', '.join(names)} written to {folder}.")
     return results
 
@@ -214,24 +207,18 @@ SCORES = ("accuracy", "nll", "ece", "brier")
 KINDS = (("", "at_mean"), ("ensemble_", "ensemble"))
 
 
-def _rounds(outcome: Any) -> list[dict[str, Any]]:
-    """What does not depend on the machine's speed: the same bytes after a kill."""
-    rows = []
+def _rounds(outcome: Any) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Every round: what does not depend on the machine's speed, which is the same after a kill, and the wall time."""
+    rows, seconds = [], []
     for record in outcome.history:
-        row: dict[str, Any] = {"method": outcome.label, "seed": outcome.seed, "round": record.round}
-        row |= {"objective": record.objective, "broadcast": record.edges.broadcast, "gather": record.edges.gather}
-        for kind in ("at_mean", "ensemble"):
+        run = {"method": outcome.label, "seed": outcome.seed, "round": record.round}
+        seconds.append({**run, "seconds": record.seconds})
+        row = {"objective": record.objective, "broadcast": record.edges.broadcast, "gather": record.edges.gather}
+        for _, kind in KINDS:
             scores = getattr(record, kind)
-            for name in SCORES:
-                row[f"{kind}_{name}"] = "" if scores is None else getattr(scores, name)
-        rows.append(row | {"bytes_down": record.bytes_down, "bytes_up": record.bytes_up})
-    return rows
-
-
-def _seconds(outcome: Any) -> list[dict[str, Any]]:
-    """What does depend on it: the wall time of every round."""
-    run = {"method": outcome.label, "seed": outcome.seed}
-    return [{**run, "round": record.round, "seconds": record.seconds} for record in outcome.history]
+            row |= {f"{kind}_{name}": "" if scores is None else getattr(scores, name) for name in SCORES}
+        rows.append({**run, **row, "bytes_down": record.bytes_down, "bytes_up": record.bytes_up})
+    return rows, seconds
 
 
 def _row(label: str, number: int, outcomes: Sequence[Any]) -> dict[str, Any]:
@@ -273,20 +260,15 @@ def _seeds(row: dict[str, Any]) -> str:
 
 
 def _runs(outcomes: Sequence[Any]) -> list[dict[str, Any]]:
-    return [
-        {
-            "method": outcome.label,
-            "seed": outcome.seed,
-            "status": outcome.status.name,
-            "message": outcome.message,
-            "rounds": outcome.rounds,
-            "seconds": sum(record.seconds for record in outcome.history),
-            "seconds_round": _mean(record.seconds for record in outcome.history),
-            "bytes_down_round": _mean(record.bytes_down for record in outcome.history),
-            "bytes_up_round": _mean(record.bytes_up for record in outcome.history),
-        }
-        for outcome in outcomes
-    ]
+    rows = []
+    for outcome in outcomes:
+        run = {"method": outcome.label, "seed": outcome.seed, "status": outcome.status.name}
+        run |= {"message": outcome.message, "rounds": outcome.rounds}
+        run["seconds"] = sum(record.seconds for record in outcome.history)
+        for name in ("seconds", "bytes_down", "bytes_up"):
+            run[f"{name}_round"] = _mean(getattr(record, name) for record in outcome.history)
+        rows.append(run)
+    return rows
 
 
 def _machine() -> dict[str, Any]:
@@ -297,13 +279,6 @@ def _machine() -> dict[str, Any]:
     name = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
     processor = {"cores": os.cpu_count(), "threads": torch.get_num_threads(), "architecture": platform.machine()}
     return {**processor, "cuda": name, "torch": torch.__version__, "bayesadmm_np": __version__}
-
-
-def _write_json(path: Path, content: dict[str, Any]) -> None:
-    finite = jsonlib.loads(
-        jsonlib.dumps(content), parse_constant=lambda _: None
-    )  # NaN and ∞ are none of JSON's numbers
-    replace_text(path, jsonlib.dumps(finite, indent=1, ensure_ascii=False) + "\n")
 
 
 def _draw(experiment: Any, outcomes: Sequence[Any], table: Sequence[dict[str, Any]], folder: Path) -> list[str]:
