@@ -26,9 +26,9 @@ from scipy.special import expit
 import bayesadmm_np as ba
 from bayesadmm_np import data
 from bayesadmm_np.demos import shared, style, tabular
-from bayesadmm_np.demos.tabular import cell, percent
+from bayesadmm_np.demos.tabular import NEAR, SAME, TOL, cell, percent
 
-CLIENTS, DELTA, TOL, SAME, NEAR, FLOOR = 10, 1.0, 1e-8, 1e-6, 0.01, 1e-8
+CLIENTS, DELTA = 10, 1.0
 REPORTED = (10, 25, 50)
 SPLITS = {"equal": "homogeneous", "unequal": "heterogeneous"}
 EXACT, ADAM, ADAM_EQUAL = "exact", "Adam", "Adam, equal weights"
@@ -109,10 +109,8 @@ def compute(seeds=(0, 1, 2), rounds=50, epochs=10, draws=30, track=iter):
     credit = data.load_credit_approval(seed=0)
     X, X_test, y_test = shared.with_ones(credit.X), shared.with_ones(credit.X_test), credit.y_test
     target = tabular.pooled([ba.losses.Logistic(X, credit.y)], ba.families.FullGaussian(np.zeros(X.shape[1]), DELTA))
-    fitted, parts = (
-        {key: [] for key in SPLITS},
-        {key: [divide(key, credit.y, seed) for seed in seeds] for key in SPLITS},
-    )
+    fitted = {key: [] for key in SPLITS}
+    parts = {key: [divide(key, credit.y, seed) for seed in seeds] for key in SPLITS}
     for key, i in track([(key, i) for key in SPLITS for i in range(len(seeds))]):
         clients = [ba.losses.Logistic(X[part], credit.y[part]) for part in parts[key][i]]
         fitted[key].append(fit_all(key, clients, target, rounds, epochs, seeds[i]))
@@ -184,7 +182,7 @@ def summarise(runs, X, y, rounds):
         "label": fits[0].label,
         "work": runs[0][0],
         "rho": [fit.rho for fit in fits],
-        "failures": sum(ba.Status[fit.status].is_failure for fit in fits),
+        "failures": tabular.failures(fits),
         "accuracy": [tabular.mean_sd([averaged(scores, n) for scores in scored]) for n in reported],
         "nll": [tabular.mean_sd([after(scores, n)["nll"] for scores in scored]) for n in reported],
         "curve": [float(np.mean([averaged(scores, n) for scores in scored])) for n in range(1, rounds + 1)],
@@ -223,11 +221,9 @@ def claims(numbers):
         rows = by_label(numbers[key])
         for label in (tabular.PVI, tabular.ACCELERATED, tabular.COV_FULL):
             row = rows[label, EXACT]
-            distance, spread, rounds = row["distance"][-1], row["spread"], never(row["rounds_same"])
-            good, (distance, spread) = max(distance, spread) <= SAME, map(shared.size, (distance, spread))
-            measured = f"means {distance} sd, standard deviations {spread} relative, {rounds} rounds"
+            same, measured = tabular.is_pooled(row["distance"][-1], row["spread"])
             claim = f"{name}: {label} is its pooled fit to {SAME:g} posterior sd, for every seed"
-            yield claim, good, measured
+            yield claim, same, f"{measured}, {never(row['rounds_same'])} rounds"
         ends = {work: rows[tabular.FEDAVG, work]["distance"][-1] for work in (EXACT, ADAM)}
         measured = ", ".join(f"{work} {end:.1f} sd" for work, end in ends.items())
         yield f"{name}: exact or not, FedAvg is not the pooled fit", min(ends.values()) > 0.1, measured
@@ -299,12 +295,8 @@ def draw(numbers):
         split = numbers[key]
         for row, work in enumerate((EXACT, ADAM)):
             draw_accuracy(panels[row, column], key, split, work, pooled)
-        axes = panels[2, column]
-        for row in (row for row in split["rows"] if row["work"] == EXACT):
-            tabular.draw_distance(axes, row["label"], row["distance"], tabular.LOOKS[row["label"]], FLOOR, 7)
-        axes.axhline(SAME, color=style.MUTED, linewidth=0.7, linestyle=(0, (1, 3)))
-        axes.set(xlabel="communication round", ylim=(FLOOR, 50))
-        style.tidy(axes)
+        exact = [row for row in split["rows"] if row["work"] == EXACT]
+        tabular.draw_distances(panels[2, column], exact, tabular.LOOKS, marks=7, dashes=(0, (1, 3)), top=50)
         small, large = (f"{100 * split['positives'][i]:.0f} %" for i in (0, -1))
         first = "equal clients" if key == "equal" else f"small and large clients ({small}, {large} positive)"
         panels[0, column].set_title(f"{'ab'[column]}  {first}")
@@ -332,18 +324,9 @@ def draw_accuracy(axes, key, split, work, pooled):
     style.tidy(axes)
 
 
-DEMO = shared.Demo(
-    "credit",
-    "credit_approval",
-    "Credit approval at ten clients",
-    compute,
-    claims,
-    draw,
-    notes,
-    tabular.ACCURACY,
-    results="credit_approval.json",
-    needs=lambda _: data.load_credit_approval(),
-)
+MORE = {"results": "credit_approval.json", "needs": lambda _: data.load_credit_approval()}
+TITLE = "Credit approval at ten clients"
+DEMO = shared.Demo("credit", "credit_approval", TITLE, compute, claims, draw, notes, tabular.ACCURACY, **MORE)
 
 if __name__ == "__main__":
     DEMO.main()

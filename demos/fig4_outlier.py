@@ -49,9 +49,8 @@ def run(method, prior, rounds):
     result = ba.run(method, clients, prior, rounds, callback=lambda _, q: server.append(q), raise_on_failure=False)
     drawn = range(1, min(len(server), shared.SHOWN) + 1)
     client1 = [ba.run(method, clients, prior, t).client_posteriors[0] for t in drawn]  # run again up to each round
-    angle, offset = zip(*(distance(q.mean, pooled) for q in server), strict=True)
-    inside = [abs(a) <= DEGREES and abs(o) <= OFFSET for a, o in zip(angle, offset, strict=True)]
-    arrived = next((t + 1 for t in range(len(inside)) if all(inside[t:])), None)
+    apart = [distance(q.mean, pooled) for q in server]
+    inside = [abs(angle) <= DEGREES and abs(offset) <= OFFSET for angle, offset in apart]
     bayes = result.posterior.learns_precision
     next_problem = method.rho * result.posterior.precision - result.sites[0].precision if bayes else None  # ρS_g − V_1
     return {
@@ -62,9 +61,9 @@ def run(method, prior, rounds):
         "client1": [q.mean for q in client1],
         "server_covariance": [q.covariance for q in server[: shared.SHOWN]] if bayes else [],
         "client1_covariance": [q.covariance for q in client1] if bayes else [],
-        "angle": angle,
-        "offset": offset,
-        "rounds": None if result.status.is_failure else arrived,
+        "angle": [angle for angle, _ in apart],
+        "offset": [offset for _, offset in apart],
+        "rounds": None if result.status.is_failure else shared.arrival([False, *inside]),
         "least_curvature": float(np.linalg.eigvalsh(next_problem)[0]) if bayes else None,
         "status": result.status.name,
     }

@@ -17,6 +17,7 @@ import numpy as np
 
 import bayesadmm_np as ba
 from bayesadmm_np.demos import shared, style
+from bayesadmm_np.demos.shared import finite, words
 
 DELTA, NEAR = 10.0, 0.01
 SIDES, FIRST = {"digits": 4, "mnist": 14}, {"digits": 600, "mnist": 5000}
@@ -57,23 +58,13 @@ def run(label, method, clients, prior, rounds, rule, optimum):
     options = {"expectation": rule, "solver": ba.clients.VariationalNewton(tol=1e-7), "safeguard": label == SAFE}
     result = ba.run(method, clients, prior, rounds, raise_on_failure=False, **options)
     gap = (result.objective - optimum) / abs(optimum)
-    far = np.flatnonzero(~(gap <= NEAR))
-    arrived = int(far[-1]) + 1 if far.size else 0
     return {
         "label": label,
         "gap": [float(value) if np.isfinite(value) else None for value in gap],
-        "rounds_to_near": arrived if arrived < len(gap) and not result.status.is_failure else None,
+        "rounds_to_near": None if result.status.is_failure else shared.arrival(gap <= NEAR),
         "safeguard": label == SAFE,
         "status": result.status.name,
     }
-
-
-def finite(value):
-    return math.inf if value is None else value
-
-
-def words(count):
-    return {None: "never", 1: "1 round"}.get(count, f"{count} rounds")
 
 
 def claims(numbers):

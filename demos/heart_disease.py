@@ -21,9 +21,9 @@ import numpy as np
 import bayesadmm_np as ba
 from bayesadmm_np import data
 from bayesadmm_np.demos import shared, style, tabular
-from bayesadmm_np.demos.tabular import cell, percent
+from bayesadmm_np.demos.tabular import NEAR, SAME, TOL, cell, percent
 
-TOL, SAME, NEAR, BINS, ALL, FLOOR = 1e-8, 1e-6, 0.01, 10, "all", 1e-8
+BINS, ALL = 10, "all"
 OWN_PRECISION = 0.1
 POOLED, POOLED_MODE, LOCAL, OWN = "pooled VB", "pooled mode", "own rows only", "PVI, four intercepts"
 PAPER = {  # Swaroop et al. (2025), Table 1, FLambyH: accuracy after 10 and after 20 rounds, mean (sd) of three runs
@@ -153,7 +153,7 @@ def summary(label, splits):
         "after": [tabular.mean_sd([accuracy(*run, n) for run in runs]) for n in (10, 20)] if runs else None,
         "distance": max((fit.distance[-1] for _, fit in runs), default=None),
         "spread": max(spreads, default=None),
-        "failures": sum(ba.Status[fit.status].is_failure for _, fit in runs),
+        "failures": tabular.failures(fit for _, fit in runs),
     }
 
 
@@ -182,11 +182,9 @@ def by_label(rows):
 def claims(numbers):
     summaries, curves = by_label(numbers["summaries"]), by_label(numbers["curves"])
     for label in (tabular.PVI, OWN, tabular.BAYESADMM, tabular.ACCELERATED, tabular.COV_FULL):
-        distance, spread = summaries[label]["distance"], summaries[label]["spread"]
+        same, measured = tabular.is_pooled(summaries[label]["distance"], summaries[label]["spread"])
         what = "mode with its curvature" if label == tabular.COV_FULL else "variational posterior"
-        measured = f"means {shared.size(distance)} sd, standard deviations {shared.size(spread)} relative"
-        claim = f"{label} is the pooled {what} to {SAME:g} posterior sd, in every split"
-        yield claim, max(distance, spread) <= SAME, measured
+        yield f"{label} is the pooled {what} to {SAME:g} posterior sd, in every split", same, measured
     for label in (tabular.FEDAVG, tabular.FEDPROX):
         claim = f"{label} is not the pooled fit: off by more than a tenth of a standard error"
         end, most = curves[label]["distance"][-1], summaries[label]["distance"]
@@ -199,11 +197,8 @@ def claims(numbers):
     gain = min(max(evidence["four"]) - max(evidence["one"]) for evidence in numbers["evidence"])
     one, four = (summaries[label]["scores"][ALL]["nll"][0] for label in (tabular.PVI, OWN))
     claim = "an intercept for each hospital has the higher evidence, in every split, and predicts better"
-    yield (
-        claim,
-        gain > 0 and four < one,
-        f"at least {gain:.1f} nats more; NLL of test rows {four:.3f} against {one:.3f}",
-    )
+    measured = f"at least {gain:.1f} nats more; NLL of test rows {four:.3f} against {one:.3f}"
+    yield claim, gain > 0 and four < one, measured
 
 
 def notes(numbers):
@@ -220,9 +215,8 @@ def notes(numbers):
     yield f"δ by evidence: {one} with one intercept, {four} with four; {rhos} by training objective"
     yield f"NLL of each hospital's own fit {alone}, of the federated one with four intercepts {together}"
     yield f"standard errors of slopes: federated ÷ smallest of the hospitals' own, median {narrowing:.2f}"
-    for curve in numbers["curves"]:
-        if ba.Status[curve["status"]].is_failure:
-            yield f"{curve['label']} ends after {curve['rounds']} rounds: {curve['status']}"
+    for curve in filter(shared.failed, numbers["curves"]):
+        yield f"{curve['label']} ends after {curve['rounds']} rounds: {curve['status']}"
 
 
 def tables(numbers):
@@ -307,16 +301,12 @@ def draw_coefficients(axes, numbers, shown):
 
 
 def draw_distances(axes, numbers):
-    for curve in numbers["curves"]:
-        tabular.draw_distance(axes, curve["label"], curve["distance"], LOOKS[curve["label"]], FLOOR, 9)
-    axes.axhline(SAME, color=style.MUTED, linewidth=0.7, linestyle=(0, (2, 2)))
+    tabular.draw_distances(axes, numbers["curves"], LOOKS, marks=9, dashes=(0, (2, 2)), top=20)
     axes.set_xscale("symlog", linthresh=10, linscale=1.2)
     ticks = [0, 2, 4, 6, 8, 10, 20, 50, 100]
     axes.set_xticks(ticks, [str(tick) for tick in ticks])
-    axes.set(xlim=(0, max(len(curve["distance"]) for curve in numbers["curves"]) - 1), ylim=(FLOOR, 20))
-    axes.set(xlabel="communication round", ylabel="largest error of a mean\n(posterior sd)")
-    axes.set_title("b  Distance to each method's pooled fit")
-    style.tidy(axes)
+    axes.set_xlim(0, max(len(curve["distance"]) for curve in numbers["curves"]) - 1)
+    axes.set(ylabel="largest error of a mean\n(posterior sd)", title="b  Distance to each method's pooled fit")
 
 
 def draw_reliability(axes, numbers):
@@ -361,18 +351,9 @@ def draw_table(axes, numbers):
             axes.text(x, row, text, ha="right", va="center", fontsize=7)
 
 
-DEMO = shared.Demo(
-    "heart",
-    "heart_disease",
-    "Heart disease at four hospitals",
-    compute,
-    claims,
-    draw,
-    notes,
-    tabular.ACCURACY,
-    results="heart_disease.json",
-    needs=lambda _: data.load_heart_disease(),
-)
+MORE = {"results": "heart_disease.json", "needs": lambda _: data.load_heart_disease()}
+TITLE = "Heart disease at four hospitals"
+DEMO = shared.Demo("heart", "heart_disease", TITLE, compute, claims, draw, notes, tabular.ACCURACY, **MORE)
 
 if __name__ == "__main__":
     DEMO.main()

@@ -14,6 +14,7 @@ import json
 import math
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -31,21 +32,6 @@ from tqdm import tqdm
 import bayesadmm_np as ba
 from bayesadmm_np import data
 from bayesadmm_np.demos import style
-
-__all__ = [
-    "SCHEMA",
-    "SHOWN",
-    "Accuracy",
-    "Demo",
-    "boundaries_by_round",
-    "circuit",
-    "cross",
-    "differences",
-    "failed",
-    "find_images",
-]
-__all__ += ["gaps", "images", "label_pairs", "logit_sd", "plane_legend", "read_results", "seeds_by_round", "semilog"]
-__all__ += ["size", "sweeps", "torch_on_one_thread", "with_ones"]
 
 SCHEMA = 2
 LABEL_PAIR_CLIENTS = 5
@@ -261,17 +247,83 @@ def failed(run: dict[str, Any]) -> bool:
     return ba.Status[run["status"]].is_failure
 
 
+def arrival(near: Sequence[bool]) -> int | None:
+    """Return the first place from which on all are near, if the last one is."""
+    far = np.flatnonzero(~np.array(near))
+    first = int(far[-1]) + 1 if far.size else 0
+    return first if first < len(near) else None
+
+
+def finite(value: float | None) -> float:
+    """Return a number that may be compared; what is None in a results file is infinite."""
+    return math.inf if value is None else value
+
+
+def words(count: int | None) -> str:
+    """Say a number of rounds."""
+    return "never" if count is None else "1 round" if count == 1 else f"{count} rounds"
+
+
 @contextmanager
-def torch_on_one_thread() -> Iterator[None]:
-    """Let PyTorch sum in a fixed order inside; the caller's number of threads comes back."""
+def torch_from(seed: int) -> Iterator[None]:
+    """Let PyTorch draw from a seed inside, and sum on one thread in a fixed order; what it was before comes back.
+
+    Warnings of clients that diverge are silent: the status tells.
+    """
     import torch
 
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        yield
+        with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            torch.manual_seed(seed)
+            yield
     finally:
         torch.set_num_threads(before)
+
+
+# ---- runs of networks with several seeds -----------------------------------------------------------------------------
+
+
+def trial(rho: float, gamma: float, results: Sequence[Any]) -> dict[str, Any]:
+    """Return one setting; its accuracy is averaged over rounds and seeds, None when a run failed."""
+    by_round, bad = _accuracies(results), [result for result in results if result.status.is_failure]
+    accuracy, status = None if bad else float(np.mean(by_round)), (bad or results)[0].status.name
+    return {"rho": rho, "gamma": gamma, "accuracy": accuracy, "by_round": by_round, "status": status}
+
+
+def curve_of_seeds(label: str, best: dict[str, Any], results: Sequence[Any]) -> dict[str, Any]:
+    """Return the chosen setting, a list a seed; `nll` is that of the ensemble, None where not finite."""
+    nll = [[float(r.ensemble.nll) if np.isfinite(r.ensemble.nll) else None for r in res.history] for res in results]
+    chosen = {"label": label, "rho": best["rho"], "gamma": best["gamma"]}
+    return {**chosen, "accuracy": _accuracies(results), "nll": nll, "statuses": [r.status.name for r in results]}
+
+
+def _accuracies(results: Sequence[Any]) -> list[list[float]]:
+    return [[record.at_mean.accuracy for record in result.history] for result in results]
+
+
+def accuracies_after(curves: Sequence[dict[str, Any]], number: int) -> tuple[list[float], str]:
+    """Return each curve's mean accuracy over seeds after a round, and with standard deviations in words."""
+    reached = [[seed[number - 1] for seed in curve["accuracy"] if len(seed) >= number] or [np.nan] for curve in curves]
+    pairs = [(float(np.mean(values)), float(np.std(values))) for values in reached]
+    words = [f"{c['label']} {100 * mean:.1f} ± {100 * sd:.1f} %" for c, (mean, sd) in zip(curves, pairs, strict=True)]
+    return [mean for mean, _ in pairs], ", ".join(words)
+
+
+def notes_on_tuning(numbers: dict[str, Any]) -> Iterator[str]:
+    """Say the accuracy of early rounds, which setting was chosen of how many, and which seeds ended early."""
+    rounds = numbers["rounds"]
+    for number in sorted({1, max(1, rounds // 3), rounds}):
+        yield f"round {number}: {accuracies_after(numbers['curves'], number)[1]}"
+    for curve in numbers["curves"]:
+        label, tried = curve["label"], len(numbers["sweep"][curve["label"]])
+        last = [seed[-1] for seed in curve["nll"] if len(seed) == rounds and seed[-1] is not None] or [np.nan]
+        chosen = f"ρ = {curve['rho']:g}, γ = {curve['gamma']:g} is chosen of {tried} settings"
+        yield f"{label}: {chosen}; NLL of the ensemble at the end {np.mean(last):.3f} ± {np.std(last):.3f}"
+        if bad := [name.lower() for name in curve["statuses"] if ba.Status[name].is_failure]:
+            yield f"{label}: {len(bad)} of {len(curve['statuses'])} seeds end early ({', '.join(bad)})"
 
 
 # ---- data ------------------------------------------------------------------------------------------------------------
@@ -315,6 +367,15 @@ def images(dataset: str) -> tuple[np.ndarray, np.ndarray, str]:
         return raw.X, raw.y, f"digits, {len(raw.y)} images, 8×8 pixels"
     raw = loaders[dataset](size=14, train=6000)
     return raw.X, raw.y, f"{dataset}, first {len(raw.y)} images, 14×14 pixels"
+
+
+def tensors(X: np.ndarray, y: np.ndarray) -> Any:
+    """Return rows for a network."""
+    import torch
+
+    from bayesadmm_np.torch import Rows
+
+    return Rows(torch.tensor(X, dtype=torch.float32), torch.tensor(y))
 
 
 # ---- panels ----------------------------------------------------------------------------------------------------------
@@ -386,6 +447,19 @@ def sweeps(axes: Any, rows: Sequence[tuple[str, Sequence[dict[str, Any]], style.
     axes.set(xlabel="dual step γ")
     axes.legend(loc="lower left")
     style.tidy(axes)
+
+
+def tuning(curves: Any, knobs: dict[str, str], looks: dict[str, style.Look], tried: Any, unnamed: Any) -> Any:
+    """Return a figure of the chosen settings by round, and of all that were tried."""
+    figure = style.new_figure(style.WIDTH, 2.9)
+    left, right = figure.subplots(1, 2, sharey=True)
+    for curve in curves:
+        label = f"{curve['label']} ({knobs[curve['label']].format(**curve)})"
+        seeds_by_round(left, label, curve["accuracy"], looks[curve["label"]])
+    left.set(ylabel="accuracy at the server's mean", title="Chosen setting, test rows")
+    sweeps(right, tried, unnamed)
+    right.set(title="All settings, validation rows, all rounds")
+    return figure
 
 
 LEFT, RIGHT, TOP, BOTTOM = 4.05, 7.95, 4.75, 0.3

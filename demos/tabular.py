@@ -15,7 +15,7 @@ Rows that learn a covariance predict by the integral over it, E σ(f) with f ~ N
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,9 +27,6 @@ import bayesadmm_np as ba
 from bayesadmm_np.demos import shared, style
 from bayesadmm_np.losses.logistic_normal import logistic_normal_moments
 
-__all__ = ["Fit", "Line", "Pooled", "cell", "deviation", "fit", "lines", "markdown", "mean_sd", "percent", "pooled"]
-__all__ += ["draw_distance", "probability", "scores"]
-
 Array = NDArray[np.float64]
 
 FEDAVG, FEDPROX, FEDDYN, FEDLAP = "FedAvg", "FedProx", "FedDyn", "FedLap"
@@ -39,6 +36,8 @@ PVI, BAYESADMM, ACCELERATED = "PVI", "BayesADMM", "Accelerated PVI"
 ACCURACY = shared.Accuracy(digits=8)  # shares of rows, of which some lie close to the half of a printed digit
 
 RHOS = (0.1, 1.0, 10.0)
+TOL, SAME, NEAR, FLOOR = 1e-8, 1e-6, 0.01, 1e-8
+"""Of the runs; distances, in posterior standard deviations, that are the same, near, and the least that is drawn."""
 
 LOOKS = {
     FEDAVG: style.Look(style.MUTED, "s", (0, (4, 1.2))),
@@ -98,9 +97,7 @@ class Fit:
 
     def rounds_to(self, distance: float) -> int | None:
         """Return the first round from which the distance stays within this one until the end, if there is one."""
-        outside = np.flatnonzero(np.array(self.distance) > distance)
-        arrived = int(outside[-1]) + 1 if outside.size else 0
-        return arrived if arrived < len(self.distance) else None
+        return shared.arrival(np.array(self.distance) <= distance)
 
 
 @dataclass(frozen=True)
@@ -172,6 +169,12 @@ def fit(line: Line, clients: Sequence[Any], delta: float, target: Pooled, rounds
     return best[1]
 
 
+def is_pooled(distance: float, spread: float) -> tuple[bool, str]:
+    """Return whether means and standard deviations are the pooled fit's, and both in words."""
+    words = f"means {shared.size(distance)} sd, standard deviations {shared.size(spread)} relative"
+    return max(distance, spread) <= SAME, words
+
+
 def deviation(q: Any, target: Any) -> float:
     """max_j |m_j − m*_j| / sd*_j, with mean and standard deviations of the pooled fit."""
     return float(np.max(np.abs(q.mean - target.mean) / np.sqrt(target.variance)))
@@ -217,10 +220,19 @@ def cell(pair: Sequence[float]) -> str:
     return f"{pair[0]:.3f} ({pair[1]:.3f})"
 
 
-def draw_distance(axes: Any, label: str, distance: Sequence[float], look: style.Look, floor: float, marks: int) -> None:
-    """Draw the distance to the pooled fit by round, with some `marks` markers."""
-    line = shared.semilog(axes, distance, look, floor, label=label)
-    line.set_markevery(max(1, len(line.get_xdata()) // marks))
+def draw_distances(axes: Any, rows: Iterable[dict[str, Any]], looks: Any, marks: int, dashes: Any, top: float) -> None:
+    """Draw distances to the pooled fit by round, with some `marks` markers, and a line of `dashes` at SAME."""
+    for row in rows:
+        line = shared.semilog(axes, row["distance"], looks[row["label"]], FLOOR, label=row["label"])
+        line.set_markevery(max(1, len(line.get_xdata()) // marks))
+    axes.axhline(SAME, color=style.MUTED, linewidth=0.7, linestyle=dashes)
+    axes.set(xlabel="communication round", ylim=(FLOOR, top))
+    style.tidy(axes)
+
+
+def failures(fits: Iterable[Fit]) -> int:
+    """Count the runs that failed."""
+    return sum(ba.Status[fit.status].is_failure for fit in fits)
 
 
 def _spread(q: Any, target: Any) -> float:

@@ -111,8 +111,6 @@ def run_file(file: Path, folder: Path, as_json: bool, progress: bool, changes: S
 
     experiment = Experiment.read(file, changes)
     _check_device(experiment.training.device)  # before the data, which may take long
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"--out: {str(folder)!r} is not a folder.")
     with tqdm(total=total_rounds(experiment), desc=experiment.name, unit="round", disable=not progress) as bar:
 
         def tick(what: str, done: int, accuracy: float | None) -> None:
