@@ -22,7 +22,7 @@ pytest.importorskip("cyclopts", reason="the command line needs the extra `cli`")
 pytest.importorskip("matplotlib", reason="the command line needs the extra `cli`")
 pytest.importorskip("sklearn", reason="the digits come with scikit-learn")
 torch = pytest.importorskip("torch", minversion="2.4", reason="the deep-learning path needs the extra `torch`")
-from bayesadmm_np import cli, methods  # noqa: E402
+from bayesadmm_np import methods  # noqa: E402
 from bayesadmm_np._archive import ArchiveError  # noqa: E402
 from bayesadmm_np.cli import _experiment_plots as plots  # noqa: E402
 from bayesadmm_np.cli import _experiment_run as module  # noqa: E402
@@ -30,47 +30,7 @@ from bayesadmm_np.cli._experiment_file import Experiment, Split, changed  # noqa
 from bayesadmm_np.torch import IVONADMM, MLP, AdamSteps, IVONSteps, Rows  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-TEXT = """
-version = 1
-rounds = 4
-report = [2, 4]
-seeds = [3, 1]
-[data]
-name = "digits"
-clients = 3
-train = 60
-test = 40
-split = "two_dirichlet"
-[model]
-name = "MLP"
-hidden = [5]
-[training]
-temperature = 0.1
-ensemble = 2
-[[method]]
-row = "IVONADMM"
-rho = 0.7
-gamma = 0.1
-solver = { epochs = 2, lr = 0.3, hess_init = 0.1, beta2 = 0.9 }
-[[method]]
-row = "FedAvg"
-label = "pooled"
-pooled = true
-[method.solver]
-epochs = 1
-"""
-
-
-@pytest.fixture
-def bayesadmm(monkeypatch, capsys):
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["bayesadmm", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stopped:
-            cli.main()
-        out, err = capsys.readouterr()
-        return stopped.value.code or 0, out, err
-
-    return run
+TEXT = (Path(__file__).parents[1] / "goldens" / "small.toml").read_text(encoding="utf-8")
 
 
 @pytest.fixture

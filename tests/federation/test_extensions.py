@@ -1,47 +1,20 @@
 """What a user's own package registers travels with a run: dual rule, schedule, solver and family."""
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import numpy as np
 import pytest
 
 import bayesadmm_np as ba
 from bayesadmm_np.clients import ClientStatus, Solver
-from bayesadmm_np.families import Expectation, ExponentialFamily, Natural
-from bayesadmm_np.splitting.methods import DUAL_RULES, SCHEDULES, DualRule, Geometric, Schedule
+from bayesadmm_np.families import Natural
+from bayesadmm_np.splitting.methods import DUAL_RULES, SCHEDULES, Geometric
 from oracles.couriers import differences, drive
+from oracles.extensions import Exponential, Listed, Relaxed, Sized
 from oracles.problems import prior, team
 
 M = ba.methods
 pytestmark = pytest.mark.usefixtures("registries")
-
-
-@dataclass(frozen=True)
-class Relaxed(DualRule):
-    factor: float = 0.7
-
-    def __call__(self, site, own, served, step):
-        return site + self.factor * step * (own - served)
-
-
-@dataclass(frozen=True)
-class Sized(DualRule):
-    """By the distributions: the dual travels with the reply."""
-
-    reads_natural: ClassVar[bool] = False
-
-    def __call__(self, site, own, served, step):
-        return site + step / (1.0 + own.kl(served)) * (own.natural - served.natural)
-
-
-@dataclass(frozen=True)
-class Listed(Schedule):
-    rhos: tuple[float, ...] = (3.0, 1.0, 2.0)
-
-    def row(self, method, round):
-        rho = self.rhos[min(round, len(self.rhos)) - 1]
-        return replace(method, rho=rho, dual_step=method.dual_step * rho / method.rho)
 
 
 @dataclass(frozen=True)
@@ -56,12 +29,12 @@ class HalfSteps(Solver):
         return self.measured(problem, q, self.steps, ClientStatus.STEPS_DONE)
 
 
-ROW = M.BayesADMM(rho=2.0)
+ROW, LISTED = M.BayesADMM(rho=2.0), Listed((3.0, 1.0, 2.0))
 CASES = {
-    "a rule of λ": (replace(ROW, dual_rule=Relaxed()), {}),
+    "a rule of λ": (replace(ROW, dual_rule=Relaxed(0.7)), {}),
     "a rule of q": (replace(ROW, dual_rule=Sized()), {}),
-    "a schedule": (replace(ROW, schedule=Listed()), {}),
-    "a schedule with the safeguard": (replace(ROW, schedule=Listed()), {"safeguard": True}),
+    "a schedule": (replace(ROW, schedule=LISTED), {}),
+    "a schedule with the safeguard": (replace(ROW, schedule=LISTED), {"safeguard": True}),
     "the schedule that is here": (replace(M.BregmanADMM(rho=4.0, gamma=0.1), schedule=Geometric(rho=0.9)), {}),
     "an accelerated one": (ba.Accelerated(replace(ROW, dual_rule=Relaxed(1.1), schedule=Geometric(rho=0.9))), {}),
     "a solver": (M.PVI(0.5), {"solver": HalfSteps(7)}),
@@ -91,7 +64,7 @@ def test_the_rounds_of_a_schedule_differ():
     register()
     clients, start, options = team("logistic", sizes=(5, 8)), prior("full", 3), {"rounds": 6, "tol": 1e-300}
     result = ba.run(replace(ROW, schedule=Listed((3.0, 1.0))), clients, start, **options)
-    assert differences(result, *drive(replace(ROW, schedule=Listed()), clients, start, **options))
+    assert differences(result, *drive(replace(ROW, schedule=LISTED), clients, start, **options))
 
 
 @pytest.mark.parametrize("case", ["a rule of λ", "a schedule", "a solver"])
@@ -100,39 +73,6 @@ def test_what_is_not_registered_is_refused_in_one_sentence(case):
     with pytest.raises(ValueError, match=r"cannot be sent.*\.$") as caught:
         drive(row, team("logistic", sizes=(5, 8)), prior("full", 3), **options)
     assert "\n" not in str(caught.value)
-
-
-class Exponential(ExponentialFamily):
-    """The exponential distribution: T(θ) = θ, λ = −rate."""
-
-    arguments = ("rate",)
-
-    def __init__(self, rate):
-        self.rate = np.atleast_1d(np.asarray(rate, float))
-
-    natural = property(lambda self: Natural(-self.rate))
-    expectation = property(lambda self: Expectation(1.0 / self.rate))
-    log_partition = property(lambda self: -float(np.log(self.rate).sum()))
-
-    def with_natural(self, natural):
-        if not self.contains(natural):
-            raise ValueError("natural parameter outside the domain: every rate must be positive.")
-        return type(self)(-natural.linear)
-
-    def with_expectation(self, expectation):
-        return type(self)(1.0 / expectation.mean)
-
-    def contains(self, natural):
-        return bool((natural.linear < 0).all())
-
-    def whiten(self, difference):
-        return difference.linear / self.rate
-
-    def log_density(self, theta):
-        return (np.log(self.rate) - self.rate * np.asarray(theta)).sum(-1)
-
-    def sample(self, rng, size=1):
-        return rng.exponential(1.0 / self.rate, (size, self.rate.size))
 
 
 class Silent(Exponential):

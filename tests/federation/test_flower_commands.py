@@ -1,7 +1,6 @@
 """`bayesadmm flower new` and `keys`, and what `local` refuses before it starts anything."""
 
 import stat
-import sys
 import tomllib
 
 import pytest
@@ -13,24 +12,11 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
 import bayesadmm_np as ba
-from bayesadmm_np import cli
 from bayesadmm_np.cli._run_files import load_site
 from bayesadmm_np.cli.flower import read_plan
 from bayesadmm_np.federation.dispatch import Request, answer
 from bayesadmm_np.federation.flower.project import KEYS
 from bayesadmm_np.splitting.state import digest
-
-
-@pytest.fixture
-def bayesadmm(monkeypatch, capsys):
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["bayesadmm", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stopped:
-            cli.main()
-        out, err = capsys.readouterr()
-        return stopped.value.code or 0, out, err
-
-    return run
 
 
 @pytest.fixture

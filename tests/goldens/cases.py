@@ -4,6 +4,7 @@ import csv
 import itertools
 import json
 import re
+import shutil
 import tempfile
 import warnings
 from importlib.util import find_spec
@@ -305,43 +306,13 @@ def tables(folder):
     write(folder / "other.csv", names, [(row[0], f"{2 * float(row[1]):.6f}", *row[2:]) for row in rows])
     (folder / "study.toml").write_text('target = "died"\nclient = "site"\nrho = 2.0\nfeatures = ["age", "dose"]\n')
     (folder / "wrong.toml").write_text('target = "died"\nrhoo = 2.0\n')
-    (folder / "small.toml").write_text(EXPERIMENT)
+    shutil.copy(Path(__file__).with_name("small.toml"), folder)
 
 
 def write(path, names, rows):
     with open(path, "w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([names, *rows])
 
-
-EXPERIMENT = """
-version = 1
-rounds = 4
-report = [2, 4]
-seeds = [3, 1]
-[data]
-name = "digits"
-clients = 3
-train = 60
-test = 40
-split = "two_dirichlet"
-[model]
-name = "MLP"
-hidden = [5]
-[training]
-temperature = 0.1
-ensemble = 2
-[[method]]
-row = "IVONADMM"
-rho = 0.7
-gamma = 0.1
-solver = { epochs = 2, lr = 0.3, hess_init = 0.1, beta2 = 0.9 }
-[[method]]
-row = "FedAvg"
-label = "pooled"
-pooled = true
-[method.solver]
-epochs = 1
-"""
 
 SITES = "--client site --no-progress --json"
 DIED = f"--target died --features age,dose {SITES}"

@@ -1,47 +1,16 @@
 """Dual rules and schedules of a user's own, beside those that are here."""
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import numpy as np
 import pytest
 
 import bayesadmm_np as ba
 from bayesadmm_np.splitting.methods import AlongExpectation, AlongNatural, DualRule, Geometric, Method, Schedule
+from oracles.extensions import Listed, Relaxed, Sized
 from oracles.problems import distance, prior, team
 
 M = ba.methods
-
-
-@dataclass(frozen=True)
-class Relaxed(DualRule):
-    """η_k ← η_k + factor γ_k(λ_k − λ_g)."""
-
-    factor: float = 1.5
-
-    def __call__(self, site, own, served, step):
-        return site + self.factor * step * (own - served)
-
-
-@dataclass(frozen=True)
-class Sized(DualRule):
-    """Along λ, by the distributions: the step shrinks with their distance."""
-
-    reads_natural: ClassVar[bool] = False
-
-    def __call__(self, site, own, served, step):
-        return site + step / (1.0 + own.kl(served)) * (own.natural - served.natural)
-
-
-@dataclass(frozen=True)
-class Listed(Schedule):
-    """ρ of each round from a list, the last one for ever."""
-
-    rhos: tuple[float, ...]
-
-    def row(self, method, round):
-        rho = self.rhos[min(round, len(self.rhos)) - 1]
-        return replace(method, rho=rho, dual_step=method.dual_step * rho / method.rho)
 
 
 # ----------------------------------------------------------------------------------------------------
