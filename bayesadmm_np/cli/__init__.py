@@ -33,7 +33,8 @@ COMMANDS = {
     "play": "Every knob as a slider, on a local page.",
 }
 """Commands and what they do. Each is a module of this package with a function of its name, whose docstring is the
-help, or a group: a module whose `__all__` are its commands and `HELP` its help. Other modules begin with `_`."""
+help, or a group: a module whose `__all__` are its commands and `HELP` its help. A module may have a `FOOT`, which the
+help of its commands ends with, and `REFUSALS` in place of `refusals`. Other modules begin with `_`."""
 
 HELP = """Usage: bayesadmm COMMAND [ARGS]
 
@@ -88,13 +89,14 @@ def _call(name: str, tokens: list[str]) -> int:
 
     with refusals(name):
         _load_plugins()
-        app, is_group = _application(name)
-    if is_group and len(tokens) == 1:
+        module = importlib.import_module(f".{name}", __name__)
+        app = _application(name, module)
+    if not hasattr(module, name) and len(tokens) == 1:
         with contextlib.redirect_stdout(sys.stderr):  # no command of the group was named
             app.help_print(tokens)
         return 2
     words = " ".join(app.parse_commands(tokens)[0])
-    with refusals(words):
+    with getattr(module, "REFUSALS", refusals)(words):
         try:
             command, bound, _ = app.parse_args(tokens, print_error=False, exit_on_error=False)
         except CycloptsError as error:
@@ -114,8 +116,8 @@ def _load_plugins() -> None:
         note(f"bayesadmm: {warning.message}")
 
 
-def _application(name: str) -> tuple[Any, bool]:
-    """Return the parser of one command or group, and whether it is a group."""
+def _application(name: str, module: Any) -> Any:
+    """Return the parser of one command or group."""
     from cyclopts import App, Parameter
 
     from ._help import Plain, shown
@@ -129,12 +131,12 @@ def _application(name: str) -> tuple[Any, bool]:
         group_parameters="Options",
         version_flags=(),
     )
-    module = importlib.import_module(f".{name}", __name__)
-    is_group = not hasattr(module, name)
-    group = App(name=name, help_formatter=Plain(module.HELP), version_flags=()) if is_group else app
-    if is_group:
+    if hasattr(module, name):
+        group, names = app, [name]
+    else:
+        group, names = App(name=name, help_formatter=Plain(module.HELP), version_flags=()), module.__all__
         app.command(group)
-    for each in module.__all__ if is_group else [name]:
+    for each in names:
         function = getattr(module, each)
-        group.command(function, name=each, help_formatter=Plain(function.__doc__))
-    return app, is_group
+        group.command(function, name=each, help_formatter=Plain(function.__doc__, getattr(module, "FOOT", "")))
+    return app

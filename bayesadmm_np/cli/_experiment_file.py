@@ -29,8 +29,6 @@ from ..torch.methods import family_of
 from ._options import make_settings, read_toml, require_keys, toml_value
 from ._terminal import missing_name
 
-__all__ = ["Entry", "Experiment", "Point", "Split", "Sweep", "Training", "changed", "written"]
-
 VERSION = 1
 FILE_KEYS = ("version", "name", "rounds", "seeds", "report", "data", "model", "training", "sweep", "method")
 Point = Mapping[str, Any]
@@ -271,15 +269,7 @@ class Experiment:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str], changes: Iterable[str] = ()) -> Experiment:
-        """Read a TOML file with changes, KEY=VALUE, as if they stood in it; every key must be known.
-
-        Raises
-        ------
-        ValueError
-            When the file is no TOML, or a key or value is not understood; the message names it, and the nearest key.
-        FileNotFoundError
-            When there is no such file.
-        """
+        """Read a TOML file, with changes as if they stood in it; a key or value that is not understood is named."""
         plain = read_toml(Path(path))
         try:
             return cls._of(changed(plain, changes), Path(path).stem)
@@ -338,11 +328,6 @@ def changed(plain: dict[str, Any], changes: Iterable[str]) -> dict[str, Any]:
     """Return a file's content with other values: KEY=VALUE, with a dot between table and key.
 
     `method.KEY` is of every method, and `method.LABEL.KEY` of one. What is no TOML value is a text.
-
-    Raises
-    ------
-    ValueError
-        When a change cannot be read, or leads through something that is no table.
 
     Examples
     --------

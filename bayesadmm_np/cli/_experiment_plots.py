@@ -17,8 +17,6 @@ from matplotlib.ticker import MaxNLocator
 from ..demos import style
 from ._trial_plots import COLOURS, MARKERS, Cell, draw_cells
 
-__all__ = ["draw_curves", "draw_heatmap", "new_stem"]
-
 SYMBOLS = {"rho": "ρ", "gamma": "γ", "prior_precision": "δ", "temperature": "τ"}
 ROWS = ("FedAvg", "FedProx", "FedDyn", "FedLap", "FedLapCov", "IVONADMM", "FedLapFunc")
 """Rows that look the same in the plots of different experiments."""
@@ -86,16 +84,7 @@ def draw_heatmap(
 ) -> list[str]:
     """Draw accuracy and NLL over a grid of two keys; ✗ where no seed came to the round.
 
-    Parameters
-    ----------
-    stem : str
-        The file's name, without its ending.
-    grid : mapping
-        The values of the first key, which run down, and of the second, which run to the right.
-    rows : sequence of mapping
-        Rows of the table, one a point, the second key running fastest.
-    title : str
-    folder : Path
+    The first key runs down, the second to the right; of the table there is a row a point, the second running fastest.
     """
     (down, right), (heights, widths) = list(grid), list(grid.values())
     with style.context():

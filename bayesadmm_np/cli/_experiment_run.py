@@ -21,8 +21,6 @@ from ..torch.state import digest
 from ._experiment_file import Entry, Experiment, Point, Sweep, written
 from ._terminal import write_json
 
-__all__ = ["Bench", "Outcome", "Trial", "best_trial", "final_methods", "total_rounds"]
-
 CLASSES = 10
 Tick = Callable[[str, int, float | None], None]
 """tick(what runs, rounds done of all, accuracy or None), after every round."""
@@ -84,25 +82,8 @@ class _Job:
 class Bench:
     """The data of an experiment and the folder of its results; trials and runs are for within `claimed`.
 
-    Parameters
-    ----------
-    experiment : Experiment
-    folder : Path
-        Made if it is not there.
-    tick : callable, optional
-        Function called as tick(what runs, rounds done of all, accuracy or None) after every round.
-    say : callable, optional
-        Function called with every note: the warning of a run, with the run's name.
-
-    Raises
-    ------
-    ValueError
-        When the data do not fit.
-
-    Attributes
-    ----------
-    notes : list of str
-        Notes of this command and of the commands that it continues, each once.
+    `tick(what runs, rounds done of all, accuracy or None)` is called after every round, and `say` with every note, the
+    warning of a run. `notes` are those of this command and of the commands that it continues, each once.
     """
 
     def __init__(
@@ -124,13 +105,7 @@ class Bench:
 
     @contextmanager
     def claimed(self) -> Iterator[None]:
-        """Claim the folder for this command alone.
-
-        Raises
-        ------
-        ValueError
-            When another process has it, or it holds another experiment or one on other data.
-        """
+        """Claim the folder for this command alone; one in use, or of another experiment or other data, is refused."""
         (self.folder / "checkpoints").mkdir(parents=True, exist_ok=True)
         lock = FileLock(self.folder / ".lock")  # the system's own: it ends with the process, however that ends
         try:

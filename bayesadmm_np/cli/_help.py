@@ -6,8 +6,6 @@ import inspect
 import textwrap
 from typing import Any
 
-__all__ = ["Plain", "shown"]
-
 LEFT = 26
 """Columns for an option and its value."""
 VALUES = {"FLOAT": "NUMBER", "INT": "NUMBER"}
@@ -21,16 +19,10 @@ def shown(default: Any) -> str:
 
 
 class Plain:
-    """A formatter of help without boxes and colours.
+    """A formatter of help without boxes and colours: a docstring in its own lines, and a foot that a group shares."""
 
-    Parameters
-    ----------
-    text : str or None
-        Docstring of the command, which is printed in the lines it was written in.
-    """
-
-    def __init__(self, text: str | None) -> None:
-        self.text = inspect.cleandoc(text or "")
+    def __init__(self, text: str | None, foot: str = "") -> None:
+        self.text = f"{inspect.cleandoc(text or '')}\n\n{foot}".strip()
 
     def render_usage(self, console: Any, _: Any, usage: Any) -> None:
         """Print the line that says how the command is called."""

@@ -8,8 +8,6 @@ from typing import Any
 
 from ._terminal import Refused, missing_name
 
-__all__ = ["all_methods", "family_for", "knobs", "make_method"]
-
 
 def make_method(name: str, rho: float | None, gamma: float | str | None, accelerate: bool) -> Any:
     """Return a row of the table with its arguments, or "auto"."""

@@ -12,8 +12,6 @@ from typing import Annotated, Any
 from ._options import option
 from ._terminal import Refused, require_writable, write_json
 
-__all__ = ["Function", "begin_network", "introduce_network", "is_network", "load_network_site", "model_of"]
-
 CONFIG = "network.json"
 
 Function = Annotated[str, option("Python file, and a function in it.", name="FILE.py:FUNCTION")]

@@ -23,37 +23,6 @@ from cyclopts.exceptions import (
 
 from ._terminal import Refused, missing_name
 
-__all__ = [
-    "NA",
-    "Accelerate",
-    "Categorical",
-    "Client",
-    "DataSettings",
-    "Drop",
-    "DropNA",
-    "Files",
-    "Json",
-    "ModelFile",
-    "Names",
-    "Numbers",
-    "Progress",
-    "Separator",
-    "Spread",
-    "Weights",
-    "at_least",
-    "families",
-    "fill_from_config",
-    "make_settings",
-    "methods",
-    "option",
-    "read_toml",
-    "refusal",
-    "require_numbers",
-    "switch",
-    "toml_value",
-    "within",
-]
-
 # --- declaring -----------------------------------------------------------------------------------------------
 
 
@@ -226,7 +195,7 @@ def make_settings(kind: Callable[..., Settings], plain: Any, where: str) -> Sett
             raise ValueError(f"{where}{item.name} is missing.")
     hints = get_type_hints(kind, include_extras=True)
     try:
-        values = {key: _converted(value, hints[key], key) for key, value in plain.items()}
+        values = {key: converted(value, hints[key], key) for key, value in plain.items()}
         for key, value in values.items():
             _check(hints[key], value, key)
         return kind(**values)
@@ -243,7 +212,8 @@ def _check(hint: Any, value: Any, name: str) -> None:
         _check(inner, item, name)
 
 
-def _converted(value: Any, hint: Any, name: str) -> Any:
+def converted(value: Any, hint: Any, name: str, example: str = "") -> Any:
+    """Return a value as a type has it, or say what is expected; nothing is quietly converted but integers to floats."""
     tables: list[Any] = [kind for kind in (hint, *get_args(hint)) if is_dataclass(kind)]
     if tables and isinstance(value, Mapping):
         return make_settings(tables[0], value, f"[{name}] ")
@@ -252,7 +222,7 @@ def _converted(value: Any, hint: Any, name: str) -> Any:
     try:
         return msgspec.convert(value, hint, dec_hook=lambda kind, text: kind(text))  # paths are written as texts
     except (msgspec.ValidationError, TypeError) as error:
-        raise ValueError(f"{name} must be {expected(hint)}, got {value!r}.") from error
+        raise ValueError(f"{name} must be {expected(hint)}{example}, got {value!r}.") from error
 
 
 def require_keys(plain: Iterable[str], known: Iterable[str], where: str) -> None:
@@ -284,7 +254,7 @@ def fill_from_config(_: object, __: object, arguments: Iterable[Any]) -> None:
         argument = known[name]
         lists = get_origin(argument.hint) is tuple and isinstance(value, str)
         try:
-            found = value if lists else _converted(value, argument.hint, key)
+            found = value if lists else converted(value, argument.hint, key)
         except ValueError as error:
             raise Refused(f"--config: {error}") from error
         if not argument.tokens:

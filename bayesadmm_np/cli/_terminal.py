@@ -18,39 +18,16 @@ import numpy as np
 
 from .._archive import replace_text
 
-__all__ = [
-    "Refused",
-    "in_options",
-    "missing_name",
-    "needs",
-    "note",
-    "plain",
-    "print_json",
-    "refusals",
-    "require_out",
-    "require_writable",
-    "stop",
-    "text_table",
-    "write_csv",
-    "write_json",
-]
-
 TERMINAL = 80
 """Columns of a plain terminal."""
-MISSING = "this command needs packages that are not installed: pip install 'bayesadmm-np[cli]'"
+MISSING = "this command needs packages that are not installed: pip install 'bayesadmm-np[{}]' (no module named {!r})"
 
 
 class Refused(ValueError):
     """The command or its input was not understood: one sentence, exit code 2.
 
-    Parameters
-    ----------
-    fact : str
-        What was refused, and why.
-    advice : str, optional
-        What to do about it, which a command with other options says otherwise.
-    cause : {'', 'separator', 'text'}
-        What the advice is about.
+    The advice says what to do about the fact, which a command with other options says otherwise; the cause, 'separator'
+    or 'text', is what it is about.
     """
 
     def __init__(self, fact: str, advice: str = "", cause: str = "") -> None:
@@ -96,9 +73,7 @@ def refusals(command: str) -> Iterator[None]:
     except RunError as error:
         stop(f"bayesadmm {command}: the run failed: {in_options(error)}", 1)
     except ModuleNotFoundError as error:
-        if (error.name or "").startswith("bayesadmm_np"):
-            raise
-        stop(f"bayesadmm {command}: {MISSING} (no module named {error.name!r})", 2)
+        stop(f"bayesadmm {command}: {_missing_package(error, 'cli')}", 2)
     except BrokenPipeError:  # of head, or of a pager that was left: `main` knows what to do
         raise
     except OSError as error:
@@ -116,10 +91,13 @@ def needs(extra: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        if (error.name or "").startswith("bayesadmm_np"):
-            raise
-        how = f"this command needs packages that are not installed: pip install 'bayesadmm-np[{extra}]'"
-        raise ImportError(f"{how} (no module named {error.name!r})") from error
+        raise _missing_package(error, extra) from error
+
+
+def _missing_package(error: ModuleNotFoundError, extra: str) -> ImportError:
+    if (error.name or "").startswith("bayesadmm_np"):
+        raise error
+    return ImportError(MISSING.format(extra, error.name))
 
 
 def missing_name(what: str, name: str, known: Iterable[object], others: str = "") -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import signal
 import sys
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
@@ -14,7 +13,18 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from ._options import Categorical, DataSettings, DropNA, Names, at_least, losses, option
+from ._options import (
+    Categorical,
+    DataSettings,
+    DropNA,
+    Names,
+    at_least,
+    converted,
+    losses,
+    option,
+    read_toml,
+    toml_value,
+)
 from ._terminal import Refused, missing_name, note, require_writable, stop
 
 __all__ = ["keys", "local", "new"]
@@ -236,16 +246,13 @@ def _encode(folder: Path, data: Sequence[Path], wanted: DataSettings) -> tuple[P
     return tuple(folder / path.name for path in data)
 
 
-def _made_up(folder: Path, n_sites: int) -> list[Path]:
+def _made_up(folder: Path, n_sites: int) -> tuple[Path, ...]:
     """Write rows of a logistic model, each site's about a centre of its own."""
-    rng = np.random.default_rng(0)
-    folder.mkdir(parents=True)
-    paths = [folder / f"site{k + 1}.csv" for k in range(n_sites)]
-    for path in paths:
+    rng, tables = np.random.default_rng(0), {}
+    for k in range(n_sites):
         X = rng.normal(rng.normal(size=2), 1.0, size=(ROWS, 2))
-        y = rng.random(ROWS) < 1 / (1 + np.exp(-(X @ [1.0, -1.5] + 0.5)))
-        np.savetxt(path, np.column_stack([X, y]), fmt="%.6g", delimiter=",", header="a,b,y", comments="")
-    return paths
+        tables[f"site{k + 1}"] = X, rng.random(ROWS) < 1 / (1 + np.exp(-(X @ [1.0, -1.5] + 0.5)))
+    return _saved(folder, "a,b,y", tables, "%.6g")
 
 
 def _heart_disease(folder: Path) -> tuple[Path, ...]:
@@ -253,13 +260,15 @@ def _heart_disease(folder: Path) -> tuple[Path, ...]:
     from ..data import load_heart_disease
 
     heart = load_heart_disease()
+    tables = {part.name: (part.X, part.y) for part in heart.sites}
+    return _saved(folder, ",".join((*heart.feature_names, "disease")), tables, "%.17g")
+
+
+def _saved(folder: Path, header: str, tables: Mapping[str, Any], digits: str) -> tuple[Path, ...]:
     folder.mkdir(parents=True)
-    paths = []
-    for part in heart.sites:
-        paths.append(folder / f"{part.name}.csv")
-        header = ",".join((*heart.feature_names, "disease"))
-        np.savetxt(paths[-1], np.column_stack([part.X, part.y]), fmt="%.17g", delimiter=",", header=header, comments="")
-    return tuple(paths)
+    for name, (X, y) in tables.items():
+        np.savetxt(folder / f"{name}.csv", np.column_stack([X, y]), digits, ",", header=header, comments="")
+    return tuple(folder / f"{name}.csv" for name in tables)
 
 
 def _site_names(folder: Path) -> list[str]:
@@ -320,71 +329,44 @@ def read_plan(config: Mapping[str, Any]) -> Any:
     missing = sorted(set(KEYS) - set(config))
     if missing:
         raise ValueError(f"the app's configuration must have the key {missing[0]!r}; see [tool.flwr.app.config].")
-    for key, (default, _) in KEYS.items():
-        kind = type(tomllib.loads(f"value = {default}")["value"])
-        if not _is_of(config[key], kind):
-            raise ValueError(f"{key} must be {KINDS[kind]}, as in {key} = {default}, got {config[key]!r}.")
-    if config["family"] not in FAMILIES:
+    plain = {
+        key.replace("-", "_"): converted(config[key], type(toml_value(default)), key, f", as in {key} = {default}")
+        for key, (default, _) in KEYS.items()
+    }
+    if plain["family"] not in FAMILIES:
         others = sorted(set(SENDABLE) - {family.__name__ for family in FAMILIES.values()})
         raise ValueError(
             f"family must be one of {', '.join(FAMILIES)}, the Gaussian families that a key can name, got "
-            f"{config['family']!r}; {', '.join(others)} are set in Python: server_app(Plan(GLMTask(...), ...)), and "
+            f"{plain['family']!r}; {', '.join(others)} are set in Python: server_app(Plan(GLMTask(...), ...)), and "
             "client_app(load) where the losses are others too."
         )
-    family: Any = FAMILIES[config["family"]]
-    precision = float(config["prior-precision"])
+    family: Any = FAMILIES[plain["family"]]
     # the configuration of an app has no null: 0 stands for the method's own
-    rho, gamma = (float(config[name]) or None for name in ("rho", "gamma"))
+    method = make_method(plain["method"], plain["rho"] or None, plain["gamma"] or None, plain["accelerate"])
+
+    def of(*names: str) -> dict[str, Any]:
+        return {name: plain[name] for name in names}
+
     try:
-        task = GLMTask(
-            method=make_method(config["method"], rho, gamma, config["accelerate"]),
-            prior=lambda dim: family(np.zeros(dim), precision),
-            tol=float(config["tol"]),
-            rounds=config["rounds"],
-            seed=config["seed"],
-            safeguard=config["safeguard"],
-            warm_start=config["warm-start"],
-        )
-        return Plan(
-            task,
-            folder=Path(config["run-folder"]),
-            sites=config["sites"],
-            least=config["sites-per-round"],
-            participation=float(config["participation"]),
-            max_staleness=config["max-staleness"],
-            deadline=float(config["deadline"]),
-            patience=float(config["patience"]),
-            keyed=config["keyed"],
-        )
+        options = of("tol", "rounds", "seed", "safeguard", "warm_start")
+        task = GLMTask(method, lambda dim: family(np.zeros(dim), plain["prior_precision"]), **options)
+        options = of("sites", "participation", "max_staleness", "deadline", "patience", "keyed")
+        return Plan(task, folder=Path(plain["run_folder"]), least=plain["sites_per_round"], **options)
     except ValueError as error:
         keys = {"least": "sites-per-round"}
         raise ValueError(worded(error, argument=lambda name: keys.get(name, name.replace("_", "-")))) from error
-
-
-KINDS = {bool: "true or false", int: "an integer", float: "a number", str: "text"}
-
-
-def _is_of(value: Any, kind: type) -> bool:
-    """Whether a value of an app's configuration is of a kind: 1 is a number too, while true is neither."""
-    if isinstance(value, bool) or kind is bool:
-        return isinstance(value, bool) and kind is bool
-    return isinstance(value, (int, float) if kind is float else kind)
 
 
 def _config(folder: Path, settings: Sequence[str]) -> dict[str, Any]:
     """The app's configuration with what --set changes."""
     from ..federation.flower.project import APP, KEYS
 
-    with open(folder / APP / "pyproject.toml", "rb") as file:
-        config: dict[str, Any] = tomllib.load(file)["tool"]["flwr"]["app"]["config"]
+    config: dict[str, Any] = read_toml(folder / APP / "pyproject.toml")["tool"]["flwr"]["app"]["config"]
     for setting in settings:
         key, _, text = setting.partition("=")
         if key not in KEYS:
             raise Refused(f"--set: {missing_name('there is no key', key, KEYS)}")
-        try:
-            config[key] = tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError:
-            config[key] = text
+        config[key] = toml_value(text)
     return config
 
 

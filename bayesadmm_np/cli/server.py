@@ -17,6 +17,8 @@ HELP = f"""The server of a run by files: it sees posteriors and sums, no rows.
 
 {EXAMPLE}
 {CODES}"""
+FOOT = CODES
+REFUSALS = message_refusals
 
 
 def init(
@@ -47,16 +49,11 @@ def init(
       bayesadmm server init run hello-A.npz hello-B.npz
       bayesadmm server init run hello-*.npz --method BayesADMM --rho 1 --safeguard
       bayesadmm server init run hello-*.npz --method PVI --gamma 0.4 --accelerate --family diagonal
-
-    Exit codes: 0 done (the output says whether there are rounds to do), 1 the run
-    failed, 2 the command or the data were not understood, 3 a message was refused
-    (nothing was changed).
     """
-    with message_refusals("server init"):
-        row = make_method(method, rho, gamma, accelerate)
-        seed = secrets.randbelow(1 << 31) if seed is None else seed
-        options = {"tol": tol, "rounds": rounds, "safeguard": safeguard, "seed": seed}
-        tell(begin(folder, hellos, row, family, prior_precision, options), json)
+    row = make_method(method, rho, gamma, accelerate)
+    seed = secrets.randbelow(1 << 31) if seed is None else seed
+    options = {"tol": tol, "rounds": rounds, "safeguard": safeguard, "seed": seed}
+    tell(begin(folder, hellos, row, family, prior_precision, options), json)
 
 
 def network(
@@ -77,14 +74,9 @@ def network(
 
     Examples of use:
       bayesadmm server network run trial.py:task hello-A.npz hello-B.npz
-
-    Exit codes: 0 done (the output says whether there are rounds to do), 1 the run
-    failed, 2 the command or the data were not understood, 3 a message was refused
-    (nothing was changed).
     """
-    with message_refusals("server network"):
-        server, path = begin_network(folder, hellos, function)
-        tell({"written": str(path), **standing(server)}, json)
+    server, path = begin_network(folder, hellos, function)
+    tell({"written": str(path), **standing(server)}, json)
 
 
 def step(
@@ -107,16 +99,11 @@ def step(
       bayesadmm server step run reply-A-0001.npz reply-B-0001.npz
       bayesadmm server step run --partial
       bayesadmm server step run
-
-    Exit codes: 0 done (the output says whether there are rounds to do), 1 the run
-    failed, 2 the command or the data were not understood, 3 a message was refused
-    (nothing was changed).
     """
-    with message_refusals("server step"):
-        from ..federation import missing_sites, step_server
+    from ..federation import missing_sites, step_server
 
-        server, path = step_server(folder, replies, model_of(folder), partial=partial)
-        return int(tell({"written": str(path), **standing(server, missing_sites(folder, server))}, json))
+    server, path = step_server(folder, replies, model_of(folder), partial=partial)
+    return int(tell({"written": str(path), **standing(server, missing_sites(folder, server))}, json))
 
 
 def status(folder: Folder, /, *, json: Json = False) -> int:
@@ -125,13 +112,8 @@ def status(folder: Folder, /, *, json: Json = False) -> int:
     Examples of use:
       bayesadmm server status run
       bayesadmm server status run --json
-
-    Exit codes: 0 done (the output says whether there are rounds to do), 1 the run
-    failed, 2 the command or the data were not understood, 3 a message was refused
-    (nothing was changed).
     """
-    with message_refusals("server status"):
-        from ..federation import load_server, missing_sites
+    from ..federation import load_server, missing_sites
 
-        server = load_server(folder, model_of(folder))
-        return int(tell(standing(server, missing_sites(folder, server)), json))
+    server = load_server(folder, model_of(folder))
+    return int(tell(standing(server, missing_sites(folder, server)), json))

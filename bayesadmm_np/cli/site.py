@@ -15,6 +15,8 @@ HELP = f"""One site of a run by files: its rows never leave it.
 
 {EXAMPLE}
 {CODES}"""
+FOOT = CODES
+REFUSALS = message_refusals
 
 
 @with_example
@@ -34,13 +36,8 @@ def init(
 
     What an answer discloses, and what noise on it buys, is in docs/privacy.md. The
     three options --privacy-... go together; hello.npz itself is not noised.
-
-    Exit codes: 0 done (the output says whether there are rounds to do), 1 the run
-    failed, 2 the command or the data were not understood, 3 a message was refused
-    (nothing was changed).
     """
-    with message_refusals("site init"):
-        tell(introduce(folder, config), json)
+    tell(introduce(folder, config), json)
 
 
 def network(
@@ -61,13 +58,8 @@ def network(
 
     Examples of use:
       bayesadmm site network a hospital.py:rows_and_model --name A
-
-    Exit codes: 0 done (the output says whether there are rounds to do), 1 the run
-    failed, 2 the command or the data were not understood, 3 a message was refused
-    (nothing was changed).
     """
-    with message_refusals("site network"):
-        tell(introduce_network(folder, name, function), json)
+    tell(introduce_network(folder, name, function), json)
 
 
 def step(
@@ -86,10 +78,5 @@ def step(
       bayesadmm site step a broadcast-0001.npz
       bayesadmm site step a broadcast-0002.npz --out /media/usb/reply-A.npz
       bayesadmm site step a final.npz
-
-    Exit codes: 0 done (the output says whether there are rounds to do), 1 the run
-    failed, 2 the command or the data were not understood, 3 a message was refused
-    (nothing was changed).
     """
-    with message_refusals("site step"):
-        return int(tell(answer(folder, broadcast, out), json))
+    return int(tell(answer(folder, broadcast, out), json))

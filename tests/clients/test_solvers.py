@@ -15,7 +15,6 @@ from bayesadmm_np.families import (
     BlockDiagonalGaussian,
     DiagonalGaussian,
     Dirichlet,
-    FixedPrecisionGaussian,
     FullGaussian,
     Gamma,
     IsotropicGaussian,
@@ -37,6 +36,7 @@ from bayesadmm_np.losses import (
     Total,
 )
 from bayesadmm_np.losses.base import GaussianExpected
+from oracles.members import FAMILIES, as_dense, every_family, spd
 
 RNG = np.random.default_rng(0)  # handed to deterministic solvers, which never draw from it
 TOL = 1e-8
@@ -46,25 +46,7 @@ TOL = 1e-8
 # ----------------------------------------------------------------------------------------------------
 
 
-def spd(rng, d):
-    root = rng.standard_normal((d, d + 2))
-    return root @ root.T / (d + 2) + 0.3 * np.eye(d)
-
-
-FAMILIES = {
-    "isotropic": lambda rng, d: IsotropicGaussian(rng.standard_normal(d)),
-    "fixed diagonal": lambda rng, d: FixedPrecisionGaussian(rng.standard_normal(d), rng.uniform(0.5, 3, d)),
-    "fixed dense": lambda rng, d: FixedPrecisionGaussian(rng.standard_normal(d), spd(rng, d)),
-    "diagonal": lambda rng, d: DiagonalGaussian(rng.standard_normal(d), rng.uniform(0.5, 3, d)),
-    "block": lambda rng, d: BlockDiagonalGaussian(rng.standard_normal(d), [spd(rng, d - 1), spd(rng, 1)]),
-    "full": lambda rng, d: FullGaussian(rng.standard_normal(d), spd(rng, d)),
-}
 LEARNED = ("diagonal", "block", "full")
-every_family = pytest.mark.parametrize("family", FAMILIES)
-
-
-def dense(parts):
-    return np.diag(parts[0]) if parts[0].ndim == 1 else block_diag(*parts)
 
 
 def logistic(f, y):
@@ -165,16 +147,16 @@ class DenseProblem:
         self.twins, self.rule, self.rho = twins, problem.rule, problem.rho
         self.learned = type(anchor) in (FullGaussian, DiagonalGaussian, BlockDiagonalGaussian)
         parts = anchor.factor.parts
-        self.S_g, self.m_g = dense(parts), np.array(anchor.mean)
+        self.S_g, self.m_g = as_dense(parts), np.array(anchor.mean)
         self.v = problem.site.parts[0]
-        self.V = dense(problem.site.parts[1:]) if self.learned else np.zeros_like(self.S_g)
+        self.V = as_dense(problem.site.parts[1:]) if self.learned else np.zeros_like(self.S_g)
         self.mask = np.eye(anchor.dim) if parts[0].ndim == 1 else block_diag(*[np.ones_like(p) for p in parts])
         self.size = anchor.dim
         if self.learned:
             self.size += int(np.triu(self.mask).sum())
 
     def expectations(self, q):
-        covariance = np.linalg.inv(dense(q.factor.parts))
+        covariance = np.linalg.inv(as_dense(q.factor.parts))
         found = []
         for rows in self.twins:
             # every rule but the delta method is exact for a quadratic
@@ -189,7 +171,7 @@ class DenseProblem:
 
     def objective(self, q):
         """E_q[ℓ] + vᵀm − ½ tr V(mmᵀ + Σ) + ρ KL(q‖q_g)."""
-        S, m = dense(q.factor.parts), q.mean
+        S, m = as_dense(q.factor.parts), q.mean
         covariance = np.linalg.inv(S)
         deviation = m - self.m_g
         kl = 0.5 * (np.trace(self.S_g @ covariance) - m.size + deviation @ self.S_g @ deviation)
@@ -200,7 +182,7 @@ class DenseProblem:
     def residual(self, q, flip=1.0):
         """Fisher length per parameter of λ − [λ_g − (η + ∇_μ E_q[ℓ])/ρ]; `flip` is −1 in the broken twin."""
         _, gradient, hessian = self.expectations(q)
-        S, m = dense(q.factor.parts), q.mean
+        S, m = as_dense(q.factor.parts), q.mean
         covariance = np.linalg.inv(S)
         if not self.learned:
             missing = S @ m - (self.S_g @ self.m_g - (self.v + gradient) / self.rho)
@@ -217,7 +199,7 @@ def random_site(q, rho, rng, share=0.4):
     site = q.natural.from_vector(rng.standard_normal(q.natural.size))
     if len(site.parts) == 1:
         return site
-    V, smallest = dense(site.parts[1:]), np.linalg.eigvalsh(dense(q.factor.parts))[0]
+    V, smallest = as_dense(site.parts[1:]), np.linalg.eigvalsh(as_dense(q.factor.parts))[0]
     scale = share * rho * smallest / np.linalg.norm(V, 2)
     return Natural(site.linear, *(scale * part for part in site.parts[1:]))
 
@@ -607,12 +589,14 @@ def test_second_order_delta_method_is_laplace(kind, family):
     rng = np.random.default_rng(6)
     loss, twins = make(kind, rng)
     prior = FAMILIES[family](rng, loss.dim)
-    S = dense(prior.factor.parts)
+    S = as_dense(prior.factor.parts)
     mode, hessian = bfgs(twins, prior.mean, S)
     posterior = ba.solve_pooled([loss], prior, expectation=Delta(2)).posterior
     np.testing.assert_allclose(posterior.mean, mode, rtol=0, atol=1e-9)
-    mask = dense([np.ones_like(part) for part in prior.factor.parts])
-    np.testing.assert_allclose(dense(posterior.factor.parts), hessian * mask, rtol=0, atol=1e-8 * np.abs(hessian).max())
+    mask = as_dense([np.ones_like(part) for part in prior.factor.parts])
+    np.testing.assert_allclose(
+        as_dense(posterior.factor.parts), hessian * mask, rtol=0, atol=1e-8 * np.abs(hessian).max()
+    )
     # twin: exact expectations are another answer
     vb = ba.solve_pooled([loss], prior).posterior
     assert np.abs(vb.mean - mode).max() > 1e-4

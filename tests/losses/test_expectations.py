@@ -12,7 +12,6 @@ from bayesadmm_np.families import (
     DiagonalGaussian,
     Dirichlet,
     Expectation,
-    FixedPrecisionGaussian,
     FullGaussian,
     Gamma,
     IsotropicGaussian,
@@ -35,6 +34,7 @@ from bayesadmm_np.losses import (
 )
 from bayesadmm_np.losses.base import KroneckerCurvature, RowCurvature
 from bayesadmm_np.losses.pointwise import BernoulliLogit, CategoricalLogit, PoissonLog
+from oracles.members import FAMILIES, as_dense, every_family, spd
 
 N = 6
 
@@ -43,36 +43,15 @@ N = 6
 # ----------------------------------------------------------------------------------------------------
 
 
-def spd(rng, d):
-    root = rng.standard_normal((d, d + 2))
-    return root @ root.T / (d + 2) + 0.3 * np.eye(d)
-
-
-FAMILIES = {
-    "isotropic": lambda rng, d: IsotropicGaussian(rng.standard_normal(d)),
-    "fixed diagonal": lambda rng, d: FixedPrecisionGaussian(rng.standard_normal(d), rng.uniform(0.5, 3, d)),
-    "fixed dense": lambda rng, d: FixedPrecisionGaussian(rng.standard_normal(d), spd(rng, d)),
-    "diagonal": lambda rng, d: DiagonalGaussian(rng.standard_normal(d), rng.uniform(0.5, 3, d)),
-    "block": lambda rng, d: BlockDiagonalGaussian(rng.standard_normal(d), [spd(rng, d - 1), spd(rng, 1)]),
-    "full": lambda rng, d: FullGaussian(rng.standard_normal(d), spd(rng, d)),
-}
-every_family = pytest.mark.parametrize("family", FAMILIES)
-
-
 def dense_covariance(q):
     """The covariance from the entries of the precision alone, by NumPy's own inverse."""
-    parts = q.factor.parts
-    return np.linalg.inv(np.diag(parts[0]) if parts[0].ndim == 1 else block_diag(*parts))
+    return np.linalg.inv(as_dense(q.factor.parts))
 
 
 def structure(q):
     """Zero-one matrix of the entries that the family's natural parameter holds."""
     parts = q.factor.parts
     return np.eye(q.dim) if parts[0].ndim == 1 else block_diag(*[np.ones_like(part) for part in parts])
-
-
-def as_dense(parts):
-    return np.diag(parts[0]) if parts[0].ndim == 1 else block_diag(*parts)
 
 
 # ----------------------------------------------------------------------------------------------------
