@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .caveats import SeparationWarning
     from .fitted import FittedGLM
     from .general import FederatedGLM
     from .kinds import KINDS, Kind
@@ -23,6 +24,7 @@ __all__ = [
     "FederatedRidge",
     "FittedGLM",
     "Kind",
+    "SeparationWarning",
     "Summary",
     "SummaryRow",
     "load_model",
@@ -39,6 +41,7 @@ HOMES = {
     "Kind": "kinds",
     "load_model": "model_file",
     "save_model": "model_file",
+    "SeparationWarning": "caveats",
     "Summary": "summary",
     "SummaryRow": "summary",
 }

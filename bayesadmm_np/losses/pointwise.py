@@ -49,6 +49,13 @@ class Pointwise(ABC):
         """Whether `exact` is implemented."""
         return type(self).exact is not Pointwise.exact
 
+    def walls(self, y: Array) -> Array | None:
+        """Return vectors b_ij, shape (n, m, C): ℓ(f_i + t u, y_i) stays bounded for t → ∞ iff b_ijᵀu >= 0 for all j.
+
+        A row with fewer than m has zeros. None where they are not known, and then nothing is said about separation.
+        """
+        return None
+
 
 class BernoulliLogit(Pointwise):
     """ℓ(f, y) = softplus(f) − y f for y ∈ {0, 1}, evaluated as softplus(±f) so that no margin cancels."""
@@ -72,6 +79,10 @@ class BernoulliLogit(Pointwise):
         moments = logistic_normal_moments(sign * mean, variance)
         return RowMoments(moments.softplus, sign * moments.sigmoid, moments.slope)
 
+    def walls(self, y: Array) -> Array:
+        """Against the label."""
+        return np.asarray(2.0 * y - 1.0)[:, None, None]
+
 
 class PoissonLog(Pointwise):
     """ℓ(f, y) = exp(f) − y f: the negative log-likelihood of counts with log link, log y! dropped."""
@@ -91,6 +102,10 @@ class PoissonLog(Pointwise):
         with np.errstate(over="ignore"):
             rate = np.exp(mean + 0.5 * variance)
         return RowMoments(rate - y * mean, rate - y, rate)
+
+    def walls(self, y: Array) -> Array:
+        """Upwards always, downwards for a count above zero."""
+        return np.stack([-np.ones(y.size), (y > 0).astype(np.float64)], axis=1)[:, :, None]
 
 
 class CategoricalLogit(Pointwise):
@@ -139,3 +154,8 @@ class CategoricalLogit(Pointwise):
     def has_exact(self) -> bool:
         """Two classes reduce to the logistic."""
         return self.n_outputs == 2
+
+    def walls(self, y: Array) -> Array:
+        """The label's predictor minus each other's."""
+        units = np.eye(self.n_outputs)
+        return np.asarray(units[y.astype(np.intp)][:, None, :] - units)

@@ -1,0 +1,475 @@
+"""What is wrong with the data, by name: findings, each with a sentence and a name for programs.
+
+Findings before a fit come from the sites' R factors, after it from the fitted precision, and of separation from the
+search of `estimators/separation.py`. Nothing here looks at a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from .._errors import ArgumentError
+from .._validation import Array
+from ..losses.linear_model import LinearModelLoss
+from .columns import Relation, find_relations
+from .separation import (
+    Ask,
+    Split,
+    ask_losses,
+    basis_within,
+    factors_of,
+    find_split,
+    has_walls,
+    smallest_separating,
+)
+
+__all__ = [
+    "Collinear",
+    "Constant",
+    "Digits",
+    "Finding",
+    "PriorShare",
+    "Separation",
+    "Undecided",
+    "Zero",
+    "as_dict",
+    "diagnose_after",
+    "diagnose_before",
+    "find_separation",
+    "read_finding",
+    "without_estimate",
+]
+
+FIFTH = 0.2
+"""Share of the information on a coefficient from which on the prior is named."""
+
+FEWEST = 8
+"""Digits below which the condition is named: two more than the 1e-6 of a standard error that estimates are held to."""
+
+PART = 0.3
+"""Entry of the weakest direction, a unit vector, from which on its coefficient is named."""
+
+TOUCHED = 1e-8
+"""Part of a coefficient's standard error that lies in the directions of separation, above which it has no estimate.
+
+These directions are known to 1e-9, see `separation.STILL`.
+"""
+
+MOST_TERMS = 6
+"""Terms and names that a sentence still shows."""
+
+REMEDIES = "Firth's penalty (penalty='firth'), a prior (prior_precision > 0), or a fit without the column"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that is wrong with the data; `str` says it in a sentence.
+
+    Attributes
+    ----------
+    code : str
+        Name for programs.
+    """
+
+    code: ClassVar[str]
+
+
+@dataclass(frozen=True)
+class Zero(Finding):
+    """A column of zeros."""
+
+    column: str
+    code: ClassVar[str] = "zero"
+
+    def __str__(self) -> str:
+        return f"{self.column} is zero in every row: it has no coefficient."
+
+
+@dataclass(frozen=True)
+class Constant(Finding):
+    """A column that the intercepts make up.
+
+    Attributes
+    ----------
+    column : str
+    value : float or None
+        None where it differs between sites, each of which has an intercept.
+    """
+
+    column: str
+    value: float | None
+    code: ClassVar[str] = "constant"
+
+    def __str__(self) -> str:
+        where = "within every site" if self.value is None else f"{self.value:.6g} in every row"
+        return f"{self.column} is constant, {where}: the intercept says the same, and it has no coefficient."
+
+
+@dataclass(frozen=True)
+class Collinear(Finding):
+    """A column that is a sum of others: column = Σ coefficient · other, none of which can be spared.
+
+    Attributes
+    ----------
+    column : str
+    terms : tuple of (str, float)
+    """
+
+    column: str
+    terms: tuple[tuple[str, float], ...]
+    code: ClassVar[str] = "collinear"
+
+    def __str__(self) -> str:
+        return f"{self.column} = {_sum(self.terms)} in every row: leave one of these columns out."
+
+
+@dataclass(frozen=True)
+class Separation(Finding):
+    """A likelihood without a maximum, proven.
+
+    Attributes
+    ----------
+    columns : tuple of str
+        Columns that separate, none of which can be spared; empty where the intercept alone does.
+    direction : tuple of (str, float)
+        Coefficients along which no row's loss grows, and some fall for ever.
+    names : tuple of str
+        Coefficients that have no finite estimate.
+    is_complete : bool
+        Whether every row's loss falls.
+    """
+
+    columns: tuple[str, ...]
+    direction: tuple[tuple[str, float], ...]
+    names: tuple[str, ...]
+    is_complete: bool
+    code: ClassVar[str] = "separation"
+
+    def __str__(self) -> str:
+        how = "complete" if self.is_complete else "quasi-complete"
+        by = _list(self.columns) if self.columns else "the intercept alone, as y has one value"
+        along = f"along {_sum(self.direction)} " if len(self.direction) <= MOST_TERMS else ""
+        have = "No coefficient has" if self.is_complete else _list(self.names) + _verb(self.names)
+        return (
+            f"Separation ({how}) by {by}: {along}the likelihood rises for ever and has no maximum. {have} no finite "
+            f"estimate; take {REMEDIES}."
+        )
+
+
+@dataclass(frozen=True)
+class Undecided(Finding):
+    """A likelihood of which rounding hides whether it has a maximum."""
+
+    names: tuple[str, ...]
+    code: ClassVar[str] = "undecided"
+
+    def __str__(self) -> str:
+        return (
+            "The data are so nearly separated, or columns so nearly collinear, that double precision cannot tell "
+            f"whether the likelihood has a maximum: no estimate is to be trusted; take {REMEDIES}."
+        )
+
+
+@dataclass(frozen=True)
+class PriorShare(Finding):
+    """A coefficient on which the prior holds more than a fifth of the information."""
+
+    name: str
+    share: float
+    code: ClassVar[str] = "prior"
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.share:.0%} of the information comes from the prior, not from the data."
+
+
+@dataclass(frozen=True)
+class Digits(Finding):
+    """An information matrix that leaves few right digits.
+
+    Attributes
+    ----------
+    digits : int
+        Right digits that double precision leaves, at most.
+    condition : float
+        Condition number of the information with a unit diagonal.
+    names : tuple of str
+        Coefficients of the direction on which there is least information.
+    """
+
+    digits: int
+    condition: float
+    names: tuple[str, ...]
+    code: ClassVar[str] = "digits"
+
+    def __str__(self) -> str:
+        left = "no digit" if self.digits < 1 else f"at most {self.digits} digit{'s' if self.digits > 1 else ''}"
+        return (
+            f"The information is nearly singular (condition {self.condition:.0e}, unit diagonal), mostly in "
+            f"{_list(self.names)}: {left} of the coefficients can be right."
+        )
+
+
+KINDS: dict[str, type[Finding]] = {
+    kind.code: kind for kind in (Zero, Constant, Collinear, Separation, Undecided, PriorShare, Digits)
+}
+
+
+def as_dict(finding: Finding) -> dict[str, Any]:
+    """Return a finding for JSON: code, sentence and fields."""
+    return {"code": finding.code, "sentence": str(finding), **asdict(finding)}
+
+
+def read_finding(fields: Mapping[str, Any]) -> Finding:
+    """Return the finding that `as_dict` wrote, and JSON carried.
+
+    Raises
+    ------
+    ValueError
+        When it is none.
+    """
+    given = {key: _tuples(value) for key, value in fields.items() if key not in ("code", "sentence")}
+    try:
+        return KINDS[fields["code"]](**given)
+    except (KeyError, TypeError) as error:
+        raise ArgumentError("finding", "must be one that as_dict wrote", repr(dict(fields))) from error
+
+
+def without_estimate(findings: Sequence[Finding]) -> frozenset[str]:
+    """Return the names of the coefficients that have no finite estimate."""
+    return frozenset(name for f in findings if isinstance(f, Separation | Undecided) for name in f.names)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Before a fit
+# ----------------------------------------------------------------------------------------------------
+
+
+def diagnose_before(
+    factors: Sequence[Array], columns: Sequence[str], intercepts: Sequence[int] = ()
+) -> tuple[Finding, ...]:
+    """Name columns of zeros, constant columns, and columns that others add up to.
+
+    Parameters
+    ----------
+    factors : sequence of ndarray, shape (m, p)
+        Of each site: `columns.site_factor(X, weights)`.
+    columns : sequence of str, length p
+        Names.
+    intercepts : sequence of int
+        Places of the columns that are intercepts, of all rows or of one site's.
+
+    Returns
+    -------
+    tuple of Finding
+        One for each column that earlier columns, or the intercepts, make superfluous: the others are as many as there
+        are independent ones.
+
+    Raises
+    ------
+    ValueError
+        When a factor is not finite, or not of p columns.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bayesadmm_np.estimators.columns import site_factor
+    >>> from bayesadmm_np.estimators.diagnosis import diagnose_before
+    >>> age = np.array([30.0, 41.0, 55.0, 62.0])
+    >>> design = np.column_stack([age, 2.0 * age + 1.0, np.ones(4)])
+    >>> print(*diagnose_before([site_factor(design)], ["age", "twice", "(intercept)"], intercepts=[2]))
+    twice = 1 + 2·age in every row: leave one of these columns out.
+    """
+    for factor in factors:
+        if factor.ndim != 2 or factor.shape[1] != len(columns) or not np.isfinite(factor).all():
+            raise ArgumentError("factors", f"must be finite, with {len(columns)} columns", f"shape {factor.shape}")
+    first = list(intercepts)
+    order = first + [j for j in range(len(columns)) if j not in first]
+    relations = find_relations([factor[:, order] for factor in factors])
+    return tuple(_finding_of(relation, [columns[j] for j in order], len(first)) for relation in relations)
+
+
+def _finding_of(relation: Relation, names: Sequence[str], n_intercepts: int) -> Finding:
+    """Word a relation; the first columns are the intercepts."""
+    column, terms = names[relation.column], relation.terms
+    if not terms:
+        return Zero(column)
+    if relation.column >= n_intercepts and all(j < n_intercepts for j, _ in terms):
+        return Constant(column, terms[0][1] if n_intercepts == 1 else None)
+    return Collinear(column, tuple((names[j], value) for j, value in terms))
+
+
+# ----------------------------------------------------------------------------------------------------
+# After it
+# ----------------------------------------------------------------------------------------------------
+
+
+def diagnose_after(precision: Array, names: Sequence[str], prior_share: Array | None = None) -> tuple[Finding, ...]:
+    """Name coefficients on which the prior holds much of the information, and say how many digits are left.
+
+    Parameters
+    ----------
+    precision : ndarray, shape (d, d)
+        Pooled information, prior and sites together.
+    names : sequence of str, length d
+    prior_share : ndarray, shape (d,), optional
+        The prior's share of the information on each coefficient, `summary.information_shares(...)[0]`.
+
+    Returns
+    -------
+    tuple of Finding
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bayesadmm_np.estimators.diagnosis import diagnose_after
+    >>> print(*diagnose_after(np.diag([4.0, 1e8]), ["dose", "age"], prior_share=np.array([0.25, 0.0])))
+    dose: 25% of the information comes from the prior, not from the data.
+    """
+    shares = np.zeros(len(names)) if prior_share is None else prior_share
+    held = tuple(PriorShare(name, float(s)) for name, s in zip(names, shares, strict=True) if s > FIFTH)
+    scale = np.sqrt(np.maximum(np.diagonal(precision), np.finfo(float).tiny))
+    values, vectors = np.linalg.eigh(precision / scale / scale[:, None])
+    condition = float(values[-1] / max(values[0], np.finfo(float).eps * values[-1]))
+    digits = int(-np.log10(np.finfo(float).eps * condition))
+    if digits >= FEWEST:
+        return held
+    weakest = np.abs(vectors[:, 0])
+    return *held, Digits(
+        digits, condition, tuple(names[int(j)] for j in np.flatnonzero(weakest >= PART * weakest.max()))
+    )
+
+
+def find_separation(
+    losses: Sequence[LinearModelLoss],
+    columns: Sequence[str],
+    *,
+    outputs: Sequence[str] = ("",),
+    intercepts: Sequence[int] = (),
+    penalised: Sequence[int] = (),
+    change: Array | None = None,
+    ask: Ask | None = None,
+    factors: Sequence[Array] | None = None,
+) -> Separation | Undecided | None:
+    """Prove that a likelihood has no maximum and say why, or prove that it has one.
+
+    Offsets, weights and the sizes of counts do not matter. The search takes some ten exchanges of sums over rows, and
+    needs no fit.
+
+    Parameters
+    ----------
+    losses : sequence of LinearModelLoss
+        The sites' losses; empty with `ask` and `factors`.
+    columns : sequence of str, length p
+        Names of the design's columns.
+    outputs : sequence of str, length C
+        Names of the predictors of a row; an empty one where there is one.
+    intercepts : sequence of int
+        Places of the intercepts among the columns; they are never named as the cause.
+    penalised : sequence of int
+        Places of the columns that have a proper prior: no likelihood is needed for their estimates to be finite.
+    change : ndarray, shape (C p, C p), optional
+        The matrix A of θ in the reader's units = Aθ + b, as `FittedGLM.in_units` returns it; default I.
+    ask : callable, optional
+        Way to ask sites elsewhere, see `separation.Question`; then the columns named as the cause are all that have no
+        estimate, to save exchanges.
+    factors : sequence of ndarray, optional
+        R factors of sites elsewhere, by `columns.site_factor`.
+
+    Returns
+    -------
+    Separation, Undecided or None
+        None when a maximum is proven, or where the kind does not tell how its loss grows (`Pointwise.walls`).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import bayesadmm_np as ba
+    >>> from bayesadmm_np.estimators.diagnosis import find_separation
+    >>> north = ba.losses.Logistic(np.column_stack([[1.0, 2.0], [0.0, 1.0], [1.0, 1.0]]), [0, 0])
+    >>> south = ba.losses.Logistic(np.column_stack([[3.0, 4.0], [0.0, 1.0], [1.0, 1.0]]), [1, 1])
+    >>> found = find_separation([north, south], ["age", "sex", "(intercept)"], intercepts=[2])
+    >>> found.columns, found.is_complete
+    (('age',), True)
+    >>> find_separation([north, ba.losses.Logistic(south.X, [0, 1]), ba.losses.Logistic(north.X, [1, 0])], "abc")
+    """
+    if ask is None:
+        if not all(map(has_walls, losses)):
+            return None
+        ask, factors = ask_losses(losses), factors_of(losses)
+    assert factors is not None
+    shared: Ask = ask
+    stacked = factors
+    free = [j for j in range(len(columns)) if j not in penalised]
+    always = [j for j in free if j in intercepts]
+
+    def split(chosen: Sequence[int]) -> Split | str:
+        return find_split(shared, basis_within(stacked, sorted(chosen)), len(outputs))
+
+    found = split(free)
+    if found == "finite":
+        return None
+    names = [f"{output}: {name}" if output else name for output in outputs for name in columns]
+    if not isinstance(found, Split):
+        return Undecided(tuple(names[c * len(columns) + j] for c in range(len(outputs)) for j in free))
+    moved = _touched(found, change)
+    cause = sorted({j % len(columns) for j in moved} - set(always))
+    if losses:
+        cause = smallest_separating(lambda some: isinstance(split([*always, *some]), Split), cause)
+        smaller = split([*always, *cause])
+        assert isinstance(smaller, Split)
+        way, sparse = _moved(smaller.direction, change), _touched(smaller, change)
+    else:
+        way, sparse = _moved(found.direction, change), moved
+    largest = np.abs(way[sparse]).max()
+    return Separation(
+        tuple(columns[j] for j in cause),
+        tuple((names[j], float(way[j] / largest)) for j in sparse),
+        tuple(names[j] for j in moved),
+        found.is_complete,
+    )
+
+
+def _moved(vector: Array, change: Array | None) -> Array:
+    return vector if change is None else np.asarray(change @ vector)
+
+
+def _touched(split: Split, change: Array | None) -> list[int]:
+    """Return the coefficients that the directions of separation move."""
+    inside = np.linalg.norm(_moved(split.span, change), axis=1)
+    whole = np.linalg.norm(_moved(split.whole, change), axis=1)
+    return [int(j) for j in np.flatnonzero(inside > TOUCHED * whole)]
+
+
+# ----------------------------------------------------------------------------------------------------
+# Words
+# ----------------------------------------------------------------------------------------------------
+
+
+def _tuples(value: Any) -> Any:
+    """JSON's lists as tuples."""
+    return tuple(map(_tuples, value)) if isinstance(value, list | tuple) else value
+
+
+def _list(names: Sequence[str]) -> str:
+    if len(names) > MOST_TERMS:
+        names = [*names[: MOST_TERMS - 1], f"{len(names) - MOST_TERMS + 1} more"]
+    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+
+
+def _verb(names: Sequence[str]) -> str:
+    return " have" if len(names) > 1 else " has"
+
+
+def _sum(terms: Sequence[tuple[str, float]]) -> str:
+    """Write Σ coefficient · name; the intercept is a number alone."""
+    text = ""
+    for name, value in terms:
+        size = f"{abs(value):.6g}"
+        word = size if name == "(intercept)" else name if size == "1" else f"{size}·{name}"
+        sign = " − " if value < 0 else " + "
+        text += sign + word
+    return text.removeprefix(" + ").replace(" − ", "−", 1) if text.startswith(" − ") else text.removeprefix(" + ")

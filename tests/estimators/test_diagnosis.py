@@ -1,0 +1,178 @@
+"""Columns that say the same are named with their relation; so are coefficients that the prior or rounding holds."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+from bayesadmm_np.estimators import columns
+from bayesadmm_np.estimators.caveats import SeparationWarning
+from bayesadmm_np.estimators.columns import find_relations, orthonormal_basis, site_factor
+from bayesadmm_np.estimators.diagnosis import (
+    Collinear,
+    Constant,
+    Digits,
+    PriorShare,
+    Separation,
+    Zero,
+    as_dict,
+    diagnose_after,
+    diagnose_before,
+    read_finding,
+)
+
+N = 60
+
+
+def factors(X, n_sites=3, weights=None):
+    given = np.ones(len(X)) if weights is None else weights
+    return [site_factor(X[k::n_sites], given[k::n_sites]) for k in range(n_sites)]
+
+
+@pytest.fixture
+def table(rng):
+    age, dose = rng.integers(20, 90, N).astype(float), rng.normal(size=N)
+    return age, dose, np.ones(N)
+
+
+def test_relations_are_those_that_made_the_columns(table):
+    age, dose, one = table
+    site = np.arange(N) % 3
+    X = np.column_stack([age, dose, 2.0 * age, age - 3.0 * dose + 0.25, np.full(N, 7.5), np.zeros(N), one])
+    names = ["age", "dose", "age2", "mix", "seven", "empty", "(intercept)"]
+    found = diagnose_before(factors(X), names, intercepts=[6])
+    assert [type(f) for f in found] == [Collinear, Collinear, Constant, Zero]
+    assert [str(f).partition(" in every")[0] for f in found[:2]] == ["age2 = 2·age", "mix = 0.25 + age − 3·dose"]
+    assert found[2] == Constant("seven", pytest.approx(7.5))
+    assert str(found[3]).startswith("empty is zero in every row")
+    # a column that is constant within every site is so for the sites' intercepts alone
+    height = np.array([1.0, 4.0, 9.0])[site]
+    X = np.column_stack([age, height, one, site == 1, site == 2])
+    names = ["age", "height", "(intercept)", "site=1", "site=2"]
+    assert diagnose_before(factors(X), names, intercepts=[2, 3, 4]) == (Constant("height", None),)
+    assert diagnose_before(factors(X[:, :3]), names[:3], intercepts=[2]) == ()
+
+
+def test_dummies_of_all_levels_add_up_to_the_intercept(rng):
+    ward = rng.integers(0, 3, N)
+    X = np.column_stack([ward == 0, ward == 1, ward == 2, np.ones(N)])
+    found = diagnose_before(factors(X), ["a", "b", "c", "(intercept)"], intercepts=[3])
+    assert [str(f) for f in found] == ["c = 1 − a − b in every row: leave one of these columns out."]
+
+
+def test_relations_over_random_matrices(rng):
+    """As many relations as the rank lacks, each exact, and none with a term to spare."""
+    for _ in range(100):
+        n, p, r = int(rng.integers(5, 40)), int(rng.integers(2, 9)), int(rng.integers(1, 6))
+        X = rng.integers(-3, 4, (n, min(r, p))) @ (rng.integers(-2, 3, (min(r, p), p)) * (rng.random(p) < 0.8))
+        X = X * 10.0 ** rng.integers(-8, 9, p)
+        found = find_relations(factors(X))
+        unit = X / np.where(X.any(axis=0), np.linalg.norm(X, axis=0), 1.0)
+        assert len(found) == p - np.linalg.matrix_rank(unit)
+        for relation in found:
+            sum_ = sum((value * X[:, j] for j, value in relation.terms), np.zeros(n))
+            assert np.abs(sum_ - X[:, relation.column]).max() <= 1e-9 * np.linalg.norm(X[:, relation.column])
+            chosen = [j for j, _ in relation.terms]
+            assert np.linalg.matrix_rank(unit[:, [*chosen, relation.column]]) == len(chosen)
+            for j in chosen:
+                spared = [*(i for i in chosen if i != j), relation.column]
+                assert np.linalg.matrix_rank(unit[:, spared]) == len(spared)
+
+
+@pytest.mark.parametrize("noise", [1e-9, 1e-6])
+def test_nearly_collinear_columns_are_not_called_collinear(table, noise):
+    """A column off by one in ten digits is another column; a Gram matrix instead of R factors could not tell."""
+    age, dose, one = table
+    X = np.column_stack([age, 2.0 * age * (1.0 + noise * np.sign(dose)), one])
+    assert diagnose_before(factors(X), ["age", "other", "one"]) == ()
+    values = np.linalg.eigvalsh((X / np.linalg.norm(X, axis=0)).T @ (X / np.linalg.norm(X, axis=0)))
+    assert (values[0] < 1e-13) == (noise < 1e-7)  # the broken twin's eigenvalue is rounding
+
+
+def test_a_looser_threshold_errs(table, monkeypatch):
+    monkeypatch.setattr(columns, "ROUNDING", 1e-5)
+    with pytest.raises(AssertionError):
+        test_nearly_collinear_columns_are_not_called_collinear(table, 1e-6)
+
+
+def test_columns_computed_in_double_precision_are_collinear(rng):
+    celsius = rng.normal(37.0, 0.7, 100_000)
+    X = np.column_stack([celsius, 1.8 * celsius + 32.0, np.ones(celsius.size)])
+    (found,) = diagnose_before(factors(X), ["celsius", "fahrenheit", "(intercept)"], intercepts=[2])
+    assert str(found).startswith("fahrenheit = 32 + 1.8·celsius in every row")
+
+
+def test_fewer_rows_than_columns_and_rows_of_weight_zero(rng):
+    X = rng.normal(size=(2, 4))
+    assert [relation.column for relation in find_relations([site_factor(X[:1]), site_factor(X[1:])])] == [2, 3]
+    doubled = np.column_stack([np.ones(5), [1.0, 1.0, 1.0, 1.0, 2.0]])
+    weights = np.array([1.0, 1.0, 1.0, 1.0, 0.0])
+    assert diagnose_before(factors(doubled, 2, weights), "ab", intercepts=[0]) == (Constant("b", pytest.approx(1.0)),)
+
+
+def test_bases_are_orthonormal(rng):
+    X = rng.normal(size=(50, 4)) * [1e-6, 1.0, 1e6, 1.0]
+    X[:, 3] = X[:, 1]
+    basis = orthonormal_basis(factors(X))
+    assert basis.shape == (4, 3)
+    assert np.abs((X @ basis).T @ (X @ basis) - np.eye(3)).max() < 1e-13
+
+
+def test_factors_must_fit():
+    with pytest.raises(ValueError, match=re.escape("factors must be finite, with 2 columns, got shape (1, 3)")):
+        diagnose_before([np.ones((1, 3))], "ab")
+    with pytest.raises(ValueError, match="factors must be finite"):
+        diagnose_before([np.full((1, 2), np.nan)], "ab")
+
+
+# ----------------------------------------------------------------------------------------------------
+# After a fit
+# ----------------------------------------------------------------------------------------------------
+
+
+def test_a_prior_with_more_than_a_fifth_is_named():
+    found = diagnose_after(np.eye(3), ["a", "b", "c"], np.array([0.19, 0.21, 0.9]))
+    assert found == (PriorShare("b", 0.21), PriorShare("c", 0.9))
+    assert str(found[0]) == "b: 21% of the information comes from the prior, not from the data."
+
+
+def test_digits_are_those_of_the_condition_without_units():
+    """Units of columns do not count; a correlation of 1 − 1e-9 has condition 2e9, and 6 of 15.6 digits are left."""
+    assert diagnose_after(np.diag([1e-12, 1e12]), "ab") == ()
+    near = np.array([[1.0, 1.0 - 1e-9, 0.0], [1.0 - 1e-9, 1.0, 0.0], [0.0, 0.0, 1.0]])
+    scale = np.array([1e5, 1e-5, 1.0])
+    (found,) = diagnose_after(near * scale * scale[:, None], ["a", "b", "c"])
+    assert (found.digits, found.names) == (6, ("a", "b"))
+    assert found.condition == pytest.approx(2e9, rel=1e-3)
+    assert "mostly in a and b: at most 6 digits of the coefficients can be right" in str(found)
+    (singular,) = diagnose_after(np.ones((2, 2)), ["a", "b"])
+    assert "no digit of the coefficients" in str(singular)
+
+
+def test_digits_are_a_bound_that_solutions_keep(rng):
+    """A solve with rounded data errs by no more than the digits say, and by more than with three digits more."""
+    near = np.array([[1.0, 1.0 - 1e-9], [1.0 - 1e-9, 1.0]])
+    (found,) = diagnose_after(near, "ab")
+    truth = np.array([1.0, 2.0])
+    errors = [
+        np.abs(np.linalg.solve(near, (near @ truth) * (1.0 + 2.2e-16 * rng.choice([-1, 1], 2))) - truth).max()
+        for _ in range(50)
+    ]
+    assert 10.0 ** -(found.digits + 3) < max(errors) < 10.0 ** -(found.digits - 1)
+
+
+def test_findings_and_the_warning_carry_names():
+    given = [
+        Zero("a"),
+        Constant("b", 2.0),
+        Collinear("c", (("a", 1.0), ("b", -2.0))),
+        PriorShare("d", 0.5),
+        Digits(3, 1e12, ("a",)),
+        Separation(("x",), (("x", 1.0),), ("x",), is_complete=False),
+    ]
+    assert [read_finding(json.loads(json.dumps(as_dict(f)))) for f in given] == given
+    assert [f.code for f in given] == ["zero", "constant", "collinear", "prior", "digits", "separation"]
+    warning = SeparationWarning(given[-1:])
+    assert warning.findings == (given[-1],)
+    assert str(warning) == str(given[-1])

@@ -1,0 +1,305 @@
+"""Separation is proven or refuted as linear programmes over all rows decide it, and no rule of thumb does as well."""
+
+import json
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+
+import bayesadmm_np as ba
+from bayesadmm_np.estimators import separation
+from bayesadmm_np.estimators.columns import site_factor
+from bayesadmm_np.estimators.diagnosis import (
+    Separation,
+    Undecided,
+    as_dict,
+    find_separation,
+    read_finding,
+    without_estimate,
+)
+from bayesadmm_np.estimators.separation import Answer, answer, smallest_separating
+from bayesadmm_np.losses import LeastSquares, Logistic, Poisson, Softmax
+from bayesadmm_np.losses.pointwise import BernoulliLogit, CategoricalLogit, PoissonLog
+from oracles.separable import N_CLASSES, is_complete, is_separated, moved_coefficients, random_problem, walls_of
+
+ONES = np.ones(6)
+ONE = np.ones(1)
+
+
+def diagnose(losses):
+    n_outputs = losses[0].n_outputs
+    columns = [f"x{j}" for j in range(losses[0].n_features)]
+    return find_separation(losses, columns, outputs=[f"c{c}" for c in range(n_outputs)] if n_outputs > 1 else [""])
+
+
+def coefficient_names(losses):
+    columns = [f"x{j}" for j in range(losses[0].n_features)]
+    if losses[0].n_outputs == 1:
+        return columns
+    return [f"c{c}: {name}" for c in range(N_CLASSES) for name in columns]
+
+
+def disagreement(losses, found):
+    """Compare a finding with the programmes: what is wrong with it, or None."""
+    walls, names = walls_of(losses), coefficient_names(losses)
+    if not is_separated(walls):
+        return None if found is None else f"{found} where a maximum exists"
+    if not isinstance(found, Separation):
+        return f"{found} for separated data"
+    direction = np.array([dict(found.direction).get(name, 0.0) for name in names])
+    moved = walls @ direction
+    if moved.min() < -1e-9 * np.abs(walls).max() or not moved.max() > 0.0:
+        return "the direction is opposed, or moves nothing"
+    if found.is_complete != is_complete(walls):
+        return "complete and quasi-complete are mixed up"
+    if np.linalg.matrix_rank(walls) == walls.shape[1]:  # otherwise collinear columns move without a separation
+        expected = tuple(names[j] for j in moved_coefficients(walls))
+        if found.names != expected:
+            return f"{found.names} have no estimate, and it is {expected}"
+
+    def separates(columns):
+        chosen = [c * losses[0].n_features + j for c in range(losses[0].n_outputs) for j in columns]
+        return bool(chosen) and is_separated(walls[:, chosen])
+
+    cause = [int(name[1:]) for name in found.columns]
+    if not separates(cause) or any(separates([j for j in cause if j != spared]) for spared in cause):
+        return f"{cause} are not a smallest set that separates"
+    return None
+
+
+@pytest.mark.parametrize("seeds", [range(120), pytest.param(range(120, 3000), marks=pytest.mark.slow)], ids=["", "all"])
+def test_findings_are_those_of_linear_programmes(seeds):
+    wrong, separated = {}, 0
+    for seed in seeds:
+        losses = random_problem(np.random.default_rng(seed))
+        found = diagnose(losses)
+        separated += isinstance(found, Separation)
+        if (reason := disagreement(losses, found)) is not None:
+            wrong[seed] = reason
+    assert not wrong
+    assert 0.4 < separated / len(seeds) < 0.7  # both cases are tried
+
+
+def rule_of_thumb(losses):
+    """Say "separated" when a coefficient of 25 Newton steps is above 30: what software without a proof says."""
+    total = ba.losses.Total(losses)
+    theta = np.zeros(total.dim)
+    for _ in range(25):
+        theta = theta - np.linalg.pinv(total.hessian(theta)) @ total.gradient(theta)
+        if np.abs(theta).max() > 30.0:
+            return True
+    return False
+
+
+def test_a_rule_of_thumb_errs_both_ways():
+    errors = set()
+    for seed in range(100):
+        losses = random_problem(np.random.default_rng(seed))
+        if isinstance(losses[0], Logistic):
+            errors.add((is_separated(walls_of(losses)), rule_of_thumb(losses)))
+    assert errors == {(False, False), (True, True), (False, True), (True, False)}
+
+
+@pytest.mark.parametrize(
+    ("constant", "value"),
+    [
+        pytest.param("HALF", 1.5, id="a step above 1 taken as a proof"),
+        pytest.param("STILL", 10.0, id="rows that oppose taken to stand still"),
+        pytest.param("WIDE", 1e30, id="no direction tried"),
+    ],
+)
+def test_broken_searches_are_found_out(monkeypatch, constant, value):
+    monkeypatch.setattr(separation, constant, value)
+    problems = (random_problem(np.random.default_rng(seed)) for seed in range(60))
+    assert any(disagreement(losses, diagnose(losses)) for losses in problems)
+
+
+@pytest.mark.parametrize(
+    ("pointwise", "labels"),
+    [(BernoulliLogit(), [0.0, 1.0]), (PoissonLog(), [0.0, 1.0, 7.0]), (CategoricalLogit(3), [0.0, 1.0, 2.0])],
+    ids=["logistic", "poisson", "softmax"],
+)
+def test_walls_are_where_losses_grow(pointwise, labels, rng):
+    y = np.array(labels)
+    for _ in range(50):
+        u = rng.integers(-2, 3, pointwise.n_outputs).astype(float)
+        far = [
+            pointwise.expected_derivatives(np.tile(t * u, (y.size, 1, 1)).squeeze(2 if u.size == 1 else ()), ONE, y)
+            for t in (20.0, 40.0)
+        ]
+        grows = far[1].value - far[0].value > 1.0
+        assert ((pointwise.walls(y) @ u >= 0.0).all(axis=1) != grows).all()
+
+
+# ----------------------------------------------------------------------------------------------------
+# Near the edge
+# ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("origin", [0.0, 1e4])
+@pytest.mark.parametrize("gap", [1e-1, 1e-4, 1e-7])
+def test_a_gap_and_an_overlap_of_one_row_are_told_apart(gap, origin):
+    for sign in (1.0, -1.0):
+        x = origin + np.array([-2.0, -1.0, 0.0, sign * gap, 1.0, 2.0])
+        found = find_separation([Logistic(np.column_stack([x, ONES]), [0, 0, 0, 1, 1, 1])], ["x", "one"])
+        assert (found is not None) == (sign > 0)
+
+
+def test_rows_of_one_value_are_quasi_complete():
+    found = find_separation(
+        [Logistic(np.column_stack([[-2.0, -1.0, 0.0, 0.0, 1.0, 2.0], ONES]), [0, 0, 0, 1, 1, 1])],
+        ["x", "(intercept)"],
+        intercepts=[1],
+    )
+    assert found == Separation(("x",), (("x", 1.0),), ("x",), is_complete=False)
+    assert "Separation (quasi-complete) by x: along x the likelihood rises" in str(found)
+    assert without_estimate([found]) == {"x"}
+
+
+def test_separation_is_a_property_of_all_sites_together():
+    """Neither of two separated sites says so of the other's rows; and two sites with one class each are separated."""
+    up = Logistic([[1.0], [2.0]], [0, 1])
+    down = Logistic([[1.0], [2.0]], [1, 0])
+    one = np.ones((2, 1))
+    with_ones = [Logistic(np.hstack([loss.X, one]), loss.y) for loss in (up, down)]
+    assert all(find_separation([loss], ["x", "one"]) for loss in with_ones)
+    assert find_separation(with_ones, ["x", "one"]) is None
+    classes = [Logistic(np.column_stack([x, np.ones(2)]), [y, y]) for x, y in (([1.0, 2.0], 0), ([3.0, 4.0], 1))]
+    assert find_separation(classes, ["x", "one"]).is_complete
+
+
+# ----------------------------------------------------------------------------------------------------
+# Hostile data
+# ----------------------------------------------------------------------------------------------------
+
+
+def test_one_class_only():
+    found = find_separation([Logistic(np.eye(2, 3) + 1.0, [1, 1])], ["a", "b", "(intercept)"], intercepts=[2])
+    assert found.columns == ()
+    assert "by the intercept alone, as y has one value" in str(found)
+
+
+def test_poisson_without_events_in_a_category():
+    ward = np.array([0.0, 0.0, 0.0, 1.0, 1.0, 1.0])
+    found = find_separation(
+        [Poisson(np.column_stack([ward, ONES]), [2, 5, 1, 0, 0, 0])], ["ward", "(intercept)"], intercepts=[1]
+    )
+    assert found == Separation(("ward",), (("ward", -1.0),), ("ward",), is_complete=False)
+
+
+def test_one_row_a_site_and_more_columns_than_rows():
+    rng = np.random.default_rng(0)
+    losses = [Logistic(rng.normal(size=(1, 5)), [k % 2]) for k in range(3)]
+    assert find_separation(losses, "abcde").is_complete
+
+
+def test_rows_of_weight_zero_are_absent():
+    X = np.column_stack([[-1.0, 1.0, 5.0], np.ones(3)])
+    assert find_separation([Logistic(X, [0, 1, 0], [1.0, 1.0, 0.0])], ["x", "one"]).is_complete
+    assert find_separation([Logistic(X, [0, 1, 0], [1.0, 1.0, 1e-9])], ["x", "one"]) is None
+    # a site all of whose rows are absent
+    absent = Logistic(X, [0, 1, 0], np.zeros(3))
+    assert find_separation([absent, Logistic(X, [0, 1, 0])], ["x", "one"]) is None
+
+
+def test_offsets_that_overflow_play_no_part():
+    X = np.column_stack([[-1.0, 1.0, 5.0], np.ones(3)])
+    assert find_separation([Logistic(X, [0, 1, 0], offset=[1e300, -1e300, 800.0])], ["x", "one"]) is None
+
+
+def test_zeros_and_doubled_columns_are_no_separation():
+    x = np.array([-2.0, -1.0, 0.0, 1.0, 2.0, 3.0])
+    X = np.column_stack([x, 2.0 * x, np.zeros(6), ONES])
+    assert find_separation([Logistic(X, [0, 1, 0, 1, 0, 1])], "abcd") is None
+    assert find_separation([Logistic(np.zeros((6, 1)), [0, 1, 0, 1, 0, 1])], "a") is None
+
+
+def test_columns_with_a_prior_are_left_out():
+    X = np.column_stack([[-1.0, 1.0], np.ones(2)])
+    assert find_separation([Logistic(X, [0, 1])], ["x", "one"], penalised=[0]) is None
+    assert find_separation([Logistic(X, [1, 1])], ["x", "one"], penalised=[0]).names == ("one",)
+    assert find_separation([Logistic(X, [1, 1])], ["x", "one"], penalised=[0, 1]) is None
+
+
+def test_kinds_that_do_not_tell_say_nothing():
+    assert find_separation([LeastSquares(np.eye(2), np.ones(2))], "ab") is None
+
+
+def test_what_rounding_hides_is_said_to_be_hidden(monkeypatch):
+    monkeypatch.setattr(separation, "STEPS", 0)
+    found = find_separation([Logistic(np.column_stack([[-1.0, 1.0], np.ones(2)]), [0, 1])], ["x", "one"])
+    assert found == Undecided(("x", "one"))
+    assert "no estimate is to be trusted" in str(found)
+    assert without_estimate([found]) == {"x", "one"}
+
+
+# ----------------------------------------------------------------------------------------------------
+# Sites elsewhere, units, files
+# ----------------------------------------------------------------------------------------------------
+
+
+def test_sites_elsewhere_answer_with_sums_alone():
+    """The same finding from questions and answers, none of which grows with the rows."""
+    rng = np.random.default_rng(1)
+    X = np.column_stack([rng.normal(size=(40, 2)), rng.integers(0, 2, 40), np.ones(40)])
+    y = (X[:, 0] + rng.normal(size=40) > 0) | (X[:, 2] > 0)
+    losses = [Logistic(X[k::2], y[k::2].astype(float)) for k in range(2)]
+    sizes = []
+
+    def ask(question):
+        answers = [answer(loss, question) for loss in losses]
+        sizes.extend(np.size(getattr(each, field.name)) for each in answers for field in fields(Answer))
+        return answers
+
+    columns = ["a", "b", "ward", "(intercept)"]
+    factors = [site_factor(loss.X) for loss in losses]
+    far = find_separation([], columns, intercepts=[3], ask=ask, factors=factors)
+    near = find_separation(losses, columns, intercepts=[3])
+    assert far.names == near.names == ("ward",)
+    assert far.columns == near.columns == ("ward",)
+    assert max(sizes) == 16  # the Hessian of four columns
+
+
+def test_directions_are_told_in_the_readers_units():
+    x = np.array([10.0, 20.0, 30.0, 40.0, 50.0, 60.0])
+    scaled = np.column_stack([(x - 35.0) / 10.0, ONES])
+    change = np.array([[0.1, 0.0], [-3.5, 1.0]])  # θ of x from θ of (x − 35)/10
+    y = [0, 0, 0, 1, 1, 1]
+    names = ["x", "(intercept)"]
+    found = find_separation([Logistic(scaled, y)], names, intercepts=[1], change=change)
+    way = dict(found.direction)
+    margins = np.where(np.array(y) == 1, 1.0, -1.0) * (way["x"] * x + way["(intercept)"])
+    assert margins.min() > 0.0
+    assert found.names == ("x", "(intercept)")
+
+
+def test_softmax_names_classes():
+    x = np.array([0.0, 0.0, 0.0, 1.0, 1.0, 1.0])
+    X = np.column_stack([x, ONES])
+    found = find_separation(
+        [Softmax(X, [0, 1, 0, 1, 2, 0], 3)], ["x", "(intercept)"], outputs=["a", "b", "c"], intercepts=[1]
+    )
+    # class c never occurs where x = 0: x of c rises against the others, and the intercept of c falls
+    assert found.columns == ("x",)
+    assert not found.is_complete
+    assert dict(found.direction)["c: x"] > 0 > dict(found.direction)["c: (intercept)"]
+
+
+def test_findings_survive_a_file():
+    found = Separation(("x",), (("x", 1.0),), ("x",), is_complete=False)
+    assert read_finding(json.loads(json.dumps(as_dict(found)))) == found
+    for broken in ({"code": "nothing"}, {"code": "separation", "columns": []}, {}):
+        with pytest.raises(ValueError, match="finding must be one that as_dict wrote"):
+            read_finding(broken)
+    assert replace(found, is_complete=True) != found
+
+
+def test_the_smallest_set_is_found_by_bisection():
+    asked = []
+
+    def separates(columns):
+        asked.append(columns)
+        return {3, 11} <= set(columns)
+
+    assert smallest_separating(separates, range(16)) == [3, 11]
+    assert len(asked) < 16
