@@ -1,0 +1,338 @@
+"""The design that the sites agreed on, and how a site makes it of its table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+
+from .._errors import ArgumentError
+from .._validation import Array
+from .levels import AgreedColumn, TableError, cells_of, column_names, is_missing, level_name
+from .terms import Expression, Learned, Parsed, parse
+
+__all__ = [
+    "Agreement",
+    "Design",
+    "complete_rows",
+    "count_rows",
+    "design",
+    "named_columns",
+    "needed_columns",
+    "own_names",
+]
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What all sites make their designs by: plain values, sent to each of them and kept with the fitted model.
+
+    Attributes
+    ----------
+    formula : str
+    columns : dict of str to AgreedColumn
+        Reading of each column.
+    learned : dict of str to dict
+        What each learned transform takes from data, by its call: mean and scale, or knots and bounds.
+    weights : str or None
+        Column of weights.
+    client : str or None
+        Factor of the sites, where they have intercepts of their own.
+    drop_withheld : bool
+        Whether rows of levels that no site named are left out.
+    lines : tuple of str
+        What was made alike, and how many rows each site leaves out.
+    """
+
+    formula: str
+    columns: dict[str, AgreedColumn]
+    learned: dict[str, dict[str, float | list[float] | None]] = field(default_factory=dict)
+    weights: str | None = None
+    client: str | None = None
+    drop_withheld: bool = False
+    lines: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        parsed = self.parsed
+        needed = needed_columns(parsed.roles, self.weights)
+        if set(self.columns) != set(needed):
+            raise ValueError(f"columns must be {sorted(needed)}, got {sorted(self.columns)}")
+        for name, role in needed.items():
+            if role != "any" and self.columns[name].kind != role:
+                raise ValueError(f"column {name!r} must be a {role}, got a {self.columns[name].kind}")
+        if self.client is not None and getattr(self.columns.get(self.client), "kind", "") != "factor":
+            raise ValueError(f"client must be a factor of the formula, got {self.client!r}")
+        if set(self.learned) != {call.text for call in parsed.learned}:
+            raise ValueError(f"learned must be those of the formula, got {sorted(self.learned)}")
+
+    @property
+    def parsed(self) -> Parsed:
+        """The formula in parts."""
+        return parse(self.formula)
+
+    @property
+    def target(self) -> str:
+        """Column or expression on the left."""
+        return self.parsed.target
+
+    @property
+    def has_intercept(self) -> bool:
+        """Whether the formula has one; it is no column of the design."""
+        return (("1", True),) in self.parsed.terms
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Levels of a target that is text; empty for numbers."""
+        found = self.columns.get(self.target)
+        return found.levels if found is not None else ()
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Names of the design's columns, in order, without the intercept."""
+        row = {name: np.array([0 if column.kind == "factor" else np.nan]) for name, column in self.columns.items()}
+        return _matrix(self, row, 1)[0]
+
+
+@dataclass(frozen=True, eq=False)
+class Design:
+    """The rows of a site as a regression takes them.
+
+    Attributes
+    ----------
+    matrix : ndarray, shape (n, p)
+        Without a column for the intercept.
+    names : tuple of str
+        Names of its columns.
+    y : ndarray, shape (n,), or None
+        Numbers, or texts; None for a prediction.
+    offset : ndarray, shape (n,), or None
+        Sum of the formula's offsets.
+    weights : ndarray, shape (n,), or None
+    kept : ndarray of bool
+        Rows of the table that are rows of the design.
+    missing : dict of str to int
+        Missing values by column.
+    withheld : int
+        Rows left out because of a level that no site named.
+    """
+
+    matrix: Array
+    names: tuple[str, ...]
+    y: Any
+    offset: Array | None
+    weights: Array | None
+    kept: Array
+    missing: dict[str, int]
+    withheld: int
+
+    @property
+    def n_dropped(self) -> int:
+        """Rows left out."""
+        return len(self.kept) - int(self.kept.sum())
+
+
+def design(table: Any, agreement: Agreement, site: str | None = None, *, for_prediction: bool = False) -> Design:
+    """Make the design of a table as agreed.
+
+    Parameters
+    ----------
+    table : frame, or mapping from names to columns
+    agreement : Agreement
+    site : str, optional
+        Name of the site; needed where sites have intercepts of their own and the table has no column of them.
+    for_prediction : bool, default False
+        Whether rows are to be predicted: no target or weights, and a missing value is refused.
+
+    Returns
+    -------
+    Design
+
+    Raises
+    ------
+    TableError
+        When the table is not as it was agreed: a column lacks, a level is not among those agreed, an expression is not
+        finite.
+    """
+    parsed = agreement.parsed
+    names = parsed.predictors if for_prediction else needed_columns(parsed.roles, agreement.weights)
+    wanted = [name for name in agreement.columns if name in names]
+    try:
+        return _design(table, agreement, wanted, site, for_prediction)
+    except TableError as error:
+        if site is None or error.site is not None:
+            raise
+        raise TableError(error.fact, error.remedy, site, error.column) from error
+
+
+def _design(table: Any, agreement: Agreement, wanted: list[str], site: str | None, for_prediction: bool) -> Design:
+    columns = named_columns(table, wanted)
+    n_rows = count_rows(table)
+    if agreement.client in wanted and site is not None:
+        columns[agreement.client] = np.array([site] * n_rows, dtype=object)
+    for name in wanted:
+        if name not in columns:
+            raise TableError("is not in the table", column=name)
+    missing = {name: count for name in wanted if (count := int(is_missing(columns[name]).sum()))}
+    if for_prediction and missing:
+        name, count = next(iter(missing.items()))
+        raise TableError(f"is missing in {count} row(s), which cannot be predicted", "fill it in", column=name)
+    complete: Any = complete_rows(columns, n_rows)
+    read = {name: agreement.columns[name].read(columns[name], complete, name) for name in wanted}
+    known = np.ones(int(complete.sum()), dtype=bool)
+    for name in wanted:
+        if agreement.columns[name].kind == "factor":
+            strange = read[name] < 0
+            known &= ~strange
+            if strange.any() and (for_prediction or not agreement.drop_withheld):
+                cell = cells_of(columns[name])[complete][strange][0]
+                levels = ", ".join(map(repr, agreement.columns[name].levels))
+                fact = f"holds the level {level_name(cell)!r}, which is not among those agreed ({levels})"
+                raise TableError(fact, column=name)
+    rows = {name: values[known] for name, values in read.items()}
+    kept = complete.copy()
+    kept[complete] = known
+    n_kept, parsed = int(known.sum()), agreement.parsed
+    names, matrix = _matrix(agreement, rows, n_kept)
+    offsets = [_finite(parsed.expressions[offset], rows, n_kept) for offset in parsed.offsets]
+    return Design(
+        matrix,
+        names,
+        None if for_prediction else _target(agreement, rows, n_kept),
+        np.sum(offsets, axis=0) if offsets else None,
+        None if for_prediction or agreement.weights is None else rows[agreement.weights],
+        kept,
+        missing,
+        len(known) - n_kept,
+    )
+
+
+def _target(agreement: Agreement, rows: Mapping[str, Any], n_rows: int) -> Any:
+    target = agreement.target
+    expression = agreement.parsed.expressions.get(target)
+    if expression is not None and expression.factor is None:
+        return _finite(expression, rows, n_rows)
+    name = target if expression is None else expression.factor
+    assert name is not None
+    levels = agreement.columns[name].levels
+    return np.array(levels, dtype=object)[rows[name]] if levels else rows[name]
+
+
+def _finite(expression: Expression, rows: Mapping[str, Any], n_rows: int) -> Array:
+    values = np.broadcast_to(np.asarray(expression.value(rows), dtype=np.float64), (n_rows,))
+    _check_finite(values, expression.text)
+    return values
+
+
+def _check_finite(values: Array, what: str) -> None:
+    wrong = int((~np.isfinite(values)).sum())
+    if wrong:
+        raise TableError(f"{what} is not finite in {wrong} row(s)", "correct them, or leave them empty")
+
+
+def _matrix(agreement: Agreement, rows: Mapping[str, Any], n_rows: int) -> tuple[tuple[str, ...], Array]:
+    """Put the terms together as formulaic does, from factors that were evaluated here."""
+    import pandas as pd
+    from formulaic import ModelSpec
+    from formulaic.parser.types import Factor, Term
+
+    parsed = agreement.parsed
+    columns = {
+        name: pd.Categorical.from_codes(values, categories=list(agreement.columns[name].levels))
+        if agreement.columns[name].kind == "factor"
+        else values
+        for name, values in rows.items()
+    }
+    evaluated: dict[str, Any] = {}
+    is_probe = any(np.isnan(values).any() for values in rows.values())  # rows of a table are complete
+    for factor in dict.fromkeys(name for term in parsed.terms for name, is_number in term if not is_number):
+        expression = parsed.expressions.get(factor)
+        if expression is None:
+            evaluated[factor] = pd.Series(columns[factor])
+            continue
+        if expression.factor is not None:
+            evaluated[factor] = expression.value({expression.factor: pd.Series(columns[expression.factor])})
+            continue
+        calls = [_transform(call, agreement.learned[call.text]) for call in expression.learned]
+        try:
+            evaluated[factor] = expression.value(columns, calls)
+        except ValueError as error:
+            remedy = "set lower_bound and upper_bound, or extrapolation='extend'"
+            raise TableError(f"{factor} lies outside of its bounds in some row(s)", remedy) from error
+    terms = [
+        Term([Factor(name, eval_method="literal" if is_number else "lookup") for name, is_number in term])
+        for term in parsed.terms
+    ]
+    spec = ModelSpec(formula=terms, na_action="ignore", output="pandas")
+    made = spec.get_model_matrix(pd.DataFrame(index=range(n_rows)), context=evaluated)
+    names = [str(name) for name in made.model_spec.column_names]
+    for name in names:
+        if names.count(name) > 1:
+            raise ArgumentError("formula", "must give each column of the design a name of its own", repr(name))
+    matrix = np.asarray(made, dtype=np.float64)
+    keep = [j for j, name in enumerate(names) if not (name == "Intercept" and agreement.has_intercept)]
+    if not is_probe:
+        for j in keep:
+            _check_finite(matrix[:, j], names[j])
+    return tuple(names[j] for j in keep), matrix[:, keep]
+
+
+def _transform(call: Learned, found: Mapping[str, Any]) -> Callable[..., Any]:
+    """The transform with what was agreed in place of what it would learn."""
+    if call.name != "bs":
+        return partial(_rescaled, found)
+    from formulaic.transforms import basis_spline
+
+    degree = call.options.get("degree", 3)
+    low, high = found["lower_bound"], found["upper_bound"]
+    padded = np.pad([low, *found["knots"], high], degree, mode="edge").tolist()
+    return partial(basis_spline, _state={"knots": padded, "lower_bound": low, "upper_bound": high})
+
+
+def _rescaled(found: Mapping[str, Any], values: Array) -> Array:
+    moved = values - found["center"]
+    return moved if found["scale"] is None else moved / found["scale"]
+
+
+def needed_columns(roles: Mapping[str, Any], weights: str | None) -> dict[str, Any]:
+    """Return what each column must be, the column of weights too."""
+    if weights is None:
+        return dict(roles)
+    if weights in roles:
+        raise ArgumentError("weights", "must be a column that the formula does not use", repr(weights))
+    return {**roles, weights: "number"}
+
+
+def own_names(table: Any, names: Sequence[str] | Mapping[str, Any]) -> dict[str, Any]:
+    """Return {name: its name in the table}, which may have blanks around it."""
+    own: dict[str, Any] = {}
+    for column in column_names(table):
+        name = str(column).strip()
+        if name in names and name in own:
+            raise TableError("stands in the table twice", "rename one", column=name)
+        own[name] = column
+    return {name: own[name] for name in names if name in own}
+
+
+def named_columns(table: Any, names: Sequence[str] | Mapping[str, Any]) -> dict[str, Any]:
+    """Return the columns of these names that a table has."""
+    return {name: table[own] for name, own in own_names(table, names).items()}
+
+
+def count_rows(table: Any) -> int:
+    """Return the number of rows of a table."""
+    names = column_names(table)
+    return len(table[names[0]]) if names else 0
+
+
+def complete_rows(columns: Mapping[str, Any], n_rows: int) -> Array:
+    """Return the rows in which no column is missing, shape (n,) of bool."""
+    complete = np.ones(n_rows, dtype=bool)
+    for name, column in columns.items():
+        gone: Any = is_missing(column)
+        if len(gone) != n_rows:
+            raise TableError(f"must have {n_rows} rows as the table has, got {len(gone)}", column=name)
+        complete &= ~gone
+    return complete

@@ -1,0 +1,433 @@
+"""A formula over the tables of several sites: the design matrix that the pooled table would have had.
+
+Three steps, with a plain message after the first and the second: each site describes the columns of its table
+(`describe_columns`), the server makes them alike or refuses (`agree`), each site makes its design (`design`). What a
+transform takes from data (the knots of a spline, the mean of a column) is agreed too: no site computes its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from .._errors import ArgumentError
+from .._validation import Array
+from .design import Agreement, complete_rows, count_rows, named_columns, needed_columns, own_names
+from .levels import AgreedColumn, SiteColumn, TableError, agree_column, column_names, describe_column
+from .terms import Learned, Parsed, parse, read_expression, refuse
+
+__all__ = ["Moments", "SiteColumns", "agree", "count_at_most", "describe_columns", "pooled_quantiles"]
+
+Quantiles = Callable[[str, Sequence[float]], Sequence[float]]
+
+
+# ----------------------------------------------------------------------------------------------------
+# A site's half
+# ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Number of values, their mean, and the sum of squared deviations from it."""
+
+    count: int
+    mean: float
+    squares: float
+
+    def __post_init__(self) -> None:
+        if self.count < 0 or not np.isfinite([self.mean, self.squares]).all() or self.squares < 0:
+            raise ValueError(f"moments must be finite, of a count >= 0, got {self}")
+
+
+@dataclass(frozen=True)
+class SiteColumns:
+    """What a site says of its table before the first round: plain values, no rows.
+
+    Attributes
+    ----------
+    formula : str
+        Formula that was described for: its columns alone are described.
+    n_rows, n_complete : int
+        Rows, and rows in which none of the columns is missing.
+    columns : dict of str to SiteColumn
+    lacking : dict of str to tuple of str
+        Columns that the table has not, with names in it that differ in case alone.
+    renamed : dict of str to str
+        Columns whose name has blanks around it in the table, and that name.
+    moments : dict of str to Moments
+        Of what center(…) and scale(…) take, over complete rows, by expression.
+    """
+
+    formula: str
+    n_rows: int
+    n_complete: int
+    columns: dict[str, SiteColumn]
+    lacking: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    renamed: dict[str, str] = field(default_factory=dict)
+    moments: dict[str, Moments] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.n_complete <= self.n_rows < 1 << 53:
+            raise ValueError(f"rows must be counts, got {self.n_complete} complete ones of {self.n_rows}")
+
+
+def describe_columns(table: Any, formula: str, *, weights: str | None = None, minimum_count: int = 0) -> SiteColumns:
+    """Describe the columns of a site's table that a formula needs.
+
+    Named are levels of text and of C(…), with their number of complete rows, and nothing of other columns but their
+    kind, the number of missing values, and moments where center(…) or scale(…) asks for them.
+
+    Parameters
+    ----------
+    table : frame, or mapping from names to columns
+        Of pandas or polars, or anything whose columns NumPy reads.
+    formula : str
+    weights : str, optional
+        Column of weights.
+    minimum_count : int, default 0
+        Levels with fewer complete rows are not named.
+
+    Returns
+    -------
+    SiteColumns
+
+    Raises
+    ------
+    TableError
+        When the table has a column twice.
+
+    Examples
+    --------
+    >>> table = {"died": [0, 1, 1], "age": [61, 54, None], "ward": [" A", "B", "B"]}
+    >>> found = describe_columns(table, "died ~ age + ward")
+    >>> found.n_complete, found.columns["ward"].levels
+    (2, {'A': 1, 'B': 1})
+    """
+    parsed = parse(formula)
+    roles = needed_columns(parsed.roles, weights)
+    own = own_names(table, roles)
+    found = {name: table[called] for name, called in own.items()}
+    others = [str(name) for name in column_names(table)]
+    lacking = {
+        name: tuple(other for other in others if other.strip().casefold() == name.casefold())
+        for name in roles
+        if name not in found
+    }
+    complete = complete_rows(found, count_rows(table))
+    columns = {
+        name: describe_column(column, complete, roles[name] == "factor", minimum_count)
+        for name, column in found.items()
+    }
+    moments = {} if lacking else _moments(parsed, found, complete)
+    renamed = {name: str(called) for name, called in own.items() if str(called) != name}
+    return SiteColumns(formula, len(complete), int(complete.sum()), columns, lacking, renamed, moments)
+
+
+def count_at_most(table: Any, formula: str, expression: str, value: float, weights: str | None = None) -> int:
+    """Count the complete rows in which an expression of a formula is at most a value.
+
+    A server that may ask again and again finds quantiles by bisection, and no row leaves the site.
+
+    Parameters
+    ----------
+    table : frame, or mapping from names to columns
+    formula : str
+    expression : str
+        What a learned transform of the formula takes.
+    value : float
+    weights : str, optional
+        Column of weights.
+
+    Returns
+    -------
+    int
+    """
+    parsed = parse(formula)
+    found = named_columns(table, needed_columns(parsed.roles, weights))
+    return int((_numbers(found, complete_rows(found, count_rows(table)), expression) <= value).sum())
+
+
+def _numbers(columns: Mapping[str, Any], complete: Array, expression: str) -> Array:
+    """Evaluate an expression of numbers on complete rows."""
+    read = read_expression(expression)
+    number = AgreedColumn("number")
+    values = {name: number.read(columns[name], complete, name) for name in read.columns.values()}
+    return np.broadcast_to(np.asarray(read.value(values), dtype=np.float64), (int(complete.sum()),))
+
+
+def _moments(parsed: Parsed, columns: Mapping[str, Any], complete: Array) -> dict[str, Moments]:
+    found = {}
+    for call in parsed.learned:
+        if call.name == "bs" or not complete.any():
+            continue
+        try:
+            values = _numbers(columns, complete, call.argument)
+            mean = float(values.mean())
+            found[call.argument] = Moments(len(values), mean, float(((values - mean) ** 2).sum()))
+        except ValueError:  # text, or log(0): refused by name when the sites agree
+            continue
+    return found
+
+
+def agree(
+    sites: Mapping[str, SiteColumns],
+    formula: str,
+    *,
+    reference: Mapping[str, str] | None = None,
+    ignore_case: bool = False,
+    weights: str | None = None,
+    drop_withheld: bool = False,
+    site_intercepts: bool = False,
+    reference_site: str | None = None,
+    client: str = "site",
+    quantiles: Quantiles | None = None,
+) -> Agreement:
+    """Find one design for the tables of all sites, or refuse by site and column.
+
+    Parameters
+    ----------
+    sites : dict of str to SiteColumns
+        Descriptions by site.
+    formula : str
+    reference : dict of str to str, optional
+        Reference level by column; default its first level. C(ward, Treatment("medical")) says it in the formula.
+    ignore_case : bool, default False
+        Whether levels that differ in case, or in blanks between words, are one.
+    weights : str, optional
+        Column of weights.
+    drop_withheld : bool, default False
+        Whether rows of levels that no site names are left out, in place of a refusal.
+    site_intercepts : bool, default False
+        Whether each site has an intercept of its own: a factor of the sites joins the formula.
+    reference_site : str, optional
+        Site whose intercept is the model's; default the first by name.
+    client : str, default "site"
+        Name of the factor of sites.
+    quantiles : callable, optional
+        Function from an expression and probabilities to quantiles over all sites' complete rows, for bs(x, df). Where
+        there is none, knots and bounds must stand in the formula: least, largest and middle values are values of rows.
+
+    Returns
+    -------
+    Agreement
+
+    Raises
+    ------
+    TableError
+        When tables cannot be made alike without a guess.
+    ArgumentError
+        When an argument does not fit the formula.
+
+    Examples
+    --------
+    >>> basel = describe_columns({"died": [0, 1], "ward": ["b", "a "]}, "died ~ ward")
+    >>> bern = describe_columns({"died": [0, 1], "ward": ["c", "b"]}, "died ~ ward")
+    >>> agree({"Basel": basel, "Bern": bern}, "died ~ ward").names
+    ('ward[T.b]', 'ward[T.c]')
+    """
+    if not sites:
+        raise ArgumentError("sites", "must hold one site at least")
+    parsed = parse(formula)
+    roles = needed_columns(parsed.roles, weights)
+    _check_sites(sites, formula, roles)
+    lines = _missing_lines(sites)
+    chosen = dict(reference or {})
+    columns = {}
+    for name, role in roles.items():
+        own = {site: found.columns[name] for site, found in sites.items()}
+        level = chosen.pop(name, None)
+        columns[name], said = agree_column(name, own, role, level, ignore_case, drop_withheld)
+        lines += said
+    if chosen:
+        raise ArgumentError("reference", "must name columns of the formula", repr(sorted(chosen)[0]))
+    if columns.get(parsed.target, AgreedColumn("number")).kind == "factor" and reference and parsed.target in reference:
+        raise ArgumentError("reference", "must name predictors", repr(parsed.target), "classes are in order of name")
+    _check_references(parsed, columns)
+    learned, said = _learn(parsed, sites, quantiles)
+    if not site_intercepts:
+        if reference_site is not None:
+            raise ArgumentError("reference_site", "must be left out without site_intercepts", repr(reference_site))
+        return Agreement(formula, columns, learned, weights, None, drop_withheld, (*lines, *said))
+    columns[client] = _site_factor(sites, client, columns, reference_site)
+    said.append(f"{client}: an intercept for each site; reference {columns[client].levels[0]!r}")
+    quoted = client if client.isidentifier() else f"`{client}`"
+    return Agreement(f"{formula} + {quoted}", columns, learned, weights, client, drop_withheld, (*lines, *said))
+
+
+def _site_factor(
+    sites: Mapping[str, Any], client: str, columns: Mapping[str, Any], reference: str | None
+) -> AgreedColumn:
+    if client in columns:
+        raise ArgumentError("client", "must name no column of the formula, which site_intercepts adds", repr(client))
+    names = sorted(sites)
+    if reference is not None and reference not in names:
+        raise ArgumentError("reference_site", f"must be one of {', '.join(names)}", repr(reference))
+    if len(names) < 2:
+        raise ArgumentError("site_intercepts", "must be off with one site: its intercept is the model's")
+    first = names[0] if reference is None else reference
+    return AgreedColumn("factor", (first, *(name for name in names if name != first)))
+
+
+def _check_sites(sites: Mapping[str, SiteColumns], formula: str, roles: Mapping[str, Any]) -> None:
+    for site, found in sites.items():
+        if found.formula != formula:
+            raise TableError(f"described its table for the formula {found.formula!r}, not {formula!r}", "", site)
+        for name in roles:
+            if name not in found.columns:
+                near = found.lacking.get(name, ())
+                remedy = f"there it is called {near[0]!r}: rename it" if near else "leave it out of the formula"
+                raise TableError("is not in the table", remedy, site, name)
+        if not found.n_complete:
+            worst = max(found.columns, key=lambda name: found.columns[name].missing)
+            count = found.columns[worst].missing
+            raise TableError(
+                f"is missing in {count} of {found.n_rows} rows, and no row is complete",
+                "leave the site or the column out",
+                site,
+                worst,
+            )
+
+
+def _missing_lines(sites: Mapping[str, SiteColumns]) -> list[str]:
+    lines = []
+    for site, found in sites.items():
+        for name, own in found.renamed.items():
+            lines.append(f"{name}: site {site!r} calls it {own!r}")
+        lost = found.n_rows - found.n_complete
+        if lost:
+            gaps = ", ".join(f"{name} {column.missing}" for name, column in found.columns.items() if column.missing)
+            lines.append(f"site {site!r}: {lost} of {found.n_rows} rows left out because of missing values ({gaps})")
+    return lines
+
+
+def _check_references(parsed: Parsed, columns: Mapping[str, AgreedColumn]) -> None:
+    """Refuse a reference in the formula that no site has."""
+    for expression in parsed.expressions.values():
+        if expression.factor is not None and expression.base is not None:
+            columns[expression.factor].require(expression.base, expression.factor)
+
+
+def _learn(
+    parsed: Parsed, sites: Mapping[str, SiteColumns], quantiles: Quantiles | None
+) -> tuple[dict[str, Any], list[str]]:
+    learned: dict[str, Any] = {}
+    lines = []
+    for call in parsed.learned:
+        if call.text in learned:
+            continue
+        if call.name == "bs":
+            learned[call.text] = _spline(call, quantiles)
+            inner = learned[call.text]["knots"]
+            shown = ", ".join(f"{knot:.6g}" for knot in inner)
+            low, high = learned[call.text]["lower_bound"], learned[call.text]["upper_bound"]
+            lines.append(f"{call.text}: knots at {shown or 'none'}, between {low:.6g} and {high:.6g}")
+        else:
+            learned[call.text] = _moments_of(call, sites)
+            scale = learned[call.text]["scale"]
+            lines.append(
+                f"{call.text}: mean {learned[call.text]['center']:.6g}"
+                + ("" if scale is None else f", standard deviation {scale:.6g}")
+                + " of all sites' complete rows"
+            )
+    return learned, lines
+
+
+def _moments_of(call: Learned, sites: Mapping[str, SiteColumns]) -> dict[str, float | None]:
+    """Pool means and squares; of `standardize` the divisor is n, of `scale` n − 1."""
+    for site, found in sites.items():
+        if call.argument not in found.moments:
+            raise TableError(f"{call.text} has no finite mean there", "", site)
+    parts = [found.moments[call.argument] for found in sites.values()]
+    count = sum(part.count for part in parts)
+    mean = sum(part.count * part.mean for part in parts) / count
+    squares = sum(part.squares + part.count * (part.mean - mean) ** 2 for part in parts)
+    divisor = count if call.name == "standardize" else count - 1
+    if call.name == "center":
+        return {"center": mean, "scale": None}
+    if divisor < 1 or not squares > 0:
+        raise TableError(f"{call.argument} is constant over all sites, and {call.text} would divide by zero", "")
+    return {"center": mean, "scale": float(np.sqrt(squares / divisor))}
+
+
+def _spline(call: Learned, quantiles: Quantiles | None) -> dict[str, Any]:
+    """Knots and bounds of bs(…): those of the formula, or quantiles over all sites."""
+    options = call.options
+    knots: Any = options.get("knots")
+    bounds: list[Any] = [options.get("lower_bound"), options.get("upper_bound")]
+    if quantiles is None and (knots is None or None in bounds):
+        remedy = "write bs(x, knots=[…], lower_bound=…, upper_bound=…): quantiles and extremes are values of rows"
+        raise refuse(call.text, "must have its knots and bounds in the formula where tables stay apart", remedy)
+    if quantiles is not None:
+        ends = quantiles(call.argument, [0.0, 1.0])
+        bounds = [end if bound is None else bound for end, bound in zip(ends, bounds, strict=True)]
+        if knots is None:
+            inner = options["df"] - options.get("degree", 3) - bool(options.get("include_intercept"))
+            knots = quantiles(call.argument, np.linspace(0, 1, inner + 2)[1:-1].tolist()) if inner else []
+    try:
+        found = [float(knot) for knot in knots]
+        low, high = (float(bound) for bound in bounds)
+    except (TypeError, ValueError) as error:
+        raise refuse(call.text, "must have numbers for knots and bounds") from error
+    if not low < high or any(not low <= knot <= high for knot in found) or found != sorted(found):
+        raise refuse(call.text, "must have rising knots between its bounds", f"got {found} in {low:g} to {high:g}")
+    return {"knots": found, "lower_bound": low, "upper_bound": high}
+
+
+def pooled_quantiles(counts: Callable[[str, float], int], n_rows: int) -> Quantiles:
+    """Return a function of quantiles over sites that answer counts alone.
+
+    An order statistic is found by bisection on the 2⁶⁴ floats, so it is exact; between two of them the quantile is
+    linear, as NumPy's.
+
+    Parameters
+    ----------
+    counts : callable
+        Function from an expression and a value to the number of all sites' complete rows at most that value.
+    n_rows : int
+        Number of all sites' complete rows.
+
+    Returns
+    -------
+    callable
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> ages = np.array([61.0, 54.0, 38.0, 70.0])
+    >>> pooled_quantiles(lambda _, value: int((ages <= value).sum()), 4)("age", [0.0, 0.5])
+    [38.0, 57.5]
+    """
+
+    def smallest(expression: str, rank: int) -> float:
+        """The least value that `rank` rows do not exceed."""
+        low, high = -(1 << 63) + 1, (1 << 63) - 1
+        while low < high:
+            middle = (low + high) // 2
+            value = _float_at(middle)
+            if np.isnan(value):  # beyond infinity
+                low, high = (middle + 1, high) if middle < 0 else (low, middle)
+            elif counts(expression, value) >= rank:
+                high = middle
+            else:
+                low = middle + 1
+        return _float_at(low)
+
+    def quantiles(expression: str, probabilities: Sequence[float]) -> list[float]:
+        found = []
+        for probability in probabilities:
+            place = (n_rows - 1) * probability
+            below = int(np.floor(place))
+            ends = [smallest(expression, rank + 1) for rank in (below, min(below + 1, n_rows - 1))]
+            found.append(float(np.quantile(ends, place - below)))
+        return found
+
+    return quantiles
+
+
+def _float_at(place: int) -> float:
+    """Floats in rising order by a whole number, zero at 0."""
+    found = float(np.array(abs(place), dtype=np.int64).view(np.float64))
+    return -found if place < 0 else found

@@ -1,0 +1,535 @@
+"""Columns of tables at several sites: what a site says of a column, and how the sites' columns are made alike.
+
+A site describes its columns without a row of them (`describe_column`); the server finds one reading of each column for
+all sites, or refuses it by site and column (`agree_column`); the site reads its cells that way (`AgreedColumn.read`).
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date, time, timedelta
+from numbers import Real
+from typing import Any, Literal
+
+import numpy as np
+
+from .._validation import Array
+
+__all__ = [
+    "AgreedColumn",
+    "SiteColumn",
+    "TableError",
+    "agree_column",
+    "cells_of",
+    "column_names",
+    "describe_column",
+    "is_missing",
+    "level_name",
+]
+
+Kind = Literal["number", "boolean", "text", "date", "mixed", "empty"]
+
+NUMBER = re.compile(r"[+-]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+"""A number as text; with leading zeros it is a code."""
+PLAIN = re.compile(r"(-?)(0|[1-9][0-9]*)(?:\.([0-9]*))?")
+"""A level that is a number; 2E1 is a code."""
+DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}(?:[T ]\S+)?|\d{1,2}([./-])\d{1,2}\1(?:\d{4}|\d{2})")
+MOST = 6
+"""Levels shown in a sentence."""
+
+
+class TableError(ValueError):
+    """A table that cannot be used: "site {site}: column {column} {fact}; {remedy}.".
+
+    Parameters
+    ----------
+    fact : str
+        What is wrong, a predicate of the column where there is one.
+    remedy : str, default ""
+        What to do.
+    site, column : str, optional
+        Names, where one of them is at fault.
+
+    Examples
+    --------
+    >>> print(TableError("holds dates", "write the year as a number", "Basel", "visit"))
+    site 'Basel': column 'visit' holds dates; write the year as a number.
+    """
+
+    def __init__(self, fact: str, remedy: str = "", site: str | None = None, column: str | None = None) -> None:
+        super().__init__(fact, remedy, site, column)
+        self.fact, self.remedy, self.site, self.column = fact, remedy, site, column
+
+    def __str__(self) -> str:
+        where = f"site {self.site!r}: " if self.site is not None else ""
+        what = f"column {self.column!r} " if self.column is not None else ""
+        return f"{where}{what}{self.fact}{f'; {self.remedy}' if self.remedy else ''}."
+
+
+# ----------------------------------------------------------------------------------------------------
+# Cells
+# ----------------------------------------------------------------------------------------------------
+
+
+def column_names(table: Any) -> list[Any]:
+    """Return the names of a table's columns: of a frame, or of a mapping from names to columns."""
+    if isinstance(table, Mapping):
+        return list(table)
+    if not hasattr(table, "columns"):
+        raise TableError(f"a table must be a frame or a mapping from names to columns, got {type(table).__name__}")
+    return list(table.columns)
+
+
+def is_missing(column: Any) -> Array:
+    """Return where a column has no value: None, NaN, NaT, NA, or text that is blank, shape (n,) of bool."""
+    cells = cells_of(column)
+    if cells.dtype.kind != "O":
+        return np.asarray(cells != cells)
+    return np.array([_kind(cell) == "missing" for cell in cells], dtype=bool)
+
+
+def cells_of(column: Any) -> Any:
+    """Return the cells of a column, shape (n,): of numbers, or objects as they are."""
+    if isinstance(column, list | tuple):  # NumPy would write all cells as text where one of them is
+        cells = np.empty(len(column), dtype=object)
+        cells[:] = column
+    else:
+        cells = np.asarray(column)
+    if cells.ndim != 1:
+        raise TableError(f"must hold one value a row, got shape {cells.shape}")
+    return cells.astype(object) if cells.dtype.kind in "US" else cells
+
+
+def _kind(cell: Any) -> str:
+    if cell is None or type(cell).__name__ in ("NAType", "NaTType"):
+        return "missing"
+    if isinstance(cell, str):
+        return "text" if cell.strip() else "missing"
+    if isinstance(cell, bool | np.bool_):
+        return "boolean"
+    if isinstance(cell, date | time | timedelta | np.datetime64 | np.timedelta64):
+        return "date"
+    if isinstance(cell, Real) or type(cell).__name__ == "Decimal":
+        return "missing" if cell != cell else "number"
+    return "other"
+
+
+def _kinds(cells: Any) -> set[str]:
+    found = {"i": "number", "u": "number", "f": "number", "b": "boolean", "M": "date", "m": "date", "c": "other"}
+    if cells.dtype.kind != "O":
+        return {found.get(cells.dtype.kind, "other")} if (cells == cells).any() else {"missing"}
+    return {_kind(cell) for cell in cells}
+
+
+def _is_number(cell: Any) -> bool:
+    if not isinstance(cell, str):
+        return _kind(cell) in ("number", "boolean")
+    return NUMBER.fullmatch(cell.strip()) is not None and bool(np.isfinite(float(cell)))
+
+
+def level_name(cell: Any) -> str:
+    """Write a cell as the name of a level: without blanks around it, 1.0 as 1, letters with accents composed."""
+    if isinstance(cell, bool | np.bool_):
+        return str(bool(cell))
+    if not isinstance(cell, str):
+        cell = str(int(cell)) if np.isfinite(float(cell)) and cell == int(cell) else repr(float(cell))
+    text = unicodedata.normalize("NFC", cell).strip()
+    number = PLAIN.fullmatch(text)
+    if number is None:
+        return text
+    sign, whole, decimals = number[1], number[2], (number[3] or "").rstrip("0")
+    written = f"{whole}.{decimals}" if decimals else whole
+    return written if written == "0" else sign + written
+
+
+def _fold(level: str) -> str:
+    """What two levels share that differ in case, in blanks or in the form of their letters alone."""
+    return " ".join(unicodedata.normalize("NFKC", level).casefold().split())
+
+
+def _in_order(levels: Iterable[str]) -> tuple[str, ...]:
+    """Numbers by size, then texts."""
+    found = list(levels)
+    if all(PLAIN.fullmatch(level) for level in found):
+        return tuple(sorted(found, key=lambda level: (float(level), level)))
+    return tuple(sorted(found))
+
+
+# ----------------------------------------------------------------------------------------------------
+# A site's half
+# ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SiteColumn:
+    """What a site says of a column; plain values, no rows.
+
+    Attributes
+    ----------
+    kind : str
+        "number", "boolean", "text", "date", "mixed", or "empty" where no complete row has a value.
+    missing : int
+        Rows without a value.
+    is_numeric : bool
+        Whether each value is a number, or a text that can be read as one.
+    infinite : int
+        Infinite numbers.
+    levels : dict of str to int, or None
+        Number of complete rows by level; None where levels were not asked for.
+    withheld : int
+        Levels that too few rows hold to be named.
+    is_ordered : bool
+        Whether `levels` has the column's own order, as a categorical column of pandas declares one.
+    rewritten : dict of str to str
+        How a level is written there, where it is written otherwise: " Yes" for "Yes", "1.0" for "1".
+    """
+
+    kind: Kind
+    missing: int = 0
+    is_numeric: bool = False
+    infinite: int = 0
+    levels: dict[str, int] | None = None
+    withheld: int = 0
+    is_ordered: bool = False
+    rewritten: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        counts = (self.missing, self.infinite, self.withheld, *(self.levels or {}).values())
+        if not all(0 <= count < 1 << 53 for count in counts):
+            raise ValueError(f"a column's counts must be >= 0, got {min(counts)}")
+        for level in self.levels or {}:
+            if level != level_name(level) or not level:
+                raise ValueError(f"a level must have no blanks around it, got {level!r}")
+
+
+def describe_column(column: Any, complete: Array, wants_levels: bool, minimum_count: int = 0) -> SiteColumn:
+    """Describe a column of a table.
+
+    Parameters
+    ----------
+    column : array_like, shape (n,)
+    complete : ndarray of bool, shape (n,)
+        Rows that the regression can use: kind and levels are theirs.
+    wants_levels : bool
+        Whether numbers are levels too; levels of text and of booleans are always named.
+    minimum_count : int, default 0
+        Levels with fewer complete rows are not named.
+
+    Returns
+    -------
+    SiteColumn
+    """
+    missing = int(is_missing(column).sum())
+    cells = cells_of(column)[complete]
+    kinds = _kinds(cells)
+    if not len(cells) or kinds == {"missing"}:
+        return SiteColumn("empty", missing)
+    kind: Any = kinds.pop() if len(kinds) == 1 else "mixed"
+    if kind == "text" and all(DATE.fullmatch(cell.strip()) for cell in cells):
+        kind = "date"
+    kind = "mixed" if kind == "other" else kind
+    is_numeric = kind in ("number", "boolean") or (kind != "date" and all(map(_is_number, cells)))
+    infinite = sum(bool(np.isinf(float(cell))) for cell in cells if _kind(cell) == "number") if is_numeric else 0
+    # numbers are not levels: to name them would send the values of rows
+    is_plain = is_numeric and kind != "boolean" and not wants_levels
+    if kind == "date" or (kind == "mixed" and not is_numeric) or is_plain or infinite:
+        return SiteColumn(kind, missing, is_numeric, infinite)
+    counts = Counter(cells.tolist())
+    found: Counter[str] = Counter()
+    rewritten = {}
+    for cell, count in counts.items():
+        level = level_name(cell)
+        found[level] += count
+        if isinstance(cell, str) and cell != level:
+            rewritten[level] = cell
+    order = [level for level in _declared(column) if level in found]
+    is_ordered = bool(order)
+    kept = {level: found[level] for level in order or _in_order(found) if found[level] >= minimum_count}
+    rewritten = {level: cell for level, cell in sorted(rewritten.items()) if level in kept}
+    return SiteColumn(kind, missing, is_numeric, 0, kept, len(found) - len(kept), is_ordered, rewritten)
+
+
+def _declared(column: Any) -> list[str]:
+    """The order of levels that a categorical column of pandas declares."""
+    categories = getattr(getattr(column, "dtype", None), "categories", None)
+    if categories is None or not hasattr(column, "cat"):
+        return []
+    try:
+        return list(dict.fromkeys(level_name(cell) for cell in categories))
+    except (TypeError, ValueError):  # categories of dates
+        return []
+
+
+# ----------------------------------------------------------------------------------------------------
+# The server's half
+# ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class AgreedColumn:
+    """The reading of a column that all sites share.
+
+    Attributes
+    ----------
+    kind : str
+        "number" or "factor".
+    levels : tuple of str
+        Levels of a factor; the first is the reference.
+    spellings : dict of str to str
+        Other ways to write a level, and the level.
+    """
+
+    kind: Literal["number", "factor"]
+    levels: tuple[str, ...] = ()
+    spellings: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if len(set(self.levels)) < len(self.levels) or bool(self.levels) != (self.kind == "factor"):
+            raise ValueError(f"levels must be different ones of a factor, got {list(self.levels)} of a {self.kind}")
+        if not set(self.spellings.values()) <= set(self.levels):
+            raise ValueError(f"spellings must be those of levels, got {self.spellings}")
+
+    def read(self, column: Any, rows: Any, name: str) -> Any:
+        """Return a column's values in rows where it has one.
+
+        Parameters
+        ----------
+        column : array_like, shape (n,)
+        rows : ndarray of bool, shape (n,)
+        name : str
+
+        Returns
+        -------
+        ndarray
+            Numbers; or the numbers of levels, −1 where a level is not among those agreed.
+
+        Raises
+        ------
+        TableError
+            When a cell is not of the agreed kind.
+        """
+        cells = cells_of(column)[rows]
+        if self.kind == "number":
+            return _read_numbers(cells, name)
+        place = {level: k for k, level in enumerate(self.levels)}
+        place |= {spelling: place[level] for spelling, level in self.spellings.items()}
+        known: dict[Any, int] = {}
+        codes = np.full(len(cells), -1)
+        for i, cell in enumerate(cells.tolist()):
+            key = (type(cell), cell)
+            if key not in known:
+                if _kind(cell) in ("date", "other"):
+                    raise TableError(f"holds {cell!r}, which is no level", column=name)
+                known[key] = place.get(level_name(cell), -1)
+            codes[i] = known[key]
+        return codes
+
+    def require(self, level: str, name: str) -> None:
+        """Refuse a reference that is no level."""
+        if level not in self.levels:
+            near = [other for other in self.levels if _fold(other) == _fold(level)]
+            fact = f"has no level {level!r} at any site; its levels are {_listed(self.levels)}"
+            raise TableError(fact, f"did you mean {near[0]!r}?" if near else "choose one of them", column=name)
+
+
+def _read_numbers(cells: Any, name: str) -> Array:
+    if cells.dtype.kind not in "iufb":
+        wrong = [cell for cell in cells if not _is_number(cell)]
+        if wrong:
+            raise TableError(f"must hold numbers, got {wrong[0]!r}", column=name)
+        cells = [float(cell) for cell in cells]
+    values: Array = np.asarray(cells, dtype=np.float64)
+    if np.isinf(values).any():
+        raise TableError(f"must hold finite numbers, got {int(np.isinf(values).sum())} infinite ones", column=name)
+    return values
+
+
+def agree_column(
+    name: str,
+    sites: Mapping[str, SiteColumn],
+    role: Literal["any", "number", "factor"],
+    reference: str | None = None,
+    ignore_case: bool = False,
+    drop_withheld: bool = False,
+) -> tuple[AgreedColumn, list[str]]:
+    """Find one reading of a column for all sites.
+
+    Parameters
+    ----------
+    name : str
+        Name of the column.
+    sites : dict of str to SiteColumn
+        Descriptions by site.
+    role : {"any", "number", "factor"}
+        What the formula needs: "any" is a number where sites hold numbers, and a factor where they hold text.
+    reference : str, optional
+        Reference level of a factor; default its first level.
+    ignore_case : bool, default False
+        Whether levels that differ in case, or in blanks between words, are one.
+    drop_withheld : bool, default False
+        Whether rows of levels that no site names are left out, in place of a refusal.
+
+    Returns
+    -------
+    agreed : AgreedColumn
+    lines : list of str
+        What was made alike, for a report.
+
+    Raises
+    ------
+    TableError
+        When the columns cannot be made alike without a guess; it names site and column.
+    """
+    for site, column in sites.items():
+        _check_site(name, site, column)
+    kind = _agreed_kind(name, sites, role)
+    if kind == "number":
+        if reference is not None:
+            raise TableError(f"holds numbers, which have no reference level: write C({name})", column=name)
+        return AgreedColumn("number"), _lines_of_numbers(name, sites)
+    return _agree_levels(name, sites, reference, ignore_case, drop_withheld)
+
+
+def _check_site(name: str, site: str, column: SiteColumn) -> None:
+    """Refuse what no reading could mend."""
+    if column.kind == "empty":
+        raise TableError("has no value in the rows that are complete", "leave the site or the column out", site, name)
+    if column.kind == "date":
+        raise TableError("holds dates", "write them as numbers, such as years since a day", site, name)
+    if column.kind == "mixed" and not column.is_numeric:
+        raise TableError("mixes numbers, text or other kinds", "write all its values in one way", site, name)
+    if column.infinite:
+        raise TableError(f"holds {column.infinite} infinite number(s)", "correct them, or leave them empty", site, name)
+
+
+def _agreed_kind(name: str, sites: Mapping[str, SiteColumn], role: str) -> Literal["number", "factor"]:
+    kinds = {site: column.kind for site, column in sites.items()}
+    numbers = [site for site, kind in kinds.items() if kind in ("number", "boolean", "mixed")]
+    texts = [site for site, kind in kinds.items() if kind == "text"]
+    if role == "factor":
+        _check_factor(name, sites)
+        return "factor"
+    for site in texts:
+        column = sites[site]
+        if not column.is_numeric and (numbers or role == "number"):
+            other = f" where site {numbers[0]!r} has numbers" if numbers else ""
+            wrong = next((level for level in column.levels or () if not _is_number(level)), None)
+            shown = "" if wrong is None else f" ({wrong!r})"
+            raise TableError(f"holds text{shown}{other}", "write numbers, or leave those cells empty", site, name)
+    if numbers or role == "number":
+        return "number"
+    if all(sites[site].is_numeric for site in texts):
+        remedy = f"write C({name}) for a factor, or turn it into numbers"
+        raise TableError("holds numbers written as text at every site", remedy, texts[0], name)
+    return "factor"
+
+
+def _check_factor(name: str, sites: Mapping[str, SiteColumn]) -> None:
+    """Refuse levels of which nobody knows whether they are the same."""
+    levels = {site: set(column.levels or ()) for site, column in sites.items()}
+    switches = {site for site, found in levels.items() if found & {"True", "False"}}
+    for site, column in sites.items():
+        if column.kind == "mixed" and site in switches:
+            raise TableError("mixes True and False with other values", "write them in one way", site, name)
+    counts = [site for site, column in sites.items() if column.kind in ("number", "mixed")]
+    for site in sites:
+        if counts and site in switches:
+            raise TableError(f"holds True or False where site {counts[0]!r} has numbers", "write 1 and 0", site, name)
+        # 1e5 is a number and may be a code
+        wrong = next((level for level in sorted(levels[site]) if not PLAIN.fullmatch(level)), None)
+        if counts and sites[site].kind == "text" and (wrong is not None or not sites[site].is_numeric):
+            shown = "" if wrong is None else f" ({wrong!r})"
+            fact = f"holds text{shown} where site {counts[0]!r} has numbers"
+            raise TableError(fact, "write its levels as the other sites do", site, name)
+
+
+def _lines_of_numbers(name: str, sites: Mapping[str, SiteColumn]) -> list[str]:
+    lines = []
+    kinds = {column.kind for column in sites.values()}
+    for site, column in sites.items():
+        if column.kind in ("text", "mixed"):
+            lines.append(f"{name}: numbers written as text at site {site!r} were read as numbers")
+        elif column.kind == "boolean" and kinds != {"boolean"}:
+            lines.append(f"{name}: True and False at site {site!r} were read as 1 and 0")
+    return lines
+
+
+def _agree_levels(
+    name: str, sites: Mapping[str, SiteColumn], reference: str | None, ignore_case: bool, drop_withheld: bool
+) -> tuple[AgreedColumn, list[str]]:
+    lines = []
+    found: Counter[str] = Counter()
+    for site, column in sites.items():
+        found.update(column.levels or {})
+        if column.withheld:
+            fact = f"has {column.withheld} level(s) with too few rows to be named"
+            if not drop_withheld:
+                raise TableError(fact, "merge them there with another level, or let their rows be dropped", site, name)
+            lines.append(f"{name}: site {site!r} {fact}; rows of levels that no site names are left out")
+        for level, cell in column.rewritten.items():
+            lines.append(f"{name}: site {site!r} writes {cell!r} for {level!r}")
+    spellings = _spellings(name, sites, found, ignore_case)
+    lines += [f"{name}: {spelling!r} was read as {level!r}" for spelling, level in spellings.items()]
+    order = _order({site: _merged(column.levels or {}, spellings) for site, column in sites.items()}, sites)
+    if len(order) < 2:
+        raise TableError(
+            f"has one level, {order[0]!r}, at all sites" if order else "has no level", "leave it out", column=name
+        )
+    if reference is not None:
+        first = spellings.get(level_name(reference), level_name(reference))
+        AgreedColumn("factor", order).require(first, name)
+        order = (first, *(level for level in order if level != first))
+    for site, column in sites.items():
+        levels = _merged(column.levels or {}, spellings)
+        lacking = [level for level in order if level not in levels]
+        if lacking:
+            lines.append(f"{name}: site {site!r} has no row of {_listed(lacking)}")
+        if column.is_ordered and levels != [level for level in order if level in levels]:
+            lines.append(f"{name}: site {site!r} lists its levels in another order")
+    lines.append(f"{name}: levels {_listed(order)}; reference {order[0]!r}")
+    return AgreedColumn("factor", order, spellings), lines
+
+
+def _spellings(
+    name: str, sites: Mapping[str, SiteColumn], found: Mapping[str, int], ignore_case: bool
+) -> dict[str, str]:
+    """Return {other spelling: level}; the level is what most rows hold."""
+    alike: dict[str, list[str]] = {}
+    for level in _in_order(found):
+        alike.setdefault(_fold(level), []).append(level)
+    spellings: dict[str, str] = {}
+    for group in alike.values():
+        if len(group) == 1:
+            continue
+        if not ignore_case:
+            first, second = group[:2]
+            site = next(site for site, column in sites.items() if second in (column.levels or {}))
+            other = next(site for site, column in sites.items() if first in (column.levels or {}))
+            fact = f"holds {second!r}, and {first!r} at site {other!r}: the two differ in case or in blanks alone"
+            raise TableError(fact, "write them alike, or let case be ignored (ignore_case)", site, name)
+        kept = max(group, key=lambda level: found[level])
+        spellings |= {level: kept for level in group if level != kept}
+    return spellings
+
+
+def _merged(levels: Iterable[str], spellings: Mapping[str, str]) -> list[str]:
+    return list(dict.fromkeys(spellings.get(level, level) for level in levels))
+
+
+def _order(levels: Mapping[str, Sequence[str]], sites: Mapping[str, SiteColumn]) -> tuple[str, ...]:
+    """The order that all sites declare, where they declare one and no two disagree; otherwise sorted."""
+    union = _in_order({level for found in levels.values() for level in found})
+    longest = max(levels.values(), key=len)
+    agree = all(list(found) == [level for level in longest if level in set(found)] for found in levels.values())
+    if all(column.is_ordered for column in sites.values()) and agree and len(longest) == len(union):
+        return tuple(longest)
+    return union
+
+
+def _listed(levels: Sequence[str]) -> str:
+    shown = ", ".join(map(repr, levels[:MOST]))
+    return f"{shown}, …" if len(levels) > MOST else shown

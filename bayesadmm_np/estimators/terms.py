@@ -1,0 +1,434 @@
+"""Reading a formula: its terms, and what each expression in it may do.
+
+A formula comes to a site from elsewhere, so it is no Python: names of columns, numbers, arithmetic and the functions
+of a list are all that is evaluated.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal
+
+import numpy as np
+
+from .._errors import ArgumentError
+from .levels import level_name
+
+__all__ = ["Expression", "Learned", "Parsed", "functions", "parse", "read_expression", "refuse"]
+
+LONGEST = 10_000
+"""Characters of a formula."""
+LARGEST_POWER = 64
+
+ELEMENTWISE = ("abs", "cbrt", "exp", "expm1", "log", "log10", "log1p", "log2", "sqrt", "square", "tanh")
+"""Functions of NumPy, by their names and as np.log."""
+CODINGS = {"Treatment": "treatment", "Sum": "sum", "Helmert": "helmert", "Diff": "diff", "Poly": "poly"}
+LEARNED = ("bs", "center", "scale", "standardize")
+"""Transforms that take something from data."""
+OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Pow, ast.USub, ast.UAdd)
+COMPARISONS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq)
+SPLINE = ("df", "knots", "degree", "include_intercept", "lower_bound", "upper_bound", "extrapolation")
+
+OFFSET = re.compile(r"offset\((.*)\)")
+QUOTED = r"\"(?:\\.|[^\"])*\"|'(?:\\.|[^'])*'|`([^`]*)`"
+"""A text, or a name in backticks."""
+UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
+"""What Python's parser may raise."""
+
+
+# ----------------------------------------------------------------------------------------------------
+# Reading a formula
+# ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Learned:
+    """A transform that takes something from data.
+
+    Attributes
+    ----------
+    text : str
+        The call.
+    name : str
+        Function.
+    argument : str
+        Expression that it transforms.
+    options : dict
+        The other arguments.
+    """
+
+    text: str
+    name: str
+    argument: str
+    options: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Expression:
+    """An expression of columns, checked.
+
+    Attributes
+    ----------
+    text : str
+    code : code object
+        Calls of learned transforms have names that no column can have.
+    columns : dict of str to str
+        Names of columns by their names in `code`.
+    factor : str or None
+        The column of which C(…) makes a factor.
+    base : str or None
+        Its reference level, where the coding names one.
+    learned : tuple of Learned
+    """
+
+    text: str
+    code: Any
+    columns: Mapping[str, str]
+    factor: str | None
+    base: str | None
+    learned: tuple[Learned, ...]
+
+    def value(self, columns: Mapping[str, Any], learned: Sequence[Callable[..., Any]] = ()) -> Any:
+        """Evaluate on columns by name."""
+        names = {alias: columns[name] for alias, name in self.columns.items()}
+        made = {f"learned {k}": function for k, function in enumerate(learned)}
+        with np.errstate(all="ignore"):  # what is not finite is refused afterwards
+            return eval(self.code, {"__builtins__": {}}, {**functions(), **made, **names})
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """A formula in parts.
+
+    Attributes
+    ----------
+    target : str
+        Column or expression on the left.
+    terms : tuple of tuple of (str, bool)
+        Terms on the right but offsets: their factors, and whether one is a number.
+    offsets : tuple of str
+    expressions : dict of str to Expression
+        Of all factors that are no column, of offsets and of the target.
+    roles : dict of str to {"any", "number", "factor"}
+        By column, what it must be.
+    """
+
+    target: str
+    terms: tuple[tuple[tuple[str, bool], ...], ...]
+    offsets: tuple[str, ...]
+    expressions: Mapping[str, Expression]
+    roles: Mapping[str, Literal["any", "number", "factor"]]
+
+    @property
+    def learned(self) -> list[Learned]:
+        """All learned transforms."""
+        return [call for expression in self.expressions.values() for call in expression.learned]
+
+    @property
+    def predictors(self) -> set[str]:
+        """Columns that a prediction needs."""
+        factors = [*self.offsets, *(name for term in self.terms for name, is_number in term if not is_number)]
+        return {name for factor in factors for name in self.columns_of(factor)}
+
+    def columns_of(self, factor: str) -> set[str]:
+        """Columns of a factor or expression."""
+        expression = self.expressions.get(factor)
+        return {factor} if expression is None else set(expression.columns.values())
+
+
+def refuse(text: str, fact: str, remedy: str = "") -> ArgumentError:
+    """Return the refusal of a formula, or of a part of it."""
+    return ArgumentError("formula", fact, text, remedy)
+
+
+@lru_cache(maxsize=64)
+def parse(formula: str) -> Parsed:
+    """Read a formula and check every expression in it.
+
+    Parameters
+    ----------
+    formula : str
+        As of formulaic and of R: "died ~ age*sex + C(ward) + offset(log(days))".
+
+    Returns
+    -------
+    Parsed
+
+    Raises
+    ------
+    ArgumentError
+        When it is no formula, or calls what is not on the list.
+    """
+    from formulaic import Formula
+    from formulaic.errors import FormulaicError
+    from formulaic.formula import SimpleFormula
+
+    if not isinstance(formula, str) or len(formula) > LONGEST:
+        raise ArgumentError("formula", f"must be a text of at most {LONGEST} characters")
+    try:
+        found = Formula(formula)
+    except (FormulaicError, *UNREADABLE) as error:
+        fact = re.sub(r"\x1b\[[0-9;]*m|[⧛⧚]", "", str(error)).split("\n")[0].rstrip(".")
+        raise refuse(formula, "must be a formula like 'died ~ age + C(ward)'", fact) from error
+    sides = getattr(found, "lhs", None), getattr(found, "rhs", None)
+    if not all(isinstance(side, SimpleFormula) for side in sides):
+        raise refuse(formula, "must have a target, '~' and predictors, as in 'died ~ age + C(ward)'")
+    left, right = (list(side) for side in sides if side is not None)
+    if len(left) != 1 or len(left[0].factors) != 1:
+        raise refuse(formula, "must have one column or expression on the left")
+    expressions: dict[str, Expression] = {}
+    terms, offsets = [], []
+    for term in (*left, *right):
+        for factor in term.factors:
+            if factor.eval_method.value == "python" and factor.expr not in expressions:
+                offset = OFFSET.fullmatch(factor.expr)
+                may_learn = offset is None and term is not left[0]
+                expressions[factor.expr] = read_expression(offset[1] if offset else factor.expr, may_learn)
+    for term in right:
+        names = [factor.expr for factor in term.factors]
+        marked = [name for name in names if OFFSET.fullmatch(name)]
+        if marked and len(names) > 1:
+            raise refuse(str(term), "must not multiply an offset: it has no coefficient")
+        if marked:
+            offsets.append(names[0])
+        else:
+            terms.append(tuple((factor.expr, factor.eval_method.value == "literal") for factor in term.factors))
+    target = left[0].factors[0].expr
+    if target in [name for term in terms for name, _ in term]:
+        raise refuse(target, "must not have the target among the predictors")
+    return Parsed(target, tuple(terms), tuple(offsets), expressions, _roles(target, terms, expressions))
+
+
+def _roles(target: str, terms: Sequence[Any], expressions: Mapping[str, Expression]) -> dict[str, Any]:
+    roles: dict[str, Any] = {}
+    bare = [target, *(name for term in terms for name, is_number in term if not is_number)]
+    for name in bare:
+        if name not in expressions:
+            roles.setdefault(name, "any")
+    for expression in expressions.values():
+        for name in expression.columns.values():
+            role = "factor" if expression.factor == name else "number"
+            if roles.setdefault(name, role) == "any":
+                roles[name] = role
+            elif roles[name] != role:
+                raise refuse(
+                    expression.text,
+                    f"must not use column {name!r} as a number and as a factor",
+                    "copy the column under another name",
+                )
+    for name in bare:
+        if roles.get(name) == "factor" and name not in expressions:
+            raise refuse(name, f"must not use column {name!r} with C(…) and without", "write C(…) everywhere")
+    return roles
+
+
+def read_expression(text: str, may_learn: bool = True) -> Expression:
+    """Check an expression against the list of what may stand in a formula.
+
+    Parameters
+    ----------
+    text : str
+    may_learn : bool, default True
+        Whether it may hold transforms that take something from data.
+
+    Returns
+    -------
+    Expression
+
+    Raises
+    ------
+    ArgumentError
+        When something in it is not on the list.
+    """
+    aliases: dict[str, str] = {}
+    prefix = "backticked"
+    while prefix in text:
+        prefix += "_"
+
+    def alias(found: re.Match[str]) -> str:
+        if found[1] is None:  # a text in quotes
+            return found[0]
+        short = next((short for short, name in aliases.items() if name == found[1]), f"{prefix}{len(aliases)}")
+        aliases[short] = found[1]
+        return short
+
+    reader = _Reader(text, aliases)
+    factor, base = None, None
+    try:
+        tree = ast.parse(re.sub(QUOTED, alias, text), mode="eval")
+        body = tree.body
+        if isinstance(body, ast.Call) and isinstance(body.func, ast.Name) and body.func.id == "C":
+            factor, base = reader.factor(body)
+        else:
+            reader.number(body, is_top=True)
+        code = compile(tree, "<formula>", "eval")
+    except ArgumentError:
+        raise
+    except UNREADABLE as error:
+        raise refuse(text, "must be an expression of columns") from error
+    reader.require(may_learn or not reader.learned, "must take nothing from data in a target or an offset")
+    return Expression(text, code, reader.columns, factor, base, tuple(reader.learned))
+
+
+class _Reader:
+    """Walks through an expression; what is not on the list is refused."""
+
+    def __init__(self, text: str, aliases: Mapping[str, str]) -> None:
+        self.text, self.aliases = text, aliases
+        self.columns: dict[str, str] = {}
+        self.learned: list[Learned] = []
+
+    def require(self, is_right: bool, fact: str, remedy: str = "") -> None:
+        if not is_right:
+            raise refuse(self.text, fact, remedy)
+
+    def name(self, node: ast.Name) -> str:
+        self.require(
+            node.id in self.aliases or node.id not in functions(), f"must call {node.id}(…), which no column is"
+        )
+        found = self.aliases.get(node.id, node.id)
+        self.columns[node.id] = found
+        return found
+
+    def written(self, node: ast.AST) -> str:
+        """The source of a node, names of columns as in the formula."""
+        text = ast.unparse(node)
+        for short, name in self.aliases.items():
+            text = re.sub(rf"\b{short}\b", f"`{name}`".replace("\\", r"\\"), text)
+        return text
+
+    def constant(self, node: ast.AST) -> Any:
+        try:
+            found = ast.literal_eval(node)
+        except ValueError:
+            raise refuse(self.text, f"must have a constant for {self.written(node)!r}") from None
+        return found
+
+    def number(self, node: ast.AST, is_top: bool = False, is_inside: bool = False) -> None:
+        """An expression of numbers; transforms into several columns stand at the top alone."""
+        if isinstance(node, ast.Name):
+            self.name(node)
+        elif isinstance(node, ast.Constant):
+            self.require(type(node.value) in (int, float), "must have numbers for constants", "C(…) makes factors")
+        elif isinstance(node, ast.UnaryOp | ast.BinOp):
+            self.require(isinstance(node.op, OPERATORS), "must be arithmetic: + − * / **")
+            if isinstance(node.op, ast.Pow):
+                power = self.constant(node.right)
+                is_small = isinstance(power, int | float) and abs(power) <= LARGEST_POWER
+                has_column = any(isinstance(part, ast.Name) for part in ast.walk(node.left))
+                self.require(is_small and has_column, f"must have powers of columns, at most {LARGEST_POWER}")
+            for part in (node.operand,) if isinstance(node, ast.UnaryOp) else (node.left, node.right):
+                self.number(part, False, is_inside)
+        elif isinstance(node, ast.Compare):
+            self.require(all(isinstance(op, COMPARISONS) for op in node.ops) and len(node.ops) == 1, "must compare two")
+            for part in (node.left, *node.comparators):
+                self.number(part, False, is_inside)
+        elif isinstance(node, ast.Call):
+            self.call(node, is_top, is_inside)
+        else:
+            raise refuse(self.text, f"must hold columns, numbers, arithmetic and calls, not {self.written(node)!r}")
+
+    def call(self, node: ast.Call, is_top: bool, is_inside: bool) -> None:
+        name = self.written(node.func)
+        self.require(bool(node.args), f"must give {name}(…) a column")
+        if name in LEARNED:
+            self.require(not is_inside, f"must not put {name}(…) inside another transform")
+            self.require(is_top or name != "bs", f"must have {name}(…) as a term of its own")
+            self.number(node.args[0], is_inside=True)
+            self.learned.append(Learned(self.written(node), name, self.written(node.args[0]), self.options(node, name)))
+            node.func = ast.copy_location(ast.Name(f"learned {len(self.learned) - 1}", ast.Load()), node.func)
+            return
+        if name == "poly":
+            options = {keyword.arg: self.constant(keyword.value) for keyword in node.keywords}
+            options |= dict(zip(("degree", "raw"), map(self.constant, node.args[1:]), strict=False))
+            self.require(is_top, "must have poly(…) as a term of its own")
+            remedy = "write poly(x, 2, raw=True): an orthogonal one depends on the rows"
+            self.require(options.get("raw") is True and set(options) <= {"degree", "raw"}, "must have raw=True", remedy)
+            degree = options.get("degree", 1)
+            self.require(isinstance(degree, int) and 1 <= degree <= LARGEST_POWER, "must have a whole degree >= 1")
+        else:
+            known = name == "I" or name.removeprefix("np.") in ELEMENTWISE
+            remedy = {
+                "C": "C(…) stands as a term of its own",
+                "offset": "offset(…) stands as a term of its own",
+                "Q": "write the name in backticks",
+            }.get(name, f"there are {', '.join((*LEARNED, 'poly', 'C', 'I', 'offset', *ELEMENTWISE))}")
+            self.require(known, f"must not call {name}", remedy)
+            self.require(len(node.args) == 1 and not node.keywords, f"must give {name}(…) one argument")
+        self.number(node.args[0], is_inside=is_inside)
+
+    def options(self, node: ast.Call, name: str) -> dict[str, Any]:
+        options = dict(zip(SPLINE, map(self.constant, node.args[1:]), strict=False))
+        options |= {str(keyword.arg): self.constant(keyword.value) for keyword in node.keywords}
+        if name != "bs":
+            self.require(
+                not options, f"must give {name}(…) one argument", "subtract and divide in I(…): I((x - 60)/10)"
+            )
+            return options
+        self.require(set(options) <= set(SPLINE), f"must give bs(…) arguments among {', '.join(SPLINE)}")
+        self.require(("df" in options) != ("knots" in options), "must give bs(…) one of df and knots")
+        degree, df = options.get("degree", 3), options.get("df", LARGEST_POWER)
+        self.require(isinstance(degree, int) and 0 <= degree <= LARGEST_POWER, "must have a whole degree >= 0")
+        least = degree + bool(options.get("include_intercept"))
+        self.require(isinstance(df, int) and least <= df <= 1000, f"must have a whole df >= {least}")
+        is_cut = options.get("extrapolation", "raise") not in ("raise", "extend")
+        self.require(not ("df" in options and is_cut), "must have knots where the spline is cut off at its bounds")
+        return options
+
+    def factor(self, node: ast.Call) -> tuple[str, str | None]:
+        """C(column) or C(column, Treatment("medical")): a factor, with levels that are agreed."""
+        column = node.args[0] if node.args else None
+        if not isinstance(column, ast.Name):
+            raise refuse(self.text, "must have one column in C(…)")
+        given = [*node.args[1:], *(keyword.value for keyword in node.keywords if keyword.arg == "contrasts")]
+        others = [keyword.arg for keyword in node.keywords if keyword.arg != "contrasts"]
+        remedy = "levels are agreed between the sites; the reference is C(x, Treatment('…'))"
+        self.require(not others and len(given) <= 1, "must have at most a coding in C(…)", remedy)
+        base = None
+        for coding in given:
+            call = coding.func if isinstance(coding, ast.Call) else coding
+            known = self.written(call) in (*CODINGS, *(f"contr.{short}" for short in CODINGS.values()))
+            self.require(known, "must have a coding in C(…)", f"there are {', '.join(CODINGS)}")
+            if isinstance(coding, ast.Call):
+                for part in (*coding.args, *(keyword.value for keyword in coding.keywords)):
+                    self.constant(part)
+            base = self.base(coding)
+        return self.name(column), base
+
+    def base(self, coding: ast.expr) -> str | None:
+        """The reference level of a coding, all of whose arguments are constants."""
+        try:
+            made = eval(compile(ast.Expression(coding), "<formula>", "eval"), {"__builtins__": {}}, functions())
+        except (TypeError, ValueError, OverflowError) as error:
+            raise refuse(self.text, f"must have a coding that exists, not {self.written(coding)}") from error
+        found = getattr(made, "base", None)
+        return found if isinstance(found, str) else None
+
+
+@lru_cache(maxsize=1)
+def functions() -> dict[str, Any]:
+    """What an expression may call, by name; formulaic's own where it has one."""
+    from types import SimpleNamespace
+
+    from formulaic.transforms import TRANSFORMS, poly
+    from formulaic.transforms.contrasts import ContrastsRegistry
+
+    plain = {name: getattr(np, name) for name in ELEMENTWISE}
+    codings = {name: TRANSFORMS[name] for name in CODINGS}
+    codings["Treatment"] = _treatment
+    contr = {short: getattr(ContrastsRegistry, short) for short in CODINGS.values()}
+    contr["treatment"] = _treatment
+    fixed = {"np": SimpleNamespace(**plain), "contr": SimpleNamespace(**contr), "poly": poly, "I": TRANSFORMS["I"]}
+    return {**plain, **codings, **fixed, "C": TRANSFORMS["C"]}
+
+
+def _treatment(reference: Any = None, base: Any = None) -> Any:
+    """Treatment coding whose reference is written as levels are."""
+    from formulaic.transforms.contrasts import TreatmentContrasts
+
+    chosen = reference if reference is not None else base
+    return TreatmentContrasts() if chosen is None else TreatmentContrasts(base=level_name(chosen))

@@ -1,0 +1,369 @@
+"""A formula over sites: what may stand in it, what is agreed, and that no site computes anything of its own."""
+
+import json
+from dataclasses import asdict, replace
+
+import formulaic
+import numpy as np
+import pandas as pd
+import pytest
+
+from bayesadmm_np._archive import ArchiveError, read_as
+from bayesadmm_np._errors import ArgumentError
+from bayesadmm_np.estimators.design import Agreement, design
+from bayesadmm_np.estimators.formula import SiteColumns, agree, count_at_most, describe_columns, pooled_quantiles
+from bayesadmm_np.estimators.levels import TableError
+from bayesadmm_np.estimators.terms import parse
+
+EPS = np.finfo(float).eps
+
+
+@pytest.fixture
+def rows(rng):
+    n = 90
+    return pd.DataFrame(
+        {
+            "hospital": rng.choice(["Basel", "Bern", "Chur"], n),
+            "died": rng.integers(0, 2, n),
+            "age": rng.integers(18, 99, n).astype(float),
+            "days": rng.gamma(2.0, 3.0, n) + 0.1,
+            "ward": rng.choice(["medical", "surgical", "icu"], n),
+            "blood pressure": rng.normal(130, 15, n),
+        }
+    )
+
+
+def parts_of(rows):
+    return dict(list(rows.groupby("hospital")))
+
+
+def agreed(rows, formula, **options):
+    parts = parts_of(rows)
+    said = {site: describe_columns(part, formula, weights=options.get("weights")) for site, part in parts.items()}
+    return agree(said, formula, **options)
+
+
+def stacked(rows, agreement):
+    """The sites' designs, in the order of the rows."""
+    made = {site: design(part, agreement, site) for site, part in parts_of(rows).items()}
+    frames = [
+        pd.DataFrame(found.matrix, columns=found.names, index=rows.index[rows.hospital == site][found.kept])
+        for site, found in made.items()
+    ]
+    return pd.concat(frames).sort_index(), made
+
+
+def quantiles_of(rows, formula):
+    parts = parts_of(rows).values()
+    return pooled_quantiles(
+        lambda expression, value: sum(count_at_most(part, formula, expression, value) for part in parts), len(rows)
+    )
+
+
+# ----------------------------------------------------------------------------------------------------
+# What may stand in a formula
+# ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("formula", "says"),
+    [
+        ("y ~ __import__('os').system('true')", "must"),
+        ("y ~ I(x.__class__)", "not 'x.__class__'"),
+        ("y ~ I((lambda: x)())", "must"),
+        ("y ~ I([z for z in x])", "must hold columns"),
+        ("y ~ np.linalg.inv(x)", "must not call np.linalg.inv"),
+        ("y ~ np.load('f')", "must not call np.load"),
+        ("y ~ open('f')", "must not call open"),
+        ("y ~ I(x**10**10)", "must have a constant"),
+        ("y ~ I(x**100)", "must have powers of columns"),
+        ("y ~ I(9**9 + x)", "must have powers of columns"),
+        ("y ~ I(x if x else x)", "must hold columns"),
+        ("y ~ hashed(x)", "must not call hashed"),
+        ("y ~ lag(x)", "must not call lag"),
+        ("y ~ Q('x')", "backticks"),
+        ("y ~ cr(x, 4)", "must not call cr"),
+        ("y ~ poly(x, 2)", "raw=True"),
+        ("y ~ bs(x)", "one of df and knots"),
+        ("y ~ bs(x, 4, nots=[1])", "arguments among"),
+        ("y ~ bs(center(x), 4)", "inside another"),
+        ("y ~ bs(x, 4) + I(bs(x, 4)**2)", "a term of its own"),
+        ("y ~ bs(x, 4, lower_bound=0, upper_bound=9, extrapolation='clip')", "cut off"),
+        ("y ~ scale(x, 3)", "one argument"),
+        ("y ~ log(x, out=y)", "one argument"),
+        ("scale(y) ~ x", "nothing from data"),
+        ("y ~ x + offset(center(t))", "nothing from data"),
+        ("y ~ x:offset(t)", "must not multiply an offset"),
+        ("y ~ C(x, levels=['a', 'b'])", "at most a coding"),
+        ("y ~ C(x, {'a': [1, 2]})", "must have a coding"),
+        ("y ~ C(x, Treatment(['a']))", "a coding that exists"),
+        ("y ~ C(x, Treatment('a', 'b', 'c'))", "a coding that exists"),
+        ("y ~ C(x + 1)", "one column in C"),
+        ("y ~ x + C(x)", "with C(…) and without"),
+        ("y ~ log(x) + C(x)", "as a number and as a factor"),
+        ("y ~ y + x", "among the predictors"),
+        ("y + z ~ x", "one column or expression on the left"),
+        ("x", "must have a target"),
+        ("~ x", "must have a target"),
+        ("y ~ x | z", "must have a target"),
+        ("y ~ x +", "must be a formula"),
+        ("y ~ .", "must be a formula"),
+        ("y ~ f(", "must be a formula"),
+        ("y ~ x + 'a'", "must be a formula"),
+        ("y ~ log('x')", "numbers for constants"),
+        ("y ~ " + "x" * 10_000, "at most 10000"),
+        ("y ~ I(" + "-" * 5000 + "x)", "must"),
+        (3, "must be a text"),
+    ],
+)
+def test_what_is_not_on_the_list_is_refused_before_anything_is_evaluated(formula, says):
+    with pytest.raises(ArgumentError) as caught:
+        parse(formula)
+    assert says in str(caught.value)
+
+
+def test_a_stranger_cannot_bring_python_in_an_agreement(rows):
+    plain = asdict(agreed(rows, "died ~ log(age)"))
+    assert read_as(Agreement, json.loads(json.dumps(plain)), "message").names == ("log(age)",)
+    with pytest.raises(ArchiveError, match="must not call exec"):
+        read_as(Agreement, {**plain, "formula": "died ~ exec(age)"}, "message")
+    with pytest.raises(ArchiveError, match="columns must be"):
+        read_as(Agreement, {**plain, "formula": "died ~ log(days)"}, "message")
+    with pytest.raises(ArchiveError, match="learned must be"):
+        read_as(Agreement, {**plain, "formula": "died ~ center(age)"}, "message")
+
+
+def test_names_in_backticks_and_names_like_functions(rows):
+    formula = "died ~ `blood pressure` + I(`blood pressure` * `blood pressure`) + center(`blood pressure`):age"
+    agreement = agreed(rows, formula)
+    found, _ = stacked(rows, agreement)
+    right = formulaic.model_matrix(formula, rows).rhs.drop(columns="Intercept")
+    assert list(found) == list(right)
+    np.testing.assert_allclose(found, right, rtol=1e-12)
+    with pytest.raises(ArgumentError, match="no column"):
+        parse("y ~ I(log + 1)")
+    named = rows.rename(columns={"age": "log"})
+    assert agreed(named, "died ~ log").names == ("log",)
+
+
+def test_two_columns_of_one_name_are_refused(rows):
+    with pytest.raises(ArgumentError, match="'age:days'"):
+        agreed(rows.assign(**{"age:days": 1.0}), "died ~ age:days + `age:days`").names  # noqa: B018
+
+
+# ----------------------------------------------------------------------------------------------------
+# What transforms learn
+# ----------------------------------------------------------------------------------------------------
+
+
+def test_means_and_scales_are_those_of_all_sites(rows):
+    formula = "died ~ center(age) + scale(log(days)) + standardize(age):ward"
+    right = formulaic.model_matrix(formula, rows).rhs.drop(columns="Intercept")
+    agreement = agreed(rows, formula)
+    found, _ = stacked(rows, agreement)
+    assert list(found) == list(right)
+    # means and squares are sums of 90 terms: each is within 90 eps of its value, relative to the largest term
+    np.testing.assert_allclose(found, right, rtol=0, atol=4 * 90 * EPS * 99)
+    assert any(line.startswith("center(age): mean") for line in agreement.lines)
+
+    # broken twin: a site centres by its own mean
+    part = parts_of(rows)["Basel"]
+    own = replace(agreement, learned={**agreement.learned, "center(age)": {"center": part.age.mean(), "scale": None}})
+    assert abs(design(part, own).matrix[:, 0] - design(part, agreement).matrix[:, 0]).max() > 0.1
+
+
+def test_splines_have_the_pooled_knots_to_the_last_bit_and_only_counts_leave_a_site(rows):
+    formula = "died ~ bs(age, 5) + bs(log(days), df=4, degree=2)"
+    right = formulaic.model_matrix(formula, rows).rhs.drop(columns="Intercept")
+    agreement = agreed(rows, formula, quantiles=quantiles_of(rows, formula))
+    found, _ = stacked(rows, agreement)
+    assert list(found) == list(right)
+    np.testing.assert_array_equal(found, right)
+    assert agreement.learned["bs(age, 5)"]["knots"] == np.quantile(rows.age, [1 / 3, 2 / 3]).tolist()
+    again = read_as(Agreement, json.loads(json.dumps(asdict(agreement))), "message")
+    np.testing.assert_array_equal(stacked(rows, again)[0], right)
+
+
+def test_splines_of_tables_that_stay_apart_need_their_knots_in_the_formula(rows):
+    with pytest.raises(ArgumentError, match=r"bs\(age, 4\); write bs\(x, knots="):
+        agreed(rows, "died ~ bs(age, 4)")
+    formula = "died ~ bs(age, knots=[40, 60], lower_bound=0, upper_bound=110)"
+    right = formulaic.model_matrix(formula, rows).rhs.drop(columns="Intercept")
+    np.testing.assert_array_equal(stacked(rows, agreed(rows, formula))[0], right)
+    narrow = agreed(rows, "died ~ bs(age, knots=[40, 60], lower_bound=30, upper_bound=70)")
+    with pytest.raises(TableError, match=r"site 'Basel': bs.*outside of its bounds"):
+        stacked(rows, narrow)
+    for knots in ("[60, 40]", "[200]", "'a'", "3"):
+        with pytest.raises(ArgumentError):
+            agreed(rows, f"died ~ bs(age, knots={knots}, lower_bound=0, upper_bound=110)")
+
+
+@pytest.mark.parametrize("values", [[1.0], [0.0, -0.0, 1e-320], [-5.5, 2.0, 2.0, 1e300], np.arange(-7.0, 12.0) / 3])
+def test_quantiles_from_counts_are_numpys(values):
+    values = np.asarray(values)
+    probabilities = [0.0, 0.1, 1 / 3, 0.5, 0.77, 1.0]
+    found = pooled_quantiles(lambda _, value: int((values <= value).sum()), len(values))("x", probabilities)
+    np.testing.assert_array_equal(found, np.quantile(values, probabilities))
+
+
+# ----------------------------------------------------------------------------------------------------
+# What sites agree on
+# ----------------------------------------------------------------------------------------------------
+
+
+def describe(formula, /, **columns):
+    return describe_columns(columns, formula)
+
+
+def refusal(tables, formula, **options):
+    with pytest.raises(TableError) as caught:
+        agree({site: describe_columns(table, formula) for site, table in tables.items()}, formula, **options)
+    return caught.value
+
+
+def test_each_refusal_names_site_and_column():
+    fine = {"y": [0, 1, 1], "x": [1.0, 2.0, 3.0], "w": ["a", "b", "c"]}
+    wrong = {
+        "is not in the table; there it is called 'X'": ({**fine, "X": fine["x"]}, ("x",)),
+        "holds dates": ({**fine, "x": np.array(["2024-01-01", "2024-01-02", "2024-01-03"], "M8[D]")}, ()),
+        "holds text ('old') where site 'A' has numbers": ({**fine, "x": ["1", "2", "old"]}, ()),
+        "holds 1 infinite": ({**fine, "x": [1.0, np.inf, 2.0]}, ()),
+        "mixes numbers, text": ({**fine, "x": [1, "b", 2]}, ()),
+        "is missing in 3 of 3 rows": ({**fine, "x": [None, None, None]}, ()),
+    }
+    for says, (table, without) in wrong.items():
+        table = {name: column for name, column in table.items() if name not in without}
+        error = refusal({"A": fine, "B": table}, "y ~ x + w")
+        assert says in str(error)
+        assert (error.site, error.column) == ("B", "x")
+    error = refusal({"A": fine, "B": {**fine, "w": ["a", "B", "c"]}}, "y ~ x + w")
+    assert "differ in case" in str(error)
+    assert error.column == "w"
+
+
+def test_a_reference_is_a_level_of_some_site():
+    tables = {"A": {"y": [0, 1], "w": ["a", "b"]}, "B": {"y": [0, 1], "w": ["b", "c"]}}
+    said = {site: describe_columns(table, "y ~ w") for site, table in tables.items()}
+    assert agree(said, "y ~ w", reference={"w": "c"}).names == ("w[T.a]", "w[T.b]")
+    assert "did you mean 'c'" in str(refusal(tables, "y ~ w", reference={"w": "C"}))
+    assert "no level 'd'" in str(refusal(tables, "y ~ C(w, Treatment('d'))"))
+    for options in ({"reference": {"z": "a"}}, {"reference_site": "A"}, {"site_intercepts": True, "client": "w"}):
+        with pytest.raises(ArgumentError, match=next(iter(options)).replace("site_intercepts", "client")):
+            agree(said, "y ~ w", **options)
+    assert refusal(tables, "y ~ w", reference={"y": "1"}).column == "y"
+
+
+def test_codes_are_levels_whether_they_are_read_as_numbers_or_as_text():
+    tables = {"A": {"y": [0, 1], "code": [1, 2]}, "B": {"y": [0, 1], "code": ["2.0", " 10"]}}
+    formula = "y ~ C(code, Treatment(2))"
+    agreement = agree({site: describe_columns(table, formula) for site, table in tables.items()}, formula)
+    assert agreement.columns["code"].levels == ("1", "2", "10")
+    assert agreement.names == (f"{formula[4:]}[T.1]", f"{formula[4:]}[T.10]")
+    np.testing.assert_array_equal(design(tables["B"], agreement).matrix, [[0.0, 0.0], [0.0, 1.0]])
+    assert "'01'" in str(refusal({**tables, "C": {"y": [0, 1], "code": ["01", "2"]}}, formula))
+    # 2E1 may be a ward
+    assert "'2E1'" in str(refusal({**tables, "C": {"y": [0, 1], "code": ["2E1", "2"]}}, formula))
+
+
+def test_levels_of_few_rows_are_not_named_and_their_rows_are_refused_or_dropped():
+    formula = "y ~ w"
+    tables = {
+        "A": {"y": [0, 1, 1, 0, 1], "w": ["a", "a", "b", "b", "rare"]},
+        "B": {"y": [0, 1, 1, 0, 1], "w": ["a", "a", "a", "b", "b"]},
+    }
+    said = {site: describe_columns(table, formula, minimum_count=2) for site, table in tables.items()}
+    assert "rare" not in json.dumps(asdict(said["A"]))
+    with pytest.raises(TableError, match="site 'A': column 'w' has 1 level"):
+        agree(said, formula)
+    agreement = agree(said, formula, drop_withheld=True)
+    found = design(tables["A"], agreement, "A")
+    assert (found.withheld, found.n_dropped) == (1, 1)
+    assert found.kept.tolist() == [True] * 4 + [False]
+
+
+def test_no_value_of_a_row_is_sent_for_numbers():
+    table = {"y": [0, 1, 1], "x": ["61", "54", "38"], "z": [61, 54, 38]}
+    said = json.dumps(asdict(describe_columns(table, "y ~ x + log(z)")))
+    assert not any(value in said for value in ("61", "54", "38"))
+
+
+def test_sites_may_have_intercepts(rows):
+    formula = "died ~ age + ward"
+    agreement = agreed(rows, formula, site_intercepts=True, client="hospital", reference_site="Bern")
+    assert agreement.names[-2:] == ("hospital[T.Basel]", "hospital[T.Chur]")
+    without = {site: part.drop(columns="hospital") for site, part in parts_of(rows).items()}
+    for site, part in without.items():
+        found = design(part, agreement, site).matrix[:, -2:]
+        np.testing.assert_array_equal(found, np.tile([float(site == "Basel"), float(site == "Chur")], (len(part), 1)))
+        np.testing.assert_array_equal(found, design(rows[rows.hospital == site], agreement).matrix[:, -2:])
+    with pytest.raises(TableError, match="'hospital' is not in the table"):
+        design(without["Bern"], agreement)
+    with pytest.raises(TableError, match="'Genf', which is not among those agreed"):
+        design(without["Bern"], agreement, "Genf")
+
+
+def test_offsets_weights_and_missing_rows(rows):
+    gaps = rows.assign(age=rows.age.where(rows.index % 7 != 0), weight=1.0 + rows.index % 3)
+    formula = "died ~ age + offset(log(days)) + offset(days/10)"
+    agreement = agreed(gaps, formula, weights="weight")
+    found, made = stacked(gaps, agreement)
+    complete = gaps.dropna()
+    np.testing.assert_array_equal(found.index, complete.index)
+    for site, part in parts_of(gaps).items():
+        here = complete[complete.hospital == site]
+        np.testing.assert_array_equal(made[site].offset, np.log(here.days) + here.days / 10)
+        np.testing.assert_array_equal(made[site].weights, here.weight)
+        assert made[site].missing == {"age": len(part) - len(here)}
+        assert any(f"{site!r}: {len(part) - len(here)} of {len(part)} rows" in line for line in agreement.lines)
+    wrong = rows.assign(days=rows.days.where(rows.hospital != "Chur", 0.0))
+    with pytest.raises(TableError, match=r"site 'Chur': log\(days\) is not finite in \d+ row"):
+        stacked(wrong, agreed(wrong, "died ~ log(days)"))
+    with pytest.raises(TableError, match=r"site 'Chur': log\(days\) is not finite"):
+        stacked(wrong, agreed(wrong, "died ~ age + offset(log(days))"))
+
+
+def test_predictions_need_no_target_and_refuse_what_they_do_not_know(rows):
+    agreement = agreed(rows, "died ~ age*ward")
+    new = {"ward": ["icu", "medical"], "age": [50, 60]}
+    found = design(new, agreement, for_prediction=True)
+    assert found.y is None
+    np.testing.assert_array_equal(found.matrix, [[50, 0, 0, 0, 0], [60, 1, 0, 60, 0]])
+    with pytest.raises(TableError, match="'dental', which is not among those agreed"):
+        design({**new, "ward": ["icu", "dental"]}, agreement, for_prediction=True)
+    with pytest.raises(TableError, match="'age' is missing in 1 row"):
+        design({**new, "age": [50, None]}, agreement, for_prediction=True)
+    alone = agreed(rows, "died ~ 1")
+    assert alone.names == ()
+    assert design(new, alone, for_prediction=True).matrix.shape == (2, 0)
+
+
+def test_targets_of_text_are_labels(rows):
+    told = rows.assign(died=np.where(rows.died == 1, " yes", "no"))
+    agreement = agreed(told, "died ~ age")
+    assert agreement.classes == ("no", "yes")
+    _, made = stacked(told, agreement)
+    assert set(made["Bern"].y) == {"no", "yes"}
+
+
+def test_descriptions_are_checked_when_they_come_from_elsewhere():
+    plain = asdict(describe("y ~ w", y=[0, 1], w=["a", "b"]))
+    assert read_as(SiteColumns, json.loads(json.dumps(plain)), "message") == SiteColumns(
+        **{**plain, "columns": describe("y ~ w", y=[0, 1], w=["a", "b"]).columns}
+    )
+    for wrong in (
+        {"n_complete": 3},
+        {"n_rows": -1},
+        {"columns": {"w": {"kind": "number", "missing": -1}}},
+        {"columns": {"w": {"kind": "text", "levels": {" a": 1}}}},
+        {"columns": {"w": {"kind": "what"}}},
+    ):
+        with pytest.raises(ArchiveError):
+            read_as(SiteColumns, {**json.loads(json.dumps(plain)), **wrong}, "message")
+    with pytest.raises(TableError, match="described its table for the formula"):
+        agree({"A": read_as(SiteColumns, json.loads(json.dumps(plain)), "message")}, "y ~ C(w)")
+    with pytest.raises(TableError, match="stands in the table twice"):
+        describe("y ~ w", **{"y": [0], "w": ["a"], " w": ["b"]})
+    with pytest.raises(TableError, match="2 rows as the table has, got 1"):
+        describe("y ~ w", y=[0, 1], w=["a"])
+    with pytest.raises(ArgumentError, match="at least"):
+        agree({}, "y ~ w")
