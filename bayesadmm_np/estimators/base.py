@@ -518,7 +518,7 @@ class FederatedModel(BaseEstimator):
     def decision_function(self, X: Any) -> Array:
         """Return the posterior mean of the predictor xᵀw + b, shape (n,), or (n, C) for three classes on."""
         rows = self._rows_to_predict(X)
-        return self.fitted_.predictor_mean(rows)
+        return self.fitted_.kind.class_predictors(self.fitted_.predictor_mean(rows))
 
     @available_if(_is_classifier)
     def predict_proba(self, X: Any) -> Array:

@@ -230,7 +230,9 @@ class FittedGLM:
         """One name an output: of its class, or y0, y1, …; an empty one where there is a single output."""
         if self.layout.n_outputs == 1:
             return ("",)
-        return tuple(map(word, self.classes)) or tuple(f"y{c}" for c in range(self.layout.n_outputs))
+        return tuple(map(word, self.classes[self.kind.has_reference :])) or tuple(
+            f"y{c}" for c in range(self.layout.n_outputs)
+        )
 
     @property
     def coefficient_names(self) -> tuple[str, ...]:

@@ -136,7 +136,7 @@ class Glm:
     @property
     def has_flat_shift(self) -> bool:
         """Whether a shift common to all outputs leaves the likelihood as it is (softmax)."""
-        return self.kind.outputs == "classes"
+        return self.kind.outputs == "classes" and not self.kind.has_reference
 
     def dropped_at(self, noise: float) -> float:
         """Return the constant that the losses leave out of −log likelihood."""

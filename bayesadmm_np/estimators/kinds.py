@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -26,7 +26,7 @@ from ..losses.linear_model import LinearModelLoss
 from ..losses.logistic import Logistic
 from ..losses.pointwise import BernoulliLogit, CategoricalLogit, Pointwise, PoissonLog
 from ..losses.poisson import Poisson
-from ..losses.softmax import Softmax
+from ..losses.softmax import ReferenceSoftmax, Softmax
 
 __all__ = [
     "COUNTS",
@@ -182,6 +182,8 @@ class Kind:
         y → what the loss leaves out of −log p(y | f), shape (n,), at a noise variance of 1; default zeros.
     outputs : {'one', 'classes', 'columns'}
         Predictors a row: one, one a class, or one a column of y.
+    has_reference : bool, default False
+        Whether the first class has the predictor zero, so that the others' are log odds ratios against it.
     has_noise : bool, default False
         Whether a noise variance divides the loss, which the evidence may choose.
     expectation : Rule, optional
@@ -215,6 +217,7 @@ class Kind:
     variance: Callable[[Array, Array], Array | float] | None = None
     constant: Callable[[Array], Array] | None = None
     outputs: Literal["one", "classes", "columns"] = "one"
+    has_reference: bool = False
     has_noise: bool = False
     expectation: Rule | None = None
     probabilities: Callable[[Array, Array, str | None], Array] | None = None
@@ -263,11 +266,16 @@ class Kind:
 
     def n_outputs(self, n_classes: int = 0, n_columns: int = 1) -> int:
         """Return the number of predictors a row."""
-        return {"one": 1, "classes": n_classes, "columns": n_columns}[self.outputs]
+        return {"one": 1, "classes": n_classes - self.has_reference, "columns": n_columns}[self.outputs]
 
     def of_classes(self, n_classes: int) -> Kind:
         """Return the row for a number of classes: the logistic for two of the softmax."""
-        return KINDS["logistic"]() if self.name == "softmax" and n_classes == 2 else self
+        return KINDS["logistic"]() if self.name in ("softmax", "multinomial") and n_classes == 2 else self
+
+    @property
+    def identified(self) -> Kind:
+        """The row with the same probabilities whose coefficients the likelihood alone determines."""
+        return KINDS["multinomial"]() if self.name == "softmax" else self
 
     def make_loss(
         self,
@@ -294,19 +302,27 @@ class Kind:
             weights = (np.ones(len(design)) if weights is None else np.asarray(weights)) / noise_variance
         if self.loss is None:
             return KindLoss(self, design, y, weights, offset)
-        classes = {"n_classes": n_outputs} if self.outputs == "classes" else {}
+        classes = {"n_classes": n_outputs + self.has_reference} if self.outputs == "classes" else {}
         return self.loss(X=design, y=y, weights=weights, offset=offset, **classes)
 
     def null(self, mean: Array) -> Array:
         """Return the predictors of the model without features, from the mean of y, or the shares of the classes."""
         if self.outputs == "classes":
             logits = _log(mean)
+            if self.has_reference:
+                return np.asarray(logits[1:] - logits[0])
             return np.asarray(logits - logits.mean())
         return np.atleast_1d(self.link.forward(mean[1:] if self.is_classifier else mean))
 
     def class_probabilities(self, mean: Array, spread: Array, how: str | None = None) -> Array:
         """Return E_q[p(y = c)], shape (n, C); see `class_probabilities`."""
+        if self.has_reference:
+            mean, spread = self.class_predictors(mean), np.pad(spread, ((0, 0), (1, 0), (1, 0)))
         return (self.probabilities or class_probabilities)(mean, spread, how)
+
+    def class_predictors(self, predictors: Array) -> Array:
+        """Return one predictor a class, shape (n, C): that of a reference class is zero."""
+        return np.pad(predictors, ((0, 0), (1, 0))) if self.has_reference else predictors
 
     def mean_and_sd(self, mean: Array, spread: Array, noise_variance: float = 1.0) -> tuple[Array, Array]:
         """Return mean and standard deviation of new observations, whose predictors are N(mean, spread)."""
@@ -341,6 +357,7 @@ class Kind:
         text = f"{self.title} of {target}"
         if self.is_classifier:
             text += f": {classes[1]} against {classes[0]}" if self.outputs == "one" else f", {len(classes)} classes"
+            text += f", each against {classes[0]}" if self.has_reference else ""
         if self.has_noise:
             text += f", noise variance {noise_variance:.6g}"
         return text + "".join(f", {name} {value:g}" for name, value in self.options)
@@ -394,6 +411,18 @@ def softmax() -> Kind:
         outputs="classes",
         expectation=QuasiMonteCarlo(),
         ratio="odds ratio",
+    )
+
+
+@KINDS.register
+def multinomial() -> Kind:
+    """The softmax with a reference class: one row of coefficients for each of the others."""
+    return replace(
+        softmax(),
+        name="multinomial",
+        title="multinomial logistic regression",
+        loss=ReferenceSoftmax,
+        has_reference=True,
     )
 
 
@@ -455,7 +484,7 @@ def read_kind(kind: Kind | str) -> Kind:
     >>> read_kind("poison")
     Traceback (most recent call last):
     bayesadmm_np._registry.UnknownNameError: there is no kind of GLM 'poison'; did you mean 'poisson'? There are \
-logistic, softmax, ridge, poisson.
+logistic, softmax, multinomial, ridge, poisson.
     """
     if isinstance(kind, Kind):
         return kind

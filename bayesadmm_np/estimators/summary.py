@@ -160,7 +160,7 @@ def summarise(model: FittedGLM, units: Units = "original") -> Summary:
     else:
         note = "Mean and standard deviation of the posterior"
         note += "; the last columns: where the information comes from." if table._shown else "."
-        if model.kind.outputs == "classes":
+        if model.kind.outputs == "classes" and not model.kind.has_reference:
             note += f"\n{PER_CLASS}"
     return replace(table, note=note)
 

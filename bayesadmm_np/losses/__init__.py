@@ -7,7 +7,7 @@ from .linear_in_statistics import LinearInStatistics
 from .logistic import Logistic
 from .logistic_normal import logistic_normal_moments
 from .poisson import Poisson
-from .softmax import Softmax
+from .softmax import ReferenceSoftmax, Softmax
 from .total import Total
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "MonteCarlo",
     "Poisson",
     "QuasiMonteCarlo",
+    "ReferenceSoftmax",
     "Rule",
     "Softmax",
     "Total",

@@ -112,6 +112,8 @@ class LinearModelLoss(Loss):
         """Return the largest standard deviation of a row's predictor under q; of a difference of two with C of them."""
         spread = self._spread(q)[self.weights > 0]
         if self.n_outputs > 1:
+            if self.pointwise.has_reference:
+                spread = np.pad(spread, ((0, 0), (1, 0), (1, 0)))
             own = np.einsum("ncc->nc", spread)
             spread = own[:, :, None] + own[:, None, :] - 2.0 * spread
         return float(np.sqrt(spread.max(initial=0.0)))

@@ -30,6 +30,8 @@ class Pointwise(ABC):
     """A twice differentiable loss ℓ(f, y) of a predictor with `n_outputs` components."""
 
     n_outputs: int = 1
+    has_reference: bool = False
+    """Whether beside the predictors there is one that is zero, of a reference class."""
     is_convex: bool = True
     """Whether ∂²ℓ/∂f² ⪰ 0 is claimed for every f."""
     concordance: float | None = None
@@ -109,15 +111,20 @@ class PoissonLog(Pointwise):
 
 
 class CategoricalLogit(Pointwise):
-    """ℓ(f, y) = logsumexp(f) − f_y for y ∈ {0, …, C − 1}."""
+    """ℓ(f, y) = logsumexp(f) − f_y for y ∈ {0, …, C − 1}; with a reference f_0 = 0, and there are C − 1 predictors."""
 
     concordance = 1.0
 
-    def __init__(self, n_classes: int) -> None:
-        self.n_outputs = n_classes
+    def __init__(self, n_classes: int, has_reference: bool = False) -> None:
+        self.n_outputs = n_classes - has_reference
+        self.has_reference = has_reference
 
     def expected_derivatives(self, predictors: Array, weights: Array, y: Array) -> RowMoments:
         """Weighted means; the curvature diag(p) − ppᵀ is averaged by one batched product."""
+        if self.has_reference:
+            whole = np.concatenate([np.zeros_like(predictors[:, :, :1]), predictors], axis=2)
+            value, slope, curvature = CategoricalLogit(whole.shape[2]).expected_derivatives(whole, weights, y)
+            return RowMoments(value, slope[:, 1:], curvature[:, 1:, 1:])
         labels = y.astype(np.intp)
         rows = np.arange(labels.shape[0])
         # softmax and logsumexp from one exponential each
@@ -138,7 +145,7 @@ class CategoricalLogit(Pointwise):
 
     def exact(self, mean: Array, variance: Array, y: Array) -> RowMoments | None:
         """With two classes only f₁ − f₀ matters, and the logistic integrals are exact."""
-        if self.n_outputs != 2:
+        if not self.has_exact:
             return None
         difference = mean[:, 1] - mean[:, 0]
         spread = variance[:, 0, 0] + variance[:, 1, 1] - 2.0 * variance[:, 0, 1]
@@ -153,9 +160,9 @@ class CategoricalLogit(Pointwise):
     @property
     def has_exact(self) -> bool:
         """Two classes reduce to the logistic."""
-        return self.n_outputs == 2
+        return self.n_outputs == 2 and not self.has_reference
 
     def walls(self, y: Array) -> Array:
-        """The label's predictor minus each other's."""
-        units = np.eye(self.n_outputs)
+        """The label's predictor minus each other's; that of a reference class is zero."""
+        units = np.eye(self.n_outputs + self.has_reference)[:, int(self.has_reference) :]
         return np.asarray(units[y.astype(np.intp)][:, None, :] - units)

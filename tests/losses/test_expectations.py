@@ -28,6 +28,7 @@ from bayesadmm_np.losses import (
     MonteCarlo,
     Poisson,
     QuasiMonteCarlo,
+    ReferenceSoftmax,
     Softmax,
     Total,
     expectations,
@@ -608,6 +609,34 @@ def test_two_class_softmax_is_the_logistic_of_the_difference(family, rng):
             assert both.value == pytest.approx(one.value, rel=1e-12)
         np.testing.assert_allclose(both.gradient, contrast.T @ one.gradient, atol=1e-12)
         np.testing.assert_allclose(both.curvature.dense(), contrast.T @ one.curvature.dense() @ contrast, atol=1e-12)
+
+
+@every_family
+def test_a_reference_class_is_a_softmax_whose_first_predictor_is_zero(family, rng):
+    """E_q in C − 1 dimensions and in C of which one is a point: 4096 points in each, 2e-3 by measurement."""
+    X, y, w = rng.standard_normal((N, 2)), rng.integers(0, 3, N), rng.uniform(0.2, 2, N)
+    q = FAMILIES[family](rng, 4)
+    sure = 1e12 * np.eye(6)
+    sure[2:, 2:] = np.linalg.inv(dense_covariance(q))
+    whole = FullGaussian(np.concatenate([np.zeros(2), q.mean]), sure)
+    for rule, near in ((QuasiMonteCarlo(4096), 2e-3), (Delta(1), 1e-12)):
+        ours, theirs = expect(ReferenceSoftmax(X, y, 3, weights=w), q, rule), expect(Softmax(X, y, 3, w), whole, rule)
+        assert ours.value == pytest.approx(theirs.value, rel=near)
+        np.testing.assert_allclose(ours.gradient, theirs.gradient[2:], atol=near * w.sum())
+        np.testing.assert_allclose(ours.curvature.dense(), theirs.curvature.dense()[2:, 2:], atol=near * w.sum())
+        # twin: the last class is the reference
+        assert ours.value != pytest.approx(expect(Softmax(X, (y + 1) % 3, 3, w), whole, rule).value, rel=1e-2)
+
+
+def test_the_reach_of_a_reference_class_counts_each_predictor_against_zero():
+    """One row, two predictors of variance 4 and covariance 3.9: their difference varies little, each of them much."""
+    q = FullGaussian.from_covariance(np.zeros(2), [[4.0, 3.9], [3.9, 4.0]])
+    reach = {
+        loss: expect(loss([[1.0]], [1], size), q, Delta(2)).margins.reach
+        for loss, size in ((ReferenceSoftmax, 3), (Softmax, 2))
+    }
+    assert reach[ReferenceSoftmax] == pytest.approx(2.0)
+    assert reach[Softmax] == pytest.approx(np.sqrt(0.2))
 
 
 def test_class_variances_of_very_different_size():

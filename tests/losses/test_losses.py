@@ -19,6 +19,7 @@ from bayesadmm_np.losses import (
     LinearInStatistics,
     Logistic,
     Poisson,
+    ReferenceSoftmax,
     Softmax,
     Total,
 )
@@ -52,12 +53,25 @@ def plain_softmax(theta, X, y, w, offset):
     return np.sum(w * (np.log(np.exp(f).sum(axis=1)) - f[np.arange(len(y)), y]))
 
 
+def plain_reference_softmax(theta, X, y, w, offset):
+    ours, zero = X @ theta.reshape(-1, X.shape[1]).T + offset, np.zeros((len(y), 1))
+    f = np.hstack([zero, ours])
+    return np.sum(w * (np.log(np.exp(f).sum(axis=1)) - f[np.arange(len(y)), y]))
+
+
 # name: (class, outputs, draw of y, extra arguments, plain formula)
 KINDS = {
     "least squares": (LeastSquares, 1, lambda rng: rng.standard_normal(N), {}, plain_least_squares),
     "least squares, 2 outputs": (LeastSquares, 2, lambda rng: rng.standard_normal((N, 2)), {}, plain_least_squares),
     "logistic": (Logistic, 1, lambda rng: rng.integers(0, 2, N), {}, plain_logistic),
     "softmax": (Softmax, 3, lambda rng: rng.integers(0, 3, N), {"n_classes": 3}, plain_softmax),
+    "softmax, reference": (
+        ReferenceSoftmax,
+        2,
+        lambda rng: rng.integers(0, 3, N),
+        {"n_classes": 3},
+        plain_reference_softmax,
+    ),
     "poisson": (Poisson, 1, lambda rng: rng.poisson(2.0, N).astype(float), {}, plain_poisson),
 }
 QUADRATIC = ("least squares", "least squares, 2 outputs")
@@ -433,6 +447,14 @@ OWN = {
             ({"n_classes": None}, r"n_classes must be an integer"),
             ({"offset": [0.0, 0.0]}, r"offset must have shape \(2, 3\), got \(2,\)"),
             ({"offset": np.zeros((3, 2))}, r"offset must have shape \(2, 3\), got \(3, 2\)"),
+        ],
+    ),
+    ReferenceSoftmax: (
+        {"n_classes": 3},
+        [
+            *LABELS,
+            ({"n_classes": 2, "y": [0, 1]}, r"n_classes must be at least 3"),
+            ({"offset": np.zeros((2, 3))}, r"offset must have shape \(2, 2\), got \(2, 3\)"),
         ],
     ),
 }

@@ -26,8 +26,9 @@ MAKE = {
     "squares": L.LeastSquares,
     "softmax": lambda X, y: L.Softmax(X, y, n_classes=3),
     "softmax2": lambda X, y: L.Softmax(X, y, n_classes=2),
+    "reference": lambda X, y: L.ReferenceSoftmax(X, y, n_classes=3),
 }
-OUTPUTS = {"softmax": 3, "softmax2": 2}
+OUTPUTS = {"softmax": 3, "softmax2": 2, "reference": 2}
 CASES = {
     "logistic, full": ("logistic", "full", L.Exact()),
     "logistic, diagonal": ("logistic", "diagonal", L.Exact()),
@@ -45,6 +46,9 @@ CASES = {
     "softmax, point": ("softmax", "isotropic", L.Delta(1)),
     "softmax, Laplace": ("softmax", "full", L.Delta(2)),
     "softmax, fixed": ("softmax", "fixed", L.QuasiMonteCarlo(32)),
+    "reference class, point": ("reference", "isotropic", L.Delta(1)),
+    "reference class, Laplace": ("reference", "full", L.Delta(2)),
+    "reference class, fixed": ("reference", "fixed", L.QuasiMonteCarlo(32)),
     "two classes, full": ("softmax2", "full", L.Exact()),
 }
 FAMILIES = {
@@ -70,6 +74,7 @@ def problem(case, seed, n=40, d=3, width=0.7, strength=0.5, intercept=None, n_cl
         "poisson": lambda: rng.poisson(np.exp(0.7 * f)),
         "squares": lambda: f + 0.5 * rng.standard_normal(n),
         "softmax": lambda: rng.integers(0, 3, n),
+        "reference": lambda: rng.integers(0, 3, n),
         "softmax2": lambda: rng.random(n) < 1 / (1 + np.exp(-f)),
     }[name]()
     clients = [MAKE[name](X[k::n_clients], np.asarray(y, float)[k::n_clients]) for k in range(n_clients)]
