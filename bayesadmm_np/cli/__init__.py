@@ -17,9 +17,11 @@ __all__ = ["COMMANDS", "main"]
 MISSING = "bayesadmm: the command line needs packages that are not installed: pip install 'bayesadmm-np[cli]'"
 
 COMMANDS = {
+    "describe": "Table one over sites, and what looks wrong, before a fit.",
     "fit": "Fit a regression to rows at several sites.",
     "predict": "Predict new rows.",
     "summary": "Print the table of a model file.",
+    "evaluate": "Discrimination and calibration of a model over sites.",
     "certify": "Check a model against its rows.",
     "compare": "Every method against the pooled answer.",
     "sweep": "Rounds for a grid of ρ and γ.",

@@ -120,13 +120,17 @@ class DataSettings:
     drop: Drop = ()
     categorical: Categorical = ()
     weights: Weights = None
+    offset: Annotated[str | None, option("Column of the known part of the predictor.", "COLUMN")] = None
+    exposure: Annotated[
+        str | None, option("Column of times or populations at risk; its logarithm is added to the offset.", "COLUMN")
+    ] = None
     loss: Annotated[
         str, option("Kind of regression; auto chooses by the target, and says so.", "|".join(losses("auto")))
     ] = "auto"
     standardize: Annotated[
         bool,
         switch(
-            "Centre and scale numeric columns, and the target of ridge regression, by pooled means and standard "
+            "Centre and scale numeric columns, and the target of linear regression, by pooled means and standard "
             "deviations; reports are in the columns' own units all the same."
         ),
     ] = True

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,7 +15,19 @@ from .._validation import Array
 from ._options import DataSettings
 from ._terminal import Refused, missing_name, note
 
-__all__ = ["Rows", "feature_columns", "read_frame", "read_rows", "require_column"]
+if TYPE_CHECKING:
+    from ..estimators.fitted import FittedGLM
+
+__all__ = [
+    "Rows",
+    "feature_columns",
+    "read_frame",
+    "read_offset",
+    "read_rows",
+    "require_column",
+    "rows_of_model",
+    "stack",
+]
 
 SEPARATED = "if it is separated otherwise, say so by --separator ';' or tab"
 TABS = ("tab", "\\t")
@@ -38,6 +50,8 @@ class Rows:
     site : ndarray of str, shape (n,)
     dropped : int
         Rows left out because a value was missing.
+    offset : ndarray, shape (n,), or None
+        Known part of the predictor, the logarithm of the exposure included.
     """
 
     columns: dict[str, Any]
@@ -45,6 +59,7 @@ class Rows:
     weights: Array | None
     site: Any
     dropped: int = 0
+    offset: Array | None = None
 
 
 def read_frame(
@@ -96,8 +111,14 @@ def require_column(option: str, name: str, frame: Any, path: Path) -> None:
 
 def read_rows(paths: Sequence[Path], settings: DataSettings) -> Rows:
     """Read one file with a site column, or one file a site (its name without the ending is the site's)."""
-    frame, site = _stack(paths, settings)
-    special = {"--target": settings.target, "--client": settings.client, "--weights": settings.weights}
+    frame, site = stack(paths, settings.client, settings.categorical, settings.separator, settings.na)
+    special = {
+        "--target": settings.target,
+        "--client": settings.client,
+        "--weights": settings.weights,
+        "--offset": settings.offset,
+        "--exposure": settings.exposure,
+    }
     taken: dict[str, str] = {}
     for option, name in special.items():
         if name is None:
@@ -115,8 +136,21 @@ def read_rows(paths: Sequence[Path], settings: DataSettings) -> Rows:
         # a row of weight zero is no row, and a site without rows is no site
         frame, site, weights = frame[weights > 0], site[weights > 0], weights[weights > 0]
     return Rows(
-        feature_columns(frame, chosen, settings.categorical), _target(frame[settings.target]), weights, site, dropped
+        feature_columns(frame, chosen, settings.categorical),
+        _target(frame[settings.target]),
+        weights,
+        site,
+        dropped,
+        read_offset(frame, settings.offset, settings.exposure),
     )
+
+
+def rows_of_model(model: FittedGLM, paths: Sequence[Path], *, client: str | None, **settings: Any) -> Rows:
+    """Read rows with the columns of a fitted model; other settings are those of `DataSettings`."""
+    site = client or (model.client if len(paths) == 1 else None)
+    names, levels = model.columns.names, tuple(model.columns.levels)
+    known: dict[str, Any] = {"target": model.target, "offset": model.offset, "exposure": model.exposure}
+    return read_rows(paths, DataSettings(client=site, features=names, categorical=levels, **known, **settings))
 
 
 def _features(frame: Any, settings: DataSettings, taken: Mapping[str, str], path: Path) -> list[str]:
@@ -138,12 +172,13 @@ def _features(frame: Any, settings: DataSettings, taken: Mapping[str, str], path
     return chosen
 
 
-def _stack(paths: Sequence[Path], settings: DataSettings) -> tuple[Any, Any]:
+def stack(
+    paths: Sequence[Path], client: str | None, texts: Collection[str | None], separator: str, missing: Sequence[str]
+) -> tuple[Any, Any]:
+    """Return the rows of all files and the site of each; the columns of `texts` keep their writing."""
     import pandas as pd
 
-    client = settings.client
-    texts = (client, *settings.categorical)
-    frames = [read_frame(path, settings.separator, settings.na, texts) for path in paths]
+    frames = [read_frame(path, separator, missing, (client, *texts)) for path in paths]
     if len(paths) == 1:
         frame = frames[0]
         if client is None:
@@ -210,6 +245,17 @@ def _numbers(column: Any) -> Array:
     if not np.isfinite(values).all():
         raise Refused(f"column {column.name!r} holds {int((~np.isfinite(values)).sum())} infinite value(s).")
     return values
+
+
+def read_offset(frame: Any, offset: str | None, exposure: str | None) -> Array | None:
+    """Return the known part of each row's predictor: a column, plus the logarithm of another."""
+    known = None if offset is None else _numbers(frame[offset])
+    if exposure is None:
+        return known
+    at_risk = _numbers(frame[exposure])
+    if not (at_risk > 0).all():
+        raise Refused(f"--exposure: column {exposure!r} must hold numbers > 0, got {at_risk.min():g}.")
+    return np.log(at_risk) if known is None else known + np.log(at_risk)
 
 
 def _weights(column: Any) -> Array:

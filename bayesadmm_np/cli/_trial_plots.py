@@ -18,6 +18,16 @@ from ._trials import CLOSE, Trial, cell_text
 
 __all__ = ["COLOURS", "MARKERS", "Cell", "draw_cells", "draw_compare", "draw_sweep"]
 
+LOOKS = (
+    ("#0072B2", "o"),
+    ("#D55E00", "s"),
+    ("#009E73", "^"),
+    ("#CC79A7", "D"),
+    ("#E69F00", "v"),
+    ("#222222", "P"),
+)
+OTHERS = ("#B5B5B5", ".")
+
 FLOOR = 1e-9
 """Standard deviations: below, the pooled answer itself is not known better."""
 
@@ -31,19 +41,32 @@ def draw_compare(trials: Sequence[Trial], score: str, scored_on: str, folder: Pa
     with style.context():
         figure = style.new_figure(style.WIDTH, 1.1 + 0.17 * max(len(trials), 8))
         left, right = figure.subplots(1, 2, width_ratios=(1.15, 1.0))
-        looks = [(COLOURS[j % len(COLOURS)], MARKERS[j % len(MARKERS)]) for j in range(len(trials))]
+        looks = _looks(trials)
         _by_round(left, trials, looks)
         _ends(right, trials, looks, score)
         figure.supxlabel(f"{score} on {scored_on}; filled: the certificate holds", fontsize=7, color=style.MUTED)
         style.save(figure, folder, "compare")
 
 
+def _looks(trials: Sequence[Trial]) -> list[tuple[str, str]]:
+    """A colour and a marker for as many methods as can be told apart, the nearest first; the others are grey."""
+    drawn = [j for j, trial in enumerate(trials) if trial.distances][: len(LOOKS)]
+    return [LOOKS[drawn.index(j)] if j in drawn else OTHERS for j in range(len(trials))]
+
+
 def _by_round(axes: Any, trials: Sequence[Trial], looks: Sequence[tuple[str, str]]) -> None:
-    for trial, (colour, marker) in zip(trials, looks, strict=True):
+    named: list[Any] = []
+    for trial, (colour, marker) in reversed(list(zip(trials, looks, strict=True))):  # the coloured lie above
         if trial.distances:
             values = np.maximum(trial.distances, FLOOR)
             rounds = np.arange(1, len(values) + 1)
-            axes.plot(rounds, values, color=colour, marker=marker, markevery=[-1], linewidth=1.0, markersize=4)
+            first = (colour, marker) == OTHERS and OTHERS not in [look for look, _ in named]
+            width, name = (0.6, "the others") if (colour, marker) == OTHERS else (1.2, trial.method)
+            (line,) = axes.plot(
+                rounds, values, color=colour, marker=marker, markevery=[-1], linewidth=width, markersize=4
+            )
+            if first or (colour, marker) != OTHERS:
+                named.append(((colour, marker), (line, name)))
     last = max((len(trial.distances) for trial in trials), default=1)
     ticks = [tick for tick in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000) if tick <= last]
     axes.set(xscale="log", yscale="log", xlabel="round", ylabel="distance from the pooled answer / sd")
@@ -53,6 +76,8 @@ def _by_round(axes: Any, trials: Sequence[Trial], looks: Sequence[tuple[str, str
     at_left = {"xycoords": ("axes fraction", "data"), "xytext": (3, 2), "textcoords": "offset points"}
     axes.annotate(f"{CLOSE:g} sd", (0.0, CLOSE), color=style.MUTED, fontsize=7, **at_left)
     axes.set_title("By round")
+    lines, names = zip(*(entry for _, entry in reversed(named)), strict=True) if named else ((), ())
+    axes.legend(lines, names, fontsize=6.5, loc="lower left", handlelength=1.6, frameon=True, edgecolor="none")
     style.tidy(axes)
 
 

@@ -26,11 +26,16 @@ from ._design import choose_kind, code_labels, fit_columns, site_names, target_u
 from ._methods import family_for
 from ._options import DataSettings, option
 from ._rows import read_rows
+from ._terminal import Refused
 
 __all__ = ["CLOSE", "Problem", "Runner", "Trial", "TrialSettings", "cell_text", "evaluate", "read_problem"]
 
 CLOSE = 0.01
 """Standard deviations: what counts as close to the pooled answer."""
+
+
+LAST = 13
+"""Rounds by which a run is said to oscillate."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,6 +131,16 @@ class Trial:
         return self.distances[-1] if self.distances else float("nan")
 
     @property
+    def oscillates(self) -> bool:
+        """Whether the run used up its rounds, and its last rounds led away from the pooled answer as often as to it.
+
+        Where it ends is then a matter of the number of rounds.
+        """
+        last = np.array(self.distances[-LAST:])
+        away = np.diff(last) > 1e-3 * last[1:]
+        return self.status == "round limit" and away.size > 3 and int(away.sum()) >= away.size // 3
+
+    @property
     def rounds_to_close(self) -> int | None:
         """Rounds after which the distance stays below CLOSE."""
         far = [k for k, distance in enumerate(self.distances, 1) if not distance <= CLOSE]
@@ -139,6 +154,8 @@ def read_problem(
     """Read the data and make one loss a site; standardised by the rows that are fitted."""
     as_positive(how.prior_precision, "--prior-precision")
     noise_variance = how.noise_variance
+    if settings.offset is not None or settings.exposure is not None:
+        raise Refused("--offset and --exposure are options of fit: here methods are compared without them.")
     rows = read_rows(paths, settings)
     kind, classes = choose_kind(rows, settings.target, settings.loss)
     target = code_labels(rows, settings.target, classes)
@@ -231,7 +248,7 @@ class Runner:
             return Trial(label, short, "refused", message=str(error))
         failed = result.status.is_failure
         score, nll = (float("nan"),) * 2 if failed else evaluate(problem, result.posterior)
-        return Trial(
+        trial = Trial(
             label,
             short,
             result.status.name.lower().replace("_", " "),
@@ -244,6 +261,9 @@ class Runner:
             failed,
             _message(result, problem.sites),
         )
+        if trial.oscillates and trial.distance > 1.0:  # a score would be that of an accident
+            return replace(trial, status="oscillates", score=float("nan"), nll=float("nan"))
+        return trial
 
 
 def _message(result: Any, sites: Sequence[str]) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 from ._design import code_labels, site_names
-from ._options import NA, Client, DataSettings, DropNA, Files, Json, ModelFile, Separator, Weights, option
-from ._rows import Rows, read_rows
+from ._options import NA, Client, DropNA, Files, Json, ModelFile, Separator, Weights, option
+from ._rows import Rows, rows_of_model
 from ._terminal import Refused, missing_name, print_json, text_table
 
 if TYPE_CHECKING:
@@ -43,17 +43,8 @@ def certify(
     from ..estimators.model_file import load_model
 
     fitted = load_model(model)
-    rows = DataSettings(
-        target=fitted.target,
-        client=client or (fitted.client if len(data) == 1 else None),
-        features=fitted.columns.names,
-        categorical=tuple(fitted.columns.levels),
-        weights=weights,
-        dropna=dropna,
-        separator=separator,
-        na=na,
-    )
-    return 0 if run_certify(fitted, read_rows(data, rows), tol, json) else 1
+    rows = rows_of_model(fitted, data, client=client, weights=weights, dropna=dropna, separator=separator, na=na)
+    return 0 if run_certify(fitted, rows, tol, json) else 1
 
 
 def _how_named(model: FittedGLM) -> str:
@@ -79,7 +70,8 @@ def run_certify(model: FittedGLM, rows: Rows, tol: float | None, as_json: bool) 
         here = rows.site.astype(str) == name
         weights = None if rows.weights is None else rows.weights[here]
         table = {column: values[here] for column, values in rows.columns.items()}
-        losses[name] = model.make_loss(table, labels[here], weights)
+        offset = None if rows.offset is None else rows.offset[here]
+        losses[name] = model.make_loss(table, labels[here], weights, offset)
         counts[name] = int(here.sum())
     check = model.check(losses)
     assert model.certificate is not None

@@ -38,8 +38,8 @@ def compare(
     Each method is run once, with exact solves. The distance is the largest of
     |coefficient − pooled coefficient| in posterior standard deviations, where the
     pooled answer is of the method's own kind: the posterior mean of its family, or
-    the mode for the methods that work at a point. A method that fails is a row that
-    says so. Every coefficient, the intercept too, has the same prior here.
+    the mode for the methods that work at a point. A method that fails or oscillates
+    is a row that says so. Every coefficient, the intercept too, has the same prior here.
 
     Examples of use:
       bayesadmm compare patients.csv --target died --client hospital
@@ -83,6 +83,8 @@ def compare(
     for trial in trials:
         if trial.failed:
             print(f"✗ {trial.method}: {trial.message}")
+        elif trial.status == "oscillates":
+            print(f"~ {trial.method}: its last rounds lead away from the pooled answer as often as to it: no score.")
 
 
 def _choose(wanted: Sequence[str], rho: float | None, gamma: float | None) -> list[tuple[str, Any]]:

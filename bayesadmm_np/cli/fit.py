@@ -32,6 +32,14 @@ if TYPE_CHECKING:
 class FitSettings:
     """Settings of a fit."""
 
+    inference: Annotated[
+        Literal["auto", "likelihood", "posterior"],
+        option(
+            "Maximum likelihood, as glm has it (with a prior the posterior mode), or the variational posterior. "
+            "Default: likelihood, unless --method, --family or --prior-precision evidence asks for a posterior."
+        ),
+    ] = "posterior"
+
     family: Annotated[
         str, option("Family of the posterior. Default: full, if the method allows it.", choices=families("auto"))
     ] = "auto"
@@ -47,7 +55,7 @@ class FitSettings:
     accelerate: Accelerate = False
     prior_precision: Annotated[
         float | Literal["evidence"],
-        option("Prior precision of each coefficient, in the units of --standardize.", "NUMBER|evidence"),
+        option("Prior precision of each coefficient, in the units of --standardize; 0 is no prior.", "NUMBER|evidence"),
     ] = 1.0
     noise_variance: Annotated[
         float | Literal["evidence"], option("Noise variance of ridge regression.", "NUMBER|evidence")
@@ -138,20 +146,24 @@ def _fitted(data: list[Path], given: DataSettings, settings: FitSettings, progre
             labels if kind.is_classifier else (labels - centre) / scale,
             client=rows.site.astype(str),
             sample_weight=rows.weights,
+            offset=None if rows.offset is None else rows.offset / scale,
         )
     for warning in said:
         note(f"bayesadmm fit: {in_options(warning.message)}")
     weight = len(labels) if rows.weights is None else rows.weights.sum()
+    fitted = estimator.fitted_
     model = replace(
-        estimator.fitted_,
+        fitted,
         target=given.target,
         client=given.client,
+        offset=given.offset,
+        exposure=given.exposure,
         columns=columns,
         classes=classes,
         target_centre=centre,
         target_scale=scale,
         log_likelihood=float(estimator.log_likelihood_ - weight * np.log(scale)),
-        elbo=float(estimator.elbo_ - weight * np.log(scale)),
+        elbo=None if fitted.elbo is None else float(fitted.elbo - weight * np.log(scale)),
     )
     return model, rows.dropped
 
@@ -163,6 +175,7 @@ def _estimator(kind: Kind, method: Any, settings: FitSettings, target_scale: flo
     return FederatedGLM(
         kind,
         settings.prior_precision,
+        inference=settings.inference,
         noise_variance=noise if isinstance(noise, str) else noise / target_scale**2,
         method=method,
         family=settings.family,

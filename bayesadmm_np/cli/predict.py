@@ -55,33 +55,35 @@ def _predictions(
     """Return one dictionary a row of the file."""
     from ..estimators.fitted import word
     from ..estimators.model_file import load_model
-    from ._rows import feature_columns, read_frame, require_column
+    from ._rows import feature_columns, read_frame, read_offset, require_column
 
     model = load_model(model_path)
     frame = read_frame(path, separator, missing, model.columns.levels)
     for name in drop:
         require_column("--drop", name, frame, path)
-    lacking = [name for name in model.columns.names if name not in frame.columns]
+    needed = [*model.columns.names, *filter(None, (model.offset, model.exposure))]
+    lacking = [name for name in needed if name not in frame.columns]
     if lacking:
         raise Refused(f"{path} lacks the column(s) {', '.join(lacking)}, with which the model was fitted.")
-    known = {*model.columns.names, model.target, model.client, *drop}
+    known = {*needed, model.target, model.client, *drop}
     extra = [name for name in frame.columns if name not in known]
     if extra:
         raise Refused(
             f"{path} has the column(s) {', '.join(extra)}, which the model does not know: --drop {','.join(extra)} "
             "leaves them out."
         )
-    gone = frame[list(model.columns.names)].isna().sum()
+    gone = frame[needed].isna().sum()
     if gone.any():
         listed = ", ".join(f"{name} ({count})" for name, count in gone.items() if count)
         raise Refused(f"missing values in {listed}: nothing can be predicted without them.")
     table = feature_columns(frame, model.columns.names, model.columns.levels)
+    offset = read_offset(frame, model.offset, model.exposure)
     if model.kind.is_classifier:
-        chances = model.probabilities(table)
+        chances = model.probabilities(table, offset=offset)
         best = chances.argmax(axis=1)
         names = [f"probability_{word(label)}" for label in model.classes]
         return [
             {"predicted": word(model.classes[k]), **dict(zip(names, map(float, row), strict=True))}
             for k, row in zip(best, chances, strict=True)
         ]
-    return [{"mean": float(m), "sd": float(s)} for m, s in zip(*model.mean_and_sd(table), strict=True)]
+    return [{"mean": float(m), "sd": float(s)} for m, s in zip(*model.mean_and_sd(table, offset), strict=True)]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .caveats import SeparationWarning
+    from .evaluation import evaluate
     from .fitted import FittedGLM
     from .general import FederatedGLM
     from .kinds import KINDS, Kind
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from .poisson import FederatedPoissonRegressor
     from .ridge import FederatedRidge
     from .summary import Summary, SummaryRow
+    from .table_one import describe
 
 __all__ = [
     "KINDS",
@@ -27,6 +29,8 @@ __all__ = [
     "SeparationWarning",
     "Summary",
     "SummaryRow",
+    "describe",
+    "evaluate",
     "load_model",
     "save_model",
 ]
@@ -37,6 +41,8 @@ HOMES = {
     "FederatedLogisticRegression": "logistic",
     "FederatedPoissonRegressor": "poisson",
     "FederatedRidge": "ridge",
+    "describe": "table_one",
+    "evaluate": "evaluation",
     "FittedGLM": "fitted",
     "Kind": "kinds",
     "load_model": "model_file",

@@ -28,7 +28,7 @@ from ..splitting.status import Status
 from .fitted import Columns, FittedGLM, Site
 from .glm import make_glm
 from .kinds import Kind, read_kind
-from .rows import SiteRows, read_client, split_rows
+from .rows import SiteRows, read_client, read_offset, require_numbers, split_rows
 from .search import Fit, Start, fit_glm
 from .settings import EVIDENCE, Settings, read_settings, read_switch
 from .summary import Summary, summarise
@@ -60,11 +60,13 @@ class FederatedModel(BaseEstimator):
 
     kind: Kind | str
     noise_variance: Any = EVIDENCE
+    inference: str = "posterior"
 
     def __init__(
         self,
         prior_precision: Any = 1.0,
         *,
+        inference: str = "posterior",
         method: Any = "auto",
         family: str = "auto",
         fit_intercept: bool = True,
@@ -105,7 +107,7 @@ class FederatedModel(BaseEstimator):
         """A factor of the row weights for each class, from the sites' summed counts."""
         return np.ones(classes.size)
 
-    def _integration(self, n_classes: int, learns_covariance: bool) -> str | None:
+    def _integration(self, n_classes: int, averages: bool) -> str | None:
         """How class probabilities are averaged over the posterior; checked before a fit."""
         return None
 
@@ -113,7 +115,15 @@ class FederatedModel(BaseEstimator):
     # Fitting
     # ------------------------------------------------------------------------------------------------
 
-    def fit(self, X: Any, y: Any, client: Any = None, sample_weight: Any = None) -> Self:
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        client: Any = None,
+        sample_weight: Any = None,
+        offset: Any = None,
+        exposure: Any = None,
+    ) -> Self:
         """Fit to rows that lie at several sites.
 
         Parameters
@@ -124,6 +134,10 @@ class FederatedModel(BaseEstimator):
             The site of each row: strings, integers, anything hashable; default one site, "all".
         sample_weight : array_like, shape (n,), optional
             Weights >= 0; a row of weight zero counts as absent, and a weight of two as the row twice.
+        offset : array_like, shape (n,), optional
+            Known part of each row's predictor.
+        exposure : array_like, shape (n,), optional
+            Time or population at risk, > 0: its logarithm is added to the offset.
 
         Returns
         -------
@@ -137,11 +151,13 @@ class FederatedModel(BaseEstimator):
             When the run failed; its message names site, round and the knob to turn.
         """
         X, y = self._validated(X, y)
-        rows = self._read_rows(X, y, client, sample_weight)
+        rows = self._read_rows(X, y, client, sample_weight, read_offset(offset, exposure, len(X)))
         start = getattr(self, "_start", None) if self.warm_start else None
         return self._fit_rows(rows, start)
 
-    def partial_fit_site(self, name: Hashable, X: Any, y: Any, sample_weight: Any = None) -> Self:
+    def partial_fit_site(
+        self, name: Hashable, X: Any, y: Any, sample_weight: Any = None, offset: Any = None, exposure: Any = None
+    ) -> Self:
         """Add a site: its factor starts as a Newton step from the present fit, then corrective rounds follow.
 
         The result is that of a fit to the rows of all sites together. When it fails the estimator stays as it was.
@@ -152,7 +168,7 @@ class FederatedModel(BaseEstimator):
             Name of the new site; no other site may have it.
         X, y : array_like
             The site's rows.
-        sample_weight : array_like, optional
+        sample_weight, offset, exposure : array_like, optional
 
         Returns
         -------
@@ -172,7 +188,7 @@ class FederatedModel(BaseEstimator):
         if name in rows:
             raise ValueError(f"name={name!r} is a site of this fit already; forget_site({name!r}) first.")
         X, y = self._validated(X, y, reset=False)
-        added = self._read_rows(X, y, [name] * len(X), sample_weight)
+        added = self._read_rows(X, y, [name] * len(X), sample_weight, read_offset(offset, exposure, len(X)))
         self._check_site(added[name])
         return self._fit_rows({**rows, **added}, self._start)
 
@@ -273,12 +289,15 @@ class FederatedModel(BaseEstimator):
 
     def _validated(self, X: Any, y: Any, reset: bool = True) -> Any:
         numeric = not _is_classifier(self)
+        require_numbers(X)
         return validate_data(self, X, y, reset=reset, dtype=np.float64, multi_output=True, y_numeric=numeric)
 
-    def _read_rows(self, X: Array, y: Any, client: Any, sample_weight: Any) -> dict[Hashable, SiteRows]:
+    def _read_rows(
+        self, X: Array, y: Any, client: Any, sample_weight: Any, offset: Array | None
+    ) -> dict[Hashable, SiteRows]:
         y = self._check_y(y)
         weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-        return split_rows(X, y, weights, read_client(client, X.shape[0]))
+        return split_rows(X, y, weights, read_client(client, X.shape[0]), offset)
 
     def _fit_rows(self, rows: Mapping[Hashable, SiteRows], start: Start | None) -> Self:
         settings = read_settings(self)
@@ -291,7 +310,7 @@ class FederatedModel(BaseEstimator):
             self._class_factors,
         )
         if glm.labels is not None:
-            self._integration(glm.labels.size, settings.learns_covariance)
+            self._integration(glm.labels.size, settings.averages)
         caveats: list[Callable[[Words], str]] = []
         try:
             fit = fit_glm(glm, settings, start)
@@ -351,8 +370,9 @@ class FederatedModel(BaseEstimator):
             objective=np.array([record.objective for record in result.history]),
             floats=sum(record.floats_down + record.floats_up for record in result.history),
             noise_variance=fit.noise,
+            inference=settings.inference,
             log_likelihood=-sum(loss.value(result.posterior.mean) for loss in glm.losses(fit.noise)) - dropped,
-            elbo=-float(result.objective[-1]) - dropped,
+            elbo=-float(result.objective[-1]) - dropped if settings.inference == "posterior" else None,
         )
 
     # ------------------------------------------------------------------------------------------------
@@ -419,12 +439,15 @@ class FederatedModel(BaseEstimator):
     @property
     def elbo_(self) -> float:
         """The bound on the log evidence."""
-        return float(self.fitted_.elbo or 0.0)
+        if self.fitted_.elbo is None:
+            raise AttributeError("elbo_ is of a fit with inference='posterior'.")
+        return self.fitted_.elbo
 
     @property
     def log_likelihood_(self) -> float:
         """At the mean, all constants kept."""
-        return float(self.fitted_.log_likelihood or 0.0)
+        assert self.fitted_.log_likelihood is not None
+        return self.fitted_.log_likelihood
 
     @property
     def noise_variance_(self) -> float:
@@ -463,16 +486,19 @@ class FederatedModel(BaseEstimator):
 
     def _rows_to_predict(self, X: Any) -> Array:
         check_is_fitted(self, "fitted_")
+        require_numbers(X)
         return np.asarray(validate_data(self, X, reset=False, dtype=np.float64))
 
-    def predict(self, X: Any, return_std: bool = False) -> Any:
-        """Return the most probable class of new rows, or the mean of new observations over the posterior.
+    def predict(self, X: Any, return_std: bool = False, offset: Any = None, exposure: Any = None) -> Any:
+        """Return the most probable class of new rows, or the mean of new observations.
 
         Parameters
         ----------
         X : array_like or frame, shape (n, p)
         return_std : bool, default False
             Whether to return the standard deviation of a new observation too; not for classes.
+        offset, exposure : array_like, shape (n,), optional
+            As in `fit`.
 
         Returns
         -------
@@ -485,15 +511,16 @@ class FederatedModel(BaseEstimator):
         """
         wants_sd = read_switch(return_std, "return_std")
         rows = self._rows_to_predict(X)
+        known = read_offset(offset, exposure, len(rows))
         if self.fitted_.kind.is_classifier:
             if wants_sd:
                 raise ValueError("return_std must be False for classes: predict_proba says how sure they are.")
-            return self.classes_[np.argmax(self._probabilities(rows), axis=1)]
+            return self.classes_[np.argmax(self._probabilities(rows, known), axis=1)]
         shape = (len(rows),) if self._is_single else (len(rows), self.fitted_.layout.n_outputs)
         if not wants_sd:
-            return self.fitted_.expected(rows).reshape(shape)
+            return self.fitted_.expected(rows, known).reshape(shape)
         self._require_covariance("return_std=True")
-        mean, sd = self.fitted_.mean_and_sd(rows)
+        mean, sd = self.fitted_.mean_and_sd(rows, known)
         return mean.reshape(shape), sd.reshape(shape)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
@@ -521,9 +548,10 @@ class FederatedModel(BaseEstimator):
         return self.fitted_.kind.class_predictors(self.fitted_.predictor_mean(rows))
 
     @available_if(_is_classifier)
-    def predict_proba(self, X: Any) -> Array:
-        """Return E_q[p(y = c)] for every class, shape (n, C)."""
-        return self._probabilities(self._rows_to_predict(X))
+    def predict_proba(self, X: Any, offset: Any = None) -> Array:
+        """Return p(y = c) for every class, shape (n, C): at the mode, or averaged over the posterior."""
+        rows = self._rows_to_predict(X)
+        return self._probabilities(rows, read_offset(offset, None, len(rows)))
 
     @available_if(_is_classifier)
     def predict_log_proba(self, X: Any) -> Array:
@@ -531,9 +559,9 @@ class FederatedModel(BaseEstimator):
         with np.errstate(divide="ignore"):  # an impossible class has −inf
             return np.asarray(np.log(self.predict_proba(X)))
 
-    def _probabilities(self, rows: Array) -> Array:
+    def _probabilities(self, rows: Array, offset: Array | None = None) -> Array:
         fitted = self.fitted_
-        return fitted.probabilities(rows, self._integration(len(fitted.classes), fitted.learns_covariance))
+        return fitted.probabilities(rows, self._integration(len(fitted.classes), fitted.averages), offset)
 
     def _require_covariance(self, argument: str) -> None:
         if not self.fitted_.learns_covariance:

@@ -177,10 +177,15 @@ class FittedGLM:
         Numbers sent by all parties together in the last run.
     noise_variance : float
         1 for kinds without one.
+    inference : {'likelihood', 'posterior'}
+        Whether `posterior` is N(mode, curvature⁻¹), whose covariance holds the model standard errors and whose mode
+        alone predicts, or the variational posterior, over which predictions are averaged.
     target_centre, target_scale : float
         Centre and scale of the measurements: θ and the noise variance are in units of `target_scale`.
     client : str or None
         Name of the column of sites; None where each file was a site.
+    offset, exposure : str or None
+        Names of the columns of the known part of the predictor; None where there are none.
     log_likelihood, elbo : float or None
         Log-likelihood at the mean and bound on the log evidence, all constants kept; None where not computed.
     version : str
@@ -204,9 +209,12 @@ class FittedGLM:
     objective: Array
     floats: int
     noise_variance: float = 1.0
+    inference: Literal["likelihood", "posterior"] = "posterior"
     target_centre: float = 0.0
     target_scale: float = 1.0
     client: str | None = None
+    offset: str | None = None
+    exposure: str | None = None
     log_likelihood: float | None = None
     elbo: float | None = None
     version: str = __version__
@@ -251,6 +259,13 @@ class FittedGLM:
         noise = self.noise_variance * self.target_scale**2
         return self.kind.describe(self.target, tuple(map(word, self.classes)), noise)
 
+    @property
+    def fit_name(self) -> str:
+        """Which fit this is, in words."""
+        if self.inference == "posterior":
+            return "posterior (variational)"
+        return "penalised likelihood (posterior mode)" if self.prior.factor.parts[0].any() else "maximum likelihood"
+
     # ------------------------------------------------------------------------------------------------
     # Units
     # ------------------------------------------------------------------------------------------------
@@ -294,7 +309,7 @@ class FittedGLM:
         q = self.posterior
         sites = {name: replace(site, factor=carry(site.factor, there)) for name, site in self.sites.items()}
         try:
-            prior = self.prior.with_natural(carry(self.prior.natural, there))
+            prior = FullGaussian(back @ self.prior.mean, carry(self.prior.natural, there).precision)
             posterior = FullGaussian(back @ q.mean, carry(q.natural, there).precision)
         except ValueError as error:
             raise ValueError(
@@ -345,43 +360,65 @@ class FittedGLM:
         """Return the design matrix of rows in the units of θ, with the intercept's column of ones."""
         return self.layout.design(self.columns.design(table))
 
-    def predictor(self, table: Mapping[str, ArrayLike] | Array) -> tuple[Array, Array]:
+    @property
+    def averages(self) -> bool:
+        """Whether predictions are averaged over the posterior; a likelihood and a point method plug their point in."""
+        return self.learns_covariance and self.inference == "posterior"
+
+    def predictor(self, table: Mapping[str, ArrayLike] | Array, offset: Array | None = None) -> tuple[Array, Array]:
         """Return posterior mean and (co)variance of the predictors of rows: (n,) twice, or (n, C) and (n, C, C)."""
-        return predictor(self.posterior, self.design(table), self.layout.n_outputs)
+        mean, spread = predictor(self.posterior, self.design(table), self.layout.n_outputs)
+        return mean if offset is None else mean + offset / self.target_scale, spread
 
-    def predictor_mean(self, table: Mapping[str, ArrayLike] | Array) -> Array:
+    def predictor_mean(self, table: Mapping[str, ArrayLike] | Array, offset: Array | None = None) -> Array:
         """Return the posterior mean of the predictors of rows, shape (n,) or (n, C)."""
-        return predictor_mean(self.posterior, self.design(table), self.layout.n_outputs)
+        mean = predictor_mean(self.posterior, self.design(table), self.layout.n_outputs)
+        return mean if offset is None else mean + offset / self.target_scale
 
-    def probabilities(self, table: Mapping[str, ArrayLike] | Array, how: str | None = None) -> Array:
-        """Return class probabilities integrated over the posterior, shape (n, C); a point method plugs its point in."""
-        how = how if self.learns_covariance else "plug-in"
-        return self.kind.class_probabilities(*self.predictor(table), how)
+    def probabilities(
+        self, table: Mapping[str, ArrayLike] | Array, how: str | None = None, offset: Array | None = None
+    ) -> Array:
+        """Return class probabilities, shape (n, C); see `averages`."""
+        return self.kind.class_probabilities(*self.predictor(table, offset), how if self.averages else "plug-in")
 
-    def expected(self, table: Mapping[str, ArrayLike] | Array) -> Array:
-        """Return the mean of new observations, (n,) or (n, C); variances are computed where the link bends alone."""
-        if self.kind.link is not IDENTITY:
-            return self.mean_and_sd(table)[0]
-        return self.target_centre + self.target_scale * self.predictor_mean(table)
+    def expected(self, table: Mapping[str, ArrayLike] | Array, offset: Array | None = None) -> Array:
+        """Return the mean of new observations, (n,) or (n, C); variances are computed where they are needed alone."""
+        if self.averages and self.kind.link is not IDENTITY:
+            return self.mean_and_sd(table, offset)[0]
+        centre = self.kind.link.inverse(self.predictor_mean(table, offset))
+        return self.target_centre + self.target_scale * centre
 
-    def mean_and_sd(self, table: Mapping[str, ArrayLike] | Array) -> tuple[Array, Array]:
+    def mean_and_sd(self, table: Mapping[str, ArrayLike] | Array, offset: Array | None = None) -> tuple[Array, Array]:
         """Return mean and standard deviation of new observations, each (n,) or (n, C)."""
-        mean, spread = self.predictor(table)
+        mean, spread = self.predictor(table, offset)
         variance = spread if spread.ndim == mean.ndim else np.einsum("ncc->nc", spread)
         centre, sd = self.kind.mean_and_sd(mean, variance, self.noise_variance)
+        if not self.averages:
+            centre = self.kind.link.inverse(mean)
         return self.target_centre + self.target_scale * centre, self.target_scale * sd
 
     # ------------------------------------------------------------------------------------------------
     # Checks
     # ------------------------------------------------------------------------------------------------
 
-    def make_loss(self, table: Mapping[str, ArrayLike] | Array, target: ArrayLike, weights: Any = None) -> Loss:
+    def make_loss(
+        self,
+        table: Mapping[str, ArrayLike] | Array,
+        target: ArrayLike,
+        weights: Any = None,
+        offset: Array | None = None,
+    ) -> Loss:
         """Return the loss ℓ_k of rows; `target` holds labels 0 … C − 1, or numbers."""
         if not self.kind.is_classifier:
             target = (np.asarray(target) - self.target_centre) / self.target_scale
         outputs = self.layout.n_outputs
         return self.kind.make_loss(
-            self.design(table), target, weights, n_outputs=outputs, noise_variance=self.noise_variance
+            self.design(table),
+            target,
+            weights,
+            offset=None if offset is None else offset / self.target_scale,
+            n_outputs=outputs,
+            noise_variance=self.noise_variance,
         )
 
     def check(self, losses: Mapping[Any, Loss]) -> Check:

@@ -14,30 +14,36 @@ __all__ = ["FederatedGLM"]
 class FederatedGLM(FederatedModel):
     """A generalised linear model of any kind on rows that stay at their sites.
 
-    The kinds are the rows of `bayesadmm_np.estimators.KINDS`; a user's own package may register more. Minimises
-    Σ_k E_q[ℓ_k] + KL(q‖prior) (Eq. 9), ℓ_k the sum of −log p over the rows of site k, as the estimators do that are
-    named after a kind.
+    The kinds are the rows of `bayesadmm_np.estimators.KINDS`; a user's own package may register more. With ℓ_k the sum
+    of −log p over the rows of site k, a likelihood minimises Σ_k ℓ_k(θ) − log prior(θ), and a posterior
+    Σ_k E_q[ℓ_k] + KL(q‖prior) (Eq. 9), as the estimators do that are named after a kind.
 
     Parameters
     ----------
     kind : Kind or str, default 'softmax'
         A row, its name, or its name with options, as in "negative_binomial(size=2)".
-    prior_precision : float, array_like or "evidence", default 1.0
-        Precision of the coefficients: a number, a vector (p,) or a matrix (p, p) of units 1/coefficient². "evidence"
-        maximises the ELBO over a number in [1e-6, 1e6].
+    prior_precision : float, array_like or "evidence", default 0.0
+        Precision of a Gaussian prior on the coefficients, 0 for none: a number, a vector (p,) or a matrix (p, p) of
+        units 1/coefficient². "evidence" maximises the ELBO over a number in [1e-6, 1e6], and is a posterior's.
+    inference : {'auto', 'likelihood', 'posterior'}
+        "likelihood" is the maximum of likelihood and prior with model standard errors, as `glm` has them: maximum
+        likelihood without a prior. "posterior" is the variational posterior, over which predictions are averaged.
+        "auto" is the likelihood, unless another argument asks for what a posterior alone has: `method`, a `family`
+        other than the full one, or the evidence.
     noise_variance : float or "evidence", default 'evidence'
         σ² of the kinds that have one, such as "ridge". "evidence" maximises the ELBO over 1e-6 to 1e2 times the
         variance of y.
     method : str, Method or Accelerated, default 'auto'
-        A row of `bayesadmm_np.methods` by name, or one with its arguments. "auto" is accelerated PVI, undamped for a
-        full covariance and with γ = 0.4 for a diagonal one.
+        A row of `bayesadmm_np.methods` by name, or one with its arguments. "auto" is guarded Newton for a likelihood,
+        and accelerated PVI for a posterior, undamped for a full covariance and with γ = 0.4 for a diagonal one.
     family : {'auto', 'full', 'diagonal', 'fixed', 'isotropic'}
         Family of the posterior; "auto" is the fullest that the method is defined for.
     fit_intercept : bool, default True
     penalize_intercept : bool, default False
-        False, as in scikit-learn, gives the intercept prior precision ε, 1e-8 of its information, which shifts
-        estimates by at most ε |b| sd(b) standard errors, b being the intercept at the pooled mean of the columns.
-        True counts it among the coefficients: a vector or matrix `prior_precision` then has an entry for it, the last.
+        False leaves the intercept without a prior, as in scikit-learn. (A posterior's gets prior precision ε, 1e-8
+        of its information, which shifts estimates by at most ε |b| sd(b) standard errors, b being the intercept at
+        the pooled mean of the columns.) True counts it among the coefficients: a vector or matrix `prior_precision`
+        then has an entry for it, the last.
     max_rounds : int, default 100
     tol : float, default 1e-8
         Tolerance on the residuals of the certificate (Fisher lengths per parameter).
@@ -64,15 +70,17 @@ class FederatedGLM(FederatedModel):
         Labels, where y names classes.
     certificate_ : Certificate
     n_rounds_, n_iter_ : int
-        Rounds of all runs of the fit; the Newton step that it starts from costs one exchange more.
+        Exchanges of all runs of the fit, those of start and certificate included.
     history_ : tuple of RoundRecord
         Records of the last run.
     sites_, site_rows_, site_factors_ : list, dict, dict
         Names in order; rows and factors η_k by name.
     posterior_, prior_ : Gaussian
     prior_precision_ : float or ndarray
-    objective_, elbo_, log_likelihood_ : float
-        The run's objective, the bound on the log evidence and the log likelihood at the mean, all constants kept.
+    objective_, log_likelihood_ : float
+        The run's objective, and the log likelihood at the mean with all constants kept.
+    elbo_ : float
+        Of a posterior, the bound on the log evidence, all constants kept.
     status_ : Status
     message_, evidence_message_, method_ : str
 
@@ -96,6 +104,7 @@ class FederatedGLM(FederatedModel):
         kind: Kind | str = "softmax",
         prior_precision: Any = 1.0,
         *,
+        inference: str = "posterior",
         noise_variance: Any = EVIDENCE,
         method: Any = "auto",
         family: str = "auto",

@@ -90,7 +90,7 @@ class Glm:
     names : tuple
         Names of the sites, in order.
     rows : tuple of tuple
-        Design, target and weights of each site: the one copy of the data that losses share.
+        Design, target, weights and offset of each site: the one copy of the data that losses share.
     null : ndarray, shape (n_outputs,)
         Intercepts of the model without features.
     information : float
@@ -110,7 +110,7 @@ class Glm:
     kind: Kind
     layout: Layout
     names: tuple[Hashable, ...]
-    rows: tuple[tuple[Array, Any, Array], ...]
+    rows: tuple[tuple[Array, Any, Array, Array | None], ...]
     null: Array
     information: float
     dropped: float
@@ -124,8 +124,8 @@ class Glm:
         if noise not in self._made:
             self._made.clear()
             self._made[noise] = [
-                self.kind.make_loss(design, y, weights, n_outputs=self.layout.n_outputs, noise_variance=noise)
-                for design, y, weights in self.rows
+                self.kind.make_loss(design, y, weights, offset, self.layout.n_outputs, noise)
+                for design, y, weights, offset in self.rows
             ]
         return self._made[noise]
 
@@ -198,7 +198,7 @@ def make_glm(
         layout=layout,
         names=tuple(rows),
         rows=tuple(
-            (frozen(layout.design(site.X)), target, weight)
+            (frozen(layout.design(site.X)), target, weight, site.offset)
             for site, target, weight in zip(rows.values(), targets, weights, strict=True)
         ),
         null=null,

@@ -21,28 +21,29 @@ MULTINOMIAL = ("quasi-monte-carlo", "plug-in")
 class FederatedLogisticRegression(ClassifierMixin, FederatedModel):
     """Logistic regression on rows that stay at their sites: p(y = 1) = σ(xᵀw + b), or softmax for three classes on.
 
-    Minimises Σ_k E_q[ℓ_k] + KL(q‖prior) (Eq. 9), ℓ_k the sum of −log p over the rows of site k, so that coefficients
-    and covariance are those that pooling the rows would have given; `certificate_` says how nearly. Two classes are
-    integrated exactly, more by moment-matched quasi-Monte-Carlo points. The softmax has one row of coefficients per
-    class; the prior makes them identifiable, and unpenalised intercepts sum to zero.
+    Maximum likelihood with model standard errors, as `glm` has them on the pooled rows; `certificate_` says how nearly.
+    With `inference="posterior"` minimises Σ_k E_q[ℓ_k] + KL(q‖prior) (Eq. 9), ℓ_k the sum of −log p over the rows of
+    site k; two classes are integrated exactly, more by moment-matched quasi-Monte-Carlo points. A likelihood of three
+    classes on is relative to the first class; a posterior has one row of coefficients per class, which the prior makes
+    identifiable, and unpenalised intercepts sum to zero.
 
     Other parameters and attributes are those of `FederatedGLM`.
 
     Parameters
     ----------
-    prior_precision : float, array_like or "evidence", default 1.0
-        Precision of the coefficients: a number, a vector (p,) or a matrix (p, p) of units 1/coefficient²;
-        scikit-learn's 1/C. "evidence" maximises the ELBO over a number in [1e-6, 1e6].
+    prior_precision : float, array_like or "evidence", default 0.0
+        Precision of a Gaussian prior on the coefficients, 0 for none; scikit-learn's 1/C. See `FederatedGLM`.
+    inference : {'auto', 'likelihood', 'posterior'}
+        See `FederatedGLM`.
     method : str, Method or Accelerated, default 'auto'
-        A row of `bayesadmm_np.methods` by name, or one with its arguments. "auto" is accelerated PVI, undamped for a
-        full covariance and with γ = 0.4 for a diagonal one. Where the points of three classes on do not suffice (wide
-        posteriors: separable classes under a weak prior) it takes FedLapCov, the Laplace approximation, and warns.
+        See `FederatedGLM`. Where the points of a posterior of three classes on do not suffice (separable classes under
+        a weak prior) "auto" takes FedLapCov, the Laplace approximation, and warns.
     class_weight : dict or "balanced", optional
         Factors of the row weights; "balanced" is n/(classes × rows of the class), from counts that sites send as sums.
     integrate : {'auto', 'exact', 'gauss-hermite', 'probit', 'quasi-monte-carlo', 'plug-in'}
         Rule by which `predict_proba` averages over the posterior: "exact", "gauss-hermite" (32 nodes) and "probit"
         (MacKay's approximation) are for two classes, "quasi-monte-carlo" for more; "plug-in" takes the posterior mean.
-        "auto" is exact where there are two classes.
+        "auto" is exact where there are two classes, and for a likelihood "plug-in".
 
     Attributes
     ----------
@@ -77,6 +78,7 @@ class FederatedLogisticRegression(ClassifierMixin, FederatedModel):
         self,
         prior_precision: Any = 1.0,
         *,
+        inference: str = "posterior",
         method: Any = "auto",
         family: str = "auto",
         fit_intercept: bool = True,
@@ -108,15 +110,18 @@ class FederatedLogisticRegression(ClassifierMixin, FederatedModel):
                 raise ValueError(f"class_weight names the class {label!r}; y holds {', '.join(map(repr, known))}.")
         return np.array([as_positive(given.get(label, 1.0), f"class_weight[{label!r}]") for label in known])
 
-    def _integration(self, n_classes: int, learns_covariance: bool) -> str:
+    def _integration(self, n_classes: int, averages: bool) -> str:
         """Resolve "auto" and refuse what does not fit."""
         how = read_choice(self.integrate, "integrate", ("auto", *BINARY[:3], *MULTINOMIAL))
         fitting = BINARY if n_classes == 2 else MULTINOMIAL
         if how == "auto":
-            return fitting[0] if learns_covariance else "plug-in"
+            return fitting[0] if averages else "plug-in"
         if how not in fitting:
             allowed = ", ".join(map(repr, ("auto", *fitting)))
             raise ValueError(f"integrate must be one of {allowed} with {n_classes} classes, got {how!r}.")
-        if how != "plug-in" and not learns_covariance:
-            raise ValueError(f"integrate={how!r} needs a family that learns a covariance; use 'auto' or 'plug-in'.")
+        if how != "plug-in" and not averages:
+            raise ValueError(
+                f"integrate={how!r} needs inference='posterior' and a family that learns a covariance; use 'auto' or "
+                "'plug-in'."
+            )
         return how

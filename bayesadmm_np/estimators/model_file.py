@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -84,6 +84,9 @@ class Header:
     log_likelihood: float | None
     elbo: float | None
     version: str
+    inference: Literal["likelihood", "posterior"] = "posterior"
+    offset: str | None = None
+    exposure: str | None = None
 
     def __post_init__(self) -> None:
         for name, names in (("features", self.features), ("classes", self.classes), ("sites", self.site_names)):
@@ -162,6 +165,9 @@ def save_model(path: str | os.PathLike[str], model: FittedGLM) -> None:
         sites=tuple(SiteEntry(str(name), site.n_rows) for name, site in model.sites.items()),
         rule=_rule_to_dict(model.rule),
         noise_variance=model.noise_variance,
+        inference=model.inference,
+        offset=model.offset,
+        exposure=model.exposure,
         target_centre=model.target_centre,
         target_scale=model.target_scale,
         method=model.method,
@@ -258,6 +264,9 @@ def _build(archive: Archive, header: Header) -> FittedGLM:
         },
         rule=_rule_from_dict(header.rule, archive.source),
         noise_variance=header.noise_variance,
+        inference=header.inference,
+        offset=header.offset,
+        exposure=header.exposure,
         target_centre=header.target_centre,
         target_scale=header.target_scale,
         method=header.method,

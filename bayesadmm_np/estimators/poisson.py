@@ -12,17 +12,17 @@ __all__ = ["FederatedPoissonRegressor"]
 class FederatedPoissonRegressor(RegressorMixin, FederatedModel):
     """Poisson regression on rows that stay at their sites: counts of mean exp(xᵀw + b).
 
-    Minimises Σ_k E_q[ℓ_k] + KL(q‖prior) (Eq. 9), ℓ_k = Σ_i w_i (exp f_i − y_i f_i) summed over the rows of site k, with
-    expectations in closed form. For rates, pass counts/exposure as y and the exposure as `sample_weight`.
+    Maximum likelihood with model standard errors, as `glm` has them on the pooled rows. With `inference="posterior"`
+    minimises Σ_k E_q[ℓ_k] + KL(q‖prior) (Eq. 9), ℓ_k = Σ_i w_i (exp f_i − y_i f_i) summed over the rows of site k, with
+    expectations in closed form. For rates, give `fit` and `predict` the `exposure`.
 
     Other parameters and attributes are those of `FederatedGLM`.
 
     Parameters
     ----------
-    prior_precision : float, array_like or "evidence", default 1.0
-        Precision of the coefficients: a number, a vector (p,) or a matrix (p, p) of units 1/coefficient².
-        scikit-learn's `PoissonRegressor` takes a mean over rows, so that this is its alpha × Σ sample_weight.
-        "evidence" maximises the ELBO over a number in [1e-6, 1e6].
+    prior_precision : float, array_like or "evidence", default 0.0
+        Precision of a Gaussian prior on the coefficients, 0 for none. scikit-learn's `PoissonRegressor` takes a mean
+        over rows, so that this is its alpha × Σ sample_weight. See `FederatedGLM`.
 
     Attributes
     ----------

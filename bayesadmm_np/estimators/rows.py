@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from .._validation import Array
+from .._errors import ArgumentError
+from .._validation import Array, as_float_array
 
-__all__ = ["SiteRows", "read_client", "split_rows"]
+__all__ = ["SiteRows", "find_missing", "read_client", "read_offset", "require_numbers", "split_rows"]
 
 WHOLE = "all"
 """Name of the only site when no labels are given."""
@@ -26,11 +27,14 @@ class SiteRows:
     y : ndarray, shape (n,) or (n, C)
         Target as the user gave it.
     weights : ndarray, shape (n,)
+    offset : ndarray, shape (n,), or None
+        Known part of the predictor.
     """
 
     X: Array
     y: Any
     weights: Array
+    offset: Array | None = None
 
 
 def read_client(client: Any, n_rows: int) -> list[Hashable]:
@@ -52,7 +56,60 @@ def read_client(client: Any, n_rows: int) -> list[Hashable]:
     return labels
 
 
-def split_rows(X: Array, y: Any, weights: Array, labels: list[Hashable]) -> dict[Hashable, SiteRows]:
+def require_numbers(X: Any) -> None:
+    """Refuse a frame with a column of dates, of text or with missing values, by the column's name."""
+    for name in getattr(X, "columns", ()):
+        column = np.asarray(X[name])
+        if column.ndim != 1:  # two columns of one name
+            continue
+        if column.dtype.kind in "mM":
+            raise ArgumentError(f"X: column {name!r}", "must hold numbers", "dates", "use the time since a day")
+        missing = find_missing(column)
+        if missing.any():
+            raise ArgumentError(
+                f"X: column {name!r}",
+                "must have a value in every row",
+                f"NaN or nothing in {missing.sum()} of {missing.size} rows, the first of them row {missing.argmax()}",
+                "drop these rows or impute the values",
+            )
+        if column.dtype.kind not in "biuf":
+            for value in column:
+                try:
+                    float(value)
+                except (TypeError, ValueError):
+                    advice = "code it as numbers, one 0/1 column a level, or use a formula"
+                    raise ArgumentError(f"X: column {name!r}", "must hold numbers", repr(value), advice) from None
+
+
+def find_missing(column: Array) -> Any:
+    """Return whether each value is NaN, NaT, None or pandas' NA."""
+    if column.dtype.kind in "biu":
+        return np.zeros(column.size, dtype=bool)
+    if column.dtype.kind == "f":
+        return np.isnan(column)
+    return np.array([value is None or type(value).__name__ == "NAType" or value != value for value in column])
+
+
+def read_offset(offset: Any, exposure: Any, n_rows: int) -> Array | None:
+    """Return the known part of each row's predictor: the offset plus the logarithm of the exposure."""
+    whole = None
+    for name, given in (("offset", offset), ("exposure", exposure)):
+        if given is None:
+            continue
+        values = as_float_array(given, name, ndim=1)
+        if values.shape != (n_rows,):
+            raise ArgumentError(name, f"must hold one number a row, shape ({n_rows},)", values.shape)
+        if name == "exposure":
+            if not (values > 0).all():
+                raise ArgumentError(name, "must be > 0 in every row", f"{values.min():g}")
+            values = np.log(values)
+        whole = values if whole is None else whole + values
+    return whole
+
+
+def split_rows(
+    X: Array, y: Any, weights: Array, labels: list[Hashable], offset: Array | None = None
+) -> dict[Hashable, SiteRows]:
     """Group rows by label, in order of first appearance; a row of weight zero is no row."""
     places: dict[Hashable, list[int]] = {}
     for i, label in enumerate(labels):
@@ -60,4 +117,7 @@ def split_rows(X: Array, y: Any, weights: Array, labels: list[Hashable]) -> dict
             places.setdefault(label, []).append(i)
     if not places:
         raise ValueError("sample_weight must be positive for at least one row.")
-    return {name: SiteRows(X[index], y[index], weights[index]) for name, index in places.items()}
+    return {
+        name: SiteRows(X[index], y[index], weights[index], None if offset is None else offset[index])
+        for name, index in places.items()
+    }

@@ -40,7 +40,7 @@ class Fit:
     noise : float
         Noise variance; 1 for kinds without one.
     rounds : int
-        Number of rounds of all runs of a search together.
+        Number of exchanges of all runs of a search together, those of start and certificate included.
     message : str
         Result of the search for the largest evidence, in words.
     """
@@ -137,7 +137,8 @@ def _run(glm: Glm, settings: Settings, precision: float | Array, noise: float, s
     except RunError as error:
         message = worded(error, client=lambda k: f"site {glm.names[k]!r}")
         raise RunError(replace(error.result, message=message)) from error
-    return Fit(result, glm, precision, noise, result.rounds)
+    # the last broadcast is answered too: by what the certificate needs
+    return Fit(result, glm, precision, noise, result.rounds + 1 + (sites is not None))
 
 
 def _first_sites(
@@ -147,7 +148,7 @@ def _first_sites(
     if not settings.takes_sites:
         return None
     known = {} if start is None else _known_sites(glm, prior, noise, start)
-    if not known and not settings.learns_covariance:
+    if not known and (getattr(settings.row, "start", "") == "sites" or not settings.learns_covariance):
         return None
     theta = glm.null_parameter
     if known:

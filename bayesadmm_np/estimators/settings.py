@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from joblib import effective_n_jobs
@@ -21,6 +21,9 @@ __all__ = ["EVIDENCE", "Settings", "make_prior", "read_choice", "read_settings",
 
 EVIDENCE = "evidence"
 
+INFERENCES = ("likelihood", "posterior")
+"""The mode with its curvature, as `glm` has it, or the variational posterior."""
+
 FLAT = 1e-8
 """Prior precision of an unpenalised intercept, relative to the information that all rows hold on it."""
 
@@ -33,8 +36,10 @@ class Settings:
     ----------
     method : Method or Accelerated
     family : type
+    inference : {'likelihood', 'posterior'}
+        The mode of likelihood and prior with its curvature, or the variational posterior.
     precision : float, ndarray or None
-        Precision of the prior; None where the evidence chooses it.
+        Precision of the prior, 0 where there is none; None where the evidence chooses it.
     noise : float or None
         Noise variance of kinds that have one; None where the evidence chooses it.
     fit_intercept, penalize_intercept : bool
@@ -44,6 +49,7 @@ class Settings:
 
     method: Method | Accelerated
     family: type[Gaussian]
+    inference: Literal["likelihood", "posterior"]
     precision: float | Array | None
     noise: float | None
     fit_intercept: bool
@@ -67,6 +73,11 @@ class Settings:
         return self.family.learns_precision
 
     @property
+    def averages(self) -> bool:
+        """Whether predictions are averaged over the posterior."""
+        return self.inference == "posterior" and self.learns_covariance
+
+    @property
     def is_free_intercept(self) -> bool:
         """Whether there is an intercept that the prior leaves alone."""
         return self.fit_intercept and not self.penalize_intercept
@@ -85,13 +96,15 @@ class Settings:
 
 def read_settings(estimator: Any) -> Settings:
     """Check the arguments that all estimators share."""
-    method = _read_method(estimator.method, estimator.family)
+    inference = _read_inference(estimator)
+    method = _read_method(estimator.method, estimator.family, inference)
     row = method.method if isinstance(method, Accelerated) else method
     precision = _read_precision(estimator.prior_precision)
     row_has_dual = row.dual_step > 0 and row.prior_at == "server"
     settings = Settings(
         method=method,
         family=_read_family(estimator.family, row),
+        inference=inference,
         precision=precision,
         noise=_read_noise(estimator.noise_variance),
         fit_intercept=read_switch(estimator.fit_intercept, "fit_intercept"),
@@ -127,9 +140,30 @@ def read_choice(value: Any, name: str, choices: tuple[str, ...]) -> str:
     return value
 
 
-def _read_method(method: Any, family: Any) -> Method | Accelerated:
+def _read_inference(estimator: Any) -> Literal["likelihood", "posterior"]:
+    """Resolve "auto": the likelihood, unless another argument asks for what a posterior alone has."""
+    given = read_choice(estimator.inference, "inference", ("auto", *INFERENCES))
+    asks = {
+        "prior_precision": isinstance(estimator.prior_precision, str),
+        "method": not (isinstance(estimator.method, str) and estimator.method == "auto"),
+        "family": estimator.family not in ("auto", "full"),
+    }
+    named = [name for name, asked in asks.items() if asked]
+    if given == "likelihood" and named:
+        value = getattr(estimator, named[0])
+        raise ArgumentError("inference", f"must be 'posterior' with {named[0]}={value!r}", "'likelihood'")
+    if given == "auto":
+        return "posterior" if named else "likelihood"
+    return "likelihood" if given == "likelihood" else "posterior"
+
+
+def _read_method(method: Any, family: Any, inference: str) -> Method | Accelerated:
     if isinstance(method, Method | Accelerated):
         return method
+    if inference == "likelihood":
+        from ..splitting.methods import Guarded, Newton  # type: ignore[attr-defined]
+
+        return Guarded(Newton())
     if isinstance(method, str) and method == "auto":
         # undamped PVI needs the fewest rounds with a full covariance and may diverge with a diagonal one
         return Accelerated(PVI(gamma=0.4) if family == "diagonal" else PVI())
@@ -169,7 +203,11 @@ def _read_precision(value: Any) -> float | Array | None:
     if isinstance(value, str):
         raise ValueError(f"prior_precision must be a number, an array or 'evidence', got {value!r}.")
     array = as_float_array(value, "prior_precision", ndim=(0, 1, 2))
-    return as_positive(value, "prior_precision") if array.ndim == 0 else array
+    if array.ndim:
+        return array
+    if not 0.0 <= array < np.inf:
+        raise ArgumentError("prior_precision", "must be a number >= 0, an array or 'evidence'", f"{float(array):g}")
+    return float(array)
 
 
 def _read_noise(value: Any) -> float | None:
@@ -201,6 +239,8 @@ def _read_jobs(value: Any) -> int:
 def make_prior(settings: Settings, precision: float | Array, glm: Glm, noise: float) -> Gaussian:
     """Return the zero-mean prior of the family; a free intercept gets FLAT times its information."""
     layout, family = glm.layout, settings.family
+    if family is not FullGaussian and np.ndim(precision) == 0 and precision == 0.0:
+        raise ArgumentError("prior_precision", f"must be > 0 for {settings.row.name} with {family.__name__}", 0)
     if family is IsotropicGaussian:
         if np.ndim(precision):
             raise ArgumentError("prior_precision", "must be a number for the isotropic family")
@@ -213,7 +253,7 @@ def make_prior(settings: Settings, precision: float | Array, glm: Glm, noise: fl
         whole = np.asarray(np.kron(np.eye(layout.n_outputs), block), dtype=np.float64)
     else:
         whole = np.tile(block, layout.n_outputs)
-    if settings.is_free_intercept:
+    if settings.is_free_intercept and (settings.inference == "posterior" or glm.has_flat_shift):
         whole = _free_intercepts(whole, glm, glm.information / noise)
     try:
         return family(np.zeros(layout.dim), whole)

@@ -195,3 +195,19 @@ def test_bad_options_are_refused(bayesadmm, csv, command, options, words):
     assert out == ""
     for word in words:
         assert word in err
+
+
+@pytest.mark.parametrize(
+    ("distances", "oscillates"),
+    [
+        ([700.0 + 60.0 * (-1) ** k for k in range(50)], True),
+        ([3.1 + 1e-9 * (-1) ** k for k in range(50)], False),  # it stands still, far away
+        ([0.9**k for k in range(50)], False),
+    ],
+)
+def test_a_run_that_oscillates_is_said_to(distances, oscillates):
+    from bayesadmm_np.cli._trials import Trial
+
+    trial = Trial("FedLap", "fixed", "round limit", distances=tuple(distances), failed=False)
+    assert trial.oscillates is oscillates
+    assert not Trial("FedLap", "fixed", "converged", distances=tuple(distances), failed=False).oscillates

@@ -24,7 +24,7 @@ ARGUMENTS = [
     (L(family="fixed"), "penalize_intercept must be True for FixedPrecisionGaussian"),
     (L(method="BCM"), "penalize_intercept must be True for BCM"),
     (L(method="FedIvon"), "penalize_intercept must be True for FedIvon"),
-    (L(prior_precision=0.0), "prior_precision must be > 0, got 0.0"),
+    (L(prior_precision=-1.0), "prior_precision must be a number >= 0"),
     (L(prior_precision="strong"), "prior_precision must be a number, an array or 'evidence', got 'strong'"),
     (L(prior_precision=np.ones(3)), "prior_precision must be a number, or have shape (2,) or (2, 2)"),
     (L(prior_precision=np.ones(2), penalize_intercept=True), "shape (3,) or (3, 3) for the 2 features and the interc"),
@@ -61,7 +61,7 @@ ARGUMENTS = [
     (L(integrate="quasi-monte-carlo"), "with 2 classes, got 'quasi-monte-carlo'"),
     (
         L(integrate="exact", family="fixed", penalize_intercept=True),
-        "integrate='exact' needs a family that learns a co",
+        "integrate='exact' needs inference='posterior' and a family that learns a co",
     ),
     (L(class_weight="even"), "class_weight must be None, 'balanced' or a dict, got 'even'"),
     (L(class_weight={2: 1.0}), "class_weight names the class 2; y holds 0, 1"),

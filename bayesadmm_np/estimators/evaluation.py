@@ -1,0 +1,328 @@
+"""Predictions held against outcomes over several sites: discrimination, calibration and Brier score, from counts.
+
+A site sends counts and sums over bins of the predicted log-odds (`SiteCounts`), and the server adds them up: no row and
+no prediction of a row leaves a site.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import expit, logit
+
+from .._errors import ArgumentError
+from .._validation import Array, as_count, as_float_array
+from .rows import read_client
+
+__all__ = ["Evaluation", "Interval", "SiteCounts", "evaluate", "site_counts"]
+
+EDGES = np.linspace(-16.0, 16.0, 3201)
+"""Inner edges of the bins, in log-odds: a bin is 0.01 wide, and the two at the ends hold everything beyond."""
+
+NORMAL_975 = 1.959963984540054
+GROUPS = 10
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+"""Okabe and Ito's palette; more sites than these could not be told apart and are not drawn one by one."""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate with its 95 % interval; the ends are None where the counts determine none."""
+
+    estimate: float
+    low: float | None = None
+    high: float | None = None
+
+    def __str__(self) -> str:
+        ends = "" if self.low is None or self.high is None else f" [{self.low:.3f}, {self.high:.3f}]"
+        return f"{self.estimate:.3f}{ends}"
+
+
+@dataclass(frozen=True, eq=False)
+class SiteCounts:
+    """What a site sends: sums over the rows of each bin; counts of several sites add up.
+
+    Attributes
+    ----------
+    events, others : ndarray, shape (B,)
+        Rows of the second class, and of the first.
+    predicted : ndarray, shape (B,)
+        Sum of the predicted probabilities.
+    brier, surprise : float
+        Sums of (y − p)² and of −log p(y).
+    """
+
+    events: Array
+    others: Array
+    predicted: Array
+    brier: float
+    surprise: float
+
+    def __add__(self, other: SiteCounts) -> SiteCounts:
+        return SiteCounts(
+            self.events + other.events,
+            self.others + other.others,
+            self.predicted + other.predicted,
+            self.brier + other.brier,
+            self.surprise + other.surprise,
+        )
+
+    @property
+    def n_events(self) -> int:
+        """Rows of the second class."""
+        return int(self.events.sum())
+
+    @property
+    def n_rows(self) -> int:
+        """Rows."""
+        return self.n_events + int(self.others.sum())
+
+    @cached_property
+    def auc(self) -> Interval:
+        """P(an event is predicted above another row), ties counted half, with DeLong's interval on the logit scale.
+
+        Rows of one bin count as ties: see `auc_error`.
+        """
+        n1, n0 = self.n_events, self.n_rows - self.n_events
+        if not n1 or not n0:
+            return Interval(float("nan"))
+        below = (np.cumsum(self.others) - 0.5 * self.others) / n0
+        above = (n1 - np.cumsum(self.events) + 0.5 * self.events) / n1
+        auc = float(self.events @ below) / n1
+        if n1 < 2 or n0 < 2 or not 0.0 < auc < 1.0:
+            return Interval(auc)
+        variance = float(self.events @ (below - auc) ** 2) / (n1 * (n1 - 1))
+        variance += float(self.others @ (above - auc) ** 2) / (n0 * (n0 - 1))
+        reach = NORMAL_975 * np.sqrt(variance) / (auc * (1.0 - auc))
+        return Interval(auc, float(expit(logit(auc) - reach)), float(expit(logit(auc) + reach)))
+
+    @property
+    def auc_error(self) -> float:
+        """Bound on what the bins change: half of the pairs that share one."""
+        pairs = self.n_events * (self.n_rows - self.n_events)
+        return 0.5 * float(self.events @ self.others) / pairs if pairs else 0.0
+
+    @property
+    def observed_to_expected(self) -> Interval:
+        """Events over the sum of predicted probabilities, with the Poisson interval of the logarithm."""
+        ratio = self.n_events / float(self.predicted.sum())
+        if not self.n_events:
+            return Interval(ratio)
+        reach = NORMAL_975 / np.sqrt(self.n_events)
+        return Interval(ratio, float(ratio * np.exp(-reach)), float(ratio * np.exp(reach)))
+
+    @property
+    def brier_score(self) -> float:
+        """Mean of (y − p)²."""
+        return self.brier / self.n_rows
+
+    @property
+    def log_loss(self) -> float:
+        """Mean of −log p(y)."""
+        return self.surprise / self.n_rows
+
+    def calibration(self, groups: int = GROUPS) -> list[tuple[float, Interval, int]]:
+        """Return mean prediction, share of events with Wilson's interval, and rows, of groups of about equal size."""
+        rows = self.events + self.others
+        place = (np.cumsum(rows) - 0.5 * rows) / max(rows.sum(), 1.0) * groups
+        found = []
+        for k in range(groups):
+            here = (place >= k) & (place < k + 1) & (rows > 0)
+            n, events = float(rows[here].sum()), float(self.events[here].sum())
+            if n:
+                found.append((float(self.predicted[here].sum()) / n, _wilson(events, n), int(n)))
+        return found
+
+
+def _wilson(events: float, n: float) -> Interval:
+    share, z = events / n, NORMAL_975
+    centre = (share + z * z / (2 * n)) / (1 + z * z / n)
+    reach = z * np.sqrt(share * (1 - share) / n + z * z / (4 * n * n)) / (1 + z * z / n)
+    return Interval(share, float(max(centre - reach, 0.0)), float(min(centre + reach, 1.0)))
+
+
+def site_counts(probability: ArrayLike, event: ArrayLike) -> SiteCounts:
+    """Return what a site sends of its predictions.
+
+    Parameters
+    ----------
+    probability : array_like, shape (n,)
+        Predicted probability of an event.
+    event : array_like, shape (n,)
+        Whether it came, 0 or 1.
+
+    Raises
+    ------
+    ValueError
+        When a probability lies outside [0, 1], or an event is neither 0 nor 1.
+    """
+    p = as_float_array(probability, "probability", ndim=1)
+    y = as_float_array(event, "event", ndim=1)
+    if p.shape != y.shape:
+        raise ArgumentError("event", f"must have one entry a prediction, shape {p.shape}", y.shape)
+    if p.size and not (p.min() >= 0.0 and p.max() <= 1.0):
+        raise ArgumentError("probability", "must lie in [0, 1]", f"{p.min():g} to {p.max():g}")
+    if not np.isin(y, (0.0, 1.0)).all():
+        raise ArgumentError("event", "must be 0 or 1 in every row")
+    with np.errstate(divide="ignore"):
+        bins = np.searchsorted(EDGES, logit(p), side="right")
+        surprise = -np.log(np.where(y == 1.0, p, 1.0 - p)).sum()
+
+    def total(weights: Array) -> Array:
+        return np.bincount(bins, weights=weights, minlength=EDGES.size + 1).astype(np.float64)
+
+    return SiteCounts(total(y), total(1.0 - y), total(p), float(((y - p) ** 2).sum()), float(surprise))
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """Predictions against outcomes by site and pooled; `str` prints the table, `plot` draws it.
+
+    Attributes
+    ----------
+    sites : dict of str to SiteCounts
+        Counts by site.
+    event : str
+        Name of the second class.
+    """
+
+    sites: Mapping[str, SiteCounts]
+    event: str = "1"
+
+    @cached_property
+    def pooled(self) -> SiteCounts:
+        """Counts of all sites together."""
+        first, *others = self.sites.values()
+        return sum(others, first)
+
+    def __str__(self) -> str:
+        lines = [("", "rows", "events", "AUC [95 %]", "O/E [95 %]", "Brier", "log loss")]
+        for name, counts in {"all": self.pooled, **self.sites}.items():
+            lines.append(
+                (
+                    name,
+                    str(counts.n_rows),
+                    str(counts.n_events),
+                    str(counts.auc) if np.isfinite(counts.auc.estimate) else "one class",
+                    str(counts.observed_to_expected),
+                    f"{counts.brier_score:.4f}",
+                    f"{counts.log_loss:.4f}",
+                )
+            )
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        texts = ["  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]) for line in lines]
+        note = (
+            f"Events are rows of {self.event!r}. O/E: events observed over expected. The bins change no AUC by more "
+            f"than {max(c.auc_error for c in (self.pooled, *self.sites.values())):.0e}."
+        )
+        return "\n".join([texts[0], "-" * len(texts[0]), *texts[1:], note])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {
+            name: {
+                "rows": counts.n_rows,
+                "events": counts.n_events,
+                "auc": asdict(counts.auc),
+                "observed_to_expected": asdict(counts.observed_to_expected),
+                "brier": counts.brier_score,
+                "log_loss": counts.log_loss,
+                "calibration": [
+                    {"predicted": p, "observed": asdict(share), "rows": n} for p, share, n in counts.calibration()
+                ],
+            }
+            for name, counts in {"all": self.pooled, **self.sites}.items()
+        }
+
+    def plot(self, figure: Any) -> None:
+        """Draw ROC curves and the calibration curve into a matplotlib figure.
+
+        Parameters
+        ----------
+        figure : matplotlib.figure.Figure
+        """
+        left, right = figure.subplots(1, 2)
+        shown = self.sites.items() if 1 < len(self.sites) <= len(COLOURS) else ()
+        for (name, counts), colour in zip(shown, COLOURS, strict=False):
+            if np.isfinite(counts.auc.estimate):
+                left.plot(*_roc(counts), color=colour, linewidth=1.0, label=f"{name}: {counts.auc.estimate:.3f}")
+        left.plot(*_roc(self.pooled), color="black", linewidth=1.8, label=f"all sites: {self.pooled.auc}")
+        left.plot([0, 1], [0, 1], color="0.6", linewidth=0.6, linestyle="--")
+        left.set(xlabel="share of the others above the threshold", ylabel="share of the events above it")
+        left.set_title("Discrimination (area under the curve)")
+        left.legend(loc="lower right", fontsize="small", frameon=False)
+        means, shares, _ = zip(*self.pooled.calibration(), strict=True)
+        low = [max(s.estimate - (s.low or 0.0), 0.0) for s in shares]
+        high = [max((1.0 if s.high is None else s.high) - s.estimate, 0.0) for s in shares]
+        right.plot([0, 1], [0, 1], color="0.6", linewidth=0.6, linestyle="--", label="right on average")
+        right.errorbar(
+            means, [s.estimate for s in shares], (low, high), color="black", marker="o", markersize=3, linewidth=1.0,
+            elinewidth=0.8, label="all sites, tenths of the rows, 95 %",
+        )  # fmt: skip
+        right.set(xlabel="mean predicted probability", ylabel=f"observed share of {self.event}")
+        right.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
+        right.set_title("Calibration")
+        right.legend(loc="upper left", fontsize="small", frameon=False)
+
+
+def _roc(counts: SiteCounts) -> tuple[Array, Array]:
+    """Share of the others, and of the events, above each threshold."""
+    others = np.append(0.0, np.cumsum(counts.others[::-1])) / counts.others.sum()
+    events = np.append(0.0, np.cumsum(counts.events[::-1])) / counts.events.sum()
+    return others, events
+
+
+def evaluate(
+    probability: ArrayLike, y: ArrayLike, client: Any = None, *, classes: Any = (0, 1), least: int = 1
+) -> Evaluation:
+    """Hold predicted probabilities against outcomes, by site and pooled.
+
+    Parameters
+    ----------
+    probability : array_like, shape (n,) or (n, 2)
+        Predicted probability of the second class, or what `predict_proba` returns.
+    y : array_like, shape (n,)
+    client : array_like, shape (n,), optional
+        The site of each row; default one site.
+    classes : pair, default (0, 1)
+        Labels; the second is the event.
+    least : int, default 1
+        Smallest number of rows of a site; a site with fewer is refused by name.
+
+    Returns
+    -------
+    Evaluation
+
+    Raises
+    ------
+    ValueError
+        When an argument is out of range, or y holds another label.
+
+    Examples
+    --------
+    >>> from bayesadmm_np.estimators import evaluate
+    >>> found = evaluate([0.1, 0.4, 0.35, 0.8], [0, 0, 1, 1], ["a", "b", "a", "b"])
+    >>> found.pooled.auc.estimate, found.sites["a"].auc.estimate
+    (0.75, 1.0)
+    """
+    p = np.asarray(probability, dtype=np.float64)
+    p = p[:, 1] if p.ndim == 2 and p.shape[1] == 2 else p
+    labels = np.asarray(y)
+    first, second = classes
+    known = np.isin(labels, [first, second])
+    if not known.all():
+        raise ArgumentError("y", f"must hold the classes {first!r} and {second!r}", repr(labels[~known][0]))
+    as_count(least, "least")
+    sites: dict[Hashable, list[int]] = {}
+    for i, name in enumerate(read_client(client, labels.size)):
+        sites.setdefault(name, []).append(i)
+    for name, index in sites.items():
+        if len(index) < least:
+            raise ArgumentError("client", f"must have at least {least} rows a site", f"{len(index)} at {name!r}")
+    events = (labels == second).astype(np.float64)
+    return Evaluation({str(name): site_counts(p[index], events[index]) for name, index in sites.items()}, str(second))

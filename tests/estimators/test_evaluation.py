@@ -1,0 +1,116 @@
+"""Discrimination and calibration from counts, against scikit-learn and DeLong's formula over all pairs."""
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from scipy.special import expit
+from sklearn.metrics import brier_score_loss, log_loss, roc_auc_score
+
+from bayesadmm_np.estimators import evaluate
+from bayesadmm_np.estimators.evaluation import EDGES, NORMAL_975, _roc, site_counts
+
+
+def draws(n=600, seed=0):
+    rng = np.random.default_rng(seed)
+    f = rng.normal(0.0, 1.5, n)
+    return expit(f), (rng.random(n) < expit(f)).astype(int), rng.integers(0, 3, n)
+
+
+def on_the_bins(p):
+    """Predictions at bins' middles, so that equal bins are equal predictions."""
+    width = EDGES[1] - EDGES[0]
+    return expit(np.round(np.log(p / (1 - p)) / width) * width + 0.5 * width)
+
+
+def delong(p, y):
+    """AUC and its variance over all pairs (DeLong, DeLong and Clarke-Pearson 1988)."""
+    psi = (p[y == 1][:, None] > p[y == 0]) + 0.5 * (p[y == 1][:, None] == p[y == 0])
+    tens, ones = psi.mean(axis=1), psi.mean(axis=0)
+    return psi.mean(), tens.var(ddof=1) / tens.size + ones.var(ddof=1) / ones.size
+
+
+def test_scores_are_those_of_scikit_learn():
+    p, y, site = draws()
+    p = on_the_bins(p)
+    found = evaluate(p, y, site)
+    for name, counts in [("all", found.pooled), *found.sites.items()]:
+        here = np.ones(y.size, bool) if name == "all" else site == int(name)
+        assert np.isclose(counts.auc.estimate, roc_auc_score(y[here], p[here]), rtol=1e-12)
+        assert np.isclose(counts.brier_score, brier_score_loss(y[here], p[here]), rtol=1e-12)
+        assert np.isclose(counts.log_loss, log_loss(y[here], p[here]), rtol=1e-12)
+    others, events = _roc(found.pooled)
+    assert np.isclose(np.trapezoid(events, others), roc_auc_score(y, p), rtol=1e-12)
+
+
+def test_the_interval_is_delongs():
+    p, y, _ = draws(200)
+    p = on_the_bins(p)
+    auc, variance = delong(p, y)
+    counts = site_counts(p, y)
+    reach = NORMAL_975 * np.sqrt(variance) / (auc * (1 - auc))
+    logit = np.log(auc / (1 - auc))
+    assert np.allclose([counts.auc.low, counts.auc.high], expit([logit - reach, logit + reach]), rtol=1e-10)
+    # the twin: Wald's interval on the plain scale is another one
+    assert not np.isclose(counts.auc.low, auc - NORMAL_975 * np.sqrt(variance), rtol=1e-4)
+
+
+def test_bins_change_no_auc_by_more_than_the_bound():
+    for seed in range(20):
+        p, y, _ = draws(300, seed)
+        counts = site_counts(p, y)
+        assert abs(counts.auc.estimate - roc_auc_score(y, p)) <= counts.auc_error
+        assert counts.auc_error < 2e-3
+
+
+def test_the_interval_covers_the_truth():
+    rng = np.random.default_rng(1)
+    p = expit(rng.normal(0.0, 1.5, 200_000))
+    truth = roc_auc_score(rng.random(p.size) < p, p)
+    covered = 0
+    for seed in range(200):
+        q, y, _ = draws(150, 100 + seed)
+        interval = site_counts(q, y).auc
+        covered += interval.low <= truth <= interval.high
+    assert 180 <= covered <= 198  # 190 ± 2.6 binomial standard deviations of 3.1
+
+
+def test_a_perfect_or_one_sided_prediction_has_no_interval():
+    assert site_counts([0.1, 0.2, 0.9], [0, 0, 1]).auc.low is None
+    assert np.isnan(site_counts([0.1, 0.2], [0, 0]).auc.estimate)
+    text = str(evaluate([0.1, 0.2, 0.9], [0, 0, 1], ["a", "a", "b"]))
+    assert text.count("one class") == 2
+    assert "nan" not in text
+
+
+def test_calibration_groups_hold_all_rows_and_cover():
+    p, y, _ = draws(5000)
+    groups = site_counts(p, y).calibration()
+    assert sum(n for _, _, n in groups) == 5000
+    assert sum(share.low <= mean <= share.high for mean, share, _ in groups) >= 8
+    wrong = site_counts(expit(2 * np.log(p / (1 - p))), y).calibration()  # the twin: overconfident predictions
+    assert sum(share.low <= mean <= share.high for mean, share, _ in wrong) <= 4
+
+
+def test_the_figure_names_every_site():
+    p, y, site = draws()
+    with mpl.rc_context():
+        figure = Figure(figsize=(7.2, 3.2), layout="constrained")
+        evaluate(p, y, site).plot(figure)
+    left, right = figure.axes
+    assert sorted(text.get_text()[0] for text in left.get_legend().get_texts()) == ["0", "1", "2", "a"]
+    assert right.get_legend() is not None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (([0.2, 1.2], [0, 1]), "probability must lie in"),
+        (([0.2, 0.4], [0, 2]), "y must hold the classes 0 and 1, got"),
+        (([0.2, 0.4], [0, 1], ["a"]), "client"),
+        (([0.2, np.nan], [0, 1]), "probability"),
+    ],
+)
+def test_refusals_name_the_argument(arguments, words):
+    with pytest.raises(ValueError, match=words):
+        evaluate(*arguments)

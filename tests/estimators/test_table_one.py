@@ -1,0 +1,116 @@
+"""Table one over sites: its numbers against pandas, and what it notices."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from bayesadmm_np.estimators import describe
+from bayesadmm_np.estimators.table_one import read_dictionary
+
+
+def patients(n: int = 90, seed: int = 0) -> pd.DataFrame:
+    """A table of three hospitals without a fault."""
+    rng = np.random.default_rng(seed)
+    return pd.DataFrame(
+        {
+            "hospital": np.repeat(["north", "south", "west"], n // 3),
+            "age": rng.normal(60.0, 9.0, n),
+            "chol": rng.normal(220.0, 40.0, n),
+            "sex": rng.choice(["f", "m"], n),
+            "smokes": rng.integers(0, 2, n),
+        }
+    )
+
+
+def test_numbers_are_those_of_pandas():
+    table = patients()
+    table.loc[3, "age"] = np.nan
+    found = describe(table, "hospital")
+    for site, rows in [("all", table), *table.groupby("hospital")]:
+        cell = found.columns["age"][site]
+        assert (cell.n, cell.missing) == (rows.age.count(), rows.age.isna().sum())
+        assert np.allclose([cell.mean, cell.sd], [rows.age.mean(), rows.age.std()], rtol=1e-13)
+        assert np.allclose(cell.quantiles, rows.age.quantile([0, 0.25, 0.5, 0.75, 1]), rtol=1e-13)
+        assert found.columns["sex"][site].levels == rows.sex.value_counts().to_dict()
+        assert sum(found.columns["smokes"][site].levels.values()) == len(rows)
+    assert found.sites == {"north": 30, "south": 30, "west": 30}
+    assert not found.findings
+
+
+@pytest.mark.parametrize("kind", ["frame", "mapping"])
+def test_a_mapping_and_labels_give_the_same_as_a_frame(kind):
+    table = patients()
+    data = table.drop(columns="hospital")
+    other = describe(data if kind == "frame" else dict(data), table.hospital.to_numpy())
+    assert other.to_dict() == describe(table, "hospital").to_dict()
+
+
+def test_a_cholesterol_of_zero_is_noticed_and_a_level_of_zero_is_not():
+    table = patients()
+    table.loc[60:, "chol"] = 0.0
+    (sentence,) = describe(table, "hospital").findings
+    assert "chol is 0 in 30 of 90 rows (west 30)" in sentence
+    table = patients()
+    table.loc[7, "chol"] = 0.0
+    assert "chol is 0 in 1 of 90 rows (north 1)" in describe(table, "hospital").findings[0]
+    table["chol"] = np.random.default_rng(1).poisson(1.0, 90)  # zeros beside ones are counts
+    assert not describe(table, "hospital").findings
+
+
+def test_another_unit_is_noticed():
+    table = patients()
+    table.loc[30:59, "chol"] /= 38.67  # mmol/l
+    (sentence,) = describe(table, "hospital").findings
+    assert sentence.startswith("chol has the median 5.")
+    assert "at south" in sentence
+
+
+def test_writing_alone_and_mixed_kinds_are_noticed():
+    table = patients()
+    table.loc[:10, "sex"] = table.loc[:10, "sex"].str.upper() + " "
+    table["smokes"] = table.smokes.astype(object)
+    table.loc[table.hospital == "west", "smokes"] = "yes"
+    mixed, *rest = (s for s in describe(table, "hospital").findings if "smokes" in s)
+    assert "text ('yes')" in mixed
+    assert not rest
+    assert any("'F', 'f'" in sentence for sentence in describe(table, "hospital").findings)
+
+
+def test_the_dictionary_is_held_against_each_site():
+    table = patients()
+    table.loc[5, "age"] = 190.0
+    table.loc[31:40, "chol"] = np.nan
+    rules = read_dictionary(
+        {
+            "age": {"min": 18, "max": 110},
+            "chol": {"most_missing": 0.1},
+            "sex": {"levels": ["f"]},
+            "smokes": {"levels": [0, 1]},
+            "weight": {},
+        }
+    )
+    age, chol, *sex, weight = describe(table, "hospital", dictionary=rules).violations
+    assert age == "age lies outside [18, 110] in 1 rows at north, from 190 to 190."
+    assert chol == "chol is missing in 10 of 30 rows at south; allowed are 10 %."
+    assert len(sex) == 3
+    assert weight == "weight is in the dictionary and not in the data."
+    assert not describe(patients(), "hospital", dictionary={"age": rules["age"]}).violations
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"client": "ward"}, "client must be a column"),
+        ({"columns": ["weight"]}, "columns must be among"),
+        ({"client": ["a"]}, "one site label a row"),
+    ],
+)
+def test_refusals_name_the_argument(arguments, words):
+    with pytest.raises(ValueError, match=words):
+        describe(patients(), **arguments)
+
+
+@pytest.mark.parametrize("plain", [{"age": {"least": 3}}, {"age": 3}, {"age": {"min": "old"}}])
+def test_a_dictionary_that_cannot_be_read_names_the_column(plain):
+    with pytest.raises(ValueError, match="dictionary: age"):
+        read_dictionary(plain)
