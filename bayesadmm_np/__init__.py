@@ -8,6 +8,7 @@ from . import clients, families, losses
 from ._version import __version__
 from .splitting import methods
 from .splitting.accelerated import Accelerated
+from .splitting.guarded import Guarded
 from .splitting.loop import run
 from .splitting.pooled import solve_pooled
 from .splitting.privacy import GaussianMechanism
@@ -17,6 +18,7 @@ from .splitting.status import Status
 __all__ = [
     "Accelerated",
     "GaussianMechanism",
+    "Guarded",
     "Result",
     "RunError",
     "Status",

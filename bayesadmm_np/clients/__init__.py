@@ -3,6 +3,7 @@
 from .closed_form import ClosedForm
 from .gradient_steps import GradientSteps
 from .newton import VariationalNewton
+from .own_fits import own_fits
 from .problem import ClientStatus, Solution, Subproblem
 from .solver import SOLVERS, Solver
 from .von import VON
@@ -17,4 +18,5 @@ __all__ = [
     "Solver",
     "Subproblem",
     "VariationalNewton",
+    "own_fits",
 ]

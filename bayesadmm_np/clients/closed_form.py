@@ -58,7 +58,7 @@ class ClosedForm(Solver):
         expected: Expected | None = None,
     ) -> Solution:
         """One linear solve; ILL_POSED when there is no minimum."""
-        anchor = problem.anchor
+        anchor = problem.anchor if problem.anchor.is_proper else start  # ∇_μ E_q[ℓ] is the same at every q
         if expected is None or start is not anchor:
             expected = problem.expect(anchor)
         target = problem.target(expected.natural_gradient)

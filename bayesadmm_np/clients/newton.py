@@ -303,7 +303,8 @@ def _nearer_start(problem: Subproblem, first: _Iterate, rng: np.random.Generator
     """Mode and curvature there, narrowed until the expectation is finite: a start where q_g is too wide (Poisson)."""
     assert isinstance(problem.anchor, Gaussian)
     point = Subproblem(problem.loss, Delta(2), problem.anchor, problem.site, problem.rho)
-    laplace = VariationalNewton(tol=1e-3).solve(point, problem.anchor, rng).posterior
+    start = problem.anchor if problem.anchor.is_proper else first.q
+    laplace = VariationalNewton(tol=1e-3).solve(point, start, rng).posterior
     assert isinstance(laplace, Gaussian)
     best = first
     for narrowing in range(12):

@@ -31,6 +31,11 @@ class ExponentialFamily(ABC):
     """w in KL(q‖π₀) = w · KL(q‖start) + const; 1 unless the prior lies outside the family (isotropic)."""
 
     @property
+    def is_proper(self) -> bool:
+        """Whether this is a distribution; False for a flat prior, which is a limit of distributions."""
+        return True
+
+    @property
     @abstractmethod
     def natural(self) -> Natural:
         """The natural parameter λ."""

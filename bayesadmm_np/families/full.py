@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any, Self
+
+import numpy as np
+
 from .base import FAMILIES
 from .gaussian import LearnedPrecisionGaussian, read_dense
 from .precision import DensePrecision
@@ -19,12 +23,13 @@ class FullGaussian(LearnedPrecisionGaussian):
     ----------
     mean : array_like, shape (d,)
     precision : float or array_like, shape (d, d)
-        S; a number means that number times the identity.
+        S; a number means that number times the identity. A semidefinite S, 0.0 among them, makes a flat (improper)
+        prior: the KL to it drops the normaliser, and whatever needs a distribution raises a ValueError.
 
     Raises
     ------
     ValueError
-        When a shape does not match, or the precision is not symmetric and positive definite.
+        When a shape does not match, or the precision is not symmetric and positive semidefinite.
 
     Examples
     --------
@@ -34,8 +39,17 @@ class FullGaussian(LearnedPrecisionGaussian):
     >>> prior.precision
     array([[0.2, 0. ],
            [0. , 0.2]])
+    >>> ba.families.FullGaussian(mean=np.zeros(2), precision=0.0).is_proper
+    False
     """
 
     factor: DensePrecision
     structure = DensePrecision
-    _read_precision = staticmethod(read_dense)
+
+    @staticmethod
+    def _read_precision(value: Any, dim: int, name: str) -> DensePrecision:
+        return read_dense(value, dim, name, flat=name == "precision")  # a covariance must have an inverse
+
+    def start(self) -> Self:
+        """Return this member, or N(m, I + S) for a flat prior: a run begins at m, with a precision that it replaces."""
+        return self if self.is_proper else type(self)(self.mean, self.factor.matrix + np.eye(self.dim))

@@ -70,6 +70,11 @@ class Gaussian(ExponentialFamily):
         """Number of parameters d."""
         return self.mean.shape[0]
 
+    @cached_property
+    def is_proper(self) -> bool:
+        """Whether S is positive definite; a prior whose S is singular is flat along the directions with Sθ = 0."""
+        return self.factor.is_positive_definite()
+
     @property
     def precision(self) -> Any:
         """S in the family's shape: (d, d), (d,) or a tuple of blocks."""
@@ -140,12 +145,18 @@ class Gaussian(ExponentialFamily):
         return 0.5 * float(deviation @ other.factor.multiply(deviation))
 
     def kl(self, other: ExponentialFamily) -> float:
-        """KL(self‖other) = ½[tr(S'S⁻¹) − d + log det S − log det S' + ‖m − m'‖²_{S'}] (Eq. 50)."""
+        """KL(self‖other) = ½[tr(S'S⁻¹) − d + log det S − log det S' + ‖m − m'‖²_{S'}] (Eq. 50).
+
+        To a flat prior, whose density has no normaliser, it is −H(self) + ½ E‖θ − m'‖²_{S'}. The KL to proper priors
+        that become flat differs from it by a constant, −½ log det S' + ½ d log 2π, which grows without bound.
+        """
         self._require_same_family(other)
         assert isinstance(other, Gaussian)
-        if self.factor is other.factor:
+        if self.factor is other.factor and other.is_proper:
             return self.mean_distance(other)
         trace = self.factor.trace_solve(other.factor.parts)
+        if not other.is_proper:
+            return 0.5 * trace - self.entropy + self.mean_distance(other)
         shape = 0.5 * (trace - self.dim + self.factor.logdet - other.factor.logdet)
         return shape + self.mean_distance(other)
 
@@ -326,20 +337,20 @@ class FixedPrecisionBase(Gaussian):
         return self.natural_from(self.factor.multiply(self.factor.colour(whitened)), ())
 
 
-def read_dense(value: Any, dim: int, name: str) -> DensePrecision:
-    """Check a dense symmetric positive definite matrix, or scale the identity."""
+def read_dense(value: Any, dim: int, name: str, flat: bool = False) -> DensePrecision:
+    """Check a dense symmetric positive definite matrix, or scale the identity; `flat` allows semidefinite ones."""
     array = as_float_array(value, name, ndim=(0, 2))
     if array.ndim == 0:
-        if not array > 0:
-            raise ArgumentError(name, "must be > 0", f"{float(array):g}")
+        if not (array > 0 or (flat and array == 0)):
+            raise ArgumentError(name, f"must be {'>=' if flat else '>'} 0", f"{float(array):g}")
         return DensePrecision(float(array) * np.eye(dim))
     if array.shape != (dim, dim):
         raise ArgumentError(name, f"must have shape ({dim}, {dim}) to match the mean", array.shape)
     if not np.allclose(array, array.T, rtol=1e-10, atol=1e-12 * float(np.abs(array).max())):
         raise ArgumentError(name, "must be symmetric")
     factor = DensePrecision(0.5 * (array + array.T))
-    if not factor.is_positive_definite():
-        raise NotPositiveDefiniteError(f"{name} must be positive definite, and it is not.")
+    if not (factor.is_positive_definite() or (flat and factor.is_semidefinite())):
+        raise NotPositiveDefiniteError(f"{name} must be positive {'semi' * flat}definite, and it is not.")
     return factor
 
 

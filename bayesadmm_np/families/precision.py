@@ -168,11 +168,28 @@ class DensePrecision(Precision):
     def cholesky(self) -> Array:
         """The lower Cholesky factor L of S = LLᵀ."""
         if self._factor is None:
-            raise NotPositiveDefiniteError("the precision matrix is not positive definite.")
+            raise NotPositiveDefiniteError(
+                "the precision matrix is not positive definite: a flat prior, or anything else with such a precision, "
+                "has no covariance, density, entropy or sample."
+            )
         return self._factor
 
     def is_positive_definite(self) -> bool:
         return self._factor is not None
+
+    def is_semidefinite(self) -> bool:
+        """Whether no eigenvalue is negative beyond rounding, in units in which the diagonal is one.
+
+        An eigenvalue of a symmetric matrix with a unit diagonal, whose norm is at most d, is computed to 2d² ulp.
+        """
+        diagonal = np.diagonal(self.matrix)
+        kept = diagonal > 0
+        if not np.isfinite(self.matrix).all() or (diagonal < 0).any() or self.matrix[~kept].any():
+            return False
+        roots = np.sqrt(diagonal[kept])
+        scaled = self.matrix[np.ix_(kept, kept)] / roots / roots[:, None]
+        rounding = 2.0 * self.dim**2 * float(np.finfo(np.float64).eps)
+        return not kept.any() or bool(np.linalg.eigvalsh(scaled).min() >= -rounding)
 
     def release(self) -> None:
         self.__dict__.pop("_factor", None)

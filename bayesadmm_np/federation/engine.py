@@ -80,10 +80,14 @@ class AnyState(Protocol):
 
 @dataclass(frozen=True)
 class Gathered(Generic[S]):
-    """The state after `gather`, and the weights of an accelerated mix; the last record waits for the sites' reports."""
+    """The state after `gather`, and the weights of an accelerated mix; the last record waits for the sites' reports.
+
+    `counts` is False where the answers were left unused, as by a guarded row.
+    """
 
     state: S
     weights: tuple[float, ...] = ()
+    counts: bool = True
 
 
 class ServerEngine(Protocol[S]):
@@ -140,6 +144,9 @@ class ServerEngine(Protocol[S]):
 
     def gather(self, state: S, heard: Sequence[Heard | None]) -> Gathered[S] | Failure:
         """Eq. 16 and Eq. 54: the next state from the answers; None is a site that was away."""
+
+    def withdrawn(self, state: S, heard: Sequence[Heard | None]) -> S | None:
+        """Return the state at which a run ends in place of `state`, the last; None where it ends there."""
 
     def certificate(self, state: S, heard: Sequence[Heard | None]) -> Certificate | None:
         """Return the certificate at the state's q_g, where all sites sent their sums."""
@@ -285,6 +292,8 @@ def require_sum_of_factors(method: Method | Accelerated) -> None:
     """
     if isinstance(method, Accelerated):
         name, reason = f"accelerated {method.method.name}", "it mixes whole rounds of all sites"
+    elif method.guarded:
+        name, reason = method.name, "it compares rounds of all sites"
     elif method.alpha != 1.0 or method.prior_at != "server" or method.dual_step == 0.0:
         name, reason = method.name, "its server averages the λ_k of all sites, which would be of different versions"
     elif not isinstance(method.dual_rule, AlongNatural):

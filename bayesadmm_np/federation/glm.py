@@ -19,6 +19,7 @@ from ..losses.base import Expected, GaussianExpected, Loss, Margins
 from ..losses.expectations import Delta, Exact
 from ..splitting.accelerated import Memory, combine
 from ..splitting.certificate import Certificate, pooled_distance, pooled_residual
+from ..splitting.guarded import withdrawn
 from ..splitting.history import RoundRecord
 from ..splitting.loop import ALL_ROUNDS, at_the_limit, has_converged
 from ..splitting.messages import Broadcast, Reply
@@ -85,7 +86,7 @@ class GLMServer(_Engine):
     @cached_property
     def server(self) -> Server:
         """Eq. 54."""
-        return Server(self.spec.row, self.spec.prior, self.spec.shares)
+        return Server(self.spec.row, self.spec.prior, self.spec.shares, total=sum(self.spec.weights) or 1.0)
 
     @property
     def reply_size(self) -> int:
@@ -143,7 +144,7 @@ class GLMServer(_Engine):
     def has_converged(self, state: State, heard: Sequence[Heard | None]) -> bool:
         """Whether the circuit is closed and q_g is stationary, as in one process; known when all have sent sums."""
         sums = _sums(heard)
-        return sums is not None and has_converged(state, self.spec.prior, sums, self.spec.tol)
+        return sums is not None and has_converged(self.spec.row, state, self.spec.prior, sums, self.spec.tol)
 
     def at_the_limit(self, state: State, heard: Sequence[Heard | None]) -> str:
         """As in one process; a site with privacy sends no value."""
@@ -154,7 +155,11 @@ class GLMServer(_Engine):
         """Eq. 54, and the mix of an accelerated method."""
         replies = [None if one is None else one.answer for one in heard]
         after = advance(self.server, self.spec.memory, state, replies, self.spec.safeguard)
-        return after if isinstance(after, Failure) else Gathered(after.state, after.weights)
+        return after if isinstance(after, Failure) else Gathered(after.state, after.weights, after.counts)
+
+    def withdrawn(self, state: State, heard: Sequence[Heard | None]) -> State | None:
+        """The last accepted point of a guarded row, where the last one is refused or was not heard of."""
+        return withdrawn(self.server, state, _sums(heard))
 
     def certificate(self, state: State, heard: Sequence[Heard | None]) -> Certificate | None:
         """Return the certificate from the sums of all sites."""
@@ -170,7 +175,7 @@ class GLMServer(_Engine):
         """Whether the edges, as far as they are known, are below tol."""
         record, tol = state.history[-1], self.spec.tol
         natural_gradients = [client.natural_gradient for client in record.clients]
-        known = max(record.edges.broadcast, record.edges.gather) <= tol
+        known = self.spec.row.is_newton or max(record.edges.broadcast, record.edges.gather) <= tol
         return known and all(edge <= tol or edge == UNKNOWN for edge in natural_gradients)
 
     def unsettled(self, state: State) -> Sequence[int]:
@@ -179,8 +184,8 @@ class GLMServer(_Engine):
         return [k for k, one in enumerate(clients) if not max(one.broadcast, one.natural_gradient) <= tol]
 
     def has_lost(self, value: Any) -> bool:
-        """Whether E_{q_g}[ℓ_k] is no number; a site with privacy sends none."""
-        return value is not None and not np.isfinite(value)
+        """Whether E_{q_g}[ℓ_k] is no number, which a guarded row can use; a site with privacy sends none."""
+        return not self.spec.row.guarded and value is not None and not np.isfinite(value)
 
     def pack_state(self, state: State) -> tuple[dict[str, Any], dict[str, Array]]:
         """Return λ_g, η_k, λ_k, and what acceleration remembers."""

@@ -19,7 +19,7 @@ from ..families.gaussian import Gaussian
 from ..losses.expectations import Rule
 from ..splitting.accelerated import Accelerated
 from ..splitting.methods import Method
-from ..splitting.team import read_rule
+from ..splitting.team import read_rule, require_start
 from .messages import require_room
 from .spec import MOST_ROWS, RunSpec, decode
 
@@ -103,6 +103,7 @@ class GLMSpec(RunSpec):
             )
         self.row.check(self.prior)
         read_rule(self.row, self.expectation)
+        require_start(self.row, self.prior)
         # of the type that a site reads, or its digest of the same spec would be another
         object.__setattr__(self, "tol", as_positive(self.tol, "tol"))
         super().__post_init__()
@@ -150,7 +151,8 @@ class GLMSpec(RunSpec):
     @property
     def site_travels(self) -> bool:
         """Whether a reply must hold η_k because the server cannot follow it from λ_k and λ_g to the last bit."""
-        return self.row.client == "gradient" or (not self.row.dual_rule.reads_natural and self.row.dual_step != 0.0)
+        own = self.row.client == "gradient" or self.row.start == "sites"
+        return own or (not self.row.dual_rule.reads_natural and self.row.dual_step != 0.0)
 
     @property
     def certificate_like(self) -> Natural:

@@ -357,7 +357,9 @@ class Coordinator:
         if engine.has_converged(state, heard):
             return self._ended(state, Status.CONVERGED, Status.CONVERGED.value, heard)
         if number > self.spec.limit:
-            return self._ended(state, Status.ROUND_LIMIT, engine.at_the_limit(state, heard), heard)
+            kept = engine.withdrawn(state, heard)
+            last = (state, heard) if kept is None else (kept, ())
+            return self._ended(last[0], Status.ROUND_LIMIT, engine.at_the_limit(last[0], heard), last[1])
         after = engine.gather(state, heard)
         if isinstance(after, Failure):
             return self._ended(state, after.status, after.message, heard)
@@ -366,7 +368,7 @@ class Coordinator:
             state=state,
             waiting=after.state,
             counted=tuple(
-                old if one is None or one.answer is None else one.round
+                old if one is None or one.answer is None or not after.counts else one.round
                 for old, one in zip(self.counted, heard, strict=True)
             ),
             mixed=(number, after.weights) if after.weights else self.mixed,

@@ -55,6 +55,8 @@ class Accelerated:
         as_count(self.memory, "memory")
         if self.method.dual_step == 0.0:
             raise ValueError(f"method={self.method.name} has no dual: there are no sites to accelerate.")
+        if self.method.guarded:
+            raise ValueError(f"method={self.method.name} cannot be accelerated: a mix is not a step that is guarded.")
 
     @property
     def name(self) -> str:

@@ -27,6 +27,7 @@ __all__ = [
 
 NEWTON = "the residual is small, and so is the change of curvature around it"
 PRIOR = "the residual is too large for a close bound, and the prior alone gives a loose one"
+FLAT = "the residual is too large for a close bound, and a flat prior gives none"
 ESTIMATE = "a first-order estimate; no bound is known for this loss and rule"
 NOTHING = "the pooled curvature is not finite and positive definite beyond rounding"
 
@@ -285,7 +286,9 @@ class _Local:
         return radius, radius * turned + 0.5 * data * radius**2 + self.noise
 
     def from_prior(self, prior: Gaussian, point: bool) -> Distance:
-        """The bound that the prior's strong convexity gives, whatever the residual."""
+        """The bound that the prior's strong convexity gives, whatever the residual; none from a flat prior."""
+        if not prior.is_proper:
+            return Distance(np.inf, np.inf, np.full(self.q.dim, np.inf), True, FLAT)
         identity = np.eye(self.q.dim)
         own = prior.factor.half_solve(identity)
         length = float(np.linalg.norm(own @ self.gradient)) + self.noise / float(np.sqrt(_smallest(own, self.newton)))

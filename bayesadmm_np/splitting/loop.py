@@ -20,6 +20,7 @@ from ..losses.base import Expected, Loss
 from ..losses.expectations import Rule
 from .accelerated import Accelerated
 from .certificate import pooled_residual
+from .guarded import withdrawn
 from .history import RoundRecord
 from .methods import Method
 from .privacy import GaussianMechanism
@@ -69,7 +70,8 @@ def run(
     clients : sequence of Loss
         ℓ_k, sums over rows.
     prior : ExponentialFamily
-        π_0; its type is the family of the run, and the server starts at it.
+        π_0; its type is the family of the run, and the server starts at it. A flat prior (`FullGaussian(mean, 0.0)`)
+        needs `sites`, or a row that starts without a distribution, such as `methods.Newton()`.
     rounds : int, default 100
         Largest number of rounds; the run stops earlier when it has converged to `tol`.
     expectation : Rule, optional
@@ -81,8 +83,9 @@ def run(
         costs one more exchange of natural gradients (Fisher lengths per parameter). The default solver works to
         tol/100, between 1e-8 and 1e-12.
     sites : sequence of Natural, optional
-        η_k to start from instead of zeros; the server then starts at η_0 + Ση_k, as after a round with α = 1. Only
-        methods whose server adds sites to the prior take them. Fixed points do not depend on them.
+        η_k to start from instead of zeros, such as those of `clients.own_fits`; the server then starts at η_0 + Ση_k,
+        as after a round with α = 1. Only methods whose server adds sites to the prior take them, in place of a start of
+        their own. Fixed points do not depend on them.
     participation : float or callable, default 1.0
         Fraction of the clients, at least one, drawn anew for each round; or a function
         (round, n_clients, rng) -> bool array, shape (n_clients,), of who is present. Absent clients keep η_k and λ_k,
@@ -137,6 +140,8 @@ def run(
     as_count(n_jobs, "n_jobs")
     if not callable(participation):
         participation = as_fraction(participation, "participation")
+    if sites is not None:
+        method = _begun(method)
     switches = {"safeguard": safeguard, "warm_start": warm_start, "progress": progress}
     switches["raise_on_failure"] = raise_on_failure
     check_options(switches, callback, "callback(record, posterior)", checkpoint, resume)
@@ -159,7 +164,7 @@ def run(
             state = replace(state, start_objective=team.objective(state.q_g, at_server))
         status, message, failure = Status.ROUND_LIMIT, "", None
         limit = rounds if team.method.max_rounds is None else min(rounds, team.method.max_rounds)
-        if has_converged(state, prior, at_server, tol):  # resumed at the end
+        if has_converged(team.method, state, prior, at_server, tol):  # resumed at the end
             status, message, limit = Status.CONVERGED, Status.CONVERGED.value, state.round
         for _ in counter(state.round, limit, method.name, progress):
             with np.errstate(over="ignore", invalid="ignore"):  # the status says it
@@ -171,10 +176,13 @@ def run(
             if checkpoint is not None:
                 save_state(checkpoint, state, description)
             stopped = callback is not None and callback(state.history[-1], state.q_g) is True
-            if has_converged(state, prior, at_server, tol) or stopped:
+            if has_converged(team.method, state, prior, at_server, tol) or stopped:
                 status = Status.STOPPED if stopped else Status.CONVERGED
                 message = status.value
                 break
+        if status in (Status.ROUND_LIMIT, Status.STOPPED):
+            back = withdrawn(team.server, state, at_server)
+            state, at_server = (state, at_server) if back is None else (back, team.expect_all(back.q_g, apply))
     message = message or (ALL_ROUNDS if team.is_private else at_the_limit(state, team.method))
     result = Result(status, message, prior, state, tol, at_server, description, failure)
     if status.is_failure and raise_on_failure:
@@ -202,9 +210,26 @@ def check_options(
         raise ArgumentError("checkpoint", "must lie in a folder that exists", repr(os.fspath(checkpoint)))
 
 
-def has_converged(state: State, prior: ExponentialFamily, at_server: Sequence[Expected], tol: float) -> bool:
-    """Whether the circuit is closed and q_g is stationary for the pooled objective, both to `tol`."""
-    closed = bool(state.history) and state.history[-1].edges.largest <= tol
+def _begun(method: Method | Accelerated) -> Method | Accelerated:
+    """Return the row without a start of its own: the sites are given."""
+    if isinstance(method, Accelerated):
+        return replace(method, method=replace(method.method, start="prior"))
+    return replace(method, start="prior") if isinstance(method, Method) else method
+
+
+@np.errstate(over="ignore", invalid="ignore")  # what is not finite has not converged
+def has_converged(
+    method: Method,
+    state: State,
+    prior: ExponentialFamily,
+    at_server: Sequence[Expected],
+    tol: float,
+) -> bool:
+    """Whether the circuit is closed and q_g is stationary for the pooled objective, both to `tol`.
+
+    A Newton row's circuit is closed as soon as q_g is stationary: its duals are natural gradients at the server.
+    """
+    closed = bool(state.history) and (method.is_newton or state.history[-1].edges.largest <= tol)
     return closed and pooled_residual(prior, state.q_g, at_server) <= tol
 
 

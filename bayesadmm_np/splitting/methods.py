@@ -53,6 +53,7 @@ __all__ = [
     "FedProx",
     "Geometric",
     "Method",
+    "Newton",
     "PreconditionedADMM",
     "Schedule",
 ]
@@ -73,8 +74,8 @@ class Method:
         Server's step; None means 1/(1 + ρK).
     dual_rule : DualRule
         Rule by which the dual moves; `AlongExpectation` is Wang & Banerjee's choice.
-    client : {"proximal", "gradient"}
-        Whether a client solves Eq. 15 or only evaluates its natural gradient at the server.
+    client : {"proximal", "gradient", "own"}
+        Whether a client solves Eq. 15, only evaluates its natural gradient at the server, or at its own fit.
     prior_at : {"server", "clients"}
         Place where the regulariser is added; clients get the share N_k/N of it.
     client_share : {"equal", "rows", "dual"}
@@ -93,11 +94,16 @@ class Method:
         Advice when a run of this row fails: the parameters to change.
     schedule : Schedule or None
         Values of `rho`, `dual_step` and `alpha` in each round; None where they stay as they are.
+    start : {"prior", "sites"}
+        Whether round 1 is like the others, or the sites' own fits (`bayesadmm_np.clients.own_fits`), which replace it.
+    guarded : bool
+        Whether the server takes back a step that increases the pooled mode objective; see `bayesadmm_np.Guarded`.
 
     Raises
     ------
     ValueError
-        When `dual_rule`, `schedule`, `client_share`, `rho` or `alpha` is out of range.
+        When `dual_rule`, `schedule`, `client_share`, `rho` or `alpha` is out of range, or when the row can neither
+        start at the sites' own fits nor be guarded.
 
     Examples
     --------
@@ -110,7 +116,7 @@ class Method:
     dual_step: float
     alpha: float | None = None
     dual_rule: DualRule = field(default_factory=AlongNatural)
-    client: Literal["proximal", "gradient"] = "proximal"
+    client: Literal["proximal", "gradient", "own"] = "proximal"
     prior_at: Literal["server", "clients"] = "server"
     client_share: Literal["equal", "rows", "dual"] = "equal"
     server_share: Literal["equal", "rows"] = "equal"
@@ -120,6 +126,8 @@ class Method:
     max_rounds: int | None = None
     knobs: str = "raise rho"
     schedule: Schedule | None = None
+    start: Literal["prior", "sites"] = "prior"
+    guarded: bool = False
 
     def __post_init__(self) -> None:
         at_clients = self.prior_at == "clients"
@@ -133,6 +141,18 @@ class Method:
             raise ArgumentError("rho", "must be > 0 (0 only without a dual and with prior_at='clients')", self.rho)
         if self.alpha is not None and not 0 <= self.alpha <= (0.0 if at_clients else 1.0):
             raise ArgumentError("alpha", "must lie in [0, 1], or be 0 or None for prior_at='clients'", self.alpha)
+        if self.start not in ("prior", "sites"):
+            raise ArgumentError("start", "must be 'prior' or 'sites'", repr(self.start))
+        if self.start == "sites" and (at_clients or not self.dual_step):
+            raise ArgumentError("start", f"must be 'prior' for {self.name}: its server adds no sites to the prior")
+        if self.guarded and not (self.is_newton and self.schedule is None):
+            raise ArgumentError("method", "must be Newton(), or another row that takes Newton's full step", self.name)
+
+    @property
+    def is_newton(self) -> bool:
+        """Whether a round is Newton's step for the pooled mode: λ_g follows from g_k and H_k at the last m_g alone."""
+        at_mean = self.client == "gradient" and self.expectation == Delta(2)
+        return at_mean and self.alpha == 1.0 and self.prior_at == "server"
 
     @staticmethod
     def read(method: object) -> Method:
@@ -152,6 +172,8 @@ class Method:
         ValueError
             When the schedule changes anything but `rho`, a positive `dual_step`, and `alpha`.
         """
+        if self.start == "sites" and round == 1:
+            return replace(self, client="own", alpha=1.0, guarded=False)
         if self.schedule is None:
             return self
         row = self.schedule.row(self, round)
@@ -506,3 +528,33 @@ def BLR(learning_rate: float = 0.5) -> Method:
     """
     alpha = as_fraction(learning_rate, "learning_rate")
     return Method("BLR", 1.0, 1.0, alpha=alpha, client="gradient", knobs="lower learning_rate")
+
+
+@TABLE.register
+def Newton(start: Literal["prior", "sites"] = "sites") -> Method:
+    """Newton's method for the mode: BLR with α = 1 under the delta method of order 2.
+
+        m_g ← m_g − (P_0 + Σ_k ∇²ℓ_k(m_g))⁻¹ [P_0(m_g − m_0) + Σ_k ∇ℓ_k(m_g)]
+
+    with the covariance of Laplace's approximation. Clients solve nothing: they send g_k and H_k at m_g, as one site
+    (H_km_g − g_k, H_k). It is the federated `glm` of DataSHIELD. Diagonal and block families keep that part of H_k.
+
+    Parameters
+    ----------
+    start : {'sites', 'prior'}, default 'sites'
+        Whether round 1 collects the sites' own fits, from which some three rounds follow (docs/methods.md), or begins
+        at the prior's mean, as `glm` does.
+
+    Raises
+    ------
+    ValueError
+        When `start` is neither.
+
+    Examples
+    --------
+    >>> Newton().at(1).client, Newton().at(2).client
+    ('own', 'gradient')
+    """
+    families = (FullGaussian, DiagonalGaussian, BlockDiagonalGaussian)
+    row = replace(BLR(1.0), name="Newton", expectation=Delta(2), families=families, start=start)
+    return replace(row, knobs="wrap the method in Guarded")

@@ -47,8 +47,9 @@ def solve_pooled(
 ) -> Pooled:
     """Minimise Σ_k E_q[ℓ_k] + KL(q‖prior) (Eq. 9) with all losses at hand, for comparison.
 
-    The problem has no dual and a proper prior, so it is convex for convex losses and always well posed; it is solved
-    directly, through no code of the splitting methods.
+    The problem has no dual, so it is convex for convex losses, and with a proper prior always well posed; it is solved
+    directly, through no code of the splitting methods. Under a flat prior a solution exists where the data determine
+    every coefficient; on separable data there is none, and the solver says that it did not converge.
 
     Parameters
     ----------
@@ -79,7 +80,8 @@ def solve_pooled(
     total = Total(clients)
     rule = total.check(prior, expectation or Auto())
     start = prior.start()
-    problem = Subproblem(total, rule, start, start.natural.zeros(), prior.prior_weight)
+    anchor = start if prior.is_proper else prior
+    problem = Subproblem(total, rule, anchor, start.natural.zeros(), prior.prior_weight)
     solver = ClosedForm() if total.is_quadratic or total.is_linear_in_statistics else VariationalNewton(tol, max_iter)
     solver.check(total, prior, rule)
     solution = solver.solve(problem, start, np.random.default_rng(0))

@@ -16,6 +16,7 @@ from ..clients.problem import ClientStatus
 from ..families.base import ExponentialFamily
 from ..families.coordinates import Natural
 from ..losses.base import Expected
+from . import guarded
 from .accelerated import Memory, mix, remember
 from .history import ClientRecord, Edges, RoundRecord
 from .messages import Broadcast, Reply
@@ -57,6 +58,7 @@ class Gathered:
     """The server's answer to the replies: every η_k and λ_k, λ_g, the α that was taken, the acceleration's memory.
 
     `weights` are those of an accelerated mix, which the clients need for their own sites; empty after a plain step.
+    `counts` is False where a guarded row leaves the replies unused: sites and λ_k stay what they were.
     """
 
     sites: tuple[Natural, ...]
@@ -65,14 +67,16 @@ class Gathered:
     alpha: float
     memory: tuple[Memory, ...] = ()
     weights: tuple[float, ...] = ()
+    counts: bool = True
 
 
 @dataclass(frozen=True)
 class Advance:
-    """The state after gather, whose last record waits for its objective, and the weights of an accelerated mix."""
+    """The state after gather, whose last record waits for its objective, and two fields of `Gathered`."""
 
     state: State
     weights: tuple[float, ...]
+    counts: bool
 
 
 @dataclass(frozen=True)
@@ -91,6 +95,8 @@ def gather(server: Server, limit: int, state: State, replies: Sequence[Reply | N
     """
     server = server.at(state.round + 1)
     method = server.method
+    if method.guarded and (again := guarded.retried(server, state, replies)) is not None:
+        return Gathered(state.sites, state.naturals, *again, counts=False)
     sites = tuple(old if reply is None else reply.site for old, reply in zip(state.sites, replies, strict=True))
     naturals = tuple(
         old if reply is None else reply.natural for old, reply in zip(state.naturals, replies, strict=True)
@@ -123,14 +129,15 @@ def advance(
     """
     number = state.round + 1
     failed = client_failure(replies, number, safeguard)
-    if failed is not None:
+    if failed is not None and not (server.method.guarded and state.history):
         return failed
     gathered = gather(server, limit, state, replies, safeguard)
+    answers = replies if gathered.counts else [None] * len(replies)
     try:
         q_g = server.prior.with_natural(gathered.natural)
     except ValueError:  # λ_g is outside the domain
         return Failure(Status.NOT_A_DISTRIBUTION, number, knob=server.method.knobs)
-    clients = tuple(_client_record(state, k, reply, gathered, q_g) for k, reply in enumerate(replies))
+    clients = tuple(_client_record(state, k, reply, gathered, q_g) for k, reply in enumerate(answers))
     came = [reply for reply in replies if reply is not None]
     record = RoundRecord(
         round=number,
@@ -145,16 +152,17 @@ def advance(
     )
     history = (*state.history, record)
     after = State(q_g, gathered.sites, gathered.naturals, gathered.memory, state.start_objective, history)
-    return Advance(after, gathered.weights)
+    return Advance(after, gathered.weights, gathered.counts)
 
 
 def complete(method: Method, state: StateT, objective: float, is_judged: bool, **known: Any) -> StateT | Failure:
     """Fill in the record of the last round: its objective, and other `known` fields; of networks too.
 
-    An objective that is not judged, because it is of a part of the clients or must not end the run, may rise.
+    An objective that is not judged, because it is of a part of the clients or must not end the run, may rise; so may
+    that of a guarded row, which takes the step back.
     """
     record = state.history[-1]
-    if is_judged and rises_without_bound(objective, state):
+    if is_judged and not method.guarded and rises_without_bound(objective, state):
         return diverged(record.round, objective, method.knobs)
     return replace(state, history=(*state.history[:-1], replace(record, objective=objective, **known)))
 

@@ -28,16 +28,19 @@ class Server:
         N_k/N.
     following : Method, optional
         The row of the next round where a schedule makes it another; its ρ_k must keep the clients well posed.
+    total : float, default 0.0
+        N, which bounds the rounding of a sum over rows.
     """
 
     method: Method
     prior: ExponentialFamily
     shares: tuple[float, ...]
     following: Method | None = None
+    total: float = 0.0
 
     def at(self, round: int) -> Server:
         """Return the server with the row of a round."""
-        if self.method.schedule is None:
+        if self.method.schedule is None and self.method.start == "prior":
             return self
         return replace(self, method=self.method.at(round), following=self.method.at(round + 1))
 

@@ -9,11 +9,12 @@ from typing import Any
 from .._errors import ArgumentError, ClientError
 from ..clients.closed_form import ClosedForm
 from ..clients.newton import VariationalNewton
+from ..clients.own_fits import require_information
 from ..clients.solver import Solver
 from ..families.base import ExponentialFamily
 from ..families.coordinates import Natural
 from ..losses.base import Expected, Loss
-from ..losses.expectations import Auto, Rule
+from ..losses.expectations import Auto, Delta, Rule
 from .accelerated import Accelerated
 from .methods import Method
 from .privacy import GaussianMechanism
@@ -77,6 +78,7 @@ class Team:
         """Sites at zero and the server at the prior, or given sites and the server at η_0 + Ση_k."""
         start = self.prior.start()
         if sites is None:
+            require_start(self.method, self.prior)
             natural, given = start.natural, (start.natural.zeros(),) * len(self.workers)
         else:
             natural, given = self._start_at(sites), tuple(sites)
@@ -153,7 +155,24 @@ def assemble(
             workers.append(make_client(row, loss, prior, rule, solver, tol, share, len(losses), privacy))
         except ValueError as error:
             raise ClientError(k, error) from error
-    return Team(tuple(workers), Server(row, prior, tuple(w.share for w in workers)), memory)
+    server = Server(row, prior, tuple(worker.share for worker in workers), total=total)
+    return Team(tuple(workers), server, memory)
+
+
+def require_start(row: Method, prior: ExponentialFamily) -> None:
+    """Raise a ValueError where a run has no distribution to begin at: a flat prior alone is none.
+
+    A gradient client under the delta method reads the mean of q_g alone, which a flat prior has; a site that fits alone
+    reads nothing.
+    """
+    reads_mean = row.client == "gradient" and row.expectation == Delta(2)
+    if not (prior.is_proper or reads_mean or row.start == "sites"):
+        raise ArgumentError(
+            "prior",
+            f"must be a distribution for {row.name} to begin at",
+            "a flat one",
+            advice="give the sites' own fits as sites, or take methods.Newton()",
+        )
 
 
 def read_rule(row: Method, expectation: Rule | None) -> Rule:
@@ -178,8 +197,12 @@ def make_client(
     """Make one client's worker, with N_k/N = `share`; a ValueError says why loss, family, rule or solver do not fit."""
     chosen = solver or _default_solver(loss, tol)
     resolved = loss.check(prior, rule)
-    if row.client == "proximal":
+    if row.client == "proximal" or row.start == "sites":
         chosen.check(loss, prior, resolved)
+    if row.start == "sites":
+        require_information(prior)
+    if row.guarded and not loss.is_convex:
+        raise ValueError(f"{row.name} needs convex losses, and {loss.name} is not.")
     return Worker(loss, resolved, chosen, row, prior, share, n_clients, privacy)
 
 

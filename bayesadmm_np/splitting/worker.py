@@ -10,6 +10,7 @@ import numpy as np
 
 from .._errors import ArgumentError
 from .._validation import Array
+from ..clients.own_fits import own_fit
 from ..clients.problem import ClientStatus, Solution, Subproblem
 from ..clients.solver import Solver
 from ..families.base import ExponentialFamily
@@ -108,8 +109,12 @@ class Worker:
     ) -> Reply:
         began = perf_counter()
         problem = self.subproblem(q_g, site)
-        if self.method.client == "gradient":
-            solution = Solution(q_g, at_server, 0.0, 0, ClientStatus.STEPS_DONE)
+        if self.method.client == "own":
+            solution = own_fit(self.loss, self.rule, self.prior, self.n_clients, self.solver, rng)
+        elif self.method.client == "gradient":
+            finite = at_server.natural_gradient.is_finite()
+            status = ClientStatus.STEPS_DONE if finite else ClientStatus.NOT_FINITE
+            solution = Solution(q_g, at_server, 0.0, 0, status)
         else:
             warm = start is not None and problem.is_well_posed
             first = start if warm and start is not None else q_g
@@ -119,7 +124,7 @@ class Worker:
         moved = self._dual_step(site, solution, q_g)
         gap = self.gap(solution, moved)
         return Reply(
-            natural=solution.posterior.natural,
+            natural=q_g.natural if self.method.client == "own" else solution.posterior.natural,
             site=moved,
             iterations=solution.iterations,
             status=solution.status,
@@ -154,7 +159,7 @@ class Worker:
 
     def _dual_step(self, site: Natural, solution: Solution, q_g: ExponentialFamily) -> Natural:
         """Eq. 16 by the row's rule, or no dual."""
-        if self.method.client == "gradient":
+        if self.method.client != "proximal":
             return -solution.expected.natural_gradient
         step, rule = self.coefficients.step, self.method.dual_rule
         if not step:

@@ -351,6 +351,9 @@ class NetworkServer(_Engine):
             return lost
         return Gathered(recorded(self.team, state, after, present, dropped))
 
+    def withdrawn(self, state: State, heard: Sequence[Heard | None]) -> None:
+        """Return None: no row of networks is guarded."""
+
     def certificate(self, state: State, heard: Sequence[Heard | None]) -> None:
         """Return None: a network's certificate is estimated from samples, and no site is asked for samples."""
 

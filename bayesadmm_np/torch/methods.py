@@ -180,7 +180,8 @@ def FedLapFunc(
 
 def family_of(method: Method) -> type[ExponentialFamily]:
     """Return the Gaussian family that a row runs with here, or say that it cannot."""
-    if method.client != "proximal" or not method.dual_rule.reads_natural or not _moves_tensors(method.dual_rule):
+    plain = method.client == "proximal" and method.start == "prior"
+    if not (plain and method.dual_rule.reads_natural and _moves_tensors(method.dual_rule)):
         raise ValueError(f"{method.name} is a row of the core only: its dual or its client is another.")
     for family in (DiagonalGaussian, FixedPrecisionGaussian, IsotropicGaussian):
         if not method.families or family in method.families:

@@ -1,0 +1,159 @@
+"""The guard of a Newton row: which points are refused, and where the server goes instead.
+
+Everything follows from a state and the curvatures at its q_g. The last accepted point A is the q_g that the counted
+answers (state.sites, state.naturals) are from, and state.q_g is the point T that is judged. Records of rounds whose
+answers did not count have no client that took part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from .._validation import Array
+from ..clients.problem import ClientStatus
+from ..families.base import ExponentialFamily
+from ..families.coordinates import Natural
+from ..families.gaussian import Gaussian
+from ..losses.base import Expected, rounding_unit
+from .messages import Reply
+from .methods import Method
+from .server import Server
+from .state import State
+
+__all__ = ["Guarded", "retried", "withdrawn"]
+
+ARMIJO = 1e-4
+"""Least decrease of F, relative to that of its tangent."""
+
+SHORTEST, LONGEST = 0.1, 0.5
+"""Range of the next step, relative to the refused one."""
+
+
+def Guarded(method: Method) -> Method:
+    """Return the row with a guard: no step that the server accepts increases the pooled mode objective.
+
+        F(m) = Σ_k ℓ_k(m) + ½ ‖m − m_0‖²_{P_0}
+
+    The server knows F at m_g from the replies: the recorded objective holds ½ tr(H_kΣ) and the entropy beside it. Where
+    F rose, the replies go unused, and the server broadcasts a point m + w(m⁺ − m) between the last accepted m and its
+    Newton point m⁺, with ever smaller w. The direction is gradient-related, (m⁺ − m)ᵀ∇F(m) = −‖m⁺ − m‖²_S for
+    S = P_0 + Σ_kH_k ≻ 0, so that some w decreases F, and for strictly convex F with a minimum the accepted points
+    converge to it from every start. An overflow at m⁺ counts as F = ∞. A run that ends on a refused point returns the
+    last accepted one. The slack is the rounding of F, of order N + d + 1000 ulp of its terms.
+
+    Parameters
+    ----------
+    method : Method
+        A row of gradient clients under Delta(2) with α = 1, such as `Newton`; losses must be convex.
+
+    Raises
+    ------
+    ValueError
+        When `method` is another row, or a client's loss is not convex.
+
+    Examples
+    --------
+    >>> import bayesadmm_np as ba
+    >>> ba.Guarded(ba.methods.Newton()).name
+    'guarded Newton'
+    """
+    row = Method.read(method)
+    return row if row.guarded else replace(row, name=f"guarded {row.name}", guarded=True)
+
+
+def retried(server: Server, state: State, replies: Sequence[Reply | None]) -> tuple[Natural, float] | None:
+    """Return λ_g and the step w of a point that replaces state.q_g, or None where state.q_g is accepted.
+
+    Where a site is away, q_g cannot be judged, and is asked for again.
+    """
+    came = [reply for reply in replies if reply is not None]
+    if len(came) < len(replies):
+        return state.q_g.natural, state.history[-1].alpha if state.history else 0.0
+    usable = all(reply.status.is_usable for reply in came)
+    step = _shorter(server, state, [reply.site for reply in came] if usable else None)
+    if step is None:
+        return None
+    accepted, full = _ends(server, state)
+    mean = accepted.mean + step * (full.mean - accepted.mean)
+    return full.natural_from(full.factor.multiply(mean), full.factor.parts), step
+
+
+def withdrawn(server: Server, state: State, at_server: Sequence[Expected] | None) -> State | None:
+    """Return the state at the last accepted point, where a run would end at one that is refused; None elsewhere."""
+    if not server.method.guarded:
+        return None
+    sites = None if at_server is None else [-expected.natural_gradient for expected in at_server]
+    if sites is not None and not all(site.is_finite() for site in sites):
+        sites = None
+    if _shorter(server, state, sites) is None:
+        return None
+    accepted, _ = _ends(server, state)
+    record = replace(state.history[-1], objective=_objective(state, _origin(state)), alpha=0.0)
+    return replace(state, q_g=accepted, history=(*state.history[:-1], record))
+
+
+def _shorter(server: Server, state: State, sites: Sequence[Natural] | None) -> float | None:
+    """Return the next w where state.q_g is refused, else None.
+
+    `sites` are the clients' at state.q_g, None where one overflows. F must fall by ARMIJO times what its tangent at A
+    falls, up to the rounding of both values. The next w is the minimum of the parabola through F and its slope at A,
+    and F at T.
+    """
+    origin = _origin(state)
+    if origin is None:
+        return None
+    last = state.history[-1]
+    if sites is None or not np.isfinite(last.objective):
+        return SHORTEST * last.alpha
+    if origin == 0 and server.method.start == "sites":  # the sites' own fits follow from no point
+        return None
+    accepted, full = _ends(server, state)
+    before, size = _mode_objective(server, accepted, _objective(state, origin), state.sites)
+    after, new_size = _mode_objective(server, state.q_g, last.objective, sites)
+    step = full.mean - accepted.mean
+    fall = last.alpha * float(step @ full.factor.multiply(step))
+    slack = rounding_unit(int(server.total), full.dim) * (size + new_size)
+    if after <= before - ARMIJO * fall + slack:
+        return None
+    excess = after - before + fall
+    return last.alpha * (min(max(0.5 * fall / excess, SHORTEST), LONGEST) if np.isfinite(excess) else SHORTEST)
+
+
+def _origin(state: State) -> int | None:
+    """Return the index of the last record whose answers count; A is the q_g that they were given at."""
+    counted = [
+        j
+        for j, record in enumerate(state.history)
+        if any(client.status is not ClientStatus.ABSENT for client in record.clients)
+    ]
+    return counted[-1] if counted else None
+
+
+def _objective(state: State, origin: int | None) -> float:
+    """The recorded objective at A."""
+    return state.history[origin - 1].objective if origin else state.start_objective
+
+
+def _ends(server: Server, state: State) -> tuple[Gaussian, Gaussian]:
+    """Return q at A, and at the Newton point that its answers give."""
+    accepted = server.prior.start().with_natural(state.naturals[0])
+    full = server.prior.start().with_natural(server.gather(state.sites, state.naturals, 1.0))
+    assert isinstance(accepted, Gaussian)
+    assert isinstance(full, Gaussian)
+    return accepted, full
+
+
+def _mode_objective(
+    server: Server, q: ExponentialFamily, objective: float, sites: Sequence[Natural]
+) -> tuple[float, float]:
+    """Return F(m) and the size of its terms: the objective at q without ½ tr((P_0 + Σ_kH_k)Σ) and the entropy."""
+    prior = server.prior
+    assert isinstance(q, Gaussian)
+    assert isinstance(prior, Gaussian)
+    curvature: list[Array] = [np.add.reduce(parts) for parts in zip(*(site.parts[1:] for site in sites), strict=True)]
+    trace = 0.5 * q.factor.trace_solve(curvature)
+    shape = q.kl(prior) - q.mean_distance(prior)
+    return objective - trace - shape, abs(objective) + abs(trace) + abs(shape)

@@ -1,0 +1,328 @@
+"""Newton's row, its guard, and the sites' own fits as a start."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+import bayesadmm_np as ba
+from bayesadmm_np.clients.own_fits import LIFT, own_fits
+from bayesadmm_np.federation import Coordinator, GLMData, GLMTask, Site
+from bayesadmm_np.losses import Total
+from bayesadmm_np.splitting import guarded
+from oracles.problems import EPS, assert_close, prior, same_bits, spd, team
+
+M = ba.methods
+DELTA = ba.losses.Delta(2)
+FULL = ba.families.FullGaussian
+
+
+def flat(d):
+    return FULL(np.zeros(d), 0.0)
+
+
+def mode_objective(losses, prior, mean):
+    """F(m), from the rows."""
+    deviation = mean - prior.mean
+    return sum(loss.value(mean) for loss in losses) + 0.5 * deviation @ prior.precision @ deviation
+
+
+def path(row, losses, prior, rounds=60, tol=1e-9, **options):
+    """The means after 0, 1, 2, … rounds, and the result."""
+    means = [prior.mean]
+    result = ba.run(
+        row,
+        losses,
+        prior,
+        rounds,
+        tol=tol,
+        callback=lambda record, q: means.append(q.mean),
+        raise_on_failure=False,
+        **options,
+    )
+    return means, result
+
+
+# ----------------------------------------------------------------------------------------------------
+# The row
+# ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["logistic", "poisson"])
+@pytest.mark.parametrize("proper", [True, False])
+def test_a_round_is_the_newton_step_of_the_pooled_mode(name, proper):
+    """The oracle is Newton's formula on all rows; its twin, without the prior's gradient or a loss, is elsewhere."""
+    losses = team(name, sizes=(20, 30))
+    prior_ = prior("full", 3) if proper else FULL(np.array([0.1, -0.2, 0.3]), 0.0)
+    total, precision = Total(losses), prior_.precision
+    means, _ = path(M.Newton(start="prior"), losses, prior_, rounds=3)
+    for here, there in pairwise(means):
+        hessian = total.hessian(here) + precision
+        step = np.linalg.solve(hessian, total.gradient(here) + precision @ (here - prior_.mean))
+        assert_close(there, here - step, 1e-12)
+        twin = np.linalg.solve(hessian, losses[0].gradient(here) + precision @ (here - prior_.mean))
+        assert np.abs(there - (here - twin)).max() > 1e-3
+
+
+@pytest.mark.parametrize("family", ["full", "diagonal", "block"])
+@pytest.mark.parametrize("start", ["prior", "sites"])
+def test_the_fixed_point_is_laplaces_approximation(family, start):
+    losses, prior_ = team("logistic", sizes=(20, 30)), prior(family, 3)
+    result = ba.run(M.Newton(start), losses, prior_, tol=1e-9)
+    pooled = ba.solve_pooled(losses, prior_, expectation=DELTA).posterior
+    assert_close(result.posterior.natural, pooled.natural, 1e-7)
+
+
+@pytest.mark.parametrize("start", ["prior", "sites"])
+def test_least_squares_ends_in_one_round(start):
+    losses = team("squares")
+    result = ba.run(ba.Guarded(M.Newton(start)), losses, flat(3), tol=1e-9)
+    assert (result.status, result.rounds) == (ba.Status.CONVERGED, 1)
+    assert_close(result.posterior.natural, ba.solve_pooled(losses, flat(3)).posterior.natural, 1e-13)
+    twin = ba.run(replace(M.Newton(start), alpha=0.9), losses, prior("full", 3), tol=1e-9)
+    assert twin.rounds > 1
+
+
+def test_rows_that_cannot_be_guarded_or_start_at_sites():
+    for row in (M.PVI(), M.BLR(1.0), M.BLR(0.5)):
+        with pytest.raises(ValueError, match=r"must be Newton\(\)"):
+            ba.Guarded(row)
+    with pytest.raises(ValueError, match="must be a row of"):
+        ba.Guarded("Newton")
+    with pytest.raises(ValueError, match="cannot be accelerated"):
+        ba.Accelerated(ba.Guarded(M.Newton()))
+    with pytest.raises(ValueError, match="start must be 'prior' or 'sites'"):
+        M.Newton(start="zero")
+    with pytest.raises(ValueError, match="start must be 'prior' for FedAvg"):
+        replace(M.FedAvg(), start="sites")
+    assert ba.Guarded(ba.Guarded(M.Newton())) == ba.Guarded(M.Newton())
+
+
+# ----------------------------------------------------------------------------------------------------
+# The start
+# ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", ["full", "diagonal", "block"])
+def test_a_start_at_the_sites_is_a_run_from_own_fits(family):
+    losses, prior_ = team("logistic", sizes=(20, 30)), prior(family, 3)
+    begun = ba.run(M.Newton(), losses, prior_, rounds=1, tol=1e-300)
+    assert_close(
+        begun.posterior.natural, prior_.natural.combine([1.0] * 3, [prior_.natural, *own_fits(losses, prior_)]), 1e-9
+    )
+    given = ba.run(M.Newton(), losses, prior_, sites=own_fits(losses, prior_), tol=1e-9)
+    alone = ba.run(M.Newton(), losses, prior_, tol=1e-9)
+    assert alone.rounds == given.rounds + 1
+    assert_close(alone.posterior.natural, given.posterior.natural, 1e-8)
+
+
+def test_a_site_is_minus_the_natural_gradient_at_the_sites_own_mode():
+    """The oracle solves the site's problem with its lifted prior on its own."""
+    (loss, _), prior_ = team("logistic", sizes=(20, 30)), FULL(np.array([0.1, 0.2, 0.3]), np.diag([4.0, 0.0, 0.0]))
+    site = own_fits(team("logistic", sizes=(20, 30)), prior_)[0]
+    lifted = np.diag(np.maximum(np.diag(prior_.precision) / 2, LIFT * np.diag(loss.hessian(prior_.mean))))
+    assert lifted[0, 0] == 2.0  # strong enough: not lifted
+    mode = prior_.mean
+    for _ in range(50):
+        gradient = loss.gradient(mode) + lifted @ (mode - prior_.mean)
+        mode = mode - np.linalg.solve(loss.hessian(mode) + lifted, gradient)
+    hessian = loss.hessian(mode)
+    assert_close(site.parts[1], hessian, 1e-6)
+    assert_close(site.linear, hessian @ mode - loss.gradient(mode), 1e-6)
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+def test_the_lift_does_not_depend_on_units(scale, rng):
+    X = np.column_stack([rng.standard_normal((40, 2)), np.ones(40)])
+    y = (rng.random(40) < 0.5).astype(float)
+    units = np.array([scale, 1.0, 1.0])
+    plain, other = (own_fits([ba.losses.Logistic(X / u, y)], flat(3))[0] for u in (np.ones(3), units))
+    assert_close(other.parts[1] * np.outer(units, units), plain.parts[1], 1e-6)
+
+
+def test_sites_of_one_class_of_few_rows_and_with_empty_columns_have_finite_fits(rng):
+    X = np.column_stack([rng.standard_normal((60, 3)), np.ones(60)])
+    y = (rng.random(60) < 1 / (1 + np.exp(-X[:, 0]))).astype(float)
+    order = np.argsort(y, kind="stable")
+    X, y = X[order], y[order]
+    X[:20, 2] = 0.0
+    parts = [slice(0, 20), slice(20, 58), slice(58, 60)]
+    losses = [ba.losses.Logistic(X[part], y[part]) for part in parts]
+    result = ba.run(ba.Guarded(M.Newton()), losses, flat(4), tol=1e-9)
+    assert_close(result.posterior.natural, ba.solve_pooled(losses, flat(4), expectation=DELTA).posterior.natural, 1e-7)
+
+
+def test_own_fits_need_a_learned_precision():
+    for bad in (prior("isotropic", 3), prior("fixed", 3)):
+        with pytest.raises(ValueError, match="own fits need a Gaussian prior with a learned precision"):
+            own_fits(team("logistic"), bad)
+        with pytest.raises(ValueError, match="own fits need a Gaussian prior with a learned precision"):
+            ba.run(replace(M.PVI(), start="sites"), team("logistic"), bad)
+
+
+@pytest.mark.parametrize("row", [M.PVI(), M.FedLapCov(), M.BayesADMM(2.0)], ids=lambda row: row.name)
+def test_other_rows_start_at_the_sites_too(row):
+    losses, prior_ = team("logistic", sizes=(20, 30)), prior("full", 3)
+    result = ba.run(replace(row, start="sites"), losses, prior_, tol=1e-8)
+    pooled = ba.solve_pooled(losses, prior_, expectation=row.expectation).posterior
+    assert_close(result.posterior.natural, pooled.natural, 1e-6)
+
+
+# ----------------------------------------------------------------------------------------------------
+# The guard
+# ----------------------------------------------------------------------------------------------------
+
+
+def hostile(seed):
+    """A regression on which the plain step from a bad point overshoots: heavy columns, far means, large counts.
+
+    The largest predictor at the prior's mean is 20: beyond some 40 the curvature is singular to rounding.
+    """
+    rng = np.random.default_rng(seed)
+    n, d = 60, 3
+    X = np.column_stack([rng.standard_t(2, size=(n, d - 1)), np.ones(n)])
+    if seed % 2:
+        y = rng.poisson(np.exp(np.clip(4 + X[:, 0], -10, 10))).astype(float)
+        loss = ba.losses.Poisson
+    else:
+        y = (rng.random(n) < 1 / (1 + np.exp(-X[:, 0]))).astype(float)
+        loss = ba.losses.Logistic
+    far = rng.standard_normal(d)
+    return [loss(X[k::3], y[k::3]) for k in range(3)], FULL(20.0 * far / np.abs(X @ far).max(), 1e-6)
+
+
+def accepted(means, result):
+    """The points that were not taken back: those from which the next round's full step was taken."""
+    alphas = [record.alpha for record in result.history]
+    kept = [mean for mean, following in zip(means, [*alphas, 1.0][: len(means)], strict=False) if following == 1.0]
+    return kept if result.status is ba.Status.CONVERGED else kept[:-1]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_accepted_step_increases_the_objective(seed):
+    losses, prior_ = hostile(seed)
+    means, result = path(ba.Guarded(M.Newton(start="prior")), losses, prior_)
+    assert result.status is ba.Status.CONVERGED
+    values = [mode_objective(losses, prior_, mean) for mean in accepted(means, result)]
+    slack = 2 * EPS * (60 + 3 + 1000) * (np.abs(values).max() + 100)
+    assert (np.diff(values) <= slack).all()
+    best = ba.solve_pooled(losses, prior_, expectation=DELTA).posterior
+    assert_close(result.posterior.mean, best.mean, 1e-6)
+
+
+def test_the_undamped_twin_increases_or_diverges_where_the_guarded_row_does_not():
+    lost = 0
+    for seed in range(12):
+        losses, prior_ = hostile(seed)
+        means, result = path(M.Newton(start="prior"), losses, prior_)
+        with np.errstate(over="ignore", invalid="ignore"):
+            values = [mode_objective(losses, prior_, mean) for mean in means]
+        lost += result.status is not ba.Status.CONVERGED or (np.diff(values) > 1e-6).any()
+    assert lost >= 8
+
+
+def test_the_server_knows_the_mode_objective_without_the_rows(rng):
+    """From objective, sites and q alone; the twin that leaves the trace in is off by half the dimension or so."""
+    losses, prior_ = team("poisson", sizes=(20, 30)), FULL(rng.standard_normal(3), np.diag([0.0, 1.0, 2.0]))
+    q = FULL(0.3 * rng.standard_normal(3), spd(rng, 3))
+    at_q = [loss.expect(q, DELTA) for loss in losses]
+    objective = sum(one.value for one in at_q) + q.kl(prior_)
+    server = ba.splitting.team.assemble(M.Newton(), losses, prior_, None, None, 1e-6).server
+    sites = [-one.natural_gradient for one in at_q]
+    found, size = guarded._mode_objective(server, q, objective, sites)
+    assert abs(found - mode_objective(losses, prior_, q.mean)) < 100 * EPS * size
+    assert abs(objective - q.kl(prior_) + q.mean_distance(prior_) - found) > 0.1
+
+
+@pytest.mark.parametrize("seed", [1, 3, 5])
+def test_an_overflow_is_a_refused_step(seed):
+    rng = np.random.default_rng(seed)
+    X = np.column_stack([rng.standard_normal((40, 2)), np.ones(40)])
+    losses = [ba.losses.Poisson(X[k::2], rng.poisson(np.exp(7 + X[k::2, 0]))) for k in range(2)]
+    plain = ba.run(M.Newton(start="prior"), losses, flat(3), raise_on_failure=False)
+    assert plain.status.is_failure
+    result = ba.run(ba.Guarded(M.Newton(start="prior")), losses, flat(3), tol=1e-9)
+    assert not all(np.isfinite(record.objective) for record in result.history)
+    assert_close(result.posterior.mean, ba.solve_pooled(losses, flat(3), expectation=DELTA).posterior.mean, 1e-8)
+
+
+def test_a_run_never_ends_on_a_refused_point():
+    refused = 0
+    for seed in (0, 1, 2, 3):
+        losses, prior_ = hostile(seed)
+        row = ba.Guarded(M.Newton(start="prior"))
+        means, whole = path(row, losses, prior_)
+        steps = [record.alpha for record in whole.history]
+        for limit in range(1, whole.rounds):
+            with np.errstate(over="ignore", invalid="ignore"):
+                result = ba.run(row, losses, prior_, rounds=limit, tol=1e-300)
+            last_good = means[limit] if steps[limit] == 1.0 else result.posterior.mean
+            refused += steps[limit] < 1.0
+            assert np.array_equal(result.posterior.mean, last_good)
+            best = min(mode_objective(losses, prior_, mean) for mean in means[: limit + 1] if np.isfinite(mean).all())
+            assert mode_objective(losses, prior_, result.posterior.mean) <= best + 1e-9 * abs(best)
+            assert np.isfinite(result.objective[-1])
+            assert np.isfinite(result.certificate().pooled)
+    assert refused >= 5  # the broken twin, that returns the last point, would have returned these
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_resumed_run_is_the_same_to_the_bit(seed, tmp_path):
+    losses, prior_ = hostile(seed)
+    row, state = ba.Guarded(M.Newton(start="prior")), tmp_path / "state"
+    whole = ba.run(row, losses, prior_, tol=1e-9)
+    for limit in range(1, whole.rounds):
+        with np.errstate(over="ignore", invalid="ignore"):
+            ba.run(row, losses, prior_, rounds=limit, tol=1e-9, checkpoint=state)
+        resumed = ba.run(row, losses, prior_, tol=1e-9, resume=state)
+        assert same_bits(resumed.posterior.natural, whole.posterior.natural)
+        assert [record.alpha for record in resumed.history] == [record.alpha for record in whole.history]
+
+
+def by_messages(losses, task, lose=()):
+    """A run by messages, in which the replies (round, site) of `lose` do not come."""
+    sites = [Site(f"s{k}", GLMData(loss)) for k, loss in enumerate(losses)]
+    server = Coordinator.start([site.hello() for site in sites], task)
+    while server.outcome is None:
+        number, broadcast = server.number, server.broadcast()
+        # the state is written and read between rounds
+        sites, replies = zip(*(site.step(broadcast) for site in sites), strict=True)
+        sites = [Site(s.name, s.data).restore(s.save()) for s in sites]
+        came = [reply for k, reply in enumerate(replies) if (number, k) not in lose]
+        server = Coordinator.restore(server.step(came).save())
+    return server
+
+
+@pytest.mark.parametrize("start", ["prior", "sites"])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_by_messages_it_is_the_same_to_the_bit(seed, start):
+    losses, prior_ = hostile(seed)
+    prior_ = prior_ if start == "prior" else flat(3)
+    row = ba.Guarded(M.Newton(start))
+    for rounds in (2, 3, 60):
+        with np.errstate(over="ignore", invalid="ignore"):
+            here = ba.run(row, losses, prior_, rounds, tol=1e-9)
+        there = by_messages(losses, GLMTask(row, prior_, rounds=rounds, tol=1e-9))
+        assert there.outcome.status is here.status
+        assert same_bits(there.state.q_g.natural, here.posterior.natural)
+        assert [r.alpha for r in there.state.history] == [r.alpha for r in here.history]
+        assert np.array_equal([r.objective for r in there.state.history], here.objective[1:], equal_nan=True)
+
+
+def test_a_site_that_is_away_delays_the_run_and_changes_no_number():
+    losses, _ = hostile(0)
+    task = GLMTask(ba.Guarded(M.Newton()), flat(3), tol=1e-9)
+    whole, late = by_messages(losses, task), by_messages(losses, task, lose={(2, 0), (3, 1), (3, 2)})
+    assert len(late.state.history) == len(whole.state.history) + 2
+    assert same_bits(late.state.q_g.natural, whole.state.q_g.natural)
+
+
+def test_only_convex_losses_are_guarded():
+    class Bent(ba.losses.Logistic):
+        is_convex = False
+
+    loss = Bent(np.ones((3, 1)), [0, 1, 1])
+    loss.is_convex = False
+    with pytest.raises(ValueError, match="client 0: guarded Newton needs convex losses"):
+        ba.run(ba.Guarded(M.Newton()), [loss], flat(1))
