@@ -4,6 +4,8 @@
 have chosen the method. See `families`, `losses`, `clients` (solvers) and `methods` (the table).
 """
 
+import sys as _sys
+
 from . import clients, families, losses
 from ._version import __version__
 from .splitting import methods
@@ -14,6 +16,8 @@ from .splitting.pooled import solve_pooled
 from .splitting.privacy import GaussianMechanism
 from .splitting.result import Result, RunError
 from .splitting.status import Status
+
+_sys.modules[f"{__name__}.methods"] = methods  # `import bayesadmm_np.methods` is the same module
 
 __all__ = [
     "Accelerated",

@@ -69,11 +69,11 @@ class Worker:
 
     def subproblem(self, q_g: ExponentialFamily, site: Natural) -> Subproblem:
         """Eq. 15; a regulariser at the client is merged into the anchor, where it is one more KL term."""
-        rho, prior = self.coefficients.rho, self.coefficients.prior
+        own = self.coefficients
         if self.method.prior_at == "server":
-            return Subproblem(self.loss, self.rule, q_g, site, rho)
-        weight = rho + prior * self.prior.prior_weight
-        mixture = (rho * q_g.natural + prior * self.prior.natural) * (1.0 / weight)
+            return Subproblem(self.loss, self.rule, q_g, site, own.rho)
+        weight = own.rho + own.prior * self.prior.prior_weight
+        mixture = (own.rho * q_g.natural + own.prior * self.prior.natural) * (1.0 / weight)
         return Subproblem(self.loss, self.rule, q_g.with_natural(mixture), site, weight)
 
     def step(

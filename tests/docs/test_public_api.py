@@ -86,6 +86,16 @@ def test_import_pulls_in_nothing_optional(tmp_path, capsys):
         print(f"\nimport bayesadmm_np: {1e3 * found['seconds']:.0f} ms on top of numpy and scipy")
 
 
+@pytest.mark.parametrize("room", ["families", "losses", "clients", "methods"])
+def test_what_the_face_offers_can_be_imported(room):
+    assert importlib.import_module(f"bayesadmm_np.{room}") is getattr(bayesadmm_np, room)
+
+
+def test_broken_twin_an_attribute_that_is_no_module():
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module("bayesadmm_np.Status")
+
+
 def test_the_import_check_can_fail(tmp_path):
     found = import_in_a_fresh_interpreter(
         IMPORT.replace("import bayesadmm_np", "import bayesadmm_np, pytest"), tmp_path
