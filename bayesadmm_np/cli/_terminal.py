@@ -20,6 +20,8 @@ from .._archive import replace_text
 
 TERMINAL = 80
 """Columns of a plain terminal."""
+SEPARATED = 4
+"""Exit code of a fit whose likelihood has no maximum: 1 a run failed, 2 input refused, 3 a message refused."""
 MISSING = "this command needs packages that are not installed: pip install 'bayesadmm-np[{}]' (no module named {!r})"
 
 

@@ -58,6 +58,10 @@ class Pointwise(ABC):
         """
         return None
 
+    def log_curvature_slope(self, predictor: Array) -> Array | None:
+        """Return ∂ log ℓ''/∂f, shape (n,), for Firth's penalty; None where it is not known, or depends on y."""
+        return None
+
 
 class BernoulliLogit(Pointwise):
     """ℓ(f, y) = softplus(f) − y f for y ∈ {0, 1}, evaluated as softplus(±f) so that no margin cancels."""
@@ -80,6 +84,10 @@ class BernoulliLogit(Pointwise):
         sign = 1.0 - 2.0 * y
         moments = logistic_normal_moments(sign * mean, variance)
         return RowMoments(moments.softplus, sign * moments.sigmoid, moments.slope)
+
+    def log_curvature_slope(self, predictor: Array) -> Array:
+        """1 − 2p."""
+        return np.asarray(-np.tanh(0.5 * predictor))
 
     def walls(self, y: Array) -> Array:
         """Against the label."""
@@ -104,6 +112,10 @@ class PoissonLog(Pointwise):
         with np.errstate(over="ignore"):
             rate = np.exp(mean + 0.5 * variance)
         return RowMoments(rate - y * mean, rate - y, rate)
+
+    def log_curvature_slope(self, predictor: Array) -> Array:
+        """One."""
+        return np.ones_like(predictor)
 
     def walls(self, y: Array) -> Array:
         """Upwards always, downwards for a count above zero."""

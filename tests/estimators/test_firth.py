@@ -1,0 +1,197 @@
+"""Firth's penalty gives the mode of the likelihood times √det I, by closed forms and by maximisation of pooled rows."""
+
+import re
+from dataclasses import replace
+
+import mpmath
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+
+from bayesadmm_np.estimators.diagnosis import find_separation
+from bayesadmm_np.estimators.firth import FirthQuestion, firth_answer, fit_firth
+from bayesadmm_np.families.coordinates import Natural
+from bayesadmm_np.losses import Logistic, Poisson, Softmax
+
+CLOSE = 1e-9
+"""Two steps converge to tol = 1e-10 standard errors, which are of order 1 here."""
+
+
+def problem(seed, n_sites=3):
+    """Return the sites' losses of a random problem, every other one of counts."""
+    rng = np.random.default_rng(seed)
+    n, p = int(rng.integers(9, 60)), int(rng.integers(1, 5))
+    X = np.column_stack([rng.normal(size=(n, p)), np.ones(n)])
+    predictor = X @ rng.normal(size=p + 1)
+    if seed % 2:
+        y, make = rng.poisson(np.exp(predictor / 2.0)), Poisson
+    else:
+        y, make = rng.random(n) < 1.0 / (1.0 + np.exp(-2.0 * predictor)), Logistic
+    return [make(X[k::n_sites], y[k::n_sites].astype(float)) for k in range(n_sites)]
+
+
+def two_by_two(failures, successes):
+    """Return a loss of two groups, with columns for both."""
+    rows = [(group, y) for group in (0, 1) for y, n in ((0, failures[group]), (1, successes[group])) for _ in range(n)]
+    groups, y = np.array(rows).T
+    return Logistic(np.column_stack([groups == 0, groups == 1]).astype(float), y)
+
+
+@pytest.mark.parametrize(("failures", "successes"), [((3, 5), (4, 2)), ((0, 5), (4, 2)), ((0, 5), (4, 0))])
+def test_tables_get_half_a_patient_more_in_each_cell(failures, successes):
+    """As in a saturated model log det I is Σ log n_g p_g (1 − p_g); also with empty cells."""
+    expected = np.log((np.array(successes) + 0.5) / (np.array(failures) + 0.5))
+    assert np.abs(fit_firth([two_by_two(failures, successes)]).mean - expected).max() < CLOSE
+
+
+def test_rates_get_half_an_event_more():
+    """A Poisson rate over exposure E with s events is (s + ½)/E, also with none."""
+    exposure, ward = np.array([1.0, 2.0, 3.0, 4.0]), np.array([0, 0, 1, 1])
+    X = np.column_stack([ward == 0, ward == 1]).astype(float)
+    losses = [Poisson(X[k::2], np.array([2.0, 5.0, 0.0, 0.0])[k::2], offset=np.log(exposure)[k::2]) for k in range(2)]
+    assert np.abs(fit_firth(losses).mean - np.log([7.5 / 3.0, 0.5 / 7.0])).max() < CLOSE
+
+
+def objective(losses, theta):
+    """Return Σ ℓ_k − ½ log det Σ I_k from pooled rows; θ may be complex."""
+    X, y = np.vstack([loss.X for loss in losses]), np.concatenate([loss.y for loss in losses])
+    predictor = X @ theta
+    if isinstance(losses[0], Poisson):
+        rate = np.exp(predictor)
+        value, bend = np.sum(rate - y * predictor), rate
+    else:
+        p = 1.0 / (1.0 + np.exp(-predictor))
+        value, bend = -np.sum(np.log(np.where(y > 0, p, 1.0 - p))), p * (1.0 - p)
+    return value - 0.5 * np.log(np.linalg.det((X.T * bend) @ X))
+
+
+def slope(losses, theta):
+    """Differentiate by a complex step, which has no cancellation."""
+    return np.array([objective(losses, theta + 1e-30j * unit).imag for unit in np.eye(theta.size)]) / 1e-30
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_mode_is_that_of_a_direct_maximisation(seed):
+    """The slope of the objective over pooled rows is that of the tolerance, and a general minimiser finds no less."""
+    losses = problem(seed)
+    found = fit_firth(losses)
+    left = slope(losses, found.mean)
+    assert left @ np.linalg.solve(found.information, left) < (2e-10) ** 2
+    assert found.value - found.penalty == pytest.approx(objective(losses, found.mean), abs=1e-11)
+    elsewhere = minimize(lambda theta: objective(losses, theta), np.zeros(found.mean.size), method="BFGS")
+    assert found.value - found.penalty <= elsewhere.fun + 1e-11
+
+
+def test_digits_of_a_mode_by_mpmath():
+    """One separated covariate, thirty digits: the mode is known to 1e-10 standard errors."""
+    x, y = [-1.5, -0.5, 0.25, 1.0, 2.0], [0, 0, 0, 1, 1]
+    with mpmath.workdps(30):
+
+        def score(slope, level):
+            p = [1 / (1 + mpmath.exp(-(slope * a + level))) for a in x]
+            w = [q * (1 - q) for q in p]
+            s0, s1, s2 = (mpmath.fsum(b * a**k for a, b in zip(x, w, strict=True)) for k in range(3))
+            det = s0 * s2 - s1**2
+            h = [b * (s2 - 2 * s1 * a + s0 * a**2) / det for a, b in zip(x, w, strict=True)]
+            u = [b - q + g * (mpmath.mpf(1) / 2 - q) for b, q, g in zip(y, p, h, strict=True)]
+            return mpmath.fsum(a * b for a, b in zip(x, u, strict=True)), mpmath.fsum(u)
+
+        exact = np.array(mpmath.findroot(score, (1.5, -1.0)), dtype=float).ravel()
+    found = fit_firth([Logistic(np.column_stack([x, np.ones(5)]), y)])
+    errors = np.sqrt(np.diagonal(np.linalg.inv(found.information)))
+    assert (np.abs(found.mean - exact) / errors).max() < 1e-9
+
+
+@pytest.mark.parametrize("make", [Logistic, Poisson])
+def test_leverages_are_those_of_all_sites(make, rng):
+    """The sites' pulls add up to the slope of the penalty; their own informations in the broken twin do not."""
+    losses = [make(rng.normal(size=(6, 2)), rng.integers(0, 2, 6).astype(float)) for _ in range(2)]
+    theta = rng.normal(size=2)
+    informations = [loss.hessian(theta) for loss in losses]
+    expected = sum(loss.gradient(theta) for loss in losses) - slope(losses, theta)
+
+    def pulls(matrices):
+        inverses = [np.linalg.inv(matrix) for matrix in matrices]
+        return sum(
+            firth_answer(loss, FirthQuestion(theta, inverse)).pull
+            for loss, inverse in zip(losses, inverses, strict=True)
+        )
+
+    assert np.abs(pulls([sum(informations)] * 2) - expected).max() < 1e-12
+    assert np.abs(pulls(informations) - expected).max() > 1e-2
+
+
+# ----------------------------------------------------------------------------------------------------
+# Sites, weights, units
+# ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_sites_and_their_factors_add_up(seed):
+    parts = problem(seed)
+    X, y = np.vstack([loss.X for loss in parts]), np.concatenate([loss.y for loss in parts])
+    pooled = fit_firth([type(parts[0])(X, y)])
+    found = fit_firth(parts)
+    one_row = fit_firth([type(parts[0])(X[i : i + 1], y[i : i + 1]) for i in range(len(X))])
+    for each in (found, one_row):
+        assert np.abs(each.mean - pooled.mean).max() < CLOSE
+        total = sum(each.sites[1:], each.sites[0])
+        assert isinstance(total, Natural)
+        assert np.abs(total.parts[1] - each.information).max() < 1e-12 * np.abs(each.information).max()
+        step = np.linalg.solve(each.information, total.linear) - each.mean
+        assert step @ each.information @ step < 1e-10**2 * 1.01  # the tolerance of the last step
+
+
+@pytest.mark.parametrize("make", [Logistic, Poisson])
+def test_weights_are_rows_and_units_do_not_matter(make, rng):
+    X, y = np.column_stack([rng.normal(size=12), np.ones(12)]), rng.integers(0, 2, 12).astype(float)
+    counts = rng.integers(0, 3, 12)
+    weighted = fit_firth([make(X, y, counts.astype(float))])
+    repeated = fit_firth([make(np.repeat(X, counts, axis=0), np.repeat(y, counts))])
+    assert np.abs(weighted.mean - repeated.mean).max() < CLOSE
+    moved = fit_firth([make(X @ [[1e3, 0.0], [5e4, 1.0]], y, counts.astype(float))])
+    assert np.abs([[1e3, 0.0], [5e4, 1.0]] @ moved.mean - weighted.mean).max() < 1e-7  # condition 1e5, squared in I
+
+
+def test_separated_data_have_a_finite_answer():
+    """The remedy that a finding of separation names: 30 columns of 40 rows, all told apart."""
+    rng = np.random.default_rng(3)
+    X = np.column_stack([rng.normal(size=(40, 3)), np.ones(40)])
+    y = (X[:, 0] > 0).astype(float)
+    losses = [Logistic(X[k::4], y[k::4]) for k in range(4)]
+    assert find_separation(losses, "abcd", intercepts=[3]).columns == ("a",)
+    found = fit_firth(losses)
+    assert 0.0 < found.mean[0] < 20.0
+    assert found.exchanges < 100
+
+
+def test_one_class_and_no_events():
+    assert fit_firth([Logistic(np.ones((9, 1)), np.ones(9))]).mean[0] == pytest.approx(np.log(9.5 / 0.5), abs=CLOSE)
+    assert fit_firth([Poisson(np.ones((9, 1)), np.zeros(9))]).mean[0] == pytest.approx(np.log(0.5 / 9.0), abs=CLOSE)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Refusals
+# ----------------------------------------------------------------------------------------------------
+
+
+def test_refusals():
+    X = np.column_stack([np.arange(6.0), 2.0 * np.arange(6.0)])
+    y = np.array([0.0, 1.0, 0.0, 1.0, 1.0, 0.0])
+    with pytest.raises(ValueError, match="X must have no collinear columns for Firth's penalty"):
+        fit_firth([Logistic(X, y)])
+    with pytest.raises(ValueError, match="X must have no collinear columns"):
+        fit_firth([Logistic(X[:1], y[:1])])  # n < d
+    with pytest.raises(ValueError, match=re.escape("penalty must be None: 'firth' is for logistic and Poisson")):
+        fit_firth([Softmax(X[:, :1], y, 2)])
+    with pytest.raises(ValueError, match="most_steps must be enough for Firth's penalty to converge, got 1"):
+        fit_firth(problem(0), most_steps=1)
+    with pytest.raises(ValueError, match="tol must be > 0"):
+        fit_firth(problem(0), tol=0.0)
+
+
+def test_fits_are_frozen():
+    fit = fit_firth([two_by_two((1, 1), (1, 1))])
+    assert replace(fit, exchanges=0).exchanges == 0
+    with pytest.raises(AttributeError):
+        fit.exchanges = 0
