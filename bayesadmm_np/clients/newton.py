@@ -36,7 +36,7 @@ SHORTEST_STEP = 2.0**-30
 TRUST_RADIUS = 1.0
 """Largest KL between successive iterates where the subproblem is not convex."""
 FAR = 1e3
-"""Residual above which a start is useless: E exp f of a wide q exceeds every step by orders of magnitude."""
+"""Residual above which another start is sought: under a wide q, E exp f is orders of magnitude beyond any step."""
 ESCAPED = 100.0
 """KL to the server, per parameter of the mean, beyond which an iterate has left through the hole in the objective."""
 NEAR = 1e-3

@@ -169,6 +169,7 @@ class LearnedPrecisionGaussian(Gaussian):
     """Gaussians whose natural parameter holds the precision: λ = (Sm, S), T = (θ, −½θθᵀ)."""
 
     structure: ClassVar[type[Precision]]
+    """Class of the precision; its parts are λ's second to last."""
 
     @classmethod
     def from_natural(cls, natural: Natural) -> Self:

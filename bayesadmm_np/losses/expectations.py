@@ -289,7 +289,7 @@ class Delta(Rule):
         return self.order == 2
 
     def moments(self, loss: Pointwise, mean: Array, variance: Array, y: Array) -> RowMoments:
-        """Evaluate at the mean; order 2's ½ tr(∇²ℓ S⁻¹) needs no row variances and is added by the loss."""
+        """Evaluate at the mean; the loss adds the ½ tr(∇²ℓ S⁻¹) of order 2, which needs no row variances."""
         return loss.expected_derivatives(mean[:, None], np.ones(1), y)
 
 

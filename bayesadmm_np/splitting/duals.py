@@ -1,4 +1,4 @@
-"""Rules by which duals move (Eq. 16), as objects: along λ, along μ, or as a user's own package has it."""
+"""Rules by which duals move (Eq. 16), as objects: along λ, along μ, or by a rule of the user's own."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ UNKNOWN = float("inf")
 """Residual that no client has reported yet."""
 
 StateT = TypeVar("StateT", bound=Any)
-"""This package's `State`, or that of networks: it has `history` and `start_objective`."""
+"""The core's `State`, or that of networks: both have `history` and `start_objective`."""
 
 Participation = float | Callable[[int, int, np.random.Generator], Any]
 
@@ -123,7 +123,7 @@ def gather(server: Server, limit: int, state: State, replies: Sequence[Reply | N
 def advance(
     server: Server, limit: int, state: State, replies: Sequence[Reply | None], safeguard: bool
 ) -> Advance | Failure:
-    """Compute λ_g from the replies of a round; `complete` fills in what the clients measure there.
+    """Compute λ_g from the replies of a round; `complete` adds what the clients then measure at q_g.
 
     The natural-gradient edges of a mixed round are ∞ until the clients, who know them, report them.
     """
@@ -191,7 +191,7 @@ def client_failure(replies: Sequence[Reply | None], number: int, safeguard: bool
 
 
 def diverged(number: int, objective: float, knob: str) -> Failure:
-    """Return the failure of a round whose objective is lost."""
+    """Return the failure of a round whose objective rises without bound."""
     return Failure(Status.DIVERGED, number, detail=f"it reached {objective:.3g}", knob=knob)
 
 

@@ -27,7 +27,7 @@ class Server:
     shares : tuple of float
         N_k/N.
     following : Method, optional
-        The row of the next round where a schedule makes it another; its ρ_k must keep the clients well posed.
+        The row of the next round, where a schedule changes it: with its ρ_k the clients must be well posed.
     total : float, default 0.0
         N, which bounds the rounding of a sum over rows.
     """

@@ -138,7 +138,7 @@ class Worker:
     def _private_reply(
         self, privacy: GaussianMechanism, q_g: ExponentialFamily, site: Natural, solution: Solution, noise: Array | None
     ) -> Reply:
-        """A reply in which nothing but the noised λ_k depends on the rows, not even whether the solve succeeded."""
+        """A reply of which the noised λ_k alone depends on the rows; even a failed solve is not reported."""
         if noise is None:
             raise ArgumentError("noise", "must hold one standard normal number for each free one of λ_k", "None")
         # after a failed solve the update is zero, and what is sent is noise alone

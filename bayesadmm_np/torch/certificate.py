@@ -76,7 +76,7 @@ class SampledCertificate(Certificate):
 def objective(team: Team, state: State, seed: int, without: Sequence[int] = ()) -> float:
     """Σ_k E_{q_g}[ℓ_k]/τ + KL(q_g‖prior) in one process.
 
-    Clients left out of the round, and those whose loss is not finite, have no say; NaN when that is all of them.
+    The sum leaves out the clients `without`, and those whose loss is not finite; it is NaN when no client is left.
     """
     having = [k for k in range(team.n_clients) if k not in without]
     return pooled_objective(team, state, losses(team, state.broadcast, seed, having))
@@ -129,7 +129,7 @@ def edges(team: Team, state: State, natural_gradient: float = float("inf")) -> E
 
 
 def _furthest(team: Team, state: State, linear: Tensor) -> float:
-    """Largest length of λ_k − λ_g, a few clients at a time: a vector for each of all would be the round's peak."""
+    """Largest length of λ_k − λ_g, by groups of clients: a temporary of all clients' size would be a round's peak."""
     own = parts(state.client_precision) if team.learns_precision else repeat(state.precision)
     pairs = zip(parts(state.client_linear), own, strict=False)
     found = [fisher_length(state, theirs - linear, precision - state.precision) for theirs, precision in pairs]

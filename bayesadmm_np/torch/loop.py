@@ -302,5 +302,5 @@ def _digest_of(rows: Rows) -> str:
 
 
 def _name_of(function: Callable[..., Any]) -> str:
-    """A function has no equality that outlives the process; its name is what can be told."""
+    """Return the name of a function: functions of two processes cannot be compared."""
     return str(getattr(function, "__qualname__", type(function).__qualname__))

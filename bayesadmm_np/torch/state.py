@@ -146,11 +146,11 @@ class State:
 
 
 AT_ONCE = 2**19
-"""Numbers of the clients that are looked at together."""
+"""Most numbers in a group of clients whose rows are looked at together."""
 
 
 def parts(rows: Tensor) -> tuple[Tensor, ...]:
-    """Split rows into a few clients' at a time: a temporary of all clients' size would be a round's peak of memory."""
+    """Split rows into groups of a few clients: a temporary of all clients' size would be a round's peak of memory."""
     return rows.split(max(AT_ONCE // rows.shape[1], 1))
 
 

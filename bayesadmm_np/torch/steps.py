@@ -122,7 +122,7 @@ def _seed(device: torch.device, seed: int) -> None:
 
 
 def _is_divisible(network: Network, data: Sequence[Rows], start: Tensor) -> bool:
-    """Whether threads give what one gives, and sooner."""
+    """Whether several threads give the result of one, and give it sooner."""
     return (
         len(data) > 1
         and start.device.type == "cpu"

@@ -18,8 +18,8 @@ def in_threads(tasks: Sequence[Callable[[Event], T]]) -> list[T]:
     """Run tasks side by side, with torch's intra-op threads divided among them, and return what they return.
 
     A single task runs in the caller's thread with all of its threads. Every task gets an event, which is set when
-    another one has failed or the caller was interrupted: it should look at it now and then, and end soon with whatever
-    result, which nobody will see. The exception reaches the caller as itself.
+    another one has failed or the caller was interrupted. A task looks at it now and then and ends soon; its result is
+    dropped. The exception reaches the caller as itself.
     """
     halt = Event()
     if len(tasks) == 1:

@@ -1,7 +1,7 @@
 """The door to compiled code: clients with plain networks on a CPU, and the normals of IVON on a CPU.
 
-No other module of this package knows of Numba, which the extra `compiled` brings. It is imported when one of the
-functions below has work for it, and never before; without it they say so, and torch does the work.
+No other module of this package imports Numba, which the extra `compiled` brings. The functions below import it when
+they first have work for it. Without it they return False, and torch does the work.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def client_of(network: Network, rows: Rows, problem: LocalProblem, solver: AdamS
 
 
 def normals(out: NDArray[Any], key: NDArray[np.uint32], step: int) -> bool:
-    """Write the normals of `noise.normals`, if Numba is there; return whether it is."""
+    """Write the normals of `noise.normals` where Numba is installed; return whether it is."""
     if (module := _client_module()) is None:
         return False
     module.kernels.normals(out, key, step)
