@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from ._options import option
 from ._terminal import Refused, note, require_out
-
-if TYPE_CHECKING:
-    from ..estimators.fitted import FittedGLM
 
 
 def export(
@@ -33,21 +30,12 @@ def export(
     Exit codes: 0 written, and the certificate holds; 1 written, and it does not;
     2 the command or the run were refused.
     """
-    from ..estimators.model_file import save_model
-
-    require_out(out, folder.glob("reply-*.npz"), folder)
-    model = read_run(folder, target, noise_variance)
-    save_model(out, model)
-    note(f"model written to {out}.")
-    return 0 if model.holds else 1
-
-
-def read_run(folder: Path, target: str, noise_variance: float = 1.0) -> FittedGLM:
-    """Return the fitted model of the run in a server's folder."""
     from .._validation import as_positive
     from ..estimators.fitted import fitted_run
+    from ..estimators.model_file import save_model
     from ..federation import final_result, load_server
 
+    require_out(out, folder.glob("reply-*.npz"), folder)
     server = load_server(folder)
     if server.outcome is None:
         raise Refused(f"the run in {folder} has not ended: it waits for broadcast {server.number} to be answered.")
@@ -56,4 +44,7 @@ def read_run(folder: Path, target: str, noise_variance: float = 1.0) -> FittedGL
         raise Refused(f"the run in {folder} ended without the sums of all sites: {final.message}")
     rows = dict(zip(server.spec.sites, server.rows, strict=True))
     noise = as_positive(noise_variance, "--noise-variance")
-    return fitted_run(server.spec, final, rows, server.state.history, target, noise)
+    model = fitted_run(server.spec, final, rows, server.state.history, target, noise)
+    save_model(out, model)
+    note(f"model written to {out}.")
+    return 0 if model.holds else 1

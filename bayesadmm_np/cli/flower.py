@@ -73,20 +73,41 @@ def new(
       bayesadmm flower new trial --data north.csv --data south.csv --target died --loss logistic --standardize
       bayesadmm flower new heart --heart-disease
     """
+    from ..federation import Message
+    from ..federation.flower.project import SITES, write_app
+    from ..federation.glm_spec import require_alike
+    from ..federation.messages import read_hellos
+    from ._run_files import SiteConfig, introduce
+
     if heart_disease and data:
         raise Refused("--heart-disease brings its own data: leave out --data.")
     if categorical and not data:
         raise Refused("--categorical: of which tables? Say so by --data.")
     with _all_or_nothing(folder):
+        require_writable(folder, "DIR")
+        if data and target is None:
+            raise Refused("--target: which column of --data is to be explained?")
         if heart_disease:
             data, target, loss = _heart_disease(folder / "data"), "disease", "logistic"
-        if data and target is not None and not heart_disease:
-            features = features or _common_features(data, target)
-        if categorical and data and target is not None:
-            wanted = DataSettings(target=target, features=features, categorical=categorical, dropna=dropna)
-            data, features = _encode(folder / "encoded", data, wanted), ()
-        more = {"features": features, "classes": classes, "standardize": standardize, "dropna": dropna}
-        _write(folder, data, target, loss, sites, more)
+        elif data:
+            features = features or _common_features(data, str(target))
+            if categorical:
+                wanted = DataSettings(target=str(target), features=features, categorical=categorical, dropna=dropna)
+                data, features = _encode(folder / "encoded", data, wanted), ()
+        names = [path.stem for path in data]
+        if len(set(names)) < len(names):
+            raise Refused("--data: a site is called as its file, so that files need different names.")
+        write_app(folder, len(data) or sites)
+        if not data:
+            data, target, loss = _made_up(folder / "data", sites), "y", "logistic"
+        more: Any = {"features": features, "classes": classes, "standardize": standardize, "dropna": dropna}
+        for path in data:
+            with _of_file(path):
+                config = SiteConfig(data=path, name=path.stem, target=str(target), loss=loss, **more)
+                introduce(folder / SITES / path.stem, config)
+        require_alike(read_hellos([Message.read(folder / SITES / path.stem / "hello.npz") for path in data]))
+    print(f"{folder}: an app and {len(data)} sites, {', '.join(path.stem for path in data)}")
+    print(f"settings: {folder / 'app' / 'pyproject.toml'}\nnext:     bayesadmm flower local {folder}")
 
 
 def local(
@@ -113,7 +134,39 @@ def local(
 
     Exit codes: 0 done, 1 the run failed, 2 the command was not understood.
     """
-    return _run(folder, sites, changes, resume, insecure)
+    from ..federation import load_server
+    from ..federation.dispatch.rounds import PROGRESS
+    from ..federation.flower.local import LocalFederation, follow
+    from ..federation.flower.project import KEY_FOLDER
+    from ..federation.folders import STATE
+    from ._run_files import standing, tell
+
+    names = _site_names(folder)
+    if sites is not None and sites > len(names):
+        raise Refused(f"--sites: there are {len(names)} in {folder}, got {sites}.")
+    names = names[:sites]
+    keyed = (folder / KEY_FOLDER).exists() and not insecure
+    lacking = [name for name in names if keyed and not (folder / KEY_FOLDER / f"site-{name}").exists()]
+    if lacking:
+        raise Refused(f"there is no key of {lacking[0]}; run `bayesadmm flower keys {folder}`.")
+    config = _config(folder, changes) | {"sites": len(names), "keyed": keyed}
+    read_plan(config)  # refuses before any process is started
+    run_folder = _run_folder(folder, resume)
+    config["run-folder"] = str(run_folder.absolute())
+    note(f"{run_folder}: {len(names)} sites, {'TLS and keys' if keyed else 'without TLS and keys'}")
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that the block below is left
+    with LocalFederation(folder, keyed) as federation:
+        federation.start_link()
+        if keyed:
+            federation.register(names)
+        for name in names:
+            federation.start_site(name)
+        _show(follow(federation.submit(config), run_folder / PROGRESS), config["rounds"])
+        words = federation.last_words("run")
+    server = load_server(run_folder) if (run_folder / STATE).exists() else None
+    if server is None or server.outcome is None:
+        stop(f"bayesadmm flower local: the run did not end; the last words of its log:\n{words}", 1)
+    return int(tell(standing(server), False))
 
 
 def keys(
@@ -157,31 +210,6 @@ def _all_or_nothing(folder: Path) -> Iterator[None]:
         for path in set() if before is None else set(folder.iterdir()) - before:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         raise
-
-
-def _write(folder: Path, data: Sequence[Path], target: str | None, loss: str, n_sites: int, more: Any) -> None:
-    from ..federation import Message
-    from ..federation.flower.project import SITES, write_app
-    from ..federation.glm_spec import require_alike
-    from ..federation.messages import read_hellos
-    from ._run_files import SiteConfig, introduce
-
-    require_writable(folder, "DIR")
-    if data and target is None:
-        raise Refused("--target: which column of --data is to be explained?")
-    names = [path.stem for path in data]
-    if len(set(names)) < len(names):
-        raise Refused("--data: a site is called as its file, so that files need different names.")
-    write_app(folder, len(data) or n_sites)
-    if not data:
-        data, target, loss = _made_up(folder / "data", n_sites), "y", "logistic"
-    for path in data:
-        with _of_file(path):
-            config = SiteConfig(data=path, name=path.stem, target=str(target), loss=loss, **more)
-            introduce(folder / SITES / path.stem, config)
-    require_alike(read_hellos([Message.read(folder / SITES / path.stem / "hello.npz") for path in data]))
-    print(f"{folder}: an app and {len(data)} sites, {', '.join(path.stem for path in data)}")
-    print(f"settings: {folder / 'app' / 'pyproject.toml'}\nnext:     bayesadmm flower local {folder}")
 
 
 def _common_features(data: Sequence[Path], target: str) -> tuple[str, ...]:
@@ -278,42 +306,6 @@ def _site_names(folder: Path) -> list[str]:
     if not names:
         raise Refused(f"{folder / SITES} holds no site; run `bayesadmm flower new` first.")
     return names
-
-
-def _run(folder: Path, n_sites: int | None, settings: Sequence[str], resume: bool, insecure: bool) -> int:
-    from ..federation import load_server
-    from ..federation.dispatch.rounds import PROGRESS
-    from ..federation.flower.local import LocalFederation, follow
-    from ..federation.flower.project import KEY_FOLDER
-    from ..federation.folders import STATE
-    from ._run_files import standing, tell
-
-    names = _site_names(folder)
-    if n_sites is not None and n_sites > len(names):
-        raise Refused(f"--sites: there are {len(names)} in {folder}, got {n_sites}.")
-    names = names[:n_sites]
-    keyed = (folder / KEY_FOLDER).exists() and not insecure
-    lacking = [name for name in names if keyed and not (folder / KEY_FOLDER / f"site-{name}").exists()]
-    if lacking:
-        raise Refused(f"there is no key of {lacking[0]}; run `bayesadmm flower keys {folder}`.")
-    config = _config(folder, settings) | {"sites": len(names), "keyed": keyed}
-    read_plan(config)  # refuses before any process is started
-    run_folder = _run_folder(folder, resume)
-    config["run-folder"] = str(run_folder.absolute())
-    note(f"{run_folder}: {len(names)} sites, {'TLS and keys' if keyed else 'without TLS and keys'}")
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that the block below is left
-    with LocalFederation(folder, keyed) as federation:
-        federation.start_link()
-        if keyed:
-            federation.register(names)
-        for name in names:
-            federation.start_site(name)
-        _show(follow(federation.submit(config), run_folder / PROGRESS), config["rounds"])
-        words = federation.last_words("run")
-    server = load_server(run_folder) if (run_folder / STATE).exists() else None
-    if server is None or server.outcome is None:
-        stop(f"bayesadmm flower local: the run did not end; the last words of its log:\n{words}", 1)
-    return int(tell(standing(server), False))
 
 
 def read_plan(config: Mapping[str, Any]) -> Any:
