@@ -110,20 +110,31 @@ def test_table_rounds_and_plot_are_those_of_the_runs(bayesadmm, file, tmp_path):
     assert [float(row["objective"]) for row in mine] == [record.objective for record in result.history]
 
 
-def test_an_interrupted_experiment_goes_on_to_the_same_bytes(bayesadmm, file, tmp_path, monkeypatch):
+@pytest.fixture
+def interrupted(monkeypatch):
+    """Press Ctrl-C after so many rounds of all runs; return the list of the rounds that were done."""
+
+    def after(count):
+        plain, rounds = module.run, []
+
+        def stopping(*arguments, callback, **options):
+            def stop(record, state):
+                callback(record, state)
+                rounds.append(record.round)
+                if len(rounds) == count:
+                    raise KeyboardInterrupt
+
+            return plain(*arguments, callback=stop, **options)
+
+        monkeypatch.setattr(module, "run", stopping)
+        return rounds
+
+    return after
+
+
+def test_an_interrupted_experiment_goes_on_to_the_same_bytes(bayesadmm, file, tmp_path, interrupted):
     assert bayesadmm("experiment", file, "--out", tmp_path / "whole", "--no-progress")[0] == 0
-    plain, rounds = module.run, []
-
-    def stopping(*arguments, callback, **options):
-        def stop(record, state):
-            callback(record, state)
-            rounds.append(record.round)
-            if len(rounds) == 6:  # in the second run
-                raise KeyboardInterrupt
-
-        return plain(*arguments, callback=stop, **options)
-
-    monkeypatch.setattr(module, "run", stopping)
+    rounds = interrupted(6)  # in the second run
     code, _, err = bayesadmm("experiment", file, "--out", tmp_path / "cut", "--no-progress")
     assert code == 130
     assert "the same command goes on" in err
@@ -209,6 +220,12 @@ def kill_when(path, file, folder):
         ("train = 60", "train = 5000", "exceed the 1797 digits"),
         ("version = 1", "version = ", "is not TOML"),
         ("version = 1", "version = true", "version must be 1, got True"),
+        ("rho = 0.7", "rho = 0.7\nlocal = true", "[method 1] local needs a row without duals, such as FedAvg; IVON"),
+        (
+            'row = "FedAvg"\nlabel = "pooled"',
+            'row = "FedLap"\ngrid = { gamma = [0.5] }\n[[method]]\nrow = "FedAvg"\nlabel = "FedLap gamma=0.5"',
+            "labels must be there and differ",
+        ),
         ('label = "pooled"', 'label = ""', "labels must be there and differ"),
         ("train = 60", "train = 60\nsize = 14", "[data] size must be 8 for the digits, got 14"),
         ("beta2 = 0.9", 'beta2 = 0.9, debias = "no"', "[solver] debias must be true or false, got 'no'"),
@@ -216,13 +233,17 @@ def kill_when(path, file, folder):
     ],
 )
 def test_what_is_not_understood_is_refused_by_name(bayesadmm, file, tmp_path, old, new, message):
-    assert old in TEXT
-    file.write_text(TEXT.replace(old, new, 1), encoding="utf-8")
+    refused(bayesadmm, file, tmp_path, old, new, message)
+
+
+def refused(bayesadmm, file, tmp_path, old, new, message):
+    text = file.read_text(encoding="utf-8")
+    assert old in text
+    file.write_text(text.replace(old, new, 1), encoding="utf-8")
     code, out, err = bayesadmm("experiment", file, "--out", tmp_path / "out", "--no-progress")
     assert code == 2
     assert message in err
-    assert out == ""
-    assert len(err.splitlines()) == 1
+    assert (out, len(err.splitlines())) == ("", 1)
     assert not (tmp_path / "out").exists()
 
 
@@ -378,19 +399,10 @@ def noted(lines):
     return [line for line in lines.splitlines() if line.startswith("note: ")]
 
 
-def test_a_warning_is_a_note_of_its_run(bayesadmm, file, tmp_path, monkeypatch):
+def test_a_warning_is_a_note_of_its_run(bayesadmm, file, tmp_path, interrupted):
     """One line, once, also when the command is stopped and goes on; and no source line of the package."""
     file.write_text(TEXT.replace("beta2 = 0.9", "beta2 = 0.99999").replace("[3, 1]", "[3]"), encoding="utf-8")
-    plain = module.run
-
-    def stopping(*arguments, callback, **options):
-        def stop(record, state):
-            callback(record, state)
-            raise KeyboardInterrupt
-
-        return plain(*arguments, callback=stop, **options)
-
-    monkeypatch.setattr(module, "run", stopping)
+    interrupted(1)
     with warnings.catch_warnings():
         warnings.simplefilter("default")
         code, _, err = bayesadmm("experiment", file)
@@ -398,7 +410,6 @@ def test_a_warning_is_a_note_of_its_run(bayesadmm, file, tmp_path, monkeypatch):
         (line,) = noted(err)
         assert line.startswith("note: IVONADMM, seed 3: the Hessian estimate has moved")
         assert ".py" not in err
-        monkeypatch.setattr(module, "run", plain)
         code, _, err = bayesadmm("experiment", file)
     assert (code, noted(err)) == (0, [])
     results = json.loads((tmp_path / "small" / "results.json").read_text(encoding="utf-8"))
@@ -735,20 +746,9 @@ def test_progress_counts_the_trials_too(swept, tmp_path):
 
 
 @pytest.mark.parametrize("stop", [5, 20])  # in the second trial, and in the first run after the 18 rounds of trials
-def test_an_interrupted_sweep_goes_on_to_the_same_bytes(bayesadmm, swept, tmp_path, monkeypatch, stop):
+def test_an_interrupted_sweep_goes_on_to_the_same_bytes(bayesadmm, swept, tmp_path, interrupted, stop):
     assert bayesadmm("experiment", swept, "--out", tmp_path / "whole", "--no-progress")[0] == 0
-    plain, rounds = module.run, []
-
-    def stopping(*arguments, callback, **options):
-        def count(record, state):
-            callback(record, state)
-            rounds.append(record.round)
-            if len(rounds) == stop:
-                raise KeyboardInterrupt
-
-        return plain(*arguments, callback=count, **options)
-
-    monkeypatch.setattr(module, "run", stopping)
+    rounds = interrupted(stop)
     assert bayesadmm("experiment", swept, "--out", tmp_path / "cut", "--no-progress")[0] == 130
     assert not (tmp_path / "cut" / "rounds.csv").exists()
     assert bayesadmm("experiment", swept, "--out", tmp_path / "cut", "--no-progress")[0] == 0
@@ -793,14 +793,7 @@ def test_a_killed_sweep_goes_on_to_the_same_bytes(bayesadmm, swept, tmp_path):
     ],
 )
 def test_a_sweep_that_is_not_understood_is_refused_by_name(bayesadmm, swept, tmp_path, old, new, message):
-    text = swept.read_text(encoding="utf-8")
-    assert old in text
-    swept.write_text(text.replace(old, new, 1), encoding="utf-8")
-    code, out, err = bayesadmm("experiment", swept, "--out", tmp_path / "out", "--no-progress")
-    assert code == 2
-    assert message in err
-    assert (out, len(err.splitlines())) == ("", 1)
-    assert not (tmp_path / "out").exists()
+    refused(bayesadmm, swept, tmp_path, old, new, message)
 
 
 # Clients alone, grids, and what a round costs -----------------------------------------------------
@@ -835,13 +828,6 @@ def test_a_client_that_fails_alone_ends_the_row(bayesadmm, file):
     code, out, _ = bayesadmm("experiment", file, "--no-progress")
     assert code == 0
     assert "✗ alone, seed 1: client 0 alone: round 1: diverged" in out
-
-
-def test_alone_is_for_rows_without_duals(bayesadmm, file):
-    file.write_text(TEXT.replace("rho = 0.7", "rho = 0.7\nlocal = true"), encoding="utf-8")
-    code, _, err = bayesadmm("experiment", file)
-    assert code == 2
-    assert "[method 1] local needs a row without duals, such as FedAvg; IVONADMM has them." in err
 
 
 def test_without_a_sweep_a_grid_of_two_keys_is_a_heat_map(bayesadmm, file, tmp_path):
@@ -909,14 +895,6 @@ def test_without_a_sweep_a_grid_of_one_key_is_rows(bayesadmm, file, tmp_path):
     labels = {row["method"] for row in read(tmp_path / "small" / "table.csv")}
     assert labels == {"IVONADMM gamma=0.1", "IVONADMM gamma=0.2", "pooled"}
     assert not list((tmp_path / "small").glob("heatmap*"))
-
-
-def test_a_label_that_a_grid_makes_must_be_new(bayesadmm, file):
-    text = TEXT.replace("gamma = 0.1\n", "grid = { gamma = [0.1, 0.2] }\n")
-    file.write_text(text.replace('label = "pooled"', 'label = "IVONADMM gamma=0.1"'), encoding="utf-8")
-    code, _, err = bayesadmm("experiment", file)
-    assert code == 2
-    assert "labels must be there and differ" in err
 
 
 def test_the_table_says_what_a_round_costs(bayesadmm, file, tmp_path):

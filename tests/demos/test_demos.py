@@ -118,16 +118,8 @@ def clone(tmp_path):
     shutil.copytree(FIGURES, folder / "figures")
 
     def git(*arguments):
-        identity = [
-            "-c",
-            "user.name=a",
-            "-c",
-            "user.email=a",
-            "-c",
-            "core.autocrlf=false",
-            "-c",
-            "commit.gpgsign=false",
-        ]
+        settings = ("user.name=a", "user.email=a", "core.autocrlf=false", "commit.gpgsign=false")
+        identity = [part for setting in settings for part in ("-c", setting)]
         done = subprocess.run(["git", *identity, *arguments], cwd=folder, capture_output=True, text=True, check=True)
         return done.stdout
 
