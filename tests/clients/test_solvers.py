@@ -10,41 +10,17 @@ from scipy.optimize import minimize
 import bayesadmm_np as ba
 from bayesadmm_np.clients import VON, ClientStatus, ClosedForm, GradientSteps, Subproblem, VariationalNewton
 from bayesadmm_np.clients.anderson import Mixer, mixing_weights
-from bayesadmm_np.families import (
-    Beta,
-    BlockDiagonalGaussian,
-    DiagonalGaussian,
-    Dirichlet,
-    FullGaussian,
-    Gamma,
-    IsotropicGaussian,
-    Natural,
-)
 from bayesadmm_np.families.precision import BlockPrecision, DensePrecision, DiagonalPrecision
-from bayesadmm_np.losses import (
-    Auto,
-    Delta,
-    Exact,
-    GaussHermite,
-    LeastSquares,
-    LinearInStatistics,
-    Logistic,
-    MonteCarlo,
-    Poisson,
-    QuasiMonteCarlo,
-    Softmax,
-    Total,
-)
 from bayesadmm_np.losses.base import GaussianExpected
 from oracles.members import FAMILIES, as_dense, every_family, spd
 
+F, L = ba.families, ba.losses
 RNG = np.random.default_rng(0)  # handed to deterministic solvers, which never draw from it
 TOL = 1e-8
 
 # ----------------------------------------------------------------------------------------------------
 # The subproblem with dense matrices
 # ----------------------------------------------------------------------------------------------------
-
 
 LEARNED = ("diagonal", "block", "full")
 
@@ -101,19 +77,19 @@ def make(kind, rng, n=8, d=3):
     X = rng.standard_normal((n, d)) * np.sqrt(3 / d)  # predictors of the same size whatever d
     if kind == "logistic":
         y = rng.integers(0, 2, n).astype(float)
-        return Logistic(X, y), [Rows(logistic, X, y)]
+        return L.Logistic(X, y), [Rows(logistic, X, y)]
     if kind == "poisson":
         X, y = 0.7 * X, rng.poisson(2.0, n).astype(float)
-        return Poisson(X, y.copy()), [Rows(poisson, X, y)]
+        return L.Poisson(X, y.copy()), [Rows(poisson, X, y)]
     if kind == "least squares":
         y = rng.standard_normal(n)
-        return LeastSquares(X, y), [Rows(least_squares, X, y)]
+        return L.LeastSquares(X, y), [Rows(least_squares, X, y)]
     if kind == "total":
         losses, twins = zip(*(make(name, rng, n, d) for name in ("logistic", "poisson", "least squares")), strict=True)
-        return Total(losses), [rows for twin in twins for rows in twin]
+        return L.Total(losses), [rows for twin in twins for rows in twin]
     classes = {"softmax": 3, "softmax of two": 2}[kind]
     X, y = X[:, 1:], rng.integers(0, classes, n)
-    return Softmax(X, y, classes), [Rows(softmax, X, y, classes)]
+    return L.Softmax(X, y, classes), [Rows(softmax, X, y, classes)]
 
 
 KINDS = ["logistic", "poisson", "least squares", "softmax", "softmax of two", "total"]
@@ -130,7 +106,7 @@ def nodes_for(rule, n_outputs):
     """Points of the named rule, or enough of them to be exact."""
     if rule.is_delta:
         return None
-    if rule in (Exact(), Auto()):
+    if rule in (L.Exact(), L.Auto()):
         if n_outputs == 1:
             return line()
         z, w = line(step=0.3)
@@ -145,7 +121,7 @@ class DenseProblem:
     def __init__(self, problem, twins):
         anchor = problem.anchor
         self.twins, self.rule, self.rho = twins, problem.rule, problem.rho
-        self.learned = type(anchor) in (FullGaussian, DiagonalGaussian, BlockDiagonalGaussian)
+        self.learned = type(anchor) in (F.FullGaussian, F.DiagonalGaussian, F.BlockDiagonalGaussian)
         parts = anchor.factor.parts
         self.S_g, self.m_g = as_dense(parts), np.array(anchor.mean)
         self.v = problem.site.parts[0]
@@ -162,10 +138,10 @@ class DenseProblem:
             # every rule but the delta method is exact for a quadratic
             exact = rows.formula is least_squares and not self.rule.is_delta
             found.append(
-                rows.expectations(q.mean, covariance, nodes_for(Exact() if exact else self.rule, rows.n_outputs))
+                rows.expectations(q.mean, covariance, nodes_for(L.Exact() if exact else self.rule, rows.n_outputs))
             )
         value, gradient, hessian = (sum(parts) for parts in zip(*found, strict=True))
-        if self.rule == Delta(1):
+        if self.rule == L.Delta(1):
             return value, gradient, np.zeros_like(hessian)
         return value, gradient, hessian * self.mask
 
@@ -201,7 +177,7 @@ def random_site(q, rho, rng, share=0.4):
         return site
     V, smallest = as_dense(site.parts[1:]), np.linalg.eigvalsh(as_dense(q.factor.parts))[0]
     scale = share * rho * smallest / np.linalg.norm(V, 2)
-    return Natural(site.linear, *(scale * part for part in site.parts[1:]))
+    return F.Natural(site.linear, *(scale * part for part in site.parts[1:]))
 
 
 def setup(kind, family, rule, seed=0, rho=0.7, n=8, d=3):
@@ -240,7 +216,7 @@ def assert_local_minimum(twin, q, rng, draws=40):
 @pytest.mark.parametrize("seed", range(3))
 def test_closed_form_solves_least_squares(family, seed):
     """One dense solve: a residual of the order of the condition number in roundings. Measured: below 1e-14."""
-    problem, twin, rng = setup("least squares", family, Auto(), seed)
+    problem, twin, rng = setup("least squares", family, L.Auto(), seed)
     solution = ClosedForm().solve(problem, problem.anchor, RNG)
     assert (solution.status, solution.iterations) == (ClientStatus.CONVERGED, 1)
     assert twin.residual(solution.posterior) < 1e-12
@@ -257,8 +233,8 @@ def test_closed_form_solves_least_squares(family, seed):
 def test_closed_form_with_many_outputs(family, outputs, rng):
     X, y = rng.standard_normal((8, 2)), rng.standard_normal((8, outputs))
     anchor = FAMILIES[family](rng, 2 * outputs)
-    loss = LeastSquares(X, y)
-    problem = Subproblem(loss, Auto(), anchor, random_site(anchor, 0.7, rng), 0.7)
+    loss = L.LeastSquares(X, y)
+    problem = Subproblem(loss, L.Auto(), anchor, random_site(anchor, 0.7, rng), 0.7)
     padded = [np.kron(np.eye(outputs)[c], X) for c in range(outputs)]
     twin = DenseProblem(problem, [Rows(least_squares, padded[c], y[:, c]) for c in range(outputs)])
     for rows in twin.twins:  # a block of the kron is a design with zeros, whose predictors keep their own variance
@@ -266,7 +242,7 @@ def test_closed_form_with_many_outputs(family, outputs, rng):
     assert twin.residual(ClosedForm().solve(problem, anchor, RNG).posterior) < 1e-12
 
 
-@pytest.mark.parametrize("rule", [Delta(1), Delta(2), QuasiMonteCarlo(8)], ids=str)
+@pytest.mark.parametrize("rule", [L.Delta(1), L.Delta(2), L.QuasiMonteCarlo(8)], ids=str)
 @every_family
 def test_closed_form_under_other_rules(family, rule):
     problem, twin, _ = setup("least squares", family, rule)
@@ -274,12 +250,12 @@ def test_closed_form_under_other_rules(family, rule):
 
 
 CONJUGATE = {
-    "gamma": (Gamma([2.0, 1.5], [1.0, 3.0]), [[5.0, 1.0], [-2.0, -1.0]]),
-    "beta": (Beta([2.0], [3.0]), [[4.0], [1.0]]),
-    "dirichlet": (Dirichlet([1.0, 2.0, 0.5]), [[3.0, 0.0, 2.0]]),
-    "full": (FullGaussian(np.ones(2), 2.0), [[1.0, 2.0], [[2.0, 0.5], [0.5, 1.0]]]),
-    "diagonal": (DiagonalGaussian(np.ones(2), 2.0), [[1.0, 2.0], [2.0, 0.5]]),
-    "isotropic": (IsotropicGaussian(np.ones(2)), [[1.0, 2.0]]),
+    "gamma": (F.Gamma([2.0, 1.5], [1.0, 3.0]), [[5.0, 1.0], [-2.0, -1.0]]),
+    "beta": (F.Beta([2.0], [3.0]), [[4.0], [1.0]]),
+    "dirichlet": (F.Dirichlet([1.0, 2.0, 0.5]), [[3.0, 0.0, 2.0]]),
+    "full": (F.FullGaussian(np.ones(2), 2.0), [[1.0, 2.0], [[2.0, 0.5], [0.5, 1.0]]]),
+    "diagonal": (F.DiagonalGaussian(np.ones(2), 2.0), [[1.0, 2.0], [2.0, 0.5]]),
+    "isotropic": (F.IsotropicGaussian(np.ones(2)), [[1.0, 2.0]]),
 }
 
 
@@ -287,9 +263,9 @@ CONJUGATE = {
 def test_closed_form_adds_the_coefficients(name):
     """λ = λ_g − (η − c)/ρ; the residual is that of the definition, with the family's own Fisher matrix."""
     anchor, coefficients = CONJUGATE[name]
-    c = Natural(*(np.array(part) for part in coefficients))
-    loss, site, rho = LinearInStatistics(c), 0.2 * anchor.natural, 1.5
-    problem = Subproblem(loss, loss.check(anchor, Auto()), anchor, site, rho)
+    c = F.Natural(*(np.array(part) for part in coefficients))
+    loss, site, rho = L.LinearInStatistics(c), 0.2 * anchor.natural, 1.5
+    problem = Subproblem(loss, loss.check(anchor, L.Auto()), anchor, site, rho)
     ClosedForm().check(loss, anchor, problem.rule)
     solution = ClosedForm().solve(problem, anchor, RNG)
     assert solution.status is ClientStatus.CONVERGED
@@ -301,42 +277,42 @@ def test_closed_form_adds_the_coefficients(name):
 
 def test_closed_form_says_when_there_is_no_minimum():
     eye = np.eye(2)
-    full, diagonal = FullGaussian(np.zeros(2), 1.0), DiagonalGaussian(np.zeros(2), 1.0)
-    loss = LeastSquares([[1.0, 0.0]], [1.0])
+    full, diagonal = F.FullGaussian(np.zeros(2), 1.0), F.DiagonalGaussian(np.zeros(2), 1.0)
+    loss = L.LeastSquares([[1.0, 0.0]], [1.0])
     for anchor, V in [(full, 1.5 * eye), (full, np.diag([0.0, 1.5])), (diagonal, np.array([0.0, 1.5]))]:
-        problem = Subproblem(loss, Auto(), anchor, Natural(np.zeros(2), V), 1.0)
+        problem = Subproblem(loss, L.Auto(), anchor, F.Natural(np.zeros(2), V), 1.0)
         assert not problem.is_well_posed
         solution = ClosedForm().solve(problem, anchor, RNG)
         assert solution.status is ClientStatus.ILL_POSED
         assert not solution.status.is_usable
         assert solution.posterior is anchor
     # twin: half of that V leaves a minimum
-    problem = Subproblem(loss, Auto(), full, Natural(np.zeros(2), 0.75 * eye), 1.0)
+    problem = Subproblem(loss, L.Auto(), full, F.Natural(np.zeros(2), 0.75 * eye), 1.0)
     assert ClosedForm().solve(problem, full, RNG).status is ClientStatus.CONVERGED
     # data can make good what the dual takes: G + ρS_g − V is what counts
-    strong = Subproblem(LeastSquares(2.0 * eye, [1.0, 1.0]), Auto(), full, Natural(np.zeros(2), 1.5 * eye), 1.0)
+    strong = Subproblem(L.LeastSquares(2.0 * eye, [1.0, 1.0]), L.Auto(), full, F.Natural(np.zeros(2), 1.5 * eye), 1.0)
     assert not strong.is_well_posed
     solution = ClosedForm().solve(strong, full, RNG)
     assert (solution.status, solution.residual < 1e-13) == (ClientStatus.CONVERGED, True)
 
 
 def test_closed_form_says_when_a_conjugate_answer_leaves_the_domain():
-    anchor = Dirichlet([1.0, 1.0])
-    loss = LinearInStatistics(Natural(np.array([0.5, 0.0])))
-    problem = Subproblem(loss, Auto(), anchor, Natural(np.array([0.0, 3.0])), 1.0)
+    anchor = F.Dirichlet([1.0, 1.0])
+    loss = L.LinearInStatistics(F.Natural(np.array([0.5, 0.0])))
+    problem = Subproblem(loss, L.Auto(), anchor, F.Natural(np.array([0.0, 3.0])), 1.0)
     assert ClosedForm().solve(problem, anchor, RNG).status is ClientStatus.ILL_POSED
 
 
-@pytest.mark.parametrize("family", [FullGaussian, DiagonalGaussian])
-@pytest.mark.parametrize("cls", [LeastSquares, Logistic])
+@pytest.mark.parametrize("family", [F.FullGaussian, F.DiagonalGaussian])
+@pytest.mark.parametrize("cls", [L.LeastSquares, L.Logistic])
 @pytest.mark.parametrize("count", [1, 2])
 def test_pooled_answer_with_losses_linear_in_the_statistics(family, cls, count, rng):
     """Under a Gaussian such a loss only moves the prior: λ_0 + Σc, and nothing else may change."""
     d = 2
     anchor = family(rng.standard_normal(d), 1.0)
-    c = 0.5 * anchor.natural + Natural(np.ones(d), np.zeros_like(anchor.factor.parts[0]))
+    c = 0.5 * anchor.natural + F.Natural(np.ones(d), np.zeros_like(anchor.factor.parts[0]))
     loss = cls([[1.0, 0.9], [0.9, 1.0]], [1, 0])
-    pooled = ba.solve_pooled([loss, *[LinearInStatistics(c)] * count], anchor)
+    pooled = ba.solve_pooled([loss, *[L.LinearInStatistics(c)] * count], anchor)
     moved = ba.solve_pooled([loss], anchor.with_natural(anchor.natural + count * c))
     assert pooled.residual < 1e-9
     for a, b in zip(pooled.posterior.natural.parts, moved.posterior.natural.parts, strict=True):
@@ -347,13 +323,13 @@ def test_pooled_answer_with_losses_linear_in_the_statistics(family, cls, count, 
 # Variational Newton: every loss, family and rule
 # ----------------------------------------------------------------------------------------------------
 
-RULES = [Auto(), Exact(), GaussHermite(24), QuasiMonteCarlo(64), MonteCarlo(64), Delta(1), Delta(2)]
+RULES = [L.Auto(), L.Exact(), L.GaussHermite(24), L.QuasiMonteCarlo(64), L.MonteCarlo(64), L.Delta(1), L.Delta(2)]
 
 
 def fits(kind, rule):
-    if kind.startswith("softmax") and isinstance(rule, GaussHermite):
+    if kind.startswith("softmax") and isinstance(rule, L.GaussHermite):
         return False
-    return not (kind == "softmax" and rule == Exact())
+    return not (kind == "softmax" and rule == L.Exact())
 
 
 COMBINATIONS = [
@@ -372,8 +348,8 @@ def test_newton_reaches_the_tolerance(kind, family, rule):
     Iterations measured over all combinations and three seeds: at most 17. The cap is about twice that.
     """
     problem, twin, rng = setup(kind, family, rule)
-    if rule == Auto() and kind == "softmax":
-        twin.rule = QuasiMonteCarlo()
+    if rule == L.Auto() and kind == "softmax":
+        twin.rule = L.QuasiMonteCarlo()
     solution = VariationalNewton(tol=TOL).solve(problem, problem.anchor, RNG)
     assert solution.status is ClientStatus.CONVERGED
     assert solution.residual <= TOL
@@ -385,7 +361,7 @@ def test_newton_reaches_the_tolerance(kind, family, rule):
     measured = VariationalNewton.measured(problem, away, 0, ClientStatus.STEPS_DONE).residual
     assert measured == pytest.approx(twin.residual(away), rel=1e-2)
     assert measured > 1e-6
-    if family in LEARNED and rule != Delta(1):
+    if family in LEARNED and rule != L.Delta(1):
         assert twin.residual(solution.posterior, flip=-1.0) > 1e-3  # twin: the curvature's sign
 
 
@@ -393,7 +369,7 @@ def test_newton_reaches_the_tolerance(kind, family, rule):
 @pytest.mark.parametrize("kind", ["logistic", "poisson", "softmax of two", "total"])
 def test_newton_finds_a_minimum(kind, family):
     """Exact rules only: under the others value and natural gradient belong to slightly different functions."""
-    problem, twin, rng = setup(kind, family, Exact(), seed=3)
+    problem, twin, rng = setup(kind, family, L.Exact(), seed=3)
     solution = VariationalNewton(tol=1e-10).solve(problem, problem.anchor, RNG)
     assert_local_minimum(twin, solution.posterior, rng, draws=20)
     value = problem.objective(solution.posterior, solution.expected.value)
@@ -405,7 +381,7 @@ def test_newton_finds_a_minimum(kind, family):
 @pytest.mark.parametrize("kind", ["logistic", "poisson", "softmax", "total"])
 def test_answers_do_not_depend_on_mixing_or_start(kind, family):
     """Two answers of residual 1e-11 lie within 1e-9 of each other: the contraction leaves at least a tenth."""
-    problem, _, rng = setup(kind, family, Auto(), seed=5)
+    problem, _, rng = setup(kind, family, L.Auto(), seed=5)
     mixed = VariationalNewton(tol=1e-11).solve(problem, problem.anchor, RNG)
     plain = VariationalNewton(tol=1e-11, memory=0).solve(problem, problem.anchor, RNG)
     elsewhere = VariationalNewton(tol=1e-11).solve(problem, nearby(problem.anchor, rng, 0.5), RNG)
@@ -418,7 +394,7 @@ def test_answers_do_not_depend_on_mixing_or_start(kind, family):
     assert given.iterations == mixed.iterations
 
 
-@pytest.mark.parametrize("family", [FullGaussian, DiagonalGaussian])
+@pytest.mark.parametrize("family", [F.FullGaussian, F.DiagonalGaussian])
 @pytest.mark.parametrize("precision", [1.0, 1e-2, 1e-4])
 def test_mixing_is_faster_than_the_plain_fixed_point(family, precision):
     """One row twenty times as far out as the others, weak priors. Measured: 10–43 steps against 22–159."""
@@ -429,7 +405,7 @@ def test_mixing_is_faster_than_the_plain_fixed_point(family, precision):
     steps = {6: 0, 0: 0}
     for y in labels:
         anchor = family(np.zeros(3), precision)
-        problem = Subproblem(Logistic(X, y), Exact(), anchor, anchor.natural.zeros(), 1.0)
+        problem = Subproblem(L.Logistic(X, y), L.Exact(), anchor, anchor.natural.zeros(), 1.0)
         for memory in steps:
             solution = VariationalNewton(memory=memory, max_iter=500).solve(problem, anchor, RNG)
             assert solution.status is ClientStatus.CONVERGED
@@ -442,7 +418,7 @@ def test_mixing_is_faster_than_the_plain_fixed_point(family, precision):
 @pytest.mark.parametrize("family", ["isotropic", "diagonal", "full"])
 def test_more_parameters_than_rows(kind, family):
     """d = 50, n = 30. Measured: at most 13 steps."""
-    problem, twin, _ = setup(kind, family, Auto(), n=30, d=50)
+    problem, twin, _ = setup(kind, family, L.Auto(), n=30, d=50)
     solution = VariationalNewton().solve(problem, problem.anchor, RNG)
     assert solution.status is ClientStatus.CONVERGED
     assert solution.iterations <= 30
@@ -453,11 +429,11 @@ def wide_poisson(family, precision=1e-4):
     rng = np.random.default_rng(4)
     X, y = rng.standard_normal((20, 3)), rng.poisson(2.0, 20).astype(float)
     anchor = family(np.zeros(3), precision)
-    problem = Subproblem(Poisson(X, y.copy()), Exact(), anchor, anchor.natural.zeros(), 1.0)
+    problem = Subproblem(L.Poisson(X, y.copy()), L.Exact(), anchor, anchor.natural.zeros(), 1.0)
     return problem, DenseProblem(problem, [Rows(poisson, X, y)])
 
 
-@pytest.mark.parametrize("family", [FullGaussian, DiagonalGaussian])
+@pytest.mark.parametrize("family", [F.FullGaussian, F.DiagonalGaussian])
 def test_poisson_overflow_starts_at_the_laplace_approximation(family):
     """E exp f overflows at the prior (deviations above 100), so that no step can start there."""
     problem, twin = wide_poisson(family)
@@ -469,10 +445,10 @@ def test_poisson_overflow_starts_at_the_laplace_approximation(family):
     assert twin.residual(solution.posterior) <= TOL + 1e-9
 
 
-@pytest.mark.parametrize("rule", [Exact(), Delta(1), Delta(2)], ids=str)
+@pytest.mark.parametrize("rule", [L.Exact(), L.Delta(1), L.Delta(2)], ids=str)
 def test_a_loss_that_is_infinite_at_the_start_is_reported(rule):
-    anchor = FullGaussian([0.0], 1.0)
-    loss = Poisson([[1.0]], [2.0], offset=[800.0])
+    anchor = F.FullGaussian([0.0], 1.0)
+    loss = L.Poisson([[1.0]], [2.0], offset=[800.0])
     problem = Subproblem(loss, rule, anchor, anchor.natural.zeros(), 1.0)
     with np.errstate(over="ignore", invalid="ignore"):
         solution = VariationalNewton().solve(problem, anchor, RNG)
@@ -487,8 +463,8 @@ def test_a_loss_that_is_infinite_at_the_start_is_reported(rule):
 def separable(v, V, rho=0.1):
     X = np.random.default_rng(0).standard_normal((20, 1))
     y = (X[:, 0] > 0).astype(float)
-    anchor = FullGaussian([0.0], 1.0)
-    problem = Subproblem(Logistic(X, y), Exact(), anchor, Natural(np.array([v]), np.array([[V]])), rho)
+    anchor = F.FullGaussian([0.0], 1.0)
+    problem = Subproblem(L.Logistic(X, y), L.Exact(), anchor, F.Natural(np.array([v]), np.array([[V]])), rho)
     return problem, DenseProblem(problem, [Rows(logistic, X, y)])
 
 
@@ -500,7 +476,7 @@ def test_a_local_minimum_is_found_where_the_objective_is_unbounded():
     assert solution.status is ClientStatus.CONVERGED
     assert twin.residual(solution.posterior) <= TOL + 1e-9
     assert_local_minimum(twin, solution.posterior, np.random.default_rng(0), draws=20)
-    far = FullGaussian([1e4], 1.0)
+    far = F.FullGaussian([1e4], 1.0)
     assert twin.objective(far) < twin.objective(solution.posterior) - 1e3
 
 
@@ -521,14 +497,14 @@ def test_an_escape_is_reported_and_not_followed(V):
 
 
 def test_well_posed_means_a_valid_natural_parameter(rng):
-    anchor = FullGaussian(rng.standard_normal(3), spd(rng, 3))
+    anchor = F.FullGaussian(rng.standard_normal(3), spd(rng, 3))
     for share, expected in [(0.99, True), (1.01, False)]:
-        site = Natural(np.zeros(3), share * 0.5 * anchor.precision)
-        assert Subproblem(None, Auto(), anchor, site, 0.5).is_well_posed is expected
+        site = F.Natural(np.zeros(3), share * 0.5 * anchor.precision)
+        assert Subproblem(None, L.Auto(), anchor, site, 0.5).is_well_posed is expected
 
 
 def test_iteration_limit():
-    problem, _, _ = setup("logistic", "full", Exact())
+    problem, _, _ = setup("logistic", "full", L.Exact())
     solution = VariationalNewton(max_iter=1).solve(problem, problem.anchor, RNG)
     assert (solution.status, solution.iterations) == (ClientStatus.ITERATION_LIMIT, 1)
     assert solution.residual > TOL
@@ -537,7 +513,7 @@ def test_iteration_limit():
 
 
 def test_solving_again_gives_the_same_bits():
-    problem, _, _ = setup("total", "full", Auto())
+    problem, _, _ = setup("total", "full", L.Auto())
     first = VariationalNewton().solve(problem, problem.anchor, np.random.default_rng(1))
     second = VariationalNewton().solve(problem, problem.anchor, np.random.default_rng(2))
     assert first.posterior.natural == second.posterior.natural
@@ -573,9 +549,9 @@ def bfgs(twins, m, S):
 def test_first_order_delta_method_is_map(kind, seed):
     rng = np.random.default_rng(seed)
     loss, twins = make(kind, rng)
-    prior = IsotropicGaussian(rng.standard_normal(loss.dim), 0.3)
+    prior = F.IsotropicGaussian(rng.standard_normal(loss.dim), 0.3)
     mode, _ = bfgs(twins, prior.mean, 0.3 * np.eye(loss.dim))
-    pooled = ba.solve_pooled([loss], prior, expectation=Delta(1))
+    pooled = ba.solve_pooled([loss], prior, expectation=L.Delta(1))
     np.testing.assert_allclose(pooled.posterior.mean, mode, rtol=0, atol=1e-9)
     # twin: penalised towards zero instead of the prior's mean
     wrong, _ = bfgs(twins, np.zeros(loss.dim), 0.3 * np.eye(loss.dim))
@@ -591,7 +567,7 @@ def test_second_order_delta_method_is_laplace(kind, family):
     prior = FAMILIES[family](rng, loss.dim)
     S = as_dense(prior.factor.parts)
     mode, hessian = bfgs(twins, prior.mean, S)
-    posterior = ba.solve_pooled([loss], prior, expectation=Delta(2)).posterior
+    posterior = ba.solve_pooled([loss], prior, expectation=L.Delta(2)).posterior
     np.testing.assert_allclose(posterior.mean, mode, rtol=0, atol=1e-9)
     mask = as_dense([np.ones_like(part) for part in prior.factor.parts])
     np.testing.assert_allclose(
@@ -604,7 +580,7 @@ def test_second_order_delta_method_is_laplace(kind, family):
 
 def test_pooled_and_subproblem_are_the_same_problem():
     """No dual, the prior as anchor, ρ = 1: Eq. 15 is Eq. 9."""
-    problem, _, _ = setup("logistic", "full", Exact(), rho=1.0)
+    problem, _, _ = setup("logistic", "full", L.Exact(), rho=1.0)
     anchor = problem.anchor
     plain = Subproblem(problem.loss, problem.rule, anchor, anchor.natural.zeros(), 1.0)
     solution = VariationalNewton(tol=1e-10).solve(plain, anchor, RNG)
@@ -620,7 +596,7 @@ def test_pooled_and_subproblem_are_the_same_problem():
 
 @every_family
 def test_von_is_reproducible(family):
-    problem, twin, _ = setup("logistic", family, Exact())
+    problem, twin, _ = setup("logistic", family, L.Exact())
     one, two, other = (VON(steps=40).solve(problem, problem.anchor, np.random.default_rng(seed)) for seed in (7, 7, 8))
     assert one.status is ClientStatus.STEPS_DONE
     assert one.iterations == 40
@@ -635,7 +611,7 @@ def test_von_approaches_the_solution(family):
 
     Measured: 0.4 … 0.9 at the start, 0.06 … 0.07 after 10 steps, 0.02 … 0.03 after 300.
     """
-    problem, _, _ = setup("logistic", family, Exact())
+    problem, _, _ = setup("logistic", family, L.Exact())
     exact = VariationalNewton().solve(problem, problem.anchor, RNG).posterior
 
     def distance(q):
@@ -652,7 +628,7 @@ def test_von_approaches_the_solution(family):
 
 def test_one_von_step_is_its_formula():
     """t = 1, one sample: S = S_g + (Ĥ − V)/ρ, m = m_g − S⁻¹(ĝ + v − V m_g)/ρ, from a gradient of the test's own."""
-    problem, twin, _ = setup("logistic", "full", Exact())
+    problem, twin, _ = setup("logistic", "full", L.Exact())
     anchor = problem.anchor
     theta = anchor.sample(np.random.default_rng(3), 1)[0]
     (rows,) = twin.twins
@@ -679,7 +655,7 @@ def test_von_halves_steps_that_leave_the_domain():
 
 @pytest.mark.parametrize("family", ["isotropic", "fixed diagonal", "fixed dense"])
 def test_gradient_steps_are_gradient_steps(family):
-    problem, twin, _ = setup("logistic", family, Delta(1))
+    problem, twin, _ = setup("logistic", family, L.Delta(1))
     (rows,) = twin.twins
     theta = twin.m_g.copy()
     for _ in range(7):
@@ -693,7 +669,7 @@ def test_gradient_steps_are_gradient_steps(family):
 
 def test_diverging_gradient_steps_are_reported():
     """They end before the overflow, at a finite iterate, and without a warning."""
-    problem, _, _ = setup("least squares", "isotropic", Delta(1))
+    problem, _, _ = setup("least squares", "isotropic", L.Delta(1))
     solution = GradientSteps(steps=300, learning_rate=1e3).solve(problem, problem.anchor, RNG)
     assert solution.status is ClientStatus.NOT_FINITE
     assert np.isfinite(solution.posterior.mean).all()
@@ -705,26 +681,26 @@ def test_diverging_gradient_steps_are_reported():
 
 
 def test_solvers_that_do_not_fit_say_so():
-    full, iso = FullGaussian(np.zeros(1), 1.0), IsotropicGaussian(np.zeros(1))
-    one = Logistic([[1.0]], [1])
+    full, iso = F.FullGaussian(np.zeros(1), 1.0), F.IsotropicGaussian(np.zeros(1))
+    one = L.Logistic([[1.0]], [1])
     with pytest.raises(
         ValueError, match=r"solver=ClosedForm\(\) needs a quadratic loss or one linear in T, got Logistic"
     ):
-        ClosedForm().check(one, full, Auto())
-    gamma = Gamma([1.0], [1.0])
+        ClosedForm().check(one, full, L.Auto())
+    gamma = F.Gamma([1.0], [1.0])
     for solver in (VariationalNewton(), VON()):
         name = type(solver).__name__
         with pytest.raises(
             ValueError, match=rf"solver={name}\(\) needs a Gaussian family, the prior is Gamma.*ClosedForm"
         ):
-            solver.check(LinearInStatistics(gamma.natural), gamma, Auto())
+            solver.check(L.LinearInStatistics(gamma.natural), gamma, L.Auto())
     with pytest.raises(ValueError, match=r"solver=GradientSteps\(\) moves a mean only.*prior is FullGaussian"):
-        GradientSteps().check(one, full, Auto())
+        GradientSteps().check(one, full, L.Auto())
     with pytest.raises(ValueError, match=r"solver=GradientSteps\(\) moves a mean only.*prior is Gamma"):
-        GradientSteps().check(one, Gamma([1.0], [1.0]), Auto())
-    GradientSteps().check(one, iso, Delta(1))
-    VariationalNewton().check(one, full, Auto())
-    ClosedForm().check(Total([LeastSquares([[1.0]], [1.0])]), full, Auto())
+        GradientSteps().check(one, F.Gamma([1.0], [1.0]), L.Auto())
+    GradientSteps().check(one, iso, L.Delta(1))
+    VariationalNewton().check(one, full, L.Auto())
+    ClosedForm().check(L.Total([L.LeastSquares([[1.0]], [1.0])]), full, L.Auto())
 
 
 @pytest.mark.parametrize(
@@ -759,7 +735,7 @@ def logistic_problem(prior, n, seed=0):
     rng = np.random.default_rng(seed)
     X = rng.standard_normal((n, prior.dim))
     y = (X @ rng.standard_normal(prior.dim) > 0).astype(int)
-    return Subproblem(Logistic(X, y), Exact(), prior, prior.natural.zeros(), 1.0)
+    return Subproblem(L.Logistic(X, y), L.Exact(), prior, prior.natural.zeros(), 1.0)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -802,7 +778,7 @@ def test_a_solve_takes_seventeen_matrices(monkeypatch):
     """
 
     def peak():
-        prior = FullGaussian(np.zeros(400), 10.0)
+        prior = F.FullGaussian(np.zeros(400), 10.0)
         problem = logistic_problem(prior, 100)
         assert prior.covariance.shape == (400, 400)  # the server's factor and inverse, made before
         tracemalloc.start()
@@ -865,7 +841,7 @@ def iterate(matrix, shift, memory, steps):
     x, mixer, distances = np.zeros(len(shift)), Mixer(memory), []
     for _ in range(steps):
         image = matrix @ x + shift
-        mixed = mixer.propose(Natural(image), image - x)
+        mixed = mixer.propose(F.Natural(image), image - x)
         x = image if mixed is None else np.array(mixed.linear)
         distances.append(np.linalg.norm(x - solution) / np.linalg.norm(solution))
     return np.array(distances)
@@ -891,10 +867,10 @@ def test_mixing_solves_a_linear_map_in_d_plus_one_steps(d, radius):
 def test_mixer_forgets():
     mixer = Mixer(2)
     for i in range(5):
-        mixer.propose(Natural(np.array([float(i)])), np.array([1.0 + i]))
+        mixer.propose(F.Natural(np.array([float(i)])), np.array([1.0 + i]))
     mixer.restart()
     # the newest image stays, so that the next proposal is a secant through two points
-    mixed = mixer.propose(Natural(np.array([10.0])), np.array([1.0]))
+    mixed = mixer.propose(F.Natural(np.array([10.0])), np.array([1.0]))
     np.testing.assert_allclose(mixed.linear, [1.0 * 10 * 1.25 - 0.25 * 4])
-    assert Mixer(0).propose(Natural(np.array([1.0])), np.array([1.0])) is None
-    assert Mixer(3).propose(Natural(np.array([1.0])), np.array([1.0])) is None
+    assert Mixer(0).propose(F.Natural(np.array([1.0])), np.array([1.0])) is None
+    assert Mixer(3).propose(F.Natural(np.array([1.0])), np.array([1.0])) is None

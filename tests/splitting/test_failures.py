@@ -430,7 +430,10 @@ def bad_inputs():
         "weights' shape": (lambda: L.Logistic(X, y, weights=[1.0]), r"weights must have shape \(5,\)"),
         "offset's shape": (lambda: L.Logistic(X, y, offset=[1.0]), r"offset must have shape \(5,\)"),
         "words": (lambda: L.LeastSquares([["a"]], [1.0]), "X must be an array of numbers"),
-        "precision": (lambda: F.FullGaussian(np.zeros(2), [[1.0, 2.0], [2.0, 1.0]]), "precision must be positive semidef"),
+        "precision": (
+            lambda: F.FullGaussian(np.zeros(2), [[1.0, 2.0], [2.0, 1.0]]),
+            "precision must be positive semidef",
+        ),
         "asymmetric": (lambda: F.FullGaussian(np.zeros(2), [[1.0, 2.0], [0.0, 9.0]]), "precision must be symmetric"),
         "negative diagonal": (lambda: F.DiagonalGaussian(np.zeros(2), [1.0, -1.0]), "precision must be positive"),
         "zero delta": (lambda: F.IsotropicGaussian(np.zeros(2), 0.0), "precision must be > 0"),
