@@ -17,25 +17,7 @@ from bayesadmm_np.demos import shared, style
 from bayesadmm_np.demos.fig4_outlier import DELTA, problem
 
 RHO, TOL = 1.0, 1e-8
-ADMM_EDGES = {  # edge: title, equation, what flows along it
-    "broadcast": ("broadcast", r"$\theta_k = \theta_g$", r"$\theta_g$"),
-    "natural_gradient": ("gradient", r"$\mathbf{v}_k = -\nabla\ell_k(\theta_k)$", r"$\theta_1$"),
-    "gather": ("gather", r"$\mathbf{v}_g = \sum_k \mathbf{v}_k$", r"$\mathbf{v}_1$"),
-    "dual_map": ("dual map", r"$\theta_g = \mathbf{v}_g/\delta$", r"$\mathbf{v}_g$"),
-}
-NATURAL_GRADIENT = r"$\eta_k = -\widetilde{\nabla}\,\mathrm{E}_{q_k}[\ell_k]$"
-BAYES_EDGES = {
-    "broadcast": ("broadcast", r"$\mu_k = \mu_g$", r"$\mu_g$: mean | sd"),
-    "natural_gradient": ("natural gradient", NATURAL_GRADIENT, r"$\mu_1$: mean | sd"),
-    "gather": ("gather", r"$\lambda_g = \eta_0 + \sum_k \eta_k$", r"$\eta_1$: $v$ | diag $V$"),
-    "dual_map": ("dual map", r"$\mu_g = \nabla A(\lambda_g)$", r"$\lambda_g$: $Sm$ | diag $S$"),
-}
-ADMM_NODES = (r"$\theta_g$", r"$\theta_k$", r"$\mathbf{v}_k$", r"$\mathbf{v}_g$")
-BAYES_NODES = (r"$\mu_g$", r"$\mu_k$", r"$\eta_k$", r"$\lambda_g$")
-CIRCUITS = {
-    "admm": ("ADMM: point estimates (Eq. 4)", ADMM_NODES, ADMM_EDGES),
-    "bayes": ("Bayesian duality: distributions (Eq. 13)", BAYES_NODES, BAYES_EDGES),
-}
+# what of a snapshot flows along each edge; the equations of the edges are shared.CIRCUITS
 FLOWS = {"broadcast": "server", "natural_gradient": "client1", "gather": "dual1", "dual_map": "dual_server"}
 
 
@@ -110,7 +92,7 @@ def notes(numbers):
 def draw(numbers):
     """ADMM above, Bayesian duality below; a table on each edge."""
     figure = style.new_figure(style.WIDTH, 6.4)
-    for axes, (key, circuit) in zip(figure.subplots(2, 1), CIRCUITS.items(), strict=True):
+    for axes, (key, circuit) in zip(figure.subplots(2, 1), shared.CIRCUITS.items(), strict=True):
         shots = numbers[key]["snapshots"]
         rows = {
             edge: [(shot["round"], [*shot[flow][0], *shot[flow][1]], shot["residuals"][edge]) for shot in shots]

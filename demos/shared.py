@@ -462,6 +462,25 @@ def tuning(curves: Any, knobs: dict[str, str], looks: dict[str, style.Look], tri
     return figure
 
 
+ADMM_EDGES = {  # edge: title, equation, heads of what flows along it
+    "broadcast": ("broadcast", r"$\theta_k = \theta_g$", r"$\theta_g$"),
+    "natural_gradient": ("gradient", r"$\mathbf{v}_k = -\nabla\ell_k(\theta_k)$", r"$\theta_1$"),
+    "gather": ("gather", r"$\mathbf{v}_g = \sum_k \mathbf{v}_k$", r"$\mathbf{v}_1$"),
+    "dual_map": ("dual map", r"$\theta_g = \mathbf{v}_g/\delta$", r"$\mathbf{v}_g$"),
+}
+NATURAL_GRADIENT = r"$\eta_k = -\widetilde{\nabla}\,\mathrm{E}_{q_k}[\ell_k]$"
+BAYES_EDGES = {
+    "broadcast": ("broadcast", r"$\mu_k = \mu_g$", r"$\mu_g$: mean | sd"),
+    "natural_gradient": ("natural gradient", NATURAL_GRADIENT, r"$\mu_1$: mean | sd"),
+    "gather": ("gather", r"$\lambda_g = \eta_0 + \sum_k \eta_k$", r"$\eta_1$: $v$ | diag $V$"),
+    "dual_map": ("dual map", r"$\mu_g = \nabla A(\lambda_g)$", r"$\lambda_g$: $Sm$ | diag $S$"),
+}
+ADMM_NODES = (r"$\theta_g$", r"$\theta_k$", r"$\mathbf{v}_k$", r"$\mathbf{v}_g$")
+BAYES_NODES = (r"$\mu_g$", r"$\mu_k$", r"$\eta_k$", r"$\lambda_g$")
+CIRCUITS = {
+    "admm": ("ADMM: point estimates (Eq. 4)", ADMM_NODES, ADMM_EDGES),
+    "bayes": ("Bayesian duality: distributions (Eq. 13)", BAYES_NODES, BAYES_EDGES),
+}
 LEFT, RIGHT, TOP, BOTTOM = 4.05, 7.95, 4.75, 0.3
 PLACES = {"broadcast": (0.1, 3.5), "natural_gradient": (4.2, 2.3), "gather": (8.3, 3.5), "dual_map": (4.2, 4.4)}
 WIDE = 3.6
