@@ -27,7 +27,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, Any, TypeVar, get_origin
 
 import numpy as np
 from numpy.typing import NDArray
@@ -309,9 +309,9 @@ def content_of(archive: Archive, what: str, stumbles: tuple[type[Exception], ...
 
 
 def read_as(kind: type[T], plain: Any, source: str) -> T:
-    """Return plain JSON values as a frozen dataclass: types as annotated, nothing converted, no unknown key.
+    """Return plain JSON values as of an annotated type: nothing is converted, and no key is unknown.
 
-    What the dataclass refuses in its `__post_init__` is a refusal with its own sentence.
+    What a dataclass refuses in its `__post_init__` is a refusal with its own sentence.
 
     Raises
     ------
@@ -321,11 +321,21 @@ def read_as(kind: type[T], plain: Any, source: str) -> T:
     import msgspec  # here: the core is NumPy and SciPy alone
 
     try:
-        found = msgspec.convert(plain, kind)
+        found = msgspec.convert(plain, kind, dec_hook=_array)
         _require_known(plain, msgspec.to_builtins(found, enc_hook=lambda value: value), "$")
     except (msgspec.ValidationError, RecursionError) as error:
-        raise ArchiveError(f"{error}.", source) from error
+        text = str(error).removesuffix(" - at `$`").removesuffix(".")
+        raise ArchiveError(f"{text}.", source) from error
     return found
+
+
+def _array(kind: Any, plain: Any) -> Any:
+    """Return a vector as a list of numbers says it; msgspec refuses whatever else is of none of its own types."""
+    if get_origin(kind) is not np.ndarray:
+        return plain
+    if not isinstance(plain, list) or not all(type(value) is float for value in plain):
+        raise ValueError("Expected a list of numbers with a decimal point")
+    return np.array(plain)
 
 
 def _require_known(plain: Any, read: Any, place: str) -> None:

@@ -609,7 +609,7 @@ def test_plain_values_become_a_dataclass():
         ({"inner": {"rho": 10**400}, "by_name": {}}, "out of range"),
         ({"inner": {"rho": 1.0, "names": [1]}, "by_name": {}}, "at `$.inner.names[0]`"),
         ({"inner": {"rho": 1.0}}, "missing required field `by_name`"),
-        ({"inner": {"rho": 1.0}, "by_name": {}, "note": 1}, "unknown field `note` - at `$`"),
+        ({"inner": {"rho": 1.0}, "by_name": {}, "note": 1}, "unknown field `note`."),
         ({"inner": {"rho": 1.0}, "by_name": {"x": {"rho": 1.0, "y": 2}}}, "unknown field `y` - at `$.by_name.x`"),
         ([], "Expected `object`, got `array`"),
     ],

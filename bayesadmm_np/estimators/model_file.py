@@ -20,6 +20,7 @@ from ..losses.expectations import RULES, Auto, Rule
 from ..splitting.certificate import Certificate
 from ..splitting.distance import Distance
 from ..splitting.history import Edges
+from ..splitting.settings import decode, encode
 from ..splitting.status import Status
 from .fitted import FAMILIES, Columns, FittedGLM, Site, design_names
 from .glm import Layout
@@ -148,6 +149,8 @@ def save_model(path: str | os.PathLike[str], model: FittedGLM) -> None:
     'ridge regression of y, noise variance 1'
     """
     proof = model.certificate
+    if isinstance(model.rule, Auto) or RULES.name_of(type(model.rule)) is None:
+        raise ValueError(f"a model with the expectation rule {model.rule!r} cannot be written to a file.")
     if proof is None:
         raise ValueError("a model without a certificate cannot be written to a file.")
     bound = proof.distance
@@ -163,7 +166,7 @@ def save_model(path: str | os.PathLike[str], model: FittedGLM) -> None:
         centred=model.layout.centre is not None,
         family=model.family,
         sites=tuple(SiteEntry(str(name), site.n_rows) for name, site in model.sites.items()),
-        rule=_rule_to_dict(model.rule),
+        rule=encode(model.rule),
         noise_variance=model.noise_variance,
         inference=model.inference,
         offset=model.offset,
@@ -246,6 +249,9 @@ def _build(archive: Archive, header: Header) -> FittedGLM:
     precision = archive.array("prior/precision", *shapes.get(header.family, [(d,), (d, d)]))
     family: Any = FAMILIES[header.family]
     prior: Gaussian = family(archive.vector("prior/mean", d), precision if precision.ndim else float(precision))
+    rule = decode(header.rule, Rule, "rule", archive.source)
+    if getattr(rule, "points", 0) > MOST_POINTS:
+        raise archive.refusal("points", f"at most {MOST_POINTS}", rule.points)
     said, bound = header.distance, None
     if said is not None:
         bound = Distance(said.mahalanobis, said.sd_units, extra["distance"], said.rigorous, said.reason)
@@ -262,7 +268,7 @@ def _build(archive: Archive, header: Header) -> FittedGLM:
             site.name: Site(archive.natural(f"site{k}", prior.natural), site.n_rows)
             for k, site in enumerate(header.sites)
         },
-        rule=_rule_from_dict(header.rule, archive.source),
+        rule=rule,
         noise_variance=header.noise_variance,
         inference=header.inference,
         offset=header.offset,
@@ -284,18 +290,3 @@ def _build(archive: Archive, header: Header) -> FittedGLM:
 
 def _prior_precision(prior: Gaussian) -> Any:
     return np.array(prior.prior_weight) if isinstance(prior, IsotropicGaussian) else prior.factor.parts[0]
-
-
-def _rule_to_dict(rule: Rule) -> dict[str, Any]:
-    name = RULES.name_of(type(rule))
-    if name is None or isinstance(rule, Auto):
-        raise ValueError(f"a model with the expectation rule {rule!r} cannot be written to a file.")
-    return {"type": name, **asdict(rule)}  # type: ignore[call-overload]  # every rule is a dataclass
-
-
-def _rule_from_dict(plain: dict[str, Any], source: str) -> Rule:
-    fields = dict(plain)
-    rule: Rule = read_as(RULES[fields.pop("type")], fields, source)
-    if getattr(rule, "points", 0) > MOST_POINTS:
-        raise ValueError(f"points is {getattr(rule, 'points', 0)}.")
-    return rule

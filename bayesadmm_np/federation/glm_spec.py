@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import typing
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
@@ -19,9 +18,10 @@ from ..families.gaussian import Gaussian
 from ..losses.expectations import Rule
 from ..splitting.accelerated import Accelerated
 from ..splitting.methods import Method
+from ..splitting.settings import decode
 from ..splitting.team import read_rule, require_start
 from .messages import require_room
-from .spec import MOST_ROWS, RunSpec, decode
+from .spec import MOST_ROWS, RunSpec
 
 __all__ = ["INTERCEPT", "GLMSpec", "GLMTask"]
 
@@ -173,11 +173,11 @@ class GLMSpec(RunSpec):
     @classmethod
     def decode(cls, message: Message, plain: dict[str, Any], most: int | None) -> Self:
         """Inverse of `encode`."""
-        hints = typing.get_type_hints(cls)
-        values = {name: decode(value, hints[name], name) for name, value in plain.items() if name != "prior"}
+        prior = _decode_prior(message, plain.pop("prior"), MOST_NUMBERS if most is None else most)
+        values = cls.settings(message, plain)
         if {"centre", "scale"} & set(message.arrays):
             values |= {name: message.vector(name, len(values["features"])) for name in ("centre", "scale")}
-        return cls(prior=_decode_prior(message, plain["prior"], MOST_NUMBERS if most is None else most), **values)
+        return cls(prior=prior, **values)
 
 
 def _memory(method: Method | Accelerated) -> int:
@@ -400,7 +400,7 @@ def _decode_prior(message: Message, plain: Any, most: int) -> ExponentialFamily:
         member: ExponentialFamily = family(*message.natural("prior", like).parts)
         return member
     if like is None:
-        mean, precision = (decode(plain[name], float, name) for name in ("mean", "precision"))
+        mean, precision = (decode(plain[name], float, name, message.source) for name in ("mean", "precision"))
         return _family(plain["family"], [[mean] * shapes[0][0], precision], shapes)
     return _family(plain["family"], list(message.natural("prior", like).parts), shapes)
 

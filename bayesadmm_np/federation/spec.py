@@ -1,37 +1,23 @@
-"""The spec of a run as plain values: the sites, the rounds, and the settings of its engine.
-
-Only registered families, methods, rules and solvers can be sent, as frozen dataclasses of plain values. A reader makes
-objects of no other class, whatever a message says.
-"""
+"""The spec of a run as plain values: the sites, the rounds, and the settings of its engine."""
 
 from __future__ import annotations
 
 import dataclasses
 import re
-import types
 import typing
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
-from itertools import chain
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from .._archive import Archive as Message
 from .._archive import content_of
-from .._registry import Registry
 from .._validation import Array, as_count
-from ..clients.solver import SOLVERS
-from ..families.base import FAMILIES, ExponentialFamily
-from ..losses.expectations import RULES
-from ..splitting.accelerated import Accelerated
-from ..splitting.duals import DUAL_RULES
-from ..splitting.methods import Method
-from ..splitting.schedules import SCHEDULES
+from ..splitting.settings import decode, encode, require_registered
 
-__all__ = ["MOST_ROWS", "SPEC_VECTORS", "RunSpec", "as_site_name", "decode", "encode", "run_of"]
+__all__ = ["MOST_ROWS", "SPEC_VECTORS", "RunSpec", "as_site_name", "run_of"]
 
 MOST_ROWS = 1 << 53
 """Of a site: up to there a float64 holds every whole number."""
@@ -43,23 +29,6 @@ ENGINES = {
     "network": ("bayesadmm_np.torch.federated", "NetworkSpec", "NetworkServer"),
 }
 """Module, spec and engine at the server; those of networks are imported when a message asks for them, with torch."""
-
-SETTINGS: Registry[type] = Registry("setting")
-"""Frozen dataclasses of plain values that can be sent, beside the registered ones of the core."""
-SETTINGS.register(Method)
-SETTINGS.register(Accelerated)
-
-
-REGISTRIES: tuple[Mapping[str, type], ...] = (SETTINGS, RULES, SOLVERS, DUAL_RULES, SCHEDULES)
-
-
-def setting(name: Any) -> type | None:
-    """Return the class of a setting that can be sent; None where there is none of this name."""
-    for registry in REGISTRIES:
-        if isinstance(name, str) and name in registry:
-            found: type = registry[name]
-            return found
-    return None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -106,7 +75,7 @@ class RunSpec:
         if len(self.weights) != len(self.sites) or not all(0 <= weight < np.inf for weight in self.weights):
             raise ValueError(f"weights must hold one number >= 0 a site, {len(self.sites)}, got {list(self.weights)}.")
         object.__setattr__(self, "weights", tuple(float(weight) for weight in self.weights))
-        _require_registered(self)
+        require_registered(self)
 
     def at_server(self, model: Any = None) -> Any:
         """Return the engine of this run at a server; networks need their model."""
@@ -174,20 +143,13 @@ class RunSpec:
     @classmethod
     def decode(cls, message: Message, plain: dict[str, Any], most: int | None) -> Self:
         """Inverse of `encode`."""
+        return cls(**cls.settings(message, plain))
+
+    @classmethod
+    def settings(cls, message: Message, plain: dict[str, Any]) -> dict[str, Any]:
+        """Return the fields whose values say it all."""
         hints = typing.get_type_hints(cls)
-        return cls(**{name: decode(value, hints[name], name) for name, value in plain.items()})
-
-
-def _require_registered(value: Any) -> None:
-    """Raise a ValueError for the first setting, or setting of a setting, that the other party could not make."""
-    for item in dataclasses.fields(value):
-        entry = getattr(value, item.name)
-        if not dataclasses.is_dataclass(entry):
-            continue
-        if setting(type(entry).__name__) is not type(entry):
-            known = ", ".join(chain(*REGISTRIES))
-            raise ValueError(f"{item.name}={entry!r} cannot be sent: it is none of {known}.")
-        _require_registered(entry)
+        return {name: decode(value, hints[name], name, message.source) for name, value in plain.items()}
 
 
 def run_of(message: Message) -> str:
@@ -209,69 +171,3 @@ def as_site_name(name: Any) -> str:
             f"with a letter or digit, got {name!r}."
         )
     return name
-
-
-# ----------------------------------------------------------------------------------------------------
-# Settings as plain values
-# ----------------------------------------------------------------------------------------------------
-
-
-def encode(value: Any) -> Any:
-    """Return a setting as JSON: a frozen dataclass with its type's name, a tuple as a list, a family as its name."""
-    if isinstance(value, type):
-        return value.__name__
-    if isinstance(value, tuple):
-        return [encode(item) for item in value]
-    if not dataclasses.is_dataclass(value):
-        return value
-    hints = typing.get_type_hints(type(value))
-    plain: dict[str, Any] = {"type": type(value).__name__}
-    for item in dataclasses.fields(value):
-        entry = getattr(value, item.name)
-        plain[item.name] = float(entry) if hints[item.name] is float else encode(entry)
-    return plain
-
-
-def decode(plain: Any, hint: Any, name: str) -> Any:
-    """Inverse of `encode` for a value of an annotated type; makes nothing but what is registered."""
-    if isinstance(plain, dict):
-        kind = setting(plain.get("type"))
-        if kind is None or not _is_of(kind, hint):
-            raise ValueError(f"{name} is none that is known here: {plain.get('type')!r}")
-        hints, names = typing.get_type_hints(kind), {item.name: item.default for item in dataclasses.fields(kind)}
-        values = {key: value for key, value in plain.items() if key != "type"}
-        if set(values) != set(names):
-            raise ValueError(f"{kind.__name__} must have the fields {sorted(names)}, got {sorted(map(str, values))}")
-        # an infinite default, such as that of a radius, is the one number that is not finite
-        infinite = {key for key, value in values.items() if value == names[key] == np.inf}
-        read = {key: value if key in infinite else decode(value, hints[key], key) for key, value in values.items()}
-        return kind(**read)
-    if isinstance(plain, list):
-        items = [FAMILIES[item] if name == "families" else item for item in plain]
-        plain = tuple(items)
-    if not _fits(plain, hint):
-        raise ValueError(f"{name} must be of the type {hint}, got {plain!r}")
-    return float(plain) if hint is float else plain
-
-
-def _is_of(kind: type, hint: Any) -> bool:
-    """Whether instances of a class are of an annotated type."""
-    if typing.get_origin(hint) in (types.UnionType, typing.Union):
-        return any(_is_of(kind, one) for one in typing.get_args(hint))
-    return isinstance(hint, type) and issubclass(kind, hint)
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    """Whether a value that JSON made is of an annotated type."""
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is typing.Literal:
-        return value in arguments
-    if origin is tuple:
-        return isinstance(value, tuple) and all(_fits(item, arguments[0]) for item in value)
-    if origin in (types.UnionType, typing.Union):
-        return any(_fits(value, one) for one in arguments)
-    if origin is type:
-        return isinstance(value, type) and issubclass(value, ExponentialFamily)
-    if hint is float:
-        return isinstance(value, int | float) and not isinstance(value, bool) and bool(np.isfinite(value))
-    return isinstance(value, hint) and (hint is bool or not isinstance(value, bool))

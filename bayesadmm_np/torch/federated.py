@@ -30,10 +30,11 @@ from ..federation.messages import (
     content_of,
     require_run,
 )
-from ..federation.spec import SETTINGS, RunSpec
+from ..federation.spec import RunSpec
 from ..splitting.accelerated import Accelerated
 from ..splitting.methods import Method
 from ..splitting.round import complete
+from ..splitting.settings import SETTINGS
 from ..splitting.status import Failure
 from .certificate import losses, pooled_objective
 from .client import Replies, answer, is_usable
