@@ -322,7 +322,7 @@ def read_as(kind: type[T], plain: Any, source: str) -> T:
 
     try:
         found = msgspec.convert(plain, kind, dec_hook=_array)
-        _require_known(plain, msgspec.to_builtins(found, enc_hook=lambda value: value), "$")
+        _require_known(plain, msgspec.to_builtins(found, enc_hook=lambda value: None), "$")
     except (msgspec.ValidationError, RecursionError) as error:
         text = str(error).removesuffix(" - at `$`").removesuffix(".")
         raise ArchiveError(f"{text}.", source) from error

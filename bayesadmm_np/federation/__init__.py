@@ -2,8 +2,8 @@
 
 from .folders import FinalResult, final_result, load_server, missing_sites, start_server, step_server, step_site
 from .glm import GLMData, GLMSpec, GLMTask
-from .messages import Message, MessageError
-from .server import Coordinator, Outcome
+from .messages import Message, MessageError, Outcome
+from .server import Coordinator
 from .site import Site
 from .spec import RunSpec
 

@@ -43,13 +43,13 @@ from ..splitting.certificate import Certificate
 from ..splitting.duals import AlongNatural
 from ..splitting.methods import Method
 from ..splitting.status import Failure
-from .ledger import Kept
-from .messages import Heard, Report, Served
+from .messages import Report, Served, SiteReply
 from .spec import RunSpec
 
 __all__ = [
     "NOT_THERE",
     "Gathered",
+    "Kept",
     "ServerEngine",
     "SiteData",
     "SiteEngine",
@@ -59,7 +59,7 @@ __all__ = [
 ]
 
 S = TypeVar("S", bound="AnyState")
-A = TypeVar("A", bound=Kept)
+A = TypeVar("A", bound="Kept")
 
 
 class AnyState(Protocol):
@@ -78,6 +78,22 @@ class AnyState(Protocol):
         """Number of rounds done."""
 
 
+class Kept(Protocol):
+    """An answer as a site keeps it."""
+
+    @property
+    def round(self) -> int:
+        """Round of the broadcast that was answered; 0 before the first."""
+
+    @property
+    def numbers(self) -> list[Any]:
+        """The round and the other single numbers of the answer, for the header."""
+
+    @property
+    def vectors(self) -> Mapping[str, Array]:
+        """The vectors of the answer."""
+
+
 @dataclass(frozen=True)
 class Gathered(Generic[S]):
     """The state after `gather`, and the weights of an accelerated mix; the last record waits for the sites' reports.
@@ -91,16 +107,16 @@ class Gathered(Generic[S]):
 
 
 class ServerEngine(Protocol[S]):
-    """An engine at the server."""
+    """An engine at the server; what has a body is inherited by engines that do all their rounds."""
 
     SUMMED: ClassVar[tuple[str, ...]]
     """Fields of a reply that are used as a sum, mean or maximum over sites."""
     PER_SITE: ClassVar[tuple[str, ...]]
     """Fields of a reply that are used for each site."""
-
-    @property
-    def spec(self) -> RunSpec:
-        """The spec of the run."""
+    record: ClassVar[Any]
+    """Class of the record of a round, with `to_dict` and `from_dict`."""
+    spec: Any
+    """The spec of the run."""
 
     # --- what is sent
 
@@ -122,10 +138,7 @@ class ServerEngine(Protocol[S]):
     def q_of(self, state: S) -> Any:
         """Return q_g as sites read it."""
 
-    def read_q(self, message: Message) -> Any:
-        """Read q_g."""
-
-    def read_reply(self, message: Message, served: Served, k: int, state: S) -> Heard:
+    def read_reply(self, message: Message, served: Served, k: int, state: S) -> SiteReply:
         """Read what is the engine's own in a reply of site k; `state` holds its η_k so far."""
 
     # --- a round
@@ -133,32 +146,39 @@ class ServerEngine(Protocol[S]):
     def start(self) -> S:
         """Return the state before the first round; its objective is not known yet."""
 
-    def complete(self, state: S, heard: Sequence[Heard | None]) -> S | Failure:
+    def complete(self, state: S, replies: Sequence[SiteReply | None]) -> S | Failure:
         """Fill in the record of the last round, or the objective at the start, from the sites' reports."""
 
-    def has_converged(self, state: S, heard: Sequence[Heard | None]) -> bool:
+    def has_converged(self, state: S, replies: Sequence[SiteReply | None]) -> bool:
         """Whether the run is done before its last round."""
+        return False
 
-    def at_the_limit(self, state: S, heard: Sequence[Heard | None]) -> str:
+    def at_the_limit(self, state: S, replies: Sequence[SiteReply | None]) -> str:
         """Return the message of a run that has done all its rounds."""
+        return "all rounds done."
 
-    def gather(self, state: S, heard: Sequence[Heard | None]) -> Gathered[S] | Failure:
+    def gather(self, state: S, replies: Sequence[SiteReply | None]) -> Gathered[S] | Failure:
         """Eq. 16 and Eq. 54: the next state from the answers; None is a site that was away."""
 
-    def withdrawn(self, state: S, heard: Sequence[Heard | None]) -> S | None:
+    def withdrawn(self, state: S, replies: Sequence[SiteReply | None]) -> S | None:
         """Return the state at which a run ends in place of `state`, the last; None where it ends there."""
+        return None
 
-    def certificate(self, state: S, heard: Sequence[Heard | None]) -> Certificate | None:
+    def certificate(self, state: S, replies: Sequence[SiteReply | None]) -> Certificate | None:
         """Return the certificate at the state's q_g, where all sites sent their sums."""
+        return None
 
     def is_nearly_closed(self, state: S) -> bool:
         """Whether the known residuals are below tol; if so, all sites are asked for the sums of the certificate."""
+        return False
 
     def unsettled(self, state: S) -> Sequence[int]:
         """Return the sites whose residuals are, as far as is known, not below tol."""
+        return range(len(self.spec.sites))
 
     def has_lost(self, value: Any) -> bool:
         """Whether a site's part of the objective is lost, so that its answer must not count."""
+        return False
 
     # --- what is kept
 
@@ -168,34 +188,23 @@ class ServerEngine(Protocol[S]):
     def read_state(self, message: Message, name: str, header: Any, like: S) -> S:
         """Inverse of `pack_state`, from vectors under `name`, with the history of `like`."""
 
-    def pack_record(self, record: Any) -> dict[str, Any]:
-        """Return the record of a round as plain values."""
-
-    def read_record(self, plain: dict[str, Any]) -> Any:
-        """Inverse of `pack_record`."""
-
     def copy_of(self, state: S, k: int) -> tuple[int, dict[str, Array]]:
         """Return how many past duals of a site are kept, and what is known of the site as vectors."""
 
 
 class SiteEngine(Protocol[A]):
-    """An engine at a site: with the rows, and with the site's number in the run."""
+    """An engine at a site, with the rows; what has a body is inherited by engines without acceleration."""
 
-    @property
-    def spec(self) -> RunSpec:
-        """Of the run."""
-
-    @property
-    def index(self) -> int:
-        """The number k of this site."""
+    spec: Any
+    """Of the run."""
+    index: int
+    """The number k of this site."""
+    begins_at_round_one: bool = False
+    """Whether η_k at the start is made from the first q_g, so that who begins later needs the server's copy."""
 
     @property
     def q_sizes(self) -> Mapping[str, int]:
         """As at the server."""
-
-    @property
-    def begins_at_round_one(self) -> bool:
-        """Whether η_k at the start is made from the first q_g, so that who begins later needs the server's copy."""
 
     def read_q(self, message: Message) -> Any:
         """Read q_g."""
@@ -205,6 +214,9 @@ class SiteEngine(Protocol[A]):
 
     def settled(self, message: Message, answer: A, past: tuple[Any, ...], served: Served) -> tuple[A, tuple[Any, ...]]:
         """Return an answer that has just been counted, with η_k as acceleration mixed it, and the past duals."""
+        if served.mixed is not None:
+            raise message.refusal("mixed", "null: rounds of this engine are not mixed", list(served.mixed))
+        return answer, ()
 
     def report(self, q_g: Any, counted: A, certify: bool) -> tuple[Report, dict[str, Any], dict[str, Array]]:
         """Return what the site says of q_g, also as fields and vectors of the reply."""
@@ -217,7 +229,7 @@ class SiteEngine(Protocol[A]):
         None is kept where the answer is of no use. `earlier` is the answer of an earlier try at this round.
         """
 
-    def read_answer(self, message: Message, name: str, numbers: list[Any]) -> A:
+    def read_answer(self, message: Message, name: str, numbers: Any) -> A:
         """Read an answer as it is kept."""
 
     def adopted(self, copy: Message, counted: int) -> tuple[A, tuple[Any, ...]] | None:
@@ -225,6 +237,9 @@ class SiteEngine(Protocol[A]):
 
     def read_past(self, message: Message) -> tuple[Any, ...]:
         """Read the past duals, each the `to_vector()` of what was kept."""
+        if message.header["past"] != 0:
+            raise message.refusal("past", "0: rounds of this engine are not mixed", message.header["past"])
+        return ()
 
 
 class SiteData(Protocol):

@@ -9,13 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from ..families.coordinates import Natural
-from ..splitting.certificate import Certificate
-from ..splitting.status import Status
 from .account import charge
-from .ending import read_ending
 from .glm_spec import GLMSpec
 from .lock import locked
-from .messages import Message, by_site, content_of, read_served, require_run
+from .messages import Message, Outcome, SiteReply, read_served, require_run
 from .server import Coordinator
 from .site import Site
 from .spec import RunSpec
@@ -235,13 +232,13 @@ def step_server(
         given = [Message.read(path, server.reply_limit) for path in replies]
         if {reply.digest for reply in given} <= set(server.taken):
             given = []
-        came = {**kept_replies(folder, server), **_checked(given, server)}
-        missing = [name for name in server.spec.sites if name not in came]
+        came = {**kept_replies(folder, server), **server.read(given)}
+        is_whole = len(came) == len(server.spec.sites)
         if partial and not came and server.outcome is None:
             raise ValueError(f"partial must wait for a first reply of round {server.number}; none has come.")
-        if not came or (missing and not partial):
-            for name, reply in came.items():
-                reply.write(folder / reply_name(name, server.number))
+        if not came or not (is_whole or partial):
+            for reply in given:
+                reply.write(folder / reply_name(reply.header["site"], server.number))
             return server, _publish(folder, server)
         after = server.step(list(came.values()))
         after.save().write(folder / STATE)
@@ -281,23 +278,12 @@ def missing_sites(folder: Path_, server: Coordinator) -> tuple[str, ...]:
     return tuple(name for name in server.spec.sites if name not in came)
 
 
-def kept_replies(folder: Path, server: Coordinator) -> dict[str, Message]:
+def kept_replies(folder: Path, server: Coordinator) -> dict[str, SiteReply]:
     """Return the replies to the message that is out that lie in the server's folder, by site."""
     if server.outcome is not None:
         return {}
     paths = [folder / reply_name(name, server.number) for name in server.spec.sites]
-    return _checked([Message.read(path, server.reply_limit) for path in paths if path.exists()], server)
-
-
-def _checked(replies: Sequence[Message], server: Coordinator) -> dict[str, Message]:
-    """Return replies by site, each one that a step of the server can take in."""
-    if replies and server.outcome is not None:
-        raise ValueError(f"the run has ended ({server.outcome.status.name}): there is no round for a reply.")
-    found = by_site(replies, server.spec.sites)
-    for reply in found.values():
-        with content_of(reply, "a reply"):
-            server.check(reply, server.sent)
-    return {server.spec.sites[k]: reply for k, reply in found.items()}
+    return server.read([Message.read(path, server.reply_limit) for path in paths if path.exists()])
 
 
 def _publish(folder: Path, server: Coordinator) -> Path:
@@ -313,32 +299,24 @@ def _publish(folder: Path, server: Coordinator) -> Path:
 
 
 @dataclass(frozen=True, eq=False)
-class FinalResult:
+class FinalResult(Outcome):
     """The result of a run, as the server knows it, or as a site reads it from the final message.
 
     Attributes
     ----------
-    status : Status
-    message : str
+    status, message, round, objective, certificate
+        As in `Outcome`.
     spec : GLMSpec
         Names of sites, columns and classes, method and prior.
-    posterior : Gaussian
+    posterior : ExponentialFamily
         q_g, the last good one.
     sites : dict of str to Natural
         η_k by name of the site; empty at a site, which does not know the η_k of the others.
-    objective : tuple of float
-        At the start and after each round; NaN where a site was absent.
-    certificate : Certificate or None
-        None where a site did not send its sums at the last λ_g.
     """
 
-    status: Status
-    message: str
     spec: GLMSpec
     posterior: Any
     sites: dict[str, Natural]
-    objective: tuple[float, ...]
-    certificate: Certificate | None
 
 
 def final_result(message: Message, server: Coordinator | None = None) -> FinalResult:
@@ -380,13 +358,5 @@ def final_result(message: Message, server: Coordinator | None = None) -> FinalRe
     if not isinstance(spec, GLMSpec):
         raise message.refusal("spec", "that of a run of losses of the core", spec.engine)
     served = read_served(message, spec, spec.at_server())
-    ending = read_ending(message, spec)
-    return FinalResult(
-        status=ending.status,
-        message=ending.message,
-        spec=spec,
-        posterior=served.q_g,
-        sites={} if server is None else dict(zip(spec.sites, server.state.sites, strict=True)),
-        objective=ending.objective,
-        certificate=ending.certificate,
-    )
+    sites = {} if server is None else dict(zip(spec.sites, server.state.sites, strict=True))
+    return FinalResult(**vars(served.outcome), spec=spec, posterior=served.q_g, sites=sites)

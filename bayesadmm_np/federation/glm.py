@@ -30,19 +30,55 @@ from ..splitting.state import State, digest
 from ..splitting.status import Failure
 from ..splitting.team import make_client, pooled_objective
 from ..splitting.worker import Worker, moved_site
-from .engine import Gathered
+from .engine import Gathered, ServerEngine, SiteEngine
 from .glm_spec import GLMSpec, GLMTask, state_size
-from .messages import REPLY, Heard, Message, Report, Served, as_flag, as_integer, as_real
+from .messages import Message, ReplyHeader, Report, Served, SiteReply, read_as
 from .spec import RunSpec
 
 __all__ = ["GLMAnswer", "GLMData", "GLMServer", "GLMSite", "GLMSpec", "GLMTask"]
 
-SOLVED = {"status", "iterations", "residual", "edge", "well_posed"}
-SUMS = {"reach", "curvature_error", "at_mean"}
-OWN = (*REPLY, "edge", "certificate")
-"""Fields of a reply."""
-
 Sums = Expected | GaussianExpected
+
+
+@dataclass(frozen=True)
+class SolvedHeader:
+    """How a site's solve went."""
+
+    status: str
+    iterations: int
+    residual: float
+    edge: float
+    well_posed: bool
+
+    def __post_init__(self) -> None:
+        if self.status not in ClientStatus.__members__ or self.ended is ClientStatus.ABSENT:
+            raise ValueError(f"solved.status must be a status of a client that took part, got {self.status}")
+        if self.iterations < 0:
+            raise ValueError(f"solved.iterations must be an integer from 0, got {self.iterations}")
+
+    @property
+    def ended(self) -> ClientStatus:
+        """The status."""
+        return ClientStatus[self.status]
+
+
+@dataclass(frozen=True)
+class SumsHeader:
+    """What a certificate needs beside the sums."""
+
+    reach: float | None
+    curvature_error: float
+    at_mean: bool
+
+
+@dataclass(frozen=True)
+class GLMReplyHeader(ReplyHeader):
+    """A reply."""
+
+    value: float | None
+    edge: float
+    solved: SolvedHeader | None
+    certificate: SumsHeader | None
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -70,11 +106,12 @@ class _Engine:
 
 
 @dataclass(frozen=True)
-class GLMServer(_Engine):
+class GLMServer(_Engine, ServerEngine[State]):
     """The engine at the server: the pure functions of `bayesadmm_np.splitting`, applied to what the sites sent."""
 
     SUMMED: ClassVar[tuple[str, ...]] = ("value", "natural", "site", "edge", "sums", "errors", "certificate")
     PER_SITE: ClassVar[tuple[str, ...]] = ("natural", "site", "solved")
+    record: ClassVar[Any] = RoundRecord
 
     @classmethod
     def of(cls, spec: GLMSpec, model: Any) -> GLMServer:
@@ -107,17 +144,20 @@ class GLMServer(_Engine):
         """Return q_g."""
         return state.q_g
 
-    def read_reply(self, message: Message, served: Served, k: int, state: State) -> Heard:
+    def read_reply(self, message: Message, served: Served, k: int, state: State) -> SiteReply:
         """Read E_{q_g}[ℓ_k], the edge of the counted answer, λ_k and the sums; η_k is followed from `state`."""
-        header = message.header
-        message.require("reply", OWN, _reply_vectors(message, self.spec))
-        value = header["value"]
-        report = Report(
-            value=None if value is None else as_real(message, "value", value, finite=False),
-            edge=as_real(message, "edge", header["edge"], finite=False),
-            sums=_read_sums(message, self.spec, served),
-        )
-        return Heard(served.round, report, _read_solved(message, self.spec, served, k, state.sites[k]))
+        header = read_as(GLMReplyHeader, message.header, message.source)
+        solved, arrays = header.solved, set()
+        if solved is not None and solved.ended.is_usable:
+            arrays |= {"natural", "site"} if self.spec.site_travels else {"natural"}
+        if header.certificate is not None:
+            if not served.certify:
+                raise message.refusal("certificate", "null in a round that does not ask for it", "sums")
+            arrays |= {"sums", "errors"}
+        message.require("reply", message.header, arrays)
+        report = Report(header.value, header.edge, _read_sums(message, header, self.spec, served))
+        answer = None if solved is None else _read_solved(message, solved, self.spec, served, k, state.sites[k])
+        return SiteReply(served.round, report, answer)
 
     def start(self) -> State:
         """Duals at zero, the server at the prior."""
@@ -126,44 +166,44 @@ class GLMServer(_Engine):
         n_sites = len(self.spec.sites)
         return State(q_g, (begin.natural.zeros(),) * n_sites, (q_g.natural,) * n_sites, (), float("nan"), ())
 
-    def complete(self, state: State, heard: Sequence[Heard | None]) -> State | Failure:
+    def complete(self, state: State, replies: Sequence[SiteReply | None]) -> State | Failure:
         """Fill in the objective, and the natural-gradient edges that the sites know."""
-        values = [one.report.value for one in heard if one is not None and one.report.value is not None]
-        is_whole = len(values) == len(heard)
+        values = [one.report.value for one in replies if one is not None and one.report.value is not None]
+        is_whole = len(values) == len(replies)
         objective = pooled_objective(self.spec.prior, state.q_g, values) if is_whole else float("nan")
         if not state.history:
             return replace(state, start_objective=objective)
         record = state.history[-1]
         clients = tuple(
             client if one is None else replace(client, natural_gradient=one.report.edge)
-            for client, one in zip(record.clients, heard, strict=True)
+            for client, one in zip(record.clients, replies, strict=True)
         )
         edges = replace(record.edges, natural_gradient=max(client.natural_gradient for client in clients))
         return complete(self.spec.row, state, objective, is_whole, clients=clients, edges=edges)
 
-    def has_converged(self, state: State, heard: Sequence[Heard | None]) -> bool:
+    def has_converged(self, state: State, replies: Sequence[SiteReply | None]) -> bool:
         """Whether the circuit is closed and q_g is stationary, as in one process; known when all have sent sums."""
-        sums = _sums(heard)
+        sums = _sums(replies)
         return sums is not None and has_converged(self.spec.row, state, self.spec.prior, sums, self.spec.tol)
 
-    def at_the_limit(self, state: State, heard: Sequence[Heard | None]) -> str:
+    def at_the_limit(self, state: State, replies: Sequence[SiteReply | None]) -> str:
         """As in one process; a site with privacy sends no value."""
-        is_private = any(one is not None and one.report.value is None for one in heard)
+        is_private = any(one is not None and one.report.value is None for one in replies)
         return ALL_ROUNDS if is_private else at_the_limit(state, self.spec.row)
 
-    def gather(self, state: State, heard: Sequence[Heard | None]) -> Gathered[State] | Failure:
+    def gather(self, state: State, replies: Sequence[SiteReply | None]) -> Gathered[State] | Failure:
         """Eq. 54, and the mix of an accelerated method."""
-        replies = [None if one is None else one.answer for one in heard]
-        after = advance(self.server, self.spec.memory, state, replies, self.spec.safeguard)
+        answers = [None if one is None else one.answer for one in replies]
+        after = advance(self.server, self.spec.memory, state, answers, self.spec.safeguard)
         return after if isinstance(after, Failure) else Gathered(after.state, after.weights, after.counts)
 
-    def withdrawn(self, state: State, heard: Sequence[Heard | None]) -> State | None:
+    def withdrawn(self, state: State, replies: Sequence[SiteReply | None]) -> State | None:
         """The last accepted point of a guarded row, where the last one is refused or was not heard of."""
-        return withdrawn(self.server, state, _sums(heard))
+        return withdrawn(self.server, state, _sums(replies))
 
-    def certificate(self, state: State, heard: Sequence[Heard | None]) -> Certificate | None:
+    def certificate(self, state: State, replies: Sequence[SiteReply | None]) -> Certificate | None:
         """Return the certificate from the sums of all sites."""
-        sums, q_g, prior = _sums(heard), state.q_g, self.spec.prior
+        sums, q_g, prior = _sums(replies), state.q_g, self.spec.prior
         if sums is None:
             return None
         # a diagonal or block family sends its own part of the curvature only: too little for a bound
@@ -216,14 +256,6 @@ class GLMServer(_Engine):
         q_g = self.spec.prior.start().with_natural(message.natural(f"{name}/server", shape))
         return replace(like, q_g=q_g, sites=column("site", n_sites), naturals=column("natural", n_sites), memory=memory)
 
-    def pack_record(self, record: RoundRecord) -> dict[str, Any]:
-        """Return the record as plain values."""
-        return record.to_dict()
-
-    def read_record(self, plain: dict[str, Any]) -> RoundRecord:
-        """Inverse of `pack_record`."""
-        return RoundRecord.from_dict(plain)
-
     def copy_of(self, state: State, k: int) -> tuple[int, dict[str, Array]]:
         """Return η_k and λ_k, and the sites that acceleration mixes."""
         arrays = {"natural": state.naturals[k].to_vector(), "site": state.sites[k].to_vector()}
@@ -231,10 +263,10 @@ class GLMServer(_Engine):
         return len(state.memory), arrays
 
 
-def _sums(heard: Sequence[Heard | None]) -> list[Sums] | None:
+def _sums(replies: Sequence[SiteReply | None]) -> list[Sums] | None:
     """The sums of all sites at q_g, where all have sent them."""
-    found = [one.report.sums for one in heard if one is not None and one.report.sums is not None]
-    return found if len(found) == len(heard) else None
+    found = [one.report.sums for one in replies if one is not None and one.report.sums is not None]
+    return found if len(found) == len(replies) else None
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -362,14 +394,11 @@ class GLMAnswer:
 
 
 @dataclass(frozen=True)
-class GLMSite(_Engine):
+class GLMSite(_Engine, SiteEngine[GLMAnswer]):
     """The engine at a site: a `Worker`, and what is said of its answers."""
 
     index: int
     worker: Worker
-
-    begins_at_round_one: ClassVar[bool] = False
-    """Duals start at zero."""
 
     def first(self, q_g: ExponentialFamily) -> GLMAnswer:
         """λ_k at the prior, η_k at zero."""
@@ -430,13 +459,13 @@ class GLMSite(_Engine):
             arrays["site"] = solved.site.to_vector()
         return GLMAnswer(number, solved.natural, solved.site, solved.gap, solved.natural_gradient_edge), fields, arrays
 
-    def read_answer(self, message: Message, name: str, numbers: list[Any]) -> GLMAnswer:
+    def read_answer(self, message: Message, name: str, numbers: Any) -> GLMAnswer:
         """Read an answer as it is kept."""
-        number, edge = numbers
+        kept: Any = tuple[int, float]
+        number, edge = read_as(kept, numbers, f"{message.source}: answers.{name}")
         like = self.spec.prior.natural
         natural, dual, gap = (message.natural(f"{name}/{part}", like) for part in ("natural", "site", "gap"))
-        number = as_integer(message, f"answers.{name}", number, 0)
-        return GLMAnswer(number, natural, dual, gap, as_real(message, f"answers.{name}", edge, finite=False))
+        return GLMAnswer(number, natural, dual, gap, edge)
 
     def adopted(self, copy: Message, counted: int) -> tuple[GLMAnswer, tuple[Natural, ...]] | None:
         """Return the counted answer of a server's copy; the edge, which the server does not keep, is measured anew."""
@@ -455,7 +484,9 @@ class GLMSite(_Engine):
 
     def read_past(self, message: Message) -> tuple[Natural, ...]:
         """Read the duals that acceleration mixes."""
-        count = as_integer(message, "past", message.header["past"], 0, self.spec.memory + 1)
+        count = read_as(int, message.header["past"], f"{message.source}: past")
+        if not 0 <= count <= self.spec.memory + 1:
+            raise message.refusal("past", f"an integer from 0 to {self.spec.memory + 1}", count)
         return tuple(message.natural(f"past{i}", self.spec.prior.natural) for i in range(count))
 
     def _solved(self, number: int, q_g: ExponentialFamily, counted: GLMAnswer, at_server: Sums | None) -> Reply:
@@ -504,34 +535,11 @@ def _require_inside(message: Message, name: str, natural: Natural, family: Expon
         raise message.refusal(name, "a distribution: its precision must be positive definite", "one that is not")
 
 
-def _reply_vectors(message: Message, spec: GLMSpec) -> set[str]:
-    solved, certificate = (message.header.get(name) for name in ("solved", "certificate"))
-    arrays: set[str] = set()
-    if isinstance(solved, dict) and _status(message, solved).is_usable:
-        arrays |= {"natural", "site"} if spec.site_travels else {"natural"}
-    return arrays if certificate is None else arrays | {"sums", "errors"}
-
-
-def _status(message: Message, solved: dict[str, Any]) -> ClientStatus:
-    try:
-        status = ClientStatus[solved["status"]]
-    except (KeyError, TypeError) as error:
-        raise message.refusal("solved.status", "a client's status", solved.get("status")) from error
-    if status is ClientStatus.ABSENT:
-        raise message.refusal("solved.status", "that of a site that took part", status.name)
-    return status
-
-
-def _read_solved(message: Message, spec: GLMSpec, served: Served, k: int, site: Natural) -> Reply | None:
+def _read_solved(message: Message, solved: SolvedHeader, spec: GLMSpec, served: Served, k: int, site: Natural) -> Reply:
     """Read λ_k, and follow η_k from `site`, what it was."""
-    solved, row, q_g = message.header["solved"], spec.row.at(served.round), served.q_g
-    if solved is None:
-        return None
-    if not isinstance(solved, dict) or set(solved) != SOLVED:
-        raise message.refusal("solved", f"exactly the fields {sorted(SOLVED)}", solved)
-    status = _status(message, solved)
+    row, q_g = spec.row.at(served.round), served.q_g
     natural = moved = q_g.natural
-    if status.is_usable:
+    if solved.ended.is_usable:
         natural = message.natural("natural", spec.prior.natural)
         _require_inside(message, "natural", natural, spec.prior)
         if spec.site_travels:
@@ -543,12 +551,12 @@ def _read_solved(message: Message, spec: GLMSpec, served: Served, k: int, site: 
     return Reply(
         natural=natural,
         site=moved,
-        iterations=as_integer(message, "solved.iterations", solved["iterations"], 0),
-        status=status,
-        residual=as_real(message, "solved.residual", solved["residual"], finite=False),
-        natural_gradient_edge=as_real(message, "solved.edge", solved["edge"], finite=False),
+        iterations=solved.iterations,
+        status=solved.ended,
+        residual=solved.residual,
+        natural_gradient_edge=solved.edge,
         gap=None,
-        well_posed=as_flag(message, "solved.well_posed", solved["well_posed"]),
+        well_posed=solved.well_posed,
         seconds=0.0,
     )
 
@@ -577,25 +585,18 @@ def _pack_sums(at_server: Sums, spec: GLMSpec, arrays: dict[str, Array]) -> dict
     return {"reach": margins.reach, "curvature_error": margins.curvature_error, "at_mean": at_server.is_at_mean}
 
 
-def _read_sums(message: Message, spec: GLMSpec, served: Served) -> Sums | None:
+def _read_sums(message: Message, header: GLMReplyHeader, spec: GLMSpec, served: Served) -> Sums | None:
     """E_{q_g}[ℓ_k] as the site computed it, from g, H and the margins of its rounding."""
-    sent, q_g = message.header["certificate"], served.q_g
+    sent, q_g, value = header.certificate, served.q_g, header.value
     if sent is None:
         return None
-    if not served.certify or not isinstance(sent, dict) or set(sent) != SUMS:
-        raise message.refusal("certificate", f"null, or when asked for the fields {sorted(SUMS)}", sent)
+    if value is None:
+        raise message.refusal("value", "a number where sums are sent", None)
     sums = message.natural("sums", spec.certificate_like)
-    at_mean = as_flag(message, "certificate.at_mean", sent["at_mean"])
-    reach = sent["reach"]
-    margins = Margins(
-        None if reach is None else as_real(message, "certificate.reach", reach, finite=False),
-        message.vector("errors", sums.linear.size),
-        as_real(message, "certificate.curvature_error", sent["curvature_error"], finite=False),
-    )
-    value = as_real(message, "value", message.header["value"], finite=False)
+    margins = Margins(sent.reach, message.vector("errors", sums.linear.size), sent.curvature_error)
     if not isinstance(q_g, Gaussian):
         return Expected(value, sums)
-    rule = Delta(1) if not spec.rule.carries_curvature else Delta(2) if at_mean else Exact()
+    rule = Delta(1) if not spec.rule.carries_curvature else Delta(2) if sent.at_mean else Exact()
     expected = GaussianExpected(q_g, value, sums.linear, _Curvature(sums.parts[1:]), rule, lambda: margins)
     expected.__dict__["value"] = value  # as computed at the site, whatever the rule adds
     return expected

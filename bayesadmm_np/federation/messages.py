@@ -14,31 +14,32 @@ A message is an archive of one of these kinds. Each engine reads its own fields.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from .._archive import LIMIT, content_of
+from .._archive import LIMIT, content_of, read_as
 from .._archive import Archive as Message
 from .._archive import ArchiveError as MessageError
+from ..splitting.certificate import Certificate
+from ..splitting.status import Status
 from .spec import MOST_ROWS, SPEC_VECTORS, RunSpec, as_site_name, run_of
 
 __all__ = [
-    "Heard",
     "Message",
     "MessageError",
+    "Outcome",
+    "ReplyHeader",
     "Report",
-    "Sent",
     "Served",
-    "as_flag",
-    "as_integer",
-    "as_real",
-    "as_text",
+    "SiteReply",
     "by_site",
     "content_of",
     "digests_of",
+    "encode_certificate",
+    "read_copy",
     "read_hello",
     "read_hellos",
     "read_served",
@@ -47,20 +48,137 @@ __all__ = [
     "require_run",
 ]
 
-HELLO = ("site", "identity", "loss", "dim", "rows", "weight", "features", "classes")
-COMMON = ("run", "round", "counted", "mixed", "spec")
-BROADCAST = (*COMMON, "solve", "certify")
-FINAL = (*COMMON, "status", "message", "objective", "certificate")
-REPLY = ("run", "round", "site", "answers", "value", "solved")
-COPY = ("run", "site", "counted", "past")
-
 LONGEST_IDENTITY = 200
 """Characters: a public key of any kind in use fits."""
 
+Mixed = tuple[int, tuple[float, ...]]
+"""The last round that acceleration mixed, and its weights."""
+
+
+# ----------------------------------------------------------------------------------------------------
+# Headers
+# ----------------------------------------------------------------------------------------------------
+
 
 @dataclass(frozen=True)
+class HelloHeader:
+    """What a site says of itself."""
+
+    site: str
+    identity: str | None
+    loss: str
+    dim: int
+    rows: int
+    weight: float
+    features: tuple[str, ...]
+    classes: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        as_site_name(self.site)
+        if self.dim < 1:
+            raise ValueError(f"dim must be an integer from 1, got {self.dim}")
+        if not 1 <= self.rows <= MOST_ROWS:
+            raise ValueError(f"rows must be an integer from 1 to {MOST_ROWS}, got {self.rows}")
+        if not 0 <= self.weight < np.inf:
+            raise ValueError(f"weight must be a finite number >= 0, got {self.weight}")
+        if self.identity is not None and len(self.identity) > LONGEST_IDENTITY:
+            raise ValueError(f"identity must be at most {LONGEST_IDENTITY} characters, got {len(self.identity)}")
+
+
+@dataclass(frozen=True)
+class _ToSites:
+    """What broadcasts and final messages have in common."""
+
+    run: str
+    round: int
+    counted: tuple[int, ...]
+    mixed: Mixed | None
+    spec: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        if self.round < 1:
+            raise ValueError(f"round must be an integer from 1, got {self.round}")
+        if not all(0 <= number < self.round for number in self.counted):
+            raise ValueError(f"counted must be an integer from 0 to {self.round - 1} a site, got {list(self.counted)}")
+        if self.mixed is not None:
+            number, weights = self.mixed
+            if not (1 <= number < self.round and weights and np.isfinite(weights).all()):
+                raise ValueError(f"mixed must be an earlier round and its finite weights, got {self.mixed}")
+
+
+@dataclass(frozen=True)
+class BroadcastHeader(_ToSites):
+    """A broadcast."""
+
+    solve: bool
+    certify: bool
+
+
+@dataclass(frozen=True)
+class FinalHeader(_ToSites):
+    """A final message."""
+
+    status: str
+    message: str
+    objective: tuple[float, ...]
+    certificate: Certificate | None
+
+
+@dataclass(frozen=True)
+class ReplyHeader:
+    """What the replies of all engines have in common; each adds `value`, `solved`, and what is its own."""
+
+    run: str
+    round: int
+    site: str
+    answers: str
+
+
+@dataclass(frozen=True)
+class CopyHeader:
+    """A server's copy of a site: the round of its counted answer, and how many of its past duals are mixed."""
+
+    run: str
+    site: str
+    counted: int
+    past: int
+
+    def __post_init__(self) -> None:
+        if self.counted < 0:
+            raise ValueError(f"counted must be an integer from 0, got {self.counted}")
+
+
+# ----------------------------------------------------------------------------------------------------
+# What was read
+# ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended.
+
+    Attributes
+    ----------
+    status : Status
+    message : str
+    round : int
+        Number of the final message, one more than that of the last broadcast.
+    objective : tuple of float
+        At the start and after each round; NaN where a site was absent.
+    certificate : Certificate or None
+        None where a site did not send its sums at the last λ_g, or these overflow.
+    """
+
+    status: Status
+    message: str
+    round: int
+    objective: tuple[float, ...]
+    certificate: Certificate | None
+
+
+@dataclass(frozen=True, eq=False)
 class Served:
-    """A broadcast: q_g, what to do with it, and which answers it rests on.
+    """A broadcast: q_g, what to do with it, and which answers it rests on; or a final message.
 
     Attributes
     ----------
@@ -75,6 +193,10 @@ class Served:
         Round of each site's last answer in the server's sum; 0 for none yet.
     mixed : tuple or None
         The last round that acceleration mixed, and its weights.
+    outcome : Outcome or None
+        Of a final message.
+    digest : str
+        Of the message, which its answers repeat.
     """
 
     round: int
@@ -82,15 +204,9 @@ class Served:
     solve: bool
     certify: bool
     counted: tuple[int, ...]
-    mixed: tuple[int, tuple[float, ...]] | None
-
-
-@dataclass(frozen=True, eq=False)
-class Sent:
-    """A broadcast that is out: what it says, and the digest that its answers repeat."""
-
-    served: Served
-    digest: str
+    mixed: Mixed | None
+    outcome: Outcome | None = None
+    digest: str = ""
 
 
 @dataclass(frozen=True)
@@ -112,17 +228,106 @@ class Report:
     sums: Any = None
 
 
-@dataclass(frozen=True)
-class Heard:
-    """A reply to the broadcast of a round: the report, and the answer, None where there is none to count."""
+@dataclass(frozen=True, eq=False)
+class SiteReply:
+    """A reply that a server has read: the report, and the answer, None where there is none to count.
+
+    Attributes
+    ----------
+    round : int
+        Of the broadcast that it answers.
+    report : Report
+    answer : object
+        As the engine has it.
+    site : int
+        Number of the site.
+    digest : str
+        Of the message.
+    at : str
+        Digest of the broadcast that was out when it was read: no server in another round can take it in.
+    lost : object
+        The site's part of the objective where it is no number, so that the answer must not count; else None.
+    """
 
     round: int
     report: Report
     answer: Any
+    site: int = -1
+    digest: str = ""
+    at: str = ""
+    lost: Any = None
 
 
 # ----------------------------------------------------------------------------------------------------
-# Reading messages
+# To the server
+# ----------------------------------------------------------------------------------------------------
+
+
+def read_hello(hello: Message) -> Message:
+    """Check a site's introduction."""
+    hello.require("hello", hello.header, {"sums", "squares"} & set(hello.arrays))
+    read_as(HelloHeader, hello.header, hello.source)
+    return hello
+
+
+def read_hellos(hellos: Sequence[Message]) -> list[Message]:
+    """Check the introductions of a run's sites, and return them in the order of their names."""
+    read = sorted((read_hello(hello) for hello in hellos), key=lambda hello: str(hello.header["site"]))
+    if not read:
+        raise ValueError("hellos must hold at least one message, got none.")
+    for one, other in pairwise(read):
+        if one.header["site"] == other.header["site"]:
+            raise other.refusal("site", f"a name of its own ({one.source} has the same)", other.header["site"])
+    return read
+
+
+def require_room(hello: Message, n_sites: int, numbers: int) -> None:
+    """Raise unless the states of a run, one and another that waits, each of so many numbers, fit in a checkpoint."""
+    size = 2 * 8 * numbers
+    if size > LIMIT:
+        expected = f"small enough for a checkpoint of {LIMIT} bytes with {n_sites} sites ({size} for site"
+        raise hello.refusal("dim", f"{expected} {hello.header['site']})", hello.header["dim"])
+
+
+def digests_of(replies: Sequence[Message | SiteReply]) -> tuple[str, ...]:
+    """Return what replies are known by, in whatever order they came; a ValueError where there are none."""
+    if not replies:
+        raise ValueError("replies must hold at least one message, got none.")
+    return tuple(sorted(reply.digest for reply in replies))
+
+
+def by_site(replies: Sequence[Message], sites: Sequence[str]) -> Mapping[int, Message]:
+    """Return the replies by the number of their site, in order: each of a site of the run, and one a site."""
+    found: dict[int, Message] = {}
+    for message in replies:
+        if message.kind != "reply":
+            raise message.refusal("kind", "'reply'", message.kind)
+        name = message.header.get("site")
+        if name not in sites:
+            raise message.refusal("site", f"one of {', '.join(sites)}", name)
+        k = sites.index(name)
+        if k in found:
+            raise message.refusal("site", "one that has not replied yet", name)
+        found[k] = message
+    return dict(sorted(found.items()))
+
+
+def require_answer(message: Message, run: str, served: Served) -> None:
+    """Raise unless a reply answers this broadcast of this run, with a solve where one was asked for."""
+    for field, value, expected in (
+        ("run", run, run),
+        ("round", served.round, f"{served.round}: let the site answer that broadcast"),
+        ("answers", served.digest, "the digest of this run's broadcast"),
+    ):
+        if message.header.get(field) != value:
+            raise message.refusal(field, expected, message.header.get(field))
+    solved = message.header.get("solved")
+    if (solved is not None) != served.solve:
+        raise message.refusal("solved", "given" if served.solve else "null in a round without a solve", solved)
+
+
+# ----------------------------------------------------------------------------------------------------
+# To the sites
 # ----------------------------------------------------------------------------------------------------
 
 
@@ -147,148 +352,92 @@ def require_run(message: Message, known: str | None = None) -> str:
 
 
 def read_served(message: Message, spec: RunSpec, engine: Any) -> Served:
-    """Read a broadcast or a final message of this run."""
-    kind, fields = ("final", FINAL) if message.kind == "final" else ("broadcast", BROADCAST)
-    message.require(kind, fields, set(engine.q_sizes) | (SPEC_VECTORS & set(message.arrays)))
-    header, counted = message.header, message.header["counted"]
-    if header["run"] != spec.run:
-        raise message.refusal("run", f"the digest of its spec, {spec.run}", header["run"])
-    if not isinstance(counted, list) or len(counted) != len(spec.sites):
-        raise message.refusal("counted", f"{len(spec.sites)} rounds, one a site", counted)
-    number = as_integer(message, "round", header["round"], 1)
-    return Served(
-        round=number,
-        q_g=engine.read_q(message),
-        solve=as_flag(message, "solve", header.get("solve", False)),
-        certify=as_flag(message, "certify", header.get("certify", False)),
-        counted=tuple(as_integer(message, "counted", value, 0, number - 1) for value in counted),
-        mixed=_read_mixed(message, header["mixed"], number),
-    )
+    """Read a broadcast or a final message of this run, whole, before anybody keeps anything of it.
+
+    Raises
+    ------
+    MessageError
+        When a field is of another type, or fields contradict each other or the spec.
+    """
+    is_final = message.kind == "final"
+    kind = "final" if is_final else "broadcast"
+    message.require(kind, message.header, set(engine.q_sizes) | (SPEC_VECTORS & set(message.arrays)))
+    header = read_as(FinalHeader if is_final else BroadcastHeader, message.header, message.source)
+    if header.run != spec.run:
+        raise message.refusal("run", f"the digest of its spec, {spec.run}", header.run)
+    if len(header.counted) != len(spec.sites):
+        raise message.refusal("counted", f"{len(spec.sites)} rounds, one a site", list(header.counted))
+    solve, certify, outcome = False, False, None
+    if isinstance(header, BroadcastHeader):
+        solve, certify = header.solve, header.certify
+    elif isinstance(header, FinalHeader):
+        outcome = _read_outcome(message, header, spec)
+    q_g = engine.read_q(message)
+    return Served(header.round, q_g, solve, certify, header.counted, header.mixed, outcome, message.digest)
 
 
-def require_answer(message: Message, run: str, sent: Sent) -> None:
-    """Raise unless a reply answers this broadcast of this run, with a solve where one was asked for."""
-    served = sent.served
-    for field, value, expected in (
-        ("run", run, run),
-        ("round", served.round, f"{served.round}: let the site answer that broadcast"),
-        ("answers", sent.digest, "the digest of this run's broadcast"),
-    ):
-        if message.header.get(field) != value:
-            raise message.refusal(field, expected, message.header.get(field))
-    solved = message.header.get("solved")
-    if (solved is not None) != served.solve:
-        raise message.refusal("solved", "given" if served.solve else "null in a round without a solve", solved)
+def _read_outcome(message: Message, header: FinalHeader, spec: RunSpec) -> Outcome:
+    """Read how a run ended.
+
+    A final message has round T + 2 after T rounds, and T + 1 objectives; one fewer where the last round failed before
+    its record was complete.
+    """
+    number, got = header.round, len(header.objective)
+    if not 2 <= number <= spec.limit + 2:
+        raise message.refusal("round", f"an integer from 2 to {spec.limit + 2}", number)
+    ended = [status.name for status in Status if status is not Status.STOPPED]  # no callback stops a run between sites
+    if header.status not in ended:
+        raise message.refusal("status", f"one of {', '.join(ended)}", header.status)
+    status = Status[header.status]
+    counts = {number - 1} if not status.is_failure else {number - 1, max(number - 2, 1)}
+    if got not in counts:
+        expected = " or ".join(map(str, sorted(counts)))
+        raise message.refusal("objective", f"{expected} numbers in a final message of round {number}", got)
+    _require_possible(message, spec, status, header.certificate)
+    return Outcome(status, header.message, number, header.objective, header.certificate)
 
 
-def read_hello(hello: Message) -> Message:
-    """Check a site's introduction."""
-    hello.require("hello", HELLO, {"sums", "squares"} & set(hello.arrays))
-    header = hello.header
-    try:
-        as_site_name(header["site"])
-    except ValueError as error:
-        raise MessageError(str(error), hello.source) from error
-    for field in ("features", "classes"):
-        names = header[field]
-        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise hello.refusal(field, "a list of names", names)
-    as_text(hello, "loss", header["loss"])
-    as_integer(hello, "dim", header["dim"], 1)
-    as_integer(hello, "rows", header["rows"], 1, MOST_ROWS)
-    if as_real(hello, "weight", header["weight"]) < 0:
-        raise hello.refusal("weight", ">= 0", header["weight"])
-    if header["identity"] is not None and len(as_text(hello, "identity", header["identity"])) > LONGEST_IDENTITY:
-        raise hello.refusal("identity", f"at most {LONGEST_IDENTITY} characters", header["identity"])
-    return hello
+def _require_possible(message: Message, spec: RunSpec, status: Status, certificate: Certificate | None) -> None:
+    """Raise unless the run can have this certificate, and with it this status."""
+    if certificate is None:
+        if status is Status.CONVERGED:
+            raise message.refusal("certificate", "given where a run has converged", None)
+        return
+    if spec.certified is None:
+        raise message.refusal("certificate", f"null: a run of the engine {spec.engine} makes none", "one")
+    dim, tol = spec.certified
+    if certificate.tol != tol:
+        raise message.refusal("certificate.tol", f"that of the run, {tol:g}", certificate.tol)
+    lengths = {f"edges.{name}": value for name, value in asdict(certificate.edges).items()}
+    if not certificate.pooled >= 0:
+        raise message.refusal("certificate.pooled", ">= 0", certificate.pooled)
+    if certificate.distance is not None:
+        each = certificate.distance.per_coefficient
+        if each.shape != (dim,):
+            raise message.refusal("per_coefficient", f"{dim} numbers, one a parameter", each.size)
+        lengths |= {f"distance.{name}": getattr(certificate.distance, name) for name in ("mahalanobis", "sd_units")}
+        lengths["per_coefficient"] = float(each.min())
+    for name, value in lengths.items():
+        if value < 0:
+            raise message.refusal(name, ">= 0", value)
+    if status is Status.CONVERGED and not certificate.holds:
+        expected = f"at most tol, {tol:g}, where a run has converged"
+        raise message.refusal("certificate.pooled", expected, certificate.pooled)
 
 
-def read_hellos(hellos: Sequence[Message]) -> list[Message]:
-    """Check the introductions of a run's sites, and return them in the order of their names."""
-    read = sorted((read_hello(hello) for hello in hellos), key=lambda hello: str(hello.header["site"]))
-    if not read:
-        raise ValueError("hellos must hold at least one message, got none.")
-    for one, other in pairwise(read):
-        if one.header["site"] == other.header["site"]:
-            raise other.refusal("site", f"a name of its own ({one.source} has the same)", other.header["site"])
-    return read
+def encode_certificate(certificate: Certificate | None) -> dict[str, Any] | None:
+    """Return a certificate as plain values, which `read_as` reads."""
+    plain = None if certificate is None else asdict(certificate)
+    if plain is not None and plain["distance"] is not None:
+        plain["distance"]["per_coefficient"] = plain["distance"]["per_coefficient"].tolist()
+    return plain
 
 
-def require_room(hello: Message, n_sites: int, numbers: int) -> None:
-    """Raise unless the states of a run, one and another that waits, each of so many numbers, fit in a checkpoint."""
-    size = 2 * 8 * numbers
-    if size > LIMIT:
-        expected = f"small enough for a checkpoint of {LIMIT} bytes with {n_sites} sites ({size} for site"
-        raise hello.refusal("dim", f"{expected} {hello.header['site']})", hello.header["dim"])
-
-
-def digests_of(replies: Sequence[Message]) -> tuple[str, ...]:
-    """Return what replies are known by, in whatever order they came; a ValueError where there are none."""
-    if not replies:
-        raise ValueError("replies must hold at least one message, got none.")
-    return tuple(sorted(reply.digest for reply in replies))
-
-
-def by_site(replies: Sequence[Message], sites: Sequence[str]) -> Mapping[int, Message]:
-    """Return the replies by the number of their site, in order: each of a site of the run, and one a site."""
-    found: dict[int, Message] = {}
-    for message in replies:
-        if message.kind != "reply":
-            raise message.refusal("kind", "'reply'", message.kind)
-        name = message.header.get("site")
-        if name not in sites:
-            raise message.refusal("site", f"one of {', '.join(sites)}", name)
-        k = sites.index(name)
-        if k in found:
-            raise message.refusal("site", "one that has not replied yet", name)
-        found[k] = message
-    return dict(sorted(found.items()))
-
-
-def _read_mixed(message: Message, mixed: Any, number: int) -> tuple[int, tuple[float, ...]] | None:
-    if mixed is None:
-        return None
-    if not (isinstance(mixed, list) and len(mixed) == 2 and isinstance(mixed[1], list) and mixed[1]):
-        raise message.refusal("mixed", "null, or a round and its weights", mixed)
-    weights = tuple(as_real(message, "mixed", weight) for weight in mixed[1])
-    return as_integer(message, "mixed", mixed[0], 1, number - 1), weights
-
-
-# ----------------------------------------------------------------------------------------------------
-# Reading fields
-# ----------------------------------------------------------------------------------------------------
-
-
-def as_integer(message: Message, name: str, value: Any, minimum: int, maximum: int | None = None) -> int:
-    """Return a field that must be an integer in a range."""
-    beyond = maximum is not None and isinstance(value, int) and value > maximum
-    if not isinstance(value, int) or isinstance(value, bool) or value < minimum or beyond:
-        upper = "" if maximum is None else f" to {maximum}"
-        raise message.refusal(name, f"an integer from {minimum}{upper}", value)
-    return value
-
-
-def as_real(message: Message, name: str, value: Any, finite: bool = True) -> float:
-    """Return a field that must be a number; NaN and ∞ only where a loss that overflows says so by them."""
-    try:
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        found = float(value) if is_number else np.nan
-    except OverflowError:  # JSON has integers of any length
-        is_number, found = False, np.nan
-    if not is_number or (finite and not np.isfinite(found)):
-        raise message.refusal(name, "a finite number" if finite else "a number", value)
-    return found
-
-
-def as_text(message: Message, name: str, value: Any) -> str:
-    """Return a field that must be text."""
-    if not isinstance(value, str):
-        raise message.refusal(name, "text", value)
-    return value
-
-
-def as_flag(message: Message, name: str, value: Any) -> bool:
-    """Return a field that must be true or false."""
-    if not isinstance(value, bool):
-        raise message.refusal(name, "true or false", value)
-    return value
+def read_copy(copy: Message, run: str, name: str) -> CopyHeader:
+    """Read what a server's copy of this site, in this run, says beside its vectors."""
+    copy.require("copy", copy.header, copy.arrays)
+    header = read_as(CopyHeader, copy.header, copy.source)
+    for field, expected in (("run", run), ("site", name)):
+        if copy.header[field] != expected:
+            raise copy.refusal(field, expected, copy.header[field])
+    return header

@@ -9,43 +9,30 @@ from typing import Any
 
 import numpy as np
 
+from .._archive import read_as
 from ..splitting.certificate import Certificate
 from ..splitting.status import Failure, Status
-from .ending import decode_certificate, encode_certificate
 from .engine import ServerEngine, Task, require_sum_of_factors
 from .messages import (
-    COPY,
-    Heard,
     Message,
-    Sent,
+    Mixed,
+    Outcome,
     Served,
+    SiteReply,
     by_site,
     content_of,
     digests_of,
+    encode_certificate,
     read_hellos,
     require_answer,
     require_room,
 )
 from .spec import RunSpec
 
-__all__ = ["Coordinator", "Outcome"]
+__all__ = ["Coordinator"]
 
 REPLY_HEADER = 1 << 18
 """Bytes of a reply without its vectors, of which a part is JSON."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How a run ended.
-
-    `round` is the number of the final message; `certificate` is None where a site did not send sums at the last λ_g,
-    or these overflow.
-    """
-
-    status: Status
-    message: str
-    round: int
-    certificate: Certificate | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +82,7 @@ class Coordinator:
     state: Any
     waiting: Any
     counted: tuple[int, ...]
-    mixed: tuple[int, tuple[float, ...]] | None
+    mixed: Mixed | None
     taken: tuple[str, ...]
     outcome: Outcome | None
 
@@ -138,18 +125,18 @@ class Coordinator:
         """Round of the broadcast that waits for replies (of the final message: one more than the last)."""
         return self.outcome.round if self.outcome is not None else int(self.held.round) + 1
 
-    @cached_property
-    def served(self) -> Served:
-        """What the outstanding broadcast says."""
+    @property
+    def asks(self) -> tuple[bool, bool]:
+        """Whether the outstanding broadcast asks for a solve, and for the sums of the certificate."""
         solve = self.outcome is None and self.number <= self.spec.limit
         closed = self.waiting is not None and self.engine.is_nearly_closed(self.waiting)
-        certify = self.outcome is None and (not solve or closed)
-        return Served(self.number, self.engine.q_of(self.held), solve, certify, self.counted, self.mixed)
+        return solve, self.outcome is None and (not solve or closed)
 
     @cached_property
-    def sent(self) -> Sent:
-        """The outstanding broadcast, for a `step` that takes it in when the server is further on."""
-        return Sent(self.served, self.broadcast().digest)
+    def served(self) -> Served:
+        """What the outstanding message says, by which a reply is read, also when the server is further on."""
+        q_g, digest = self.engine.q_of(self.held), self.broadcast().digest
+        return Served(self.number, q_g, *self.asks, self.counted, self.mixed, self.outcome, digest)
 
     @property
     def unsettled(self) -> frozenset[str]:
@@ -163,45 +150,37 @@ class Coordinator:
 
     def broadcast(self) -> Message:
         """Return the message to the sites: q_g, or when the run has ended the final one."""
-        served = self.served
         spec, arrays = self.spec.encode()
         header: dict[str, Any] = {
             "run": self.spec.run,
-            "round": served.round,
-            "counted": list(served.counted),
-            "mixed": _encode_mixed(served.mixed),
+            "round": self.number,
+            "counted": self.counted,
+            "mixed": self.mixed,
             "spec": spec,
         }
         arrays |= self.engine.pack_q(self.held)
         if self.outcome is None:
-            header |= {"solve": served.solve, "certify": served.certify}
-            return Message("broadcast", header, arrays, f"broadcast {served.round}")
+            header |= dict(zip(("solve", "certify"), self.asks, strict=True))
+            return Message("broadcast", header, arrays, f"broadcast {self.number}")
         header |= {
             "status": self.outcome.status.name,
             "message": self.outcome.message,
-            "objective": [self.state.start_objective, *(record.objective for record in self.state.history)],
+            "objective": self.outcome.objective,
             "certificate": encode_certificate(self.outcome.certificate),
         }
         return Message("final", header, arrays, "final message")
 
     @np.errstate(over="ignore", invalid="ignore")  # the status says it
-    def step(self, replies: Sequence[Message], earlier: Mapping[str, Sent] | None = None) -> Coordinator:
+    def step(self, replies: Sequence[Message | SiteReply]) -> Coordinator:
         """Take in the replies to the outstanding broadcast, of all sites or of those that came.
 
         A site without a reply keeps its η_k and λ_k in the sum. The objective of a round at which a site did not
         report is NaN, and convergence waits until all have. The same replies again change nothing.
 
-        A reply to an `earlier` broadcast of version s moves its factor by Δη_k = γρ(λ_k − λ_g^{(s)}) all the same;
-        what it says of objective and certificate, which are those of that λ_g, is left unused. η_k itself is never old:
-        a broadcast from before the site's last counted answer is refused.
-
         Parameters
         ----------
-        replies : sequence of Message
-            At least one.
-        earlier : mapping of str to Sent, optional
-            By site, the broadcast that it answers where that is not the outstanding one. For rows whose server is the
-            prior and the sum of the factors.
+        replies : sequence of Message or SiteReply
+            At least one; those that `read` has read are not read again.
 
         Returns
         -------
@@ -212,16 +191,46 @@ class Coordinator:
         MessageError
             When a reply is damaged, or belongs to another run, round, site or broadcast.
         ValueError
-            When there are no replies, the run has ended, or `earlier` is given for a row that cannot use it.
+            When there are no replies, the run has ended, or a reply was read by another server.
         """
-        if earlier:
-            require_sum_of_factors(self.spec.method)
         taken = digests_of(replies)
         if taken == self.taken:
             return self
-        if self.outcome is not None:
+        found: list[SiteReply | None] = [None] * len(self.spec.sites)
+        read = [reply for reply in replies if isinstance(reply, SiteReply)]
+        for reply in [*read, *self.read([reply for reply in replies if isinstance(reply, Message)]).values()]:
+            if reply.at != self.served.digest or found[reply.site] is not None:
+                raise ValueError("replies must be read by this server in this round, once a site.")
+            found[reply.site] = reply
+        return replace(self._advanced(found), taken=taken)
+
+    @np.errstate(over="ignore", invalid="ignore")
+    def read(self, replies: Sequence[Message], served: Served | None = None) -> dict[str, SiteReply]:
+        """Return replies by site, each one that `step` can take in.
+
+        A reply to an older broadcast of version s moves its factor by Δη_k = γρ(λ_k − λ_g^{(s)}) all the same; what it
+        says of objective and certificate, which are those of that λ_g, is left unused. η_k itself is never old: a
+        broadcast from before the site's last counted answer is refused.
+
+        Parameters
+        ----------
+        replies : sequence of Message
+        served : Served, optional
+            The broadcast that they answer where that is not the outstanding one. For rows whose server is the prior and
+            the sum of the factors.
+
+        Raises
+        ------
+        MessageError, ValueError
+            As `step`; also when `served` is older, and the row cannot use it.
+        """
+        if replies and self.outcome is not None:
             raise ValueError(f"the run has ended ({self.outcome.status.name}): there is no round for a reply.")
-        return replace(self._advanced(self._read(replies, earlier or {})), taken=taken)
+        served = self.served if served is None else served
+        if served.digest != self.served.digest:
+            require_sum_of_factors(self.spec.method)
+        sites = self.spec.sites
+        return {sites[k]: self._read(message, k, served) for k, message in by_site(replies, sites).items()}
 
     def save(self) -> Message:
         """Return the whole state as a message of kind "server"."""
@@ -229,11 +238,11 @@ class Coordinator:
         header: dict[str, Any] = {
             "spec": spec,
             "hellos": [dict(hello) for hello in self.hellos],
-            "counted": list(self.counted),
-            "mixed": _encode_mixed(self.mixed),
-            "taken": list(self.taken),
+            "counted": self.counted,
+            "mixed": self.mixed,
+            "taken": self.taken,
             "start_objective": self.held.start_objective,
-            "history": [self.engine.pack_record(record) for record in self.held.history],
+            "history": [record.to_dict() for record in self.held.history],
             "state": None,
             "waiting": None,
             "outcome": None,
@@ -272,15 +281,16 @@ class Coordinator:
     def restored(cls, message: Message, engine: ServerEngine[Any]) -> Coordinator:
         """Return the server of a `save` of the run that this engine is of."""
         header = message.header
-        history = tuple(engine.read_record(plain) for plain in header["history"])
+        history = tuple(engine.record.from_dict(plain) for plain in header["history"])
         done = history if header["waiting"] is None else history[:-1]
         like = replace(engine.start(), start_objective=float(header["start_objective"]))
         waiting, outcome, mixed = None, header["outcome"], header["mixed"]
         if header["waiting"] is not None:
             waiting = engine.read_state(message, "waiting", header["waiting"], replace(like, history=history))
         if outcome is not None:
-            status, text, number, certificate = outcome
-            outcome = Outcome(Status[status], text, number, decode_certificate(message, certificate))
+            kept: Any = tuple[str, str, int, Certificate | None]
+            status, text, number, certificate = read_as(kept, outcome, message.source)
+            outcome = Outcome(Status[status], text, number, _objective(like, done), certificate)
         return cls(
             engine=engine,
             hellos=tuple(header["hellos"]),
@@ -301,19 +311,11 @@ class Coordinator:
         """Bytes of a reply, at most: the numbers of its vectors, and its header."""
         return 8 * self.engine.reply_size + REPLY_HEADER
 
-    def check(self, reply: Message, sent: Sent) -> None:
-        """Raise MessageError unless the reply answers this broadcast, and holds what `step` can take in."""
-        self._heard(reply, self.spec.sites.index(reply.header["site"]), sent)
-
-    def without_value(self, replies: Mapping[str, Message]) -> list[str]:
-        """Return the sites whose answer cannot count because their part of the objective is lost."""
-        return [name for name, reply in replies.items() if self.engine.has_lost(reply.header["value"])]
-
     def copy_of(self, name: str) -> Message:
         """Return what is counted here of a site, for one that has lost its state."""
         k = self.spec.sites.index(name)
         n_past, arrays = self.engine.copy_of(self.held, k)
-        header = dict(zip(COPY, (self.spec.run, name, self.counted[k], n_past), strict=True))
+        header = {"run": self.spec.run, "site": name, "counted": self.counted[k], "past": n_past}
         return Message("copy", header, arrays, f"copy for {name}")
 
     def introduction(self, name: str) -> Mapping[str, Any]:
@@ -329,57 +331,54 @@ class Coordinator:
     # A round
     # ------------------------------------------------------------------------------------------------
 
-    def _read(self, replies: Sequence[Message], earlier: Mapping[str, Sent]) -> list[Heard | None]:
-        found: list[Heard | None] = [None] * len(self.spec.sites)
-        for k, message in by_site(replies, self.spec.sites).items():
-            found[k] = self._heard(message, k, earlier.get(self.spec.sites[k], self.sent))
-        return found
-
-    def _heard(self, message: Message, k: int, sent: Sent) -> Heard:
-        current = self.served
-        if sent.served.counted[k] != self.counted[k]:  # Δη_k is from a factor that is no longer counted
-            name = self.spec.sites[k]
+    def _read(self, message: Message, k: int, served: Served) -> SiteReply:
+        current, name = self.served, self.spec.sites[k]
+        if served.counted[k] != self.counted[k]:  # Δη_k is from a factor that is no longer counted
             raise message.refusal("answers", f"a broadcast that counts round {self.counted[k]} of it", name)
-        require_answer(message, self.spec.run, sent)
-        heard = self.engine.read_reply(message, sent.served, k, self.held)
-        if sent.served.round == current.round:
-            return heard
-        if not current.solve:
-            raise message.refusal("round", f"{current.round}: all rounds are done", sent.served.round)
-        return replace(heard, report=replace(heard.report, value=None, sums=None))
+        require_answer(message, self.spec.run, served)
+        with content_of(message, "a reply"):
+            reply = self.engine.read_reply(message, served, k, self.held)
+        report, value = reply.report, reply.report.value
+        if served.round != current.round:
+            if not current.solve:
+                raise message.refusal("round", f"{current.round}: all rounds are done", served.round)
+            report = replace(report, value=None, sums=None)
+        lost = value if self.engine.has_lost(value) else None
+        return replace(reply, report=report, site=k, digest=message.digest, at=current.digest, lost=lost)
 
-    def _advanced(self, heard: list[Heard | None]) -> Coordinator:
+    def _advanced(self, replies: list[SiteReply | None]) -> Coordinator:
         """The loop's decisions in the loop's order: complete round t, stop or not, gather round t + 1."""
         engine, number = self.engine, self.number
-        state = engine.complete(self.held, heard)
+        state = engine.complete(self.held, replies)
         if isinstance(state, Failure):
             return self._ended(self.state, state.status, state.message, ())
-        if engine.has_converged(state, heard):
-            return self._ended(state, Status.CONVERGED, Status.CONVERGED.value, heard)
+        if engine.has_converged(state, replies):
+            return self._ended(state, Status.CONVERGED, Status.CONVERGED.value, replies)
         if number > self.spec.limit:
-            kept = engine.withdrawn(state, heard)
-            last = (state, heard) if kept is None else (kept, ())
-            return self._ended(last[0], Status.ROUND_LIMIT, engine.at_the_limit(last[0], heard), last[1])
-        after = engine.gather(state, heard)
+            kept = engine.withdrawn(state, replies)
+            last: Any = (state, replies) if kept is None else (kept, ())
+            return self._ended(last[0], Status.ROUND_LIMIT, engine.at_the_limit(last[0], replies), last[1])
+        after = engine.gather(state, replies)
         if isinstance(after, Failure):
-            return self._ended(state, after.status, after.message, heard)
+            return self._ended(state, after.status, after.message, replies)
         return replace(
             self,
             state=state,
             waiting=after.state,
             counted=tuple(
                 old if one is None or one.answer is None or not after.counts else one.round
-                for old, one in zip(self.counted, heard, strict=True)
+                for old, one in zip(self.counted, replies, strict=True)
             ),
             mixed=(number, after.weights) if after.weights else self.mixed,
         )
 
-    def _ended(self, state: Any, status: Status, message: str, heard: Sequence[Heard | None]) -> Coordinator:
-        certificate = self.engine.certificate(state, heard) if heard and state.history else None
+    def _ended(self, state: Any, status: Status, message: str, replies: Sequence[SiteReply | None]) -> Coordinator:
+        certificate = self.engine.certificate(state, replies) if replies and state.history else None
         if certificate is not None and np.isnan(certificate.pooled):  # sums that overflow certify nothing
             certificate = None
-        return replace(self, state=state, waiting=None, outcome=Outcome(status, message, self.number + 1, certificate))
+        outcome = Outcome(status, message, self.number + 1, _objective(state, state.history), certificate)
+        return replace(self, state=state, waiting=None, outcome=outcome)
 
 
-def _encode_mixed(mixed: tuple[int, tuple[float, ...]] | None) -> list[Any] | None:
-    return None if mixed is None else [mixed[0], list(mixed[1])]
+def _objective(state: Any, history: Sequence[Any]) -> tuple[float, ...]:
+    return (state.start_objective, *(record.objective for record in history))

@@ -2,27 +2,111 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Generic, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .._validation import as_count, as_float_array
+from .._archive import read_as
+from .._validation import Array, as_count, as_float_array
 from ..splitting.privacy import GaussianMechanism
-from .ending import read_ending
-from .engine import SiteData, SiteEngine, require
-from .ledger import Ledger, counted_by, require_state
-from .messages import Message, MessageError, Served, content_of, read_served, require_run
+from .engine import A, SiteData, SiteEngine, require
+from .messages import Message, MessageError, Served, content_of, read_copy, read_served, require_run
 from .spec import RunSpec, as_site_name
 
-__all__ = ["Site", "SiteState"]
+__all__ = ["Ledger", "Site", "SiteState"]
 
 COMPUTABLE = "a q_g (natural) and a prior with which the rows of this site can be fitted"
 """What a broadcast must hold beside numbers of the right count: an overflow is the server's doing."""
 UNCOMPUTABLE = (ArithmeticError, ValueError)
 """What such numbers make of a computation; every other error is one of the site's own code."""
+
+
+@dataclass(frozen=True)
+class _KeptHeader:
+    """What a file keeps of a ledger beside vectors."""
+
+    heard: tuple[int, str]
+    answers: dict[Literal["counted", "pending"], Any]
+
+    def __post_init__(self) -> None:
+        if self.heard[0] < 0:
+            raise ValueError(f"heard must be of a round from 0, got {self.heard[0]}")
+        if "counted" not in self.answers:
+            raise ValueError(
+                f"answers must be that which is counted, and one pending or none, got {list(self.answers)}"
+            )
+
+
+@dataclass(frozen=True)
+class Ledger(Generic[A]):
+    """A site's last answers: an answer is pending until the next broadcast says whether the server counts it.
+
+    An answer is λ_k as the site sent it, with η_k after the dual step. The next broadcast says which of the two the
+    server counts: the pending answer, or, if that got lost, the one that was counted before. The site goes on from the
+    counted answer alone, so it never needs an older answer or a second pending one.
+
+    Attributes
+    ----------
+    counted : object
+        The last answer that the server took into its sum; that of round 0 before the first.
+    pending : object or None
+        An answer that the server may or may not have counted; the site does not know yet.
+    answered : tuple of (int, str)
+        Round and digest of the last broadcast that was answered.
+    """
+
+    counted: A
+    pending: A | None = None
+    answered: tuple[int, str] = (0, "")
+
+    def settled(self, broadcast: Message, counted: int) -> Ledger[A]:
+        """Return what is known with a broadcast that counts the site's answer of round `counted`: nothing is pending.
+
+        Raises
+        ------
+        MessageError
+            When the broadcast is older than the last one, another of the same round, or counts an answer that the
+            site does not remember.
+        """
+        number, digest = self.answered
+        served, last = broadcast.header["round"], self.counted
+        if served < number:
+            raise broadcast.refusal("round", f"{number} or later: this site has answered that round", served)
+        if served == number and broadcast.digest != digest:
+            raise broadcast.refusal("digest", f"that of the broadcast of round {number} answered before", "another")
+        # the same broadcast again is answered from the same state: what was pending then has been settled since
+        if served > number and counted != last.round:
+            if self.pending is None or counted != self.pending.round:
+                known = [answer.round for answer in self._answers.values()]
+                raise broadcast.refusal(
+                    "counted", f"a round that this site remembers, {known} (was its state file put back?)", counted
+                )
+            last = self.pending
+        return Ledger(last, None, (served, broadcast.digest))
+
+    def encode(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        """Return the ledger as fields and vectors of a site's state."""
+        answers = self._answers.items()
+        header = {"heard": list(self.answered), "answers": {name: answer.numbers for name, answer in answers}}
+        return header, {f"{name}/{part}": values for name, answer in answers for part, values in answer.vectors.items()}
+
+    @classmethod
+    def read(cls, message: Message, read_answer: Callable[[Message, str, list[Any]], A]) -> Ledger[A]:
+        """Inverse of `encode`; read_answer(message, name, numbers) checks the numbers, and finds the vectors."""
+        kept = read_as(_KeptHeader, {name: message.header[name] for name in ("heard", "answers")}, message.source)
+        found = {name: read_answer(message, name, numbers) for name, numbers in kept.answers.items()}
+        for name, answer in found.items():
+            if answer.round < 0:
+                raise message.refusal(f"answers.{name}", "of a round from 0", answer.round)
+        return cls(found["counted"], found.get("pending"), kept.heard)
+
+    @property
+    def _answers(self) -> dict[str, A]:
+        return {"counted": self.counted} | ({} if self.pending is None else {"pending": self.pending})
 
 
 @dataclass(frozen=True)
@@ -149,8 +233,6 @@ class Site:
         """
         engine = self._joined(broadcast)
         served = read_served(broadcast, engine.spec, engine)
-        if broadcast.kind == "final":
-            read_ending(broadcast, engine.spec)
         self._require_granted(broadcast, engine.spec, served)
         with content_of(broadcast, COMPUTABLE, UNCOMPUTABLE):
             return self._answered(broadcast, served, engine)
@@ -158,14 +240,14 @@ class Site:
     def _answered(self, broadcast: Message, served: Served, engine: SiteEngine[Any]) -> tuple[Site, Message | None]:
         known = self.kept or SiteState(engine.spec, Ledger(engine.first(served.q_g)), ())
         # noise that was drawn is sent again, never drawn twice
-        earlier = known.ledger.pending if served.round == known.ledger.heard[0] else None
+        earlier = known.ledger.pending if served.round == known.ledger.answered[0] else None
         kept = _settled(known, broadcast, served, engine)
         # also a final message: what is kept would begin at the q_g of its round, and not at that of the first
         if self.kept is None and served.round > 1 and engine.begins_at_round_one:
             raise broadcast.refusal(
                 "round", "1, or a copy of the dual must come along, where a site begins", served.round
             )
-        if broadcast.kind == "final":
+        if served.outcome is not None:
             return replace(self, kept=kept), None
         counted, solved = kept.ledger.counted, None
         report, header, arrays = engine.report(served.q_g, counted, served.certify)
@@ -174,7 +256,7 @@ class Site:
             arrays |= vectors
             if answer is not None:
                 kept = replace(kept, ledger=replace(kept.ledger, pending=answer))
-        common = {"run": engine.spec.run, "round": served.round, "site": self.name, "answers": broadcast.digest}
+        common = {"run": engine.spec.run, "round": served.round, "site": self.name, "answers": served.digest}
         header = {**common, **header, "solved": solved}
         return replace(self, kept=kept), Message("reply", header, arrays, f"reply of {self.name}")
 
@@ -187,7 +269,7 @@ class Site:
             When the site has not read a broadcast yet: there is nothing to keep.
         """
         if self.kept is None:
-            raise ValueError(f"site {self.name!r} has not heard a broadcast yet: there is nothing to keep.")
+            raise ValueError(f"site {self.name!r} has not answered a broadcast yet: there is nothing to keep.")
         spec, arrays = self.kept.spec.encode()
         ledger, answers = self.kept.ledger.encode()
         header = {
@@ -209,13 +291,25 @@ class Site:
         MessageError
             When the file is not the state of this site with these rows.
         """
-        require_state(message, self.name, self._digest)
+        self._require_own(message)
         with content_of(message, "the state of a site"):
             if message.header["privacy"] != self._granted:
                 raise message.refusal("privacy", f"that of this site, {self._granted}", message.header["privacy"])
             engine = self._engine(message, RunSpec.read(message, self.data))
             kept = SiteState(engine.spec, Ledger.read(message, engine.read_answer), engine.read_past(message))
             return replace(self, kept=kept)
+
+    def _require_own(self, message: Message) -> None:
+        """Raise unless the message is the state of this site, with these rows."""
+        name = self.name
+        if message.kind != "site" or message.header.get("site") != name:
+            raise message.refusal("file", f"the state of site {name!r}", message.kind)
+        if message.header.get("data") != self._digest:
+            raise MessageError(
+                f"the rows of site {name!r} must be those of the rounds before, and they have changed "
+                "since; put the old ones back, or start a new run.",
+                message.source,
+            )
 
     def adopt(self, spec: RunSpec, copy: Message) -> Site:
         """Return the site as the server knows it, from the server's copy of it.
@@ -226,7 +320,7 @@ class Site:
             When the copy is of another run or site, or the site has privacy, whose spending the server does not know.
         """
         engine = self._engine(copy, spec)
-        counted = counted_by(copy, copy.arrays, spec.run, self.name)
+        counted = read_copy(copy, spec.run, self.name).counted
         if self.privacy is not None:
             raise MessageError(
                 f"site {self.name}: what it has spent of its privacy is lost with its state: start a new run."

@@ -16,20 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from .._archive import read_as
 from .._validation import Array, as_count, as_positive
-from ..federation.engine import Gathered, require
-from ..federation.messages import (
-    FINAL,
-    REPLY,
-    Heard,
-    Message,
-    Report,
-    Served,
-    as_integer,
-    as_real,
-    content_of,
-    require_run,
-)
+from ..federation.engine import Gathered, ServerEngine, SiteEngine, require
+from ..federation.messages import Message, ReplyHeader, Report, Served, SiteReply, read_served, require_run
 from ..federation.spec import RunSpec
 from ..splitting.accelerated import Accelerated
 from ..splitting.methods import Method
@@ -49,6 +39,15 @@ __all__ = ["NetworkData", "NetworkServer", "NetworkSite", "NetworkSpec", "Networ
 
 SETTINGS.register(AdamSteps)
 SETTINGS.register(IVONSteps)
+
+
+@dataclass(frozen=True)
+class NetworkReplyHeader(ReplyHeader):
+    """A reply: ℓ_k at each point, and whether λ_k is a distribution."""
+
+    value: tuple[float, ...]
+    solved: bool | None
+
 
 NOT_NEGATIVE = ("running_var", "num_batches_tracked")
 """A variance and a counter, by the names that torch's normalisations give them."""
@@ -247,15 +246,19 @@ class _Engine:
 
     def read_q(self, message: Message) -> Broadcast:
         """Read q_g."""
-        return _read_q(message, self.team)
+        start, buffers = self.team.network.start, self.team.network.buffers
+        mean = read_tensor(message, "mean", start)
+        precision = read_precision(message, "precision", start if self.team.learns_precision else start[:1])
+        return Broadcast(mean, precision, unpacked(message, "statistics", buffers))
 
 
 @dataclass(frozen=True)
-class NetworkServer(_Engine):
+class NetworkServer(_Engine, ServerEngine[State]):
     """The engine at the server: the pure functions of `bayesadmm_np.torch`, applied to what the sites sent."""
 
     SUMMED: ClassVar[tuple[str, ...]] = ("value", "linear", "precision", "statistics")
     PER_SITE: ClassVar[tuple[str, ...]] = ("linear", "precision", "solved")
+    record: ClassVar[Any] = RoundRecord
 
     @classmethod
     def of(cls, spec: NetworkSpec, model: Any) -> NetworkServer:
@@ -289,38 +292,39 @@ class NetworkServer(_Engine):
         """Return q_g."""
         return state.broadcast
 
-    def read_reply(self, message: Message, served: Served, k: int, state: State) -> Heard:
+    def read_reply(self, message: Message, served: Served, k: int, state: State) -> SiteReply:
         """Read ℓ_k at the points around m_g, and λ_k with its running statistics."""
-        solved, q_g, learned = message.header.get("solved"), served.q_g, self.team.learns_precision
+        header, q_g, learned = (
+            read_as(NetworkReplyHeader, message.header, message.source),
+            served.q_g,
+            self.team.learns_precision,
+        )
         arrays: set[str] = set()
-        if solved is True:
+        if header.solved:
             arrays = {"linear"} | ({"precision"} if learned else set()) | ({"statistics"} if q_g.buffers else set())
-        message.require("reply", REPLY, arrays)
-        if served.solve and not isinstance(solved, bool):
-            raise message.refusal("solved", "true or false", solved)
-        value: Any = message.header["value"]
+        message.require("reply", message.header, arrays)
         points = 2 if learned else 1
-        if not isinstance(value, list) or len(value) != points:
-            raise message.refusal("value", f"{points} numbers, one a point", value)
-        report = Report(tuple(as_real(message, "value", each, finite=False) for each in value))
-        if not solved:
-            return Heard(served.round, report, None)
+        if len(header.value) != points:
+            raise message.refusal("value", f"{points} numbers, one a point", list(header.value))
+        report = Report(header.value)
+        if not header.solved:
+            return SiteReply(served.round, report, None)
         answered = NetworkAnswered(
             linear=read_tensor(message, "linear", q_g.mean),
             precision=read_precision(message, "precision", q_g.precision) if learned else None,
             buffers=unpacked(message, "statistics", q_g.buffers),
             q_g=q_g,
         )
-        return Heard(served.round, report, answered)
+        return SiteReply(served.round, report, answered)
 
     def start(self) -> State:
         """Return the server at the model's parameters."""
         return self.team.start()
 
-    def complete(self, state: State, heard: Sequence[Heard | None]) -> State | Failure:
+    def complete(self, state: State, replies: Sequence[SiteReply | None]) -> State | Failure:
         """Fill in the objective; a client that was left out has no say in it."""
         dropped = state.history[-1].dropped if state.history else ()
-        values = [None if one is None else one.report.value for one in heard]
+        values = [None if one is None else one.report.value for one in replies]
         asked = [value for k, value in enumerate(values) if k not in dropped]
         found = [value for value in asked if value is not None]
         is_whole = len(found) == len(asked)
@@ -329,18 +333,10 @@ class NetworkServer(_Engine):
             return replace(state, start_objective=reached)
         return complete(self.spec.method, state, reached, is_whole)
 
-    def has_converged(self, state: State, heard: Sequence[Heard | None]) -> bool:
-        """Return False: networks do all their rounds."""
-        return False
-
-    def at_the_limit(self, state: State, heard: Sequence[Heard | None]) -> str:
-        """Return what `run` says."""
-        return "all rounds done."
-
-    def gather(self, state: State, heard: Sequence[Heard | None]) -> Gathered[State] | Failure:
+    def gather(self, state: State, replies: Sequence[SiteReply | None]) -> Gathered[State] | Failure:
         """Eq. 16 and Eq. 54; a site whose λ_k is no distribution is left out."""
-        present = [k for k, one in enumerate(heard) if one is not None]
-        good = {k: one for k, one in enumerate(heard) if one is not None and one.answer is not None}
+        present = [k for k, one in enumerate(replies) if one is not None]
+        good = {k: one for k, one in enumerate(replies) if one is not None and one.answer is not None}
         after = gathered(self.team, state, self._replies(state, good), self._late_duals(state, good))
         if isinstance(after, Failure):
             return after
@@ -351,24 +347,6 @@ class NetworkServer(_Engine):
             assert isinstance(lost, Failure)
             return lost
         return Gathered(recorded(self.team, state, after, present, dropped))
-
-    def withdrawn(self, state: State, heard: Sequence[Heard | None]) -> None:
-        """Return None: no row of networks is guarded."""
-
-    def certificate(self, state: State, heard: Sequence[Heard | None]) -> None:
-        """Return None: a network's certificate is estimated from samples, and no site is asked for samples."""
-
-    def is_nearly_closed(self, state: State) -> bool:
-        """Return False: a network does all its rounds."""
-        return False
-
-    def unsettled(self, state: State) -> Sequence[int]:
-        """Return all sites: the edges of single sites are not known."""
-        return range(len(self.spec.sites))
-
-    def has_lost(self, value: Any) -> bool:
-        """Return False: a loss that is not finite is left out of the objective, and its λ_k counts all the same."""
-        return False
 
     def pack_state(self, state: State) -> tuple[dict[str, Any], dict[str, Array]]:
         """Return the tensors."""
@@ -381,20 +359,12 @@ class NetworkServer(_Engine):
         }
         return replace(like, **tensors, buffers=unpacked(message, f"{name}/statistics", like.buffers))
 
-    def pack_record(self, record: RoundRecord) -> dict[str, Any]:
-        """Return the record as plain values."""
-        return record.to_dict()
-
-    def read_record(self, plain: dict[str, Any]) -> RoundRecord:
-        """Inverse of `pack_record`."""
-        return RoundRecord.from_dict(plain)
-
     def copy_of(self, state: State, k: int) -> tuple[int, dict[str, Array]]:
         """Return η_k."""
         duals = state.duals([k])
         return 0, {"linear": vector(duals.linear), "precision": vector(duals.precision)}
 
-    def _replies(self, state: State, good: Mapping[int, Heard]) -> Replies:
+    def _replies(self, state: State, good: Mapping[int, SiteReply]) -> Replies:
         """The usable replies, stacked as one process has them."""
         answers = [one.answer for one in good.values()]
         precision = [one.precision for one in answers if one.precision is not None]
@@ -405,7 +375,7 @@ class NetworkServer(_Engine):
             {name: torch.stack([one.buffers[name] for one in answers]) for name in state.buffers if answers},
         )
 
-    def _late_duals(self, state: State, good: Mapping[int, Heard]) -> Duals | None:
+    def _late_duals(self, state: State, good: Mapping[int, SiteReply]) -> Duals | None:
         """η_k of sites of which one answered an older q_g: each moves from the one that it answers."""
         if all(one.round == state.round + 1 for one in good.values()) or not self.spec.method.dual_step:
             return None
@@ -511,13 +481,13 @@ class NetworkAnswer:
 
 
 @dataclass(frozen=True)
-class NetworkSite(_Engine):
+class NetworkSite(_Engine, SiteEngine[NetworkAnswer]):
     """The engine at a site: a `Team` with the rows of this site alone."""
 
     index: int
 
     @property
-    def begins_at_round_one(self) -> bool:
+    def begins_at_round_one(self) -> bool:  # type: ignore[override]
         """Duals start at a share of the server's first mean."""
         return bool(self.spec.method.dual_step)
 
@@ -526,14 +496,6 @@ class NetworkSite(_Engine):
         network = copy(self.team.network)
         network.start = q_g.mean
         return NetworkAnswer(0, self._start(network))
-
-    def settled(
-        self, message: Message, answer: NetworkAnswer, past: tuple[Any, ...], served: Served
-    ) -> tuple[NetworkAnswer, tuple[Any, ...]]:
-        """Return the answer: no rounds are mixed."""
-        if served.mixed is not None:
-            raise message.refusal("mixed", "null: rounds of networks are not mixed", list(served.mixed))
-        return answer, ()
 
     def report(
         self, q_g: Broadcast, counted: NetworkAnswer, certify: bool
@@ -555,20 +517,16 @@ class NetworkSite(_Engine):
             arrays["precision"] = vector(replies.precision)
         return NetworkAnswer(number, moved(self.team.at(number), q_g, counted.dual, replies)), True, arrays
 
-    def read_answer(self, message: Message, name: str, numbers: list[Any]) -> NetworkAnswer:
+    def read_answer(self, message: Message, name: str, numbers: Any) -> NetworkAnswer:
         """Read an answer as it is kept."""
-        [number] = numbers
-        return NetworkAnswer(as_integer(message, f"answers.{name}", number, 0), self._read_dual(message, f"{name}/"))
+        kept: Any = tuple[int]
+        [number] = read_as(kept, numbers, f"{message.source}: answers.{name}")
+        return NetworkAnswer(number, self._read_dual(message, f"{name}/"))
 
     def adopted(self, copy: Message, counted: int) -> tuple[NetworkAnswer, tuple[Any, ...]]:
         """Return the counted answer of a server's copy."""
         copy.require("copy", copy.header, {"linear", "precision"})
         return NetworkAnswer(counted, self._read_dual(copy, "")), self.read_past(copy)
-
-    def read_past(self, message: Message) -> tuple[Any, ...]:
-        """Return nothing: no rounds are mixed."""
-        as_integer(message, "past", message.header["past"], 0, 0)
-        return ()
 
     def _read_dual(self, message: Message, prefix: str) -> Duals:
         like = self._start(self.team.network)
@@ -611,15 +569,15 @@ def final_model(message: Message, model: nn.Module) -> nn.Module:
     ...     print(error)
     message: kind must be 'final', got hello.
     """
-    message.require("final", FINAL, set(message.arrays))
+    if message.kind != "final":
+        raise message.refusal("kind", "'final'", message.kind)
     require_run(message)
     spec, network = RunSpec.read(message), read_network(model, read_device("cpu"))
     if not isinstance(spec, NetworkSpec) or spec.network != signature(network):
         raise message.refusal(
             "model", f"the signature of this model, {signature(network)}", getattr(spec, "network", "")
         )
-    with content_of(message, "the result of a run"):
-        q_g = _read_q(message, spec.team(network, {}))
+    q_g = read_served(message, spec, NetworkServer(spec, spec.team(network, {}))).q_g
     return network.module_at(q_g.mean, q_g.buffers)
 
 
@@ -668,13 +626,6 @@ def unpacked(message: Message, name: str, like: Mapping[str, Tensor]) -> dict[st
         if key.rpartition(".")[2] in NOT_NEGATIVE and not bool((value >= 0).all()):
             raise message.refusal(f"{name} of {key}", ">= 0", f"{float(value.min()):g}")
     return {key: found[key].to(value.device).view(value.shape) for key, value in like.items()}
-
-
-def _read_q(message: Message, team: Team) -> Broadcast:
-    start, buffers = team.network.start, team.network.buffers
-    mean = read_tensor(message, "mean", start)
-    precision = read_precision(message, "precision", start if team.learns_precision else start[:1])
-    return Broadcast(mean, precision, unpacked(message, "statistics", buffers))
 
 
 def _size(buffers: Mapping[str, Tensor]) -> int:

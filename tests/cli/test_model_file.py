@@ -155,8 +155,11 @@ TAMPERED = {
     "levels": (edit_header(levels={"dose": ["a", "b"]}), "levels"),
     "status": (edit_header(status="DONE"), "'DONE'"),
     "rounds": (edit_header(recorded=10**12), "objective must be a vector of 1000000000000"),
-    "rule": (edit_header(rule={"type": "eval"}), "there is no rule 'eval'"),
-    "points": (edit_header(rule={"type": "QuasiMonteCarlo", "points": 2**40, "seed": 0}), "points is 1099511627776"),
+    "rule": (edit_header(rule={"type": "eval"}), "rule is none that is known here: 'eval'"),
+    "points": (
+        edit_header(rule={"type": "QuasiMonteCarlo", "points": 2**40, "seed": 0}),
+        "points must be at most 65536, got 1099511627776",
+    ),
     "labels": (edit_header(classes=[None, True]), "classes"),
     "rule arguments": (edit_header(rule={"type": "Delta", "order": 7}), "order"),
     "edges": (edit_header(edges={"broadcast": 0.0}), "edges"),

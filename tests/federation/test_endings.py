@@ -27,16 +27,19 @@ SITES, FINAL = run(tol=1e-3)
 LIMITED_SITES, LIMITED = run(rounds=1)
 
 BAD = {
-    "status": ({"status": "NOSUCH"}, "content must be the result of a run"),
-    "status of no text": ({"status": ["CONVERGED"]}, "content must be the result of a run"),
-    "stopped by a callback": ({"status": "STOPPED"}, "status must be that of a run between sites"),
-    "message": ({"message": 5}, "message must be text"),
+    "status": ({"status": "NOSUCH"}, "status must be one of CONVERGED, ROUND_LIMIT, DIVERGED"),
+    "status of no text": ({"status": ["CONVERGED"]}, "Expected `str`, got `array` - at `$.status`"),
+    "stopped by a callback": ({"status": "STOPPED"}, "status must be one of CONVERGED"),
+    "message": ({"message": 5}, "Expected `str`, got `int` - at `$.message`"),
     "no objective": ({"objective": []}, "objective must be"),
     "an objective too many": ({"objective": [*FINAL.header["objective"], 1.0]}, "objective must be"),
-    "objective of text": ({"objective": ["1"] * len(FINAL.header["objective"])}, "objective must be a number"),
+    "objective of text": (
+        {"objective": ["1"] * len(FINAL.header["objective"])},
+        "Expected `float`, got `str` - at `$.objective[0]`",
+    ),
     "round beyond the last": ({"round": 10**9}, "round must be an integer from 2 to 102"),
     "another round": ({"round": FINAL.header["round"] + 1}, "objective must be"),
-    "a certificate of edges": ({"certificate": {"edges": 1}}, "content must be"),
+    "a certificate of edges": ({"certificate": {"edges": 1}}, "got `int` - at `$.certificate.edges`"),
     "converged without certificate": ({"certificate": None}, "certificate must be given where a run has converged"),
     "a certificate that fails": ({"certificate.pooled": 1.0}, "certificate.pooled must be at most tol"),
     "a negative residual": ({"certificate.pooled": -1.0}, "certificate.pooled must be >= 0"),

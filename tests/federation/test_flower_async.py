@@ -74,13 +74,12 @@ def replay(lines, losses, row=None, start=START, watch=None, **options):
     server = Coordinator.start([site.hello() for site in sites.values()], GLMTask(row or M.PVI(), start, **options))
     out = {}
     for line in lines:
-        out[server.number] = server.sent, server.broadcast()
+        out[server.number] = server.served, server.broadcast()
         replies = []
         for name, base in line["bases"].items():
             sites[name], reply = sites[name].step(out[base][1])
-            replies.append(reply)
-        earlier = {name: out[base][0] for name, base in line["bases"].items() if base != server.number}
-        server = server.step(replies, earlier)
+            replies += server.read([reply], out[base][0]).values()
+        server = server.step(replies)
         if watch is not None:
             watch(server)
     return server
@@ -176,7 +175,7 @@ def fold_late(row, losses, versions=3):
     """Let `a` answer the first λ_g after the others have made so many versions; return it all."""
     sites = {name: Site(name, GLMData(loss)) for name, loss in losses.items()}
     server = Coordinator.start([site.hello() for site in sites.values()], GLMTask(row, START, tol=1e-12))
-    base, first = server.sent, server.broadcast()
+    base, first = server.served, server.broadcast()
     for _ in range(versions):
         replies = []
         for name in NAMES[1:]:
@@ -184,7 +183,7 @@ def fold_late(row, losses, versions=3):
             replies.append(reply)
         server = server.step(replies)
     _, reply = sites["a"].step(first)
-    return server, server.step([reply], {"a": base}), reply, base
+    return server, server.step([*server.read([reply], base).values()]), reply, base
 
 
 ROWS = {"PVI": M.PVI(), "damped PVI": M.PVI(0.4), "AMA": M.AMA(2.0)}
@@ -244,19 +243,19 @@ def test_an_answer_from_a_factor_that_is_no_longer_counted_is_refused():
     site = Site("a", GLMData(losses["a"]))
     hellos = [Site(name, GLMData(loss)).hello() for name, loss in losses.items()]
     server = Coordinator.start(hellos, GLMTask(M.PVI(), START, rounds=3))
-    base, first = server.sent, server.broadcast()
+    base, first = server.served, server.broadcast()
     site, reply = site.step(first)
     second = server.step([reply])
     site, late = site.step(second.broadcast())
     third = second.step([late])
     with pytest.raises(MessageError, match="answers must be a broadcast that counts round 2 of it"):
-        third.step([reply], {"a": base})
+        third.read([reply], base)
     # after the last round only reports at the last λ_g are of use
     _, other = Site("b", GLMData(losses["b"])).step(first)
     last = third.step([site.step(third.broadcast())[1]])
     assert not last.served.solve
     with pytest.raises(MessageError, match="round must be 4: all rounds are done, got 1"):
-        last.step([other], {"b": base})
+        last.read([other], base)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -739,9 +738,9 @@ def test_other_rows_are_refused_and_the_reason_is_said(name, tmp_path):
     sites = [Site(name, GLMData(loss)) for name, loss in made_up().items()]
     if name == "BayesADMM":  # nor is there another way to it
         server = Coordinator.start([site.hello() for site in sites], GLMTask(row, START))
-        reply = sites[0].step(server.broadcast())[1]
+        late, *others = [site.step(server.broadcast())[1] for site in sites]
         with pytest.raises(ValueError, match="max_staleness must be 0"):
-            server.step([reply], {"a": server.sent})
+            server.step(others).read([late], server.served)
 
 
 def test_every_row_of_the_table_is_taken_or_refused():

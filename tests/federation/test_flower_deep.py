@@ -570,7 +570,7 @@ def statistics_of(position, value):
 def test_statistics_that_the_model_cannot_hold_are_refused(position, value, complaint):
     """They would be infinite in the next broadcast, which no site takes, and in the checkpoint, which nobody reads."""
     server, reply = statistics_of(position, value)
-    for take in (lambda: server.check(reply, server.sent), lambda: server.step([reply])):
+    for take in (lambda: server.read([reply]), lambda: server.step([reply])):
         with pytest.raises(MessageError, match=complaint):
             take()
     server, reply = statistics_of(position, 3.0)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import bayesadmm_np as ba
 from bayesadmm_np.federation import Coordinator, GLMTask, Message, MessageError
-from bayesadmm_np.federation.ledger import Ledger
+from bayesadmm_np.federation.site import Ledger
 from oracles.couriers import introduce
 from oracles.problems import prior, team
 
@@ -82,16 +82,16 @@ def test_what_does_not_follow_is_refused():
 
 
 DAMAGED = {
-    "heard is text": ({"heard": ["x", ""]}, "heard must be an integer"),
-    "heard before the first": ({"heard": [-3, ""]}, "heard must be an integer from 0"),
-    "heard half a round": ({"heard": [1.5, "a"]}, "heard must be an integer"),
-    "a digest that is none": ({"heard": [1, 2]}, "heard must be text"),
-    "heard without a digest": ({"heard": [1]}, "content must be the state of a site"),
-    "answers are none": ({"answers": [1]}, "answers must be that which is counted"),
+    "heard is text": ({"heard": ["x", ""]}, r"Expected `int`, got `str` - at `\$.heard\[0\]`"),
+    "heard before the first": ({"heard": [-3, ""]}, "heard must be of a round from 0, got -3"),
+    "heard half a round": ({"heard": [1.5, "a"]}, r"Expected `int`, got `float` - at `\$.heard\[0\]`"),
+    "a digest that is none": ({"heard": [1, 2]}, r"Expected `str`, got `int` - at `\$.heard\[1\]`"),
+    "heard without a digest": ({"heard": [1]}, "Expected `array` of length 2, got 1"),
+    "answers are none": ({"answers": [1]}, r"got `array` - at `\$.answers`"),
     "nothing counted": ({"answers": {"pending": [1, 1.0]}}, "answers must be that which is counted"),
-    "an answer too many": ({"answers": {"counted": [0, 1.0], "other": [1, 1.0]}}, "answers must be that"),
-    "a round that is text": ({"answers": {"counted": ["0", 1.0]}}, "answers.counted must be an integer"),
-    "an edge that is none": ({"answers": {"counted": [0, None]}}, "answers.counted must be a number"),
+    "an answer too many": ({"answers": {"counted": [0, 1.0], "other": [1, 1.0]}}, "Invalid enum value 'other'"),
+    "a round that is text": ({"answers": {"counted": ["0", 1.0]}}, "answers.counted: Expected `int`, got `str`"),
+    "an edge that is none": ({"answers": {"counted": [0, None]}}, "answers.counted: Expected `float`, got `null`"),
 }
 
 

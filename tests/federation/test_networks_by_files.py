@@ -128,7 +128,7 @@ def fold_late(row, solver):
     sites = dict(zip("abc", sites_of(problem()), strict=True))
     hellos = [site.hello() for site in sites.values()]
     server = Coordinator.start(hellos, NetworkTask(row, network(), 3.0, solver=solver, rounds=9))
-    base, first = server.sent, server.broadcast()
+    base, first = server.served, server.broadcast()
     for _ in range(2):
         replies = []
         for name in "bc":
@@ -137,7 +137,7 @@ def fold_late(row, solver):
         server = server.step(replies)
     sites["a"], late = sites["a"].step(first)
     sites["b"], fresh = sites["b"].step(server.broadcast())
-    return server, server.step([late, fresh], {"a": base}), late, base, sites["a"]
+    return server, server.step([*server.read([late], base).values(), fresh]), late, base, sites["a"]
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def fold_late(row, solver):
 )
 def test_a_late_answer_moves_its_factor_from_the_q_that_it_answers(row, solver):
     before, after, late, base, site = fold_late(row, solver)
-    served, held = base.served.q_g, before.held
+    served, held = base.q_g, before.held
     answered = torch.from_numpy(late.arrays["linear"]).float()
     expected = held.site_linear[0] + row.dual_step * (answered - served.precision * served.mean)
     # entries of the size 1 in float32, from sums of three terms

@@ -6,7 +6,6 @@ import os
 
 from bayesadmm_np.federation import GLMData, Message, Site
 from bayesadmm_np.federation.dispatch import answer
-from bayesadmm_np.federation.dispatch import async_rounds as arrivals_module
 from bayesadmm_np.federation.dispatch import client_manager as manager_module
 from bayesadmm_np.federation.dispatch import rounds as rounds_module
 
@@ -16,7 +15,7 @@ class Clock:
 
     def __init__(self, monkeypatch):
         self.now = 0.0
-        for module in (manager_module, rounds_module, arrivals_module):
+        for module in (manager_module, rounds_module):
             monkeypatch.setattr(module, "time", self)
         # whole units of time: no rounding, and every look is at an instant when something may come
         monkeypatch.setattr(manager_module, "POLL", 1.0)

@@ -3,7 +3,6 @@
 from .envelope import Answer, Request
 from .node import answer
 from .plan import Plan
-from .rounds import serve
-from .run import TooFewError
+from .rounds import TooFewError, serve
 
 __all__ = ["Answer", "Plan", "Request", "TooFewError", "answer", "serve"]

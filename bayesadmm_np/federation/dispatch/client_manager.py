@@ -63,18 +63,18 @@ class ClientManager:
     def meet(self, enough: Callable[[], bool], seconds: float) -> None:
         """Take in hellos until there are enough, or the time is over."""
         end = time.monotonic() + seconds
-        self._hear_hellos(seconds)
+        self._take_hellos(seconds)
         while not enough() and (left := end - time.monotonic()) > 0:
             self.pause()
-            self._hear_hellos(left)
+            self._take_hellos(left)
 
     def ask(
         self,
         request_for: Callable[[str], Request | None],
-        hear: Callable[[str, Request, Answer], Request | None],
+        take: Callable[[str, Request, Answer], Request | None],
         seconds: float,
     ) -> None:
-        """Send each site its request, pass each answer to `hear`, and send what `hear` returns, until the deadline.
+        """Send each site its request, pass each answer to `take`, and send what `take` returns, until the deadline.
 
         Sites that come, or come back at another node, while others are waited for are asked as well.
         """
@@ -90,12 +90,12 @@ class ClientManager:
             self.send(once, left)
             if not self.opened:
                 return
-            done.update(self.receive(hear, left))
+            done.update(self.receive(take, left))
         self.give_up(float("inf"), seconds)
 
     def send(self, request_for: Callable[[str], Request | None], seconds: float) -> None:
         """Send its request, valid for `seconds`, to each site without an open one, at the node where it is."""
-        self._hear_hellos(seconds)
+        self._take_hellos(seconds)
         wanted: dict[str, Request] = {}
         for name, node in self.node_of.items():
             is_asked = name in self.opened and self.opened[name].node == node
@@ -103,22 +103,22 @@ class ClientManager:
                 wanted[name] = request
         self._push(wanted, seconds)
 
-    def receive(self, hear: Callable[[str, Request, Answer], Request | None], seconds: float) -> set[str]:
-        """Pass each answer that has come to `hear`, send what `hear` returns, and return the sites that are done."""
-        said = self.transport.pull({one.ticket for one in self.opened.values()})
+    def receive(self, take: Callable[[str, Request, Answer], Request | None], seconds: float) -> set[str]:
+        """Pass each answer that has come to `take`, send what `take` returns, and return the sites that are done."""
+        answers = self.transport.pull({one.ticket for one in self.opened.values()})
         done: set[str] = set()
         again: dict[str, Request] = {}
         for name, one in sorted(self.opened.items()):
-            if one.ticket not in said:
+            if one.ticket not in answers:
                 continue
             del self.opened[name]
-            following = self._heard(name, one.request, said[one.ticket], hear)
+            following = self._taken(name, one.request, answers[one.ticket], take)
             if following is None:
                 done.add(name)
             else:
                 again[name] = following
         self._push(again, seconds)
-        if not said:
+        if not answers:
             self.pause()
         return done
 
@@ -154,26 +154,26 @@ class ClientManager:
         for ticket, node in self.transport.push({node: wanted[name] for node, name in names.items()}, seconds).items():
             self.opened[names[node]] = _Open(ticket, node, wanted[names[node]], end)
 
-    def _heard(
+    def _taken(
         self,
         name: str,
         request: Request,
-        said: Answer | str,
-        hear: Callable[[str, Request, Answer], Request | None],
+        answer: Answer | str,
+        take: Callable[[str, Request, Answer], Request | None],
     ) -> Request | None:
         following = None
         try:
-            if isinstance(said, str):
-                raise MessageError(said)
-            following = hear(name, request, said)
-            if following is None and said.refused:
+            if isinstance(answer, str):
+                raise MessageError(answer)
+            following = take(name, request, answer)
+            if following is None and answer.refused:
                 self.failed(name)
         except MessageError as error:
             self.tell(f"site {name}: {error}")
             self.failed(name)
         return following
 
-    def _hear_hellos(self, seconds: float) -> None:
+    def _take_hellos(self, seconds: float) -> None:
         if time.monotonic() - self._looked > REFRESH:
             self._looked, self.present = time.monotonic(), self.transport.nodes()
             there = self.present
@@ -184,21 +184,21 @@ class ClientManager:
                 self._greeted |= self.transport.push({node: Request(self.label) for node in new}, seconds)
         if not self._greeted:
             return
-        for ticket, said in self.transport.pull(self._greeted.keys()).items():
+        for ticket, answer in self.transport.pull(self._greeted.keys()).items():
             node = self._greeted.pop(ticket)
-            if isinstance(said, str):
-                self.tell(f"node {node}: {said}")
+            if isinstance(answer, str):
+                self.tell(f"node {node}: {answer}")
                 continue
             try:
-                self._meet(node, said)
+                self._meet(node, answer)
             except MessageError as error:
                 self.tell(f"node {node}: {error}")
                 self._refused.add(node)
 
-    def _meet(self, node: int, said: Answer) -> None:
-        if said.refused:
-            raise MessageError(said.note)
-        hello = Message.from_bytes(said.message or b"", f"hello of node {node}", HELLO_LIMIT)
+    def _meet(self, node: int, answer: Answer) -> None:
+        if answer.refused:
+            raise MessageError(answer.note)
+        hello = Message.from_bytes(answer.message or b"", f"hello of node {node}", HELLO_LIMIT)
         with content_of(hello, "an introduction"):
             name = read_hello(hello).header["site"]
         known = self.node_of.get(name)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..._errors import ArgumentError
 from ..._validation import as_count, as_fraction, as_positive
-from .. import Coordinator, Message, load_server
+from .. import Coordinator, load_server
 from ..engine import Task, require_sum_of_factors
 
 __all__ = ["Plan"]
@@ -88,14 +87,6 @@ class Plan:
             expected = f"must be at most the sites that are asked in a round, {asked}"
             raise ArgumentError("least", expected, self.least)
 
-    def begin(self, hellos: Sequence[Message]) -> Coordinator:
-        """Make the run of the sites that said hello."""
-        return Coordinator.start(hellos, self.task)
-
     def load(self) -> Coordinator:
         """Read the checkpoint."""
         return load_server(self.folder, self.task.model)
-
-    def is_of(self, server: Coordinator) -> bool:
-        """Whether the server's run has the settings of this plan."""
-        return self.task.again(server.spec).run == server.spec.run
