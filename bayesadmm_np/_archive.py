@@ -318,8 +318,11 @@ def read_as(kind: type[T], plain: Any, source: str) -> T:
     ArchiveError
         The text begins with `source` and ends with the place, as in "at `$.prior.mean[0]`".
     """
-    import msgspec  # here: the core is NumPy and SciPy alone
-
+    try:
+        import msgspec  # here: the core is NumPy and SciPy alone
+    except ImportError as error:
+        hint = "reading files and messages needs msgspec: pip install 'bayesadmm-np[estimators]'."
+        raise ImportError(hint) from error
     try:
         found = msgspec.convert(plain, kind, dec_hook=_array)
         _require_known(plain, msgspec.to_builtins(found, enc_hook=lambda value: None), "$")

@@ -151,11 +151,14 @@ def _promise(site: Any) -> str | None:
 
 def answer(folder: Path, broadcast: Path, out: Path | None) -> dict[str, Any]:
     """Write the reply to a broadcast, or return the result that a final message holds."""
+    from .._archive import LIMIT
     from ..federation import Message, RunSpec, step_site
+    from ..federation.folders import STATE
     from ..federation.messages import require_run
 
     data = [] if is_network(folder) else [_read_config(folder)[0].data]
-    message = Message.read(broadcast)
+    state = folder / STATE
+    message = Message.read(broadcast, RunSpec.read(Message.read(state)).message_limit if state.exists() else LIMIT)
     if message.kind not in ("broadcast", "final"):
         raise message.refusal("kind", "'broadcast' or 'final'", message.kind)
     require_run(message)

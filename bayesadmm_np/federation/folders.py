@@ -81,7 +81,7 @@ def step_site(folder: Path_, site: Site, broadcast: Path_, out: Path_ | None = N
     with locked(folder, "site"):
         state = folder / STATE
         known = site.restore(Message.read(state)) if state.exists() else site
-        after, reply = known.step(Message.read(broadcast))
+        after, reply = known.step(Message.read(broadcast, known.message_limit))
         account = charge(folder, after, reply)
         after.save().write(state)
         account.write(folder)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from .._archive import HEADER_SHARE
 from .._archive import Archive as Message
 from .._validation import Array, as_positive
 from ..clients import Solver
@@ -30,6 +32,10 @@ INTERCEPT = "intercept"
 
 MOST_NUMBERS = 1 << 26
 """Free numbers of a prior: half a GiB."""
+
+
+LONGEST_NUMBER, LONGEST_REASONS = 32, 1 << 14
+"""Characters of a number in JSON, and of the sentences and names of fields in a message."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -131,6 +137,14 @@ class GLMSpec(RunSpec):
     def limit(self) -> int:
         """Rounds at most."""
         return self.rounds if self.row.max_rounds is None else min(self.rounds, self.row.max_rounds)
+
+    @property
+    def message_limit(self) -> int:
+        """Bytes of a message to the sites at most: that of JSON is counted as its part of a limit."""
+        header, arrays = self.encode()
+        numbers = self.limit + 2 * len(self.sites) + self.memory + self.prior.natural.linear.size
+        text = len(json.dumps(header)) + LONGEST_NUMBER * numbers + LONGEST_REASONS
+        return 8 * (self.prior.natural.size + sum(value.size for value in arrays.values())) + HEADER_SHARE * text
 
     @property
     def certified(self) -> tuple[int, float]:

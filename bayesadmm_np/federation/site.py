@@ -10,7 +10,7 @@ from typing import Any, Generic, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .._archive import read_as
+from .._archive import LIMIT, read_as
 from .._validation import Array, as_count, as_float_array
 from ..splitting.privacy import GaussianMechanism
 from .engine import A, SiteData, SiteEngine, require
@@ -189,6 +189,11 @@ class Site:
     def factor(self) -> Any:
         """η_k as the server counts it; None before the first broadcast."""
         return None if self.kept is None else self.kept.ledger.counted.dual
+
+    @property
+    def message_limit(self) -> int:
+        """Bytes of a message to this site at most, as far as it knows its run."""
+        return LIMIT if self.kept is None else self.kept.spec.message_limit
 
     def hello(self, sums: ArrayLike | None = None, squares: ArrayLike | None = None) -> Message:
         """Return the message that a run is made from: names and counts, no rows.

@@ -12,8 +12,8 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from .._archive import LIMIT, content_of
 from .._archive import Archive as Message
-from .._archive import content_of
 from .._validation import Array, as_count
 from ..splitting.settings import decode, encode, require_registered
 
@@ -86,6 +86,11 @@ class RunSpec:
     def limit(self) -> int:
         """Rounds at most."""
         return self.rounds
+
+    @property
+    def message_limit(self) -> int:
+        """Bytes of a broadcast or a final message at most, as far as the spec says it."""
+        return LIMIT
 
     @property
     def certified(self) -> tuple[int, float] | None:

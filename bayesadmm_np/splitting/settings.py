@@ -81,7 +81,7 @@ def decode(plain: Any, hint: Any, name: str, source: str) -> Any:
     of = plain.get("type") if isinstance(plain, dict) else plain
     kind = known(of)
     if kind is None or not issubclass(kind, kinds):
-        raise ArchiveError(f"{name} is none that is known here: {of!r}.", source)
+        raise ArchiveError(f"{name} is none that is known here: {of!r:.120}.", source)
     hints, defaults = typing.get_type_hints(kind), {item.name: item.default for item in dataclasses.fields(kind)}
     if set(plain) != {"type", *defaults}:
         got = sorted({*plain} - {"type"})
@@ -109,4 +109,4 @@ def _leaf(plain: Any, hint: Any, name: str, source: str) -> Any:
             return value
     except ArchiveError:
         pass
-    raise ArchiveError(f"{name} must be of the type {hint} and finite, got {plain!r}.", source)
+    raise ArchiveError(f"{name} must be of the type {hint} and finite, got {plain!r:.120}.", source)

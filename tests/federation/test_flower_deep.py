@@ -515,11 +515,14 @@ BAD = {
     "another site's name": (lambda r: edited(r, {"site": "a"}), "site must be b, got a"),
     "another broadcast": (lambda r: edited(r, {"answers": "0" * 64}), "answers must be the digest"),
     "nothing solved": (lambda r: edited(r, {"solved": None}), "solved must be given"),
-    "solved is a number": (lambda r: edited(r, {"solved": 1}), "arrays must be exactly"),
-    "solved is a zero": (lambda r: emptied(r, {"solved": 0}), "solved must be true or false"),
+    "solved is a number": (lambda r: edited(r, {"solved": 1}), "Expected `bool | null`, got `int` - at `$.solved`"),
+    "solved is a zero": (lambda r: emptied(r, {"solved": 0}), "Expected `bool | null`, got `int` - at `$.solved`"),
     "one value": (lambda r: edited(r, {"value": [1.0]}), "value must be 2 numbers"),
-    "a value that is text": (lambda r: edited(r, {"value": ["1", 2.0]}), "value must be a number"),
-    "an extra field": (lambda r: edited(r, {"more": 1}), "exactly the fields"),
+    "a value that is text": (
+        lambda r: edited(r, {"value": ["1", 2.0]}),
+        "Expected `float`, got `str` - at `$.value[0]`",
+    ),
+    "an extra field": (lambda r: edited(r, {"more": 1}), "unknown field `more`"),
     "damage": (lambda r: packed(r, r.content[VECTORS]["message"].data[:-9]), "whole bayesadmm archive"),
     "too large": (lambda r: packed(r, bytes(1 << 20)), "size must be at most"),
     "an exception": (lambda r: Error(code=2, reason="ValueError: no"), "failed"),
@@ -689,7 +692,7 @@ MECHANISM = ba.GaussianMechanism(1.0, 2.0)
         (lambda: Site("A", problem()[0]), r"data must be GLMData\(loss\) or NetworkData\(rows, model\)"),
         (lambda: Site("A", NetworkData(problem()[0], "mlp")), "model must be a torch.nn.Module"),
         (lambda: Site("A", NetworkData(problem()[0], network(), "nonsense")), "device='nonsense' cannot be used"),
-        (lambda: Site("A", NetworkData(problem()[0], network())).save(), "has not heard a broadcast"),
+        (lambda: Site("A", NetworkData(problem()[0], network())).save(), "has not answered a broadcast"),
         (lambda: Plan(NetworkTask(IVONADMM(), network()), "x", 2, least=3), "least must be at most"),
         (lambda: Plan(NetworkTask(IVONADMM(), network()), "x", 0), "sites must be at least 1"),
     ],
@@ -745,7 +748,7 @@ def test_more_rows_than_a_float_can_count_are_refused():
     header = json.loads(json.dumps(dict(server.broadcast().header)))
     header["spec"] |= {"sites": ["A", "B"], "weights": [20, 10**400]}
     forged = replace(server.broadcast(), header=header)
-    with pytest.raises(MessageError, match="content must be the spec of a run"):
+    with pytest.raises(MessageError, match=r"weights must be of the type .* and finite"):
         site.step(replace(forged, header={**header, "run": run_of(forged)}))
 
 
@@ -779,6 +782,6 @@ def test_a_site_refuses_broadcasts_of_others_and_of_the_past():
 
 
 def test_a_run_whose_checkpoint_could_not_be_read_does_not_begin(monkeypatch):
-    monkeypatch.setattr("bayesadmm_np.federation.server.LIMIT", 1000)
-    with pytest.raises(ValueError, match="checkpoint of at most 1000 bytes, got 4128"):
+    monkeypatch.setattr("bayesadmm_np.federation.messages.LIMIT", 1000)
+    with pytest.raises(ValueError, match=r"checkpoint of 1000 bytes with 1 sites \(4128 for"):
         begun()

@@ -256,6 +256,49 @@ def test_a_reply_larger_than_the_run_allows_is_not_read(halfway):
         step_server(folder / "server", replies)
 
 
+def test_a_message_larger_than_the_run_implies_is_not_read(halfway):
+    _, folders, _, path, _ = halfway
+    site = step_site(folders[0], introduce(CLIENTS)[0], path)[0]
+    assert site.message_limit < 1 << 21
+    message = Message.read(path)
+    bloated = Message("broadcast", {**message.header, "note": "x" * site.message_limit}, message.arrays)
+    bloated.write(path)
+    with pytest.raises(MessageError, match=f"size must be at most {site.message_limit} bytes, got"):
+        step_site(folders[0], introduce(CLIENTS)[0], path)
+    # the twin: of a run that it does not know a site reads what any file may hold
+    shutil.rmtree(folders[1])
+    folders[1].mkdir()
+    with pytest.raises(MessageError, match="unknown field `note`"):
+        step_site(folders[1], introduce(CLIENTS)[1], path)
+
+
+@pytest.mark.parametrize("memory", [0, 3])
+def test_the_longest_final_message_of_a_run_fits_in_its_limit(memory):
+    """Numbers of the most digits, a sentence as long as any, all rounds done: JSON has its part of the limit."""
+    row = ba.Accelerated(M.PVI(0.5), memory) if memory else M.PVI(0.5)
+    server, _ = finished(row)
+    final, spec, worst = server.broadcast(), server.spec, -1.7976931348623157e-308
+    header = dict(final.header)
+    header["objective"] = [worst] * (spec.limit + 1)
+    header["message"] = "x" * 4000
+    header["counted"] = [spec.limit] * len(spec.sites)
+    assert header["certificate"] is not None
+    header["certificate"]["distance"]["per_coefficient"] = [worst] * 3
+    header["mixed"] = [spec.limit, [worst] * memory] if memory else None
+    Message("final", header, final.arrays).to_bytes(spec.message_limit)
+    with pytest.raises(MessageError, match="size must be at most"):
+        Message("final", {**header, "message": "x" * spec.message_limit}, final.arrays).to_bytes(spec.message_limit)
+
+
+def finished(row):
+    sites = introduce(CLIENTS)
+    server = Coordinator.start([site.hello() for site in sites], GLMTask(row, START, rounds=30, tol=1e-3))
+    while server.outcome is None:
+        sites, replies = zip(*(site.step(server.broadcast()) for site in sites), strict=True)
+        server = server.step(replies)
+    return server, sites
+
+
 # ----------------------------------------------------------------------------------------------------
 # One process a folder
 # ----------------------------------------------------------------------------------------------------
