@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Annotated
 
 from ..estimators.fitted import UNITS, Units
-from ._options import Json, ModelFile, option
+from ..estimators.summary import COVARIANCES
+from ._options import Json, ModelFile, option, switch
 from ._terminal import print_json
 
 
@@ -16,6 +17,13 @@ def summary(
     units: Annotated[
         Units, option("Units: the columns' own, or per standard deviation.", "UNIT", choices=UNITS)
     ] = "original",
+    covariance: Annotated[
+        str, option("Covariance: the model's, or a robust one that the fit kept the sums of.", choices=COVARIANCES)
+    ] = "model",
+    ratios: Annotated[bool, switch("Show odds or rate ratios with their intervals.")] = False,
+    reference: Annotated[
+        str | None, option("Class that the others are compared with; of three classes on.", "CLASS")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Print the table of a model file: coefficients, standard errors, shares of the sites, certificate.
@@ -23,6 +31,7 @@ def summary(
     Examples of use:
       bayesadmm summary model.npz
       bayesadmm summary model.npz --units standardized      per standard deviation
+      bayesadmm summary model.npz --ratios                  odds or rate ratios
       bayesadmm summary model.npz --json
 
     Exit codes: 0 all is well, 2 the command or the model were refused.
@@ -32,6 +41,6 @@ def summary(
 
     found = load_model(model)
     if json:
-        print_json(as_dict(found, units))
+        print_json(as_dict(found, units, covariance=covariance, reference=reference))
     else:
-        print(summarise(found, units))
+        print(summarise(found, units, covariance=covariance, ratios=ratios, reference=reference))

@@ -25,7 +25,7 @@ from ..splitting.certificate import Certificate
 from ..splitting.methods import FedLapCov
 from ..splitting.result import RunError
 from ..splitting.status import Status
-from .fitted import Columns, FittedGLM, Site
+from .fitted import Columns, FittedGLM, Site, Units
 from .glm import make_glm
 from .kinds import Kind, read_kind
 from .rows import SiteRows, read_client, read_offset, require_numbers, split_rows
@@ -223,8 +223,29 @@ class FederatedModel(BaseEstimator):
         self._check_left(left, name)
         return self._fit_rows(left, self._start)
 
-    def summary(self) -> Summary:
+    def summary(
+        self,
+        units: Units = "original",
+        *,
+        covariance: str = "model",
+        clusters: Mapping[Hashable, Sequence[Hashable]] | None = None,
+        ratios: bool = False,
+        reference: Any = None,
+    ) -> Summary:
         """Return the table of coefficients, with the share of each site in the information on them.
+
+        Parameters
+        ----------
+        units : {'original', 'standardized'}
+        covariance : {'model', 'HC0', 'HC1', 'HC2', 'HC3', 'cluster'}
+            The model's, or a robust one: by row (White; MacKinnon and White) or by cluster (Liang and Zeger).
+        clusters : dict of sequence, optional
+            Cluster of each row by site, rows of weight zero left out, for "cluster":
+            `dict(list(frame.groupby("hospital")["ward"]))`. A cluster lies in one site.
+        ratios : bool, default False
+            Whether to show exp(coef), an odds or rate ratio, with its interval.
+        reference : label, optional
+            Of three classes on: rows are the differences to this class.
 
         Returns
         -------
@@ -234,13 +255,34 @@ class FederatedModel(BaseEstimator):
         ------
         NotFittedError
             Before `fit`.
+        ValueError
+            When the fit has no such covariance, its exp(coef) is no ratio, or there is no such class.
         """
         check_is_fitted(self, "fitted_")
-        return summarise(self.fitted_)
+        fitted = self.fitted_
+        if covariance != "model" and fitted.learns_covariance:
+            fitted = self._with_robust((covariance,), clusters)
+        return summarise(fitted, units, covariance=covariance, ratios=ratios, reference=reference)
+
+    def _with_robust(self, names: Sequence[str], clusters: Mapping[Any, Sequence[Hashable]] | None = None) -> FittedGLM:
+        """Return the fitted model with the sums of robust covariances, as a model file may hold them."""
+        self._rows_at_hand("A robust covariance")
+        fitted = self.fitted_
+        assert fitted.statistics is not None
+        bread = fitted.posterior.covariance_matrix / fitted.noise_variance
+        statistics = self._glm.statistics(
+            fitted.posterior.mean,
+            fitted.noise_variance,
+            fitted.statistics.noise,
+            robust=names,
+            bread=bread,
+            clusters=clusters,
+        )
+        return replace(fitted, statistics=statistics)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the rows out: a pickle holds sums over sites, and nobody's data."""
-        return {key: value for key, value in super().__getstate__().items() if key != "_rows"}
+        return {key: value for key, value in super().__getstate__().items() if key not in ("_rows", "_glm")}
 
     def _check_site(self, added: SiteRows) -> None:
         """Check the target of a site that joins a fit."""
@@ -282,8 +324,8 @@ class FederatedModel(BaseEstimator):
         check_is_fitted(self, "fitted_")
         if not hasattr(self, "_rows"):
             raise ValueError(
-                f"{method} needs the rows of all sites for its corrective rounds, and an estimator that was copied or "
-                "unpickled holds none: call fit."
+                f"{method} needs the rows of all sites, and an estimator that was copied or unpickled holds none: "
+                "call fit."
             )
         return dict(self._rows)
 
@@ -334,7 +376,8 @@ class FederatedModel(BaseEstimator):
         fitted = self._fitted(rows, settings, fit)
         fitted.uncentred  # noqa: B018  # first, because it may raise
         self.fitted_ = fitted
-        self._rows, self._start, self._is_single = dict(rows), fit.start, fit.glm.is_single
+        self._rows, self._glm = dict(rows), fit.glm
+        self._start, self._is_single = fit.start, fit.glm.is_single
         self.prior_precision_ = fit.precision
         self.evidence_message_ = fit.message
         self.message_ = fit.result.message
@@ -371,6 +414,7 @@ class FederatedModel(BaseEstimator):
             floats=sum(record.floats_down + record.floats_up for record in result.history),
             noise_variance=fit.noise,
             inference=settings.inference,
+            statistics=glm.statistics(posterior.mean, fit.noise, settings.noise_source(glm.kind)),
             log_likelihood=-sum(loss.value(result.posterior.mean) for loss in glm.losses(fit.noise)) - dropped,
             elbo=-float(result.objective[-1]) - dropped if settings.inference == "posterior" else None,
         )

@@ -25,6 +25,7 @@ from ..splitting.distance import Distance
 from ..splitting.history import RoundRecord
 from ..splitting.status import Status
 from .glm import Layout, carry, carry_distance
+from .inference import FitStatistics
 from .kinds import IDENTITY, Kind, kind_of_loss
 
 __all__ = ["FAMILIES", "UNITS", "Columns", "FittedGLM", "Site", "design_names", "encode", "fitted_run", "word"]
@@ -186,6 +187,9 @@ class FittedGLM:
         Name of the column of sites; None where each file was a site.
     offset, exposure : str or None
         Names of the columns of the known part of the predictor; None where there are none.
+    statistics : FitStatistics or None
+        Totals over the sites for deviance, criteria, tests and robust covariances; None in models that were fitted
+        without them.
     log_likelihood, elbo : float or None
         Log-likelihood at the mean and bound on the log evidence, all constants kept; None where not computed.
     version : str
@@ -215,6 +219,7 @@ class FittedGLM:
     client: str | None = None
     offset: str | None = None
     exposure: str | None = None
+    statistics: FitStatistics | None = None
     log_likelihood: float | None = None
     elbo: float | None = None
     version: str = __version__

@@ -17,6 +17,7 @@ from ..families.gaussian import Gaussian
 from ..losses.base import GaussianExpected, Loss
 from ..losses.expectations import Delta
 from ..splitting.distance import Distance
+from .inference import FitStatistics, Noise, fit_statistics
 from .kinds import Kind
 from .rows import SiteRows
 
@@ -136,11 +137,19 @@ class Glm:
     @property
     def has_flat_shift(self) -> bool:
         """Whether a shift common to all outputs leaves the likelihood as it is (softmax)."""
-        return self.kind.outputs == "classes" and not self.kind.has_reference
+        return self.kind.has_flat_shift
 
     def dropped_at(self, noise: float) -> float:
         """Return the constant that the losses leave out of −log likelihood."""
         return self.dropped + 0.5 * self.n_observed * float(np.log(noise))
+
+    def statistics(self, theta: Array, noise: float, source: Noise, **robust: Any) -> FitStatistics:
+        """Return the sums over the sites that a table needs beside the coefficients; see `fit_statistics`."""
+        losses = dict(zip(self.names, self.losses(noise), strict=True))
+        # with offsets the intercepts alone are a fit of their own
+        begins = self.layout.is_intercept if any(offset is not None for *_, offset in self.rows) else None
+        settings = {"is_intercept": begins, "noise": source, "noise_variance": noise, **robust}
+        return fit_statistics(self.kind, losses, theta, self.null_parameter, **settings)
 
     @property
     def null_parameter(self) -> Array:

@@ -5,9 +5,11 @@ The sums come from `site_statistics`, smaller models from `refit`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from functools import reduce
+from operator import add
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -16,17 +18,21 @@ from scipy.special import chdtrc, fdtrc, ndtr, ndtri, stdtr, stdtrit
 
 from .._errors import ArgumentError
 from .._validation import Array
+from ..losses.base import Loss
 from .kinds import Kind
-from .site_statistics import ROBUST, SiteStatistics, WeightMeaning
+from .refit import drive, refit
+from .site_statistics import ROBUST, SiteStatistics, WeightMeaning, check_clusters, site_statistics
 
 __all__ = [
     "Estimate",
+    "FitStatistics",
     "GoodnessOfFit",
     "Noise",
     "RobustCovariance",
     "Test",
     "contrasts",
     "estimate",
+    "fit_statistics",
     "goodness_of_fit",
     "likelihood_ratio_test",
     "picks",
@@ -36,6 +42,77 @@ __all__ = [
 
 Noise = Literal["none", "estimated", "given"]
 """Whether a noise variance divides the loss, and where it comes from."""
+
+
+@dataclass(frozen=True, eq=False)
+class FitStatistics:
+    """What a fitted model keeps for its table.
+
+    Attributes
+    ----------
+    total : SiteStatistics
+        Sum over the sites, in the units of the run.
+    noise : {'none', 'estimated', 'given'}
+        An estimated noise variance gives t and F.
+    weights : {'frequency', 'analytic'}
+    """
+
+    total: SiteStatistics
+    noise: Noise = "none"
+    weights: WeightMeaning = "frequency"
+
+
+def fit_statistics(
+    kind: Kind,
+    losses: Mapping[Any, Loss],
+    theta: Array,
+    null: Array,
+    *,
+    is_intercept: Array | None = None,
+    noise: Noise = "none",
+    noise_variance: float = 1.0,
+    robust: Collection[str] = (),
+    bread: Array | None = None,
+    clusters: Mapping[Any, Sequence[Hashable]] | None = None,
+    weights: WeightMeaning = "frequency",
+) -> FitStatistics:
+    """Ask all sites in one process.
+
+    Parameters
+    ----------
+    kind : Kind
+    losses : dict of Loss
+        One a site.
+    theta, null : ndarray, shape (d,)
+        The pooled fit and that of the intercepts alone.
+    is_intercept : ndarray of bool, shape (d,), optional
+        Given where rows have offsets: `null` is then the start of a fit of the intercepts.
+    noise : {'none', 'estimated', 'given'}
+    noise_variance : float, default 1.0
+        That the losses were divided by.
+    robust, bread, weights
+        See `site_statistics`.
+    clusters : dict of sequence, optional
+        By site.
+    """
+    check_clusters(clusters or {})
+    if is_intercept is not None:
+        null = drive(refit(null, is_intercept), list(losses.values())).theta
+    sums = [
+        site_statistics(
+            kind,
+            loss,
+            theta,
+            null,
+            robust=robust,
+            bread=bread,
+            clusters=None if clusters is None else clusters.get(name),
+            noise_variance=noise_variance,
+            weights=weights,
+        )
+        for name, loss in losses.items()
+    ]
+    return FitStatistics(reduce(add, sums), noise, weights)
 
 
 # ----------------------------------------------------------------------------------------------------

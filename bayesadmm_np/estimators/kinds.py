@@ -253,6 +253,11 @@ class Kind:
         return self.target.is_labels
 
     @property
+    def has_flat_shift(self) -> bool:
+        """Whether a shift common to all outputs leaves the likelihood as it is."""
+        return self.outputs == "classes" and not self.has_reference
+
+    @property
     def score_name(self) -> str:
         """What a score of predictions is called."""
         return "accuracy" if self.is_classifier else "R²" if self.has_noise else "D²"

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from .._archive import Archive, ArchiveError, content_of, read_as
-from .._validation import as_positive
+from .._validation import Array, as_positive
 from ..families import IsotropicGaussian
 from ..families.gaussian import Gaussian
 from ..losses.expectations import RULES, Auto, Rule
@@ -24,7 +24,9 @@ from ..splitting.settings import decode, encode
 from ..splitting.status import Status
 from .fitted import FAMILIES, Columns, FittedGLM, Site, design_names
 from .glm import Layout
+from .inference import FitStatistics, Noise
 from .kinds import Kind, read_kind
+from .site_statistics import ROBUST, SiteStatistics, WeightMeaning
 
 __all__ = ["ModelFileError", "load_model", "save_model"]
 
@@ -51,6 +53,33 @@ class Bound:
     sd_units: float
     rigorous: bool
     reason: str
+
+
+@dataclass(frozen=True)
+class Totals:
+    """A `FitStatistics` in the header; its matrices are arrays."""
+
+    noise: Noise
+    weights: WeightMeaning
+    n_rows: int
+    weight: float
+    log_weight: float
+    loss: float
+    null_loss: float
+    saturated_loss: float
+    constant: float
+    pearson: float
+    meats: tuple[str, ...]
+    n_clusters: int
+
+    def __post_init__(self) -> None:
+        numbers = (self.weight, self.log_weight, self.loss, self.null_loss, self.saturated_loss, self.constant)
+        if not np.isfinite([*numbers, self.pearson]).all() or self.weight <= 0 or self.pearson < 0:
+            raise ValueError("statistics must be finite sums over rows")
+        if not all(0 <= count < 1 << 53 for count in (self.n_rows, self.n_clusters)):
+            raise ValueError("rows and clusters must be counts")
+        if len({*self.meats} & {*ROBUST}) < len(self.meats):
+            raise ValueError(f"meats must be different ones of {', '.join(ROBUST)}, got {list(self.meats)}")
 
 
 @dataclass(frozen=True)
@@ -88,6 +117,7 @@ class Header:
     inference: Literal["likelihood", "posterior"] = "posterior"
     offset: str | None = None
     exposure: str | None = None
+    statistics: Totals | None = None
 
     def __post_init__(self) -> None:
         for name, names in (("features", self.features), ("classes", self.classes), ("sites", self.site_names)):
@@ -109,6 +139,8 @@ class Header:
             raise ValueError(
                 f"classes and outputs must be those of {kind}, got {list(self.classes)} and {self.outputs}"
             )
+        if self.statistics is not None and (self.statistics.noise == "none") is kind.has_noise:
+            raise ValueError(f"statistics must have the noise variance that {kind} has, or none")
         if self.centred and not (self.intercept and self.family == "full"):
             raise ValueError("centred must be false without an intercept, and outside the full family")
         if self.family not in FAMILIES or self.status not in Status.__members__:
@@ -186,6 +218,7 @@ def save_model(path: str | os.PathLike[str], model: FittedGLM) -> None:
         log_likelihood=model.log_likelihood,
         elbo=model.elbo,
         version=model.version,
+        statistics=_totals(model.statistics),
     )
     arrays = {
         "scale/centre": model.columns.centre,
@@ -200,6 +233,8 @@ def save_model(path: str | os.PathLike[str], model: FittedGLM) -> None:
         arrays["centre"] = model.layout.centre
     if bound is not None:
         arrays["distance"] = bound.per_coefficient
+    if model.statistics is not None:
+        arrays |= {f"meat/{name}": meat for name, meat in model.statistics.total.meats.items()}
     Archive("model", asdict(header), arrays, os.fspath(path)).write(path)
 
 
@@ -240,7 +275,9 @@ def _build(archive: Archive, header: Header) -> FittedGLM:
     optional = {"centre": (p, header.centred), "distance": (d, header.distance is not None)}
     names = ["scale/centre", "scale/scale", "prior/mean", "prior/precision", "posterior", "objective"]
     names += [name for name, (_, is_there) in optional.items() if is_there]
-    archive.require("model", asdict(header), [*names, *(f"site{k}" for k in range(len(header.sites)))])
+    meats = () if header.statistics is None else header.statistics.meats
+    names += [f"meat/{name}" for name in meats]
+    archive.require("model", archive.header, [*names, *(f"site{k}" for k in range(len(header.sites)))])
     extra = {name: archive.vector(name, size) for name, (size, is_there) in optional.items() if is_there}
     scale = archive.vector("scale/scale", p)
     if not (scale > 0).all():
@@ -285,7 +322,25 @@ def _build(archive: Archive, header: Header) -> FittedGLM:
         log_likelihood=header.log_likelihood,
         elbo=header.elbo,
         version=header.version,
+        statistics=_statistics(header.statistics, {name: archive.array(f"meat/{name}", (d, d)) for name in meats}),
     )
+
+
+def _totals(statistics: FitStatistics | None) -> Totals | None:
+    if statistics is None:
+        return None
+    sums = dict(vars(statistics.total))
+    return Totals(statistics.noise, statistics.weights, **{**sums, "meats": tuple(sorted(sums["meats"]))})
+
+
+def _statistics(totals: Totals | None, meats: dict[str, Array]) -> FitStatistics | None:
+    if totals is None:
+        return None
+    for name, meat in meats.items():
+        if not (np.array_equal(meat, meat.T) and np.linalg.eigvalsh(meat)[0] >= -1e-8 * np.trace(meat)):
+            raise ValueError(f"meat/{name} must be symmetric and positive semidefinite")
+    sums = {name: value for name, value in vars(totals).items() if name not in ("noise", "weights", "meats")}
+    return FitStatistics(SiteStatistics(**sums, meats=meats), totals.noise, totals.weights)
 
 
 def _prior_precision(prior: Gaussian) -> Any:

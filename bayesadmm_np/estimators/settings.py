@@ -16,6 +16,8 @@ from ..splitting.accelerated import Accelerated
 from ..splitting.methods import PVI, TABLE, Method
 from .fitted import FAMILIES
 from .glm import Glm, Layout
+from .inference import Noise
+from .kinds import Kind
 
 __all__ = ["EVIDENCE", "Settings", "make_prior", "read_choice", "read_settings", "read_switch"]
 
@@ -71,6 +73,10 @@ class Settings:
     def learns_covariance(self) -> bool:
         """Whether the family's precision is learned."""
         return self.family.learns_precision
+
+    def noise_source(self, kind: Kind) -> Noise:
+        """Where the noise variance of a kind comes from."""
+        return "none" if not kind.has_noise else "estimated" if self.noise is None else "given"
 
     @property
     def averages(self) -> bool:

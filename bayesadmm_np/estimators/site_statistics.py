@@ -147,18 +147,18 @@ def site_statistics(
         null_loss=loss.value(null) * noise_variance,
         saturated_loss=0.0 if kind.is_classifier else kind.loss_at(rows.target, rows.target, w),
         constant=0.0 if kind.constant is None else float((counted @ kind.constant(rows.target)).sum()),
-        pearson=float(w @ _squared_pearson(kind, rows, getattr(loss, "n_classes", 0))),
+        pearson=float(w @ _squared_pearson(kind, rows)),
         meats=_meats(kind, rows, set(robust), bread, clusters, weights),
         n_clusters=len(set(_require_clusters(clusters, w.size))) if is_clustered else 0,
     )
 
 
-def _squared_pearson(kind: Kind, rows: Rows, n_classes: int) -> Array:
+def _squared_pearson(kind: Kind, rows: Rows) -> Array:
     """Return (y − μ)²/V(μ) of each row, shape (n,)."""
     if kind.outputs == "classes":
         # the slopes are p − y; those of a reference class, whose predictor is zero, are the rest
         predictor, slope = rows.predictor, rows.slope
-        if n_classes > slope.shape[1]:
+        if kind.has_reference:
             predictor = np.column_stack([predictor, np.zeros(len(slope))])
             slope = np.column_stack([slope, -slope.sum(axis=1)])
         return np.asarray((slope**2 / softmax(predictor, axis=1)).sum(axis=1))
@@ -215,18 +215,20 @@ def _require_clusters(clusters: Sequence[Hashable] | None, n_rows: int) -> Seque
     if clusters is None or len(clusters) != n_rows:
         got = "none" if clusters is None else len(clusters)
         raise ArgumentError("clusters", f"must hold one cluster a row, {n_rows}", got)
-    return np.asarray(clusters).tolist() if isinstance(clusters, np.ndarray) else clusters
+    labels = np.asarray(clusters, dtype=object).tolist()
+    missing = [label for label in labels if label is None or type(label).__name__ == "NAType" or label != label]
+    if missing:
+        raise ArgumentError("clusters", "must name a cluster for every row", repr(missing[0]))
+    return labels
 
 
-def check_clusters(clusters: Mapping[Any, Collection[Hashable]], labels_are_local: bool = False) -> None:
+def check_clusters(clusters: Mapping[Any, Sequence[Hashable]]) -> None:
     """Refuse a label of a cluster that occurs at two sites: its scores would have to be summed over both.
 
     Parameters
     ----------
     clusters : dict
         Labels of the clusters by site.
-    labels_are_local : bool, default False
-        Whether the same label at two sites is said to name two clusters.
 
     Raises
     ------
@@ -234,12 +236,12 @@ def check_clusters(clusters: Mapping[Any, Collection[Hashable]], labels_are_loca
         With the label and the sites.
     """
     home: dict[Hashable, Any] = {}
-    for site, labels in () if labels_are_local else clusters.items():
+    for site, labels in clusters.items():
         for label in dict.fromkeys(labels):
             if home.setdefault(label, site) != site:
                 raise ArgumentError(
                     "clusters",
                     "must lie in one site each",
                     f"the cluster {label!r} at the sites {home[label]!r} and {site!r}",
-                    "say so if it is another cluster at each site",
+                    "put the site into its name if it is another cluster at each",
                 )

@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
-from scipy.special import ndtr
 
+from .._errors import ArgumentError
 from .._validation import Array
 from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian
-from .fitted import FittedGLM, Units
+from .fitted import FittedGLM, Units, word
+from .inference import Estimate, GoodnessOfFit, RobustCovariance, estimate, goodness_of_fit, robust_covariance
+from .site_statistics import ROBUST
 
-__all__ = ["Summary", "SummaryRow", "as_dict", "information_shares", "summarise"]
+__all__ = ["COVARIANCES", "Summary", "SummaryRow", "as_dict", "goodness", "information_shares", "summarise"]
 
-NORMAL_975 = 1.959963984540054
-"""Quantile of the standard normal."""
+WIDEST = 100
+"""Columns of a table: shares of the sites that do not fit beside the coefficients stand below them."""
 
-MOST_SOURCES = 7
-"""The prior and the sites whose shares still fit beside the coefficients."""
+MODEL = "model"
+"""The covariance that the model's own variance gives."""
+
+COVARIANCES = (MODEL, *ROBUST)
+
+ML = "maximum likelihood"
+
+INTERCEPT = "(intercept)"
+
+DOMINATED = 0.5
+"""Share of the prior in a coefficient from which on a test of it says more about the prior than about the rows."""
 
 PER_CLASS = (
     "The rows determine differences between classes only: a single class's standard error, z and P hold the prior's "
@@ -31,28 +43,26 @@ PER_CLASS = (
 
 
 @dataclass(frozen=True)
-class SummaryRow:
-    """One coefficient; all but the first two are None where the family learns no covariance.
+class SummaryRow(Estimate):
+    """One coefficient; all but the first two are None where they would mean nothing.
 
     Attributes
     ----------
     name : str
     coef : float
-        Posterior mean.
-    std_err, z, p_value, low, high : float or None
-        Posterior standard deviation, coef/std_err, P(|N(0, 1)| > |z|) and the ends of the central 95 % interval.
+        The maximum of the likelihood, or the posterior mean.
+    std_err : float or None
+        Standard error, or posterior standard deviation.
+    statistic, p_value : float or None
+        coef/std_err, and its two-sided P under t or the normal. Of a posterior P is twice the probability of the other
+        sign. None also where the prior holds more than half of the information.
+    low, high : float or None
+        Ends of the central 95 % interval.
     shares : tuple of float, or None
         Share of the prior and of each site in the information on this coefficient. They add up to 1; None where the
         factors do not make up the posterior.
     """
 
-    name: str
-    coef: float
-    std_err: float | None = None
-    z: float | None = None
-    p_value: float | None = None
-    low: float | None = None
-    high: float | None = None
     shares: tuple[float, ...] | None = None
 
 
@@ -62,57 +72,64 @@ class Summary:
 
     Attributes
     ----------
-    header : dict of str to str
+    facts : tuple of dict of str to str
+        The fit as a whole: the left and the right column above the coefficients.
     rows : tuple of SummaryRow
         Rows in the order of `covariance_`.
+    statistic : {'z', 't'}
+    ratio : str
+        Meaning of exp(coef) where the table is to show it, otherwise empty.
     sources : tuple of str
         Sources of the shares: the prior, then the sites in order.
+    header : dict of str to str
+        Model and fit, and below the coefficients where they come from.
     note : str
     """
 
-    header: Mapping[str, str]
+    facts: tuple[Mapping[str, str], Mapping[str, str]]
     rows: tuple[SummaryRow, ...]
+    statistic: str
+    ratio: str
     sources: tuple[str, ...]
+    header: Mapping[str, str]
     note: str
 
-    @property
-    def _shown(self) -> tuple[str, ...]:
-        """Sources whose shares fit beside the coefficients."""
-        return self.sources if self.rows[0].shares is not None and len(self.sources) <= MOST_SOURCES else ()
-
     def __str__(self) -> str:
-        titles = ["", "coef", "std err", "z", "P>|z|", "[0.025", "0.975]", *(f"{name} %" for name in self._shown)]
-        lines = [titles, *map(self._cells, self.rows)]
-        widths = [max(len(line[j]) for line in lines) for j in range(len(titles))]
-        table = [
-            "  ".join(
-                [line[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(line[1:], widths[1:], strict=True))]
-            )
-            for line in lines
-        ]
-        rule = "-" * max(map(len, table))
-        margin = max(map(len, self.header))
-        hang = " " * (margin + 2)
-        head = [
-            textwrap.fill(text, 80, initial_indent=f"{key + ':':<{margin + 2}}", subsequent_indent=hang)
-            for key, text in self.header.items()
-        ]
-        return "\n".join([*head, "=" * len(rule), table[0].rstrip(), rule, *table[1:], "=" * len(rule), self.note])
+        titles = ["", "coef", "std err", self.statistic, f"P>|{self.statistic}|"]
+        titles += [self.ratio] if self.ratio else []
+        cells = [[*titles, "[0.025", "0.975]"], *map(self._cells, self.rows)]
+        table, shares = _aligned(cells), self._shares()
+        beside = _aligned([line + share[1:] for line, share in zip(cells, shares, strict=True)]) if shares else table
+        fits = len(beside[0]) <= WIDEST
+        lines = beside if fits else table
+        width = max(*map(len, lines), 78)
+        model, fit, *rest = self.header.items()
+        parts = [*_wrapped([model, fit], width), "=" * width, *_paired(*self.facts, width), "=" * width, lines[0]]
+        parts += ["-" * width, *lines[1:]]
+        if not fits:
+            parts += ["-" * width, "Share of the information, %", *_chunks(shares, width)]
+        return "\n".join([*parts, "=" * width, *textwrap.wrap(self.note, width), *_wrapped(rest, width)])
 
     __repr__ = __str__
 
     def _cells(self, row: SummaryRow) -> list[str]:
-        shares = (row.shares or ())[: len(self._shown)]
-        return [
-            row.name,
-            f"{row.coef:.4f}",
-            _number(row.std_err, 4),
-            _number(row.z, 3),
-            _number(row.p_value, 3),
-            _number(row.low, 3),
-            _number(row.high, 3),
-            *(_number(100.0 * share, 1) for share in shares),
-        ]
+        cells = [row.name, _scaled(row.coef, 4), _scaled(row.std_err, 3), _number(row.statistic, 3), _p(row.p_value)]
+        if not self.ratio:
+            return [*cells, _scaled(row.low, 3), _scaled(row.high, 3)]
+        # exp of an intercept is the odds or the rate where every column is zero, and no ratio
+        ratios = (None,) * 3 if row.name.endswith(INTERCEPT) else row.ratio
+        return [*cells, *(_scaled(value, 3) for value in ratios)]
+
+    def _shares(self) -> list[list[str]]:
+        """The table of shares in per cent; empty where there are none, and without a prior that holds nothing."""
+        if self.rows[0].shares is None:
+            return []
+        shown = [j for j in range(len(self.sources)) if j > 0 or any(row.shares and row.shares[0] for row in self.rows)]
+        found = [["", *(f"{self.sources[j]} %" for j in shown)]]
+        for row in self.rows:
+            assert row.shares is not None
+            found.append([row.name, *(_number(100.0 * row.shares[j], 1) for j in shown)])
+        return found
 
     def to_frame(self) -> Any:
         """Return a pandas DataFrame with one row a coefficient; shares are fractions.
@@ -129,8 +146,8 @@ class Summary:
         columns = {
             "coef": [row.coef for row in self.rows],
             "std err": [row.std_err for row in self.rows],
-            "z": [row.z for row in self.rows],
-            "P>|z|": [row.p_value for row in self.rows],
+            self.statistic: [row.statistic for row in self.rows],
+            f"P>|{self.statistic}|": [row.p_value for row in self.rows],
             "[0.025": [row.low for row in self.rows],
             "0.975]": [row.high for row in self.rows],
         }
@@ -151,32 +168,88 @@ def information_shares(posterior: Gaussian, prior: Gaussian, sites: Sequence[Nat
     return np.array([np.einsum("ji,ji->i", spread, each) / variance for each in moved])
 
 
-def summarise(model: FittedGLM, units: Units = "original") -> Summary:
-    """Return the table of a fitted model, in the columns' own units or per standard deviation."""
-    rows, names = _rows(model, units), ("prior", *map(str, model.sites))
-    table = Summary(_header(model, units), rows, names, "")
-    if not model.learns_covariance:
-        note = f"{model.method} with the {model.family} family learns no covariance: there are no standard errors."
-    else:
-        note = "Mean and standard deviation of the posterior"
-        note += "; the last columns: where the information comes from." if table._shown else "."
-        if model.kind.outputs == "classes" and not model.kind.has_reference:
-            note += f"\n{PER_CLASS}"
-    return replace(table, note=note)
+def goodness(model: FittedGLM) -> GoodnessOfFit | None:
+    """Return what is known of the fit as a whole, in the units of the target; None in models without statistics."""
+    found, layout = model.statistics, model.layout
+    if found is None:
+        return None
+    # a shift common to all classes leaves every probability as it is
+    free = layout.n_outputs - model.kind.has_flat_shift
+    return goodness_of_fit(
+        model.kind,
+        found.total,
+        free * layout.width,
+        free * layout.has_intercept,
+        n_outputs=layout.n_outputs,
+        noise=found.noise,
+        noise_variance=model.noise_variance,
+        target_scale=model.target_scale,
+        weights=found.weights,
+    )
 
 
-def as_dict(model: FittedGLM, units: Units = "original") -> dict[str, Any]:
-    """Return everything about a fitted model that a program may want to read."""
+def summarise(
+    model: FittedGLM,
+    units: Units = "original",
+    *,
+    covariance: str = MODEL,
+    ratios: bool = False,
+    reference: Any = None,
+) -> Summary:
+    """Return the table of a fitted model.
+
+    Parameters
+    ----------
+    model : FittedGLM
+    units : {'original', 'standardized'}
+        The columns' own units, or per standard deviation.
+    covariance : str, default 'model'
+        "HC0" to "HC3" and "cluster" are robust; the model's statistics must hold their sums.
+    ratios : bool, default False
+        Whether to show exp(coef), an odds or rate ratio, with its interval.
+    reference : label, optional
+        Of three classes on: rows are the differences to this class.
+
+    Raises
+    ------
+    ValueError
+        When the fit has no such covariance, its exp(coef) is no ratio, or there is no such class.
+    """
+    if ratios and not model.kind.ratio:
+        raise ArgumentError("ratios", f"must be False for {model.kind.title}: exp(coef) is no ratio", ratios)
+    spread = _Spread.of(model, covariance)
+    rows = _rows(model, units, spread, reference)
+    return Summary(
+        facts=_facts(model, spread),
+        rows=rows,
+        statistic="z" if spread.df is None else "t",
+        ratio=model.kind.ratio if ratios else "",
+        sources=("prior", *map(str, model.sites)),
+        header=_header(model, units),
+        note=_note(model, rows),
+    )
+
+
+def as_dict(
+    model: FittedGLM, units: Units = "original", *, covariance: str = MODEL, reference: Any = None
+) -> dict[str, Any]:
+    """Return everything about a fitted model that a program may want to read; see `summarise`."""
     names = ("prior", *map(str, model.sites))
+    spread = _Spread.of(model, covariance)
     rows = [
-        {**asdict(row), "shares": None if row.shares is None else dict(zip(names, row.shares, strict=True))}
-        for row in _rows(model, units)
+        {
+            **asdict(row),
+            "shares": None if row.shares is None else dict(zip(names, row.shares, strict=True)),
+            "ratio": row.ratio if model.kind.ratio and not row.name.endswith(INTERCEPT) else None,
+        }
+        for row in _rows(model, units, spread, reference)
     ]
-    proof, distance = model.certificate, model.widest_distance()
+    proof, distance, whole = model.certificate, model.widest_distance(), goodness(model)
     assert proof is not None
     return {
         "status": model.status.name,
         "message": model.message,
+        "fit": model.fit_name,
         "loss": str(model.kind),
         "target": model.target,
         "classes": list(model.classes),
@@ -187,9 +260,13 @@ def as_dict(model: FittedGLM, units: Units = "original") -> dict[str, Any]:
         "noise_variance": model.noise_variance * model.target_scale**2 if model.kind.has_noise else None,
         "log_likelihood": model.log_likelihood,
         "elbo": model.elbo,
+        "goodness": None if whole is None else {name: _finite(value) for name, value in asdict(whole).items()},
         "sites": {str(name): site.n_rows for name, site in model.sites.items()},
         "exp_coef": model.kind.ratio or None,
         "units": units,
+        "covariance": covariance,
+        "statistic": "z" if spread.df is None else "t",
+        "df": spread.df,
         "coefficients": rows,
         "certificate": {
             "holds": proof.holds,
@@ -201,42 +278,128 @@ def as_dict(model: FittedGLM, units: Units = "original") -> dict[str, Any]:
     }
 
 
-def _rows(model: FittedGLM, units: Units) -> tuple[SummaryRow, ...]:
-    mean, names = model.mean(units), model.coefficient_names
-    covariance = model.covariance(units)
-    if covariance is None:
+@dataclass(frozen=True, eq=False)
+class _Spread:
+    """A covariance in the units of the run, None where the family learns none, and degrees of freedom of t."""
+
+    name: str
+    matrix: Array | None
+    df: float | None
+
+    @classmethod
+    def of(cls, model: FittedGLM, name: str) -> _Spread:
+        found, whole = model.statistics, goodness(model)
+        is_t = found is not None and found.noise == "estimated" and model.fit_name == ML
+        if name == MODEL:
+            matrix = model.posterior.covariance_matrix if model.learns_covariance else None
+            return cls(
+                name, matrix, whole.df_residual if is_t and whole is not None and whole.df_residual > 0 else None
+            )
+        robust = _robust(model, name)
+        return cls(name, robust.matrix, robust.df if is_t else None)
+
+
+def _robust(model: FittedGLM, name: str) -> RobustCovariance:
+    if model.inference == "posterior" or model.family != "full":
+        raise ArgumentError(
+            "covariance", f"must be {MODEL!r}: a robust one needs a likelihood fit of the full family", repr(name)
+        )
+    if model.statistics is None:
+        raise ArgumentError("covariance", f"must be {MODEL!r} for a model without statistics", repr(name))
+    bread = model.posterior.covariance_matrix / model.noise_variance
+    outputs = model.layout.n_outputs if model.kind.outputs == "columns" else 1
+    return robust_covariance(
+        name, bread, model.statistics.total, model.layout.dim // outputs, weights=model.statistics.weights
+    )
+
+
+def _rows(model: FittedGLM, units: Units, spread: _Spread, reference: Any) -> tuple[SummaryRow, ...]:
+    change, shift = model.in_units(units)
+    names = model.coefficient_names
+    if reference is not None:
+        apart, names = _differences(model, reference)
+        change, shift = apart @ change, apart @ shift
+    mean = change @ model.posterior.mean + shift
+    if spread.matrix is None:
         return tuple(SummaryRow(name, float(m)) for name, m in zip(names, mean, strict=True))
-    change, _ = model.in_units(units)
     factors = [site.factor for site in model.sites.values()]
     shares = information_shares(model.posterior, model.prior, factors, change).T
     # the factors make up the posterior only where the duals are the sites
     adds_up = bool(np.allclose(shares.sum(axis=1), 1.0, atol=1e-3))
-    errors = np.sqrt(np.diagonal(covariance))
+    errors = np.sqrt(np.einsum("ij,jk,ik->i", change, spread.matrix, change))
     return tuple(
-        _row(name, float(m), float(sd), tuple(share.tolist()) if adds_up else None)
+        _row(estimate(name, m, sd, spread.df), tuple(share.tolist()) if adds_up else None)
         for name, m, sd, share in zip(names, mean, errors, shares, strict=True)
     )
 
 
-def _row(name: str, mean: float, error: float, shares: tuple[float, ...] | None) -> SummaryRow:
-    z = mean / error
-    p_value = 2.0 * float(ndtr(-abs(z)))
-    low, high = mean - NORMAL_975 * error, mean + NORMAL_975 * error
-    return SummaryRow(name, mean, error, z, p_value, low, high, shares)
+def _row(found: Estimate, shares: tuple[float, ...] | None) -> SummaryRow:
+    row = SummaryRow(**vars(found), shares=shares)
+    is_prior = shares is not None and shares[0] > DOMINATED
+    return replace(row, statistic=None, p_value=None) if is_prior else row
+
+
+def _differences(model: FittedGLM, reference: Any) -> tuple[Array, tuple[str, ...]]:
+    """Return the matrix of differences to a class, and their names; a class without coefficients has zeros."""
+    layout, labels = model.layout, tuple(map(word, model.classes))
+    if model.kind.outputs != "classes" or word(reference) not in labels:
+        known = ", ".join(labels) if model.kind.outputs == "classes" else "none: it is of three classes on"
+        raise ArgumentError("reference", f"must be a class of this model ({known})", repr(reference))
+    own = np.array([[float(label == name) for name in model.output_names] for label in labels])
+    apart = np.delete(own - own[labels.index(word(reference))], labels.index(word(reference)), axis=0)
+    others = [label for label in labels if label != word(reference)]
+    names = model.coefficient_names[: layout.width]
+    columns = [name.removeprefix(f"{model.output_names[0]}: ") for name in names]
+    return np.kron(apart, np.eye(layout.width)), tuple(
+        f"{label} vs {word(reference)}: {column}" for label in others for column in columns
+    )
+
+
+def _facts(model: FittedGLM, spread: _Spread) -> tuple[dict[str, str], dict[str, str]]:
+    """Return what stands above the coefficients; what holds at a maximum of the likelihood alone only there."""
+    whole = goodness(model)
+    left = {"Covariance": spread.name if spread.matrix is not None else "none"}
+    right = {"Observations": f"{sum(site.n_rows for site in model.sites.values())}"}
+    if whole is None:
+        if model.log_likelihood is not None:
+            left["Log-likelihood"] = _fact(model.log_likelihood)
+    else:
+        right["Observations"] = f"{whole.n_observations:g}"
+        left |= {"Log-likelihood": _fact(whole.log_likelihood), "Deviance": _fact(whole.deviance)}
+        left["Null deviance"] = _fact(whole.null_deviance)
+        if model.fit_name == ML:
+            right |= _at_the_maximum(model, whole)
+    if model.elbo is not None and model.inference == "posterior":
+        right["ELBO"] = _fact(model.elbo)
+    return left, right
+
+
+def _at_the_maximum(model: FittedGLM, whole: GoodnessOfFit) -> dict[str, str]:
+    facts = {"Df residuals, model": f"{whole.df_residual:g}, {whole.df_model:g}"}
+    if whole.r_squared is not None:
+        adjusted = "" if whole.adjusted_r_squared is None else f", adjusted {whole.adjusted_r_squared:.4f}"
+        facts["R²" if model.kind.has_noise else "Pseudo R² (McFadden)"] = f"{whole.r_squared:.4f}{adjusted}"
+    facts["AIC, BIC"] = f"{_fact(whole.aic)}, {_fact(whole.bic)}"
+    if whole.test is not None:
+        law = "LR χ²" if whole.test.df_residual is None else "F"
+        P = f"{whole.test.p_value:.3g}" if whole.test.p_value > 0 else "<1e-300"
+        facts[f"{law}, P"] = f"{whole.test.statistic:.4g}, {P}"
+    if whole.dispersion is not None and not model.kind.is_classifier:
+        facts["Dispersion (Pearson/df)"] = _fact(whole.dispersion)
+    return facts
 
 
 def _header(model: FittedGLM, units: Units) -> dict[str, str]:
     sites = ", ".join(f"{name} {site.n_rows}" for name, site in model.sites.items())
     header = {
         "Model": model.title,
-        "Method": f"{model.method}, {model.family} family, {model.rounds} rounds, {model.floats} numbers sent",
+        "Fit": model.fit_name,
         "Rows": f"{sum(site.n_rows for site in model.sites.values())} at {len(model.sites)} sites: {sites}",
-        "Prior precision": _prior_precision(model),
+        "Method": f"{model.method}, {model.family} family, {model.rounds} rounds, {model.floats} numbers sent",
+        "Prior precision": "none" if model.fit_name == ML else _prior_precision(model),
         "Coefficients": "in the columns' own units" if units == "original" else "per pooled standard deviation",
         "Status": model.message,
     }
-    if model.log_likelihood is not None and model.elbo is not None:
-        header["Log likelihood"] = f"{model.log_likelihood:.6g} at the mean; ELBO {model.elbo:.6g}"
     if model.certificate is not None:
         proof = model.certificate
         verdict = "holds" if proof.holds else "does NOT hold"
@@ -247,6 +410,21 @@ def _header(model: FittedGLM, units: Units) -> dict[str, str]:
     return header
 
 
+def _note(model: FittedGLM, rows: Sequence[SummaryRow]) -> str:
+    if not model.learns_covariance:
+        return f"{model.method} with the {model.family} family learns no covariance: there are no standard errors."
+    said = []
+    if model.inference == "posterior":
+        said.append("Mean and standard deviation of the posterior; P is twice the probability of the other sign.")
+    if rows[0].shares is not None:
+        said.append("The columns in % say where the information on a coefficient comes from.")
+    if any(row.p_value is None and row.std_err for row in rows):
+        said.append("No test (–) where the prior holds more than half of the information.")
+    if model.kind.has_flat_shift and rows[0].name == model.coefficient_names[0]:
+        said.append(PER_CLASS)
+    return " ".join(said)
+
+
 def _prior_precision(model: FittedGLM) -> str:
     """Return the prior precision of the first output's coefficients; the intercept, the last, may have another."""
     values = 1.0 / model.prior.variance[: model.layout.n_features]
@@ -255,5 +433,67 @@ def _prior_precision(model: FittedGLM) -> str:
     return f"{values.min():.6g} to {values.max():.6g}"
 
 
+# ----------------------------------------------------------------------------------------------------
+# Text
+# ----------------------------------------------------------------------------------------------------
+
+
+def _aligned(lines: Sequence[Sequence[str]]) -> list[str]:
+    """The first column to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return [
+        "  ".join([line[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(line[1:], widths[1:], strict=True))])
+        for line in lines
+    ]
+
+
+def _chunks(lines: list[list[str]], width: int) -> list[str]:
+    """Tables of as many columns each as fit."""
+    count = len(lines[0]) - 1
+    while count > 1 and len(_aligned([line[: count + 1] for line in lines])[0]) > width:
+        count -= 1
+    starts = range(1, len(lines[0]), count)
+    return [text for j in starts for text in _aligned([[line[0], *line[j : j + count]] for line in lines])]
+
+
+def _paired(left: Mapping[str, str], right: Mapping[str, str], width: int) -> list[str]:
+    """Names and values in two columns."""
+    half = (width - 3) // 2
+    columns = [
+        [f"{name}:{value:>{max(size - len(name) - 1, len(value) + 1)}}" for name, value in facts.items()]
+        for facts, size in ((left, half), (right, width - 3 - half))
+    ]
+    height = max(map(len, columns))
+    padded = [column + [""] * (height - len(column)) for column in columns]
+    return [f"{a:<{half}}   {b}".rstrip() for a, b in zip(*padded, strict=True)]
+
+
+def _wrapped(items: Sequence[tuple[str, str]], width: int) -> list[str]:
+    margin = max(len(name) for name, _ in items) + 2
+    return [
+        textwrap.fill(text, width, initial_indent=f"{name + ':':<{margin}}", subsequent_indent=" " * margin)
+        for name, text in items
+    ]
+
+
 def _number(value: float | None, digits: int) -> str:
     return "–" if value is None else f"{value:.{digits}f}"
+
+
+def _scaled(value: float | None, digits: int) -> str:
+    """Plain digits where they show the number; otherwise six significant ones."""
+    is_plain = value is None or value == 0 or 1e-4 <= abs(value) < 1e4
+    return _number(value, digits) if is_plain else f"{value:.6g}"
+
+
+def _p(value: float | None) -> str:
+    return "<.001" if value is not None and value < 0.0005 else _number(value, 3)
+
+
+def _fact(value: float) -> str:
+    return f"{value:.6g}"
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinity: a fit without residuals has no likelihood."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -61,7 +61,7 @@ def longley():
 
 def anes96():
     data = sm.datasets.anes96.load_pandas()
-    return "softmax", scaled(data.exog), data.endog.to_numpy()
+    return "multinomial", scaled(data.exog), data.endog.to_numpy()
 
 
 class Fit:
@@ -70,7 +70,7 @@ class Fit:
     def __init__(self, problem, weights=None, offset=None, robust=(), clusters=None, meaning="frequency"):
         name, self.X, self.y = problem
         self.kind, n = read_kind(name), len(self.y)
-        self.outputs = len(set(self.y)) if name == "softmax" else 1
+        self.outputs = self.kind.n_outputs(len(set(self.y)))
         y = self.y.astype(int) if self.kind.is_classifier else self.y
         self.sites = [np.arange(n)[k::3] for k in range(3)]
         self.losses = [
@@ -85,12 +85,11 @@ class Fit:
         ]
         p = self.X.shape[1]
         self.free = np.ones(self.outputs * p, dtype=bool)
-        self.free[:p] = self.outputs == 1  # the first class is the reference
-        self.intercepts = self.free & (np.arange(self.free.size) % p == p - 1)
+        self.intercepts = np.arange(self.free.size) % p == p - 1
         self.theta = drive(refit(np.zeros(self.free.size), self.free), self.losses).theta
         self.null = drive(refit(self.theta, self.intercepts), self.losses).theta
         hessian = sum(derivatives(loss, self.theta).hessian for loss in self.losses)
-        self.bread = np.linalg.inv(hessian) if self.outputs == 1 else None
+        self.bread = np.linalg.inv(hessian)
         self.meaning, self.noise = meaning, "estimated" if self.kind.has_noise else "none"
         self.by_site = [
             site_statistics(
@@ -249,9 +248,14 @@ def test_a_given_noise_variance_has_its_own_likelihood():
 
 
 def test_several_classes_are_statsmodels_mnlogit():
-    fit, found = Fit(anes96()), newton(sm.MNLogit(anes96()[2], anes96()[1]))
+    fit, found = Fit(anes96(), robust=("HC0",)), newton(sm.MNLogit(anes96()[2], anes96()[1]))
     g = fit.goodness()
-    assert close(fit.theta[fit.free], np.asarray(found.params).T.ravel(), 1e-7)  # coefficients near zero
+    assert close(np.sqrt(np.diagonal(fit.covariance)), np.asarray(found.bse).T.ravel())
+    white = newton(sm.MNLogit(fit.y, fit.X), cov_type="HC0")
+    ours = robust_covariance("HC0", fit.bread, fit.total, fit.n_parameters).matrix
+    assert close(np.sqrt(np.diagonal(ours)), np.asarray(white.bse).T.ravel())
+    assert not close(np.sqrt(np.diagonal(fit.covariance)), np.asarray(white.bse).T.ravel(), 1e-3)
+    assert close(fit.theta, np.asarray(found.params).T.ravel(), 1e-7)  # coefficients near zero
     null = newton(sm.MNLogit(fit.y, fit.X[:, -1])).llf
     assert close(
         [g.log_likelihood, g.null_log_likelihood, g.aic, g.bic, g.r_squared, g.test.statistic],
@@ -264,6 +268,19 @@ def test_several_classes_are_statsmodels_mnlogit():
 
 
 ALL_HC = ("HC0", "HC1", "HC2", "HC3")
+
+
+def test_a_softmax_of_all_classes_has_the_same_sums():
+    """Its coefficients are others, and its predictors the same up to a shift."""
+    _, X, y = anes96()
+    fit, p = Fit(anes96()), X.shape[1]
+    every = read_kind("softmax")
+    losses = [every.make_loss(X[at], y[at].astype(int), n_outputs=7) for at in fit.sites]
+    shift = np.random.default_rng(0).normal(size=p)
+    theta, null = (np.concatenate([np.zeros(p), point]) + np.tile(shift, 7) for point in (fit.theta, fit.null))
+    total = reduce(add, [site_statistics(every, loss, theta, null) for loss in losses])
+    for name in ("loss", "null_loss", "saturated_loss", "pearson", "weight"):
+        assert np.isclose(getattr(total, name), getattr(fit.total, name), rtol=1e-12)
 
 
 def test_robust_covariances_of_least_squares_are_those_of_statsmodels():
@@ -324,7 +341,6 @@ def test_a_cluster_at_two_sites_is_refused_by_name():
     where = {"north": ["w1", "w2", "w1"], "south": ["w3", "w2"]}
     with pytest.raises(ValueError, match="the cluster 'w2' at the sites 'north' and 'south'"):
         check_clusters(where)
-    check_clusters(where, labels_are_local=True)
     check_clusters({"north": ["w1", "w1"], "south": ["w3"]})
 
 
@@ -440,6 +456,8 @@ def test_what_cannot_be_had_is_refused():
         Fit((kind, X, y), robust=("HC4",))
     with pytest.raises(ValueError, match="clusters must hold one cluster a row"):
         Fit((kind, X, y), robust=("cluster",))
+    with pytest.raises(ValueError, match="clusters must name a cluster for every row, got nan"):
+        Fit((kind, X, y), robust=("cluster",), clusters=np.append(np.arange(15.0), np.nan))
     with pytest.raises(ValueError, match="HC2 is not defined for several classes"):
         Fit(anes96(), robust=("HC2",))
     fit = Fit((kind, X, y))

@@ -1,0 +1,271 @@
+"""The printed table: what a statistician reads off it, and what it does not say."""
+
+import copy
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from bayesadmm_np._archive import Archive
+from bayesadmm_np.estimators import (
+    FederatedGLM,
+    FederatedLogisticRegression,
+    FederatedPoissonRegressor,
+    FederatedRidge,
+    load_model,
+    save_model,
+)
+from bayesadmm_np.estimators.inference import FitStatistics
+from bayesadmm_np.estimators.model_file import ModelFileError
+from bayesadmm_np.estimators.summary import as_dict, goodness, summarise
+from bayesadmm_np.families import FullGaussian
+
+sm = pytest.importorskip("statsmodels.api")
+
+NEARLY = 1e-12
+"""Prior precision that moves no digit that is looked at."""
+
+
+def spector():
+    data = sm.datasets.spector.load_pandas()
+    return data.exog, data.endog.to_numpy(), np.array(["north", "south", "west"])[np.arange(32) % 3]
+
+
+def by_likelihood(model, noise="none"):
+    """The same fit, said to be of maximum likelihood."""
+    flat = FullGaussian(np.zeros(model.fitted_.layout.dim), 0.0)
+    statistics = replace(model.fitted_.statistics, noise=noise)
+    model.fitted_ = replace(model.fitted_, prior=flat, inference="likelihood", statistics=statistics)
+    return model
+
+
+@pytest.fixture(scope="module")
+def logistic():
+    X, y, site = spector()
+    return by_likelihood(FederatedLogisticRegression(NEARLY, method="FedLapCov").fit(X, y, client=site))
+
+
+@pytest.fixture(scope="module")
+def longley():
+    data = sm.datasets.longley.load_pandas()
+    X = (data.exog - data.exog.mean()) / data.exog.std()
+    y = data.endog - data.endog.mean() + 1000.0  # 13 standard errors: the intercept's own prior moves it
+    found = sm.OLS(y, sm.add_constant(X, prepend=False)).fit()
+    model = FederatedRidge(1e-6 * NEARLY, noise_variance=found.scale, method="FedLapCov")
+    return by_likelihood(model.fit(X, y, client=np.arange(16) % 3), "estimated"), found
+
+
+def test_a_logistic_table_has_the_numbers_of_statsmodels(logistic):
+    X, y, _ = spector()
+    found = sm.Logit(y, sm.add_constant(X, prepend=False)).fit(disp=0, tol=1e-14)
+    table = logistic.summary()
+    text = str(table)
+    for row, b, se, z, p, (low, high) in zip(
+        table.rows, found.params, found.bse, found.tvalues, found.pvalues, found.conf_int().to_numpy(), strict=True
+    ):
+        assert np.allclose(
+            [row.coef, row.std_err, row.statistic, row.p_value, row.low, row.high],
+            [b, se, z, p, low, high],
+            rtol=1e-6,  # the certificate's 1e-8 of a standard error
+        )
+    for words in (
+        "Fit:   maximum likelihood",
+        "P>|z|",
+        f"{found.llf:.6g}",
+        f"{found.aic:.6g}, {found.bic:.6g}",
+        f"{found.prsquared:.4f}",
+        f"{found.llr:.4g}, {found.llr_pvalue:.3g}",
+        "28, 3",
+    ):
+        assert words in text
+    assert "prior" not in text.split("Rows:")[0]  # there is none
+    # broken twins: with its prior it is another fit, of which the same criteria mean nothing
+    some = FullGaussian(np.zeros(4), NEARLY)
+    penalised = str(summarise(replace(logistic.fitted_, prior=some)))
+    assert "Fit:   penalised likelihood (posterior mode)" in penalised
+    assert "AIC" not in penalised
+    assert "LR χ²" not in penalised
+    assert "25.7793" in penalised  # the deviance stays
+
+
+def test_a_posterior_is_called_one(logistic):
+    X, y, site = spector()
+    model = FederatedLogisticRegression(0.01).fit(X, y, client=site)
+    text = str(model.summary())
+    assert "Fit:   posterior (variational)" in text
+    assert "P is twice the probability of the other sign" in " ".join(text.split())
+    assert "AIC" not in text
+    assert "ELBO" in text
+    assert "ELBO" not in str(logistic.summary())
+    with pytest.raises(ValueError, match=r"covariance must be 'model': .* got 'HC3'"):
+        model.summary(covariance="HC3")
+
+
+def test_least_squares_has_t_and_f(longley):
+    model, found = longley
+    table = model.summary()
+    assert table.statistic == "t"
+    assert np.allclose([row.p_value for row in table.rows], found.pvalues, rtol=1e-5)
+    assert np.allclose([[row.low, row.high] for row in table.rows], found.conf_int(), rtol=1e-6)
+    text = str(table)
+    for words in ("P>|t|", f"{found.fvalue:.4g}, {found.f_pvalue:.3g}", f"{found.rsquared:.4f}, adjusted", "9, 6"):
+        assert words in text
+    assert f"{found.aic:.6g}" in text
+    # a broken twin: a noise variance that was given has no t
+    given = summarise(replace(model.fitted_, statistics=replace(model.fitted_.statistics, noise="given")))
+    assert given.statistic == "z"
+    assert not np.allclose([row.p_value for row in given.rows], found.pvalues, rtol=0.1)
+
+
+def test_robust_standard_errors(logistic, longley):
+    X, y, site = spector()
+    full = sm.add_constant(X, prepend=False)
+    white = sm.Logit(y, full).fit(disp=0, tol=1e-14, cov_type="HC0")
+    errors = [row.std_err for row in logistic.summary(covariance="HC0").rows]
+    assert np.allclose(errors, white.bse, rtol=1e-6)
+    assert not np.allclose(errors, [row.std_err for row in logistic.summary().rows], rtol=1e-2)
+    wards = {name: [f"{name} {i % 4}" for i in range((site == name).sum())] for name in ("north", "south", "west")}
+    groups = np.empty(32, dtype=int)
+    for k, name in enumerate(wards):
+        groups[site == name] = 4 * k + np.arange((site == name).sum()) % 4
+    clustered = sm.Logit(y, full).fit(disp=0, tol=1e-14, cov_type="cluster", cov_kwds={"groups": groups})
+    table = logistic.summary(covariance="cluster", clusters=wards)
+    assert np.allclose([row.std_err for row in table.rows], clustered.bse, rtol=1e-6)
+    assert "cluster" in str(table)
+    with pytest.raises(ValueError, match="the cluster 'a' at the sites 'north' and 'south'"):
+        logistic.summary(covariance="cluster", clusters={name: ["a"] * len(wards[name]) for name in wards})
+    with pytest.raises(ValueError, match="clusters must hold one cluster a row, 11, got none"):
+        logistic.summary(covariance="cluster", clusters={"south": wards["south"], "west": wards["west"]})
+    model, found = longley
+    for name in ("HC0", "HC1", "HC2", "HC3"):
+        rows = model.summary(covariance=name).rows
+        assert np.allclose([row.std_err for row in rows], getattr(found, f"{name}_se"), rtol=1e-6)
+
+
+def test_a_copy_holds_no_rows_for_a_robust_covariance(logistic):
+    other = copy.deepcopy(logistic)
+    assert str(other.summary()) == str(logistic.summary())
+    with pytest.raises(ValueError, match="A robust covariance needs the rows of all sites"):
+        other.summary(covariance="HC1")
+
+
+def test_ratios_have_intervals(logistic, longley):
+    table = logistic.summary(ratios=True)
+    text = str(table).splitlines()
+    row = table.rows[0]
+    assert "odds ratio" in next(line for line in text if "std err" in line)
+    line = next(line for line in text if line.startswith("GPA"))
+    for value in (np.exp(row.coef), np.exp(row.low), np.exp(row.high)):
+        assert f"{value:.3f}" in line
+    # the intercept's is no ratio
+    assert next(line for line in text if line.startswith("(intercept)")).split()[5:8] == ["–"] * 3
+    counts = FederatedPoissonRegressor().fit([[0.0], [1.0], [2.0]], [1.0, 2.0, 5.0])
+    assert "rate ratio" in str(counts.summary(ratios=True))
+    with pytest.raises(ValueError, match="ratios must be False for ridge regression"):
+        longley[0].summary(ratios=True)
+
+
+def test_classes_are_compared_with_a_reference():
+    rng = np.random.default_rng(1)
+    X, site = rng.normal(size=(300, 2)), rng.integers(0, 3, 300)
+    y = np.array(["a", "b", "c"])[np.argmax(X @ rng.normal(size=(2, 3)) + rng.gumbel(size=(300, 3)), axis=1)]
+    model = FederatedGLM("softmax", 0.5, method="FedLapCov").fit(X, y, client=site)
+    table = model.summary(reference="b")
+    assert [row.name for row in table.rows][:3] == ["a vs b: x0", "a vs b: x1", "a vs b: (intercept)"]
+    theta, V = model.fitted_.mean(), model.covariance_
+    L = np.kron([[1.0, -1.0, 0.0], [0.0, -1.0, 1.0]], np.eye(3))
+    assert np.allclose([row.coef for row in table.rows], L @ theta)
+    assert np.allclose([row.std_err for row in table.rows], np.sqrt(np.diag(L @ V @ L.T)))
+    assert not np.allclose([row.std_err for row in table.rows], np.sqrt(np.abs(L) @ np.diag(V)))
+    assert all(row.p_value is not None for row in table.rows)  # the rows determine differences
+    assert np.allclose(np.sum([row.shares for row in table.rows], axis=1), 1.0)
+    with pytest.raises(ValueError, match=r"reference must be a class of this model \(a, b, c\), got 'd'"):
+        model.summary(reference="d")
+
+
+def test_a_coefficient_that_the_prior_dominates_has_no_test():
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(200, 2)) * [1.0, 1e-3]
+    model = FederatedLogisticRegression(1.0).fit(X, (X[:, 0] + rng.logistic(size=200) > 0).astype(int))
+    seen, unseen, _ = model.summary().rows
+    assert unseen.shares[0] > 0.99
+    assert (unseen.statistic, unseen.p_value) == (None, None)
+    assert unseen.std_err is not None
+    assert seen.p_value < 0.05
+    assert "No test (–) where the prior holds more than half" in " ".join(str(model.summary()).split())
+
+
+@pytest.mark.parametrize("longest", [1, 25])
+def test_six_sites_fit_in_a_hundred_columns(longest):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(120, 3))
+    names = np.array([f"{k} University Hospital of a town"[:longest] for k in range(6)])
+    model = FederatedLogisticRegression(NEARLY, method="FedLapCov")
+    model.fit(X, rng.random(120) < 0.5, client=names[np.arange(120) % 6])
+    lines = str(by_likelihood(model).summary()).splitlines()
+    assert max(map(len, lines)) <= 100
+    for name in names:
+        assert f"{name} %" in "\n".join(lines)
+    is_below = "Share of the information, %" in lines
+    assert is_below == (longest == 25)
+
+
+def test_json_holds_what_the_table_says(logistic):
+    model = logistic.fitted_
+    found = json.loads(json.dumps(as_dict(model), allow_nan=False))
+    whole = goodness(model)
+    assert found["fit"] == "maximum likelihood"
+    assert found["goodness"]["aic"] == whole.aic
+    assert found["goodness"]["test"]["df"] == 3
+    assert found["coefficients"][0]["ratio"] == [
+        np.exp(found["coefficients"][0][key]) for key in ("coef", "low", "high")
+    ]
+    assert found["coefficients"][-1]["ratio"] is None
+    exact = FederatedRidge(NEARLY, noise_variance=1.0).fit([[0.0], [1.0]], [0.0, 1.0]).fitted_
+    total = replace(exact.statistics.total, loss=0.0)
+    perfect = replace(exact, statistics=FitStatistics(total, "estimated"))
+    assert json.loads(json.dumps(as_dict(perfect), allow_nan=False))["goodness"]["log_likelihood"] is None
+
+
+def test_statistics_are_written_and_read(tmp_path, logistic):
+    robust = logistic._glm.statistics(
+        logistic.fitted_.posterior.mean, 1.0, "none", robust=("HC0", "HC3"), bread=logistic.fitted_.posterior.covariance
+    )
+    model = replace(logistic.fitted_, statistics=robust)
+    save_model(tmp_path / "m.npz", model)
+    read = load_model(tmp_path / "m.npz")
+    for covariance in ("model", "HC1", "HC3"):
+        assert str(summarise(read, covariance=covariance)) == str(summarise(model, covariance=covariance))
+    with pytest.raises(ValueError, match="must be one that the sites sent sums for, got 'HC2'"):
+        summarise(read, covariance="HC2")
+    archive = Archive.read(tmp_path / "m.npz")
+
+    def altered(arrays=(), **changes):
+        header = copy.deepcopy(dict(archive.header))
+        header["statistics"] |= changes
+        Archive("model", header, {**archive.arrays, **dict(arrays)}, "m").write(tmp_path / "other.npz")
+        return load_model(tmp_path / "other.npz")
+
+    assert altered().statistics.total.loss == model.statistics.total.loss
+    for changes in (
+        {"weight": -1.0},
+        {"noise": "estimated"},
+        {"n_rows": -1},
+        {"meats": ["HC0"]},
+        {"meats": ["x", "y"]},
+    ):
+        with pytest.raises(ModelFileError):
+            altered(**changes)
+    with pytest.raises(ModelFileError, match="meat/HC0 must be symmetric and positive semidefinite"):
+        altered({"meat/HC0": -np.eye(4)})
+    # a file of before there were statistics
+    header = {name: value for name, value in archive.header.items() if name != "statistics"}
+    arrays = {name: value for name, value in archive.arrays.items() if not name.startswith("meat/")}
+    Archive("model", header, arrays, "m").write(tmp_path / "old.npz")
+    old = load_model(tmp_path / "old.npz")
+    assert old.statistics is None
+    assert "AIC" not in str(summarise(old))
+    assert as_dict(old)["goodness"] is None
+    with pytest.raises(ValueError, match="must be 'model' for a model without statistics"):
+        summarise(old, covariance="HC0")
