@@ -171,7 +171,7 @@ TAMPERED = {
     "shape": (edit_array("posterior", lambda a: a[:2]), "posterior must be a vector of 9"),
     "type": (edit_array("prior/mean", lambda a: a.astype(np.float32)), "float32"),
     "not positive definite": (edit_array("posterior", lambda a: -a), "positive definite"),
-    "prior not positive definite": (edit_array("prior/precision", lambda a: -a), "positive definite"),
+    "prior not positive semidefinite": (edit_array("prior/precision", lambda a: -a), "positive semidefinite"),
     "scale": (edit_array("scale/scale", lambda a: 0 * a), "scale must be > 0"),
 }
 
