@@ -27,9 +27,7 @@ class Beta(ConjugateFamily):
 
     Parameters
     ----------
-    a : float or array_like, shape (d,)
-        All entries positive.
-    b : float or array_like, shape (d,)
+    a, b : float or array_like, shape (d,)
         All entries positive; a number is repeated to match the other argument.
 
     Raises

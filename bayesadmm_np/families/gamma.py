@@ -29,9 +29,7 @@ class Gamma(ConjugateFamily):
 
     Parameters
     ----------
-    shape : float or array_like, shape (d,)
-        All entries positive.
-    rate : float or array_like, shape (d,)
+    shape, rate : float or array_like, shape (d,)
         All entries positive; a number is repeated to match the other argument.
 
     Raises
