@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .caveats import SeparationWarning
+    from .design import Agreement
     from .evaluation import evaluate
     from .fitted import FittedGLM
+    from .formula_fit import fit_formula
     from .general import FederatedGLM
     from .kinds import KINDS, Kind
+    from .levels import TableError
     from .logistic import FederatedLogisticRegression
     from .model_file import load_model, save_model
     from .poisson import FederatedPoissonRegressor
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "KINDS",
+    "Agreement",
     "FederatedGLM",
     "FederatedLogisticRegression",
     "FederatedPoissonRegressor",
@@ -29,14 +33,17 @@ __all__ = [
     "SeparationWarning",
     "Summary",
     "SummaryRow",
+    "TableError",
     "describe",
     "evaluate",
+    "fit_formula",
     "load_model",
     "save_model",
 ]
 
 HOMES = {
     "KINDS": "kinds",
+    "Agreement": "design",
     "FederatedGLM": "general",
     "FederatedLogisticRegression": "logistic",
     "FederatedPoissonRegressor": "poisson",
@@ -50,6 +57,8 @@ HOMES = {
     "SeparationWarning": "caveats",
     "Summary": "summary",
     "SummaryRow": "summary",
+    "TableError": "levels",
+    "fit_formula": "formula_fit",
 }
 
 

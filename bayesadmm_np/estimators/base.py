@@ -25,7 +25,9 @@ from ..splitting.certificate import Certificate
 from ..splitting.methods import FedLapCov
 from ..splitting.result import RunError
 from ..splitting.status import Status
+from .design import Agreement, design
 from .fitted import Columns, FittedGLM, Site, Units
+from .formula_fit import OPTIONS, fit_formula, has_intercept
 from .glm import make_glm
 from .kinds import Kind, read_kind
 from .rows import SiteRows, read_client, read_offset, require_numbers, split_rows
@@ -154,6 +156,45 @@ class FederatedModel(BaseEstimator):
         rows = self._read_rows(X, y, client, sample_weight, read_offset(offset, exposure, len(X)))
         start = getattr(self, "_start", None) if self.warm_start else None
         return self._fit_rows(rows, start)
+
+    @classmethod
+    def from_formula(cls, formula: str, data: Any, client: str | None = None, **options: Any) -> Self:
+        """Fit a model to tables of several sites by a formula: "died ~ age*sex + C(ward)".
+
+        Parameters
+        ----------
+        formula : str
+        data : frame, mapping from names to columns, or mapping from sites to tables
+        client : str, optional
+            Column of sites.
+        **options
+            weights, reference, ignore_case, site_intercepts and reference_site are those of `fit_formula`; the others
+            are parameters of the estimator.
+
+        Returns
+        -------
+        estimator
+
+        Raises
+        ------
+        TableError
+            When the tables cannot be made alike without a guess; it names site and column.
+        """
+        known = {name: options.pop(name) for name in OPTIONS if name in options}
+        return fit_formula(cls(**{"fit_intercept": has_intercept(formula), **options}), formula, data, client, **known)
+
+    @property
+    def agreement_(self) -> Agreement:
+        """What the sites agreed on, of a fit by a formula; its `lines` are a report."""
+        found = self.fitted_.columns.agreement
+        if found is None:
+            raise AttributeError("agreement_ is of a fit by a formula.")
+        return found
+
+    @property
+    def site_missing_(self) -> dict[Hashable, int]:
+        """Rows that each site left out because of missing values, of a fit by a formula."""
+        return {name: site.n_missing for name, site in self.fitted_.sites.items()}
 
     def partial_fit_site(
         self, name: Hashable, X: Any, y: Any, sample_weight: Any = None, offset: Any = None, exposure: Any = None
@@ -528,10 +569,23 @@ class FederatedModel(BaseEstimator):
     # Predicting
     # ------------------------------------------------------------------------------------------------
 
-    def _rows_to_predict(self, X: Any) -> Array:
+    def _rows_to_predict(self, X: Any, offset: Any = None, exposure: Any = None) -> tuple[Array, Array | None]:
+        """Return design rows and the known part of their predictors, of a matrix or of a table like the formula's."""
         check_is_fitted(self, "fitted_")
-        require_numbers(X)
-        return np.asarray(validate_data(self, X, reset=False, dtype=np.float64))
+        agreement = self.fitted_.columns.agreement
+        own = None
+        if agreement is not None and not isinstance(X, np.ndarray):
+            made = design(X, agreement, for_prediction=True)
+            rows, own = made.matrix, made.offset
+        else:
+            require_numbers(X)
+            rows = np.asarray(validate_data(self, X, reset=False, dtype=np.float64))
+        given = read_offset(offset, exposure, len(rows))
+        if own is None and given is None and agreement is not None and agreement.parsed.offsets:
+            raise ArgumentError("offset", "must be given with a matrix: the formula has one")
+        if own is not None and given is not None:
+            raise ArgumentError("offset", "and exposure must be left out: the formula has an offset")
+        return rows, given if own is None else own
 
     def predict(self, X: Any, return_std: bool = False, offset: Any = None, exposure: Any = None) -> Any:
         """Return the most probable class of new rows, or the mean of new observations.
@@ -554,8 +608,7 @@ class FederatedModel(BaseEstimator):
             When `return_std` asks for what the family does not learn, or what a class has not.
         """
         wants_sd = read_switch(return_std, "return_std")
-        rows = self._rows_to_predict(X)
-        known = read_offset(offset, exposure, len(rows))
+        rows, known = self._rows_to_predict(X, offset, exposure)
         if self.fitted_.kind.is_classifier:
             if wants_sd:
                 raise ValueError("return_std must be False for classes: predict_proba says how sure they are.")
@@ -588,14 +641,13 @@ class FederatedModel(BaseEstimator):
     @available_if(_is_classifier)
     def decision_function(self, X: Any) -> Array:
         """Return the posterior mean of the predictor xᵀw + b, shape (n,), or (n, C) for three classes on."""
-        rows = self._rows_to_predict(X)
-        return self.fitted_.kind.class_predictors(self.fitted_.predictor_mean(rows))
+        rows, known = self._rows_to_predict(X)
+        return self.fitted_.kind.class_predictors(self.fitted_.predictor_mean(rows, known))
 
     @available_if(_is_classifier)
     def predict_proba(self, X: Any, offset: Any = None) -> Array:
         """Return p(y = c) for every class, shape (n, C): at the mode, or averaged over the posterior."""
-        rows = self._rows_to_predict(X)
-        return self._probabilities(rows, read_offset(offset, None, len(rows)))
+        return self._probabilities(*self._rows_to_predict(X, offset))
 
     @available_if(_is_classifier)
     def predict_log_proba(self, X: Any) -> Array:

@@ -45,6 +45,11 @@ class Agreement:
         Whether rows of levels that no site named are left out.
     lines : tuple of str
         What was made alike, and how many rows each site leaves out.
+
+    Raises
+    ------
+    ValueError
+        When columns or learned transforms are not those of the formula.
     """
 
     formula: str
@@ -67,6 +72,11 @@ class Agreement:
             raise ValueError(f"client must be a factor of the formula, got {self.client!r}")
         if set(self.learned) != {call.text for call in parsed.learned}:
             raise ValueError(f"learned must be those of the formula, got {sorted(self.learned)}")
+        for call in parsed.learned:
+            _check_learned(call, self.learned[call.text])
+        for expression in parsed.expressions.values():
+            if expression.factor is not None and expression.base is not None:
+                self.columns[expression.factor].require(expression.base, expression.factor)
 
     @property
     def parsed(self) -> Parsed:
@@ -255,7 +265,7 @@ def _matrix(agreement: Agreement, rows: Mapping[str, Any], n_rows: int) -> tuple
         if expression.factor is not None:
             evaluated[factor] = expression.value({expression.factor: pd.Series(columns[expression.factor])})
             continue
-        calls = [_transform(call, agreement.learned[call.text]) for call in expression.learned]
+        calls = {call.node: _transform(call, agreement.learned[call.text]) for call in expression.learned}
         try:
             evaluated[factor] = expression.value(columns, calls)
         except ValueError as error:
@@ -279,6 +289,19 @@ def _matrix(agreement: Agreement, rows: Mapping[str, Any], n_rows: int) -> tuple
     return tuple(names[j] for j in keep), matrix[:, keep]
 
 
+def _check_learned(call: Learned, found: Mapping[str, Any]) -> None:
+    wanted = ("knots", "lower_bound", "upper_bound") if call.name == "bs" else ("center", "scale")
+    if set(found) != set(wanted):
+        raise ValueError(f"{call.text} must have {', '.join(wanted)}, got {', '.join(sorted(found)) or 'nothing'}")
+    if call.name != "bs":
+        if found["center"] is None or not (found["scale"] is None or found["scale"] > 0):
+            raise ValueError(f"{call.text} must have a mean, and a scale > 0, got {dict(found)}")
+        return
+    places = [found["lower_bound"], *found["knots"], found["upper_bound"]]
+    if not (np.isfinite(places).all() and places == sorted(places) and places[0] < places[-1]):
+        raise ValueError(f"{call.text} must have rising knots between its bounds, got {places}")
+
+
 def _transform(call: Learned, found: Mapping[str, Any]) -> Callable[..., Any]:
     """The transform with what was agreed in place of what it would learn."""
     if call.name != "bs":
@@ -288,7 +311,9 @@ def _transform(call: Learned, found: Mapping[str, Any]) -> Callable[..., Any]:
     degree = call.options.get("degree", 3)
     low, high = found["lower_bound"], found["upper_bound"]
     padded = np.pad([low, *found["knots"], high], degree, mode="edge").tolist()
-    return partial(basis_spline, _state={"knots": padded, "lower_bound": low, "upper_bound": high})
+    state = {"knots": padded, "lower_bound": low, "upper_bound": high}
+    options = {name: value for name, value in call.options.items() if name not in ("df", "knots", *state)}
+    return partial(basis_spline, _state=state, **options)
 
 
 def _rescaled(found: Mapping[str, Any], values: Array) -> Array:

@@ -24,6 +24,7 @@ from ..splitting.certificate import Certificate, pooled_distance, pooled_residua
 from ..splitting.distance import Distance
 from ..splitting.history import RoundRecord
 from ..splitting.status import Status
+from .design import Agreement, design
 from .glm import Layout, carry, carry_distance
 from .inference import FitStatistics
 from .kinds import IDENTITY, Kind, kind_of_loss
@@ -85,12 +86,15 @@ class Columns:
         Levels of the categorical columns; the first is the reference.
     centre, scale : ndarray, shape (p,)
         Centre and scale of the design columns; 0 and 1 where a column is left alone.
+    agreement : Agreement or None
+        What a formula makes of a table; `names` are then those of the design columns.
     """
 
     names: tuple[str, ...]
     levels: Mapping[str, tuple[str, ...]]
     centre: Array
     scale: Array
+    agreement: Agreement | None = None
 
     @classmethod
     def plain(cls, names: Sequence[str]) -> Self:
@@ -107,21 +111,27 @@ class Columns:
         """Whether nothing is centred or scaled."""
         return not self.centre.any() and bool((self.scale == 1.0).all())
 
-    def design(self, table: Mapping[str, ArrayLike] | Array) -> Array:
+    def design(self, table: Any) -> Array:
         """Return the design columns (n, p) of a table, or of an array of encoded columns.
 
         Levels that were not seen in the fit are a ValueError.
         """
-        raw = encode(self.names, self.levels, table) if isinstance(table, Mapping) else table
+        if isinstance(table, np.ndarray):
+            raw = table
+        elif self.agreement is not None:
+            raw = design(table, self.agreement, for_prediction=True).matrix
+        else:
+            raw = encode(self.names, self.levels, table)
         return raw if self.are_left_alone else (raw - self.centre) / self.scale
 
 
 @dataclass(frozen=True)
 class Site:
-    """What a site contributed: its factor exp⟨η_k, T(θ)⟩ and its number of rows."""
+    """What a site contributed: its factor exp⟨η_k, T(θ)⟩, its number of rows, and of those left out as incomplete."""
 
     factor: Natural
     n_rows: int
+    n_missing: int = 0
 
 
 @dataclass(frozen=True)

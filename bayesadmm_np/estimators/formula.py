@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from .design import Agreement, complete_rows, count_rows, named_columns, needed_
 from .levels import AgreedColumn, SiteColumn, TableError, agree_column, column_names, describe_column
 from .terms import Learned, Parsed, parse, read_expression, refuse
 
-__all__ = ["Moments", "SiteColumns", "agree", "count_at_most", "describe_columns", "pooled_quantiles"]
+__all__ = ["Moments", "SiteColumns", "agree", "counter", "describe_columns", "pooled_quantiles"]
 
 Quantiles = Callable[[str, Sequence[float]], Sequence[float]]
 
@@ -126,28 +127,30 @@ def describe_columns(table: Any, formula: str, *, weights: str | None = None, mi
     return SiteColumns(formula, len(complete), int(complete.sum()), columns, lacking, renamed, moments)
 
 
-def count_at_most(table: Any, formula: str, expression: str, value: float, weights: str | None = None) -> int:
-    """Count the complete rows in which an expression of a formula is at most a value.
+def counter(table: Any, formula: str, weights: str | None = None) -> Callable[[str, float], int]:
+    """Return a function that counts complete rows in which an expression of the formula is at most a value.
 
-    A server that may ask again and again finds quantiles by bisection, and no row leaves the site.
+    A server that may ask a site again and again finds quantiles by bisection, and no row leaves the site.
 
     Parameters
     ----------
     table : frame, or mapping from names to columns
     formula : str
-    expression : str
-        What a learned transform of the formula takes.
-    value : float
     weights : str, optional
         Column of weights.
 
     Returns
     -------
-    int
+    callable
     """
-    parsed = parse(formula)
-    found = named_columns(table, needed_columns(parsed.roles, weights))
-    return int((_numbers(found, complete_rows(found, count_rows(table)), expression) <= value).sum())
+    columns = named_columns(table, needed_columns(parse(formula).roles, weights))
+    complete = complete_rows(columns, count_rows(table))
+
+    @cache
+    def rising(expression: str) -> Array:
+        return np.sort(_numbers(columns, complete, expression))
+
+    return lambda expression, value: int(np.searchsorted(rising(expression), value, side="right"))
 
 
 def _numbers(columns: Mapping[str, Any], complete: Array, expression: str) -> Array:
@@ -245,7 +248,6 @@ def agree(
         raise ArgumentError("reference", "must name columns of the formula", repr(sorted(chosen)[0]))
     if columns.get(parsed.target, AgreedColumn("number")).kind == "factor" and reference and parsed.target in reference:
         raise ArgumentError("reference", "must name predictors", repr(parsed.target), "classes are in order of name")
-    _check_references(parsed, columns)
     learned, said = _learn(parsed, sites, quantiles)
     if not site_intercepts:
         if reference_site is not None:
@@ -301,13 +303,6 @@ def _missing_lines(sites: Mapping[str, SiteColumns]) -> list[str]:
             gaps = ", ".join(f"{name} {column.missing}" for name, column in found.columns.items() if column.missing)
             lines.append(f"site {site!r}: {lost} of {found.n_rows} rows left out because of missing values ({gaps})")
     return lines
-
-
-def _check_references(parsed: Parsed, columns: Mapping[str, AgreedColumn]) -> None:
-    """Refuse a reference in the formula that no site has."""
-    for expression in parsed.expressions.values():
-        if expression.factor is not None and expression.base is not None:
-            columns[expression.factor].require(expression.base, expression.factor)
 
 
 def _learn(
@@ -367,13 +362,10 @@ def _spline(call: Learned, quantiles: Quantiles | None) -> dict[str, Any]:
             inner = options["df"] - options.get("degree", 3) - bool(options.get("include_intercept"))
             knots = quantiles(call.argument, np.linspace(0, 1, inner + 2)[1:-1].tolist()) if inner else []
     try:
-        found = [float(knot) for knot in knots]
         low, high = (float(bound) for bound in bounds)
+        return {"knots": [float(knot) for knot in knots], "lower_bound": low, "upper_bound": high}
     except (TypeError, ValueError) as error:
         raise refuse(call.text, "must have numbers for knots and bounds") from error
-    if not low < high or any(not low <= knot <= high for knot in found) or found != sorted(found):
-        raise refuse(call.text, "must have rising knots between its bounds", f"got {found} in {low:g} to {high:g}")
-    return {"knots": found, "lower_bound": low, "upper_bound": high}
 
 
 def pooled_quantiles(counts: Callable[[str, float], int], n_rows: int) -> Quantiles:

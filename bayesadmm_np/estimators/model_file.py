@@ -22,6 +22,7 @@ from ..splitting.distance import Distance
 from ..splitting.history import Edges
 from ..splitting.settings import decode, encode
 from ..splitting.status import Status
+from .design import Agreement
 from .fitted import FAMILIES, Columns, FittedGLM, Site, design_names
 from .glm import Layout
 from .inference import FitStatistics, Noise
@@ -43,6 +44,7 @@ class SiteEntry:
 
     name: str
     n_rows: int
+    n_missing: int = 0
 
 
 @dataclass(frozen=True)
@@ -118,6 +120,7 @@ class Header:
     offset: str | None = None
     exposure: str | None = None
     statistics: Totals | None = None
+    agreement: Agreement | None = None
 
     def __post_init__(self) -> None:
         for name, names in (("features", self.features), ("classes", self.classes), ("sites", self.site_names)):
@@ -126,7 +129,12 @@ class Header:
         for name, levels in self.levels.items():
             if name not in self.features or len(set(levels)) < max(len(levels), 1):
                 raise ValueError(f"levels must be different ones of a feature, got {list(levels)} of {name!r}")
-        counts = (self.rounds, self.recorded, self.floats, *(site.n_rows for site in self.sites))
+        counts = (
+            self.rounds,
+            self.recorded,
+            self.floats,
+            *(n for site in self.sites for n in (site.n_rows, site.n_missing)),
+        )
         if not self.features or not all(0 <= count < 1 << 53 for count in counts):
             raise ValueError("rounds, recorded, floats and rows must be counts of a model that has features")
         for name in ("noise_variance", "target_scale", "tol"):
@@ -143,6 +151,8 @@ class Header:
             raise ValueError(f"statistics must have the noise variance that {kind} has, or none")
         if self.centred and not (self.intercept and self.family == "full"):
             raise ValueError("centred must be false without an intercept, and outside the full family")
+        if self.agreement is not None and (self.agreement.names != self.features or self.levels):
+            raise ValueError(f"features must be those of the agreement, got {list(self.features)}")
         if self.family not in FAMILIES or self.status not in Status.__members__:
             raise ValueError(f"family and status must be known ones, got {self.family!r} and {self.status!r}")
 
@@ -197,7 +207,7 @@ def save_model(path: str | os.PathLike[str], model: FittedGLM) -> None:
         intercept=model.layout.has_intercept,
         centred=model.layout.centre is not None,
         family=model.family,
-        sites=tuple(SiteEntry(str(name), site.n_rows) for name, site in model.sites.items()),
+        sites=tuple(SiteEntry(str(name), site.n_rows, site.n_missing) for name, site in model.sites.items()),
         rule=encode(model.rule),
         noise_variance=model.noise_variance,
         inference=model.inference,
@@ -219,6 +229,7 @@ def save_model(path: str | os.PathLike[str], model: FittedGLM) -> None:
         elbo=model.elbo,
         version=model.version,
         statistics=_totals(model.statistics),
+        agreement=model.columns.agreement,
     )
     arrays = {
         "scale/centre": model.columns.centre,
@@ -296,13 +307,13 @@ def _build(archive: Archive, header: Header) -> FittedGLM:
         kind=header.kind,
         target=header.target,
         client=header.client,
-        columns=Columns(header.features, header.levels, archive.vector("scale/centre", p), scale),
+        columns=Columns(header.features, header.levels, archive.vector("scale/centre", p), scale, header.agreement),
         layout=Layout(p, header.outputs, header.intercept, extra.get("centre")),
         classes=header.classes,
         prior=prior,
         posterior=prior.with_natural(archive.natural("posterior", prior.natural)),
         sites={
-            site.name: Site(archive.natural(f"site{k}", prior.natural), site.n_rows)
+            site.name: Site(archive.natural(f"site{k}", prior.natural), site.n_rows, site.n_missing)
             for k, site in enumerate(header.sites)
         },
         rule=rule,

@@ -7,6 +7,7 @@ of a list are all that is evaluated.
 from __future__ import annotations
 
 import ast
+import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,8 +30,23 @@ ELEMENTWISE = ("abs", "cbrt", "exp", "expm1", "log", "log10", "log1p", "log2", "
 CODINGS = {"Treatment": "treatment", "Sum": "sum", "Helmert": "helmert", "Diff": "diff", "Poly": "poly"}
 LEARNED = ("bs", "center", "scale", "standardize")
 """Transforms that take something from data."""
-OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Pow, ast.USub, ast.UAdd)
-COMPARISONS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq)
+ARITHMETIC: dict[type, Callable[..., Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.Pow: operator.pow,
+    ast.USub: operator.neg,
+    ast.UAdd: operator.pos,
+}
+COMPARISONS: dict[type, Callable[..., Any]] = {
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+}
 SPLINE = ("df", "knots", "degree", "include_intercept", "lower_bound", "upper_bound", "extrapolation")
 
 OFFSET = re.compile(r"offset\((.*)\)")
@@ -59,12 +75,15 @@ class Learned:
         Expression that it transforms.
     options : dict
         The other arguments.
+    node : ast.Call
+        Its place in the expression's tree.
     """
 
     text: str
     name: str
     argument: str
     options: Mapping[str, Any]
+    node: ast.Call
 
 
 @dataclass(frozen=True)
@@ -74,10 +93,9 @@ class Expression:
     Attributes
     ----------
     text : str
-    code : code object
-        Calls of learned transforms have names that no column can have.
+    tree : ast.expr
     columns : dict of str to str
-        Names of columns by their names in `code`.
+        Names of columns by their names in `tree`.
     factor : str or None
         The column of which C(…) makes a factor.
     base : str or None
@@ -86,18 +104,39 @@ class Expression:
     """
 
     text: str
-    code: Any
+    tree: ast.expr
     columns: Mapping[str, str]
     factor: str | None
     base: str | None
     learned: tuple[Learned, ...]
 
-    def value(self, columns: Mapping[str, Any], learned: Sequence[Callable[..., Any]] = ()) -> Any:
-        """Evaluate on columns by name."""
+    def value(self, columns: Mapping[str, Any], learned: Mapping[ast.Call, Callable[..., Any]] | None = None) -> Any:
+        """Evaluate on columns by name, with a function for each learned transform."""
         names = {alias: columns[name] for alias, name in self.columns.items()}
-        made = {f"learned {k}": function for k, function in enumerate(learned)}
         with np.errstate(all="ignore"):  # what is not finite is refused afterwards
-            return eval(self.code, {"__builtins__": {}}, {**functions(), **made, **names})
+            return _value(self.tree, names, learned or {})
+
+
+def _value(node: ast.expr, names: Mapping[str, Any], learned: Mapping[ast.Call, Callable[..., Any]]) -> Any:
+    """Evaluate a tree that was checked."""
+    if isinstance(node, ast.Name) and node.id in names:
+        return names[node.id]
+    if isinstance(node, ast.Name | ast.Attribute):  # a coding
+        return functions()[ast.unparse(node)]
+    if isinstance(node, ast.UnaryOp):
+        return ARITHMETIC[type(node.op)](_value(node.operand, names, learned))
+    if isinstance(node, ast.BinOp):
+        return ARITHMETIC[type(node.op)](_value(node.left, names, learned), _value(node.right, names, learned))
+    if isinstance(node, ast.Compare):
+        compare = COMPARISONS[type(node.ops[0])]
+        return compare(_value(node.left, names, learned), _value(node.comparators[0], names, learned))
+    if not isinstance(node, ast.Call):
+        return ast.literal_eval(node)
+    if node in learned:
+        return learned[node](_value(node.args[0], names, learned))
+    parts = [_value(part, names, learned) for part in node.args]
+    options = {str(keyword.arg): _value(keyword.value, names, learned) for keyword in node.keywords}
+    return functions()[ast.unparse(node.func)](*parts, **options)
 
 
 @dataclass(frozen=True)
@@ -265,13 +304,12 @@ def read_expression(text: str, may_learn: bool = True) -> Expression:
             factor, base = reader.factor(body)
         else:
             reader.number(body, is_top=True)
-        code = compile(tree, "<formula>", "eval")
     except ArgumentError:
         raise
     except UNREADABLE as error:
         raise refuse(text, "must be an expression of columns") from error
     reader.require(may_learn or not reader.learned, "must take nothing from data in a target or an offset")
-    return Expression(text, code, reader.columns, factor, base, tuple(reader.learned))
+    return Expression(text, body, reader.columns, factor, base, tuple(reader.learned))
 
 
 class _Reader:
@@ -315,7 +353,7 @@ class _Reader:
         elif isinstance(node, ast.Constant):
             self.require(type(node.value) in (int, float), "must have numbers for constants", "C(…) makes factors")
         elif isinstance(node, ast.UnaryOp | ast.BinOp):
-            self.require(isinstance(node.op, OPERATORS), "must be arithmetic: + − * / **")
+            self.require(type(node.op) in ARITHMETIC, "must be arithmetic: + − * / **")
             if isinstance(node.op, ast.Pow):
                 power = self.constant(node.right)
                 is_small = isinstance(power, int | float) and abs(power) <= LARGEST_POWER
@@ -324,7 +362,7 @@ class _Reader:
             for part in (node.operand,) if isinstance(node, ast.UnaryOp) else (node.left, node.right):
                 self.number(part, False, is_inside)
         elif isinstance(node, ast.Compare):
-            self.require(all(isinstance(op, COMPARISONS) for op in node.ops) and len(node.ops) == 1, "must compare two")
+            self.require(len(node.ops) == 1 and type(node.ops[0]) in COMPARISONS, "must compare two")
             for part in (node.left, *node.comparators):
                 self.number(part, False, is_inside)
         elif isinstance(node, ast.Call):
@@ -339,8 +377,9 @@ class _Reader:
             self.require(not is_inside, f"must not put {name}(…) inside another transform")
             self.require(is_top or name != "bs", f"must have {name}(…) as a term of its own")
             self.number(node.args[0], is_inside=True)
-            self.learned.append(Learned(self.written(node), name, self.written(node.args[0]), self.options(node, name)))
-            node.func = ast.copy_location(ast.Name(f"learned {len(self.learned) - 1}", ast.Load()), node.func)
+            self.learned.append(
+                Learned(self.written(node), name, self.written(node.args[0]), self.options(node, name), node)
+            )
             return
         if name == "poly":
             options = {keyword.arg: self.constant(keyword.value) for keyword in node.keywords}
@@ -402,7 +441,7 @@ class _Reader:
     def base(self, coding: ast.expr) -> str | None:
         """The reference level of a coding, all of whose arguments are constants."""
         try:
-            made = eval(compile(ast.Expression(coding), "<formula>", "eval"), {"__builtins__": {}}, functions())
+            made = _value(coding, {}, {})
         except (TypeError, ValueError, OverflowError) as error:
             raise refuse(self.text, f"must have a coding that exists, not {self.written(coding)}") from error
         found = getattr(made, "base", None)
@@ -411,19 +450,16 @@ class _Reader:
 
 @lru_cache(maxsize=1)
 def functions() -> dict[str, Any]:
-    """What an expression may call, by name; formulaic's own where it has one."""
-    from types import SimpleNamespace
+    """Return what an expression may call, by name; formulaic's own where it has one."""
+    from formulaic.transforms import TRANSFORMS, ContrastsRegistry
 
-    from formulaic.transforms import TRANSFORMS, poly
-    from formulaic.transforms.contrasts import ContrastsRegistry
-
-    plain = {name: getattr(np, name) for name in ELEMENTWISE}
-    codings = {name: TRANSFORMS[name] for name in CODINGS}
-    codings["Treatment"] = _treatment
-    contr = {short: getattr(ContrastsRegistry, short) for short in CODINGS.values()}
-    contr["treatment"] = _treatment
-    fixed = {"np": SimpleNamespace(**plain), "contr": SimpleNamespace(**contr), "poly": poly, "I": TRANSFORMS["I"]}
-    return {**plain, **codings, **fixed, "C": TRANSFORMS["C"]}
+    found = {name: TRANSFORMS[name] for name in ("C", "I", "poly")}
+    for name in ELEMENTWISE:
+        found[name] = found[f"np.{name}"] = getattr(np, name)
+    for name, short in CODINGS.items():
+        found[name], found[f"contr.{short}"] = TRANSFORMS[name], getattr(ContrastsRegistry, short)
+    found["Treatment"] = found["contr.treatment"] = _treatment
+    return found
 
 
 def _treatment(reference: Any = None, base: Any = None) -> Any:

@@ -172,6 +172,7 @@ NOT_CALLED = {
     "ClientStatus",
     "DataUnavailableError",
     "Edges",
+    "Agreement",
     "FinalResult",
     "FittedGLM",
     "ArchiveError",
@@ -186,6 +187,7 @@ NOT_CALLED = {
     "Result",
     "RoundRecord",
     "RunError",
+    "TableError",
     "Solution",
     "Status",
     # the row type of the table and the argument of a solver: shown in the examples of methods and of solvers

@@ -321,7 +321,7 @@ def check(case, make_design=design):
         raise AssertionError(f"refused without a fault: {error}") from error
     assert not harmful, f"not refused: {harmful}"
     assert not inherent_faults, f"not refused: {inherent_faults}"
-    if spellings:  # merged, by the spelling that most rows hold
+    if case.swapped:  # merged, by the spelling that most rows hold
         truth = with_common_spelling(case, truth)
     rows, made = pooled(case, truth)
     right = made.rhs.drop(columns="Intercept", errors="ignore")

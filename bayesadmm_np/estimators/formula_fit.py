@@ -1,0 +1,192 @@
+"""A formula in one process: from a table with a column of sites, or a table for each, to a fitted estimator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import numpy as np
+
+from .._errors import ArgumentError
+from .design import Agreement, Design, design
+from .formula import agree, counter, describe_columns, pooled_quantiles
+from .levels import TableError, cells_of, column_names, is_missing
+from .terms import parse
+
+__all__ = ["OPTIONS", "fit_formula", "has_intercept", "make_designs", "split_table"]
+
+M = TypeVar("M")
+
+OPTIONS = ("weights", "reference", "ignore_case", "site_intercepts", "reference_site")
+"""Of `fit_formula`, beside formula, data and client."""
+
+
+def has_intercept(formula: str) -> bool:
+    """Whether a formula has one."""
+    return (("1", True),) in parse(formula).terms
+
+
+def fit_formula(
+    estimator: M,
+    formula: str,
+    data: Any,
+    client: str | None = None,
+    *,
+    weights: str | None = None,
+    reference: Mapping[str, str] | None = None,
+    ignore_case: bool = False,
+    site_intercepts: bool = False,
+    reference_site: str | None = None,
+) -> M:
+    """Fit an estimator to the design that a formula makes of the tables of several sites.
+
+    Levels, references, knots and means are agreed by name first (`estimators.formula.agree`); what cannot be made alike
+    is refused. Rows with missing values are left out and counted. Predictions then take tables like those of the fit.
+
+    Parameters
+    ----------
+    estimator : estimator
+        One of this library's. Its `fit_intercept` must be what the formula says.
+    formula : str
+        As of formulaic and of R: "died ~ age*sex + C(ward) + bs(age, 4) + offset(log(days))".
+    data : frame, mapping from names to columns, or mapping from sites to tables
+        Of pandas or polars, or anything whose columns NumPy reads.
+    client : str, optional
+        Column of sites in one table; with a table for each site, the name of the factor of sites, default "site".
+    weights : str, optional
+        Column of row weights.
+    reference : dict of str to str, optional
+        Reference level by column; default its first level.
+    ignore_case : bool, default False
+        Whether levels that differ in case, or in blanks between words, are one.
+    site_intercepts : bool, default False
+        Whether each site has an intercept of its own.
+    reference_site : str, optional
+        Site whose intercept is the model's; default the first by name.
+
+    Returns
+    -------
+    estimator
+        The same, fitted; `agreement_.lines` says what was made alike, `site_missing_` how many rows each site left out.
+
+    Raises
+    ------
+    TableError
+        When the tables cannot be made alike without a guess; it names site and column.
+    ArgumentError
+        When an argument does not fit the formula.
+
+    Examples
+    --------
+    >>> from bayesadmm_np.estimators import FederatedLogisticRegression
+    >>> wards = {"hospital": ["A"] * 4 + ["B"] * 4, "ward": ["x", "y"] * 4, "died": [0, 1, 1, 0, 1, 1, 0, 0]}
+    >>> model = fit_formula(FederatedLogisticRegression(prior_precision=1.0), "died ~ ward", wards, "hospital")
+    >>> model.feature_names_in_.tolist()
+    ['ward[T.y]']
+    >>> model.predict({"ward": ["y", "x"]}).shape
+    (2,)
+    """
+    tables = split_table(data, client)
+    agreement, designs = make_designs(
+        tables,
+        formula,
+        weights=weights,
+        reference=reference,
+        ignore_case=ignore_case,
+        site_intercepts=site_intercepts,
+        reference_site=reference_site,
+        client=client or "site",
+    )
+    _fit(estimator, agreement, designs, client)
+    return estimator
+
+
+def _fit(estimator: Any, agreement: Agreement, designs: Mapping[str, Design], client: str | None) -> None:
+    import pandas as pd
+
+    if bool(estimator.fit_intercept) != agreement.has_intercept:
+        says = "with" if agreement.has_intercept else "without"
+        raise ArgumentError("fit_intercept", f"must be {agreement.has_intercept} for a formula {says} an intercept")
+    if not agreement.names:
+        raise ArgumentError("formula", "must have a predictor", agreement.formula)
+    made = list(designs.values())
+    X = pd.DataFrame(np.concatenate([part.matrix for part in made]), columns=list(agreement.names))
+    y = np.concatenate([part.y for part in made])
+    given: dict[str, Any] = {"client": np.repeat(np.array([*designs], dtype=object), [len(part.y) for part in made])}
+    if agreement.weights is not None:
+        given["sample_weight"] = np.concatenate([part.weights for part in made])
+    if agreement.parsed.offsets:
+        given["offset"] = np.concatenate([part.offset for part in made])
+    estimator.fit(X, y, **given)
+    fitted = estimator.fitted_
+    sites = {name: replace(site, n_missing=designs[str(name)].n_dropped) for name, site in fitted.sites.items()}
+    estimator.fitted_ = replace(
+        fitted,
+        columns=replace(fitted.columns, agreement=agreement),
+        target=agreement.target,
+        client=client,
+        sites=sites,
+    )
+
+
+def make_designs(
+    tables: Mapping[str, Any], formula: str, *, weights: str | None = None, **choices: Any
+) -> tuple[Agreement, dict[str, Design]]:
+    """Let sites describe their tables, agree, and make their designs, in one process.
+
+    Parameters
+    ----------
+    tables : dict of tables
+        By site.
+    formula : str
+    weights : str, optional
+        Column of weights.
+    **choices
+        As of `agree`.
+
+    Returns
+    -------
+    agreement : Agreement
+    designs : dict of Design
+        By site.
+    """
+    said = {site: describe_columns(table, formula, weights=weights) for site, table in tables.items()}
+    quantiles = None
+    if any(call.name == "bs" for call in parse(formula).learned) and not any(each.lacking for each in said.values()):
+        asked = [counter(table, formula, weights) for table in tables.values()]
+        n_rows = sum(each.n_complete for each in said.values())
+        quantiles = pooled_quantiles(lambda expression, value: sum(ask(expression, value) for ask in asked), n_rows)
+    agreement = agree(said, formula, weights=weights, quantiles=quantiles, **choices)
+    return agreement, {site: design(table, agreement, site) for site, table in tables.items()}
+
+
+def split_table(data: Any, client: str | None) -> dict[str, Any]:
+    """Return tables by site: as they came, or the rows of one table by its column of sites, in order of appearance."""
+    if isinstance(data, Mapping) and data and all(_is_table(part) for part in data.values()):
+        return {str(site): table for site, table in data.items()}
+    names = column_names(data)
+    if client is None:
+        return {"all": data}
+    if client not in names:
+        raise ArgumentError(
+            "client", f"must be a column of the table, which has {', '.join(map(str, names))}", repr(client)
+        )
+    labels = cells_of(data[client])
+    missing: Any = is_missing(data[client])
+    if missing.any():
+        raise TableError(f"names no site in {int(missing.sum())} row(s)", "fill it in", column=client)
+    sites = np.array([str(label) for label in labels.tolist()], dtype=object)
+    return {
+        site: {name: _take(data[name], np.flatnonzero(sites == site)) for name in names}
+        for site in dict.fromkeys(sites.tolist())
+    }
+
+
+def _is_table(part: Any) -> bool:
+    return isinstance(part, Mapping) or hasattr(part, "columns")
+
+
+def _take(column: Any, rows: Any) -> Any:
+    # a column of pandas keeps its declared levels
+    return column.iloc[rows] if hasattr(column, "iloc") else cells_of(column)[rows]

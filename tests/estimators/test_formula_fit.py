@@ -1,0 +1,179 @@
+"""An estimator by a formula: the fit to formulaic's pooled design, and predictions of tables like those of the fit."""
+
+import pickle
+from dataclasses import replace
+
+import formulaic
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+
+from bayesadmm_np._archive import Archive, ArchiveError
+from bayesadmm_np._errors import ArgumentError
+from bayesadmm_np.estimators import FederatedLogisticRegression, FederatedPoissonRegressor, load_model, save_model
+from bayesadmm_np.estimators.formula_fit import fit_formula
+from bayesadmm_np.estimators.levels import TableError
+
+FORMULA = "died ~ center(age)*sex + C(ward, Treatment('medical')) + bs(bmi, 4)"
+
+
+@pytest.fixture
+def table(rng):
+    n = 150
+    return pd.DataFrame(
+        {
+            "hospital": rng.choice(["Basel", "Bern", "Chur"], n),
+            "died": rng.choice(["no", "yes"], n),
+            "stays": rng.poisson(2.0, n),
+            "age": rng.integers(30, 90, n).astype(float),
+            "bmi": rng.normal(25, 4, n),
+            "sex": rng.choice(["f", "m"], n),
+            "ward": rng.choice(["medical", "surgical", "icu"], n),
+            "flag": rng.random(n) < 0.5,
+        }
+    )
+
+
+def pooled(formula, table):
+    return formulaic.model_matrix(formula, table).rhs.drop(columns="Intercept", errors="ignore")
+
+
+@pytest.mark.parametrize("frame", [pd.DataFrame, pl.DataFrame, dict])
+def test_the_fit_is_that_of_the_pooled_design(table, frame):
+    model = FederatedLogisticRegression.from_formula(
+        FORMULA, frame({name: table[name].to_numpy() for name in table}), "hospital", prior_precision=1.0
+    )
+    X = pooled(FORMULA, table)
+    right = FederatedLogisticRegression(prior_precision=1.0).fit(X, table.died, client=table.hospital)
+    assert list(model.feature_names_in_) == list(X)
+    # the two runs end within tol of the same mode, in Fisher length
+    gap = np.abs(model.posterior_.mean - right.posterior_.mean) / np.sqrt(np.diag(right.covariance_))
+    assert gap.max() < 1e-6
+    np.testing.assert_allclose(model.predict_proba(table)[:, 1], right.predict_proba(X)[:, 1], rtol=1e-6)
+    new = table.drop(columns=["died", "hospital"]).iloc[[3]]
+    np.testing.assert_allclose(model.predict_proba(new), right.predict_proba(X.iloc[[3]]), rtol=1e-6)
+    assert model.fitted_.target == "died"
+    assert model.fitted_.client == "hospital"
+    assert "died" in str(model.summary())
+
+
+def test_tables_by_site_may_be_written_differently(table):
+    parts = {site: rows.drop(columns="hospital").reset_index(drop=True) for site, rows in table.groupby("hospital")}
+    parts["Bern"]["sex"] = " " + parts["Bern"].sex
+    parts["Basel"] = {name: parts["Basel"][name].tolist() for name in reversed(parts["Basel"].columns)}
+    parts["Chur"]["ward"] = parts["Chur"].ward.astype(pd.CategoricalDtype(["surgical", "medical", "icu"]))
+    parts["Chur"].loc[[0, 5], "age"] = np.nan
+    model = FederatedLogisticRegression.from_formula(FORMULA, parts, site_intercepts=True)
+    assert model.site_missing_ == {"Basel": 0, "Bern": 0, "Chur": 2}
+    assert "site[T.Bern]" in model.feature_names_in_
+    assert any("' m' for 'm'" in line for line in model.agreement_.lines)
+    assert any("site 'Chur': 2 of" in line for line in model.agreement_.lines)
+    kept = pd.concat(
+        [rows.drop(index=rows.index[[0, 5]] if site == "Chur" else []) for site, rows in table.groupby("hospital")]
+    )
+    kept = kept.rename(columns={"hospital": "site"})
+    X = pooled(f"{FORMULA} + site", kept)
+    right = FederatedLogisticRegression().fit(X, kept.died, client=kept.site)
+    gap = np.abs(model.posterior_.mean - right.posterior_.mean) / np.sqrt(np.diag(right.covariance_))
+    assert gap.max() < 1e-6
+    np.testing.assert_allclose(model.predict_proba(kept), right.predict_proba(X), rtol=1e-6)
+    parts["Chur"]["sex"] = parts["Chur"].sex.str.upper()
+    with pytest.raises(TableError, match="column 'sex' holds 'f', and 'F' at site 'Chur'"):
+        FederatedLogisticRegression.from_formula(FORMULA, parts)
+    again = FederatedLogisticRegression.from_formula(FORMULA, parts, ignore_case=True)
+    assert list(again.feature_names_in_) == list(pooled(FORMULA, table))
+
+
+def test_an_intercept_is_what_the_formula_says(table):
+    model = FederatedPoissonRegressor.from_formula("stays ~ 0 + ward + flag", table, "hospital")
+    assert not model.fitted_.layout.has_intercept
+    assert list(model.feature_names_in_) == list(pooled("stays ~ 0 + ward + flag", table))
+    with pytest.raises(ArgumentError, match="fit_intercept must be False for a formula without an intercept"):
+        fit_formula(FederatedPoissonRegressor(), "stays ~ ward - 1", table, "hospital")
+    with pytest.raises(ArgumentError, match="must have a predictor"):
+        FederatedPoissonRegressor.from_formula("stays ~ 1", table, "hospital")
+
+
+def test_a_model_file_holds_the_agreement_and_checks_it(table, tmp_path):
+    model = FederatedLogisticRegression.from_formula(FORMULA, table, "hospital", reference={"sex": "m"})
+    path = tmp_path / "model.npz"
+    save_model(path, model.fitted_)
+    again = load_model(path)
+    assert again.columns.agreement == model.agreement_
+    new = {name: table[name].tolist() for name in ("age", "bmi", "sex", "ward")}
+    np.testing.assert_array_equal(
+        again.probabilities(new), model.fitted_.probabilities(model.fitted_.columns.design(new))
+    )
+    np.testing.assert_array_equal(again.predictor_mean(new), model.decision_function(table))
+    archive = Archive.read(path)
+    plain = archive.header["agreement"]
+    spline = {**plain["learned"]["bs(bmi, 4)"], "knots": [99]}
+    stranger = {
+        "features must be those": {"formula": FORMULA.replace("*", "+")},
+        "must not call exec": {"formula": FORMULA + " + exec(age)"},
+        "learned must be": {"learned": {}},
+        "center\\(age\\) must have center, scale": {"learned": {**plain["learned"], "center(age)": {}}},
+        "rising knots": {"learned": {**plain["learned"], "bs(bmi, 4)": spline}},
+        "no level 'medical'": {"columns": {**plain["columns"], "ward": {"kind": "factor", "levels": ["icu", "x"]}}},
+        "columns must be": {"columns": {}},
+    }
+    for says, change in stranger.items():
+        header = {**archive.header, "agreement": {**plain, **change}}
+        replace(archive, header=header).write(path)
+        with pytest.raises(ArchiveError, match=says):
+            load_model(path)
+
+
+def test_it_stays_an_estimator_of_scikit_learn(table):
+    model = FederatedLogisticRegression.from_formula("died ~ age + ward", table, "hospital", prior_precision=2.0)
+    assert clone(model).prior_precision == 2.0
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(model)).predict(table), model.predict(table))
+    with pytest.raises(TableError, match="'dental', which is not among those agreed"):
+        model.predict(table.assign(ward="dental"))
+    with pytest.raises(TableError, match="column 'age' is missing in 1 row"):
+        model.predict(table.assign(age=table.age.where(table.index != 3)))
+    model.fit(table[["age"]], table.died)
+    with pytest.raises(AttributeError, match="of a fit by a formula"):
+        model.agreement_  # noqa: B018
+    with pytest.raises(NotFittedError):
+        FederatedLogisticRegression().predict(table)
+
+
+def test_the_column_of_sites_is_named_and_whole(table):
+    with pytest.raises(ArgumentError, match="client must be a column of the table"):
+        FederatedLogisticRegression.from_formula("died ~ age", table, "clinic")
+    with pytest.raises(TableError, match=r"'hospital' names no site in 1 row\(s\)"):
+        FederatedLogisticRegression.from_formula(
+            "died ~ age", table.assign(hospital=table.hospital.where(table.index != 4)), "hospital"
+        )
+    alone = FederatedLogisticRegression.from_formula("died ~ age", table)
+    assert alone.sites_ == ["all"]
+    weighted = FederatedLogisticRegression.from_formula(
+        "died ~ age", table.assign(w=(table.index % 2).astype(float)), "hospital", weights="w"
+    )
+    half = FederatedLogisticRegression.from_formula("died ~ age", table[table.index % 2 == 1], "hospital")
+    np.testing.assert_allclose(weighted.posterior_.mean, half.posterior_.mean, rtol=1e-6)
+
+
+def test_an_offset_of_the_formula_is_that_of_predictions_too(table):
+    formula = "stays ~ age + flag + offset(log(bmi))"
+    model = FederatedPoissonRegressor.from_formula(formula, table, "hospital")
+    X = pooled("stays ~ age + flag", table)
+    right = FederatedPoissonRegressor().fit(X, table.stays, client=table.hospital, exposure=table.bmi)
+    gap = np.abs(model.posterior_.mean - right.posterior_.mean) / np.sqrt(np.diag(right.covariance_))
+    assert gap.max() < 1e-6
+    np.testing.assert_allclose(model.predict(table), right.predict(X, exposure=table.bmi), rtol=1e-6)
+    matrix = X.to_numpy(dtype=float)
+    with pytest.warns(UserWarning, match="feature names"):  # scikit-learn's
+        found = model.predict(matrix, offset=np.log(table.bmi))
+    np.testing.assert_array_equal(found, model.predict(table))
+    with (
+        pytest.warns(UserWarning, match="feature names"),
+        pytest.raises(ArgumentError, match="offset must be given with a matrix"),
+    ):
+        model.predict(matrix)
+    with pytest.raises(ArgumentError, match="the formula has an offset"):
+        model.predict(table, exposure=table.bmi)
