@@ -60,7 +60,7 @@ These directions are known to 1e-9, see `separation.STILL`.
 """
 
 MOST_TERMS = 6
-"""Terms and names that a sentence still shows."""
+"""Terms and names that a sentence still shows, and columns that are searched for as the cause."""
 
 REMEDIES = "Firth's penalty (penalty='firth'), a prior (prior_precision > 0), or a fit without the column"
 
@@ -134,7 +134,7 @@ class Separation(Finding):
     Attributes
     ----------
     columns : tuple of str
-        Columns that separate, none of which can be spared; empty where the intercept alone does.
+        Columns that separate; none of six or fewer can be spared. Empty where the intercept alone does.
     direction : tuple of (str, float)
         Coefficients along which no row's loss grows, and some fall for ever.
     names : tuple of str
@@ -418,7 +418,7 @@ def find_separation(
     moved = _touched(found, change)
     cause = sorted({j % len(columns) for j in moved} - set(always))
     if losses:
-        cause = smallest_separating(lambda some: isinstance(split([*always, *some]), Split), cause)
+        cause = smallest_separating(lambda some: isinstance(split([*always, *some]), Split), cause, MOST_TERMS)
         smaller = split([*always, *cause])
         assert isinstance(smaller, Split)
         way, sparse = _moved(smaller.direction, change), _touched(smaller, change)

@@ -177,8 +177,9 @@ def answer(loss: LinearModelLoss, question: Question) -> Answer:
     if question.direction is not None:
         moved = along(question.direction)
         direction = question.direction.reshape(n_outputs, -1).T
-        size = STILL * np.outer(np.linalg.norm(rows, axis=1), np.linalg.norm(direction, axis=0))
-        size += ROUNDING * np.abs(X) @ np.abs(question.basis @ direction)
+        # of the whole direction: an output that it leaves alone is known no better than the others
+        size = STILL * np.linalg.norm(direction) * np.linalg.norm(rows, axis=1)[:, None]
+        size = size + ROUNDING * np.abs(X) @ np.abs(question.basis @ direction)
         floor = np.maximum(question.floor, np.einsum("nmc,nc->nm", np.abs(walls), size))
         still = is_wall & (np.abs(moved) <= floor)
         moves, opposes = bool((is_wall & (moved > floor)).any()), bool((is_wall & (moved < -floor)).any())
@@ -325,7 +326,7 @@ def _candidates(values: Array, vectors: Array, theta: Array) -> Iterator[Array]:
             yield weak @ (weak.T @ theta)
 
 
-def smallest_separating(is_separated: Callable[[list[int]], bool], columns: Sequence[int]) -> list[int]:
+def smallest_separating(is_separated: Callable[[list[int]], bool], columns: Sequence[int], most: int) -> list[int]:
     """Return columns that separate, none of which can be spared, out of columns that do.
 
     Columns more never undo a separation, so bisection finds the last that is needed, again and again (Junker's
@@ -336,10 +337,14 @@ def smallest_separating(is_separated: Callable[[list[int]], bool], columns: Sequ
     is_separated : callable
     columns : sequence of int
         In the order of preference.
+    most : int
+        Columns that are looked for; where more are needed, the others may hold some that can be spared.
     """
     needed: list[int] = []
     left = list(columns)
     while not is_separated(needed):
+        if len(needed) == most:
+            return sorted(needed + left)
         low, high = 0, len(left)  # needed + left[:low] is not separated, needed + left[:high] is
         while high - low > 1:
             middle = (low + high) // 2

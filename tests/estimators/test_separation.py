@@ -20,7 +20,7 @@ from bayesadmm_np.estimators.diagnosis import (
 from bayesadmm_np.estimators.separation import Answer, answer, smallest_separating
 from bayesadmm_np.losses import LeastSquares, Logistic, Poisson, Softmax
 from bayesadmm_np.losses.pointwise import BernoulliLogit, CategoricalLogit, PoissonLog
-from oracles.separable import N_CLASSES, is_complete, is_separated, moved_coefficients, random_problem, walls_of
+from oracles.separable import is_complete, is_separated, moved_coefficients, random_problem, walls_of
 
 ONES = np.ones(6)
 ONE = np.ones(1)
@@ -36,19 +36,19 @@ def coefficient_names(losses):
     columns = [f"x{j}" for j in range(losses[0].n_features)]
     if losses[0].n_outputs == 1:
         return columns
-    return [f"c{c}: {name}" for c in range(N_CLASSES) for name in columns]
+    return [f"c{c}: {name}" for c in range(losses[0].n_outputs) for name in columns]
 
 
 def disagreement(losses, found):
     """Compare a finding with the programmes: what is wrong with it, or None."""
-    walls, names = walls_of(losses), coefficient_names(losses)
+    (walls, lengths), names = walls_of(losses), coefficient_names(losses)
     if not is_separated(walls):
         return None if found is None else f"{found} where a maximum exists"
     if not isinstance(found, Separation):
         return f"{found} for separated data"
-    direction = np.array([dict(found.direction).get(name, 0.0) for name in names])
+    direction = lengths * [dict(found.direction).get(name, 0.0) for name in names]
     moved = walls @ direction
-    if moved.min() < -1e-9 * np.abs(walls).max() or not moved.max() > 0.0:
+    if moved.min() < -1e-9 * np.linalg.norm(direction) or not moved.max() > 0.0:
         return "the direction is opposed, or moves nothing"
     if found.is_complete != is_complete(walls):
         return "complete and quasi-complete are mixed up"
@@ -96,7 +96,7 @@ def test_a_rule_of_thumb_errs_both_ways():
     for seed in range(100):
         losses = random_problem(np.random.default_rng(seed))
         if isinstance(losses[0], Logistic):
-            errors.add((is_separated(walls_of(losses)), rule_of_thumb(losses)))
+            errors.add((is_separated(walls_of(losses)[0]), rule_of_thumb(losses)))
     assert errors == {(False, False), (True, True), (False, True), (True, False)}
 
 
@@ -116,8 +116,13 @@ def test_broken_searches_are_found_out(monkeypatch, constant, value):
 
 @pytest.mark.parametrize(
     ("pointwise", "labels"),
-    [(BernoulliLogit(), [0.0, 1.0]), (PoissonLog(), [0.0, 1.0, 7.0]), (CategoricalLogit(3), [0.0, 1.0, 2.0])],
-    ids=["logistic", "poisson", "softmax"],
+    [
+        (BernoulliLogit(), [0.0, 1.0]),
+        (PoissonLog(), [0.0, 1.0, 7.0]),
+        (CategoricalLogit(3), [0.0, 1.0, 2.0]),
+        (CategoricalLogit(3, True), [0.0, 1.0, 2.0]),
+    ],
+    ids=["logistic", "poisson", "softmax", "multinomial"],
 )
 def test_walls_are_where_losses_grow(pointwise, labels, rng):
     y = np.array(labels)
@@ -301,5 +306,24 @@ def test_the_smallest_set_is_found_by_bisection():
         asked.append(columns)
         return {3, 11} <= set(columns)
 
-    assert smallest_separating(separates, range(16)) == [3, 11]
+    assert smallest_separating(separates, range(16), 6) == [3, 11]
     assert len(asked) < 16
+    assert smallest_separating(separates, range(16), 1) == list(range(12))  # 11 is needed, and some of those before it
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_bound_on_the_distance_is_a_proof_that_there_is_a_maximum(seed):
+    """Newton's run with a flat prior: separated rows get no bound, others with independent columns converge to one."""
+    losses = random_problem(np.random.default_rng(seed))
+    walls, _ = walls_of(losses)
+    prior = ba.families.FullGaussian(np.zeros(losses[0].dim), 0.0)
+    try:
+        result = ba.run(ba.Guarded(ba.methods.Newton()), losses, prior, rounds=40)
+    except ba.RunError:
+        assert is_separated(walls) or np.linalg.matrix_rank(walls) < walls.shape[1]
+        return
+    bound = result.certificate().distance
+    has_bound = bound is not None and np.isfinite(bound.sd_units)
+    assert not (has_bound and is_separated(walls))
+    if np.linalg.matrix_rank(walls) == walls.shape[1]:
+        assert has_bound != is_separated(walls)

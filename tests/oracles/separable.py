@@ -1,9 +1,11 @@
 """Small problems with and without separation, and linear programmes that decide which (Konis, 2007)."""
 
+from functools import partial
+
 import numpy as np
 from scipy.optimize import linprog
 
-from bayesadmm_np.losses import Logistic, Poisson, Softmax
+from bayesadmm_np.losses import Logistic, Poisson, ReferenceSoftmax, Softmax
 
 N_CLASSES = 3
 PROGRAMME = 1e-7
@@ -11,14 +13,16 @@ PROGRAMME = 1e-7
 
 
 def walls_of(losses):
-    """Return all a_j = b_j ⊗ x_i, one a row."""
+    """Return all a_j = b_j ⊗ x_i, over columns of length 1, and these lengths: a programme has one tolerance."""
     pieces = []
     for loss in losses:
         kept = loss.weights > 0
         walls = loss.pointwise.walls(loss.y[kept])
         each = np.einsum("nmc,np->nmcp", walls, loss.X[kept]).reshape(-1, loss.dim)
         pieces.append(each[walls.any(axis=2).ravel()])
-    return np.vstack(pieces)
+    walls = np.vstack(pieces)
+    lengths = np.maximum(np.linalg.norm(walls, axis=0), 1e-300)
+    return walls / lengths, lengths
 
 
 def is_separated(walls):
@@ -63,7 +67,7 @@ def random_problem(rng):
     predictor = X @ effects
     weights = (rng.random(n) < 0.9) * rng.choice([1.0, 0.01, 3.0], n)
     weights[0] = weights[0] or 1.0
-    kind = rng.integers(3)
+    kind = rng.integers(4)
     if kind == 0:
         y = (rng.random(n) < 1.0 / (1.0 + np.exp(-predictor))).astype(float)
     elif kind == 1:
@@ -72,5 +76,7 @@ def random_problem(rng):
         scores = np.outer(predictor, rng.normal(size=N_CLASSES)) + rng.gumbel(size=(n, N_CLASSES))
         y = scores.argmax(axis=1).astype(float)
     site = rng.integers(0, n_sites, n)
-    make = (Logistic, Poisson, lambda X, y, w: Softmax(X, y, N_CLASSES, w))[kind]
-    return [make(X[site == k], y[site == k], weights[site == k]) for k in np.unique(site)]
+    make = (Logistic, Poisson, partial(Softmax, n_classes=N_CLASSES), partial(ReferenceSoftmax, n_classes=N_CLASSES))[
+        kind
+    ]
+    return [make(X[site == k], y[site == k], weights=weights[site == k]) for k in np.unique(site)]
