@@ -29,11 +29,13 @@ from .design import Agreement, design
 from .fitted import Columns, FittedGLM, Site, Units
 from .formula_fit import OPTIONS, fit_formula, has_intercept
 from .glm import make_glm
+from .inference import Test
 from .kinds import Kind, read_kind
 from .rows import SiteRows, read_client, read_offset, require_numbers, split_rows
 from .search import Fit, Start, fit_glm
-from .settings import EVIDENCE, Settings, read_settings, read_switch
+from .settings import EVIDENCE, Settings, read_choice, read_settings, read_switch
 from .summary import Summary, summarise
+from .term_tests import likelihood_ratio_tests, wald_tests
 
 __all__ = ["FederatedModel"]
 
@@ -304,6 +306,44 @@ class FederatedModel(BaseEstimator):
         if covariance != "model" and fitted.learns_covariance:
             fitted = self._with_robust((covariance,), clusters)
         return summarise(fitted, units, covariance=covariance, ratios=ratios, reference=reference)
+
+    def test_terms(
+        self,
+        terms: Mapping[str, Sequence[str]] | None = None,
+        *,
+        how: str = "wald",
+        covariance: str = "model",
+        clusters: Mapping[Hashable, Sequence[Hashable]] | None = None,
+    ) -> tuple[Test, ...]:
+        """Test terms of a fit by maximum likelihood: that all coefficients of a term are zero.
+
+        Parameters
+        ----------
+        terms : dict of sequences of str, optional
+            Names of columns by term, such as {"stage": ["stage 2", "stage 3"]}; default one term a column.
+        how : {'wald', 'lr'}
+            From the covariance, or by a refit without the term ("lr": the likelihood ratio; F of least squares).
+        covariance, clusters
+            Of Wald tests; see `summary`.
+
+        Returns
+        -------
+        tuple of Test
+
+        Raises
+        ------
+        NotFittedError
+            Before `fit`.
+        ValueError
+            When the fit is not by maximum likelihood, a column is unknown, or the rows are not at hand.
+        """
+        check_is_fitted(self, "fitted_")
+        if read_choice(how, "how", ("wald", "lr")) == "lr":
+            self._rows_at_hand("A likelihood-ratio test")
+            return likelihood_ratio_tests(self.fitted_, self._glm.losses(self.fitted_.noise_variance), terms)
+        robust = covariance != "model"
+        fitted = self._with_robust((covariance,), clusters) if robust else self.fitted_
+        return wald_tests(fitted, terms, covariance)
 
     def _with_robust(self, names: Sequence[str], clusters: Mapping[Any, Sequence[Hashable]] | None = None) -> FittedGLM:
         """Return the fitted model with the sums of robust covariances, as a model file may hold them."""

@@ -168,17 +168,22 @@ def information_shares(posterior: Gaussian, prior: Gaussian, sites: Sequence[Nat
     return np.array([np.einsum("ji,ji->i", spread, each) / variance for each in moved])
 
 
-def goodness(model: FittedGLM) -> GoodnessOfFit | None:
-    """Return what is known of the fit as a whole, in the units of the target; None in models without statistics."""
+def goodness(model: FittedGLM, loss: float | None = None, n_dropped: int = 0) -> GoodnessOfFit | None:
+    """Return what is known of the fit as a whole, in the units of the target; None in models without statistics.
+
+    `loss` and `n_dropped` are for the same model without some coefficients: the pooled loss of its own fit, as the
+    run's losses have it, and how many coefficients are gone.
+    """
     found, layout = model.statistics, model.layout
     if found is None:
         return None
     # a shift common to all classes leaves every probability as it is
     free = layout.n_outputs - model.kind.has_flat_shift
+    total = found.total if loss is None else replace(found.total, loss=loss * model.noise_variance)
     return goodness_of_fit(
         model.kind,
-        found.total,
-        free * layout.width,
+        total,
+        free * layout.width - n_dropped,
         free * layout.has_intercept,
         n_outputs=layout.n_outputs,
         noise=found.noise,
@@ -217,7 +222,7 @@ def summarise(
     """
     if ratios and not model.kind.ratio:
         raise ArgumentError("ratios", f"must be False for {model.kind.title}: exp(coef) is no ratio", ratios)
-    spread = _Spread.of(model, covariance)
+    spread = Spread.of(model, covariance)
     rows = _rows(model, units, spread, reference)
     return Summary(
         facts=_facts(model, spread),
@@ -235,7 +240,7 @@ def as_dict(
 ) -> dict[str, Any]:
     """Return everything about a fitted model that a program may want to read; see `summarise`."""
     names = ("prior", *map(str, model.sites))
-    spread = _Spread.of(model, covariance)
+    spread = Spread.of(model, covariance)
     rows = [
         {
             **asdict(row),
@@ -279,7 +284,7 @@ def as_dict(
 
 
 @dataclass(frozen=True, eq=False)
-class _Spread:
+class Spread:
     """A covariance in the units of the run, None where the family learns none, and degrees of freedom of t."""
 
     name: str
@@ -287,7 +292,7 @@ class _Spread:
     df: float | None
 
     @classmethod
-    def of(cls, model: FittedGLM, name: str) -> _Spread:
+    def of(cls, model: FittedGLM, name: str) -> Spread:
         found, whole = model.statistics, goodness(model)
         is_t = found is not None and found.noise == "estimated" and model.fit_name == ML
         if name == MODEL:
@@ -313,7 +318,7 @@ def _robust(model: FittedGLM, name: str) -> RobustCovariance:
     )
 
 
-def _rows(model: FittedGLM, units: Units, spread: _Spread, reference: Any) -> tuple[SummaryRow, ...]:
+def _rows(model: FittedGLM, units: Units, spread: Spread, reference: Any) -> tuple[SummaryRow, ...]:
     change, shift = model.in_units(units)
     names = model.coefficient_names
     if reference is not None:
@@ -355,7 +360,7 @@ def _differences(model: FittedGLM, reference: Any) -> tuple[Array, tuple[str, ..
     )
 
 
-def _facts(model: FittedGLM, spread: _Spread) -> tuple[dict[str, str], dict[str, str]]:
+def _facts(model: FittedGLM, spread: Spread) -> tuple[dict[str, str], dict[str, str]]:
     """Return what stands above the coefficients; what holds at a maximum of the likelihood alone only there."""
     whole = goodness(model)
     left = {"Covariance": spread.name if spread.matrix is not None else "none"}

@@ -1,0 +1,140 @@
+"""Tests of terms of a fitted model: columns, the levels of a column together, or any group of coefficients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from .._errors import ArgumentError
+from ..losses.base import Loss
+from .fitted import FittedGLM, design_names
+from .inference import Estimate, Test, contrasts, likelihood_ratio_test, picks, wald_test
+from .refit import drive, refit, without
+from .summary import MODEL, Spread, goodness
+
+__all__ = ["contrast", "likelihood_ratio_tests", "read_terms", "wald_tests"]
+
+Terms = Mapping[str, Sequence[str]] | None
+
+
+def read_terms(model: FittedGLM, terms: Terms = None) -> dict[str, list[int]]:
+    """Return the places in θ of each term, at all outputs.
+
+    Parameters
+    ----------
+    model : FittedGLM
+    terms : dict of sequences of str, optional
+        Names of design columns by term; default one term a column of the table, with all its levels.
+
+    Raises
+    ------
+    ValueError
+        When a term is empty, or names what is no column of the design.
+    """
+    columns, layout = model.columns, model.layout
+    given = {name: design_names([name], columns.levels) for name in columns.names} if terms is None else terms
+    names = columns.design_names
+    found = {}
+    for term, members in given.items():
+        unknown = [name for name in members if name not in names]
+        if unknown or not members or isinstance(members, str):
+            expected = f"must name columns of the design ({', '.join(names)}) for {term!r}"
+            raise ArgumentError("terms", expected, repr(unknown[0]) if unknown else repr(members))
+        places = [names.index(name) for name in dict.fromkeys(members)]
+        found[term] = [output * layout.width + j for output in range(layout.n_outputs) for j in places]
+    return found
+
+
+def wald_tests(model: FittedGLM, terms: Terms = None, covariance: str = MODEL) -> tuple[Test, ...]:
+    """Test that all coefficients of a term are zero, by the estimates and their covariance; see `wald_test`.
+
+    Parameters
+    ----------
+    model : FittedGLM
+    terms
+        See `read_terms`.
+    covariance : str, default 'model'
+        See `summarise`.
+
+    Raises
+    ------
+    ValueError
+        When the model has no covariance, or a prior on which the answer would depend.
+    """
+    spread = _spread(model, covariance)
+    assert spread.matrix is not None
+    return tuple(
+        wald_test(
+            model.posterior.mean,
+            spread.matrix,
+            picks(model.layout.dim, places),
+            name=term,
+            df_residual=spread.df,
+        )
+        for term, places in read_terms(model, terms).items()
+    )
+
+
+def likelihood_ratio_tests(model: FittedGLM, losses: Sequence[Loss], terms: Terms = None) -> tuple[Test, ...]:
+    """Test each term by a refit without it: χ² of the likelihood ratio, or F where the noise variance is estimated.
+
+    Parameters
+    ----------
+    model : FittedGLM
+        A fit by maximum likelihood.
+    losses : sequence of Loss
+        Of all sites, in the units of the run.
+    terms
+        See `read_terms`.
+
+    Raises
+    ------
+    ValueError
+        When the fit is another one, or the rows do not determine the smaller model.
+    """
+    _spread(model, MODEL)
+    full, found = goodness(model), []
+    if full is None or model.statistics is None:
+        raise ValueError("a likelihood-ratio test needs a model with statistics.")
+    for term, places in read_terms(model, terms).items():
+        smaller = drive(refit(model.posterior.mean, without(model.layout.dim, places)), losses)
+        reduced = goodness(model, smaller.value, len(places))
+        assert reduced is not None
+        found.append(likelihood_ratio_test(full, reduced, term, noise=model.statistics.noise))
+    return tuple(found)
+
+
+def contrast(model: FittedGLM, weights: Mapping[str, float], covariance: str = MODEL, name: str = "") -> Estimate:
+    """Return a weighted sum of coefficients, in the columns' own units, with its standard error.
+
+    Parameters
+    ----------
+    model : FittedGLM
+    weights : dict of float
+        Weights by the names of coefficients, those of `FittedGLM.coefficient_names`.
+    covariance : str, default 'model'
+        See `summarise`.
+    name : str, optional
+        Default the sum in words.
+
+    Raises
+    ------
+    ValueError
+        When a coefficient is unknown, or the model has no covariance.
+    """
+    names, spread = model.coefficient_names, Spread.of(model, covariance)
+    unknown = [key for key in weights if key not in names]
+    if unknown or not weights:
+        raise ArgumentError("weights", f"must name coefficients ({', '.join(names)})", repr(unknown[:1]))
+    if spread.matrix is None:
+        raise ValueError(f"{model.method} with the {model.family} family learns no covariance.")
+    change, _ = model.in_units("original")
+    L = [weights.get(key, 0.0) for key in names]
+    words = name or " + ".join(f"{weight:g} {key}" for key, weight in weights.items())
+    return contrasts(model.mean(), change @ spread.matrix @ change.T, L, [words], df=spread.df)[0]
+
+
+def _spread(model: FittedGLM, covariance: str) -> Spread:
+    spread = Spread.of(model, covariance)
+    if model.fit_name != "maximum likelihood" or spread.matrix is None:
+        raise ValueError(f"a test of terms needs a fit by maximum likelihood with a covariance, not: {model.fit_name}.")
+    return spread

@@ -1,0 +1,121 @@
+"""Tests of terms and contrasts of a fitted model, against statsmodels on the pooled rows."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from bayesadmm_np.estimators import FederatedGLM, FederatedLogisticRegression, FederatedRidge
+from bayesadmm_np.estimators.term_tests import contrast, likelihood_ratio_tests, read_terms, wald_tests
+from bayesadmm_np.families import FullGaussian
+
+sm = pytest.importorskip("statsmodels.api")
+
+NEARLY = 1e-12
+"""Prior precision that moves no digit that is looked at."""
+
+WARDS = {"age": ["age"], "ward": ["ward b", "ward c"]}
+
+
+def rows(seed=0, n=240):
+    import pandas as pd
+
+    rng = np.random.default_rng(seed)
+    ward = rng.integers(0, 3, n)
+    X = pd.DataFrame({"age": rng.normal(size=n), "ward b": ward == 1, "ward c": ward == 2}).astype(float)
+    return X, X.to_numpy() @ [0.6, 0.4, -0.3] - 0.2, rng.integers(0, 3, n), rng
+
+
+def by_likelihood(model, noise="none"):
+    flat = FullGaussian(np.zeros(model.fitted_.layout.dim), 0.0)
+    statistics = replace(model.fitted_.statistics, noise=noise)
+    model.fitted_ = replace(model.fitted_, prior=flat, inference="likelihood", statistics=statistics)
+    return model
+
+
+@pytest.fixture(scope="module")
+def logistic():
+    X, f, site, rng = rows()
+    y = (f + rng.logistic(size=len(f)) > 0).astype(float)
+    return by_likelihood(FederatedLogisticRegression(NEARLY, method="FedLapCov").fit(X, y, client=site)), X, y
+
+
+def test_a_term_of_levels_is_one_test(logistic):
+    model, X, y = logistic
+    full = sm.GLM(y, sm.add_constant(X, prepend=False), sm.families.Binomial()).fit(tol=1e-14)
+    age, ward = model.test_terms(WARDS)
+    theirs = full.wald_test(np.eye(4)[[1, 2]], scalar=True)
+    assert np.allclose([ward.statistic, ward.p_value], [theirs.statistic, theirs.pvalue], rtol=1e-6)
+    assert (age.name, age.df, ward.name, ward.df) == ("age", 1, "ward", 2)
+    assert np.isclose(age.statistic, full.tvalues.iloc[0] ** 2, rtol=1e-6)
+    one, two = model.test_terms(WARDS, how="lr")
+    for found, columns in ((one, ["ward b", "ward c"]), (two, ["age"])):
+        reduced = sm.GLM(y, sm.add_constant(X[columns], prepend=False), sm.families.Binomial()).fit(tol=1e-14)
+        assert np.isclose(found.statistic, 2.0 * (full.llf - reduced.llf), rtol=1e-8)
+    # broken twins: the levels one by one, and Wald for the ratio
+    alone = model.test_terms()
+    assert [test.name for test in alone] == ["age", "ward b", "ward c"]
+    assert not np.isclose(alone[1].statistic + alone[2].statistic, ward.statistic, rtol=1e-3)
+    assert not np.isclose(two.statistic, ward.statistic, rtol=1e-4)
+    assert str(ward).startswith("ward: χ²(2) = ")
+
+
+def test_a_robust_wald_test_has_the_robust_covariance(logistic):
+    model, X, y = logistic
+    white = sm.GLM(y, sm.add_constant(X, prepend=False), sm.families.Binomial()).fit(tol=1e-14, cov_type="HC0")
+    _, ward = model.test_terms(WARDS, covariance="HC0")
+    theirs = white.wald_test(np.eye(4)[[1, 2]], scalar=True)
+    assert np.isclose(ward.statistic, theirs.statistic, rtol=1e-6)
+    assert not np.isclose(ward.statistic, model.test_terms(WARDS)[1].statistic, rtol=1e-4)
+
+
+def test_least_squares_has_f():
+    X, f, site, rng = rows(1)
+    y = f + rng.normal(size=len(f))
+    full = sm.OLS(y, sm.add_constant(X, prepend=False)).fit()
+    model = FederatedRidge(NEARLY, noise_variance=full.scale, method="FedLapCov").fit(X, y, client=site)
+    by_likelihood(model, "estimated")
+    F, P, _ = full.compare_f_test(sm.OLS(y, sm.add_constant(X[["age"]], prepend=False)).fit())
+    for how in ("wald", "lr"):  # of least squares they are the same test
+        found = model.test_terms(WARDS, how=how)[1]
+        assert np.allclose([found.statistic, found.p_value, found.df_residual], [F, P, 236], rtol=1e-6)
+    # a broken twin: χ² of a noise variance that was given
+    by_likelihood(model, "given")
+    assert not np.isclose(model.test_terms(WARDS)[1].p_value, P, rtol=1e-3)
+
+
+def test_a_column_of_several_classes_is_one_term():
+    X, f, site, rng = rows(2)
+    y = (f[:, None] * [0.0, 1.0, -0.5] + rng.gumbel(size=(len(f), 3))).argmax(axis=1)
+    model = by_likelihood(FederatedGLM("multinomial", NEARLY, method="FedLapCov").fit(X, y, client=site))
+    full = sm.MNLogit(y, sm.add_constant(X, prepend=False)).fit(disp=0, method="newton", tol=1e-14)
+    reduced = sm.MNLogit(y, sm.add_constant(X[["age"]], prepend=False)).fit(disp=0, method="newton", tol=1e-14)
+    found = model.test_terms({"ward": ["ward b", "ward c"]}, how="lr")[0]
+    assert found.df == 4
+    assert np.isclose(found.statistic, 2.0 * (full.llf - reduced.llf), rtol=1e-8)
+
+
+def test_contrasts_by_name(logistic):
+    model, X, y = logistic
+    full = sm.GLM(y, sm.add_constant(X, prepend=False), sm.families.Binomial()).fit(tol=1e-14)
+    found = contrast(model.fitted_, {"ward b": 1.0, "ward c": -1.0})
+    theirs = full.t_test([0.0, 1.0, -1.0, 0.0])
+    assert np.allclose([found.coef, found.std_err, found.p_value], [theirs.effect[0], theirs.sd[0, 0], theirs.pvalue])
+    assert found.name == "1 ward b + -1 ward c"
+    with pytest.raises(ValueError, match=r"weights must name coefficients \(age, ward b, ward c, \(intercept\)\)"):
+        contrast(model.fitted_, {"ward d": 1.0})
+
+
+def test_what_is_no_test_is_refused(logistic):
+    model = logistic[0]
+    with pytest.raises(ValueError, match=r"terms must name columns of the design .* for 'ward', got 'ward d'"):
+        model.test_terms({"ward": ["ward d"]})
+    with pytest.raises(ValueError, match=r"for 'ward', got \[\]"):
+        model.test_terms({"ward": []})
+    with pytest.raises(ValueError, match="how must be"):
+        model.test_terms(how="score")
+    some = replace(model.fitted_, prior=FullGaussian(np.zeros(4), 1.0))
+    for call in (lambda: wald_tests(some), lambda: likelihood_ratio_tests(some, [])):
+        with pytest.raises(ValueError, match="needs a fit by maximum likelihood with a covariance, not: penalised"):
+            call()
+    assert read_terms(model.fitted_, {"twice": ["age", "age"]}) == {"twice": [0]}
