@@ -698,6 +698,8 @@ TAKEN = {
     "FedLapCov": (M.FedLapCov(0.8), "full"),
     "BLR of step 1": (M.BLR(1.0), "full"),
     "PVI, isotropic": (M.PVI(0.6), "isotropic"),
+    "Newton": (M.Newton(), "full"),
+    "Newton of one start": (M.Newton("prior"), "full"),
 }
 
 
@@ -723,7 +725,7 @@ REFUSED = {
     "FedDyn": (M.FedDyn(), "averages the λ_k"),
     "FedIvon": (M.FedIvon(), "averages the λ_k"),
     "BLR": (M.BLR(0.5), "averages the λ_k"),
-    "Newton": (M.Newton(), "compares rounds of all sites"),
+    "guarded Newton": (ba.Guarded(M.Newton()), "compares rounds of all sites"),
     "BCM": (M.BCM(), "a method of 1 round"),
     "accelerated PVI": (ba.Accelerated(M.PVI(0.5), 3), "mixes whole rounds"),
     "a dual along μ": (replace(M.BregmanADMM(), alpha=1.0), "does not move along λ"),
