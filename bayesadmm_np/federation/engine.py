@@ -160,9 +160,11 @@ class ServerEngine(Protocol[S]):
     def gather(self, state: S, replies: Sequence[SiteReply | None]) -> Gathered[S] | Failure:
         """Eq. 16 and Eq. 54: the next state from the answers; None is a site that was away."""
 
-    def withdrawn(self, state: S, replies: Sequence[SiteReply | None]) -> S | None:
-        """Return the state at which a run ends in place of `state`, the last; None where it ends there."""
-        return None
+    def concluded(
+        self, state: S, replies: Sequence[SiteReply | None], has_converged: bool
+    ) -> tuple[S, Sequence[SiteReply | None]]:
+        """Return the state at which a run ends that has not failed, and what the sites said of it."""
+        return state, replies
 
     def certificate(self, state: S, replies: Sequence[SiteReply | None]) -> Certificate | None:
         """Return the certificate at the state's q_g, where all sites sent their sums."""

@@ -19,7 +19,7 @@ from ..losses.base import Expected, GaussianExpected, Loss, Margins
 from ..losses.expectations import Delta, Exact
 from ..splitting.accelerated import Memory, combine
 from ..splitting.certificate import Certificate, pooled_distance, pooled_residual
-from ..splitting.guarded import withdrawn
+from ..splitting.conclusion import concluded
 from ..splitting.history import RoundRecord
 from ..splitting.loop import ALL_ROUNDS, at_the_limit, has_converged
 from ..splitting.messages import Broadcast, Reply
@@ -197,9 +197,15 @@ class GLMServer(_Engine, ServerEngine[State]):
         after = advance(self.server, self.spec.memory, state, answers, self.spec.safeguard)
         return after if isinstance(after, Failure) else Gathered(after.state, after.weights, after.counts)
 
-    def withdrawn(self, state: State, replies: Sequence[SiteReply | None]) -> State | None:
-        """The last accepted point of a guarded row, where the last one is refused or was not heard of."""
-        return withdrawn(self.server, state, _sums(replies))
+    def concluded(
+        self, state: State, replies: Sequence[SiteReply | None], has_converged: bool
+    ) -> tuple[State, Sequence[SiteReply | None]]:
+        """The last accepted point of a Newton row, with the curvature there."""
+        after, sums = concluded(self.server, state, _sums(replies), has_converged)
+        if sums is None:
+            return after, () if after is not state else replies
+        known = zip(replies, sums, strict=True)
+        return after, [one and replace(one, report=replace(one.report, sums=own)) for one, own in known]
 
     def certificate(self, state: State, replies: Sequence[SiteReply | None]) -> Certificate | None:
         """Return the certificate from the sums of all sites."""

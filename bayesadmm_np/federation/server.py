@@ -353,11 +353,11 @@ class Coordinator:
         if isinstance(state, Failure):
             return self._ended(self.state, state.status, state.message, ())
         if engine.has_converged(state, replies):
-            return self._ended(state, Status.CONVERGED, Status.CONVERGED.value, replies)
+            last, known = engine.concluded(state, replies, has_converged=True)
+            return self._ended(last, Status.CONVERGED, Status.CONVERGED.value, known)
         if number > self.spec.limit:
-            kept = engine.withdrawn(state, replies)
-            last: Any = (state, replies) if kept is None else (kept, ())
-            return self._ended(last[0], Status.ROUND_LIMIT, engine.at_the_limit(last[0], replies), last[1])
+            last, known = engine.concluded(state, replies, has_converged=False)
+            return self._ended(last, Status.ROUND_LIMIT, engine.at_the_limit(last, replies), known)
         after = engine.gather(state, replies)
         if isinstance(after, Failure):
             return self._ended(state, after.status, after.message, replies)

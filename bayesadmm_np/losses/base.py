@@ -196,6 +196,15 @@ class GaussianExpected(Expected):
             return self.value_at_mean
         return self.value_at_mean + 0.5 * self._q.factor.trace_solve(self.curvature.project(self._q.factor))
 
+    def moved(self, q: Gaussian, stretch: float) -> GaussianExpected:
+        """Return it at another q with the same mean, under the delta method, with `stretch` times its reach."""
+
+        def margins() -> Margins:
+            reach = self.margins.reach
+            return self.margins._replace(reach=None if reach is None else stretch * reach)
+
+        return GaussianExpected(q, self.value_at_mean, self.gradient, self.curvature, self._rule, margins)
+
     @property
     def projected(self) -> tuple[Array, ...]:
         """H in the structure of a precision that is learned; zero for the first-order delta method."""

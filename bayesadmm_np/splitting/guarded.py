@@ -90,9 +90,10 @@ def withdrawn(server: Server, state: State, at_server: Sequence[Expected] | None
         sites = None
     if _shorter(server, state, sites) is None:
         return None
-    accepted, _ = _ends(server, state)
+    accepted, full = _ends(server, state)
     record = replace(state.history[-1], objective=_objective(state, _origin(state)), alpha=0.0)
-    return replace(state, q_g=accepted, history=(*state.history[:-1], record))
+    q_g = full.with_natural(full.natural_from(full.factor.multiply(accepted.mean), full.factor.parts))
+    return replace(state, q_g=q_g, history=(*state.history[:-1], record))
 
 
 def _shorter(server: Server, state: State, sites: Sequence[Natural] | None) -> float | None:

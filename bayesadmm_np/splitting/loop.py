@@ -16,11 +16,12 @@ from .._validation import as_count, as_fraction, as_positive
 from ..clients.solver import Solver
 from ..families.base import ExponentialFamily
 from ..families.coordinates import Natural
+from ..families.gaussian import Gaussian
 from ..losses.base import Expected, Loss
 from ..losses.expectations import Rule
 from .accelerated import Accelerated
 from .certificate import pooled_residual
-from .guarded import withdrawn
+from .conclusion import concluded, laplace
 from .history import RoundRecord
 from .methods import Method
 from .privacy import GaussianMechanism
@@ -180,9 +181,9 @@ def run(
                 status = Status.STOPPED if stopped else Status.CONVERGED
                 message = status.value
                 break
-        if status in (Status.ROUND_LIMIT, Status.STOPPED):
-            back = withdrawn(team.server, state, at_server)
-            state, at_server = (state, at_server) if back is None else (back, team.expect_all(back.q_g, apply))
+        if not status.is_failure:
+            state, known = concluded(team.server, state, at_server, status is Status.CONVERGED)
+            at_server = team.expect_all(state.q_g, apply) if known is None else list(known)
     message = message or (ALL_ROUNDS if team.is_private else at_the_limit(state, team.method))
     result = Result(status, message, prior, state, tol, at_server, description, failure)
     if status.is_failure and raise_on_failure:
@@ -227,10 +228,15 @@ def has_converged(
 ) -> bool:
     """Whether the circuit is closed and q_g is stationary for the pooled objective, both to `tol`.
 
-    A Newton row's circuit is closed as soon as q_g is stationary: its duals are natural gradients at the server.
+    A Newton row ends at Laplace's approximation at q_g's mean, whose circuit is closed: its duals are natural gradients
+    at the server.
     """
-    closed = bool(state.history) and (method.is_newton or state.history[-1].edges.largest <= tol)
-    return closed and pooled_residual(prior, state.q_g, at_server) <= tol
+    if not state.history:
+        return False
+    if method.is_newton and isinstance(prior, Gaussian) and isinstance(state.q_g, Gaussian):
+        found = laplace(prior, state.q_g, at_server)
+        return found is not None and pooled_residual(prior, *found) <= tol
+    return state.history[-1].edges.largest <= tol and pooled_residual(prior, state.q_g, at_server) <= tol
 
 
 def at_the_limit(state: State, method: Method) -> str:
