@@ -151,6 +151,10 @@ def _fold(level: str) -> str:
     return " ".join(unicodedata.normalize("NFKC", level).casefold().split())
 
 
+def _without_zeros(fold: str) -> str:
+    return fold.lstrip("0") or "0" if fold.isdigit() else fold
+
+
 def _in_order(levels: Iterable[str]) -> tuple[str, ...]:
     """Numbers by size, then texts."""
     found = list(levels)
@@ -233,6 +237,8 @@ def describe_column(column: Any, complete: Array, wants_levels: bool, minimum_co
         kind = "date"
     kind = "mixed" if kind == "other" else kind
     is_numeric = kind in ("number", "boolean") or (kind != "date" and all(map(_is_number, cells)))
+    if _is_categorical(column) and kind in ("number", "text", "boolean"):  # whoever declares levels means a factor
+        kind, is_numeric = "text", False
     infinite = sum(bool(np.isinf(float(cell))) for cell in cells if _kind(cell) == "number") if is_numeric else 0
     # numbers are not levels: to name them would send the values of rows
     is_plain = is_numeric and kind != "boolean" and not wants_levels
@@ -253,15 +259,16 @@ def describe_column(column: Any, complete: Array, wants_levels: bool, minimum_co
     return SiteColumn(kind, missing, is_numeric, 0, kept, len(found) - len(kept), is_ordered, rewritten)
 
 
+def _is_categorical(column: Any) -> bool:
+    return hasattr(column, "cat") and hasattr(getattr(column, "dtype", None), "categories")
+
+
 def _declared(column: Any) -> list[str]:
     """The order of levels that a categorical column of pandas declares."""
-    categories = getattr(getattr(column, "dtype", None), "categories", None)
-    if categories is None or not hasattr(column, "cat"):
+    if not _is_categorical(column):
         return []
-    try:
-        return list(dict.fromkeys(level_name(cell) for cell in categories))
-    except (TypeError, ValueError):  # categories of dates
-        return []
+    categories = [cell for cell in column.dtype.categories.tolist() if _kind(cell) in ("text", "number", "boolean")]
+    return list(dict.fromkeys(map(level_name, categories)))
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -422,9 +429,12 @@ def _agreed_kind(name: str, sites: Mapping[str, SiteColumn], role: str) -> Liter
             raise TableError(f"holds text{shown}{other}", "write numbers, or leave those cells empty", site, name)
     if numbers or role == "number":
         return "number"
-    if all(sites[site].is_numeric for site in texts):
+    unnamed = [site for site in texts if sites[site].levels is None]
+    if unnamed:
+        others = [site for site in texts if site not in unnamed]
+        where = f"where site {others[0]!r} has other text" if others else "at every site"
         remedy = f"write C({name}) for a factor, or turn it into numbers"
-        raise TableError("holds numbers written as text at every site", remedy, texts[0], name)
+        raise TableError(f"holds numbers written as text {where}", remedy, unnamed[0], name)
     return "factor"
 
 
@@ -441,7 +451,8 @@ def _check_factor(name: str, sites: Mapping[str, SiteColumn]) -> None:
             raise TableError(f"holds True or False where site {counts[0]!r} has numbers", "write 1 and 0", site, name)
         # 1e5 is a number and may be a code
         wrong = next((level for level in sorted(levels[site]) if not PLAIN.fullmatch(level)), None)
-        if counts and sites[site].kind == "text" and (wrong is not None or not sites[site].is_numeric):
+        is_unsure = sites[site].withheld > 0 and not sites[site].is_numeric
+        if counts and sites[site].kind == "text" and (wrong is not None or is_unsure):
             shown = "" if wrong is None else f" ({wrong!r})"
             fact = f"holds text{shown} where site {counts[0]!r} has numbers"
             raise TableError(fact, "write its levels as the other sites do", site, name)
@@ -500,17 +511,19 @@ def _spellings(
     """Return {other spelling: level}; the level is what most rows hold."""
     alike: dict[str, list[str]] = {}
     for level in _in_order(found):
-        alike.setdefault(_fold(level), []).append(level)
+        alike.setdefault(_without_zeros(_fold(level)), []).append(level)
     spellings: dict[str, str] = {}
     for group in alike.values():
         if len(group) == 1:
             continue
-        if not ignore_case:
+        if not ignore_case or len(set(map(_fold, group))) > 1:
             first, second = group[:2]
             site = next(site for site, column in sites.items() if second in (column.levels or {}))
             other = next(site for site, column in sites.items() if first in (column.levels or {}))
-            fact = f"holds {second!r}, and {first!r} at site {other!r}: the two differ in case or in blanks alone"
-            raise TableError(fact, "write them alike, or let case be ignored (ignore_case)", site, name)
+            how = "zeros in front" if _fold(first) != _fold(second) else "case or in blanks"
+            fact = f"holds {second!r}, and {first!r} at site {other!r}: the two differ in {how} alone"
+            remedy = "write them alike" + ("" if how.startswith("zeros") else ", or let case be ignored (ignore_case)")
+            raise TableError(fact, remedy, site, name)
         kept = max(group, key=lambda level: found[level])
         spellings |= {level: kept for level in group if level != kept}
     return spellings

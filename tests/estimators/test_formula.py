@@ -259,8 +259,31 @@ def test_codes_are_levels_whether_they_are_read_as_numbers_or_as_text():
     assert agreement.names == (f"{formula[4:]}[T.1]", f"{formula[4:]}[T.10]")
     np.testing.assert_array_equal(design(tables["B"], agreement).matrix, [[0.0, 0.0], [0.0, 1.0]])
     assert "'01'" in str(refusal({**tables, "C": {"y": [0, 1], "code": ["01", "2"]}}, formula))
+    texts = {site: {"y": [0, 1], "code": codes} for site, codes in {"A": ["1", "b"], "B": ["b", "01"]}.items()}
+    assert "differ in zeros in front alone" in str(refusal(texts, "y ~ code", ignore_case=True))
     # 2E1 may be a ward
     assert "'2E1'" in str(refusal({**tables, "C": {"y": [0, 1], "code": ["2E1", "2"]}}, formula))
+
+
+def test_a_declared_factor_is_one_even_where_its_levels_are_numbers():
+    tables = {
+        "A": pd.DataFrame({"y": [0, 1, 1], "code": pd.Categorical([3, 1, 3], categories=[3, 1])}),
+        "B": pd.DataFrame({"y": [0, 1], "code": pd.Categorical(["1", "3"])}),
+    }
+    agreement = agree({site: describe_columns(table, "y ~ code") for site, table in tables.items()}, "y ~ code")
+    assert agreement.columns["code"].levels == ("1", "3")
+    alone = agree({"A": describe_columns(tables["A"], "y ~ code")}, "y ~ code")
+    assert alone.names == ("code[T.1]",)
+    np.testing.assert_array_equal(design(tables["A"], alone).matrix, [[0.0], [1.0], [0.0]])
+    error = refusal({**tables, "C": {"y": [0, 1], "code": [1, 3]}}, "y ~ code")
+    assert (error.site, error.column) == ("A", "code")
+    # text at one site that looks like numbers: C(…) says what is meant
+    tables = {"A": {"y": [0, 1], "w": ["a", "10"]}, "B": {"y": [0, 1], "w": ["10", "10"]}}
+    error = refusal(tables, "y ~ w")
+    assert (error.site, error.column) == ("B", "w")
+    assert "write C(w)" in str(error)
+    said = {site: describe_columns(table, "y ~ C(w)") for site, table in tables.items()}
+    assert agree(said, "y ~ C(w)").names == ("C(w)[T.a]",)
 
 
 def test_levels_of_few_rows_are_not_named_and_their_rows_are_refused_or_dropped():

@@ -177,6 +177,8 @@ def write_column(case, site, name, columns, dtypes, rng):
         cells[have[0]] = "unknown"
         cells[:] = [cell if cell is None else str(cell) for cell in cells]
         word()
+    elif draw < 0.5 and name == "code":
+        dtypes[name] = "category"
     elif draw < 0.55 and name == "code" and None in cells:
         dtypes[name] = "Int64"
     if rng.random() < 0.2 and name not in dtypes:
@@ -234,6 +236,10 @@ def inherent(case):
     faults |= {(None, name) for name in factors if rows[name].nunique() < 2}
     if "Treatment('medical')" in case.formula and "medical" not in set(rows.ward):
         faults.add((None, "ward"))
+    if "ward" in names and "C(ward" not in case.formula:
+        # a site where all wards look like numbers and no level is declared: its levels are not named
+        wards = {site: set(held.ward) for site, held in rows.groupby("site")}
+        faults |= {(site, "ward") for site, held in wards.items() if held == {"10"} and site not in case.declared}
     for name in ("died", "age"):
         # numbers written as text at every site: a factor or a number?
         bare = (name == "died" and case.formula.startswith("died")) or (
@@ -315,7 +321,8 @@ def check(case, make_design=design):
     try:
         agreement, designs = over_sites(case, make_design)
     except TableError as error:
-        blamed = {(error.site, error.column), (None, error.column), (error.site, None)}
+        named = [site for site in case.tables if repr(site) in str(error)]  # two, where they differ from one another
+        blamed = {(None, error.column), *((site, name) for site in named for name in (error.column, None))}
         if blamed & (harmful | inherent_faults):
             return True
         raise AssertionError(f"refused without a fault: {error}") from error
