@@ -134,7 +134,7 @@ def site_statistics(
         raise ArgumentError("robust", f"must name some of {', '.join(ROBUST)}", repr(unknown.pop()))
     theta, null = np.asarray(theta, dtype=np.float64), np.asarray(null, dtype=np.float64)
     rows = loss.rows(theta)
-    w = rows.weights * noise_variance
+    w = _undivided(rows.weights, noise_variance)
     rows = rows._replace(weights=w)
     # a noise variance has its own constant a row, which an analytic weight does not multiply
     counted = np.ones_like(w) if kind.has_noise and weights == "analytic" else w
@@ -151,6 +151,13 @@ def site_statistics(
         meats=_meats(kind, rows, set(robust), bread, clusters, weights),
         n_clusters=len(set(_require_clusters(clusters, w.size))) if is_clustered else 0,
     )
+
+
+def _undivided(weights: Array, noise_variance: float) -> Array:
+    """Take a noise variance off row weights; whole weights stay whole, so that n is a count."""
+    w = weights * noise_variance
+    whole = np.rint(w)
+    return np.asarray(np.where(np.abs(w - whole) <= 4.0 * np.finfo(np.float64).eps * whole, whole, w))
 
 
 def _squared_pearson(kind: Kind, rows: Rows) -> Array:

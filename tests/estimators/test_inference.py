@@ -236,6 +236,18 @@ def test_least_squares_with_weights_of_both_meanings():
         assert not close(fit.goodness().bic, found.bic)
 
 
+def test_n_is_a_count_whatever_the_noise_variance():
+    kind, X, y = longley()
+    for noise in (0.1, 3.0, 92936.00616732384, 1e-9):
+        loss = read_kind(kind).make_loss(X, y, noise_variance=noise)
+        found = site_statistics(read_kind(kind), loss, np.zeros(7), np.zeros(7), noise_variance=noise)
+        assert found.weight == 16.0
+        assert np.isclose(found.loss, 0.5 * y @ y, rtol=1e-13)
+    # a weight that is no whole number is left alone
+    loss = read_kind(kind).make_loss(X, y, np.full(16, 0.3), noise_variance=3.0)
+    assert np.isclose(site_statistics(read_kind(kind), loss, X[0], X[0], noise_variance=3.0).weight, 4.8)
+
+
 def test_a_given_noise_variance_has_its_own_likelihood():
     kind, X, y = longley()
     fit = Fit((kind, X, y))

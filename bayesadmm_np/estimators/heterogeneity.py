@@ -1,0 +1,203 @@
+"""Whether sites disagree: Cochran's Q from the factors that the sites have sent, with no further message.
+
+At the pooled mode m the factor of site k is (H_k m − g_k, H_k), g_k and H_k the gradient and Hessian of its loss. So
+β_k = m − H_k⁻¹ g_k, one Newton step towards the site's own fit (of least squares the fit itself), is a solve.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.linalg import cho_factor, cho_solve, eigvalsh
+from scipy.special import chdtrc, fdtrc
+
+from .._validation import Array, frozen
+from .fitted import FittedGLM, Units
+from .inference import Estimate, Test, estimate
+
+__all__ = ["CoefficientHeterogeneity", "Heterogeneity", "heterogeneity"]
+
+LEAST = 1e-9
+"""Smallest eigenvalue of a site's information, scaled to a diagonal of ones, that is told from zero."""
+
+MOST_STEPS = 200
+"""Of the search for τ² by restricted maximum likelihood."""
+
+
+@dataclass(frozen=True)
+class CoefficientHeterogeneity:
+    """A coefficient over sites; the rows of a forest plot are `sites`.
+
+    Attributes
+    ----------
+    name : str
+    sites : dict of Estimate
+        β_k and its standard error √(H_k⁻¹)_jj by site, with a normal interval.
+    Q : Test
+        Q = Σ w_k (β_k − β̄)², w_k one over the variance and β̄ the weighted mean.
+    I_squared : float
+        Share of the variation that is more than chance: max(0, (Q − df)/Q).
+    tau_squared, tau_squared_reml : float
+        Variance between sites: DerSimonian's and Laird's, and by restricted maximum likelihood.
+    """
+
+    name: str
+    sites: Mapping[Any, Estimate]
+    Q: Test
+    I_squared: float
+    tau_squared: float
+    tau_squared_reml: float
+
+
+@dataclass(frozen=True)
+class Heterogeneity:
+    """Disagreement of the sites of a fit; `str` prints it.
+
+    Attributes
+    ----------
+    test : Test
+        That all sites have the same coefficients: T = Σ_k (β_k − β̄)ᵀ H_k (β_k − β̄), a χ² with (K − 1) d degrees of
+        freedom; Chow's F where the noise variance is estimated, exact for normal errors.
+    coefficients : tuple of CoefficientHeterogeneity
+    left_out : tuple
+        Names of sites whose rows do not determine all coefficients.
+    """
+
+    test: Test
+    coefficients: tuple[CoefficientHeterogeneity, ...]
+    left_out: tuple[Any, ...]
+
+    def __str__(self) -> str:
+        width = max(len(row.name) for row in self.coefficients)
+        head = f"{'':<{width}}  {'Q':>8}  {'df':>3}  {'P':>6}  {'I² %':>6}  {'τ':>8}  {'τ REML':>8}"
+        lines = [
+            f"{row.name:<{width}}  {row.Q.statistic:8.3f}  {row.Q.df:3d}  {row.Q.p_value:6.3f}"
+            f"  {100 * row.I_squared:6.1f}  {row.tau_squared**0.5:8.4g}  {row.tau_squared_reml**0.5:8.4g}"
+            for row in self.coefficients
+        ]
+        out = ", ".join(map(str, self.left_out))
+        note = [f"Left out, because their rows do not determine all coefficients: {out}."] if out else []
+        return "\n".join([str(self.test), "-" * len(head), head, *lines, "-" * len(head), *note])
+
+    __repr__ = __str__
+
+
+def heterogeneity(model: FittedGLM, units: Units = "original") -> Heterogeneity:
+    """Test whether the sites of a fit by maximum likelihood have the same coefficients.
+
+    T is approximate where the loss is no quadratic: it takes one Newton step for each site's own fit. Few rows at a
+    site, or coefficients far from the pooled ones, make it worse.
+
+    Parameters
+    ----------
+    model : FittedGLM
+    units : {'original', 'standardized'}
+        Of the coefficients; T does not depend on them.
+
+    Returns
+    -------
+    Heterogeneity
+
+    Raises
+    ------
+    ValueError
+        When the fit is another one, or fewer than two sites determine all coefficients.
+    """
+    if model.fit_name != "maximum likelihood" or model.family != "full":
+        raise ValueError(
+            f"a test of sites against each other needs a fit by maximum likelihood, not: {model.fit_name}."
+        )
+    precision = {name: np.asarray(site.factor.precision) for name, site in model.sites.items()}
+    whole = [name for name in precision if _is_definite(precision[name])]
+    left_out = tuple(name for name in precision if name not in whole)
+    if len(whole) < 2:
+        raise ValueError(
+            f"a test of sites against each other needs two whose rows determine all coefficients, got {len(whole)}."
+        )
+    precisions = np.array([precision[name] for name in whole])
+    linear = np.array([model.sites[name].factor.linear for name in whole])
+    own = np.array([_solved(H, b) for H, b in zip(precisions, linear, strict=True)])
+    centre = _solved(precisions.sum(axis=0), linear.sum(axis=0))
+    T = sum(float((b - centre) @ H @ (b - centre)) for b, H in zip(own, precisions, strict=True))
+    change, shift = model.in_units(units)
+    moved = own @ change.T + shift
+    variances = np.array([np.einsum("ij,ji->i", change, _solved(H, change.T)) for H in precisions])
+    return Heterogeneity(
+        test=_overall(model, T, whole),
+        coefficients=tuple(
+            _coefficient(name, dict(zip(whole, moved[:, j], strict=True)), variances[:, j])
+            for j, name in enumerate(model.coefficient_names)
+        ),
+        left_out=left_out,
+    )
+
+
+def _is_definite(precision: Array) -> bool:
+    scale = np.sqrt(np.diagonal(precision))
+    if not (scale > 0).all():
+        return False
+    return bool(eigvalsh(precision / np.outer(scale, scale), subset_by_index=[0, 0])[0] > LEAST)
+
+
+def _solved(precision: Array, vector: Array) -> Array:
+    scale = np.sqrt(np.diagonal(precision))
+    columns = (vector.T / scale).T
+    return np.asarray((cho_solve(cho_factor(precision / np.outer(scale, scale)), columns).T / scale).T)
+
+
+def _overall(model: FittedGLM, T: float, sites: list[Any]) -> Test:
+    d, name = model.layout.dim, "the same coefficients at all sites"
+    df, statistics = (len(sites) - 1) * d, model.statistics
+    if statistics is None or statistics.noise != "estimated":
+        return Test(name, T, df, None, float(chdtrc(df, T)))
+    # in units of the pooled noise variance; sites that are left out take their rows and their misfit with them
+    rows = sum(model.sites[site].n_rows for site in sites) * model.layout.n_outputs
+    if len(sites) < len(model.sites) or rows != statistics.total.n_observations(statistics.weights):
+        return Test(name, T, df, None, float(chdtrc(df, T)))
+    left, df_left = 2.0 * statistics.total.loss / model.noise_variance - T, rows - len(sites) * d
+    if df_left <= 0 or left <= 0:
+        raise ValueError(
+            "an F test of sites against each other needs more rows than coefficients of all sites together."
+        )
+    F = (T / df) / (left / df_left)
+    return Test(name, F, df, df_left, float(fdtrc(df, df_left, F)))
+
+
+def _coefficient(name: str, own: Mapping[Any, float], variances: Array) -> CoefficientHeterogeneity:
+    b, w = frozen(np.array(list(own.values()))), 1.0 / variances
+    Q, df = float(w @ (b - w @ b / w.sum()) ** 2), len(b) - 1
+    spread = w.sum() - (w @ w) / w.sum()
+    return CoefficientHeterogeneity(
+        name=name,
+        sites={
+            site: estimate(str(site), value, float(np.sqrt(v)))
+            for (site, value), v in zip(own.items(), variances, strict=True)
+        },
+        Q=Test(name, Q, df, None, float(chdtrc(df, Q))),
+        I_squared=max(0.0, (Q - df) / Q) if Q > 0 else 0.0,
+        tau_squared=max(0.0, (Q - df) / spread),
+        tau_squared_reml=_reml(b, variances),
+    )
+
+
+def _reml(b: Array, variances: Array) -> float:
+    """The τ² of b_k ~ N(β, v_k + τ²) where Σ w² (b − β)² + Σ w²/Σ w = Σ w, w = 1/(v + τ²); 0 where it is below."""
+
+    def slope(tau: float) -> float:
+        w = 1.0 / (variances + tau)
+        return float(w**2 @ (b - w @ b / w.sum()) ** 2 + (w @ w) / w.sum() - w.sum())
+
+    if slope(0.0) <= 0.0:
+        return 0.0
+    low, high = 0.0, float(variances.max() + np.ptp(b) ** 2)
+    while slope(high) > 0.0:
+        high *= 2.0
+    for _ in range(MOST_STEPS):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if slope(middle) > 0.0 else (low, middle)
+        if high - low <= 1e-14 * high:
+            break
+    return 0.5 * (low + high)

@@ -1,0 +1,133 @@
+"""Cochran's Q over sites from their factors alone, against fits at each site and statsmodels' meta-analysis."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import stats
+from scipy.optimize import minimize_scalar
+
+from bayesadmm_np.estimators import FederatedLogisticRegression, FederatedRidge
+from bayesadmm_np.estimators.heterogeneity import heterogeneity
+from bayesadmm_np.families import FullGaussian
+
+sm = pytest.importorskip("statsmodels.api")
+meta = pytest.importorskip("statsmodels.stats.meta_analysis")
+
+NEARLY = 1e-12
+"""Prior precision that moves no digit that is looked at."""
+
+
+def by_likelihood(model, noise="none"):
+    flat = FullGaussian(np.zeros(model.fitted_.layout.dim), 0.0)
+    statistics = replace(model.fitted_.statistics, noise=noise)
+    return replace(model.fitted_, prior=flat, inference="likelihood", statistics=statistics)
+
+
+def linear(seed=0, apart=0.5, n=60):
+    rng = np.random.default_rng(seed)
+    X, site = rng.normal([0.0, 3.0], size=(n, 2)), np.arange(n) % 3
+    beta = np.array([1.0, -0.5]) + apart * rng.normal(size=(3, 2))
+    return X, 2.0 + (X * beta[site]).sum(axis=1) + rng.normal(size=n), site
+
+
+def full(X):
+    return np.column_stack([X, np.ones(len(X))])
+
+
+def test_least_squares_is_chows_test():
+    X, y, site = linear()
+    pooled = sm.OLS(y, full(X)).fit()
+    own = [sm.OLS(y[site == k], full(X[site == k])).fit() for k in range(3)]
+    model = FederatedRidge(NEARLY, noise_variance=pooled.scale, method="FedLapCov").fit(X, y, client=site)
+    found = heterogeneity(by_likelihood(model, "estimated"))
+    within = sum(fit.ssr for fit in own)
+    F = ((pooled.ssr - within) / 6) / (within / (60 - 9))
+    assert np.isclose(found.test.statistic, F, rtol=1e-6)
+    assert (found.test.df, found.test.df_residual) == (6, 51)
+    assert np.isclose(found.test.p_value, stats.f.sf(F, 6, 51), rtol=1e-5)
+    for j, row in enumerate(found.coefficients):
+        assert np.allclose([item.coef for item in row.sites.values()], [fit.params[j] for fit in own], rtol=1e-6)
+        # the site's own design with the pooled noise variance
+        errors = [fit.bse[j] * np.sqrt(pooled.scale / fit.scale) for fit in own]
+        assert np.allclose([item.std_err for item in row.sites.values()], errors, rtol=1e-6)
+    # broken twin: the noise within the sites taken for the pooled one
+    assert not np.isclose(found.test.statistic, ((pooled.ssr - within) / 6) / pooled.scale, rtol=1e-3)
+
+
+def test_each_coefficient_has_the_numbers_of_a_meta_analysis():
+    X, y, site = linear(1, apart=0.8)
+    model = FederatedRidge(NEARLY, noise_variance=1.0, method="FedLapCov").fit(X, y, client=site)
+    for row in heterogeneity(by_likelihood(model, "given")).coefficients:
+        b = np.array([item.coef for item in row.sites.values()])
+        v = np.array([item.std_err for item in row.sites.values()]) ** 2
+        theirs = meta.combine_effects(b, v, method_re="chi2")
+        assert np.isclose(row.Q.statistic, theirs.q, rtol=1e-10)
+        assert np.isclose(row.tau_squared, max(theirs.tau2, 0.0), rtol=1e-10)
+        assert np.isclose(row.I_squared, max(theirs.i2, 0.0), rtol=1e-10)
+
+        def restricted(tau, b=b, v=v):
+            w = 1.0 / (v + tau)
+            return 0.5 * (np.log(v + tau).sum() + np.log(w.sum()) + w @ (b - w @ b / w.sum()) ** 2)
+
+        best = minimize_scalar(restricted, bounds=(0.0, 10.0), method="bounded", options={"xatol": 1e-10}).x
+        assert np.isclose(row.tau_squared_reml, best, rtol=1e-5, atol=1e-7)  # of a flat minimum
+        assert restricted(row.tau_squared_reml) <= restricted(best) + 1e-12
+
+
+def test_the_statistic_is_a_chi_square_when_sites_agree_and_large_when_not():
+    """Logistic: one Newton step a site. 200 draws, at each a mean of 6 ± 0.25."""
+    rng = np.random.default_rng(5)
+    found = {0.0: [], 0.8: []}
+    for apart, T in found.items():
+        for _ in range(200 if apart == 0.0 else 5):
+            X, site = rng.normal(size=(600, 2)), np.arange(600) % 3
+            beta = [0.5, -0.3] + apart * rng.normal(size=(3, 2))
+            y = (0.2 + (X * beta[site]).sum(axis=1) + rng.logistic(size=600) > 0).astype(float)
+            model = FederatedLogisticRegression(NEARLY, method="FedLapCov", tol=1e-6).fit(X, y, client=site)
+            T.append(heterogeneity(by_likelihood(model)).test.statistic)
+    # sd of a χ²(6) is √12; 200 draws: 0.245, five of them
+    assert abs(np.mean(found[0.0]) - 6.0) < 5 * np.sqrt(12 / 200)
+    assert stats.kstest(found[0.0], stats.chi2(6).cdf).pvalue > 1e-4
+    assert stats.kstest(found[0.0], stats.chi2(9).cdf).pvalue < 1e-4  # a broken twin: K in place of K − 1
+    assert min(found[0.8]) > stats.chi2(6).isf(1e-3)
+
+
+def test_t_does_not_depend_on_units():
+    X, y, site = linear(2)
+    found = [
+        heterogeneity(
+            by_likelihood(
+                FederatedRidge(NEARLY, noise_variance=1.0, method="FedLapCov").fit(
+                    X * [1.0, 100.0] + 7.0, y, client=site
+                ),
+                "given",
+            )
+            if moved
+            else by_likelihood(
+                FederatedRidge(NEARLY, noise_variance=1.0, method="FedLapCov").fit(X, y, client=site), "given"
+            )
+        )
+        for moved in (False, True)
+    ]
+    assert np.isclose(found[0].test.statistic, found[1].test.statistic, rtol=1e-5)
+    assert np.isclose(found[0].coefficients[1].Q.statistic, found[1].coefficients[1].Q.statistic, rtol=1e-5)
+    # the intercept is another one: where other columns are zero
+    assert not np.isclose(found[0].coefficients[2].Q.statistic, found[1].coefficients[2].Q.statistic, rtol=1e-2)
+
+
+def test_a_site_that_determines_nothing_is_left_out_by_name():
+    X, y, site = linear(3)
+    names = np.array(["north", "south", "west"])[site]
+    names[:2] = "tiny"
+    model = FederatedRidge(NEARLY, noise_variance=1.0, method="FedLapCov").fit(X, y, client=names)
+    found = heterogeneity(by_likelihood(model, "given"))
+    assert found.left_out == ("tiny",)
+    assert found.test.df == 6
+    assert "Left out, because their rows do not determine all coefficients: tiny." in str(found)
+    assert "tiny" not in found.coefficients[0].sites
+    alone = FederatedRidge(NEARLY, noise_variance=1.0, method="FedLapCov").fit(X, y)
+    with pytest.raises(ValueError, match="needs two whose rows determine all coefficients, got 1"):
+        heterogeneity(by_likelihood(alone, "given"))
+    with pytest.raises(ValueError, match="needs a fit by maximum likelihood, not: posterior"):
+        heterogeneity(model.fitted_)
