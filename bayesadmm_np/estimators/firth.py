@@ -11,15 +11,19 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from .._errors import ArgumentError
 from .._validation import Array, as_count, as_float_array, as_positive
+from ..families.base import ExponentialFamily
 from ..families.coordinates import Natural
+from ..families.gaussian import Gaussian
 from ..families.precision import DensePrecision
+from ..losses.base import GaussianExpected, Loss, Margins
+from ..losses.expectations import Rule
 from ..losses.linear_model import LinearModelLoss
 
-__all__ = ["FirthAnswer", "FirthFit", "FirthQuestion", "firth", "firth_answer", "fit_firth"]
+__all__ = ["FirthAnswer", "FirthFit", "FirthQuestion", "Tilted", "firth", "firth_answer", "fit_firth"]
 
 ROUNDING = 1e-13
 """Part of the objective by which it may rise in a step near the end, where the fall is below rounding."""
@@ -64,6 +68,8 @@ class FirthFit:
     sites : tuple of Natural
         Factors (I_k θ − g_k, I_k) of the sites, g_k the gradient with the site's share of the penalty's: they add up to
         (I θ, I).
+    pulls : tuple of ndarray, shape (d,)
+        The sites' shares of ½ ∇ log det I.
     value, penalty : float
         ℓ and ½ log det I; the objective is their difference.
     exchanges : int
@@ -72,6 +78,7 @@ class FirthFit:
     mean: Array
     information: Array
     sites: tuple[Natural, ...]
+    pulls: tuple[Array, ...]
     value: float
     penalty: float
     exchanges: int
@@ -98,7 +105,7 @@ def firth_answer(loss: LinearModelLoss, question: FirthQuestion) -> FirthAnswer:
 
 
 def firth(
-    start: ArrayLike, *, tol: float = 1e-10, most_steps: int = 200
+    start: ArrayLike, *, free: ArrayLike | None = None, tol: float = 1e-10, most_steps: int = 200
 ) -> Generator[FirthQuestion, Iterable[FirthAnswer], FirthFit]:
     """Minimise Σ_k ℓ_k(θ) − ½ log det I(θ), I = Σ_k ∇²ℓ_k, by quasi-Newton steps, halved where it would rise.
 
@@ -110,6 +117,8 @@ def firth(
     ----------
     start : array_like, shape (d,)
         Such as the model of intercepts alone.
+    free : array_like of bool, shape (d,), optional
+        Coefficients that are fitted; the others, of columns that these make up, stay where they start.
     tol : float, default 1e-10
         Largest √(gᵀI⁻¹g), g the gradient of the objective: the last step in standard errors.
     most_steps : int, default 200
@@ -124,15 +133,17 @@ def firth(
     D. Firth, Biometrika 80 (1993); for the logistic G. Heinze and M. Schemper, Statistics in Medicine 21 (2002).
     """
     as_positive(tol, "tol")
-    point = yield from _at(as_float_array(start, "start", ndim=1), 0)
+    theta = as_float_array(start, "start", ndim=1)
+    kept = np.arange(theta.size) if free is None else np.flatnonzero(free)
+    point = yield from _at(theta, kept, 0)
     if not np.isfinite(point.objective):
         raise ArgumentError("X", "must have no collinear columns for Firth's penalty, and no rows that overflow")
     secants: list[tuple[Array, Array]] = []
-    step, gradient = np.zeros_like(point.theta), None
+    step, gradient = np.zeros(kept.size), None
     for _ in range(as_count(most_steps, "most_steps")):
-        answers = list((yield FirthQuestion(point.theta, point.factor.covariance_parts[0])))
+        answers = list((yield FirthQuestion(point.theta, point.covariance)))
         pulls, exchanges = [answer.pull for answer in answers], point.exchanges + 1
-        before, gradient = gradient, point.gradient - np.sum(pulls, axis=0)
+        before, gradient = gradient, point.gradient - np.sum(pulls, axis=0)[kept]
         if before is not None:
             secants.append((step, gradient - before))
         if gradient @ point.factor.solve(gradient) <= tol**2:
@@ -140,13 +151,13 @@ def firth(
                 Natural(own.hessian @ point.theta - own.gradient + pull, own.hessian)
                 for own, pull in zip(point.answers, pulls, strict=True)
             )
-            return FirthFit(point.theta, point.factor.matrix, sites, point.value, point.penalty, exchanges)
+            return FirthFit(point.theta, point.information, sites, tuple(pulls), point.value, point.penalty, exchanges)
         step = -_solve(point.factor, secants, gradient)
         limit = point.objective + ROUNDING * (abs(point.value) + abs(point.penalty))
-        there = yield from _at(point.theta + step, exchanges)
+        there = yield from point.moved(step, exchanges)
         while not there.objective <= limit:
             step = 0.5 * step
-            there = yield from _at(point.theta + step, there.exchanges)
+            there = yield from point.moved(step, there.exchanges)
         point = there
     raise ArgumentError("most_steps", "must be enough for Firth's penalty to converge", most_steps)
 
@@ -172,6 +183,7 @@ class _Point:
     """The sums at a θ, and the number of exchanges up to them; the objective is infinite where I is singular."""
 
     theta: Array
+    kept: NDArray[np.intp]
     answers: tuple[FirthAnswer, ...]
     exchanges: int
 
@@ -181,11 +193,21 @@ class _Point:
 
     @cached_property
     def gradient(self) -> Array:
-        return np.asarray(np.sum([answer.gradient for answer in self.answers], axis=0))
+        return np.asarray(np.sum([answer.gradient for answer in self.answers], axis=0)[self.kept])
+
+    @cached_property
+    def information(self) -> Array:
+        return np.asarray(np.sum([answer.hessian for answer in self.answers], axis=0))
 
     @cached_property
     def factor(self) -> DensePrecision:
-        return DensePrecision(np.sum([answer.hessian for answer in self.answers], axis=0))
+        return DensePrecision(self.information[np.ix_(self.kept, self.kept)])
+
+    @property
+    def covariance(self) -> Array:
+        whole = np.zeros_like(self.information)
+        whole[np.ix_(self.kept, self.kept)] = self.factor.covariance_parts[0]
+        return whole
 
     @property
     def penalty(self) -> float:
@@ -193,12 +215,19 @@ class _Point:
 
     @cached_property
     def objective(self) -> float:
-        finite = np.isfinite(self.value) and np.isfinite(self.factor.matrix).all()
+        finite = np.isfinite(self.value) and np.isfinite(self.information).all()
         return self.value - self.penalty if finite and self.factor.is_positive_definite() else np.inf
 
+    def moved(self, step: Array, exchanges: int) -> Generator[FirthQuestion, Iterable[FirthAnswer], _Point]:
+        theta = self.theta.copy()
+        theta[self.kept] += step
+        return (yield from _at(theta, self.kept, exchanges))
 
-def _at(theta: Array, exchanges: int) -> Generator[FirthQuestion, Iterable[FirthAnswer], _Point]:
-    return _Point(theta, tuple((yield FirthQuestion(theta, None))), exchanges + 1)
+
+def _at(
+    theta: Array, kept: NDArray[np.intp], exchanges: int
+) -> Generator[FirthQuestion, Iterable[FirthAnswer], _Point]:
+    return _Point(theta, kept, tuple((yield FirthQuestion(theta, None))), exchanges + 1)
 
 
 def fit_firth(losses: Sequence[LinearModelLoss], start: ArrayLike | None = None, **options: Any) -> FirthFit:
@@ -219,3 +248,49 @@ def fit_firth(losses: Sequence[LinearModelLoss], start: ArrayLike | None = None,
             question = fit.send([firth_answer(loss, question) for loss in losses])
         except StopIteration as end:
             return end.value
+
+
+class Tilted(Loss):
+    """ℓ(θ) − cᵀθ, c a site's share of ½ ∇ log det I at the mode: its sum over sites has Firth's mode for a minimum.
+
+    Its Hessian is that of ℓ, so that a run that starts at the mode ends there, with N(mode, I⁻¹). No reach is claimed:
+    c is that of one θ, and a distance to the mode is a first-order estimate.
+
+    Parameters
+    ----------
+    loss : Loss
+    tilt : ndarray, shape (d,)
+    """
+
+    def __init__(self, loss: Loss, tilt: Array) -> None:
+        self.loss, self.tilt = loss, tilt
+        self.dim, self.n_rows, self.total_weight = loss.dim, loss.n_rows, loss.total_weight
+        self.is_convex = loss.is_convex
+
+    def value(self, theta: ArrayLike) -> float:
+        """Return ℓ(θ) − cᵀθ."""
+        return self.loss.value(theta) - float(self.tilt @ np.asarray(theta))
+
+    def gradient(self, theta: ArrayLike) -> Array:
+        """Return ∇ℓ(θ) − c."""
+        return self.loss.gradient(theta) - self.tilt
+
+    def hessian(self, theta: ArrayLike) -> Array:
+        """Return ∇²ℓ(θ)."""
+        return self.loss.hessian(theta)
+
+    def check(self, prior: ExponentialFamily, rule: Rule) -> Rule:
+        """Check the loss."""
+        return self.loss.check(prior, rule)
+
+    def expect(self, q: ExponentialFamily, rule: Rule) -> GaussianExpected:
+        """Return the expectation of ℓ, and the tilt at the mean."""
+        own = self.loss.expect(q, rule)
+        assert isinstance(own, GaussianExpected)
+        assert isinstance(q, Gaussian)
+
+        def margins() -> Margins:
+            return own.margins._replace(reach=None)
+
+        value = own.value_at_mean - float(self.tilt @ q.mean)
+        return GaussianExpected(q, value, own.gradient - self.tilt, own.curvature, rule, margins)

@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
+import bayesadmm_np as ba
 from bayesadmm_np.estimators.diagnosis import find_separation
-from bayesadmm_np.estimators.firth import FirthQuestion, firth_answer, fit_firth
+from bayesadmm_np.estimators.firth import FirthQuestion, Tilted, firth_answer, fit_firth
 from bayesadmm_np.families.coordinates import Natural
 from bayesadmm_np.losses import Logistic, Poisson, Softmax
+from bayesadmm_np.testing import check_loss
 
 CLOSE = 1e-9
 """Two steps converge to tol = 1e-10 standard errors, which are of order 1 here."""
@@ -195,3 +197,44 @@ def test_fits_are_frozen():
     assert replace(fit, exchanges=0).exchanges == 0
     with pytest.raises(AttributeError):
         fit.exchanges = 0
+
+
+# ----------------------------------------------------------------------------------------------------
+# Runs that start at the mode
+# ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_run_of_tilted_losses_stays_at_the_mode(seed):
+    """Its posterior, sites and certificate are those of Firth's fit; the losses themselves leave it."""
+    losses = problem(seed)
+    fit = fit_firth(losses)
+    prior = ba.families.FullGaussian(np.zeros(losses[0].dim), 0.0)
+    tilted = [Tilted(loss, pull) for loss, pull in zip(losses, fit.pulls, strict=True)]
+    result = ba.run(ba.Guarded(ba.methods.Newton()), tilted, prior, sites=list(fit.sites), tol=1e-8)
+    errors = np.sqrt(np.diagonal(result.posterior.covariance_matrix))
+    assert result.status is ba.Status.CONVERGED
+    assert (np.abs(result.posterior.mean - fit.mean) / errors).max() < 1e-9
+    assert np.abs(result.posterior.precision - fit.information).max() < 1e-8 * np.abs(fit.information).max()
+    certificate = result.certificate()
+    assert certificate.holds
+    assert not certificate.distance.rigorous
+    away = ba.run(ba.Guarded(ba.methods.Newton()), losses, prior, sites=list(fit.sites), tol=1e-8)
+    assert (np.abs(away.posterior.mean - fit.mean) / errors).max() > 1e-3
+
+
+def test_tilted_losses_are_losses(rng):
+    check_loss(Tilted(Logistic(rng.normal(size=(8, 2)), [0, 1] * 4), np.array([0.3, -0.2])))
+
+
+def test_columns_that_others_make_up_stay_where_they_are(rng):
+    X = rng.normal(size=(20, 2))
+    y = (rng.random(20) < 0.5).astype(float)
+    doubled = np.column_stack([X[:, 0], 2.0 * X[:, 0], X[:, 1]])
+    expected = fit_firth([Logistic(X[k::2], y[k::2]) for k in range(2)])
+    found = fit_firth([Logistic(doubled[k::2], y[k::2]) for k in range(2)], free=[True, False, True])
+    assert np.abs(found.mean[[0, 2]] - expected.mean).max() < CLOSE
+    assert found.mean[1] == 0.0
+    # the sites' shares hold for the column that is left out too
+    pull = sum(found.pulls)
+    assert pull[1] == pytest.approx(2.0 * pull[0], rel=1e-12)
