@@ -38,7 +38,7 @@ def choose_kind(rows: Rows, target: str, loss: str) -> tuple[Kind, tuple[Any, ..
         measured = not is_text and (len(distinct) > MANY_NUMBERS or not all(value.is_integer() for value in distinct))
         raise Refused(
             f"--loss {kind} needs two classes, but column {target!r} holds {len(distinct)} ({shown}"
-            f"{', …' if len(distinct) > 4 else ''}); take --loss {'ridge' if measured else 'softmax'}."
+            f"{', …' if len(distinct) > 4 else ''}); take --loss {'linear' if measured else 'softmax'}."
         )
     if not is_text and not all(value.is_integer() for value in distinct):
         raise Refused(f"--loss {kind} needs class labels, but column {target!r} holds numbers like {distinct[0]:g}.")
@@ -75,10 +75,10 @@ def _guess(target: str, distinct: Sequence[Any], is_text: bool, values: Any) -> 
     if all(value.is_integer() for value in distinct):
         raise Refused(
             f"--loss: column {target!r} holds whole numbers from {distinct[0]:g} to {distinct[-1]:g}: say whether they "
-            "are classes (--loss softmax), counts (--loss poisson) or measurements (--loss ridge)."
+            "are classes (--loss softmax), counts (--loss poisson) or measurements (--loss linear)."
         )
-    note(f"loss: ridge, because {target!r} holds measurements.")
-    return "ridge"
+    note(f"loss: linear, because {target!r} holds measurements.")
+    return "linear"
 
 
 def code_labels(rows: Rows, target: str, classes: Sequence[Any]) -> Any:

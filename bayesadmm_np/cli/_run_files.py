@@ -84,7 +84,7 @@ class SiteConfig:
     classes: Annotated[Names, option("Labels in order; needed where a site lacks some.", "A,B,…")] = ()
     intercept: Annotated[bool, switch("Add a column of ones.")] = True
     standardize: Annotated[bool, option("Pooled units, from sums.")] = False
-    noise_variance: Annotated[float, option("Noise variance of a ridge regression.")] = 1.0
+    noise_variance: Annotated[float, option("Noise variance of a linear regression.")] = 1.0
     dropna: DropNA = False
     privacy_clip: Annotated[float | None, option("Longest update, in Fisher length.", "C")] = None
     privacy_noise: Annotated[float | None, option("Noise on every answer, in units of 2C.", "Z")] = None

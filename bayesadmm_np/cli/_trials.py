@@ -48,7 +48,7 @@ class TrialSettings:
     prior_precision: Annotated[float, option("Prior precision of every coefficient.")] = 1.0
     noise_variance: Annotated[
         float | None,
-        option("Noise variance of ridge regression. Default: that of the pooled least-squares residuals."),
+        option("Noise variance of linear regression. Default: that of the pooled least-squares residuals."),
     ] = None
     tol: Annotated[float, option("Tolerance on the pooled stationarity residual.")] = 1e-6
     safeguard: Annotated[bool, option("Raise the server's α just enough that every site's problem has a minimum.")] = (

@@ -15,7 +15,7 @@ def export(
     *,
     target: Annotated[str, option("Column that is predicted.", "COLUMN")],
     out: Annotated[Path, option("Model file to write.", "FILE.npz")],
-    noise_variance: Annotated[float, option("Noise variance of ridge regression, as told to the sites.")] = 1.0,
+    noise_variance: Annotated[float, option("Noise variance of linear regression, as told to the sites.")] = 1.0,
 ) -> int:
     """Make a model file of a run by files that has ended.
 

@@ -58,7 +58,7 @@ class FitSettings:
         option("Prior precision of each coefficient, in the units of --standardize; 0 is no prior.", "NUMBER|evidence"),
     ] = 1.0
     noise_variance: Annotated[
-        float | Literal["evidence"], option("Noise variance of ridge regression.", "NUMBER|evidence")
+        float | Literal["evidence"], option("Noise variance of linear regression.", "NUMBER|evidence")
     ] = "evidence"
     intercept: Annotated[bool, switch("Fit an intercept.")] = True
     penalize_intercept: Annotated[

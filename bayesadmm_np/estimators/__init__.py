@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .general import FederatedGLM
     from .kinds import KINDS, Kind
     from .levels import TableError
+    from .linear import FederatedLinearRegression
     from .logistic import FederatedLogisticRegression
     from .model_file import load_model, save_model
     from .poisson import FederatedPoissonRegressor
@@ -25,6 +26,7 @@ __all__ = [
     "KINDS",
     "Agreement",
     "FederatedGLM",
+    "FederatedLinearRegression",
     "FederatedLogisticRegression",
     "FederatedPoissonRegressor",
     "FederatedRidge",
@@ -45,6 +47,7 @@ HOMES = {
     "KINDS": "kinds",
     "Agreement": "design",
     "FederatedGLM": "general",
+    "FederatedLinearRegression": "linear",
     "FederatedLogisticRegression": "logistic",
     "FederatedPoissonRegressor": "poisson",
     "FederatedRidge": "ridge",

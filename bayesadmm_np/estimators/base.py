@@ -33,7 +33,7 @@ from .inference import Test
 from .kinds import Kind, read_kind
 from .rows import SiteRows, read_client, read_offset, require_numbers, split_rows
 from .search import Fit, Start, fit_glm
-from .settings import EVIDENCE, Settings, read_choice, read_settings, read_switch
+from .settings import Settings, read_choice, read_settings, read_switch
 from .summary import Summary, summarise
 from .term_tests import likelihood_ratio_tests, wald_tests
 
@@ -63,7 +63,7 @@ class FederatedModel(BaseEstimator):
     """
 
     kind: Kind | str
-    noise_variance: Any = EVIDENCE
+    noise_variance: Any = "auto"
     inference: str = "posterior"
 
     def __init__(
@@ -110,6 +110,14 @@ class FederatedModel(BaseEstimator):
     def _class_factors(self, classes: Array, counts: Array) -> Array:
         """A factor of the row weights for each class, from the sites' summed counts."""
         return np.ones(classes.size)
+
+    def _settings(self) -> Settings:
+        """The constructor's arguments, checked."""
+        return read_settings(self)
+
+    def _features(self, n_features: int) -> tuple[str, ...]:
+        """Names of the columns."""
+        return tuple(getattr(self, "feature_names_in_", [f"x{j}" for j in range(n_features)]))
 
     def _integration(self, n_classes: int, averages: bool) -> str | None:
         """How class probabilities are averaged over the posterior; checked before a fit."""
@@ -423,7 +431,7 @@ class FederatedModel(BaseEstimator):
         return split_rows(X, y, weights, read_client(client, X.shape[0]), offset)
 
     def _fit_rows(self, rows: Mapping[Hashable, SiteRows], start: Start | None) -> Self:
-        settings = read_settings(self)
+        settings = self._settings()
         glm = make_glm(
             read_kind(self.kind),
             rows,
@@ -436,7 +444,7 @@ class FederatedModel(BaseEstimator):
             self._integration(glm.labels.size, settings.averages)
         caveats: list[Callable[[Words], str]] = []
         try:
-            fit = fit_glm(glm, settings, start)
+            fit = fit_glm(glm, settings, start, self._features(glm.layout.n_features))
         except RunError as error:
             sampled = glm.has_flat_shift and settings.learns_covariance
             if not (self.method == "auto" and sampled and settings.precision is not None):
@@ -446,6 +454,8 @@ class FederatedModel(BaseEstimator):
             settings = replace(settings, method=FedLapCov())
             fit = fit_glm(glm, settings, None)
         self._store(rows, settings, fit)
+        if fit.caveat:
+            caveats.append(lambda _: fit.caveat)
         # one round of BCM on a quadratic has the answer, though it cannot know
         if self.status_ is not Status.CONVERGED and not self.certificate_.holds:
             caveats.append(lambda words: self._limit(settings, words))
@@ -473,11 +483,10 @@ class FederatedModel(BaseEstimator):
         assert isinstance(prior, Gaussian)
         assert isinstance(posterior, Gaussian)
         dropped = glm.dropped_at(fit.noise)
-        features = getattr(self, "feature_names_in_", [f"x{j}" for j in range(glm.layout.n_features)])
         return FittedGLM(
             kind=glm.kind,
             target="y",
-            columns=Columns.plain(tuple(features)),
+            columns=Columns.plain(self._features(glm.layout.n_features)),
             layout=glm.layout,
             classes=() if glm.labels is None else tuple(glm.labels.tolist()),
             prior=prior,

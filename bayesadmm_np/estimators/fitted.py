@@ -18,6 +18,7 @@ from .._version import __version__
 from ..families import DiagonalGaussian, FixedPrecisionGaussian, FullGaussian, IsotropicGaussian
 from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian
+from ..families.precision import DensePrecision
 from ..losses.base import Loss
 from ..losses.expectations import Auto, Rule
 from ..splitting.certificate import Certificate, pooled_distance, pooled_residual
@@ -325,7 +326,8 @@ class FittedGLM:
         sites = {name: replace(site, factor=carry(site.factor, there)) for name, site in self.sites.items()}
         try:
             prior = FullGaussian(back @ self.prior.mean, carry(self.prior.natural, there).precision)
-            posterior = FullGaussian(back @ q.mean, carry(q.natural, there).precision)
+            assert isinstance(q.factor, DensePrecision)
+            posterior = FullGaussian(back @ q.mean, DensePrecision.from_root(q.factor.cholesky.T @ there))
         except ValueError as error:
             raise ValueError(
                 "X has a column too large, or too far from zero for its spread: rescale it, or subtract a constant."

@@ -6,7 +6,6 @@ from typing import Any
 
 from .base import FederatedModel
 from .kinds import Kind
-from .settings import EVIDENCE
 
 __all__ = ["FederatedGLM"]
 
@@ -30,8 +29,9 @@ class FederatedGLM(FederatedModel):
         likelihood without a prior. "posterior" is the variational posterior, over which predictions are averaged.
         "auto" is the likelihood, unless another argument asks for what a posterior alone has: `method`, a `family`
         other than the full one, or the evidence.
-    noise_variance : float or "evidence", default 'evidence'
-        σ² of the kinds that have one, such as "ridge". "evidence" maximises the ELBO over 1e-6 to 1e2 times the
+    noise_variance : float, "auto", "unbiased" or "evidence", default 'auto'
+        σ² of the kinds that have one, such as "linear". "unbiased", the default of a likelihood, is the residual sum of
+        squares over its degrees of freedom; "evidence", of a posterior, maximises the ELBO over 1e-6 to 1e2 times the
         variance of y.
     method : str, Method or Accelerated, default 'auto'
         A row of `bayesadmm_np.methods` by name, or one with its arguments. "auto" is guarded Newton for a likelihood,
@@ -105,7 +105,7 @@ class FederatedGLM(FederatedModel):
         prior_precision: Any = 1.0,
         *,
         inference: str = "posterior",
-        noise_variance: Any = EVIDENCE,
+        noise_variance: Any = "auto",
         method: Any = "auto",
         family: str = "auto",
         fit_intercept: bool = True,

@@ -278,6 +278,11 @@ class Kind:
         return KINDS["logistic"]() if self.name in ("softmax", "multinomial") and n_classes == 2 else self
 
     @property
+    def is_least_squares(self) -> bool:
+        """Whether the likelihood has its maximum in closed form."""
+        return self.loss is LeastSquares
+
+    @property
     def identified(self) -> Kind:
         """The row with the same probabilities whose coefficients the likelihood alone determines."""
         return KINDS["multinomial"]() if self.name == "softmax" else self
@@ -432,11 +437,11 @@ def multinomial() -> Kind:
 
 
 @KINDS.register
-def ridge() -> Kind:
-    """Least squares with a Gaussian prior; the columns of y are outputs."""
+def linear() -> Kind:
+    """Least squares; the columns of y are outputs."""
     return Kind(
-        "ridge",
-        "ridge regression",
+        "linear",
+        "linear regression",
         NUMBERS,
         IDENTITY,
         loss=LeastSquares,
@@ -462,6 +467,9 @@ def poisson() -> Kind:
         ratio="rate ratio",
     )
 
+
+OLD_NAMES = {"ridge": "linear"}
+"""Names of kinds in files and commands of before."""
 
 SPELLED = re.compile(r"(\w+)(?:\((.*)\))?")
 
@@ -489,7 +497,7 @@ def read_kind(kind: Kind | str) -> Kind:
     >>> read_kind("poison")
     Traceback (most recent call last):
     bayesadmm_np._registry.UnknownNameError: there is no kind of GLM 'poison'; did you mean 'poisson'? There are \
-logistic, softmax, multinomial, ridge, poisson.
+logistic, softmax, multinomial, linear, poisson.
     """
     if isinstance(kind, Kind):
         return kind
@@ -497,6 +505,7 @@ logistic, softmax, multinomial, ridge, poisson.
     if found is None:
         raise ArgumentError("kind", "must be a name, or a name with options as in 'name(option=2)'", repr(kind))
     name, listed = found.groups()
+    name = OLD_NAMES.get(name, name)
     if name not in KINDS:
         load_plugins()
     maker = KINDS[name]

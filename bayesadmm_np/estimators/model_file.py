@@ -188,7 +188,7 @@ def save_model(path: str | os.PathLike[str], model: FittedGLM) -> None:
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     save_model(f"{folder}/model.npz", model.fitted_)
     ...     load_model(f"{folder}/model.npz").title
-    'ridge regression of y, noise variance 1'
+    'linear regression of y, noise variance 1'
     """
     proof = model.certificate
     if isinstance(model.rule, Auto) or RULES.name_of(type(model.rule)) is None:

@@ -1,77 +1,102 @@
-"""Ridge regression with a known or an estimated noise variance."""
+"""Ridge regression as scikit-learn has it."""
 
 from __future__ import annotations
 
-from typing import Any
+import inspect
+from typing import Any, Self
 
 from sklearn.base import MultiOutputMixin, RegressorMixin
 
+from .._errors import ArgumentError
+from .._validation import as_number
+from ..families import FullGaussian
 from .base import FederatedModel
+from .exact import STACKED_QR
+from .settings import Settings, read_noise, read_switch
 
 __all__ = ["FederatedRidge"]
 
+OLD = inspect.signature(FederatedModel.__init__).parameters
+TOL = 1e-8
+"""Of the certificate's residuals."""
+
 
 class FederatedRidge(MultiOutputMixin, RegressorMixin, FederatedModel):
-    """Linear regression with a Gaussian prior on rows that stay at their sites: y = xᵀw + b + noise of variance σ².
+    """scikit-learn's `Ridge(alpha)` on rows that stay at their sites: least squares plus alpha ‖w‖².
 
-    Minimises Σ_k E_q[ℓ_k] + KL(q‖prior) (Eq. 9), ℓ_k = Σ_i w_i (y_i − f_i)²/(2σ²) summed over the rows of site k,
-    which with a full covariance is the exact posterior. The mean is scikit-learn's `Ridge(alpha=prior_precision × σ²)`.
-    Several outputs share σ² and the prior.
+    Minimises Σ_i w_i (y_i − f_i)² + alpha ‖w‖² over the rows of all sites in one exchange of triangular factors, as
+    `FederatedLinearRegression` does; the intercept has no penalty. The covariance σ²(XᵀX + alpha I)⁻¹ is that of the
+    posterior under the prior N(0, σ²/alpha).
 
-    Other parameters and attributes are those of `FederatedGLM`.
+    Other attributes are those of `FederatedGLM`.
 
     Parameters
     ----------
-    prior_precision : float, array_like or "evidence", default 1.0
-        Precision of the coefficients: a number, a vector (p,) or a matrix (p, p) of units 1/coefficient². "evidence"
-        maximises the ELBO over a number in [1e-6, 1e6].
-    noise_variance : float or "evidence", default 'evidence'
-        σ². "evidence" maximises the ELBO over 1e-6 to 1e2 times the variance of y; sites send their expected sums of
-        squares. Standard errors are right only where σ² is.
+    alpha : float, default 1.0
+        Penalty >= 0.
+    fit_intercept : bool, default True
+    noise_variance : float or "unbiased", default 'unbiased'
+        σ². "unbiased" is RSS/(n − tr[(XᵀX + alpha I)⁻¹XᵀX]), the intercept counted. Several outputs share it.
 
     Attributes
     ----------
     coef_ : ndarray, shape (p,) or (C, p)
     intercept_ : float or ndarray, shape (C,)
-    covariance_ : ndarray, shape (d, d), or None
-        Covariance of the coefficients and then the intercept, output by output; None where the family learns none.
+    covariance_ : ndarray, shape (d, d)
+        Covariance of the coefficients and then the intercept, output by output.
     noise_variance_ : float
+    prior_precision_ : float
+        alpha/σ².
 
     Raises
     ------
+    TypeError
+        At an argument of `FederatedRidge` as it was before it had an alpha; the message says where it went.
     ValueError
-        In `fit`, when an argument is out of range or arguments do not fit each other.
+        In `fit`, when an argument is out of range.
 
     Examples
     --------
     >>> import numpy as np
     >>> from bayesadmm_np.estimators import FederatedRidge
     >>> X = np.array([[0.0], [1.0], [2.0], [3.0]])
-    >>> model = FederatedRidge(1e-6, noise_variance=1.0).fit(X, [1.0, 3.0, 5.0, 7.0], client=["a", "a", "b", "b"])
-    >>> model.coef_.round(4), round(model.intercept_, 4)
-    (array([2.]), 1.0)
-    >>> mean, sd = model.predict([[4.0]], return_std=True)
-    >>> mean.round(4), sd.round(4)  # √(σ² + xᵀΣx)
-    (array([9.]), array([1.5811]))
+    >>> model = FederatedRidge(alpha=5.0).fit(X, [1.0, 3.0, 5.0, 7.0], client=["a", "a", "b", "b"])
+    >>> model.coef_.round(4), round(model.intercept_, 4)  # 2 × 5/(5 + alpha)
+    (array([1.]), 2.5)
     """
 
-    kind = "ridge"
+    kind = "linear"
+    warm_start = False
 
-    def __init__(
-        self,
-        prior_precision: Any = 1.0,
-        *,
-        noise_variance: Any = "evidence",
-        method: Any = "auto",
-        family: str = "auto",
-        fit_intercept: bool = True,
-        penalize_intercept: bool = False,
-        max_rounds: int = 100,
-        tol: float = 1e-8,
-        warm_start: bool = False,
-        participation: Any = 1.0,
-        random_state: Any = None,
-        n_jobs: int | None = None,
-        progress: bool = False,
-    ) -> None:
+    def __new__(cls, *given: Any, **named: Any) -> Self:
+        """Say where an argument of before went."""
+        gone = next((name for name in named if name in OLD and name not in ("fit_intercept", "self")), None)
+        if gone is not None:
+            raise TypeError(
+                f"FederatedRidge has no argument {gone}: it is scikit-learn's Ridge(alpha) now. "
+                f"FederatedLinearRegression({gone}=..., inference='posterior') is what it was; its alpha was "
+                "prior_precision × noise variance."
+            )
+        return super().__new__(cls)
+
+    def __init__(self, alpha: Any = 1.0, *, fit_intercept: bool = True, noise_variance: Any = "unbiased") -> None:
         self._keep(locals())
+
+    # that of __init__: what inspects a class would read __new__
+    __signature__ = inspect.Signature(list(inspect.signature(__init__).parameters.values())[1:])
+
+    def _settings(self) -> Settings:
+        alpha = as_number(self.alpha, "alpha")
+        if alpha < 0:
+            raise ArgumentError("alpha", "must be >= 0", f"{alpha:g}")
+        return Settings(
+            method=STACKED_QR,
+            family=FullGaussian,
+            inference="likelihood",
+            precision=alpha,
+            noise=read_noise(self.noise_variance, "likelihood"),
+            fit_intercept=read_switch(self.fit_intercept, "fit_intercept"),
+            penalize_intercept=False,
+            options={"tol": TOL},
+            is_relative=True,
+        )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from ..families.gaussian import Gaussian
 from ..splitting.loop import run
 from ..splitting.result import Result, RunError
 from .evidence import maximise
+from .exact import STACKED_QR, fit_exact
 from .glm import Glm, carry, newton_sites
 from .settings import Settings, make_prior
 
@@ -43,6 +44,8 @@ class Fit:
         Number of exchanges of all runs of a search together, those of start and certificate included.
     message : str
         Result of the search for the largest evidence, in words.
+    caveat : str
+        What a user should know of the fit.
     """
 
     result: Result
@@ -51,6 +54,7 @@ class Fit:
     noise: float
     rounds: int
     message: str = ""
+    caveat: str = ""
 
     @property
     def start(self) -> Start:
@@ -69,7 +73,7 @@ class Start:
     centre: Array | None
 
 
-def fit_glm(glm: Glm, settings: Settings, start: Start | None = None) -> Fit:
+def fit_glm(glm: Glm, settings: Settings, start: Start | None = None, names: Sequence[str] = ()) -> Fit:
     """Fit a model to the rows of its sites; a RunError names site, round and the knob to turn.
 
     Parameters
@@ -79,7 +83,12 @@ def fit_glm(glm: Glm, settings: Settings, start: Start | None = None) -> Fit:
         Method, prior and options; a precision or a noise variance of None is found by the evidence.
     start : Start, optional
         Where an earlier fit ended.
+    names : sequence of str, optional
+        Of the columns, for messages.
     """
+    if settings.row is STACKED_QR:
+        result, noise, caveat = fit_exact(glm, settings, names)
+        return Fit(result, glm, settings.prior_precision(noise), noise, 1, caveat=caveat)
     if settings.precision is None:
         return _fit_precision(glm, settings, start)
     return _fit_noise(glm, settings, settings.precision, start)

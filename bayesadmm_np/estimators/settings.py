@@ -14,12 +14,13 @@ from ..families import DiagonalGaussian, FullGaussian, IsotropicGaussian
 from ..families.gaussian import Gaussian
 from ..splitting.accelerated import Accelerated
 from ..splitting.methods import PVI, TABLE, Method
+from .exact import STACKED_QR
 from .fitted import FAMILIES
 from .glm import Glm, Layout
 from .inference import Noise
-from .kinds import Kind
+from .kinds import Kind, read_kind
 
-__all__ = ["EVIDENCE", "Settings", "make_prior", "read_choice", "read_settings", "read_switch"]
+__all__ = ["EVIDENCE", "Settings", "make_prior", "read_choice", "read_noise", "read_settings", "read_switch"]
 
 EVIDENCE = "evidence"
 
@@ -43,10 +44,13 @@ class Settings:
     precision : float, ndarray or None
         Precision of the prior, 0 where there is none; None where the evidence chooses it.
     noise : float or None
-        Noise variance of kinds that have one; None where the evidence chooses it.
+        Noise variance of kinds that have one; None where it is estimated, by the evidence of a posterior and by the
+        residuals of a likelihood.
     fit_intercept, penalize_intercept : bool
     options : dict
         Passed on to `run`.
+    is_relative : bool, default False
+        Whether `precision` is times the noise variance: scikit-learn's alpha.
     """
 
     method: Method | Accelerated
@@ -57,6 +61,7 @@ class Settings:
     fit_intercept: bool
     penalize_intercept: bool
     options: dict[str, Any]
+    is_relative: bool = False
 
     @property
     def row(self) -> Method:
@@ -88,6 +93,11 @@ class Settings:
         """Whether there is an intercept that the prior leaves alone."""
         return self.fit_intercept and not self.penalize_intercept
 
+    def prior_precision(self, noise: float) -> float | Array:
+        """Return the prior's precision at a noise variance."""
+        assert self.precision is not None
+        return self.precision / noise if self.is_relative else self.precision
+
     def require_evidence(self, argument: str) -> None:
         """Refuse `argument="evidence"` where the objective of the run is no bound on the evidence."""
         row = self.row
@@ -103,7 +113,8 @@ class Settings:
 def read_settings(estimator: Any) -> Settings:
     """Check the arguments that all estimators share."""
     inference = _read_inference(estimator)
-    method = _read_method(estimator.method, estimator.family, inference)
+    is_exact = inference == "likelihood" and read_kind(estimator.kind).is_least_squares
+    method = STACKED_QR if is_exact else _read_method(estimator.method, estimator.family, inference)
     row = method.method if isinstance(method, Accelerated) else method
     precision = _read_precision(estimator.prior_precision)
     row_has_dual = row.dual_step > 0 and row.prior_at == "server"
@@ -112,7 +123,7 @@ def read_settings(estimator: Any) -> Settings:
         family=_read_family(estimator.family, row),
         inference=inference,
         precision=precision,
-        noise=_read_noise(estimator.noise_variance),
+        noise=read_noise(estimator.noise_variance, inference),
         fit_intercept=read_switch(estimator.fit_intercept, "fit_intercept"),
         penalize_intercept=read_switch(estimator.penalize_intercept, "penalize_intercept"),
         options={
@@ -153,6 +164,7 @@ def _read_inference(estimator: Any) -> Literal["likelihood", "posterior"]:
         "prior_precision": isinstance(estimator.prior_precision, str),
         "method": not (isinstance(estimator.method, str) and estimator.method == "auto"),
         "family": estimator.family not in ("auto", "full"),
+        "noise_variance": isinstance(estimator.noise_variance, str) and estimator.noise_variance == EVIDENCE,
     }
     named = [name for name, asked in asks.items() if asked]
     if given == "likelihood" and named:
@@ -216,8 +228,14 @@ def _read_precision(value: Any) -> float | Array | None:
     return float(array)
 
 
-def _read_noise(value: Any) -> float | None:
-    return None if isinstance(value, str) and value == EVIDENCE else as_positive(value, "noise_variance")
+def read_noise(value: Any, inference: str) -> float | None:
+    """Check a noise variance; None where it is estimated."""
+    estimate = "unbiased" if inference == "likelihood" else EVIDENCE
+    if isinstance(value, str) and value in ("auto", estimate):
+        return None
+    if isinstance(value, str):
+        raise ArgumentError("noise_variance", f"must be a number, 'auto' or {estimate!r} of a {inference}", repr(value))
+    return as_positive(value, "noise_variance")
 
 
 def _read_participation(value: Any) -> Any:

@@ -432,7 +432,10 @@ def _note(model: FittedGLM, rows: Sequence[SummaryRow]) -> str:
 
 def _prior_precision(model: FittedGLM) -> str:
     """Return the prior precision of the first output's coefficients; the intercept, the last, may have another."""
-    values = 1.0 / model.prior.variance[: model.layout.n_features]
+    if model.prior.is_proper:
+        values = 1.0 / model.prior.variance[: model.layout.n_features]
+    else:
+        values = np.diagonal(model.prior.precision)[: model.layout.n_features]
     if np.ptp(values) <= 1e-12 * values.max():
         return f"{values[0]:.6g}"
     return f"{values.min():.6g} to {values.max():.6g}"

@@ -339,7 +339,13 @@ class FixedPrecisionBase(Gaussian):
 
 
 def read_dense(value: Any, dim: int, name: str, flat: bool = False) -> DensePrecision:
-    """Check a dense symmetric positive definite matrix, or scale the identity; `flat` allows semidefinite ones."""
+    """Check a dense symmetric positive definite matrix, or scale the identity; `flat` allows semidefinite ones.
+
+    A `DensePrecision` is taken as it is, with its factor.
+    """
+    if isinstance(value, DensePrecision) and value.dim == dim and value.is_positive_definite():
+        return value
+    value = value.matrix if isinstance(value, DensePrecision) else value
     array = as_float_array(value, name, ndim=(0, 2))
     if array.ndim == 0:
         if not (array > 0 or (flat and array == 0)):

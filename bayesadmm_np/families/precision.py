@@ -149,6 +149,18 @@ class DensePrecision(Precision):
     def __init__(self, matrix: Array) -> None:
         self.parts = (frozen(matrix.view()),)
         self.dim = matrix.shape[0]
+        self._root: Array | None = None
+
+    @classmethod
+    def from_root(cls, root: Array) -> Self:
+        """Return BᵀB of B, shape (n, d), whose factor is the R of a QR of B.
+
+        Its condition is that of B; a Cholesky factorisation of BᵀB would square it.
+        """
+        triangle = np.asarray(np.linalg.qr(root, mode="r"))
+        made = cls(_symmetric(triangle.T @ triangle))
+        made._root = np.asfortranarray((np.copysign(1.0, np.diagonal(triangle))[:, None] * triangle).T)
+        return made
 
     @property
     def matrix(self) -> Array:
@@ -161,6 +173,8 @@ class DensePrecision(Precision):
         # transposed, because S is symmetric and its transpose is in Fortran's order already
         if not np.isfinite(self.matrix).all():
             return None
+        if self._root is not None:
+            return self._root if self._root.shape == self.matrix.shape and np.diagonal(self._root).all() else None
         factor, info = lapack.dpotrf(self.matrix.T, lower=1, clean=1)
         return factor if info == 0 else None
 

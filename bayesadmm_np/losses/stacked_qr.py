@@ -216,13 +216,13 @@ def solve_stacked(
 ) -> StackedFit:
     """Fit the rows of all sites from their factors.
 
-    Minimises Σ_i w_i (y_i − offset_i − x_iᵀβ − b)² + Σ_j P_j β_j²; the intercept b has no penalty.
+    Minimises Σ_i w_i (y_i − offset_i − x_iᵀβ − b)² + βᵀPβ; the intercept b has no penalty.
 
     Parameters
     ----------
     factors : sequence of SiteFactor
-    penalty : float or array_like, shape (p,), default 0.0
-        P: scikit-learn's alpha of `Ridge`.
+    penalty : float or array_like, shape (p,) or (p, p), default 0.0
+        P, its diagonal, or scikit-learn's alpha of `Ridge`: P = alpha I. Symmetric and positive semidefinite.
     names : sequence of str, optional
         Names of the columns; default x0, x1, …
     weight_kind : {'frequency', 'analytic'}
@@ -242,7 +242,7 @@ def solve_stacked(
         raise ArgumentError("weight_kind", "must be 'frequency' or 'analytic'", repr(weight_kind))
     first = _common(factors)
     p, ones = first.n_features, int(first.has_intercept)
-    ridge = _read_penalty(penalty, p)
+    penalties = _penalty_rows(penalty, p, first.n_outputs)
     labels = [f"x{j}" for j in range(p)] if names is None else list(names)
     total = sum(factor.total_weight for factor in factors)
     origin = np.asarray(sum(factor.total_weight / total * factor.shift for factor in factors), dtype=np.float64)
@@ -250,10 +250,9 @@ def solve_stacked(
     whole = _triangle(np.concatenate([_at(origin, factor) for factor in factors]))
     mean = origin + (whole[0, 1:] / whole[0, 0] if ones else 0.0)  # of the columns and then the targets
     body = whole[ones:, ones:]
-    sizes = np.sqrt((body[:, :p] ** 2).sum(axis=0) + total * mean[:p] ** 2)
-    penalties = np.zeros((p, body.shape[1]), dtype=body.dtype)
-    np.fill_diagonal(penalties, np.sqrt(ridge))
-    kept, reduced, inverse, closeness = _eliminate(np.concatenate([body, penalties[ridge > 0]]), p, sizes)
+    rows = np.concatenate([body, penalties])
+    sizes = np.sqrt((rows[:, :p] ** 2).sum(axis=0) + total * mean[:p] ** 2)
+    kept, reduced, inverse, closeness = _eliminate(rows, p, sizes)
 
     rank = len(kept)
     slopes = np.zeros((p, first.n_outputs), dtype=body.dtype)
@@ -269,7 +268,7 @@ def solve_stacked(
     intercept = mean[p:] - mean[:p] @ slopes if ones else np.zeros(first.n_outputs)
     lost = np.setdiff1d(np.arange(p), kept)
     slopes[lost], root[lost] = np.nan, np.nan
-    parameters = rank + ones - float((ridge[kept, None] * inverse**2).sum())
+    parameters = rank + ones - float(((penalties[:, kept] @ inverse) ** 2).sum())
     is_frequency = weight_kind == "frequency"
     n = total if is_frequency else float(sum(factor.n_rows for factor in factors))
     return StackedFit(
@@ -315,13 +314,22 @@ def _common(factors: Sequence[SiteFactor]) -> SiteFactor:
     return factors[0]
 
 
-def _read_penalty(penalty: float | ArrayLike, p: int) -> Array:
-    array = as_float_array(penalty, "penalty", ndim=(0, 1))
-    if array.ndim == 1 and array.shape != (p,):
-        raise ArgumentError("penalty", f"must be a number, or have shape ({p},)", array.shape)
-    if (array < 0).any():
-        raise ArgumentError("penalty", "must be >= 0", f"{array.min():g}")
-    return np.array(np.broadcast_to(array, (p,)))
+def _penalty_rows(penalty: float | ArrayLike, p: int, n_outputs: int) -> Array:
+    """Rows B with BᵀB = P that stand below those of the data; the targets there are zero."""
+    array = as_float_array(penalty, "penalty", ndim=(0, 1, 2))
+    if array.ndim and array.shape != (p,) * array.ndim:
+        raise ArgumentError("penalty", f"must be a number, or have shape ({p},) or ({p}, {p})", array.shape)
+    if array.ndim == 2:
+        values, vectors = np.linalg.eigh(array)
+        if not np.allclose(array, array.T, rtol=1e-10, atol=0.0) or values[0] < -1e-12 * values[-1]:
+            raise ArgumentError("penalty", "must be symmetric and positive semidefinite")
+        root = np.sqrt(np.maximum(values, 0.0))[:, None] * vectors.T
+    else:
+        if (array < 0).any():
+            raise ArgumentError("penalty", "must be >= 0", f"{array.min():g}")
+        root = np.diag(np.sqrt(np.broadcast_to(array, (p,))))
+    rows = root[root.any(axis=1)]
+    return np.column_stack([rows, np.zeros((len(rows), n_outputs))])
 
 
 def _at(origin: Array, factor: SiteFactor) -> Extended:

@@ -61,14 +61,14 @@ BAD = {
     "decimals for logistic": (
         lambda f: f.assign(target=np.arange(len(f)) % 3 / 2),
         (*CANCER, "--loss", "logistic"),
-        ["two classes", "0, 0.5, 1", "take --loss ridge"],
+        ["two classes", "0, 0.5, 1", "take --loss linear"],
     ),
     "many numbers for logistic": (
         lambda f: f.assign(target=np.arange(len(f)) % 21),
         (*CANCER, "--loss", "logistic"),
-        ["two classes", "holds 21", "take --loss ridge"],
+        ["two classes", "holds 21", "take --loss linear"],
     ),
-    "whole numbers": (lambda f: f.assign(target=np.arange(len(f)) % 7), CANCER, ["softmax", "poisson", "ridge"]),
+    "whole numbers": (lambda f: f.assign(target=np.arange(len(f)) % 7), CANCER, ["softmax", "poisson", "linear"]),
     "fractions as classes": (
         lambda f: f.assign(target=np.arange(len(f)) / 7),
         (*CANCER, "--loss", "softmax"),

@@ -5,8 +5,8 @@ import pytest
 from scipy.optimize import minimize, minimize_scalar
 from scipy.stats import multivariate_normal
 
-from bayesadmm_np.estimators import FederatedLogisticRegression, FederatedPoissonRegressor, FederatedRidge
-from oracles.cohorts import cohort, estimator, parameter
+from bayesadmm_np.estimators import FederatedLogisticRegression, FederatedPoissonRegressor
+from oracles.cohorts import cohort, estimator, parameter, posterior_ridge
 
 
 def log_evidence(X, y, precision, noise):
@@ -18,7 +18,7 @@ def test_the_elbo_of_a_ridge_regression_is_the_log_evidence():
     """Exact for a full covariance: rounding only, some 1e-14 of numbers of size 1e2."""
     X, y, sites = cohort("ridge")
     for precision, noise in ((0.3, 0.2), (5.0, 2.0)):
-        model = FederatedRidge(precision, noise_variance=noise, fit_intercept=False).fit(X, y, client=sites)
+        model = posterior_ridge(precision, noise_variance=noise, fit_intercept=False).fit(X, y, client=sites)
         assert np.isclose(model.elbo_, log_evidence(X, y, precision, noise), rtol=1e-11)
 
 
@@ -48,7 +48,7 @@ def test_slope_of_the_elbo(kind, penalize_intercept):
 def test_the_precision_that_maximises_a_known_evidence():
     """Direct maximisation over log δ of the multivariate normal; its parabola is flat to 1e-8 within 1e-4."""
     X, y, sites = cohort("ridge")
-    model = FederatedRidge("evidence", noise_variance=0.2, fit_intercept=False).fit(X, y, client=sites)
+    model = posterior_ridge("evidence", noise_variance=0.2, fit_intercept=False).fit(X, y, client=sites)
     direct = minimize_scalar(lambda t: -log_evidence(X, y, np.exp(t), 0.2), bounds=(-5, 5), options={"xatol": 1e-10})
     assert np.isclose(np.log(model.prior_precision_), direct.x, atol=1e-4)
     assert np.isclose(model.elbo_, -direct.fun, rtol=1e-11)
@@ -57,7 +57,7 @@ def test_the_precision_that_maximises_a_known_evidence():
 
 def test_precision_and_noise_together():
     X, y, sites = cohort("ridge")
-    model = FederatedRidge("evidence", fit_intercept=False).fit(X, y, client=sites)
+    model = posterior_ridge("evidence", fit_intercept=False).fit(X, y, client=sites)
     direct = minimize(lambda t: -log_evidence(X, y, *np.exp(t)), [0.0, 0.0], method="Nelder-Mead", tol=1e-10)
     found = np.log([model.prior_precision_, model.noise_variance_])
     assert np.allclose(found, direct.x, atol=1e-4)
@@ -73,7 +73,7 @@ def test_the_evidence_of_scikit_learns_bayesian_ridge():
     X, y, sites = cohort("ridge", sizes=(30, 30, 40))
     other = BayesianRidge(alpha_1=0, alpha_2=0, lambda_1=0, lambda_2=0, fit_intercept=False, tol=1e-12, max_iter=5000)
     other.fit(X, y)
-    model = FederatedRidge("evidence", fit_intercept=False).fit(X, y, client=sites)
+    model = posterior_ridge("evidence", fit_intercept=False).fit(X, y, client=sites)
     assert np.isclose(model.noise_variance_, 1 / other.alpha_, rtol=1e-6)
     assert np.isclose(model.prior_precision_, other.lambda_, rtol=1e-6)
     assert np.allclose(model.coef_, other.coef_, rtol=1e-6)
@@ -83,7 +83,7 @@ def test_the_noise_variance_accounts_for_the_parameters():
     """At a weak prior it is the unbiased estimate RSS/(n − p − 1), so that errors are statsmodels'."""
     sm = pytest.importorskip("statsmodels.api")
     X, y, sites = cohort("ridge")
-    model = FederatedRidge(1e-8).fit(X, y, client=sites)
+    model = posterior_ridge(1e-8).fit(X, y, client=sites)
     other = sm.OLS(y, sm.add_constant(X, prepend=False)).fit()
     assert np.isclose(model.noise_variance_, other.scale, rtol=1e-6)
     assert np.allclose(parameter(model), other.params, atol=1e-6 * other.bse.min())
@@ -116,6 +116,6 @@ def test_no_signal_is_said_and_not_warned_about():
 
 def test_a_perfect_fit_says_so_too():
     X, _, sites = cohort("ridge")
-    model = FederatedRidge(1e-6).fit(X, X @ [1.0, 2.0] + 3.0, client=sites)
+    model = posterior_ridge(1e-6).fit(X, X @ [1.0, 2.0] + 3.0, client=sites)
     assert "noise_variance is at the lower end" in model.evidence_message_
     assert np.allclose(model.coef_, [1.0, 2.0], atol=1e-6)

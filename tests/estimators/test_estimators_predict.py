@@ -6,9 +6,9 @@ import pytest
 from scipy.special import expit, softmax
 
 import bayesadmm_np as ba
-from bayesadmm_np.estimators import FederatedLogisticRegression, FederatedRidge
+from bayesadmm_np.estimators import FederatedLogisticRegression
 from bayesadmm_np.estimators.summary import information_shares
-from oracles.cohorts import KINDS, cohort, estimator, parameter
+from oracles.cohorts import KINDS, cohort, estimator, parameter, posterior_ridge
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +142,7 @@ def test_point_methods_have_no_standard_errors_to_print(method):
     assert all(row.std_err is None and row.shares is None for row in summary.rows)
     assert summary.to_frame()["std err"].isna().all()
     assert np.allclose(model.predict_proba(X)[:, 1], expit(model.decision_function(X)))
-    ridge = FederatedRidge(5.0, method=method, noise_variance=1.0, penalize_intercept=True, max_rounds=20)
+    ridge = posterior_ridge(5.0, method=method, noise_variance=1.0, penalize_intercept=True, max_rounds=20)
     ridge.fit(*cohort("ridge")[:2], client=sites)
     with pytest.raises(ValueError, match="return_std=True needs a posterior covariance"):
         ridge.predict(X, return_std=True)

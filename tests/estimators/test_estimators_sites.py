@@ -7,8 +7,8 @@ import pytest
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 
 import bayesadmm_np as ba
-from bayesadmm_np.estimators import FederatedLogisticRegression, FederatedRidge
-from oracles.cohorts import KINDS, cohort, estimator, parameter
+from bayesadmm_np.estimators import FederatedLogisticRegression
+from oracles.cohorts import KINDS, cohort, estimator, parameter, posterior_ridge
 
 
 def assert_same_fit(one, other):
@@ -71,8 +71,8 @@ def test_updates_take_fewer_rounds_than_a_fit():
 def test_updates_of_a_ridge_regression_find_noise_and_prior_again():
     X, y, sites = cohort("ridge", sizes=(20, 16, 24))
     west = sites == "west"
-    whole = FederatedRidge("evidence").fit(X, y, client=sites)
-    model = FederatedRidge("evidence").fit(X[~west], y[~west], client=sites[~west])
+    whole = posterior_ridge("evidence").fit(X, y, client=sites)
+    model = posterior_ridge("evidence").fit(X[~west], y[~west], client=sites[~west])
     before = model.noise_variance_, model.prior_precision_
     model.partial_fit_site("west", X[west], y[west])
     # the searches stop at 1e-9 in the logarithm of either number; nested, an order more
@@ -142,9 +142,9 @@ def test_the_last_site_and_the_last_of_a_class_stay():
 @pytest.mark.parametrize("call", [lambda m: m.forget_site("a"), lambda m: m.partial_fit_site("a", [[1.0]], [1.0])])
 def test_updates_need_a_fit(call):
     with pytest.raises(NotFittedError):
-        call(FederatedRidge())
+        call(posterior_ridge())
     with pytest.raises(NotFittedError):
-        FederatedRidge().summary()
+        posterior_ridge().summary()
 
 
 # ----------------------------------------------------------------------------------------------------

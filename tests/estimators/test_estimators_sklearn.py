@@ -11,11 +11,17 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from bayesadmm_np.estimators import FederatedGLM, FederatedLogisticRegression, FederatedPoissonRegressor, FederatedRidge
+from bayesadmm_np.estimators import (
+    FederatedGLM,
+    FederatedLinearRegression,
+    FederatedLogisticRegression,
+    FederatedPoissonRegressor,
+    FederatedRidge,
+)
 from oracles.cohorts import KINDS, cohort, estimator, parameter
 
 ALL = [
-    *(FederatedLogisticRegression(), FederatedRidge(), FederatedPoissonRegressor()),
+    *(FederatedLogisticRegression(), FederatedRidge(), FederatedLinearRegression(), FederatedPoissonRegressor()),
     *(FederatedGLM(kind) for kind in ("softmax", "poisson")),
 ]
 

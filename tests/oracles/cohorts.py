@@ -4,7 +4,7 @@ import numpy as np
 from scipy.special import expit
 
 import bayesadmm_np as ba
-from bayesadmm_np.estimators import FederatedLogisticRegression, FederatedPoissonRegressor, FederatedRidge
+from bayesadmm_np.estimators import FederatedLinearRegression, FederatedLogisticRegression, FederatedPoissonRegressor
 
 KINDS = ("logistic", "softmax", "ridge", "poisson")
 SITES = ("north", "south", "west")
@@ -28,9 +28,14 @@ def cohort(kind, seed=0, sizes=(10, 8, 14)):
 def estimator(kind, **arguments):
     """Return the estimator for a kind; ridge regression with a known noise variance."""
     if kind == "ridge":
-        return FederatedRidge(**{"noise_variance": 0.25, **arguments})
+        return posterior_ridge(**{"noise_variance": 0.25, **arguments})
     made = FederatedPoissonRegressor if kind == "poisson" else FederatedLogisticRegression
     return made(**arguments)
+
+
+def posterior_ridge(prior_precision=1.0, **arguments):
+    """Return linear regression under a Gaussian prior, by the rows of the table."""
+    return FederatedLinearRegression(prior_precision, **{"inference": "posterior", **arguments})
 
 
 def parameter(model):
