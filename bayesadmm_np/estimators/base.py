@@ -357,7 +357,8 @@ class FederatedModel(BaseEstimator):
         """Return the fitted model with the sums of robust covariances, as a model file may hold them."""
         self._rows_at_hand("A robust covariance")
         fitted = self.fitted_
-        assert fitted.statistics is not None
+        if fitted.statistics is None:
+            return fitted
         bread = fitted.posterior.covariance_matrix / fitted.noise_variance
         statistics = self._glm.statistics(
             fitted.posterior.mean,

@@ -143,13 +143,19 @@ class Glm:
         """Return the constant that the losses leave out of −log likelihood."""
         return self.dropped + 0.5 * self.n_observed * float(np.log(noise))
 
-    def statistics(self, theta: Array, noise: float, source: Noise, **robust: Any) -> FitStatistics:
-        """Return the sums over the sites that a table needs beside the coefficients; see `fit_statistics`."""
+    def statistics(self, theta: Array, noise: float, source: Noise, **robust: Any) -> FitStatistics | None:
+        """Return the sums over the sites that a table needs beside the coefficients; see `fit_statistics`.
+
+        None where a loss from elsewhere does not tell its rows apart, or a sum is no number.
+        """
         losses = dict(zip(self.names, self.losses(noise), strict=True))
+        if any(type(loss).rows is Loss.rows for loss in losses.values()):
+            return None
         # with offsets the intercepts alone are a fit of their own
         begins = self.layout.is_intercept if any(offset is not None for *_, offset in self.rows) else None
         settings = {"is_intercept": begins, "noise": source, "noise_variance": noise, **robust}
-        return fit_statistics(self.kind, losses, theta, self.null_parameter, **settings)
+        found = fit_statistics(self.kind, losses, theta, self.null_parameter, **settings)
+        return found if found.total.is_finite else None
 
     @property
     def null_parameter(self) -> Array:

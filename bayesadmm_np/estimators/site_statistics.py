@@ -17,7 +17,7 @@ from scipy.special import softmax
 from .._errors import ArgumentError
 from .._validation import Array, frozen
 from ..losses.base import Loss, RowCurvature, Rows
-from .kinds import Kind
+from .kinds import LOGIT, Kind
 
 __all__ = ["ROBUST", "SiteStatistics", "WeightMeaning", "check_clusters", "site_statistics"]
 
@@ -71,6 +71,12 @@ class SiteStatistics:
             raise ValueError(f"sites must send the same robust covariances, got {own} and {theirs}.")
         sums = {name: getattr(self, name) + getattr(other, name) for name in self.__dict__ if name != "meats"}
         return type(self)(**sums, meats={name: frozen(self.meats[name] + other.meats[name]) for name in self.meats})
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether every sum is a number: not so of a fit that ran away."""
+        sums = (value for name, value in vars(self).items() if name != "meats")
+        return bool(np.isfinite([*sums]).all()) and all(np.isfinite(meat).all() for meat in self.meats.values())
 
     def n_observations(self, weights: WeightMeaning) -> float:
         """Return the number of observations: Σ w_i of frequency weights, the number of rows of analytic ones."""
@@ -129,6 +135,21 @@ def site_statistics(
     >>> round(site_statistics(read_kind("poisson"), loss, [0.7], [0.7]).pearson, 4)
     0.9934
     """
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # a fit that ran away shows in the sums
+        return _site_statistics(kind, loss, theta, null, robust, bread, clusters, noise_variance, weights)
+
+
+def _site_statistics(
+    kind: Kind,
+    loss: Loss,
+    theta: ArrayLike,
+    null: ArrayLike,
+    robust: Collection[str],
+    bread: Array | None,
+    clusters: Sequence[Hashable] | None,
+    noise_variance: float,
+    weights: WeightMeaning,
+) -> SiteStatistics:
     unknown = set(robust) - set(ROBUST)
     if unknown:
         raise ArgumentError("robust", f"must name some of {', '.join(ROBUST)}", repr(unknown.pop()))
@@ -168,11 +189,18 @@ def _squared_pearson(kind: Kind, rows: Rows) -> Array:
         if kind.has_reference:
             predictor = np.column_stack([predictor, np.zeros(len(slope))])
             slope = np.column_stack([slope, -slope.sum(axis=1)])
-        return np.asarray((slope**2 / softmax(predictor, axis=1)).sum(axis=1))
+        return np.asarray(_ratio(slope**2, softmax(predictor, axis=1)).sum(axis=1))
+    if kind.link is LOGIT and kind.is_classifier:  # p − y and p(1 − p), of which no margin cancels
+        return _ratio(rows.slope**2, rows.curvature)
     mean = kind.link.inverse(rows.predictor)
     variance = mean * (1.0 - mean) if kind.variance is None else kind.variance(mean, mean**2)
-    squares = (rows.target - mean) ** 2 / variance
+    squares = _ratio((rows.target - mean) ** 2, np.broadcast_to(variance, mean.shape))
     return np.asarray(squares if squares.ndim == 1 else squares.sum(axis=1))
+
+
+def _ratio(squares: Array, variance: Array) -> Array:
+    """A residual that has underflowed with its variance is none."""
+    return np.asarray(np.divide(squares, variance, out=np.zeros_like(squares), where=squares != 0.0))
 
 
 def _meats(

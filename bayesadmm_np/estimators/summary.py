@@ -389,7 +389,9 @@ def _at_the_maximum(model: FittedGLM, whole: GoodnessOfFit) -> dict[str, str]:
         law = "LR χ²" if whole.test.df_residual is None else "F"
         P = f"{whole.test.p_value:.3g}" if whole.test.p_value > 0 else "<1e-300"
         facts[f"{law}, P"] = f"{whole.test.statistic:.4g}, {P}"
-    if whole.dispersion is not None and not model.kind.is_classifier:
+    if whole.dispersion is not None and model.kind.has_noise:
+        facts["Residual sd"] = _fact(whole.dispersion**0.5)
+    elif whole.dispersion is not None and not model.kind.is_classifier:
         facts["Dispersion (Pearson/df)"] = _fact(whole.dispersion)
     return facts
 

@@ -482,6 +482,35 @@ def test_what_cannot_be_had_is_refused():
         robust_covariance("cluster", one.bread, replace(one.total, n_clusters=1), 7)
 
 
+def test_pearsons_residuals_far_out_are_none_where_the_label_is_right():
+    """Both residual and variance underflow, and 0/0 would be no number; a wrong label is worth exp(f)."""
+    for kind, theta, outputs in (
+        ("logistic", [1.0], 1),
+        ("multinomial", [1.0, 0.5], 2),
+        ("softmax", [0.0, 1.0, 0.5], 3),
+    ):
+        row = read_kind(kind)
+        right = row.make_loss([[800.0], [-800.0]], [1, 0], n_outputs=outputs)
+        assert site_statistics(row, right, theta, np.zeros(len(theta))).pearson < 1e-100
+        wrong = row.make_loss([[30.0]], [0], n_outputs=outputs)
+        assert np.isclose(site_statistics(row, wrong, theta, np.zeros(len(theta))).pearson, np.exp(30.0), rtol=1e-5)
+    counts = read_kind("poisson")
+    away = site_statistics(counts, counts.make_loss([[800.0]], [2.0]), [1.0], [0.0])
+    assert not away.is_finite
+    assert site_statistics(counts, counts.make_loss([[-800.0]], [0.0]), [1.0], [0.0]).is_finite
+
+
+def test_least_squares_without_an_intercept_has_the_zero_predictor_as_its_null():
+    kind, X, y = longley()
+    fit, found = Fit((kind, X[:, :3], y)), sm.OLS(y, X[:, :3]).fit()
+    fit.total = replace(fit.total, null_loss=0.5 * float(y @ y))
+    fit.intercepts = np.zeros(3, dtype=bool)
+    g = fit.goodness()
+    assert close(
+        [g.r_squared, g.adjusted_r_squared, g.test.statistic], [found.rsquared, found.rsquared_adj, found.fvalue]
+    )
+
+
 def test_a_saturated_fit_claims_nothing():
     """As many coefficients as rows: no residual, no F, no dispersion, and no number that stands for them."""
     total = SiteStatistics(2, 2.0, 0.0, 0.0, 1.0, 0.0, np.log(2 * np.pi), 0.0)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from bayesadmm_np._archive import Archive
 from bayesadmm_np.estimators import (
@@ -17,9 +18,12 @@ from bayesadmm_np.estimators import (
     save_model,
 )
 from bayesadmm_np.estimators.inference import FitStatistics
+from bayesadmm_np.estimators.kinds import read_kind
 from bayesadmm_np.estimators.model_file import ModelFileError
 from bayesadmm_np.estimators.summary import as_dict, goodness, summarise
 from bayesadmm_np.families import FullGaussian
+from bayesadmm_np.losses import Poisson
+from bayesadmm_np.losses.base import Loss
 
 sm = pytest.importorskip("statsmodels.api")
 
@@ -182,6 +186,49 @@ def test_classes_are_compared_with_a_reference():
     assert np.allclose(np.sum([row.shares for row in table.rows], axis=1), 1.0)
     with pytest.raises(ValueError, match=r"reference must be a class of this model \(a, b, c\), got 'd'"):
         model.summary(reference="d")
+
+
+def test_another_reference_is_the_fit_with_its_labels_first():
+    rng = np.random.default_rng(1)
+    X, site = rng.normal(size=(200, 2)), rng.integers(0, 3, 200)
+    y = np.argmax(X @ rng.normal(size=(2, 3)) + rng.gumbel(size=(200, 3)), axis=1)
+    table = by_likelihood(FederatedGLM("multinomial", NEARLY, method="FedLapCov").fit(X, y, client=site))
+    other = sm.MNLogit((y + 1) % 3, sm.add_constant(X, prepend=False)).fit(disp=0, method="newton", tol=1e-14)
+    rows = table.summary(reference=2).rows  # class 2 is the other's class 0
+    assert [row.name.split(":")[0] for row in rows] == ["0 vs 2"] * 3 + ["1 vs 2"] * 3
+    assert np.allclose([row.coef for row in rows], other.params.T.ravel(), atol=1e-7)
+    assert np.allclose([row.std_err for row in rows], other.bse.T.ravel(), rtol=1e-6)
+    plain = [row.std_err for row in table.summary().rows]  # against class 0
+    assert not np.allclose(plain, other.bse.T.ravel(), rtol=1e-2)
+
+
+def test_robust_errors_of_several_columns_are_those_of_each():
+    rng = np.random.default_rng(4)
+    X, site = rng.normal(size=(60, 2)), np.arange(60) % 3
+    Y = X @ rng.normal(size=(2, 2)) + rng.normal(size=(60, 2)) * [1.0, 3.0] * np.abs(X[:, :1])
+    model = FederatedRidge(NEARLY, noise_variance=1.0, method="FedLapCov").fit(X, Y, client=site)
+    rows = by_likelihood(model, "estimated").summary(covariance="HC3").rows
+    for j in range(2):
+        found = sm.OLS(Y[:, j], sm.add_constant(X, prepend=False)).fit()
+        assert np.allclose([row.std_err for row in rows[3 * j : 3 * j + 3]], found.HC3_se, rtol=1e-6)
+        t = [row.coef / row.std_err for row in rows[3 * j : 3 * j + 3]]
+        low = found.params - stats.t(57).isf(0.025) * found.HC3_se
+        assert np.allclose([row.low for row in rows[3 * j : 3 * j + 3]], low, rtol=1e-5, atol=1e-7)
+        assert np.allclose([row.statistic for row in rows[3 * j : 3 * j + 3]], t)
+
+
+def test_a_loss_that_does_not_tell_its_rows_apart_has_a_table_without_totals():
+    class Opaque(Poisson):
+        rows = Loss.rows
+
+    kind = replace(read_kind("poisson"), name="opaque", loss=Opaque)
+    model = FederatedGLM(kind, 1.0).fit([[0.0], [1.0], [2.0]], [1.0, 2.0, 5.0])
+    assert model.fitted_.statistics is None
+    assert "Deviance" not in str(model.summary())
+    assert "Log-likelihood" in str(model.summary())
+    model.fitted_ = replace(model.fitted_, inference="likelihood")
+    with pytest.raises(ValueError, match="must be 'model' for a model without statistics"):
+        model.summary(covariance="HC0")
 
 
 def test_a_coefficient_that_the_prior_dominates_has_no_test():
