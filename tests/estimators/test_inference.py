@@ -56,7 +56,7 @@ def randhie():
 
 def longley():
     data = sm.datasets.longley.load_pandas()
-    return "ridge", scaled(data.exog), data.endog.to_numpy() / 1000.0
+    return "linear", scaled(data.exog), data.endog.to_numpy() / 1000.0
 
 
 def anes96():
@@ -360,20 +360,20 @@ def test_wald_and_likelihood_ratio_tests_of_terms():
     for problem in (spector, randhie, longley):
         fit = Fit(problem())
         kind, X, y = problem()
-        family = {"logistic": sm.families.Binomial(), "poisson": sm.families.Poisson(), "ridge": None}[kind]
+        family = {"logistic": sm.families.Binomial(), "poisson": sm.families.Poisson(), "linear": None}[kind]
         model = sm.OLS(y, X) if family is None else sm.GLM(y, X, family)
         found = model.fit() if family is None else model.fit(tol=1e-14)
         term, g = [0, 2], fit.goodness()
-        df = g.df_residual if kind == "ridge" else None
+        df = g.df_residual if kind == "linear" else None
         wald = wald_test(fit.theta, fit.covariance, picks(X.shape[1], term), df_residual=df)
-        theirs = found.wald_test(np.eye(X.shape[1])[term], use_f=kind == "ridge", scalar=True)
+        theirs = found.wald_test(np.eye(X.shape[1])[term], use_f=kind == "linear", scalar=True)
         assert close([wald.statistic, wald.p_value], [theirs.statistic, theirs.pvalue])
         reduced = drive(refit(fit.theta, without(X.shape[1], term)), fit.losses)
         total = reduce(add, [site_statistics(fit.kind, loss, reduced.theta, fit.null) for loss in fit.losses])
         smaller = goodness_of_fit(fit.kind, total, X.shape[1] - 2, 1, noise=fit.noise)
         ours = likelihood_ratio_test(g, smaller, "term", noise=fit.noise)
         kept = np.delete(X, term, axis=1)
-        if kind == "ridge":
+        if kind == "linear":
             F, P, _ = found.compare_f_test(sm.OLS(y, kept).fit())
             assert close([ours.statistic, ours.p_value], [F, P])
             assert close(F, wald.statistic)  # of least squares they are the same test
@@ -514,6 +514,6 @@ def test_least_squares_without_an_intercept_has_the_zero_predictor_as_its_null()
 def test_a_saturated_fit_claims_nothing():
     """As many coefficients as rows: no residual, no F, no dispersion, and no number that stands for them."""
     total = SiteStatistics(2, 2.0, 0.0, 0.0, 1.0, 0.0, np.log(2 * np.pi), 0.0)
-    g = goodness_of_fit(read_kind("ridge"), total, 2, 1, noise="estimated")
+    g = goodness_of_fit(read_kind("linear"), total, 2, 1, noise="estimated")
     assert (g.dispersion, g.test, g.adjusted_r_squared) == (None, None, None)
     assert g.log_likelihood == np.inf
