@@ -58,8 +58,13 @@ class FitSettings:
         option("Prior precision of each coefficient, in the units of --standardize; 0 is no prior.", "NUMBER|evidence"),
     ] = 1.0
     noise_variance: Annotated[
-        float | Literal["evidence"], option("Noise variance of linear regression.", "NUMBER|evidence")
-    ] = "evidence"
+        float | Literal["auto", "unbiased", "evidence"],
+        option(
+            "Noise variance of linear regression. Default: unbiased, from the residuals, of a likelihood; evidence of "
+            "a posterior.",
+            "NUMBER|unbiased|evidence",
+        ),
+    ] = "auto"
     intercept: Annotated[bool, switch("Fit an intercept.")] = True
     penalize_intercept: Annotated[
         bool, option("Give the intercept the prior of the coefficients; needed by point methods.")

@@ -34,7 +34,7 @@ from .kinds import Kind, read_kind
 from .rows import SiteRows, read_client, read_offset, require_numbers, split_rows
 from .search import Fit, Start, fit_glm
 from .settings import Settings, read_choice, read_settings, read_switch
-from .summary import Summary, summarise
+from .summary import Summary, goodness, summarise
 from .term_tests import likelihood_ratio_tests, wald_tests
 
 __all__ = ["FederatedModel"]
@@ -580,7 +580,10 @@ class FederatedModel(BaseEstimator):
 
     @property
     def log_likelihood_(self) -> float:
-        """At the mean, all constants kept."""
+        """At the mean, all constants kept; of least squares at the variance RSS/n that is most likely."""
+        whole = goodness(self.fitted_) if self.fitted_.inference == "likelihood" else None
+        if whole is not None:
+            return whole.log_likelihood
         assert self.fitted_.log_likelihood is not None
         return self.fitted_.log_likelihood
 

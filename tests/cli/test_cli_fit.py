@@ -82,6 +82,24 @@ def test_ridge_does_not_depend_on_the_units_of_target_and_columns(bayesadmm, csv
             assert b["(intercept)"]["coef"] == pytest.approx(100 * a["(intercept)"]["coef"] + 5, rel=1e-5)
 
 
+@pytest.mark.parametrize("options", [(), ("--no-standardize",)], ids=["standardised", "as they are"])
+def test_linear_regression_is_pooled_least_squares_in_one_exchange(bayesadmm, csv, options):
+    """Columns and target of a condition number below 1e3, centred and scaled or not: rounding times that."""
+    sm = pytest.importorskip("statsmodels.api")
+    frame = pd.read_csv(csv("diabetes"))
+    likelihood = ("--inference", "likelihood", "--prior-precision", "0", "--json", "--no-progress", "--loss", "linear")
+    data = (csv("diabetes"), "--target", "target", "--client", "site")
+    found = json.loads(bayesadmm("fit", *data, *likelihood, *options)[1])
+    X = frame.drop(columns=["target", "site"])
+    theirs = sm.OLS(frame["target"], sm.add_constant(X, prepend=False)).fit()
+    ours = np.array([[row[key] for key in ("coef", "std_err", "low")] for row in found["coefficients"]])
+    np.testing.assert_allclose(ours[:, 0], theirs.params, rtol=1e-9)
+    np.testing.assert_allclose(ours[:, 1], theirs.bse, rtol=1e-9)
+    np.testing.assert_allclose(ours[:, 2], theirs.conf_int()[0], rtol=1e-7)
+    assert found["rounds"] == 1
+    assert found["noise_variance"] == pytest.approx(theirs.mse_resid, rel=1e-10)
+
+
 def test_weights_are_repeated_rows(bayesadmm, csv):
     frame = pd.read_csv(csv("cancer")).head(200)
     times = np.random.default_rng(0).integers(0, 3, len(frame))

@@ -69,6 +69,10 @@ def test_statsmodels_has_the_same_numbers(rows):
     assert_allclose(errors_of(model), theirs.bse, rtol=1e-11)
     assert_allclose(model.noise_variance_, theirs.mse_resid, rtol=1e-12)
     assert_allclose(model.covariance_, theirs.cov_params(), rtol=1e-9)
+    assert_allclose(model.log_likelihood_, theirs.llf, rtol=1e-12)
+    table = model.summary().rows
+    assert_allclose([row.p_value for row in table], theirs.pvalues, rtol=1e-8)
+    assert_allclose([(row.low, row.high) for row in table], theirs.conf_int(), rtol=1e-9)
     # twin: the maximum-likelihood variance RSS/n
     assert model.noise_variance_ != pytest.approx(theirs.ssr / len(y), rel=1e-3)
 
