@@ -31,12 +31,20 @@ def site_factor(X: Array, weights: Array | None = None) -> Array:
 
 def orthonormal_basis(factors: Sequence[Array]) -> Array:
     """Return B, shape (p, r), such that X B has orthonormal columns that span those of X."""
-    stacked = np.vstack(factors)
-    lengths = np.linalg.norm(stacked, axis=0)
-    scale = np.where(lengths > 0, lengths, 1.0)
-    _, values, vectors = np.linalg.svd(stacked / scale, full_matrices=False)
+    stacked, scale = _unit_columns(factors)
+    _, values, vectors = np.linalg.svd(stacked, full_matrices=False)
     real = values > ROUNDING * max(values.max(initial=0.0), 1.0)
     return np.asarray(vectors[real].T / values[real] / scale[:, None])
+
+
+def _unit_columns(factors: Sequence[Array]) -> tuple[Array, Array]:
+    """Return the factors on top of each other with columns of length 1, and the lengths; zeros stay, with length 1."""
+    stacked = np.vstack(factors)
+    top = np.abs(stacked).max(axis=0, initial=0.0)
+    top = np.where(top > 0, top, 1.0)  # first, so that no square overflows
+    lengths = np.linalg.norm(stacked / top, axis=0)
+    lengths = np.where(lengths > 0, lengths, 1.0)
+    return stacked / top / lengths, top * lengths
 
 
 @dataclass(frozen=True)
@@ -65,27 +73,25 @@ def find_relations(factors: Sequence[Array]) -> tuple[Relation, ...]:
     factors : sequence of ndarray, shape (m_k, p)
         The sites' R factors.
     """
-    stacked = np.vstack(factors)
-    lengths = np.linalg.norm(stacked, axis=0)
-    width = stacked.shape[1]
-    unit = stacked / np.where(lengths > 0, lengths, 1.0)
-    directions = np.zeros((stacked.shape[0], 0))
+    unit, lengths = _unit_columns(factors)
+    is_zero = np.abs(unit).max(axis=0, initial=0.0) == 0.0
+    directions = np.zeros((unit.shape[0], 0))
     triangle = np.zeros((0, 0))
     kept: list[int] = []
     relations = []
-    for j in range(width):
+    for j in range(unit.shape[1]):
         inside = directions.T @ unit[:, j]
         rest = unit[:, j] - directions @ inside
         again = directions.T @ rest  # twice is enough
         inside, rest = inside + again, rest - directions @ again
         size = np.linalg.norm(rest)
-        if lengths[j] > 0 and size > ROUNDING:
+        if size > ROUNDING:
             triangle = np.block([[triangle, inside[:, None]], [np.zeros((1, len(kept))), np.array([[size]])]])
             directions = np.column_stack([directions, rest / size])
             kept.append(j)
             continue
         terms: tuple[tuple[int, float], ...] = ()
-        if lengths[j] > 0:
+        if not is_zero[j]:
             solved = solve_triangular(triangle, inside) if kept else inside
             # the triangle's condition multiplies the rounding of a term that is zero
             noise = ROUNDING * max(1.0, float(np.abs(solve_triangular(triangle, np.eye(len(kept)))).max()))

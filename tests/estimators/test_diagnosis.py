@@ -176,3 +176,11 @@ def test_findings_and_the_warning_carry_names():
     warning = SeparationWarning(given[-1:])
     assert warning.findings == (given[-1],)
     assert str(warning) == str(given[-1])
+
+
+def test_columns_of_any_size(rng):
+    X = rng.normal(size=(20, 3)) * [1e200, 1e-200, 1.0]
+    X[:, 2] = X[:, 0] * 1e-200
+    (found,) = diagnose_before(factors(X), "abc")
+    assert found.column == "c"
+    assert [name for name, _ in found.terms] == ["a"]
