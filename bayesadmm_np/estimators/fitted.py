@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any, Literal, Self
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from .._validation import Array
 from .._version import __version__
@@ -39,6 +39,9 @@ FAMILIES: dict[str, type[Gaussian]] = {
     "isotropic": IsotropicGaussian,
 }
 """Of posteriors, by the short names of estimators and commands."""
+
+HELD = 1e12
+"""Of the rows' information on a coefficient: a prior above it holds the coefficient, and shrinks none."""
 
 Units = Literal["original", "standardized"]
 UNITS: tuple[Units, ...] = ("original", "standardized")
@@ -280,7 +283,21 @@ class FittedGLM:
         """Which fit this is, in words."""
         if self.inference == "posterior":
             return "posterior (variational)"
-        return "penalised likelihood (posterior mode)" if self.prior.factor.parts[0].any() else "maximum likelihood"
+        known = self._prior_diagonal[~self.held]
+        return "penalised likelihood (posterior mode)" if known.any() else "maximum likelihood"
+
+    @cached_property
+    def held(self) -> NDArray[np.bool_]:
+        """Which coefficients of a likelihood are held at zero, because no rows determine them beside the others."""
+        if self.inference == "posterior" or self.family != "full" or not self.sites:
+            return np.zeros(self.layout.dim, dtype=bool)
+        information = np.sum([np.diagonal(site.factor.precision) for site in self.sites.values()], axis=0)
+        return np.asarray(self._prior_diagonal > HELD * information)
+
+    @property
+    def _prior_diagonal(self) -> Array:
+        precision = np.asarray(self.prior.precision)
+        return np.broadcast_to(np.diagonal(precision) if precision.ndim == 2 else precision, self.layout.dim)
 
     # ------------------------------------------------------------------------------------------------
     # Units

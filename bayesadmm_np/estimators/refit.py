@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import cho_factor, cho_solve
 
 from .._validation import Array
@@ -99,7 +99,7 @@ def drive(fit: Generator[Array, Iterable[Derivatives], Refit], losses: Sequence[
             return end.value
 
 
-def without(dim: int, term: ArrayLike) -> Array:
+def without(dim: int, term: ArrayLike) -> NDArray[np.bool_]:
     """Return the mask of `refit` for the model without some coefficients."""
     mask = np.ones(dim, dtype=bool)
     mask[np.asarray(term)] = False

@@ -32,6 +32,9 @@ ML = "maximum likelihood"
 
 INTERCEPT = "(intercept)"
 
+VISIBLE = 0.0005
+"""Share that shows in a table."""
+
 DOMINATED = 0.5
 """Share of the prior in a coefficient from which on a test of it says more about the prior than about the rows."""
 
@@ -55,7 +58,8 @@ class SummaryRow(Estimate):
         Standard error, or posterior standard deviation.
     statistic, p_value : float or None
         coef/std_err, and its two-sided P under t or the normal. Of a posterior P is twice the probability of the other
-        sign. None also where the prior holds more than half of the information.
+        sign. None also where the prior holds more than half of the information, and like all but the first two where
+        no rows determine the coefficient, which is held at zero.
     low, high : float or None
         Ends of the central 95 % interval.
     shares : tuple of float, or None
@@ -122,13 +126,15 @@ class Summary:
 
     def _shares(self) -> list[list[str]]:
         """The table of shares in per cent; empty where there are none, and without a prior that holds nothing."""
-        if self.rows[0].shares is None:
+        known = [row.shares for row in self.rows if row.shares is not None]
+        if not known:
             return []
-        shown = [j for j in range(len(self.sources)) if j > 0 or any(row.shares and row.shares[0] for row in self.rows)]
+        shown = [j for j in range(len(self.sources)) if j > 0 or any(shares[0] >= VISIBLE for shares in known)]
         found = [["", *(f"{self.sources[j]} %" for j in shown)]]
         for row in self.rows:
-            assert row.shares is not None
-            found.append([row.name, *(_number(100.0 * row.shares[j], 1) for j in shown)])
+            found.append(
+                [row.name, *(_number(None if row.shares is None else 100.0 * row.shares[j], 1) for j in shown)]
+            )
         return found
 
     def to_frame(self) -> Any:
@@ -183,7 +189,7 @@ def goodness(model: FittedGLM, loss: float | None = None, n_dropped: int = 0) ->
     return goodness_of_fit(
         model.kind,
         total,
-        free * layout.width - n_dropped,
+        free * layout.width - n_dropped - int(model.held.sum()),
         free * layout.has_intercept,
         n_outputs=layout.n_outputs,
         noise=found.noise,
@@ -313,9 +319,8 @@ def _robust(model: FittedGLM, name: str) -> RobustCovariance:
         raise ArgumentError("covariance", f"must be {MODEL!r} for a model without statistics", repr(name))
     bread = model.posterior.covariance_matrix / model.noise_variance
     outputs = model.layout.n_outputs if model.kind.outputs == "columns" else 1
-    return robust_covariance(
-        name, bread, model.statistics.total, model.layout.dim // outputs, weights=model.statistics.weights
-    )
+    free = int((~model.held).sum()) // outputs
+    return robust_covariance(name, bread, model.statistics.total, free, weights=model.statistics.weights)
 
 
 def _rows(model: FittedGLM, units: Units, spread: Spread, reference: Any) -> tuple[SummaryRow, ...]:
@@ -331,10 +336,14 @@ def _rows(model: FittedGLM, units: Units, spread: Spread, reference: Any) -> tup
     shares = information_shares(model.posterior, model.prior, factors, change).T
     # the factors make up the posterior only where the duals are the sites
     adds_up = bool(np.allclose(shares.sum(axis=1), 1.0, atol=1e-3))
-    errors = np.sqrt(np.einsum("ij,jk,ik->i", change, spread.matrix, change))
+    # of a held entry rounding is all that there is
+    errors = np.sqrt(np.maximum(np.einsum("ij,jk,ik->i", change, spread.matrix, change), 0.0))
+    held = np.asarray(~change[:, ~model.held].any(axis=1))  # made of held entries alone
     return tuple(
-        _row(estimate(name, m, sd, spread.df), tuple(share.tolist()) if adds_up else None)
-        for name, m, sd, share in zip(names, mean, errors, shares, strict=True)
+        SummaryRow(name, 0.0)
+        if is_held
+        else _row(estimate(name, m, sd, spread.df), tuple(share.tolist()) if adds_up else None)
+        for name, m, sd, is_held, share in zip(names, mean, errors, held, shares, strict=True)
     )
 
 
@@ -423,8 +432,11 @@ def _note(model: FittedGLM, rows: Sequence[SummaryRow]) -> str:
     said = []
     if model.inference == "posterior":
         said.append("Mean and standard deviation of the posterior; P is twice the probability of the other sign.")
-    if rows[0].shares is not None:
+    if any(row.shares is not None for row in rows):
         said.append("The columns in % say where the information on a coefficient comes from.")
+    held = [name for name, is_held in zip(model.coefficient_names, model.held, strict=True) if is_held]
+    if held:
+        said.append(f"Held at zero, because no rows determine them beside the others: {', '.join(held)}.")
     if any(row.p_value is None and row.std_err for row in rows):
         said.append("No test (–) where the prior holds more than half of the information.")
     if model.kind.has_flat_shift and rows[0].name == model.coefficient_names[0]:
@@ -434,10 +446,11 @@ def _note(model: FittedGLM, rows: Sequence[SummaryRow]) -> str:
 
 def _prior_precision(model: FittedGLM) -> str:
     """Return the prior precision of the first output's coefficients; the intercept, the last, may have another."""
+    is_seen = ~model.held[: model.layout.n_features]
     if model.prior.is_proper:
-        values = 1.0 / model.prior.variance[: model.layout.n_features]
+        values = 1.0 / model.prior.variance[: model.layout.n_features][is_seen]
     else:
-        values = np.diagonal(model.prior.precision)[: model.layout.n_features]
+        values = np.diagonal(model.prior.precision)[: model.layout.n_features][is_seen]
     if np.ptp(values) <= 1e-12 * values.max():
         return f"{values[0]:.6g}"
     return f"{values.min():.6g} to {values.max():.6g}"

@@ -17,7 +17,7 @@ Terms = Mapping[str, Sequence[str]] | None
 
 
 def read_terms(model: FittedGLM, terms: Terms = None) -> dict[str, list[int]]:
-    """Return the places in θ of each term, at all outputs.
+    """Return the places in θ of each term, at all outputs; those that are held at zero are left out.
 
     Parameters
     ----------
@@ -40,7 +40,13 @@ def read_terms(model: FittedGLM, terms: Terms = None) -> dict[str, list[int]]:
             expected = f"must name columns of the design ({', '.join(names)}) for {term!r}"
             raise ArgumentError("terms", expected, repr(unknown[0]) if unknown else repr(members))
         places = [names.index(name) for name in dict.fromkeys(members)]
-        found[term] = [output * layout.width + j for output in range(layout.n_outputs) for j in places]
+        every = [output * layout.width + j for output in range(layout.n_outputs) for j in places]
+        found[term] = [place for place in every if not model.held[place]]
+        if not found[term]:
+            what = ", ".join(members)
+            raise ArgumentError(
+                "terms", "must have a coefficient that the rows determine", f"{term!r} ({what}) held at 0"
+            )
     return found
 
 
@@ -96,7 +102,8 @@ def likelihood_ratio_tests(model: FittedGLM, losses: Sequence[Loss], terms: Term
     if full is None or model.statistics is None:
         raise ValueError("a likelihood-ratio test needs a model with statistics.")
     for term, places in read_terms(model, terms).items():
-        smaller = drive(refit(model.posterior.mean, without(model.layout.dim, places)), losses)
+        left = without(model.layout.dim, places) & ~model.held
+        smaller = drive(refit(model.posterior.mean, left), losses)
         reduced = goodness(model, smaller.value, len(places))
         assert reduced is not None
         found.append(likelihood_ratio_test(full, reduced, term, noise=model.statistics.noise))

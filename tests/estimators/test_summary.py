@@ -200,6 +200,39 @@ def test_another_reference_is_the_fit_with_its_labels_first():
     assert not np.allclose(plain, other.bse.T.ravel(), rtol=1e-2)
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_a_column_that_others_make_up_is_held_and_not_counted(longley):
+    """The table of the other columns: no penalty, as many degrees of freedom, the same tests."""
+    data = sm.datasets.longley.load_pandas()
+    X = ((data.exog - data.exog.mean()) / data.exog.std()).assign(twice=lambda frame: 2.0 * frame["GNP"])
+    model = FederatedLinearRegression().fit(X, data.endog, client=np.arange(16) % 3)
+    plain, found = longley
+    *others, twice, intercept = model.summary().rows
+    assert (twice.name, twice.coef, twice.std_err, twice.p_value, twice.shares) == ("twice", 0.0, None, None, None)
+    for row, same in zip([*others, intercept], plain.summary().rows, strict=True):
+        assert np.allclose([row.coef, row.std_err, row.p_value], [same.coef, same.std_err, same.p_value], rtol=1e-7)
+    text = " ".join(str(model.summary()).split())
+    assert "Fit: maximum likelihood" in text
+    assert "Held at zero, because no rows determine them beside the others: twice." in text
+    assert "prior %" not in text
+    whole = goodness(model.fitted_)
+    assert (whole.n_parameters, whole.df_residual) == (7, 9)
+    assert np.allclose([whole.aic, whole.test.statistic], [found.aic, found.fvalue])
+    rows = model.summary(covariance="HC1").rows
+    assert np.allclose([row.std_err for row in rows if row.std_err is not None], found.HC1_se, rtol=1e-6)
+    for how in ("wald", "lr"):
+        tests = model.test_terms({"money": ["GNP", "GNPDEFL", "twice"]}, how=how)
+        theirs = plain.test_terms({"money": ["GNP", "GNPDEFL"]}, how=how)
+        assert tests[0].df == 2
+        assert np.isclose(tests[0].statistic, theirs[0].statistic, rtol=1e-6)
+        with pytest.raises(ValueError, match=r"must have a coefficient that the rows determine, got 'twice'"):
+            model.test_terms({"twice": ["twice"]}, how=how)
+    assert not plain.fitted_.held.any()
+    # a broken twin: a strong prior is one
+    strong = FederatedLinearRegression(1e6).fit(X[["GNP", "POP"]], data.endog)
+    assert strong.fitted_.fit_name.startswith("penalised")
+
+
 def test_robust_errors_of_several_columns_are_those_of_each():
     rng = np.random.default_rng(4)
     X, site = rng.normal(size=(60, 2)), np.arange(60) % 3
