@@ -401,11 +401,13 @@ class FittedGLM:
 
     def predictor(self, table: Mapping[str, ArrayLike] | Array, offset: Array | None = None) -> tuple[Array, Array]:
         """Return posterior mean and (co)variance of the predictors of rows: (n,) twice, or (n, C) and (n, C, C)."""
+        self.layout.require_offset(offset)
         mean, spread = predictor(self.posterior, self.design(table), self.layout.n_outputs)
         return mean if offset is None else mean + offset / self.target_scale, spread
 
     def predictor_mean(self, table: Mapping[str, ArrayLike] | Array, offset: Array | None = None) -> Array:
         """Return the posterior mean of the predictors of rows, shape (n,) or (n, C)."""
+        self.layout.require_offset(offset)
         mean = predictor_mean(self.posterior, self.design(table), self.layout.n_outputs)
         return mean if offset is None else mean + offset / self.target_scale
 

@@ -58,6 +58,12 @@ class Layout:
         mask[:, self.n_features :] = True
         return mask.ravel()
 
+    def require_offset(self, offset: Array | None) -> None:
+        """Refuse an offset where a row has several predictors: it would have to say which of them it moves."""
+        if offset is not None and self.n_outputs > 1:
+            expected = "must be left out for several classes or targets, each of which has a predictor of its own"
+            raise ArgumentError("offset", expected)
+
     def design(self, X: Array) -> Array:
         """Append the intercept's ones; row by row in memory, so that a frame and an array give the same bits."""
         centred = X if self.centre is None else X - self.centre
@@ -199,6 +205,7 @@ def make_glm(
     y, w = np.concatenate(targets), np.concatenate(weights)
     n_outputs = kind.n_outputs(0 if labels is None else labels.size, 1 if y.ndim == 1 else y.shape[1])
     layout = Layout(first.X.shape[1], n_outputs, has_intercept, centre)
+    layout.require_offset(first.offset)
     mean = w @ _indicators(y, labels) / w.sum()
     null = kind.null(mean)
     if not np.isfinite(null).all():
