@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .between_sites import heterogeneity
     from .caveats import SeparationWarning
     from .design import Agreement
     from .evaluation import evaluate
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from .ridge import FederatedRidge
     from .summary import Summary, SummaryRow
     from .table_one import describe
+    from .term_tests import contrast
 
 __all__ = [
     "KINDS",
@@ -36,9 +38,11 @@ __all__ = [
     "Summary",
     "SummaryRow",
     "TableError",
+    "contrast",
     "describe",
     "evaluate",
     "fit_formula",
+    "heterogeneity",
     "load_model",
     "save_model",
 ]
@@ -51,6 +55,7 @@ HOMES = {
     "FederatedLogisticRegression": "logistic",
     "FederatedPoissonRegressor": "poisson",
     "FederatedRidge": "ridge",
+    "contrast": "term_tests",
     "describe": "table_one",
     "evaluate": "evaluation",
     "FittedGLM": "fitted",
@@ -62,6 +67,7 @@ HOMES = {
     "SummaryRow": "summary",
     "TableError": "levels",
     "fit_formula": "formula_fit",
+    "heterogeneity": "between_sites",
 }
 
 

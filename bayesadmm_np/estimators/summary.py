@@ -269,7 +269,7 @@ def as_dict(
         "rounds": model.rounds,
         "floats": model.floats,
         "noise_variance": model.noise_variance * model.target_scale**2 if model.kind.has_noise else None,
-        "log_likelihood": model.log_likelihood,
+        "log_likelihood": model.log_likelihood if whole is None else _finite(whole.log_likelihood),
         "elbo": model.elbo,
         "goodness": None if whole is None else {name: _finite(value) for name, value in asdict(whole).items()},
         "sites": {str(name): site.n_rows for name, site in model.sites.items()},

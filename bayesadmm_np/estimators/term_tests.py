@@ -120,13 +120,22 @@ def contrast(model: FittedGLM, weights: Mapping[str, float], covariance: str = M
         Weights by the names of coefficients, those of `FittedGLM.coefficient_names`.
     covariance : str, default 'model'
         See `summarise`.
-    name : str, optional
-        Default the sum in words.
+    name : str, default ''
+        By default the sum in words.
 
     Raises
     ------
     ValueError
         When a coefficient is unknown, or the model has no covariance.
+
+    Examples
+    --------
+    >>> from bayesadmm_np.estimators import FederatedLinearRegression, contrast
+    >>> X = [[0.0, 1.0], [1.0, 0.0], [2.0, 2.0], [3.0, 1.0]]
+    >>> model = FederatedLinearRegression().fit(X, [1.0, 2.0, 4.1, 5.0], client=["a", "a", "b", "b"])
+    >>> found = contrast(model.fitted_, {"x0": 1.0, "x1": -1.0})
+    >>> found.name, round(found.coef, 4)
+    ('1 x0 + -1 x1', 0.95)
     """
     names, spread = model.coefficient_names, Spread.of(model, covariance)
     unknown = [key for key in weights if key not in names]

@@ -7,8 +7,7 @@ import pytest
 from scipy import stats
 from scipy.optimize import minimize_scalar
 
-from bayesadmm_np.estimators import FederatedLinearRegression, FederatedLogisticRegression
-from bayesadmm_np.estimators.heterogeneity import heterogeneity
+from bayesadmm_np.estimators import FederatedLinearRegression, FederatedLogisticRegression, heterogeneity
 from bayesadmm_np.families import FullGaussian
 
 sm = pytest.importorskip("statsmodels.api")

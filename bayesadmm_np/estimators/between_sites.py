@@ -105,6 +105,14 @@ def heterogeneity(model: FittedGLM, units: Units = "original") -> Heterogeneity:
     ------
     ValueError
         When the fit is another one, or fewer than two sites determine all coefficients.
+
+    Examples
+    --------
+    >>> from bayesadmm_np.estimators import FederatedLinearRegression, heterogeneity
+    >>> X, y = [[0.0], [1.0], [2.0], [0.0], [1.0], [2.0]], [0.0, 1.1, 1.9, 0.1, 2.9, 6.1]
+    >>> model = FederatedLinearRegression().fit(X, y, client=["a", "a", "a", "b", "b", "b"])
+    >>> print(heterogeneity(model.fitted_).test)
+    the same coefficients at all sites: F(2, 2) = 249.7, P = 0.00399
     """
     if model.fit_name != "maximum likelihood" or model.family != "full":
         raise ValueError(
