@@ -12,7 +12,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from .._validation import Array
 from ..clients.problem import ClientStatus
 from ..families.base import ExponentialFamily
 from ..families.coordinates import Natural
@@ -28,6 +27,8 @@ __all__ = ["Guarded", "retried", "withdrawn"]
 ARMIJO = 1e-4
 """Least decrease of F, relative to that of its tangent."""
 
+EPS = float(np.finfo(np.float64).eps)
+
 SHORTEST, LONGEST = 0.1, 0.5
 """Range of the next step, relative to the refused one."""
 
@@ -41,8 +42,9 @@ def Guarded(method: Method) -> Method:
     F rose, the replies go unused, and the server broadcasts a point m + w(m⁺ − m) between the last accepted m and its
     Newton point m⁺, with ever smaller w. The direction is gradient-related, (m⁺ − m)ᵀ∇F(m) = −‖m⁺ − m‖²_S for
     S = P_0 + Σ_kH_k ≻ 0, so that some w decreases F, and for strictly convex F with a minimum the accepted points
-    converge to it from every start. An overflow at m⁺ counts as F = ∞. A run that ends on a refused point returns the
-    last accepted one. The slack is the rounding of F, of order N + d + 1000 ulp of its terms.
+    converge to it from every start. An overflow at m⁺ counts as F = ∞. The point that the sites' own fits make must not
+    be worse than the prior's mean, as far as the server knows F there. A run that ends on a refused point returns the
+    last accepted one. The slack is the rounding of F: N + d + 1000 ulp of its terms, d² + K of the trace's products.
 
     Parameters
     ----------
@@ -61,7 +63,8 @@ def Guarded(method: Method) -> Method:
     'guarded Newton'
     """
     row = Method.read(method)
-    return row if row.guarded else replace(row, name=f"guarded {row.name}", guarded=True)
+    knobs = "the curvature is singular to rounding: raise the prior's precision"
+    return row if row.guarded else replace(row, name=f"guarded {row.name}", guarded=True, knobs=knobs)
 
 
 def retried(server: Server, state: State, replies: Sequence[Reply | None]) -> tuple[Natural, float] | None:
@@ -109,15 +112,17 @@ def _shorter(server: Server, state: State, sites: Sequence[Natural] | None) -> f
     last = state.history[-1]
     if sites is None or not np.isfinite(last.objective):
         return SHORTEST * last.alpha
-    if origin == 0 and server.method.start == "sites":  # the sites' own fits follow from no point
-        return None
     accepted, full = _ends(server, state)
-    before, size = _mode_objective(server, accepted, _objective(state, origin), state.sites)
-    after, new_size = _mode_objective(server, state.q_g, last.objective, sites)
-    step = full.mean - accepted.mean
-    fall = last.alpha * float(step @ full.factor.multiply(step))
-    slack = rounding_unit(int(server.total), full.dim) * (size + new_size)
-    if after <= before - ARMIJO * fall + slack:
+    after, rounding = _mode_objective(server, state.q_g, last.objective, sites)
+    if origin == 0 and server.method.start == "sites":
+        # the sites' own fits follow from no point; with the unknown ½ tr(HΣ) ≥ 0 left in it, F(m_0) is bounded above
+        before, own_rounding = _mode_objective(server, accepted, state.start_objective, ())
+        fall = 0.0
+    else:
+        before, own_rounding = _mode_objective(server, accepted, _objective(state, origin), state.sites)
+        step = full.mean - accepted.mean
+        fall = last.alpha * float(step @ full.factor.multiply(step))
+    if after <= before - ARMIJO * fall + rounding + own_rounding:
         return None
     excess = after - before + fall
     return last.alpha * (min(max(0.5 * fall / excess, SHORTEST), LONGEST) if np.isfinite(excess) else SHORTEST)
@@ -150,11 +155,20 @@ def _ends(server: Server, state: State) -> tuple[Gaussian, Gaussian]:
 def _mode_objective(
     server: Server, q: ExponentialFamily, objective: float, sites: Sequence[Natural]
 ) -> tuple[float, float]:
-    """Return F(m) and the size of its terms: the objective at q without ½ tr((P_0 + Σ_kH_k)Σ) and the entropy."""
+    """Return F(m) and its rounding: the objective at q without ½ tr((P_0 + Σ_kH_k)Σ) and the entropy.
+
+    The trace is a sum of d² products, which are large and cancel where Σ is nearly singular.
+    """
     prior = server.prior
     assert isinstance(q, Gaussian)
     assert isinstance(prior, Gaussian)
-    curvature: list[Array] = [np.add.reduce(parts) for parts in zip(*(site.parts[1:] for site in sites), strict=True)]
-    trace = 0.5 * q.factor.trace_solve(curvature)
+    curvature = [np.add.reduce(parts) for parts in zip(*(site.parts[1:] for site in sites), strict=True)]
+    trace = products = 0.0
+    if sites:
+        trace = 0.5 * q.factor.trace_solve(curvature)
+        pairs = zip(q.factor.covariance_parts, curvature, strict=True)
+        products = 0.5 * sum(float(np.abs(one * other).sum()) for one, other in pairs)
     shape = q.kl(prior) - q.mean_distance(prior)
-    return objective - trace - shape, abs(objective) + abs(trace) + abs(shape)
+    size = abs(objective) + abs(shape)
+    rounding = rounding_unit(int(server.total), q.dim) * size + EPS * (q.dim**2 + len(sites)) * products
+    return objective - trace - shape, rounding
