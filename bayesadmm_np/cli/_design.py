@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from .._validation import Array
+from ..estimators.design import Agreement, design
 from ..estimators.fitted import Columns, design_names, encode, word
 from ..estimators.kinds import Kind, read_kind
 from ._options import DataSettings
@@ -101,6 +102,8 @@ def fit_columns(rows: Rows, categorical: Sequence[str], standardize: bool, inter
 
     Without an intercept nothing is centred: no coefficient could undo it.
     """
+    if rows.agreement is not None:
+        return _agreed_columns(rows, rows.agreement, standardize, intercept)
     names = tuple(rows.columns)
     levels = {name: tuple(sorted(set(rows.columns[name]))) for name in names if name in categorical}
     for name, found in levels.items():
@@ -122,6 +125,18 @@ def fit_columns(rows: Rows, categorical: Sequence[str], standardize: bool, inter
             mean, scale[j] = _moments(design[:, j], weights)
             centre[j] = mean if intercept else 0.0
     return Columns(names, levels, centre, scale)
+
+
+def _agreed_columns(rows: Rows, agreement: Agreement, standardize: bool, intercept: bool) -> Columns:
+    """Scale what a formula made, but not its columns of zeros and ones."""
+    matrix = design(rows.columns, agreement, for_prediction=True).matrix
+    centre, scale = np.zeros(matrix.shape[1]), np.ones(matrix.shape[1])
+    weights = np.ones(len(matrix)) if rows.weights is None else rows.weights
+    for j, column in enumerate(matrix.T):
+        if standardize and not np.isin(column, (0.0, 1.0)).all() and (column != column[0]).any():
+            mean, scale[j] = _moments(column, weights)
+            centre[j] = mean if intercept else 0.0
+    return Columns(agreement.names, {}, centre, scale, agreement)
 
 
 def target_units(kind: Kind, target: Array, weights: Array | None, settings: DataSettings) -> tuple[float, float]:

@@ -139,6 +139,23 @@ class DataSettings:
     na: NA = ()
 
 
+@dataclass(frozen=True, kw_only=True)
+class FormulaSettings(DataSettings):
+    """Rows of a fit, whose target and predictors may be those of a formula."""
+
+    target: Annotated[str, option("Column to predict, where no formula names it.", "COLUMN")] = ""
+    formula: Annotated[
+        str | None,
+        option(
+            "Target and predictors, as in 'died ~ age*sex + C(ward) + offset(log(days))', in place of --target, "
+            "--features, --drop, --categorical, --offset and --exposure. Levels are agreed between the sites by name.",
+            "TEXT",
+        ),
+    ] = None
+    site_intercepts: Annotated[bool, option("With --formula: an intercept for each site.")] = False
+    ignore_case: Annotated[bool, option("With --formula: levels that differ in case or blanks alone are one.")] = False
+
+
 # --- checking what a file says --------------------------------------------------------------------------------
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from ._options import DataSettings
 from ._terminal import Refused, missing_name, note
 
 if TYPE_CHECKING:
-    from ..estimators.fitted import FittedGLM
+    from ..estimators.design import Agreement
 
 __all__ = [
     "Rows",
@@ -25,7 +25,6 @@ __all__ = [
     "read_offset",
     "read_rows",
     "require_column",
-    "rows_of_model",
     "stack",
 ]
 
@@ -52,6 +51,10 @@ class Rows:
         Rows left out because a value was missing.
     offset : ndarray, shape (n,), or None
         Known part of the predictor, the logarithm of the exposure included.
+    agreement : Agreement or None
+        What a formula makes of the columns.
+    site_dropped : dict of str to int
+        Rows left out by site, where a formula counted them.
     """
 
     columns: dict[str, Any]
@@ -60,6 +63,8 @@ class Rows:
     site: Any
     dropped: int = 0
     offset: Array | None = None
+    agreement: Agreement | None = None
+    site_dropped: Mapping[str, int] = field(default_factory=dict)
 
 
 def read_frame(
@@ -143,14 +148,6 @@ def read_rows(paths: Sequence[Path], settings: DataSettings) -> Rows:
         dropped,
         read_offset(frame, settings.offset, settings.exposure),
     )
-
-
-def rows_of_model(model: FittedGLM, paths: Sequence[Path], *, client: str | None, **settings: Any) -> Rows:
-    """Read rows with the columns of a fitted model; other settings are those of `DataSettings`."""
-    site = client or (model.client if len(paths) == 1 else None)
-    names, levels = model.columns.names, tuple(model.columns.levels)
-    known: dict[str, Any] = {"target": model.target, "offset": model.offset, "exposure": model.exposure}
-    return read_rows(paths, DataSettings(client=site, features=names, categorical=levels, **known, **settings))
 
 
 def _features(frame: Any, settings: DataSettings, taken: Mapping[str, str], path: Path) -> list[str]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 from ._design import code_labels, site_names
+from ._formula import rows_of_model
 from ._options import NA, Client, DropNA, Files, Json, ModelFile, Separator, Weights, option
-from ._rows import Rows, rows_of_model
+from ._rows import Rows
 from ._terminal import Refused, missing_name, print_json, text_table
 
 if TYPE_CHECKING:

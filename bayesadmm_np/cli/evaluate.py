@@ -8,8 +8,8 @@ from typing import Annotated
 import numpy as np
 
 from ._design import code_labels
+from ._formula import rows_of_model
 from ._options import NA, Client, DropNA, Files, Json, ModelFile, Separator, option
-from ._rows import rows_of_model
 from ._terminal import Refused, note, print_json, require_out
 
 
@@ -50,7 +50,7 @@ def evaluate(
         require_out(figure, [model, *data])
         if figure.suffix not in (".svg", ".pdf", ".png"):
             raise Refused(f"--figure: {figure} must end in .svg, .pdf or .png.")
-    rows = rows_of_model(fitted, data, client=client, dropna=dropna, separator=separator, na=na)
+    rows = rows_of_model(fitted, data, client=client, with_weights=False, dropna=dropna, separator=separator, na=na)
     labels = code_labels(rows, fitted.target, fitted.classes)
     chances = fitted.probabilities(rows.columns, offset=rows.offset)
     names = np.array([word(label) for label in fitted.classes])

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from ._methods import make_method
 from ._options import (
     Accelerate,
-    DataSettings,
     Files,
+    FormulaSettings,
     Json,
     Progress,
     Spread,
@@ -21,7 +21,7 @@ from ._options import (
     option,
     switch,
 )
-from ._terminal import in_options, note, print_json, require_out
+from ._terminal import Refused, in_options, note, print_json, require_out
 
 if TYPE_CHECKING:
     from ..estimators.fitted import FittedGLM
@@ -74,13 +74,14 @@ class FitSettings:
 
 
 DEFAULT = FitSettings()
+NO_ROWS = FormulaSettings()
 
 
 def fit(
     data: Files,
     /,
     *,
-    rows: Annotated[DataSettings, Spread],
+    rows: Annotated[FormulaSettings, Spread] = NO_ROWS,
     settings: Annotated[FitSettings, Spread] = DEFAULT,
     config: Annotated[
         Path | None, option("Settings by the names of the options; what is typed wins.", "FILE.toml")
@@ -100,6 +101,7 @@ def fit(
       bayesadmm fit north.csv south.csv --target died        one file a site
       bayesadmm fit patients.csv --target died --client hospital \
           --categorical sex,smoker --drop patient_id --prior-precision evidence
+      bayesadmm fit north.csv south.csv --formula 'died ~ age*sex + C(ward)'
       bayesadmm fit patients.csv --config study.toml --json
 
     The file study.toml has the options as keys (target = "died", rho = 1.0,
@@ -127,16 +129,21 @@ def fit(
     return 0 if model.holds and model.status is Status.CONVERGED else 1
 
 
-def _fitted(data: list[Path], given: DataSettings, settings: FitSettings, progress: bool) -> tuple[FittedGLM, int]:
+def _fitted(data: list[Path], given: FormulaSettings, settings: FitSettings, progress: bool) -> tuple[FittedGLM, int]:
     """Return the fitted model, and how many rows were dropped."""
     import numpy as np
     from sklearn.exceptions import ConvergenceWarning
 
     from ._design import choose_kind, code_labels, fit_columns, target_units
-    from ._rows import read_rows
+    from ._formula import rows_of_fit
 
     method = make_method(settings.method, settings.rho, settings.gamma, settings.accelerate)
-    rows = read_rows(data, given)
+    rows = rows_of_fit(data, given)
+    if rows.agreement is not None:
+        if not settings.intercept and rows.agreement.has_intercept:
+            raise Refused("--no-intercept: write '- 1' in the formula.")
+        given = replace(given, target=rows.agreement.target)
+        settings = replace(settings, intercept=rows.agreement.has_intercept)
     if len(data) == 1 and given.client is None:
         note("all rows are taken as one site: --client names the column of sites.")
     kind, classes = choose_kind(rows, given.target, given.loss)
@@ -157,8 +164,10 @@ def _fitted(data: list[Path], given: DataSettings, settings: FitSettings, progre
         note(f"bayesadmm fit: {in_options(warning.message)}")
     weight = len(labels) if rows.weights is None else rows.weights.sum()
     fitted = estimator.fitted_
+    sites = {name: replace(site, n_missing=rows.site_dropped.get(name, 0)) for name, site in fitted.sites.items()}
     model = replace(
         fitted,
+        sites=sites,
         target=given.target,
         client=given.client,
         offset=given.offset,

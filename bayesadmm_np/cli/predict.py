@@ -6,10 +6,13 @@ import csv
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from ._options import NA, Drop, Json, ModelFile, Separator, option
 from ._terminal import Refused, note, print_json, require_out, write_csv
+
+if TYPE_CHECKING:
+    from ..estimators.fitted import FittedGLM
 
 
 def predict(
@@ -53,14 +56,21 @@ def _predictions(
     model_path: Path, path: Path, drop: Sequence[str], separator: str, missing: Sequence[str]
 ) -> list[dict[str, Any]]:
     """Return one dictionary a row of the file."""
-    from ..estimators.fitted import word
+    from ..estimators.design import design
     from ..estimators.model_file import load_model
+    from ._formula import worded_for_options
     from ._rows import feature_columns, read_frame, read_offset, require_column
 
     model = load_model(model_path)
-    frame = read_frame(path, separator, missing, model.columns.levels)
+    agreement = model.columns.agreement
+    levels = model.columns.levels if agreement is None else agreement.factors
+    frame = read_frame(path, separator, missing, levels)
     for name in drop:
         require_column("--drop", name, frame, path)
+    if agreement is not None:
+        with worded_for_options():
+            made = design(frame, agreement, for_prediction=True)
+        return _predicted(model, made.matrix, made.offset)
     needed = [*model.columns.names, *filter(None, (model.offset, model.exposure))]
     lacking = [name for name in needed if name not in frame.columns]
     if lacking:
@@ -77,7 +87,12 @@ def _predictions(
         listed = ", ".join(f"{name} ({count})" for name, count in gone.items() if count)
         raise Refused(f"missing values in {listed}: nothing can be predicted without them.")
     table = feature_columns(frame, model.columns.names, model.columns.levels)
-    offset = read_offset(frame, model.offset, model.exposure)
+    return _predicted(model, table, read_offset(frame, model.offset, model.exposure))
+
+
+def _predicted(model: FittedGLM, table: Any, offset: Any) -> list[dict[str, Any]]:
+    from ..estimators.fitted import word
+
     if model.kind.is_classifier:
         chances = model.probabilities(table, offset=offset)
         best = chances.argmax(axis=1)

@@ -99,6 +99,11 @@ class Agreement:
         found = self.columns.get(self.target)
         return found.levels if found is not None else ()
 
+    @property
+    def factors(self) -> tuple[str, ...]:
+        """Columns that are factors."""
+        return tuple(name for name, column in self.columns.items() if column.kind == "factor")
+
     @cached_property
     def names(self) -> tuple[str, ...]:
         """Names of the design's columns, in order, without the intercept."""

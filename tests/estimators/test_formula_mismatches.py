@@ -179,6 +179,7 @@ def write_column(case, site, name, columns, dtypes, rng):
         word()
     elif draw < 0.5 and name == "code":
         dtypes[name] = "category"
+        case.texts.setdefault(name, set()).add(site)  # as good as
     elif draw < 0.55 and name == "code" and None in cells:
         dtypes[name] = "Int64"
     if rng.random() < 0.2 and name not in dtypes:
@@ -313,6 +314,8 @@ def check(case, make_design=design):
             return None  # text everywhere is no mismatch, but another truth
         case.harmful |= {(site, name) for site in sites}
     spellings, truth = harm_of_case(case)
+    if case.swapped:  # merged, by the spelling that most rows hold
+        case.truth = truth = with_common_spelling(case, truth)
     inherent_faults = inherent(case)
     if case.ignore_case or not spellings:
         harmful = set(case.harmful)
@@ -328,8 +331,6 @@ def check(case, make_design=design):
         raise AssertionError(f"refused without a fault: {error}") from error
     assert not harmful, f"not refused: {harmful}"
     assert not inherent_faults, f"not refused: {inherent_faults}"
-    if case.swapped:  # merged, by the spelling that most rows hold
-        truth = with_common_spelling(case, truth)
     rows, made = pooled(case, truth)
     right = made.rhs.drop(columns="Intercept", errors="ignore")
     assert agreement.has_intercept == ("Intercept" in made.rhs)

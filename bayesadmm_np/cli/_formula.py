@@ -1,0 +1,160 @@
+"""Rows by a formula: tables of files, made alike between the sites, as the other commands take rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ._options import DataSettings, FormulaSettings
+from ._rows import Rows, read_frame, read_rows, require_column
+from ._terminal import Refused, note
+
+if TYPE_CHECKING:
+    from ..estimators.design import Agreement, Design
+    from ..estimators.fitted import FittedGLM
+
+__all__ = ["rows_of_fit", "rows_of_model", "worded_for_options"]
+
+
+@contextmanager
+def worded_for_options() -> Iterator[None]:
+    """Turn refusals of tables and formulas into those of a command."""
+    from .._errors import ArgumentError, worded
+    from ..estimators.levels import TableError
+
+    try:
+        yield
+    except ArgumentError as error:
+        raise Refused(worded(error, argument=lambda name: f"--{name.replace('_', '-')}")) from error
+    except TableError as error:
+        raise Refused(str(error)) from error
+
+
+def rows_of_fit(paths: Sequence[Path], settings: FormulaSettings) -> Rows:
+    """Read rows for a fit: by a formula, or by names of columns."""
+    if settings.formula is not None:
+        return _formula_rows(paths, settings, settings.formula)
+    if settings.site_intercepts or settings.ignore_case:
+        raise Refused("--site-intercepts and --ignore-case are for a --formula.")
+    if not settings.target:
+        raise Refused("--target must name the column to predict, or --formula say it.")
+    return read_rows(paths, settings)
+
+
+def rows_of_model(
+    model: FittedGLM, paths: Sequence[Path], *, client: str | None, with_weights: bool = True, **settings: Any
+) -> Rows:
+    """Read rows with the columns of a fitted model; other settings are those of `DataSettings`."""
+    site = client or (model.client if len(paths) == 1 else None)
+    if model.columns.agreement is not None:
+        return _rows_as_agreed(
+            model.columns.agreement, paths, site, DataSettings(target=model.target, **settings), with_weights
+        )
+    names, levels = model.columns.names, tuple(model.columns.levels)
+    known: dict[str, Any] = {"target": model.target, "offset": model.offset, "exposure": model.exposure}
+    return read_rows(paths, DataSettings(client=site, features=names, categorical=levels, **known, **settings))
+
+
+def _formula_rows(paths: Sequence[Path], settings: FormulaSettings, formula: str) -> Rows:
+    """Read the files' tables by site, let them agree, and keep the rows that are complete."""
+    from ..estimators.formula_fit import make_designs
+    from ..estimators.terms import parse
+
+    named: dict[str, Any] = {"--target": settings.target, "--features": settings.features, "--drop": settings.drop}
+    named |= {"--categorical": settings.categorical, "--offset": settings.offset, "--exposure": settings.exposure}
+    for option, value in named.items():
+        if value:
+            raise Refused(f"{option}: the formula says it; leave {option} out.")
+    with worded_for_options():
+        roles = parse(formula).roles
+        tables = _tables(paths, settings.client, roles, settings)
+        agreement, designs = make_designs(
+            tables,
+            formula,
+            weights=settings.weights,
+            ignore_case=settings.ignore_case,
+            site_intercepts=settings.site_intercepts,
+            client=settings.client or "site",
+        )
+    rows = _rows(agreement, tables, designs, settings.dropna)
+    for line in agreement.lines:
+        note(f"{line}.")
+    return rows
+
+
+def _rows_as_agreed(
+    agreement: Agreement, paths: Sequence[Path], client: str | None, settings: DataSettings, with_weights: bool
+) -> Rows:
+    """Read rows for a model that a formula made."""
+    from ..estimators.design import design
+
+    if settings.weights not in (None, agreement.weights):
+        raise Refused(f"--weights: the model's weights are the column {agreement.weights!r}.")
+    if not with_weights and agreement.weights is not None:
+        columns = {name: column for name, column in agreement.columns.items() if name != agreement.weights}
+        agreement = replace(agreement, weights=None, columns=columns)
+    with worded_for_options():
+        tables = _tables(paths, client, agreement.parsed.roles, settings)
+        designs = {site: design(table, agreement, site) for site, table in tables.items()}
+    return _rows(agreement, tables, designs, settings.dropna)
+
+
+def _tables(
+    paths: Sequence[Path], client: str | None, roles: Mapping[str, str], settings: DataSettings
+) -> dict[str, Any]:
+    """Return a table for each site: of a file, or of a column in one file; codes stay as they are written."""
+    from ..estimators.formula_fit import split_table
+
+    texts = [name for name, role in roles.items() if role == "factor"]
+    frames = {path: read_frame(path, settings.separator, settings.na, (client, *texts)) for path in paths}
+    if len(paths) == 1:
+        if client is None:
+            return {paths[0].stem: frames[paths[0]]}
+        require_column("--client", client, frames[paths[0]], paths[0])
+        return split_table(frames[paths[0]], client)
+    if client is not None:
+        raise Refused("--client is for one file with a column of sites; with several files each file is a site.")
+    tables = {path.stem: frame for path, frame in frames.items()}
+    if len(tables) < len(paths):
+        raise Refused("two files have one name: a site's name is its file's name; rename one.")
+    return tables
+
+
+def _rows(agreement: Agreement, tables: Mapping[str, Any], designs: Mapping[str, Design], dropna: bool) -> Rows:
+    """Stack the complete rows of all sites: raw columns, from which the agreement makes designs again."""
+    from ..estimators.design import named_columns
+    from ..estimators.levels import cells_of
+
+    dropped = {site: made.n_dropped for site, made in designs.items() if made.missing}
+    if dropped and not dropna:
+        counts: dict[str, int] = {}
+        for each in designs.values():
+            for name, count in each.missing.items():
+                counts[name] = counts.get(name, 0) + count
+        listed = ", ".join(f"{name} ({count})" for name, count in counts.items())
+        raise Refused(f"missing values in {listed}: fill them in, or drop these rows with --dropna.")
+    made = list(designs.values())
+    site = np.repeat(np.array([*designs], dtype=object), [int(part.kept.sum()) for part in made])
+    found = {name: named_columns(table, agreement.columns) for name, table in tables.items()}
+    columns = {
+        name: np.concatenate([cells_of(found[key][name]).astype(object)[part.kept] for key, part in designs.items()])
+        for name in sorted(agreement.parsed.predictors)
+        if name != agreement.client
+    }
+    if agreement.client is not None:
+        columns[agreement.client] = site
+    return Rows(
+        columns,
+        np.concatenate([part.y for part in made]),
+        None if agreement.weights is None else np.concatenate([part.weights for part in made]),
+        site,
+        sum(part.n_dropped for part in made),
+        np.concatenate([part.offset for part in made]) if agreement.parsed.offsets else None,
+        agreement,
+        {name: part.n_dropped for name, part in designs.items()},
+    )

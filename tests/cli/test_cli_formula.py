@@ -1,0 +1,117 @@
+"""`--formula`: fit, predict, certify and evaluate by files, against the estimator of the same formula."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+pytest.importorskip("cyclopts", reason="the command line needs the extra `cli`")
+
+from bayesadmm_np.estimators import FederatedLogisticRegression, load_model
+
+FORMULA = "died ~ age*sex + C(ward, Treatment('medical')) + bs(bmi, 4) + offset(known)"
+
+
+@pytest.fixture
+def table(rng):
+    n = 120
+    return pd.DataFrame(
+        {
+            "hospital": rng.choice(["Basel", "Bern"], n),
+            "died": rng.choice(["no", "yes"], n),
+            "age": rng.integers(30, 90, n),
+            "bmi": rng.normal(25, 4, n).round(1),
+            "sex": rng.choice(["f", "m"], n),
+            "ward": rng.choice(["medical", "surgical", "icu"], n),
+            "known": rng.normal(0, 0.1, n).round(2),
+            "patient": [f"p{i}" for i in range(n)],
+        }
+    )
+
+
+@pytest.fixture
+def run(tmp_path, bayesadmm, monkeypatch):
+    """Run a command in an empty folder; return what it printed and said."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*words, code=0):
+        found, out, err = bayesadmm(*words)
+        assert found == code, err
+        return out, err
+
+    return call
+
+
+def test_a_formula_gives_the_estimators_fit_and_predicts_raw_tables(table, run):
+    table.to_csv("all.csv", index=False)
+    _, said = run(
+        "fit", "all.csv", "--formula", FORMULA, "--client", "hospital", "--prior-precision", 1, "--out", "m.npz"
+    )
+    assert "ward: levels 'icu', 'medical', 'surgical'" in said
+    right = FederatedLogisticRegression.from_formula(FORMULA, table, "hospital", prior_precision=1.0)
+    model = load_model("m.npz")
+    assert model.columns.names == tuple(right.feature_names_in_)
+    assert model.target == "died"
+    table.drop(columns=["died", "hospital"]).to_csv("new.csv", index=False)
+    run("predict", "m.npz", "new.csv", "--out", "p.csv")
+    new = pd.read_csv("p.csv")
+    np.testing.assert_allclose(
+        new.probability_yes,
+        model.probabilities(right.fitted_.columns.design(table), offset=table.known.to_numpy())[:, 1],
+        rtol=1e-12,
+    )
+    run("certify", "m.npz", "all.csv")
+    run("evaluate", "m.npz", "all.csv")
+
+
+def test_in_the_units_of_the_columns_the_fit_is_the_estimators(table, run):
+    table.to_csv("all.csv", index=False)
+    options = ("--client", "hospital", "--prior-precision", 1, "--no-standardize", "--out", "m.npz")
+    run("fit", "all.csv", "--formula", FORMULA, *options)
+    right = FederatedLogisticRegression.from_formula(FORMULA, table, "hospital", prior_precision=1.0)
+    gap = (load_model("m.npz").mean() - right.fitted_.mean()) / np.sqrt(np.diag(right.covariance_))
+    assert np.abs(gap).max() < 1e-6
+
+
+def test_files_of_sites_may_be_written_differently(table, run):
+    table["age"] = table.age.astype(float)
+    for site, rows in table.groupby("hospital"):
+        part = rows.drop(columns="hospital")
+        if site == "Bern":
+            part = part[part.columns[::-1]].assign(sex=" " + part.sex)
+            part.loc[part.index[:2], "age"] = np.nan
+        part.to_csv(f"{site}.csv", index=False)
+    words = ("fit", "Basel.csv", "Bern.csv", "--formula", FORMULA, "--site-intercepts", "--prior-precision", 1)
+    assert "missing values in age (2)" in run(*words, code=2)[1]
+    out, said = run(*words, "--dropna", "--json", "--out", "m.npz")
+    assert "sex: site 'Bern' writes ' f' for 'f'" in said
+    assert json.loads(out)["dropped_rows"] == 2
+    model = load_model("m.npz")
+    assert {name: site.n_missing for name, site in model.sites.items()} == {"Basel": 0, "Bern": 2}
+    assert "site[T.Bern]" in model.columns.names
+    run("certify", "m.npz", "Basel.csv", "Bern.csv", "--dropna")
+    rows = pd.read_csv("Bern.csv")
+    rows.assign(sex=rows.sex.str.upper()).to_csv("Bern.csv", index=False)
+    refused = run(*words, "--dropna", code=2)[1]
+    assert "column 'sex'" in refused
+    assert "'Bern'" in refused
+    run(*words, "--dropna", "--ignore-case")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--formula", FORMULA, "--target", "died"), "--target: the formula says it"),
+        (("--formula", FORMULA, "--categorical", "ward"), "--categorical: the formula says it"),
+        (("--formula", "died ~ nothing"), "'nothing' is not in the table"),
+        (("--formula", "died ~ exec(age)"), "--formula must not call exec"),
+        (("--formula", "died ~ age", "--no-intercept"), "write '- 1' in the formula"),
+        (("--formula", "died ~ patient + age", "--client", "clinic"), "no column 'clinic'"),
+        (("--site-intercepts", "--target", "died"), "are for a --formula"),
+        ((), "--target must name"),
+    ],
+)
+def test_what_a_formula_does_not_go_with_is_refused(table, run, words, says):
+    table.to_csv("all.csv", index=False)
+    assert says in " ".join(run("fit", "all.csv", *words, code=2)[1].split())
