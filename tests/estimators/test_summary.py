@@ -168,6 +168,26 @@ def test_ratios_have_intervals(logistic, longley):
         longley[0].summary(ratios=True)
 
 
+def test_exposure_and_weights_are_those_of_statsmodels():
+    rng = np.random.default_rng(7)
+    X, site, years = rng.normal(size=(150, 2)), np.arange(150) % 3, rng.uniform(0.5, 4.0, 150)
+    y, w = rng.poisson(years * np.exp(0.4 * X[:, 0] - 0.2)).astype(float), rng.integers(0, 4, 150).astype(float)
+    model = FederatedPoissonRegressor(NEARLY, method="FedLapCov")
+    whole = goodness(by_likelihood(model.fit(X, y, site, sample_weight=w, exposure=years)).fitted_)
+    copies = np.repeat(np.arange(150), w.astype(int))
+    full, log = sm.add_constant(X, prepend=False)[copies], np.log(years)[copies]
+    found = sm.GLM(y[copies], full, sm.families.Poisson(), offset=log).fit(tol=1e-14)
+    ours = [whole.deviance, whole.null_deviance, whole.log_likelihood, whole.aic, whole.bic, whole.df_residual]
+    theirs = [found.deviance, found.null_deviance, found.llf, found.aic, found.bic_llf, found.df_resid]
+    assert np.allclose(ours, theirs, rtol=1e-9)
+    white = sm.GLM(y[copies], full, sm.families.Poisson(), offset=log).fit(tol=1e-14, cov_type="HC0")
+    assert np.allclose([row.std_err for row in model.summary(covariance="HC0").rows], white.bse, rtol=1e-6)
+    # a broken twin: the null model of the mean count, as if all had the same exposure
+    rate = np.average(y, weights=w)
+    plain = 2.0 * np.sum(w * (rate - y * np.log(rate)) - w * (y - y * np.log(np.maximum(y, 1e-300))))
+    assert not np.isclose(whole.null_deviance, plain, rtol=1e-2)
+
+
 def test_classes_are_compared_with_a_reference():
     rng = np.random.default_rng(1)
     X, site = rng.normal(size=(300, 2)), rng.integers(0, 3, 300)
