@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 from .._errors import ArgumentError
@@ -23,7 +24,8 @@ def read_terms(model: FittedGLM, terms: Terms = None) -> dict[str, list[int]]:
     ----------
     model : FittedGLM
     terms : dict of sequences of str, optional
-        Names of design columns by term; default one term a column of the table, with all its levels.
+        Names of design columns by term; default one term a column of the table, with all its levels, or the terms of
+        the formula.
 
     Raises
     ------
@@ -31,8 +33,8 @@ def read_terms(model: FittedGLM, terms: Terms = None) -> dict[str, list[int]]:
         When a term is empty, or names what is no column of the design.
     """
     columns, layout = model.columns, model.layout
-    given = {name: design_names([name], columns.levels) for name in columns.names} if terms is None else terms
     names = columns.design_names
+    given = _own_terms(model) if terms is None else terms
     found = {}
     for term, members in given.items():
         unknown = [name for name in members if name not in names]
@@ -47,6 +49,17 @@ def read_terms(model: FittedGLM, terms: Terms = None) -> dict[str, list[int]]:
             raise ArgumentError(
                 "terms", "must have a coefficient that the rows determine", f"{term!r} ({what}) held at 0"
             )
+    return found
+
+
+def _own_terms(model: FittedGLM) -> dict[str, tuple[str, ...]]:
+    columns = model.columns
+    if columns.agreement is None:
+        return {name: design_names([name], columns.levels) for name in columns.names}
+    found: dict[str, tuple[str, ...]] = {}
+    for name in columns.names:  # "C(ward)[T.b]:age" is a column of the term C(ward):age
+        term = re.sub(r"\[[^\]]*\]", "", name)
+        found[term] = (*found.get(term, ()), name)
     return found
 
 

@@ -5,7 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from bayesadmm_np.estimators import FederatedGLM, FederatedLinearRegression, FederatedLogisticRegression
+from bayesadmm_np.estimators import (
+    FederatedGLM,
+    FederatedLinearRegression,
+    FederatedLogisticRegression,
+    fit_formula,
+)
 from bayesadmm_np.estimators.term_tests import contrast, likelihood_ratio_tests, read_terms, wald_tests
 from bayesadmm_np.families import FullGaussian
 
@@ -91,6 +96,23 @@ def test_a_column_of_several_classes_is_one_term():
     found = model.test_terms({"ward": ["ward b", "ward c"]}, how="lr")[0]
     assert found.df == 4
     assert np.isclose(found.statistic, 2.0 * (full.llf - reduced.llf), rtol=1e-8)
+
+
+def test_terms_of_a_formula_are_its_own():
+    from statsmodels.formula.api import ols
+
+    X, f, site, rng = rows(4)
+    table = X[["age"]].assign(
+        ward=np.array(["a", "b", "c"])[(X["ward b"] + 2 * X["ward c"]).astype(int)],
+        site=np.array(["n", "s", "w"])[site],
+        score=f + rng.normal(size=len(f)),
+    )
+    model = fit_formula(FederatedLinearRegression(), "score ~ age * ward", table, "site")
+    tests = {test.name: test for test in model.test_terms(how="lr")}
+    assert {name: test.df for name, test in tests.items()} == {"age": 1, "ward": 2, "age:ward": 2}
+    full = ols("score ~ age * ward", table).fit()
+    F, P, _ = full.compare_f_test(ols("score ~ age + ward", table).fit())
+    assert np.allclose([tests["age:ward"].statistic, tests["age:ward"].p_value], [F, P], rtol=1e-8)
 
 
 def test_contrasts_by_name(logistic):
