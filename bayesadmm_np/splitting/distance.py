@@ -301,7 +301,7 @@ class _Local:
     def distance(self, each: Array, whole: float, rigorous: bool, reason: str) -> Distance:
         """Add the bound in standard deviations to those on each coefficient and on the whole."""
         deviations = np.sqrt(self.q.variance) if self.q.learns_precision else self.errors
-        return Distance(whole, float((each / deviations).max()), each, rigorous, reason)
+        return Distance(float(whole), float((each / deviations).max()), each, rigorous, reason)
 
 
 ENTROPY_BEND = 2.0

@@ -564,3 +564,12 @@ def test_sums_that_are_not_finite_certify_nothing():
     bound = distance_bound(prior_, prior_, [bad])
     assert bound.sd_units == np.inf
     assert str(bound).startswith("no bound")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_bounds_are_plain_numbers(case):
+    """A message holds no NumPy scalars: a run by files of Newton's row could not write its end."""
+    clients, prior_, rule = problem(case, 0)
+    q = pooled_fit(clients, prior_, rule)
+    bound = distance_bound(prior_, q, sums_at(clients, q, rule))
+    assert {type(bound.mahalanobis), type(bound.sd_units)} == {float}
