@@ -230,10 +230,11 @@ class FederatedModel(BaseEstimator):
         NotFittedError
             Before `fit`.
         ValueError
-            When the name is taken, X has other features, y has classes that `fit` did not see, or the sites' rows are
-            not at hand because the estimator was unpickled.
+            When the name is taken, X has other features, y has classes that `fit` did not see, the fit was by a
+            formula, or the sites' rows are not at hand because the estimator was unpickled.
         """
         rows = self._rows_at_hand("partial_fit_site")
+        self._require_matrix("partial_fit_site")
         if not isinstance(name, Hashable):
             raise ValueError(f"name must be hashable, got {name!r}.")
         if name in rows:
@@ -261,10 +262,11 @@ class FederatedModel(BaseEstimator):
         NotFittedError
             Before `fit`.
         ValueError
-            When there is no such site, it is the only one, or the only one with a class, or the sites' rows are not
-            at hand because the estimator was unpickled.
+            When there is no such site, it is the only one, or the only one with a class, the fit was by a formula, or
+            the sites' rows are not at hand because the estimator was unpickled.
         """
         rows = self._rows_at_hand("forget_site")
+        self._require_matrix("forget_site")
         if name not in rows:
             known = ", ".join(map(repr, rows))
             raise ValueError(f"name={name!r} is no site of this fit; there are {known}.")
@@ -409,6 +411,13 @@ class FederatedModel(BaseEstimator):
         if wrong is not None:
             raise ArgumentError("y", f"must hold {kind.target.expected}", f"{wrong:g}")
         return numbers
+
+    def _require_matrix(self, method: str) -> None:
+        """Refuse what would change the sites of a formula without their agreement."""
+        if self.fitted_.columns.agreement is not None:
+            raise ValueError(
+                f"{method} is for fits to a matrix: with other sites a formula is agreed on anew, by a fit."
+            )
 
     def _rows_at_hand(self, method: str) -> dict[Hashable, SiteRows]:
         check_is_fitted(self, "fitted_")

@@ -135,6 +135,10 @@ def test_it_stays_an_estimator_of_scikit_learn(table):
         model.predict(table.assign(ward="dental"))
     with pytest.raises(TableError, match="column 'age' is missing in 1 row"):
         model.predict(table.assign(age=table.age.where(table.index != 3)))
+    with pytest.raises(ValueError, match="forget_site is for fits to a matrix"):
+        model.forget_site("Basel")
+    with pytest.raises(ValueError, match="partial_fit_site is for fits to a matrix"):
+        model.partial_fit_site("Genf", table, table.died)
     model.fit(table[["age"]], table.died)
     with pytest.raises(AttributeError, match="of a fit by a formula"):
         model.agreement_  # noqa: B018
