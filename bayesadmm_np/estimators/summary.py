@@ -269,7 +269,7 @@ def as_dict(
         "rounds": model.rounds,
         "floats": model.floats,
         "noise_variance": model.noise_variance * model.target_scale**2 if model.kind.has_noise else None,
-        "log_likelihood": model.log_likelihood if whole is None else _finite(whole.log_likelihood),
+        "log_likelihood": _finite(_log_likelihood(model, whole)),
         "elbo": model.elbo,
         "goodness": None if whole is None else {name: _finite(value) for name, value in asdict(whole).items()},
         "sites": {str(name): site.n_rows for name, site in model.sites.items()},
@@ -374,18 +374,22 @@ def _facts(model: FittedGLM, spread: Spread) -> tuple[dict[str, str], dict[str, 
     whole = goodness(model)
     left = {"Covariance": spread.name if spread.matrix is not None else "none"}
     right = {"Observations": f"{sum(site.n_rows for site in model.sites.values())}"}
-    if whole is None:
-        if model.log_likelihood is not None:
-            left["Log-likelihood"] = _fact(model.log_likelihood)
-    else:
+    likelihood = _log_likelihood(model, whole)
+    if likelihood is not None:
+        left["Log-likelihood"] = _fact(likelihood)
+    if whole is not None:
         right["Observations"] = f"{whole.n_observations:g}"
-        left |= {"Log-likelihood": _fact(whole.log_likelihood), "Deviance": _fact(whole.deviance)}
-        left["Null deviance"] = _fact(whole.null_deviance)
-        if model.fit_name == ML:
+        left |= {"Deviance": _fact(whole.deviance), "Null deviance": _fact(whole.null_deviance)}
+        if model.fit_name == ML and model.holds:
             right |= _at_the_maximum(model, whole)
     if model.elbo is not None and model.inference == "posterior":
         right["ELBO"] = _fact(model.elbo)
     return left, right
+
+
+def _log_likelihood(model: FittedGLM, whole: GoodnessOfFit | None) -> float | None:
+    """All constants kept; an estimated noise variance is the most likely one, but that of a posterior is its own."""
+    return model.log_likelihood if whole is None or model.inference == "posterior" else whole.log_likelihood
 
 
 def _at_the_maximum(model: FittedGLM, whole: GoodnessOfFit) -> dict[str, str]:

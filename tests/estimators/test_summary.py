@@ -81,6 +81,11 @@ def test_a_logistic_table_has_the_numbers_of_statsmodels(logistic):
     ):
         assert words in text
     assert "prior" not in text.split("Rows:")[0]  # there is none
+    # a fit that is not there yet has no maximum
+    proof = replace(logistic.fitted_.certificate, pooled=1.0)
+    early = str(summarise(replace(logistic.fitted_, certificate=proof)))
+    assert "does NOT hold" in early
+    assert "AIC" not in early
     # broken twins: with its prior it is another fit, of which the same criteria mean nothing
     some = FullGaussian(np.zeros(4), NEARLY)
     penalised = str(summarise(replace(logistic.fitted_, prior=some)))
@@ -99,6 +104,9 @@ def test_a_posterior_is_called_one(logistic):
     assert "AIC" not in text
     assert "ELBO" in text
     assert "ELBO" not in str(logistic.summary())
+    ridge = FederatedLinearRegression(1.0, inference="posterior").fit(X, y, client=site)
+    assert as_dict(ridge.fitted_)["log_likelihood"] == ridge.fitted_.log_likelihood  # at the noise that it chose
+    assert f"{ridge.fitted_.log_likelihood:.6g}" in str(ridge.summary())
     with pytest.raises(ValueError, match=r"covariance must be 'model': .* got 'HC3'"):
         model.summary(covariance="HC3")
 
