@@ -147,9 +147,10 @@ class GLMServer(_Engine, ServerEngine[State]):
     def read_reply(self, message: Message, served: Served, k: int, state: State) -> SiteReply:
         """Read E_{q_g}[ℓ_k], the edge of the counted answer, λ_k and the sums; η_k is followed from `state`."""
         header = read_as(GLMReplyHeader, message.header, message.source)
-        solved, arrays = header.solved, set()
+        solved = header.solved
+        arrays: set[str] = set()
         if solved is not None and solved.ended.is_usable:
-            arrays |= {"natural", "site"} if self.spec.site_travels else {"natural"}
+            arrays |= self.spec.answered(served.round)
         if header.certificate is not None:
             if not served.certify:
                 raise message.refusal("certificate", "null in a round that does not ask for it", "sums")
@@ -460,9 +461,8 @@ class GLMSite(_Engine, SiteEngine[GLMAnswer]):
         }
         if not status.is_usable:  # the run ends here: there is no answer to send or to keep
             return None, fields, {}
-        arrays = {"natural": solved.natural.to_vector()}
-        if self.spec.site_travels:
-            arrays["site"] = solved.site.to_vector()
+        found = {"natural": solved.natural, "site": solved.site}
+        arrays = {name: found[name].to_vector() for name in self.spec.answered(number)}
         return GLMAnswer(number, solved.natural, solved.site, solved.gap, solved.natural_gradient_edge), fields, arrays
 
     def read_answer(self, message: Message, name: str, numbers: Any) -> GLMAnswer:
@@ -542,13 +542,15 @@ def _require_inside(message: Message, name: str, natural: Natural, family: Expon
 
 
 def _read_solved(message: Message, solved: SolvedHeader, spec: GLMSpec, served: Served, k: int, site: Natural) -> Reply:
-    """Read λ_k, and follow η_k from `site`, what it was."""
+    """Read λ_k where it is not λ_g, and follow η_k from `site`, what it was."""
     row, q_g = spec.row.at(served.round), served.q_g
     natural = moved = q_g.natural
     if solved.ended.is_usable:
-        natural = message.natural("natural", spec.prior.natural)
-        _require_inside(message, "natural", natural, spec.prior)
-        if spec.site_travels:
+        sent = spec.answered(served.round)
+        if "natural" in sent:
+            natural = message.natural("natural", spec.prior.natural)
+            _require_inside(message, "natural", natural, spec.prior)
+        if "site" in sent:
             moved = message.natural("site", spec.prior.natural)
         elif row.dual_step == 0.0:
             moved = site

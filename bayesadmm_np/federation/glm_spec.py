@@ -162,11 +162,16 @@ class GLMSpec(RunSpec):
         total = sum(self.weights) or 1.0
         return tuple(weight / total for weight in self.weights)
 
-    @property
-    def site_travels(self) -> bool:
-        """Whether a reply must hold η_k because the server cannot follow it from λ_k and λ_g to the last bit."""
-        own = self.row.client == "gradient" or self.row.start == "sites"
-        return own or (not self.row.dual_rule.reads_natural and self.row.dual_step != 0.0)
+    def answered(self, round: int) -> frozenset[str]:
+        """Return the vectors of an answer: λ_k, and η_k where the server cannot follow it to the last bit.
+
+        A client that solves nothing around q_g has λ_k = λ_g, and sends η_k alone.
+        """
+        row = self.row.at(round)
+        if row.client != "proximal":
+            return frozenset({"site"})
+        followed = row.dual_rule.reads_natural or row.dual_step == 0.0
+        return frozenset({"natural"} if followed else {"natural", "site"})
 
     @property
     def certificate_like(self) -> Natural:

@@ -377,6 +377,19 @@ def test_by_messages_it_is_the_same_to_the_bit(seed, start):
         assert np.array_equal([r.objective for r in there.state.history], here.objective[1:], equal_nan=True)
 
 
+def test_a_site_sends_its_factor_alone_and_no_copy_of_what_it_heard():
+    """λ_k is λ_g, which the server has; the certificate's sums come from the second round on."""
+    losses, _ = hostile(0)
+    sites = [Site(f"s{k}", GLMData(loss)) for k, loss in enumerate(losses)]
+    server = Coordinator.start([site.hello() for site in sites], GLMTask(M.Newton(), flat(3)))
+    sent = []
+    for _ in range(2):
+        sites, replies = zip(*(site.step(server.broadcast()) for site in sites), strict=True)
+        sent.append(set(replies[0].arrays))
+        server = server.step(replies)
+    assert sent == [{"site"}, {"site", "sums", "errors"}]
+
+
 def test_a_site_that_is_away_delays_the_run_and_changes_no_number():
     losses, _ = hostile(0)
     task = GLMTask(ba.Guarded(M.Newton()), flat(3), tol=1e-9)
