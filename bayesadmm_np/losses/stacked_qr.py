@@ -189,13 +189,14 @@ def site_factor(
         raise ArgumentError("offset", "must leave y − offset finite", "an overflow")
     w = read_weights(weights, design.shape[0])
     used = w > 0
-    w, rows = w[used], np.column_stack([design, goal])[used].astype(np.longdouble)
+    w, rows = w[used], np.column_stack([design, goal])[used]
+    rows = rows.astype(_precision(rows.shape[0], rows.shape[1] + has_intercept), copy=False)
     shift = np.zeros(rows.shape[1])
     if has_intercept:
         if w.size:
             shift = np.asarray((w / w.max()) @ rows / (w / w.max()).sum(), dtype=np.float64)
         rows = np.column_stack([np.ones(w.size), rows - shift])
-    root = _triangle(np.sqrt(w)[:, None] * rows)
+    root = _triangle(np.sqrt(w, dtype=rows.dtype)[:, None] * rows)
     return SiteFactor(
         np.asarray(root, dtype=np.float64),
         shift,
@@ -340,11 +341,16 @@ def _at(origin: Array, factor: SiteFactor) -> Extended:
     return moved
 
 
+def _precision(n: int, m: int) -> type[np.floating[Any]]:
+    """The type in which n rows of m columns are factorised."""
+    return np.float64 if n * m * m > MOST_EXTENDED else np.longdouble
+
+
 def _triangle(rows: Extended) -> Extended:
     """Return the R of a QR by Householder reflections, shape (min(n, m), m)."""
     n, m = rows.shape
-    if n * m * m > MOST_EXTENDED:
-        return np.asarray(np.linalg.qr(rows.astype(np.float64), mode="r"))
+    if _precision(n, m) is np.float64:
+        return np.asarray(np.linalg.qr(rows.astype(np.float64, copy=False), mode="r"))
     work = np.array(rows)
     for j in range(min(n, m)):
         _reflect(work, j, j)
