@@ -118,7 +118,9 @@ def heterogeneity(model: FittedGLM, units: Units = "original") -> Heterogeneity:
         raise ValueError(
             f"a test of sites against each other needs a fit by maximum likelihood, not: {model.fit_name}."
         )
-    precision = {name: np.asarray(site.factor.precision) for name, site in model.sites.items()}
+    free = np.flatnonzero(~model.held)
+    block = np.ix_(free, free)
+    precision = {name: np.asarray(site.factor.precision)[block] for name, site in model.sites.items()}
     whole = [name for name in precision if _is_definite(precision[name])]
     left_out = tuple(name for name in precision if name not in whole)
     if len(whole) < 2:
@@ -126,18 +128,19 @@ def heterogeneity(model: FittedGLM, units: Units = "original") -> Heterogeneity:
             f"a test of sites against each other needs two whose rows determine all coefficients, got {len(whole)}."
         )
     precisions = np.array([precision[name] for name in whole])
-    linear = np.array([model.sites[name].factor.linear for name in whole])
+    linear = np.array([model.sites[name].factor.linear[free] for name in whole])
     own = np.array([_solved(H, b) for H, b in zip(precisions, linear, strict=True)])
     centre = _solved(precisions.sum(axis=0), linear.sum(axis=0))
     T = sum(float((b - centre) @ H @ (b - centre)) for b, H in zip(own, precisions, strict=True))
     change, shift = model.in_units(units)
+    change, shift = change[block], shift[free]
     moved = own @ change.T + shift
     variances = np.array([np.einsum("ij,ji->i", change, _solved(H, change.T)) for H in precisions])
     return Heterogeneity(
         test=_overall(model, T, whole),
         coefficients=tuple(
             _coefficient(name, dict(zip(whole, moved[:, j], strict=True)), variances[:, j])
-            for j, name in enumerate(model.coefficient_names)
+            for j, name in enumerate(np.array(model.coefficient_names)[free].tolist())
         ),
         left_out=left_out,
     )
@@ -157,7 +160,7 @@ def _solved(precision: Array, vector: Array) -> Array:
 
 
 def _overall(model: FittedGLM, T: float, sites: list[Any]) -> Test:
-    d, name = model.layout.dim, "the same coefficients at all sites"
+    d, name = int((~model.held).sum()), "the same coefficients at all sites"
     df, statistics = (len(sites) - 1) * d, model.statistics
     if statistics is None or statistics.noise != "estimated":
         return Test(name, T, df, None, float(chdtrc(df, T)))

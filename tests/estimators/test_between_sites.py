@@ -102,6 +102,17 @@ def test_t_does_not_depend_on_units():
     assert not np.isclose(found[0].coefficients[2].Q.statistic, found[1].coefficients[2].Q.statistic, rtol=1e-2)
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_a_column_that_others_make_up_is_left_out():
+    X, y, site = linear(6)
+    plain, held = (heterogeneity(fitted(rows, y, site)) for rows in (X, np.column_stack([X, X[:, 0] - X[:, 1]])))
+    assert held.test.df == plain.test.df
+    assert np.isclose(held.test.statistic, plain.test.statistic, rtol=1e-8)
+    assert [row.name for row in held.coefficients] == [row.name for row in plain.coefficients]
+    for row, same in zip(held.coefficients, plain.coefficients, strict=True):
+        assert np.isclose(row.Q.statistic, same.Q.statistic, rtol=1e-7)
+
+
 def test_a_site_that_determines_nothing_is_left_out_by_name():
     X, y, site = linear(3)
     names = np.array(["north", "south", "west"])[site]
