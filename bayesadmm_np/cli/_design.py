@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from .._validation import Array
 from ..estimators.design import Agreement, design
+from ..estimators.diagnosis import Collinear, Finding, Separation
 from ..estimators.fitted import Columns, design_names, encode, word
 from ..estimators.kinds import Kind, read_kind
 from ._options import DataSettings
 from ._rows import Rows
 from ._terminal import Refused, note
 
-__all__ = ["check_numbers", "choose_kind", "code_labels", "fit_columns", "named_kind", "site_names", "target_units"]
+INTERCEPT = "(intercept)"
 
 MANY = 50
 """Texts in a target from which on it is hardly a class label."""
@@ -149,6 +151,35 @@ def target_units(kind: Kind, target: Array, weights: Array | None, settings: Dat
 def _moments(column: Array, weights: Array) -> tuple[float, float]:
     mean = float(weights @ column / weights.sum())
     return mean, float(np.sqrt(weights @ (column - mean) ** 2 / weights.sum()))
+
+
+def in_own_units(finding: Finding, columns: Columns) -> Finding:
+    """Return a finding about standardised columns as one about the columns themselves."""
+    names = columns.design_names
+    centre, scale = (dict(zip(names, values.tolist(), strict=True)) for values in (columns.centre, columns.scale))
+
+    def moved(terms: Sequence[tuple[str, float]]) -> dict[str, float]:
+        """Σ a_k z_k as Σ b_k x_k, the constant with the intercepts."""
+        found: dict[str, float] = {}
+        for name, value in terms:
+            output, mark, column = ("", "", name) if name in scale else name.rpartition(": ")
+            place = f"{output}{mark}{INTERCEPT}"
+            found[name] = found.get(name, 0.0) + value / scale.get(column, 1.0)
+            if centre.get(column):
+                found[place] = found.get(place, 0.0) - value * centre[column] / scale[column]
+        return found
+
+    if isinstance(finding, Collinear):
+        own, constant = scale[finding.column], centre[finding.column]
+        terms = {name: own * value for name, value in moved(finding.terms).items()}
+        terms[INTERCEPT] = terms.get(INTERCEPT, 0.0) + constant
+        size = max(map(abs, terms.values()))
+        return replace(finding, terms=tuple((n, v) for n, v in terms.items() if abs(v) > 1e-10 * size))
+    if isinstance(finding, Separation):
+        way = moved(finding.direction)
+        size = max(map(abs, way.values()))
+        return replace(finding, direction=tuple((name, value / size) for name, value in way.items()))
+    return finding
 
 
 def site_names(rows: Rows) -> tuple[str, ...]:

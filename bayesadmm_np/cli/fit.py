@@ -21,7 +21,7 @@ from ._options import (
     option,
     switch,
 )
-from ._terminal import Refused, in_options, note, print_json, require_out
+from ._terminal import SEPARATED, Refused, in_options, note, print_json, require_out
 
 if TYPE_CHECKING:
     from ..estimators.fitted import FittedGLM
@@ -38,7 +38,7 @@ class FitSettings:
             "Maximum likelihood, as glm has it (with a prior the posterior mode), or the variational posterior. "
             "Default: likelihood, unless --method, --family or --prior-precision evidence asks for a posterior."
         ),
-    ] = "posterior"
+    ] = "auto"
 
     family: Annotated[
         str, option("Family of the posterior. Default: full, if the method allows it.", choices=families("auto"))
@@ -56,7 +56,7 @@ class FitSettings:
     prior_precision: Annotated[
         float | Literal["evidence"],
         option("Prior precision of each coefficient, in the units of --standardize; 0 is no prior.", "NUMBER|evidence"),
-    ] = 1.0
+    ] = 0.0
     noise_variance: Annotated[
         float | Literal["auto", "unbiased", "evidence"],
         option(
@@ -109,8 +109,10 @@ def fit(
 
     Exit codes: 0 fitted, and the certificate holds; 1 fitted, but not converged
     (the model is written), or the run failed (nothing is written); 2 the command
-    or the data were not understood.
+    or the data were not understood; 4 the likelihood has no maximum (the model is
+    written, and says which coefficients have no estimate).
     """
+    from ..estimators.diagnosis import without_estimate
     from ..estimators.model_file import save_model
     from ..estimators.summary import as_dict, summarise
     from ..splitting.status import Status
@@ -126,15 +128,18 @@ def fit(
         print(summarise(model))
         if out is not None:
             note(f"model written to {out}.")
+    if without_estimate(model.findings):
+        return SEPARATED
     return 0 if model.holds and model.status is Status.CONVERGED else 1
 
 
 def _fitted(data: list[Path], given: FormulaSettings, settings: FitSettings, progress: bool) -> tuple[FittedGLM, int]:
     """Return the fitted model, and how many rows were dropped."""
     import numpy as np
+    import pandas as pd
     from sklearn.exceptions import ConvergenceWarning
 
-    from ._design import choose_kind, code_labels, fit_columns, target_units
+    from ._design import choose_kind, code_labels, fit_columns, in_own_units, target_units
     from ._formula import rows_of_fit
 
     method = make_method(settings.method, settings.rho, settings.gamma, settings.accelerate)
@@ -154,14 +159,18 @@ def _fitted(data: list[Path], given: FormulaSettings, settings: FitSettings, pro
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always", ConvergenceWarning)
         estimator.fit(
-            columns.design(rows.columns),
+            pd.DataFrame(columns.design(rows.columns), columns=list(columns.design_names)),
             labels if kind.is_classifier else (labels - centre) / scale,
             client=rows.site.astype(str),
             sample_weight=rows.weights,
             offset=None if rows.offset is None else rows.offset / scale,
         )
     for warning in said:
-        note(f"bayesadmm fit: {in_options(warning.message)}")
+        text = in_options(warning.message)
+        for finding in estimator.fitted_.findings:  # the table has them, in the columns' own units
+            text = text.replace(str(finding), "").strip()
+        if text:
+            note(f"bayesadmm fit: {text}")
     weight = len(labels) if rows.weights is None else rows.weights.sum()
     fitted = estimator.fitted_
     sites = {name: replace(site, n_missing=rows.site_dropped.get(name, 0)) for name, site in fitted.sites.items()}
@@ -173,6 +182,7 @@ def _fitted(data: list[Path], given: FormulaSettings, settings: FitSettings, pro
         offset=given.offset,
         exposure=given.exposure,
         columns=columns,
+        findings=tuple(in_own_units(finding, columns) for finding in fitted.findings),
         classes=classes,
         target_centre=centre,
         target_scale=scale,

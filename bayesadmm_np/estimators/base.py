@@ -25,14 +25,17 @@ from ..splitting.certificate import Certificate
 from ..splitting.methods import FedLapCov
 from ..splitting.result import RunError
 from ..splitting.status import Status
+from .caveats import SeparationWarning
 from .design import Agreement, design
+from .diagnosis import Finding, without_estimate
+from .exact import STACKED_QR
 from .fitted import Columns, FittedGLM, Site, Units
 from .formula_fit import OPTIONS, fit_formula, has_intercept
 from .glm import make_glm
 from .inference import Test
 from .kinds import Kind, read_kind
 from .rows import SiteRows, read_client, read_offset, require_numbers, split_rows
-from .search import Fit, Start, fit_glm
+from .search import Fit, Start, fit_glm, is_proven, name_separation, name_superfluous, require_sums
 from .settings import Settings, read_choice, read_settings, read_switch
 from .summary import Summary, goodness, summarise
 from .term_tests import likelihood_ratio_tests, wald_tests
@@ -64,13 +67,13 @@ class FederatedModel(BaseEstimator):
 
     kind: Kind | str
     noise_variance: Any = "auto"
-    inference: str = "posterior"
+    inference: str = "auto"
 
     def __init__(
         self,
-        prior_precision: Any = 1.0,
+        prior_precision: Any = 0.0,
         *,
-        inference: str = "posterior",
+        inference: str = "auto",
         method: Any = "auto",
         family: str = "auto",
         fit_intercept: bool = True,
@@ -442,8 +445,9 @@ class FederatedModel(BaseEstimator):
 
     def _fit_rows(self, rows: Mapping[Hashable, SiteRows], start: Start | None) -> Self:
         settings = self._settings()
+        kind = read_kind(self.kind)
         glm = make_glm(
-            read_kind(self.kind),
+            kind.identified if settings.is_flat else kind,
             rows,
             settings.fit_intercept,
             settings.is_free_intercept,
@@ -452,20 +456,36 @@ class FederatedModel(BaseEstimator):
         )
         if glm.labels is not None:
             self._integration(glm.labels.size, settings.averages)
-        caveats: list[Callable[[Words], str]] = []
+        require_sums(glm)
+        names = self._features(glm.layout.n_features)
+        findings: tuple[Finding, ...] = ()
+        if settings.is_flat and settings.row is not STACKED_QR:
+            glm, findings = name_superfluous(glm, rows, names)
+        caveats: list[Callable[[Words], str]] = [_saying(str(finding)) for finding in findings]
         try:
-            fit = fit_glm(glm, settings, start, self._features(glm.layout.n_features))
+            fit = fit_glm(glm, settings, start, names)
         except RunError as error:
-            sampled = glm.has_flat_shift and settings.learns_covariance
-            if not (self.method == "auto" and sampled and settings.precision is not None):
+            separation = name_separation(glm, settings, names)
+            sampled = glm.has_flat_shift and settings.averages
+            if separation is not None:
+                fit = Fit(error.result, glm, settings.precision or 0.0, 1.0, error.result.rounds + 1)
+            elif self.method == "auto" and sampled and settings.precision is not None:
+                caveats.append(
+                    _saying(f"The variational fit failed ({error}) This is FedLapCov, Laplace's approximation.")
+                )
+                settings = replace(settings, method=FedLapCov())
+                fit = fit_glm(glm, settings, None)
+            else:
                 raise
-            failed = f"The variational fit failed ({error}) This is FedLapCov, the Laplace approximation."
-            caveats.append(lambda _: failed)
-            settings = replace(settings, method=FedLapCov())
-            fit = fit_glm(glm, settings, None)
-        self._store(rows, settings, fit)
+        else:
+            is_known = settings.row is STACKED_QR or is_proven(fit)
+            separation = None if is_known else name_separation(glm, settings, names)
+        self._store(rows, settings, fit, (*findings, *([] if separation is None else [separation])))
+        if separation is not None:
+            warnings.warn(SeparationWarning(self.fitted_.findings), stacklevel=3)
+            return self
         if fit.caveat:
-            caveats.append(lambda _: fit.caveat)
+            caveats.append(_saying(fit.caveat))
         # one round of BCM on a quadratic has the answer, though it cannot know
         if self.status_ is not Status.CONVERGED and not self.certificate_.holds:
             caveats.append(lambda words: self._limit(settings, words))
@@ -473,8 +493,10 @@ class FederatedModel(BaseEstimator):
             warnings.warn(Caveat(caveats), stacklevel=3)
         return self
 
-    def _store(self, rows: Mapping[Hashable, SiteRows], settings: Settings, fit: Fit) -> None:
-        fitted = self._fitted(rows, settings, fit)
+    def _store(
+        self, rows: Mapping[Hashable, SiteRows], settings: Settings, fit: Fit, findings: tuple[Finding, ...]
+    ) -> None:
+        fitted = self._fitted(rows, settings, fit, findings)
         fitted.uncentred  # noqa: B018  # first, because it may raise
         self.fitted_ = fitted
         self._rows, self._glm = dict(rows), fit.glm
@@ -487,12 +509,17 @@ class FederatedModel(BaseEstimator):
         if fit.glm.labels is not None:
             self.classes_ = fit.glm.labels
 
-    def _fitted(self, rows: Mapping[Hashable, SiteRows], settings: Settings, fit: Fit) -> FittedGLM:
+    def _fitted(
+        self, rows: Mapping[Hashable, SiteRows], settings: Settings, fit: Fit, findings: tuple[Finding, ...]
+    ) -> FittedGLM:
         glm, result = fit.glm, fit.result
+        source, has_maximum = settings.noise_source(glm.kind), not without_estimate(findings)
         prior, posterior = result.prior, result.posterior
         assert isinstance(prior, Gaussian)
         assert isinstance(posterior, Gaussian)
         dropped = glm.dropped_at(fit.noise)
+        # Newton's duals are natural gradients at the server: those at the mode add up to the posterior
+        factors = [-each.natural_gradient for each in result.at_server] if settings.row.is_newton else result.sites
         return FittedGLM(
             kind=glm.kind,
             target="y",
@@ -501,9 +528,7 @@ class FederatedModel(BaseEstimator):
             classes=() if glm.labels is None else tuple(glm.labels.tolist()),
             prior=prior,
             posterior=posterior,
-            sites={
-                name: Site(factor, rows[name].X.shape[0]) for name, factor in zip(glm.names, result.sites, strict=True)
-            },
+            sites={name: Site(factor, rows[name].X.shape[0]) for name, factor in zip(glm.names, factors, strict=True)},
             rule=settings.row.expectation or glm.kind.rule,
             method=settings.method.name,
             status=result.status,
@@ -514,7 +539,8 @@ class FederatedModel(BaseEstimator):
             floats=sum(record.floats_down + record.floats_up for record in result.history),
             noise_variance=fit.noise,
             inference=settings.inference,
-            statistics=glm.statistics(posterior.mean, fit.noise, settings.noise_source(glm.kind)),
+            statistics=glm.statistics(posterior.mean, fit.noise, source) if has_maximum else None,
+            findings=findings,
             log_likelihood=-sum(loss.value(result.posterior.mean) for loss in glm.losses(fit.noise)) - dropped,
             elbo=-float(result.objective[-1]) - dropped if settings.inference == "posterior" else None,
         )
@@ -728,6 +754,10 @@ class FederatedModel(BaseEstimator):
                 f"{argument} needs a posterior covariance, and {self.method_} with {family} learns none; fit with "
                 "family='full' or 'diagonal'."
             )
+
+
+def _saying(sentence: str) -> Callable[[Words], str]:
+    return lambda _: sentence
 
 
 def _centre(rows: Mapping[Hashable, SiteRows], settings: Settings) -> Array | None:

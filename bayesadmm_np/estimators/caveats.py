@@ -14,9 +14,20 @@ __all__ = ["SeparationWarning"]
 class SeparationWarning(ConvergenceWarning):
     """A fit whose likelihood has no maximum: the coefficients that it names are where the run stopped, no estimates.
 
+    Parameters
+    ----------
+    findings : sequence of Finding
+
     Attributes
     ----------
     findings : tuple of Finding
+
+    Examples
+    --------
+    >>> from bayesadmm_np.estimators import SeparationWarning
+    >>> from bayesadmm_np.estimators.diagnosis import Undecided
+    >>> SeparationWarning([Undecided(("age",))]).findings[0].names
+    ('age',)
     """
 
     def __init__(self, findings: Sequence[Finding]) -> None:

@@ -153,9 +153,9 @@ class Separation(Finding):
         how = "complete" if self.is_complete else "quasi-complete"
         by = _list(self.columns) if self.columns else "the intercept alone, as y has one value"
         along = f"along {_sum(self.direction)} " if len(self.direction) <= MOST_TERMS else ""
-        have = "No coefficient has" if self.is_complete else _list(self.names) + _verb(self.names)
+        have = "No coefficient has a" if self.is_complete else f"{_list(self.names)}{_verb(self.names)} no"
         return (
-            f"Separation ({how}) by {by}: {along}the likelihood rises for ever and has no maximum. {have} no finite "
+            f"Separation ({how}) by {by}: {along}the likelihood rises for ever and has no maximum. {have} finite "
             f"estimate; take {REMEDIES}."
         )
 

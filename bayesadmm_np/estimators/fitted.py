@@ -26,6 +26,7 @@ from ..splitting.distance import Distance
 from ..splitting.history import RoundRecord
 from ..splitting.status import Status
 from .design import Agreement, design
+from .diagnosis import Finding
 from .glm import Layout, carry, carry_distance
 from .inference import FitStatistics
 from .kinds import IDENTITY, Kind, kind_of_loss
@@ -206,6 +207,8 @@ class FittedGLM:
         without them.
     log_likelihood, elbo : float or None
         Log-likelihood at the mean and bound on the log evidence, all constants kept; None where not computed.
+    findings : tuple of Finding
+        What is wrong with the data.
     version : str
         Version of the library that fitted it.
     """
@@ -236,6 +239,7 @@ class FittedGLM:
     statistics: FitStatistics | None = None
     log_likelihood: float | None = None
     elbo: float | None = None
+    findings: tuple[Finding, ...] = ()
     version: str = __version__
 
     # ------------------------------------------------------------------------------------------------
@@ -255,11 +259,7 @@ class FittedGLM:
     @property
     def output_names(self) -> tuple[str, ...]:
         """One name an output: of its class, or y0, y1, …; an empty one where there is a single output."""
-        if self.layout.n_outputs == 1:
-            return ("",)
-        return tuple(map(word, self.classes[self.kind.has_reference :])) or tuple(
-            f"y{c}" for c in range(self.layout.n_outputs)
-        )
+        return self.kind.output_names(tuple(map(word, self.classes)), self.layout.n_outputs)
 
     @property
     def coefficient_names(self) -> tuple[str, ...]:

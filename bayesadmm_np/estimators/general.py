@@ -102,9 +102,9 @@ class FederatedGLM(FederatedModel):
     def __init__(
         self,
         kind: Kind | str = "softmax",
-        prior_precision: Any = 1.0,
+        prior_precision: Any = 0.0,
         *,
-        inference: str = "posterior",
+        inference: str = "auto",
         noise_variance: Any = "auto",
         method: Any = "auto",
         family: str = "auto",

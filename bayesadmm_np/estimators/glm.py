@@ -112,6 +112,8 @@ class Glm:
         Labels of the classes.
     is_single : bool
         Whether the target came as a vector.
+    held : tuple of int
+        Places in θ of coefficients that are held at zero, because other columns say what theirs says.
     """
 
     kind: Kind
@@ -125,6 +127,14 @@ class Glm:
     null_variance: float = 0.0
     labels: Any = None
     is_single: bool = True
+    held: tuple[int, ...] = ()
+
+    def information_on(self, j: int) -> float:
+        """Return about the information of all rows on θ_j; that of an intercept where the column is one of zeros."""
+        column = j % self.layout.width
+        total = sum(weights.sum() for _, _, weights, _ in self.rows)
+        square = sum(weights @ design[:, column] ** 2 for design, _, weights, _ in self.rows) / total
+        return self.information * float(square if square > 0.0 else 1.0)
 
     def losses(self, noise: float) -> Sequence[Loss]:
         """Return one loss a site at a noise variance; designs are shared, and the last losses are kept."""
@@ -139,6 +149,11 @@ class Glm:
     @cached_property
     def _made(self) -> dict[float, list[Loss]]:
         return {}
+
+    @property
+    def classes(self) -> list[Any]:
+        """Labels of the classes; none of numbers."""
+        return [] if self.labels is None else list(self.labels.tolist())
 
     @property
     def has_flat_shift(self) -> bool:

@@ -273,6 +273,12 @@ class Kind:
         """Return the number of predictors a row."""
         return {"one": 1, "classes": n_classes - self.has_reference, "columns": n_columns}[self.outputs]
 
+    def output_names(self, classes: Sequence[str], n_outputs: int) -> tuple[str, ...]:
+        """Return one name an output: of its class, or y0, y1, …; an empty one where there is a single output."""
+        if n_outputs == 1:
+            return ("",)
+        return tuple(classes[self.has_reference :]) or tuple(f"y{c}" for c in range(n_outputs))
+
     def of_classes(self, n_classes: int) -> Kind:
         """Return the row for a number of classes: the logistic for two of the softmax."""
         return KINDS["logistic"]() if self.name in ("softmax", "multinomial") and n_classes == 2 else self

@@ -76,9 +76,9 @@ class FederatedLogisticRegression(ClassifierMixin, FederatedModel):
 
     def __init__(
         self,
-        prior_precision: Any = 1.0,
+        prior_precision: Any = 0.0,
         *,
-        inference: str = "posterior",
+        inference: str = "auto",
         method: Any = "auto",
         family: str = "auto",
         fit_intercept: bool = True,

@@ -23,6 +23,7 @@ from ..splitting.history import Edges
 from ..splitting.settings import decode, encode
 from ..splitting.status import Status
 from .design import Agreement
+from .diagnosis import as_dict, read_finding
 from .fitted import FAMILIES, Columns, FittedGLM, Site, design_names
 from .glm import Layout
 from .inference import FitStatistics, Noise
@@ -117,6 +118,7 @@ class Header:
     elbo: float | None
     version: str
     inference: Literal["likelihood", "posterior"] = "posterior"
+    findings: tuple[dict[str, Any], ...] = ()
     offset: str | None = None
     exposure: str | None = None
     statistics: Totals | None = None
@@ -195,7 +197,8 @@ def save_model(path: str | os.PathLike[str], model: FittedGLM) -> None:
         raise ValueError(f"a model with the expectation rule {model.rule!r} cannot be written to a file.")
     if proof is None:
         raise ValueError("a model without a certificate cannot be written to a file.")
-    bound = proof.distance
+    # where there is no bound the file has none
+    bound = proof.distance if proof.distance is None or np.isfinite(proof.distance.sd_units) else None
     header = Header(
         glm=str(model.kind),
         target=model.target,
@@ -211,6 +214,7 @@ def save_model(path: str | os.PathLike[str], model: FittedGLM) -> None:
         rule=encode(model.rule),
         noise_variance=model.noise_variance,
         inference=model.inference,
+        findings=tuple(map(as_dict, model.findings)),
         offset=model.offset,
         exposure=model.exposure,
         target_centre=model.target_centre,
@@ -319,6 +323,7 @@ def _build(archive: Archive, header: Header) -> FittedGLM:
         rule=rule,
         noise_variance=header.noise_variance,
         inference=header.inference,
+        findings=tuple(map(read_finding, header.findings)),
         offset=header.offset,
         exposure=header.exposure,
         target_centre=header.target_centre,

@@ -12,20 +12,28 @@ from .._errors import worded
 from .._validation import Array
 from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian
+from ..losses.linear_model import LinearModelLoss
 from ..splitting.loop import run
 from ..splitting.result import Result, RunError
+from ..splitting.status import Status
+from .columns import site_factor
+from .diagnosis import Collinear, Constant, Finding, Separation, Undecided, Zero, diagnose_before, find_separation
 from .evidence import maximise
 from .exact import STACKED_QR, fit_exact
 from .glm import Glm, carry, newton_sites
+from .rows import SiteRows
 from .settings import Settings, make_prior
 
-__all__ = ["Fit", "Start", "fit_glm"]
+__all__ = ["Fit", "Start", "fit_glm", "is_proven", "name_separation", "name_superfluous", "require_sums"]
 
 PRECISIONS = (1e-6, 1e6)
 """Range in which the evidence may choose the prior's precision."""
 
 NOISES = (1e-6, 1e2)
 """Range of the noise variance that the evidence may choose, relative to the variance of y."""
+
+
+OVERFLOWS = "site {!r}: the loss overflows at the start of the fit; scale X, or look at its rows."
 
 
 @dataclass(frozen=True)
@@ -94,6 +102,48 @@ def fit_glm(glm: Glm, settings: Settings, start: Start | None = None, names: Seq
     return _fit_noise(glm, settings, settings.precision, start)
 
 
+def name_superfluous(
+    glm: Glm, rows: Mapping[Hashable, SiteRows], names: Sequence[str]
+) -> tuple[Glm, tuple[Finding, ...]]:
+    """Name columns of zeros, constant and collinear ones, and hold their coefficients at zero.
+
+    From the sites' R factors, in the columns' own units; sites of weight and rows as in the fit.
+    """
+    layout = glm.layout
+    plain = replace(layout, centre=None)
+    factors = [site_factor(plain.design(site.X), site.weights) for site in rows.values()]
+    intercepts = [layout.n_features] if layout.has_intercept else []
+    findings = diagnose_before(factors, [*names, *["(intercept)"] * layout.has_intercept], intercepts)
+    places = [names.index(f.column) for f in findings if isinstance(f, Zero | Constant | Collinear)]
+    held = tuple(c * layout.width + j for c in range(layout.n_outputs) for j in places)
+    return replace(glm, held=held), findings
+
+
+def is_proven(fit: Fit) -> bool:
+    """Whether the certificate bounds the distance, which proves that there is a maximum."""
+    certificate = fit.result.certificate()
+    bound = certificate.distance
+    return fit.result.status is Status.CONVERGED and bound is not None and bool(np.isfinite(bound.sd_units))
+
+
+def name_separation(glm: Glm, settings: Settings, names: Sequence[str]) -> Separation | Undecided | None:
+    """Name what keeps a likelihood without a maximum from having one; None where it has one, or is no likelihood."""
+    layout = glm.layout
+    losses = glm.losses(1.0)
+    if settings.inference != "likelihood" or not all(isinstance(loss, LinearModelLoss) for loss in losses):
+        return None
+    prior = make_prior(settings, settings.precision or 0.0, glm, 1.0)
+    penalised = np.flatnonzero(np.diagonal(prior.precision)[: layout.width] > 0)
+    return find_separation(
+        losses,  # type: ignore[arg-type]
+        [*names, *["(intercept)"] * layout.has_intercept],
+        outputs=glm.kind.output_names([str(label) for label in glm.classes], layout.n_outputs),
+        intercepts=[layout.n_features] if layout.has_intercept else [],
+        penalised=penalised.tolist(),
+        change=None if layout.centre is None else layout.move(-layout.centre),
+    )
+
+
 def _fit_precision(glm: Glm, settings: Settings, start: Start | None) -> Fit:
     """Maximise the ELBO over log δ: by the envelope theorem its slope is ½(d − δ E_q‖θ‖²), penalised entries."""
     penalised = np.ones(glm.layout.dim, dtype=bool)
@@ -150,6 +200,15 @@ def _run(glm: Glm, settings: Settings, precision: float | Array, noise: float, s
     return Fit(result, glm, precision, noise, result.rounds + 1 + (sites is not None))
 
 
+def require_sums(glm: Glm) -> None:
+    """Refuse a site whose sums of squares no float holds."""
+    for name, (design, _, weights, _) in zip(glm.names, glm.rows, strict=True):
+        with np.errstate(over="ignore", invalid="ignore"):
+            largest = weights @ design**2
+        if not np.isfinite(largest).all():
+            raise ValueError(OVERFLOWS.format(name))
+
+
 def _first_sites(
     glm: Glm, settings: Settings, losses: Any, prior: Gaussian, noise: float, start: Start | None
 ) -> list[Natural] | None:
@@ -157,7 +216,7 @@ def _first_sites(
     if not settings.takes_sites:
         return None
     known = {} if start is None else _known_sites(glm, prior, noise, start)
-    if not known and (getattr(settings.row, "start", "") == "sites" or not settings.learns_covariance):
+    if not known and (settings.row.start == "sites" or not settings.learns_covariance):
         return None
     theta = glm.null_parameter
     if known:
@@ -169,9 +228,7 @@ def _first_sites(
     fresh = newton_sites(losses, prior, theta)
     for name, site in zip(glm.names, fresh, strict=True):
         if not site.is_finite():
-            raise ValueError(
-                f"site {name!r}: the loss overflows at the start of the fit; scale X, or look at its rows."
-            )
+            raise ValueError(OVERFLOWS.format(name))
     return [known.get(name, site) for name, site in zip(glm.names, fresh, strict=True)]
 
 

@@ -13,7 +13,8 @@ from .._validation import Array, as_count, as_float_array, as_fraction, as_posit
 from ..families import DiagonalGaussian, FullGaussian, IsotropicGaussian
 from ..families.gaussian import Gaussian
 from ..splitting.accelerated import Accelerated
-from ..splitting.methods import PVI, TABLE, Method
+from ..splitting.guarded import Guarded
+from ..splitting.methods import PVI, TABLE, Method, Newton
 from .exact import STACKED_QR
 from .fitted import FAMILIES
 from .glm import Glm, Layout
@@ -28,7 +29,12 @@ INFERENCES = ("likelihood", "posterior")
 """The mode with its curvature, as `glm` has it, or the variational posterior."""
 
 FLAT = 1e-8
-"""Prior precision of an unpenalised intercept, relative to the information that all rows hold on it."""
+"""Prior precision of a posterior's unpenalised intercept, relative to the information that all rows hold on it."""
+
+HELD = 1e15
+"""The same of a coefficient that is held at zero because other columns say what its column says. The likelihood does
+not change along these columns, so that the mode is that without the column, and so is the covariance, but for rounding.
+"""
 
 
 @dataclass(frozen=True)
@@ -82,6 +88,11 @@ class Settings:
     def noise_source(self, kind: Kind) -> Noise:
         """Where the noise variance of a kind comes from."""
         return "none" if not kind.has_noise else "estimated" if self.noise is None else "given"
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether there is no prior: the likelihood alone determines the coefficients."""
+        return isinstance(self.precision, float) and self.precision == 0.0
 
     @property
     def averages(self) -> bool:
@@ -179,8 +190,6 @@ def _read_method(method: Any, family: Any, inference: str) -> Method | Accelerat
     if isinstance(method, Method | Accelerated):
         return method
     if inference == "likelihood":
-        from ..splitting.methods import Guarded, Newton  # type: ignore[attr-defined]
-
         return Guarded(Newton())
     if isinstance(method, str) and method == "auto":
         # undamped PVI needs the fewest rounds with a full covariance and may diverge with a diagonal one
@@ -277,8 +286,12 @@ def make_prior(settings: Settings, precision: float | Array, glm: Glm, noise: fl
         whole = np.asarray(np.kron(np.eye(layout.n_outputs), block), dtype=np.float64)
     else:
         whole = np.tile(block, layout.n_outputs)
-    if settings.is_free_intercept and (settings.inference == "posterior" or glm.has_flat_shift):
-        whole = _free_intercepts(whole, glm, glm.information / noise)
+    if settings.is_free_intercept:
+        exact = settings.inference == "likelihood" or (np.ndim(precision) == 0 and precision == 0.0)
+        share = 0.0 if exact and not glm.has_flat_shift else FLAT
+        whole = _free_intercepts(whole, glm, glm.information / noise, share)
+    for j in glm.held:
+        whole[j, j] = HELD * glm.information_on(j) / noise
     try:
         return family(np.zeros(layout.dim), whole)
     except ValueError as error:
@@ -305,10 +318,10 @@ def _one_output(settings: Settings, precision: float | Array, layout: Layout) ->
     return padded
 
 
-def _free_intercepts(whole: Array, glm: Glm, information: float) -> Array:
+def _free_intercepts(whole: Array, glm: Glm, information: float, share: float) -> Array:
     layout = glm.layout
     where = np.flatnonzero(layout.is_intercept)
-    flat = FLAT * information
+    flat = share * information
     if not glm.has_flat_shift:
         whole[(where,) * whole.ndim] = flat
         return whole

@@ -14,6 +14,8 @@ from .._errors import ArgumentError
 from .._validation import Array
 from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian
+from .diagnosis import as_dict as finding_as_dict
+from .diagnosis import without_estimate
 from .fitted import FittedGLM, Units, word
 from .inference import Estimate, GoodnessOfFit, RobustCovariance, estimate, goodness_of_fit, robust_covariance
 from .site_statistics import ROBUST
@@ -249,7 +251,7 @@ def as_dict(
     spread = Spread.of(model, covariance)
     rows = [
         {
-            **asdict(row),
+            **{name: None if value != value else value for name, value in asdict(row).items()},
             "shares": None if row.shares is None else dict(zip(names, row.shares, strict=True)),
             "ratio": row.ratio if model.kind.ratio and not row.name.endswith(INTERCEPT) else None,
         }
@@ -279,6 +281,7 @@ def as_dict(
         "statistic": "z" if spread.df is None else "t",
         "df": spread.df,
         "coefficients": rows,
+        "findings": [finding_as_dict(finding) for finding in model.findings],
         "certificate": {
             "holds": proof.holds,
             "pooled": proof.pooled,
@@ -339,12 +342,16 @@ def _rows(model: FittedGLM, units: Units, spread: Spread, reference: Any) -> tup
     # of a held entry rounding is all that there is
     errors = np.sqrt(np.maximum(np.einsum("ij,jk,ik->i", change, spread.matrix, change), 0.0))
     held = np.asarray(~change[:, ~model.held].any(axis=1))  # made of held entries alone
-    return tuple(
-        SummaryRow(name, 0.0)
-        if is_held
-        else _row(estimate(name, m, sd, spread.df), tuple(share.tolist()) if adds_up else None)
-        for name, m, sd, is_held, share in zip(names, mean, errors, held, shares, strict=True)
-    )
+    nothing = without_estimate(model.findings)
+
+    def row(name: str, m: float, sd: float, is_held: bool, share: Array) -> SummaryRow:
+        if is_held:
+            return SummaryRow(name, 0.0)
+        if nothing & {name, *name.split(" vs ")}:
+            return SummaryRow(name, float("nan"))
+        return _row(estimate(name, m, sd, spread.df), tuple(share.tolist()) if adds_up else None)
+
+    return tuple(row(*entry) for entry in zip(names, mean, errors, held, shares, strict=True))
 
 
 def _row(found: Estimate, shares: tuple[float, ...] | None) -> SummaryRow:
@@ -420,6 +427,8 @@ def _header(model: FittedGLM, units: Units) -> dict[str, str]:
         "Coefficients": "in the columns' own units" if units == "original" else "per pooled standard deviation",
         "Status": model.message,
     }
+    if model.findings:
+        header["Data"] = " ".join(map(str, model.findings))
     if model.certificate is not None:
         proof = model.certificate
         verdict = "holds" if proof.holds else "does NOT hold"
@@ -441,6 +450,8 @@ def _note(model: FittedGLM, rows: Sequence[SummaryRow]) -> str:
     held = [name for name, is_held in zip(model.coefficient_names, model.held, strict=True) if is_held]
     if held:
         said.append(f"Held at zero, because no rows determine them beside the others: {', '.join(held)}.")
+    if any(row.coef != row.coef for row in rows):
+        said.append("There is no estimate where – stands: see Data below.")
     if any(row.p_value is None and row.std_err for row in rows):
         said.append("No test (–) where the prior holds more than half of the information.")
     if model.kind.has_flat_shift and rows[0].name == model.coefficient_names[0]:
@@ -504,12 +515,12 @@ def _wrapped(items: Sequence[tuple[str, str]], width: int) -> list[str]:
 
 
 def _number(value: float | None, digits: int) -> str:
-    return "–" if value is None else f"{value:.{digits}f}"
+    return "–" if value is None or value != value else f"{value:.{digits}f}"
 
 
 def _scaled(value: float | None, digits: int) -> str:
     """Plain digits where they show the number; otherwise six significant ones."""
-    is_plain = value is None or value == 0 or 1e-4 <= abs(value) < 1e4
+    is_plain = value is None or value != value or value == 0 or 1e-4 <= abs(value) < 1e4
     return _number(value, digits) if is_plain else f"{value:.6g}"
 
 

@@ -54,6 +54,8 @@ class Result(Rounds):
     state : State
         The last good state.
     tol : float
+    at_server : sequence of Expected
+        E_{q_g}[ℓ_k] of every client at the end, with its natural gradient.
     failure : Failure or None
         Status, client, round and knob of a run that failed.
     """
@@ -63,7 +65,7 @@ class Result(Rounds):
     prior: ExponentialFamily
     state: State
     tol: float
-    _at_server: Sequence[Expected] = field(repr=False)
+    at_server: Sequence[Expected] = field(repr=False)
     _description: dict[str, Any] = field(repr=False)
     failure: Failure | None = None
 
@@ -98,8 +100,8 @@ class Result(Rounds):
         """
         if not self.history:
             raise ValueError("no round was completed: there is nothing to certify.")
-        pooled = pooled_residual(self.prior, self.posterior, self._at_server)
-        distance = pooled_distance(self.prior, self.posterior, self._at_server)
+        pooled = pooled_residual(self.prior, self.posterior, self.at_server)
+        distance = pooled_distance(self.prior, self.posterior, self.at_server)
         return Certificate(self.history[-1].edges, pooled, self.tol, distance)
 
     def save(self, path: str | os.PathLike[str]) -> None:

@@ -98,7 +98,7 @@ BAD = {
     "tol": (same, (*CANCER, "--tol", "0"), ["tol must be > 0"]),
     "rounds": (same, (*CANCER, "--rounds", "0"), ["--rounds"]),
     "prior": (same, (*CANCER, "--prior-precision", "lots"), ["--prior-precision", "a number, or evidence", "'lots'"]),
-    "negative prior": (same, (*CANCER, "--prior-precision", "-1"), ["--prior-precision must be > 0"]),
+    "negative prior": (same, (*CANCER, "--prior-precision", "-1"), ["--prior-precision must be a number >= 0"]),
     "free intercept": (same, (*CANCER, "--method", "ADMM"), ["--penalize-intercept"]),
     "separator": (same, (*CANCER, "--separator", ";;"), ["--separator", "one character"]),
     "wrong separator": (same, (*CANCER, "--separator", ";"), ["one column", "--separator"]),

@@ -92,6 +92,7 @@ DATA = [
     (L(), {"X": X[:, 0]}, "Expected 2D array, got 1D array instead"),
     (L(), {"X": np.full((32, 2), "x")}, "could not convert string to float"),
     (L(), {"X": np.where(X > 1, np.nan, X)}, "Input X contains NaN"),
+    (L(1.0, inference="posterior"), {"X": 1e200 * X}, "site 'north': the loss overflows at the start of the fit"),
     (L(), {"X": 1e200 * X}, "site 'north': the loss overflows at the start of the fit; scale X"),
     (P(), {"y": -np.ones(32)}, "y must hold counts or rates >= 0, got -1"),
     (P(), {"y": np.zeros(32)}, "y has the mean 0, at which the log link is not finite: an unpenalised intercept"),
@@ -112,9 +113,9 @@ def test_three_classes_have_rules_of_their_own():
     with pytest.raises(
         ValueError, match="integrate must be one of 'auto', 'quasi-monte-carlo', 'plug-in' with 3 classes"
     ):
-        L(integrate="probit").fit(X3, y3, client=sites)
+        L(1.0, integrate="probit").fit(X3, y3, client=sites)
     with pytest.raises(ValueError, match="penalize_intercept=False with three or more classes needs family='full'"):
-        L(family="diagonal").fit(X3, y3, client=sites)
+        L(1.0, family="diagonal").fit(X3, y3, client=sites)
 
 
 def test_too_few_rounds_are_never_silent():
@@ -137,8 +138,8 @@ def test_where_points_do_not_suffice_auto_takes_laplace_and_says_so():
     centres = np.repeat(5.0 * np.eye(3)[:, :2], 12, axis=0)
     X3 = centres + np.random.default_rng(0).standard_normal(centres.shape)
     y3, sites = np.repeat([0, 1, 2], 12), np.tile(["a", "b"], 18)
-    with pytest.warns(ConvergenceWarning, match="This is FedLapCov, the Laplace approximation"):
-        model = L(1e-5).fit(X3, y3, client=sites)
+    with pytest.warns(ConvergenceWarning, match="This is FedLapCov, Laplace's approximation"):
+        model = L(1e-5, inference="posterior").fit(X3, y3, client=sites)
     assert model.method_ == "FedLapCov"
     assert model.certificate_.holds
     with pytest.raises(ba.RunError):

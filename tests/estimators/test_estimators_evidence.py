@@ -100,14 +100,14 @@ def test_a_stationary_point_of_the_elbo(made):
     # the search stops at 1e-9 in log δ, and the run at 1e-8 √9 sd
     assert np.isclose(model.prior_precision_ * energy, 2.0, rtol=1e-6)
     for factor in (0.8, 1.25):
-        assert made(factor * model.prior_precision_).fit(X, y, client=sites).elbo_ < best
+        assert made(factor * model.prior_precision_, inference="posterior").fit(X, y, client=sites).elbo_ < best
 
 
 def test_no_signal_is_said_and_not_warned_about():
     """Labels that balance exactly at every x: the slopes are zero, and no prior is too strong."""
     X = np.repeat(np.random.default_rng(0).standard_normal((20, 2)), 2, axis=0)
     y = np.tile([0, 1], 20)
-    model = FederatedLogisticRegression("evidence").fit(X, y, client=np.repeat([0, 1], 20))
+    model = FederatedLogisticRegression("evidence", inference="posterior").fit(X, y, client=np.repeat([0, 1], 20))
     assert model.prior_precision_ == pytest.approx(1e6)
     assert "prior_precision is at the upper end 1e+06 of its range" in model.evidence_message_
     assert model.evidence_message_ in " ".join(str(model.summary()).split())  # long facts take several lines

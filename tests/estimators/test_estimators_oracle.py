@@ -25,6 +25,7 @@ METHODS = {
     "FedIvon": m.FedIvon(),
     "BCM": m.BCM(),
     "BLR": m.BLR(0.5),
+    "Newton": m.Newton(),
 }
 ELSEWHERE = {(name, kind) for name in ("FedAvg", "FedProx", "FedIvon", "BCM") for kind in KINDS} - {("BCM", "ridge")}
 """Rows whose fixed point is not the pooled fit; for a quadratic BCM's is."""

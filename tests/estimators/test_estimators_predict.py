@@ -14,7 +14,7 @@ from oracles.cohorts import KINDS, cohort, estimator, parameter, posterior_ridge
 @pytest.fixture(scope="module")
 def logistic():
     X, y, sites = cohort("logistic")
-    return FederatedLogisticRegression().fit(X, y, client=sites)
+    return FederatedLogisticRegression(1.0, inference="posterior").fit(X, y, client=sites)
 
 
 NEW = np.array([[0.3, -0.2], [4.0, 1.0], [-30.0, 20.0]])
@@ -43,7 +43,9 @@ def test_probabilities_are_integrals(logistic):
 @pytest.mark.parametrize(("integrate", "error"), [("gauss-hermite", 1e-6), ("probit", 0.02), ("plug-in", 0.2)])
 def test_cheaper_rules_come_near(logistic, integrate, error):
     """Gauss–Hermite of 32 nodes at these spreads, MacKay's approximation, and no integral at all."""
-    rough = FederatedLogisticRegression(integrate=integrate).fit(*cohort("logistic")[:2], cohort("logistic")[2])
+    rough = FederatedLogisticRegression(1.0, integrate=integrate, inference="posterior").fit(
+        *cohort("logistic")[:2], cohort("logistic")[2]
+    )
     gap = np.abs(rough.predict_proba(NEW[:2]) - logistic.predict_proba(NEW[:2])).max()
     assert 1e-15 < gap < error
     if integrate == "plug-in":
@@ -61,7 +63,7 @@ def test_averaging_is_more_modest_than_plugging_in(logistic):
 def test_multinomial_probabilities_are_means_over_the_posterior():
     """200 000 draws: a standard error of at most 0.5/√2e5 = 1.1e-3, of which five; and 256 moment-matched points."""
     X, y, sites = cohort("softmax")
-    model = FederatedLogisticRegression().fit(X, y, client=sites)
+    model = FederatedLogisticRegression(1.0, inference="posterior").fit(X, y, client=sites)
     draws = model.posterior_.sample(np.random.default_rng(0), 200_000).reshape(-1, 3, 3)
     A = np.column_stack([NEW[:2], np.ones(2)])
     f = np.einsum("scp,ip->sic", draws, A)
@@ -70,7 +72,7 @@ def test_multinomial_probabilities_are_means_over_the_posterior():
     found = model.predict_proba(NEW[:2])
     assert np.abs(found - expected).max() < 6e-3
     assert np.allclose(found.sum(axis=1), 1.0)
-    plug = FederatedLogisticRegression(integrate="plug-in").fit(X, y, client=sites)
+    plug = FederatedLogisticRegression(1.0, integrate="plug-in", inference="posterior").fit(X, y, client=sites)
     assert np.abs(plug.predict_proba(NEW[:2]) - expected).max() > 6e-3
 
 
@@ -151,7 +153,7 @@ def test_point_methods_have_no_standard_errors_to_print(method):
 def test_small_tails_of_every_class_are_kept():
     """At a point far along one class no other probability is lost to rounding of one minus one, class 0 included."""
     X, y, sites = cohort("softmax")
-    model = FederatedLogisticRegression(integrate="plug-in", method="FedLapCov").fit(X, y, client=sites)
+    model = FederatedLogisticRegression(1.0, integrate="plug-in", method="FedLapCov").fit(X, y, client=sites)
     far = 60.0 * model.coef_ / np.linalg.norm(model.coef_, axis=1, keepdims=True) ** 2
     found = model.predict_proba(far)
     expected = softmax(far @ model.coef_.T + model.intercept_, axis=1)

@@ -46,9 +46,11 @@ def test_adding_and_forgetting_a_site_equal_the_refits(kind, penalize_intercept)
 def test_the_comparison_with_the_refit_can_fail():
     """Dividing the factor out without corrective rounds is not the refit: the other factors remember the site."""
     X, y, sites = cohort("logistic")
-    model = FederatedLogisticRegression(penalize_intercept=True).fit(X, y, client=sites)
+    model = FederatedLogisticRegression(1.0, penalize_intercept=True, inference="posterior").fit(X, y, client=sites)
     west = sites == "west"
-    two = FederatedLogisticRegression(penalize_intercept=True).fit(X[~west], y[~west], client=sites[~west])
+    two = FederatedLogisticRegression(1.0, penalize_intercept=True, inference="posterior").fit(
+        X[~west], y[~west], client=sites[~west]
+    )
     natural = model.posterior_.natural - model.site_factors_["west"]
     crude = model.posterior_.with_natural(natural).mean
     assert np.abs((crude - parameter(two)) / np.sqrt(np.diag(two.covariance_))).max() > 1e-3
@@ -59,8 +61,8 @@ def test_updates_take_fewer_rounds_than_a_fit():
     rng = np.random.default_rng(0)
     X, sites = rng.standard_normal((400, 4)), np.repeat(np.arange(5), 80)
     y = (rng.random(400) < 1 / (1 + np.exp(-X @ [1.0, -1.0, 0.5, 0.0]))).astype(int)
-    scratch = FederatedLogisticRegression().fit(X, y, client=sites)
-    model = FederatedLogisticRegression().fit(X[:320], y[:320], client=sites[:320])
+    scratch = FederatedLogisticRegression(1.0, inference="posterior").fit(X, y, client=sites)
+    model = FederatedLogisticRegression(1.0, inference="posterior").fit(X[:320], y[:320], client=sites[:320])
     refit = model.n_rounds_
     model.partial_fit_site(4, X[320:], y[320:])
     assert model.n_rounds_ < scratch.n_rounds_
@@ -104,7 +106,7 @@ BAD_UPDATES = {
 @pytest.mark.parametrize("case", BAD_UPDATES)
 def test_a_bad_update_is_refused_and_leaves_the_fit_as_it_was(case):
     X, y, sites = cohort("logistic")
-    model = FederatedLogisticRegression().fit(X, y, client=sites)
+    model = FederatedLogisticRegression(1.0, inference="posterior").fit(X, y, client=sites)
     before, summary = state(model), str(model.summary())
     update, message = BAD_UPDATES[case]
     with pytest.raises(ValueError, match=message):
@@ -131,10 +133,10 @@ def test_a_run_that_fails_leaves_the_fit_as_it_was():
 
 def test_the_last_site_and_the_last_of_a_class_stay():
     X, y, _ = cohort("logistic")
-    alone = FederatedLogisticRegression().fit(X, y)
+    alone = FederatedLogisticRegression(1.0, inference="posterior").fit(X, y)
     with pytest.raises(ValueError, match="'all' is the only site"):
         alone.forget_site("all")
-    skewed = FederatedLogisticRegression().fit(X, y, client=np.where(y == 1, "ill", "well"))
+    skewed = FederatedLogisticRegression(1.0, inference="posterior").fit(X, y, client=np.where(y == 1, "ill", "well"))
     with pytest.raises(ValueError, match="name='ill' is the only site with the class 1"):
         skewed.forget_site("ill")
 
@@ -168,9 +170,9 @@ def test_a_site_that_drops_out_for_a_while_is_waited_for():
         return here
 
     X, y, sites = cohort("logistic")
-    model = FederatedLogisticRegression(participation=present).fit(X, y, client=sites)
+    model = FederatedLogisticRegression(1.0, participation=present, inference="posterior").fit(X, y, client=sites)
     assert model.n_rounds_ > 12
-    assert_same_fit(model, FederatedLogisticRegression().fit(X, y, client=sites))
+    assert_same_fit(model, FederatedLogisticRegression(1.0, inference="posterior").fit(X, y, client=sites))
 
 
 def test_a_site_that_never_answers_is_missed_by_the_certificate():

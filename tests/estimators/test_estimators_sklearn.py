@@ -48,7 +48,9 @@ def test_clone_pipeline_and_scaling(kind):
 def test_grid_search_and_metadata_routing():
     X, y, sites = cohort("logistic")
     with sklearn.config_context(enable_metadata_routing=True):
-        routed = FederatedLogisticRegression().set_fit_request(client=True, sample_weight=False)
+        routed = FederatedLogisticRegression(1.0, inference="posterior").set_fit_request(
+            client=True, sample_weight=False
+        )
         search = GridSearchCV(routed, {"prior_precision": [0.1, 10.0]}, cv=3).fit(X, y, client=sites)
         assert set(search.best_estimator_.sites_) == {"north", "south", "west"}
         scores = cross_val_score(routed, X, y, cv=3, params={"client": sites})
@@ -75,7 +77,7 @@ def test_a_pickle_predicts_the_same_and_holds_no_row(kind):
 
 def test_the_search_for_rows_in_a_pickle_can_fail():
     X, y, sites = cohort("logistic")
-    model = FederatedLogisticRegression().fit(X, y, client=sites)
+    model = FederatedLogisticRegression(1.0, inference="posterior").fit(X, y, client=sites)
     model.kept_ = model._rows
     packed = pickle.dumps(model)
     assert all(value.tobytes() in packed for value in X.ravel())
@@ -87,10 +89,10 @@ def test_frames(library):
     X, y, sites = cohort("poisson")
     table = frames.DataFrame({"age": X[:, 0], "dose": X[:, 1]})
     client, target = frames.Series(sites.tolist()), frames.Series(y)
-    model = FederatedPoissonRegressor().fit(table, target, client=client)
+    model = FederatedPoissonRegressor(1.0, inference="posterior").fit(table, target, client=client)
     assert model.feature_names_in_.tolist() == ["age", "dose"]
     assert [row.name for row in model.summary().rows] == ["age", "dose", "(intercept)"]
-    plain = FederatedPoissonRegressor().fit(X, y, client=sites)
+    plain = FederatedPoissonRegressor(1.0, inference="posterior").fit(X, y, client=sites)
     assert np.array_equal(model.predict(table), plain.predict(X))
     with pytest.raises(ValueError, match="feature names"):
         model.predict(frames.DataFrame({"dose": X[:, 1], "age": X[:, 0]}))
@@ -131,16 +133,18 @@ def test_weights_are_repetitions(kind):
 
 def test_threads_give_the_same_bits():
     X, y, sites = cohort("logistic")
-    one, two = (FederatedLogisticRegression(n_jobs=n).fit(X, y, client=sites) for n in (None, 2))
+    one, two = (
+        FederatedLogisticRegression(1.0, n_jobs=n, inference="posterior").fit(X, y, client=sites) for n in (None, 2)
+    )
     assert np.array_equal(parameter(one), parameter(two))
 
 
 def test_a_warm_start_takes_fewer_rounds_and_ends_at_the_same_place():
     X, y, sites = cohort("logistic")
-    model = FederatedLogisticRegression(warm_start=True).fit(X, y, client=sites)
+    model = FederatedLogisticRegression(1.0, warm_start=True, inference="posterior").fit(X, y, client=sites)
     first, before = model.n_rounds_, parameter(model)
     model.set_params(prior_precision=1.1).fit(X, y, client=sites)
-    cold = FederatedLogisticRegression(1.1).fit(X, y, client=sites)
+    cold = FederatedLogisticRegression(1.1, inference="posterior").fit(X, y, client=sites)
     assert model.n_rounds_ < first
     assert model.n_rounds_ < cold.n_rounds_
     sd = np.sqrt(np.diag(cold.covariance_))
@@ -150,7 +154,7 @@ def test_a_warm_start_takes_fewer_rounds_and_ends_at_the_same_place():
 
 def test_a_warm_start_forgets_a_fit_of_another_shape():
     X, y, sites = cohort("logistic")
-    model = FederatedLogisticRegression(warm_start=True).fit(X, y, client=sites)
+    model = FederatedLogisticRegression(1.0, warm_start=True, inference="posterior").fit(X, y, client=sites)
     model.fit(X[:, :1], y, client=sites)
-    cold = FederatedLogisticRegression().fit(X[:, :1], y, client=sites)
+    cold = FederatedLogisticRegression(1.0, inference="posterior").fit(X[:, :1], y, client=sites)
     assert np.array_equal(parameter(model), parameter(cold))

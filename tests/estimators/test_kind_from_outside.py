@@ -110,6 +110,7 @@ def test_the_estimators_give_the_pooled_fit(registered, counts):
     X, y, sites = counts
     theta, errors, likelihood = pooled(X, y)
     for model in (
+        FederatedGLM(NAME),
         FederatedGLM(NAME, 1e-8, method="FedLapCov"),
         FederatedGLM(negative_binomial(SIZE), 1e-8, method="FedLapCov"),
         FederatedNegativeBinomial(1e-8, method="FedLapCov"),
@@ -130,7 +131,7 @@ def test_the_estimators_give_the_pooled_fit(registered, counts):
 def test_predictions_are_moments_of_the_mixture(registered, counts):
     """A mean of 4e5 counts drawn from rates drawn from the posterior, within five standard errors."""
     X, y, sites = counts
-    model = FederatedGLM(NAME).fit(X, y, client=sites)
+    model = FederatedGLM(NAME, 1.0, inference="posterior").fit(X, y, client=sites)
     mean, sd = model.predict(X[:1], return_std=True)
     rng = np.random.default_rng(1)
     rate = np.exp(model.posterior_.sample(rng, 400_000) @ [*X[0], 1.0])
@@ -186,7 +187,9 @@ def test_the_commands_the_model_file_and_a_run_by_files_know_it(registered, coun
         assert code == 0, err
     assert bayesadmm("export", "run", "--target", "stays", "--out", "r.npz")[0] == 0
     two = frame[frame["site"] != "west"]
-    alone = FederatedGLM(NAME, penalize_intercept=True).fit(two[["age", "dose"]], two["stays"])
+    alone = FederatedGLM(NAME, 1.0, inference="posterior", penalize_intercept=True).fit(
+        two[["age", "dose"]], two["stays"]
+    )
     exported = load_model("r.npz")
     assert exported.kind == alone.fitted_.kind
     sd = np.sqrt(np.diag(alone.covariance_))

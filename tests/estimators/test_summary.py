@@ -97,7 +97,7 @@ def test_a_logistic_table_has_the_numbers_of_statsmodels(logistic):
 
 def test_a_posterior_is_called_one(logistic):
     X, y, site = spector()
-    model = FederatedLogisticRegression(0.01).fit(X, y, client=site)
+    model = FederatedLogisticRegression(0.01, inference="posterior").fit(X, y, client=site)
     text = str(model.summary())
     assert "Fit:   posterior (variational)" in text
     assert "P is twice the probability of the other sign" in " ".join(text.split())

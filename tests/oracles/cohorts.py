@@ -26,9 +26,11 @@ def cohort(kind, seed=0, sizes=(10, 8, 14)):
 
 
 def estimator(kind, **arguments):
-    """Return the estimator for a kind; ridge regression with a known noise variance."""
+    """Return the estimator of a kind's posterior; ridge regression with a known noise variance."""
+    arguments = {"prior_precision": 1.0, **arguments}
     if kind == "ridge":
         return posterior_ridge(**{"noise_variance": 0.25, **arguments})
+    arguments = {"inference": "posterior", **arguments}
     made = FederatedPoissonRegressor if kind == "poisson" else FederatedLogisticRegression
     return made(**arguments)
 

@@ -30,7 +30,7 @@ def reference(name, family, order=0, seed=0):
 def pooled_gradient(result):
     """wλ_g − η₀ + Σ_k ∇_μ E_{q_g}[ℓ_k]."""
     gradient = result.prior.prior_weight * result.posterior.natural - result.prior.natural
-    for expected in result._at_server:
+    for expected in result.at_server:
         gradient = gradient + expected.natural_gradient
     return gradient
 
