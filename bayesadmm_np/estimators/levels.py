@@ -239,7 +239,7 @@ def describe_column(column: Any, complete: Array, wants_levels: bool, minimum_co
     is_numeric = kind in ("number", "boolean") or (kind != "date" and all(map(_is_number, cells)))
     if _is_categorical(column) and kind in ("number", "text", "boolean"):  # whoever declares levels means a factor
         kind, is_numeric = "text", False
-    infinite = sum(bool(np.isinf(float(cell))) for cell in cells if _kind(cell) == "number") if is_numeric else 0
+    infinite = _count_infinite(cells) if is_numeric else 0
     # numbers are not levels: to name them would send the values of rows
     is_plain = is_numeric and kind != "boolean" and not wants_levels
     if kind == "date" or (kind == "mixed" and not is_numeric) or is_plain or infinite:
@@ -257,6 +257,12 @@ def describe_column(column: Any, complete: Array, wants_levels: bool, minimum_co
     kept = {level: found[level] for level in order or _in_order(found) if found[level] >= minimum_count}
     rewritten = {level: cell for level, cell in sorted(rewritten.items()) if level in kept}
     return SiteColumn(kind, missing, is_numeric, 0, kept, len(found) - len(kept), is_ordered, rewritten)
+
+
+def _count_infinite(cells: Any) -> int:
+    if cells.dtype.kind == "O":
+        cells = np.array([float(cell) for cell in cells if _kind(cell) == "number"])
+    return int(np.isinf(cells).sum())
 
 
 def _is_categorical(column: Any) -> bool:
