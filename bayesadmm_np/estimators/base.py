@@ -487,7 +487,7 @@ class FederatedModel(BaseEstimator):
         if fit.caveat:
             caveats.append(_saying(fit.caveat))
         # one round of BCM on a quadratic has the answer, though it cannot know
-        if self.status_ is not Status.CONVERGED and not self.certificate_.holds:
+        elif self.status_ is not Status.CONVERGED and not self.certificate_.holds:
             caveats.append(lambda words: self._limit(settings, words))
         if caveats:
             warnings.warn(Caveat(caveats), stacklevel=3)

@@ -33,6 +33,11 @@ STACKED_QR = replace(Newton(), name="stacked QR")
 
 EPS = float(np.finfo(np.float64).eps)
 MOST_STEPS = 200
+NEAR = (
+    "A relative change of {:.0e} in the columns makes one of them a combination of the others: the last digits of the "
+    "coefficients are rounding, and sums in doubles cannot certify them."
+)
+PERFECT = "The fit is perfect: standard errors are rounding, and sums in doubles cannot certify it."
 HOLD = 1.0 / EPS
 HELD = (
     "X has columns that are constants or combinations of those before them, and their coefficients, which no rows "
@@ -78,11 +83,13 @@ def fit_exact(glm: Glm, settings: Settings, names: Sequence[str]) -> tuple[Resul
     objective = sum(each.value for each in expected) + posterior.kl(prior)
     record = RoundRecord(1, objective, 1.0, edges, (), False, 0, fit.floats, time.perf_counter() - began)
     state = State(posterior, sites, (posterior.natural,) * len(sites), (), objective, (record,))
-    done = Status.CONVERGED
+    done = Status.CONVERGED if edges.gather <= settings.options["tol"] else Status.ROUND_LIMIT
     result = Result(done, done.value, prior, state, settings.options["tol"], expected, {})
     said = [] if not held else [HELD.format(", ".join(map(repr, held)))]
     if settings.noise is None and not fit.df > 0:
         said.append(NO_FREEDOM)
+    elif done is not Status.CONVERGED:
+        said.append(NEAR.format(fit.closeness) if fit.closeness < np.sqrt(EPS) else PERFECT)
     return result, noise, " ".join(said)
 
 

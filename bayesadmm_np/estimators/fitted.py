@@ -330,7 +330,8 @@ class FittedGLM:
         if not self.learns_covariance:
             return None
         change, _ = self.in_units(units)
-        return np.asarray(change @ self.posterior.covariance_matrix @ change.T)
+        half = change @ self.posterior.factor.colour(np.eye(self.layout.dim))
+        return np.asarray(half @ half.T)
 
     @cached_property
     def uncentred(self) -> FittedGLM:
