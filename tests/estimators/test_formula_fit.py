@@ -185,7 +185,7 @@ def test_an_offset_of_the_formula_is_that_of_predictions_too(table):
 
 
 def test_it_is_the_glm_of_statsmodels_by_the_same_formula(rng):
-    """Names, estimates, standard errors; a prior of precision 1e-10 moves an estimate of variance v by 1e-10 v of it."""
+    """Names, estimates and errors; a prior of precision 1e-10 moves an estimate of variance v by 1e-10 v of it."""
     sm = pytest.importorskip("statsmodels.api")
     smf = pytest.importorskip("statsmodels.formula.api")
     n = 300
