@@ -66,6 +66,7 @@ class FederatedModel(BaseEstimator):
     """
 
     kind: Kind | str
+    penalty: Any = None
     noise_variance: Any = "auto"
     inference: str = "auto"
 
@@ -78,6 +79,7 @@ class FederatedModel(BaseEstimator):
         family: str = "auto",
         fit_intercept: bool = True,
         penalize_intercept: bool = False,
+        penalty: Any = None,
         max_rounds: int = 100,
         tol: float = 1e-8,
         warm_start: bool = False,
@@ -538,6 +540,7 @@ class FederatedModel(BaseEstimator):
             objective=np.array([record.objective for record in result.history]),
             floats=sum(record.floats_down + record.floats_up for record in result.history),
             noise_variance=fit.noise,
+            penalty=settings.penalty,
             inference=settings.inference,
             statistics=glm.statistics(posterior.mean, fit.noise, source) if has_maximum else None,
             findings=findings,

@@ -21,7 +21,6 @@ from ..families.gaussian import Gaussian
 from ..families.precision import DensePrecision
 from ..losses.base import GaussianExpected, Loss, Margins
 from ..losses.expectations import Rule
-from ..losses.linear_model import LinearModelLoss
 
 __all__ = ["FirthAnswer", "FirthFit", "FirthQuestion", "Tilted", "firth", "firth_answer", "fit_firth"]
 
@@ -84,7 +83,7 @@ class FirthFit:
     exchanges: int
 
 
-def firth_answer(loss: LinearModelLoss, question: FirthQuestion) -> FirthAnswer:
+def firth_answer(loss: Loss, question: FirthQuestion) -> FirthAnswer:
     """Answer at a site.
 
     Raises
@@ -94,7 +93,8 @@ def firth_answer(loss: LinearModelLoss, question: FirthQuestion) -> FirthAnswer:
     """
     theta, covariance = question
     rows = loss.rows(theta)
-    ratio = loss.pointwise.log_curvature_slope(rows.predictor)
+    pointwise = getattr(loss, "pointwise", None)
+    ratio = None if pointwise is None else pointwise.log_curvature_slope(rows.predictor)
     if ratio is None:
         raise ArgumentError("penalty", "must be None: 'firth' is for logistic and Poisson regression", loss.name)
     pull = np.zeros(loss.dim)
@@ -230,7 +230,7 @@ def _at(
     return _Point(theta, kept, tuple((yield FirthQuestion(theta, None))), exchanges + 1)
 
 
-def fit_firth(losses: Sequence[LinearModelLoss], start: ArrayLike | None = None, **options: Any) -> FirthFit:
+def fit_firth(losses: Sequence[Loss], start: ArrayLike | None = None, **options: Any) -> FirthFit:
     """Fit with Firth's penalty to sites whose rows are in this process; see `firth` for the options.
 
     Examples

@@ -196,6 +196,8 @@ class FittedGLM:
     inference : {'likelihood', 'posterior'}
         Whether `posterior` is N(mode, curvature⁻¹), whose covariance holds the model standard errors and whose mode
         alone predicts, or the variational posterior, over which predictions are averaged.
+    penalty : {None, 'firth'}
+        Penalty of the likelihood beside the prior's.
     target_centre, target_scale : float
         Centre and scale of the measurements: θ and the noise variance are in units of `target_scale`.
     client : str or None
@@ -230,6 +232,7 @@ class FittedGLM:
     objective: Array
     floats: int
     noise_variance: float = 1.0
+    penalty: Literal["firth"] | None = None
     inference: Literal["likelihood", "posterior"] = "posterior"
     target_centre: float = 0.0
     target_scale: float = 1.0
@@ -281,6 +284,8 @@ class FittedGLM:
     @property
     def fit_name(self) -> str:
         """Which fit this is, in words."""
+        if self.penalty == "firth":
+            return "Firth's penalised likelihood"
         if self.inference == "posterior":
             return "posterior (variational)"
         known = self._prior_diagonal[~self.held]

@@ -44,6 +44,9 @@ class FederatedGLM(FederatedModel):
         of its information, which shifts estimates by at most ε |b| sd(b) standard errors, b being the intercept at
         the pooled mean of the columns.) True counts it among the coefficients: a vector or matrix `prior_precision`
         then has an entry for it, the last.
+    penalty : {'firth'}, optional
+        Firth's penalty, for logistic and Poisson regression by maximum likelihood: the mode of likelihood × √det I,
+        which is finite for separated data too; standard errors are from the information I there.
     max_rounds : int, default 100
     tol : float, default 1e-8
         Tolerance on the residuals of the certificate (Fisher lengths per parameter).
@@ -110,6 +113,7 @@ class FederatedGLM(FederatedModel):
         family: str = "auto",
         fit_intercept: bool = True,
         penalize_intercept: bool = False,
+        penalty: Any = None,
         max_rounds: int = 100,
         tol: float = 1e-8,
         warm_start: bool = False,

@@ -38,6 +38,8 @@ class FederatedLogisticRegression(ClassifierMixin, FederatedModel):
     method : str, Method or Accelerated, default 'auto'
         See `FederatedGLM`. Where the points of a posterior of three classes on do not suffice (separable classes under
         a weak prior) "auto" takes FedLapCov, the Laplace approximation, and warns.
+    penalty : {'firth'}, optional
+        Firth's, for two classes; see `FederatedGLM`.
     class_weight : dict or "balanced", optional
         Factors of the row weights; "balanced" is n/(classes × rows of the class), from counts that sites send as sums.
     integrate : {'auto', 'exact', 'gauss-hermite', 'probit', 'quasi-monte-carlo', 'plug-in'}
@@ -83,6 +85,7 @@ class FederatedLogisticRegression(ClassifierMixin, FederatedModel):
         family: str = "auto",
         fit_intercept: bool = True,
         penalize_intercept: bool = False,
+        penalty: Any = None,
         class_weight: Any = None,
         integrate: str = "auto",
         max_rounds: int = 100,

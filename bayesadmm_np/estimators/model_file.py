@@ -117,6 +117,7 @@ class Header:
     log_likelihood: float | None
     elbo: float | None
     version: str
+    penalty: Literal["firth"] | None = None
     inference: Literal["likelihood", "posterior"] = "posterior"
     findings: tuple[dict[str, Any], ...] = ()
     offset: str | None = None
@@ -213,6 +214,7 @@ def save_model(path: str | os.PathLike[str], model: FittedGLM) -> None:
         sites=tuple(SiteEntry(str(name), site.n_rows, site.n_missing) for name, site in model.sites.items()),
         rule=encode(model.rule),
         noise_variance=model.noise_variance,
+        penalty=model.penalty,
         inference=model.inference,
         findings=tuple(map(as_dict, model.findings)),
         offset=model.offset,
@@ -322,6 +324,7 @@ def _build(archive: Archive, header: Header) -> FittedGLM:
         },
         rule=rule,
         noise_variance=header.noise_variance,
+        penalty=header.penalty,
         inference=header.inference,
         findings=tuple(map(read_finding, header.findings)),
         offset=header.offset,

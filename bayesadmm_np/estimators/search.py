@@ -20,6 +20,7 @@ from .columns import site_factor
 from .diagnosis import Collinear, Constant, Finding, Separation, Undecided, Zero, diagnose_before, find_separation
 from .evidence import maximise
 from .exact import STACKED_QR, fit_exact
+from .firth import Tilted, fit_firth
 from .glm import Glm, carry, newton_sites
 from .rows import SiteRows
 from .settings import Settings, make_prior
@@ -94,6 +95,8 @@ def fit_glm(glm: Glm, settings: Settings, start: Start | None = None, names: Seq
     names : sequence of str, optional
         Of the columns, for messages.
     """
+    if settings.penalty:
+        return _fit_firth(glm, settings)
     if settings.row is STACKED_QR:
         result, noise, caveat = fit_exact(glm, settings, names)
         return Fit(result, glm, settings.prior_precision(noise), noise, 1, caveat=caveat)
@@ -130,7 +133,11 @@ def name_separation(glm: Glm, settings: Settings, names: Sequence[str]) -> Separ
     """Name what keeps a likelihood without a maximum from having one; None where it has one, or is no likelihood."""
     layout = glm.layout
     losses = glm.losses(1.0)
-    if settings.inference != "likelihood" or not all(isinstance(loss, LinearModelLoss) for loss in losses):
+    if (
+        settings.penalty
+        or settings.inference != "likelihood"
+        or not all(isinstance(loss, LinearModelLoss) for loss in losses)
+    ):
         return None
     prior = make_prior(settings, settings.precision or 0.0, glm, 1.0)
     penalised = np.flatnonzero(np.diagonal(prior.precision)[: layout.width] > 0)
@@ -142,6 +149,17 @@ def name_separation(glm: Glm, settings: Settings, names: Sequence[str]) -> Separ
         penalised=penalised.tolist(),
         change=None if layout.centre is None else layout.move(-layout.centre),
     )
+
+
+def _fit_firth(glm: Glm, settings: Settings) -> Fit:
+    """Fit with Firth's penalty, and end with the run that stays at the mode: its posterior, sites and certificate."""
+    losses = glm.losses(1.0)
+    free = np.ones(glm.layout.dim, dtype=bool)
+    free[list(glm.held)] = False
+    found = fit_firth(losses, glm.null_parameter, free=free)
+    tilted = [Tilted(loss, pull) for loss, pull in zip(losses, found.pulls, strict=True)]
+    result = run(settings.method, tilted, make_prior(settings, 0.0, glm, 1.0), sites=found.sites, **settings.options)
+    return Fit(result, glm, 0.0, 1.0, found.exchanges + result.rounds + 1)
 
 
 def _fit_precision(glm: Glm, settings: Settings, start: Start | None) -> Fit:

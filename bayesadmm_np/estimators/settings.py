@@ -55,6 +55,7 @@ class Settings:
     fit_intercept, penalize_intercept : bool
     options : dict
         Passed on to `run`.
+    penalty : {None, 'firth'}
     is_relative : bool, default False
         Whether `precision` is times the noise variance: scikit-learn's alpha.
     """
@@ -67,6 +68,7 @@ class Settings:
     fit_intercept: bool
     penalize_intercept: bool
     options: dict[str, Any]
+    penalty: Literal["firth"] | None = None
     is_relative: bool = False
 
     @property
@@ -146,11 +148,15 @@ def read_settings(estimator: Any) -> Settings:
             "progress": read_switch(estimator.progress, "progress"),
             "safeguard": row_has_dual,
         },
+        penalty=_read_penalty(estimator.penalty),
     )
     read_switch(estimator.warm_start, "warm_start")
     _check_family(settings)
     if precision is None:
         settings.require_evidence("prior_precision")
+    if settings.penalty and not (settings.is_flat and inference == "likelihood"):
+        expected = "must be None unless the fit is by maximum likelihood, without a prior"
+        raise ArgumentError("penalty", expected, repr(settings.penalty))
     return settings
 
 
@@ -235,6 +241,13 @@ def _read_precision(value: Any) -> float | Array | None:
     if not 0.0 <= array < np.inf:
         raise ArgumentError("prior_precision", "must be a number >= 0, an array or 'evidence'", f"{float(array):g}")
     return float(array)
+
+
+def _read_penalty(value: Any) -> Literal["firth"] | None:
+    if value is None:
+        return None
+    read_choice(value, "penalty", ("firth",))
+    return "firth"
 
 
 def read_noise(value: Any, inference: str) -> float | None:

@@ -423,7 +423,7 @@ def _header(model: FittedGLM, units: Units) -> dict[str, str]:
         "Fit": model.fit_name,
         "Rows": f"{sum(site.n_rows for site in model.sites.values())} at {len(model.sites)} sites: {sites}",
         "Method": f"{model.method}, {model.family} family, {model.rounds} rounds, {model.floats} numbers sent",
-        "Prior precision": "none" if model.fit_name == ML else _prior_precision(model),
+        "Prior precision": "none" if model.fit_name == ML or model.penalty else _prior_precision(model),
         "Coefficients": "in the columns' own units" if units == "original" else "per pooled standard deviation",
         "Status": model.message,
     }
@@ -443,6 +443,8 @@ def _note(model: FittedGLM, rows: Sequence[SummaryRow]) -> str:
     if not model.learns_covariance:
         return f"{model.method} with the {model.family} family learns no covariance: there are no standard errors."
     said = []
+    if model.penalty:
+        said.append("Standard errors are from the information at the mode, and tests are Wald's.")
     if model.inference == "posterior":
         said.append("Mean and standard deviation of the posterior; P is twice the probability of the other sign.")
     if any(row.shares is not None for row in rows):

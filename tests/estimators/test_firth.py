@@ -1,7 +1,9 @@
 """Firth's penalty gives the mode of the likelihood times √det I, by closed forms and by maximisation of pooled rows."""
 
 import re
+import warnings
 from dataclasses import replace
+from functools import partial
 
 import mpmath
 import numpy as np
@@ -9,6 +11,14 @@ import pytest
 from scipy.optimize import minimize
 
 import bayesadmm_np as ba
+from bayesadmm_np.estimators import (
+    FederatedGLM,
+    FederatedLogisticRegression,
+    FederatedPoissonRegressor,
+    SeparationWarning,
+    load_model,
+    save_model,
+)
 from bayesadmm_np.estimators.diagnosis import find_separation
 from bayesadmm_np.estimators.firth import FirthQuestion, Tilted, firth_answer, fit_firth
 from bayesadmm_np.families.coordinates import Natural
@@ -238,3 +248,93 @@ def test_columns_that_others_make_up_stay_where_they_are(rng):
     # the sites' shares hold for the column that is left out too
     pull = sum(found.pulls)
     assert pull[1] == pytest.approx(2.0 * pull[0], rel=1e-12)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Estimators
+# ----------------------------------------------------------------------------------------------------
+
+
+UNLESS = "penalty must be None unless the fit is by maximum likelihood, without a prior"
+
+
+def patients(rng):
+    """Return rows of which one ward tells the outcome, and the hospital of each."""
+    age, ward = rng.normal(60.0, 10.0, 60), np.arange(60) % 6 == 0
+    died = (rng.random(60) < 0.4) | ward
+    return np.column_stack([age, ward, 2.0 * age]).astype(float), died.astype(int), np.arange(60) % 3
+
+
+def flat(make=FederatedLogisticRegression, **options):
+    return make(prior_precision=0.0, inference="likelihood", **options)
+
+
+def test_estimators_take_the_penalty_where_the_likelihood_has_no_maximum(rng, tmp_path):
+    X, y, hospital = patients(rng)
+    with pytest.warns(SeparationWarning, match="by x1"):
+        flat().fit(X, y, client=hospital)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        model = flat(penalty="firth").fit(X, y, client=hospital)
+    assert ["x2 = 2·x0" in str(warning.message) for warning in said] == [True]
+    expected = fit_firth([Logistic(np.column_stack([X[:, :2], np.ones(60)]), y)])
+    found = np.append(model.coef_[0], model.intercept_)
+    errors = np.sqrt(np.diagonal(np.linalg.inv(expected.information)))
+    assert (np.abs(found[[0, 1, 3]] - expected.mean) / errors).max() < 1e-8
+    assert abs(found[2]) < 1e-20  # held at zero by a prior
+    rows = {row.name: row for row in model.summary().rows}
+    assert rows["x1"].std_err == pytest.approx(errors[1], rel=1e-8)
+    assert "Fit:   Firth's penalised likelihood" in str(model.summary())
+    assert "AIC" not in str(model.summary())  # which is of a maximum
+    save_model(tmp_path / "model.npz", model.fitted_)
+    assert load_model(tmp_path / "model.npz").fit_name == "Firth's penalised likelihood"
+    with pytest.raises(ValueError, match="needs a fit by maximum likelihood"):
+        model.test_terms()
+
+
+def test_estimators_with_the_penalty_gain_and_lose_sites(rng):
+    X, y, hospital = patients(rng)
+    X = X[:, :2]
+    whole = flat(penalty="firth").fit(X, y, client=hospital)
+    part = flat(penalty="firth").fit(X[hospital < 2], y[hospital < 2], client=hospital[hospital < 2])
+    part.partial_fit_site(2, X[hospital == 2], y[hospital == 2])
+    assert np.abs(part.coef_ - whole.coef_).max() < 1e-8
+    assert whole.certificate_.holds
+
+
+def test_events_that_never_occur_have_a_finite_rate(rng):
+    ward = np.arange(24) % 2
+    y = np.where(ward == 1, 0.0, rng.poisson(3.0, 24))
+    model = flat(FederatedPoissonRegressor, penalty="firth").fit(ward[:, None], y, client=np.arange(24) % 4 // 2)
+    rates = (np.array([y.sum(), 0.0]) + 0.5) / 12.0
+    assert [model.intercept_, model.coef_[0]] == pytest.approx(
+        [np.log(rates[0]), np.log(rates[1] / rates[0])], abs=1e-8
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (
+            FederatedLogisticRegression(1.0, penalty="firth"),
+            "penalty must be None unless the fit is by maximum likelihood",
+        ),
+        (
+            FederatedLogisticRegression(0.0, inference="posterior", penalty="firth"),
+            "penalty must be None unless the fit is by maximum likelihood",
+        ),
+        (flat(penalty="Firth"), "penalty must be one of 'firth', got 'Firth'"),
+        (flat(penalty=True), "penalty must be one of 'firth', got True"),
+    ],
+)
+def test_penalties_that_are_refused(model, message, rng):
+    X, y, hospital = patients(rng)
+    with pytest.raises(ValueError, match=re.escape(message)):
+        model.fit(X[:, :2], y, client=hospital)
+
+
+def test_three_classes_and_measurements_are_refused(rng):
+    X, y, hospital = patients(rng)
+    for model in (flat(penalty="firth"), flat(partial(FederatedGLM, "ridge"), noise_variance=1.0, penalty="firth")):
+        with pytest.raises(ValueError, match="penalty must be None: 'firth' is for logistic and Poisson regression"):
+            model.fit(X[:, :2], y + (X[:, 0] > 60.0), client=hospital)
