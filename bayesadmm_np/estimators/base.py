@@ -37,7 +37,7 @@ from .kinds import Kind, read_kind
 from .rows import SiteRows, read_client, read_offset, require_numbers, split_rows
 from .search import Fit, Start, fit_glm, is_proven, name_separation, name_superfluous, require_sums
 from .settings import Settings, read_choice, read_settings, read_switch
-from .summary import Summary, goodness, summarise
+from .summary import Summary, diagnose_fit, goodness, summarise
 from .term_tests import likelihood_ratio_tests, wald_tests
 
 __all__ = ["FederatedModel"]
@@ -499,6 +499,7 @@ class FederatedModel(BaseEstimator):
         self, rows: Mapping[Hashable, SiteRows], settings: Settings, fit: Fit, findings: tuple[Finding, ...]
     ) -> None:
         fitted = self._fitted(rows, settings, fit, findings)
+        fitted = replace(fitted, findings=(*findings, *diagnose_fit(fitted)))
         fitted.uncentred  # noqa: B018  # first, because it may raise
         self.fitted_ = fitted
         self._rows, self._glm = dict(rows), fit.glm

@@ -176,14 +176,14 @@ class Undecided(Finding):
 
 @dataclass(frozen=True)
 class PriorShare(Finding):
-    """A coefficient on which the prior holds more than a fifth of the information."""
+    """Coefficients on which the prior holds more than a fifth of the information: names, and its shares."""
 
-    name: str
-    share: float
+    shares: tuple[tuple[str, float], ...]
     code: ClassVar[str] = "prior"
 
     def __str__(self) -> str:
-        return f"{self.name}: {self.share:.0%} of the information comes from the prior, not from the data."
+        listed = _list([f"{name} ({share:.0%})" for name, share in self.shares])
+        return f"Much of the information on {listed} comes from the prior, not from the data."
 
 
 @dataclass(frozen=True)
@@ -327,10 +327,11 @@ def diagnose_after(precision: Array, names: Sequence[str], prior_share: Array | 
     >>> import numpy as np
     >>> from bayesadmm_np.estimators.diagnosis import diagnose_after
     >>> print(*diagnose_after(np.diag([4.0, 1e8]), ["dose", "age"], prior_share=np.array([0.25, 0.0])))
-    dose: 25% of the information comes from the prior, not from the data.
+    Much of the information on dose (25%) comes from the prior, not from the data.
     """
     shares = np.zeros(len(names)) if prior_share is None else prior_share
-    held = tuple(PriorShare(name, float(s)) for name, s in zip(names, shares, strict=True) if s > FIFTH)
+    much = tuple((name, float(share)) for name, share in zip(names, shares, strict=True) if share > FIFTH)
+    held = (PriorShare(much),) if much else ()
     scale = np.sqrt(np.maximum(np.diagonal(precision), np.finfo(float).tiny))
     values, vectors = np.linalg.eigh(precision / scale / scale[:, None])
     condition = float(values[-1] / max(values[0], np.finfo(float).eps * values[-1]))

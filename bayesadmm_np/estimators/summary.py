@@ -14,8 +14,8 @@ from .._errors import ArgumentError
 from .._validation import Array
 from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian
+from .diagnosis import Finding, diagnose_after, without_estimate
 from .diagnosis import as_dict as finding_as_dict
-from .diagnosis import without_estimate
 from .fitted import FittedGLM, Units, word
 from .inference import Estimate, GoodnessOfFit, RobustCovariance, estimate, goodness_of_fit, robust_covariance
 from .site_statistics import ROBUST
@@ -174,6 +174,22 @@ def information_shares(posterior: Gaussian, prior: Gaussian, sites: Sequence[Nat
     precisions = [prior.precision, *(site.precision for site in sites)]
     moved = [p @ spread if p.ndim == 2 else p[:, None] * spread for p in precisions]
     return np.array([np.einsum("ji,ji->i", spread, each) / variance for each in moved])
+
+
+def diagnose_fit(model: FittedGLM) -> tuple[Finding, ...]:
+    """Name coefficients that the prior holds, and digits that are lost, among those that have an estimate.
+
+    In the run's coordinates, with the intercept at the centre of the columns: there the arithmetic is done.
+    """
+    without = {*model.held, *without_estimate(model.findings)}
+    kept = [j for j, name in enumerate(model.coefficient_names) if name not in without]
+    # where a shift common to all classes is the prior's alone, the table says so of every coefficient
+    if model.family != "full" or model.kind.has_flat_shift or not kept:
+        return ()
+    factors = [site.factor for site in model.sites.values()]
+    shares = information_shares(model.posterior, model.prior, factors, np.eye(model.layout.dim))
+    names = [model.coefficient_names[j] for j in kept]
+    return diagnose_after(model.posterior.precision[np.ix_(kept, kept)], names, shares[0, kept])
 
 
 def goodness(model: FittedGLM, loss: float | None = None, n_dropped: int = 0) -> GoodnessOfFit | None:

@@ -2,11 +2,13 @@
 
 import json
 import re
+import warnings
 
 import numpy as np
 import pytest
+from sklearn.exceptions import ConvergenceWarning
 
-from bayesadmm_np.estimators import columns
+from bayesadmm_np.estimators import FederatedLogisticRegression, columns
 from bayesadmm_np.estimators.caveats import SeparationWarning
 from bayesadmm_np.estimators.columns import find_relations, orthonormal_basis, site_factor
 from bayesadmm_np.estimators.diagnosis import (
@@ -133,8 +135,8 @@ def test_factors_must_fit():
 
 def test_a_prior_with_more_than_a_fifth_is_named():
     found = diagnose_after(np.eye(3), ["a", "b", "c"], np.array([0.19, 0.21, 0.9]))
-    assert found == (PriorShare("b", 0.21), PriorShare("c", 0.9))
-    assert str(found[0]) == "b: 21% of the information comes from the prior, not from the data."
+    assert found == (PriorShare((("b", 0.21), ("c", 0.9))),)
+    assert str(found[0]) == "Much of the information on b (21%) and c (90%) comes from the prior, not from the data."
 
 
 def test_digits_are_those_of_the_condition_without_units():
@@ -167,7 +169,7 @@ def test_findings_and_the_warning_carry_names():
         Zero("a"),
         Constant("b", 2.0),
         Collinear("c", (("a", 1.0), ("b", -2.0))),
-        PriorShare("d", 0.5),
+        PriorShare((("d", 0.5),)),
         Digits(3, 1e12, ("a",)),
         Separation(("x",), (("x", 1.0),), ("x",), is_complete=False),
     ]
@@ -184,3 +186,30 @@ def test_columns_of_any_size(rng):
     (found,) = diagnose_before(factors(X), "abc")
     assert found.column == "c"
     assert [name for name, _ in found.terms] == ["a"]
+
+
+# ----------------------------------------------------------------------------------------------------
+# In a fitted model
+# ----------------------------------------------------------------------------------------------------
+
+
+def codes(model):
+    return [f.code for f in model.fitted_.findings]
+
+
+def test_fits_say_where_the_prior_speaks_and_what_rounding_takes(rng):
+    X, hospital = rng.normal(size=(60, 2)), np.arange(60) % 3
+    X[:, 1] *= 1e-2
+    y = (rng.random(60) < 0.5).astype(int)
+    plain = FederatedLogisticRegression(0.0, inference="likelihood").fit(X, y, client=hospital)
+    assert codes(plain) == []
+    held = FederatedLogisticRegression(1.0, inference="likelihood").fit(X, y, client=hospital)
+    assert codes(held) == ["prior"]
+    assert [name for name, _ in held.fitted_.findings[0].shares] == ["x1"]
+    assert "Much of the information on x1" in " ".join(str(held.summary()).split())
+    near = np.column_stack([X[:, 0], X[:, 0] + 1e-4 * X[:, 1]])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # the tolerance is out of reach
+        close = FederatedLogisticRegression(0.0, inference="likelihood").fit(near, y, client=hospital)
+    assert codes(close) == ["digits"]
+    assert close.fitted_.findings[0].names == ("x0", "x1")
