@@ -69,8 +69,15 @@ class FitSettings:
     penalize_intercept: Annotated[
         bool, option("Give the intercept the prior of the coefficients; needed by point methods.")
     ] = False
+    penalty: Annotated[
+        Literal["firth"] | None, option("firth: Firth's penalty, for a likelihood without a maximum.", "firth")
+    ] = None
     rounds: Annotated[int, option("Rounds, at most.", check=at_least(1))] = 100
     tol: Annotated[float, option("Tolerance on the pooled stationarity residual.")] = 1e-8
+    covariance: Annotated[
+        Literal["model", "HC0", "HC1", "HC2", "HC3"],
+        option("Standard errors of the table: the model's, or robust ones. The model file keeps the sums of all four."),
+    ] = "model"
 
 
 DEFAULT = FitSettings()
@@ -83,6 +90,7 @@ def fit(
     *,
     rows: Annotated[FormulaSettings, Spread] = NO_ROWS,
     settings: Annotated[FitSettings, Spread] = DEFAULT,
+    ratios: Annotated[bool, switch("Show odds or rate ratios with their intervals.")] = False,
     config: Annotated[
         Path | None, option("Settings by the names of the options; what is typed wins.", "FILE.toml")
     ] = None,
@@ -102,6 +110,7 @@ def fit(
       bayesadmm fit patients.csv --target died --client hospital \
           --categorical sex,smoker --drop patient_id --prior-precision evidence
       bayesadmm fit north.csv south.csv --formula 'died ~ age*sex + C(ward)'
+      bayesadmm fit north.csv south.csv --target died --ratios --covariance HC3
       bayesadmm fit patients.csv --config study.toml --json
 
     The file study.toml has the options as keys (target = "died", rho = 1.0,
@@ -120,12 +129,14 @@ def fit(
     if out is not None:
         require_out(out, [*data, *([config] if config else [])])
     model, dropped = _fitted(data, rows, settings, progress)
+    table = summarise(model, covariance=settings.covariance, ratios=ratios)  # what it refuses leaves no file
     if out is not None:
         save_model(out, model)
     if json:
-        print_json({**as_dict(model), "model": None if out is None else str(out), "dropped_rows": dropped})
+        whole = as_dict(model, covariance=settings.covariance)
+        print_json({**whole, "model": None if out is None else str(out), "dropped_rows": dropped})
     else:
-        print(summarise(model))
+        print(table)
         if out is not None:
             note(f"model written to {out}.")
     if without_estimate(model.findings):
@@ -173,6 +184,8 @@ def _fitted(data: list[Path], given: FormulaSettings, settings: FitSettings, pro
             note(f"bayesadmm fit: {text}")
     weight = len(labels) if rows.weights is None else rows.weights.sum()
     fitted = estimator.fitted_
+    if settings.covariance != "model" and fitted.learns_covariance:
+        fitted = estimator._with_robust(("HC0", "HC2", "HC3"))
     sites = {name: replace(site, n_missing=rows.site_dropped.get(name, 0)) for name, site in fitted.sites.items()}
     model = replace(
         fitted,
@@ -205,6 +218,7 @@ def _estimator(kind: Kind, method: Any, settings: FitSettings, target_scale: flo
         family=settings.family,
         fit_intercept=settings.intercept,
         penalize_intercept=settings.penalize_intercept,
+        penalty=settings.penalty,
         max_rounds=settings.rounds,
         tol=settings.tol,
         progress=progress and settings.prior_precision != "evidence",

@@ -202,6 +202,47 @@ def test_summary_shows_ratios_and_says_what_a_file_does_not_hold(bayesadmm, csv,
     assert (code, "--reference must be a class" in err) == (2, True), err
 
 
+@pytest.mark.parametrize("name", ["HC0", "HC1", "HC2", "HC3"])
+def test_robust_errors_of_a_fit_and_of_its_file_are_those_of_statsmodels(bayesadmm, csv, tmp_path, name):
+    sm = pytest.importorskip("statsmodels.api")
+    frame = pd.read_csv(csv("diabetes"))
+    data = (csv("diabetes"), "--target", "target", "--client", "site", "--loss", "linear", "--no-progress")
+    model = tmp_path / "m.npz"
+    found = json.loads(bayesadmm("fit", *data, "--covariance", name, "--out", model, "--json")[1])
+    X = sm.add_constant(frame.drop(columns=["target", "site"]), prepend=False)
+    theirs = sm.OLS(frame["target"], X).fit(cov_type=name)
+    assert found["covariance"] == name
+    # condition number below 1e3 of the raw columns
+    np.testing.assert_allclose([row["std_err"] for row in found["coefficients"]], theirs.bse, rtol=1e-9)
+    assert not np.allclose(theirs.bse, sm.OLS(frame["target"], X).fit().bse, rtol=1e-3)
+    code, out, _ = bayesadmm("summary", model, "--covariance", name, "--json")
+    assert code == 0
+    again = [row["std_err"] for row in json.loads(out)["coefficients"]]
+    np.testing.assert_allclose(again, theirs.bse, rtol=1e-9)
+
+
+def test_a_fit_shows_ratios_and_writes_no_file_of_a_table_that_is_refused(bayesadmm, csv, tmp_path):
+    code, out, _ = bayesadmm("fit", csv("cancer"), *CANCER, "--ratios", "--covariance", "HC3")
+    assert (code, "odds ratio" in out, "HC3" in out) == (0, True, True)
+    data = (csv("diabetes"), "--target", "target", "--client", "site", "--loss", "linear", "--no-progress")
+    for wrong in (("--ratios",), ("--covariance", "HC3", "--inference", "posterior", "--prior-precision", "1")):
+        code, _, err = bayesadmm("fit", *data, *wrong, "--out", tmp_path / "none.npz")
+        assert (code, wrong[0] in err, (tmp_path / "none.npz").exists()) == (2, True, False), err
+
+
+def test_a_likelihood_without_a_maximum_is_exit_code_4_and_firth_mends_it(bayesadmm, csv):
+    """In ward 1 nobody dies: its coefficient has no estimate, and with Firth's penalty one of a finite size."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"age": rng.integers(30, 90, 60), "ward": (np.arange(60) % 5 == 0).astype(int)})
+    frame["died"] = ((rng.random(60) < frame["age"] / 120) & (frame["ward"] == 0)).astype(int)
+    data = (csv("wards", frame), "--target", "died", "--no-progress", "--json")
+    code, out, _ = bayesadmm("fit", *data)
+    assert (code, {row["name"]: row["coef"] for row in json.loads(out)["coefficients"]}["ward"]) == (4, None)
+    code, out, _ = bayesadmm("fit", *data, "--penalty", "firth")
+    assert code == 0
+    assert -10 < {row["name"]: row["coef"] for row in json.loads(out)["coefficients"]}["ward"] < 0
+
+
 def test_json_is_one_object_and_everything_else_goes_to_standard_error(bayesadmm, csv, tmp_path):
     path = csv("cancer")
     code, out, err = bayesadmm("fit", path, "--target", "target", "--client", "site", "--json", "--out", tmp_path / "m")
