@@ -29,6 +29,19 @@ def make_method(name: str, rho: float | None, gamma: float | str | None, acceler
     return Accelerated(row) if accelerate else row
 
 
+def method_and_prior(
+    name: str, rho: float | None, gamma: float | str | None, accelerate: bool, precision: float | None
+) -> tuple[Any, float]:
+    """Return the row of a run between sites and the prior's precision: by default the maximum of the likelihood."""
+    from ..splitting.guarded import Guarded
+    from ..splitting.methods import Newton
+
+    row = make_method(name, rho, gamma, accelerate)
+    if name == "auto":
+        return Guarded(Newton()), 0.0 if precision is None else precision
+    return row, 1.0 if precision is None else precision
+
+
 def knobs(name: str) -> tuple[str, ...]:
     """Return the arguments of a row of the table."""
     from ..splitting.methods import TABLE

@@ -44,7 +44,7 @@ files will do):
   A$ bayesadmm site init a --data a.csv --target died --name A --loss logistic
   B$ bayesadmm site init b --data b.csv --target died --name B --loss logistic
      carry a/hello.npz and b/hello.npz to S
-  S$ bayesadmm server init run a/hello.npz b/hello.npz --method PVI
+  S$ bayesadmm server init run a/hello.npz b/hello.npz
      carry run/broadcast-0001.npz to A and B
   A$ bayesadmm site step a broadcast-0001.npz       writes a/reply-A-0001.npz
   B$ bayesadmm site step b broadcast-0001.npz       writes b/reply-B-0001.npz
@@ -188,6 +188,12 @@ def begin(
         raise Refused(f"--family: {missing_name('there is no family', family, FAMILIES)}")
     messages = [Message.read(path, HELLO_LIMIT) for path in hellos]
     prior: Any = FAMILIES[family]
+    losses = {str(message.header.get("loss")) for message in messages}
+    if precision == 0.0 and "Softmax" in losses:
+        raise Refused(
+            "--prior-precision must be > 0 for sites with --loss softmax: the rows determine differences between "
+            "classes alone; or let the sites take --loss multinomial."
+        )
     server = Coordinator.start(messages, GLMTask(row, lambda d: prior(np.zeros(d), precision), **options))
     try:
         kind_of_loss(server.spec.loss)

@@ -316,7 +316,7 @@ def read_plan(config: Mapping[str, Any]) -> Any:
     from ..federation import GLMTask
     from ..federation.dispatch import Plan
     from ..federation.flower.project import KEYS
-    from ._methods import make_method
+    from ._methods import method_and_prior
 
     missing = sorted(set(KEYS) - set(config))
     if missing:
@@ -334,14 +334,15 @@ def read_plan(config: Mapping[str, Any]) -> Any:
         )
     family: Any = FAMILIES[plain["family"]]
     # the configuration of an app has no null: 0 stands for the method's own
-    method = make_method(plain["method"], plain["rho"] or None, plain["gamma"] or None, plain["accelerate"])
+    rho, gamma, given = (plain[name] or None for name in ("rho", "gamma", "prior_precision"))
+    method, precision = method_and_prior(plain["method"], rho, gamma, plain["accelerate"], given)
 
     def of(*names: str) -> dict[str, Any]:
         return {name: plain[name] for name in names}
 
     try:
         options = of("tol", "rounds", "seed", "safeguard", "warm_start")
-        task = GLMTask(method, lambda dim: family(np.zeros(dim), plain["prior_precision"]), **options)
+        task = GLMTask(method, lambda dim: family(np.zeros(dim), precision), **options)
         options = of("sites", "participation", "max_staleness", "deadline", "patience", "keyed")
         return Plan(task, folder=Path(plain["run_folder"]), least=plain["sites_per_round"], **options)
     except ValueError as error:

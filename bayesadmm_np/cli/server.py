@@ -6,7 +6,7 @@ import secrets
 from pathlib import Path
 from typing import Annotated, Literal
 
-from ._methods import make_method
+from ._methods import method_and_prior
 from ._networks import Function, begin_network, model_of
 from ._options import Accelerate, Json, families, methods, option
 from ._run_files import CODES, EXAMPLE, Folder, begin, message_refusals, standing, tell
@@ -26,7 +26,7 @@ def init(
     hellos: Annotated[list[Path], option("Messages that introduce the sites, one a site.", name="HELLO")],
     /,
     *,
-    method: Annotated[str, option("Method, a row of docs/methods.md.", choices=methods())] = "PVI",
+    method: Annotated[str, option("Method, a row of docs/methods.md.", choices=methods("auto"))] = "auto",
     rho: Annotated[float | None, option("ρ of a method that has one, > 0. Default: the method's.")] = None,
     gamma: Annotated[
         float | Literal["rows"] | None,
@@ -34,8 +34,11 @@ def init(
     ] = None,
     accelerate: Accelerate = False,
     family: Annotated[str, option("Family of the posterior.", choices=families())] = "full",
-    prior_precision: Annotated[float, option("Prior precision of every coefficient.")] = 1.0,
-    tol: Annotated[float, option("Tolerance on the stationarity residual.")] = 1e-6,
+    prior_precision: Annotated[
+        float | None,
+        option("Prior precision of every coefficient. Default: 0, none, with auto; 1 with the other methods."),
+    ] = None,
+    tol: Annotated[float, option("Tolerance on the stationarity residual.")] = 1e-8,
     rounds: Annotated[int, option("Rounds, at most.")] = 100,
     safeguard: Annotated[bool, option("Keep every site's problem well posed.")] = False,
     seed: Annotated[
@@ -45,15 +48,19 @@ def init(
 ) -> None:
     """Make a run of the sites that said hello, and write its first broadcast.
 
+    By default the run ends at the maximum of the pooled likelihood, with model
+    standard errors, as glm has them (auto: guarded Newton from the sites' own fits).
+    Any other method is one of docs/methods.md, with a prior.
+
     Examples of use:
       bayesadmm server init run hello-A.npz hello-B.npz
       bayesadmm server init run hello-*.npz --method BayesADMM --rho 1 --safeguard
       bayesadmm server init run hello-*.npz --method PVI --gamma 0.4 --accelerate --family diagonal
     """
-    row = make_method(method, rho, gamma, accelerate)
+    row, precision = method_and_prior(method, rho, gamma, accelerate, prior_precision)
     seed = secrets.randbelow(1 << 31) if seed is None else seed
     options = {"tol": tol, "rounds": rounds, "safeguard": safeguard, "seed": seed}
-    tell(begin(folder, hellos, row, family, prior_precision, options), json)
+    tell(begin(folder, hellos, row, family, precision, options), json)
 
 
 def network(

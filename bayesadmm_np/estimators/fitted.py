@@ -554,6 +554,7 @@ def fitted_run(
         objective=objective[np.isfinite(objective)],
         floats=sum(record.floats_down + record.floats_up for record in history),
         noise_variance=noise_variance if kind.has_noise else 1.0,
+        inference="likelihood" if spec.row.is_newton else "posterior",
     )
 
 

@@ -37,7 +37,7 @@ def test_new_writes_an_app_whose_every_key_is_explained_and_read(trial):
         assert f"# {meaning}\n{name} = " in written
     plan = read_plan(found)
     assert plan.sites == 3
-    assert plan.task.method.name == "PVI"
+    assert plan.task.method.name == "guarded Newton"
     assert plan.task.prior(4).natural.linear.shape == (4,)
     for name in KEYS:
         with pytest.raises(ValueError, match=name):
@@ -51,7 +51,10 @@ def test_new_writes_an_app_whose_every_key_is_explained_and_read(trial):
         ({"family": "Gamma"}, r"Beta, BlockDiagonalGaussian, Dirichlet, Gamma are set in Python: server_app\(Plan\("),
         ({"method": "PVX"}, "PVI"),
         ({"sites-per-round": 4}, "sites-per-round must be at most"),
-        ({"max-staleness": 1, "sites-per-round": 2}, "sites-per-round must be 1 in an asynchronous run"),
+        (
+            {"max-staleness": 1, "sites-per-round": 2, "method": "PVI"},
+            "sites-per-round must be 1 in an asynchronous run",
+        ),
         ({"max-staleness": 1, "method": "BayesADMM"}, "max-staleness must be 0"),
         ({"participation": 0.0}, "participation must lie"),
         ({"deadline": -1.0}, "deadline must be"),

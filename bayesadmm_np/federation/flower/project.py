@@ -11,7 +11,7 @@ __all__ = ["APP", "KEYS", "KEY_FOLDER", "RUNS", "SITES", "write_app"]
 APP, SITES, RUNS, KEY_FOLDER = "app", "sites", "runs", "keys"
 
 KEYS = {
-    "method": ('"PVI"', "A row of the table of methods: PVI, BayesADMM, FedLapCov, ADMM, …"),
+    "method": ('"auto"', "auto: maximum likelihood; or a row of the table of methods: PVI, BayesADMM, ADMM, …"),
     "rho": ("0.0", "The method's rho; 0.0: its default."),
     "gamma": ("0.0", "The method's gamma; 0.0: its default."),
     "accelerate": ("false", "Mix past rounds (Anderson)."),
@@ -19,8 +19,8 @@ KEYS = {
         '"full"',
         "full, diagonal, isotropic or fixed: the covariance of a Gaussian. Other families are set in Python.",
     ),
-    "prior-precision": ("1.0", "Of every coefficient."),
-    "tol": ("1e-6", "The run ends when all residuals are below it."),
+    "prior-precision": ("0.0", "Of every coefficient; 0.0: none with auto, 1 with the other methods."),
+    "tol": ("1e-8", "The run ends when all residuals are below it."),
     "rounds": ("100", "At most."),
     "seed": ("0", "For stochastic solvers."),
     "safeguard": ("false", "Keep every site's problem well posed (BayesADMM)."),
