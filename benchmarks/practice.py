@@ -1,7 +1,7 @@
-"""Rounds that candidates for the estimators' default method need, on problems that are easy and hard to federate.
+"""Rounds that candidates for the default method of a posterior need, on problems that are easy and hard to federate.
 
 Logistic regression, full covariance, unpenalised intercept, residuals of 1e-8; a dash is more than 60 rounds or a
-failure. Prints the Markdown table of docs/practice.md.
+failure. Prints the Markdown table of docs/benchmarks.md.
 
     BAYESADMM_DATA=/folder/with/the/tables python benchmarks/practice.py
 """
