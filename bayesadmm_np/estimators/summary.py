@@ -181,8 +181,8 @@ def diagnose_fit(model: FittedGLM) -> tuple[Finding, ...]:
 
     In the run's coordinates, with the intercept at the centre of the columns: there the arithmetic is done.
     """
-    without = {*model.held, *without_estimate(model.findings)}
-    kept = [j for j, name in enumerate(model.coefficient_names) if name not in without]
+    without = without_estimate(model.findings)
+    kept = [j for j, name in enumerate(model.coefficient_names) if not (model.held[j] or name in without)]
     # where a shift common to all classes is the prior's alone, the table says so of every coefficient
     if model.family != "full" or model.kind.has_flat_shift or not kept:
         return ()

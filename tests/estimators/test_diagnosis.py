@@ -203,6 +203,12 @@ def test_fits_say_where_the_prior_speaks_and_what_rounding_takes(rng):
     y = (rng.random(60) < 0.5).astype(int)
     plain = FederatedLogisticRegression(0.0, inference="likelihood").fit(X, y, client=hospital)
     assert codes(plain) == []
+    twice = np.column_stack([X, 12 * X[:, 0]])
+    with pytest.warns(ConvergenceWarning, match="12"):
+        doubled = FederatedLogisticRegression().fit(twice, y, client=hospital)
+    assert doubled.fitted_.held.sum() == 1
+    assert codes(doubled) == ["collinear"]  # what holds the superfluous coefficient at zero is no prior
+
     held = FederatedLogisticRegression(1.0, inference="likelihood").fit(X, y, client=hospital)
     assert codes(held) == ["prior"]
     assert [name for name, _ in held.fitted_.findings[0].shares] == ["x1"]
