@@ -54,6 +54,7 @@ class FederatedGLM(FederatedModel):
         Whether `fit` starts from the sites of the last fit that have the same names.
     participation : float or callable, default 1.0
         Share of the sites that take part in a round; see `bayesadmm_np.run`.
+        A step of a likelihood waits for a round in which all are there, which a share may never bring.
     random_state : int, optional
         Seed of participation and of stochastic solvers; None is 0, so that a fit can be repeated.
     n_jobs : int, optional
