@@ -469,8 +469,12 @@ class FederatedModel(BaseEstimator):
         except RunError as error:
             separation = name_separation(glm, settings, names)
             sampled = glm.has_flat_shift and settings.averages
-            if separation is not None:
+            if separation is not None and error.result.history:
                 fit = Fit(error.result, glm, settings.precision or 0.0, 1.0, error.result.rounds + 1)
+            elif (
+                separation is not None
+            ):  # no round was done: some prior keeps the numbers finite, which are no estimates
+                fit = fit_glm(glm, replace(settings, precision=1.0), None, names)
             elif self.method == "auto" and sampled and settings.precision is not None:
                 caveats.append(
                     _saying(f"The variational fit failed ({error}) This is FedLapCov, Laplace's approximation.")

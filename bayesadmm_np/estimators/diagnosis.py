@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from .._archive import read_as
 from .._errors import ArgumentError
 from .._validation import Array
 from ..losses.linear_model import LinearModelLoss
@@ -231,11 +232,10 @@ def read_finding(fields: Mapping[str, Any]) -> Finding:
     ValueError
         When it is none.
     """
-    given = {key: _tuples(value) for key, value in fields.items() if key not in ("code", "sentence")}
-    try:
-        return KINDS[fields["code"]](**given)
-    except (KeyError, TypeError) as error:
-        raise ArgumentError("finding", "must be one that as_dict wrote", repr(dict(fields))) from error
+    given = {key: value for key, value in fields.items() if key not in ("code", "sentence")}
+    if fields.get("code") not in KINDS:
+        raise ArgumentError("finding", f"must have a code among {', '.join(KINDS)}", repr(fields.get("code")))
+    return read_as(KINDS[fields["code"]], given, "finding")
 
 
 def without_estimate(findings: Sequence[Finding]) -> frozenset[str]:
@@ -448,11 +448,6 @@ def _touched(split: Split, change: Array | None) -> list[int]:
 # ----------------------------------------------------------------------------------------------------
 # Words
 # ----------------------------------------------------------------------------------------------------
-
-
-def _tuples(value: Any) -> Any:
-    """JSON's lists as tuples."""
-    return tuple(map(_tuples, value)) if isinstance(value, list | tuple) else value
 
 
 def _list(names: Sequence[str]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -164,6 +164,7 @@ def make_designs(
 def split_table(data: Any, client: str | None) -> dict[str, Any]:
     """Return tables by site: as they came, or the rows of one table by its column of sites, in order of appearance."""
     if isinstance(data, Mapping) and data and all(_is_table(part) for part in data.values()):
+        _require_distinct(data)
         return {str(site): table for site, table in data.items()}
     names = column_names(data)
     if client is None:
@@ -176,11 +177,21 @@ def split_table(data: Any, client: str | None) -> dict[str, Any]:
     missing: Any = is_missing(data[client])
     if missing.any():
         raise TableError(f"names no site in {int(missing.sum())} row(s)", "fill it in", column=client)
+    _require_distinct(dict.fromkeys(labels.tolist()))
     sites = np.array([str(label) for label in labels.tolist()], dtype=object)
     return {
         site: {name: _take(data[name], np.flatnonzero(sites == site)) for name in names}
         for site in dict.fromkeys(sites.tolist())
     }
+
+
+def _require_distinct(sites: Iterable[Any]) -> None:
+    """Refuse sites that would share a name, such as 1 and "1": rows of one would be lost, or count as the other's."""
+    names: dict[str, Any] = {}
+    for site in sites:
+        other = names.setdefault(str(site), site)
+        if other is not site and other != site:
+            raise ArgumentError("client", "must name each site differently", f"{other!r} and {site!r}")
 
 
 def _is_table(part: Any) -> bool:

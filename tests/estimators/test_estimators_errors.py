@@ -9,7 +9,7 @@ import pytest
 from sklearn.exceptions import ConvergenceWarning
 
 import bayesadmm_np as ba
-from bayesadmm_np.estimators import FederatedLogisticRegression, FederatedPoissonRegressor
+from bayesadmm_np.estimators import FederatedLogisticRegression, FederatedPoissonRegressor, SeparationWarning
 from oracles.cohorts import cohort, estimator, posterior_ridge
 
 L, R, P = FederatedLogisticRegression, posterior_ridge, FederatedPoissonRegressor
@@ -165,3 +165,15 @@ def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="has no attribute 'FederatedLasso'"):
         ba.estimators.FederatedLasso  # noqa: B018
     assert "FederatedRidge" in dir(ba.estimators)
+
+
+def test_separation_is_named_where_no_round_was_done():
+    """A pair of columns that is nearly collinear, too: the first step has no curvature."""
+    rng = np.random.default_rng(1)
+    columns = rng.normal(size=(12, 3))
+    nearly = np.column_stack([columns, columns[:, 2] + 1e-8 * rng.normal(size=12)])
+    sites = np.argsort(np.argsort(nearly[:, 0])) * 3 // 12
+    with pytest.warns(SeparationWarning, match="Separation"):
+        model = L().fit(nearly, (nearly[:, 0] > 0).astype(int), client=sites)
+    assert np.isfinite(model.coef_).all()
+    assert all(row.std_err is None for row in model.summary().rows)

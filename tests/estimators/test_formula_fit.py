@@ -13,7 +13,13 @@ from sklearn.exceptions import NotFittedError
 
 from bayesadmm_np._archive import Archive, ArchiveError
 from bayesadmm_np._errors import ArgumentError
-from bayesadmm_np.estimators import FederatedLogisticRegression, FederatedPoissonRegressor, load_model, save_model
+from bayesadmm_np.estimators import (
+    FederatedLinearRegression,
+    FederatedLogisticRegression,
+    FederatedPoissonRegressor,
+    load_model,
+    save_model,
+)
 from bayesadmm_np.estimators.formula_fit import fit_formula
 from bayesadmm_np.estimators.levels import TableError
 from bayesadmm_np.splitting.methods import FedLapCov
@@ -216,3 +222,15 @@ def test_it_is_the_glm_of_statsmodels_by_the_same_formula(rng):
     errors = right.bse[names].to_numpy()
     np.testing.assert_allclose((model.mean() - right.params[names]) / errors, 0.0, atol=1e-6)
     np.testing.assert_allclose(np.sqrt(np.diag(model.covariance())), errors, rtol=1e-6)
+
+
+@pytest.mark.parametrize("one_table", [False, True])
+def test_sites_that_would_share_a_name_are_refused(one_table):
+    """As names of sites 1 and "1" are the same: rows of one would be lost."""
+    table = {"x": np.arange(6.0), "y": np.array([0.0, 1.1, 1.9, 3.2, 3.9, 5.1])}
+    data = {1: table, "1": table}
+    if one_table:
+        data = {name: np.tile(values, 2) for name, values in table.items()}
+        data["site"] = np.array([1] * 6 + ["1"] * 6, dtype=object)
+    with pytest.raises(ValueError, match="client must name each site differently, got 1 and '1'"):
+        fit_formula(FederatedLinearRegression(), "y ~ x", data, client="site" if one_table else None)
