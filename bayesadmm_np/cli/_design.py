@@ -120,8 +120,8 @@ def fit_columns(rows: Rows, categorical: Sequence[str], standardize: bool, inter
         if (column == column[0]).all():
             if intercept:
                 note(
-                    f"column {label!r} is constant: nothing can be learned about its coefficient, and not to know it "
-                    f"widens the standard error of the intercept too. --drop {label} leaves it out."
+                    f"column {label!r} is constant: nothing can be learned about its coefficient. "
+                    f"--drop {label} leaves it out."
                 )
         elif standardize and label in names:
             mean, scale[j] = _moments(design[:, j], weights)

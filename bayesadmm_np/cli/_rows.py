@@ -212,7 +212,7 @@ def _without_missing(frame: Any, site: Any, names: list[str], dropna: bool) -> t
     note(f"{lost} of {len(frame)} rows dropped because of missing values in {listed}.")
     if not keep.any():
         raise Refused("--dropna leaves no rows.")
-    empty = sorted(set(site.astype(str)) - set(site[keep].astype(str)))
+    empty = sorted({str(name) for name in site if name == name} - set(site[keep].astype(str)))
     if empty:
         raise Refused(f"--dropna leaves no rows at {', '.join(empty)}; leave out a column with --drop.")
     return frame[keep].infer_objects(), site[keep], lost

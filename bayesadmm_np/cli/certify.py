@@ -58,6 +58,7 @@ def _how_named(model: FittedGLM) -> str:
 def run_certify(model: FittedGLM, rows: Rows, tol: float | None, as_json: bool) -> bool:
     """Recompute the certificate of a model from the rows of its sites; return whether it holds."""
     from .._validation import as_positive
+    from ..estimators.diagnosis import without_estimate
 
     strangers = sorted(set(site_names(rows)) - set(model.sites))
     if strangers:
@@ -77,7 +78,7 @@ def run_certify(model: FittedGLM, rows: Rows, tol: float | None, as_json: bool) 
     check = model.check(losses)
     assert model.certificate is not None
     tol = model.certificate.tol if tol is None else as_positive(tol, "--tol")
-    holds = check.pooled <= tol
+    holds = check.pooled <= tol and not without_estimate(model.findings)
     if as_json:
         sites = {
             name: {"n_rows": counts[name], "n_rows_in_fit": site.n_rows, "apart": check.apart[name]}

@@ -26,7 +26,7 @@ from ..splitting.distance import Distance
 from ..splitting.history import RoundRecord
 from ..splitting.status import Status
 from .design import Agreement, design
-from .diagnosis import Finding
+from .diagnosis import Finding, without_estimate
 from .glm import Layout, carry, carry_distance
 from .inference import FitStatistics
 from .kinds import IDENTITY, Kind, kind_of_loss
@@ -273,7 +273,7 @@ class FittedGLM:
     @property
     def holds(self) -> bool:
         """Whether the pooled stationarity residual was below tol at the fit."""
-        return self.certificate is not None and self.certificate.holds
+        return self.certificate is not None and self.certificate.holds and not without_estimate(self.findings)
 
     @property
     def title(self) -> str:

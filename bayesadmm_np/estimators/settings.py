@@ -142,7 +142,7 @@ def read_settings(estimator: Any) -> Settings:
         options={
             "rounds": as_count(estimator.max_rounds, "max_rounds"),
             "tol": as_positive(estimator.tol, "tol"),
-            "participation": _read_participation(estimator.participation),
+            "participation": _read_participation(estimator.participation, inference),
             "seed": _read_seed(estimator.random_state),
             "n_jobs": _read_jobs(estimator.n_jobs),
             "progress": read_switch(estimator.progress, "progress"),
@@ -260,8 +260,16 @@ def read_noise(value: Any, inference: str) -> float | None:
     return as_positive(value, "noise_variance")
 
 
-def _read_participation(value: Any) -> Any:
-    return value if callable(value) else as_fraction(value, "participation")
+def _read_participation(value: Any, inference: str) -> Any:
+    if callable(value):
+        return value
+    share = as_fraction(value, "participation")
+    if share < 1.0 and inference == "likelihood":
+        expected = "must be 1 with inference='likelihood', whose steps are judged at all sites"
+        raise ArgumentError(
+            "participation", expected, f"{share:g}", "take inference='posterior', or a function of who is there"
+        )
+    return share
 
 
 def _read_seed(value: Any) -> int:

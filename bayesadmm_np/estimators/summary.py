@@ -321,10 +321,10 @@ class Spread:
         found, whole = model.statistics, goodness(model)
         is_t = found is not None and found.noise == "estimated" and model.fit_name == ML
         if name == MODEL:
-            matrix = model.posterior.covariance_matrix if model.learns_covariance else None
-            return cls(
-                name, matrix, whole.df_residual if is_t and whole is not None and whole.df_residual > 0 else None
-            )
+            df = whole.df_residual if is_t and whole is not None else None
+            # without a degree of freedom nothing tells the noise variance
+            known = model.learns_covariance and (df is None or df > 0)
+            return cls(name, model.posterior.covariance_matrix if known else None, df if known else None)
         robust = _robust(model, name)
         return cls(name, robust.matrix, robust.df if is_t else None)
 
@@ -359,15 +359,19 @@ def _rows(model: FittedGLM, units: Units, spread: Spread, reference: Any) -> tup
     errors = np.sqrt(np.maximum(np.einsum("ij,jk,ik->i", change, spread.matrix, change), 0.0))
     held = np.asarray(~change[:, ~model.held].any(axis=1))  # made of held entries alone
     nothing = without_estimate(model.findings)
+    lost = np.isin(model.coefficient_names, list(nothing))
+    mixes = np.asarray((change[:, lost] != 0.0).any(axis=1))  # there a standard error is the rounding of infinite ones
 
-    def row(name: str, m: float, sd: float, is_held: bool, share: Array) -> SummaryRow:
+    def row(name: str, m: float, sd: float, is_held: bool, is_mixed: bool, share: Array) -> SummaryRow:
         if is_held:
             return SummaryRow(name, 0.0)
         if nothing & {name, *name.split(" vs ")}:
             return SummaryRow(name, float("nan"))
+        if is_mixed:
+            return SummaryRow(name, m)
         return _row(estimate(name, m, sd, spread.df), tuple(share.tolist()) if adds_up else None)
 
-    return tuple(row(*entry) for entry in zip(names, mean, errors, held, shares, strict=True))
+    return tuple(row(*entry) for entry in zip(names, mean, errors, held, mixes, shares, strict=True))
 
 
 def _row(found: Estimate, shares: tuple[float, ...] | None) -> SummaryRow:

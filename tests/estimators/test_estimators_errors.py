@@ -52,6 +52,7 @@ ARGUMENTS = [
     (L(max_rounds=0), "max_rounds must be at least 1, got 0"),
     (L(tol=-1e-8), "tol must be > 0"),
     (L(participation=0.0), "participation must lie in (0, 1]"),
+    (L(participation=0.5), "participation must be 1 with inference='likelihood'"),
     (L(random_state="now"), "random_state must be an integer"),
     (L(n_jobs=0), "n_jobs must be None or an integer other than 0"),
     (

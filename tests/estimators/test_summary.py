@@ -14,6 +14,7 @@ from bayesadmm_np.estimators import (
     FederatedLinearRegression,
     FederatedLogisticRegression,
     FederatedPoissonRegressor,
+    SeparationWarning,
     load_model,
     save_model,
 )
@@ -374,3 +375,26 @@ def test_statistics_are_written_and_read(tmp_path, logistic):
     assert as_dict(old)["goodness"] is None
     with pytest.raises(ValueError, match="must be 'model' for a model without statistics"):
         summarise(old, covariance="HC0")
+
+
+def test_an_intercept_that_mixes_with_a_coefficient_without_estimate_has_no_error():
+    """In a level all are events: its coefficient is infinite, and the others are those of the rows outside it."""
+    rng = np.random.default_rng(0)
+    x, d = rng.normal(size=300), (rng.random(300) < 0.1).astype(float)
+    y = np.where(d == 1, 1, rng.random(300) < 1 / (1 + np.exp(-x))).astype(int)
+    with pytest.warns(SeparationWarning):
+        model = FederatedLogisticRegression().fit(np.column_stack([x, d]), y, client=rng.integers(0, 3, 300))
+    slope, level, intercept = model.summary().rows
+    rest = sm.Logit(y[d == 0], sm.add_constant(x[d == 0])).fit(disp=0)
+    assert np.allclose([intercept.coef, slope.coef, slope.std_err], [*rest.params, rest.bse[1]], rtol=1e-5)
+    assert np.isnan(level.coef)
+    assert intercept.std_err is None
+    assert not model.certificate_.holds
+    assert not model.fitted_.holds
+
+
+def test_without_degrees_of_freedom_there_are_no_errors():
+    X = np.random.default_rng(0).normal(size=(4, 3))
+    with pytest.warns(UserWarning, match="as many coefficients as rows"):
+        model = FederatedLinearRegression().fit(X, np.arange(4.0), client=[0, 0, 1, 1])
+    assert all(row.std_err is None for row in model.summary().rows)
