@@ -164,8 +164,8 @@ def test_a_method_of_a_plugin_is_known_to_estimators_and_commands(installed):
     assert make_method("Halfway", 2.0, None, accelerate=False).rho == 2.0
     assert knobs("Halfway") == ("rho",)
     X, y, site = np.array([[0.0], [1.0], [0.5], [-1.0]]), [0, 1, 1, 0], [0, 0, 1, 1]
-    own = FederatedLogisticRegression(method="Halfway").fit(X, y, client=site)
-    known = FederatedLogisticRegression(method=ba.methods.PVI()).fit(X, y, client=site)
+    own = FederatedLogisticRegression(1.0, method="Halfway").fit(X, y, client=site)
+    known = FederatedLogisticRegression(1.0, method=ba.methods.PVI()).fit(X, y, client=site)
     # both runs stop at a Fisher length of 1e-6 a parameter from the pooled fit, and standard deviations are below two
     np.testing.assert_allclose(own.coef_, known.coef_, atol=1e-4)
     assert own.method == "Halfway"

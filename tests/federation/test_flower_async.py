@@ -759,7 +759,7 @@ def test_the_key_of_the_app_is_read(tmp_path):
     write_app(tmp_path, 3)
     config = tomllib.loads((tmp_path / APP / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
     assert read_plan(config).max_staleness == 0
-    assert read_plan({**config, "max-staleness": 7}).max_staleness == 7
+    assert read_plan({**config, "max-staleness": 7, "method": "PVI"}).max_staleness == 7
     with pytest.raises(ValueError, match="max-staleness must be 0"):
         read_plan({**config, "max-staleness": 7, "method": "BayesADMM"})
 

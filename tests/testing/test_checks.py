@@ -33,6 +33,7 @@ LOSSES = {
     "LeastSquares, two outputs": L.LeastSquares(X, np.column_stack([REAL, REAL**2])),
     "Softmax": L.Softmax(X, THREE, n_classes=3),
     "Softmax, two classes": L.Softmax(X, BINARY, n_classes=2),
+    "ReferenceSoftmax": L.ReferenceSoftmax(X, THREE, n_classes=3),
     "Total": L.Total([L.Logistic(X, BINARY), L.LeastSquares(X, REAL)]),
 }
 GAMMA = F.Gamma([2.0, 0.7], 1.5)
