@@ -293,8 +293,9 @@ def test_softmax_names_classes():
 def test_findings_survive_a_file():
     found = Separation(("x",), (("x", 1.0),), ("x",), is_complete=False)
     assert read_finding(json.loads(json.dumps(as_dict(found)))) == found
-    for broken in ({"code": "nothing"}, {"code": "separation", "columns": []}, {}):
-        with pytest.raises(ValueError, match="finding must be one that as_dict wrote"):
+    some = as_dict(found)
+    for broken in ({"code": "nothing"}, {"code": "separation", "columns": []}, {}, {**some, "names": [1]}):
+        with pytest.raises(ValueError, match="finding"):
             read_finding(broken)
     assert replace(found, is_complete=True) != found
 
