@@ -38,7 +38,12 @@ NEAR = (
     "coefficients are rounding, and sums in doubles cannot certify them."
 )
 PERFECT = "The fit is perfect: standard errors are rounding, and sums in doubles cannot certify it."
+UNCERTIFIED = (
+    "Sums in doubles cannot certify this fit, whose columns are nearly dependent; the coefficients are those of "
+    "triangular factors, and need no such sums."
+)
 HOLD = 1.0 / EPS
+"""Prior precision that holds a coefficient at zero, relative to the information that the rows seem to have on it."""
 HELD = (
     "X has columns that are constants or combinations of those before them, and their coefficients, which no rows "
     "determine, are held at zero: {}; drop them, or take FederatedRidge."
@@ -89,7 +94,10 @@ def fit_exact(glm: Glm, settings: Settings, names: Sequence[str]) -> tuple[Resul
     if settings.noise is None and not fit.df > 0:
         said.append(NO_FREEDOM)
     elif done is not Status.CONVERGED:
-        said.append(NEAR.format(fit.closeness) if fit.closeness < np.sqrt(EPS) else PERFECT)
+        is_perfect = noise <= EPS * glm.null_variance
+        said.append(
+            NEAR.format(fit.closeness) if fit.closeness < np.sqrt(EPS) else PERFECT if is_perfect else UNCERTIFIED
+        )
     return result, noise, " ".join(said)
 
 

@@ -15,7 +15,7 @@ from ..families.gaussian import Gaussian
 from ..splitting.accelerated import Accelerated
 from ..splitting.guarded import Guarded
 from ..splitting.methods import PVI, TABLE, Method, Newton
-from .exact import STACKED_QR
+from .exact import HOLD, STACKED_QR
 from .fitted import FAMILIES
 from .glm import Glm, Layout
 from .inference import Noise
@@ -30,11 +30,6 @@ INFERENCES = ("likelihood", "posterior")
 
 FLAT = 1e-8
 """Prior precision of a posterior's unpenalised intercept, relative to the information that all rows hold on it."""
-
-HELD = 1e15
-"""The same of a coefficient that is held at zero because other columns say what its column says. The likelihood does
-not change along these columns, so that the mode is that without the column, and so is the covariance, but for rounding.
-"""
 
 
 @dataclass(frozen=True)
@@ -312,7 +307,7 @@ def make_prior(settings: Settings, precision: float | Array, glm: Glm, noise: fl
         share = 0.0 if exact and not glm.has_flat_shift else FLAT
         whole = _free_intercepts(whole, glm, glm.information / noise, share)
     for j in glm.held:
-        whole[j, j] = HELD * glm.information_on(j) / noise
+        whole[j, j] = HOLD * glm.information_on(j) / noise
     try:
         return family(np.zeros(layout.dim), whole)
     except ValueError as error:

@@ -44,7 +44,9 @@ def Guarded(method: Method) -> Method:
     S = P_0 + Σ_kH_k ≻ 0, so that some w decreases F, and for strictly convex F with a minimum the accepted points
     converge to it from every start. An overflow at m⁺ counts as F = ∞. The point that the sites' own fits make must not
     be worse than the prior's mean, as far as the server knows F there. A run that ends on a refused point returns the
-    last accepted one. The slack is the rounding of F: N + d + 1000 ulp of its terms, d² + K of the trace's products.
+    last accepted one. The slack is the rounding of F: N + d + 1000 ulp of its terms, d² + K of the trace's products. A
+    refused point is broadcast as λ = Sm, so that m comes back with an error of some ulp times the condition of S: where
+    that is near 1e16 the guarantee ends, and the run says that it has not converged.
 
     Parameters
     ----------
