@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from .._validation import Array
-from ..estimators.design import Agreement, design
-from ..estimators.diagnosis import Collinear, Finding, Separation
+from ..design.agreement import Agreement, design
 from ..estimators.fitted import Columns, design_names, encode, word
-from ..estimators.kinds import Kind, read_kind
+from ..glm.diagnosis import Collinear, Finding, Separation
+from ..glm.kinds import Kind, read_kind
 from ._options import DataSettings
 from ._rows import Rows
 from ._terminal import Refused, note

@@ -15,7 +15,7 @@ from ._rows import Rows, read_frame, read_rows, require_column
 from ._terminal import Refused, note
 
 if TYPE_CHECKING:
-    from ..estimators.design import Agreement, Design
+    from ..design.agreement import Agreement, Design
     from ..estimators.fitted import FittedGLM
 
 __all__ = ["rows_of_fit", "rows_of_model", "worded_for_options"]
@@ -25,7 +25,7 @@ __all__ = ["rows_of_fit", "rows_of_model", "worded_for_options"]
 def worded_for_options() -> Iterator[None]:
     """Turn refusals of tables and formulas into those of a command."""
     from .._errors import ArgumentError, worded
-    from ..estimators.levels import TableError
+    from ..design.levels import TableError
 
     try:
         yield
@@ -62,8 +62,8 @@ def rows_of_model(
 
 def _formula_rows(paths: Sequence[Path], settings: FormulaSettings, formula: str) -> Rows:
     """Read the files' tables by site, let them agree, and keep the rows that are complete."""
+    from ..design.terms import parse
     from ..estimators.formula_fit import make_designs
-    from ..estimators.terms import parse
 
     named: dict[str, Any] = {"--target": settings.target, "--features": settings.features, "--drop": settings.drop}
     named |= {"--categorical": settings.categorical, "--offset": settings.offset, "--exposure": settings.exposure}
@@ -91,7 +91,7 @@ def _rows_as_agreed(
     agreement: Agreement, paths: Sequence[Path], client: str | None, settings: DataSettings, with_weights: bool
 ) -> Rows:
     """Read rows for a model that a formula made."""
-    from ..estimators.design import design
+    from ..design.agreement import design
 
     if settings.weights not in (None, agreement.weights):
         raise Refused(f"--weights: the model's weights are the column {agreement.weights!r}.")
@@ -127,8 +127,8 @@ def _tables(
 
 def _rows(agreement: Agreement, tables: Mapping[str, Any], designs: Mapping[str, Design], dropna: bool) -> Rows:
     """Stack the complete rows of all sites: raw columns, from which the agreement makes designs again."""
-    from ..estimators.design import named_columns
-    from ..estimators.levels import cells_of
+    from ..design.agreement import named_columns
+    from ..design.levels import cells_of
 
     dropped = {site: made.n_dropped for site, made in designs.items() if made.missing}
     if dropped and not dropna:

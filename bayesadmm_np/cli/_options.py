@@ -84,7 +84,7 @@ def families(*others: str) -> tuple[str, ...]:
 
 def losses(*others: str) -> tuple[str, ...]:
     """Return the names of all kinds of regression."""
-    from ..estimators.kinds import KINDS
+    from ..glm.kinds import KINDS
 
     return *others, *KINDS
 

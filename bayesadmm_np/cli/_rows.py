@@ -16,7 +16,7 @@ from ._options import DataSettings
 from ._terminal import Refused, missing_name, note
 
 if TYPE_CHECKING:
-    from ..estimators.design import Agreement
+    from ..design.agreement import Agreement
 
 __all__ = [
     "Rows",

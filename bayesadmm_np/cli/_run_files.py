@@ -180,9 +180,9 @@ def begin(
 ) -> dict[str, Any]:
     """Start a run of the sites that said hello, and write its first broadcast."""
     from ..estimators.fitted import FAMILIES
-    from ..estimators.kinds import KINDS, kind_of_loss
     from ..federation import Coordinator, GLMTask, Message, start_server
     from ..federation.dispatch.client_manager import HELLO_LIMIT
+    from ..glm.kinds import KINDS, kind_of_loss
 
     if family not in FAMILIES:
         raise Refused(f"--family: {missing_name('there is no family', family, FAMILIES)}")
@@ -368,8 +368,8 @@ class _Rows:
 
     def site(self, terms: Any) -> Any:
         """The site, in the units of the run."""
-        from ..estimators.kinds import read_kind
         from ..federation import GLMData, MessageError, Site
+        from ..glm.kinds import read_kind
         from ..splitting import GaussianMechanism
 
         design, config = self.design, self.config

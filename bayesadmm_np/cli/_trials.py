@@ -12,10 +12,10 @@ import numpy as np
 from .._errors import Words
 from .._validation import Array, as_positive
 from ..estimators.fitted import FAMILIES, predictor
-from ..estimators.glm import Layout
-from ..estimators.kinds import Kind
 from ..families import FullGaussian
 from ..families.gaussian import Gaussian
+from ..glm.kinds import Kind
+from ..glm.problem import Layout
 from ..losses.base import Loss
 from ..losses.expectations import Rule
 from ..splitting.accelerated import Accelerated

@@ -58,7 +58,7 @@ def _how_named(model: FittedGLM) -> str:
 def run_certify(model: FittedGLM, rows: Rows, tol: float | None, as_json: bool) -> bool:
     """Recompute the certificate of a model from the rows of its sites; return whether it holds."""
     from .._validation import as_positive
-    from ..estimators.diagnosis import without_estimate
+    from ..glm.diagnosis import without_estimate
 
     strangers = sorted(set(site_names(rows)) - set(model.sites))
     if strangers:

@@ -45,8 +45,8 @@ def describe(
     Exit codes: 0 described, 1 described, and the data contradict the dictionary,
     2 the command or the data were not understood.
     """
-    from ..estimators.table_one import describe as table_one
-    from ..estimators.table_one import read_dictionary
+    from ..design.table_one import describe as table_one
+    from ..design.table_one import read_dictionary
 
     frame, site = stack(data, client, (), separator, na)
     for option_name, names in (("--columns", columns), ("--drop", drop)):

@@ -25,7 +25,7 @@ from ._terminal import SEPARATED, Refused, in_options, note, print_json, require
 
 if TYPE_CHECKING:
     from ..estimators.fitted import FittedGLM
-    from ..estimators.kinds import Kind
+    from ..glm.kinds import Kind
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,9 +121,9 @@ def fit(
     or the data were not understood; 4 the likelihood has no maximum (the model is
     written, and says which coefficients have no estimate).
     """
-    from ..estimators.diagnosis import without_estimate
     from ..estimators.model_file import save_model
     from ..estimators.summary import as_dict, summarise
+    from ..glm.diagnosis import without_estimate
     from ..splitting.status import Status
 
     if out is not None:

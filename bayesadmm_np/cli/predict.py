@@ -56,7 +56,7 @@ def _predictions(
     model_path: Path, path: Path, drop: Sequence[str], separator: str, missing: Sequence[str]
 ) -> list[dict[str, Any]]:
     """Return one dictionary a row of the file."""
-    from ..estimators.design import design
+    from ..design.agreement import design
     from ..estimators.model_file import load_model
     from ._formula import worded_for_options
     from ._rows import feature_columns, read_frame, read_offset, require_column

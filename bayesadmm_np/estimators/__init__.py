@@ -6,22 +6,22 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ..design.agreement import Agreement
+    from ..design.levels import TableError
+    from ..design.table_one import describe
+    from ..glm.kinds import KINDS, Kind
     from .between_sites import heterogeneity
     from .caveats import SeparationWarning
-    from .design import Agreement
     from .evaluation import evaluate
     from .fitted import FittedGLM
     from .formula_fit import fit_formula
     from .general import FederatedGLM
-    from .kinds import KINDS, Kind
-    from .levels import TableError
     from .linear import FederatedLinearRegression
     from .logistic import FederatedLogisticRegression
     from .model_file import load_model, save_model
     from .poisson import FederatedPoissonRegressor
     from .ridge import FederatedRidge
     from .summary import Summary, SummaryRow
-    from .table_one import describe
     from .term_tests import contrast
 
 __all__ = [
@@ -48,26 +48,26 @@ __all__ = [
 ]
 
 HOMES = {
-    "KINDS": "kinds",
-    "Agreement": "design",
-    "FederatedGLM": "general",
-    "FederatedLinearRegression": "linear",
-    "FederatedLogisticRegression": "logistic",
-    "FederatedPoissonRegressor": "poisson",
-    "FederatedRidge": "ridge",
-    "contrast": "term_tests",
-    "describe": "table_one",
-    "evaluate": "evaluation",
-    "FittedGLM": "fitted",
-    "Kind": "kinds",
-    "load_model": "model_file",
-    "save_model": "model_file",
-    "SeparationWarning": "caveats",
-    "Summary": "summary",
-    "SummaryRow": "summary",
-    "TableError": "levels",
-    "fit_formula": "formula_fit",
-    "heterogeneity": "between_sites",
+    "KINDS": "..glm.kinds",
+    "Agreement": "..design.agreement",
+    "FederatedGLM": ".general",
+    "FederatedLinearRegression": ".linear",
+    "FederatedLogisticRegression": ".logistic",
+    "FederatedPoissonRegressor": ".poisson",
+    "FederatedRidge": ".ridge",
+    "contrast": ".term_tests",
+    "describe": "..design.table_one",
+    "evaluate": ".evaluation",
+    "FittedGLM": ".fitted",
+    "Kind": "..glm.kinds",
+    "load_model": ".model_file",
+    "save_model": ".model_file",
+    "SeparationWarning": ".caveats",
+    "Summary": ".summary",
+    "SummaryRow": ".summary",
+    "TableError": "..design.levels",
+    "fit_formula": ".formula_fit",
+    "heterogeneity": ".between_sites",
 }
 
 
@@ -76,7 +76,7 @@ def __getattr__(name: str) -> Any:
     if name not in HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        home = import_module(f".{HOMES[name]}", __name__)
+        home = import_module(HOMES[name], __name__)
     except ImportError as error:
         raise ImportError(f"{name} needs scikit-learn 1.6 or newer: pip install 'bayesadmm-np[estimators]'.") from error
     return getattr(home, name)

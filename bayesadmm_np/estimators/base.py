@@ -18,23 +18,23 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, colu
 
 from .._errors import PLAIN, ArgumentError, Words
 from .._validation import Array
+from ..design.agreement import Agreement, design
+from ..design.rows import SiteRows, read_client, read_offset, require_numbers, split_rows
 from ..families import FullGaussian
 from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian
+from ..glm.diagnosis import Finding, without_estimate
+from ..glm.inference import Test
+from ..glm.kinds import Kind, read_kind
+from ..glm.problem import make_glm
 from ..splitting.certificate import Certificate
 from ..splitting.methods import FedLapCov
 from ..splitting.result import RunError
 from ..splitting.status import Status
 from .caveats import SeparationWarning
-from .design import Agreement, design
-from .diagnosis import Finding, without_estimate
 from .exact import STACKED_QR
 from .fitted import Columns, FittedGLM, Site, Units
 from .formula_fit import OPTIONS, fit_formula, has_intercept
-from .glm import make_glm
-from .inference import Test
-from .kinds import Kind, read_kind
-from .rows import SiteRows, read_client, read_offset, require_numbers, split_rows
 from .search import Fit, Start, fit_glm, is_proven, name_separation, name_superfluous, require_sums
 from .settings import Settings, read_choice, read_settings, read_switch
 from .summary import Summary, diagnose_fit, goodness, summarise

@@ -15,8 +15,8 @@ from scipy.linalg import cho_factor, cho_solve, eigvalsh
 from scipy.special import chdtrc, fdtrc
 
 from .._validation import Array, frozen
+from ..glm.inference import Estimate, Test, estimate
 from .fitted import FittedGLM, Units
-from .inference import Estimate, Test, estimate
 
 __all__ = ["CoefficientHeterogeneity", "Heterogeneity", "heterogeneity"]
 

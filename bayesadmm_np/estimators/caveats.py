@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from sklearn.exceptions import ConvergenceWarning
 
-from .diagnosis import Finding
+from ..glm.diagnosis import Finding
 
 __all__ = ["SeparationWarning"]
 
@@ -25,7 +25,7 @@ class SeparationWarning(ConvergenceWarning):
     Examples
     --------
     >>> from bayesadmm_np.estimators import SeparationWarning
-    >>> from bayesadmm_np.estimators.diagnosis import Undecided
+    >>> from bayesadmm_np.glm.diagnosis import Undecided
     >>> SeparationWarning([Undecided(("age",))]).findings[0].names
     ('age',)
     """

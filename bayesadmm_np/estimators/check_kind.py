@@ -6,9 +6,9 @@ import numpy as np
 
 from .._validation import Array
 from ..families import FullGaussian
+from ..glm.kinds import KINDS, Kind, read_kind
 from ..losses.expectations import GaussHermite
 from ..testing import check_loss
-from .kinds import KINDS, Kind, read_kind
 
 __all__ = ["check_kind"]
 

@@ -17,7 +17,7 @@ from scipy.special import expit, logit
 
 from .._errors import ArgumentError
 from .._validation import Array, as_count, as_float_array
-from .rows import read_client
+from ..design.rows import read_client
 
 __all__ = ["Evaluation", "Interval", "SiteCounts", "evaluate", "site_counts"]
 

@@ -13,6 +13,7 @@ from .._errors import ArgumentError
 from .._validation import Array
 from ..families import FullGaussian
 from ..families.precision import DensePrecision
+from ..glm.problem import Glm
 from ..losses.expectations import Delta
 from ..losses.stacked_qr import SiteFactor, StackedFit, site_factor, solve_stacked
 from ..splitting.certificate import pooled_residual
@@ -21,7 +22,6 @@ from ..splitting.methods import Newton
 from ..splitting.result import Result
 from ..splitting.state import State
 from ..splitting.status import Status
-from .glm import Glm
 
 if TYPE_CHECKING:
     from .settings import Settings

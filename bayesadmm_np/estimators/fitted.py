@@ -15,21 +15,21 @@ from numpy.typing import ArrayLike, NDArray
 
 from .._validation import Array
 from .._version import __version__
+from ..design.agreement import Agreement, design
 from ..families import DiagonalGaussian, FixedPrecisionGaussian, FullGaussian, IsotropicGaussian
 from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian
 from ..families.precision import DensePrecision
+from ..glm.diagnosis import Finding, without_estimate
+from ..glm.inference import FitStatistics
+from ..glm.kinds import IDENTITY, Kind, kind_of_loss
+from ..glm.problem import Layout, carry, carry_distance
 from ..losses.base import Loss
 from ..losses.expectations import Auto, Rule
 from ..splitting.certificate import Certificate, pooled_distance, pooled_residual
 from ..splitting.distance import Distance
 from ..splitting.history import RoundRecord
 from ..splitting.status import Status
-from .design import Agreement, design
-from .diagnosis import Finding, without_estimate
-from .glm import Layout, carry, carry_distance
-from .inference import FitStatistics
-from .kinds import IDENTITY, Kind, kind_of_loss
 
 __all__ = ["FAMILIES", "UNITS", "Columns", "FittedGLM", "Site", "design_names", "encode", "fitted_run", "word"]
 

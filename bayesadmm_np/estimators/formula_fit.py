@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 import numpy as np
 
 from .._errors import ArgumentError
-from .design import Agreement, Design, design
-from .formula import agree, counter, describe_columns, pooled_quantiles
-from .levels import TableError, cells_of, column_names, is_missing
-from .terms import parse
+from ..design.agreement import Agreement, Design, design
+from ..design.formula import agree, counter, describe_columns, pooled_quantiles
+from ..design.levels import TableError, cells_of, column_names, is_missing
+from ..design.terms import parse
 
 __all__ = ["OPTIONS", "fit_formula", "has_intercept", "make_designs", "split_table"]
 
@@ -41,7 +41,7 @@ def fit_formula(
 ) -> M:
     """Fit an estimator to the design that a formula makes of the tables of several sites.
 
-    Levels, references, knots and means are agreed by name first (`estimators.formula.agree`); what cannot be made alike
+    Levels, references, knots and means are agreed by name first (`design.formula.agree`); what cannot be made alike
     is refused. Rows with missing values are left out and counted. Predictions then take tables like those of the fit.
 
     Parameters

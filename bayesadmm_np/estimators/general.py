@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..glm.kinds import Kind
 from .base import FederatedModel
-from .kinds import Kind
 
 __all__ = ["FederatedGLM"]
 

@@ -14,21 +14,21 @@ import numpy as np
 
 from .._archive import Archive, ArchiveError, content_of, read_as
 from .._validation import Array, as_positive
+from ..design.agreement import Agreement
 from ..families import IsotropicGaussian
 from ..families.gaussian import Gaussian
+from ..glm.diagnosis import as_dict, read_finding
+from ..glm.inference import FitStatistics, Noise
+from ..glm.kinds import Kind, read_kind
+from ..glm.problem import Layout
+from ..glm.site_statistics import ROBUST, SiteStatistics, WeightMeaning
 from ..losses.expectations import RULES, Auto, Rule
 from ..splitting.certificate import Certificate
 from ..splitting.distance import Distance
 from ..splitting.history import Edges
 from ..splitting.settings import decode, encode
 from ..splitting.status import Status
-from .design import Agreement
-from .diagnosis import as_dict, read_finding
 from .fitted import FAMILIES, Columns, FittedGLM, Site, design_names
-from .glm import Layout
-from .inference import FitStatistics, Noise
-from .kinds import Kind, read_kind
-from .site_statistics import ROBUST, SiteStatistics, WeightMeaning
 
 __all__ = ["ModelFileError", "load_model", "save_model"]
 

@@ -10,19 +10,19 @@ import numpy as np
 
 from .._errors import worded
 from .._validation import Array
+from ..design.rows import SiteRows
 from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian
+from ..glm.columns import site_factor
+from ..glm.diagnosis import Collinear, Constant, Finding, Separation, Undecided, Zero, diagnose_before, find_separation
+from ..glm.firth import Tilted, fit_firth
+from ..glm.problem import Glm, carry, newton_sites
 from ..losses.linear_model import LinearModelLoss
 from ..splitting.loop import run
 from ..splitting.result import Result, RunError
 from ..splitting.status import Status
-from .columns import site_factor
-from .diagnosis import Collinear, Constant, Finding, Separation, Undecided, Zero, diagnose_before, find_separation
 from .evidence import maximise
 from .exact import STACKED_QR, fit_exact
-from .firth import Tilted, fit_firth
-from .glm import Glm, carry, newton_sites
-from .rows import SiteRows
 from .settings import Settings, make_prior
 
 __all__ = ["Fit", "Start", "fit_glm", "is_proven", "name_separation", "name_superfluous", "require_sums"]

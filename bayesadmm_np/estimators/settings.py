@@ -12,14 +12,14 @@ from .._errors import ArgumentError
 from .._validation import Array, as_count, as_float_array, as_fraction, as_positive
 from ..families import DiagonalGaussian, FullGaussian, IsotropicGaussian
 from ..families.gaussian import Gaussian
+from ..glm.inference import Noise
+from ..glm.kinds import Kind, read_kind
+from ..glm.problem import Glm, Layout
 from ..splitting.accelerated import Accelerated
 from ..splitting.guarded import Guarded
 from ..splitting.methods import PVI, TABLE, Method, Newton
 from .exact import HOLD, STACKED_QR
 from .fitted import FAMILIES
-from .glm import Glm, Layout
-from .inference import Noise
-from .kinds import Kind, read_kind
 
 __all__ = ["EVIDENCE", "Settings", "make_prior", "read_choice", "read_noise", "read_settings", "read_switch"]
 

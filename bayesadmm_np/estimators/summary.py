@@ -14,11 +14,11 @@ from .._errors import ArgumentError
 from .._validation import Array
 from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian
-from .diagnosis import Finding, diagnose_after, without_estimate
-from .diagnosis import as_dict as finding_as_dict
+from ..glm.diagnosis import Finding, diagnose_after, without_estimate
+from ..glm.diagnosis import as_dict as finding_as_dict
+from ..glm.inference import Estimate, GoodnessOfFit, RobustCovariance, estimate, goodness_of_fit, robust_covariance
+from ..glm.site_statistics import ROBUST
 from .fitted import FittedGLM, Units, word
-from .inference import Estimate, GoodnessOfFit, RobustCovariance, estimate, goodness_of_fit, robust_covariance
-from .site_statistics import ROBUST
 
 __all__ = ["COVARIANCES", "Summary", "SummaryRow", "as_dict", "goodness", "information_shares", "summarise"]
 

@@ -6,10 +6,10 @@ import re
 from collections.abc import Mapping, Sequence
 
 from .._errors import ArgumentError
+from ..glm.inference import Estimate, Test, contrasts, likelihood_ratio_test, picks, wald_test
+from ..glm.refit import drive, refit, without
 from ..losses.base import Loss
 from .fitted import FittedGLM, design_names
-from .inference import Estimate, Test, contrasts, likelihood_ratio_test, picks, wald_test
-from .refit import drive, refit, without
 from .summary import MODEL, Spread, goodness
 
 __all__ = ["contrast", "likelihood_ratio_tests", "read_terms", "wald_tests"]

@@ -15,7 +15,7 @@ import pandas as pd
 
 import bayesadmm_np as ba
 from bayesadmm_np.cli._trials import Problem, Trial, evaluate
-from bayesadmm_np.estimators.kinds import read_kind
+from bayesadmm_np.glm.kinds import read_kind
 
 CANCER = ("--target", "target", "--client", "site", "--no-progress")
 SMALL = ("--features", "mean_radius,mean_texture")

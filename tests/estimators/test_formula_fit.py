@@ -13,6 +13,7 @@ from sklearn.exceptions import NotFittedError
 
 from bayesadmm_np._archive import Archive, ArchiveError
 from bayesadmm_np._errors import ArgumentError
+from bayesadmm_np.design.levels import TableError
 from bayesadmm_np.estimators import (
     FederatedLinearRegression,
     FederatedLogisticRegression,
@@ -21,7 +22,6 @@ from bayesadmm_np.estimators import (
     save_model,
 )
 from bayesadmm_np.estimators.formula_fit import fit_formula
-from bayesadmm_np.estimators.levels import TableError
 from bayesadmm_np.splitting.methods import FedLapCov
 
 FORMULA = "died ~ center(age)*sex + C(ward, Treatment('medical')) + bs(bmi, 4)"

@@ -13,7 +13,7 @@ from sklearn.base import is_regressor
 from bayesadmm_np.estimators import KINDS, FederatedGLM, Kind, load_model, save_model
 from bayesadmm_np.estimators.base import FederatedModel
 from bayesadmm_np.estimators.check_kind import check_kind
-from bayesadmm_np.estimators.kinds import COUNTS, LOG, Link, Target, read_kind
+from bayesadmm_np.glm.kinds import COUNTS, LOG, Link, Target, read_kind
 from bayesadmm_np.losses import logistic_normal_moments
 from bayesadmm_np.losses.pointwise import Pointwise, RowMoments
 from oracles.cohorts import cohort

@@ -18,8 +18,8 @@ from bayesadmm_np.estimators import (
     load_model,
     save_model,
 )
-from bayesadmm_np.estimators.kinds import read_kind
 from bayesadmm_np.families.precision import DensePrecision
+from bayesadmm_np.glm.kinds import read_kind
 from oracles import strd
 from oracles.cohorts import cohort
 

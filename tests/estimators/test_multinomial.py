@@ -7,7 +7,7 @@ from numpy.testing import assert_allclose
 import bayesadmm_np as ba
 from bayesadmm_np.estimators import FederatedGLM, load_model, save_model
 from bayesadmm_np.estimators.check_kind import check_kind
-from bayesadmm_np.estimators.kinds import kind_of_loss, read_kind
+from bayesadmm_np.glm.kinds import kind_of_loss, read_kind
 
 
 def newton(losses, steps=30):

@@ -18,11 +18,11 @@ from bayesadmm_np.estimators import (
     load_model,
     save_model,
 )
-from bayesadmm_np.estimators.inference import FitStatistics
-from bayesadmm_np.estimators.kinds import read_kind
 from bayesadmm_np.estimators.model_file import ModelFileError
 from bayesadmm_np.estimators.summary import as_dict, goodness, summarise
 from bayesadmm_np.families import FullGaussian
+from bayesadmm_np.glm.inference import FitStatistics
+from bayesadmm_np.glm.kinds import read_kind
 from bayesadmm_np.losses import Poisson
 from bayesadmm_np.losses.base import Loss
 

@@ -10,10 +10,10 @@ import pytest
 
 from bayesadmm_np._archive import ArchiveError, read_as
 from bayesadmm_np._errors import ArgumentError
-from bayesadmm_np.estimators.design import Agreement, design
-from bayesadmm_np.estimators.formula import SiteColumns, agree, counter, describe_columns, pooled_quantiles
-from bayesadmm_np.estimators.levels import TableError
-from bayesadmm_np.estimators.terms import parse
+from bayesadmm_np.design.agreement import Agreement, design
+from bayesadmm_np.design.formula import SiteColumns, agree, counter, describe_columns, pooled_quantiles
+from bayesadmm_np.design.levels import TableError
+from bayesadmm_np.design.terms import parse
 
 EPS = np.finfo(float).eps
 

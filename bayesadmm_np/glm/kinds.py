@@ -202,7 +202,7 @@ class Kind:
 
     Examples
     --------
-    >>> from bayesadmm_np.estimators.kinds import read_kind
+    >>> from bayesadmm_np.glm.kinds import read_kind
     >>> kind = read_kind("poisson")
     >>> kind.title, kind.target.expected, kind.ratio
     ('Poisson regression', 'counts or rates >= 0', 'rate ratio')
@@ -499,7 +499,7 @@ def read_kind(kind: Kind | str) -> Kind:
 
     Examples
     --------
-    >>> from bayesadmm_np.estimators.kinds import read_kind
+    >>> from bayesadmm_np.glm.kinds import read_kind
     >>> read_kind("poison")
     Traceback (most recent call last):
     bayesadmm_np._registry.UnknownNameError: there is no kind of GLM 'poison'; did you mean 'poisson'? There are \

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import bayesadmm_np as ba
-from bayesadmm_np.estimators import separation
-from bayesadmm_np.estimators.columns import site_factor
-from bayesadmm_np.estimators.diagnosis import (
+from bayesadmm_np.glm import separation
+from bayesadmm_np.glm.columns import site_factor
+from bayesadmm_np.glm.diagnosis import (
     Separation,
     Undecided,
     as_dict,
@@ -17,7 +17,7 @@ from bayesadmm_np.estimators.diagnosis import (
     read_finding,
     without_estimate,
 )
-from bayesadmm_np.estimators.separation import Answer, answer, smallest_separating
+from bayesadmm_np.glm.separation import Answer, answer, smallest_separating
 from bayesadmm_np.losses import LeastSquares, Logistic, Poisson, Softmax
 from bayesadmm_np.losses.pointwise import BernoulliLogit, CategoricalLogit, PoissonLog
 from oracles.separable import is_complete, is_separated, moved_coefficients, random_problem, walls_of

@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from bayesadmm_np.design.table_one import read_dictionary
 from bayesadmm_np.estimators import describe
-from bayesadmm_np.estimators.table_one import read_dictionary
 
 
 def patients(n: int = 90, seed: int = 0) -> pd.DataFrame:

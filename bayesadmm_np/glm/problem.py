@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from .._errors import ArgumentError
 from .._validation import Array, frozen
+from ..design.rows import SiteRows
 from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian
 from ..losses.base import GaussianExpected, Loss
@@ -19,7 +20,6 @@ from ..losses.expectations import Delta
 from ..splitting.distance import Distance
 from .inference import FitStatistics, Noise, fit_statistics
 from .kinds import Kind
-from .rows import SiteRows
 
 __all__ = ["Glm", "Layout", "carry", "carry_distance", "make_glm", "newton_sites"]
 

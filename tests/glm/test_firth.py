@@ -19,9 +19,9 @@ from bayesadmm_np.estimators import (
     load_model,
     save_model,
 )
-from bayesadmm_np.estimators.diagnosis import find_separation
-from bayesadmm_np.estimators.firth import FirthQuestion, Tilted, firth_answer, fit_firth
 from bayesadmm_np.families.coordinates import Natural
+from bayesadmm_np.glm.diagnosis import find_separation
+from bayesadmm_np.glm.firth import FirthQuestion, Tilted, firth_answer, fit_firth
 from bayesadmm_np.losses import Logistic, Poisson, Softmax
 from bayesadmm_np.testing import check_loss
 

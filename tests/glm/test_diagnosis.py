@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from sklearn.exceptions import ConvergenceWarning
 
-from bayesadmm_np.estimators import FederatedLogisticRegression, columns
+from bayesadmm_np.estimators import FederatedLogisticRegression
 from bayesadmm_np.estimators.caveats import SeparationWarning
-from bayesadmm_np.estimators.columns import find_relations, orthonormal_basis, site_factor
-from bayesadmm_np.estimators.diagnosis import (
+from bayesadmm_np.glm import columns
+from bayesadmm_np.glm.columns import find_relations, orthonormal_basis, site_factor
+from bayesadmm_np.glm.diagnosis import (
     Collinear,
     Constant,
     Digits,

@@ -351,7 +351,7 @@ def contrasts(
     Examples
     --------
     >>> import numpy as np
-    >>> from bayesadmm_np.estimators.inference import contrasts
+    >>> from bayesadmm_np.glm.inference import contrasts
     >>> (row,) = contrasts(np.array([1.0, 3.0]), np.eye(2), [-1.0, 1.0])
     >>> row.coef, round(row.std_err, 4)
     (2.0, 1.4142)

@@ -17,9 +17,9 @@ import polars as pl
 import pytest
 
 from bayesadmm_np._archive import read_as
-from bayesadmm_np.estimators.design import Agreement, design, own_names
-from bayesadmm_np.estimators.formula import SiteColumns, agree, describe_columns
-from bayesadmm_np.estimators.levels import TableError
+from bayesadmm_np.design.agreement import Agreement, design, own_names
+from bayesadmm_np.design.formula import SiteColumns, agree, describe_columns
+from bayesadmm_np.design.levels import TableError
 
 SITES = ("Basel", "Bern", "Chur", "Genf")
 WARDS = ("medical", "surgical", "Intensive care", "état", "10", "9b")

@@ -129,8 +129,8 @@ def site_statistics(
     Examples
     --------
     >>> import bayesadmm_np as ba
-    >>> from bayesadmm_np.estimators.site_statistics import site_statistics
-    >>> from bayesadmm_np.estimators.kinds import read_kind
+    >>> from bayesadmm_np.glm.site_statistics import site_statistics
+    >>> from bayesadmm_np.glm.kinds import read_kind
     >>> loss = ba.losses.Poisson([[1.0], [1.0]], [1, 3])
     >>> round(site_statistics(read_kind("poisson"), loss, [0.7], [0.7]).pearson, 4)
     0.9934

@@ -1,7 +1,7 @@
 """What is wrong with the data, by name: findings, each with a sentence and a name for programs.
 
 Findings before a fit come from the sites' R factors, after it from the fitted precision, and of separation from the
-search of `estimators/separation.py`. Nothing here looks at a row.
+search of `glm/separation.py`. Nothing here looks at a row.
 """
 
 from __future__ import annotations
@@ -276,8 +276,8 @@ def diagnose_before(
     Examples
     --------
     >>> import numpy as np
-    >>> from bayesadmm_np.estimators.columns import site_factor
-    >>> from bayesadmm_np.estimators.diagnosis import diagnose_before
+    >>> from bayesadmm_np.glm.columns import site_factor
+    >>> from bayesadmm_np.glm.diagnosis import diagnose_before
     >>> age = np.array([30.0, 41.0, 55.0, 62.0])
     >>> design = np.column_stack([age, 2.0 * age + 1.0, np.ones(4)])
     >>> print(*diagnose_before([site_factor(design)], ["age", "twice", "(intercept)"], intercepts=[2]))
@@ -325,7 +325,7 @@ def diagnose_after(precision: Array, names: Sequence[str], prior_share: Array | 
     Examples
     --------
     >>> import numpy as np
-    >>> from bayesadmm_np.estimators.diagnosis import diagnose_after
+    >>> from bayesadmm_np.glm.diagnosis import diagnose_after
     >>> print(*diagnose_after(np.diag([4.0, 1e8]), ["dose", "age"], prior_share=np.array([0.25, 0.0])))
     Much of the information on dose (25%) comes from the prior, not from the data.
     """
@@ -389,7 +389,7 @@ def find_separation(
     --------
     >>> import numpy as np
     >>> import bayesadmm_np as ba
-    >>> from bayesadmm_np.estimators.diagnosis import find_separation
+    >>> from bayesadmm_np.glm.diagnosis import find_separation
     >>> north = ba.losses.Logistic(np.column_stack([[1.0, 2.0], [0.0, 1.0], [1.0, 1.0]]), [0, 0])
     >>> south = ba.losses.Logistic(np.column_stack([[3.0, 4.0], [0.0, 1.0], [1.0, 1.0]]), [1, 1])
     >>> found = find_separation([north, south], ["age", "sex", "(intercept)"], intercepts=[2])

@@ -14,7 +14,7 @@ import pytest
 from scipy.special import expit
 from scipy.stats import chi2
 
-from bayesadmm_np.estimators.inference import (
+from bayesadmm_np.glm.inference import (
     contrasts,
     estimate,
     goodness_of_fit,
@@ -23,9 +23,9 @@ from bayesadmm_np.estimators.inference import (
     robust_covariance,
     wald_test,
 )
-from bayesadmm_np.estimators.kinds import read_kind
-from bayesadmm_np.estimators.refit import derivatives, drive, refit, without
-from bayesadmm_np.estimators.site_statistics import SiteStatistics, check_clusters, site_statistics
+from bayesadmm_np.glm.kinds import read_kind
+from bayesadmm_np.glm.refit import derivatives, drive, refit, without
+from bayesadmm_np.glm.site_statistics import SiteStatistics, check_clusters, site_statistics
 
 sm = pytest.importorskip("statsmodels.api")
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from .._errors import ArgumentError
 from .._validation import Array
-from .design import Agreement, complete_rows, count_rows, named_columns, needed_columns, own_names
+from .agreement import Agreement, complete_rows, count_rows, named_columns, needed_columns, own_names
 from .levels import AgreedColumn, SiteColumn, TableError, agree_column, column_names, describe_column
 from .terms import Learned, Parsed, parse, read_expression, refuse
 
