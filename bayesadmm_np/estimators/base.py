@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, Self
 
 import numpy as np
@@ -59,42 +59,31 @@ class Caveat(ConvergenceWarning):
         return " ".join(say(words) for say in self.sentences)
 
 
+@dataclass(eq=False, repr=False)
 class FederatedModel(BaseEstimator):
     """Base of the estimators: a generalised linear model fitted by a row of the table of methods.
 
-    A subclass sets `kind`, and has parameters of its own at most.
+    A subclass sets `kind`. A parameter of its own is a field, as are those here, stored as they are; `fit` checks them.
+    One that is no argument here, such as the noise variance, becomes one when the subclass gives it a default anew.
     """
 
-    kind: Kind | str
-    penalty: Any = None
-    noise_variance: Any = "auto"
+    kind: Kind | str = field(init=False)
+    prior_precision: Any = 0.0
+    _: KW_ONLY
     inference: str = "auto"
-
-    def __init__(
-        self,
-        prior_precision: Any = 0.0,
-        *,
-        inference: str = "auto",
-        method: Any = "auto",
-        family: str = "auto",
-        fit_intercept: bool = True,
-        penalize_intercept: bool = False,
-        penalty: Any = None,
-        max_rounds: int = 100,
-        tol: float = 1e-8,
-        warm_start: bool = False,
-        participation: Any = 1.0,
-        random_state: Any = None,
-        n_jobs: int | None = None,
-        progress: bool = False,
-    ) -> None:
-        self._keep(locals())
-
-    def _keep(self, given: Mapping[str, Any]) -> None:
-        """Store the arguments of a constructor as they are; `fit` checks them."""
-        for name, value in given.items():
-            if name not in ("self", "__class__"):
-                setattr(self, name, value)
+    noise_variance: Any = field(default="auto", init=False)
+    method: Any = "auto"
+    family: str = "auto"
+    fit_intercept: bool = True
+    penalize_intercept: bool = False
+    penalty: Any = None
+    max_rounds: int = 100
+    tol: float = 1e-8
+    warm_start: bool = False
+    participation: Any = 1.0
+    random_state: Any = None
+    n_jobs: int | None = None
+    progress: bool = False
 
     def __sklearn_tags__(self) -> Any:
         """Say what the kind is, and what y may hold."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 from ..glm.kinds import Kind
@@ -10,6 +11,7 @@ from .base import FederatedModel
 __all__ = ["FederatedGLM"]
 
 
+@dataclass(eq=False, repr=False)
 class FederatedGLM(FederatedModel):
     """A generalised linear model of any kind on rows that stay at their sites.
 
@@ -103,24 +105,6 @@ class FederatedGLM(FederatedModel):
     (array([0.7]), 'Poisson regression of y')
     """
 
-    def __init__(
-        self,
-        kind: Kind | str = "softmax",
-        prior_precision: Any = 0.0,
-        *,
-        inference: str = "auto",
-        noise_variance: Any = "auto",
-        method: Any = "auto",
-        family: str = "auto",
-        fit_intercept: bool = True,
-        penalize_intercept: bool = False,
-        penalty: Any = None,
-        max_rounds: int = 100,
-        tol: float = 1e-8,
-        warm_start: bool = False,
-        participation: Any = 1.0,
-        random_state: Any = None,
-        n_jobs: int | None = None,
-        progress: bool = False,
-    ) -> None:
-        self._keep(locals())
+    kind: Kind | str = "softmax"
+    _: KW_ONLY
+    noise_variance: Any = "auto"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 from sklearn.base import MultiOutputMixin, RegressorMixin
@@ -11,6 +12,7 @@ from .base import FederatedModel
 __all__ = ["FederatedLinearRegression"]
 
 
+@dataclass(eq=False, repr=False)
 class FederatedLinearRegression(MultiOutputMixin, RegressorMixin, FederatedModel):
     """Linear regression on rows that stay at their sites: y = xᵀw + b + noise of variance σ².
 
@@ -23,16 +25,12 @@ class FederatedLinearRegression(MultiOutputMixin, RegressorMixin, FederatedModel
 
     Parameters
     ----------
-    prior_precision : float, array_like or "evidence", default 0.0
-        Precision of the coefficients: a number, a vector (p,) or a matrix (p, p) of units 1/coefficient². At 0 there is
-        no prior. "evidence" maximises the ELBO over a number in [1e-6, 1e6].
     inference : {'auto', 'likelihood', 'posterior'}
         "likelihood" is least squares, penalised where there is a prior. "posterior" is the exact posterior of a given
         or of the most probable σ². "auto" is the first unless another argument asks for what a posterior alone has.
     noise_variance : float, "auto", "unbiased" or "evidence", default 'auto'
-        σ². "unbiased", the default of a likelihood, is RSS/(n − p − 1) (with a prior: n minus the effective number of
-        coefficients). "evidence", of a posterior, maximises the ELBO over 1e-6 to 1e2 times the variance of y. Several
-        outputs share it.
+        σ². "unbiased" is RSS/(n − p − 1), with a prior n minus the effective number of coefficients; "evidence" as in
+        `FederatedGLM`. Several outputs share it.
 
     Attributes
     ----------
@@ -61,23 +59,6 @@ class FederatedLinearRegression(MultiOutputMixin, RegressorMixin, FederatedModel
     """
 
     kind = "linear"
-
-    def __init__(
-        self,
-        prior_precision: Any = 0.0,
-        *,
-        inference: str = "auto",
-        noise_variance: Any = "auto",
-        method: Any = "auto",
-        family: str = "auto",
-        fit_intercept: bool = True,
-        penalize_intercept: bool = False,
-        max_rounds: int = 100,
-        tol: float = 1e-8,
-        warm_start: bool = False,
-        participation: Any = 1.0,
-        random_state: Any = None,
-        n_jobs: int | None = None,
-        progress: bool = False,
-    ) -> None:
-        self._keep(locals())
+    _: KW_ONLY
+    noise_variance: Any = "auto"
+    penalty: Any = field(default=None, init=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ BINARY = ("exact", "gauss-hermite", "probit", "plug-in")
 MULTINOMIAL = ("quasi-monte-carlo", "plug-in")
 
 
+@dataclass(eq=False, repr=False)
 class FederatedLogisticRegression(ClassifierMixin, FederatedModel):
     """Logistic regression on rows that stay at their sites: p(y = 1) = σ(xᵀw + b), or softmax for three classes on.
 
@@ -33,13 +35,9 @@ class FederatedLogisticRegression(ClassifierMixin, FederatedModel):
     ----------
     prior_precision : float, array_like or "evidence", default 0.0
         Precision of a Gaussian prior on the coefficients, 0 for none; scikit-learn's 1/C. See `FederatedGLM`.
-    inference : {'auto', 'likelihood', 'posterior'}
-        See `FederatedGLM`.
     method : str, Method or Accelerated, default 'auto'
         See `FederatedGLM`. Where the points of a posterior of three classes on do not suffice (separable classes under
         a weak prior) "auto" takes FedLapCov, the Laplace approximation, and warns.
-    penalty : {'firth'}, optional
-        Firth's, for two classes; see `FederatedGLM`.
     class_weight : dict or "balanced", optional
         Factors of the row weights; "balanced" is n/(classes × rows of the class), from counts that sites send as sums.
     integrate : {'auto', 'exact', 'gauss-hermite', 'probit', 'quasi-monte-carlo', 'plug-in'}
@@ -75,28 +73,9 @@ class FederatedLogisticRegression(ClassifierMixin, FederatedModel):
     """
 
     kind = "softmax"
-
-    def __init__(
-        self,
-        prior_precision: Any = 0.0,
-        *,
-        inference: str = "auto",
-        method: Any = "auto",
-        family: str = "auto",
-        fit_intercept: bool = True,
-        penalize_intercept: bool = False,
-        penalty: Any = None,
-        class_weight: Any = None,
-        integrate: str = "auto",
-        max_rounds: int = 100,
-        tol: float = 1e-8,
-        warm_start: bool = False,
-        participation: Any = 1.0,
-        random_state: Any = None,
-        n_jobs: int | None = None,
-        progress: bool = False,
-    ) -> None:
-        self._keep(locals())
+    _: KW_ONLY
+    class_weight: Any = None
+    integrate: str = "auto"
 
     def _class_factors(self, classes: Array, counts: Array) -> Array:
         """The factor of each class, from the sites' summed counts."""

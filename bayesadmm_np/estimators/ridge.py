@@ -80,7 +80,7 @@ class FederatedRidge(MultiOutputMixin, RegressorMixin, FederatedModel):
         return super().__new__(cls)
 
     def __init__(self, alpha: Any = 1.0, *, fit_intercept: bool = True, noise_variance: Any = "unbiased") -> None:
-        self._keep(locals())
+        self.alpha, self.fit_intercept, self.noise_variance = alpha, fit_intercept, noise_variance
 
     # that of __init__: what inspects a class would read __new__
     __signature__ = inspect.Signature(list(inspect.signature(__init__).parameters.values())[1:])
