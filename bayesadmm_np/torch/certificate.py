@@ -83,15 +83,17 @@ def objective(team: Team, state: State, seed: int, without: Sequence[int] = ()) 
 
 
 def losses(team: Team, broadcast: Broadcast, seed: int, clients: Sequence[int]) -> list[tuple[float, ...]]:
-    """ℓ_k of some clients at the points whose average stands for E_{q_g}: m_g ± ε/√s_g with the same ε in every round.
+    """ℓ_k/τ of some clients at the points whose average stands for E_{q_g}.
 
-    Where s is not learned the only point is m_g.
+    These are m_g ± ε/√s_g with the same ε in every round; where s is not learned the only point is m_g.
     """
     points = [broadcast.mean]
     if team.learns_precision:
         width = _noise(broadcast.mean, seed, 1)[0] * broadcast.precision.rsqrt()
         points = [broadcast.mean + width, broadcast.mean - width]
-    return [tuple(_loss(team, k, theta, broadcast.buffers) for theta in points) for k in clients]
+    return [
+        tuple(_loss(team, k, theta, broadcast.buffers) / team.temperature_of(k) for theta in points) for k in clients
+    ]
 
 
 def pooled_objective(team: Team, state: State, found: Sequence[Sequence[float]]) -> float:
@@ -104,7 +106,7 @@ def pooled_objective(team: Team, state: State, found: Sequence[Sequence[float]])
         totals.append(sum(finite) if finite else float("nan"))
     if not totals:
         return float("nan")
-    return float(divergence) + sum(totals) / len(totals) / team.temperature
+    return float(divergence) + sum(totals) / len(totals)
 
 
 def _loss(team: Team, k: int, theta: Tensor, buffers: dict[str, Tensor]) -> float:
@@ -202,7 +204,8 @@ def _natural_gradients(
     """One (g, h) of Σ_kℓ_k/τ for each pair of samples, or the exact one of the delta method."""
 
     def gradient(theta: Tensor) -> Tensor:
-        return sum((_gradient(team, k, theta, buffers) for k in clients), torch.zeros_like(theta)) / team.temperature
+        parts = (_gradient(team, k, theta, buffers) / team.temperature_of(k) for k in clients)
+        return sum(parts, torch.zeros_like(theta))
 
     if not team.is_variational:
         hessian = torch.zeros_like(mean[:1])

@@ -52,7 +52,8 @@ def answer(team: Team, broadcast: Broadcast, duals: Duals, chosen: Sequence[int]
     """Solve Eq. 66 for the clients `chosen`, whose rows of `duals` come in that order; `number` is the round's."""
     team = team.at(number)
     trained = _trained(team, broadcast, duals, chosen, number, seed)
-    if trained.hess is not None and isinstance(team.solver, IVONSteps) and number == 1:
+    if isinstance(team.solver, IVONSteps) and team.solver.hess_start == "h0" and number == 1:
+        assert trained.hess is not None
         moved = unmoved(trained.hess, team.solver.hess_init)
         if moved < UNMOVED:
             warnings.warn(complaint(moved, max(trained.steps), team.solver.beta2), stacklevel=4)

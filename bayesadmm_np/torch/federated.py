@@ -43,7 +43,7 @@ SETTINGS.register(IVONSteps)
 
 @dataclass(frozen=True)
 class NetworkReplyHeader(ReplyHeader):
-    """A reply: ℓ_k at each point, and whether λ_k is a distribution."""
+    """A reply: ℓ_k/τ at each point, and whether λ_k is a distribution."""
 
     value: tuple[float, ...]
     solved: bool | None
@@ -293,7 +293,7 @@ class NetworkServer(_Engine, ServerEngine[State]):
         return state.broadcast
 
     def read_reply(self, message: Message, served: Served, k: int, state: State) -> SiteReply:
-        """Read ℓ_k at the points around m_g, and λ_k with its running statistics."""
+        """Read ℓ_k/τ at the points around m_g, and λ_k with its running statistics."""
         header, q_g, learned = (
             read_as(NetworkReplyHeader, message.header, message.source),
             served.q_g,
@@ -500,7 +500,7 @@ class NetworkSite(_Engine, SiteEngine[NetworkAnswer]):
     def report(
         self, q_g: Broadcast, counted: NetworkAnswer, certify: bool
     ) -> tuple[Report, dict[str, Any], dict[str, Array]]:
-        """Return ℓ_k at the points that stand for E_{q_g}."""
+        """Return ℓ_k/τ at the points that stand for E_{q_g}."""
         value = losses(self.team, q_g, self.spec.seed, [self.index])[0]
         return Report(value), {"value": list(value)}, {}
 

@@ -117,12 +117,13 @@ class Buffers:
     scratch: Tensor
 
     @classmethod
-    def like(cls, mean: Tensor, hess_init: float, *, one_sample: bool = False) -> Buffers:
-        """Return the buffers of a start at `mean`; with one sample a step the product takes the place of the noise."""
+    def like(cls, mean: Tensor, hess: float | Tensor, *, one_sample: bool = False) -> Buffers:
+        """Return the buffers of a start at m and h; with one sample a step the product takes the place of the noise."""
         momentum, gradient, noise, theta = (torch.zeros_like(mean) for _ in range(4))
         product = noise if one_sample else torch.zeros_like(mean)
-        hess, scratch = torch.full_like(mean, hess_init), torch.zeros_like(mean)
-        return cls(mean, hess, momentum, gradient, product, noise, theta, scratch)
+        return cls(
+            mean, torch.zeros_like(mean) + hess, momentum, gradient, product, noise, theta, torch.zeros_like(mean)
+        )
 
     def first(self, k: int) -> Buffers:
         """Return views of the first k rows."""

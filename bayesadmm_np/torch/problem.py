@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Literal, Self
 
+import torch
 from torch import Tensor
 
-from .._validation import as_count, as_positive
+from .._validation import as_count, as_number, as_positive
 from .functional import SharedTerms
 from .kernel import Rates, check_betas
 
@@ -16,7 +18,49 @@ __all__ = ["AdamSteps", "IVONSteps", "LocalProblem", "Trained"]
 
 
 @dataclass(frozen=True)
-class AdamSteps:
+class Steps:
+    """What the local work of every solver has: epochs of minibatches, and a rate that may fall over the rounds.
+
+    With f = (t − 1)/T in round t = 1, …, T the rate α becomes α_T + (α − α_T)(1 − f), or with a cosine
+    α_T + ½(α − α_T)(1 + cos πf): it is α in the first round, and would be α_T in the round after the last. Rounds after
+    T have the rate of round T.
+    """
+
+    epochs: int = 5
+    batch_size: int = 32
+    lr: float = 1e-3
+    schedule: Literal["constant", "linear", "cosine"] = field(default="constant", kw_only=True)
+    schedule_rounds: int | None = field(default=None, kw_only=True)
+    lr_end: float = field(default=0.0, kw_only=True)
+
+    def __post_init__(self) -> None:
+        as_count(self.epochs, "epochs")
+        as_count(self.batch_size, "batch_size")
+        as_positive(self.lr, "lr")
+        if self.schedule not in ("constant", "linear", "cosine"):
+            raise ValueError(f"schedule must be 'constant', 'linear' or 'cosine', got {self.schedule!r}.")
+        if (self.schedule_rounds is None) != (self.schedule == "constant"):
+            raise ValueError(
+                "schedule_rounds must be the number of rounds of a 'linear' or 'cosine' schedule, and None for a "
+                f"'constant' one, got {self.schedule_rounds!r}."
+            )
+        if self.schedule_rounds is not None:
+            as_count(self.schedule_rounds, "schedule_rounds")
+        if not 0 <= as_number(self.lr_end, "lr_end") <= self.lr:
+            raise ValueError(f"lr_end must lie in [0, lr], got {self.lr_end!r}.")
+
+    def at(self, round: int) -> Self:
+        """Return the work of a round, counted from 1, with its rate."""
+        if self.schedule_rounds is None:
+            return self
+        passed = (min(round, self.schedule_rounds) - 1) / self.schedule_rounds
+        left = 1.0 - passed if self.schedule == "linear" else 0.5 * (1.0 + math.cos(math.pi * passed))
+        rate = self.lr_end + (self.lr - self.lr_end) * left
+        return replace(self, lr=rate, lr_end=0.0, schedule="constant", schedule_rounds=None)
+
+
+@dataclass(frozen=True)
+class AdamSteps(Steps):
     """Local work of a point method: Adam (Kingma & Ba 2015) on ℓ_k and the terms around it.
 
     Parameters
@@ -28,6 +72,12 @@ class AdamSteps:
     beta1 : float, default 0.9
     beta2 : float, default 0.999
     eps : float, default 1e-8
+    schedule : {'constant', 'linear', 'cosine'}
+        How the rate falls over the rounds, from `lr` towards `lr_end`.
+    schedule_rounds : int, optional
+        T, the number of these rounds; only for a rate that falls.
+    lr_end : float, default 0.0
+        α_T, which the round after the last would have.
 
     Raises
     ------
@@ -41,27 +91,24 @@ class AdamSteps:
     0.001
     """
 
-    epochs: int = 5
-    batch_size: int = 32
-    lr: float = 1e-3
     beta1: float = 0.9
     beta2: float = 0.999
     eps: float = 1e-8
 
     def __post_init__(self) -> None:
-        as_count(self.epochs, "epochs")
-        as_count(self.batch_size, "batch_size")
-        as_positive(self.lr, "lr")
+        super().__post_init__()
         as_positive(self.eps, "eps")
         check_betas(self.beta1, self.beta2)
 
 
 @dataclass(frozen=True)
-class IVONSteps:
+class IVONSteps(Steps):
     """Local work of a variational method: IVON under prior and multipliers (Algorithm 2, App. D.4).
 
-    The Hessian estimate starts at `hess_init` in every round. To learn it a round must be long enough to forget that:
-    (1 − β₂) times the steps of a round should be well above 1. Otherwise `hess_init` is the precision that is chosen.
+    A client's Hessian estimate h starts a round at h₀, as Algorithm 2 prints it, or where the server's precision is,
+    h = s_g/λ − δ, which is 0 where the server is the prior (Eq. 66). From h₀ the precision is learned only in rounds
+    that are long enough to forget h₀: (1 − β₂) times their steps should be well above 1. From the server it is learned
+    over the rounds.
 
     Parameters
     ----------
@@ -80,6 +127,17 @@ class IVONSteps:
     clip_radius : float, default inf
     debias : bool, default True
     rescale_lr : bool, default True
+    hess_start : {'h0', 'server'}
+        Where h starts a round. As long as the server's precision is that of the prior, at h₀ with either.
+    ess : float, optional
+        λ of every client, in place of N_k/(ρτ): client k's loss is ρλ/N_k times its sum over rows, and `temperature`
+        has no part.
+    schedule : {'constant', 'linear', 'cosine'}
+        How the rate falls over the rounds, from `lr` towards `lr_end`.
+    schedule_rounds : int, optional
+        T, the number of these rounds; only for a rate that falls.
+    lr_end : float, default 0.0
+        α_T, which the round after the last would have.
 
     Raises
     ------
@@ -93,8 +151,6 @@ class IVONSteps:
     1
     """
 
-    epochs: int = 5
-    batch_size: int = 32
     lr: float = 1.0
     hess_init: float = 0.01
     beta1: float = 0.9
@@ -104,12 +160,16 @@ class IVONSteps:
     clip_radius: float = float("inf")
     debias: bool = True
     rescale_lr: bool = True
+    hess_start: Literal["h0", "server"] = "h0"
+    ess: float | None = None
 
     def __post_init__(self) -> None:
-        as_count(self.epochs, "epochs")
-        as_count(self.batch_size, "batch_size")
+        super().__post_init__()
         as_count(self.samples, "samples")
-        as_positive(self.lr, "lr")
+        if self.hess_start not in ("h0", "server"):
+            raise ValueError(f"hess_start must be 'h0' or 'server', got {self.hess_start!r}.")
+        if self.ess is not None:
+            as_positive(self.ess, "ess")
         self.rates  # noqa: B018  # checks the others
 
     @property
@@ -137,6 +197,10 @@ class LocalProblem:
         τ.
     shared : SharedTerms or None
         Function-space terms over τ (Eq. 17 of Swaroop et al. 2025).
+    ess : float or None
+        λ where it is given, in place of N_k/(ρτ).
+    reached : Tensor or None, shape (1, P)
+        The precision at which IVON starts; None is that of h₀.
     """
 
     start: Tensor
@@ -147,6 +211,15 @@ class LocalProblem:
     rho: Tensor
     temperature: float
     shared: SharedTerms | None = None
+    ess: float | None = None
+    reached: Tensor | None = None
+
+    def scale(self, masses: Sequence[float]) -> Tensor:
+        """Return τ/N_k = 1/(ρλ), the weight of site and anchor beside a client's mean loss; shape (K, 1)."""
+        if self.ess is not None:
+            return (self.rho * self.ess).reciprocal_()
+        each = [[self.temperature / mass] for mass in masses]
+        return torch.tensor(each, dtype=torch.float64).to(self.rho)
 
     def quadratic(self, scale: Tensor) -> tuple[Tensor, Tensor] | None:
         """A's diagonal and b of ½θᵀAθ + bᵀθ, site and anchor for a loss times `scale` = τ/N_k; None in FedAvg."""
@@ -161,17 +234,25 @@ class LocalProblem:
         slope = (scale * self.linear).addcmul(delta, self.centre, value=-1.0)
         return ess, delta, slope, scale * self.curvature
 
+    def hess_start(self, hess_init: float, ess: Tensor, delta: Tensor) -> float | Tensor:
+        """Return h at the start of the round, from λ and δ."""
+        return hess_init if self.reached is None else self.reached / ess - delta
+
     def of(self, chosen: Sequence[int]) -> LocalProblem:
         """Return the problem of some of the clients."""
 
         def rows(x: Tensor) -> Tensor:
             return x[list(chosen)] if len(x) > 1 else x
 
-        centre, precision, linear, curvature, rho = map(
-            rows, (self.centre, self.precision, self.linear, self.curvature, self.rho)
+        return replace(
+            self,
+            centre=rows(self.centre),
+            precision=rows(self.precision),
+            linear=rows(self.linear),
+            curvature=rows(self.curvature),
+            rho=rows(self.rho),
+            shared=None if self.shared is None else self.shared.of(chosen),
         )
-        shared = None if self.shared is None else self.shared.of(chosen)
-        return LocalProblem(self.start, centre, precision, linear, curvature, rho, self.temperature, shared)
 
 
 @dataclass(frozen=True)

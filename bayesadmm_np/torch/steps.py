@@ -188,7 +188,7 @@ class _Work:
         problem = self.problem.of(plan.clients)
         shared = None if problem.shared is None else problem.shared.over(sizes)
         workspace = start.new_empty(0 if shared is None else len(group), len(start))
-        stack = self._stack(plan.clients, problem, problem.temperature / sizes)
+        stack = self._stack(plan.clients, problem, problem.scale(plan.masses))
         del problem  # its sites are copies
         for t in range(plan.steps[0]):
             if halt.is_set():
@@ -246,8 +246,9 @@ class _IVON:
     def __init__(self, problem: LocalProblem, scale: Tensor, solver: IVONSteps, seeds: Sequence[int]) -> None:
         self.solver, self.rates, self.noise = solver, solver.rates, Noise(seeds, problem.start.device)
         start = problem.start.expand(len(seeds), -1).clone()
-        self.buffers = Buffers.like(start, solver.hess_init, one_sample=solver.samples == 1)
         ess, delta, *around = problem.terms(scale)
+        hess = problem.hess_start(solver.hess_init, ess, delta)
+        self.buffers = Buffers.like(start, hess, one_sample=solver.samples == 1)
         self.ess, self.delta, self.spread = ess, delta, ess.rsqrt()
         # a tensor, or every rate would be a program of its own
         rate = step_rate(solver.lr, delta, self.rates)

@@ -62,9 +62,18 @@ class Team:
         return rows / rows.sum()
 
     def at(self, round: int) -> Team:
-        """Return the team with the row of a round."""
-        row = self.method.at(round)
-        return self if row is self.method else replace(self, method=row)
+        """Return the team with the row and the rate of a round."""
+        row, solver = self.method.at(round), self.solver.at(round)
+        return self if row is self.method and solver is self.solver else replace(self, method=row, solver=solver)
+
+    @property
+    def ess(self) -> float | None:
+        """λ of every client where the solver has one, in place of N_k/(ρτ)."""
+        return self.solver.ess if isinstance(self.solver, IVONSteps) else None
+
+    def temperature_of(self, k: int) -> float:
+        """What ℓ_k is divided by: τ, or with a given λ N_k/(ρλ)."""
+        return self.temperature if self.ess is None else self.sizes[k] / (self.method.rho * self.ess)
 
     def coefficients(self, chosen: Sequence[int], name: Literal["rho", "step", "prior"]) -> Tensor:
         """Return ρ_k, γ_k or π_k of some clients, shape (k, 1)."""
@@ -119,7 +128,14 @@ class Team:
         if broadcast.memory is not None:
             shared = shared_terms(self.network, broadcast.memory, broadcast.mean, chosen, broadcast.buffers)
         sites = duals.linear, duals.precision
-        return LocalProblem(broadcast.mean, centre, precision, *sites, rho, self.temperature, shared)
+        around = broadcast.mean, centre, precision, *sites, rho, self.temperature
+        reached = precision if self._continues(broadcast) else None
+        return LocalProblem(*around, shared, self.ess, reached)
+
+    def _continues(self, broadcast: Broadcast) -> bool:
+        """Whether IVON starts at the server's precision: where it is the prior's still, nobody has learned any."""
+        wanted = isinstance(self.solver, IVONSteps) and self.solver.hess_start == "server"
+        return wanted and not bool((broadcast.precision == self.delta).all())
 
 
 def read_device(device: str | torch.device) -> torch.device:
@@ -187,6 +203,8 @@ def build(
     if batched and network.keeps_statistics:
         names = ", ".join(list(network.buffers)[:3])
         raise ValueError(f"batched must be False for a model with running statistics ({names}, ...).")
+    if isinstance(chosen, IVONSteps) and chosen.ess is not None and method.schedule is not None:
+        raise ValueError(f"ess needs a row without a schedule: a client's loss has the weight ρλ/N_k, got {method!r}.")
     _check_last_batches(network, clients, chosen.batch_size)
     delta, tau = as_positive(prior_precision, "prior_precision"), as_positive(temperature, "temperature")
     return Team(method, family, network, sizes, clients, chosen, delta, tau, batched)

@@ -239,6 +239,7 @@ SOLVERS = {
     "IVON": (IVONSteps(**SHORT, lr=0.1, hess_init=0.1, beta2=0.9), False),
     "clipped": (IVONSteps(**SHORT, lr=10.0, hess_init=0.01, clip_radius=0.01), False),
     "neither debiased nor rescaled": (IVONSteps(**SHORT, lr=0.05, debias=False, rescale_lr=False), False),
+    "from the server": (IVONSteps(**SHORT, lr=0.1, hess_start="server"), False),
     "Newton's rate": (IVONSteps(**SHORT, lr=1e3, hess_init=0.1, beta2=0.9), False),
 }
 
@@ -250,6 +251,8 @@ def test_steps_are_those_of_stacks(solver, plain_terms, hidden, monkeypatch):
     torch.manual_seed(1)
     net = Network(MLP((4, hidden, 3)).double(), CPU)
     data, task = clients(), task_for(net, 3, plain_terms)
+    if isinstance(solver, IVONSteps) and solver.hess_start == "server":
+        task = replace(task, ess=20.0, reached=3.0 * task.precision)
 
     def of(seeds):
         return local_work(net, data, task, solver, seeds, {})

@@ -41,6 +41,10 @@ ADAM = AdamSteps(epochs=2, batch_size=8, lr=0.01)
 ROWS = {
     "IVON-ADMM": (IVONADMM(0.7, 0.3), IVON),
     "IVON-PVI": (IVONPVI(0.3), IVON),
+    "from the server": (
+        IVONADMM(0.7, 0.3),
+        replace(IVON, hess_start="server", ess=12.0, schedule="linear", schedule_rounds=3),
+    ),
     "BayesADMM": (M.BayesADMM(1.0, 0.5), IVON),
     "AMA": (M.AMA(2.0), IVON),
     "PVI": (M.PVI("rows"), IVON),
@@ -156,7 +160,7 @@ def test_flower_and_one_process_agree_bit_for_bit(name, tmp_path):
 
 def test_every_row_that_a_network_can_use_is_there():
     """What is left out is refused by `torch.run` as well, before the first round."""
-    assert len(set(ROWS) & set(M.TABLE)) == len(ROWS) - 2
+    assert len(set(ROWS) & set(M.TABLE)) == len(ROWS) - 3
     for name in set(M.TABLE) - set(ROWS):
         with pytest.raises(ValueError, match="row of the core only"):
             here(M.TABLE[name](), problem(), network())

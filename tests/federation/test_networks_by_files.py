@@ -1,6 +1,7 @@
 """Networks by files: the bits of `torch.run` with its clients one by one, rows with weights, and late answers."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -40,6 +41,10 @@ ADAM = AdamSteps(epochs=2, batch_size=8, lr=0.01)
 ROWS = {
     "IVON-ADMM": (IVONADMM(0.7, 0.3), IVON),
     "IVON-PVI": (IVONPVI(0.3), IVON),
+    "from the server": (
+        IVONADMM(0.7, 0.3),
+        replace(IVON, hess_start="server", ess=12.0, schedule="cosine", schedule_rounds=2),
+    ),
     "FedLapCov": (M.FedLapCov(0.5), ADAM),
     "FedDyn": (M.FedDyn(1.0), ADAM),
     "FedAvg": (M.FedAvg(), ADAM),

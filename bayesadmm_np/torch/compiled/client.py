@@ -43,7 +43,7 @@ class Client(ABC):
         self.layers = layers_of(network, batch_size + points, X)
         _check(rows.y, X.shape[1], self.layers[0])
         self.start = problem.start.numpy()
-        self.scale = torch.full_like(problem.rho, problem.temperature / rows.mass)
+        self.scale = problem.scale([rows.mass])
         self.rows = X, rows.y.contiguous().numpy()
         if problem.shared is not None:  # the same in every step: behind the rows of a batch
             terms, width = problem.shared.over(torch.full_like(problem.rho, rows.mass)), X.shape[1]
@@ -102,7 +102,8 @@ class IVONClient(Client):
         self.rates, self.debias = tuple(map(float, (solver.beta1, solver.beta2, solver.clip_radius))), solver.debias
         ess, delta, slope, curvature = problem.terms(self.scale)
         rate = torch.zeros_like(delta) + step_rate(solver.lr, delta, solver.rates)
-        arrays = self.side_by_side(self.start, solver.hess_init, 0.0, 0.0, 0.0, 0.0, delta, rate, slope, curvature)
+        hess = problem.hess_start(solver.hess_init, ess, delta)
+        arrays = self.side_by_side(self.start, hess, 0.0, 0.0, 0.0, 0.0, delta, rate, slope, curvature)
         self.ess, self.key, self.state, self.terms = float(ess), noise_key(seed), arrays[:6], arrays[6:]
 
     def take_steps(self, begun: int, index: Tensor, weights: Tensor) -> None:  # noqa: D102
