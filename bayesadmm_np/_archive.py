@@ -86,6 +86,11 @@ class MissingFileError(ArchiveError, FileNotFoundError):
     __str__ = ValueError.__str__
 
 
+def refusal(name: str, expected: str, got: Any, source: str = "") -> ArchiveError:
+    """Return the error for a field; without a source `content_of` adds it."""
+    return ArchiveError(f"{name} must be {expected}, got {_short(got)}.", source)
+
+
 @dataclass(frozen=True, eq=False)
 class Archive:
     """A JSON header and named arrays of numbers; the same content always makes the same bytes.
@@ -221,7 +226,7 @@ class Archive:
 
     def refusal(self, name: str, expected: str, got: Any) -> ArchiveError:
         """Return the error for a field."""
-        return ArchiveError(f"{name} must be {expected}, got {_short(got)}.", self.source)
+        return refusal(name, expected, got, self.source)
 
     def require(self, kind: str, fields: Collection[str], arrays: Collection[str]) -> None:
         """Raise unless the archive is of this kind, with exactly these fields and arrays."""
@@ -299,11 +304,13 @@ STUMBLES = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 @contextmanager
 def content_of(archive: Archive, what: str, stumbles: tuple[type[Exception], ...] = STUMBLES) -> Iterator[None]:
-    """Turn whatever a reader stumbles over in a whole archive of the wrong content into a refusal."""
+    """Turn whatever a reader stumbles over in a whole archive of the wrong content into a refusal with its source."""
     try:
         yield
-    except ArchiveError:
-        raise
+    except ArchiveError as error:
+        if error.source:
+            raise
+        raise ArchiveError(error.reason, archive.source) from error
     except stumbles as error:
         raise ArchiveError(f"content must be {what}, and it is not: {error}", archive.source) from error
 

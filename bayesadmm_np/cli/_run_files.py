@@ -152,13 +152,13 @@ def _promise(site: Any) -> str | None:
 def answer(folder: Path, broadcast: Path, out: Path | None) -> dict[str, Any]:
     """Write the reply to a broadcast, or return the result that a final message holds."""
     from .._archive import LIMIT
-    from ..federation import Message, RunSpec, step_site
+    from ..federation import Message, step_site
     from ..federation.folders import STATE
-    from ..federation.messages import require_run
+    from ..federation.messages import read_spec, require_run
 
     data = [] if is_network(folder) else [_read_config(folder)[0].data]
     state = folder / STATE
-    message = Message.read(broadcast, RunSpec.read(Message.read(state)).message_limit if state.exists() else LIMIT)
+    message = Message.read(broadcast, read_spec(Message.read(state)).message_limit if state.exists() else LIMIT)
     if message.kind not in ("broadcast", "final"):
         raise message.refusal("kind", "'broadcast' or 'final'", message.kind)
     require_run(message)
@@ -168,7 +168,7 @@ def answer(folder: Path, broadcast: Path, out: Path | None) -> dict[str, Any]:
         site = load_network_site(folder)
     else:
         rows = _known_rows(folder)
-        site = rows.site(RunSpec.read(message, rows.site(None).data))
+        site = rows.site(read_spec(message, rows.site(None).data))
     site, reply = step_site(folder, site, broadcast, out)
     if reply is None:
         return {"site": site.name, **_result(message)}

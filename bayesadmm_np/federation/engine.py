@@ -36,6 +36,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from .._archive import Archive as Message
+from .._archive import refusal
 from .._errors import ArgumentError
 from .._validation import Array
 from ..splitting.accelerated import Accelerated
@@ -43,7 +44,7 @@ from ..splitting.certificate import Certificate
 from ..splitting.duals import AlongNatural
 from ..splitting.methods import Method
 from ..splitting.status import Failure
-from .messages import Report, Served, SiteReply
+from .messages import Hello, Report, Served, SiteReply
 from .spec import RunSpec
 
 __all__ = [
@@ -214,10 +215,10 @@ class SiteEngine(Protocol[A]):
     def first(self, q_g: Any) -> A:
         """Return the answer of round 0."""
 
-    def settled(self, message: Message, answer: A, past: tuple[Any, ...], served: Served) -> tuple[A, tuple[Any, ...]]:
+    def settled(self, answer: A, past: tuple[Any, ...], served: Served) -> tuple[A, tuple[Any, ...]]:
         """Return an answer that has just been counted, with η_k as acceleration mixed it, and the past duals."""
         if served.mixed is not None:
-            raise message.refusal("mixed", "null: rounds of this engine are not mixed", list(served.mixed))
+            raise refusal("mixed", "null: rounds of this engine are not mixed", list(served.mixed))
         return answer, ()
 
     def report(self, q_g: Any, counted: A, certify: bool) -> tuple[Report, dict[str, Any], dict[str, Array]]:
@@ -258,8 +259,8 @@ class SiteData(Protocol):
     def introduction(self) -> dict[str, Any]:
         """Return what a hello says: loss, dim, rows, weight, features, classes."""
 
-    def join(self, message: Message, spec: RunSpec, name: str, privacy: Any) -> SiteEngine[Any]:
-        """Return the engine of a run that this site takes part in, or refuse the message that names the run."""
+    def join(self, spec: RunSpec, name: str, privacy: Any) -> SiteEngine[Any]:
+        """Return the engine of a run that this site takes part in, or refuse the spec."""
 
     @property
     def most(self) -> int | None:
@@ -277,7 +278,7 @@ class Task(Protocol):
     def model(self) -> Any:
         """The network; None where there is none."""
 
-    def spec(self, hellos: Sequence[Message]) -> RunSpec:
+    def spec(self, hellos: Sequence[Hello]) -> RunSpec:
         """Return the spec of a run of these sites."""
 
     def again(self, spec: Any) -> RunSpec:

@@ -12,10 +12,9 @@ from ..families.coordinates import Natural
 from .account import charge
 from .glm_spec import GLMSpec
 from .lock import locked
-from .messages import Message, Outcome, SiteReply, read_served, require_run
+from .messages import Message, Outcome, SiteReply, read_served, read_spec, require_run
 from .server import Coordinator
 from .site import Site
-from .spec import RunSpec
 
 __all__ = [
     "STATE",
@@ -133,7 +132,7 @@ def start_server(folder: Path_, server: Coordinator) -> Path:
         state = folder / STATE
         if state.exists():
             found = Message.read(state)
-            if RunSpec.read(found).run != server.spec.run:
+            if read_spec(found).run != server.spec.run:
                 raise ValueError(f"{folder} holds another run; step it, or give a new run a folder of its own.")
             return _publish(folder, Coordinator.restored(found, server.engine))
         server.save().write(state)
@@ -354,7 +353,7 @@ def final_result(message: Message, server: Coordinator | None = None) -> FinalRe
     if message.kind != "final":
         raise message.refusal("kind", "'final'", message.kind)
     require_run(message)
-    spec = RunSpec.read(message)
+    spec = read_spec(message)
     if not isinstance(spec, GLMSpec):
         raise message.refusal("spec", "that of a run of losses of the core", spec.engine)
     served = read_served(message, spec, spec.at_server())

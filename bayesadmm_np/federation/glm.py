@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from .._archive import refusal
 from .._validation import Array
 from ..clients.problem import ClientStatus
 from ..families.base import ExponentialFamily
@@ -341,23 +342,23 @@ class GLMData:
             "classes": list(self.classes),
         }
 
-    def join(self, message: Message, spec: RunSpec, name: str, privacy: GaussianMechanism | None) -> GLMSite:
+    def join(self, spec: RunSpec, name: str, privacy: GaussianMechanism | None) -> GLMSite:
         """Return the engine of a run at this site; a ValueError where loss, family, rule or solver do not fit."""
         assert isinstance(spec, GLMSpec)
         for field in ("features", "classes"):
             own, told = getattr(self, field), getattr(spec, field)
             if told != own:
-                raise message.refusal(field, f"those of this site, {list(own)}", list(told))
+                raise refusal(field, f"those of this site, {list(own)}", list(told))
         if spec.loss != self.loss.name:
-            raise message.refusal("loss", f"that of this site, {self.loss.name}", spec.loss)
+            raise refusal("loss", f"that of this site, {self.loss.name}", spec.loss)
         if spec.prior.natural.linear.shape != (self.loss.dim,):
             size = spec.prior.natural.linear.size
-            raise message.refusal("prior", f"of the {self.loss.dim} parameters of this site's loss", size)
+            raise refusal("prior", f"of the {self.loss.dim} parameters of this site's loss", size)
         index = spec.sites.index(name)
         # with privacy nothing but the noised answer depends on the rows
         if privacy is None and spec.weights[index] != self.loss.total_weight:
             own_weight = f"{self.loss.total_weight:g} for the rows of this site"
-            raise message.refusal("weights", own_weight, spec.weights[index])
+            raise refusal("weights", own_weight, spec.weights[index])
         if privacy is not None:
             privacy.check(spec.row, spec.memory, spec.prior, len(spec.sites))
         settings = spec.row, self.loss, spec.prior, spec.rule, spec.solver, spec.tol
@@ -414,7 +415,7 @@ class GLMSite(_Engine, SiteEngine[GLMAnswer]):
         return GLMAnswer(0, start.natural, zero, zero, UNKNOWN)
 
     def settled(
-        self, message: Message, answer: GLMAnswer, past: tuple[Natural, ...], served: Served
+        self, answer: GLMAnswer, past: tuple[Natural, ...], served: Served
     ) -> tuple[GLMAnswer, tuple[Natural, ...]]:
         """Mix η_k of an answer that has just been counted, where an accelerated step was taken."""
         memory, mixed = self.spec.memory, served.mixed
@@ -423,7 +424,7 @@ class GLMSite(_Engine, SiteEngine[GLMAnswer]):
             return answer, past
         weights = np.array(mixed[1])
         if len(weights) > len(past):
-            raise message.refusal("mixed", f"at most {len(past)} weights, one a round kept", len(weights))
+            raise refusal("mixed", f"at most {len(past)} weights, one a round kept", len(weights))
         dual = combine(weights, past[len(past) - len(weights) :])
         edge = served.q_g.with_natural(answer.natural).fisher_norm(answer.gap + (dual - answer.dual))
         return replace(answer, dual=dual, edge=edge), past

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from .._archive import HEADER_SHARE
-from .._archive import Archive as Message
 from .._validation import Array, as_positive
 from ..clients import Solver
 from ..families import BlockDiagonalGaussian, ExponentialFamily, IsotropicGaussian
@@ -22,8 +21,8 @@ from ..splitting.accelerated import Accelerated
 from ..splitting.methods import Method
 from ..splitting.settings import decode
 from ..splitting.team import read_rule, require_start
-from .messages import require_room
-from .spec import MOST_ROWS, RunSpec
+from .messages import Hello, require_room
+from .spec import MOST_ROWS, RunSpec, sized
 
 __all__ = ["INTERCEPT", "GLMSpec", "GLMTask"]
 
@@ -190,12 +189,12 @@ class GLMSpec(RunSpec):
         return {name: value for name, value in header.items() if name not in self.in_vectors}, arrays
 
     @classmethod
-    def decode(cls, message: Message, plain: dict[str, Any], most: int | None) -> Self:
+    def decode(cls, plain: dict[str, Any], vectors: Mapping[str, Array], most: int | None) -> Self:
         """Inverse of `encode`."""
-        prior = _decode_prior(message, plain.pop("prior"), MOST_NUMBERS if most is None else most)
-        values = cls.settings(message, plain)
-        if {"centre", "scale"} & set(message.arrays):
-            values |= {name: message.vector(name, len(values["features"])) for name in ("centre", "scale")}
+        prior = _decode_prior(plain.pop("prior"), vectors, MOST_NUMBERS if most is None else most)
+        values = cls.settings(plain)
+        if {"centre", "scale"} & set(vectors):
+            values |= {name: sized(vectors, name, len(values["features"])) for name in ("centre", "scale")}
         return cls(prior=prior, **values)
 
 
@@ -253,31 +252,31 @@ class GLMTask:
 
     model: ClassVar[None] = None
 
-    def spec(self, hellos: Sequence[Message]) -> GLMSpec:
+    def spec(self, hellos: Sequence[Hello]) -> GLMSpec:
         """Return the spec of a run of these sites."""
         first = hellos[0]
         require_alike(hellos)
-        dim = first.header["dim"]
         self._require_room(hellos)
-        prior = self._prior(dim)
-        if isinstance(prior, ExponentialFamily) and prior.natural.linear.shape != (dim,):
-            raise ValueError(f"prior must have the {dim} parameters of the sites, got {prior.natural.linear.size}.")
+        prior = self._prior(first.dim)
+        if isinstance(prior, ExponentialFamily) and prior.natural.linear.shape != (first.dim,):
+            size = prior.natural.linear.size
+            raise ValueError(f"prior must have the {first.dim} parameters of the sites, got {size}.")
         return GLMSpec(
-            sites=tuple(hello.header["site"] for hello in hellos),
-            weights=tuple(hello.header["weight"] for hello in hellos),
-            loss=first.header["loss"],
-            features=tuple(first.header["features"]),
-            classes=tuple(first.header["classes"]),
+            sites=tuple(hello.site for hello in hellos),
+            weights=tuple(hello.weight for hello in hellos),
+            loss=first.loss,
+            features=first.features,
+            classes=first.classes,
             prior=prior,
             **self._settings,
-            **(_pooled_units(hellos) if any("sums" in hello.arrays for hello in hellos) else {}),
+            **(_pooled_units(hellos) if any(hello.columns for hello in hellos) else {}),
         )
 
     def again(self, spec: GLMSpec) -> GLMSpec:
         """Return the spec that this task gives the sites of another spec."""
         return replace(spec, prior=self._prior(spec.prior.natural.linear.size), **self._settings)
 
-    def _require_room(self, hellos: Sequence[Message]) -> None:
+    def _require_room(self, hellos: Sequence[Hello]) -> None:
         """Refuse more sites times parameters than a server can keep, before a prior of that size is made."""
         # two parameters tell a family with a dense precision from one without; a prior that is none, or that can be
         # made of one size only, is left to the checks of what it is, whatever error it makes of two
@@ -288,7 +287,7 @@ class GLMTask:
         if not isinstance(small, ExponentialFamily) or small.natural.linear.shape != (2,):
             return
         dense = not isinstance(small, BlockDiagonalGaussian) and (2, 2) in small.natural.shapes
-        dim = hellos[0].header["dim"]
+        dim = hellos[0].dim
         size = dim + (dim * (dim + 1) // 2 if dense else 0)
         require_room(hellos[0], len(hellos), state_size(size, len(hellos), _memory(self.method)))
 
@@ -300,29 +299,30 @@ class GLMTask:
         return {name: value for name, value in vars(self).items() if name != "prior"}
 
 
-def require_alike(hellos: Sequence[Message]) -> None:
+def require_alike(hellos: Sequence[Hello]) -> None:
     """Raise unless the sites have the same loss, columns and classes."""
     first = hellos[0]
     for other in hellos[1:]:
         for field in ("loss", "features", "classes", "dim"):
-            if other.header[field] != first.header[field]:
-                raise other.refusal(field, f"as in {first.source}, {first.header[field]!r}", other.header[field])
+            own, told = first.plain[field], other.plain[field]
+            if told != own:
+                raise other.refusal(field, f"as in {first.source}, {own!r}", told)
     for field in ("features", "classes"):
         _require_different(first, field)
     for hello in hellos:
-        if not 0 < hello.header["weight"] <= MOST_ROWS:
-            raise hello.refusal("weight", f"> 0 and at most {MOST_ROWS}", hello.header["weight"])
-    width, dim = len(first.header["features"]), first.header["dim"]
+        if not 0 < hello.weight <= MOST_ROWS:
+            raise hello.refusal("weight", f"> 0 and at most {MOST_ROWS}", hello.weight)
+    width = len(first.features)
     # every parameter has a column that was named: a hello cannot ask for more memory than it takes itself
-    if not width or dim % width or dim > width * max(MOST_OUTPUTS, len(first.header["classes"])):
-        raise first.refusal("dim", f"a multiple of the number of features, {width}", dim)
+    if not width or first.dim % width or first.dim > width * max(MOST_OUTPUTS, len(first.classes)):
+        raise first.refusal("dim", f"a multiple of the number of features, {width}", first.dim)
 
 
-def _require_different(hello: Message, field: str) -> None:
+def _require_different(hello: Hello, field: str) -> None:
     seen: set[str] = set()
-    for name in hello.header[field]:
+    for name in getattr(hello, field):
         if name in seen:
-            raise hello.refusal(field, f"different names at site {hello.header['site']}", f"{name!r} twice")
+            raise hello.refusal(field, f"different names at site {hello.site}", f"{name!r} twice")
         seen.add(name)
 
 
@@ -330,43 +330,44 @@ MOST_OUTPUTS = 1 << 12
 """Classes of a site that does not name them."""
 
 
-def _pooled_units(hellos: Sequence[Message]) -> dict[str, Any]:
+def _pooled_units(hellos: Sequence[Hello]) -> dict[str, Any]:
     """Mean and standard deviation of each column over all sites, from n, Σx and Σx²."""
-    n_columns = len(hellos[0].header["features"])
+    rows = sum(hello.rows for hello in hellos)
     for hello in hellos:
-        if set(hello.arrays) != {"sums", "squares"}:
-            raise hello.refusal("arrays", "sums and squares, by which columns are standardised", sorted(hello.arrays))
-    rows = sum(hello.header["rows"] for hello in hellos)
-    for hello in hellos:
+        if set(hello.columns) != {"sums", "squares"}:
+            expected = "sums and squares, by which columns are standardised"
+            raise hello.refusal("arrays", expected, sorted(hello.columns))
+        for name, column in hello.columns.items():
+            if column.size != len(hello.features):
+                raise hello.refusal(name, f"a vector of {len(hello.features)} numbers", column.size)
         _require_possible_sums(hello, rows)
-    mean = np.add.reduce([hello.vector("sums", n_columns) for hello in hellos]) / rows
-    square = np.add.reduce([hello.vector("squares", n_columns) for hello in hellos]) / rows
+    mean = np.add.reduce([hello.columns["sums"] for hello in hellos]) / rows
+    square = np.add.reduce([hello.columns["squares"] for hello in hellos]) / rows
     variance = square - mean**2
     # below this a column is constant to rounding, as an intercept is
     constant = variance <= 1e-12 * square
-    centred = ~constant & (hellos[0].header["features"][-1] == INTERCEPT)
+    centred = ~constant & (hellos[0].features[-1] == INTERCEPT)
     return {"centre": np.where(centred, mean, 0.0), "scale": np.where(constant, 1.0, np.sqrt(np.abs(variance)))}
 
 
 @np.errstate(over="ignore", invalid="ignore")  # what overflows is refused as such
-def _require_possible_sums(hello: Message, rows: int) -> None:
+def _require_possible_sums(hello: Hello, rows: int) -> None:
     """Refuse Σx and Σx² that no column has; `rows` are those of all sites.
 
     Cauchy–Schwarz: (Σx)² ≤ n Σx². A sum of n floats in any order is off by at most γ = nu/(1 − nu) times Σ|x|, which is
     at most √(n Σx²), and a sum of squares by γ of itself, so that the sums as computed keep (1 + γ)²/(1 − γ), at most
     1 + 4nu up to nu = 0.1. A square that underflows loses at most the smallest subnormal number.
     """
-    names, own = hello.header["features"], hello.header["rows"]
-    sums, squares = (hello.vector(name, len(names)) for name in ("sums", "squares"))
-    most = (1 + 4 * own * UNIT) * own * (squares + own * TINY)
+    sums, squares = hello.columns["sums"], hello.columns["squares"]
+    most = (1 + 4 * hello.rows * UNIT) * hello.rows * (squares + hello.rows * TINY)
     for wrong, expected in (
         (squares < 0, "squares >= 0"),
         (~np.isfinite(sums**2) | ~np.isfinite(rows * squares), "sums and squares that do not overflow"),
-        (sums**2 > most, f"(sum of x)^2 <= {own} rows times the sum of x^2"),
+        (sums**2 > most, f"(sum of x)^2 <= {hello.rows} rows times the sum of x^2"),
     ):
         if wrong.any():
             j = int(np.argmax(wrong))
-            column = f"column {names[j]!r} of site {hello.header['site']}"
+            column = f"column {hello.features[j]!r} of site {hello.site}"
             raise hello.refusal("sums", f"{expected} in {column}", f"{sums[j]:g} and {squares[j]:g}")
 
 
@@ -400,7 +401,7 @@ def _encode_prior(prior: ExponentialFamily) -> tuple[dict[str, Any], Natural | N
 
 
 @np.errstate(over="ignore", invalid="ignore")  # an infinite precision is refused as such
-def _decode_prior(message: Message, plain: Any, most: int) -> ExponentialFamily:
+def _decode_prior(plain: Any, vectors: Mapping[str, Array], most: int) -> ExponentialFamily:
     """Inverse of `_encode_prior`; of at most so many numbers, which are counted before any is made."""
     shapes = [tuple(shape) for shape in plain["shapes"]]
     if not all(_is_shape(shape) for shape in shapes):
@@ -409,19 +410,19 @@ def _decode_prior(message: Message, plain: Any, most: int) -> ExponentialFamily:
     if any(len(shape) == 2 and shape[0] != shape[1] for shape in shapes) or sum(sizes) > most:
         raise ValueError(f"shapes of the prior are not those of a precision: {plain['shapes']!r}")
     family: Any = FAMILIES[plain["family"]]
-    if "prior" in message.arrays:
-        # before its matrices are unpacked
-        message.vector("prior", sum(sizes))
-    like = Natural(*(np.zeros(shape) for shape in shapes)) if "prior" in message.arrays else None
+    parts = None
+    if "prior" in vectors:
+        vector = sized(vectors, "prior", sum(sizes))  # before its matrices are made
+        parts = Natural(*(np.zeros(shape) for shape in shapes)).from_vector(vector).parts
     if not issubclass(family, Gaussian):
-        if like is None or len(shapes) != len(family.arguments):
+        if parts is None or len(shapes) != len(family.arguments):
             raise ValueError(f"a prior of this family has the vectors {', '.join(family.arguments)}")
-        member: ExponentialFamily = family(*message.natural("prior", like).parts)
+        member: ExponentialFamily = family(*parts)
         return member
-    if like is None:
-        mean, precision = (decode(plain[name], float, name, message.source) for name in ("mean", "precision"))
+    if parts is None:
+        mean, precision = (decode(plain[name], float, name, "") for name in ("mean", "precision"))
         return _family(plain["family"], [[mean] * shapes[0][0], precision], shapes)
-    return _family(plain["family"], list(message.natural("prior", like).parts), shapes)
+    return _family(plain["family"], list(parts), shapes)
 
 
 def _is_shape(shape: tuple[Any, ...]) -> bool:

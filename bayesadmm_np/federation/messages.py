@@ -14,20 +14,23 @@ A message is an archive of one of these kinds. Each engine reads its own fields.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
+from importlib import import_module
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from .._archive import LIMIT, content_of, read_as
+from .._archive import LIMIT, content_of, read_as, refusal
 from .._archive import Archive as Message
 from .._archive import ArchiveError as MessageError
+from .._validation import Array
 from ..splitting.certificate import Certificate
 from ..splitting.status import Status
-from .spec import MOST_ROWS, SPEC_VECTORS, RunSpec, as_site_name, run_of
+from .spec import ENGINES, MOST_ROWS, SPEC_VECTORS, RunSpec, as_site_name, run_of
 
 __all__ = [
+    "Hello",
     "Message",
     "MessageError",
     "Outcome",
@@ -43,6 +46,7 @@ __all__ = [
     "read_hello",
     "read_hellos",
     "read_served",
+    "read_spec",
     "require_answer",
     "require_room",
     "require_run",
@@ -83,6 +87,34 @@ class HelloHeader:
             raise ValueError(f"weight must be a finite number >= 0, got {self.weight}")
         if self.identity is not None and len(self.identity) > LONGEST_IDENTITY:
             raise ValueError(f"identity must be at most {LONGEST_IDENTITY} characters, got {len(self.identity)}")
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Hello(HelloHeader):
+    """A site's introduction as a server has read it.
+
+    Attributes
+    ----------
+    site, identity, loss, dim, rows, weight, features, classes
+        As in the message.
+    columns : dict of ndarray, shape (p,)
+        "sums" and "squares", Σ_i x_ij and Σ_i x_ij² of each column, where the site sent them.
+    source : str
+        Of the message.
+    """
+
+    columns: Mapping[str, Array]
+    source: str
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """What the site said of itself, as JSON has it."""
+        said = {item.name: getattr(self, item.name) for item in fields(HelloHeader)}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in said.items()}
+
+    def refusal(self, name: str, expected: str, got: Any) -> MessageError:
+        """Return the error for a field."""
+        return refusal(name, expected, got, self.source)
 
 
 @dataclass(frozen=True)
@@ -263,30 +295,33 @@ class SiteReply:
 # ----------------------------------------------------------------------------------------------------
 
 
-def read_hello(hello: Message) -> Message:
-    """Check a site's introduction."""
-    hello.require("hello", hello.header, {"sums", "squares"} & set(hello.arrays))
-    read_as(HelloHeader, hello.header, hello.source)
-    return hello
+def read_hello(message: Message) -> Hello:
+    """Read a site's introduction."""
+    names = {"sums", "squares"} & set(message.arrays)
+    message.require("hello", message.header, names)
+    header = read_as(HelloHeader, message.header, message.source)
+    columns = {name: message.vector(name, message.arrays[name].size) for name in names}
+    return Hello(**vars(header), columns=columns, source=message.source)
 
 
-def read_hellos(hellos: Sequence[Message]) -> list[Message]:
-    """Check the introductions of a run's sites, and return them in the order of their names."""
-    read = sorted((read_hello(hello) for hello in hellos), key=lambda hello: str(hello.header["site"]))
+def read_hellos(messages: Sequence[Message | Hello]) -> list[Hello]:
+    """Read the introductions of a run's sites, those that are not read yet, and return them in order of their names."""
+    read = [one if isinstance(one, Hello) else read_hello(one) for one in messages]
     if not read:
         raise ValueError("hellos must hold at least one message, got none.")
+    read.sort(key=lambda hello: hello.site)
     for one, other in pairwise(read):
-        if one.header["site"] == other.header["site"]:
-            raise other.refusal("site", f"a name of its own ({one.source} has the same)", other.header["site"])
+        if one.site == other.site:
+            raise other.refusal("site", f"a name of its own ({one.source} has the same)", other.site)
     return read
 
 
-def require_room(hello: Message, n_sites: int, numbers: int) -> None:
+def require_room(hello: Hello, n_sites: int, numbers: int) -> None:
     """Raise unless the states of a run, one and another that waits, each of so many numbers, fit in a checkpoint."""
     size = 2 * 8 * numbers
     if size > LIMIT:
         expected = f"small enough for a checkpoint of {LIMIT} bytes with {n_sites} sites ({size} for site"
-        raise hello.refusal("dim", f"{expected} {hello.header['site']})", hello.header["dim"])
+        raise hello.refusal("dim", f"{expected} {hello.site})", hello.dim)
 
 
 def digests_of(replies: Sequence[Message | SiteReply]) -> tuple[str, ...]:
@@ -343,12 +378,41 @@ def require_run(message: Message, known: str | None = None) -> str:
     if not isinstance(spec, dict):
         raise message.refusal("spec", "that of a run", spec)
     with content_of(message, "the spec of a run"):
-        run = run_of(message)
+        run = run_of(spec, message.arrays)
     if message.header.get("run") != run:
         raise message.refusal("run", f"the digest of its spec, {run}", message.header.get("run"))
     if known is not None and run != known:
         raise message.refusal("run", f"{known}, which this site takes part in", run)
     return run
+
+
+def read_spec(message: Message, data: Any = None) -> Any:
+    """Read the spec that a message repeats, checking every type and range, with the reader of its engine.
+
+    A site gives its `data`: what is of another engine, or larger than a parameter of its own can be, is refused before
+    it is made.
+
+    Raises
+    ------
+    MessageError
+        When a field is missing, of another type, or out of range.
+    """
+    plain = message.header.get("spec")
+    name = plain.get("engine") if isinstance(plain, dict) else None
+    if not isinstance(name, str) or name not in ENGINES:
+        raise message.refusal("spec", f"that of a run, with an engine of {', '.join(ENGINES)}", plain)
+    if data is not None and name != data.engine:
+        raise message.refusal("engine", f"{data.engine!r}, as this site has rows for", name)
+    module, kind, _ = ENGINES[name]
+    own: type[RunSpec] = getattr(import_module(module), kind)
+    expected = {"engine", *(item.name for item in fields(own))} - own.in_vectors
+    assert isinstance(plain, dict)
+    if set(plain) != expected:
+        raise message.refusal("spec", f"exactly the fields {sorted(expected)}", sorted(map(str, plain)))
+    vectors = {name: message.vector(name, message.arrays[name].size) for name in SPEC_VECTORS & set(message.arrays)}
+    with content_of(message, "the spec of a run"):
+        settings = {name: value for name, value in plain.items() if name != "engine"}
+        return own.decode(settings, vectors, None if data is None else data.most)
 
 
 def read_served(message: Message, spec: RunSpec, engine: Any) -> Served:

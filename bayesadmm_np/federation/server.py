@@ -14,6 +14,7 @@ from ..splitting.certificate import Certificate
 from ..splitting.status import Failure, Status
 from .engine import ServerEngine, Task, require_sum_of_factors
 from .messages import (
+    Hello,
     Message,
     Mixed,
     Outcome,
@@ -24,10 +25,10 @@ from .messages import (
     digests_of,
     encode_certificate,
     read_hellos,
+    read_spec,
     require_answer,
     require_room,
 )
-from .spec import RunSpec
 
 __all__ = ["Coordinator"]
 
@@ -87,12 +88,12 @@ class Coordinator:
     outcome: Outcome | None
 
     @classmethod
-    def start(cls, hellos: Sequence[Message], task: Task) -> Coordinator:
+    def start(cls, hellos: Sequence[Message | Hello], task: Task) -> Coordinator:
         """Make a run of the sites that said hello.
 
         Parameters
         ----------
-        hellos : sequence of Message
+        hellos : sequence of Message or Hello
             One a site; the sites' order is that of their names.
         task : GLMTask or NetworkTask
             What is to be fitted, and how.
@@ -107,8 +108,7 @@ class Coordinator:
         read = read_hellos(hellos)
         engine: ServerEngine[Any] = task.spec(read).at_server(task.model)
         require_room(read[0], len(read), engine.state_size)
-        introductions = tuple(dict(hello.header) for hello in read)
-        return cls(engine, introductions, engine.start(), None, (0,) * len(read), None, (), None)
+        return cls(engine, tuple(hello.plain for hello in read), engine.start(), None, (0,) * len(read), None, (), None)
 
     @property
     def spec(self) -> Any:
@@ -273,7 +273,7 @@ class Coordinator:
         """
         if message.kind != "server":
             raise message.refusal("kind", "'server'", message.kind)
-        spec = RunSpec.read(message)
+        spec = read_spec(message)
         with content_of(message, "the state of a server"):
             return cls.restored(message, spec.at_server(model))
 

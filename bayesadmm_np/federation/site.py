@@ -10,11 +10,11 @@ from typing import Any, Generic, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .._archive import LIMIT, read_as
+from .._archive import LIMIT, read_as, refusal
 from .._validation import Array, as_count, as_float_array
 from ..splitting.privacy import GaussianMechanism
 from .engine import A, SiteData, SiteEngine, require
-from .messages import Message, MessageError, Served, content_of, read_copy, read_served, require_run
+from .messages import Message, MessageError, Served, content_of, read_copy, read_served, read_spec, require_run
 from .spec import RunSpec, as_site_name
 
 __all__ = ["Ledger", "Site", "SiteState"]
@@ -63,7 +63,7 @@ class Ledger(Generic[A]):
     pending: A | None = None
     answered: tuple[int, str] = (0, "")
 
-    def settled(self, broadcast: Message, counted: int) -> Ledger[A]:
+    def settled(self, served: Served, counted: int) -> Ledger[A]:
         """Return what is known with a broadcast that counts the site's answer of round `counted`: nothing is pending.
 
         Raises
@@ -73,20 +73,19 @@ class Ledger(Generic[A]):
             site does not remember.
         """
         number, digest = self.answered
-        served, last = broadcast.header["round"], self.counted
-        if served < number:
-            raise broadcast.refusal("round", f"{number} or later: this site has answered that round", served)
-        if served == number and broadcast.digest != digest:
-            raise broadcast.refusal("digest", f"that of the broadcast of round {number} answered before", "another")
+        last = self.counted
+        if served.round < number:
+            raise refusal("round", f"{number} or later: this site has answered that round", served.round)
+        if served.round == number and served.digest != digest:
+            raise refusal("digest", f"that of the broadcast of round {number} answered before", "another")
         # the same broadcast again is answered from the same state: what was pending then has been settled since
-        if served > number and counted != last.round:
+        if served.round > number and counted != last.round:
             if self.pending is None or counted != self.pending.round:
                 known = [answer.round for answer in self._answers.values()]
-                raise broadcast.refusal(
-                    "counted", f"a round that this site remembers, {known} (was its state file put back?)", counted
-                )
+                expected = f"a round that this site remembers, {known} (was its state file put back?)"
+                raise refusal("counted", expected, counted)
             last = self.pending
-        return Ledger(last, None, (served, broadcast.digest))
+        return Ledger(last, None, (served.round, served.digest))
 
     def encode(self) -> tuple[dict[str, Any], dict[str, Array]]:
         """Return the ledger as fields and vectors of a site's state."""
@@ -236,22 +235,24 @@ class Site:
         ValueError
             When the rows do not fit the run's family, rule or solver.
         """
-        engine = self._joined(broadcast)
-        served = read_served(broadcast, engine.spec, engine)
-        self._require_granted(broadcast, engine.spec, served)
+        known = None if self.kept is None else self.kept.spec
+        # the run's id is compared first, and a spec that is known is not read again
+        require_run(broadcast, None if known is None else known.run)
+        with content_of(broadcast, "of this run", ()):
+            engine = self._engine(known or read_spec(broadcast, self.data))
+            served = read_served(broadcast, engine.spec, engine)
+            self._require_granted(engine.spec, served)
         with content_of(broadcast, COMPUTABLE, UNCOMPUTABLE):
-            return self._answered(broadcast, served, engine)
+            return self._answered(served, engine)
 
-    def _answered(self, broadcast: Message, served: Served, engine: SiteEngine[Any]) -> tuple[Site, Message | None]:
+    def _answered(self, served: Served, engine: SiteEngine[Any]) -> tuple[Site, Message | None]:
         known = self.kept or SiteState(engine.spec, Ledger(engine.first(served.q_g)), ())
         # noise that was drawn is sent again, never drawn twice
         earlier = known.ledger.pending if served.round == known.ledger.answered[0] else None
-        kept = _settled(known, broadcast, served, engine)
+        kept = _settled(known, served, engine)
         # also a final message: what is kept would begin at the q_g of its round, and not at that of the first
         if self.kept is None and served.round > 1 and engine.begins_at_round_one:
-            raise broadcast.refusal(
-                "round", "1, or a copy of the dual must come along, where a site begins", served.round
-            )
+            raise refusal("round", "1, or a copy of the dual must come along, where a site begins", served.round)
         if served.outcome is not None:
             return replace(self, kept=kept), None
         counted, solved = kept.ledger.counted, None
@@ -300,7 +301,7 @@ class Site:
         with content_of(message, "the state of a site"):
             if message.header["privacy"] != self._granted:
                 raise message.refusal("privacy", f"that of this site, {self._granted}", message.header["privacy"])
-            engine = self._engine(message, RunSpec.read(message, self.data))
+            engine = self._engine(read_spec(message, self.data))
             kept = SiteState(engine.spec, Ledger.read(message, engine.read_answer), engine.read_past(message))
             return replace(self, kept=kept)
 
@@ -324,7 +325,8 @@ class Site:
         MessageError
             When the copy is of another run or site, or the site has privacy, whose spending the server does not know.
         """
-        engine = self._engine(copy, spec)
+        with content_of(copy, "of this run", ()):
+            engine = self._engine(spec)
         counted = read_copy(copy, spec.run, self.name).counted
         if self.privacy is not None:
             raise MessageError(
@@ -346,30 +348,24 @@ class Site:
             return None
         return [self.privacy.clip, self.privacy.noise_multiplier, self.privacy_rounds]
 
-    def _joined(self, broadcast: Message) -> SiteEngine[Any]:
-        """The engine of the broadcast's run; its id is compared first, and a spec that is known is not read again."""
-        known = None if self.kept is None else self.kept.spec
-        require_run(broadcast, None if known is None else known.run)
-        return self._engine(broadcast, known or RunSpec.read(broadcast, self.data))
-
-    def _engine(self, message: Message, spec: RunSpec) -> SiteEngine[Any]:
+    def _engine(self, spec: RunSpec) -> SiteEngine[Any]:
         if self.name not in spec.sites:
-            raise message.refusal("sites", f"names with {self.name!r} among them", list(spec.sites))
-        return self.data.join(message, spec, self.name, self.privacy)
+            raise refusal("sites", f"names with {self.name!r} among them", list(spec.sites))
+        return self.data.join(spec, self.name, self.privacy)
 
-    def _require_granted(self, broadcast: Message, spec: RunSpec, served: Served) -> None:
+    def _require_granted(self, spec: RunSpec, served: Served) -> None:
         if self.privacy_rounds is None:
             return
         rounds = max(spec.limit, served.round if served.solve else 0)
         if rounds > self.privacy_rounds:
-            raise broadcast.refusal("rounds", f"at most {self.privacy_rounds}, the privacy granted here", rounds)
+            raise refusal("rounds", f"at most {self.privacy_rounds}, the privacy granted here", rounds)
 
 
-def _settled(kept: SiteState, broadcast: Message, served: Served, engine: SiteEngine[Any]) -> SiteState:
+def _settled(kept: SiteState, served: Served, engine: SiteEngine[Any]) -> SiteState:
     """Learn whether the last answer was counted, and mix the site where an accelerated step was taken."""
     before = kept.ledger.counted
-    ledger = kept.ledger.settled(broadcast, served.counted[engine.index])
+    ledger = kept.ledger.settled(served, served.counted[engine.index])
     if ledger.counted is before:
         return replace(kept, ledger=ledger)
-    answer, past = engine.settled(broadcast, ledger.counted, kept.past, served)
+    answer, past = engine.settled(ledger.counted, kept.past, served)
     return replace(kept, ledger=replace(ledger, counted=answer), past=past)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import typing
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
@@ -12,12 +13,11 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from .._archive import LIMIT, content_of
-from .._archive import Archive as Message
+from .._archive import LIMIT, Archive, refusal
 from .._validation import Array, as_count
 from ..splitting.settings import decode, encode, require_registered
 
-__all__ = ["MOST_ROWS", "SPEC_VECTORS", "RunSpec", "as_site_name", "run_of"]
+__all__ = ["ENGINES", "MOST_ROWS", "SPEC_VECTORS", "RunSpec", "as_site_name", "run_of", "sized"]
 
 MOST_ROWS = 1 << 53
 """Of a site: up to there a float64 holds every whole number."""
@@ -100,8 +100,7 @@ class RunSpec:
     @cached_property
     def run(self) -> str:
         """The run's id."""
-        header, arrays = self.encode()
-        return run_of(Message("spec", {"spec": header}, arrays))
+        return run_of(*self.encode())
 
     def encode(self) -> tuple[dict[str, Any], dict[str, Array]]:
         """Return the spec as JSON values and vectors."""
@@ -111,57 +110,33 @@ class RunSpec:
             header[item.name] = encode(getattr(self, item.name))
         return header, arrays
 
-    @classmethod
-    def read(cls, message: Message, data: Any = None) -> RunSpec:
-        """Read the spec that a message repeats, checking every type and range, with the reader of its engine.
-
-        A site gives its `data`: what is of another engine, or larger than a parameter of its own can be, is refused
-        before it is made.
-
-        Raises
-        ------
-        MessageError
-            When a field is missing, of another type, or out of range.
-        """
-        plain = message.header.get("spec")
-        name = plain.get("engine") if isinstance(plain, dict) else None
-        if not isinstance(name, str) or name not in ENGINES:
-            raise message.refusal("spec", f"that of a run, with an engine of {', '.join(ENGINES)}", plain)
-        if data is not None and name != data.engine:
-            raise message.refusal("engine", f"{data.engine!r}, as this site has rows for", name)
-        module, kind, _ = ENGINES[name]
-        own: type[RunSpec] = getattr(import_module(module), kind)
-        fields = {"engine", *(item.name for item in dataclasses.fields(own))} - own.in_vectors
-        assert isinstance(plain, dict)
-        if set(plain) != fields:
-            raise message.refusal("spec", f"exactly the fields {sorted(fields)}", sorted(map(str, plain)))
-        with content_of(message, "the spec of a run"):
-            return own.decode(
-                message,
-                {name: value for name, value in plain.items() if name != "engine"},
-                None if data is None else data.most,
-            )
-
     in_vectors: ClassVar[frozenset[str]] = frozenset()
     """Fields that are vectors of the message, not values of its header."""
 
     @classmethod
-    def decode(cls, message: Message, plain: dict[str, Any], most: int | None) -> Self:
-        """Inverse of `encode`."""
-        return cls(**cls.settings(message, plain))
+    def decode(cls, plain: dict[str, Any], vectors: Mapping[str, Array], most: int | None) -> Self:
+        """Inverse of `encode`; refuse what is larger than a parameter of at most so many numbers."""
+        return cls(**cls.settings(plain))
 
     @classmethod
-    def settings(cls, message: Message, plain: dict[str, Any]) -> dict[str, Any]:
+    def settings(cls, plain: dict[str, Any]) -> dict[str, Any]:
         """Return the fields whose values say it all."""
         hints = typing.get_type_hints(cls)
-        return {name: decode(value, hints[name], name, message.source) for name, value in plain.items()}
+        return {name: decode(value, hints[name], name, "") for name, value in plain.items()}
 
 
-def run_of(message: Message) -> str:
-    """Return the id of the run of a message, from the plain values of its spec: nothing is made of them."""
-    plain = message.header["spec"]
-    arrays = {name: values for name, values in message.arrays.items() if name in SPEC_VECTORS}
-    return Message("spec", {"spec": plain}, arrays).digest[:16]
+def sized(vectors: Mapping[str, Array], name: str, size: int) -> Array:
+    """Return a vector of a spec, which must be of this length."""
+    if name not in vectors or vectors[name].size != size:
+        got = vectors[name].size if name in vectors else "nothing"
+        raise refusal(name, f"a vector of {size} numbers", got)
+    return vectors[name]
+
+
+def run_of(plain: Mapping[str, Any], arrays: Mapping[str, Any]) -> str:
+    """Return the id of a run from the plain values of its spec, and the arrays beside them: nothing is made of them."""
+    own = {name: values for name, values in arrays.items() if name in SPEC_VECTORS}
+    return Archive("spec", {"spec": plain}, own).digest[:16]
 
 
 SPEC_VECTORS = frozenset({"prior", "centre", "scale"})

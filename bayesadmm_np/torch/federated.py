@@ -16,10 +16,20 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .._archive import read_as
+from .._archive import read_as, refusal
 from .._validation import Array, as_count, as_positive
 from ..federation.engine import Gathered, ServerEngine, SiteEngine, require
-from ..federation.messages import Message, ReplyHeader, Report, Served, SiteReply, read_served, require_run
+from ..federation.messages import (
+    Hello,
+    Message,
+    ReplyHeader,
+    Report,
+    Served,
+    SiteReply,
+    read_served,
+    read_spec,
+    require_run,
+)
 from ..federation.spec import RunSpec
 from ..splitting.accelerated import Accelerated
 from ..splitting.methods import Method
@@ -107,11 +117,11 @@ class NetworkSpec(RunSpec):
         return build(self.method, network, self.weights, here, *settings, batched=False)
 
     @classmethod
-    def decode(cls, message: Message, plain: dict[str, Any], most: int | None) -> Self:
+    def decode(cls, plain: dict[str, Any], vectors: Mapping[str, Array], most: int | None) -> Self:
         """Inverse of `encode`."""
         if most is not None and plain["dim"] != most:
-            raise message.refusal("dim", f"that of this site's model, {most}", plain["dim"])
-        return super().decode(message, plain, most)
+            raise refusal("dim", f"that of this site's model, {most}", plain["dim"])
+        return super().decode(plain, vectors, most)
 
 
 def _require_plain(method: object) -> None:
@@ -163,14 +173,14 @@ class NetworkTask:
     rounds: int = 10
     seed: int = 0
 
-    def spec(self, hellos: Sequence[Message]) -> NetworkSpec:
+    def spec(self, hellos: Sequence[Hello]) -> NetworkSpec:
         """Return the spec of a run of these sites, whose models must have the layers of this one."""
         network = read_network(self.model, read_device("cpu"))
         for hello in hellos:
             for name, expected in introduction_of(network).items():
-                if hello.header[name] != expected:
-                    raise hello.refusal(name, f"that of the server's model, {expected!r}", hello.header[name])
-        return self._spec({hello.header["site"]: hello.header["weight"] for hello in hellos}, network)
+                if hello.plain[name] != expected:
+                    raise hello.refusal(name, f"that of the server's model, {expected!r}", hello.plain[name])
+        return self._spec({hello.site: hello.weight for hello in hellos}, network)
 
     def again(self, spec: NetworkSpec) -> NetworkSpec:
         """Return the spec that this task gives the sites of another spec."""
@@ -448,7 +458,7 @@ class NetworkData:
         """Return what a hello says: counts and the model's signature."""
         return {**introduction_of(self.network), "rows": len(self.rows), "weight": float(self.rows.mass)}
 
-    def join(self, message: Message, spec: RunSpec, name: str, privacy: Any) -> NetworkSite:
+    def join(self, spec: RunSpec, name: str, privacy: Any) -> NetworkSite:
         """Return the engine of a run at this site."""
         assert isinstance(spec, NetworkSpec)
         k, own = spec.sites.index(name), signature(self.network)
@@ -457,7 +467,7 @@ class NetworkData:
             ("weights", float(self.rows.mass), spec.weights[k]),
         ):
             if told != expected:
-                raise message.refusal(item, f"that of this site, {expected}", told)
+                raise refusal(item, f"that of this site, {expected}", told)
         rows = fit(self.rows, f"site {name}", self.network, self.network.start.device)
         return NetworkSite(spec, spec.team(self.network, {k: rows}), k)
 
@@ -572,7 +582,7 @@ def final_model(message: Message, model: nn.Module) -> nn.Module:
     if message.kind != "final":
         raise message.refusal("kind", "'final'", message.kind)
     require_run(message)
-    spec, network = RunSpec.read(message), read_network(model, read_device("cpu"))
+    spec, network = read_spec(message), read_network(model, read_device("cpu"))
     if not isinstance(spec, NetworkSpec) or spec.network != signature(network):
         raise message.refusal(
             "model", f"the signature of this model, {signature(network)}", getattr(spec, "network", "")

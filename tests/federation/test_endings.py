@@ -101,7 +101,7 @@ def test_an_engine_that_is_no_name_is_refused(engine):
     header = json.loads(json.dumps(dict(FINAL.header)))
     header["spec"]["engine"] = engine
     forged = Message("final", header, FINAL.arrays)
-    forged = Message("final", {**header, "run": run_of(forged)}, FINAL.arrays)
+    forged = Message("final", {**header, "run": run_of(forged.header["spec"], forged.arrays)}, FINAL.arrays)
     for read in (final_result, introduce(CLIENTS)[0].step):
         with pytest.raises(MessageError, match="spec must be that of a run, with an engine of glm, network"):
             read(forged)

@@ -20,7 +20,7 @@ def broadcast(start):
 def told(message, arrays):
     """The message with other vectors and the run's id to them."""
     bad = Message(message.kind, message.header, {**message.arrays, **arrays})
-    return carried(Message(message.kind, {**message.header, "run": run_of(bad)}, bad.arrays))
+    return carried(Message(message.kind, {**message.header, "run": run_of(bad.header["spec"], bad.arrays)}, bad.arrays))
 
 
 @pytest.mark.parametrize("family", ["full", "diagonal"])
@@ -73,6 +73,6 @@ def test_a_prior_of_another_size_is_refused_with_both_sizes():
     message = Coordinator.start(hellos, GLMTask(ba.methods.PVI(), prior("full", 2))).broadcast()
     header = {**message.header, "spec": {**message.header["spec"], "features": ["x1", "x2", "x3"]}}
     forged = Message("broadcast", header, message.arrays)
-    forged = Message("broadcast", {**header, "run": run_of(forged)}, message.arrays)
+    forged = Message("broadcast", {**header, "run": run_of(forged.header["spec"], forged.arrays)}, message.arrays)
     with pytest.raises(MessageError, match="prior must be of the 3 parameters of this site's loss, got 2"):
         SITE.step(forged)

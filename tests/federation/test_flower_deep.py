@@ -12,9 +12,10 @@ torch = pytest.importorskip("torch", minversion="2.4", reason="the deep-learning
 from flwr.app import ArrayRecord, Error  # noqa: E402
 
 import bayesadmm_np as ba  # noqa: E402
-from bayesadmm_np.federation import Coordinator, GLMData, Message, MessageError, RunSpec, Site  # noqa: E402
+from bayesadmm_np.federation import Coordinator, GLMData, Message, MessageError, Site  # noqa: E402
 from bayesadmm_np.federation.dispatch import Plan  # noqa: E402
 from bayesadmm_np.federation.flower.apps import VECTORS  # noqa: E402
+from bayesadmm_np.federation.messages import read_spec  # noqa: E402
 from bayesadmm_np.federation.spec import run_of  # noqa: E402
 from bayesadmm_np.torch import (  # noqa: E402
     IVONADMM,
@@ -731,13 +732,13 @@ def test_forged_terms_are_refused(field):
     site, server = begun()
     honest = server.broadcast()
     header = json.loads(json.dumps(dict(honest.header)))
-    assert RunSpec.read(Message("broadcast", header, honest.arrays)).run == server.spec.run
+    assert read_spec(Message("broadcast", header, honest.arrays)).run == server.spec.run
     header["spec"][field] = FORGED[field]
     forged = Message("broadcast", header, honest.arrays)
     with pytest.raises(MessageError, match="run must be"):
         site.step(forged)
     with pytest.raises(MessageError) as refused:
-        site.step(replace(forged, header={**header, "run": run_of(forged)}))
+        site.step(replace(forged, header={**header, "run": run_of(forged.header["spec"], forged.arrays)}))
     assert "run must be" not in str(refused.value)
     assert set(FORGED) == set(header["spec"])
 
@@ -753,7 +754,7 @@ def test_more_rows_than_a_float_can_count_are_refused():
     header["spec"] |= {"sites": ["A", "B"], "weights": [20, 10**400]}
     forged = replace(server.broadcast(), header=header)
     with pytest.raises(MessageError, match=r"weights must be of the type .* and finite"):
-        site.step(replace(forged, header={**header, "run": run_of(forged)}))
+        site.step(replace(forged, header={**header, "run": run_of(forged.header["spec"], forged.arrays)}))
 
 
 def test_a_site_refuses_broadcasts_of_others_and_of_the_past():

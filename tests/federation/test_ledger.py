@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import bayesadmm_np as ba
 from bayesadmm_np.federation import Coordinator, GLMTask, Message, MessageError
+from bayesadmm_np.federation.messages import Served
 from bayesadmm_np.federation.site import Ledger
 from oracles.couriers import introduce
 from oracles.problems import prior, team
@@ -27,8 +28,8 @@ class Answer:
         return {"own": np.array([float(self.round)])}
 
 
-def broadcast(number, text=""):
-    return Message("broadcast", {"round": number, "text": text}, {})
+def broadcast(number, digest="one"):
+    return Served(number, None, True, False, (), None, digest=digest)
 
 
 def carried(ledger):
@@ -60,8 +61,8 @@ def test_the_ledger_counts_what_the_server_counts(steps):
 def test_a_ledger_that_takes_every_answer_for_counted_would_be_seen():
     """The twin."""
 
-    def hopeful(ledger, message, counted):
-        return Ledger(ledger.pending or ledger.counted, None, (message.header["round"], message.digest))
+    def hopeful(ledger, served, counted):
+        return Ledger(ledger.pending or ledger.counted, None, (served.round, served.digest))
 
     steps = [(True, False, True), (True, False, False), (True, False, True)]
     assert play(steps)
@@ -70,13 +71,13 @@ def test_a_ledger_that_takes_every_answer_for_counted_would_be_seen():
 
 def test_what_does_not_follow_is_refused():
     ledger = replace(Ledger(Answer(0)).settled(broadcast(3), 0), pending=Answer(3))
-    for message, counted, complaint in (
+    for served, counted, complaint in (
         (broadcast(2), 0, "round must be 3 or later: this site has answered that round, got 2"),
         (broadcast(3, "another"), 0, "digest must be that of the broadcast of round 3 answered before"),
         (broadcast(5), 4, r"counted must be a round that this site remembers, \[0, 3\] \(was its state file put back"),
     ):
         with pytest.raises(MessageError, match=complaint):
-            ledger.settled(message, counted)
+            ledger.settled(served, counted)
     with pytest.raises(MessageError, match=r"remembers, \[3\] "):
         ledger.settled(broadcast(5), 3).settled(broadcast(6), 5)
 

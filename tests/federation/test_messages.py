@@ -99,7 +99,9 @@ def edited(message, header=None, arrays=None):
 
 def resigned(message):
     """Return the message with the id that its spec has."""
-    return Message(message.kind, {**message.header, "run": run_of(message)}, message.arrays)
+    return Message(
+        message.kind, {**message.header, "run": run_of(message.header["spec"], message.arrays)}, message.arrays
+    )
 
 
 INDEFINITE = START.natural.to_vector() * np.array([1, 1, 1, -1, 1, 1, 1, 1, 1])

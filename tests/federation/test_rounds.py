@@ -8,7 +8,8 @@ import pytest
 import bayesadmm_np as ba
 from bayesadmm_np.clients import VON, GradientSteps
 from bayesadmm_np.estimators.fitted import fitted_run
-from bayesadmm_np.federation import Coordinator, GLMData, GLMTask, Message, MessageError, RunSpec, Site, final_result
+from bayesadmm_np.federation import Coordinator, GLMData, GLMTask, Message, MessageError, Site, final_result
+from bayesadmm_np.federation.messages import read_spec
 from bayesadmm_np.losses import LinearInStatistics, QuasiMonteCarlo
 from oracles.couriers import carried, differences, drive, introduce, names_of
 from oracles.problems import PRIORS, prior, same_bits, skewed_logistic, team
@@ -65,7 +66,7 @@ def test_a_conjugate_prior_is_sent_as_it_was_made():
     """Broken twin: from λ = shape − 1 it comes back with another last digit."""
     start, *clients = CONJUGATE["Gamma"]
     server = Coordinator.start([site.hello() for site in introduce(clients)], GLMTask(M.PVI(), start))
-    heard = RunSpec.read(carried(server.broadcast())).prior
+    heard = read_spec(carried(server.broadcast())).prior
     assert np.array_equal(heard.shape, start.shape)
     assert np.array_equal(heard.rate, start.rate)
     assert not np.array_equal(ba.families.Gamma.from_natural(start.natural).shape, start.shape)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Set
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..messages import Message, MessageError, content_of, read_hello
+from ..messages import Hello, Message, MessageError, content_of, read_hello
 from .envelope import Answer, Request, Transport
 
 __all__ = ["ClientManager"]
@@ -45,7 +45,7 @@ class ClientManager:
     label: str
     keyed: bool
     tell: Callable[[str], Any]
-    greet: Callable[[Message], None]
+    greet: Callable[[Hello], None]
     patience: float = float("inf")
     node_of: dict[str, int] = field(default_factory=dict)
     opened: dict[str, _Open] = field(default_factory=dict)
@@ -198,9 +198,10 @@ class ClientManager:
     def _meet(self, node: int, answer: Answer) -> None:
         if answer.refused:
             raise MessageError(answer.note)
-        hello = Message.from_bytes(answer.message or b"", f"hello of node {node}", HELLO_LIMIT)
-        with content_of(hello, "an introduction"):
-            name = read_hello(hello).header["site"]
+        message = Message.from_bytes(answer.message or b"", f"hello of node {node}", HELLO_LIMIT)
+        with content_of(message, "an introduction"):
+            hello = read_hello(message)
+        name = hello.site
         known = self.node_of.get(name)
         if self.keyed and known is not None:
             raise hello.refusal("site", f"a name of its own, which that of node {known} is not", name)

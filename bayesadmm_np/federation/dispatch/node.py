@@ -10,8 +10,8 @@ from typing import Any
 from .. import Site
 from ..account import charge
 from ..lock import locked
-from ..messages import Message, MessageError, require_run
-from ..spec import RunSpec, as_site_name
+from ..messages import Message, MessageError, read_spec, require_run
+from ..spec import as_site_name
 from .envelope import Answer, Request, one_line
 
 __all__ = ["Load", "answer"]
@@ -76,7 +76,7 @@ def _stepped(request: Request, folder: Path, load: Load, home: Path) -> Answer:
     label, run = as_site_name(request.label), require_run(broadcast)
     # of a run that this site takes part in the spec has been read before; a new one is as large as the rows allow
     is_new = not any(folder.glob(f"{label}-{run}-*.npz"))
-    spec = RunSpec.read(broadcast, load(None)[0].data if is_new else None)
+    spec = read_spec(broadcast, load(None)[0].data if is_new else None)
     site, _ = load(spec)
     path = folder / f"{label}-{run}-{site.name}.npz"
     try:

@@ -31,7 +31,7 @@ from ...splitting.round import present_clients
 from .. import Coordinator
 from ..folders import STATE
 from ..lock import locked
-from ..messages import Message, Served, SiteReply
+from ..messages import Hello, Message, Served, SiteReply
 from ..spec import as_site_name
 from .client_manager import ClientManager
 from .envelope import Answer, Request, Transport, one_line
@@ -125,10 +125,10 @@ def _begun(
     plan: Plan, transport: Transport, label: str, tell: Callable[[str], Any]
 ) -> tuple[ClientManager, Coordinator]:
     """Wait for the sites, and begin."""
-    hellos: dict[str, Message] = {}
+    hellos: dict[str, Hello] = {}
 
-    def greet(hello: Message) -> None:
-        hellos[hello.header["site"]] = hello
+    def greet(hello: Hello) -> None:
+        hellos[hello.site] = hello
 
     clients = ClientManager(transport, label, plan.keyed, tell, greet, plan.patience)
     clients.meet(lambda: len(hellos) >= plan.sites, plan.patience)
@@ -161,14 +161,14 @@ def _resumed(
     return clients, server
 
 
-def _require_known(server: Coordinator, hello: Message) -> None:
+def _require_known(server: Coordinator, hello: Hello) -> None:
     """Raise unless the hello is of a site of the run, with the rows that it had."""
-    sites, name = server.spec.sites, hello.header["site"]
-    if name not in sites:
-        raise hello.refusal("site", f"one of {', '.join(sites)}", name)
-    for item, value in server.introduction(name).items():
-        if hello.header[item] != value:
-            raise hello.refusal(item, f"as when the run began, {value}", hello.header[item])
+    sites, said = server.spec.sites, hello.plain
+    if hello.site not in sites:
+        raise hello.refusal("site", f"one of {', '.join(sites)}", hello.site)
+    for item, value in server.introduction(hello.site).items():
+        if said[item] != value:
+            raise hello.refusal(item, f"as when the run began, {value}", said[item])
 
 
 def _trim_log(folder: Path, server: Coordinator) -> None:
