@@ -14,7 +14,7 @@ from .._validation import Array
 from ..clients.problem import ClientStatus
 from ..families.base import ExponentialFamily
 from ..families.coordinates import Coordinates, Displacement, Natural
-from ..families.gaussian import Gaussian
+from ..families.gaussian import Gaussian, LearnedPrecisionGaussian
 from ..families.precision import DensePrecision
 from ..losses.base import Expected, GaussianExpected, Loss, Margins
 from ..losses.expectations import Delta, Exact
@@ -27,7 +27,7 @@ from ..splitting.messages import Broadcast, Reply
 from ..splitting.privacy import GaussianMechanism, fresh_normals
 from ..splitting.round import UNKNOWN, advance, complete
 from ..splitting.server import Server
-from ..splitting.state import State, digest
+from ..splitting.state import State, Step, digest
 from ..splitting.status import Failure
 from ..splitting.team import make_client, pooled_objective
 from ..splitting.worker import Worker, moved_site
@@ -103,7 +103,22 @@ class _Engine:
         prior = self.spec.prior
         natural = message.natural("natural", prior.natural)
         _require_inside(message, "natural", natural, prior)
-        return prior.start().with_natural(natural)
+        return self.made(natural)
+
+    def made(self, natural: Natural) -> ExponentialFamily:
+        """Return q_g from what is sent of it: λ_g, or the mean and the precision of a Newton row."""
+        start = self.spec.prior.start()
+        if not self.spec.row.is_newton:
+            return start.with_natural(natural)
+        assert isinstance(start, LearnedPrecisionGaussian)
+        return start.at(natural.linear, natural.parts[1:])
+
+    def sent(self, q_g: ExponentialFamily) -> Natural:
+        """Inverse of `made`: λ = (Sm, S) would keep the mean of a Newton row to cond(S) ulp alone."""
+        if not self.spec.row.is_newton:
+            return q_g.natural
+        assert isinstance(q_g, Gaussian)
+        return q_g.natural_from(q_g.mean, q_g.factor.parts)
 
 
 @dataclass(frozen=True)
@@ -138,8 +153,8 @@ class GLMServer(_Engine, ServerEngine[State]):
         return state_size(self.spec.prior.natural.size, len(self.spec.sites), self.spec.memory)
 
     def pack_q(self, state: State) -> dict[str, Array]:
-        """Return λ_g."""
-        return {"natural": state.q_g.natural.to_vector()}
+        """Return what is sent of q_g."""
+        return {"natural": self.sent(state.q_g).to_vector()}
 
     def q_of(self, state: State) -> ExponentialFamily:
         """Return q_g."""
@@ -164,7 +179,7 @@ class GLMServer(_Engine, ServerEngine[State]):
     def start(self) -> State:
         """Duals at zero, the server at the prior."""
         begin = self.spec.prior.start()
-        q_g = begin.with_natural(begin.natural)
+        q_g = begin if self.spec.row.is_newton else begin.with_natural(begin.natural)
         n_sites = len(self.spec.sites)
         return State(q_g, (begin.natural.zeros(),) * n_sites, (q_g.natural,) * n_sites, (), float("nan"), ())
 
@@ -236,15 +251,18 @@ class GLMServer(_Engine, ServerEngine[State]):
         return not self.spec.row.guarded and value is not None and not np.isfinite(value)
 
     def pack_state(self, state: State) -> tuple[dict[str, Any], dict[str, Array]]:
-        """Return λ_g, η_k, λ_k, and what acceleration remembers."""
-        found: dict[str, Coordinates] = {"server": state.q_g.natural}
+        """Return q_g, η_k, λ_k, what acceleration remembers, and Newton's step."""
+        found: dict[str, Coordinates] = {"server": self.sent(state.q_g)}
         found |= {f"site{k}": site for k, site in enumerate(state.sites)}
         found |= {f"natural{k}": natural for k, natural in enumerate(state.naturals)}
         for i, item in enumerate(state.memory):
             found[f"memory{i}/server"] = item.natural
             found |= {f"memory{i}/site{k}": site for k, site in enumerate(item.sites)}
             found |= {f"memory{i}/move{k}": move for k, move in enumerate(item.moves)}
-        return {"memory": len(state.memory)}, {name: value.to_vector() for name, value in found.items()}
+        arrays = {name: value.to_vector() for name, value in found.items()}
+        if state.step is not None:
+            arrays["step"] = np.concatenate([state.step.mean, state.step.move])
+        return {"memory": len(state.memory), "step": state.step is not None}, arrays
 
     def read_state(self, message: Message, name: str, header: Any, like: State) -> State:
         """Inverse of `pack_state`."""
@@ -261,8 +279,12 @@ class GLMServer(_Engine, ServerEngine[State]):
             )
             for i in range(header["memory"])
         )
-        q_g = self.spec.prior.start().with_natural(message.natural(f"{name}/server", shape))
-        return replace(like, q_g=q_g, sites=column("site", n_sites), naturals=column("natural", n_sites), memory=memory)
+        q_g, step = self.made(message.natural(f"{name}/server", shape)), None
+        if header["step"]:
+            dim = shape.linear.size
+            step = Step(*np.split(message.vector(f"{name}/step", 2 * dim), 2))
+        sites, naturals = column("site", n_sites), column("natural", n_sites)
+        return replace(like, q_g=q_g, sites=sites, naturals=naturals, memory=memory, step=step)
 
     def copy_of(self, state: State, k: int) -> tuple[int, dict[str, Array]]:
         """Return η_k and λ_k, and the sites that acceleration mixes."""
@@ -463,6 +485,8 @@ class GLMSite(_Engine, SiteEngine[GLMAnswer]):
         if not status.is_usable:  # the run ends here: there is no answer to send or to keep
             return None, fields, {}
         found = {"natural": solved.natural, "site": solved.site}
+        if solved.slope is not None:  # η_k about m_g, which the server moves back to zero by the same arithmetic
+            found["site"] = Natural(-solved.slope, *solved.site.parts[1:])
         arrays = {name: found[name].to_vector() for name in self.spec.answered(number)}
         return GLMAnswer(number, solved.natural, solved.site, solved.gap, solved.natural_gradient_edge), fields, arrays
 
@@ -546,6 +570,7 @@ def _read_solved(message: Message, solved: SolvedHeader, spec: GLMSpec, served: 
     """Read λ_k where it is not λ_g, and follow η_k from `site`, what it was."""
     row, q_g = spec.row.at(served.round), served.q_g
     natural = moved = q_g.natural
+    slope = None
     if solved.ended.is_usable:
         sent = spec.answered(served.round)
         if "natural" in sent:
@@ -553,6 +578,10 @@ def _read_solved(message: Message, solved: SolvedHeader, spec: GLMSpec, served: 
             _require_inside(message, "natural", natural, spec.prior)
         if "site" in sent:
             moved = message.natural("site", spec.prior.natural)
+            if row.is_newton:
+                assert isinstance(q_g, Gaussian)
+                slope, curvature = -moved.linear, moved.parts[1:]
+                moved = -q_g.natural_gradient(slope, curvature)
         elif row.dual_step == 0.0:
             moved = site
         else:
@@ -567,6 +596,7 @@ def _read_solved(message: Message, solved: SolvedHeader, spec: GLMSpec, served: 
         gap=None,
         well_posed=solved.well_posed,
         seconds=0.0,
+        slope=slope,
     )
 
 

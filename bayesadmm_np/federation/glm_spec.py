@@ -203,12 +203,12 @@ def _memory(method: Method | Accelerated) -> int:
 
 
 def state_size(size: int, n_sites: int, memory: int) -> int:
-    """Return the numbers of a state: λ_g, η_k and λ_k, and as many η_k and moves a round that acceleration remembers.
+    """Return the numbers of a state: λ_g, Newton's step, η_k, λ_k, and what acceleration remembers of a round.
 
-    `size` are the numbers of one of them.
+    That is as many η_k and moves. `size` are the numbers of one of them, and as large as the step.
     """
     rounds = memory + 1 if memory else 0
-    return (1 + 2 * n_sites + rounds * (2 * n_sites + 2)) * size
+    return (2 + 2 * n_sites + rounds * (2 * n_sites + 2)) * size
 
 
 @dataclass(frozen=True)

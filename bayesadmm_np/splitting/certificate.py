@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .._validation import Array
 from ..families.base import ExponentialFamily
 from ..families.gaussian import Gaussian
 from ..families.precision import DensePrecision
@@ -14,7 +15,7 @@ from ..losses.base import Expected, GaussianExpected
 from .distance import Distance, client_sums, distance_bound
 from .history import Edges
 
-__all__ = ["Certificate", "pooled_distance", "pooled_residual"]
+__all__ = ["Certificate", "pooled_curvature", "pooled_distance", "pooled_residual"]
 
 MOST_DENSE = 2000
 """Most parameters for which the dense pooled curvature, d² numbers, is formed for a family that is not dense."""
@@ -96,6 +97,11 @@ def _gaussian(at_server: Sequence[Expected]) -> list[GaussianExpected] | None:
     return found if len(found) == len(at_server) else None
 
 
+def pooled_curvature(prior: Gaussian, at_server: Sequence[GaussianExpected]) -> list[Array]:
+    """Return P_0 + Σ_kH_k, always to the same bits: a difference of two orders of adding is large next to a small S."""
+    return [np.add.reduce(own) for own in zip(prior.factor.parts, *(e.projected for e in at_server), strict=True)]
+
+
 def _gaussian_residual(prior: Gaussian, q_g: Gaussian, at_server: Sequence[GaussianExpected]) -> float:
     """Compute the residual of Gaussians from the gradient at the reported mean: Sm, a part of λ, would lose digits."""
     gradient = prior.factor.multiply(q_g.mean - prior.mean)
@@ -105,8 +111,6 @@ def _gaussian_residual(prior: Gaussian, q_g: Gaussian, at_server: Sequence[Gauss
         curvature = np.add.reduce([expected.curvature.dense() for expected in at_server])
         newton = DensePrecision(curvature + prior.factor.multiply(np.eye(q_g.dim)))
         return float(np.linalg.norm(newton.half_solve(gradient)) / np.sqrt(q_g.dim))
-    parts = [own - first for own, first in zip(q_g.factor.parts, prior.factor.parts, strict=True)]
-    for expected in at_server:
-        parts = [part - hessian for part, hessian in zip(parts, expected.projected, strict=True)]
-    excess = q_g.factor.like(parts)
+    pooled = pooled_curvature(prior, at_server)
+    excess = q_g.factor.like([own - part for own, part in zip(q_g.factor.parts, pooled, strict=True)])
     return q_g.fisher_norm(q_g.natural_from(gradient + excess.multiply(q_g.mean), excess.parts))

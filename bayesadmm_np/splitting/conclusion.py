@@ -11,8 +11,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..families.gaussian import Gaussian
+from ..families.gaussian import Gaussian, LearnedPrecisionGaussian
 from ..losses.base import Expected, GaussianExpected
+from .certificate import pooled_curvature
 from .guarded import withdrawn
 from .server import Server
 from .state import State
@@ -21,8 +22,8 @@ __all__ = ["concluded", "laplace"]
 
 
 def laplace(
-    prior: Gaussian, q_g: Gaussian, at_server: Sequence[Expected]
-) -> tuple[Gaussian, list[GaussianExpected]] | None:
+    prior: Gaussian, q_g: LearnedPrecisionGaussian, at_server: Sequence[Expected]
+) -> tuple[LearnedPrecisionGaussian, list[GaussianExpected]] | None:
     """Return N(m, (P_0 + Σ_kH_k)⁻¹) with the curvature at m, q_g's mean, and the expectations there, else None.
 
     None stands for a curvature that is not finite and positive definite. Under the delta method g_k and H_k depend on m
@@ -32,11 +33,11 @@ def laplace(
     found = [expected for expected in at_server if isinstance(expected, GaussianExpected)]
     if not all(expected.natural_gradient.is_finite() for expected in found):
         return None
-    parts = [np.add.reduce(own) for own in zip(prior.factor.parts, *(e.projected for e in found), strict=True)]
+    parts = pooled_curvature(prior, found)
     factor = q_g.factor.like(parts)
     if not factor.is_positive_definite():
         return None
-    q = q_g.with_natural(q_g.natural_from(factor.multiply(q_g.mean), factor.parts))
+    q = q_g.at(q_g.mean, factor.parts)
     change = q.factor.whiten([old - new for old, new in zip(q_g.factor.parts, parts, strict=True)])
     stretch = float(np.sqrt(1.0 + np.linalg.norm(change)))
     return q, [expected.moved(q, stretch) for expected in found]
@@ -53,7 +54,7 @@ def concluded(
     if back is not None:
         return back, None
     assert isinstance(prior, Gaussian)
-    assert isinstance(q_g, Gaussian)
+    assert isinstance(q_g, LearnedPrecisionGaussian)
     found = None if at_server is None else laplace(prior, q_g, at_server)
     if found is None:
         return state, at_server

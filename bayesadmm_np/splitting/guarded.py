@@ -1,8 +1,8 @@
 """The guard of a Newton row: which points are refused, and where the server goes instead.
 
 Everything follows from a state and the curvatures at its q_g. The last accepted point A is the q_g that the counted
-answers (state.sites, state.naturals) are from, and state.q_g is the point T that is judged. Records of rounds whose
-answers did not count have no client that took part.
+answers (state.sites, state.naturals) are from, its mean and the step from there are state.step, and state.q_g is the
+point T that is judged. Records of rounds whose answers did not count have no client that took part.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from ..clients.problem import ClientStatus
 from ..families.base import ExponentialFamily
 from ..families.coordinates import Natural
-from ..families.gaussian import Gaussian
+from ..families.gaussian import Gaussian, LearnedPrecisionGaussian
 from ..losses.base import Expected, rounding_unit
 from .messages import Reply
 from .methods import Method
@@ -44,9 +44,8 @@ def Guarded(method: Method) -> Method:
     S = P_0 + Σ_kH_k ≻ 0, so that some w decreases F, and for strictly convex F with a minimum the accepted points
     converge to it from every start. An overflow at m⁺ counts as F = ∞. The point that the sites' own fits make must not
     be worse than the prior's mean, as far as the server knows F there. A run that ends on a refused point returns the
-    last accepted one. The slack is the rounding of F: N + d + 1000 ulp of its terms, d² + K of the trace's products. A
-    refused point is broadcast as λ = Sm, so that m comes back with an error of some ulp times the condition of S: where
-    that is near 1e16 the guarantee ends, and the run says that it has not converged.
+    last accepted one. The slack is the rounding of F: N + d + 1000 ulp of its terms, d² + K of the trace's products. No
+    mean makes a round trip through λ = Sm, which would lose cond(S) ulp of it.
 
     Parameters
     ----------
@@ -69,21 +68,22 @@ def Guarded(method: Method) -> Method:
     return row if row.guarded else replace(row, name=f"guarded {row.name}", guarded=True, knobs=knobs)
 
 
-def retried(server: Server, state: State, replies: Sequence[Reply | None]) -> tuple[Natural, float] | None:
-    """Return λ_g and the step w of a point that replaces state.q_g, or None where state.q_g is accepted.
+def retried(server: Server, state: State, replies: Sequence[Reply | None]) -> tuple[Gaussian, float] | None:
+    """Return q_g and the step w of a point that replaces state.q_g, or None where state.q_g is accepted.
 
     Where a site is away, q_g cannot be judged, and is asked for again.
     """
     came = [reply for reply in replies if reply is not None]
     if len(came) < len(replies):
-        return state.q_g.natural, state.history[-1].alpha if state.history else 0.0
+        assert isinstance(state.q_g, Gaussian)
+        return state.q_g, state.history[-1].alpha if state.history else 0.0
     usable = all(reply.status.is_usable for reply in came)
     step = _shorter(server, state, [reply.site for reply in came] if usable else None)
     if step is None:
         return None
-    accepted, full = _ends(server, state)
-    mean = accepted.mean + step * (full.mean - accepted.mean)
-    return full.natural_from(full.factor.multiply(mean), full.factor.parts), step
+    assert state.step is not None
+    _, full = _ends(server, state)
+    return full.at(state.step.mean + step * state.step.move, full.factor.parts), step
 
 
 def withdrawn(server: Server, state: State, at_server: Sequence[Expected] | None) -> State | None:
@@ -97,7 +97,7 @@ def withdrawn(server: Server, state: State, at_server: Sequence[Expected] | None
         return None
     accepted, full = _ends(server, state)
     record = replace(state.history[-1], objective=_objective(state, _origin(state)), alpha=0.0)
-    q_g = full.with_natural(full.natural_from(full.factor.multiply(accepted.mean), full.factor.parts))
+    q_g = full.at(accepted.mean, full.factor.parts)
     return replace(state, q_g=q_g, history=(*state.history[:-1], record))
 
 
@@ -122,8 +122,8 @@ def _shorter(server: Server, state: State, sites: Sequence[Natural] | None) -> f
         fall = 0.0
     else:
         before, own_rounding = _mode_objective(server, accepted, _objective(state, origin), state.sites)
-        step = full.mean - accepted.mean
-        fall = last.alpha * float(step @ full.factor.multiply(step))
+        assert state.step is not None
+        fall = last.alpha * float(state.step.move @ full.factor.multiply(state.step.move))
     if after <= before - ARMIJO * fall + rounding + own_rounding:
         return None
     excess = after - before + fall
@@ -145,13 +145,13 @@ def _objective(state: State, origin: int | None) -> float:
     return state.history[origin - 1].objective if origin else state.start_objective
 
 
-def _ends(server: Server, state: State) -> tuple[Gaussian, Gaussian]:
+def _ends(server: Server, state: State) -> tuple[LearnedPrecisionGaussian, LearnedPrecisionGaussian]:
     """Return q at A, and at the Newton point that its answers give."""
-    accepted = server.prior.start().with_natural(state.naturals[0])
-    full = server.prior.start().with_natural(server.gather(state.sites, state.naturals, 1.0))
-    assert isinstance(accepted, Gaussian)
-    assert isinstance(full, Gaussian)
-    return accepted, full
+    start, step = server.prior.start(), state.step
+    assert isinstance(start, LearnedPrecisionGaussian)
+    assert step is not None
+    whole = server.gather(state.sites, state.naturals, 1.0)
+    return start.at(step.mean, state.naturals[0].parts[1:]), start.at(step.mean + step.move, whole.parts[1:])
 
 
 def _mode_objective(

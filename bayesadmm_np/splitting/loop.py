@@ -16,7 +16,7 @@ from .._validation import as_count, as_fraction, as_positive
 from ..clients.solver import Solver
 from ..families.base import ExponentialFamily
 from ..families.coordinates import Natural
-from ..families.gaussian import Gaussian
+from ..families.gaussian import Gaussian, LearnedPrecisionGaussian
 from ..losses.base import Expected, Loss
 from ..losses.expectations import Rule
 from .accelerated import Accelerated
@@ -233,7 +233,7 @@ def has_converged(
     """
     if not state.history:
         return False
-    if method.is_newton and isinstance(prior, Gaussian) and isinstance(state.q_g, Gaussian):
+    if method.is_newton and isinstance(prior, Gaussian) and isinstance(state.q_g, LearnedPrecisionGaussian):
         found = laplace(prior, state.q_g, at_server)
         return found is not None and pooled_residual(prior, *found) <= tol
     return state.history[-1].edges.largest <= tol and pooled_residual(prior, state.q_g, at_server) <= tol

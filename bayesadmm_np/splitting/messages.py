@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .._validation import Array
 from ..clients.problem import ClientStatus
 from ..families.coordinates import Natural
 
@@ -54,6 +55,8 @@ class Reply:
     well_posed : bool
         Whether ρλ_g − η_k was a valid natural parameter before the solve.
     seconds : float
+    slope : ndarray or None
+        ∇ℓ_k(m_g) of a Newton row, which its site, H_km_g − g_k, keeps to the rounding of H_km_g alone.
     """
 
     natural: Natural
@@ -65,6 +68,7 @@ class Reply:
     gap: Natural | None
     well_posed: bool
     seconds: float
+    slope: Array | None = None
 
     @property
     def floats(self) -> int:

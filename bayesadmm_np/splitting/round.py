@@ -15,6 +15,7 @@ from .._validation import Array
 from ..clients.problem import ClientStatus
 from ..families.base import ExponentialFamily
 from ..families.coordinates import Natural
+from ..families.gaussian import Gaussian
 from ..losses.base import Expected
 from . import guarded
 from .accelerated import Memory, mix, remember
@@ -22,7 +23,7 @@ from .history import ClientRecord, Edges, RoundRecord
 from .messages import Broadcast, Reply
 from .methods import Method
 from .server import Server
-from .state import State
+from .state import State, Step
 from .status import Failure, Status
 from .team import Team
 
@@ -58,7 +59,8 @@ class Gathered:
     """The server's answer to the replies: every η_k and λ_k, λ_g, the α that was taken, the acceleration's memory.
 
     `weights` are those of an accelerated mix, which the clients need for their own sites; empty after a plain step.
-    `counts` is False where a guarded row leaves the replies unused: sites and λ_k stay what they were.
+    `counts` is False where a guarded row leaves the replies unused: sites and λ_k stay what they were. A Newton row
+    adds its step where all clients told their slopes, and its next mean, which λ_g does not keep to the last bit.
     """
 
     sites: tuple[Natural, ...]
@@ -68,6 +70,8 @@ class Gathered:
     memory: tuple[Memory, ...] = ()
     weights: tuple[float, ...] = ()
     counts: bool = True
+    step: Step | None = None
+    mean: Array | None = None
 
 
 @dataclass(frozen=True)
@@ -96,7 +100,9 @@ def gather(server: Server, limit: int, state: State, replies: Sequence[Reply | N
     server = server.at(state.round + 1)
     method = server.method
     if method.guarded and (again := guarded.retried(server, state, replies)) is not None:
-        return Gathered(state.sites, state.naturals, *again, counts=False)
+        q_g, alpha = again
+        step, mean = state.step, q_g.mean
+        return Gathered(state.sites, state.naturals, q_g.natural, alpha, counts=False, step=step, mean=mean)
     sites = tuple(old if reply is None else reply.site for old, reply in zip(state.sites, replies, strict=True))
     naturals = tuple(
         old if reply is None else reply.natural for old, reply in zip(state.naturals, replies, strict=True)
@@ -109,6 +115,9 @@ def gather(server: Server, limit: int, state: State, replies: Sequence[Reply | N
         alpha = server.safe_alpha(sites, naturals, alpha)
     natural = server.gather(sites, naturals, alpha, present)
     found = Gathered(sites, naturals, natural, alpha)
+    if method.is_newton and not limit and all(present) and server.prior.contains(natural):
+        step = newton_step(server.prior, state.q_g, natural, [reply.slope for reply in replies if reply is not None])
+        return replace(found, step=step, mean=step.mean + step.move)
     if not limit or not all(present) or not server.prior.contains(natural):
         return found
     plain = server.prior.with_natural(natural)
@@ -135,6 +144,9 @@ def advance(
     answers = replies if gathered.counts else [None] * len(replies)
     try:
         q_g = server.prior.with_natural(gathered.natural)
+        step = None
+        if server.method.is_newton:
+            q_g, step = _newton_point(state.q_g, q_g, gathered)
     except ValueError:  # λ_g is outside the domain
         return Failure(Status.NOT_A_DISTRIBUTION, number, knob=server.method.knobs)
     clients = tuple(_client_record(state, k, reply, gathered, q_g) for k, reply in enumerate(answers))
@@ -151,8 +163,25 @@ def advance(
         seconds=0.0,
     )
     history = (*state.history, record)
-    after = State(q_g, gathered.sites, gathered.naturals, gathered.memory, state.start_objective, history)
+    after = State(q_g, gathered.sites, gathered.naturals, gathered.memory, state.start_objective, history, step)
     return Advance(after, gathered.weights, gathered.counts)
+
+
+def newton_step(prior: ExponentialFamily, q_g: ExponentialFamily, natural: Natural, slopes: Sequence[Any]) -> Step:
+    """Newton's step from q_g's mean, of clients that told their slopes there; `natural` holds the pooled curvature."""
+    assert isinstance(prior, Gaussian)
+    assert isinstance(q_g, Gaussian)
+    gradient = prior.factor.multiply(q_g.mean - prior.mean)
+    for slope in slopes:
+        gradient = gradient + slope
+    return Step(q_g.mean, -q_g.factor.like(natural.parts[1:]).solve(gradient))
+
+
+def _newton_point(last: Any, found: Any, gathered: Gathered) -> tuple[Any, Step]:
+    """Return the next q_g of a Newton row at its mean to the last bit, and the step that led there."""
+    mean = found.mean if gathered.mean is None else gathered.mean
+    step = gathered.step or Step(last.mean, mean - last.mean)
+    return found.at(mean, found.factor.parts), step
 
 
 def complete(method: Method, state: StateT, objective: float, is_judged: bool, **known: Any) -> StateT | Failure:

@@ -12,14 +12,32 @@ from typing import Any
 import numpy as np
 
 from .._archive import Archive, ArchiveError, content_of
+from .._validation import Array
 from ..families.base import ExponentialFamily
 from ..families.coordinates import Coordinates, Displacement, Natural
+from ..families.gaussian import Gaussian, LearnedPrecisionGaussian
 from ..losses.base import Loss
 from .accelerated import Memory
 from .history import RoundRecord
 from .methods import Method
 
-__all__ = ["State", "digest", "load_state", "read_checkpoint", "save_state"]
+__all__ = ["State", "Step", "digest", "load_state", "read_checkpoint", "save_state"]
+
+
+@dataclass(frozen=True)
+class Step:
+    """Newton's step from the last accepted mean, neither of which passes through λ.
+
+    Attributes
+    ----------
+    mean : ndarray, shape (d,)
+        m of the point that the counted answers are from.
+    move : ndarray, shape (d,)
+        −(P_0 + Σ_kH_k)⁻¹[P_0(m − m_0) + Σ_kg_k].
+    """
+
+    mean: Array
+    move: Array
 
 
 @dataclass(frozen=True)
@@ -37,6 +55,8 @@ class State:
         Rounds remembered by an accelerated method.
     start_objective : float
     history : tuple of RoundRecord
+    step : Step or None
+        Of a Newton row, from round 1 on.
     """
 
     q_g: ExponentialFamily
@@ -45,6 +65,7 @@ class State:
     memory: tuple[Memory, ...]
     start_objective: float
     history: tuple[RoundRecord, ...]
+    step: Step | None = None
 
     @property
     def round(self) -> int:
@@ -91,10 +112,14 @@ def save_state(path: str | os.PathLike[str], state: State, description: dict[str
         naturals.update({f"memory{i}/site{k}": site for k, site in enumerate(item.sites)})
         naturals.update({f"memory{i}/move{k}": move for k, move in enumerate(item.moves)})
     arrays = {f"{name}/part{j}": part for name, natural in naturals.items() for j, part in enumerate(natural.parts)}
+    if state.step is not None:
+        assert isinstance(state.q_g, Gaussian)
+        arrays |= {"mean": state.q_g.mean, "step/mean": state.step.mean, "step/move": state.step.move}
     header = {
         "run": description,
         "start_objective": state.start_objective,
         "n_memory": len(state.memory),
+        "has_step": state.step is not None,
         "history": [record.to_dict() for record in state.history],
     }
     Archive("checkpoint", header, arrays).write(path, limit=None)
@@ -138,8 +163,14 @@ def _rebuild(archive: Archive, prior: ExponentialFamily) -> State:
 
     header = archive.header
     clients = range(header["run"]["n_clients"])
+    q_g, step = prior.with_natural(natural("server")), None
+    if header["has_step"]:
+        assert isinstance(q_g, LearnedPrecisionGaussian)
+        shape = (q_g.dim,)
+        q_g = q_g.at(archive.array("mean", shape), q_g.factor.parts)
+        step = Step(archive.array("step/mean", shape), archive.array("step/move", shape))
     return State(
-        q_g=prior.with_natural(natural("server")),
+        q_g=q_g,
         sites=tuple(natural(f"site{k}") for k in clients),
         naturals=tuple(natural(f"posterior{k}") for k in clients),
         memory=tuple(
@@ -152,4 +183,5 @@ def _rebuild(archive: Archive, prior: ExponentialFamily) -> State:
         ),
         start_objective=float(header["start_objective"]),
         history=tuple(RoundRecord.from_dict(plain) for plain in header["history"]),
+        step=step,
     )

@@ -83,7 +83,9 @@ class Team:
         else:
             natural, given = self._start_at(sites), tuple(sites)
         # through λ, as every later iterate: the first round then repeats to the bit after a resume
-        q_g = start.with_natural(natural)
+        q_g: Any = start if self.method.is_newton and sites is None else start.with_natural(natural)
+        if self.method.is_newton:
+            q_g = q_g.at(q_g.mean, q_g.factor.parts)
         return State(q_g, given, (q_g.natural,) * len(given), (), float("nan"), ())
 
     def _start_at(self, sites: Sequence[Natural]) -> Natural:

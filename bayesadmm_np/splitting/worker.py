@@ -133,6 +133,7 @@ class Worker:
             gap=gap,
             well_posed=problem.is_well_posed,
             seconds=perf_counter() - began,
+            slope=getattr(solution.expected, "gradient", None) if self.method.is_newton else None,
         )
 
     def _private_reply(

@@ -12,6 +12,7 @@ from bayesadmm_np.federation import Coordinator, GLMData, GLMTask, Site
 from bayesadmm_np.losses import Total
 from bayesadmm_np.splitting import guarded
 from bayesadmm_np.splitting.conclusion import laplace
+from bayesadmm_np.splitting.state import Step
 from oracles.couriers import carried
 from oracles.problems import EPS, assert_close, prior, same_bits, spd, team
 
@@ -396,6 +397,67 @@ def test_a_site_that_is_away_delays_the_run_and_changes_no_number():
     whole, late = by_messages(losses, task), by_messages(losses, task, lose={(2, 0), (3, 1), (3, 2)})
     assert len(late.state.history) == len(whole.state.history) + 2
     assert same_bits(late.state.q_g.natural, whole.state.q_g.natural)
+
+
+def nearly_collinear_counts(seed):
+    """Counts up to e^25 and two columns that agree to six digits: S has a condition of 1e14 and more."""
+    rng = np.random.default_rng(seed)
+    X = np.column_stack([rng.standard_normal((60, 3)), np.ones(60)])
+    X[:, 2] = X[:, 1] + 10 ** rng.uniform(-7.5, -5) * rng.standard_normal(60)
+    top = rng.uniform(10, 25)
+    return X, rng.poisson(np.exp(np.clip(top / 3 * X[:, 0], -3, top))).astype(float)
+
+
+def weighted_qr_mode(X, y):
+    """Iteratively reweighted least squares by QR of all rows, as R's `glm` does it; the mode and its errors."""
+    mode = np.append(np.zeros(X.shape[1] - 1), np.log(y.mean()))
+    for _ in range(100):
+        mean = np.exp(X @ mode)
+        Q, R = np.linalg.qr(np.sqrt(mean)[:, None] * X)
+        length = Q.T @ ((y - mean) / np.sqrt(mean))
+        mode = mode + np.linalg.solve(R, length)
+        if np.linalg.norm(length) < 1e-10:
+            break
+    return mode, np.linalg.norm(np.linalg.inv(R), axis=1)
+
+
+def errors_of_nearly_collinear_counts():
+    found = []
+    for seed in (1, 2, 3, 6, 11, 12):
+        X, y = nearly_collinear_counts(seed)
+        losses = [ba.losses.Poisson(X[k::3], y[k::3]) for k in range(3)]
+        result = ba.run(ba.Guarded(M.Newton()), losses, flat(4), rounds=30, tol=1e-8, raise_on_failure=False)
+        mode, errors = weighted_qr_mode(X, y)
+        found.append((result.status is ba.Status.CONVERGED, np.abs((result.posterior.mean - mode) / errors).max()))
+    return found
+
+
+def test_a_mean_does_not_pass_through_its_natural_parameter(monkeypatch):
+    """Within 1e-6 standard errors of QR's mode; the twin, whose means come out of λ = Sm, does not get there."""
+    for converged, error in errors_of_nearly_collinear_counts():
+        assert converged
+        assert error < 1e-6
+
+    def through_natural(prior, q_g, natural, slopes):
+        return Step(q_g.mean, prior.with_natural(natural).mean - q_g.mean)
+
+    monkeypatch.setattr(ba.splitting.round, "newton_step", through_natural)
+    assert sum(error < 1e-6 and converged for converged, error in errors_of_nearly_collinear_counts()) <= 1
+
+
+def test_ill_conditioned_runs_by_messages_and_from_a_checkpoint_are_the_same_to_the_bit(tmp_path):
+    X, y = nearly_collinear_counts(3)
+    losses = [ba.losses.Poisson(X[k::3], y[k::3]) for k in range(3)]
+    row = ba.Guarded(M.Newton())
+    here = ba.run(row, losses, flat(4), 60, tol=1e-8)
+    there = by_messages(losses, GLMTask(row, flat(4), rounds=60, tol=1e-8))
+    assert np.array_equal(there.state.q_g.mean, here.posterior.mean)
+    assert [r.alpha for r in there.state.history] == [r.alpha for r in here.history]
+    for limit in range(1, here.rounds):
+        with np.errstate(over="ignore", invalid="ignore"):
+            ba.run(row, losses, flat(4), rounds=limit, tol=1e-8, checkpoint=tmp_path / "state")
+        resumed = ba.run(row, losses, flat(4), rounds=60, tol=1e-8, resume=tmp_path / "state")
+        assert np.array_equal(resumed.posterior.mean, here.posterior.mean)
 
 
 def test_only_convex_losses_are_guarded():
