@@ -183,7 +183,7 @@ def _fitted(data: list[Path], given: FormulaSettings, settings: FitSettings, pro
         if text:
             note(f"bayesadmm fit: {text}")
     weight = len(labels) if rows.weights is None else rows.weights.sum()
-    fitted = estimator.fitted_
+    fitted, likelihood = estimator.fitted_, estimator.log_likelihood_
     if settings.covariance != "model" and fitted.learns_covariance:
         fitted = estimator._with_robust(("HC0", "HC2", "HC3"))
     sites = {name: replace(site, n_missing=rows.site_dropped.get(name, 0)) for name, site in fitted.sites.items()}
@@ -199,7 +199,7 @@ def _fitted(data: list[Path], given: FormulaSettings, settings: FitSettings, pro
         classes=classes,
         target_centre=centre,
         target_scale=scale,
-        log_likelihood=float(estimator.log_likelihood_ - weight * np.log(scale)),
+        log_likelihood=None if likelihood is None else float(likelihood - weight * np.log(scale)),
         elbo=None if fitted.elbo is None else float(fitted.elbo - weight * np.log(scale)),
     )
     return model, rows.dropped

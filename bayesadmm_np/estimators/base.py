@@ -473,8 +473,8 @@ class FederatedModel(BaseEstimator):
             else:
                 raise
         else:
-            is_known = settings.row is STACKED_QR or is_proven(fit)
-            separation = None if is_known else name_separation(glm, settings, names)
+            is_known = fit.is_searched or settings.row is STACKED_QR or is_proven(fit)
+            separation = fit.separation if is_known else name_separation(glm, settings, names)
         self._store(rows, settings, fit, (*findings, *([] if separation is None else [separation])))
         if separation is not None:
             warnings.warn(SeparationWarning(self.fitted_.findings), stacklevel=3)
@@ -538,7 +538,7 @@ class FederatedModel(BaseEstimator):
             inference=settings.inference,
             statistics=glm.statistics(posterior.mean, fit.noise, source) if has_maximum else None,
             findings=findings,
-            log_likelihood=-sum(loss.value(result.posterior.mean) for loss in glm.losses(fit.noise)) - dropped,
+            log_likelihood=-glm.loss(posterior.mean, fit.noise) - dropped if has_maximum else None,
             elbo=-float(result.objective[-1]) - dropped if settings.inference == "posterior" else None,
         )
 
@@ -615,12 +615,11 @@ class FederatedModel(BaseEstimator):
         return self.fitted_.elbo
 
     @property
-    def log_likelihood_(self) -> float:
-        """At the mean, all constants kept; of least squares at the variance RSS/n that is most likely."""
+    def log_likelihood_(self) -> float | None:
+        """At the mean, all constants kept, of least squares at the variance RSS/n; None without a maximum."""
         whole = goodness(self.fitted_) if self.fitted_.inference == "likelihood" else None
         if whole is not None:
             return whole.log_likelihood
-        assert self.fitted_.log_likelihood is not None
         return self.fitted_.log_likelihood
 
     @property

@@ -208,7 +208,8 @@ class FittedGLM:
         Totals over the sites for deviance, criteria, tests and robust covariances; None in models that were fitted
         without them.
     log_likelihood, elbo : float or None
-        Log-likelihood at the mean and bound on the log evidence, all constants kept; None where not computed.
+        Log-likelihood at the mean and bound on the log evidence, all constants kept; None where not computed, and where
+        the likelihood has no maximum.
     findings : tuple of Finding
         What is wrong with the data.
     version : str

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from ..glm.diagnosis import Collinear, Constant, Finding, Separation, Undecided,
 from ..glm.firth import Tilted, fit_firth
 from ..glm.problem import Glm, carry, newton_sites
 from ..losses.linear_model import LinearModelLoss
+from ..splitting.history import RoundRecord
 from ..splitting.loop import run
 from ..splitting.result import Result, RunError
 from ..splitting.status import Status
@@ -33,6 +35,9 @@ PRECISIONS = (1e-6, 1e6)
 NOISES = (1e-6, 1e2)
 """Range of the noise variance that the evidence may choose, relative to the variance of y."""
 
+
+LONG = 12
+"""Rounds after which it is asked, once, whether a likelihood has a maximum: with one, few fits take as many."""
 
 OVERFLOWS = "site {!r}: the loss overflows at the start of the fit; scale X, or look at its rows."
 
@@ -55,6 +60,9 @@ class Fit:
         Result of the search for the largest evidence, in words.
     caveat : str
         What a user should know of the fit.
+    separation : Separation, Undecided or None
+        What keeps the likelihood from having a maximum, where a search was made.
+    is_searched : bool
     """
 
     result: Result
@@ -64,6 +72,8 @@ class Fit:
     rounds: int
     message: str = ""
     caveat: str = ""
+    separation: Separation | Undecided | None = None
+    is_searched: bool = False
 
     @property
     def start(self) -> Start:
@@ -102,7 +112,7 @@ def fit_glm(glm: Glm, settings: Settings, start: Start | None = None, names: Seq
         return Fit(result, glm, settings.prior_precision(noise), noise, 1, caveat=caveat)
     if settings.precision is None:
         return _fit_precision(glm, settings, start)
-    return _fit_noise(glm, settings, settings.precision, start)
+    return _fit_noise(glm, settings, settings.precision, start, names)
 
 
 def name_superfluous(
@@ -180,12 +190,14 @@ def _fit_precision(glm: Glm, settings: Settings, start: Start | None) -> Fit:
     return replace(fit, message=" ".join(filter(None, [message, fit.message])))
 
 
-def _fit_noise(glm: Glm, settings: Settings, precision: float | Array, start: Start | None) -> Fit:
+def _fit_noise(
+    glm: Glm, settings: Settings, precision: float | Array, start: Start | None, names: Sequence[str] = ()
+) -> Fit:
     """Fit at a given prior; find σ², where there is one, by the slope of the ELBO in log σ²: E_q[Σ_k ℓ_k] − N/2."""
     if not glm.kind.has_noise:
-        return _run(glm, settings, precision, 1.0, start)
+        return _run(glm, settings, precision, 1.0, start, names)
     if settings.noise is not None:
-        return _run(glm, settings, precision, settings.noise, start)
+        return _run(glm, settings, precision, settings.noise, start, names)
     settings.require_evidence("noise_variance")
     scale = glm.null_variance
     if scale == 0:
@@ -205,17 +217,44 @@ def _fit_noise(glm: Glm, settings: Settings, precision: float | Array, start: St
     return replace(fit, message=message)
 
 
-def _run(glm: Glm, settings: Settings, precision: float | Array, noise: float, start: Start | None) -> Fit:
+class _Watch:
+    """Stops a run, once it is long, whose likelihood is proven to have no maximum: more rounds come no nearer to it."""
+
+    def __init__(self, glm: Glm, settings: Settings, names: Sequence[str]) -> None:
+        self._search = partial(name_separation, glm, settings, names)
+        self.separation: Separation | Undecided | None = None
+        self.is_searched = False
+
+    def __call__(self, record: RoundRecord, q_g: object) -> bool:
+        if record.round == LONG:
+            self.separation, self.is_searched = self._search(), True
+        return isinstance(self.separation, Separation)
+
+
+def _run(
+    glm: Glm,
+    settings: Settings,
+    precision: float | Array,
+    noise: float,
+    start: Start | None,
+    names: Sequence[str] = (),
+) -> Fit:
     losses = glm.losses(noise)
     prior = make_prior(settings, precision, glm, noise)
     sites = _first_sites(glm, settings, losses, prior, noise, start)
+    watch = _Watch(glm, settings, names) if names else None
     try:
-        result = run(settings.method, losses, prior, sites=sites, **settings.options)
+        result = run(settings.method, losses, prior, sites=sites, callback=watch, **settings.options)
     except RunError as error:
         message = worded(error, client=lambda k: f"site {glm.names[k]!r}")
         raise RunError(replace(error.result, message=message)) from error
     # the last broadcast is answered too: by what the certificate needs
-    return Fit(result, glm, precision, noise, result.rounds + 1 + (sites is not None))
+    rounds = result.rounds + 1 + (sites is not None)
+    if watch is None or not watch.is_searched:
+        return Fit(result, glm, precision, noise, rounds)
+    if result.status is Status.STOPPED:
+        result = replace(result, status=Status.NO_MAXIMUM, message=f"{Status.NO_MAXIMUM.value}.")
+    return Fit(result, glm, precision, noise, rounds, separation=watch.separation, is_searched=True)
 
 
 def require_sums(glm: Glm) -> None:

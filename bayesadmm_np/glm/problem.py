@@ -129,6 +129,10 @@ class Glm:
     is_single: bool = True
     held: tuple[int, ...] = ()
 
+    def loss(self, theta: Array, noise: float) -> float:
+        """Return Σ_k ℓ_k(θ)."""
+        return float(sum(one.value(theta) for one in self.losses(noise)))
+
     def information_on(self, j: int) -> float:
         """Return about the information of all rows on θ_j; that of an intercept where the column is one of zeros."""
         column = j % self.layout.width

@@ -16,6 +16,7 @@ class Status(Enum):
     CONVERGED = "converged: all residuals of the duality circuit and of the pooled condition are below tol"
     ROUND_LIMIT = "stopped at the round limit; the residuals are above tol"
     STOPPED = "stopped by the callback"
+    NO_MAXIMUM = "stopped: the likelihood has no maximum"
     DIVERGED = "diverged: the objective rises without bound"
     NOT_A_DISTRIBUTION = "diverged: the server's natural parameter left the domain of the family"
     ILL_POSED_CLIENT = "a client's subproblem has no minimum near the server's distribution"
@@ -27,7 +28,7 @@ class Status(Enum):
     @property
     def is_failure(self) -> bool:
         """Whether the answer should not be used without a look at the message."""
-        return self not in (Status.CONVERGED, Status.ROUND_LIMIT, Status.STOPPED)
+        return self not in (Status.CONVERGED, Status.ROUND_LIMIT, Status.STOPPED, Status.NO_MAXIMUM)
 
 
 @dataclass(frozen=True)

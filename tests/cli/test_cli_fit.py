@@ -507,3 +507,22 @@ def test_a_file_that_is_read_is_not_written_over(bayesadmm, fitted, tmp_path):
         assert (code, out) == (2, "")
         assert "is read by this command; it would be lost" in err
     assert {file: file.read_bytes() for file in before} == before
+
+
+@pytest.mark.parametrize("loss", ["logistic", "poisson"])
+def test_a_fit_without_a_maximum_ends_with_its_own_code_and_without_a_log_likelihood(
+    bayesadmm, csv, tmp_path, rng, loss
+):
+    x = np.arange(30.0)
+    y = (x < 15).astype(int) if loss == "logistic" else np.where(x < 15, 0, rng.poisson(3.0, 30))
+    path = csv("separated", pd.DataFrame({"far": x < 15, "other": rng.standard_normal(30), "died": y}))
+    code, out, _ = bayesadmm(
+        "fit", path, "--target", "died", "--loss", loss, "--json", "--no-progress", "--out", tmp_path / "model.npz"
+    )
+    found = json.loads(out)
+    assert code == 4
+    assert (found["log_likelihood"], found["goodness"]) == (None, None)
+    assert load_model(tmp_path / "model.npz").log_likelihood is None
+    code, out, _ = bayesadmm("summary", tmp_path / "model.npz")
+    assert "Log-likelihood" not in out
+    assert "Separation" in out
