@@ -40,6 +40,9 @@ LOADERS: dict[str, Callable[..., data.Dataset]] = {
     "fashion": data.load_fashion_mnist,
     "cifar10": data.load_cifar10,
 }
+SPLITS = ("iid", "two_dirichlet", "two_classes", "shards", "label_pairs")
+SCALES = {"unit": 1.0, "raw": 255.0}
+"""Largest value of a pixel, by name; the digits' raw pixels end at 16."""
 SOLVER = "solver."
 OWN = ("prior_precision", "temperature")
 """Keys of [training] that a method may have too."""
@@ -67,10 +70,15 @@ def _as_seed(value: object, name: str) -> int:
     return as_count(value, name, minimum=0)
 
 
+def _as_scale(value: object, name: str) -> str | float:
+    return _require_name(name, value, SCALES) if isinstance(value, str) else as_positive(value, name)
+
+
 # types of values; `make_settings` calls the check with the value and its key
 Count = Annotated[int, as_count]
 Seed = Annotated[int, _as_seed]
 Positive = Annotated[float, as_positive]
+Scale = Annotated[str | float, _as_scale]
 
 
 @dataclass(frozen=True)
@@ -79,13 +87,15 @@ class Split:
 
     name: Annotated[str, _one_of("data set", ("digits", *LOADERS))]
     clients: Count
-    split: Annotated[str, _one_of("split", ("iid", "two_dirichlet", "shards", "label_pairs"))] = "iid"
+    split: Annotated[str, _one_of("split", SPLITS)] = "iid"
     train: Count | None = None
     """Rows to train on, drawn anew by every seed; default all."""
     test: Count | None = None
     """Rows to test on, the same with every seed: the first, default all; of the digits a choice, default a fifth."""
     size: Count | None = None
     """Pixels along a side, as the loader has them; default the original. Digits have 8 only."""
+    scale: Scale = "unit"
+    """Largest value of a pixel: 'unit' is 1, 'raw' what the files hold, or a number."""
     size_concentration: Positive = 1.0
     class_concentration: Positive = 0.5
     """With the one before, parameters of two_dirichlet."""
@@ -98,6 +108,15 @@ class Split:
 
     def load(self) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
         """Return images and labels that may be trained on, and those to test on."""
+        (X, y), (X_test, y_test) = self._unit()
+        largest: float = SCALES[self.scale] if isinstance(self.scale, str) else self.scale
+        if (self.name, self.scale) == ("digits", "raw"):
+            largest = 16.0
+        # in single precision, as they are trained on: the colour images take a gigabyte in double precision
+        return (X * X.dtype.type(largest), y), (X_test * X_test.dtype.type(largest), y_test)
+
+    def _unit(self) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
+        """Return what `load` does, with pixels in [0, 1]."""
         if self.name == "digits":
             raw = data.load_digits()
             order = np.random.default_rng(0).permutation(len(raw.y))  # the same rows are tested on with every seed
@@ -112,7 +131,6 @@ class Split:
         for key, wanted, found in (("train", self.train, len(raw.y)), ("test", self.test, len(raw.y_test))):
             if (wanted or 0) > found:
                 raise ValueError(f"[data] {key} must be at most {found}, the rows of {self.name}, got {wanted}.")
-        # in single precision, as they are trained on: the colour images take a gigabyte in double precision
         images, tests = raw.X.astype(np.float32), raw.X_test[: self.test].astype(np.float32)
         return (images, raw.y), (tests, raw.y_test[: self.test])
 
@@ -129,6 +147,7 @@ class Split:
             "iid": (rng,),
             "label_pairs": (),
             "shards": (self.per_client, rng),
+            "two_classes": (rng,),
             "two_dirichlet": (self.size_concentration, self.class_concentration, rng),
         }
         return list(getattr(data.partition, self.split)(first, self.clients, *more[self.split]))

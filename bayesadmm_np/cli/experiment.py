@@ -55,7 +55,8 @@ def experiment(
       name = "fashion"          # or mnist, cifar10, digits
       train = 6000              # others with every seed
       clients = 10
-      split = "two_dirichlet"   # or iid, shards, label_pairs
+      split = "two_dirichlet"   # or iid, two_classes, shards, label_pairs
+      scale = "unit"            # or raw: pixels 0 ... 255, as the papers have them; or a number
       [model]
       name = "MLP"
       hidden = [200, 100]
@@ -203,6 +204,8 @@ def _or_nan(value: float | None) -> float:
 
 SCORES = ("accuracy", "nll", "ece", "brier")
 KINDS = (("", "at_mean"), ("ensemble_", "ensemble"))
+LAST = 3
+"""Rounds that the papers' tables average over: the reported one and the two before."""
 
 
 def _rounds(outcome: Any) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -220,22 +223,31 @@ def _rounds(outcome: Any) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
 
 
 def _row(label: str, number: int, outcomes: Sequence[Any]) -> dict[str, Any]:
-    """Mean and standard deviation over the seeds whose run got to a round, and how many these are."""
+    """Mean and standard deviation over the seeds whose run got to a round, and how many these are.
+
+    Of the round itself, and of each seed's mean over the last three rounds.
+    """
     own = [outcome for outcome in outcomes if outcome.label == label]
     done = [outcome for outcome in own if outcome.rounds >= number]
-    records = [outcome.history[number - 1] for outcome in done]
     passed = [record for outcome in done for record in outcome.history[:number]]
     row: dict[str, Any] = {"method": label, "round": number}
     for prefix, kind in KINDS:
-        scores = [getattr(record, kind) for record in records if getattr(record, kind) is not None]
         for name in SCORES:
-            values = [getattr(score, name) for score in scores]
-            row[f"{prefix}{name}_mean"] = float(np.mean(values)) if values else float("nan")
-            with np.errstate(invalid="ignore"):  # an infinite NLL has no deviation
-                row[f"{prefix}{name}_sd"] = float(np.std(values)) if values else float("nan")
+            for rounds, suffix in ((1, ""), (LAST, f"_last{LAST}")):
+                means = [_score(outcome.history[max(0, number - rounds) : number], kind, name) for outcome in done]
+                values = [mean for mean in means if mean is not None]
+                row[f"{prefix}{name}{suffix}_mean"] = float(np.mean(values)) if values else float("nan")
+                with np.errstate(invalid="ignore"):  # an infinite NLL has no deviation
+                    row[f"{prefix}{name}{suffix}_sd"] = float(np.std(values)) if values else float("nan")
     row["bytes_round"] = _mean(record.bytes_down + record.bytes_up for record in passed)
     row["seconds_round"] = _mean(record.seconds for record in passed)
-    return row | {"seeds_done": len(records), "seeds": len(own)}
+    return row | {"seeds_done": len(done), "seeds": len(own)}
+
+
+def _score(records: Sequence[Any], kind: str, name: str) -> float | None:
+    """Mean of a score over these rounds; None where not all were scored."""
+    scores = [getattr(record, kind) for record in records]
+    return None if None in scores else float(np.mean([getattr(score, name) for score in scores]))
 
 
 def _mean(values: Iterable[float]) -> float:
@@ -265,8 +277,20 @@ def _runs(outcomes: Sequence[Any]) -> list[dict[str, Any]]:
         run["seconds"] = sum(record.seconds for record in outcome.history)
         for name in ("seconds", "bytes_down", "bytes_up"):
             run[f"{name}_round"] = _mean(getattr(record, name) for record in outcome.history)
+        run["curves"] = _curves(outcome.history)
         rows.append(run)
     return rows
+
+
+def _curves(history: Sequence[Any]) -> dict[str, list[float]]:
+    """Scores by round, of the rounds that were scored."""
+    scored = [record for record in history if record.at_mean is not None]
+    curves = {"round": [record.round for record in scored]}
+    for prefix, kind in KINDS:
+        scores = [getattr(record, kind) for record in scored]
+        if None not in scores:
+            curves |= {prefix + name: [getattr(score, name) for score in scores] for name in SCORES}
+    return curves
 
 
 def _machine() -> dict[str, Any]:

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from .._validation import as_count, as_number
 
-__all__ = ["by_column", "iid", "label_pairs", "shards", "small_large", "two_dirichlet"]
+__all__ = ["by_column", "iid", "label_pairs", "shards", "small_large", "two_classes", "two_dirichlet"]
 
 Partition = list[NDArray[np.int64]]
 
@@ -146,6 +146,74 @@ def shards(y: ArrayLike, clients: int, per_client: int, rng: np.random.Generator
     pieces = np.array_split(np.argsort(labels, kind="stable"), clients * per_client)
     order = rng.permutation(len(pieces)).reshape(clients, per_client)
     return _sorted([np.concatenate([pieces[i] for i in mine]) for mine in order])
+
+
+def two_classes(y: ArrayLike, clients: int, rng: np.random.Generator) -> Partition:
+    r"""Give each client rows of two different classes, and each class to equally many clients.
+
+    One client after the other gets a class that was given to the fewest clients so far, chosen at random
+    among these, and another one at random. Of the :math:`C` classes each is given to
+    :math:`2 K / C` clients, who share its rows in portions that differ by at most one row. Which
+    rows of a class a client gets is random.
+
+    This is the split of MNIST among 100 clients in "Federated ADMM from Bayesian Duality", Table 2,
+    whose clients all have two classes; those of :func:`shards` may have one or three.
+
+    Parameters
+    ----------
+    y : array_like of int, shape (n,)
+        The label of each row; :math:`C \ge 2` of them are distinct.
+    clients : int
+        The number of clients, :math:`K`; :math:`C` divides :math:`2 K`.
+    rng : numpy.random.Generator
+        The source of randomness.
+
+    Returns
+    -------
+    list of ndarray of int64
+        :math:`K` arrays of row numbers.
+
+    Raises
+    ------
+    ValueError
+        If `y` is not a nonempty one-dimensional array of integers, it has fewer than two labels,
+        `clients` is not a positive integer, the labels do not divide twice the clients, or a
+        class has fewer rows than clients.
+    TypeError
+        If `rng` is not a `numpy.random.Generator`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> y = np.repeat([0, 1, 2, 3], 6)
+    >>> parts = two_classes(y, 4, np.random.default_rng(0))
+    >>> [np.unique(y[part], return_counts=True)[1].tolist() for part in parts]
+    [[3, 3], [3, 3], [3, 3], [3, 3]]
+    """
+    labels = _labels(y)
+    clients = _clients(clients, len(labels))
+    _check_rng(rng)
+    classes, code = np.unique(labels, return_inverse=True)
+    if len(classes) < 2 or (2 * clients) % len(classes):
+        raise ValueError(
+            f"clients must be such that the {len(classes)} distinct labels in y, at least 2, divide twice their "
+            f"number, got {clients}"
+        )
+    uses = 2 * clients // len(classes)
+    if np.bincount(code).min() < uses:
+        raise ValueError(f"y must have at least {uses} rows of every label, one a client that has it")
+    left = np.full(len(classes), uses)
+    given = np.zeros((clients, len(classes)), dtype=bool)
+    for mine in given:
+        # the fullest class first: none can be left with more uses than there are clients to come
+        first = rng.choice(np.flatnonzero(left == left.max()))
+        second = rng.choice(np.flatnonzero((left > 0) & (np.arange(len(classes)) != first)))
+        mine[[first, second]] = True
+        left -= mine
+    counts = np.zeros(given.shape, dtype=np.int64)
+    for c, total in enumerate(np.bincount(code)):
+        counts[given[:, c], c] = [len(part) for part in np.array_split(np.arange(total), uses)]
+    return _deal(code, counts, rng)
 
 
 def two_dirichlet(

@@ -400,8 +400,8 @@ def FedLapCov(gamma: Damping = 1.0) -> Method:
 
 
 @TABLE.register
-def FedAvg() -> Method:
-    """FedAvg (McMahan et al. 2016): clients fit alone, with their share of the regulariser, and are averaged by rows.
+def FedAvg(shares: Literal["rows", "equal"] = "rows") -> Method:
+    """FedAvg (McMahan et al. 2016): clients fit alone, with their share of the regulariser, and are averaged.
 
         θ_k ← arg min ℓ_k(θ) + (N_k/N) ½δ‖θ‖²,    θ_g ← Σ_k (N_k/N) θ_k,
 
@@ -410,12 +410,23 @@ def FedAvg() -> Method:
     With exact solves it averages once and stands still; `solver=GradientSteps(...)` gives the usual local work. Its
     fixed point is not the pooled solution.
 
+    Parameters
+    ----------
+    shares : {'rows', 'equal'}
+        Weights of the mean: N_k/N, or 1/K.
+
+    Raises
+    ------
+    ValueError
+        When `shares` is neither.
+
     Examples
     --------
     >>> FedAvg().rho
     0.0
     """
-    return _averaging("FedAvg", 0.0, alpha=0.0, knobs="take fewer or smaller local steps")
+    knobs = "take fewer or smaller local steps"
+    return _averaging("FedAvg", 0.0, alpha=0.0, server_share=_shares(shares), knobs=knobs)
 
 
 @TABLE.register
@@ -444,7 +455,7 @@ def FedProx(rho: float = 1.0) -> Method:
 
 
 @TABLE.register
-def FedDyn(rho: float = 1.0) -> Method:
+def FedDyn(rho: float = 1.0, shares: Literal["rows", "equal"] = "rows") -> Method:
     """FedDyn (Acar et al. 2021): ADMM with ρ_k ∝ N_k, the regulariser at the clients, and a server history.
 
         θ_k ← arg min ℓ_k(θ) + (N_k/N) ½δ‖θ‖² + v_kᵀθ + ½ρ_k‖θ − θ_g‖²,    v_k ← v_k + ρ_k(θ_k − θ_g),
@@ -457,11 +468,13 @@ def FedDyn(rho: float = 1.0) -> Method:
     ----------
     rho : float, default 1.0
         Mean of the clients' ρ_k = ρ K N_k/N.
+    shares : {'rows', 'equal'}
+        With 'equal' ρ_k = ρ for all, and the server's mean is a plain one, as Swaroop et al. 2025 ran it.
 
     Raises
     ------
     ValueError
-        When `rho` is not positive.
+        When `rho` is not positive, or `shares` is neither.
 
     Examples
     --------
@@ -469,11 +482,18 @@ def FedDyn(rho: float = 1.0) -> Method:
     'clients'
     """
     rho = as_positive(rho, "rho")
-    return _averaging("FedDyn", rho, dual_step=rho, client_share="rows")
+    own = _shares(shares)
+    return _averaging("FedDyn", rho, dual_step=rho, client_share=own, server_share=own)
+
+
+def _shares(shares: Literal["rows", "equal"]) -> Literal["rows", "equal"]:
+    if shares not in ("rows", "equal"):
+        raise ValueError(f"shares must be 'rows' or 'equal', got {shares!r}.")
+    return shares
 
 
 def _averaging(name: str, rho: float, dual_step: float = 0.0, **others: Any) -> Method:
-    """Return a point method with the regulariser at the clients; the server averages who is present, by rows."""
+    """Return a point method with the regulariser at the clients; the server averages who is present."""
     by_rows: Any = {"prior_at": "clients", "server_share": "rows", "mean_over": "present", **others}
     return Method(name, rho, dual_step, expectation=Delta(1), families=(IsotropicGaussian,), **by_rows)
 

@@ -91,6 +91,34 @@ def test_a_client_of_shards_has_few_labels(rng):
     assert max(len(set(y[part])) for part in parts) == 2
 
 
+def assert_two_classes(y, parts, uses):
+    """Two different classes a client, each class with as many clients, who share it evenly."""
+    held = [np.unique(y[part], return_counts=True) for part in parts]
+    assert all(len(classes) == 2 for classes, _ in held)
+    for label in set(y.tolist()):
+        counts = [count for classes, each in held for c, count in zip(classes, each, strict=True) if c == label]
+        assert len(counts) == uses
+        assert max(counts) - min(counts) <= 1
+
+
+@given(classes=st.integers(2, 7), factor=st.integers(1, 6), rows=st.integers(0, 20), seed=seeds)
+def test_two_classes_a_client_and_every_class_as_often(classes, factor, rows, seed):
+    clients = classes * factor if classes % 2 else classes * factor // 2
+    uses, rng = 2 * clients // classes, np.random.default_rng(seed)
+    y = rng.permutation(np.repeat(np.arange(classes), uses + rows))
+    parts = partition.two_classes(y, clients, np.random.default_rng(seed))
+    assert_partition(parts, len(y), clients)
+    assert_two_classes(y, parts, uses)
+
+
+def test_shards_are_not_of_two_classes(rng):
+    """The twin: of 100 clients with two shards each some have one class, and some three."""
+    y = rng.permutation(np.repeat(np.arange(10), 55))
+    with pytest.raises(AssertionError):
+        assert_two_classes(y, partition.shards(y, 100, 2, rng), 20)
+    assert_two_classes(y, partition.two_classes(y, 100, rng), 20)
+
+
 @given(y=label_lists, data=st.data(), a=concentrations, b=concentrations, seed=seeds)
 def test_two_dirichlet_covers_once(y, data, a, b, seed):
     clients = data.draw(st.integers(1, len(y)))
@@ -248,10 +276,11 @@ def test_by_column_has_one_client_per_value(values):
     [
         lambda rng: partition.iid(60, 7, rng),
         lambda rng: partition.shards(Y, 5, 3, rng),
+        lambda rng: partition.two_classes(Y, 5, rng),
         lambda rng: partition.two_dirichlet(Y, 7, 1.0, 0.5, rng),
         lambda rng: partition.small_large(Y % 2, 4, rng),
     ],
-    ids=["iid", "shards", "two_dirichlet", "small_large"],
+    ids=["iid", "shards", "two_classes", "two_dirichlet", "small_large"],
 )
 def test_the_generator_decides(call):
     def flat(seed):
@@ -287,6 +316,15 @@ WRONG = {
     "shards too many": (
         lambda: partition.shards(Y, 20, 4, RNG),
         "per_client must be at most 3, the rows of y for each of 20 clients, got 4",
+    ),
+    "two classes indivisible": (
+        lambda: partition.two_classes(Y, 3, RNG),
+        "clients must be such that the 10 distinct labels in y, at least 2, divide twice their number, got 3",
+    ),
+    "two classes of one": (lambda: partition.two_classes([1, 1], 1, RNG), "clients must be such that the 1 distinct"),
+    "two classes, few rows": (
+        lambda: partition.two_classes(Y, 35, RNG),
+        "y must have at least 7 rows of every label, one a client that has it",
     ),
     "dirichlet str": (lambda: partition.two_dirichlet(["a"], 1, 1, 1, RNG), "y must have int"),
     "dirichlet clients": (lambda: partition.two_dirichlet(Y, 61, 1, 1, RNG), "clients must be"),
@@ -374,10 +412,11 @@ def test_wrong_input_to_a_partition(call, message):
     [
         lambda rng: partition.iid(4, 2, rng),
         lambda rng: partition.shards(Y, 2, 2, rng),
+        lambda rng: partition.two_classes(Y, 5, rng),
         lambda rng: partition.two_dirichlet(Y, 2, 1, 1, rng),
         lambda rng: partition.small_large(Y % 2, 4, rng),
     ],
-    ids=["iid", "shards", "two_dirichlet", "small_large"],
+    ids=["iid", "shards", "two_classes", "two_dirichlet", "small_large"],
 )
 def test_rng_must_be_a_generator(call, rng):
     with pytest.raises(TypeError, match=NOT_A_GENERATOR + type(rng).__name__):

@@ -78,6 +78,14 @@ def test_table_rounds_and_plot_are_those_of_the_runs(bayesadmm, file, tmp_path):
         for prefix, kind in (("", "at_mean_"), ("ensemble_", "ensemble_")):
             last = [float(r[kind + name]) for r in rounds if r["method"] == "IVONADMM" and r["round"] == "4"]
             assert float(row[f"{prefix}{name}_mean"]) == pytest.approx(sum(last) / 2)
+    # the mean over rounds 2 to 4 of each seed, and its spread over the seeds; round 2 has two alone
+    own = [[float(r["at_mean_nll"]) for r in rounds if (r["method"], r["seed"]) == ("pooled", s)] for s in "31"]
+    for number in (2, 4):
+        means = [np.mean(nlls[max(0, number - 3) : number]) for nlls in own]
+        three = next(r for r in table if (r["method"], r["round"]) == ("pooled", str(number)))
+        assert float(three["nll_last3_mean"]) == pytest.approx(np.mean(means))
+        assert float(three["nll_last3_sd"]) == pytest.approx(np.std(means))
+        assert float(three["nll_mean"]) == pytest.approx(np.mean([nlls[number - 1] for nlls in own]))
     spent = read(folder / "seconds.csv")
     assert [(r["method"], r["seed"], r["round"]) for r in spent] == [
         (r["method"], r["seed"], r["round"]) for r in rounds
@@ -87,6 +95,9 @@ def test_table_rounds_and_plot_are_those_of_the_runs(bayesadmm, file, tmp_path):
     assert [run["status"] for run in results["runs"]] == ["ROUND_LIMIT"] * 4
     assert results["experiment"]["methods"][0]["steps"] == {"rho": 0.7, "gamma": 0.1}
     assert results["notes"] == []
+    assert [run["curves"]["nll"] for run in results["runs"] if run["method"] == "pooled"] == own
+    assert results["runs"][0]["curves"]["round"] == [1, 2, 3, 4]
+    assert ["ensemble_nll" in run["curves"] for run in results["runs"]] == [True, True, False, False]
     assert "pooled" in out
 
     # by hand: the same split, start and settings
@@ -108,6 +119,15 @@ def test_table_rounds_and_plot_are_those_of_the_runs(bayesadmm, file, tmp_path):
     mine = [row for row in rounds if row["method"] == "IVONADMM" and row["seed"] == "1"]
     assert [float(row["at_mean_nll"]) for row in mine] == [record.at_mean.nll for record in result.history]
     assert [float(row["objective"]) for row in mine] == [record.objective for record in result.history]
+
+
+def test_a_mean_of_three_rounds_needs_all_of_them(bayesadmm, file, tmp_path):
+    """Every second round is scored: round 4 has its own score, and no mean over rounds 2 to 4."""
+    code, _, err = bayesadmm("experiment", file, "--no-progress", "--set", "training.evaluate_every=2")
+    assert code == 0, err
+    [row] = [r for r in read(tmp_path / "small" / "table.csv") if (r["method"], r["round"]) == ("pooled", "4")]
+    assert float(row["nll_mean"]) > 0
+    assert row["nll_last3_mean"] == "nan"
 
 
 @pytest.fixture
@@ -207,7 +227,7 @@ def kill_when(path, file, folder):
         ("seeds = [3, 1]", "seeds = [3, 3]", "seeds must hold different numbers"),
         ("seeds = [3, 1]", "seeds = 3", "seeds must be a list of integers"),
         ('[[method]]\nrow = "FedAvg"', "[[method]]\n", "[method 2] row is missing; there is IVONADMM, IVONPVI"),
-        ('row = "FedAvg"', 'row = "FedAvg"\nrho = 1.0', "[method 2] FedAvg has no rho; it has no steps."),
+        ('row = "FedAvg"', 'row = "FedAvg"\nrho = 1.0', "[method 2] FedAvg has no rho; it has shares."),
         ('row = "FedAvg"', 'row = "FedLap"\nrho = 1.0', "[method 2] FedLap has no rho; it has gamma."),
         ('row = "FedAvg"', 'row = "FedLap"\ngamma = "row"', "gamma must be a number in (0, 1], or 'rows' for N_k/N"),
         ("gamma = 0.1", "gamma = [0.1, 0.2]", "several values of gamma are written as grid = { gamma = [0.1, 0.2] }"),
@@ -227,6 +247,8 @@ def kill_when(path, file, folder):
             "labels must be there and differ",
         ),
         ('label = "pooled"', 'label = ""', "labels must be there and differ"),
+        ("train = 60", 'train = 60\nscale = "row"', "[data] there is no scale 'row'; did you mean 'raw'?"),
+        ("train = 60", "train = 60\nscale = 0.0", "[data] scale must be > 0, got 0.0"),
         ("train = 60", "train = 60\nsize = 14", "[data] size must be 8 for the digits, got 14"),
         ("beta2 = 0.9", 'beta2 = 0.9, debias = "no"', "[solver] debias must be true or false, got 'no'"),
         ("beta2 = 0.9", 'beta2 = 0.9, clip_radius = "x"', "[solver] clip_radius must be a number, got 'x'"),
@@ -490,6 +512,23 @@ def test_every_seed_trains_on_other_rows_and_tests_on_the_same():
     seen = {row.tobytes() for row in X_test}
     assert not any(row.tobytes() in seen for row in X)
     np.testing.assert_array_equal(Split("digits", clients=3).subset(5, 1), np.arange(5))  # all of them
+
+
+@pytest.mark.parametrize(("scale", "largest"), [("unit", 1.0), ("raw", 16.0), (0.25, 0.25)])
+def test_the_scale_is_the_largest_pixel(scale, largest):
+    """Only the pixels differ: the split is a function of labels and seed. The digits' own pixels end at 16."""
+    plain, scaled = Split("digits", clients=4, test=40), Split("digits", clients=4, test=40, scale=scale)
+    for (X, y), (same, labels) in zip(plain.load(), scaled.load(), strict=True):
+        np.testing.assert_allclose(same, largest * X, rtol=1e-7)
+        np.testing.assert_array_equal(labels, y)
+    assert scaled.load()[0][0].max() == largest
+
+
+def test_raw_images_have_the_files_bytes(made_images, monkeypatch):
+    """Red and blue are 255."""
+    monkeypatch.setenv("BAYESADMM_DATA", str(made_images))
+    (X, _), (X_test, _) = Split("cifar10", clients=2, scale="raw").load()
+    assert set(np.unique(X)) == set(np.unique(X_test)) == {0.0, 255.0}
 
 
 def test_too_many_rows_of_an_image_file_are_refused_by_name(made_images, monkeypatch):

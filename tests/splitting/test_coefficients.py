@@ -10,6 +10,8 @@ from bayesadmm_np.splitting.coefficients import client_coefficients, gather_weig
 
 ROWS = {name: make() for name, make in ba.methods.TABLE.items()}
 ROWS["FedLap, by rows"] = ba.methods.FedLap(gamma="rows")
+ROWS["FedAvg, plain mean"] = ba.methods.FedAvg(shares="equal")
+ROWS["FedDyn, plain mean"] = ba.methods.FedDyn(shares="equal")
 ROWS["BayesADMM, damped"] = ba.methods.BayesADMM(rho=0.3, gamma=0.5)
 SHARES = (0.5, 0.2, 0.3)
 EXACT = 4 * np.finfo(float).eps
@@ -76,3 +78,17 @@ def test_a_wrong_coefficient_would_be_seen(change):
     }[change]
     same = {"alpha": right.sites, "mean": right.naturals[0], "share": client_coefficients(row, 0.5, 3).step}[change]
     assert abs(wrong - same) > 1e3 * EXACT * abs(same)
+
+
+@pytest.mark.parametrize(("shares", "mean", "rho"), [("rows", SHARES, 3.0), ("equal", (1 / 3,) * 3, 2.0)])
+def test_shares_are_of_rows_or_equal(shares, mean, rho):
+    """FedAvg's mean, and FedDyn's with ρ_k of the client that has half of the rows: ρKN_k/N = 3, or ρ = 2."""
+    assert gather_weights(ba.methods.FedAvg(shares), SHARES).naturals == pytest.approx(mean, rel=EXACT)
+    row = ba.methods.FedDyn(2.0, shares)
+    naturals = np.array(gather_weights(row, SHARES).naturals)
+    np.testing.assert_allclose(naturals / naturals.sum(), mean, rtol=3 * EXACT)
+    found = client_coefficients(row, 0.5, 3)
+    assert (found.rho, found.step) == pytest.approx((rho, rho), rel=EXACT)
+    for make in (ba.methods.FedAvg, ba.methods.FedDyn):
+        with pytest.raises(ValueError, match=r"^shares must be 'rows' or 'equal', got 'row'\."):
+            make(shares="row")
