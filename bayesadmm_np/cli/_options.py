@@ -102,6 +102,7 @@ Categorical = Annotated[
     Names, option("Columns of text or codes, as 0/1 columns of their levels, those of all sites pooled.", "A,B")
 ]
 Weights = Annotated[str | None, option("Column of row weights >= 0: weight 2 is two rows.", "COLUMN")]
+Reference = Annotated[str | None, option("Class that the others are compared with. Default: the first.", "CLASS")]
 DropNA = Annotated[bool, option("Drop rows with missing values, and say how many.")]
 Separator = Annotated[str, option("Character between cells; tab is a tab.", "CHAR", show_default=lambda _: "a comma")]
 NA = Annotated[Names, option("Further words for a missing value, such as '?'.", "A,B")]

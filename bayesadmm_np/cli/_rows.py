@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,7 +55,7 @@ class Rows:
     agreement : Agreement or None
         What a formula makes of the columns.
     site_dropped : dict of str to int
-        Rows left out by site, where a formula counted them.
+        Rows left out by site; "" are those without one.
     """
 
     columns: dict[str, Any]
@@ -134,7 +135,7 @@ def read_rows(paths: Sequence[Path], settings: DataSettings) -> Rows:
         taken[name] = option
     chosen = _features(frame, settings, taken, paths[0])
     needed = [*taken, *chosen]
-    frame, site, dropped = _without_missing(frame, site, needed, settings.dropna)
+    frame, site, lost = _without_missing(frame, site, needed, settings.dropna)
     weights = None
     if settings.weights is not None:
         weights = _weights(frame[settings.weights])
@@ -145,8 +146,9 @@ def read_rows(paths: Sequence[Path], settings: DataSettings) -> Rows:
         _target(frame[settings.target]),
         weights,
         site,
-        dropped,
+        sum(lost.values()),
         read_offset(frame, settings.offset, settings.exposure),
+        site_dropped=lost,
     )
 
 
@@ -199,23 +201,23 @@ def stack(
     return pd.concat([frame[frames[0].columns] for frame in frames], ignore_index=True), site
 
 
-def _without_missing(frame: Any, site: Any, names: list[str], dropna: bool) -> tuple[Any, Any, int]:
+def _without_missing(frame: Any, site: Any, names: list[str], dropna: bool) -> tuple[Any, Any, dict[str, int]]:
     gone = frame[names].isna()
     counts = gone.sum()
     if not counts.any():
-        return frame, site, 0
+        return frame, site, {}
     listed = ", ".join(f"{name} ({count})" for name, count in counts.items() if count)
     if not dropna:
         raise Refused(f"missing values in {listed}: fill them in, or drop these rows with --dropna.")
     keep = ~gone.any(axis=1).to_numpy()
-    lost = int((~keep).sum())
-    note(f"{lost} of {len(frame)} rows dropped because of missing values in {listed}.")
+    note(f"{int((~keep).sum())} of {len(frame)} rows dropped because of missing values in {listed}.")
     if not keep.any():
         raise Refused("--dropna leaves no rows.")
     empty = sorted({str(name) for name in site if name == name} - set(site[keep].astype(str)))
     if empty:
         raise Refused(f"--dropna leaves no rows at {', '.join(empty)}; leave out a column with --drop.")
-    return frame[keep].infer_objects(), site[keep], lost
+    lost = Counter("" if name != name else str(name) for name in site[~keep])
+    return frame[keep].infer_objects(), site[keep], dict(lost)
 
 
 def feature_columns(frame: Any, names: Sequence[str], categorical: Collection[str]) -> dict[str, Any]:

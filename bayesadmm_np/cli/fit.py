@@ -14,6 +14,7 @@ from ._options import (
     FormulaSettings,
     Json,
     Progress,
+    Reference,
     Spread,
     at_least,
     families,
@@ -75,9 +76,16 @@ class FitSettings:
     rounds: Annotated[int, option("Rounds, at most.", check=at_least(1))] = 100
     tol: Annotated[float, option("Tolerance on the pooled stationarity residual.")] = 1e-8
     covariance: Annotated[
-        Literal["model", "HC0", "HC1", "HC2", "HC3"],
-        option("Standard errors of the table: the model's, or robust ones. The model file keeps the sums of all four."),
+        Literal["model", "HC0", "HC1", "HC2", "HC3", "cluster"],
+        option(
+            "Standard errors of the table: the model's, or robust ones, by row or with each site as a cluster. The "
+            "model file keeps the sums of those by row."
+        ),
     ] = "model"
+    weight_meaning: Annotated[
+        Literal["frequency", "analytic"],
+        option("Meaning of weight 2 in --weights: the row twice, or a row of half the variance, which counts once."),
+    ] = "frequency"
 
 
 DEFAULT = FitSettings()
@@ -91,6 +99,7 @@ def fit(
     rows: Annotated[FormulaSettings, Spread] = NO_ROWS,
     settings: Annotated[FitSettings, Spread] = DEFAULT,
     ratios: Annotated[bool, switch("Show odds or rate ratios with their intervals.")] = False,
+    reference: Reference = None,
     config: Annotated[
         Path | None, option("Settings by the names of the options; what is typed wins.", "FILE.toml")
     ] = None,
@@ -129,11 +138,12 @@ def fit(
     if out is not None:
         require_out(out, [*data, *([config] if config else [])])
     model, dropped = _fitted(data, rows, settings, progress)
-    table = summarise(model, covariance=settings.covariance, ratios=ratios)  # what it refuses leaves no file
+    shown: Any = {"covariance": settings.covariance, "reference": reference}
+    table = summarise(model, ratios=ratios, **shown)  # what it refuses leaves no file
     if out is not None:
         save_model(out, model)
     if json:
-        whole = as_dict(model, covariance=settings.covariance)
+        whole = as_dict(model, **shown)
         print_json({**whole, "model": None if out is None else str(out), "dropped_rows": dropped})
     else:
         print(table)
@@ -182,10 +192,12 @@ def _fitted(data: list[Path], given: FormulaSettings, settings: FitSettings, pro
             text = text.replace(str(finding), "").strip()
         if text:
             note(f"bayesadmm fit: {text}")
-    weight = len(labels) if rows.weights is None else rows.weights.sum()
+    counts = settings.weight_meaning == "frequency" and rows.weights is not None
+    weight = rows.weights.sum() if counts and rows.weights is not None else len(labels)
     fitted, likelihood = estimator.fitted_, estimator.log_likelihood_
     if settings.covariance != "model" and fitted.learns_covariance:
-        fitted = estimator._with_robust(("HC0", "HC2", "HC3"))
+        by_row = ("HC0",) if fitted.kind.outputs == "classes" else ("HC0", "HC2", "HC3")  # no leverages of classes
+        fitted = estimator._with_robust((*by_row, "cluster") if settings.covariance == "cluster" else by_row)
     sites = {name: replace(site, n_missing=rows.site_dropped.get(name, 0)) for name, site in fitted.sites.items()}
     model = replace(
         fitted,
@@ -219,6 +231,7 @@ def _estimator(kind: Kind, method: Any, settings: FitSettings, target_scale: flo
         fit_intercept=settings.intercept,
         penalize_intercept=settings.penalize_intercept,
         penalty=settings.penalty,
+        weight_meaning=settings.weight_meaning,
         max_rounds=settings.rounds,
         tol=settings.tol,
         progress=progress and settings.prior_precision != "evidence",

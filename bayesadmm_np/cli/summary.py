@@ -6,7 +6,7 @@ from typing import Annotated
 
 from ..estimators.fitted import UNITS, Units
 from ..estimators.summary import COVARIANCES
-from ._options import Json, ModelFile, option, switch
+from ._options import Json, ModelFile, Reference, option, switch
 from ._terminal import print_json
 
 
@@ -21,9 +21,7 @@ def summary(
         str, option("Covariance: the model's, or a robust one that the fit kept the sums of.", choices=COVARIANCES)
     ] = "model",
     ratios: Annotated[bool, switch("Show odds or rate ratios with their intervals.")] = False,
-    reference: Annotated[
-        str | None, option("Class that the others are compared with; of three classes on.", "CLASS")
-    ] = None,
+    reference: Reference = None,
     json: Json = False,
 ) -> None:
     """Print the table of a model file: coefficients, standard errors, shares of the sites, certificate.

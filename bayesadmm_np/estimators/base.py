@@ -77,6 +77,7 @@ class FederatedModel(BaseEstimator):
     fit_intercept: bool = True
     penalize_intercept: bool = False
     penalty: Any = None
+    weight_meaning: str = "frequency"
     max_rounds: int = 100
     tol: float = 1e-8
     warm_start: bool = False
@@ -139,7 +140,8 @@ class FederatedModel(BaseEstimator):
         client : array_like, shape (n,), optional
             The site of each row: strings, integers, anything hashable; default one site, "all".
         sample_weight : array_like, shape (n,), optional
-            Weights >= 0; a row of weight zero counts as absent, and a weight of two as the row twice.
+            Weights >= 0; a row of weight zero counts as absent, and a weight of two as the row twice, unless
+            `weight_meaning` says otherwise.
         offset : array_like, shape (n,), optional
             Known part of each row's predictor.
         exposure : array_like, shape (n,), optional
@@ -288,11 +290,11 @@ class FederatedModel(BaseEstimator):
             The model's, or a robust one: by row (White; MacKinnon and White) or by cluster (Liang and Zeger).
         clusters : dict of sequence, optional
             Cluster of each row by site, rows of weight zero left out, for "cluster":
-            `dict(list(frame.groupby("hospital")["ward"]))`. A cluster lies in one site.
+            `dict(list(frame.groupby("hospital")["ward"]))`. A cluster lies in one site. By default each site is one.
         ratios : bool, default False
             Whether to show exp(coef), an odds or rate ratio, with its interval.
         reference : label, optional
-            Of three classes on: rows are the differences to this class.
+            Of classes: rows are the differences to this class, log odds ratios.
 
         Returns
         -------
@@ -356,6 +358,8 @@ class FederatedModel(BaseEstimator):
         if fitted.statistics is None:
             return fitted
         bread = fitted.posterior.covariance_matrix / fitted.noise_variance
+        if "cluster" in names and clusters is None:
+            clusters = {name: [name] * site.n_rows for name, site in fitted.sites.items()}
         statistics = self._glm.statistics(
             fitted.posterior.mean,
             fitted.noise_variance,
@@ -444,6 +448,7 @@ class FederatedModel(BaseEstimator):
             settings.is_free_intercept,
             _centre(rows, settings),
             self._class_factors,
+            settings.weights,
         )
         if glm.labels is not None:
             self._integration(glm.labels.size, settings.averages)

@@ -117,7 +117,7 @@ def _solve(
     for _ in range(MOST_STEPS):
         penalty = (precision if settings.is_relative else precision * noise) + np.diag(hold)
         try:
-            fit = solve_stacked(factors, penalty, labels)
+            fit = solve_stacked(factors, penalty, labels, weight_kind=settings.weights)
         except ArgumentError as error:
             raise ArgumentError("prior_precision", error.expected, error.got) from error
         if fit.collinear:

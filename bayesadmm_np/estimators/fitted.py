@@ -288,7 +288,9 @@ class FittedGLM:
         if self.penalty == "firth":
             return "Firth's penalised likelihood"
         if self.inference == "posterior":
-            return "posterior (variational)"
+            if not self.learns_covariance:
+                return "posterior mode (a point without standard errors)"
+            return "posterior (Laplace's approximation)" if self.rule.is_delta else "posterior (variational)"
         known = self._prior_diagonal[~self.held]
         return "penalised likelihood (posterior mode)" if known.any() else "maximum likelihood"
 

@@ -49,6 +49,10 @@ class FederatedGLM(FederatedModel):
     penalty : {'firth'}, optional
         Firth's penalty, for logistic and Poisson regression by maximum likelihood: the mode of likelihood × √det I,
         which is finite for separated data too; standard errors are from the information I there.
+    weight_meaning : {'frequency', 'analytic'}
+        A frequency weight of two is the row twice. An analytic one is a row of half the variance, as a mean of two
+        measurements has: the row counts once, in degrees of freedom, likelihood and robust errors (R's `weights`,
+        statsmodels' `var_weights`).
     max_rounds : int, default 100
     tol : float, default 1e-8
         Tolerance on the residuals of the certificate (Fisher lengths per parameter).

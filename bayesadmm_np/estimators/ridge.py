@@ -12,11 +12,12 @@ from .._validation import as_number
 from ..families import FullGaussian
 from .base import FederatedModel
 from .exact import STACKED_QR
-from .settings import Settings, read_noise, read_switch
+from .settings import Settings, read_noise, read_switch, read_weights
 
 __all__ = ["FederatedRidge"]
 
 OLD = inspect.signature(FederatedModel.__init__).parameters
+KEPT = ("self", "fit_intercept", "weight_meaning")
 TOL = 1e-8
 """Of the certificate's residuals."""
 
@@ -37,6 +38,8 @@ class FederatedRidge(MultiOutputMixin, RegressorMixin, FederatedModel):
     fit_intercept : bool, default True
     noise_variance : float or "unbiased", default 'unbiased'
         σ². "unbiased" is RSS/(n − tr[(XᵀX + alpha I)⁻¹XᵀX]), the intercept counted. Several outputs share it.
+    weight_meaning : {'frequency', 'analytic'}
+        See `FederatedGLM`; n is the sum of frequency weights, and the number of rows of analytic ones.
 
     Attributes
     ----------
@@ -70,7 +73,7 @@ class FederatedRidge(MultiOutputMixin, RegressorMixin, FederatedModel):
 
     def __new__(cls, *given: Any, **named: Any) -> Self:
         """Say where an argument of before went."""
-        gone = next((name for name in named if name in OLD and name not in ("fit_intercept", "self")), None)
+        gone = next((name for name in named if name in OLD and name not in KEPT), None)
         if gone is not None:
             raise TypeError(
                 f"FederatedRidge has no argument {gone}: it is scikit-learn's Ridge(alpha) now. "
@@ -79,8 +82,16 @@ class FederatedRidge(MultiOutputMixin, RegressorMixin, FederatedModel):
             )
         return super().__new__(cls)
 
-    def __init__(self, alpha: Any = 1.0, *, fit_intercept: bool = True, noise_variance: Any = "unbiased") -> None:
+    def __init__(
+        self,
+        alpha: Any = 1.0,
+        *,
+        fit_intercept: bool = True,
+        noise_variance: Any = "unbiased",
+        weight_meaning: str = "frequency",
+    ) -> None:
         self.alpha, self.fit_intercept, self.noise_variance = alpha, fit_intercept, noise_variance
+        self.weight_meaning = weight_meaning
 
     # that of __init__: what inspects a class would read __new__
     __signature__ = inspect.Signature(list(inspect.signature(__init__).parameters.values())[1:])
@@ -99,4 +110,5 @@ class FederatedRidge(MultiOutputMixin, RegressorMixin, FederatedModel):
             penalize_intercept=False,
             options={"tol": TOL},
             is_relative=True,
+            weights=read_weights(self.weight_meaning),
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from joblib import effective_n_jobs
@@ -15,13 +15,23 @@ from ..families.gaussian import Gaussian
 from ..glm.inference import Noise
 from ..glm.kinds import Kind, read_kind
 from ..glm.problem import Glm, Layout
+from ..glm.site_statistics import WeightMeaning
 from ..splitting.accelerated import Accelerated
 from ..splitting.guarded import Guarded
 from ..splitting.methods import PVI, TABLE, Method, Newton
 from .exact import HOLD, STACKED_QR
 from .fitted import FAMILIES
 
-__all__ = ["EVIDENCE", "Settings", "make_prior", "read_choice", "read_noise", "read_settings", "read_switch"]
+__all__ = [
+    "EVIDENCE",
+    "Settings",
+    "make_prior",
+    "read_choice",
+    "read_noise",
+    "read_settings",
+    "read_switch",
+    "read_weights",
+]
 
 EVIDENCE = "evidence"
 
@@ -53,6 +63,8 @@ class Settings:
     penalty : {None, 'firth'}
     is_relative : bool, default False
         Whether `precision` is times the noise variance: scikit-learn's alpha.
+    weights : {'frequency', 'analytic'}
+        Whether a weight of two is the row twice, or a row of half the variance.
     """
 
     method: Method | Accelerated
@@ -65,6 +77,7 @@ class Settings:
     options: dict[str, Any]
     penalty: Literal["firth"] | None = None
     is_relative: bool = False
+    weights: WeightMeaning = "frequency"
 
     @property
     def row(self) -> Method:
@@ -144,6 +157,7 @@ def read_settings(estimator: Any) -> Settings:
             "safeguard": row_has_dual,
         },
         penalty=_read_penalty(estimator.penalty),
+        weights=read_weights(estimator.weight_meaning),
     )
     read_switch(estimator.warm_start, "warm_start")
     _check_family(settings)
@@ -236,6 +250,11 @@ def _read_precision(value: Any) -> float | Array | None:
     if not 0.0 <= array < np.inf:
         raise ArgumentError("prior_precision", "must be a number >= 0, an array or 'evidence'", f"{float(array):g}")
     return float(array)
+
+
+def read_weights(value: Any) -> WeightMeaning:
+    """Check the meaning of row weights."""
+    return "frequency" if read_choice(value, "weight_meaning", get_args(WeightMeaning)) == "frequency" else "analytic"
 
 
 def _read_penalty(value: Any) -> Literal["firth"] | None:

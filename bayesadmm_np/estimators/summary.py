@@ -40,6 +40,9 @@ VISIBLE = 0.0005
 DOMINATED = 0.5
 """Share of the prior in a coefficient from which on a test of it says more about the prior than about the rows."""
 
+FEW_CLUSTERS = 30
+"""Below it a covariance by clusters is known to be too small on average (Cameron and Miller 2015, section VI)."""
+
 PER_CLASS = (
     "The rows determine differences between classes only: a single class's standard error, z and P hold the prior's "
     "uncertainty about all classes at once, and are no test."
@@ -237,7 +240,7 @@ def summarise(
     ratios : bool, default False
         Whether to show exp(coef), an odds or rate ratio, with its interval.
     reference : label, optional
-        Of three classes on: rows are the differences to this class.
+        Of classes: rows are the differences to this class, log odds ratios.
 
     Raises
     ------
@@ -255,7 +258,7 @@ def summarise(
         ratio=model.kind.ratio if ratios else "",
         sources=("prior", *map(str, model.sites)),
         header=_header(model, units),
-        note=_note(model, rows),
+        note=_note(model, rows, spread.n_clusters),
     )
 
 
@@ -291,6 +294,9 @@ def as_dict(
         "elbo": model.elbo,
         "goodness": None if whole is None else {name: _finite(value) for name, value in asdict(whole).items()},
         "sites": {str(name): site.n_rows for name, site in model.sites.items()},
+        "missing": {str(name): site.n_missing for name, site in model.sites.items()},
+        "agreed": [] if model.columns.agreement is None else list(model.columns.agreement.lines),
+        "weights": None if model.statistics is None else model.statistics.weights,
         "exp_coef": model.kind.ratio or None,
         "units": units,
         "covariance": covariance,
@@ -315,6 +321,7 @@ class Spread:
     name: str
     matrix: Array | None
     df: float | None
+    n_clusters: int = 0
 
     @classmethod
     def of(cls, model: FittedGLM, name: str) -> Spread:
@@ -326,7 +333,8 @@ class Spread:
             known = model.learns_covariance and (df is None or df > 0)
             return cls(name, model.posterior.covariance_matrix if known else None, df if known else None)
         robust = _robust(model, name)
-        return cls(name, robust.matrix, robust.df if is_t else None)
+        n_clusters = found.total.n_clusters if found is not None and name == "cluster" else 0
+        return cls(name, robust.matrix, robust.df if is_t else None, n_clusters)
 
 
 def _robust(model: FittedGLM, name: str) -> RobustCovariance:
@@ -383,10 +391,13 @@ def _row(found: Estimate, shares: tuple[float, ...] | None) -> SummaryRow:
 def _differences(model: FittedGLM, reference: Any) -> tuple[Array, tuple[str, ...]]:
     """Return the matrix of differences to a class, and their names; a class without coefficients has zeros."""
     layout, labels = model.layout, tuple(map(word, model.classes))
-    if model.kind.outputs != "classes" or word(reference) not in labels:
-        known = ", ".join(labels) if model.kind.outputs == "classes" else "none: it is of three classes on"
-        raise ArgumentError("reference", f"must be a class of this model ({known})", repr(reference))
-    own = np.array([[float(label == name) for name in model.output_names] for label in labels])
+    if word(reference) not in labels:
+        raise ArgumentError(
+            "reference", f"must be a class of this model ({', '.join(labels) or 'it has none'})", repr(reference)
+        )
+    # the single output of two classes is that of the second
+    outputs = model.output_names if model.kind.outputs == "classes" else labels[1:]
+    own = np.array([[float(label == name) for name in outputs] for label in labels])
     apart = np.delete(own - own[labels.index(word(reference))], labels.index(word(reference)), axis=0)
     others = [label for label in labels if label != word(reference)]
     names = model.coefficient_names[: layout.width]
@@ -400,6 +411,8 @@ def _facts(model: FittedGLM, spread: Spread) -> tuple[dict[str, str], dict[str, 
     """Return what stands above the coefficients; what holds at a maximum of the likelihood alone only there."""
     whole = goodness(model)
     left = {"Covariance": spread.name if spread.matrix is not None else "none"}
+    if spread.n_clusters:
+        left["Covariance"] = f"{spread.name}, {spread.n_clusters} of them"
     right = {"Observations": f"{sum(site.n_rows for site in model.sites.values())}"}
     likelihood = _log_likelihood(model, whole)
     if likelihood is not None:
@@ -438,15 +451,22 @@ def _at_the_maximum(model: FittedGLM, whole: GoodnessOfFit) -> dict[str, str]:
 
 def _header(model: FittedGLM, units: Units) -> dict[str, str]:
     sites = ", ".join(f"{name} {site.n_rows}" for name, site in model.sites.items())
+    many = "site" if len(model.sites) == 1 else "sites"
     header = {
         "Model": model.title,
         "Fit": model.fit_name,
-        "Rows": f"{sum(site.n_rows for site in model.sites.values())} at {len(model.sites)} sites: {sites}",
+        "Rows": f"{sum(site.n_rows for site in model.sites.values())} at {len(model.sites)} {many}: {sites}",
         "Method": f"{model.method}, {model.family} family, {model.rounds} rounds, {model.floats} numbers sent",
         "Prior precision": "none" if model.fit_name == ML or model.penalty else _prior_precision(model),
         "Coefficients": "in the columns' own units" if units == "original" else "per pooled standard deviation",
         "Status": model.message,
     }
+    left_out = ", ".join(f"{name} {site.n_missing}" for name, site in model.sites.items() if site.n_missing)
+    lines = () if model.columns.agreement is None else model.columns.agreement.lines
+    if left_out and not lines:  # which say it too
+        header["Rows"] += f"; left out, because a value is missing: {left_out}"
+    if lines:
+        header["Agreed"] = "; ".join(lines)
     if model.findings:
         header["Data"] = " ".join(map(str, model.findings))
     if model.certificate is not None:
@@ -459,7 +479,7 @@ def _header(model: FittedGLM, units: Units) -> dict[str, str]:
     return header
 
 
-def _note(model: FittedGLM, rows: Sequence[SummaryRow]) -> str:
+def _note(model: FittedGLM, rows: Sequence[SummaryRow], n_clusters: int) -> str:
     if not model.learns_covariance:
         return f"{model.method} with the {model.family} family learns no covariance: there are no standard errors."
     said = []
@@ -476,6 +496,10 @@ def _note(model: FittedGLM, rows: Sequence[SummaryRow]) -> str:
         said.append("There is no estimate where – stands: see Data below.")
     if any(row.p_value is None and row.std_err for row in rows):
         said.append("No test (–) where the prior holds more than half of the information.")
+    if 0 < n_clusters < FEW_CLUSTERS:
+        said.append(
+            f"{n_clusters} clusters are few: such standard errors come out too small, as a rule below {FEW_CLUSTERS}."
+        )
     if model.kind.has_flat_shift and rows[0].name == model.coefficient_names[0]:
         said.append(PER_CLASS)
     return " ".join(said)

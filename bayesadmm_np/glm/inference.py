@@ -493,7 +493,7 @@ def robust_covariance(
     Raises
     ------
     ValueError
-        When the sites did not send the sums, there is one cluster, or no residual degree of freedom.
+        When the sites did not send the sums, or there are no more clusters, or rows, than parameters.
     """
     if name not in ROBUST:
         raise ArgumentError("covariance", f"must be one of {', '.join(ROBUST)}", repr(name))
@@ -507,7 +507,7 @@ def robust_covariance(
     if name == "HC1":
         factor = n / df
     elif name == "cluster":
-        if G < 2:
-            raise ArgumentError("clusters", "must be at least two", G)
+        if n_parameters >= G:  # their scores add up to zero at the fit: the rank is G − 1 at most
+            raise ArgumentError("clusters", f"must be more than the {n_parameters} parameters", f"{G} clusters")
         factor, df = G / (G - 1) * (n - 1) / df, G - 1.0
     return RobustCovariance(name, factor * (bread @ total.meats[key] @ bread), df)

@@ -20,6 +20,7 @@ from ..losses.expectations import Delta
 from ..splitting.distance import Distance
 from .inference import FitStatistics, Noise, fit_statistics
 from .kinds import Kind
+from .site_statistics import WeightMeaning
 
 __all__ = ["Glm", "Layout", "carry", "carry_distance", "make_glm", "newton_sites"]
 
@@ -105,7 +106,8 @@ class Glm:
     dropped : float
         Part of −log likelihood that the losses leave out, at noise variance 1.
     n_observed : float
-        Σ_i w_i times the outputs, each of which adds ½ log σ² to −log likelihood; 0 where there is no noise variance.
+        Rows (Σ_i w_i of frequency weights) times the outputs, each of which adds ½ log σ² to −log likelihood; 0 where
+        there is no noise variance.
     null_variance : float
         Mean square of y about its mean, where there is a noise variance.
     labels : ndarray or None
@@ -114,6 +116,7 @@ class Glm:
         Whether the target came as a vector.
     held : tuple of int
         Places in θ of coefficients that are held at zero, because other columns say what theirs says.
+    weights : {'frequency', 'analytic'}
     """
 
     kind: Kind
@@ -128,6 +131,7 @@ class Glm:
     labels: Any = None
     is_single: bool = True
     held: tuple[int, ...] = ()
+    weights: WeightMeaning = "frequency"
 
     def loss(self, theta: Array, noise: float) -> float:
         """Return Σ_k ℓ_k(θ)."""
@@ -178,7 +182,7 @@ class Glm:
             return None
         # with offsets the intercepts alone are a fit of their own
         begins = self.layout.is_intercept if any(offset is not None for *_, offset in self.rows) else None
-        settings = {"is_intercept": begins, "noise": source, "noise_variance": noise, **robust}
+        settings = {"is_intercept": begins, "noise": source, "noise_variance": noise, "weights": self.weights, **robust}
         found = fit_statistics(self.kind, losses, theta, self.null_parameter, **settings)
         return found if found.total.is_finite else None
 
@@ -198,6 +202,7 @@ def make_glm(
     is_free: bool,
     centre: Array | None,
     class_factors: Callable[[Array, Array], Array],
+    meaning: WeightMeaning = "frequency",
 ) -> Glm:
     """Read all targets and return the model.
 
@@ -211,6 +216,8 @@ def make_glm(
         See `Layout`.
     class_factors : callable
         (classes, their weights) → a factor of the row weights for each class.
+    meaning : {'frequency', 'analytic'}
+        Of the row weights.
     """
     targets = [site.y for site in rows.values()]
     weights = [site.weights for site in rows.values()]
@@ -247,10 +254,14 @@ def make_glm(
         dropped=0.0 if kind.constant is None else float((w @ kind.constant(y)).sum()),
         labels=labels,
         is_single=y.ndim == 1,
+        weights=meaning,
     )
     if not kind.has_noise:
         return glm
-    n_observed = float(w.sum()) * n_outputs
+    if meaning == "analytic":  # a noise variance has its own constant a row: ½ log 2πσ²/w
+        own = 0.0 if kind.constant is None else float(kind.constant(y).sum())
+        glm = replace(glm, dropped=own - 0.5 * n_outputs * float(np.log(w).sum()))
+    n_observed = (float(w.sum()) if meaning == "frequency" else float(w.size)) * n_outputs
     spread = (y.reshape(w.size, -1) - mean) ** 2
     return replace(glm, n_observed=n_observed, null_variance=float(w @ spread.sum(axis=1)) / n_observed)
 

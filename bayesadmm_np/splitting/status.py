@@ -13,12 +13,12 @@ __all__ = ["Failure", "Status"]
 class Status(Enum):
     """How a run ended; the value is the message."""
 
-    CONVERGED = "converged: all residuals of the duality circuit and of the pooled condition are below tol"
+    CONVERGED = "converged: all residuals are below tol"
     ROUND_LIMIT = "stopped at the round limit; the residuals are above tol"
     STOPPED = "stopped by the callback"
     NO_MAXIMUM = "stopped: the likelihood has no maximum"
     DIVERGED = "diverged: the objective rises without bound"
-    NOT_A_DISTRIBUTION = "diverged: the server's natural parameter left the domain of the family"
+    NOT_A_DISTRIBUTION = "diverged: the precisions of the sites no longer add up to a positive definite one"
     ILL_POSED_CLIENT = "a client's subproblem has no minimum near the server's distribution"
     NOT_FINITE = "a client's loss or gradient is not finite; scale the data or raise the prior's precision"
     CLIENT_LIMIT = (

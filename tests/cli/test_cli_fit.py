@@ -198,8 +198,36 @@ def test_summary_shows_ratios_and_says_what_a_file_does_not_hold(bayesadmm, csv,
     assert row["ratio"] == pytest.approx([np.exp(row[key]) for key in ("coef", "low", "high")])
     code, _, err = bayesadmm("summary", tmp_path / "m.npz", "--covariance", "HC3")
     assert (code, "--covariance must be one that the sites sent sums for" in err) == (2, True), err
-    code, _, err = bayesadmm("summary", tmp_path / "m.npz", "--reference", "1")
+    code, _, err = bayesadmm("summary", tmp_path / "m.npz", "--reference", "9")
     assert (code, "--reference must be a class" in err) == (2, True), err
+
+
+def test_clusters_reference_and_meaning_of_weights(bayesadmm, csv):
+    """Against statsmodels; the broken twins are errors by row, the first class and frequency weights."""
+    sm = pytest.importorskip("statsmodels.api")
+    rng = np.random.default_rng(0)
+    site = np.repeat(np.arange(30), 6)
+    x, w = rng.normal(size=180), rng.integers(1, 5, 180)
+    died = np.where(x + rng.normal(size=30)[site] + rng.logistic(size=180) > 0, "yes", "no")
+    stay = x + rng.normal(size=180) / np.sqrt(w)
+    path = csv("many", pd.DataFrame({"site": site, "x": x, "w": w, "died": died, "stay": stay}))
+    data = (path, "--client", "site", "--features", "x", "--no-progress", "--json")
+
+    def column(key, *arguments):
+        return [row[key] for row in json.loads(bayesadmm("fit", *data, *arguments)[1])["coefficients"]]
+
+    full = sm.add_constant(x, prepend=False)
+    kwds = {"cov_type": "cluster", "cov_kwds": {"groups": site}}
+    found = sm.Logit((died == "no").astype(int), full).fit(disp=0, tol=1e-14, **kwds)
+    clustered = column("std_err", "--target", "died", "--covariance", "cluster", "--reference", "yes")
+    assert np.allclose(clustered, found.bse, rtol=1e-6)
+    assert np.allclose(column("coef", "--target", "died", "--reference", "yes"), found.params, rtol=1e-6)
+    assert not np.allclose(column("std_err", "--target", "died", "--covariance", "HC0"), found.bse, rtol=0.02)
+    weighted = ("--target", "stay", "--loss", "linear", "--weights", "w")
+    analytic = sm.WLS(stay, full, weights=w).fit()
+    # the run is in standard units, of a condition below 10
+    assert np.allclose(column("std_err", *weighted, "--weight-meaning", "analytic"), analytic.bse, rtol=1e-10)
+    assert not np.allclose(column("std_err", *weighted), analytic.bse, rtol=0.2)
 
 
 @pytest.mark.parametrize("name", ["HC0", "HC1", "HC2", "HC3"])
@@ -336,11 +364,14 @@ def test_dropna_drops_and_says_how_many(bayesadmm, csv):
     code, _, err = bayesadmm("fit", path, *CANCER)
     assert code == 2
     assert "mean_radius (2), mean_texture (2)" in err
+    text = " ".join(bayesadmm("fit", path, *CANCER, "--dropna")[1].split())
+    assert "left out, because a value is missing: " in text
     code, out, err = bayesadmm("fit", path, *CANCER, "--dropna", "--json")
     assert code == 0
     assert "3 of 569 rows dropped" in err
     assert json.loads(out)["dropped_rows"] == 3
     assert sum(json.loads(out)["sites"].values()) == 566
+    assert sum(json.loads(out)["missing"].values()) == 3
 
 
 def test_words_for_missing_values(bayesadmm, csv):

@@ -22,6 +22,7 @@ from bayesadmm_np.estimators import (
     save_model,
 )
 from bayesadmm_np.estimators.formula_fit import fit_formula
+from bayesadmm_np.estimators.summary import as_dict
 from bayesadmm_np.splitting.methods import FedLapCov
 
 FORMULA = "died ~ center(age)*sex + C(ward, Treatment('medical')) + bs(bmi, 4)"
@@ -78,6 +79,10 @@ def test_tables_by_site_may_be_written_differently(table):
     assert "site[T.Bern]" in model.feature_names_in_
     assert any("' m' for 'm'" in line for line in model.agreement_.lines)
     assert any("site 'Chur': 2 of" in line for line in model.agreement_.lines)
+    said = " ".join(str(model.summary()).split())
+    assert all(line in said for line in model.agreement_.lines)
+    assert "left out, because" not in said  # the lines say it
+    assert as_dict(model.fitted_)["missing"] == {"Basel": 0, "Bern": 0, "Chur": 2}
     kept = pd.concat(
         [rows.drop(index=rows.index[[0, 5]] if site == "Chur" else []) for site, rows in table.groupby("hospital")]
     )

@@ -37,17 +37,10 @@ def spector():
     return data.exog, data.endog.to_numpy(), np.array(["north", "south", "west"])[np.arange(32) % 3]
 
 
-def by_likelihood(model):
-    """The same fit, said to be of maximum likelihood."""
-    flat = FullGaussian(np.zeros(model.fitted_.layout.dim), 0.0)
-    model.fitted_ = replace(model.fitted_, prior=flat, inference="likelihood")
-    return model
-
-
 @pytest.fixture(scope="module")
 def logistic():
     X, y, site = spector()
-    return by_likelihood(FederatedLogisticRegression(NEARLY, method="FedLapCov").fit(X, y, client=site))
+    return FederatedLogisticRegression().fit(X, y, client=site)
 
 
 @pytest.fixture(scope="module")
@@ -144,6 +137,7 @@ def test_robust_standard_errors(logistic, longley):
     table = logistic.summary(covariance="cluster", clusters=wards)
     assert np.allclose([row.std_err for row in table.rows], clustered.bse, rtol=1e-6)
     assert "cluster" in str(table)
+    assert "12 clusters are few" in " ".join(str(table).split())
     with pytest.raises(ValueError, match="the cluster 'a' at the sites 'north' and 'south'"):
         logistic.summary(covariance="cluster", clusters={name: ["a"] * len(wards[name]) for name in wards})
     with pytest.raises(ValueError, match="clusters must hold one cluster a row, 11, got none"):
@@ -152,6 +146,75 @@ def test_robust_standard_errors(logistic, longley):
     for name in ("HC0", "HC1", "HC2", "HC3"):
         rows = model.summary(covariance=name).rows
         assert np.allclose([row.std_err for row in rows], getattr(found, f"{name}_se"), rtol=1e-6)
+
+
+def test_sites_are_clusters_where_none_are_named():
+    rng = np.random.default_rng(8)
+    site = np.repeat(np.arange(40), 5)
+    X = rng.normal(size=(200, 2))
+    y = (X[:, 0] + rng.normal(size=40)[site] + rng.logistic(size=200) > 0).astype(int)
+    model = FederatedLogisticRegression().fit(X, y, client=site)
+    found = sm.Logit(y, sm.add_constant(X, prepend=False)).fit(
+        disp=0, tol=1e-14, cov_type="cluster", cov_kwds={"groups": site}
+    )
+    table = model.summary(covariance="cluster")
+    assert np.allclose([row.std_err for row in table.rows], found.bse, rtol=1e-6)
+    assert "cluster, 40 of them" in str(table)
+    assert "are few" not in str(table)
+    # a broken twin: the rows are no clusters
+    assert not np.allclose([row.std_err for row in model.summary(covariance="HC1").rows], found.bse, rtol=0.05)
+    three = FederatedLogisticRegression().fit(X, y, client=site % 3)
+    with pytest.raises(ValueError, match="clusters must be more than the 3 parameters, got 3 clusters"):
+        three.summary(covariance="cluster")
+
+
+def test_analytic_weights_are_those_of_statsmodels_and_of_r():
+    """WLS and `var_weights`; frequency weights are the broken twin: other degrees of freedom, other errors."""
+    rng = np.random.default_rng(5)
+    X, w, site = rng.normal(size=(40, 2)), rng.uniform(0.2, 6.0, 40), np.arange(40) % 3
+    y = X @ [1.0, -1.0] + rng.normal(size=40) / np.sqrt(w)
+    full = sm.add_constant(X, prepend=False)
+    found = sm.WLS(y, full, weights=w).fit()
+    for frame in (X * [1e3, 1.0], X):  # the units of a column change no test
+        model = FederatedLinearRegression(weight_meaning="analytic").fit(frame, y, site, sample_weight=w)
+        table, whole = model.summary(), goodness(model.fitted_)
+        assert np.allclose([row.p_value for row in table.rows], found.pvalues, rtol=1e-8)
+    ours = [row.std_err for row in table.rows]
+    assert np.allclose(ours, found.bse, rtol=1e-10)
+    assert np.isclose(model.noise_variance_, found.scale, rtol=1e-12)
+    assert np.allclose(
+        [whole.log_likelihood, whole.aic, whole.bic, whole.df_residual, whole.test.statistic],
+        [found.llf, found.aic, found.bic, found.df_resid, found.fvalue],
+        rtol=1e-10,
+    )
+    for name in ("HC0", "HC1", "HC3"):
+        errors = [row.std_err for row in model.summary(covariance=name).rows]
+        assert np.allclose(errors, getattr(found, f"{name}_se"), rtol=1e-8), name
+    assert as_dict(model.fitted_)["weights"] == "analytic"
+    # log N(y | f, σ²/w) at a σ² that is given, as an evidence takes it
+    known = FederatedLinearRegression(weight_meaning="analytic", noise_variance=2.0).fit(X, y, site, sample_weight=w)
+    density = stats.norm.logpdf(y, known.predict(X), np.sqrt(2.0 / w)).sum()
+    assert np.isclose(known.fitted_.log_likelihood, density, rtol=1e-12)
+    assert np.isclose(goodness(known.fitted_).log_likelihood, density, rtol=1e-12)
+    counted = FederatedLinearRegression().fit(X, y, site, sample_weight=w)
+    assert np.allclose(counted.coef_, model.coef_, rtol=1e-12)
+    assert not np.allclose([row.std_err for row in counted.summary().rows], ours, rtol=0.05)
+    with pytest.raises(ValueError, match="weight_meaning must be one of 'frequency', 'analytic', got 'aweights'"):
+        FederatedLinearRegression(weight_meaning="aweights").fit(X, y, site, sample_weight=w)
+
+
+def test_analytic_weights_of_counts_are_those_of_statsmodels():
+    rng = np.random.default_rng(6)
+    X, w, site = rng.normal(size=(80, 2)), rng.uniform(0.2, 3.0, 80), np.arange(80) % 3
+    y = rng.poisson(np.exp(0.5 * X[:, 0])).astype(float)
+    full = sm.add_constant(X, prepend=False)
+    found = sm.GLM(y, full, sm.families.Poisson(), var_weights=w).fit(tol=1e-14)
+    model = FederatedPoissonRegressor(weight_meaning="analytic").fit(X, y, site, sample_weight=w)
+    whole = goodness(model.fitted_)
+    assert np.allclose([row.std_err for row in model.summary().rows], found.bse, rtol=1e-8)
+    assert np.allclose([whole.deviance, whole.df_residual], [found.deviance, found.df_resid], rtol=1e-10)
+    counted = FederatedPoissonRegressor().fit(X, y, site, sample_weight=w)
+    assert not np.isclose(goodness(counted.fitted_).df_residual, found.df_resid, rtol=0.05)
 
 
 def test_a_copy_holds_no_rows_for_a_robust_covariance(logistic):
@@ -181,8 +244,8 @@ def test_exposure_and_weights_are_those_of_statsmodels():
     rng = np.random.default_rng(7)
     X, site, years = rng.normal(size=(150, 2)), np.arange(150) % 3, rng.uniform(0.5, 4.0, 150)
     y, w = rng.poisson(years * np.exp(0.4 * X[:, 0] - 0.2)).astype(float), rng.integers(0, 4, 150).astype(float)
-    model = FederatedPoissonRegressor(NEARLY, method="FedLapCov")
-    whole = goodness(by_likelihood(model.fit(X, y, site, sample_weight=w, exposure=years)).fitted_)
+    model = FederatedPoissonRegressor().fit(X, y, site, sample_weight=w, exposure=years)
+    whole = goodness(model.fitted_)
     copies = np.repeat(np.arange(150), w.astype(int))
     full, log = sm.add_constant(X, prepend=False)[copies], np.log(years)[copies]
     found = sm.GLM(y[copies], full, sm.families.Poisson(), offset=log).fit(tol=1e-14)
@@ -215,11 +278,24 @@ def test_classes_are_compared_with_a_reference():
         model.summary(reference="d")
 
 
+def test_of_two_classes_the_reference_may_be_the_second(logistic):
+    """The fit to the classes in another order: the other signs, the same tests; the broken twin is the first class."""
+    rows, turned = logistic.summary().rows, logistic.summary(reference=1).rows
+    assert turned[0].name == "0 vs 1: GPA"
+    for row, other in zip(rows, turned, strict=True):
+        assert (other.coef, other.std_err, other.p_value) == (-row.coef, row.std_err, row.p_value)
+        assert np.allclose([other.low, other.high], [-row.high, -row.low], rtol=1e-14)
+    plain = logistic.summary(reference=0).rows
+    assert [row.coef for row in plain] == [row.coef for row in rows]
+    with pytest.raises(ValueError, match=r"reference must be a class of this model \(it has none\), got 'a'"):
+        FederatedLinearRegression().fit([[0.0], [1.0], [3.0]], [0.0, 1.0, 2.0]).summary(reference="a")
+
+
 def test_another_reference_is_the_fit_with_its_labels_first():
     rng = np.random.default_rng(1)
     X, site = rng.normal(size=(200, 2)), rng.integers(0, 3, 200)
     y = np.argmax(X @ rng.normal(size=(2, 3)) + rng.gumbel(size=(200, 3)), axis=1)
-    table = by_likelihood(FederatedGLM("multinomial", NEARLY, method="FedLapCov").fit(X, y, client=site))
+    table = FederatedGLM("multinomial").fit(X, y, client=site)
     other = sm.MNLogit((y + 1) % 3, sm.add_constant(X, prepend=False)).fit(disp=0, method="newton", tol=1e-14)
     rows = table.summary(reference=2).rows  # class 2 is the other's class 0
     assert [row.name.split(":")[0] for row in rows] == ["0 vs 2"] * 3 + ["1 vs 2"] * 3
@@ -307,9 +383,8 @@ def test_six_sites_fit_in_a_hundred_columns(longest):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(120, 3))
     names = np.array([f"{k} University Hospital of a town"[:longest] for k in range(6)])
-    model = FederatedLogisticRegression(NEARLY, method="FedLapCov")
-    model.fit(X, rng.random(120) < 0.5, client=names[np.arange(120) % 6])
-    lines = str(by_likelihood(model).summary()).splitlines()
+    model = FederatedLogisticRegression().fit(X, rng.random(120) < 0.5, client=names[np.arange(120) % 6])
+    lines = str(model.summary()).splitlines()
     assert max(map(len, lines)) <= 100
     for name in names:
         assert f"{name} %" in "\n".join(lines)
