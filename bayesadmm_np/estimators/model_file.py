@@ -16,7 +16,7 @@ from .._archive import Archive, ArchiveError, content_of, read_as
 from .._validation import Array, as_positive
 from ..design.agreement import Agreement
 from ..families import IsotropicGaussian
-from ..families.gaussian import Gaussian
+from ..families.gaussian import Gaussian, LearnedPrecisionGaussian
 from ..glm.diagnosis import as_dict, read_finding
 from ..glm.inference import FitStatistics, Noise
 from ..glm.kinds import Kind, read_kind
@@ -34,6 +34,9 @@ __all__ = ["ModelFileError", "load_model", "save_model"]
 
 ModelFileError = ArchiveError
 """A file is no model of this library, is damaged, or contradicts itself."""
+
+SAME = 1e-6
+"""Relative, of a precision times a mean, and the linear part that stands for it: far above rounding."""
 
 MOST_POINTS = 1 << 16
 """Of a rule: more would be an attack on memory."""
@@ -246,6 +249,9 @@ def save_model(path: str | os.PathLike[str], model: FittedGLM) -> None:
         "objective": model.objective,
         **{f"site{k}": site.factor.to_vector() for k, site in enumerate(model.sites.values())},
     }
+    # a natural parameter keeps a mean to the condition of the precision alone
+    if not np.array_equal(model.prior.with_natural(model.posterior.natural).mean, model.posterior.mean):
+        arrays["mean"] = model.posterior.mean
     if model.layout.centre is not None:
         arrays["centre"] = model.layout.centre
     if bound is not None:
@@ -290,6 +296,7 @@ def _build(archive: Archive, header: Header) -> FittedGLM:
     p = len(design_names(header.features, header.levels))
     d = header.outputs * (p + header.intercept)
     optional = {"centre": (p, header.centred), "distance": (d, header.distance is not None)}
+    optional["mean"] = (d, "mean" in archive.arrays)
     names = ["scale/centre", "scale/scale", "prior/mean", "prior/precision", "posterior", "objective"]
     names += [name for name, (_, is_there) in optional.items() if is_there]
     meats = () if header.statistics is None else header.statistics.meats
@@ -309,6 +316,9 @@ def _build(archive: Archive, header: Header) -> FittedGLM:
     said, bound = header.distance, None
     if said is not None:
         bound = Distance(said.mahalanobis, said.sd_units, extra["distance"], said.rigorous, said.reason)
+    posterior = prior.with_natural(archive.natural("posterior", prior.natural))
+    if "mean" in extra:
+        posterior = _with_mean(posterior, extra["mean"])
     return FittedGLM(
         kind=header.kind,
         target=header.target,
@@ -317,7 +327,7 @@ def _build(archive: Archive, header: Header) -> FittedGLM:
         layout=Layout(p, header.outputs, header.intercept, extra.get("centre")),
         classes=header.classes,
         prior=prior,
-        posterior=prior.with_natural(archive.natural("posterior", prior.natural)),
+        posterior=posterior,
         sites={
             site.name: Site(archive.natural(f"site{k}", prior.natural), site.n_rows, site.n_missing)
             for k, site in enumerate(header.sites)
@@ -343,6 +353,15 @@ def _build(archive: Archive, header: Header) -> FittedGLM:
         version=header.version,
         statistics=_statistics(header.statistics, {name: archive.array(f"meat/{name}", (d, d)) for name in meats}),
     )
+
+
+def _with_mean(posterior: Gaussian, mean: Array) -> Gaussian:
+    """Return the posterior with its own digits of the mean, which must be that of its natural parameter."""
+    linear, product = posterior.natural.linear, posterior.factor.multiply(mean)
+    size = np.abs(linear).max() + np.abs(product).max()
+    if not isinstance(posterior, LearnedPrecisionGaussian) or not np.abs(product - linear).max() <= SAME * size:
+        raise ValueError("mean must be that of the posterior")
+    return posterior.at(mean, posterior.factor.parts)
 
 
 def _totals(statistics: FitStatistics | None) -> Totals | None:

@@ -10,6 +10,7 @@ from bayesadmm_np._archive import Archive
 from bayesadmm_np.estimators.fitted import FAMILIES, Columns, FittedGLM, Site, predictor
 from bayesadmm_np.estimators.model_file import ModelFileError, load_model, save_model
 from bayesadmm_np.estimators.summary import summarise
+from bayesadmm_np.families import FullGaussian
 from bayesadmm_np.glm.kinds import read_kind
 from bayesadmm_np.glm.problem import Layout
 
@@ -82,6 +83,20 @@ def test_what_is_written_is_what_is_read(tmp_path, family, loss):
         assert getattr(read, name) == getattr(model, name), name
     save_model(tmp_path / "again.npz", read)
     assert (tmp_path / "again.npz").read_bytes() == (tmp_path / "m.npz").read_bytes()
+
+
+def test_a_mean_keeps_its_digits_where_the_precision_is_ill_conditioned(tmp_path):
+    """λ = Sm keeps a mean to cond(S) roundings, here 1e-16 × 1e12; a mean that is not λ's is refused."""
+    model, root = make(), np.array([[1e6, 0.0, 0.0], [1e6, 1.0, 0.0], [0.0, 1.0, 1.0]])
+    q = FullGaussian(np.array([1.0, 1.0 / 3.0, -0.7]), root @ root.T)
+    save_model(tmp_path / "m.npz", replace(model, posterior=q))
+    assert np.array_equal(load_model(tmp_path / "m.npz").posterior.mean, q.mean)
+    archive = Archive.read(tmp_path / "m.npz")
+    assert not np.allclose(model.prior.with_natural(q.natural).mean, q.mean, rtol=1e-12, atol=0.0)  # a broken twin
+    for wrong in (q.mean * [1.0, 1.1, 1.0], q.mean * 2.0):
+        replace(archive, arrays={**archive.arrays, "mean": wrong}).write(tmp_path / "other.npz")
+        with pytest.raises(ModelFileError, match="mean must be that of the posterior"):
+            load_model(tmp_path / "other.npz")
 
 
 def test_a_prior_that_is_a_matrix_survives(tmp_path):
