@@ -18,9 +18,20 @@ from .._errors import ArgumentError
 from .._validation import Array
 from .agreement import Agreement, complete_rows, count_rows, named_columns, needed_columns, own_names
 from .levels import AgreedColumn, SiteColumn, TableError, agree_column, column_names, describe_column
+from .order_statistics import float_at
 from .terms import Learned, Parsed, parse, read_expression, refuse
 
-__all__ = ["Moments", "SiteColumns", "agree", "counter", "describe_columns", "pooled_quantiles"]
+__all__ = [
+    "Moments",
+    "SiteColumns",
+    "agree",
+    "counter",
+    "describe_columns",
+    "expression_values",
+    "pooled_quantiles",
+    "quantiles_needed",
+    "quantiles_of",
+]
 
 Quantiles = Callable[[str, Sequence[float]], Sequence[float]]
 
@@ -75,7 +86,9 @@ class SiteColumns:
             raise ValueError(f"rows must be counts, got {self.n_complete} complete ones of {self.n_rows}")
 
 
-def describe_columns(table: Any, formula: str, *, weights: str | None = None, minimum_count: int = 0) -> SiteColumns:
+def describe_columns(
+    table: Any, formula: str, *, weights: str | None = None, minimum_count: int = 0, classes: bool = False
+) -> SiteColumns:
     """Describe the columns of a site's table that a formula needs.
 
     Named are levels of text and of C(…), with their number of complete rows, and nothing of other columns but their
@@ -90,6 +103,8 @@ def describe_columns(table: Any, formula: str, *, weights: str | None = None, mi
         Column of weights.
     minimum_count : int, default 0
         Levels with fewer complete rows are not named.
+    classes : bool, default False
+        Whether the target names classes: then its numbers are levels, too.
 
     Returns
     -------
@@ -108,7 +123,7 @@ def describe_columns(table: Any, formula: str, *, weights: str | None = None, mi
     (2, {'A': 1, 'B': 1})
     """
     parsed = parse(formula)
-    roles = needed_columns(parsed.roles, weights)
+    roles = _roles(parsed, weights, classes)
     own = own_names(table, roles)
     found = {name: table[called] for name, called in own.items()}
     others = [str(name) for name in column_names(table)]
@@ -127,6 +142,32 @@ def describe_columns(table: Any, formula: str, *, weights: str | None = None, mi
     return SiteColumns(formula, len(complete), int(complete.sum()), columns, lacking, renamed, moments)
 
 
+def _roles(parsed: Parsed, weights: str | None, classes: bool) -> dict[str, Any]:
+    """What each column must be; a target of classes is a factor."""
+    roles = needed_columns(parsed.roles, weights)
+    return {**roles, parsed.target: "factor"} if classes and parsed.target in roles else roles
+
+
+def expression_values(table: Any, formula: str, expression: str, weights: str | None = None) -> Array:
+    """Return the values of an expression of numbers in a table's complete rows, in rising order, shape (n,).
+
+    Parameters
+    ----------
+    table : frame, or mapping from names to columns
+    formula : str
+        Its columns say which rows are complete.
+    expression : str
+    weights : str, optional
+        Column of weights.
+
+    Returns
+    -------
+    ndarray
+    """
+    columns = named_columns(table, needed_columns(parse(formula).roles, weights))
+    return np.sort(_numbers(columns, complete_rows(columns, count_rows(table)), expression))
+
+
 def counter(table: Any, formula: str, weights: str | None = None) -> Callable[[str, float], int]:
     """Return a function that counts complete rows in which an expression of the formula is at most a value.
 
@@ -143,12 +184,10 @@ def counter(table: Any, formula: str, weights: str | None = None) -> Callable[[s
     -------
     callable
     """
-    columns = named_columns(table, needed_columns(parse(formula).roles, weights))
-    complete = complete_rows(columns, count_rows(table))
 
     @cache
     def rising(expression: str) -> Array:
-        return np.sort(_numbers(columns, complete, expression))
+        return expression_values(table, formula, expression, weights)
 
     return lambda expression, value: int(np.searchsorted(rising(expression), value, side="right"))
 
@@ -187,6 +226,7 @@ def agree(
     reference_site: str | None = None,
     client: str = "site",
     quantiles: Quantiles | None = None,
+    classes: bool = False,
 ) -> Agreement:
     """Find one design for the tables of all sites, or refuse by site and column.
 
@@ -212,6 +252,8 @@ def agree(
     quantiles : callable, optional
         Function from an expression and probabilities to quantiles over all sites' complete rows, for bs(x, df). Where
         there is none, knots and bounds must stand in the formula: least, largest and middle values are values of rows.
+    classes : bool, default False
+        Whether the target names classes, as in `describe_columns`.
 
     Returns
     -------
@@ -234,7 +276,7 @@ def agree(
     if not sites:
         raise ArgumentError("sites", "must hold one site at least")
     parsed = parse(formula)
-    roles = needed_columns(parsed.roles, weights)
+    roles = _roles(parsed, weights, classes)
     _check_sites(sites, formula, roles)
     lines = _missing_lines(sites)
     chosen = dict(reference or {})
@@ -347,20 +389,56 @@ def _moments_of(call: Learned, sites: Mapping[str, SiteColumns]) -> dict[str, fl
     return {"center": mean, "scale": float(np.sqrt(squares / divisor))}
 
 
+def quantiles_needed(formula: str) -> dict[str, list[float]]:
+    """Return the probabilities of the quantiles that the splines of a formula take from data, by expression.
+
+    Parameters
+    ----------
+    formula : str
+
+    Returns
+    -------
+    dict of str to list of float
+
+    Examples
+    --------
+    >>> quantiles_needed("died ~ bs(age, 5, lower_bound=0)")
+    {'age': [0.3333333333333333, 0.6666666666666666, 1.0]}
+    """
+    found: dict[str, set[float]] = {}
+    for call in parse(formula).learned:
+        if call.name == "bs":
+            bounds = {p for p, name in enumerate(("lower_bound", "upper_bound")) if call.options.get(name) is None}
+            found.setdefault(call.argument, set()).update(map(float, bounds), _inner_knots(call))
+    return {name: sorted(needed) for name, needed in found.items() if needed}
+
+
+def _inner_knots(call: Learned) -> list[float]:
+    """Probabilities of the knots between the bounds; none where they stand in the formula."""
+    if call.options.get("knots") is not None:
+        return []
+    inner = call.options["df"] - call.options.get("degree", 3) - bool(call.options.get("include_intercept"))
+    return [float(p) for p in np.linspace(0, 1, inner + 2)[1:-1]]
+
+
 def _spline(call: Learned, quantiles: Quantiles | None) -> dict[str, Any]:
     """Knots and bounds of bs(…): those of the formula, or quantiles over all sites."""
     options = call.options
     knots: Any = options.get("knots")
     bounds: list[Any] = [options.get("lower_bound"), options.get("upper_bound")]
     if quantiles is None and (knots is None or None in bounds):
-        remedy = "write bs(x, knots=[…], lower_bound=…, upper_bound=…): quantiles and extremes are values of rows"
+        remedy = (
+            "write bs(x, knots=[…], lower_bound=…, upper_bound=…), or let all sites share quantiles, values of rows"
+        )
         raise refuse(call.text, "must have its knots and bounds in the formula where tables stay apart", remedy)
     if quantiles is not None:
-        ends = quantiles(call.argument, [0.0, 1.0])
-        bounds = [end if bound is None else bound for end, bound in zip(ends, bounds, strict=True)]
+        bounds = [
+            quantiles(call.argument, [p])[0] if bound is None else bound
+            for p, bound in zip((0.0, 1.0), bounds, strict=True)
+        ]
         if knots is None:
-            inner = options["df"] - options.get("degree", 3) - bool(options.get("include_intercept"))
-            knots = quantiles(call.argument, np.linspace(0, 1, inner + 2)[1:-1].tolist()) if inner else []
+            inner = _inner_knots(call)
+            knots = quantiles(call.argument, inner) if inner else []
     try:
         low, high = (float(bound) for bound in bounds)
         return {"knots": [float(knot) for knot in knots], "lower_bound": low, "upper_bound": high}
@@ -398,28 +476,40 @@ def pooled_quantiles(counts: Callable[[str, float], int], n_rows: int) -> Quanti
         low, high = -(1 << 63) + 1, (1 << 63) - 1
         while low < high:
             middle = (low + high) // 2
-            value = _float_at(middle)
+            value = float_at(middle)
             if np.isnan(value):  # beyond infinity
                 low, high = (middle + 1, high) if middle < 0 else (low, middle)
             elif counts(expression, value) >= rank:
                 high = middle
             else:
                 low = middle + 1
-        return _float_at(low)
+        return float_at(low)
+
+    return quantiles_of(smallest, n_rows)
+
+
+def quantiles_of(order_statistic: Callable[[str, int], float], n_rows: int) -> Quantiles:
+    """Return a function of quantiles, which are linear between two order statistics, as NumPy's are.
+
+    Parameters
+    ----------
+    order_statistic : callable
+        Function from an expression and a rank, from 1, to the value of this rank.
+    n_rows : int
+        Number of all sites' complete rows.
+
+    Returns
+    -------
+    callable
+    """
 
     def quantiles(expression: str, probabilities: Sequence[float]) -> list[float]:
         found = []
         for probability in probabilities:
             place = (n_rows - 1) * probability
             below = int(np.floor(place))
-            ends = [smallest(expression, rank + 1) for rank in (below, min(below + 1, n_rows - 1))]
+            ends = [order_statistic(expression, rank + 1) for rank in (below, min(below + 1, n_rows - 1))]
             found.append(float(np.quantile(ends, place - below)))
         return found
 
     return quantiles
-
-
-def _float_at(place: int) -> float:
-    """Floats in rising order by a whole number, zero at 0."""
-    found = float(np.array(abs(place), dtype=np.int64).view(np.float64))
-    return -found if place < 0 else found

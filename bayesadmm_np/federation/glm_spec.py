@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from .._archive import HEADER_SHARE
+from .._archive import HEADER_SHARE, read_as
 from .._validation import Array, as_positive
 from ..clients import Solver
+from ..design.agreement import Agreement
 from ..families import BlockDiagonalGaussian, ExponentialFamily, IsotropicGaussian
 from ..families.base import FAMILIES
 from ..families.coordinates import Natural
@@ -21,13 +22,12 @@ from ..splitting.accelerated import Accelerated
 from ..splitting.methods import Method
 from ..splitting.settings import decode
 from ..splitting.team import read_rule, require_start
+from .agreeing import agreed_hellos
+from .columns import INTERCEPT
 from .messages import Hello, require_room
 from .spec import MOST_ROWS, RunSpec, sized
 
 __all__ = ["INTERCEPT", "GLMSpec", "GLMTask"]
-
-INTERCEPT = "intercept"
-"""Name of a column of ones; with such a column last, the others can be centred."""
 
 MOST_NUMBERS = 1 << 26
 """Free numbers of a prior: half a GiB."""
@@ -63,6 +63,8 @@ class GLMSpec(RunSpec):
     warm_start : bool, default False
     centre, scale : ndarray, shape (p,), optional
         What sites subtract from, and divide by, their columns.
+    agreement : Agreement, optional
+        How sites make their designs of tables with raw columns.
 
     Raises
     ------
@@ -82,6 +84,7 @@ class GLMSpec(RunSpec):
 
     engine: ClassVar[str] = "glm"
     in_vectors: ClassVar[frozenset[str]] = frozenset({"centre", "scale"})
+    of_its_own: ClassVar[frozenset[str]] = frozenset({"agreement"})
 
     method: Method | Accelerated
     prior: ExponentialFamily
@@ -95,6 +98,7 @@ class GLMSpec(RunSpec):
     warm_start: bool = False
     centre: Array | None = None
     scale: Array | None = None
+    agreement: Agreement | None = None
 
     def __post_init__(self) -> None:
         Method.read(self.row)
@@ -184,6 +188,7 @@ class GLMSpec(RunSpec):
         header, _ = super().encode()
         arrays = {name: value for name in ("centre", "scale") if (value := getattr(self, name)) is not None}
         header["prior"], parts = _encode_prior(self.prior)
+        header["agreement"] = None if self.agreement is None else asdict(self.agreement)
         if parts is not None:
             arrays["prior"] = parts.to_vector()
         return {name: value for name, value in header.items() if name not in self.in_vectors}, arrays
@@ -192,7 +197,9 @@ class GLMSpec(RunSpec):
     def decode(cls, plain: dict[str, Any], vectors: Mapping[str, Array], most: int | None) -> Self:
         """Inverse of `encode`."""
         prior = _decode_prior(plain.pop("prior"), vectors, MOST_NUMBERS if most is None else most)
-        values = cls.settings(plain)
+        agreement: Any = Agreement | None
+        agreement = read_as(agreement, plain.pop("agreement"), "agreement")
+        values = {**cls.settings(plain), "agreement": agreement}
         if {"centre", "scale"} & set(vectors):
             values |= {name: sized(vectors, name, len(values["features"])) for name in ("centre", "scale")}
         return cls(prior=prior, **values)
@@ -230,6 +237,8 @@ class GLMTask:
     seed : int, default 0
     safeguard : bool, default False
     warm_start : bool, default False
+    choices : dict, optional
+        Of `design.formula.agree`, where sites have tables: reference, ignore_case, site_intercepts, reference_site.
 
     Examples
     --------
@@ -249,11 +258,13 @@ class GLMTask:
     seed: int = 0
     safeguard: bool = False
     warm_start: bool = False
+    choices: Mapping[str, Any] | None = None
 
     model: ClassVar[None] = None
 
     def spec(self, hellos: Sequence[Hello]) -> GLMSpec:
         """Return the spec of a run of these sites."""
+        hellos, agreed = agreed_hellos(hellos, self.choices)
         first = hellos[0]
         require_alike(hellos)
         self._require_room(hellos)
@@ -269,6 +280,7 @@ class GLMTask:
             classes=first.classes,
             prior=prior,
             **self._settings,
+            **agreed,
             **(_pooled_units(hellos) if any(hello.columns for hello in hellos) else {}),
         )
 
@@ -296,7 +308,7 @@ class GLMTask:
 
     @property
     def _settings(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "prior"}
+        return {name: value for name, value in vars(self).items() if name not in ("prior", "choices")}
 
 
 def require_alike(hellos: Sequence[Hello]) -> None:

@@ -27,6 +27,7 @@ from .._archive import ArchiveError as MessageError
 from .._validation import Array
 from ..splitting.certificate import Certificate
 from ..splitting.status import Status
+from .columns import TableHeader, count_names
 from .spec import ENGINES, MOST_ROWS, SPEC_VECTORS, RunSpec, as_site_name, run_of
 
 __all__ = [
@@ -76,10 +77,11 @@ class HelloHeader:
     weight: float
     features: tuple[str, ...]
     classes: tuple[str, ...]
+    table: TableHeader | None = None
 
     def __post_init__(self) -> None:
         as_site_name(self.site)
-        if self.dim < 1:
+        if self.dim < (self.table is None):
             raise ValueError(f"dim must be an integer from 1, got {self.dim}")
         if not 1 <= self.rows <= MOST_ROWS:
             raise ValueError(f"rows must be an integer from 1 to {MOST_ROWS}, got {self.rows}")
@@ -95,10 +97,11 @@ class Hello(HelloHeader):
 
     Attributes
     ----------
-    site, identity, loss, dim, rows, weight, features, classes
-        As in the message.
+    site, identity, loss, dim, rows, weight, features, classes, table
+        As in the message; a site with a table of raw columns has no dim, features and classes yet.
     columns : dict of ndarray, shape (p,)
-        "sums" and "squares", Σ_i x_ij and Σ_i x_ij² of each column, where the site sent them.
+        "sums" and "squares", Σ_i x_ij and Σ_i x_ij² of each column, where the site sent them; of a table the counts
+        that it was asked for.
     source : str
         Of the message.
     """
@@ -109,7 +112,9 @@ class Hello(HelloHeader):
     @property
     def plain(self) -> dict[str, Any]:
         """What the site said of itself, as JSON has it."""
-        said = {item.name: getattr(self, item.name) for item in fields(HelloHeader)}
+        said = {item.name: getattr(self, item.name) for item in fields(HelloHeader) if item.name != "table"}
+        if self.table is not None:
+            said["table"] = self.table.plain
         return {name: list(value) if isinstance(value, tuple) else value for name, value in said.items()}
 
     def refusal(self, name: str, expected: str, got: Any) -> MessageError:
@@ -297,9 +302,10 @@ class SiteReply:
 
 def read_hello(message: Message) -> Hello:
     """Read a site's introduction."""
-    names = {"sums", "squares"} & set(message.arrays)
-    message.require("hello", message.header, names)
     header = read_as(HelloHeader, message.header, message.source)
+    names = {"sums", "squares"} if header.table is None else count_names(message.arrays)
+    names &= set(message.arrays)
+    message.require("hello", message.header, names)
     columns = {name: message.vector(name, message.arrays[name].size) for name in names}
     return Hello(**vars(header), columns=columns, source=message.source)
 

@@ -75,7 +75,7 @@ class RunSpec:
         if len(self.weights) != len(self.sites) or not all(0 <= weight < np.inf for weight in self.weights):
             raise ValueError(f"weights must hold one number >= 0 a site, {len(self.sites)}, got {list(self.weights)}.")
         object.__setattr__(self, "weights", tuple(float(weight) for weight in self.weights))
-        require_registered(self)
+        require_registered(self, self.of_its_own)
 
     def at_server(self, model: Any = None) -> Any:
         """Return the engine of this run at a server; networks need their model."""
@@ -107,11 +107,15 @@ class RunSpec:
         header: dict[str, Any] = {"engine": self.engine}
         arrays: dict[str, Array] = {}
         for item in dataclasses.fields(self):
-            header[item.name] = encode(getattr(self, item.name))
+            if item.name not in self.of_its_own:
+                header[item.name] = encode(getattr(self, item.name))
         return header, arrays
 
     in_vectors: ClassVar[frozenset[str]] = frozenset()
     """Fields that are vectors of the message, not values of its header."""
+
+    of_its_own: ClassVar[frozenset[str]] = frozenset()
+    """Fields that a spec writes and reads in a way of its own."""
 
     @classmethod
     def decode(cls, plain: dict[str, Any], vectors: Mapping[str, Array], most: int | None) -> Self:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import typing
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from itertools import chain
 from typing import Any
 
@@ -39,11 +39,14 @@ def known(name: Any) -> Any:
     return next((registry[name] for registry in REGISTRIES if isinstance(name, str) and name in registry), None)
 
 
-def require_registered(value: Any) -> None:
-    """Raise a ValueError for the first setting, or setting of a setting, that the other party could not make."""
+def require_registered(value: Any, others: Collection[str] = ()) -> None:
+    """Raise a ValueError for the first setting, or setting of a setting, that the other party could not make.
+
+    Fields among the `others` are sent in a way of their own.
+    """
     for item in dataclasses.fields(value):
         entry = getattr(value, item.name)
-        if not dataclasses.is_dataclass(entry):
+        if not dataclasses.is_dataclass(entry) or item.name in others:
             continue
         if known(type(entry).__name__) is not type(entry):
             names = ", ".join(chain(*REGISTRIES))

@@ -1,0 +1,368 @@
+"""The table of a site: raw columns, text too, that become its part of the design which the sites agreed on.
+
+`agreeing.py` is the server's half, and says which messages go to and fro.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from itertools import product
+from typing import Any, ClassVar
+
+import numpy as np
+
+from .._archive import refusal
+from .._errors import ArgumentError
+from .._validation import Array, as_positive
+from ..design.agreement import Agreement, Design, complete_rows, count_rows, design, named_columns, needed_columns
+from ..design.formula import Moments, SiteColumns, describe_columns, expression_values, quantiles_needed
+from ..design.levels import AgreedColumn, TableError, cells_of
+from ..design.order_statistics import MOST_POINTS, counts_on
+from ..design.terms import parse
+from ..glm.kinds import Kind, read_kind
+from ..losses.base import Loss
+from .agreeing import classes_of, features_of
+from .columns import MOST_LEVELS, TableHeader, asked_of, count_name
+from .glm import GLMData, GLMSite
+from .glm_spec import GLMSpec
+from .messages import Message, MessageError
+from .site import Site
+from .spec import RunSpec
+
+__all__ = ["GLMTable", "answer_question", "formula_of_columns"]
+
+
+# ----------------------------------------------------------------------------------------------------
+# At a site
+# ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class GLMTable:
+    """The table of a site, whose columns a formula turns into a design when the sites have agreed on their levels.
+
+    Parameters
+    ----------
+    table : frame, or mapping from names to columns
+        Of pandas or polars, or anything whose columns NumPy reads. Rows with a missing value are left out and counted.
+    formula : str
+        As of formulaic and of R: "died ~ age*sex + C(ward) + offset(log(days))"; the same at all sites.
+    kind : str, default "logistic"
+        Kind of GLM, as `FederatedGLM` takes it.
+    weights : str, optional
+        Column of row weights.
+    noise_variance : float, default 1.0
+        Of a kind that has one.
+    minimum_count : int, default 0
+        Levels with fewer complete rows are not named to the server, which then refuses the column.
+    shares_quantiles : bool, default False
+        Whether the server may find knots of bs(x, df) from counts: these are values of single rows.
+    is_list : bool, default False
+        Whether the formula lists columns, and sites may list them in another order.
+    standardize : bool, default False
+        Whether columns of numbers are divided by pooled standard deviations; for formulas that list columns.
+
+    Raises
+    ------
+    TableError
+        When the table lacks a column of the formula, or has no complete row.
+    ArgumentError
+        When the formula cannot be read.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import bayesadmm_np as ba
+    >>> from bayesadmm_np.federation import Coordinator, GLMTable, GLMTask, Site
+    >>> tables = {
+    ...     "Basel": {"died": [0, 1, 1, 0], "ward": ["b", "a ", "b", "a"]},
+    ...     "Bern": {"died": [1, 0, 1, 0], "ward": ["c", "b", "b", "c"]},
+    ... }
+    >>> sites = [Site(name, GLMTable(table, "died ~ ward")) for name, table in tables.items()]
+    >>> task = GLMTask(ba.methods.PVI(), lambda d: ba.families.FullGaussian(np.zeros(d), 1.0))
+    >>> server = Coordinator.start([site.hello() for site in sites], task)
+    >>> server.spec.features
+    ('ward[T.b]', 'ward[T.c]', 'intercept')
+    """
+
+    table: Any
+    formula: str
+    kind: str = "logistic"
+    weights: str | None = None
+    noise_variance: float = 1.0
+    minimum_count: int = 0
+    shares_quantiles: bool = False
+    is_list: bool = False
+    standardize: bool = False
+    _made: dict[str, GLMData] = field(default_factory=dict, init=False, repr=False)
+
+    engine: ClassVar[str] = "glm"
+    most: ClassVar[None] = None
+
+    def __post_init__(self) -> None:
+        as_positive(self.noise_variance, "noise_variance")
+        if self.standardize and not self.is_list:
+            raise ArgumentError("standardize", "must be off with a formula", "", "write scale(x) in it")
+        for name in self.described.lacking:
+            raise TableError("is not in the table", "", None, name)
+        if not self.described.n_complete:
+            gaps = ", ".join(f"{name} ({one.missing})" for name, one in self.described.columns.items() if one.missing)
+            raise TableError(f"no row is complete: missing values in {gaps}")
+        self._weights  # noqa: B018 – what is no weight is refused here
+
+    @cached_property
+    def row(self) -> Kind:
+        """The kind of GLM."""
+        return read_kind(self.kind)
+
+    @cached_property
+    def described(self) -> SiteColumns:
+        """Description of the columns."""
+        return describe_columns(
+            self.table,
+            self.formula,
+            weights=self.weights,
+            minimum_count=self.minimum_count,
+            classes=self.row.is_classifier,
+        )
+
+    @cached_property
+    def digest(self) -> str:
+        """Digest of the cells that the formula reads, and of what makes the loss."""
+        found = hashlib.sha256(repr((self.formula, self.kind, self.weights, float(self.noise_variance))).encode())
+        for name, column in sorted(self._columns.items()):
+            cells = cells_of(column)
+            found.update(f"\n{name} {cells.dtype.str} {len(cells)}\n".encode())
+            if cells.dtype.kind == "O":
+                found.update("\x1f".join(f"{type(cell).__name__} {cell!r}" for cell in cells).encode())
+            else:
+                found.update(np.ascontiguousarray(cells).tobytes())
+        return found.hexdigest()[:16]
+
+    @property
+    def _columns(self) -> dict[str, Any]:
+        return named_columns(self.table, needed_columns(parse(self.formula).roles, self.weights))
+
+    @property
+    def _complete(self) -> Array:
+        return complete_rows(self._columns, count_rows(self.table))
+
+    @cached_property
+    def _weights(self) -> Array | None:
+        if self.weights is None:
+            return None
+        column, complete = self._columns[self.weights], self._complete
+        found = np.asarray(AgreedColumn("number").read(column, complete, self.weights), dtype=np.float64)
+        if (found < 0).any() or not found.any():
+            raise TableError("must hold weights >= 0, not all zero", "", None, self.weights)
+        return found
+
+    def values(self, expression: str) -> Array:
+        """Return an expression's values in complete rows, rising."""
+        return expression_values(self.table, self.formula, expression, self.weights)
+
+    def introduction(self) -> dict[str, Any]:
+        """Return what a hello says."""
+        n_rows = self.described.n_complete
+        # of the weights alone: number of rows, total weight and name are those of the loss to come
+        loss = self._loss(np.zeros((n_rows, 1)), np.ones(n_rows), self._weights, None, self.row.n_outputs(3))
+        said = TableHeader(
+            kind=str(self.row),
+            described=self.described,
+            weights=self.weights,
+            is_list=self.is_list,
+            units=self._units() if self.standardize else {},
+            ranges={one: self._range(one) for one in quantiles_needed(self.formula)} if self.shares_quantiles else {},
+        )
+        return {
+            "loss": loss.name,
+            "dim": 0,
+            "rows": n_rows,
+            "weight": loss.total_weight,
+            "features": [],
+            "classes": [],
+            "table": asdict(said),
+        }
+
+    def _range(self, expression: str) -> tuple[float, float]:
+        values = self.values(expression)
+        if not np.isfinite(values).all():
+            wrong = int((~np.isfinite(values)).sum())
+            raise TableError(f"{expression} is not finite in {wrong} row(s)", "correct them, or leave them empty")
+        return float(values[0]), float(values[-1])
+
+    def _units(self) -> dict[str, Moments]:
+        found = {}
+        for (name, is_number), *_ in parse(self.formula).terms:
+            column = self.described.columns.get(name)
+            if not is_number and column is not None and column.is_numeric:
+                values = self.values(f"`{name}`")
+                mean = float(values.mean())
+                found[name] = Moments(len(values), mean, float(((values - mean) ** 2).sum()))
+        return found
+
+    def _loss(self, matrix: Array, y: Any, weights: Any, offset: Any, n_outputs: int) -> Loss:
+        return self.row.make_loss(matrix, y, weights, offset, n_outputs, self.noise_variance)
+
+    def join(self, spec: RunSpec, name: str, privacy: Any) -> GLMSite:
+        """Return the engine of a run with this site's part of the design that was agreed."""
+        assert isinstance(spec, GLMSpec)
+        if spec.agreement is None:
+            raise refusal("agreement", "given: this site described the columns of a table", None)
+        if spec.run not in self._made:
+            try:
+                self._made[spec.run] = self._agreed(spec, spec.agreement, name)
+            except (TableError, ArgumentError) as error:
+                raise MessageError(str(error)) from error
+        return self._made[spec.run].join(spec, name, privacy)
+
+    def _agreed(self, spec: GLMSpec, agreement: Agreement, name: str) -> GLMData:
+        if not self._is_own(agreement) or agreement.weights != self.weights:
+            raise refusal("agreement", f"of the formula of this site, {self.formula}", agreement.formula)
+        made = design(self.table, agreement, name)
+        features, classes = features_of(agreement), classes_of(agreement, self.row)
+        if spec.features != features:
+            raise refusal("features", f"those of the agreement, {list(features)}", list(spec.features))
+        if spec.classes != classes:
+            raise refusal("classes", f"those of the agreement, {list(classes)}", list(spec.classes))
+        return self._data(made, agreement, spec)
+
+    def _is_own(self, agreement: Agreement) -> bool:
+        """Whether an agreement is of this site's formula; with a list its terms may have another order."""
+        own, told = parse(self.formula), agreement.parsed
+        terms = [term for term in told.terms if agreement.client is None or term[0][0] != agreement.client]
+        if self.is_list:
+            same = sorted(terms) == sorted(own.terms) and sorted(told.offsets) == sorted(own.offsets)
+        else:
+            same = (
+                agreement.formula.startswith(self.formula) and tuple(terms) == own.terms and told.offsets == own.offsets
+            )
+        return same and told.target == own.target
+
+    def _data(self, made: Design, agreement: Agreement, spec: GLMSpec) -> GLMData:
+        matrix, n_rows = made.matrix, len(made.matrix)
+        if agreement.has_intercept:
+            matrix = np.column_stack([matrix, np.ones(n_rows)])
+        if spec.centre is not None and spec.scale is not None:
+            matrix = (matrix - spec.centre) / spec.scale
+        y = self._target(made.y, agreement, spec.classes)
+        outputs = self.row.n_outputs(len(spec.classes))
+        return GLMData(self._loss(matrix, y, made.weights, made.offset, outputs), spec.features, spec.classes)
+
+    def _target(self, y: Any, agreement: Agreement, classes: Sequence[str]) -> Array:
+        """Labels 0 … C − 1, or numbers of the kind."""
+        if agreement.classes:
+            place = {label: k for k, label in enumerate(classes)}
+            return np.array([place[label] for label in y], dtype=np.float64)
+        wrong = self.row.target.wrong(y)
+        if self.row.is_classifier and not np.isin(y, (0.0, 1.0)).all():
+            wrong = float(y[~np.isin(y, (0.0, 1.0))][0])
+        if wrong is not None:
+            expected = "0 and 1" if self.row.is_classifier else self.row.target.expected
+            raise TableError(f"{agreement.target} must hold {expected} for {self.row}, got {wrong:g}")
+        return np.asarray(y, dtype=np.float64)
+
+
+def formula_of_columns(
+    target: str,
+    columns: Sequence[str],
+    *,
+    factors: Sequence[str] = (),
+    offset: str | None = None,
+    exposure: str | None = None,
+    intercept: bool = True,
+) -> str:
+    """Return the formula of a list of columns.
+
+    Parameters
+    ----------
+    target : str
+    columns : sequence of str
+        In order.
+    factors : sequence of str, default ()
+        Columns among them whose numbers are levels, too.
+    offset, exposure : str, optional
+        Column of the known part of the predictor, and one whose logarithm is added to it.
+    intercept : bool, default True
+
+    Returns
+    -------
+    str
+
+    Raises
+    ------
+    ArgumentError
+        When a name has a backtick.
+
+    Examples
+    --------
+    >>> formula_of_columns("died", ["age", "ward no."], factors=["ward no."], exposure="days")
+    '`died` ~ `age` + C(`ward no.`) + offset(log(`days`))'
+    """
+    for name in (target, *columns, offset or "", exposure or ""):
+        if "`" in name:
+            raise ArgumentError("features", "must have names without backticks", repr(name), "rename the column")
+    terms = [f"C(`{name}`)" if name in factors else f"`{name}`" for name in columns]
+    terms += [f"offset(`{offset}`)"] * (offset is not None)
+    terms += [f"offset(log(`{exposure}`))"] * (exposure is not None)
+    return f"`{target}` ~ {' + '.join(terms)}{'' if intercept else ' - 1'}"
+
+
+def answer_question(site: Site, question: Message) -> Message:
+    """Return a site's hello with the counts that a server asks for.
+
+    Parameters
+    ----------
+    site : Site
+        With a `GLMTable`.
+    question : Message
+        As `ask_sites` made it.
+
+    Returns
+    -------
+    Message
+
+    Raises
+    ------
+    MessageError
+        When the question is not for this table, or the site shares no quantiles.
+    """
+    question.require("question", {"formula": None, "levels": None}, question.arrays)
+    data = site.data
+    if not isinstance(data, GLMTable) or question.header["formula"] != data.formula:
+        own = getattr(data, "formula", "none")
+        raise question.refusal("formula", f"that of this site, {own}", question.header["formula"])
+    if not data.shares_quantiles:
+        expected = "one for sites that share quantiles, and this site does not"
+        raise question.refusal("question", expected, "counts")
+    expressions = list(quantiles_needed(data.formula))
+    rising = [data.values(expression) for expression in expressions]
+    arrays, asked = {}, []
+    for level, grids in enumerate(_read_grids(question, len(expressions))):
+        asked.append(asked_of(grids))
+        for index, grid in grids.items():
+            arrays[count_name(level, index)] = counts_on(rising[index], grid).astype(np.float64).ravel()
+    hello = site.hello()
+    header = {**hello.header, "table": {**hello.header["table"], "asked": asked}}
+    return Message("hello", header, arrays, hello.source)
+
+
+def _read_grids(question: Message, n_expressions: int) -> list[dict[int, Array]]:
+    """Read the grids of a question by level and expression."""
+    count = question.header["levels"]
+    if type(count) is not int or not 1 <= count <= MOST_LEVELS:
+        raise question.refusal("levels", f"an integer from 1 to {MOST_LEVELS}", count)
+    found: list[dict[int, Array]] = [{} for _ in range(count)]
+    for level, index in product(range(count), range(n_expressions)):
+        name = count_name(level, index)
+        if name in question.arrays:
+            grid = question.vector(name, question.arrays[name].size)
+            if grid.size > MOST_POINTS or not (np.diff(grid) > 0).all():
+                raise question.refusal(name, f"at most {MOST_POINTS} rising numbers", f"{grid.size} others")
+            found[level][index] = grid
+    if sum(map(len, found)) != len(question.arrays) or not all(found):
+        raise question.refusal("arrays", f"grids for the {n_expressions} splines of this site", sorted(question.arrays))
+    return found

@@ -1,0 +1,407 @@
+"""Sites with tables of raw columns: one run with formulaic's design of the pooled table, bit for bit, or a refusal.
+
+The oracle makes the pooled table first, and formulaic's design of it. Sites get its rows in their own writing: other
+orders of columns and levels, blanks, numbers as text, missing cells.
+"""
+
+import formulaic
+import numpy as np
+import pandas as pd
+import pytest
+
+import bayesadmm_np as ba
+from bayesadmm_np.design.levels import TableError
+from bayesadmm_np.federation import (
+    Coordinator,
+    GLMData,
+    GLMTable,
+    GLMTask,
+    Message,
+    MessageError,
+    Site,
+    answer_question,
+    ask_sites,
+)
+from bayesadmm_np.federation.tables import formula_of_columns
+from bayesadmm_np.glm.kinds import read_kind
+from bayesadmm_np.splitting.guarded import Guarded
+from bayesadmm_np.splitting.methods import Newton
+from oracles.couriers import carried, differences, drive_sites, greeted
+
+SITES = ("Basel", "Bern", "Chur")
+WARDS = ("10", "9", "ICU", "état")
+
+
+def truth(seed=0, n=90):
+    """The pooled table; the last site lacks a ward."""
+    rng = np.random.default_rng([21, seed])
+    site = np.repeat(SITES, n // 3)
+    ward = np.where(site == "Chur", rng.choice(WARDS[1:3], n), rng.choice(WARDS, n))
+    age = rng.integers(18, 99, n).astype(float)
+    dose = rng.normal(size=n)
+    days = rng.integers(1, 30, n).astype(float)
+    score = 0.04 * (age - 60) + 0.5 * dose + (ward == "ICU")
+    return pd.DataFrame(
+        {
+            "site": site,
+            "died": (rng.random(n) < 1 / (1 + np.exp(-score))).astype(float),
+            "stays": rng.poisson(np.exp(0.2 * dose) * days / 10).astype(float),
+            "cost": score + rng.normal(size=n),
+            "stage": rng.choice(["I", "II", "III"], n),
+            "age": age,
+            "dose": dose,
+            "days": days,
+            "ward": ward,
+            "w": rng.integers(1, 4, n).astype(float),
+        }
+    )
+
+
+def tables_of(whole, holes=True):
+    """Each site's own writing of its rows, with incomplete rows in between."""
+    tables = {}
+    for k, (name, part) in enumerate(whole.groupby("site", sort=False)):
+        rows = part.drop(columns="site").astype(object)
+        if k == 0:
+            rows["ward"] = [f" {ward} " for ward in rows.ward]
+        if k == 1:
+            rows["age"] = [f"{age:g}" for age in rows.age]
+            rows = rows[sorted(rows)]
+        if k == 2:
+            rows = rows[sorted(rows, reverse=True)]
+        if holes:
+            lost = rows.iloc[:2].copy()
+            lost["ward"] = None
+            lost.loc[lost.index[1], "age"] = None
+            rows = pd.concat([rows.iloc[:5], lost, rows.iloc[5:]], ignore_index=True)
+        tables[name] = rows.reset_index(drop=True).infer_objects()
+    return tables
+
+
+def pooled_losses(whole, formula, kind, classes=(), weights=None, offset=None):
+    """formulaic's design of the pooled table, by site, with the ones last."""
+    kind = read_kind(kind)
+    rows = whole.copy()
+    rows["ward"] = pd.Categorical(rows.ward, categories=sorted(set(rows.ward)))
+    made = formulaic.model_matrix(formula, rows)
+    names = [name for name in made.rhs.columns if name != "Intercept"]
+    y = rows[made.lhs.columns[0]] if not classes else rows[formula.split(" ~")[0]].map(list(classes).index)
+    losses = {}
+    for name in SITES:
+        here = (rows.site == name).to_numpy()
+        design = np.column_stack([made.rhs[names][here].to_numpy(float), np.ones(here.sum())])
+        losses[name] = kind.make_loss(
+            design,
+            y[here].to_numpy(float),
+            None if weights is None else rows[weights][here].to_numpy(float),
+            None if offset is None else offset[here].to_numpy(float),
+            kind.n_outputs(len(classes) or 2),
+        )
+    return (*names, "intercept"), losses
+
+
+SPLINE = "bs(age, 4, lower_bound=18, upper_bound=98, extrapolation='extend')"
+CASES = {
+    "text": ("died ~ age + ward", "logistic", {}),
+    "interactions": ("died ~ dose*ward + I(age/10)", "logistic", {}),
+    "splines": ("died ~ bs(age, 5) + ward", "logistic", {"shares_quantiles": True}),
+    "splines of doubles": ("cost ~ bs(dose, df=4, degree=2) + ward", "linear", {"shares_quantiles": True}),
+    "knots": (
+        "died ~ bs(age, knots=[40, 60], lower_bound=10, upper_bound=100) + ward",
+        "logistic",
+        {},
+    ),
+    "offset": ("stays ~ dose + ward + offset(log(days))", "poisson", {}),
+    "weights": ("died ~ age + ward", "logistic", {"weights": "w"}),
+    "classes": ("stage ~ dose + ward", "multinomial", {}),
+    "linear": ("cost ~ age*dose + ward", "linear", {}),
+}
+FULL = {"full": lambda d: ba.families.FullGaussian(np.zeros(d), 0.5)}
+
+
+def run_case(case, method, table=GLMTable):
+    """The run over formulaic's losses, and the run of sites with tables."""
+    formula, kind, options = CASES[case]
+    whole = truth()
+    classes = ("I", "II", "III") if kind == "multinomial" else ()
+    offset = np.log(whole.days) if "offset" in formula else None
+    names, losses = pooled_losses(
+        whole, formula.replace(" + offset(log(days))", ""), kind, classes, options.get("weights"), offset
+    )
+    prior = FULL["full"](losses["Basel"].dim)
+    result = ba.run(method, list(losses.values()), prior, rounds=30, tol=1e-8, seed=0)
+    sites = [Site(name, table(part, formula, kind, **options)) for name, part in tables_of(whole).items()]
+    server, after = drive_sites(sites, GLMTask(method, FULL["full"], rounds=30, tol=1e-8))
+    return names, result, server, after
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_sites_with_tables_run_as_formulaics_design_of_the_pooled_table(case):
+    method = ba.methods.PVI(1 / 3) if case == "text" else Guarded(Newton())
+    names, result, server, sites = run_case(case, method)
+    assert server.spec.features == names
+    assert differences(result, server, sites) == []
+
+
+def test_means_of_transforms_are_those_of_the_pooled_rows():
+    """formulaic's means are of one sum over all rows, ours of one a site: n·u apart relative to the values."""
+    formula = "died ~ scale(age) + center(dose):ward"
+    names, losses = pooled_losses(truth(), formula, "logistic")
+    sites = sites_of(formula)
+    server = Coordinator.start([site.hello() for site in sites], TASK)
+    assert server.spec.features == names
+    for site in sites:
+        made = site.data.join(server.spec, site.name, None).worker.loss
+        np.testing.assert_allclose(made.X, losses[site.name].X, rtol=1e-13, atol=1e-13)
+
+
+class OwnLevels(GLMTable):
+    """Broken twin: a site that codes the levels of the ward in the order in which it meets them."""
+
+    def _agreed(self, spec, agreement, name):
+        own = agreement.columns["ward"]
+        met = tuple(dict.fromkeys(cell.strip() for cell in self.table["ward"] if isinstance(cell, str)))
+        other = type(own)("factor", (*met, *(level for level in own.levels if level not in met)))
+        changed = type(agreement)(
+            agreement.formula, {**agreement.columns, "ward": other}, agreement.learned, agreement.weights
+        )
+        object.__setattr__(changed, "names", agreement.names)
+        return super()._agreed(spec, changed, name)
+
+
+def test_the_check_catches_levels_in_each_sites_own_order():
+    _, result, server, sites = run_case("text", Guarded(Newton()), OwnLevels)
+    assert "posterior" in differences(result, server, sites)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Before the first round
+# ----------------------------------------------------------------------------------------------------
+
+TASK = GLMTask(Guarded(Newton()), FULL["full"])
+
+
+def sites_of(formula, kind="logistic", tables=None, **options):
+    tables = tables_of(truth()) if tables is None else tables
+    return [Site(name, GLMTable(table, formula, kind, **options)) for name, table in tables.items()]
+
+
+@pytest.mark.parametrize(
+    ("formula", "kind", "exchanges"),
+    [("died ~ bs(age, 5)", "logistic", 1), ("cost ~ bs(dose, df=4, degree=2)", "linear", 7)],
+)
+def test_whole_numbers_need_one_question_and_doubles_a_few(formula, kind, exchanges):
+    """At most four ranks are open, and half of 4096 numbers is spread over each one's floats: 2⁹ a grid, of 2⁶³."""
+    _, asked = greeted(sites_of(formula, kind, shares_quantiles=True), TASK)
+    assert 1 <= asked <= exchanges
+
+
+def test_a_site_that_shares_no_quantiles_is_not_asked():
+    sites = sites_of("died ~ bs(age, 5)")
+    with pytest.raises(ba.ArgumentError if hasattr(ba, "ArgumentError") else ValueError, match="share quantiles"):
+        ask_sites([site.hello() for site in sites], TASK)
+    willing = sites_of("died ~ bs(age, 5)", shares_quantiles=True)
+    question = ask_sites([site.hello() for site in willing], TASK)
+    with pytest.raises(MessageError, match="and this site does not"):
+        answer_question(sites[0], question)
+
+
+def test_a_run_needs_the_counts_that_it_asks_for():
+    sites = sites_of("died ~ bs(age, 5)", shares_quantiles=True)
+    with pytest.raises(ValueError, match="counts that ask_sites asks for"):
+        Coordinator.start([site.hello() for site in sites], TASK)
+
+
+def test_counts_of_rows_that_have_changed_since_are_asked_for_again():
+    sites = sites_of("died ~ bs(age, 5)", shares_quantiles=True)
+    hellos, _ = greeted(sites, TASK)
+    assert ask_sites(hellos, TASK) is None
+    younger = tables_of(truth())["Bern"].assign(age=5)
+    stale = [
+        *hellos[:1],
+        Site("Bern", GLMTable(younger, "died ~ bs(age, 5)", shares_quantiles=True)).hello(),
+        hellos[2],
+    ]
+    assert ask_sites(stale, TASK) is not None
+
+
+def test_counts_that_no_rows_have_are_refused():
+    hellos, _ = greeted(sites_of("died ~ bs(age, 5)", shares_quantiles=True), TASK)
+    first = hellos[0]
+    arrays = {name: values + 1000 for name, values in first.arrays.items()}
+    with pytest.raises(MessageError, match="rising counts of at most 31 rows"):
+        ask_sites([Message("hello", first.header, arrays), *hellos[1:]], TASK)
+
+
+def test_a_hello_says_levels_and_counts_and_nothing_of_numbers():
+    """What docs/privacy.md lists; a value of the column of numbers stands nowhere in the message."""
+    site = sites_of("died ~ dose + ward")[0]
+    hello = site.hello()
+    said = hello.header["table"]["described"]
+    assert said["columns"]["ward"]["levels"].keys() == set(WARDS)
+    assert said["columns"]["dose"] == {
+        **said["columns"]["dose"],
+        "levels": None,
+        "kind": "number",
+    }
+    assert (said["n_rows"], said["n_complete"]) == (32, 30)
+    assert hello.arrays == {}
+    written = hello.to_bytes().decode("latin-1")
+    assert not any(f"{value:.6f}"[:8] in written for value in site.data.table["dose"])
+
+
+MISMATCHES = {
+    "a column that is called otherwise": (lambda t: t.rename(columns={"ward": "Ward"}), "ward", "is not in the table"),
+    "dates": (lambda t: t.assign(age="2024-01-03"), "age", "holds dates"),
+    "another case": (lambda t: t.assign(ward=[str(w).lower() for w in t.ward]), "ward", "differ in case"),
+    "text among numbers": (lambda t: t.assign(age=["old", *t.age[1:]]), "age", "holds text"),
+    "infinite": (lambda t: t.assign(age=[np.inf, *t.age[1:]]), "age", "infinite"),
+}
+
+
+@pytest.mark.parametrize("fault", MISMATCHES)
+def test_a_mismatch_is_refused_with_site_and_column_before_the_first_round(fault):
+    change, column, words = MISMATCHES[fault]
+    tables = tables_of(truth(), holes=False)
+    tables["Bern"] = change(tables["Bern"])
+    with pytest.raises(TableError, match=words) as caught:
+        Coordinator.start([site.hello() for site in sites_of("died ~ age + ward", tables=tables)], TASK)
+    assert caught.value.column == column
+    if caught.value.site is not None:  # alone a site knows of a column that it lacks
+        assert caught.value.site == "Bern"
+
+
+OTHERS = {
+    "formula": ({}, "died ~ age", "logistic", "formula must be that of site Basel"),
+    "kind": ({}, "died ~ age + ward", "poisson", "kind must be that of site Basel"),
+    "weights": ({"weights": "w"}, "died ~ age + ward", "logistic", "weights must be that of site Basel"),
+}
+
+
+@pytest.mark.parametrize("case", OTHERS)
+def test_sites_must_want_the_same_regression(case):
+    options, formula, kind, words = OTHERS[case]
+    tables = tables_of(truth())
+    hellos = [site.hello() for site in sites_of("died ~ age + ward", tables=tables)]
+    hellos[1] = Site("Bern", GLMTable(tables["Bern"], formula, kind, **options)).hello()
+    with pytest.raises(MessageError, match=words):
+        Coordinator.start(hellos, TASK)
+
+
+def test_a_table_and_a_design_do_not_mix():
+    tables = tables_of(truth())
+    hello = Site("Bern", GLMData(ba.losses.Logistic(np.ones((3, 2)), np.ones(3)))).hello()
+    hellos = [site.hello() for site in sites_of("died ~ age + ward", tables=tables)]
+    with pytest.raises(MessageError, match="numbers alone at Bern"):
+        Coordinator.start([hellos[0], hello, hellos[2]], TASK)
+
+
+def test_a_site_refuses_an_agreement_of_another_formula():
+    """A server that would have more than the columns' sums cannot put a term into it."""
+    tables = tables_of(truth())
+    server = Coordinator.start([site.hello() for site in sites_of("died ~ dose*ward", tables=tables)], TASK)
+    other = Site("Basel", GLMTable(tables["Basel"], "died ~ dose + ward"))
+    with pytest.raises(MessageError, match="of the formula of this site"):
+        other.step(carried(server.broadcast()))
+
+
+def test_levels_that_a_site_gained_since_its_hello_are_refused_by_name():
+    tables = tables_of(truth(), holes=False)
+    server = Coordinator.start([site.hello() for site in sites_of("died ~ age + ward", tables=tables)], TASK)
+    later = Site("Chur", GLMTable(tables["Chur"].assign(ward="OR"), "died ~ age + ward"))
+    with pytest.raises(MessageError, match=r"site 'Chur': column 'ward' holds the level 'OR'"):
+        later.step(carried(server.broadcast()))
+
+
+def test_choices_of_the_server():
+    tables = tables_of(truth())
+    tables["Basel"]["ward"] = tables["Basel"].ward.str.upper()
+    task = GLMTask(
+        Guarded(Newton()),
+        FULL["full"],
+        choices={"ignore_case": True, "reference": {"ward": "ICU"}, "site_intercepts": True, "reference_site": "Bern"},
+    )
+    server = Coordinator.start([site.hello() for site in sites_of("died ~ age + ward", tables=tables)], task)
+    names = ("age", "ward[T.10]", "ward[T.9]", "ward[T.ÉTAT]", "site[T.Basel]", "site[T.Chur]", "intercept")
+    assert server.spec.features == names
+    site = sites_of("died ~ age + ward", tables=tables)[0]
+    assert site.step(carried(server.broadcast()))[1] is not None
+    hello = Site("Bern", GLMData(ba.losses.Logistic(np.ones((3, 2)), np.ones(3)))).hello()
+    with pytest.raises(ValueError, match="ignore_case must be left out where sites describe no tables"):
+        Coordinator.start([hello], task)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Lists of columns
+# ----------------------------------------------------------------------------------------------------
+
+
+def listed(names, **options):
+    return formula_of_columns("died", names, **options)
+
+
+def test_lists_in_another_order_are_the_first_sites():
+    tables = tables_of(truth(), holes=False)
+    orders = (["age", "ward", "dose"], ["dose", "age", "ward"], ["ward", "dose", "age"])
+    sites = [
+        Site(name, GLMTable(table, listed(order), is_list=True))
+        for (name, table), order in zip(tables.items(), orders, strict=True)
+    ]
+    server = Coordinator.start([site.hello() for site in sites], TASK)
+    assert [name.split("[")[0] for name in server.spec.features] == ["age", *["ward"] * 3, "dose", "intercept"]
+    for site in sites:
+        assert site.step(carried(server.broadcast()))[1] is not None
+
+
+@pytest.mark.parametrize(("order", "words"), [(["age"], "used at site 'Basel'"), (["age", "ward", "w"], "is not used")])
+def test_lists_of_other_columns_are_refused(order, words):
+    tables = tables_of(truth(), holes=False)
+    hellos = [
+        Site(name, GLMTable(tables[name], listed(columns), is_list=True)).hello()
+        for name, columns in (("Basel", ["age", "ward"]), ("Bern", order))
+    ]
+    with pytest.raises(TableError, match=words) as caught:
+        Coordinator.start(hellos, TASK)
+    assert caught.value.site == "Bern"
+
+
+def test_columns_of_numbers_are_standardised_by_pooled_moments_and_levels_are_not():
+    whole = truth()
+    options = {"is_list": True, "standardize": True}
+    sites = sites_of(listed(["age", "ward", "dose"]), tables=tables_of(whole, holes=False), **options)
+    server = Coordinator.start([site.hello() for site in sites], TASK)
+    places = [server.spec.features.index(name) for name in ("age", "dose")]
+    kept = whole[["age", "dose"]].to_numpy()
+    # two passes over 90 numbers of size 100, in another order
+    np.testing.assert_allclose(server.spec.centre[places], kept.mean(axis=0), rtol=1e-13, atol=1e-15)
+    np.testing.assert_allclose(server.spec.scale[places], kept.std(axis=0), rtol=1e-13)
+    assert (np.delete(server.spec.scale, places) == 1).all()
+    assert (np.delete(server.spec.centre, places) == 0).all()
+    with pytest.raises(ValueError, match=r"write scale\(x\)"):
+        GLMTable(tables_of(whole)["Bern"], "died ~ age", standardize=True)
+
+
+@pytest.mark.parametrize(
+    ("table", "options", "words"),
+    [
+        ({"died": [0, 1], "age": [None, None]}, {}, "no row is complete: missing values in age"),
+        ({"died": [0, 1]}, {}, "column 'age' is not in the table"),
+        ({"died": [0, 1], "age": [1, 2], "w": [0, 0]}, {"weights": "w"}, "weights >= 0, not all zero"),
+        ({"died": [0, 1], "age": [1, 2], "w": [1, -1]}, {"weights": "w"}, "weights >= 0"),
+        ({"died": [0, 1], "age": [1, 2]}, {"noise_variance": 0.0}, "noise_variance must be"),
+    ],
+)
+def test_a_table_that_is_of_no_use_is_refused_at_the_site(table, options, words):
+    with pytest.raises(ValueError, match=words):
+        GLMTable(table, "died ~ age", **options)
+
+
+def test_a_target_that_is_no_class_is_refused_by_name():
+    tables = {name: part.assign(died=part.died * 2) for name, part in tables_of(truth(), holes=False).items()}
+    tables["Chur"]["died"] = 1
+    with pytest.raises(TableError, match=r"column 'died' holds 3 classes at all sites \('0', '1', '2'\)"):
+        Coordinator.start([site.hello() for site in sites_of("died ~ age", tables=tables)], TASK)
+    sites = sites_of("stays ~ age", "poisson", tables={k: t.assign(stays=-1) for k, t in tables.items()})
+    server = Coordinator.start([site.hello() for site in sites], TASK)
+    with pytest.raises(MessageError, match="stays must hold counts or rates >= 0"):
+        sites[0].step(carried(server.broadcast()))
