@@ -71,6 +71,18 @@ def ask_sites(hellos: Sequence[Message | Hello], task: Any) -> Message | None:
     ------
     MessageError, TableError
         When the sites cannot agree.
+
+    Examples
+    --------
+    See `answer_question`.
+
+    >>> import numpy as np
+    >>> import bayesadmm_np as ba
+    >>> from bayesadmm_np.federation import GLMTable, GLMTask, Site, ask_sites
+    >>> site = Site("Basel", GLMTable({"died": [0, 1], "ward": ["a", "b"]}, "died ~ ward"))
+    >>> task = GLMTask(ba.methods.PVI(), lambda d: ba.families.FullGaussian(np.zeros(d), 1.0))
+    >>> ask_sites([site.hello()], task) is None
+    True
     """
     read = read_hellos(hellos)
     tables = _tables(read)

@@ -329,6 +329,20 @@ def answer_question(site: Site, question: Message) -> Message:
     ------
     MessageError
         When the question is not for this table, or the site shares no quantiles.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import bayesadmm_np as ba
+    >>> from bayesadmm_np.federation import Coordinator, GLMTable, GLMTask, Site, answer_question, ask_sites
+    >>> table = {"died": [0, 1, 1, 0], "age": [61, 54, 70, 38]}
+    >>> site = Site("Basel", GLMTable(table, "died ~ bs(age, 2, degree=1)", shares_quantiles=True))
+    >>> task = GLMTask(ba.methods.PVI(), lambda d: ba.families.FullGaussian(np.zeros(d), 1.0))
+    >>> hellos = [site.hello()]
+    >>> while (question := ask_sites(hellos, task)) is not None:
+    ...     hellos = [answer_question(site, question)]
+    >>> Coordinator.start(hellos, task).spec.agreement.lines[-1]
+    'bs(age, 2, degree=1): knots at 57.5, between 38 and 70'
     """
     question.require("question", {"formula": None, "levels": None}, question.arrays)
     data = site.data
