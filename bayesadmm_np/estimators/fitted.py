@@ -320,13 +320,14 @@ class FittedGLM:
         layout, columns = self.layout, self.columns
         home = np.eye(layout.dim) if layout.centre is None else layout.move(-layout.centre)
         if units == "standardized":
-            return home, np.zeros(layout.dim)
+            return home, layout.shifts
         block, shift = np.diag(np.append(1.0 / columns.scale, [1.0] * layout.has_intercept)), np.zeros(layout.width)
         if layout.has_intercept:
             block[-1, : layout.n_features] = -columns.centre / columns.scale
             shift[-1] = self.target_centre
         change = self.target_scale * np.kron(np.eye(layout.n_outputs), block)
-        return np.asarray(change @ home, dtype=np.float64), np.tile(shift, layout.n_outputs)
+        shift = np.tile(shift, layout.n_outputs) + change @ layout.shifts
+        return np.asarray(change @ home, dtype=np.float64), shift
 
     def mean(self, units: Units = "original") -> Array:
         """Return the posterior mean of θ in these units, shape (d,)."""
@@ -347,13 +348,13 @@ class FittedGLM:
         layout = self.layout
         if layout.centre is None:
             return self
-        there, back = layout.move(layout.centre), layout.move(-layout.centre)
+        there, back, by = layout.move(layout.centre), layout.move(-layout.centre), layout.shifts
         q = self.posterior
-        sites = {name: replace(site, factor=carry(site.factor, there)) for name, site in self.sites.items()}
+        sites = {name: replace(site, factor=carry(site.factor, there, -by)) for name, site in self.sites.items()}
         try:
-            prior = FullGaussian(back @ self.prior.mean, carry(self.prior.natural, there).precision)
+            prior = FullGaussian(back @ self.prior.mean + by, carry(self.prior.natural, there).precision)
             assert isinstance(q.factor, DensePrecision)
-            posterior = FullGaussian(back @ q.mean, DensePrecision.from_root(q.factor.cholesky.T @ there))
+            posterior = FullGaussian(back @ q.mean + by, DensePrecision.from_root(q.factor.cholesky.T @ there))
         except ValueError as error:
             raise ValueError(
                 "X has a column too large, or too far from zero for its spread: rescale it, or subtract a constant."
@@ -361,7 +362,7 @@ class FittedGLM:
         proof = self.certificate
         return replace(
             self,
-            layout=replace(layout, centre=None),
+            layout=replace(layout, centre=None, shift=0.0),
             prior=prior,
             posterior=posterior,
             sites=sites,
@@ -410,15 +411,22 @@ class FittedGLM:
 
     def predictor(self, table: Mapping[str, ArrayLike] | Array, offset: Array | None = None) -> tuple[Array, Array]:
         """Return posterior mean and (co)variance of the predictors of rows: (n,) twice, or (n, C) and (n, C, C)."""
-        self.layout.require_offset(offset)
-        mean, spread = predictor(self.posterior, self.design(table), self.layout.n_outputs)
-        return mean if offset is None else mean + offset / self.target_scale, spread
+        design = self.design(table)
+        mean, spread = predictor(self.posterior, design, self.layout.n_outputs)
+        known = self._beside(offset, len(design))
+        return mean if known is None else mean + known, spread
 
     def predictor_mean(self, table: Mapping[str, ArrayLike] | Array, offset: Array | None = None) -> Array:
         """Return the posterior mean of the predictors of rows, shape (n,) or (n, C)."""
+        design = self.design(table)
+        mean = predictor_mean(self.posterior, design, self.layout.n_outputs)
+        known = self._beside(offset, len(design))
+        return mean if known is None else mean + known
+
+    def _beside(self, offset: Array | None, n_rows: int) -> Array | None:
+        """The known part of the predictors of rows, in the units of the run."""
         self.layout.require_offset(offset)
-        mean = predictor_mean(self.posterior, self.design(table), self.layout.n_outputs)
-        return mean if offset is None else mean + offset / self.target_scale
+        return self.layout.beside(None if offset is None else offset / self.target_scale, n_rows)
 
     def probabilities(
         self, table: Mapping[str, ArrayLike] | Array, how: str | None = None, offset: Array | None = None
@@ -456,12 +464,12 @@ class FittedGLM:
         """Return the loss ℓ_k of rows; `target` holds labels 0 … C − 1, or numbers."""
         if not self.kind.is_classifier:
             target = (np.asarray(target) - self.target_centre) / self.target_scale
-        outputs = self.layout.n_outputs
+        outputs, rows = self.layout.n_outputs, self.design(table)
         return self.kind.make_loss(
-            self.design(table),
+            rows,
             target,
             weights,
-            offset=None if offset is None else offset / self.target_scale,
+            offset=self._beside(offset, len(rows)),
             n_outputs=outputs,
             noise_variance=self.noise_variance,
         )

@@ -123,6 +123,7 @@ class Header:
     penalty: Literal["firth"] | None = None
     inference: Literal["likelihood", "posterior"] = "posterior"
     findings: tuple[dict[str, Any], ...] = ()
+    shift: float = 0.0
     offset: str | None = None
     exposure: str | None = None
     statistics: Totals | None = None
@@ -157,6 +158,8 @@ class Header:
             raise ValueError(f"statistics must have the noise variance that {kind} has, or none")
         if self.centred and not (self.intercept and self.family == "full"):
             raise ValueError("centred must be false without an intercept, and outside the full family")
+        if not np.isfinite(self.shift) or (self.shift and not self.centred):
+            raise ValueError(f"shift must be finite, and zero where nothing is centred, got {self.shift}")
         if self.agreement is not None and (self.agreement.names != self.features or self.levels):
             raise ValueError(f"features must be those of the agreement, got {list(self.features)}")
         if self.family not in FAMILIES or self.status not in Status.__members__:
@@ -220,6 +223,7 @@ def save_model(path: str | os.PathLike[str], model: FittedGLM) -> None:
         penalty=model.penalty,
         inference=model.inference,
         findings=tuple(map(as_dict, model.findings)),
+        shift=model.layout.shift,
         offset=model.offset,
         exposure=model.exposure,
         target_centre=model.target_centre,
@@ -324,7 +328,7 @@ def _build(archive: Archive, header: Header) -> FittedGLM:
         target=header.target,
         client=header.client,
         columns=Columns(header.features, header.levels, archive.vector("scale/centre", p), scale, header.agreement),
-        layout=Layout(p, header.outputs, header.intercept, extra.get("centre")),
+        layout=Layout(p, header.outputs, header.intercept, extra.get("centre"), header.shift),
         classes=header.classes,
         prior=prior,
         posterior=posterior,

@@ -17,7 +17,7 @@ from ..families.gaussian import Gaussian
 from ..glm.columns import site_factor
 from ..glm.diagnosis import Collinear, Constant, Finding, Separation, Undecided, Zero, diagnose_before, find_separation
 from ..glm.firth import Tilted, fit_firth
-from ..glm.problem import Glm, carry, newton_sites
+from ..glm.problem import Glm, Layout, carry, newton_sites
 from ..losses.linear_model import LinearModelLoss
 from ..splitting.history import RoundRecord
 from ..splitting.loop import run
@@ -39,6 +39,13 @@ NOISES = (1e-6, 1e2)
 LONG = 12
 """Rounds after which it is asked, once, whether a likelihood has a maximum: with one, few fits take as many."""
 
+LARGE = 10.0
+"""Mean offset of which a failed run is told: a chance of 5e-5, or counts of 2e4."""
+
+OFFSET = (
+    "The offsets have a mean of {:g}, and no unpenalised intercept takes it up: fit one (fit_intercept=True), or "
+    "subtract a number from the offsets."
+)
 OVERFLOWS = "site {!r}: the loss overflows at the start of the fit; scale X, or look at its rows."
 
 
@@ -79,17 +86,17 @@ class Fit:
     def start(self) -> Start:
         """Sites and settings from which a next run may start."""
         sites = dict(zip(self.glm.names, self.result.sites, strict=True))
-        return Start(sites, self.precision, self.noise, self.glm.layout.centre)
+        return Start(sites, self.precision, self.noise, self.glm.layout)
 
 
 @dataclass(frozen=True)
 class Start:
-    """Sites by name, and the prior's precision and the noise variance that they were fitted with."""
+    """Sites by name, and the prior's precision, the noise variance and the origin that they were fitted with."""
 
     sites: Mapping[Hashable, Natural]
     precision: float | Array
     noise: float
-    centre: Array | None
+    layout: Layout
 
 
 def fit_glm(glm: Glm, settings: Settings, start: Start | None = None, names: Sequence[str] = ()) -> Fit:
@@ -247,6 +254,7 @@ def _run(
         result = run(settings.method, losses, prior, sites=sites, callback=watch, **settings.options)
     except RunError as error:
         message = worded(error, client=lambda k: f"site {glm.names[k]!r}")
+        message = " ".join(filter(None, [message, _about_offset(glm)]))
         raise RunError(replace(error.result, message=message)) from error
     # the last broadcast is answered too: by what the certificate needs
     rounds = result.rounds + 1 + (sites is not None)
@@ -258,12 +266,21 @@ def _run(
 
 
 def require_sums(glm: Glm) -> None:
-    """Refuse a site whose sums of squares no float holds."""
-    for name, (design, _, weights, _) in zip(glm.names, glm.rows, strict=True):
+    """Refuse a site whose sums of squares, or whose losses without effects, no float holds."""
+    for name, (design, _, weights, _), loss in zip(glm.names, glm.rows, glm.losses(1.0), strict=True):
         with np.errstate(over="ignore", invalid="ignore"):
-            largest = weights @ design**2
+            largest = [*(weights @ design**2), loss.value(glm.null_parameter)]
         if not np.isfinite(largest).all():
-            raise ValueError(OVERFLOWS.format(name))
+            raise ValueError(" ".join(filter(None, [OVERFLOWS.format(name), _about_offset(glm)])))
+
+
+def _about_offset(glm: Glm) -> str:
+    """Say what a large offset does that no free intercept takes up; empty where there is none."""
+    known = [(offset, weights) for _, _, weights, offset in glm.rows if offset is not None]
+    if not known or glm.layout.shift:
+        return ""
+    mean = sum(float(weights @ offset) for offset, weights in known) / sum(float(w.sum()) for _, w in known)
+    return OFFSET.format(mean) if abs(mean) > LARGE else ""
 
 
 def _first_sites(
@@ -292,11 +309,12 @@ def _first_sites(
 def _known_sites(glm: Glm, prior: Gaussian, noise: float, start: Start) -> dict[Hashable, Natural]:
     """The sites of an earlier fit, brought to the present noise variance and origin; none when they do not fit."""
     known = {name: start.sites[name] * (start.noise / noise) for name in glm.names if name in start.sites}
-    centre = glm.layout.centre
+    centre, earlier = glm.layout.centre, start.layout.centre
     same = all(site.shapes == prior.natural.shapes for site in known.values())
-    if not same or (centre is None) != (start.centre is None):
+    if not same or (centre is None) != (earlier is None):
         return {}
-    if centre is not None and start.centre is not None and not np.array_equal(centre, start.centre):
-        back = glm.layout.move(start.centre - centre)
-        known = {name: carry(site, back) for name, site in known.items()}
+    by = glm.layout.shifts - start.layout.shifts
+    if centre is not None and earlier is not None and (by.any() or not np.array_equal(centre, earlier)):
+        back = glm.layout.move(earlier - centre)
+        known = {name: carry(site, back, by) for name, site in known.items()}
     return known

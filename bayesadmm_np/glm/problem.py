@@ -35,12 +35,15 @@ class Layout:
     has_intercept : bool
     centre : ndarray, shape (p,), or None
         Point at which the run's intercept is measured: it is b + wᵀcentre, so that columns far from zero do no harm.
+    shift : float
+        Part of all offsets that the run's intercept holds beside it: offsets far from zero do none either.
     """
 
     n_features: int
     n_outputs: int
     has_intercept: bool
     centre: Array | None = None
+    shift: float = 0.0
 
     @property
     def width(self) -> int:
@@ -64,6 +67,17 @@ class Layout:
         if offset is not None and self.n_outputs > 1:
             expected = "must be left out for several classes or targets, each of which has a predictor of its own"
             raise ArgumentError("offset", expected)
+
+    def beside(self, offset: Array | None, n_rows: int) -> Array | None:
+        """Return what of an offset the run's intercept does not hold, shape (n_rows,); None where that is nothing."""
+        if not self.shift:
+            return offset
+        return (np.zeros(n_rows) if offset is None else offset) - self.shift
+
+    @property
+    def shifts(self) -> Array:
+        """The user's θ less the run's, beside what `move` does."""
+        return np.where(self.is_intercept, -self.shift, 0.0)
 
     def design(self, X: Array) -> Array:
         """Append the intercept's ones; row by row in memory, so that a frame and an array give the same bits."""
@@ -232,6 +246,8 @@ def make_glm(
     n_outputs = kind.n_outputs(0 if labels is None else labels.size, 1 if y.ndim == 1 else y.shape[1])
     layout = Layout(first.X.shape[1], n_outputs, has_intercept, centre)
     layout.require_offset(first.offset)
+    if centre is not None and first.offset is not None:
+        layout = replace(layout, shift=float(w @ np.concatenate([site.offset for site in rows.values()]) / w.sum()))
     mean = w @ _indicators(y, labels) / w.sum()
     null = kind.null(mean)
     if not np.isfinite(null).all():
@@ -246,7 +262,7 @@ def make_glm(
         layout=layout,
         names=tuple(rows),
         rows=tuple(
-            (frozen(layout.design(site.X)), target, weight, site.offset)
+            (frozen(layout.design(site.X)), target, weight, layout.beside(site.offset, len(weight)))
             for site, target, weight in zip(rows.values(), targets, weights, strict=True)
         ),
         null=null,
@@ -288,10 +304,11 @@ def _information(kind: Kind, y: Any, weights: Array, null: Array) -> float:
     return float(np.diagonal(alone.hessian(null)).mean())
 
 
-def carry(natural: Natural, back: Array) -> Natural:
-    """Return a factor of θ as a factor of θ', where θ = back @ θ'."""
+def carry(natural: Natural, back: Array, by: Array | None = None) -> Natural:
+    """Return a factor of θ as a factor of θ', where θ = back @ θ' + by."""
     curvature = back.T @ natural.parts[1] @ back
-    return Natural(back.T @ natural.linear, 0.5 * (curvature + curvature.T))
+    linear = natural.linear if by is None or not by.any() else natural.linear - natural.parts[1] @ by
+    return Natural(back.T @ linear, 0.5 * (curvature + curvature.T))
 
 
 def carry_distance(distance: Distance, back: Array, covariance: Array) -> Distance:

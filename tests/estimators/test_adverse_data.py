@@ -1,10 +1,13 @@
 """Data that break a fit by maximum likelihood: it equals the pooled fit, or says in words what is the matter."""
 
 import numpy as np
+import pandas as pd
 import pytest
+import statsmodels.api as sm
 
-from bayesadmm_np import Status
+from bayesadmm_np import RunError, Status
 from bayesadmm_np.estimators import (
+    FederatedGLM,
     FederatedLogisticRegression,
     FederatedPoissonRegressor,
     SeparationWarning,
@@ -81,3 +84,84 @@ def test_without_a_maximum_there_is_no_log_likelihood(kind, rng, tmp_path):
     assert load_model(tmp_path / "model.npz").log_likelihood is None
     # it has one where there is a maximum
     assert np.isfinite(model.fit(X[:, 1:], y, client=np.arange(60) % 3).log_likelihood_)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Offsets far from zero
+# ----------------------------------------------------------------------------------------------------
+
+
+def with_offset(kind, rng, mean):
+    """Rows whose predictor is X @ (0.5, −0.3) + 0.2 + e at an intercept of 0.2 − mean and an offset of e + mean."""
+    X, e = rng.standard_normal((60, 2)), 0.3 * rng.standard_normal(60)
+    f = X @ [0.5, -0.3] + 0.2 + e
+    y = (rng.random(60) < 1 / (1 + np.exp(-f))).astype(int) if kind == "logistic" else rng.poisson(np.exp(f))
+    family = sm.families.Binomial() if kind == "logistic" else sm.families.Poisson()
+    oracle = sm.GLM(y, sm.add_constant(X), family=family, offset=e).fit(tol=1e-14)
+    return X, y, e + mean, oracle
+
+
+@pytest.mark.parametrize("kind", ["logistic", "poisson"])
+@pytest.mark.parametrize("mean", [-800.0, -30.0, 20.0, 50.0, 800.0])
+def test_a_constant_in_the_offset_is_the_intercepts(kind, mean, rng, tmp_path):
+    """The oracle has no constant; an ulp of 800 is 1e-13, some 1e-12 standard errors."""
+    X, y, offset, oracle = with_offset(kind, rng, mean)
+    model = FederatedGLM(kind).fit(X, y, client=np.arange(60) % 3, offset=offset)
+    assert model.n_rounds_ <= 7
+    intercept, *slopes = oracle.params
+    assert np.abs((model.coef_ - slopes) / oracle.bse[1:]).max() < 1e-8
+    assert abs(model.intercept_ - (intercept - mean)) / oracle.bse[0] < 1e-8
+    assert model.log_likelihood_ == pytest.approx(oracle.llf, rel=1e-12)
+    rows = {row.name: row for row in model.summary().rows}
+    assert rows["(intercept)"].coef == pytest.approx(intercept - mean, rel=1e-12)
+    assert rows["x0"].std_err == pytest.approx(oracle.bse[1], rel=1e-7)  # statsmodels' are a step behind
+    fitted = model.predict_proba(X, offset=offset)[:, 1] if kind == "logistic" else model.predict(X, offset=offset)
+    np.testing.assert_allclose(fitted, oracle.fittedvalues, rtol=1e-8)
+    # a file, and rows that are looked at again, know of it
+    save_model(tmp_path / "model.npz", model.fitted_)
+    loaded = load_model(tmp_path / "model.npz")
+    assert np.array_equal(loaded.mean(), model.fitted_.mean())
+    here = {name: np.flatnonzero(np.arange(60) % 3 == name) for name in range(3)}
+    losses = {str(name): loaded.make_loss(X[i], y[i], None, offset[i]) for name, i in here.items()}
+    assert loaded.check(losses).pooled < 1e-8
+    assert max(loaded.check(losses).apart.values()) < 1e-8
+    test = model.test_terms({"both": ["x0", "x1"]}, how="lr")[0]
+    assert test.statistic == pytest.approx(2 * (oracle.llf - null_of(oracle)), rel=1e-6)
+
+
+def null_of(oracle):
+    model = oracle.model
+    return sm.GLM(model.endog, np.ones(60), family=model.family, offset=model.offset).fit(tol=1e-14).llf
+
+
+@pytest.mark.parametrize("kind", ["logistic", "poisson"])
+def test_sites_with_other_offsets_join_and_leave(kind, rng):
+    X, y, offset, _ = with_offset(kind, rng, -60.0)
+    site = np.arange(60) % 3
+    offset = offset + 5.0 * (site == 2)
+    whole = FederatedGLM(kind).fit(X, y, client=site, offset=offset)
+    two = FederatedGLM(kind).fit(X[site < 2], y[site < 2], client=site[site < 2], offset=offset[site < 2])
+    alone = two.coef_.copy(), two.intercept_
+    joined = two.partial_fit_site(2, X[site == 2], y[site == 2], offset=offset[site == 2])
+    np.testing.assert_allclose(joined.coef_, whole.coef_, atol=1e-8)
+    np.testing.assert_allclose(joined.intercept_, whole.intercept_, atol=1e-8)
+    left = joined.forget_site(2)
+    np.testing.assert_allclose(left.coef_, alone[0], atol=1e-8)
+    np.testing.assert_allclose(left.intercept_, alone[1], atol=1e-8)
+
+
+@pytest.mark.parametrize(("kind", "mean"), [("logistic", -60.0), ("logistic", 30.0), ("poisson", 800.0)])
+def test_without_an_intercept_a_large_offset_is_named(kind, mean, rng):
+    """The broken twin too: a column of ones takes the constant up no better than an intercept at zero would."""
+    X, y, offset, _ = with_offset(kind, rng, mean)
+    for design in (X, np.column_stack([X, np.ones(60)])):
+        with pytest.raises((RunError, ValueError), match=r"offsets have a mean of .*no unpenalised intercept"):
+            FederatedGLM(kind, fit_intercept=False).fit(design, y, offset=offset)
+
+
+def test_an_offset_of_a_formula(rng):
+    X, y, offset, oracle = with_offset("poisson", rng, -60.0)
+    frame = pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "y": y, "known": offset, "site": np.arange(60) % 3})
+    model = FederatedGLM.from_formula("y ~ a + b + offset(known)", frame, "site", kind="poisson")
+    assert np.abs((model.coef_ - oracle.params[1:]) / oracle.bse[1:]).max() < 1e-8
+    np.testing.assert_allclose(model.predict(frame), oracle.fittedvalues, rtol=1e-8)
