@@ -224,7 +224,8 @@ def _natural_gradients(
 def _gradient(team: Team, k: int, theta: Tensor, buffers: dict[str, Tensor], chunk: int = 1000) -> Tensor:
     total, part = torch.zeros_like(theta), torch.empty_like(theta)[None]
     rows = team.clients[k]
-    for X, y, weights in zip(rows.X.split(chunk), rows.y.split(chunk), rows.weighted.split(chunk), strict=True):
+    weighted = rows.weighted.to(theta)
+    for X, y, weights in zip(rows.X.split(chunk), rows.y.split(chunk), weighted.split(chunk), strict=True):
         options: dict[str, Any] = {"weights": weights[None], "buffers": buffers, "train": False}
         total += team.network.gradient(theta[None], part, X=X[None], y=y[None], **options)[0]
     return total

@@ -22,7 +22,7 @@ def diagonal_ggn(network: Network, theta: Tensor, rows: Rows, buffers: dict[str,
     b of the outputs, and no row needs a gradient of its own. The network is in evaluation mode.
     """
     each, chunk = (_dense, 1000) if _is_dense(network.module) else (_by_row, CHUNK)
-    some = zip(rows.X.split(chunk), rows.weighted.split(chunk), strict=True)
+    some = zip(rows.X.split(chunk), rows.weighted.to(theta).split(chunk), strict=True)
     parts = [each(network, theta, X, weights, buffers) for X, weights in some]
     return torch.stack(parts).sum(dim=0)
 

@@ -133,6 +133,7 @@ class IVON(torch.optim.Optimizer):
             raise ValueError(f"generator must be a torch.Generator, got {type(generator).__name__}.")
         self._generator = generator
         self._buffers: dict[Tensor, Buffers] = {}
+        self._kept: dict[Tensor, tuple[int, int]] = {}  # the gradients of the last block, and their versions
         self._sampling = False
         defaults = {
             "lr": lr,
@@ -255,6 +256,7 @@ class IVON(torch.optim.Optimizer):
                 mean = torch.div(b.gradient, state["samples"], out=b.scratch).split([p.numel() for p in params])
                 for p, piece in zip(params, mean, strict=True):
                     p.grad = piece.view_as(p).clone()
+            self._kept |= {p: (id(p.grad), p.grad._version) for p in params if p.grad is not None}
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -274,7 +276,7 @@ class IVON(torch.optim.Optimizer):
         Raises
         ------
         RuntimeError
-            When there is no sample since the last step, a block is open, or gradients were unscaled after their block.
+            When there is no sample since the last step, a block is open, or gradients were changed after their block.
         """
         try:
             return self._step(closure)
@@ -313,21 +315,16 @@ class IVON(torch.optim.Optimizer):
         """Whether a GradScaler found an overflow; if not, divide by its scale what was collected."""
         lost = getattr(self, "found_inf", None)
         if lost is None:  # no GradScaler is at work
+            self._refuse_changes()
             return False
         scale = getattr(self, "grad_scale", None)
         found = [(group, self._buffers[group["params"][0]]) for group in self.param_groups]
         # the scaler has seen what `.grad` holds now, and that may have been cleared
         if bool(lost) or not all(bool(torch.isfinite(x).all()) for _, b in found for x in (b.gradient, b.product)):
             return True
-        if scale is None and (
-            samples > 1 or not all(torch.equal(_gradient(g["params"]), b.gradient) for g, b in found)
-        ):
-            for group in self.param_groups:
-                self.state[group["params"][0]]["samples"] = 0
-            raise RuntimeError(
-                "the gradients were changed after their block: unscale_, and what is done to them then, must be inside "
-                "the one block of a step; or leave unscale_ to scaler.step."
-            )
+        if scale is None:  # unscaled before `step`: rightly only inside the one block
+            kept = all(torch.equal(_gradient(group["params"]), b.gradient) for group, b in found)
+            self._refuse_changes(samples > 1 or not kept)
         for group, b in found:
             own = 1.0 if scale is None else scale.to(b.gradient)
             b.gradient.div_(own)
@@ -335,6 +332,18 @@ class IVON(torch.optim.Optimizer):
             if group["hess_approx"] == "gradsq":
                 b.product.div_(own)
         return False
+
+    def _refuse_changes(self, is_changed: bool = False) -> None:
+        """Refuse a `.grad` that was written to since the last block: the step is computed from what the block kept."""
+        now = {p: p.grad for group in self.param_groups for p in group["params"] if p.grad is not None}
+        kept = self._kept
+        if is_changed or any(kept.get(p) not in (None, (id(grad), grad._version)) for p, grad in now.items()):
+            for group in self.param_groups:
+                self.state[group["params"][0]]["samples"] = 0
+            raise RuntimeError(
+                "the gradients were changed after their block: clip them inside the block of sampled_params, and "
+                "unscale_ them inside the one block of a step, or leave that to scaler.step."
+            )
 
     def _refuse_open(self, what: str) -> None:
         if self._sampling:
@@ -414,7 +423,7 @@ class IVON(torch.optim.Optimizer):
         if "mc_samples" not in state:  # torch's load_state_dict comes this way too
             return
         self._mc_samples, source = state["mc_samples"], state["generator"]
-        self._buffers, self._sampling = {}, False
+        self._buffers, self._kept, self._sampling = {}, {}, False
         self._generator = source and torch.Generator(source[0])
         if self._generator is not None:
             self._generator.set_state(source[1])

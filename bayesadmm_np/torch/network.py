@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import warnings
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ class Rows:
     Parameters
     ----------
     X : Tensor, shape (n, ...)
-        Inputs as the network wants them.
+        Inputs as the network wants them: floating-point numbers, or int64, such as the tokens of an embedding.
     y : Tensor, shape (n,)
         Integer labels 0 … C − 1.
     weights : Tensor, shape (n,), optional
@@ -50,8 +51,9 @@ class Rows:
     weights: Tensor | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.X, Tensor) or not self.X.is_floating_point() or self.X.ndim < 2:
-            raise ValueError("X must be a floating-point tensor of shape (n, ...).")
+        plain = isinstance(self.X, Tensor) and (self.X.is_floating_point() or self.X.dtype == torch.int64)
+        if not plain or self.X.ndim < 2:
+            raise ValueError("X must be a floating-point or int64 tensor of shape (n, ...).")
         if not isinstance(self.y, Tensor) or self.y.dtype != torch.int64 or self.y.shape != self.X.shape[:1]:
             raise ValueError(f"y must be an int64 tensor of shape ({len(self.X)},), one label a row.")
         if len(self.X) == 0:
@@ -79,8 +81,8 @@ class Rows:
 
     @property
     def weighted(self) -> Tensor:
-        """w_i in the type of the inputs, shape (n,)."""
-        return self.X.new_ones(len(self.X)) if self.weights is None else self.weights.to(self.X)
+        """w_i, shape (n,)."""
+        return torch.ones(len(self.X), device=self.X.device) if self.weights is None else self.weights
 
 
 def merge(clients: Sequence[Rows]) -> Rows:
@@ -130,6 +132,7 @@ class Network:
         if len({p.dtype for _, p in named}) > 1 or named[0][1].dtype not in (torch.float32, torch.float64):
             raise ValueError("model must have all its parameters in float32, or all in float64.")
         self.dense = Dense.of(module)
+        self.stacks = True  # until a module turns out to be one that vmap does not know, such as an LSTM
         self.names = [name for name, _ in named]
         self.shapes = [p.shape for _, p in named]
         self.sizes = [p.numel() for _, p in named]
@@ -163,16 +166,23 @@ class Network:
     def logits(self, leaves: Sequence[Tensor], X: Tensor, buffers: dict[str, Tensor], train: bool) -> Tensor:
         """Shape (K, B, C)."""
         self.module.train(train)
-        if len(X) == 1:
-            parameters = {name: leaf.squeeze(0) for name, leaf in zip(self.names, leaves, strict=True)}
-            output = functional_call(self.module, {**parameters, **self.fixed, **buffers}, (X[0],))
-            return output.unsqueeze(0)
-        stacked = dict(zip(self.names, leaves, strict=True))
 
         def one(parameters: dict[str, Tensor], x: Tensor) -> Tensor:
             return functional_call(self.module, {**parameters, **self.fixed, **buffers}, (x,))
 
-        return vmap(one, randomness="different")(stacked, X)
+        stacked = dict(zip(self.names, leaves, strict=True))
+        if len(X) > 1 and self.stacks:
+            try:
+                return vmap(one, randomness="different")(stacked, X)
+            except RuntimeError as error:
+                if "vmap" not in str(error) and "atching rule" not in str(error):
+                    raise
+                self.stacks = False
+                reason = str(error).splitlines()[0]
+                warnings.warn(
+                    f"clients are trained one after the other, torch cannot stack them: {reason}", stacklevel=2
+                )
+        return torch.stack([one({name: leaf[k] for name, leaf in stacked.items()}, x) for k, x in enumerate(X)])
 
     def gradient(
         self,

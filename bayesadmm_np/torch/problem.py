@@ -128,7 +128,8 @@ class IVONSteps(Steps):
     debias : bool, default True
     rescale_lr : bool, default True
     hess_start : {'h0', 'server'}
-        Where h starts a round. As long as the server's precision is that of the prior, at h₀ with either.
+        Where h starts a round; while the server's precision is the prior's, at h₀ with either. From the server take a
+        small `lr` or a `clip_radius`: nothing but s_g/λ holds the first steps back.
     ess : float, optional
         λ of every client, in place of N_k/(ρτ): client k's loss is ρλ/N_k times its sum over rows, and `temperature`
         has no part.

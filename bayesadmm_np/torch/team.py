@@ -22,6 +22,9 @@ from .state import Broadcast, Duals, State
 __all__ = ["Team", "assemble", "build", "fit", "read_device", "read_network"]
 
 
+DEVICES = ("cpu", "cuda", "meta")
+
+
 @dataclass(frozen=True)
 class Team:
     """Clients, network, method and solver that fit each other.
@@ -145,6 +148,8 @@ def read_device(device: str | torch.device) -> torch.device:
         torch.zeros(1, device=place).add_(1.0)  # what this build has no kernels for fails here
     except (RuntimeError, AssertionError, TypeError) as error:
         raise ValueError(f"device={str(device)!r} cannot be used here: {str(error).splitlines()[0]}") from error
+    if place.type not in DEVICES:
+        raise ValueError(f"device={str(device)!r} cannot be used: only 'cpu' and 'cuda' are tested, and have float64.")
     return place
 
 
@@ -234,7 +239,8 @@ def fit(rows: Rows, name: str, network: Network, place: torch.device) -> Rows:
         raise ValueError(f"{name}: expected Rows(X, y), got {type(rows).__name__}.")
     weights = None if rows.weights is None else rows.weights.detach().to(place, network.start.dtype)
     try:
-        moved = Rows(rows.X.to(place, network.start.dtype), rows.y.to(place), weights)
+        dtype = network.start.dtype if rows.X.is_floating_point() else rows.X.dtype
+        moved = Rows(rows.X.to(place, dtype), rows.y.to(place), weights)
     except ValueError as error:  # what is fine in double precision may not be in single
         raise ValueError(f"{name}: {error}") from error
     try:

@@ -498,6 +498,47 @@ def test_gradients_are_unscaled_in_their_block_or_not_at_all():
             one(small_network(), **options)
 
 
+@pytest.mark.parametrize("blocks", [1, 2])
+def test_gradients_are_clipped_in_their_block_or_not_at_all(blocks):
+    """After the block it is refused, also where it would change nothing. Inside it is a step with another gradient."""
+    X, y = rows()
+
+    def one(norm=None, after=None):
+        model = small_network()
+        optimiser = make(model)
+        for _ in range(blocks):
+            with optimiser.sampled_params(train=True):
+                cross_entropy(model(X), y).backward()
+                if norm:
+                    torch.nn.utils.clip_grad_norm_(model.parameters(), norm)
+        if after:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), after)
+        optimiser.step()
+        return flat(model)
+
+    assert torch.equal(one(1e9), one())
+    assert (one(1e-3) - one()).abs().max() > 1e-4
+    for norm in (1e-3, 1e9):
+        with pytest.raises(RuntimeError, match="changed after their block: clip them"):
+            one(after=norm)
+
+
+def test_a_gradient_that_is_nan_or_cleared_was_not_changed():
+    X, y = rows()
+    model = small_network()
+    optimiser = make(model)
+    with optimiser.sampled_params(train=True):
+        cross_entropy(model(X), y).backward()
+    before = flat(model)
+    optimiser.zero_grad()
+    optimiser.step()
+    assert not torch.equal(flat(model), before)
+    with optimiser.sampled_params(train=True):
+        (float("nan") * cross_entropy(model(X), y)).backward()
+    optimiser.step()
+    assert flat(model).isnan().all()
+
+
 def test_a_sample_is_not_taken_for_the_mean():
     model = small_network()
     optimiser = make(model)

@@ -1,0 +1,117 @@
+"""Networks of a user's own: sequences of tokens, modules that cannot be stacked, devices that are not offered."""
+
+from dataclasses import replace
+
+import pytest
+
+torch = pytest.importorskip("torch", minversion="2.4", reason="the deep-learning path needs the extra `torch`")
+from bayesadmm_np import methods  # noqa: E402
+from bayesadmm_np.torch import IVONADMM, AdamSteps, FedLapFunc, IVONSteps, Rows, merge, run  # noqa: E402
+from bayesadmm_np.torch import team as teams  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+nn = torch.nn
+ADAM = AdamSteps(epochs=2, batch_size=8, lr=0.01)
+IVON = IVONSteps(epochs=2, batch_size=8, lr=0.1, hess_init=0.1, beta2=0.9)
+ROWS = {
+    "IVON-ADMM": (IVONADMM(0.7, 0.3), IVON),
+    "FedAvg": (methods.FedAvg(), ADAM),
+    "FedLapCov": (methods.FedLapCov(0.3), ADAM),
+    "FedLap-Func": (FedLapFunc(0.3, server_steps=20), ADAM),
+}
+
+
+class Sequences(nn.Module):
+    """Tokens, embedded, through a recurrent layer or their mean."""
+
+    def __init__(self, is_recurrent):
+        super().__init__()
+        self.embedding = nn.Embedding(11, 6)
+        self.middle = nn.LSTM(6, 6, batch_first=True) if is_recurrent else None
+        self.last = nn.Linear(6, 3)
+
+    def forward(self, x):
+        found = self.embedding(x)
+        found = found.mean(dim=1) if self.middle is None else self.middle(found)[0][:, -1]
+        return self.last(found)
+
+
+def model(is_recurrent=False):
+    torch.manual_seed(1)
+    return Sequences(is_recurrent).double()
+
+
+def tokens(weights=False):
+    source = torch.Generator().manual_seed(0)
+    made = []
+    for n in (20, 13):
+        X = torch.randint(0, 11, (n, 5), generator=source)
+        w = torch.rand(n, generator=source, dtype=torch.float64) if weights else None
+        made.append(Rows(X, X[:, 0] % 3, w))
+    return made
+
+
+class OneHot(nn.Module):
+    """The same function of one-hot vectors in floating point."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x):
+        return self.inner.last((x @ self.inner.embedding.weight).mean(dim=1))
+
+
+@pytest.mark.parametrize(
+    ("name", "weights"), [(name, weights) for name in ROWS for weights in (False, True)][:-1], ids=lambda x: str(x)
+)
+def test_tokens_are_inputs(name, weights):
+    """Against the same network on one-hot vectors, to rounding: 2 rounds of float64 steps keep 1e-9.
+
+    The twin has other tokens. (The server's Adam of FedLap-Func makes steps of rounding where weighted terms cancel.)
+    """
+    method, solver = ROWS[name]
+    clients = tokens(weights)
+    hot = [Rows(nn.functional.one_hot(rows.X, 11).double(), rows.y, rows.weights) for rows in clients]
+    found = run(method, clients, model(), rounds=2, solver=solver, evaluate=clients[0])
+    expected = run(method, hot, OneHot(model()), rounds=2, solver=solver, evaluate=hot[0])
+    assert (found.mean - expected.mean).abs().max() < 1e-9
+    assert found.history[-1].at_mean.nll == pytest.approx(expected.history[-1].at_mean.nll, rel=1e-9)
+    assert found.certificate().pooled == pytest.approx(expected.certificate().pooled, rel=1e-7)
+    other = [replace(rows, X=(rows.X + 1) % 11) for rows in clients]
+    assert (run(method, other, model(), rounds=2, solver=solver).mean - expected.mean).abs().max() > 1e-4
+    assert merge(clients).X.dtype == torch.int64
+
+
+def test_a_layer_that_torch_cannot_stack_is_trained_one_client_after_the_other():
+    """An LSTM under vmap has no rule: one sentence says so, once, and the numbers are those of `batched=False`."""
+    method, solver = ROWS["IVON-ADMM"]
+
+    def go(batched):
+        return run(method, tokens(), model(is_recurrent=True), rounds=2, solver=solver, batched=batched).mean
+
+    alone = go(batched=False)
+    with pytest.warns(UserWarning, match="clients are trained one after the other, torch cannot stack them") as caught:
+        stacked = go(batched=True)
+    assert len(caught) == 1
+    assert (stacked - alone).abs().max() < 1e-11
+
+
+def test_what_is_wrong_with_a_network_is_no_question_of_stacks():
+    class Broken(nn.Linear):
+        def forward(self, x):
+            if self.training:
+                raise RuntimeError("something else")
+            return super().forward(x)
+
+    clients = [Rows(torch.zeros(4, 2), torch.tensor([0, 1, 0, 1]))] * 2
+    with pytest.raises(RuntimeError, match="something else"):
+        run(methods.FedAvg(), clients, Broken(2, 2), rounds=1, solver=ADAM)
+
+
+def test_a_device_that_is_not_offered_is_refused(monkeypatch):
+    """As on a Mac, where torch has one: no float64, and never tested."""
+    assert teams.read_device("cpu").type == "cpu"
+    monkeypatch.setattr(torch, "zeros", lambda *_, **__: torch.ones(1))
+    with pytest.raises(ValueError, match="device='mps' cannot be used: only 'cpu' and 'cuda'"):
+        teams.read_device("mps")
