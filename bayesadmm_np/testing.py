@@ -544,7 +544,7 @@ def _check_rule(team: Team, q: ExponentialFamily) -> None:
 
 
 def _next(team: Team, state: State) -> Success:
-    at_server = team.expect_all(state.q_g, lambda function, items: [function(item) for item in items])
+    at_server = team.expect_all(state, lambda function, items: [function(item) for item in items])
     step = Round(team, lambda function, items: [function(item) for item in items], 0, False, False, 1.0)
     found = step(state, at_server)
     if not isinstance(found, Success):

@@ -16,7 +16,7 @@ from ..families.precision import DensePrecision
 from ..glm.problem import Glm
 from ..losses.expectations import Delta
 from ..losses.stacked_qr import SiteFactor, StackedFit, site_factor, solve_stacked
-from ..splitting.certificate import pooled_residual
+from ..splitting.certificate import PooledObjective
 from ..splitting.history import Edges, RoundRecord
 from ..splitting.methods import Newton
 from ..splitting.result import Result
@@ -84,7 +84,7 @@ def fit_exact(glm: Glm, settings: Settings, names: Sequence[str]) -> tuple[Resul
 
     expected = [loss.expect(posterior, Delta(2)) for loss in glm.losses(noise)]
     sites = tuple(-each.natural_gradient for each in expected)
-    edges = Edges(0.0, 0.0, pooled_residual(prior, posterior, expected), 0.0)
+    edges = Edges(0.0, 0.0, PooledObjective(prior, posterior, expected).residual, 0.0)
     objective = sum(each.value for each in expected) + posterior.kl(prior)
     record = RoundRecord(1, objective, 1.0, edges, (), False, 0, fit.floats, time.perf_counter() - began)
     state = State(posterior, sites, (posterior.natural,) * len(sites), (), objective, (record,))

@@ -26,7 +26,7 @@ from ..glm.kinds import IDENTITY, Kind, kind_of_loss
 from ..glm.problem import Layout, carry, carry_distance
 from ..losses.base import Loss
 from ..losses.expectations import Auto, Rule
-from ..splitting.certificate import Certificate, pooled_distance, pooled_residual
+from ..splitting.certificate import Certificate, PooledObjective
 from ..splitting.distance import Distance
 from ..splitting.history import RoundRecord
 from ..splitting.status import Status
@@ -481,13 +481,9 @@ class FittedGLM:
             name: self.posterior.fisher_norm(self.sites[name].factor + item.natural_gradient)
             for name, item in expected.items()
         }
-        sums = list(expected.values())
-        distance = pooled_distance(self.prior, self.posterior, sums)
-        return Check(
-            pooled_residual(self.prior, self.posterior, sums),
-            apart,
-            None if distance is None else self.widest_distance(distance),
-        )
+        pooled = PooledObjective(self.prior, self.posterior, tuple(expected.values()))
+        distance = pooled.distance
+        return Check(pooled.residual, apart, None if distance is None else self.widest_distance(distance))
 
 
 def predictor(posterior: Gaussian, design: Array, n_outputs: int) -> tuple[Array, Array]:

@@ -18,8 +18,8 @@ from ..families.gaussian import Gaussian, LearnedPrecisionGaussian
 from ..families.precision import DensePrecision
 from ..losses.base import Expected, GaussianExpected, Loss, Margins
 from ..losses.expectations import Delta, Exact
-from ..splitting.accelerated import Memory, combine
-from ..splitting.certificate import Certificate, pooled_distance, pooled_residual
+from ..splitting.accelerated import combine
+from ..splitting.certificate import Certificate, PooledObjective
 from ..splitting.conclusion import concluded
 from ..splitting.history import RoundRecord
 from ..splitting.loop import ALL_ROUNDS, at_the_limit, has_converged
@@ -27,9 +27,9 @@ from ..splitting.messages import Broadcast, Reply
 from ..splitting.privacy import GaussianMechanism, fresh_normals
 from ..splitting.round import UNKNOWN, advance, complete
 from ..splitting.server import Server
-from ..splitting.state import State, Step, digest
+from ..splitting.state import Memory, State, Step, digest
 from ..splitting.status import Failure
-from ..splitting.team import make_client, pooled_objective
+from ..splitting.team import make_client
 from ..splitting.worker import Worker, moved_site
 from .engine import Gathered, ServerEngine, SiteEngine
 from .glm_spec import GLMSpec, GLMTask, state_size
@@ -187,7 +187,7 @@ class GLMServer(_Engine, ServerEngine[State]):
         """Fill in the objective, and the natural-gradient edges that the sites know."""
         values = [one.report.value for one in replies if one is not None and one.report.value is not None]
         is_whole = len(values) == len(replies)
-        objective = pooled_objective(self.spec.prior, state.q_g, values) if is_whole else float("nan")
+        objective = self.server.objective(state, values) if is_whole else float("nan")
         if not state.history:
             return replace(state, start_objective=objective)
         record = state.history[-1]
@@ -201,7 +201,7 @@ class GLMServer(_Engine, ServerEngine[State]):
     def has_converged(self, state: State, replies: Sequence[SiteReply | None]) -> bool:
         """Whether the circuit is closed and q_g is stationary, as in one process; known when all have sent sums."""
         sums = _sums(replies)
-        return sums is not None and has_converged(self.spec.row, state, self.spec.prior, sums, self.spec.tol)
+        return sums is not None and has_converged(self.server, state, sums, self.spec.tol)
 
     def at_the_limit(self, state: State, replies: Sequence[SiteReply | None]) -> str:
         """As in one process; a site with privacy sends no value."""
@@ -226,13 +226,14 @@ class GLMServer(_Engine, ServerEngine[State]):
 
     def certificate(self, state: State, replies: Sequence[SiteReply | None]) -> Certificate | None:
         """Return the certificate from the sums of all sites."""
-        sums, q_g, prior = _sums(replies), state.q_g, self.spec.prior
+        sums, q_g = _sums(replies), state.q_g
         if sums is None:
             return None
+        pooled = PooledObjective(self.spec.prior, q_g, sums)
         # a diagonal or block family sends its own part of the curvature only: too little for a bound
         dense = isinstance(q_g, Gaussian) and (not q_g.learns_precision or isinstance(q_g.factor, DensePrecision))
-        distance = pooled_distance(prior, q_g, sums) if dense else None
-        return Certificate(state.history[-1].edges, pooled_residual(prior, q_g, sums), self.spec.tol, distance)
+        distance = pooled.distance if dense else None
+        return Certificate(state.history[-1].edges, pooled.residual, self.spec.tol, distance)
 
     def is_nearly_closed(self, state: State) -> bool:
         """Whether the edges, as far as they are known, are below tol."""

@@ -10,11 +10,12 @@ import numpy as np
 from .._validation import Array, as_count
 from ..clients.anderson import mixing_weights
 from ..families.base import ExponentialFamily
-from ..families.coordinates import Displacement, Natural
+from ..families.coordinates import Natural
 from .methods import Method
 from .server import Server
+from .state import Memory
 
-__all__ = ["Accelerated", "Memory", "combine", "mix"]
+__all__ = ["Accelerated", "combine", "mix"]
 
 
 @dataclass(frozen=True)
@@ -62,15 +63,6 @@ class Accelerated:
     def name(self) -> str:
         """The row's name with a prefix."""
         return f"accelerated {self.method.name}"
-
-
-@dataclass(frozen=True)
-class Memory:
-    """One remembered round: the sites and λ_g after it, and the displacement of each, read at its own server."""
-
-    sites: tuple[Natural, ...]
-    natural: Natural
-    moves: tuple[Displacement, ...]
 
 
 def remember(

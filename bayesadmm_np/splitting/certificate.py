@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from .._validation import Array
-from ..families.base import ExponentialFamily
 from ..families.gaussian import Gaussian
 from ..families.precision import DensePrecision
 from ..losses.base import Expected, GaussianExpected
 from .distance import Distance, client_sums, distance_bound
 from .history import Edges
 
-__all__ = ["Certificate", "pooled_curvature", "pooled_distance", "pooled_residual"]
+__all__ = ["Certificate", "PooledObjective"]
 
 MOST_DENSE = 2000
 """Most parameters for which the dense pooled curvature, d² numbers, is formed for a family that is not dense."""
@@ -67,50 +68,84 @@ class Certificate:
         return "\n".join([f"pooled stationarity {verdict} to {self.tol:.0e}", *lines])
 
 
-def pooled_residual(prior: ExponentialFamily, q_g: ExponentialFamily, at_server: Sequence[Expected]) -> float:
-    """Length per parameter of the gradient of the pooled objective at q_g.
+@dataclass(frozen=True)
+class PooledObjective:
+    """Σ_k E_q[ℓ_k] + KL(q‖prior) (Eq. 9) around a q, from what the clients say of it.
 
-    The Fisher length; where the precision is fixed, and knows nothing of the data's units, the Newton decrement.
+    Attributes
+    ----------
+    prior, q : ExponentialFamily
+    expected : sequence of Expected
+        E_q[ℓ_k] of every client, with its natural gradient.
     """
-    gaussian = _gaussian(at_server)
-    if gaussian is not None and isinstance(q_g, Gaussian) and isinstance(prior, Gaussian):
-        return _gaussian_residual(prior, q_g, gaussian)
-    residual = prior.prior_weight * q_g.natural - prior.natural
-    for expected in at_server:
-        residual = residual + expected.natural_gradient
-    return q_g.fisher_norm(residual)
 
+    prior: Any
+    q: Any
+    expected: Sequence[Expected]
 
-def pooled_distance(prior: ExponentialFamily, q_g: ExponentialFamily, at_server: Sequence[Expected]) -> Distance | None:
-    """Bound the distance from q_g to the pooled fit, where there is a bound to compute."""
-    gaussian = _gaussian(at_server)
-    if gaussian is None or not isinstance(q_g, Gaussian) or not isinstance(prior, Gaussian):
-        return None
-    holds_dense = isinstance(q_g.factor, DensePrecision) or not q_g.learns_precision
-    if q_g.dim > MOST_DENSE and not holds_dense:
-        return None
-    return distance_bound(prior, q_g, [client_sums(expected) for expected in gaussian])
+    @cached_property
+    def residual(self) -> float:
+        """Length per parameter of its gradient at q.
 
+        The Fisher length; where the precision is fixed, and knows nothing of the data's units, the Newton decrement.
+        """
+        if not self.is_gaussian:
+            residual = self.prior.prior_weight * self.q.natural - self.prior.natural
+            for own in self.expected:
+                residual = residual + own.natural_gradient
+            return float(self.q.fisher_norm(residual))
+        # from the gradient at the reported mean: Sm, a part of λ, would lose digits
+        gradient = self.prior.factor.multiply(self.q.mean - self.prior.mean)
+        for sums in self.sums:
+            gradient = gradient + sums.gradient
+        if not self.q.learns_precision:
+            curvature = np.add.reduce([sums.curvature.dense() for sums in self.sums])
+            newton = DensePrecision(curvature + self.prior.factor.multiply(np.eye(self.q.dim)))
+            return float(np.linalg.norm(newton.half_solve(gradient)) / np.sqrt(self.q.dim))
+        excess = self.q.factor.like([own - part for own, part in zip(self.q.factor.parts, self.curvature, strict=True)])
+        return float(self.q.fisher_norm(self.q.natural_from(gradient + excess.multiply(self.q.mean), excess.parts)))
 
-def _gaussian(at_server: Sequence[Expected]) -> list[GaussianExpected] | None:
-    found = [expected for expected in at_server if isinstance(expected, GaussianExpected)]
-    return found if len(found) == len(at_server) else None
+    @property
+    def distance(self) -> Distance | None:
+        """A bound on the distance from q to the pooled fit, where there is a bound to compute."""
+        if not self.is_gaussian:
+            return None
+        holds_dense = isinstance(self.q.factor, DensePrecision) or not self.q.learns_precision
+        if self.q.dim > MOST_DENSE and not holds_dense:
+            return None
+        return distance_bound(self.prior, self.q, [client_sums(sums) for sums in self.sums])
 
+    @property
+    def curvature(self) -> list[Array]:
+        """P_0 + Σ_kH_k, always to the same bits: a difference of two orders of adding is large next to a small S."""
+        return [
+            np.add.reduce(own) for own in zip(self.prior.factor.parts, *(s.projected for s in self.sums), strict=True)
+        ]
 
-def pooled_curvature(prior: Gaussian, at_server: Sequence[GaussianExpected]) -> list[Array]:
-    """Return P_0 + Σ_kH_k, always to the same bits: a difference of two orders of adding is large next to a small S."""
-    return [np.add.reduce(own) for own in zip(prior.factor.parts, *(e.projected for e in at_server), strict=True)]
+    @property
+    def laplace(self) -> PooledObjective | None:
+        """It around N(m, (P_0 + Σ_kH_k)⁻¹), with q's mean m and the curvature there, under the delta method.
 
+        None stands for a curvature that is not finite and positive definite. g_k and H_k depend on m alone. The reach
+        of a site's rows, which does not, is bounded by that under q: a variance xᵀS⁻¹x grows at most by the largest
+        eigenvalue of S_q relative to S, and that is at most 1 + ‖S^{-1/2}(S_q − S)S^{-1/2}‖_F.
+        """
+        if not all(sums.natural_gradient.is_finite() for sums in self.sums):
+            return None
+        factor = self.q.factor.like(self.curvature)
+        if not factor.is_positive_definite():
+            return None
+        q = self.q.at(self.q.mean, factor.parts)
+        change = q.factor.whiten([old - new for old, new in zip(self.q.factor.parts, factor.parts, strict=True)])
+        stretch = float(np.sqrt(1.0 + np.linalg.norm(change)))
+        return PooledObjective(self.prior, q, [sums.moved(q, stretch) for sums in self.sums])
 
-def _gaussian_residual(prior: Gaussian, q_g: Gaussian, at_server: Sequence[GaussianExpected]) -> float:
-    """Compute the residual of Gaussians from the gradient at the reported mean: Sm, a part of λ, would lose digits."""
-    gradient = prior.factor.multiply(q_g.mean - prior.mean)
-    for expected in at_server:
-        gradient = gradient + expected.gradient
-    if not q_g.learns_precision:
-        curvature = np.add.reduce([expected.curvature.dense() for expected in at_server])
-        newton = DensePrecision(curvature + prior.factor.multiply(np.eye(q_g.dim)))
-        return float(np.linalg.norm(newton.half_solve(gradient)) / np.sqrt(q_g.dim))
-    pooled = pooled_curvature(prior, at_server)
-    excess = q_g.factor.like([own - part for own, part in zip(q_g.factor.parts, pooled, strict=True)])
-    return q_g.fisher_norm(q_g.natural_from(gradient + excess.multiply(q_g.mean), excess.parts))
+    @property
+    def is_gaussian(self) -> bool:
+        """Whether q is a Gaussian, and all clients told their gradients and curvatures."""
+        return isinstance(self.q, Gaussian) and len(self.sums) == len(self.expected)
+
+    @property
+    def sums(self) -> list[GaussianExpected]:
+        """Of the clients that told their gradients and curvatures."""
+        return [own for own in self.expected if isinstance(own, GaussianExpected)]

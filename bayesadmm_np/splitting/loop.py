@@ -16,17 +16,17 @@ from .._validation import as_count, as_fraction, as_positive
 from ..clients.solver import Solver
 from ..families.base import ExponentialFamily
 from ..families.coordinates import Natural
-from ..families.gaussian import Gaussian, LearnedPrecisionGaussian
 from ..losses.base import Expected, Loss
 from ..losses.expectations import Rule
 from .accelerated import Accelerated
-from .certificate import pooled_residual
-from .conclusion import concluded, laplace
+from .certificate import PooledObjective
+from .conclusion import concluded
 from .history import RoundRecord
 from .methods import Method
 from .privacy import GaussianMechanism
 from .result import Result, RunError
 from .round import Participation, Round
+from .server import Server
 from .state import State, digest, load_state, save_state
 from .status import Failure, Status
 from .team import assemble
@@ -160,12 +160,12 @@ def run(
     with _mapper(n_jobs) as apply:
         state = begin if resume is None else load_state(resume, prior, description)
         next_round = Round(team, apply, seed, safeguard, warm_start, participation)
-        at_server = team.expect_all(state.q_g, apply)
+        at_server = team.expect_all(state, apply)
         if resume is None:
-            state = replace(state, start_objective=team.objective(state.q_g, at_server))
+            state = replace(state, start_objective=team.objective(state, at_server))
         status, message, failure = Status.ROUND_LIMIT, "", None
         limit = rounds if team.method.max_rounds is None else min(rounds, team.method.max_rounds)
-        if has_converged(team.method, state, prior, at_server, tol):  # resumed at the end
+        if has_converged(team.server, state, at_server, tol):  # resumed at the end
             status, message, limit = Status.CONVERGED, Status.CONVERGED.value, state.round
         for _ in counter(state.round, limit, method.name, progress):
             with np.errstate(over="ignore", invalid="ignore"):  # the status says it
@@ -177,13 +177,13 @@ def run(
             if checkpoint is not None:
                 save_state(checkpoint, state, description)
             stopped = callback is not None and callback(state.history[-1], state.q_g) is True
-            if has_converged(team.method, state, prior, at_server, tol) or stopped:
+            if has_converged(team.server, state, at_server, tol) or stopped:
                 status = Status.STOPPED if stopped else Status.CONVERGED
                 message = status.value
                 break
         if not status.is_failure:
             state, known = concluded(team.server, state, at_server, status is Status.CONVERGED)
-            at_server = team.expect_all(state.q_g, apply) if known is None else list(known)
+            at_server = team.expect_all(state, apply) if known is None else list(known)
     message = message or (ALL_ROUNDS if team.is_private else at_the_limit(state, team.method))
     result = Result(status, message, prior, state, tol, at_server, description, failure)
     if status.is_failure and raise_on_failure:
@@ -219,13 +219,7 @@ def _begun(method: Method | Accelerated) -> Method | Accelerated:
 
 
 @np.errstate(over="ignore", invalid="ignore")  # what is not finite has not converged
-def has_converged(
-    method: Method,
-    state: State,
-    prior: ExponentialFamily,
-    at_server: Sequence[Expected],
-    tol: float,
-) -> bool:
+def has_converged(server: Server, state: State, at_server: Sequence[Expected], tol: float) -> bool:
     """Whether the circuit is closed and q_g is stationary for the pooled objective, both to `tol`.
 
     A Newton row ends at Laplace's approximation at q_g's mean, whose circuit is closed: its duals are natural gradients
@@ -233,10 +227,11 @@ def has_converged(
     """
     if not state.history:
         return False
-    if method.is_newton and isinstance(prior, Gaussian) and isinstance(state.q_g, LearnedPrecisionGaussian):
-        found = laplace(prior, state.q_g, at_server)
-        return found is not None and pooled_residual(prior, *found) <= tol
-    return state.history[-1].edges.largest <= tol and pooled_residual(prior, state.q_g, at_server) <= tol
+    pooled = PooledObjective(server.prior, state.q_g, at_server)
+    if server.method.is_newton:
+        found = pooled.laplace
+        return found is not None and found.residual <= tol
+    return state.history[-1].edges.largest <= tol and pooled.residual <= tol
 
 
 def at_the_limit(state: State, method: Method) -> str:

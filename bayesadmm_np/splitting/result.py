@@ -13,7 +13,7 @@ from .._validation import Array
 from ..families.base import ExponentialFamily
 from ..families.coordinates import Natural
 from ..losses.base import Expected
-from .certificate import Certificate, pooled_distance, pooled_residual
+from .certificate import Certificate, PooledObjective
 from .state import State, save_state
 from .status import Failure, Status
 
@@ -100,9 +100,8 @@ class Result(Rounds):
         """
         if not self.history:
             raise ValueError("no round was completed: there is nothing to certify.")
-        pooled = pooled_residual(self.prior, self.posterior, self.at_server)
-        distance = pooled_distance(self.prior, self.posterior, self.at_server)
-        return Certificate(self.history[-1].edges, pooled, self.tol, distance)
+        pooled = PooledObjective(self.prior, self.posterior, self.at_server)
+        return Certificate(self.history[-1].edges, pooled.residual, self.tol, pooled.distance)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the state to an npz file that `run(..., resume=path)` continues bit for bit."""

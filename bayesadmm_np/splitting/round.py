@@ -18,12 +18,12 @@ from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian
 from ..losses.base import Expected
 from . import guarded
-from .accelerated import Memory, mix, remember
+from .accelerated import mix, remember
 from .history import ClientRecord, Edges, RoundRecord
 from .messages import Broadcast, Reply
 from .methods import Method
 from .server import Server
-from .state import State, Step
+from .state import Memory, State, Step
 from .status import Failure, Status
 from .team import Team
 
@@ -149,22 +149,21 @@ def advance(
             q_g, step = _newton_point(state.q_g, q_g, gathered)
     except ValueError:  # λ_g is outside the domain
         return Failure(Status.NOT_A_DISTRIBUTION, number, knob=server.method.knobs)
+    after = State(q_g, gathered.sites, gathered.naturals, gathered.memory, state.start_objective, state.history, step)
     clients = tuple(_client_record(state, k, reply, gathered, q_g) for k, reply in enumerate(answers))
     came = [reply for reply in replies if reply is not None]
     record = RoundRecord(
         round=number,
         objective=float("nan"),
         alpha=gathered.alpha,
-        edges=edges(server, q_g, gathered.sites, clients),
+        edges=edges(server, after, clients),
         clients=clients,
         mixed=bool(gathered.weights),
         floats_down=(q_g.natural.size + len(gathered.weights)) * len(came),
         floats_up=sum(reply.floats for reply in came),
         seconds=0.0,
     )
-    history = (*state.history, record)
-    after = State(q_g, gathered.sites, gathered.naturals, gathered.memory, state.start_objective, history, step)
-    return Advance(after, gathered.weights, gathered.counts)
+    return Advance(replace(after, history=(*state.history, record)), gathered.weights, gathered.counts)
 
 
 def newton_step(prior: ExponentialFamily, q_g: ExponentialFamily, natural: Natural, slopes: Sequence[Any]) -> Step:
@@ -196,13 +195,13 @@ def complete(method: Method, state: StateT, objective: float, is_judged: bool, *
     return replace(state, history=(*state.history[:-1], replace(record, objective=objective, **known)))
 
 
-def edges(server: Server, q_g: ExponentialFamily, sites: Sequence[Natural], clients: Sequence[ClientRecord]) -> Edges:
+def edges(server: Server, state: State, clients: Sequence[ClientRecord]) -> Edges:
     """Return the four edges of the circuit after a round."""
     return Edges(
         broadcast=max(client.broadcast for client in clients),
         natural_gradient=max(client.natural_gradient for client in clients),
-        gather=server.gather_residual(q_g, sites),
-        dual_map=_dual_map(q_g),
+        gather=server.gather_residual(state),
+        dual_map=_dual_map(state.q_g),
     )
 
 
@@ -273,9 +272,8 @@ class Round:
         ahead = advance(team.server, team.memory, state, replies, self.safeguard)
         if isinstance(ahead, Failure):
             return ahead
-        q_g = ahead.state.q_g
-        following = team.expect_all(q_g, self.apply)
-        objective, seconds = team.objective(q_g, following), perf_counter() - began
+        following = team.expect_all(ahead.state, self.apply)
+        objective, seconds = team.objective(ahead.state, following), perf_counter() - began
         after = complete(team.method, ahead.state, objective, not team.is_private, seconds=seconds)
         return after if isinstance(after, Failure) else Success(after, following)
 

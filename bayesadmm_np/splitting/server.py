@@ -8,8 +8,9 @@ from functools import cached_property
 
 from ..families.base import ExponentialFamily
 from ..families.coordinates import Natural
-from .coefficients import client_coefficients, gather_weights
+from .coefficients import ClientCoefficients, client_coefficients, gather_weights
 from .methods import Method
+from .state import State
 
 __all__ = ["Server"]
 
@@ -45,10 +46,10 @@ class Server:
         return replace(self, method=self.method.at(round), following=self.method.at(round + 1))
 
     @cached_property
-    def rhos(self) -> tuple[float, ...]:
-        """ρ_k of each client in the next round."""
+    def ahead(self) -> tuple[ClientCoefficients, ...]:
+        """Scalars of each client in the next round."""
         row = self.following or self.method
-        return tuple(client_coefficients(row, share, len(self.shares)).rho for share in self.shares)
+        return tuple(client_coefficients(row, share, len(self.shares)) for share in self.shares)
 
     def gather(
         self,
@@ -70,20 +71,24 @@ class Server:
         kept = [(weight, term) for weight, term in zip(weights, terms, strict=True) if weight]
         return self.prior.natural.combine([weight for weight, _ in kept], [term for _, term in kept])
 
-    def gather_residual(self, q_g: ExponentialFamily, sites: Sequence[Natural]) -> float:
+    def gather_residual(self, state: State) -> float:
         """Fisher length per parameter of wλ_g − η_0 − Ση_k: the third edge of the circuit."""
         at_server = self.method.prior_at == "server"
         weight = self.prior.prior_weight if at_server else 0.0
-        terms, weights = [q_g.natural, *sites], [weight, *(-1.0 for _ in sites)]
+        terms, weights = [state.q_g.natural, *state.sites], [weight, *(-1.0 for _ in state.sites)]
         if at_server:
             terms, weights = [*terms, self.prior.natural], [*weights, -1.0]
-        return q_g.fisher_norm(q_g.natural.combine(weights, terms))
+        return state.q_g.fisher_norm(state.q_g.natural.combine(weights, terms))
+
+    def objective(self, state: State, values: Sequence[float]) -> float:
+        """Σ_k E_{q_g}[ℓ_k] + KL(q_g‖prior) from the clients' values."""
+        return sum(values) + state.q_g.kl(self.prior)
 
     def is_well_posed(self, natural: Natural, sites: Sequence[Natural]) -> bool:
         """Whether λ_g and every λ_g − η_k/ρ_k lie in Ω (Gaussians: ρS_g − V_k ⪰ 0): the server can check it alone."""
         contains = self.prior.contains
         return contains(natural) and all(
-            contains(natural - site * (1.0 / rho)) for rho, site in zip(self.rhos, sites, strict=True)
+            contains(natural - site * (1.0 / client.rho)) for client, site in zip(self.ahead, sites, strict=True)
         )
 
     def safe_alpha(self, sites: Sequence[Natural], naturals: Sequence[Natural], alpha: float) -> float:

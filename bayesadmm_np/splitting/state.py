@@ -17,11 +17,19 @@ from ..families.base import ExponentialFamily
 from ..families.coordinates import Coordinates, Displacement, Natural
 from ..families.gaussian import Gaussian, LearnedPrecisionGaussian
 from ..losses.base import Loss
-from .accelerated import Memory
 from .history import RoundRecord
 from .methods import Method
 
-__all__ = ["State", "Step", "digest", "load_state", "read_checkpoint", "save_state"]
+__all__ = ["Memory", "State", "Step", "digest", "load_state", "read_checkpoint", "save_state"]
+
+
+@dataclass(frozen=True)
+class Memory:
+    """One remembered round: the sites and λ_g after it, and the displacement of each, read at its own server."""
+
+    sites: tuple[Natural, ...]
+    natural: Natural
+    moves: tuple[Displacement, ...]
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from .server import Server
 from .state import State, describe_method, digest
 from .worker import Worker
 
-__all__ = ["Team", "assemble", "make_client", "pooled_objective", "read_rule"]
+__all__ = ["Team", "assemble", "make_client", "read_rule"]
 
 FINEST = 1e-12
 """Smallest residual asked of the default solver: rounding leaves some 1e-14 of a well conditioned problem."""
@@ -103,18 +103,13 @@ class Team:
             raise ValueError("sites and prior must add up to a distribution of the prior's family.")
         return natural
 
-    def expect_all(self, q_g: ExponentialFamily, apply: Any) -> list[Expected]:
+    def expect_all(self, state: State, apply: Any) -> list[Expected]:
         """E_{q_g}[ℓ_k] of every client."""
-        return list(apply(lambda worker: worker.expect(q_g), self.workers))
+        return list(apply(lambda worker: worker.expect(state.q_g), self.workers))
 
-    def objective(self, q_g: ExponentialFamily, at_server: Sequence[Expected]) -> float:
+    def objective(self, state: State, at_server: Sequence[Expected]) -> float:
         """Σ_k E_{q_g}[ℓ_k] + KL(q_g‖prior)."""
-        return pooled_objective(self.prior, q_g, [expected.value for expected in at_server])
-
-
-def pooled_objective(prior: ExponentialFamily, q_g: ExponentialFamily, values: Sequence[float]) -> float:
-    """Return Σ_k E_{q_g}[ℓ_k] + KL(q_g‖prior) from the clients' values."""
-    return sum(values) + q_g.kl(prior)
+        return self.server.objective(state, [expected.value for expected in at_server])
 
 
 def assemble(

@@ -5,6 +5,7 @@ import pytest
 
 import bayesadmm_np as ba
 from bayesadmm_np.families import FullGaussian
+from bayesadmm_np.splitting.certificate import PooledObjective
 from bayesadmm_np.splitting.distance import FLAT
 from oracles.problems import EPS, assert_close, spd, team
 
@@ -131,10 +132,10 @@ def test_no_bound_comes_from_a_flat_prior():
     losses, prior = team("logistic", sizes=(20, 30)), flat(3)
     far = FullGaussian(np.array([30.0, -30.0, 30.0]), 1.0)
     for rule in (DELTA, ba.losses.Exact()):
-        found = ba.splitting.certificate.pooled_distance(prior, far, [loss.expect(far, rule) for loss in losses])
+        found = PooledObjective(prior, far, [loss.expect(far, rule) for loss in losses]).distance
         assert not np.isfinite(found.sd_units)
     near = FullGaussian(np.zeros(3), 0.01)
-    found = ba.splitting.certificate.pooled_distance(prior, near, [loss.expect(near, DELTA) for loss in losses])
+    found = PooledObjective(prior, near, [loss.expect(near, DELTA) for loss in losses]).distance
     assert found.reason == FLAT
     assert FLAT in str(found)
 

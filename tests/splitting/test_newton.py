@@ -11,7 +11,7 @@ from bayesadmm_np.clients.own_fits import LIFT, own_fits
 from bayesadmm_np.federation import Coordinator, GLMData, GLMTask, Site
 from bayesadmm_np.losses import Total
 from bayesadmm_np.splitting import guarded
-from bayesadmm_np.splitting.conclusion import laplace
+from bayesadmm_np.splitting.certificate import PooledObjective
 from bayesadmm_np.splitting.state import Step
 from oracles.couriers import carried
 from oracles.problems import EPS, assert_close, prior, same_bits, spd, team
@@ -103,7 +103,7 @@ def test_a_run_ends_at_laplaces_approximation_of_its_own_mean():
         objective = sum(one.value for one in at_q) + result.posterior.kl(flat(3))
         assert abs(result.objective[-1] - objective) < 1e-12
         # the bound that comes with it holds also with the reach that the rows have at the posterior
-        own = ba.splitting.certificate.pooled_distance(flat(3), result.posterior, at_q)
+        own = PooledObjective(flat(3), result.posterior, at_q).distance
         assert own.sd_units <= result.certificate().distance.sd_units * (1 + 1e-9) + 1e-14
 
 
@@ -111,9 +111,9 @@ def test_a_run_ends_at_laplaces_approximation_of_its_own_mean():
 def test_the_reach_at_the_new_covariance_is_bounded_from_that_at_the_old_one(factor, rng):
     losses, mean = team("logistic", sizes=(20, 30)), rng.standard_normal(3)
     old = FULL(mean, factor * spd(rng, 3))
-    q, moved = laplace(flat(3), old, [loss.expect(old, DELTA) for loss in losses])
-    for loss, one in zip(losses, moved, strict=True):
-        true = loss.expect(q, DELTA).margins.reach
+    moved = PooledObjective(flat(3), old, [loss.expect(old, DELTA) for loss in losses]).laplace
+    for loss, one in zip(losses, moved.expected, strict=True):
+        true = loss.expect(moved.q, DELTA).margins.reach
         assert true <= one.margins.reach <= 100 * true
         # the twin with the reach at the old covariance is too small where that one was small
         assert factor < 30.0 or loss.expect(old, DELTA).margins.reach < true
