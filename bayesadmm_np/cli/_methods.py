@@ -65,6 +65,13 @@ def all_methods(rho: float | None = None, gamma: float | None = None) -> Iterato
     yield "accelerated PVI", lambda: Accelerated(maker("PVI")())
 
 
+def needs_prior(family: str, method: Any) -> bool:
+    """Whether a method is defined under a proper prior alone: its family has no flat one."""
+    from ..families import FullGaussian
+
+    return family_for(family, method) is not FullGaussian
+
+
 def family_for(name: str, method: Any) -> type:
     """Return the family asked for, or the one that the method demands."""
     from ..estimators.fitted import FAMILIES

@@ -15,7 +15,7 @@ from ..estimators.fitted import FAMILIES, predictor
 from ..families import FullGaussian
 from ..families.gaussian import Gaussian
 from ..glm.kinds import Kind
-from ..glm.problem import Layout
+from ..glm.problem import Layout, newton_sites
 from ..losses.base import Loss
 from ..losses.expectations import Rule
 from ..splitting.accelerated import Accelerated
@@ -23,8 +23,8 @@ from ..splitting.loop import run
 from ..splitting.methods import Method
 from ..splitting.pooled import solve_pooled
 from ._design import choose_kind, code_labels, fit_columns, site_names, target_units
-from ._methods import family_for
-from ._options import DataSettings, option
+from ._methods import family_for, needs_prior
+from ._options import DataSettings, at_least, option
 from ._rows import read_rows
 from ._terminal import Refused
 
@@ -45,7 +45,14 @@ class TrialSettings:
     family: Annotated[str, option("Family of the methods that work with either.", choices=("full", "diagonal"))] = (
         "full"
     )
-    prior_precision: Annotated[float, option("Prior precision of every coefficient.")] = 1.0
+    prior_precision: Annotated[
+        float,
+        option(
+            "Prior precision of every coefficient, the intercept too; not the default of fit, because most methods "
+            "need a prior. 0 is none, and leaves out the methods that need one.",
+            check=at_least(0),
+        ),
+    ] = 1.0
     noise_variance: Annotated[
         float | None,
         option("Noise variance of linear regression. Default: that of the pooled least-squares residuals."),
@@ -66,7 +73,7 @@ class Problem:
     sites : tuple of str
     clients : tuple of Loss
     precision : float
-        Precision of the prior.
+        Precision of the prior, 0 where there is none.
     noise_variance : float
         Noise variance in units of the target's scale, squared.
     target_scale : float
@@ -152,12 +159,12 @@ def read_problem(
     paths: Sequence[Path], settings: DataSettings, how: TrialSettings, holdout: float = 0.0, seed: int = 0
 ) -> Problem:
     """Read the data and make one loss a site; standardised by the rows that are fitted."""
-    as_positive(how.prior_precision, "--prior-precision")
     noise_variance = how.noise_variance
     if settings.offset is not None or settings.exposure is not None:
         raise Refused("--offset and --exposure are options of fit: here methods are compared without them.")
     rows = read_rows(paths, settings)
     kind, classes = choose_kind(rows, settings.target, settings.loss)
+    kind = kind if how.prior_precision else kind.identified
     target = code_labels(rows, settings.target, classes)
     names, sites = rows.site.astype(str), site_names(rows)
     rng = np.random.default_rng(seed)
@@ -229,9 +236,13 @@ class Runner:
         short = next(name for name, kind in FAMILIES.items() if kind is family)
         row = method.method if isinstance(method, Accelerated) else method
         problem = self.problem
-        prior = problem.prior(family)
         iterates: list[Any] = []
         try:
+            if needs_prior(self.how.family, method) and not problem.precision:
+                raise ValueError(f"{label} with the {short} family needs a prior: --prior-precision must be > 0.")
+            prior = problem.prior(family)
+            # under a flat prior a run begins at the first Newton step
+            sites = None if problem.precision else newton_sites(problem.clients, prior, np.zeros(prior.dim))
             goal = self.pooled(family, row.expectation).mean
             unit = np.sqrt(self.pooled(FullGaussian, None).variance)
             result = run(
@@ -242,6 +253,7 @@ class Runner:
                 tol=self.how.tol,
                 safeguard=self.how.safeguard and row.dual_step > 0 and row.prior_at == "server",
                 raise_on_failure=False,
+                sites=sites,
                 callback=lambda _, q: iterates.append(q),
             )
         except (ValueError, RuntimeError) as error:

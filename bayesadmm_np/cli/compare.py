@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from ._methods import all_methods
+from ._methods import all_methods, needs_prior
 from ._options import DataSettings, Files, Json, Names, Progress, Spread, at_least, option, within
 from ._terminal import Refused, missing_name, note, print_json, require_writable, text_table, write_csv
 from ._trials import CLOSE, Runner, Trial, TrialSettings, read_problem
@@ -39,7 +39,9 @@ def compare(
     |coefficient − pooled coefficient| in posterior standard deviations, where the
     pooled answer is of the method's own kind: the posterior mean of its family, or
     the mode for the methods that work at a point. A method that fails or oscillates
-    is a row that says so. Every coefficient, the intercept too, has the same prior here.
+    is a row that says so. Every coefficient, the intercept too, has the same prior
+    here, of precision 1, because most methods need one; fit has none by default.
+    --prior-precision 0 leaves out the methods that need a prior, and names them.
 
     Examples of use:
       bayesadmm compare patients.csv --target died --client hospital
@@ -55,7 +57,12 @@ def compare(
     if out is not None:
         require_writable(out)
     problem = read_problem(data, settings, how, holdout, seed)
-    trials = Runner(problem, how, rounds).run(_choose(methods, rho, gamma), "compare", progress)
+    chosen = _choose(methods, rho, gamma)
+    left_out = [] if how.prior_precision else [name for name, method in chosen if needs_prior(how.family, method)]
+    if len(left_out) == len(chosen):
+        raise Refused(f"--prior-precision must be > 0 for all of these: {', '.join(left_out)}.")
+    runs = [item for item in chosen if item[0] not in left_out]
+    trials = Runner(problem, how, rounds).run(runs, "compare", progress)
     # those that cannot say how far they are come last
     trials.sort(key=lambda trial: (trial.failed, trial.distance if trial.distances else float("inf")))
     score = problem.kind.score_name
@@ -63,7 +70,8 @@ def compare(
     if out is not None:
         _write(out, trials, records, score, problem.scored_on)
     if json:
-        print_json({"scored_on": problem.scored_on, "close_sd": CLOSE, "methods": records})
+        facts = {"scored_on": problem.scored_on, "close_sd": CLOSE, "prior_precision": how.prior_precision}
+        print_json({**facts, "left_out": left_out, "methods": records})
         return
     header = [
         "method",
@@ -80,11 +88,18 @@ def compare(
     print(
         f"\nscore ({score}) and NLL on {problem.scored_on}; distance from the pooled answer of the method's own kind."
     )
+    print(_prior_line(how.prior_precision, left_out))
     for trial in trials:
         if trial.failed:
             print(f"✗ {trial.method}: {trial.message}")
         elif trial.status == "oscillates":
             print(f"~ {trial.method}: its last rounds lead away from the pooled answer as often as to it: no score.")
+
+
+def _prior_line(precision: float, left_out: Sequence[str]) -> str:
+    if precision:
+        return f"Every coefficient has prior precision {precision:g}, because most methods need a prior; fit has none."
+    return f"No prior. Left out, because they need one: {', '.join(left_out) or 'none'}."
 
 
 def _choose(wanted: Sequence[str], rho: float | None, gamma: float | None) -> list[tuple[str, Any]]:

@@ -25,6 +25,9 @@ MOST_LEVELS = 12
 FEW = 5
 """Different numbers up to which each is counted as a level."""
 
+STEPS = 5.0
+"""Usual distances between neighbouring values from which on a gap is wide."""
+
 REPEATED = 3
 """Rows from which on one outlying value looks like a code for missing; one outlying zero is enough."""
 
@@ -259,7 +262,11 @@ def _findings(name: str, parts: Mapping[str, tuple[Array, int]], columns: Mappin
 
 
 def _code_for_missing(name: str, parts: Mapping[str, tuple[Array, int]], values: Array) -> list[str]:
-    """Notice a value that is repeated beyond a wide gap at an end of the column, as a cholesterol of 0 is."""
+    """Notice a value that is repeated beyond a wide gap at an end of the column, as a cholesterol of 0 is.
+
+    A gap is wide against the quartiles and against the usual distance of two values; a single negative value is
+    noticed wherever it lies.
+    """
     found = []
     for end in (values.min(initial=np.inf), values.max(initial=-np.inf)):
         rest = values[values != end]
@@ -270,7 +277,9 @@ def _code_for_missing(name: str, parts: Mapping[str, tuple[Array, int]], values:
             continue
         low, high = np.quantile(rest, (0.25, 0.75))
         nearest = rest[np.abs(rest - end).argmin()]
-        if abs(nearest - end) > 0.5 * (high - low):
+        step = float(np.median(np.diff(np.unique(rest))))  # 1 of counts, whose tails have gaps
+        is_far = abs(nearest - end) > max(0.5 * (high - low), STEPS * step)
+        if is_far or end < 0.0 <= rest.min():
             counts = {site: int((part == end).sum()) for site, (part, _) in parts.items()}
             where = ", ".join(f"{site} {count}" for site, count in counts.items() if count)
             found.append(

@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.metrics import accuracy_score
+from sklearn.metrics import accuracy_score, r2_score
 from sklearn.utils import ClassifierTags, RegressorTags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
@@ -713,28 +713,36 @@ class FederatedModel(BaseEstimator):
         mean, sd = self.fitted_.mean_and_sd(rows, known)
         return mean.reshape(shape), sd.reshape(shape)
 
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Return the share of right classes, or the share of the deviance that the means explain.
+    def score(self, X: Any, y: Any, sample_weight: Any = None, offset: Any = None, exposure: Any = None) -> float:
+        """Return the share of right classes, R² of least squares, or the share of the deviance that the means explain.
+
+        The deviance is that of the model without features, which has the offset too.
 
         Parameters
         ----------
         X : array_like or frame, shape (n, p)
         y : array_like, shape (n,)
-        sample_weight : array_like, shape (n,), optional
+        sample_weight, offset, exposure : array_like, shape (n,), optional
+            As in `fit`.
 
         Returns
         -------
         float
         """
-        predicted = self.predict(X)
+        predicted = self.predict(X, offset=offset, exposure=exposure)
         if self.fitted_.kind.is_classifier:
             return float(accuracy_score(y, predicted, sample_weight=sample_weight))
-        return self.fitted_.kind.explained(self._check_y(y), predicted, sample_weight)
+        kind, y = self.fitted_.kind, self._check_y(y)
+        known = self._rows_to_predict(X, offset, exposure)[1]
+        if kind.has_noise:  # several columns of y count alike, as scikit-learn has it
+            moved = 0.0 if known is None else known
+            return float(r2_score(y - moved, predicted - moved, sample_weight=sample_weight))
+        return kind.explained(y, predicted, sample_weight, known)
 
     @available_if(_is_classifier)
-    def decision_function(self, X: Any) -> Array:
+    def decision_function(self, X: Any, offset: Any = None) -> Array:
         """Return the posterior mean of the predictor xᵀw + b, shape (n,), or (n, C) for three classes on."""
-        rows, known = self._rows_to_predict(X)
+        rows, known = self._rows_to_predict(X, offset)
         return self.fitted_.kind.class_predictors(self.fitted_.predictor_mean(rows, known))
 
     @available_if(_is_classifier)
@@ -743,10 +751,10 @@ class FederatedModel(BaseEstimator):
         return self._probabilities(*self._rows_to_predict(X, offset))
 
     @available_if(_is_classifier)
-    def predict_log_proba(self, X: Any) -> Array:
+    def predict_log_proba(self, X: Any, offset: Any = None) -> Array:
         """Return the logarithm of `predict_proba`."""
         with np.errstate(divide="ignore"):  # an impossible class has −inf
-            return np.asarray(np.log(self.predict_proba(X)))
+            return np.asarray(np.log(self.predict_proba(X, offset)))
 
     def _probabilities(self, rows: Array, offset: Array | None = None) -> Array:
         fitted = self.fitted_

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
-from sklearn.base import MultiOutputMixin, RegressorMixin
+from sklearn.base import MultiOutputMixin
 
 from .base import FederatedModel
 
@@ -13,7 +13,7 @@ __all__ = ["FederatedLinearRegression"]
 
 
 @dataclass(eq=False, repr=False)
-class FederatedLinearRegression(MultiOutputMixin, RegressorMixin, FederatedModel):
+class FederatedLinearRegression(MultiOutputMixin, FederatedModel):
     """Linear regression on rows that stay at their sites: y = xᵀw + b + noise of variance σ².
 
     Minimises Σ_i w_i (y_i − f_i)² over the rows of all sites in one exchange. Each site sends the triangular factor R

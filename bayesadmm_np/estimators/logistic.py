@@ -7,7 +7,6 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
-from sklearn.base import ClassifierMixin
 
 from .._validation import Array, as_positive
 from .base import FederatedModel
@@ -20,7 +19,7 @@ MULTINOMIAL = ("quasi-monte-carlo", "plug-in")
 
 
 @dataclass(eq=False, repr=False)
-class FederatedLogisticRegression(ClassifierMixin, FederatedModel):
+class FederatedLogisticRegression(FederatedModel):
     """Logistic regression on rows that stay at their sites: p(y = 1) = σ(xᵀw + b), or softmax for three classes on.
 
     Maximum likelihood with model standard errors, as `glm` has them on the pooled rows; `certificate_` says how nearly.

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from sklearn.base import RegressorMixin
-
 from .base import FederatedModel
 
 __all__ = ["FederatedPoissonRegressor"]
 
 
-class FederatedPoissonRegressor(RegressorMixin, FederatedModel):
+class FederatedPoissonRegressor(FederatedModel):
     """Poisson regression on rows that stay at their sites: counts of mean exp(xᵀw + b).
 
     Maximum likelihood with model standard errors, as `glm` has them on the pooled rows. With `inference="posterior"`

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Any, Self
 
-from sklearn.base import MultiOutputMixin, RegressorMixin
+from sklearn.base import MultiOutputMixin
 
 from .._errors import ArgumentError
 from .._validation import as_number
@@ -22,7 +22,7 @@ TOL = 1e-8
 """Of the certificate's residuals."""
 
 
-class FederatedRidge(MultiOutputMixin, RegressorMixin, FederatedModel):
+class FederatedRidge(MultiOutputMixin, FederatedModel):
     """scikit-learn's `Ridge(alpha)` on rows that stay at their sites: least squares plus alpha ‖w‖².
 
     Minimises Σ_i w_i (y_i − f_i)² + alpha ‖w‖² over the rows of all sites in one exchange of triangular factors, as

@@ -27,6 +27,7 @@ from ..losses.logistic import Logistic
 from ..losses.pointwise import BernoulliLogit, CategoricalLogit, Pointwise, PoissonLog
 from ..losses.poisson import Poisson
 from ..losses.softmax import ReferenceSoftmax, Softmax
+from .refit import drive, refit
 
 __all__ = [
     "COUNTS",
@@ -360,11 +361,19 @@ class Kind:
         dropped = 0.0 if self.constant is None else float(self.constant(y).sum())
         return (self.loss_at(y, mean) + dropped) / len(y)
 
-    def explained(self, y: Array, mean: Array, weights: Any = None) -> float:
-        """Return the share of the deviance about the mean of y that predictions explain: R² of least squares."""
+    def explained(self, y: Array, mean: Array, weights: Any = None, offset: Array | None = None) -> float:
+        """Return the share of the null model's deviance that predictions explain: R² of least squares.
+
+        The null model has the mean of y in every row, or with an offset its own intercept beside it.
+        """
         if not np.isfinite(mean).all():
             return float("nan")
         null = np.broadcast_to(np.average(y, axis=0, weights=weights), y.shape)
+        if offset is not None:
+            alone = self.make_loss(np.ones((len(y), 1)), y, weights, offset)
+            start = np.atleast_1d(self.link.forward(null[:1]) - np.average(offset, weights=weights))
+            if np.isfinite(start).all():  # all counts may be zero
+                null = self.link.inverse(drive(refit(start, [True]), [alone]).theta[0] + offset)
         best, left, whole = (self.loss_at(y, at, weights) for at in (y, mean, null))
         return 1.0 - (left - best) / (whole - best) if whole > best else float("nan")
 

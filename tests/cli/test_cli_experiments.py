@@ -170,6 +170,24 @@ def test_a_sweep_over_one_knob(bayesadmm, csv):
     assert cells[1]["rounds"] < cells[0]["rounds"]
 
 
+def test_without_a_prior_the_methods_that_need_one_are_named(bayesadmm, csv):
+    """The broken twin is the default, whose line says that there is a prior."""
+    chosen = ("--methods", "Newton,ADMM,PVI,FedAvg", "--holdout", "0")
+    code, out, _ = bayesadmm("compare", csv("cancer"), *CANCER, *SMALL, *chosen, "--prior-precision", "0", "--json")
+    assert code == 0
+    found = json.loads(out)
+    assert (found["prior_precision"], found["left_out"]) == (0.0, ["ADMM", "FedAvg"])
+    assert {row["method"]: row["status"] for row in found["methods"]} == {"PVI": "converged", "Newton": "converged"}
+    assert all(row["distance_sd"] < 1e-4 for row in found["methods"])
+    text = bayesadmm("compare", csv("cancer"), *CANCER, *SMALL, *chosen, "--prior-precision", "0")[1]
+    assert "No prior. Left out, because they need one: ADMM, FedAvg." in text
+    text = bayesadmm("compare", csv("cancer"), *CANCER, *SMALL, "--methods", "Newton")[1]
+    assert "has prior precision 1, because most methods need a prior; fit has none" in text
+    code, out, _ = bayesadmm("sweep", csv("cancer"), *CANCER, *SMALL, "--rho", "1", "--method", "ADMM",
+                             "--prior-precision", "0", "--json")  # fmt: skip
+    assert "needs a prior" in json.loads(out)["cells"][0]["message"]
+
+
 @pytest.mark.parametrize(
     ("command", "options", "words"),
     [
@@ -177,7 +195,12 @@ def test_a_sweep_over_one_knob(bayesadmm, csv):
         ("compare", ("--family", "block"), ["--family", "full, diagonal"]),
         ("compare", ("--holdout", "1"), ["--holdout"]),
         ("compare", ("--rounds", "0"), ["--rounds"]),
-        ("compare", ("--prior-precision", "0"), ["--prior-precision must be > 0"]),
+        ("compare", ("--prior-precision", "-1"), ["--prior-precision must be >= 0"]),
+        (
+            "compare",
+            ("--prior-precision", "0", "--methods", "ADMM,FedAvg"),
+            ["must be > 0 for all of these: ADMM, Fed"],
+        ),
         ("compare", ("--rho", "-1"), ["rho must be > 0"]),
         ("sweep", (), ["--rho and --gamma"]),
         ("sweep", ("--rho", "1,big"), ["--rho", "'1,big'"]),

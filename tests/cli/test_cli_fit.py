@@ -143,18 +143,38 @@ def test_predictions_of_every_loss(bayesadmm, csv, tmp_path, name, target, optio
             assert (found["sd"] > np.sqrt(found["mean"])).all()
 
 
-def test_predictions_go_to_a_file_and_extra_columns_are_dropped_by_name(bayesadmm, csv, tmp_path):
+def test_predictions_go_to_a_file_and_extra_columns_are_named_and_ignored(bayesadmm, csv, tmp_path):
     path = csv("cancer")
     bayesadmm("fit", path, *CANCER, "--out", tmp_path / "m.npz")
     new = csv("new", pd.read_csv(path).drop(columns=["target", "site"]).assign(id=1).head(3))
-    code, _, err = bayesadmm("predict", tmp_path / "m.npz", new, "--out", tmp_path / "p.csv")
-    assert code == 2
-    assert "id" in err
-    assert "--drop id" in err
-    code, out, _ = bayesadmm("predict", tmp_path / "m.npz", new, "--out", tmp_path / "p.csv", "--drop", "id")
-    assert code == 0
-    assert out == ""
+    code, out, err = bayesadmm("predict", tmp_path / "m.npz", new, "--out", tmp_path / "p.csv")
+    assert (code, out) == (0, "")
+    assert "the model does not know the column(s) id: ignored" in err
     assert len(pd.read_csv(tmp_path / "p.csv")) == 3
+    # those of the fit, and what --drop names, are not worth a word
+    err = bayesadmm("predict", tmp_path / "m.npz", new, "--out", tmp_path / "p.csv", "--drop", "id")[2]
+    assert "ignored" not in err
+    assert "ignored" not in bayesadmm("predict", tmp_path / "m.npz", path, "--out", tmp_path / "p.csv")[2]
+
+
+@pytest.mark.parametrize("how", [("--formula", "target ~ mean_radius + mean_texture", "--client", "site"), CANCER])
+def test_rows_with_missing_values_are_left_out_by_number(bayesadmm, csv, tmp_path, how):
+    """The rows that are left have the predictions that they have in a file of their own."""
+    frame = pd.read_csv(csv("cancer"))
+    bayesadmm("fit", csv("cancer"), *how, "--out", tmp_path / "m.npz")
+    new = frame.head(6).assign(note=np.nan)
+    new.loc[[1, 4], "mean_radius"] = np.nan
+    code, _, _ = bayesadmm("predict", tmp_path / "m.npz", csv("new", new))
+    assert code == 2
+    code, out, err = bayesadmm("predict", tmp_path / "m.npz", csv("new", new), "--dropna", "--json")
+    assert code == 0
+    assert "2 of 6 rows left out" in err
+    found = json.loads(out)["predictions"]
+    assert [row.pop("row") for row in found] == [1, 3, 4, 6]  # not the empty column that nothing needs
+    alone = bayesadmm("predict", tmp_path / "m.npz", csv("kept", new.drop(index=[1, 4])), "--json")[1]
+    assert found == json.loads(alone)["predictions"]
+    new["mean_radius"] = np.nan
+    assert "leaves no rows" in bayesadmm("predict", tmp_path / "m.npz", csv("new", new), "--dropna")[2]
 
 
 def test_the_estimator_predicts_the_same_probabilities(bayesadmm, csv, tmp_path):

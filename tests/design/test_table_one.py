@@ -57,6 +57,26 @@ def test_a_cholesterol_of_zero_is_noticed_and_a_level_of_zero_is_not():
     assert not describe(table, "hospital").findings
 
 
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("mean", [0.5, 2.0, 8.0])
+def test_counts_have_gaps_in_their_tails_and_many_zeros(mean, seed):
+    """None is a code for a missing value, of 60 columns of each sort; broken twins hold one."""
+    rng = np.random.default_rng(seed)
+    counts = {
+        "plain": rng.poisson(mean, 200),
+        "inflated": rng.poisson(min(mean, 6.0), 200) * (rng.random(200) < 0.6),
+        "wide": rng.negative_binomial(1.0, 1.0 / (1.0 + mean), 200),
+    }
+    assert not describe({name: column.astype(float) for name, column in counts.items()}).findings
+    coded = {name: np.where(np.arange(200) % 20 == 0, 99, column) for name, column in counts.items()}
+    coded["negative"] = np.where(np.arange(200) % 20 == 0, -1, rng.poisson(9.0, 200))
+    found = " ".join(describe(coded).findings)
+    assert "negative is -1 in 10 of 200" in found
+    for name, column in coded.items():
+        # a code stands beside measurements, of ten different values
+        assert (f"{name} is 99 in 10 of 200" in found) == (name != "negative" and np.unique(column).size > 10)
+
+
 def test_another_unit_is_noticed():
     table = patients()
     table.loc[30:59, "chol"] /= 38.67  # mmol/l

@@ -3,8 +3,14 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from scipy.special import expit
 
-from bayesadmm_np.estimators import FederatedGLM, FederatedLinearRegression
+from bayesadmm_np.estimators import (
+    FederatedGLM,
+    FederatedLinearRegression,
+    FederatedLogisticRegression,
+    FederatedPoissonRegressor,
+)
 from oracles.cohorts import cohort
 
 ONE_PREDICTOR = ["logistic", "linear", "poisson"]
@@ -32,6 +38,36 @@ def test_an_offset_moves_each_rows_predictor(kind):
     assert_allclose(moved.fitted_.predictor_mean(X, beta * X[:, 0]), expected, atol=1e-6)
     # twin: predicted without the offset
     assert np.abs(moved.fitted_.predictor_mean(X) - expected).max() > 1e-2
+
+
+def test_a_score_of_rates_is_that_of_statsmodels():
+    """1 − deviance/null deviance, whose null model has the exposure too; the broken twin is a score without it."""
+    sm = pytest.importorskip("statsmodels.api")
+    rng = np.random.default_rng(3)
+    X, years = rng.normal(size=(120, 2)), rng.uniform(0.1, 20.0, 120)
+    y = rng.poisson(years * np.exp(0.4 * X[:, 0])).astype(float)
+    found = sm.GLM(y, sm.add_constant(X), sm.families.Poisson(), offset=np.log(years)).fit(tol=1e-14)
+    fitted = FederatedPoissonRegressor().fit(X, y, np.arange(120) % 3, exposure=years)
+    right = 1.0 - found.deviance / found.null_deviance
+    assert_allclose(fitted.score(X, y, exposure=years), right, rtol=1e-8)
+    assert_allclose(fitted.score(X, y, offset=np.log(years)), right, rtol=1e-8)
+    assert abs(fitted.score(X, y) - right) > 0.1
+    assert np.isnan(fitted.score(X, np.zeros(120), exposure=years))  # there is no deviance to explain
+    # of least squares the null model is a mean beside the offset
+    z = X[:, 0] + years + rng.normal(size=120)
+    linear = FederatedLinearRegression().fit(X, z, offset=years)
+    residual, spread = z - linear.predict(X, offset=years), (z - years) - (z - years).mean()
+    assert_allclose(linear.score(X, z, offset=years), 1.0 - residual @ residual / (spread @ spread), rtol=1e-10)
+
+
+def test_classes_take_an_offset_wherever_they_are_predicted():
+    X, y, sites, offset = rows("logistic")
+    fitted = FederatedLogisticRegression().fit(X, y, client=sites, offset=offset)
+    f = fitted.decision_function(X, offset)
+    assert_allclose(f, fitted.decision_function(X) + offset, rtol=1e-12)
+    assert_allclose(fitted.predict_proba(X, offset)[:, 1], expit(f), rtol=1e-12)
+    assert_allclose(fitted.predict_log_proba(X, offset)[:, 1], np.log(expit(f)), rtol=1e-12)
+    assert fitted.score(X, y, offset=offset) == np.mean((f > 0) == y)
 
 
 def test_an_exposure_is_the_offset_of_its_logarithm():
