@@ -35,7 +35,7 @@ from .caveats import SeparationWarning
 from .exact import STACKED_QR
 from .fitted import Columns, FittedGLM, Site, Units
 from .formula_fit import OPTIONS, fit_formula, has_intercept
-from .search import Fit, Start, fit_glm, is_proven, name_separation, name_superfluous, require_sums
+from .search import Fit, Start, fit_glm, is_proven, name_dependence, name_separation, name_superfluous, require_sums
 from .settings import Settings, read_choice, read_settings, read_switch
 from .summary import Summary, diagnose_fit, goodness, summarise
 from .term_tests import likelihood_ratio_tests, wald_tests
@@ -476,7 +476,7 @@ class FederatedModel(BaseEstimator):
                 settings = replace(settings, method=FedLapCov())
                 fit = fit_glm(glm, settings, None)
             else:
-                raise
+                raise name_dependence(error, glm, rows, names) from error
         else:
             is_known = fit.is_searched or settings.row is STACKED_QR or is_proven(fit)
             separation = fit.separation if is_known else name_separation(glm, settings, names)

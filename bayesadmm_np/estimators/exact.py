@@ -13,7 +13,7 @@ from .._errors import ArgumentError
 from .._validation import Array
 from ..families import FullGaussian
 from ..families.precision import DensePrecision
-from ..glm.problem import Glm
+from ..glm.problem import HOLD, Glm
 from ..losses.expectations import Delta
 from ..losses.stacked_qr import SiteFactor, StackedFit, site_factor, solve_stacked
 from ..splitting.certificate import PooledObjective
@@ -42,8 +42,6 @@ UNCERTIFIED = (
     "Sums in doubles cannot certify this fit, whose columns are nearly dependent; the coefficients are those of "
     "triangular factors, and need no such sums."
 )
-HOLD = 1.0 / EPS
-"""Prior precision that holds a coefficient at zero, relative to the information that the rows seem to have on it."""
 HELD = (
     "X has columns that are constants or combinations of those before them, and their coefficients, which no rows "
     "determine, are held at zero: {}; drop them, or take FederatedRidge."

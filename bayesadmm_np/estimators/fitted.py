@@ -23,13 +23,14 @@ from ..families.precision import DensePrecision
 from ..glm.diagnosis import Finding, without_estimate
 from ..glm.inference import FitStatistics
 from ..glm.kinds import IDENTITY, Kind, kind_of_loss
-from ..glm.problem import Layout, carry, carry_distance
+from ..glm.problem import Layout, are_held, carry, carry_distance
 from ..losses.base import Loss
 from ..losses.expectations import Auto, Rule
 from ..splitting.certificate import Certificate, PooledObjective
 from ..splitting.distance import Distance
 from ..splitting.history import RoundRecord
 from ..splitting.status import Status
+from .exact import STACKED_QR
 
 __all__ = ["FAMILIES", "UNITS", "Columns", "FittedGLM", "Site", "design_names", "encode", "fitted_run", "word"]
 
@@ -40,9 +41,6 @@ FAMILIES: dict[str, type[Gaussian]] = {
     "isotropic": IsotropicGaussian,
 }
 """Of posteriors, by the short names of estimators and commands."""
-
-HELD = 1e12
-"""Of the rows' information on a coefficient: a prior above it holds the coefficient, and shrinks none."""
 
 Units = Literal["original", "standardized"]
 UNITS: tuple[Units, ...] = ("original", "standardized")
@@ -277,6 +275,11 @@ class FittedGLM:
         return self.certificate is not None and self.certificate.holds and not without_estimate(self.findings)
 
     @property
+    def is_exact(self) -> bool:
+        """Whether triangular factors of the rows gave the fit, which sums may be too coarse to certify."""
+        return self.method == STACKED_QR.name
+
+    @property
     def title(self) -> str:
         """Stands above a report."""
         noise = self.noise_variance * self.target_scale**2
@@ -300,7 +303,7 @@ class FittedGLM:
         if self.inference == "posterior" or self.family != "full" or not self.sites:
             return np.zeros(self.layout.dim, dtype=bool)
         information = np.sum([np.diagonal(site.factor.precision) for site in self.sites.values()], axis=0)
-        return np.asarray(self._prior_diagonal > HELD * information)
+        return are_held(self._prior_diagonal, information)
 
     @property
     def _prior_diagonal(self) -> Array:
@@ -339,7 +342,9 @@ class FittedGLM:
         if not self.learns_covariance:
             return None
         change, _ = self.in_units(units)
-        half = change @ self.posterior.factor.colour(np.eye(self.layout.dim))
+        root = self.posterior.factor.colour(np.eye(self.layout.dim))
+        root[self.held] = 0.0  # of a held coefficient rounding is all that there is
+        half = change @ root
         return np.asarray(half @ half.T)
 
     @cached_property

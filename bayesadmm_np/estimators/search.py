@@ -14,10 +14,22 @@ from .._validation import Array
 from ..design.rows import SiteRows
 from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian
-from ..glm.columns import site_factor
-from ..glm.diagnosis import Collinear, Constant, Finding, Separation, Undecided, Zero, diagnose_before, find_separation
+from ..glm.columns import ROUNDING, site_factor
+from ..glm.diagnosis import (
+    NEARLY,
+    Collinear,
+    Constant,
+    Finding,
+    Separation,
+    Undecided,
+    Zero,
+    diagnose_before,
+    find_separation,
+    weakest_direction,
+)
 from ..glm.firth import Tilted, fit_firth
 from ..glm.problem import Glm, Layout, carry, newton_sites
+from ..losses.base import GaussianExpected
 from ..losses.linear_model import LinearModelLoss
 from ..splitting.history import RoundRecord
 from ..splitting.loop import run
@@ -27,7 +39,16 @@ from .evidence import maximise
 from .exact import STACKED_QR, fit_exact
 from .settings import Settings, make_prior
 
-__all__ = ["Fit", "Start", "fit_glm", "is_proven", "name_separation", "name_superfluous", "require_sums"]
+__all__ = [
+    "Fit",
+    "Start",
+    "fit_glm",
+    "is_proven",
+    "name_dependence",
+    "name_separation",
+    "name_superfluous",
+    "require_sums",
+]
 
 PRECISIONS = (1e-6, 1e6)
 """Range in which the evidence may choose the prior's precision."""
@@ -130,13 +151,50 @@ def name_superfluous(
     From the sites' R factors, in the columns' own units; sites of weight and rows as in the fit.
     """
     layout = glm.layout
-    plain = replace(layout, centre=None)
-    factors = [site_factor(plain.design(site.X), site.weights) for site in rows.values()]
-    intercepts = [layout.n_features] if layout.has_intercept else []
-    findings = diagnose_before(factors, [*names, *["(intercept)"] * layout.has_intercept], intercepts)
+    findings = _relations(glm, rows, names)
     places = [names.index(f.column) for f in findings if isinstance(f, Zero | Constant | Collinear)]
     held = tuple(c * layout.width + j for c in range(layout.n_outputs) for j in places)
     return replace(glm, held=held), findings
+
+
+def _relations(
+    glm: Glm, rows: Mapping[Hashable, SiteRows], names: Sequence[str], within: float | None = None
+) -> tuple[Finding, ...]:
+    layout = glm.layout
+    plain = replace(layout, centre=None)
+    factors = [site_factor(plain.design(site.X), site.weights) for site in rows.values()]
+    intercepts = [layout.n_features] if layout.has_intercept else []
+    return diagnose_before(factors, _columns(glm, names), intercepts, within)
+
+
+def _columns(glm: Glm, names: Sequence[str]) -> list[str]:
+    return [*names, *["(intercept)"] * glm.layout.has_intercept]
+
+
+def name_dependence(error: RunError, glm: Glm, rows: Mapping[Hashable, SiteRows], names: Sequence[str]) -> RunError:
+    """Name the columns whose dependence broke a run, by their relation or by the information where it was lost."""
+    if error.result.status is not Status.NOT_A_DISTRIBUTION:
+        return error
+    near = [
+        f.relation
+        for f in _relations(glm, rows, names, NEARLY)
+        if isinstance(f, Constant | Collinear) and f.rest > ROUNDING
+    ]
+    if near:
+        said = f"{'; '.join(near)}: sums of squares cannot tell them apart. Leave one of these columns out"
+    else:
+        columns = _columns(glm, names)
+        outputs = glm.kind.output_names([str(label) for label in glm.classes], glm.layout.n_outputs)
+        labels = [f"{output}: {column}" if output else column for output in outputs for column in columns]
+        parts = [expected.projected[0] for expected in error.result.at_server if isinstance(expected, GaussianExpected)]
+        information = np.sum([error.result.prior.factor.parts[0], *parts], axis=0)  # type: ignore[attr-defined]
+        if not np.isfinite(information).all() or information.ndim < 2:
+            return error
+        weakest, _ = weakest_direction(information)
+        listed = ", ".join(labels[int(j)] for j in weakest)
+        said = f"The rows that count say next to nothing on {listed} together. Leave one out"
+    remedies = "shrink it with prior_precision > 0, or scale columns and weights"
+    return RunError(replace(error.result, message=f"{error} {said}, {remedies}."))
 
 
 def is_proven(fit: Fit) -> bool:

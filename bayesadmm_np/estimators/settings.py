@@ -14,12 +14,12 @@ from ..families import DiagonalGaussian, FullGaussian, IsotropicGaussian
 from ..families.gaussian import Gaussian
 from ..glm.inference import Noise
 from ..glm.kinds import Kind, read_kind
-from ..glm.problem import Glm, Layout
+from ..glm.problem import HOLD, Glm, Layout
 from ..glm.site_statistics import WeightMeaning
 from ..splitting.accelerated import Accelerated
 from ..splitting.guarded import Guarded
 from ..splitting.methods import PVI, TABLE, Method, Newton
-from .exact import HOLD, STACKED_QR
+from .exact import STACKED_QR
 from .fitted import FAMILIES
 
 __all__ = [

@@ -14,6 +14,7 @@ from .._errors import ArgumentError
 from .._validation import Array
 from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian
+from ..families.precision import DensePrecision
 from ..glm.diagnosis import Finding, diagnose_after, without_estimate
 from ..glm.diagnosis import as_dict as finding_as_dict
 from ..glm.inference import Estimate, GoodnessOfFit, RobustCovariance, estimate, goodness_of_fit, robust_covariance
@@ -192,7 +193,10 @@ def diagnose_fit(model: FittedGLM) -> tuple[Finding, ...]:
     factors = [site.factor for site in model.sites.values()]
     shares = information_shares(model.posterior, model.prior, factors, np.eye(model.layout.dim))
     names = [model.coefficient_names[j] for j in kept]
-    return diagnose_after(model.posterior.precision[np.ix_(kept, kept)], names, shares[0, kept])
+    factor = model.posterior.factor
+    own = factor.cholesky.T[:, kept] if model.is_exact and isinstance(factor, DensePrecision) else None
+    of: Any = "standard errors" if model.inference == "likelihood" and own is None else "coefficients"
+    return diagnose_after(model.posterior.precision[np.ix_(kept, kept)], names, shares[0, kept], own, of)
 
 
 def goodness(model: FittedGLM, loss: float | None = None, n_dropped: int = 0) -> GoodnessOfFit | None:
@@ -420,7 +424,7 @@ def _facts(model: FittedGLM, spread: Spread) -> tuple[dict[str, str], dict[str, 
     if whole is not None:
         right["Observations"] = f"{whole.n_observations:g}"
         left |= {"Deviance": _fact(whole.deviance), "Null deviance": _fact(whole.null_deviance)}
-        if model.fit_name == ML and model.holds:
+        if model.fit_name == ML and (model.holds or model.is_exact):
             right |= _at_the_maximum(model, whole)
     if model.elbo is not None and model.inference == "posterior":
         right["ELBO"] = _fact(model.elbo)

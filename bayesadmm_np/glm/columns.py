@@ -13,7 +13,7 @@ from scipy.linalg import solve_triangular
 
 from .._validation import Array
 
-__all__ = ["Relation", "find_relations", "orthonormal_basis", "site_factor"]
+__all__ = ["ROUNDING", "Relation", "find_relations", "orthonormal_basis", "site_factor"]
 
 ROUNDING = 1e-11
 """Part of a column outside the span of others, relative to its length, below which it lies in the span.
@@ -56,13 +56,16 @@ class Relation:
     column : int
     terms : tuple of (int, float)
         Empty for a column of zeros.
+    rest : float
+        Part of the column outside that span, relative to its length.
     """
 
     column: int
     terms: tuple[tuple[int, float], ...]
+    rest: float = 0.0
 
 
-def find_relations(factors: Sequence[Array]) -> tuple[Relation, ...]:
+def find_relations(factors: Sequence[Array], within: float | None = None) -> tuple[Relation, ...]:
     """Return one relation for each column that lies in the span of the columns before it.
 
     The columns without a relation are a basis, as R's `lm` keeps them; each relation is the only one that its column
@@ -72,7 +75,10 @@ def find_relations(factors: Sequence[Array]) -> tuple[Relation, ...]:
     ----------
     factors : sequence of ndarray, shape (m_k, p)
         The sites' R factors.
+    within : float, optional
+        Largest part outside the span, relative to the column's length, of a column that lies in it; default rounding.
     """
+    within = ROUNDING if within is None else within
     unit, lengths = _unit_columns(factors)
     is_zero = np.abs(unit).max(axis=0, initial=0.0) == 0.0
     directions = np.zeros((unit.shape[0], 0))
@@ -85,7 +91,7 @@ def find_relations(factors: Sequence[Array]) -> tuple[Relation, ...]:
         again = directions.T @ rest  # twice is enough
         inside, rest = inside + again, rest - directions @ again
         size = np.linalg.norm(rest)
-        if size > ROUNDING:
+        if size > within:
             triangle = np.block([[triangle, inside[:, None]], [np.zeros((1, len(kept))), np.array([[size]])]])
             directions = np.column_stack([directions, rest / size])
             kept.append(j)
@@ -94,9 +100,9 @@ def find_relations(factors: Sequence[Array]) -> tuple[Relation, ...]:
         if not is_zero[j]:
             solved = solve_triangular(triangle, inside) if kept else inside
             # the triangle's condition multiplies the rounding of a term that is zero
-            noise = ROUNDING * max(1.0, float(np.abs(solve_triangular(triangle, np.eye(len(kept)))).max()))
+            noise = within * max(1.0, float(np.abs(solve_triangular(triangle, np.eye(len(kept)))).max()))
             terms = tuple(
                 (i, float(a * lengths[j] / lengths[i])) for i, a in zip(kept, solved, strict=True) if abs(a) > noise
             )
-        relations.append(Relation(j, terms))
+        relations.append(Relation(j, terms, float(size)))
     return tuple(relations)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .._archive import read_as
 from .._errors import ArgumentError
@@ -29,6 +30,7 @@ from .separation import (
 )
 
 __all__ = [
+    "NEARLY",
     "Collinear",
     "Constant",
     "Digits",
@@ -42,11 +44,18 @@ __all__ = [
     "diagnose_before",
     "find_separation",
     "read_finding",
+    "weakest_direction",
     "without_estimate",
 ]
 
 FIFTH = 0.2
 """Share of the information on a coefficient from which on the prior is named."""
+
+EXACT = 1e-13
+"""Part of a column outside the span of others up to which it is said to be their sum: rounding of some hundred rows."""
+
+NEARLY = 1e-6
+"""Part up to which a column may be what broke a fit, as its square is next to rounding."""
 
 FEWEST = 8
 """Digits below which the condition is named: two more than the 1e-6 of a standard error that estimates are held to."""
@@ -99,15 +108,23 @@ class Constant(Finding):
     column : str
     value : float or None
         None where it differs between sites, each of which has an intercept.
+    rest : float
+        Part of it that is not, relative to its length; 0 where it is rounding.
     """
 
     column: str
     value: float | None
+    rest: float = 0.0
     code: ClassVar[str] = "constant"
 
     def __str__(self) -> str:
+        return f"{self.relation}: the intercept says the same, and it has no coefficient.{_without(self.rest)}"
+
+    @property
+    def relation(self) -> str:
+        """The fact, without what follows from it."""
         where = "within every site" if self.value is None else f"{self.value:.6g} in every row"
-        return f"{self.column} is constant, {where}: the intercept says the same, and it has no coefficient."
+        return f"{self.column} is constant, {where}{_up_to(self.rest)}"
 
 
 @dataclass(frozen=True)
@@ -118,14 +135,22 @@ class Collinear(Finding):
     ----------
     column : str
     terms : tuple of (str, float)
+    rest : float
+        Part of it that is not, relative to its length; 0 where it is rounding.
     """
 
     column: str
     terms: tuple[tuple[str, float], ...]
+    rest: float = 0.0
     code: ClassVar[str] = "collinear"
 
     def __str__(self) -> str:
-        return f"{self.column} = {_sum(self.terms)} in every row: leave one of these columns out."
+        return f"{self.relation}: leave one of these columns out.{_without(self.rest)}"
+
+    @property
+    def relation(self) -> str:
+        """The fact, without what follows from it."""
+        return f"{self.column} = {_sum(self.terms)} in every row{_up_to(self.rest)}"
 
 
 @dataclass(frozen=True)
@@ -199,18 +224,21 @@ class Digits(Finding):
         Condition number of the information with a unit diagonal.
     names : tuple of str
         Coefficients of the direction on which there is least information.
+    of : {'coefficients', 'standard errors'}
+        The numbers that lose them. Where Newton's method goes by gradients the information gives standard errors alone.
     """
 
     digits: int
     condition: float
     names: tuple[str, ...]
+    of: Literal["coefficients", "standard errors"] = "coefficients"
     code: ClassVar[str] = "digits"
 
     def __str__(self) -> str:
         left = "no digit" if self.digits < 1 else f"at most {self.digits} digit{'s' if self.digits > 1 else ''}"
         return (
             f"The information is nearly singular (condition {self.condition:.0e}, unit diagonal), mostly in "
-            f"{_list(self.names)}: {left} of the coefficients can be right."
+            f"{_list(self.names)}: {left} of the {self.of} can be right."
         )
 
 
@@ -249,7 +277,7 @@ def without_estimate(findings: Sequence[Finding]) -> frozenset[str]:
 
 
 def diagnose_before(
-    factors: Sequence[Array], columns: Sequence[str], intercepts: Sequence[int] = ()
+    factors: Sequence[Array], columns: Sequence[str], intercepts: Sequence[int] = (), within: float | None = None
 ) -> tuple[Finding, ...]:
     """Name columns of zeros, constant columns, and columns that others add up to.
 
@@ -261,6 +289,9 @@ def diagnose_before(
         Names.
     intercepts : sequence of int
         Places of the columns that are intercepts, of all rows or of one site's.
+    within : float, optional
+        Part of a column outside the span of others, relative to its length, up to which it lies in it; default
+        rounding.
 
     Returns
     -------
@@ -288,18 +319,19 @@ def diagnose_before(
             raise ArgumentError("factors", f"must be finite, with {len(columns)} columns", f"shape {factor.shape}")
     first = list(intercepts)
     order = first + [j for j in range(len(columns)) if j not in first]
-    relations = find_relations([factor[:, order] for factor in factors])
+    relations = find_relations([factor[:, order] for factor in factors], within)
     return tuple(_finding_of(relation, [columns[j] for j in order], len(first)) for relation in relations)
 
 
 def _finding_of(relation: Relation, names: Sequence[str], n_intercepts: int) -> Finding:
     """Word a relation; the first columns are the intercepts."""
     column, terms = names[relation.column], relation.terms
+    rest = relation.rest if relation.rest > EXACT else 0.0
     if not terms:
         return Zero(column)
     if relation.column >= n_intercepts and all(j < n_intercepts for j, _ in terms):
-        return Constant(column, terms[0][1] if n_intercepts == 1 else None)
-    return Collinear(column, tuple((names[j], value) for j, value in terms))
+        return Constant(column, terms[0][1] if n_intercepts == 1 else None, rest)
+    return Collinear(column, tuple((names[j], value) for j, value in terms), rest)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -307,7 +339,13 @@ def _finding_of(relation: Relation, names: Sequence[str], n_intercepts: int) -> 
 # ----------------------------------------------------------------------------------------------------
 
 
-def diagnose_after(precision: Array, names: Sequence[str], prior_share: Array | None = None) -> tuple[Finding, ...]:
+def diagnose_after(
+    precision: Array,
+    names: Sequence[str],
+    prior_share: Array | None = None,
+    root: Array | None = None,
+    of: Literal["coefficients", "standard errors"] = "coefficients",
+) -> tuple[Finding, ...]:
     """Name coefficients on which the prior holds much of the information, and say how many digits are left.
 
     Parameters
@@ -317,6 +355,10 @@ def diagnose_after(precision: Array, names: Sequence[str], prior_share: Array | 
     names : sequence of str, length d
     prior_share : ndarray, shape (d,), optional
         The prior's share of the information on each coefficient, `summary.information_shares(...)[0]`.
+    root : ndarray, shape (m, d), optional
+        B with precision = BᵀB, of a fit that never formed BᵀB.
+    of : {'coefficients', 'standard errors'}
+        See `Digits`.
 
     Returns
     -------
@@ -332,16 +374,26 @@ def diagnose_after(precision: Array, names: Sequence[str], prior_share: Array | 
     shares = np.zeros(len(names)) if prior_share is None else prior_share
     much = tuple((name, float(share)) for name, share in zip(names, shares, strict=True) if share > FIFTH)
     held = (PriorShare(much),) if much else ()
-    scale = np.sqrt(np.maximum(np.diagonal(precision), np.finfo(float).tiny))
-    values, vectors = np.linalg.eigh(precision / scale / scale[:, None])
-    condition = float(values[-1] / max(values[0], np.finfo(float).eps * values[-1]))
-    digits = int(-np.log10(np.finfo(float).eps * condition))
+    weakest, condition = weakest_direction(precision, root)
+    lost = np.sqrt(condition) if root is not None else condition
+    digits = int(-np.log10(np.finfo(float).eps * lost))
     if digits >= FEWEST:
         return held
-    weakest = np.abs(vectors[:, 0])
-    return *held, Digits(
-        digits, condition, tuple(names[int(j)] for j in np.flatnonzero(weakest >= PART * weakest.max()))
-    )
+    named = tuple(names[int(j)] for j in weakest)
+    return *held, Digits(digits, condition, named, of)
+
+
+def weakest_direction(precision: Array, root: Array | None = None) -> tuple[NDArray[np.intp], float]:
+    """Return the coefficients of the direction of least information, and the condition, at a unit diagonal."""
+    scale, eps = np.sqrt(np.maximum(np.diagonal(precision), np.finfo(float).tiny)), np.finfo(float).eps
+    if root is None:
+        values, vectors = np.linalg.eigh(precision / scale / scale[:, None])
+        least, weakest = max(values[0], eps * values[-1]), np.abs(vectors[:, 0])
+        condition = float(values[-1] / least)
+    else:
+        _, sizes, rows = np.linalg.svd(root / scale)
+        weakest, condition = np.abs(rows[-1]), float((sizes[0] / max(sizes[-1], eps * sizes[0])) ** 2)
+    return np.flatnonzero(weakest >= PART * weakest.max()), condition
 
 
 def find_separation(
@@ -454,6 +506,14 @@ def _list(names: Sequence[str]) -> str:
     if len(names) > MOST_TERMS:
         names = [*names[: MOST_TERMS - 1], f"{len(names) - MOST_TERMS + 1} more"]
     return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+
+
+def _up_to(rest: float) -> str:
+    return f", up to {rest:.0e} of its length" if rest else ""
+
+
+def _without(rest: float) -> str:
+    return " The fit, and the bound on its distance, are those of the model without it." if rest else ""
 
 
 def _verb(names: Sequence[str]) -> str:

@@ -22,7 +22,19 @@ from .inference import FitStatistics, Noise, fit_statistics
 from .kinds import Kind
 from .site_statistics import WeightMeaning
 
-__all__ = ["Glm", "Layout", "carry", "carry_distance", "make_glm", "newton_sites"]
+__all__ = ["HOLD", "Glm", "Layout", "are_held", "carry", "carry_distance", "make_glm", "newton_sites"]
+
+
+HOLD = 1.0 / float(np.finfo(np.float64).eps)
+"""Prior precision that holds a coefficient at zero, relative to the information that the rows seem to have on it."""
+
+CHANGE = 1e3
+"""Most that the information may change from the model without effects to a fit, for a held coefficient to be known."""
+
+
+def are_held(precision: Array, information: Array) -> NDArray[np.bool_]:
+    """Return which coefficients their prior precisions hold at zero, where a fit has some information on them."""
+    return np.asarray(precision > HOLD / CHANGE * information)
 
 
 @dataclass(frozen=True)
@@ -321,7 +333,8 @@ def carry_distance(distance: Distance, back: Array, covariance: Array) -> Distan
         return distance
     deviations = np.sqrt(np.diagonal(covariance))
     each = np.minimum(np.abs(back) @ distance.per_coefficient, distance.mahalanobis * deviations)
-    return replace(distance, per_coefficient=each, sd_units=float((each / deviations).max()))
+    free = deviations > 0  # a coefficient that is held has no standard error
+    return replace(distance, per_coefficient=each, sd_units=float((each[free] / deviations[free]).max(initial=0.0)))
 
 
 def newton_sites(losses: Sequence[Loss], prior: Gaussian, theta: Array) -> list[Natural]:

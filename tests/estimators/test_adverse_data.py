@@ -15,7 +15,8 @@ from bayesadmm_np.estimators import (
     save_model,
     search,
 )
-from bayesadmm_np.glm.diagnosis import Separation
+from bayesadmm_np.glm.diagnosis import Digits, Separation, diagnose_after
+from bayesadmm_np.glm.problem import HOLD, are_held
 
 # ----------------------------------------------------------------------------------------------------
 # Separation
@@ -165,3 +166,94 @@ def test_an_offset_of_a_formula(rng):
     model = FederatedGLM.from_formula("y ~ a + b + offset(known)", frame, "site", kind="poisson")
     assert np.abs((model.coef_ - oracle.params[1:]) / oracle.bse[1:]).max() < 1e-8
     np.testing.assert_allclose(model.predict(frame), oracle.fittedvalues, rtol=1e-8)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Columns that nearly say the same
+# ----------------------------------------------------------------------------------------------------
+
+
+def nearly_equal(rng, gap, kind):
+    X = rng.standard_normal((60, 3))
+    X[:, 2] = 1.0 + 2.0 * X[:, 0] + gap * rng.standard_normal(60)
+    y = (rng.random(60) < 0.5).astype(int) if kind == "logistic" else rng.poisson(2.0, 60)
+    return pd.DataFrame(X, columns=["dose", "age", "twice"]), y
+
+
+@pytest.mark.parametrize("kind", ["logistic", "poisson"])
+@pytest.mark.parametrize("gap", [1e-9, 1e-8])
+def test_columns_too_nearly_dependent_are_named_with_what_to_do(kind, gap, rng):
+    X, y = nearly_equal(rng, gap, kind)
+    words = r"twice = 1 \+ 2·dose in every row, up to \d\.?\d*e-\d+ of its length.*Leave one of these columns out"
+    with pytest.raises(RunError, match=words):
+        FederatedGLM(kind).fit(X, y, client=np.arange(60) % 3)
+    # what it says helps
+    assert FederatedGLM(kind, 1e-3, inference="likelihood").fit(X, y).status_ is Status.CONVERGED
+    assert FederatedGLM(kind).fit(X[["dose", "age"]], y).status_ is Status.CONVERGED
+
+
+def test_a_dropped_column_is_not_said_to_be_equal_where_it_is_not(rng):
+    X, y = nearly_equal(rng, 1e-12, "logistic")
+    with pytest.warns(UserWarning, match=r"up to \de-13 of its length.*are those of the model without it"):
+        FederatedGLM("logistic").fit(X, y)
+    X["twice"] = 1.0 + 2.0 * X["dose"]  # the twin: rounding alone
+    with pytest.warns(UserWarning, match=r"twice = 1 \+ 2·dose in every row: leave one of these columns out\.$"):
+        FederatedGLM("logistic").fit(X, y)
+
+
+def test_columns_that_the_weights_make_dependent_are_named(rng):
+    """They differ in rows without information alone: no column is another's, and yet S is singular."""
+    X, y = nearly_equal(rng, 0.0, "poisson")
+    X["twice"] += np.where(np.arange(60) < 3, rng.standard_normal(60), 0.0)
+    weights = np.where(np.arange(60) < 3, 1e-17, 1.0)
+    with pytest.raises(RunError, match=r"(dose, twice|twice, dose|dose.* of its length|twice.* of its length)"):
+        FederatedGLM("poisson").fit(X, y, sample_weight=weights)
+
+
+@pytest.mark.parametrize("kind", ["logistic", "poisson", "linear"])
+def test_a_held_coefficient_has_no_covariance(kind, rng):
+    X, y = nearly_equal(rng, 0.0, "poisson" if kind == "linear" else kind)
+    with pytest.warns(UserWarning, match="twice"):
+        model = FederatedGLM(kind).fit(X, y, client=np.arange(60) % 3)
+    covariance = model.covariance_
+    assert model.fitted_.held.tolist() == [False, False, True, False]
+    assert not covariance[2].any()
+    assert not covariance[:, 2].any()
+    assert np.isfinite(model.certificate_.distance.sd_units)
+    kept = np.ix_([0, 1, 3], [0, 1, 3])
+    alone = FederatedGLM(kind).fit(X[["dose", "age"]], y, client=np.arange(60) % 3)
+    np.testing.assert_allclose(covariance[kept], alone.covariance_, rtol=1e-9)
+    # the twin: of the posterior itself, in which rounding is left
+    assert model.posterior_.covariance_matrix[2].any()
+
+
+@pytest.mark.parametrize("factor", [1e-3, 1.0, 1e2])
+def test_held_is_known_whatever_the_information_became(factor):
+    information = np.array([3.0, 5.0])
+    assert are_held(np.array([0.0, HOLD * 5.0]), factor * information).tolist() == [False, True]
+    assert not are_held(np.array([1e6, 1e6]), factor * information).any()  # a strong prior is none that holds
+
+
+# ----------------------------------------------------------------------------------------------------
+# Least squares that sums cannot certify
+# ----------------------------------------------------------------------------------------------------
+
+
+def test_ill_conditioned_least_squares_has_its_goodness_and_says_which_digits_are_left(rng):
+    X, _ = nearly_equal(rng, 1e-7, "linear")
+    y = X.to_numpy() @ [1.0, 2.0, 3.0] + rng.standard_normal(60)
+    with pytest.warns(UserWarning, match="triangular"):
+        model = FederatedGLM("linear").fit(X, y, client=np.arange(60) % 3)
+    design = sm.add_constant(X.to_numpy())
+    oracle = sm.OLS(y, design).fit(method="qr")
+    assert f"{oracle.rsquared:.4f}" in str(model.summary())
+    # the condition of the columns is some 1e7: nine digits of a residual, and of a standard error
+    found = np.append(model.intercept_, model.coef_)
+    assert np.abs((found - oracle.params) / oracle.bse).max() < 1e-6
+    digits = [f for f in model.fitted_.findings if isinstance(f, Digits)]
+    assert all(f.of == "coefficients" for f in digits)
+    triangle = np.linalg.qr(design, mode="r")  # statsmodels inverts RᵀR, and errs by a per cent
+    errors = np.linalg.norm(np.linalg.inv(triangle), axis=1) * np.sqrt(oracle.mse_resid)
+    np.testing.assert_allclose(np.sqrt(np.diag(model.covariance_))[:3], errors[1:], rtol=1e-6)
+    # the twin: digits by the information's condition, which no triangular factor squares
+    assert diagnose_after(model.fitted_.posterior.precision, list("abcd"))[-1].digits <= 2
