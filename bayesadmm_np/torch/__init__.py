@@ -18,6 +18,7 @@ from .methods import IVONADMM, IVONPVI, FedLapFunc
 from .metrics import Scores, score
 from .models import MLP, AcarCNN, FilterResponseNorm, ResNet20, ZenkeCNN
 from .network import Rows, merge
+from .posterior import NetworkPosterior
 from .problem import AdamSteps, IVONSteps
 from .state import RoundRecord
 
@@ -32,6 +33,7 @@ __all__ = [
     "FilterResponseNorm",
     "IVONSteps",
     "NetworkData",
+    "NetworkPosterior",
     "NetworkTask",
     "ResNet20",
     "Result",

@@ -24,6 +24,7 @@ from .certificate import SampledCertificate, certify, objective
 from .client import answer, is_usable
 from .metrics import Scores, score
 from .network import Rows
+from .posterior import Kind, NetworkPosterior
 from .problem import AdamSteps, IVONSteps
 from .randomness import of_scores
 from .server import gathered, recorded
@@ -94,9 +95,14 @@ class Result(Rounds):
             raise ValueError("no round was completed: there is nothing to certify.")
         return certify(self._team, self.state, pairs, as_positive(tol, "tol"), seed)
 
+    @property
+    def posterior(self) -> NetworkPosterior:
+        """q_g in use: samples, predictions and a file."""
+        return posterior_of(self._team, self.state)
+
     def model(self) -> nn.Module:
         """Return a copy of the model with its parameters set to m_g and its statistics to the clients' mean."""
-        return self._team.network.module_at(self.mean, self.state.buffers)
+        return self.posterior.model()
 
 
 def run(
@@ -157,7 +163,8 @@ def run(
     evaluate_every : int, default 1
         Rounds between scores; the last round is always scored.
     ensemble : int, default 32
-        Samples of the posterior whose predictions are averaged, where the method learns a precision.
+        Samples of the posterior whose predictions are averaged, where the method learns a precision; those of a Laplace
+        approximation are put into the network's linearisation.
     progress : bool, default False
         Whether to show a bar with the accuracy (needs tqdm).
     callback : callable, optional
@@ -266,19 +273,19 @@ def _all_failed(team: Team, state: State, dropped: Sequence[int]) -> bool:
     return len(failed) == team.n_clients
 
 
+def posterior_of(team: Team, state: State) -> NetworkPosterior:
+    """Return q_g of a state."""
+    kind: Kind = "variational" if team.is_variational else "laplace" if team.learns_precision else "point"
+    return NetworkPosterior(state.mean, state.precision, kind, team.network, state.buffers)
+
+
 def _scored(team: Team, state: State, record: RoundRecord, tests: Rows, ensemble: int, seed: int) -> RoundRecord:
-    network, buffers = team.network, state.buffers
-    at_mean = score(network.predict(state.mean, tests.X, buffers).log_softmax(dim=1), tests.y)
+    logits = team.network.predict(state.mean, tests.X, state.buffers)
     averaged: Scores | None = None
     if team.learns_precision:
         source = of_scores(state.mean.device, seed, record.round)
-        total = torch.zeros((), dtype=torch.float64, device=state.mean.device)
-        for _ in range(ensemble):
-            noise = torch.empty_like(state.mean).normal_(generator=source)
-            theta = noise.mul_(state.precision.rsqrt()).add_(state.mean)
-            total = total + network.predict(theta, tests.X, buffers).double().softmax(dim=1)
-        averaged = score((total / ensemble).log(), tests.y)
-    return replace(record, at_mean=at_mean, ensemble=averaged)
+        averaged = score(posterior_of(team, state).averaged(tests.X, ensemble, source).log(), tests.y)
+    return replace(record, at_mean=score(logits.log_softmax(dim=1), tests.y), ensemble=averaged)
 
 
 def _describe(team: Team, seed: int, participation: object) -> dict[str, Any]:

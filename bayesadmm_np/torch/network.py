@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch.func import functional_call, vjp, vmap
 
 from .dense import Dense, Slope
 
@@ -225,6 +225,21 @@ class Network:
         chunk = 1000 if X.device.type == "cpu" else 10_000  # small enough for the caches, or for the memory
         leaves = [leaf.detach() for leaf in self.leaves(theta[None])]
         return torch.cat([self.logits(leaves, part[None], buffers, train=False)[0] for part in X.split(chunk)])
+
+    @torch.no_grad()
+    def predict_linear(self, theta: Tensor, change: Tensor, X: Tensor, buffers: dict[str, Tensor]) -> Tensor:
+        """f(θ) + J(θ)·change: the logits of the linearisation at θ, both of shape (P,); shape (n, C)."""
+        leaves, tangents = (tuple(leaf.detach() for leaf in self.leaves(x[None])) for x in (theta, change))
+
+        def at(part: Tensor) -> Tensor:
+            def logits(*leaves: Tensor) -> Tensor:
+                return self.logits(leaves, part[None], buffers, train=False)[0]
+
+            found, pull = vjp(logits, *leaves)[:2]
+            # u ↦ Jᵀu is linear, so its own pull-back is v ↦ Jv; torch's jvp compiles by what it calls deprecated
+            return found + vjp(pull, torch.zeros_like(found))[1](tangents)[0]
+
+        return torch.cat([at(part) for part in X.split(1000)])
 
     def module_at(self, theta: Tensor, buffers: dict[str, Tensor]) -> nn.Module:
         """Return a copy of the module with these parameters, of shape (P,), and statistics."""

@@ -6,6 +6,7 @@
 | noise of a stack of clients on a GPU | seed, round, the first client |
 | samples that scores are averaged over | seed, round |
 | samples of the objective and the certificate | seed |
+| samples of `Result.posterior` | seed |
 | the points that a client shares (FedLap-Func) | seed, client |
 
 Who takes part in a round is drawn by the core. The optimiser `IVON` draws from its own generator.
@@ -17,7 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-__all__ = ["client_seed", "generator", "noise_key", "of_certificate", "of_points", "of_scores"]
+__all__ = ["client_seed", "generator", "noise_key", "of_certificate", "of_points", "of_posterior", "of_scores"]
 
 
 def client_seed(seed: int, number: int, client: int) -> int:
@@ -48,3 +49,8 @@ def of_certificate(device: torch.device, seed: int) -> torch.Generator:
 def of_points(seed: int, client: int) -> np.random.Generator:
     """Return the stream by which a client picks the points that it shares."""
     return np.random.default_rng(np.random.SeedSequence([seed, client], spawn_key=(3,)))
+
+
+def of_posterior(device: torch.device, seed: int) -> torch.Generator:
+    """Return the stream of the samples that a user draws from a posterior."""
+    return generator(device, int(np.random.SeedSequence([seed], spawn_key=(4,)).generate_state(1)[0]))

@@ -114,6 +114,15 @@ def test_calibration_is_shown_where_it_is_known(script):
     assert not script.table("fashion_homogeneous", results([row("FedAvg", 10)]))[0].endswith("| Brier |")
 
 
+def test_means_of_three_rounds_stand_beside_the_papers_which_are_such_means(script):
+    means = {"accuracy_last3_mean": 0.25, "accuracy_last3_sd": 0.5, "nll_last3_mean": 3.0, "nll_last3_sd": 1.0}
+    lines = script.table("raw_fashion_heterogeneous", results([{**row("FedAvg", 50), **means}]))
+    assert cells(lines) == [
+        ("FedAvg", "50", "25.0 ± 50.0", "50.0 ± 12.5", "76.0 ± 0.7", "3.00 ± 1.00", "1.25 ± 0.25", "–")
+    ]
+    assert lines[0].count("|") == lines[1].count("|") == lines[2].count("|")
+
+
 def test_a_label_of_several_words_stands_beside_its_first(script):
     own = cells(script.table("fashion_heterogeneous", results([row("FedLap by rows", 10), row("IVONPVI", 10)])))
     assert own[0][:4] == ("FedLap by rows", "10", "50.0 ± 12.5", "71.3 ± 0.9")

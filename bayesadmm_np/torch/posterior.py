@@ -1,0 +1,191 @@
+"""What a run has learned, in use: the Gaussian over a network's parameters, its samples and predictions."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from .._archive import Archive, content_of
+from .._validation import as_count
+from .network import Network
+from .randomness import of_posterior
+from .team import read_device, read_network
+
+__all__ = ["NetworkPosterior"]
+
+KIND = "posterior of a network"
+Kind = Literal["variational", "laplace", "point"]
+SAMPLES = 32
+
+
+@dataclass(frozen=True, eq=False)
+class NetworkPosterior:
+    """q = N(m, diag 1/s) over the parameters of a network; `Result.posterior` makes it.
+
+    Attributes
+    ----------
+    mean : Tensor, shape (P,)
+        m, in the order of the model's parameters.
+    precision : Tensor, shape (P,) or (1,)
+        s; one number where the method does not learn it.
+    kind : {'variational', 'laplace', 'point'}
+        How s came about: it was fitted with m; it is the curvature at m (FedLap-Cov); or it was chosen, and q is no
+        posterior but the point m.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from bayesadmm_np.torch import IVONADMM, MLP, Rows, run
+    >>> X = torch.randn(60, 2, generator=torch.Generator().manual_seed(0))
+    >>> rows = Rows(X, (X[:, 0] > 0).long())
+    >>> _ = torch.manual_seed(0)
+    >>> posterior = run(IVONADMM(), [rows], MLP((2, 2)), rounds=2).posterior
+    >>> posterior.predict_proba(X[:3], samples=100).shape, posterior.predict(X[:3]).dtype
+    (torch.Size([3, 2]), torch.int64)
+    """
+
+    mean: Tensor
+    precision: Tensor
+    kind: Kind
+    network: Network = field(repr=False)
+    buffers: dict[str, Tensor] = field(repr=False)
+
+    def __repr__(self) -> str:
+        return f"NetworkPosterior({self.kind}, {self.mean.numel()} parameters)"
+
+    def model(self) -> nn.Module:
+        """Return a copy of the model with its parameters set to m and its statistics to the clients' mean."""
+        return self.network.module_at(self.mean, self.buffers)
+
+    def sample(self, n: int = 1, seed: int = 0) -> Tensor:
+        """Draw parameters, flat, in the order of the model's; shape (n, P).
+
+        Parameters
+        ----------
+        n : int, default 1
+        seed : int, default 0
+
+        Raises
+        ------
+        ValueError
+            When the precision was not learned, or an argument is out of range.
+        """
+        source = of_posterior(self.mean.device, as_count(seed, "seed", minimum=0))
+        return torch.stack([self.draw(source) for _ in range(as_count(n, "n"))])
+
+    def draw(self, source: torch.Generator) -> Tensor:
+        """Return the generator's next sample, shape (P,)."""
+        if self.kind == "point":
+            raise ValueError(
+                "samples need a method that learns a precision, such as IVONADMM; take samples=0, the mean."
+            )
+        noise = torch.empty_like(self.mean).normal_(generator=source)
+        return noise.mul_(self.precision.rsqrt()).add_(self.mean)
+
+    def predict_proba(
+        self, X: Tensor, samples: int | None = None, *, linearised: bool | None = None, seed: int = 0
+    ) -> Tensor:
+        """Return class probabilities, averaged over samples of q, in float64; shape (n, C).
+
+        A Laplace approximation has the curvature of the network's linearisation at m, and is a posterior of that alone:
+        samples put into the network itself may predict at chance. Its predictions are of the linearisation (Immer et
+        al. 2021), f(x, m) + J(x, m)(θ − m) for the logits of a sample θ.
+
+        Parameters
+        ----------
+        X : Tensor, shape (n, ...)
+        samples : int, optional
+            0 for the prediction at m; default 32, or 0 where the precision was not learned.
+        linearised : bool, optional
+            Whether samples are put into the linearisation; default only where `kind` is 'laplace'.
+        seed : int, default 0
+
+        Raises
+        ------
+        ValueError
+            When an argument is out of range, or there is nothing to sample.
+        """
+        count = (0 if self.kind == "point" else SAMPLES) if samples is None else samples
+        source = of_posterior(self.mean.device, as_count(seed, "seed", minimum=0))
+        if not as_count(count, "samples", minimum=0):
+            return self.network.predict(self.mean, self._moved(X), self.buffers).double().softmax(dim=1)
+        return self.averaged(self._moved(X), count, source, linearised)
+
+    def averaged(self, X: Tensor, samples: int, source: torch.Generator, linearised: bool | None = None) -> Tensor:
+        """Return the mean of the probabilities over samples of a generator; `X` is where the network is."""
+        is_linear = self.kind == "laplace" if linearised is None else linearised
+        total = torch.zeros((), dtype=torch.float64, device=self.mean.device)
+        for _ in range(samples):
+            theta = self.draw(source)
+            if is_linear:
+                logits = self.network.predict_linear(self.mean, theta - self.mean, X, self.buffers)
+            else:
+                logits = self.network.predict(theta, X, self.buffers)
+            total = total + logits.double().softmax(dim=1)
+        return total / samples
+
+    def predict(
+        self, X: Tensor, samples: int | None = None, *, linearised: bool | None = None, seed: int = 0
+    ) -> Tensor:
+        """Return the most probable classes, shape (n,); arguments are those of `predict_proba`."""
+        return self.predict_proba(X, samples, linearised=linearised, seed=seed).argmax(dim=1)
+
+    def _moved(self, X: Tensor) -> Tensor:
+        if not isinstance(X, Tensor) or X.ndim < 2:
+            raise ValueError("X must be a tensor of shape (n, ...).")
+        return X.to(self.mean) if X.is_floating_point() else X.to(self.mean.device)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write m, s and the statistics to a file (npz with JSON inside, no pickle)."""
+        arrays = {"mean": self.mean, "precision": self.precision}
+        arrays |= {f"buffer/{name}": value for name, value in self.buffers.items()}
+        header = {"kind": self.kind, "model": self.network.fingerprint}
+        Archive(KIND, header, {name: value.cpu().numpy() for name, value in arrays.items()}).write(path, limit=None)
+
+    @classmethod
+    def load(
+        cls, path: str | os.PathLike[str], model: nn.Module, device: str | torch.device = "cpu"
+    ) -> NetworkPosterior:
+        """Read a file of `save`.
+
+        Parameters
+        ----------
+        path : path
+        model : Module
+            With the layers of the run's; its own parameters are not used.
+        device : str or device, default cpu
+
+        Raises
+        ------
+        ArchiveError
+            When the file is damaged, or of another model.
+        FileNotFoundError
+            When there is no such file.
+        """
+        network, archive = read_network(model, read_device(device)), Archive.read(path, limit=None)
+        names = [f"buffer/{name}" for name in network.buffers]
+        archive.require(KIND, {"kind", "model"}, {"mean", "precision", *names})
+        with content_of(archive, "the posterior of a network"):
+            kind, found = archive.header["kind"], archive.header["model"]
+            if kind not in get_args(Kind):
+                raise archive.refusal("kind", " or ".join(get_args(Kind)), kind)
+            if found != network.fingerprint:
+                raise archive.refusal("model", f"the fingerprint of this model, {network.fingerprint}", found)
+            like = {"mean": network.start, "precision": network.start[:1] if kind == "point" else network.start}
+            like |= {f"buffer/{name}": value for name, value in network.buffers.items()}
+            read = {name: _read(archive, name, value) for name, value in like.items()}
+        if not bool((read["precision"] > 0).all()):
+            raise archive.refusal("precision", "a distribution's: positive", f"{float(read['precision'].min()):g}")
+        buffers = {name: read[f"buffer/{name}"] for name in network.buffers}
+        return cls(read["mean"], read["precision"], kind, network, buffers)
+
+
+def _read(archive: Archive, name: str, like: Tensor) -> Tensor:
+    found = torch.tensor(archive.arrays[name])
+    if found.shape != like.shape or found.dtype != like.dtype:
+        raise archive.refusal(name, f"{like.dtype} of shape {tuple(like.shape)}", f"{found.dtype} {tuple(found.shape)}")
+    return found.to(like.device)
