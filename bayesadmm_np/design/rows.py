@@ -17,6 +17,10 @@ WHOLE = "all"
 """Name of the only site when no labels are given."""
 
 
+WEIGHTS = (1e-12, 1e12)
+"""Range of the mean weight in which rows add up to an information that a run in double precision resolves."""
+
+
 @dataclass(frozen=True)
 class SiteRows:
     """The rows of one site, all of positive weight.
@@ -117,6 +121,12 @@ def split_rows(
             places.setdefault(label, []).append(i)
     if not places:
         raise ValueError("sample_weight must be positive for at least one row.")
+    with np.errstate(over="ignore"):
+        mean = float(weights[weights > 0].mean())
+    if not WEIGHTS[0] <= mean <= WEIGHTS[1]:
+        expected = "must have a mean from {:g} to {:g} over its positive entries".format(*WEIGHTS)
+        advice = "standard errors follow from the size of weights: multiply them by a number that is meant"
+        raise ArgumentError("sample_weight", expected, f"{mean:g}", advice)
     return {
         name: SiteRows(X[index], y[index], weights[index], None if offset is None else offset[index])
         for name, index in places.items()

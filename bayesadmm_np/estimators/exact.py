@@ -47,8 +47,9 @@ HELD = (
     "determine, are held at zero: {}; drop them, or take FederatedRidge."
 )
 NO_FREEDOM = (
-    "There are as many coefficients as rows: the fit has no residuals to tell the noise variance from. The variance of "
-    "y stands in for it, and standard errors mean nothing; give noise_variance, or take fewer columns."
+    "There are as many coefficients as rows, or as weights add up to: the fit has no residuals to tell the noise "
+    "variance from. The variance of y stands in for it, and standard errors mean nothing; give noise_variance, or take "
+    "fewer columns."
 )
 
 

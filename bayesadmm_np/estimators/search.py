@@ -233,7 +233,9 @@ def _fit_firth(glm: Glm, settings: Settings) -> Fit:
     free[list(glm.held)] = False
     found = fit_firth(losses, glm.null_parameter, free=free)
     tilted = [Tilted(loss, pull) for loss, pull in zip(losses, found.pulls, strict=True)]
-    result = run(settings.method, tilted, make_prior(settings, 0.0, glm, 1.0), sites=found.sites, **settings.options)
+    result = run(
+        settings.method, tilted, make_prior(settings, 0.0, glm, 1.0), sites=found.sites, **run_options(glm, settings)
+    )
     return Fit(result, glm, 0.0, 1.0, found.exchanges + result.rounds + 1)
 
 
@@ -309,7 +311,7 @@ def _run(
     sites = _first_sites(glm, settings, losses, prior, noise, start)
     watch = _Watch(glm, settings, names) if names else None
     try:
-        result = run(settings.method, losses, prior, sites=sites, callback=watch, **settings.options)
+        result = run(settings.method, losses, prior, sites=sites, callback=watch, **run_options(glm, settings))
     except RunError as error:
         message = worded(error, client=lambda k: f"site {glm.names[k]!r}")
         message = " ".join(filter(None, [message, _about_offset(glm)]))
@@ -321,6 +323,19 @@ def _run(
     if result.status is Status.STOPPED:
         result = replace(result, status=Status.NO_MAXIMUM, message=f"{Status.NO_MAXIMUM.value}.")
     return Fit(result, glm, precision, noise, rounds, separation=watch.separation, is_searched=True)
+
+
+def run_options(glm: Glm, settings: Settings) -> dict[str, Any]:
+    """Return the options of a run: a residual is in standard errors, which are wide where weights are small.
+
+    So the tolerance of a likelihood is lowered by the root of the mean weight, where that is below 1, and the
+    coefficients do not depend on the scale of weights.
+    """
+    weights = [weights for _, _, weights, _ in glm.rows]
+    mean = sum(float(own.sum()) for own in weights) / sum(own.size for own in weights)
+    if settings.inference != "likelihood" or mean >= 1.0:
+        return settings.options
+    return {**settings.options, "tol": settings.options["tol"] * float(np.sqrt(mean))}
 
 
 def require_sums(glm: Glm) -> None:

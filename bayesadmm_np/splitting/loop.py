@@ -240,6 +240,9 @@ def at_the_limit(state: State, method: Method) -> str:
     last = state.history[-1].objective if state.history else state.start_objective
     if last > state.start_objective:
         message += f"; the objective is above its start ({last:.6g} > {state.start_objective:.6g}): {method.knobs}"
+    if method.guarded:
+        away = sum(record.floats_down < len(record.clients) * state.q_g.natural.size for record in state.history)
+        message += f"; {method.name} waits until all clients answer, and in {away} rounds one was away" if away else ""
     return f"{message}."
 
 

@@ -257,3 +257,68 @@ def test_ill_conditioned_least_squares_has_its_goodness_and_says_which_digits_ar
     np.testing.assert_allclose(np.sqrt(np.diag(model.covariance_))[:3], errors[1:], rtol=1e-6)
     # the twin: digits by the information's condition, which no triangular factor squares
     assert diagnose_after(model.fitted_.posterior.precision, list("abcd"))[-1].digits <= 2
+
+
+# ----------------------------------------------------------------------------------------------------
+# Weights, and sites that are away
+# ----------------------------------------------------------------------------------------------------
+
+KINDS = ["logistic", "poisson", "linear", "multinomial"]
+
+
+def of_kind(kind, rng):
+    X = rng.standard_normal((60, 2))
+    f = X @ [0.5, -0.3]
+    y = {
+        "logistic": (rng.random(60) < 1 / (1 + np.exp(-f))).astype(int),
+        "poisson": rng.poisson(np.exp(f)),
+        "linear": f + rng.standard_normal(60),
+        "multinomial": rng.integers(0, 3, 60),
+    }[kind]
+    return X, y
+
+
+@pytest.mark.filterwarnings("ignore:There are as many coefficients as rows")
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("weight", [1e-12, 1e-6, 1e12])
+def test_coefficients_do_not_depend_on_the_scale_of_weights(kind, weight, rng, monkeypatch):
+    """Standard errors do, by its root."""
+    X, y = of_kind(kind, rng)
+    plain = FederatedGLM(kind).fit(X, y, client=np.arange(60) % 3)
+    model = FederatedGLM(kind).fit(X, y, client=np.arange(60) % 3, sample_weight=np.full(60, weight))
+    assert model.fitted_.holds
+    errors = np.sqrt(np.diag(plain.covariance_))
+    assert np.abs((model.posterior_.mean - plain.posterior_.mean) / errors).max() < 1e-6
+    if kind != "linear":  # whose variance is estimated
+        np.testing.assert_allclose(np.sqrt(np.diag(model.covariance_) * weight), errors, rtol=1e-6)
+    # the twin: at the same residual in wide standard errors the run stops far away
+    monkeypatch.setattr(search, "run_options", lambda glm, settings: settings.options)
+    twin = FederatedGLM(kind).fit(X, y, client=np.arange(60) % 3, sample_weight=np.full(60, weight))
+    error = np.abs((twin.posterior_.mean - plain.posterior_.mean) / errors).max()
+    assert error > 1e-6 or weight != 1e-12 or kind == "linear"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("weight", [1e-300, 1e-13, 1e13, 1e300])
+def test_weights_out_of_range_are_refused(kind, weight, rng):
+    X, y = of_kind(kind, rng)
+    with pytest.raises(ValueError, match=r"sample_weight must have a mean from 1e-12 to 1e\+12"):
+        FederatedGLM(kind).fit(X, y, sample_weight=np.full(60, weight))
+
+
+@pytest.mark.parametrize("kind", ["logistic", "poisson"])
+def test_a_likelihood_fit_waits_for_all_sites_and_says_so(kind, rng):
+    """A function of who is there: one site is away every other round, or some site always is."""
+    X, y = of_kind(kind, rng)
+    plain = FederatedGLM(kind).fit(X, y, client=np.arange(60) % 3)
+
+    def often(number, n_sites, rng):
+        return np.arange(n_sites) != (0 if number % 2 else n_sites)
+
+    def never(number, n_sites, rng):
+        return np.arange(n_sites) != number % n_sites
+
+    model = FederatedGLM(kind, participation=often).fit(X, y, client=np.arange(60) % 3)
+    np.testing.assert_allclose(model.coef_, plain.coef_, atol=1e-9)
+    with pytest.warns(UserWarning, match=r"waits until all clients answer, and in 100 rounds one was away"):
+        FederatedGLM(kind, participation=never).fit(X, y, client=np.arange(60) % 3)
