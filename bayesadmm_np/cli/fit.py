@@ -100,6 +100,9 @@ def fit(
     settings: Annotated[FitSettings, Spread] = DEFAULT,
     ratios: Annotated[bool, switch("Show odds or rate ratios with their intervals.")] = False,
     reference: Reference = None,
+    intervals: Annotated[
+        Literal["wald", "profile"], option("Intervals: symmetric, or of the profile likelihood, for small samples.")
+    ] = "wald",
     config: Annotated[
         Path | None, option("Settings by the names of the options; what is typed wins.", "FILE.toml")
     ] = None,
@@ -137,8 +140,12 @@ def fit(
 
     if out is not None:
         require_out(out, [*data, *([config] if config else [])])
-    model, dropped = _fitted(data, rows, settings, progress)
+    model, losses, dropped = _fitted(data, rows, settings, progress)
     shown: Any = {"covariance": settings.covariance, "reference": reference}
+    if intervals == "profile" and without_estimate(model.findings):
+        note("--intervals profile: the likelihood has no maximum; intervals are Wald's.")
+    elif intervals == "profile":
+        shown["losses"] = losses
     table = summarise(model, ratios=ratios, **shown)  # what it refuses leaves no file
     if out is not None:
         save_model(out, model)
@@ -154,8 +161,10 @@ def fit(
     return 0 if model.holds and model.status is Status.CONVERGED else 1
 
 
-def _fitted(data: list[Path], given: FormulaSettings, settings: FitSettings, progress: bool) -> tuple[FittedGLM, int]:
-    """Return the fitted model, and how many rows were dropped."""
+def _fitted(
+    data: list[Path], given: FormulaSettings, settings: FitSettings, progress: bool
+) -> tuple[FittedGLM, Any, int]:
+    """Return the fitted model, the sites' losses, and how many rows were dropped."""
     import numpy as np
     import pandas as pd
     from sklearn.exceptions import ConvergenceWarning
@@ -214,7 +223,7 @@ def _fitted(data: list[Path], given: FormulaSettings, settings: FitSettings, pro
         log_likelihood=None if likelihood is None else float(likelihood - weight * np.log(scale)),
         elbo=None if fitted.elbo is None else float(fitted.elbo - weight * np.log(scale)),
     )
-    return model, rows.dropped
+    return model, estimator._glm.losses(fitted.noise_variance), rows.dropped
 
 
 def _estimator(kind: Kind, method: Any, settings: FitSettings, target_scale: float, progress: bool) -> Any:

@@ -466,11 +466,12 @@ def _check_factor(name: str, sites: Mapping[str, SiteColumn]) -> None:
 
 def _lines_of_numbers(name: str, sites: Mapping[str, SiteColumn]) -> list[str]:
     lines = []
-    kinds = {column.kind for column in sites.values()}
+    if {column.kind for column in sites.values()} == {"boolean"}:  # R and patsy make a factor of them
+        return [f"{name}: True and False were read as 1 and 0; C({name}) has levels"]
     for site, column in sites.items():
         if column.kind in ("text", "mixed"):
             lines.append(f"{name}: numbers written as text at site {site!r} were read as numbers")
-        elif column.kind == "boolean" and kinds != {"boolean"}:
+        elif column.kind == "boolean":
             lines.append(f"{name}: True and False at site {site!r} were read as 1 and 0")
     return lines
 

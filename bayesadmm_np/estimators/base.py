@@ -280,6 +280,7 @@ class FederatedModel(BaseEstimator):
         clusters: Mapping[Hashable, Sequence[Hashable]] | None = None,
         ratios: bool = False,
         reference: Any = None,
+        intervals: str = "wald",
     ) -> Summary:
         """Return the table of coefficients, with the share of each site in the information on them.
 
@@ -295,6 +296,9 @@ class FederatedModel(BaseEstimator):
             Whether to show exp(coef), an odds or rate ratio, with its interval.
         reference : label, optional
             Of classes: rows are the differences to this class, log odds ratios.
+        intervals : {'wald', 'profile'}
+            Symmetric ones from the covariance, or those of the profile likelihood, which better fit small samples: the
+            values at which twice the drop of the likelihood, maximised over all else, is 3.84.
 
         Returns
         -------
@@ -311,7 +315,11 @@ class FederatedModel(BaseEstimator):
         fitted = self.fitted_
         if covariance != "model" and fitted.learns_covariance:
             fitted = self._with_robust((covariance,), clusters)
-        return summarise(fitted, units, covariance=covariance, ratios=ratios, reference=reference)
+        losses = None
+        if read_choice(intervals, "intervals", ("wald", "profile")) == "profile":
+            self._rows_at_hand("A profile likelihood")
+            losses = self._glm.losses(fitted.noise_variance)
+        return summarise(fitted, units, covariance=covariance, ratios=ratios, reference=reference, losses=losses)
 
     def test_terms(
         self,

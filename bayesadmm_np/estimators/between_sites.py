@@ -80,6 +80,8 @@ class Heterogeneity:
         ]
         out = ", ".join(map(str, self.left_out))
         note = [f"Left out, because their rows do not determine all coefficients: {out}."] if out else []
+        note += ["Q (Cochran) tests whether the sites have the same coefficient; I² is the share of the variation that"]
+        note += ["is more than chance; τ is the sd between sites, by DerSimonian and Laird and by REML."]
         return "\n".join([str(self.test), "-" * len(head), head, *lines, "-" * len(head), *note])
 
     __repr__ = __str__

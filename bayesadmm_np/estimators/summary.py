@@ -18,7 +18,10 @@ from ..families.precision import DensePrecision
 from ..glm.diagnosis import Finding, diagnose_after, without_estimate
 from ..glm.diagnosis import as_dict as finding_as_dict
 from ..glm.inference import Estimate, GoodnessOfFit, RobustCovariance, estimate, goodness_of_fit, robust_covariance
+from ..glm.profile import profile_bound
+from ..glm.refit import drive
 from ..glm.site_statistics import ROBUST
+from ..losses.base import Loss
 from .fitted import FittedGLM, Units, word
 
 __all__ = ["COVARIANCES", "Summary", "SummaryRow", "as_dict", "goodness", "information_shares", "summarise"]
@@ -40,6 +43,8 @@ VISIBLE = 0.0005
 
 DOMINATED = 0.5
 """Share of the prior in a coefficient from which on a test of it says more about the prior than about the rows."""
+
+PROFILE = "Intervals are those of the profile likelihood; P is Wald's."
 
 FEW_CLUSTERS = 30
 """Below it a covariance by clusters is known to be too small on average (Cameron and Miller 2015, section VI)."""
@@ -231,6 +236,7 @@ def summarise(
     covariance: str = MODEL,
     ratios: bool = False,
     reference: Any = None,
+    losses: Sequence[Loss] | None = None,
 ) -> Summary:
     """Return the table of a fitted model.
 
@@ -245,6 +251,8 @@ def summarise(
         Whether to show exp(coef), an odds or rate ratio, with its interval.
     reference : label, optional
         Of classes: rows are the differences to this class, log odds ratios.
+    losses : sequence of Loss, optional
+        Of all sites, in the units of the run: intervals are then those of the profile likelihood.
 
     Raises
     ------
@@ -254,7 +262,7 @@ def summarise(
     if ratios and not model.kind.ratio:
         raise ArgumentError("ratios", f"must be False for {model.kind.title}: exp(coef) is no ratio", ratios)
     spread = Spread.of(model, covariance)
-    rows = _rows(model, units, spread, reference)
+    rows = _rows(model, units, spread, reference, losses)
     return Summary(
         facts=_facts(model, spread),
         rows=rows,
@@ -262,12 +270,17 @@ def summarise(
         ratio=model.kind.ratio if ratios else "",
         sources=("prior", *map(str, model.sites)),
         header=_header(model, units),
-        note=_note(model, rows, spread.n_clusters),
+        note=" ".join(filter(None, [_note(model, rows, spread.n_clusters), PROFILE if losses is not None else ""])),
     )
 
 
 def as_dict(
-    model: FittedGLM, units: Units = "original", *, covariance: str = MODEL, reference: Any = None
+    model: FittedGLM,
+    units: Units = "original",
+    *,
+    covariance: str = MODEL,
+    reference: Any = None,
+    losses: Sequence[Loss] | None = None,
 ) -> dict[str, Any]:
     """Return everything about a fitted model that a program may want to read; see `summarise`."""
     names = ("prior", *map(str, model.sites))
@@ -278,7 +291,7 @@ def as_dict(
             "shares": None if row.shares is None else dict(zip(names, row.shares, strict=True)),
             "ratio": row.ratio if model.kind.ratio and not row.name.endswith(INTERCEPT) else None,
         }
-        for row in _rows(model, units, spread, reference)
+        for row in _rows(model, units, spread, reference, losses)
     ]
     proof, distance, whole = model.certificate, model.widest_distance(), goodness(model)
     assert proof is not None
@@ -304,6 +317,7 @@ def as_dict(
         "exp_coef": model.kind.ratio or None,
         "units": units,
         "covariance": covariance,
+        "intervals": "wald" if losses is None else "profile",
         "statistic": "z" if spread.df is None else "t",
         "df": spread.df,
         "coefficients": rows,
@@ -354,12 +368,49 @@ def _robust(model: FittedGLM, name: str) -> RobustCovariance:
     return robust_covariance(name, bread, model.statistics.total, free, weights=model.statistics.weights)
 
 
-def _rows(model: FittedGLM, units: Units, spread: Spread, reference: Any) -> tuple[SummaryRow, ...]:
+def _rows(
+    model: FittedGLM, units: Units, spread: Spread, reference: Any, losses: Sequence[Loss] | None = None
+) -> tuple[SummaryRow, ...]:
     change, shift = model.in_units(units)
     names = model.coefficient_names
     if reference is not None:
         apart, names = _differences(model, reference)
         change, shift = apart @ change, apart @ shift
+    rows = _wald_rows(model, names, change, shift, spread)
+    return rows if losses is None else _profiled(model, rows, change, shift, spread, losses)
+
+
+def _profiled(
+    model: FittedGLM,
+    rows: Sequence[SummaryRow],
+    change: Array,
+    shift: Array,
+    spread: Spread,
+    losses: Sequence[Loss],
+) -> tuple[SummaryRow, ...]:
+    """Put the ends of profile-likelihood intervals into rows that have an interval."""
+    if not model.holds:
+        raise ArgumentError("intervals", "must be 'wald' for a fit that has not come to its maximum", "'profile'")
+    if model.fit_name != ML or model.kind.has_noise or spread.name != MODEL:
+        expected = "must be 'wald' unless the fit is by maximum likelihood, with the model's covariance"
+        raise ArgumentError("intervals", expected, "'profile'", "those of least squares are exact")
+    mean = model.posterior.mean
+    loss = sum(each.value(mean) for each in losses)
+
+    def end(row: SummaryRow, a: Array, b: float, side: float) -> float | None:
+        assert row.std_err is not None
+        found = drive(profile_bound(mean, loss, a, row.std_err, side, ~model.held), losses)
+        return None if found is None else found + b
+
+    return tuple(
+        replace(row, low=end(row, a, b, -1.0), high=end(row, a, b, 1.0)) if row.std_err else row
+        for row, a, b in zip(rows, change, shift, strict=True)
+    )
+
+
+def _wald_rows(
+    model: FittedGLM, names: Sequence[str], change: Array, shift: Array, spread: Spread
+) -> tuple[SummaryRow, ...]:
     mean = change @ model.posterior.mean + shift
     if spread.matrix is None:
         return tuple(SummaryRow(name, float(m)) for name, m in zip(names, mean, strict=True))

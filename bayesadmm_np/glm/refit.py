@@ -1,9 +1,9 @@
-"""The fit of a smaller model, for likelihood-ratio tests: an iteration that the caller drives, over sums of sites."""
+"""The fit of a smaller model, for tests and profiles: an iteration that the caller drives, over sums of sites."""
 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,6 +13,9 @@ from .._validation import Array
 from ..losses.base import Loss
 
 __all__ = ["Derivatives", "Refit", "derivatives", "drive", "refit", "without"]
+
+
+Found = TypeVar("Found")
 
 
 class Derivatives(NamedTuple):
@@ -29,7 +32,7 @@ def derivatives(loss: Loss, theta: Array) -> Derivatives:
 
 
 class Refit(NamedTuple):
-    """The fit of some coefficients; the others are zero."""
+    """The fit of some coefficients; the others are given."""
 
     theta: Array
     value: float
@@ -37,9 +40,9 @@ class Refit(NamedTuple):
 
 
 def refit(
-    start: ArrayLike, free: ArrayLike, *, most_exchanges: int = 50
+    start: ArrayLike, free: ArrayLike, fixed: ArrayLike = 0.0, *, most_exchanges: int = 50
 ) -> Generator[Array, Iterable[Derivatives], Refit]:
-    """Minimise the pooled loss over some coefficients, the others zero: the model without a term.
+    """Minimise the pooled loss over some coefficients, the others given: where they are zero the model without a term.
 
     Each `yield` is a θ to be sent to the sites; send back their `Derivatives`. The first θ is `start`, whose quadratic
     is minimised among the smaller models; then Newton's method, with halved steps where the loss would rise. `drive`
@@ -51,6 +54,8 @@ def refit(
         The pooled fit.
     free : array_like of bool, shape (d,)
         Which coefficients the smaller model has.
+    fixed : array_like, shape (d,), default 0.0
+        Values of the others.
     most_exchanges : int, default 50
 
     Raises
@@ -60,24 +65,26 @@ def refit(
     """
     mask = np.asarray(free, dtype=bool)
     theta, step = np.array(start, dtype=np.float64), np.zeros(mask.size)
+    goal = np.where(mask, 0.0, fixed)
     value, decrement = np.inf, np.inf
     for exchange in range(1, most_exchanges + 1):
-        answers = list((yield theta + step))
+        point = np.where(mask, theta + step, goal) if exchange > 1 else theta
+        answers = list((yield point))
         found = sum(answer.value for answer in answers)
         if not found <= value + 1e-12 * abs(value):
             step = 0.5 * step
             continue
-        theta, value = theta + step, found
+        theta, value = point, found
         if decrement <= 1e-12:  # of the step just taken, which leaves about its square
             return Refit(theta, value, exchange)
         gradient = np.sum([answer.gradient for answer in answers], axis=0)
         hessian = np.sum([answer.hessian for answer in answers], axis=0)
-        step = np.where(mask, 0.0, -theta)
+        step = np.where(mask, 0.0, goal - theta)
         pull = (gradient + hessian @ step)[mask]
         if mask.any():
             step[mask] = -_solved(hessian[np.ix_(mask, mask)], pull)
         decrement = float(-pull @ step[mask])
-        if theta[~mask].any():  # the next point is the first of the smaller model, whatever its loss
+        if (theta != goal)[~mask].any():  # the next point is the first of the smaller model, whatever its loss
             value, decrement = np.inf, np.inf
     raise ValueError(f"the model without the term did not converge in {most_exchanges} exchanges.")
 
@@ -89,8 +96,8 @@ def _solved(matrix: Array, vector: Array) -> Array:
         raise ValueError("the rows do not determine the coefficients of the model without the term.") from error
 
 
-def drive(fit: Generator[Array, Iterable[Derivatives], Refit], losses: Sequence[Loss]) -> Refit:
-    """Answer a `refit` from the losses of all sites, in one process."""
+def drive(fit: Generator[Array, Iterable[Derivatives], Found], losses: Sequence[Loss]) -> Found:
+    """Answer a `refit`, or what drives one, from the losses of all sites, in one process."""
     theta = next(fit)
     while True:
         try:

@@ -250,6 +250,24 @@ def test_clusters_reference_and_meaning_of_weights(bayesadmm, csv):
     assert not np.allclose(column("std_err", *weighted), analytic.bse, rtol=0.2)
 
 
+def test_profile_intervals_are_those_of_the_estimator(bayesadmm, csv):
+    """The run of the command is in standard units, the estimator's in the columns'; the broken twin is Wald's."""
+    from bayesadmm_np.estimators import FederatedLogisticRegression
+
+    frame = pd.read_csv(csv("cancer"))
+    chosen = ["mean_radius", "mean_texture"]
+    data = (csv("cancer"), *CANCER, "--features", ",".join(chosen), "--no-progress", "--json")
+    model = FederatedLogisticRegression().fit(frame[chosen], frame["target"], client=frame["site"])
+    found = json.loads(bayesadmm("fit", *data, "--intervals", "profile")[1])
+    plain = json.loads(bayesadmm("fit", *data)[1])
+    assert (found["intervals"], plain["intervals"]) == ("profile", "wald")
+    for row, same, wald in zip(
+        found["coefficients"], model.summary(intervals="profile").rows, plain["coefficients"], strict=True
+    ):
+        assert [row["low"], row["high"]] == pytest.approx([same.low, same.high], rel=1e-6)
+        assert abs(row["low"] - wald["low"]) > 0.01 * row["std_err"]
+
+
 @pytest.mark.parametrize("name", ["HC0", "HC1", "HC2", "HC3"])
 def test_robust_errors_of_a_fit_and_of_its_file_are_those_of_statsmodels(bayesadmm, csv, tmp_path, name):
     sm = pytest.importorskip("statsmodels.api")

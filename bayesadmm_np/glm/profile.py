@@ -1,0 +1,96 @@
+"""Intervals by the profile likelihood, over sums of sites: an iteration that the caller drives, as `refit` is."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import ndtri
+
+from .._validation import Array
+from .refit import Derivatives, Refit, refit
+
+__all__ = ["profile_bound"]
+
+REACH = float(ndtri(0.975))
+"""Signed root of the drop of 2 log L at an end of a 95 % interval: √3.84."""
+
+CLOSE = 1e-9
+"""On the signed root, which is a distance in standard errors."""
+
+FARTHEST = 100.0
+"""Standard errors beyond which no end is looked for: the likelihood is flat on that side."""
+
+
+def profile_bound(
+    theta: Array, loss: float, row: ArrayLike, std_err: float, side: float, free: ArrayLike
+) -> Generator[Array, Iterable[Derivatives], float | None]:
+    """Find where max{log L : aᵀθ = b} has dropped by 1.92: an end b of the 95 % interval of aᵀθ.
+
+    The signed root of twice the drop is nearly linear in b, so that a secant finds it; each b is a `refit` of all else.
+
+    Parameters
+    ----------
+    theta : ndarray, shape (d,)
+        The pooled fit.
+    loss : float
+        Pooled loss there.
+    row : array_like, shape (d,)
+        a.
+    std_err : float
+        Standard error of aᵀθ.
+    side : {-1.0, 1.0}
+        Lower or upper end.
+    free : array_like of bool, shape (d,)
+        Which coefficients the model has; the others are zero.
+
+    Returns
+    -------
+    float or None
+        None where the likelihood has no such drop on this side.
+
+    Raises
+    ------
+    ValueError
+        When a refit does not converge.
+    """
+    a, mask = np.asarray(row, dtype=np.float64), np.array(free, dtype=bool)
+    j = int(np.argmax(np.abs(a) * mask))
+    back = np.eye(a.size)  # θ = back @ φ, where φ_j is aᵀθ and the other entries are those of θ
+    back[j] = -a / a[j]
+    back[j, j] = 1.0 / a[j]
+    mask[j] = False
+    point, centre = np.where(np.arange(a.size) == j, a @ theta, theta), float(a @ theta)
+    inner, outer = (0.0, 0.0), (np.inf, np.inf)  # distance and root on both sides of the end
+    away = REACH * std_err
+    while away <= FARTHEST * std_err:
+        fixed = np.zeros(a.size)
+        fixed[j] = centre + side * away
+        found = yield from _turned(refit(point, mask, fixed), back)
+        point = found.theta
+        root = float(np.sqrt(2.0 * max(found.value - loss, 0.0)))
+        if abs(root - REACH) <= CLOSE or outer[0] - inner[0] <= CLOSE * std_err:
+            return float(fixed[j])
+        last = inner if root > REACH or outer[0] == np.inf else outer
+        slope = (root - last[1]) / (away - last[0])
+        inner, outer = ((away, root), outer) if root < REACH else (inner, (away, root))
+        away += (REACH - root) / slope if slope > 0 else std_err
+        if not inner[0] < away < outer[0]:
+            away = 0.5 * (inner[0] + outer[0]) if outer[0] < np.inf else 2.0 * inner[0]
+    return None
+
+
+def _turned(
+    fit: Generator[Array, Iterable[Derivatives], Refit], back: Array
+) -> Generator[Array, Iterable[Derivatives], Refit]:
+    """Let sites answer in θ = back @ φ to a fit of φ."""
+    at = next(fit)
+    while True:
+        answers = yield back @ at
+        try:
+            at = fit.send(
+                [Derivatives(each.value, back.T @ each.gradient, back.T @ each.hessian @ back) for each in answers]
+            )
+        except StopIteration as end:
+            return end.value
