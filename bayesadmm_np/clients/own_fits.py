@@ -17,7 +17,7 @@ from .newton import VariationalNewton
 from .problem import ClientStatus, Solution, Subproblem
 from .solver import Solver
 
-__all__ = ["LIFT", "own_fit", "own_fits", "require_information"]
+__all__ = ["LIFT", "own_fit", "own_fits", "require_information", "start_rule"]
 
 LIFT = 0.03
 """Least precision of a site's own prior, in units of the site's information on each coefficient at the prior's mean."""
@@ -78,6 +78,14 @@ def own_fit(
     solution = solver.solve(problem, anchor, rng)
     finite = solution.expected.natural_gradient.is_finite()
     return replace(solution, status=ClientStatus.STEPS_DONE if finite else ClientStatus.NOT_FINITE)
+
+
+def start_rule(rule: Rule) -> Rule:
+    """Return the rule of the own fits in a run: Laplace's approximation, also for a posterior.
+
+    A site whose rows separate its labels has a wide posterior alone, of which little is left beside the other sites.
+    """
+    return rule if rule.is_delta else Delta(2)
 
 
 def require_information(prior: ExponentialFamily) -> None:

@@ -16,6 +16,7 @@ hides the parts, would do:
     quantity                             used for                                          over sites
     E_{q_g}[ℓ_k]                         objective, and whether the run diverges           sum
     η_k, or its move γ_k(λ_k − λ_g)      Eq. 54: λ_g                                       sum
+    E_{q_g}[∇³ℓ_k], E_{q_g}[∇⁴ℓ_k]       λ_g of a joint Newton step                        sum
     λ_k                                  Eq. 54 with α < 1                                 mean by shares
     running statistics of a network      those of q_g                                      mean by shares
     E_{q_g}[∇ℓ_k], E_{q_g}[∇²ℓ_k]        pooled residual and distance of the certificate   sum
@@ -312,6 +313,8 @@ def require_sum_of_factors(method: Method | Accelerated) -> None:
         name, reason = f"accelerated {method.method.name}", "it mixes whole rounds of all sites"
     elif method.guarded:
         name, reason = method.name, "it compares rounds of all sites"
+    elif method.is_joint:
+        name, reason = method.name, "its step needs all sites at one λ_g"
     elif method.alpha != 1.0 or method.prior_at != "server" or method.dual_step == 0.0:
         name, reason = method.name, "its server averages the λ_k of all sites, which would be of different versions"
     elif not isinstance(method.dual_rule, AlongNatural):

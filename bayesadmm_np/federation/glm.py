@@ -18,6 +18,7 @@ from ..families.gaussian import Gaussian, LearnedPrecisionGaussian
 from ..families.precision import DensePrecision
 from ..losses.base import Expected, GaussianExpected, Loss, Margins
 from ..losses.expectations import Delta, Exact
+from ..losses.tensors import tensor_size
 from ..splitting.accelerated import combine
 from ..splitting.certificate import Certificate, PooledObjective
 from ..splitting.conclusion import concluded
@@ -125,7 +126,7 @@ class _Engine:
 class GLMServer(_Engine, ServerEngine[State]):
     """The engine at the server: the pure functions of `bayesadmm_np.splitting`, applied to what the sites sent."""
 
-    SUMMED: ClassVar[tuple[str, ...]] = ("value", "natural", "site", "edge", "sums", "errors", "certificate")
+    SUMMED: ClassVar[tuple[str, ...]] = ("value", "natural", "site", "tensors", "edge", "sums", "errors", "certificate")
     PER_SITE: ClassVar[tuple[str, ...]] = ("natural", "site", "solved")
     record: ClassVar[Any] = RoundRecord
 
@@ -143,9 +144,10 @@ class GLMServer(_Engine, ServerEngine[State]):
 
     @property
     def reply_size(self) -> int:
-        """λ_k, η_k where it travels, and the sums of the certificate with their errors."""
+        """λ_k, η_k where it travels, the tensors of a joint step, and the sums of the certificate with their errors."""
         like = self.spec.prior.natural
-        return 2 * like.size + self.spec.certificate_like.size + like.linear.size
+        tensors = tensor_size(like.linear.size) if self.spec.row.is_joint else 0
+        return 2 * like.size + self.spec.certificate_like.size + like.linear.size + tensors
 
     @property
     def state_size(self) -> int:
@@ -239,7 +241,8 @@ class GLMServer(_Engine, ServerEngine[State]):
         """Whether the edges, as far as they are known, are below tol."""
         record, tol = state.history[-1], self.spec.tol
         natural_gradients = [client.natural_gradient for client in record.clients]
-        known = self.spec.row.is_newton or max(record.edges.broadcast, record.edges.gather) <= tol
+        row = self.spec.row
+        known = row.is_newton or row.is_joint or max(record.edges.broadcast, record.edges.gather) <= tol
         return known and all(edge <= tol or edge == UNKNOWN for edge in natural_gradients)
 
     def unsettled(self, state: State) -> Sequence[int]:
@@ -485,10 +488,10 @@ class GLMSite(_Engine, SiteEngine[GLMAnswer]):
         }
         if not status.is_usable:  # the run ends here: there is no answer to send or to keep
             return None, fields, {}
-        found = {"natural": solved.natural, "site": solved.site}
+        found = {"natural": solved.natural.to_vector(), "site": solved.site.to_vector(), "tensors": solved.tensors}
         if solved.slope is not None:  # η_k about m_g, which the server moves back to zero by the same arithmetic
-            found["site"] = Natural(-solved.slope, *solved.site.parts[1:])
-        arrays = {name: found[name].to_vector() for name in self.spec.answered(number)}
+            found["site"] = Natural(-solved.slope, *solved.site.parts[1:]).to_vector()
+        arrays = {name: vector for name in self.spec.answered(number) if (vector := found[name]) is not None}
         return GLMAnswer(number, solved.natural, solved.site, solved.gap, solved.natural_gradient_edge), fields, arrays
 
     def read_answer(self, message: Message, name: str, numbers: Any) -> GLMAnswer:
@@ -571,7 +574,7 @@ def _read_solved(message: Message, solved: SolvedHeader, spec: GLMSpec, served: 
     """Read λ_k where it is not λ_g, and follow η_k from `site`, what it was."""
     row, q_g = spec.row.at(served.round), served.q_g
     natural = moved = q_g.natural
-    slope = None
+    slope = tensors = None
     if solved.ended.is_usable:
         sent = spec.answered(served.round)
         if "natural" in sent:
@@ -587,6 +590,8 @@ def _read_solved(message: Message, solved: SolvedHeader, spec: GLMSpec, served: 
             moved = site
         else:
             moved = moved_site(row, spec.shares[k], len(spec.sites), site, natural, q_g.natural)
+        if "tensors" in sent:
+            tensors = message.vector("tensors", tensor_size(natural.linear.size))
     return Reply(
         natural=natural,
         site=moved,
@@ -598,6 +603,7 @@ def _read_solved(message: Message, solved: SolvedHeader, spec: GLMSpec, served: 
         well_posed=solved.well_posed,
         seconds=0.0,
         slope=slope,
+        tensors=tensors,
     )
 
 

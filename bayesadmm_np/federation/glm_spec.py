@@ -168,11 +168,11 @@ class GLMSpec(RunSpec):
     def answered(self, round: int) -> frozenset[str]:
         """Return the vectors of an answer: λ_k, and η_k where the server cannot follow it to the last bit.
 
-        A client that solves nothing around q_g has λ_k = λ_g, and sends η_k alone.
+        A client that solves nothing around q_g has λ_k = λ_g, and sends η_k alone, or with the tensors of a joint step.
         """
         row = self.row.at(round)
         if row.client != "proximal":
-            return frozenset({"site"})
+            return frozenset({"site", "tensors"} if row.is_joint else {"site"})
         followed = row.dual_rule.reads_natural or row.dual_step == 0.0
         return frozenset({"natural"} if followed else {"natural", "site"})
 

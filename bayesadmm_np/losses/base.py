@@ -18,6 +18,7 @@ from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian
 from ..families.precision import DensePrecision, Precision
 from .expectations import Rule
+from .tensors import tensor_size
 
 __all__ = [
     "LOSSES",
@@ -267,6 +268,17 @@ class Loss(ABC):
     def rows(self, theta: ArrayLike) -> Rows:
         """Return the rows with their derivatives at θ; a ValueError where the loss knows no rows."""
         raise ValueError(f"{type(self).__name__} does not tell its rows apart.")
+
+    @property
+    def has_tensors(self) -> bool:
+        """Whether the expected third and fourth derivatives are known: exactly, or because they are zero."""
+        return self.is_quadratic or self.is_linear_in_statistics
+
+    def tensors(self, q: Gaussian) -> Array:
+        """Return E_q[∇³ℓ] and E_q[∇⁴ℓ] in coordinates in which q is standard, packed as `losses/tensors.py` says."""
+        if not self.has_tensors:
+            raise ValueError(f"the expected third and fourth derivatives of {type(self).__name__} are not known.")
+        return np.zeros(tensor_size(q.dim))
 
     @abstractmethod
     def check(self, prior: ExponentialFamily, rule: Rule) -> Rule:

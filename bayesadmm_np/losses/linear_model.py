@@ -19,6 +19,7 @@ from ..families.gaussian import Gaussian
 from .base import GaussianExpected, Loss, Margins, RowCurvature, Rows, rounding_unit
 from .expectations import Delta, Exact, Rule
 from .pointwise import Pointwise, RowMoments
+from .tensors import pack_tensors
 
 __all__ = ["LinearModelLoss", "as_theta", "read_design", "read_offset", "read_weights", "require_gaussian"]
 
@@ -87,6 +88,18 @@ class LinearModelLoss(Loss):
             rule,
             partial(self._margins, q, rule),
         )
+
+    @property
+    def has_tensors(self) -> bool:
+        """Whether the pointwise loss knows them."""
+        return type(self.pointwise).bends is not Pointwise.bends
+
+    def tensors(self, q: Gaussian) -> Array:
+        """Return Σ_i w_i E[ℓ'''] z_i⊗z_i⊗z_i and the like for ℓ'''', z_i = L⁻¹x_i."""
+        if not self.has_tensors:
+            return super().tensors(q)
+        third, fourth = self.pointwise.bends(self.predictor(q.mean), self._spread(q), self.y)
+        return pack_tensors(q.factor.half_solve(self.X.T).T, self.weights * third, self.weights * fourth)
 
     def _moments(self, q: Gaussian, rule: Rule) -> RowMoments:
         spread = self.y if rule.is_delta else self._spread(q)  # the delta method never looks at it

@@ -51,6 +51,10 @@ class Pointwise(ABC):
         """Whether `exact` is implemented."""
         return type(self).exact is not Pointwise.exact
 
+    def bends(self, mean: Array, variance: Array, y: Array) -> tuple[Array, Array]:
+        """Return E[ℓ'''] and E[ℓ''''] under f ~ N(mean, variance), each (n,), of a loss with one predictor a row."""
+        raise NotImplementedError(f"the third and fourth derivatives of {type(self).__name__} are not known.")
+
     def walls(self, y: Array) -> Array | None:
         """Return vectors b_ij, shape (n, m, C): ℓ(f_i + t u, y_i) stays bounded for t → ∞ iff b_ijᵀu >= 0 for all j.
 
@@ -85,6 +89,13 @@ class BernoulliLogit(Pointwise):
         moments = logistic_normal_moments(sign * mean, variance)
         return RowMoments(moments.softplus, sign * moments.sigmoid, moments.slope)
 
+    def bends(self, mean: Array, variance: Array, y: Array) -> tuple[Array, Array]:
+        """E σ'' and E σ''', which are the same for both labels."""
+        moments = logistic_normal_moments(mean, variance, order=4)
+        assert moments.skew is not None
+        assert moments.jerk is not None
+        return moments.skew, moments.jerk
+
     def log_curvature_slope(self, predictor: Array) -> Array:
         """1 − 2p."""
         return np.asarray(-np.tanh(0.5 * predictor))
@@ -112,6 +123,11 @@ class PoissonLog(Pointwise):
         with np.errstate(over="ignore"):
             rate = np.exp(mean + 0.5 * variance)
         return RowMoments(rate - y * mean, rate - y, rate)
+
+    def bends(self, mean: Array, variance: Array, y: Array) -> tuple[Array, Array]:
+        """The rate, twice."""
+        rate = self.exact(mean, variance, y).curvature
+        return rate, rate
 
     def log_curvature_slope(self, predictor: Array) -> Array:
         """One."""

@@ -268,6 +268,8 @@ def _row(settings: Settings) -> Method | Accelerated:
         return row
     if row.dual_step == 0.0:
         raise ValueError(f"{name} has no dual, so there is nothing to accelerate: switch “accelerated” off.")
+    if row.is_joint:
+        raise ValueError(f"{name} makes steps that are not mixed: switch “accelerated” off.")
     return Accelerated(row)
 
 

@@ -56,8 +56,8 @@ class Accelerated:
         as_count(self.memory, "memory")
         if self.method.dual_step == 0.0:
             raise ValueError(f"method={self.method.name} has no dual: there are no sites to accelerate.")
-        if self.method.guarded:
-            raise ValueError(f"method={self.method.name} cannot be accelerated: a mix is not a step that is guarded.")
+        if self.method.guarded or self.method.is_joint:
+            raise ValueError(f"method={self.method.name} cannot be accelerated: a mix of sites is not its step.")
 
     @property
     def name(self) -> str:

@@ -17,6 +17,7 @@ from ..families.base import ExponentialFamily
 from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian, LearnedPrecisionGaussian
 from ..losses.base import Expected, rounding_unit
+from .joint import along, stretched, tangent_fall
 from .messages import Reply
 from .methods import Method
 from .server import Server
@@ -34,9 +35,9 @@ SHORTEST, LONGEST = 0.1, 0.5
 
 
 def Guarded(method: Method) -> Method:
-    """Return the row with a guard: no step that the server accepts increases the pooled mode objective.
+    """Return the row with a guard: no step that the server accepts increases the pooled objective.
 
-        F(m) = Σ_k ℓ_k(m) + ½ ‖m − m_0‖²_{P_0}
+        F(m) = Σ_k ℓ_k(m) + ½ ‖m − m_0‖²_{P_0}   of Newton,   F(q) = Σ_k E_q[ℓ_k] + KL(q‖π_0)   of JointNewton
 
     The server knows F at m_g from the replies: the recorded objective holds ½ tr(H_kΣ) and the entropy beside it. Where
     F rose, the replies go unused, and the server broadcasts a point m + w(m⁺ − m) between the last accepted m and its
@@ -47,10 +48,13 @@ def Guarded(method: Method) -> Method:
     last accepted one. The slack is the rounding of F: N + d + 1000 ulp of its terms, d² + K of the trace's products. No
     mean makes a round trip through λ = Sm, which would lose cond(S) ulp of it.
 
+    Of JointNewton the recorded objective is F itself, and the way from A to T is a line in mean and Cholesky factor, on
+    which F is convex. The step minimises a convex model that has the gradient of F at A, so that F falls at first.
+
     Parameters
     ----------
     method : Method
-        A row of gradient clients under Delta(2) with α = 1, such as `Newton`; losses must be convex.
+        `JointNewton`, or a row of gradient clients under Delta(2) with α = 1, such as `Newton`; losses must be convex.
 
     Raises
     ------
@@ -69,21 +73,31 @@ def Guarded(method: Method) -> Method:
 
 
 def retried(server: Server, state: State, replies: Sequence[Reply | None]) -> tuple[Gaussian, float] | None:
-    """Return q_g and the step w of a point that replaces state.q_g, or None where state.q_g is accepted.
-
-    Where a site is away, q_g cannot be judged, and is asked for again.
-    """
+    """Return q_g and the step w of a point that replaces state.q_g, or None where state.q_g is accepted."""
     came = [reply for reply in replies if reply is not None]
-    if len(came) < len(replies):
-        assert isinstance(state.q_g, Gaussian)
-        return state.q_g, state.history[-1].alpha if state.history else 0.0
     usable = all(reply.status.is_usable for reply in came)
     step = _shorter(server, state, [reply.site for reply in came] if usable else None)
     if step is None:
         return None
+    if server.method.is_joint:
+        return _joint_point(server, state, step / state.history[-1].alpha), step
     assert state.step is not None
     _, full = _ends(server, state)
     return full.at(state.step.mean + step * state.step.move, full.factor.parts), step
+
+
+def _joint_point(server: Server, state: State, share: float) -> Gaussian:
+    """Return the point so far on the way from A to T, in mean and Cholesky factor.
+
+    Where no objective is known at A, because it overflows there, the sites' own fits are drawn towards a point at m_0.
+    """
+    accepted, q = _accepted(server, state), state.q_g
+    assert isinstance(q, Gaussian)
+    if np.isfinite(_objective(state, _origin(state))):
+        natural = along(accepted, q, share)
+    else:
+        natural = stretched(q, accepted.mean + share * (q.mean - accepted.mean), share * np.eye(q.dim))
+    return q.with_natural(natural)
 
 
 def withdrawn(server: Server, state: State, at_server: Sequence[Expected] | None) -> State | None:
@@ -95,8 +109,10 @@ def withdrawn(server: Server, state: State, at_server: Sequence[Expected] | None
         sites = None
     if _shorter(server, state, sites) is None:
         return None
-    accepted, full = _ends(server, state)
     record = replace(state.history[-1], objective=_objective(state, _origin(state)), alpha=0.0)
+    if server.method.is_joint:
+        return replace(state, q_g=_accepted(server, state), history=(*state.history[:-1], record))
+    accepted, full = _ends(server, state)
     q_g = full.at(accepted.mean, full.factor.parts)
     return replace(state, q_g=q_g, history=(*state.history[:-1], record))
 
@@ -114,7 +130,22 @@ def _shorter(server: Server, state: State, sites: Sequence[Natural] | None) -> f
     last = state.history[-1]
     if sites is None or not np.isfinite(last.objective):
         return SHORTEST * last.alpha
+    after, before, fall, rounding = (_joint_change if server.method.is_joint else _mode_change)(
+        server, state, origin, sites
+    )
+    # NaN at A: a site was away when the others told theirs, and there is nothing to compare with
+    if np.isnan(before) or after <= before - ARMIJO * fall + rounding:
+        return None
+    excess = after - before + fall
+    return last.alpha * (min(max(0.5 * fall / excess, SHORTEST), LONGEST) if np.isfinite(excess) else SHORTEST)
+
+
+def _mode_change(
+    server: Server, state: State, origin: int, sites: Sequence[Natural]
+) -> tuple[float, float, float, float]:
+    """Return F at T and at A, what its tangent falls, and the rounding of both values: of the mode."""
     accepted, full = _ends(server, state)
+    last = state.history[-1]
     after, rounding = _mode_objective(server, state.q_g, last.objective, sites)
     if origin == 0 and server.method.start == "sites":
         # the sites' own fits follow from no point; with the unknown ½ tr(HΣ) ≥ 0 left in it, F(m_0) is bounded above
@@ -124,10 +155,21 @@ def _shorter(server: Server, state: State, sites: Sequence[Natural] | None) -> f
         before, own_rounding = _mode_objective(server, accepted, _objective(state, origin), state.sites)
         assert state.step is not None
         fall = last.alpha * float(state.step.move @ full.factor.multiply(state.step.move))
-    if after <= before - ARMIJO * fall + rounding + own_rounding:
-        return None
-    excess = after - before + fall
-    return last.alpha * (min(max(0.5 * fall / excess, SHORTEST), LONGEST) if np.isfinite(excess) else SHORTEST)
+    return after, before, fall, rounding + own_rounding
+
+
+def _joint_change(
+    server: Server, state: State, origin: int, sites: Sequence[Natural]
+) -> tuple[float, float, float, float]:
+    """Return the same of the posterior, whose objective is the recorded one."""
+    q = state.q_g
+    assert isinstance(q, Gaussian)
+    assert isinstance(server.prior, Gaussian)
+    after, before = state.history[-1].objective, _objective(state, origin)
+    rounding = rounding_unit(int(server.total), q.dim) * (abs(after) + abs(before) + q.dim)
+    if origin == 0 and server.method.start == "sites":
+        return after, before, 0.0, rounding
+    return after, before, tangent_fall(server.prior, _accepted(server, state), state.sites, q), rounding
 
 
 def _origin(state: State) -> int | None:
@@ -152,6 +194,13 @@ def _ends(server: Server, state: State) -> tuple[LearnedPrecisionGaussian, Learn
     assert step is not None
     whole = server.gather(state.sites, state.naturals, 1.0)
     return start.at(step.mean, state.naturals[0].parts[1:]), start.at(step.mean + step.move, whole.parts[1:])
+
+
+def _accepted(server: Server, state: State) -> Gaussian:
+    """Return q at A."""
+    accepted = server.prior.start().with_natural(state.naturals[0])
+    assert isinstance(accepted, Gaussian)
+    return accepted
 
 
 def _mode_objective(

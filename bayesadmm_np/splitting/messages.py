@@ -57,6 +57,8 @@ class Reply:
     seconds : float
     slope : ndarray or None
         ∇ℓ_k(m_g) of a Newton row, which its site, H_km_g − g_k, keeps to the rounding of H_km_g alone.
+    tensors : ndarray or None
+        E_{q_g}[∇³ℓ_k] and E_{q_g}[∇⁴ℓ_k], packed, of a row that steps in mean and covariance at once.
     """
 
     natural: Natural
@@ -69,8 +71,9 @@ class Reply:
     well_posed: bool
     seconds: float
     slope: Array | None = None
+    tensors: Array | None = None
 
     @property
     def floats(self) -> int:
         """Numbers sent; symmetric matrices count d(d+1)/2."""
-        return self.natural.size
+        return self.natural.size + (0 if self.tensors is None else self.tensors.size)

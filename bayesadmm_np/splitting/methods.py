@@ -27,7 +27,7 @@ from ..families import (
     FullGaussian,
     IsotropicGaussian,
 )
-from ..losses.expectations import Delta, Rule
+from ..losses.expectations import Delta, Exact, Rule
 from .duals import DUAL_RULES, AlongExpectation, AlongNatural, DualRule
 from .schedules import SCHEDULES, Geometric, Schedule
 
@@ -52,6 +52,7 @@ __all__ = [
     "FedLapCov",
     "FedProx",
     "Geometric",
+    "JointNewton",
     "Method",
     "Newton",
     "PreconditionedADMM",
@@ -74,8 +75,9 @@ class Method:
         Server's step; None means 1/(1 + ρK).
     dual_rule : DualRule
         Rule by which the dual moves; `AlongExpectation` is Wang & Banerjee's choice.
-    client : {"proximal", "gradient", "own"}
-        Whether a client solves Eq. 15, only evaluates its natural gradient at the server, or at its own fit.
+    client : {"proximal", "gradient", "joint", "own"}
+        Whether a client solves Eq. 15, only evaluates its natural gradient at the server, with it the tensors of third
+        and fourth derivatives, or fits alone.
     prior_at : {"server", "clients"}
         Place where the regulariser is added; clients get the share N_k/N of it.
     client_share : {"equal", "rows", "dual"}
@@ -97,7 +99,7 @@ class Method:
     start : {"prior", "sites"}
         Whether round 1 is like the others, or the sites' own fits (`bayesadmm_np.clients.own_fits`), which replace it.
     guarded : bool
-        Whether the server takes back a step that increases the pooled mode objective; see `bayesadmm_np.Guarded`.
+        Whether the server takes back a step that increases the pooled objective; see `bayesadmm_np.Guarded`.
 
     Raises
     ------
@@ -116,7 +118,7 @@ class Method:
     dual_step: float
     alpha: float | None = None
     dual_rule: DualRule = field(default_factory=AlongNatural)
-    client: Literal["proximal", "gradient", "own"] = "proximal"
+    client: Literal["proximal", "gradient", "joint", "own"] = "proximal"
     prior_at: Literal["server", "clients"] = "server"
     client_share: Literal["equal", "rows", "dual"] = "equal"
     server_share: Literal["equal", "rows"] = "equal"
@@ -145,14 +147,22 @@ class Method:
             raise ArgumentError("start", "must be 'prior' or 'sites'", repr(self.start))
         if self.start == "sites" and (at_clients or not self.dual_step):
             raise ArgumentError("start", f"must be 'prior' for {self.name}: its server adds no sites to the prior")
-        if self.guarded and not (self.is_newton and self.schedule is None):
-            raise ArgumentError("method", "must be Newton(), or another row that takes Newton's full step", self.name)
+        if self.is_joint and not (self.expectation == Exact() and self.alpha == 1.0 and self.schedule is None):
+            raise ArgumentError("client", f"must not be 'joint' for {self.name}: alpha must be 1, and E_q be exact")
+        if self.guarded and not ((self.is_newton or self.is_joint) and self.schedule is None):
+            expected = "must be Newton(), JointNewton(), or another row that takes Newton's full step"
+            raise ArgumentError("method", expected, self.name)
 
     @property
     def is_newton(self) -> bool:
         """Whether a round is Newton's step for the pooled mode: λ_g follows from g_k and H_k at the last m_g alone."""
         at_mean = self.client == "gradient" and self.expectation == Delta(2)
         return at_mean and self.alpha == 1.0 and self.prior_at == "server"
+
+    @property
+    def is_joint(self) -> bool:
+        """Whether a round is the joint Newton step in mean and covariance of `bayesadmm_np.splitting.joint`."""
+        return self.client == "joint"
 
     @staticmethod
     def read(method: object) -> Method:
@@ -578,3 +588,34 @@ def Newton(start: Literal["prior", "sites"] = "sites") -> Method:
     families = (FullGaussian, DiagonalGaussian, BlockDiagonalGaussian)
     row = replace(BLR(1.0), name="Newton", expectation=Delta(2), families=families, start=start)
     return replace(row, knobs="wrap the method in Guarded")
+
+
+@TABLE.register
+def JointNewton(start: Literal["prior", "sites"] = "sites") -> Method:
+    """Newton's method for the variational posterior, in mean and covariance at once (full covariance, small d).
+
+        (m, C) ← argmin of the pooled objective with E_q[ℓ_k] to second order around q_g,  q = N(m, CCᵀ),
+
+    for triangular C: coordinates in which the objective is convex for convex losses (`splitting/joint.py`). Where PVI
+    contracts linearly, because it freezes how the sites' curvature depends on q, this converges quadratically. Clients
+    solve nothing. They send the site −∇_μE_{q_g}[ℓ_k], as in BLR, and how it changes with q: the tensors of third and
+    fourth expected derivatives, d(d+1)(d+2)/6 + d(d+1)(d+2)(d+3)/24 numbers, so that it is for d up to some thirty.
+    Losses must have exact expectations: logistic, Poisson, least squares. A round that lacks a site is done again.
+
+    Parameters
+    ----------
+    start : {'sites', 'prior'}, default 'sites'
+        Whether round 1 collects Laplace's approximations at the sites' own modes, or begins at the prior.
+
+    Raises
+    ------
+    ValueError
+        When `start` is neither.
+
+    Examples
+    --------
+    >>> JointNewton().at(1).client, JointNewton().at(2).client
+    ('own', 'joint')
+    """
+    row = Method("JointNewton", 1.0, 1.0, alpha=1.0, client="joint", expectation=Exact(), families=(FullGaussian,))
+    return replace(row, start=start, knobs="wrap the method in Guarded")

@@ -20,6 +20,7 @@ from ..losses.base import Expected
 from . import guarded
 from .accelerated import mix, remember
 from .history import ClientRecord, Edges, RoundRecord
+from .joint import joint_step
 from .messages import Broadcast, Reply
 from .methods import Method
 from .server import Server
@@ -99,10 +100,11 @@ def gather(server: Server, limit: int, state: State, replies: Sequence[Reply | N
     """
     server = server.at(state.round + 1)
     method = server.method
+    if (method.guarded or method.is_joint) and any(reply is None for reply in replies):
+        # q_g cannot be judged, nor the step be made, without all sites there: it is asked for again
+        return _again(state, state.q_g, state.history[-1].alpha if state.history else 0.0)
     if method.guarded and (again := guarded.retried(server, state, replies)) is not None:
-        q_g, alpha = again
-        step, mean = state.step, q_g.mean
-        return Gathered(state.sites, state.naturals, q_g.natural, alpha, counts=False, step=step, mean=mean)
+        return _again(state, *again)
     sites = tuple(old if reply is None else reply.site for old, reply in zip(state.sites, replies, strict=True))
     naturals = tuple(
         old if reply is None else reply.natural for old, reply in zip(state.naturals, replies, strict=True)
@@ -114,6 +116,8 @@ def gather(server: Server, limit: int, state: State, replies: Sequence[Reply | N
     if safeguard and method.client == "proximal" and method.dual_step > 0.0:
         alpha = server.safe_alpha(sites, naturals, alpha)
     natural = server.gather(sites, naturals, alpha, present)
+    if method.is_joint:
+        natural = _joint(server, state.q_g, replies) or natural
     found = Gathered(sites, naturals, natural, alpha)
     if method.is_newton and not limit and all(present) and server.prior.contains(natural):
         step = newton_step(server.prior, state.q_g, natural, [reply.slope for reply in replies if reply is not None])
@@ -298,6 +302,21 @@ class Round:
         """Simulated noise of a client; the spawn key keeps it apart from the solver's stream."""
         sequence = np.random.SeedSequence([self.seed, broadcast.round, k], spawn_key=(1,))
         return np.random.default_rng(sequence).standard_normal(broadcast.floats)
+
+
+def _again(state: State, q_g: ExponentialFamily, alpha: float) -> Gathered:
+    """Return another point that is asked for, with the answers as they were."""
+    assert isinstance(q_g, Gaussian)
+    kept = state.sites, state.naturals
+    return Gathered(*kept, q_g.natural, alpha, counts=False, step=state.step, mean=q_g.mean)
+
+
+def _joint(server: Server, q_g: ExponentialFamily, replies: Sequence[Reply | None]) -> Natural | None:
+    came = [reply for reply in replies if reply is not None and reply.tensors is not None]
+    assert isinstance(q_g, Gaussian)
+    assert isinstance(server.prior, Gaussian)
+    tensors = [reply.tensors for reply in came if reply.tensors is not None]
+    return joint_step(server.prior, q_g, [reply.site for reply in came], tensors)
 
 
 def _client_record(

@@ -9,7 +9,7 @@ from typing import Any
 from .._errors import ArgumentError, ClientError
 from ..clients.closed_form import ClosedForm
 from ..clients.newton import VariationalNewton
-from ..clients.own_fits import require_information
+from ..clients.own_fits import require_information, start_rule
 from ..clients.solver import Solver
 from ..families.base import ExponentialFamily
 from ..families.coordinates import Natural
@@ -23,6 +23,9 @@ from .state import State, describe_method, digest
 from .worker import Worker
 
 __all__ = ["Team", "assemble", "make_client", "read_rule"]
+
+MOST_JOINT = 64
+"""Most parameters of a joint Newton step: its tensors are 6 MB then, and the Hessian at the server 37 MB."""
 
 FINEST = 1e-12
 """Smallest residual asked of the default solver: rounding leaves some 1e-14 of a well conditioned problem."""
@@ -194,10 +197,16 @@ def make_client(
     """Make one client's worker, with N_k/N = `share`; a ValueError says why loss, family, rule or solver do not fit."""
     chosen = solver or _default_solver(loss, tol)
     resolved = loss.check(prior, rule)
-    if row.client == "proximal" or row.start == "sites":
+    if row.client == "proximal":
         chosen.check(loss, prior, resolved)
     if row.start == "sites":
+        chosen.check(loss, prior, loss.check(prior, start_rule(resolved)))
         require_information(prior)
+    if row.is_joint and not loss.has_tensors:
+        raise ValueError(f"{row.name} needs the third and fourth derivatives of {loss.name}, which are not known.")
+    if row.is_joint and prior.natural.linear.size > MOST_JOINT:
+        size = prior.natural.linear.size
+        raise ValueError(f"{row.name} sends some d⁴/24 numbers: at most {MOST_JOINT} parameters, and here are {size}.")
     if row.guarded and not loss.is_convex:
         raise ValueError(f"{row.name} needs convex losses, and {loss.name} is not.")
     return Worker(loss, resolved, chosen, row, prior, share, n_clients, privacy)

@@ -10,11 +10,12 @@ import numpy as np
 
 from .._errors import ArgumentError
 from .._validation import Array
-from ..clients.own_fits import own_fit
+from ..clients.own_fits import own_fit, start_rule
 from ..clients.problem import ClientStatus, Solution, Subproblem
 from ..clients.solver import Solver
 from ..families.base import ExponentialFamily
 from ..families.coordinates import Natural
+from ..families.gaussian import Gaussian
 from ..losses.base import Expected, Loss
 from ..losses.expectations import Rule
 from .coefficients import ClientCoefficients, client_coefficients
@@ -109,10 +110,16 @@ class Worker:
     ) -> Reply:
         began = perf_counter()
         problem = self.subproblem(q_g, site)
+        tensors = None
         if self.method.client == "own":
-            solution = own_fit(self.loss, self.rule, self.prior, self.n_clients, self.solver, rng)
-        elif self.method.client == "gradient":
+            rule = self.loss.check(self.prior, start_rule(self.rule))
+            solution = own_fit(self.loss, rule, self.prior, self.n_clients, self.solver, rng)
+        elif self.method.client in ("gradient", "joint"):
             finite = at_server.natural_gradient.is_finite()
+            if self.method.is_joint and finite:
+                assert isinstance(q_g, Gaussian)
+                tensors = self.loss.tensors(q_g)
+                finite = bool(np.isfinite(tensors).all())
             status = ClientStatus.STEPS_DONE if finite else ClientStatus.NOT_FINITE
             solution = Solution(q_g, at_server, 0.0, 0, status)
         else:
@@ -134,6 +141,7 @@ class Worker:
             well_posed=problem.is_well_posed,
             seconds=perf_counter() - began,
             slope=getattr(solution.expected, "gradient", None) if self.method.is_newton else None,
+            tensors=tensors,
         )
 
     def _private_reply(

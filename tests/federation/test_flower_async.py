@@ -726,6 +726,8 @@ REFUSED = {
     "FedIvon": (M.FedIvon(), "averages the λ_k"),
     "BLR": (M.BLR(0.5), "averages the λ_k"),
     "guarded Newton": (ba.Guarded(M.Newton()), "compares rounds of all sites"),
+    "JointNewton": (M.JointNewton(), "needs all sites at one λ_g"),
+    "guarded JointNewton": (ba.Guarded(M.JointNewton()), "compares rounds of all sites"),
     "BCM": (M.BCM(), "a method of 1 round"),
     "accelerated PVI": (ba.Accelerated(M.PVI(0.5), 3), "mixes whole rounds"),
     "a dual along μ": (replace(M.BregmanADMM(), alpha=1.0), "does not move along λ"),

@@ -23,6 +23,8 @@ ROWS = {
     "Newton": M.Newton(),
     "Newton from the prior": M.Newton(start="prior"),
     "guarded Newton": ba.Guarded(M.Newton(start="prior")),
+    "JointNewton": M.JointNewton(),
+    "guarded JointNewton": ba.Guarded(M.JointNewton(start="prior")),
     "accelerated PVI": ba.Accelerated(M.PVI(0.5), 3),
     "accelerated BayesADMM": ba.Accelerated(M.BayesADMM(1.0), 2),
     "accelerated ADMM": ba.Accelerated(M.ADMM(2.0), 3),
