@@ -73,7 +73,7 @@ def _guess(target: str, distinct: Sequence[Any], is_text: bool, values: Any) -> 
     if is_text:
         if len(distinct) > MANY:
             raise Refused(f"--target: column {target!r} holds {len(distinct)} different texts; is it a class label?")
-        note(f"loss: softmax, because {target!r} is one of {len(distinct)} classes.")
+        note(f"loss: softmax (multinomial logistic), because {target!r} is one of {len(distinct)} classes.")
         return "softmax"
     if all(value.is_integer() for value in distinct):
         raise Refused(

@@ -7,7 +7,7 @@ no prediction of a row leaves a site.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from typing import Any
 
@@ -64,13 +64,7 @@ class SiteCounts:
     surprise: float
 
     def __add__(self, other: SiteCounts) -> SiteCounts:
-        return SiteCounts(
-            self.events + other.events,
-            self.others + other.others,
-            self.predicted + other.predicted,
-            self.brier + other.brier,
-            self.surprise + other.surprise,
-        )
+        return SiteCounts(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
 
     @property
     def n_events(self) -> int:

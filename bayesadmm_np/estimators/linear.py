@@ -32,20 +32,6 @@ class FederatedLinearRegression(MultiOutputMixin, FederatedModel):
         σ². "unbiased" is RSS/(n − p − 1), with a prior n minus the effective number of coefficients; "evidence" as in
         `FederatedGLM`. Several outputs share it.
 
-    Attributes
-    ----------
-    coef_ : ndarray, shape (p,) or (C, p)
-    intercept_ : float or ndarray, shape (C,)
-    covariance_ : ndarray, shape (d, d)
-        Covariance of the coefficients and then the intercept, output by output.
-    noise_variance_ : float
-
-    Raises
-    ------
-    ValueError
-        In `fit`, when an argument is out of range, arguments do not fit each other, columns are collinear, or there
-        are not more rows than coefficients.
-
     Examples
     --------
     >>> import numpy as np

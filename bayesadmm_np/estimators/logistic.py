@@ -52,11 +52,6 @@ class FederatedLogisticRegression(FederatedModel):
         Covariance of the coefficients and then the intercept, class by class; None where the family learns none.
     classes_ : ndarray, shape (C,)
 
-    Raises
-    ------
-    ValueError
-        In `fit`, when an argument is out of range or arguments do not fit each other.
-
     Examples
     --------
     >>> import numpy as np

@@ -38,6 +38,12 @@ ModelFileError = ArchiveError
 SAME = 1e-6
 """Relative, of a precision times a mean, and the linear part that stands for it: far above rounding."""
 
+ALIKE = (
+    *("target", "client", "offset", "exposure", "noise_variance", "target_centre", "target_scale", "penalty"),
+    *("inference", "method", "message", "rounds", "floats", "log_likelihood", "elbo", "version"),
+)
+"""Fields that a model and its header have in common."""
+
 MOST_POINTS = 1 << 16
 """Of a rule: more would be an attack on memory."""
 
@@ -207,9 +213,8 @@ def save_model(path: str | os.PathLike[str], model: FittedGLM) -> None:
     # where there is no bound the file has none
     bound = proof.distance if proof.distance is None or np.isfinite(proof.distance.sd_units) else None
     header = Header(
+        **{name: getattr(model, name) for name in ALIKE},
         glm=str(model.kind),
-        target=model.target,
-        client=model.client,
         features=model.columns.names,
         levels=dict(model.columns.levels),
         classes=tuple(label if isinstance(label, str) else float(label) for label in model.classes),
@@ -219,28 +224,14 @@ def save_model(path: str | os.PathLike[str], model: FittedGLM) -> None:
         family=model.family,
         sites=tuple(SiteEntry(str(name), site.n_rows, site.n_missing) for name, site in model.sites.items()),
         rule=encode(model.rule),
-        noise_variance=model.noise_variance,
-        penalty=model.penalty,
-        inference=model.inference,
         findings=tuple(map(as_dict, model.findings)),
         shift=model.layout.shift,
-        offset=model.offset,
-        exposure=model.exposure,
-        target_centre=model.target_centre,
-        target_scale=model.target_scale,
-        method=model.method,
         status=model.status.name,
-        message=model.message,
         tol=proof.tol,
-        rounds=model.rounds,
         recorded=len(model.objective),
-        floats=model.floats,
         edges=proof.edges,
         pooled=proof.pooled,
         distance=None if bound is None else Bound(bound.mahalanobis, bound.sd_units, bound.rigorous, bound.reason),
-        log_likelihood=model.log_likelihood,
-        elbo=model.elbo,
-        version=model.version,
         statistics=_totals(model.statistics),
         agreement=model.columns.agreement,
     )
@@ -324,9 +315,8 @@ def _build(archive: Archive, header: Header) -> FittedGLM:
     if "mean" in extra:
         posterior = _with_mean(posterior, extra["mean"])
     return FittedGLM(
+        **{name: getattr(header, name) for name in ALIKE},
         kind=header.kind,
-        target=header.target,
-        client=header.client,
         columns=Columns(header.features, header.levels, archive.vector("scale/centre", p), scale, header.agreement),
         layout=Layout(p, header.outputs, header.intercept, extra.get("centre"), header.shift),
         classes=header.classes,
@@ -337,24 +327,10 @@ def _build(archive: Archive, header: Header) -> FittedGLM:
             for k, site in enumerate(header.sites)
         },
         rule=rule,
-        noise_variance=header.noise_variance,
-        penalty=header.penalty,
-        inference=header.inference,
         findings=tuple(map(read_finding, header.findings)),
-        offset=header.offset,
-        exposure=header.exposure,
-        target_centre=header.target_centre,
-        target_scale=header.target_scale,
-        method=header.method,
         status=Status[header.status],
-        message=header.message,
         certificate=Certificate(header.edges, header.pooled, header.tol, bound),
-        rounds=header.rounds,
         objective=archive.vector("objective", header.recorded),
-        floats=header.floats,
-        log_likelihood=header.log_likelihood,
-        elbo=header.elbo,
-        version=header.version,
         statistics=_statistics(header.statistics, {name: archive.array(f"meat/{name}", (d, d)) for name in meats}),
     )
 

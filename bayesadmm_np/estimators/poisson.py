@@ -22,16 +22,6 @@ class FederatedPoissonRegressor(FederatedModel):
         Precision of a Gaussian prior on the coefficients, 0 for none. scikit-learn's `PoissonRegressor` takes a mean
         over rows, so that this is its alpha × Σ sample_weight. See `FederatedGLM`.
 
-    Attributes
-    ----------
-    coef_ : ndarray, shape (p,)
-    intercept_ : float
-
-    Raises
-    ------
-    ValueError
-        In `fit`, when an argument is out of range or arguments do not fit each other.
-
     Examples
     --------
     >>> import numpy as np
