@@ -10,7 +10,7 @@ method S⁺ does not feed back and the step is Newton's method for the mode. The
 but can crawl, so its iterates are mixed (Anderson). Every step must lower the merit (the objective) or the residual
 below those of all earlier iterates, and is shortened when it does not. Where the subproblem is not convex, mixing waits
 for the neighbourhood of a solution, the merit must fall, steps stay in a KL trust region, and an escape is reported
-instead of followed.
+instead of followed. Where it is convex and the map stalls, `descent` finishes.
 """
 
 from __future__ import annotations
@@ -23,10 +23,12 @@ from .._validation import Array, as_count, as_positive
 from ..families.base import ExponentialFamily
 from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian
-from ..families.precision import DensePrecision, Precision
+from ..families.precision import DensePrecision
 from ..losses.base import Expected, GaussianExpected
 from ..losses.expectations import Delta
 from .anderson import Mixer
+from .descent import descend
+from .iterate import Iterate
 from .problem import ClientStatus, Solution, Subproblem
 from .solver import SOLVERS, Solver
 
@@ -39,6 +41,8 @@ FAR = 1e3
 """Residual above which another start is sought: under a wide q, E exp f is orders of magnitude beyond any step."""
 ESCAPED = 100.0
 """KL to the server, per parameter of the mean, beyond which an iterate has left through the hole in the objective."""
+PATIENCE = 100
+"""Iterations of the fixed-point map before the descent takes over; well-behaved problems need some twenty."""
 NEAR = 1e-3
 """Residual below which an iterate of a subproblem that is not convex is taken to be near a stationary point."""
 
@@ -95,8 +99,10 @@ class VariationalNewton(Solver):
         assert isinstance(start, Gaussian)
         assert isinstance(problem.anchor, Gaussian)
         shared = (start.factor, problem.anchor.factor)  # every iterate's, where the precision is fixed
-        current = _Iterate.at(problem, start, expected)
+        current = Iterate.at(problem, start, expected)
         # where the problem is not convex only the neighbourhood of the start counts, however steep it is there
+        if problem.is_well_posed and not current.residual < FAR:
+            current = _nearer_origin(problem, current)
         elsewhere = problem.is_well_posed or not current.is_finite
         if elsewhere and not current.residual < FAR and not problem.rule.is_delta:
             current = _nearer_start(problem, current, rng)
@@ -106,58 +112,24 @@ class VariationalNewton(Solver):
         feeds_back = start.learns_precision and not problem.rule.is_delta
         mixer = Mixer(self.memory if feeds_back else 0)
         past = _Filter(current)
-        gave_up = ClientStatus.ITERATION_LIMIT if problem.is_well_posed else ClientStatus.ILL_POSED
-        for iteration in range(self.max_iter):
-            if current.residual <= self.tol:
-                return current.solution(iteration, ClientStatus.CONVERGED)
+        begin, merit = current.q, current.merit
+        patience = min(self.max_iter, PATIENCE) if problem.is_well_posed else self.max_iter
+        done = 0
+        while done < patience and not current.residual <= self.tol:
             step, mixed = _propose(problem, current, mixer)
             current.release(shared)
             following = _advance(problem, current, step, mixed, mixer, past)
             if following is None:
-                return current.solution(iteration, gave_up)
-            current = following
+                break
+            current, done = following, done + 1
             if not problem.is_well_posed and _has_escaped(problem, current.q):
-                return current.solution(iteration + 1, ClientStatus.ILL_POSED)
-        done = current.residual <= self.tol
-        return current.solution(self.max_iter, ClientStatus.CONVERGED if done else gave_up)
-
-
-@dataclass(frozen=True)
-class _Iterate:
-    """A member q with everything that one evaluation of the expectations yields."""
-
-    q: Gaussian
-    expected: GaussianExpected
-    merit: float
-    target: Natural
-    whitened: Array
-    residual: float
-    gradient: Array
-
-    @classmethod
-    def at(cls, problem: Subproblem, q: Gaussian, expected: Expected | None = None) -> _Iterate:
-        with np.errstate(over="ignore", invalid="ignore"):  # an overflow makes the iterate not finite
-            expected = problem.expect(q) if expected is None else expected
-            assert isinstance(expected, GaussianExpected)
-            target = problem.target(expected.natural_gradient)
-            finite = target.is_finite() and np.isfinite(expected.value_at_mean)
-            whitened = q.whiten(target - q.natural) if finite else np.full(1, np.inf)
-            residual = float(np.sqrt(np.einsum("i,i->", whitened, whitened) / target.size))
-            gradient = problem.mean_gradient(q, expected)
-            return cls(q, expected, problem.merit(q, expected), target, whitened, residual, gradient)
-
-    @property
-    def is_finite(self) -> bool:
-        return bool(np.isfinite(self.merit)) and bool(np.isfinite(self.residual))
-
-    def release(self, shared: tuple[Precision, ...]) -> None:
-        """Free matrices that are not needed while a successor is tried; the next access computes them again."""
-        self.expected.release()
-        if all(self.q.factor is not factor for factor in shared):
-            self.q.factor.release()
-
-    def solution(self, iterations: int, status: ClientStatus) -> Solution:
-        return Solution(self.q, self.expected, self.residual, iterations, status)
+                return current.solution(done, ClientStatus.ILL_POSED)
+        if problem.is_well_posed:
+            if not (current.residual <= self.tol or current.merit <= merit):
+                current = Iterate.at(problem, begin)
+            return descend(problem, current, done, self.max_iter, self.tol)
+        status = ClientStatus.CONVERGED if current.residual <= self.tol else ClientStatus.ILL_POSED
+        return current.solution(done, status)
 
 
 class _Filter:
@@ -167,17 +139,17 @@ class _Filter:
     can drive the solver to the end; asking for an improvement in either, against the last iterate only, can cycle.
     """
 
-    def __init__(self, first: _Iterate) -> None:
+    def __init__(self, first: Iterate) -> None:
         self._passed = [(first.merit, first.residual)]
 
-    def admits(self, candidate: _Iterate, decrease: float) -> bool:
+    def admits(self, candidate: Iterate, decrease: float) -> bool:
         return all(m - candidate.merit > decrease or candidate.residual < 0.95 * r for m, r in self._passed)
 
-    def add(self, accepted: _Iterate) -> None:
+    def add(self, accepted: Iterate) -> None:
         self._passed.append((accepted.merit, accepted.residual))
 
 
-def _propose(problem: Subproblem, current: _Iterate, mixer: Mixer) -> tuple[Natural, Natural | None]:
+def _propose(problem: Subproblem, current: Iterate, mixer: Mixer) -> tuple[Natural, Natural | None]:
     """Return the Newton step, and its mix with the earlier ones where there is one."""
     step = _newton_step(problem, current)
     if not problem.is_well_posed and current.residual >= NEAR:
@@ -187,8 +159,8 @@ def _propose(problem: Subproblem, current: _Iterate, mixer: Mixer) -> tuple[Natu
 
 
 def _advance(
-    problem: Subproblem, current: _Iterate, step: Natural, mixed: Natural | None, mixer: Mixer, past: _Filter
-) -> _Iterate | None:
+    problem: Subproblem, current: Iterate, step: Natural, mixed: Natural | None, mixer: Mixer, past: _Filter
+) -> Iterate | None:
     """Try the mixed step, the Newton step, then ever shorter ones; None when all fail."""
     accepted = _try(problem, current, mixed, past) if mixed is not None else None
     if accepted is not None:
@@ -206,7 +178,7 @@ def _advance(
     return None
 
 
-def _try(problem: Subproblem, current: _Iterate, natural: Natural, past: _Filter) -> _Iterate | None:
+def _try(problem: Subproblem, current: Iterate, natural: Natural, past: _Filter) -> Iterate | None:
     """Evaluate a candidate and return it when it is an improvement."""
     try:
         q = current.q.with_natural(natural)
@@ -214,7 +186,7 @@ def _try(problem: Subproblem, current: _Iterate, natural: Natural, past: _Filter
         return None
     if not problem.is_well_posed and q.kl(current.q) > TRUST_RADIUS:
         return None
-    candidate = _Iterate.at(problem, q)
+    candidate = Iterate.at(problem, q)
     if not candidate.is_finite:
         return None
     # Armijo on the mean, whose first-order decrease is known for any step; the precision only has to help
@@ -230,7 +202,7 @@ def _try(problem: Subproblem, current: _Iterate, natural: Natural, past: _Filter
     return candidate
 
 
-def _mean_shift(problem: Subproblem, current: _Iterate, step: Natural) -> Array:
+def _mean_shift(problem: Subproblem, current: Iterate, step: Natural) -> Array:
     """Newton's step in the mean, or the natural gradient where the Newton step is not a distribution."""
     q = current.q
     try:
@@ -239,7 +211,7 @@ def _mean_shift(problem: Subproblem, current: _Iterate, step: Natural) -> Array:
         return -q.factor.solve(current.gradient) / problem.rho
 
 
-def _shortened(current: _Iterate, shift: Array, t: float) -> Natural:
+def _shortened(current: Iterate, shift: Array, t: float) -> Natural:
     """Move mean and precision a fraction t of the way, each along a direction of descent.
 
     Not along λ + t(target − λ): where the precision jumps by orders of magnitude (a weak prior), that path reaches
@@ -252,7 +224,7 @@ def _shortened(current: _Iterate, shift: Array, t: float) -> Natural:
     return q.natural_from(factor.multiply(q.mean + t * shift), factor.parts)
 
 
-def _newton_step(problem: Subproblem, current: _Iterate) -> Natural:
+def _newton_step(problem: Subproblem, current: Iterate) -> Natural:
     """The precision's fixed point with Newton's step in the mean; the plain target when N is not positive."""
     q, expected, target = current.q, current.expected, current.target
     is_von = isinstance(q.factor, DensePrecision) and q.learns_precision and problem.rule.carries_curvature
@@ -299,11 +271,18 @@ def _newton_direction(
     return solution
 
 
-def _nearer_start(problem: Subproblem, first: _Iterate, rng: np.random.Generator) -> _Iterate:
+def _nearer_origin(problem: Subproblem, first: Iterate) -> Iterate:
+    """The member with mean zero, whose predictors are the offsets, where the merit there is lower."""
+    q = first.q.at(np.zeros(first.q.dim), first.q.factor.parts)
+    candidate = Iterate.at(problem, q)
+    return candidate if candidate.is_finite and not candidate.merit >= first.merit else first
+
+
+def _nearer_start(problem: Subproblem, first: Iterate, rng: np.random.Generator) -> Iterate:
     """Mode and curvature there, narrowed until the expectation is finite: a start where q_g is too wide (Poisson)."""
     assert isinstance(problem.anchor, Gaussian)
     point = Subproblem(problem.loss, Delta(2), problem.anchor, problem.site, problem.rho)
-    start = problem.anchor if problem.anchor.is_proper else first.q
+    start = first.q
     laplace = VariationalNewton(tol=1e-3).solve(point, start, rng).posterior
     assert isinstance(laplace, Gaussian)
     best = first
@@ -315,7 +294,7 @@ def _nearer_start(problem: Subproblem, first: _Iterate, rng: np.random.Generator
                 q = q.with_natural(q.natural_from(10.0**narrowing * q.natural.linear, parts))
             except ValueError:  # the curvature overflows: there is no better start
                 break
-        candidate = _Iterate.at(problem, q)
+        candidate = Iterate.at(problem, q)
         if candidate.is_finite and not candidate.residual >= best.residual:
             best = candidate
         if best.residual < FAR or not q.learns_precision:

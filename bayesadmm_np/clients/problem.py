@@ -21,7 +21,9 @@ class ClientStatus(Enum):
 
     CONVERGED = "converged to the tolerance"
     STEPS_DONE = "took its fixed number of steps (no residual is promised)"
+    ROUNDED = "stopped where rounding hides any further progress, before the tolerance"
     ITERATION_LIMIT = "stopped at the iteration limit before reaching the tolerance"
+    COARSE_RULE = "the rule's values and gradients contradict each other: too few points for so wide a distribution"
     ILL_POSED = "the subproblem has no minimum near the server's distribution: raise rho"
     NOT_FINITE = "the loss or its gradient is not finite near the server's distribution"
     ABSENT = "took no part in the round"
@@ -29,7 +31,7 @@ class ClientStatus(Enum):
     @property
     def is_usable(self) -> bool:
         """Whether the answer may be sent to the server."""
-        return self in (ClientStatus.CONVERGED, ClientStatus.STEPS_DONE)
+        return self in (ClientStatus.CONVERGED, ClientStatus.STEPS_DONE, ClientStatus.ROUNDED)
 
 
 @dataclass(frozen=True)

@@ -65,6 +65,20 @@ class Gaussian(ExponentialFamily):
         self.mean = frozen(mean)
         self.factor = factor
 
+    def at(self, mean: Array, parts: Sequence[Array]) -> Self:
+        """Return the member with this mean to the last bit, and this precision: λ keeps a mean to cond(S) ulp alone.
+
+        Raises
+        ------
+        NotPositiveDefiniteError
+            When the mean is not finite, or the precision is not positive definite.
+        """
+        own = all(new is old for new, old in zip(parts, self.factor.parts, strict=True))
+        factor = self.factor if own else self.factor.like(parts)
+        if not (np.isfinite(mean).all() and factor.is_positive_definite()):
+            raise NotPositiveDefiniteError("the mean is not finite, or its precision is not positive definite.")
+        return self._make(np.array(mean), factor)
+
     @property
     def dim(self) -> int:
         """Number of parameters d."""
@@ -192,20 +206,6 @@ class LearnedPrecisionGaussian(Gaussian):
         # keep λ as given: recomputing S m would lose digits at each round trip
         member.__dict__["natural"] = Natural(linear, *factor.parts)
         return member
-
-    def at(self, mean: Array, parts: Sequence[Array]) -> Self:
-        """Return the member with this mean to the last bit, and this precision: λ keeps a mean to cond(S) ulp alone.
-
-        Raises
-        ------
-        NotPositiveDefiniteError
-            When the mean is not finite, or the precision is not positive definite.
-        """
-        own = all(new is old for new, old in zip(parts, self.factor.parts, strict=True))
-        factor = self.factor if own else self.structure(*parts)
-        if not (np.isfinite(mean).all() and factor.is_positive_definite()):
-            raise NotPositiveDefiniteError("the mean is not finite, or its precision is not positive definite.")
-        return self._make(np.array(mean), factor)
 
     @classmethod
     def from_expectation(cls, expectation: Expectation) -> Self:

@@ -8,7 +8,7 @@ mean and a precision, and a loss sees only the variances of its linear predictor
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, Self
@@ -91,6 +91,18 @@ class Precision(ABC):
     @abstractmethod
     def unwhiten(self, whitened: Array, low: float) -> tuple[Array, ...]:
         """Return the R of a whitened vector, or the one nearest to it in Frobenius length with R ⪰ low S."""
+
+    @abstractmethod
+    def map_whitened(self, whitened: Array, function: Callable[[Array], Array]) -> Array:
+        """Return f(R) for a whitened R: the function of its eigenvalues."""
+
+    @abstractmethod
+    def symmetrised(self, whitened: Array, other: Array) -> Array:
+        """Return ½(RQ + QR) for whitened R and Q."""
+
+    @abstractmethod
+    def solve_symmetrised(self, whitened: Array, right: Array) -> Array:
+        """Return the E with E + ½(RE + ER) = `right`, for a whitened R ⪰ 0 and a whitened right side."""
 
     @abstractmethod
     def trace_solve(self, parts: Sequence[Array]) -> float:
@@ -257,21 +269,30 @@ class DensePrecision(Precision):
 
     def _reduce(self, matrix: Array, itype: int) -> Array:
         whitened, _ = lapack.dsygst(matrix.T, self.cholesky, itype=itype, lower=1)
-        np.fill_diagonal(whitened, np.sqrt(0.5) * np.diagonal(whitened))
-        packed = pack(whitened.T)
-        packed *= np.sqrt(2.0)
-        return packed
+        return _packed(whitened.T)
 
     def sandwich(self, parts: Sequence[Array]) -> tuple[Array, ...]:
         return (_symmetric(self.solve(self.solve(parts[0]).T)),)
 
     def unwhiten(self, whitened: Array, low: float) -> tuple[Array, ...]:
         """Through the eigenvalues of the whitened matrix, which are those of R relative to S."""
-        matrix = np.sqrt(0.5) * unpack(whitened, self.dim)
-        np.fill_diagonal(matrix, np.sqrt(2.0) * np.diagonal(matrix))
-        values, vectors = np.linalg.eigh(matrix)
+        values, vectors = np.linalg.eigh(_unpacked(whitened, self.dim))
         half = self.cholesky @ vectors
         return (_symmetric((half * np.maximum(values, low)) @ half.T),)
+
+    def map_whitened(self, whitened: Array, function: Callable[[Array], Array]) -> Array:
+        values, vectors = np.linalg.eigh(_unpacked(whitened, self.dim))
+        return _packed((vectors * function(values)) @ vectors.T)
+
+    def symmetrised(self, whitened: Array, other: Array) -> Array:
+        product = _unpacked(whitened, self.dim) @ _unpacked(other, self.dim)
+        return _packed(_symmetric(product))
+
+    def solve_symmetrised(self, whitened: Array, right: Array) -> Array:
+        values, vectors = np.linalg.eigh(_unpacked(whitened, self.dim))
+        turned = vectors.T @ _unpacked(right, self.dim) @ vectors
+        weights = 1.0 + 0.5 * np.maximum(values[:, None] + values, 0.0)
+        return _packed(vectors @ (turned / weights) @ vectors.T)
 
     def trace_solve(self, parts: Sequence[Array]) -> float:
         return float(np.einsum("ij,ij->", self._covariance, parts[0]))
@@ -370,6 +391,15 @@ class DiagonalPrecision(Precision):
     def unwhiten(self, whitened: Array, low: float) -> tuple[Array, ...]:
         return (self.diagonal * np.maximum(whitened, low),)
 
+    def map_whitened(self, whitened: Array, function: Callable[[Array], Array]) -> Array:
+        return function(whitened)
+
+    def symmetrised(self, whitened: Array, other: Array) -> Array:
+        return whitened * other
+
+    def solve_symmetrised(self, whitened: Array, right: Array) -> Array:
+        return right / (1.0 + np.maximum(whitened, 0.0))
+
     def trace_solve(self, parts: Sequence[Array]) -> float:
         return float(parts[0] @ self._variances)
 
@@ -446,10 +476,21 @@ class BlockPrecision(Precision):
     def sandwich(self, parts: Sequence[Array]) -> tuple[Array, ...]:
         return tuple(found for (found,) in self._each("sandwich", parts))
 
+    def _pieces(self, *whitened: Array) -> Iterator[tuple[DensePrecision, tuple[Array, ...]]]:
+        ends = np.cumsum([block.dim * (block.dim + 1) // 2 for block in self._blocks])[:-1]
+        return zip(self._blocks, zip(*(np.split(vector, ends) for vector in whitened), strict=True), strict=True)
+
     def unwhiten(self, whitened: Array, low: float) -> tuple[Array, ...]:
-        ends = np.cumsum([block.dim * (block.dim + 1) // 2 for block in self._blocks])
-        pieces = zip(self._blocks, np.split(whitened, ends[:-1]), strict=True)
-        return tuple(block.unwhiten(piece, low)[0] for block, piece in pieces)
+        return tuple(block.unwhiten(piece, low)[0] for block, (piece,) in self._pieces(whitened))
+
+    def map_whitened(self, whitened: Array, function: Callable[[Array], Array]) -> Array:
+        return np.concatenate([block.map_whitened(piece, function) for block, (piece,) in self._pieces(whitened)])
+
+    def symmetrised(self, whitened: Array, other: Array) -> Array:
+        return np.concatenate([block.symmetrised(*both) for block, both in self._pieces(whitened, other)])
+
+    def solve_symmetrised(self, whitened: Array, right: Array) -> Array:
+        return np.concatenate([block.solve_symmetrised(*both) for block, both in self._pieces(whitened, right)])
 
     def trace_solve(self, parts: Sequence[Array]) -> float:
         return sum(self._each("trace_solve", parts))
@@ -508,6 +549,21 @@ class BlockPrecision(Precision):
 
 def _symmetric(matrix: Array) -> Array:
     return 0.5 * (matrix + matrix.T)
+
+
+def _packed(matrix: Array) -> Array:
+    """One triangle of a symmetric matrix, which is overwritten, with the off-diagonal entries times √2."""
+    np.fill_diagonal(matrix, np.sqrt(0.5) * np.diagonal(matrix))
+    packed = pack(matrix)
+    packed *= np.sqrt(2.0)
+    return packed
+
+
+def _unpacked(whitened: Array, dim: int) -> Array:
+    """The matrix of which `whitened` is the triangle."""
+    matrix = np.sqrt(0.5) * unpack(whitened, dim)
+    np.fill_diagonal(matrix, np.sqrt(2.0) * np.diagonal(matrix))
+    return matrix
 
 
 def _overlap(a: slice, b: slice) -> slice | None:

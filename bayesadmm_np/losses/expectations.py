@@ -35,6 +35,8 @@ class Rule(ABC):
     carries_curvature: ClassVar[bool] = True
     """Whether E_q[∇²ℓ] enters the natural gradient (not for the first-order delta method)."""
     is_delta: ClassVar[bool] = False
+    is_sampled: ClassVar[bool] = False
+    """Whether points stand for the distribution, so that values and derivatives match up to their error alone."""
 
     @abstractmethod
     def moments(self, loss: Pointwise, mean: Array, variance: Array, y: Array) -> RowMoments:
@@ -111,6 +113,8 @@ class Exact(Rule):
 
 class _PointRule(Rule):
     """Rules of the form Σ_j w_j ℓ(mean + root · z_j) with the same points for every row."""
+
+    is_sampled: ClassVar[bool] = True
 
     @abstractmethod
     def nodes(self, n_outputs: int) -> tuple[Array, Array]:

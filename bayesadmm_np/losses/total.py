@@ -70,10 +70,9 @@ class Total(Loss):
         return np.sum([loss.hessian(theta) for loss in self.losses], axis=0)
 
     def check(self, prior: ExponentialFamily, rule: Rule) -> Rule:
-        """Check every loss; each resolves the rule for itself."""
-        for loss in self.losses:
-            loss.check(prior, rule)
-        return rule
+        """Check every loss; return the rule that all of them resolve to, or `rule`, which each resolves for itself."""
+        resolved = {loss.check(prior, rule) for loss in self.losses}
+        return resolved.pop() if len(resolved) == 1 else rule
 
     def expect(self, q: ExponentialFamily, rule: Rule) -> Expected:
         """Return the sums of the expectations."""

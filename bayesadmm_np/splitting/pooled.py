@@ -29,7 +29,7 @@ class Pooled:
     objective : float
         Σ_k E_q[ℓ_k] + KL(q‖prior) there.
     residual : float
-        Fisher length per parameter of its gradient.
+        Fisher length per parameter of its gradient; above `tol` only where rounding hides any further progress.
     """
 
     posterior: ExponentialFamily
@@ -58,6 +58,7 @@ def solve_pooled(
     expectation : Rule, optional
         Must be the rule of the run that it is compared with.
     tol : float, default 1e-10
+        Bound on the residual, where double precision reaches it.
     max_iter : int, default 1000
 
     Raises
@@ -65,7 +66,7 @@ def solve_pooled(
     ValueError
         When losses, family and rule do not fit.
     RuntimeError
-        When the tolerance is not reached.
+        When neither the tolerance nor the limit of double precision is reached.
 
     Examples
     --------
@@ -85,7 +86,7 @@ def solve_pooled(
     solver = ClosedForm() if total.is_quadratic or total.is_linear_in_statistics else VariationalNewton(tol, max_iter)
     solver.check(total, prior, rule)
     solution = solver.solve(problem, start, np.random.default_rng(0))
-    if solution.status is not ClientStatus.CONVERGED:
+    if solution.status not in (ClientStatus.CONVERGED, ClientStatus.ROUNDED):
         raise RuntimeError(f"solve_pooled: {solution.status.value} (residual {solution.residual:.1e}, tol {tol:.1e}).")
     objective = solution.expected.value + solution.posterior.kl(prior)
     return Pooled(solution.posterior, objective, solution.residual)

@@ -46,6 +46,12 @@ __all__ = [
 UNBOUNDED = 1e6
 """The objective rises without bound when it exceeds its start, and its best value by this many times its size."""
 
+_WHY = {
+    ClientStatus.ITERATION_LIMIT: Status.CLIENT_LIMIT,
+    ClientStatus.COARSE_RULE: Status.COARSE_RULE,
+    ClientStatus.NOT_FINITE: Status.NOT_FINITE,
+}
+
 UNKNOWN = float("inf")
 """Residual that no client has reported yet."""
 
@@ -217,8 +223,7 @@ def client_failure(replies: Sequence[Reply | None], number: int, safeguard: bool
         if reply.status is ClientStatus.ILL_POSED:
             switch = "" if safeguard else "safeguard"
             return Failure(Status.ILL_POSED_CLIENT, number, k, knob="raise rho", switch=switch)
-        is_limit = reply.status is ClientStatus.ITERATION_LIMIT
-        return Failure(Status.CLIENT_LIMIT if is_limit else Status.NOT_FINITE, number, k)
+        return Failure(_WHY[reply.status], number, k)
     return None
 
 

@@ -21,8 +21,12 @@ class Status(Enum):
     NOT_A_DISTRIBUTION = "diverged: the precisions of the sites no longer add up to a positive definite one"
     ILL_POSED_CLIENT = "a client's subproblem has no minimum near the server's distribution"
     NOT_FINITE = "a client's loss or gradient is not finite; scale the data or raise the prior's precision"
+    COARSE_RULE = (
+        "a client's rule for expectations has too few points for so wide a distribution; use more points, or raise the "
+        "prior's precision"
+    )
     CLIENT_LIMIT = (
-        "a client's solver reached its iteration limit; raise max_iter or tol of the solver, or the prior's precision"
+        "a client's solver stopped above its tolerance; raise max_iter or tol of the solver, or the prior's precision"
     )
 
     @property

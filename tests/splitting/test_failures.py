@@ -189,13 +189,14 @@ POISSON_HARD = {
     "weak prior, block, warns": ("plain", "block", 0.031, 10.0, 369),
     "large counts, isotropic": ("large counts", "isotropic", 33.0, 1.0, 513),
     "large counts, diagonal": ("large counts", "diagonal", 4.2, 1 / 3, 553),
+    "overflow at the mean": ("scaled", "block", 76.0, 1.0, 809),  # f reaches 1049 there
     "large counts, fixed": ("large counts", "fixed", 7.7, 1 / 3, 631),
 }
 POISSON_HOPELESS = {
-    # exp f overflows at the server's mean itself: f reaches 1049
-    "overflow at the mean": (("scaled", "block", 76.0, 1.0, 809), ClientStatus.NOT_FINITE),
-    # a fixed, wide covariance puts the objective at 1e14: its rounding is a residual of 1e-2
-    "rounding": (("plain", "fixed", 0.1, 1.0, 100), ClientStatus.ITERATION_LIMIT),
+    # E exp f overflows under every mean, as the covariance is fixed: the variance of f reaches 1e5
+    "overflow everywhere": (("scaled", "fixed", 0.1, 1.0, 809), ClientStatus.NOT_FINITE),
+    # a fixed, wide covariance puts the objective at 1e14, and the residual is in the units of that covariance
+    "rounding": (("plain", "fixed", 0.1, 1.0, 100), ClientStatus.ROUNDED),
 }
 
 

@@ -1,0 +1,290 @@
+"""Newton's method in the mean and a factor of the covariance, where the objective is convex: the way that cannot stall.
+
+With θ = m + C B z, z white noise, and ∂/∂(m, B) taken at B = I, where CCᵀ is the iterate's covariance,
+
+    ∂F/∂m = E_q[∇ℓ] + v − Vm + ρS_g(m − m_g)
+    ∂F/∂B = ρ Cᵀ (S_g + (E_q[∇²ℓ] − V)/ρ − S) C.
+
+E_q[ℓ] = E ℓ(m + CBz) is convex in (m, B) where ℓ is convex, because its argument is linear in them; the quadratic terms
+are where ρS_g − V ⪰ 0, and so is −ρ log det B. So a Newton step, damped by Armijo's rule, always makes progress,
+wherever it starts. The fixed-point map of `VariationalNewton` is faster near a solution; it hands over where it stalls.
+Products with the Hessian are differences of gradients, and conjugate gradients solve for the step.
+
+In mean and covariance the entropy and the quadratic terms are convex too, and E exp(xᵀθ) is; the valley of such a loss,
+xᵀm + ½xᵀΣx constant, is straight there, and bent in (m, B). A step that had to be shortened is followed by one in the
+other coordinates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from .._validation import Array
+from ..families.gaussian import Gaussian
+from ..families.precision import DensePrecision, NotPositiveDefiniteError
+from ..losses.base import GaussianExpected
+from .iterate import Iterate
+from .problem import ClientStatus, Solution, Subproblem
+
+__all__ = ["descend"]
+
+MOST_DENSE = 1000
+"""Most parameters for which the d × d matrix of Newton's step in the mean is formed."""
+PROBE = 1e-6
+"""Length, in standard deviations, of the step over which gradients are differenced."""
+MOST_PRODUCTS = 60
+"""Most products with the Hessian in one step."""
+MOST_TRIALS = 60
+"""Most points of one line search."""
+MOST_IDLE = 3
+"""Steps that rounding hides, and that do not lower the residual either, before the descent ends."""
+ROUNDING = 1e-13
+"""Decrease of the objective, relative to the size of its terms, that rounding hides."""
+
+
+def descend(problem: Subproblem, current: Iterate, done: int, max_iter: int, tol: float) -> Solution:
+    """Minimise a well-posed subproblem from an iterate, until the tolerance, rounding, or the limit of iterations."""
+    moves = current.q.learns_precision and not problem.rule.is_delta
+    if moves and current.q.dim > MOST_DENSE and not current.residual <= tol:
+        return current.solution(done, ClientStatus.ITERATION_LIMIT)
+    power, best, idle = 2, current, 0
+    while not current.residual <= tol:
+        if done >= max_iter:
+            return current.solution(done, ClientStatus.ITERATION_LIMIT)
+        step = _Step.at(Chart(problem, current.q, moves, power), current)
+        idle = idle + 1 if step.is_hidden and current.residual > 0.9 * best.residual else 0
+        best = current if not step.is_hidden or current.residual < best.residual else best
+        following, t = step.search() if idle < MOST_IDLE else (None, 0.0)
+        if following is None:
+            return best.solution(done, step.ending)
+        current, done = following, done + 1
+        power = power if t == 1.0 else 3 - power
+    return current.solution(done, ClientStatus.CONVERGED)
+
+
+@dataclass(frozen=True)
+class Chart:
+    """The coordinates (a, E) around q = N(m, S⁻¹), S = LLᵀ: mean m + L⁻ᵀa, covariance L⁻ᵀ(I + E)ᵖL⁻¹, E symmetric.
+
+    With p = 2 they are a mean and a factor of the covariance, with p = 1 a mean and a covariance. A vector of the chart
+    stacks a and the entries of E (none where the precision is fixed or does not act back), scaled so that its length is
+    the Frobenius length.
+    """
+
+    problem: Subproblem
+    q: Gaussian
+    moves_precision: bool
+    power: int
+
+    @property
+    def size(self) -> int:
+        """Number of coordinates."""
+        return self.q.natural.size if self.moves_precision else self.q.dim
+
+    def point(self, vector: Array) -> Gaussian:
+        """The member with these coordinates; NotPositiveDefiniteError where I + E is not positive definite."""
+        q, a, e = self.q, *np.split(vector, [self.q.dim])
+        mean = q.mean + q.factor.colour(a)
+        if not self.moves_precision:
+            return q.at(mean, q.factor.parts)
+        inner = q.factor.map_whitened(e, self._of_precision)
+        return q.at(mean, q.factor.unwhiten(inner, -np.inf))
+
+    def _of_precision(self, values: Array) -> Array:
+        if not (values > -1.0).all():
+            raise NotPositiveDefiniteError("the step leaves the domain: I + E is not positive definite.")
+        return (1.0 + values) ** -self.power
+
+    def gradient(self, vector: Array, q: Gaussian, expected: GaussianExpected) -> Array:
+        """The objective's gradient at the point `q` with these coordinates."""
+        own = self.q.factor
+        mean_part = own.half_solve(self.problem.mean_gradient(q, expected))
+        if not self.moves_precision:
+            return mean_part
+        target = self.problem.target(expected.natural_gradient)
+        excess = own.whiten([new - old for new, old in zip(target.parts[1:], q.factor.parts, strict=True)])
+        if self.power == 2:
+            excess = excess + own.symmetrised(excess, vector[self.q.dim :])
+        return np.concatenate([mean_part, 0.5 * self.power * self.problem.rho * excess])
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A direction of descent in a chart, and how far to go along it.
+
+    Attributes
+    ----------
+    chart : Chart
+    current : Iterate
+        That of the chart's origin.
+    direction : ndarray
+    slope : float
+        Of the objective along the direction, < 0.
+    hidden : float
+        Change of the objective that rounding hides.
+    is_hidden : bool
+        Whether rounding hides what a Newton step could still gain.
+    """
+
+    chart: Chart
+    current: Iterate
+    direction: Array
+    slope: float
+    hidden: float
+    is_hidden: bool
+
+    @classmethod
+    def at(cls, chart: Chart, current: Iterate) -> _Step:
+        """Solve for an inexact Newton step; the preconditioned gradient where rounding leaves no better direction.
+
+        In the mean alone the preconditioned gradient is Newton's step.
+        """
+        gradient = chart.gradient(np.zeros(chart.size), current.q, current.expected)
+        precondition = _preconditioner(chart, current.expected)
+
+        def product(vector: Array) -> Array:
+            scale = PROBE / float(np.linalg.norm(vector))
+            ends = [_gradient_at(chart, sign * scale * vector) for sign in (1.0, -1.0)]
+            return (ends[0] - ends[1]) / (2.0 * scale)
+
+        plain = direction = precondition(-gradient)
+        if chart.moves_precision or current.q.dim > MOST_DENSE:
+            forcing = min(0.1, current.residual)
+            direction = conjugate_gradients(product, precondition, -gradient, forcing, MOST_PRODUCTS)
+        slope, steepest = float(gradient @ direction), float(gradient @ plain)
+        hidden = ROUNDING * _size(chart.problem, current)
+        if not slope < 0.0:
+            direction, slope = plain, steepest
+        return cls(chart, current, direction, slope, hidden, max(-slope, -steepest) <= hidden)
+
+    @property
+    def ending(self) -> ClientStatus:
+        """What it means that no step along the direction helps: a gradient of the objective's own would have."""
+        if self.is_hidden:
+            return ClientStatus.ROUNDED
+        return ClientStatus.COARSE_RULE if self.chart.problem.rule.is_sampled else ClientStatus.ITERATION_LIMIT
+
+    def search(self) -> tuple[Iterate | None, float]:
+        """Find a step that lowers the merit by Armijo's rule and does not overshoot; also return its length.
+
+        The merit is convex along the direction, so its slope tells on which side of the minimum a step ends. Where
+        rounding hides the decrease, the slope alone decides.
+        """
+        t, low, high = 1.0, 0.0, np.inf
+        found: tuple[Iterate | None, float] = None, 0.0
+        for trial in range(MOST_TRIALS):
+            candidate = self._tried(t)
+            falls, slope = False, np.inf
+            if candidate is not None:
+                fall = self.current.merit - candidate.merit
+                falls = fall >= -1e-4 * t * self.slope and fall > self.hidden
+                slope = float(self.chart.gradient(t * self.direction, candidate.q, candidate.expected) @ self.direction)
+                flat = (falls or abs(fall) <= self.hidden) and abs(slope) <= -0.5 * self.slope
+                if flat or (falls and t == 1.0 and slope < 0.0):
+                    return candidate, t
+            if candidate is not None and falls and (found[0] is None or candidate.merit < found[0].merit):
+                found = candidate, t
+            if falls and slope < 0.0:
+                low = t
+            else:
+                high = t
+            if low > 0.0 and (high <= 2.0 * low or trial > MOST_TRIALS // 2):
+                break
+            t = float(np.sqrt(low * high)) if low > 0.0 else t * (0.5 if trial < 3 else 0.1)
+        return found
+
+    def _tried(self, t: float) -> Iterate | None:
+        """The iterate a fraction t along; under the delta method with the precision that the origin asks for."""
+        try:
+            q = self.chart.point(t * self.direction)
+            if q.learns_precision and not self.chart.moves_precision:
+                q = q.at(q.mean, self.current.target.parts[1:])
+        except ValueError:
+            return None
+        candidate = Iterate.at(self.chart.problem, q)
+        return candidate if candidate.is_finite else None
+
+
+def _size(problem: Subproblem, current: Iterate) -> float:
+    """The size of the terms that cancel in the merit."""
+    q, anchor = current.q, problem.anchor
+    assert isinstance(anchor, Gaussian)
+    return abs(current.merit) + abs(current.expected.value_at_mean) + problem.rho * (q.mean_distance(anchor) + q.dim)
+
+
+def _gradient_at(chart: Chart, vector: Array) -> Array:
+    """The gradient at a point of the chart; NaN outside the domain."""
+    try:
+        q = chart.point(vector)
+    except ValueError:
+        return np.full_like(vector, np.nan)
+    with np.errstate(over="ignore", invalid="ignore"):
+        expected = chart.problem.expect(q)
+        assert isinstance(expected, GaussianExpected)
+        return chart.gradient(vector, q, expected)
+
+
+def conjugate_gradients(
+    product: Callable[[Array], Array], precondition: Callable[[Array], Array], right: Array, forcing: float, most: int
+) -> Array:
+    """Solve A x = right to a residual of `forcing` times the first, in the preconditioner's metric.
+
+    It stops at the first direction that shows no positive curvature, with the solution until then; at the very first
+    it returns the preconditioned right side.
+    """
+    residual = right
+    preconditioned = precondition(residual)
+    direction, energy = preconditioned, float(residual @ preconditioned)
+    solution, goal = np.zeros_like(right), forcing**2 * energy
+    for _ in range(most):
+        if not energy > goal:
+            break
+        curved = product(direction)
+        curvature = float(direction @ curved)
+        if not (curvature > 0 and np.isfinite(curvature)):
+            return solution if solution.any() else direction
+        step = energy / curvature
+        solution = solution + step * direction
+        residual = residual - step * curved
+        preconditioned = precondition(residual)
+        previous, energy = energy, float(residual @ preconditioned)
+        direction = preconditioned + (energy / previous) * direction
+    return solution
+
+
+def _preconditioner(chart: Chart, expected: GaussianExpected) -> Callable[[Array], Array]:
+    """N⁻¹ in the mean, N = E_q[∇²ℓ] − V + ρS_g; in E the Hessian of E_q[ℓ] without its fourth derivatives."""
+    problem, q = chart.problem, chart.q
+    solve = _mean_solver(chart, expected) if q.dim <= MOST_DENSE else None
+    spread = q.factor.whiten(problem.target(expected.natural_gradient).parts[1:]) if chart.moves_precision else None
+
+    def precondition(vector: Array) -> Array:
+        a, e = np.split(vector, [q.dim])
+        if solve is not None:  # (L⁻¹NL⁻ᵀ)⁻¹ = LᵀN⁻¹L
+            a = q.factor.half_solve(q.factor.multiply(solve(q.factor.multiply(q.factor.colour(a)))))
+        if spread is None:
+            return a
+        shape = q.factor.solve_symmetrised(spread, e) if chart.power == 2 else 2.0 * e
+        return np.concatenate([a, shape / problem.rho])
+
+    return precondition
+
+
+def _mean_solver(chart: Chart, expected: GaussianExpected) -> Callable[[Array], Array]:
+    """N⁻¹ by Cholesky; where N is singular to rounding, with the eigenvalues that are lost raised to it."""
+    problem, q, anchor = chart.problem, chart.q, chart.problem.anchor
+    assert isinstance(anchor, Gaussian)
+    identity = np.eye(q.dim)
+    matrix = expected.curvature.dense() + problem.rho * anchor.factor.multiply(identity)
+    if q.learns_precision:
+        matrix = matrix - q.factor.like(problem.site.parts[1:]).multiply(identity)
+    system = DensePrecision(matrix)
+    if system.is_positive_definite():
+        return system.solve
+    units = 1.0 / np.sqrt(np.maximum(np.diagonal(matrix), np.finfo(float).tiny))
+    values, vectors = np.linalg.eigh(matrix * np.outer(units, units))
+    values = np.maximum(values, q.dim * np.finfo(float).eps * values[-1])
+    return lambda vector: units * (vectors @ ((vectors.T @ (units * vector)) / values))
