@@ -157,11 +157,12 @@ def test_the_group_is_the_documented_one():
 
 def test_a_method_of_a_plugin_is_known_to_estimators_and_commands(installed):
     from bayesadmm_np.cli._methods import knobs, make_method
+    from bayesadmm_np.cli._options import MethodSettings
     from bayesadmm_np.estimators import FederatedLogisticRegression
 
     installed(good="stranger_good:register")
     load_plugins()
-    assert make_method("Halfway", 2.0, None, accelerate=False).rho == 2.0
+    assert make_method(MethodSettings(method="Halfway", rho=2.0)).rho == 2.0
     assert knobs("Halfway") == ("rho",)
     X, y, site = np.array([[0.0], [1.0], [0.5], [-1.0]]), [0, 1, 1, 0], [0, 0, 1, 1]
     own = FederatedLogisticRegression(1.0, method="Halfway").fit(X, y, client=site)

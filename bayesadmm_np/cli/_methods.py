@@ -6,17 +6,19 @@ import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from ._options import MethodSettings
 from ._terminal import Refused, missing_name
 
 
-def make_method(name: str, rho: float | None, gamma: float | str | None, accelerate: bool) -> Any:
+def make_method(settings: MethodSettings) -> Any:
     """Return a row of the table with its arguments, or "auto"."""
     from ..splitting.accelerated import Accelerated
     from ..splitting.methods import TABLE
 
-    given = {key: value for key, value in (("rho", rho), ("gamma", gamma)) if value is not None}
+    name = settings.method
+    given = {key: value for key in ("rho", "gamma") if (value := getattr(settings, key)) is not None}
     if name == "auto":
-        if given or accelerate:
+        if given or settings.accelerate:
             raise Refused("--rho, --gamma and --accelerate need --method: auto has chosen them already.")
         return name
     if name not in TABLE:
@@ -26,20 +28,16 @@ def make_method(name: str, rho: float | None, gamma: float | str | None, acceler
         if key not in takes:
             raise Refused(f"--{key}: {name} has no {key}; it takes {', '.join(takes) or 'nothing'}.")
     row = TABLE[name](**given)
-    return Accelerated(row) if accelerate else row
+    return Accelerated(row) if settings.accelerate else row
 
 
-def method_and_prior(
-    name: str, rho: float | None, gamma: float | str | None, accelerate: bool, precision: float | None
-) -> tuple[Any, float]:
-    """Return the row of a run between sites and the prior's precision: by default the maximum of the likelihood."""
+def method_between_sites(settings: MethodSettings) -> tuple[Any, float]:
+    """Return the row of a run between sites, by default that of the likelihood's maximum, and its prior's precision."""
     from ..splitting.guarded import Guarded
     from ..splitting.methods import Newton
 
-    row = make_method(name, rho, gamma, accelerate)
-    if name == "auto":
-        return Guarded(Newton()), 0.0 if precision is None else precision
-    return row, 1.0 if precision is None else precision
+    row = make_method(settings)
+    return (Guarded(Newton()), 0.0) if row == "auto" else (row, 1.0)
 
 
 def knobs(name: str) -> tuple[str, ...]:

@@ -157,6 +157,22 @@ class FormulaSettings(DataSettings):
     ignore_case: Annotated[bool, option("With --formula: levels that differ in case or blanks alone are one.")] = False
 
 
+@dataclass(frozen=True, kw_only=True)
+class MethodSettings:
+    """Which row of the table a command runs."""
+
+    method: Annotated[str, option("Method, a row of docs/methods.md.", choices=methods("auto"))] = "auto"
+    rho: Annotated[float | None, option("ρ of a method that has one, > 0. Default: the method's.")] = None
+    gamma: Annotated[
+        float | Literal["rows"] | None,
+        option(
+            "γ of a method that has one, in (0, 1]; rows: each site's share of the rows, for PVI and its kin.",
+            "NUMBER|rows",
+        ),
+    ] = None
+    accelerate: Accelerate = False
+
+
 # --- checking what a file says --------------------------------------------------------------------------------
 
 

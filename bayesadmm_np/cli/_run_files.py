@@ -12,8 +12,9 @@ from typing import Annotated, Any
 
 import numpy as np
 
+from ._methods import method_between_sites
 from ._networks import is_network, load_network_site
-from ._options import DataSettings, DropNA, Names, Weights, losses, make_settings, option, switch
+from ._options import DataSettings, DropNA, MethodSettings, Names, Weights, losses, make_settings, option, switch
 from ._terminal import (
     Refused,
     missing_name,
@@ -176,7 +177,12 @@ def answer(folder: Path, broadcast: Path, out: Path | None) -> dict[str, Any]:
 
 
 def begin(
-    folder: Path, hellos: Sequence[Path], row: Any, family: str, precision: float, options: dict[str, Any]
+    folder: Path,
+    hellos: Sequence[Path],
+    method: MethodSettings,
+    family: str,
+    precision: float | None,
+    options: dict[str, Any],
 ) -> dict[str, Any]:
     """Start a run of the sites that said hello, and write its first broadcast."""
     from ..estimators.fitted import FAMILIES
@@ -184,6 +190,8 @@ def begin(
     from ..federation.dispatch.client_manager import HELLO_LIMIT
     from ..glm.kinds import KINDS, kind_of_loss
 
+    row, usual = method_between_sites(method)
+    precision = usual if precision is None else precision
     if family not in FAMILIES:
         raise Refused(f"--family: {missing_name('there is no family', family, FAMILIES)}")
     messages = [Message.read(path, HELLO_LIMIT) for path in hellos]

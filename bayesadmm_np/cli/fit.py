@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from ._methods import make_method
 from ._options import (
-    Accelerate,
     Files,
     FormulaSettings,
     Json,
+    MethodSettings,
     Progress,
     Reference,
     Spread,
     at_least,
     families,
-    methods,
     option,
     switch,
 )
@@ -44,16 +43,6 @@ class FitSettings:
     family: Annotated[
         str, option("Family of the posterior. Default: full, if the method allows it.", choices=families("auto"))
     ] = "auto"
-    method: Annotated[str, option("Method, a row of docs/methods.md.", choices=methods("auto"))] = "auto"
-    rho: Annotated[float | None, option("ρ of a method that has one, > 0.")] = None
-    gamma: Annotated[
-        float | Literal["rows"] | None,
-        option(
-            "γ of a method that has one, in (0, 1]; rows: each site's share of the rows, for PVI and its kin.",
-            "NUMBER|rows",
-        ),
-    ] = None
-    accelerate: Accelerate = False
     prior_precision: Annotated[
         float | Literal["evidence"],
         option("Prior precision of each coefficient, in the units of --standardize; 0 is no prior.", "NUMBER|evidence"),
@@ -89,6 +78,7 @@ class FitSettings:
 
 
 DEFAULT = FitSettings()
+AUTO = MethodSettings()
 NO_ROWS = FormulaSettings()
 
 
@@ -98,6 +88,7 @@ def fit(
     *,
     rows: Annotated[FormulaSettings, Spread] = NO_ROWS,
     settings: Annotated[FitSettings, Spread] = DEFAULT,
+    method: Annotated[MethodSettings, Spread] = AUTO,
     ratios: Annotated[bool, switch("Show odds or rate ratios with their intervals.")] = False,
     reference: Reference = None,
     intervals: Annotated[
@@ -140,7 +131,7 @@ def fit(
 
     if out is not None:
         require_out(out, [*data, *([config] if config else [])])
-    model, losses, dropped = _fitted(data, rows, settings, progress)
+    model, losses, dropped = _fitted(data, rows, settings, make_method(method), progress)
     shown: Any = {"covariance": settings.covariance, "reference": reference}
     if intervals == "profile" and without_estimate(model.findings):
         note("--intervals profile: the likelihood has no maximum; intervals are Wald's.")
@@ -162,7 +153,7 @@ def fit(
 
 
 def _fitted(
-    data: list[Path], given: FormulaSettings, settings: FitSettings, progress: bool
+    data: list[Path], given: FormulaSettings, settings: FitSettings, method: Any, progress: bool
 ) -> tuple[FittedGLM, Any, int]:
     """Return the fitted model, the sites' losses, and how many rows were dropped."""
     import numpy as np
@@ -172,7 +163,6 @@ def _fitted(
     from ._design import choose_kind, code_labels, fit_columns, in_own_units, target_units
     from ._formula import rows_of_fit
 
-    method = make_method(settings.method, settings.rho, settings.gamma, settings.accelerate)
     rows = rows_of_fit(data, given)
     if rows.agreement is not None:
         if not settings.intercept and rows.agreement.has_intercept:

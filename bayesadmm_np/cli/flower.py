@@ -316,7 +316,8 @@ def read_plan(config: Mapping[str, Any]) -> Any:
     from ..federation import GLMTask
     from ..federation.dispatch import Plan
     from ..federation.flower.project import KEYS
-    from ._methods import method_and_prior
+    from ._methods import method_between_sites
+    from ._options import MethodSettings
 
     missing = sorted(set(KEYS) - set(config))
     if missing:
@@ -334,8 +335,11 @@ def read_plan(config: Mapping[str, Any]) -> Any:
         )
     family: Any = FAMILIES[plain["family"]]
     # the configuration of an app has no null: 0 stands for the method's own
-    rho, gamma, given = (plain[name] or None for name in ("rho", "gamma", "prior_precision"))
-    method, precision = method_and_prior(plain["method"], rho, gamma, plain["accelerate"], given)
+    named = {name: plain[name] or None for name in ("rho", "gamma")}
+    method, usual = method_between_sites(
+        MethodSettings(method=plain["method"], accelerate=plain["accelerate"], **named)
+    )
+    precision = plain["prior_precision"] or usual
 
     def of(*names: str) -> dict[str, Any]:
         return {name: plain[name] for name in names}

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import secrets
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
-from ._methods import method_and_prior
 from ._networks import Function, begin_network, model_of
-from ._options import Accelerate, Json, families, methods, option
+from ._options import Json, MethodSettings, Spread, families, option
 from ._run_files import CODES, EXAMPLE, Folder, begin, message_refusals, standing, tell
 
 __all__ = ["init", "network", "status", "step"]
@@ -19,6 +18,7 @@ HELP = f"""The server of a run by files: it sees posteriors and sums, no rows.
 {CODES}"""
 FOOT = CODES
 REFUSALS = message_refusals
+AUTO = MethodSettings()
 
 
 def init(
@@ -26,13 +26,7 @@ def init(
     hellos: Annotated[list[Path], option("Messages that introduce the sites, one a site.", name="HELLO")],
     /,
     *,
-    method: Annotated[str, option("Method, a row of docs/methods.md.", choices=methods("auto"))] = "auto",
-    rho: Annotated[float | None, option("ρ of a method that has one, > 0. Default: the method's.")] = None,
-    gamma: Annotated[
-        float | Literal["rows"] | None,
-        option("γ of a method that has one, in (0, 1]; rows: each site's share of the rows.", "NUMBER|rows"),
-    ] = None,
-    accelerate: Accelerate = False,
+    method: Annotated[MethodSettings, Spread] = AUTO,
     family: Annotated[str, option("Family of the posterior.", choices=families())] = "full",
     prior_precision: Annotated[
         float | None,
@@ -57,10 +51,9 @@ def init(
       bayesadmm server init run hello-*.npz --method BayesADMM --rho 1 --safeguard
       bayesadmm server init run hello-*.npz --method PVI --gamma 0.4 --accelerate --family diagonal
     """
-    row, precision = method_and_prior(method, rho, gamma, accelerate, prior_precision)
     seed = secrets.randbelow(1 << 31) if seed is None else seed
     options = {"tol": tol, "rounds": rounds, "safeguard": safeguard, "seed": seed}
-    tell(begin(folder, hellos, row, family, precision, options), json)
+    tell(begin(folder, hellos, method, family, prior_precision, options), json)
 
 
 def network(

@@ -7,7 +7,19 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from ._methods import knobs, make_method
-from ._options import Accelerate, DataSettings, Files, Json, Numbers, Progress, Spread, at_least, methods, option
+from ._options import (
+    Accelerate,
+    DataSettings,
+    Files,
+    Json,
+    MethodSettings,
+    Numbers,
+    Progress,
+    Spread,
+    at_least,
+    methods,
+    option,
+)
 from ._terminal import Refused, note, print_json, require_writable, text_table, write_csv
 from ._trials import Runner, Trial, TrialSettings, cell_text, read_problem
 
@@ -51,7 +63,8 @@ def sweep(
         takes = " and ".join(f"--{name}" for name in ("rho", "gamma") if name in knobs(method))
         raise Refused(f"say what to vary: {takes or method + ' has neither rho nor gamma'}.")
     cells = [(rho, gamma) for gamma, rho in itertools.product(gammas, rhos)]
-    made = [make_method(method, *cell, accelerate) for cell in cells]
+    chosen = [MethodSettings(method=method, rho=rho, gamma=gamma, accelerate=accelerate) for rho, gamma in cells]
+    made = [make_method(one) for one in chosen]
     problem = read_problem(data, settings, how)
     done = Runner(problem, how, rounds).run([(row.name, row) for row in made], "sweep", progress)
     trials = dict(zip(cells, done, strict=True))

@@ -523,10 +523,8 @@ class FederatedModel(BaseEstimator):
     ) -> FittedGLM:
         glm, result = fit.glm, fit.result
         source, has_maximum = settings.noise_source(glm.kind), not without_estimate(findings)
-        prior, posterior = result.prior, result.posterior
-        assert isinstance(prior, Gaussian)
-        assert isinstance(posterior, Gaussian)
-        dropped = glm.dropped_at(fit.noise)
+        assert isinstance(result.prior, Gaussian)
+        mean, dropped = result.posterior.mean, glm.dropped_at(fit.noise)
         # Newton's duals are natural gradients at the server: those at the mode add up to the posterior
         factors = [-each.natural_gradient for each in result.at_server] if settings.row.is_newton else result.sites
         return FittedGLM(
@@ -535,8 +533,8 @@ class FederatedModel(BaseEstimator):
             columns=Columns.plain(self._features(glm.layout.n_features)),
             layout=glm.layout,
             classes=() if glm.labels is None else tuple(glm.labels.tolist()),
-            prior=prior,
-            posterior=posterior,
+            prior=result.prior,
+            posterior=result.posterior,
             sites={name: Site(factor, rows[name].X.shape[0]) for name, factor in zip(glm.names, factors, strict=True)},
             rule=settings.row.expectation or glm.kind.rule,
             method=settings.method.name,
@@ -549,9 +547,9 @@ class FederatedModel(BaseEstimator):
             noise_variance=fit.noise,
             penalty=settings.penalty,
             inference=settings.inference,
-            statistics=glm.statistics(posterior.mean, fit.noise, source) if has_maximum else None,
+            statistics=glm.statistics(mean, fit.noise, source) if has_maximum else None,
             findings=findings,
-            log_likelihood=-glm.loss(posterior.mean, fit.noise) - dropped if has_maximum else None,
+            log_likelihood=-glm.loss(mean, fit.noise) - dropped if has_maximum else None,
             elbo=-float(result.objective[-1]) - dropped if settings.inference == "posterior" else None,
         )
 

@@ -141,6 +141,6 @@ def _variance(fit: StackedFit, glm: Glm) -> float:
 def _information(glm: Glm, p: int) -> Array:
     """Σ_i w_i x_ij² of each column in its own units, from sums over sites; 1 of a column of zeros."""
     far = np.zeros(p) if glm.layout.centre is None else glm.layout.centre
-    own = np.sum([weights @ design[:, :p] ** 2 for design, _, weights, _ in glm.rows], axis=0)
+    own = np.sum(glm.squares, axis=0)[:p]
     whole: Array = own + far**2 * sum(weights.sum() for _, _, weights, _ in glm.rows)
     return np.where(whole > 0, whole, 1.0)

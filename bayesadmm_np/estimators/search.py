@@ -340,9 +340,9 @@ def run_options(glm: Glm, settings: Settings) -> dict[str, Any]:
 
 def require_sums(glm: Glm) -> None:
     """Refuse a site whose sums of squares, or whose losses without effects, no float holds."""
-    for name, (design, _, weights, _), loss in zip(glm.names, glm.rows, glm.losses(1.0), strict=True):
+    for name, squares, loss in zip(glm.names, glm.squares, glm.losses(1.0), strict=True):
         with np.errstate(over="ignore", invalid="ignore"):
-            largest = [*(weights @ design**2), loss.value(glm.null_parameter)]
+            largest = [*squares, loss.value(glm.null_parameter)]
         if not np.isfinite(largest).all():
             raise ValueError(" ".join(filter(None, [OVERFLOWS.format(name), _about_offset(glm)])))
 

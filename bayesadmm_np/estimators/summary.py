@@ -12,8 +12,6 @@ import numpy as np
 
 from .._errors import ArgumentError
 from .._validation import Array
-from ..families.coordinates import Natural
-from ..families.gaussian import Gaussian
 from ..families.precision import DensePrecision
 from ..glm.diagnosis import Finding, diagnose_after, without_estimate
 from ..glm.diagnosis import as_dict as finding_as_dict
@@ -173,14 +171,14 @@ class Summary:
         return pd.DataFrame(columns, index=[row.name for row in self.rows], dtype=float)
 
 
-def information_shares(posterior: Gaussian, prior: Gaussian, sites: Sequence[Natural], change: Array) -> Array:
+def information_shares(model: FittedGLM, change: Array) -> Array:
     """Return [Σ P Σ]_jj / Σ_jj for P the precision of the prior and of each site, shape (1 + sites, d).
 
     Σ is the covariance of `change` @ θ. The precisions add up to Σ⁻¹, so that the shares of a coefficient add up to 1.
     """
-    spread = posterior.covariance_matrix @ change.T
+    spread = model.posterior.covariance_matrix @ change.T
     variance = np.einsum("ij,ji->i", change, spread)
-    precisions = [prior.precision, *(site.precision for site in sites)]
+    precisions = [model.prior.precision, *(site.factor.precision for site in model.sites.values())]
     moved = [p @ spread if p.ndim == 2 else p[:, None] * spread for p in precisions]
     return np.array([np.einsum("ji,ji->i", spread, each) / variance for each in moved])
 
@@ -195,8 +193,7 @@ def diagnose_fit(model: FittedGLM) -> tuple[Finding, ...]:
     # where a shift common to all classes is the prior's alone, the table says so of every coefficient
     if model.family != "full" or model.kind.has_flat_shift or not kept:
         return ()
-    factors = [site.factor for site in model.sites.values()]
-    shares = information_shares(model.posterior, model.prior, factors, np.eye(model.layout.dim))
+    shares = information_shares(model, np.eye(model.layout.dim))
     names = [model.coefficient_names[j] for j in kept]
     factor = model.posterior.factor
     own = factor.cholesky.T[:, kept] if model.is_exact and isinstance(factor, DensePrecision) else None
@@ -414,8 +411,7 @@ def _wald_rows(
     mean = change @ model.posterior.mean + shift
     if spread.matrix is None:
         return tuple(SummaryRow(name, float(m)) for name, m in zip(names, mean, strict=True))
-    factors = [site.factor for site in model.sites.values()]
-    shares = information_shares(model.posterior, model.prior, factors, change).T
+    shares = information_shares(model, change).T
     # the factors make up the posterior only where the duals are the sites
     adds_up = bool(np.allclose(shares.sum(axis=1), 1.0, atol=1e-3))
     # of a held entry rounding is all that there is

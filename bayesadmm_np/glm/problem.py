@@ -15,7 +15,7 @@ from .._validation import Array, frozen
 from ..design.rows import SiteRows
 from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian
-from ..losses.base import GaussianExpected, Loss
+from ..losses.base import Loss
 from ..losses.expectations import Delta
 from ..splitting.distance import Distance
 from .inference import FitStatistics, Noise, fit_statistics
@@ -167,8 +167,14 @@ class Glm:
         """Return about the information of all rows on θ_j; that of an intercept where the column is one of zeros."""
         column = j % self.layout.width
         total = sum(weights.sum() for _, _, weights, _ in self.rows)
-        square = sum(weights @ design[:, column] ** 2 for design, _, weights, _ in self.rows) / total
+        square = sum(squares[column] for squares in self.squares) / total
         return self.information * float(square if square > 0.0 else 1.0)
+
+    @cached_property
+    def squares(self) -> tuple[Array, ...]:
+        """Σ_i w_i x_ij² of each column of the design, one row a site; not finite where no float holds it."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            return tuple(weights @ design**2 for design, _, weights, _ in self.rows)
 
     def losses(self, noise: float) -> Sequence[Loss]:
         """Return one loss a site at a noise variance; designs are shared, and the last losses are kept."""
@@ -344,9 +350,4 @@ def newton_sites(losses: Sequence[Loss], prior: Gaussian, theta: Array) -> list[
     """
     start = prior.start()
     at = start.with_natural(start.natural_from(start.factor.multiply(theta), start.factor.parts))
-    sites = []
-    for loss in losses:
-        expected = loss.expect(at, Delta(2))
-        assert isinstance(expected, GaussianExpected)
-        sites.append(-expected.natural_gradient)
-    return sites
+    return [-loss.expect(at, Delta(2)).natural_gradient for loss in losses]

@@ -1,5 +1,7 @@
 """Predictions average over the posterior; the summary says what the covariance says."""
 
+from types import SimpleNamespace
+
 import mpmath
 import numpy as np
 import pytest
@@ -127,9 +129,11 @@ def test_summary(kind):
 def test_shares_are_of_the_information_on_one_coefficient():
     """In a diagonal problem the share is the site's precision over all; a site that never varies x0 has none of it."""
     prior = ba.families.FullGaussian(np.zeros(2), np.diag([1.0, 2.0]))
-    sites = [ba.families.Natural(np.zeros(2), np.diag(V)) for V in ([3.0, 0.0], [0.0, 6.0])]
+    factors = [ba.families.Natural(np.zeros(2), np.diag(V)) for V in ([3.0, 0.0], [0.0, 6.0])]
+    sites = {k: SimpleNamespace(factor=factor) for k, factor in enumerate(factors)}
     posterior = ba.families.FullGaussian(np.zeros(2), np.diag([4.0, 8.0]))
-    assert np.allclose(information_shares(posterior, prior, sites, np.eye(2)), [[0.25, 0.25], [0.75, 0.0], [0.0, 0.75]])
+    model = SimpleNamespace(prior=prior, posterior=posterior, sites=sites)
+    assert np.allclose(information_shares(model, np.eye(2)), [[0.25, 0.25], [0.75, 0.0], [0.0, 0.75]])
 
 
 @pytest.mark.parametrize("method", ["ADMM", "PreconditionedADMM", "FedAvg"])
