@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..design.agreement import Agreement, Design
     from ..estimators.fitted import FittedGLM
 
-__all__ = ["rows_of_fit", "rows_of_model", "worded_for_options"]
+__all__ = ["require_formula_alone", "rows_of_fit", "rows_of_model", "worded_for_options"]
 
 
 @contextmanager
@@ -33,6 +33,15 @@ def worded_for_options() -> Iterator[None]:
         raise Refused(worded(error, argument=lambda name: f"--{name.replace('_', '-')}")) from error
     except TableError as error:
         raise Refused(str(error)) from error
+
+
+def require_formula_alone(settings: Any) -> None:
+    """Refuse options that name columns beside a formula."""
+    named: dict[str, Any] = {"--target": settings.target, "--features": settings.features, "--drop": settings.drop}
+    named |= {"--categorical": settings.categorical, "--offset": settings.offset, "--exposure": settings.exposure}
+    for option, value in named.items():
+        if value:
+            raise Refused(f"{option}: the formula says it; leave {option} out.")
 
 
 def rows_of_fit(paths: Sequence[Path], settings: FormulaSettings) -> Rows:
@@ -65,11 +74,7 @@ def _formula_rows(paths: Sequence[Path], settings: FormulaSettings, formula: str
     from ..design.terms import parse
     from ..estimators.formula_fit import make_designs
 
-    named: dict[str, Any] = {"--target": settings.target, "--features": settings.features, "--drop": settings.drop}
-    named |= {"--categorical": settings.categorical, "--offset": settings.offset, "--exposure": settings.exposure}
-    for option, value in named.items():
-        if value:
-            raise Refused(f"{option}: the formula says it; leave {option} out.")
+    require_formula_alone(settings)
     with worded_for_options():
         roles = parse(formula).roles
         tables = _tables(paths, settings.client, roles, settings)

@@ -21,11 +21,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Rows",
+    "choose_columns",
     "feature_columns",
+    "is_number",
     "read_frame",
     "read_offset",
     "read_rows",
     "require_column",
+    "require_numeric",
     "stack",
 ]
 
@@ -118,22 +121,7 @@ def require_column(option: str, name: str, frame: Any, path: Path) -> None:
 def read_rows(paths: Sequence[Path], settings: DataSettings) -> Rows:
     """Read one file with a site column, or one file a site (its name without the ending is the site's)."""
     frame, site = stack(paths, settings.client, settings.categorical, settings.separator, settings.na)
-    special = {
-        "--target": settings.target,
-        "--client": settings.client,
-        "--weights": settings.weights,
-        "--offset": settings.offset,
-        "--exposure": settings.exposure,
-    }
-    taken: dict[str, str] = {}
-    for option, name in special.items():
-        if name is None:
-            continue
-        require_column(option, name, frame, paths[0])
-        if name in taken:
-            raise Refused(f"{option}: {name!r} is the column of {taken[name]} already.")
-        taken[name] = option
-    chosen = _features(frame, settings, taken, paths[0])
+    taken, chosen = _taken_and_chosen(frame, settings, paths[0])
     needed = [*taken, *chosen]
     frame, site, lost = _without_missing(frame, site, needed, settings.dropna)
     weights = None
@@ -150,6 +138,31 @@ def read_rows(paths: Sequence[Path], settings: DataSettings) -> Rows:
         read_offset(frame, settings.offset, settings.exposure),
         site_dropped=lost,
     )
+
+
+def choose_columns(frame: Any, settings: DataSettings, path: Path) -> list[str]:
+    """Return the predictors of a file, in order."""
+    return _taken_and_chosen(frame, settings, path)[1]
+
+
+def _taken_and_chosen(frame: Any, settings: DataSettings, path: Path) -> tuple[dict[str, str], list[str]]:
+    """Return the options by the columns that they name, and the predictors."""
+    special = {
+        "--target": settings.target,
+        "--client": settings.client,
+        "--weights": settings.weights,
+        "--offset": settings.offset,
+        "--exposure": settings.exposure,
+    }
+    taken: dict[str, str] = {}
+    for option, name in special.items():
+        if name is None:
+            continue
+        require_column(option, name, frame, path)
+        if name in taken:
+            raise Refused(f"{option}: {name!r} is the column of {taken[name]} already.")
+        taken[name] = option
+    return taken, _features(frame, settings, taken, path)
 
 
 def _features(frame: Any, settings: DataSettings, taken: Mapping[str, str], path: Path) -> list[str]:
@@ -230,9 +243,9 @@ def _numbers(column: Any) -> Array:
     from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
     if not is_numeric_dtype(column) and not is_bool_dtype(column):
-        kept = [value for value in dict.fromkeys(column.astype(str)) if not _is_number(value)]
+        kept = [value for value in dict.fromkeys(column.astype(str)) if not is_number(value)]
         shown = ", ".join(repr(value) for value in kept[:3])
-        if kept and all(_is_number(value.replace(",", "")) for value in kept):
+        if kept and all(is_number(value.replace(",", "")) for value in kept):
             raise Refused(
                 f"column {column.name!r} holds numbers with commas ({shown}): write 1234.5 for 1.234,5 or 1,234.5."
             )
@@ -244,6 +257,11 @@ def _numbers(column: Any) -> Array:
     if not np.isfinite(values).all():
         raise Refused(f"column {column.name!r} holds {int((~np.isfinite(values)).sum())} infinite value(s).")
     return values
+
+
+def require_numeric(column: Any) -> None:
+    """Refuse a column that is not numeric and finite, by its name and with what to do."""
+    _numbers(column)
 
 
 def read_offset(frame: Any, offset: str | None, exposure: str | None) -> Array | None:
@@ -284,7 +302,8 @@ def _target(column: Any) -> Any:
     return np.array([str(value) for value in column], dtype=object)
 
 
-def _is_number(text: str) -> bool:
+def is_number(text: str) -> bool:
+    """Whether a cell holds a number."""
     try:
         float(text)
     except ValueError:

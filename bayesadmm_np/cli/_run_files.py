@@ -12,9 +12,10 @@ from typing import Annotated, Any
 
 import numpy as np
 
+from ._columns import SiteConfig, TableRows, mechanism_of
 from ._methods import method_between_sites
 from ._networks import is_network, load_network_site
-from ._options import DataSettings, DropNA, MethodSettings, Names, Weights, losses, make_settings, option, switch
+from ._options import DataSettings, MethodSettings, make_settings, option
 from ._terminal import (
     Refused,
     missing_name,
@@ -63,33 +64,13 @@ MODEL = """in Python, with the function `final_model` of bayesadmm_np.torch and 
            bayesadmm_np.federation: final_model(Message.read("final.npz"), model)"""
 """How to get a trained network: no command of this package writes a file of PyTorch."""
 
-CONFIG = "site.json"
+CONFIG, HELLO, QUESTION = "site.json", "hello.npz", "question.npz"
 DIGEST = "digest"
 """Key of the digest of the rows that hello.npz was made from; the others are fields of `SiteConfig`."""
 DELTA = 1e-5
 """Of the ε that a site is told; `GaussianMechanism.epsilon` gives it for any other."""
 
 Folder = Annotated[Path, option("Folder of this site or server; init makes it.", name="DIR")]
-
-
-@dataclass(frozen=True, kw_only=True)
-class SiteConfig:
-    """Arguments of `site init`, which the site keeps."""
-
-    data: Annotated[Path, option("CSV file of this site's rows.", "FILE.csv")]
-    target: Annotated[str, option("Column to be explained.", "COLUMN")]
-    name: Annotated[str, option("This site's name, different from all others'.", "NAME")]
-    loss: Annotated[str, option("Kind of regression.", "|".join(losses()))]
-    features: Annotated[Names, option("Columns to use. Default: all others.", "A,B,…")] = ()
-    weights: Weights = None
-    classes: Annotated[Names, option("Labels in order; needed where a site lacks some.", "A,B,…")] = ()
-    intercept: Annotated[bool, switch("Add a column of ones.")] = True
-    standardize: Annotated[bool, option("Pooled units, from sums.")] = False
-    noise_variance: Annotated[float, option("Noise variance of a linear regression.")] = 1.0
-    dropna: DropNA = False
-    privacy_clip: Annotated[float | None, option("Longest update, in Fisher length.", "C")] = None
-    privacy_noise: Annotated[float | None, option("Noise on every answer, in units of 2C.", "Z")] = None
-    privacy_rounds: Annotated[int | None, option("Longest run that is answered.", "T")] = None
 
 
 def with_example(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -124,23 +105,29 @@ def introduce(folder: Path, config: SiteConfig) -> dict[str, Any]:
         raise Refused(f"--noise-variance must be > 0, got {config.noise_variance:g}.")
     if (folder / STATE).exists():
         raise Refused(f"{folder} takes part in a run already; give a new run a folder of its own.")
-    rows = _Rows.read(config)
+    rows = _read_rows(config)
     site = rows.site(None)
     require_writable(folder, "DIR")
     folder.mkdir(parents=True, exist_ok=True)
     known = {**asdict(rows.config), "data": str(config.data.absolute()), "classes": rows.classes}
     text = json.dumps({**known, DIGEST: site.data.digest}, indent=1) + "\n"
     replace_text(folder / CONFIG, text)
-    sums = (rows.design.sum(axis=0), (rows.design**2).sum(axis=0)) if config.standardize else (None, None)
-    site.hello(*sums).write(folder / "hello.npz")
-    return {
-        "written": str(folder / "hello.npz"),
-        "site": site.name,
-        "rows": len(rows.design),
-        "features": list(site.data.features),
-        "classes": list(site.data.classes),
-        "privacy": _promise(site),
-    }
+    (site.hello(*rows.sums) if isinstance(rows, _Rows) else site.hello()).write(folder / HELLO)
+    return {"written": str(folder / HELLO), "site": site.name, **rows.told, "privacy": _promise(site)}
+
+
+def _read_rows(config: SiteConfig) -> _Rows | TableRows:
+    """Read a site's file: columns of numbers are a design at once, others when the sites have agreed."""
+    if not (config.target or config.formula):
+        raise Refused("--target must name the column to be explained, or --formula say it.")
+    if TableRows.is_meant(config):
+        return TableRows.read(config)
+    try:
+        return _Rows.read(config)
+    except Refused as error:
+        if error.cause != "text":
+            raise
+    return TableRows.read(config)
 
 
 def _promise(site: Any) -> str | None:
@@ -160,11 +147,14 @@ def answer(folder: Path, broadcast: Path, out: Path | None) -> dict[str, Any]:
     data = [] if is_network(folder) else [_read_config(folder)[0].data]
     state = folder / STATE
     message = Message.read(broadcast, read_spec(Message.read(state)).message_limit if state.exists() else LIMIT)
-    if message.kind not in ("broadcast", "final"):
-        raise message.refusal("kind", "'broadcast' or 'final'", message.kind)
-    require_run(message)
+    if message.kind not in ("broadcast", "final", "question"):
+        raise message.refusal("kind", "'broadcast', 'final' or 'question'", message.kind)
+    if message.kind != "question":
+        require_run(message)
     if out is not None:
         require_out(out, [broadcast, *data], folder)
+    if message.kind == "question":
+        return _answer_question(folder, message, out)
     if is_network(folder):
         site = load_network_site(folder)
     else:
@@ -176,6 +166,20 @@ def answer(folder: Path, broadcast: Path, out: Path | None) -> dict[str, Any]:
     return {"written": str(reply), "site": site.name, "round": message.header["round"]}
 
 
+def _answer_question(folder: Path, question: Any, out: Path | None) -> dict[str, Any]:
+    """Write hello.npz again, with the counts that a server asks for."""
+    from ..federation import answer_question
+    from ..federation.folders import STATE
+
+    if (folder / STATE).exists():
+        raise Refused(f"{folder} takes part in a run already; a question comes before a run.")
+    site, _ = load_site(folder, None)
+    hello = answer_question(site, question)
+    for path in {folder / HELLO, folder / HELLO if out is None else out}:
+        hello.write(path)
+    return {"written": str(folder / HELLO if out is None else out), "site": site.name}
+
+
 def begin(
     folder: Path,
     hellos: Sequence[Path],
@@ -184,9 +188,10 @@ def begin(
     precision: float | None,
     options: dict[str, Any],
 ) -> dict[str, Any]:
-    """Start a run of the sites that said hello, and write its first broadcast."""
+    """Start a run of the sites that said hello, and write its first broadcast; or a question, where one is needed."""
+    from ..design.levels import TableError
     from ..estimators.fitted import FAMILIES
-    from ..federation import Coordinator, GLMTask, Message, start_server
+    from ..federation import Coordinator, GLMTask, Message, MessageError, ask_sites, start_server
     from ..federation.dispatch.client_manager import HELLO_LIMIT
     from ..glm.kinds import KINDS, kind_of_loss
 
@@ -202,7 +207,17 @@ def begin(
             "--prior-precision must be > 0 for sites with --loss softmax: the rows determine differences between "
             "classes alone; or let the sites take --loss multinomial."
         )
-    server = Coordinator.start(messages, GLMTask(row, lambda d: prior(np.zeros(d), precision), **options))
+    task = GLMTask(row, lambda d: prior(np.zeros(d), precision), **options)
+    try:
+        question = ask_sites(messages, task)
+        if question is not None:
+            require_writable(folder, "DIR")
+            folder.mkdir(parents=True, exist_ok=True)
+            question.write(folder / QUESTION)
+            return {"written": str(folder / QUESTION), "asks": [message.header["site"] for message in messages]}
+        server = Coordinator.start(messages, task)
+    except TableError as error:
+        raise MessageError(str(error)) from error
     try:
         kind_of_loss(server.spec.loss)
     except ValueError as error:
@@ -210,7 +225,10 @@ def begin(
         raise messages[0].refusal("loss", expected, server.spec.loss) from error
     require_writable(folder, "DIR")
     folder.mkdir(parents=True, exist_ok=True)
-    return {"written": str(start_server(folder, server)), **standing(server)}
+    written = str(start_server(folder, server))
+    (folder / QUESTION).unlink(missing_ok=True)
+    agreed = [] if server.spec.agreement is None else list(server.spec.agreement.lines)
+    return {"written": written, **standing(server), "agreed": agreed}
 
 
 def standing(server: Any, missing: Sequence[str] | None = None) -> dict[str, Any]:
@@ -221,6 +239,7 @@ def standing(server: Any, missing: Sequence[str] | None = None) -> dict[str, Any
         "method": terms.method.name,
         "family": type(terms.prior).__name__ if terms.engine == "glm" else terms.engine,
         "sites": dict(zip(terms.sites, server.rows, strict=True)),
+        "missing_rows": server.missing_rows,
         "rounds": server.state.round,
         "objective": server.state.start_objective if last is None else last.objective,
         "edges": None if last is None else asdict(last.edges),
@@ -273,6 +292,14 @@ def tell(plain: dict[str, Any], as_json: bool) -> bool:
     for key in ("written", "site", "round", "run", "method", "family", "rows", "rounds", "objective", "privacy"):
         if plain.get(key) is not None and plain[key] == plain[key]:  # the objective is NaN until all have reported
             print(f"{key:<10} {plain[key]}")
+    if plain.get("formula"):
+        print(f"{'formula':<10} {plain['formula']}")
+    for name, levels in (plain.get("levels") or {}).items():
+        print(f"{'levels':<10} {name}: {', '.join(levels)}")
+    left_out = plain.get("missing_rows") or {}
+    if left_out:
+        by_site = left_out.items() if isinstance(left_out, dict) else [(plain["site"], left_out)]
+        print(f"{'missing':<10} {', '.join(f'{name} ({count} rows left out)' for name, count in by_site)}")
     for key in ("sites", "features", "classes"):
         if plain.get(key):
             listed = plain[key].items() if isinstance(plain[key], dict) else plain[key]
@@ -281,6 +308,12 @@ def tell(plain: dict[str, Any], as_json: bool) -> bool:
         said = f"; {', '.join(plain['answered'])} answered" if plain["answered"] else ""
         whom = ", ".join(plain["missing"])
         print(f"{'status':<10} running: waits for replies to broadcast {plain['waits_for']} of {whom}{said}")
+    for line in plain.get("agreed", ()):
+        note(f"{line}.")
+    if "asks" in plain:
+        whom = ", ".join(plain["asks"])
+        print(f"{'status':<10} asks {whom} for counts: carry the question there, `bayesadmm site step` it, and")
+        print(f"{'':<10} `bayesadmm server init` again with the hello.npz that this writes")
     if "message" in plain:
         print(f"{'status':<10} {plain['message']}")
         if "mean" not in plain and not failed:
@@ -313,12 +346,12 @@ def _read_config(folder: Path) -> tuple[SiteConfig, str]:
         raise Refused(f"{path} is damaged ({error}); run `bayesadmm site init` again.") from error
 
 
-def _known_rows(folder: Path) -> _Rows:
+def _known_rows(folder: Path) -> _Rows | TableRows:
     """Read the rows that hello.npz was made from."""
     from ..federation import MessageError
 
     config, known = _read_config(folder)
-    rows = _Rows.read(config)
+    rows = _read_rows(config)
     if rows.site(None).data.digest != known:
         raise MessageError(
             f"{config.data}: the rows of site {config.name!r} must be those of hello.npz, and they have changed since; "
@@ -332,7 +365,7 @@ def load_site(folder: Path, terms: Any) -> tuple[Any, Any]:
     from ..federation import Message
 
     site = load_network_site(folder) if is_network(folder) else _known_rows(folder).site(terms)
-    return site, Message.read(folder / "hello.npz")
+    return site, Message.read(folder / HELLO)
 
 
 @dataclass(frozen=True)
@@ -351,21 +384,9 @@ class _Rows:
         from ..federation.glm_spec import INTERCEPT
         from ._rows import read_rows
 
-        wanted = DataSettings(
-            target=config.target, features=config.features, weights=config.weights, dropna=config.dropna
-        )
-        try:
-            rows = read_rows([config.data], wanted)
-        except Refused as error:
-            if error.cause != "text":
-                raise
-            # a site alone does not know the levels that others have
-            advice = (
-                "write 0/1 columns of its levels into the file, the same at all sites (with all files at hand "
-                "`bayesadmm flower new --categorical` does), or choose columns with --features; missing values are "
-                "empty cells"
-            )
-            raise Refused(error.fact, advice) from error
+        same = ("target", "features", "drop", "weights", "dropna", "separator", "na")
+        wanted = DataSettings(**{name: getattr(config, name) for name in same})
+        rows = read_rows([config.data], wanted)
         if INTERCEPT in rows.columns:
             raise Refused(f"--features: a column cannot be called {INTERCEPT!r}; that is the column of ones.")
         ones = {INTERCEPT: np.ones(len(rows.target))} if config.intercept else {}
@@ -378,7 +399,6 @@ class _Rows:
         """The site, in the units of the run."""
         from ..federation import GLMData, MessageError, Site
         from ..glm.kinds import read_kind
-        from ..splitting import GaussianMechanism
 
         design, config = self.design, self.config
         if terms is not None and (terms.centre is not None) != config.standardize:
@@ -389,11 +409,17 @@ class _Rows:
         kind = read_kind(config.loss)
         n_outputs = kind.n_outputs(len(self.classes))
         loss = kind.make_loss(design, self.target, self.weights, None, n_outputs, config.noise_variance)
-        clip, noise, rounds = config.privacy_clip, config.privacy_noise, config.privacy_rounds
-        if None in (clip, noise, rounds) and (clip, noise, rounds) != (None,) * 3:
-            raise Refused("--privacy-clip, --privacy-noise and --privacy-rounds must be given together.")
-        mechanism = None if clip is None or noise is None else GaussianMechanism(clip, noise)
-        return Site(config.name, GLMData(loss, self.features, self.classes), mechanism, rounds)
+        return Site(config.name, GLMData(loss, self.features, self.classes), *mechanism_of(config))
+
+    @property
+    def sums(self) -> tuple[Any, Any]:
+        """Sums and sums of squares of the columns, where units are pooled."""
+        return (self.design.sum(axis=0), (self.design**2).sum(axis=0)) if self.config.standardize else (None, None)
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """What `site init` says of the rows."""
+        return {"rows": len(self.design), "features": list(self.features), "classes": list(self.classes)}
 
 
 def _labels(target: Any, config: SiteConfig) -> tuple[Any, tuple[str, ...]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from ._options import option
 from ._terminal import Refused, note, require_out
@@ -13,15 +13,15 @@ def export(
     folder: Annotated[Path, option("Folder of bayesadmm server init.", name="DIR")],
     /,
     *,
-    target: Annotated[str, option("Column that is predicted.", "COLUMN")],
     out: Annotated[Path, option("Model file to write.", "FILE.npz")],
+    target: Annotated[str | None, option("Column that is predicted, where no formula says it.", "COLUMN")] = None,
     noise_variance: Annotated[float, option("Noise variance of linear regression, as told to the sites.")] = 1.0,
 ) -> int:
     """Make a model file of a run by files that has ended.
 
-    DIR is the server's folder. The messages of such a run do not say what the
-    target is called, nor a known noise variance: say it here, so that predict and
-    certify know.
+    DIR is the server's folder. The messages of such a run do not say a known noise
+    variance, nor, of sites without formula or text, what the target is called: say it
+    here, so that predict and certify know.
 
     Examples of use:
       bayesadmm export run --target died --out model.npz
@@ -39,12 +39,18 @@ def export(
     server = load_server(folder)
     if server.outcome is None:
         raise Refused(f"the run in {folder} has not ended: it waits for broadcast {server.number} to be answered.")
+    agreed: Any = getattr(server.spec, "agreement", None)
+    if target is None and agreed is None:
+        raise Refused("--target must name the column that is predicted.")
+    if None not in (target, agreed) and target != agreed.target:
+        raise Refused(f"--target: the sites agreed on {agreed.target!r}, got {target!r}.")
     final = final_result(server.broadcast(), server)
     if final.certificate is None:
         raise Refused(f"the run in {folder} ended without the sums of all sites: {final.message}")
     rows = dict(zip(server.spec.sites, server.rows, strict=True))
     noise = as_positive(noise_variance, "--noise-variance")
-    model = fitted_run(server.spec, final, rows, server.state.history, target, noise)
+    history, missing = server.state.history, server.missing_rows
+    model = fitted_run(server.spec, final, rows, history, target or "y", noise, missing)
     save_model(out, model)
     note(f"model written to {out}.")
     return 0 if model.holds else 1

@@ -74,10 +74,12 @@ def new(
       bayesadmm flower new heart --heart-disease
     """
     from ..federation import Message
+    from ..federation.agreeing import require_agreement
     from ..federation.flower.project import SITES, write_app
     from ..federation.glm_spec import require_alike
     from ..federation.messages import read_hellos
-    from ._run_files import SiteConfig, introduce
+    from ._columns import SiteConfig
+    from ._run_files import introduce
 
     if heart_disease and data:
         raise Refused("--heart-disease brings its own data: leave out --data.")
@@ -105,7 +107,9 @@ def new(
             with _of_file(path):
                 config = SiteConfig(data=path, name=path.stem, target=str(target), loss=loss, **more)
                 introduce(folder / SITES / path.stem, config)
-        require_alike(read_hellos([Message.read(folder / SITES / path.stem / "hello.npz") for path in data]))
+        hellos = read_hellos([Message.read(folder / SITES / path.stem / "hello.npz") for path in data])
+        if not require_agreement(hellos):
+            require_alike(hellos)
     print(f"{folder}: an app and {len(data)} sites, {', '.join(path.stem for path in data)}")
     print(f"settings: {folder / 'app' / 'pyproject.toml'}\nnext:     bayesadmm flower local {folder}")
 

@@ -6,8 +6,9 @@ import secrets
 from pathlib import Path
 from typing import Annotated
 
+from ._columns import choices_of
 from ._networks import Function, begin_network, model_of
-from ._options import Json, MethodSettings, Spread, families, option
+from ._options import Json, MethodSettings, Names, Spread, families, option
 from ._run_files import CODES, EXAMPLE, Folder, begin, message_refusals, standing, tell
 
 __all__ = ["init", "network", "status", "step"]
@@ -35,6 +36,12 @@ def init(
     tol: Annotated[float, option("Tolerance on the stationarity residual.")] = 1e-8,
     rounds: Annotated[int, option("Rounds, at most.")] = 100,
     safeguard: Annotated[bool, option("Keep every site's problem well posed.")] = False,
+    reference: Annotated[
+        Names, option("Reference levels of factors. Default: the first of each.", "COLUMN=LEVEL,…")
+    ] = (),
+    ignore_case: Annotated[bool, option("Levels that differ in case or blanks alone are one.")] = False,
+    site_intercepts: Annotated[bool, option("An intercept for each site.")] = False,
+    reference_site: Annotated[str | None, option("Site whose intercept is the model's.", "NAME")] = None,
     seed: Annotated[
         int | None, option("Part of the run's id. Default: drawn, so that no other run has this id.")
     ] = None,
@@ -46,13 +53,18 @@ def init(
     standard errors, as glm has them (auto: guarded Newton from the sites' own fits).
     Any other method is one of docs/methods.md, with a prior.
 
+    Sites with formulas or text agree here on levels by name, or are refused by site
+    and column. Where knots of a spline are quantiles of all rows, question.npz is
+    written first: each site steps it, and its new hello.npz comes here.
+
     Examples of use:
       bayesadmm server init run hello-A.npz hello-B.npz
       bayesadmm server init run hello-*.npz --method BayesADMM --rho 1 --safeguard
       bayesadmm server init run hello-*.npz --method PVI --gamma 0.4 --accelerate --family diagonal
     """
     seed = secrets.randbelow(1 << 31) if seed is None else seed
-    options = {"tol": tol, "rounds": rounds, "safeguard": safeguard, "seed": seed}
+    choices = choices_of(reference, ignore_case, site_intercepts, reference_site)
+    options = {"tol": tol, "rounds": rounds, "safeguard": safeguard, "seed": seed, "choices": choices}
     tell(begin(folder, hellos, method, family, prior_precision, options), json)
 
 

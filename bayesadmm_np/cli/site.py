@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+from ._columns import SiteConfig
 from ._networks import Function, introduce_network
 from ._options import Json, Spread, option
-from ._run_files import CODES, EXAMPLE, Folder, SiteConfig, answer, introduce, message_refusals, tell, with_example
+from ._run_files import CODES, EXAMPLE, Folder, answer, introduce, message_refusals, tell, with_example
 
 __all__ = ["init", "network", "step"]
 

@@ -513,6 +513,7 @@ def fitted_run(
     history: Sequence[RoundRecord] = (),
     target: str = "y",
     noise_variance: float = 1.0,
+    missing: Mapping[str, int] | None = None,
 ) -> FittedGLM:
     """Return the fitted model of a run between sites, from what was agreed and what it came to.
 
@@ -527,8 +528,11 @@ def fitted_run(
     history : sequence of RoundRecord
         Records of the rounds, which the server alone has.
     target : str
+        Of sites with tables it is that of their agreement.
     noise_variance : float
         That the sites were told, of a kind that has one.
+    missing : dict of str to int, optional
+        Numbers of rows that the sites left out because of missing values.
 
     Returns
     -------
@@ -544,19 +548,24 @@ def fitted_run(
         raise ValueError(f"a fitted GLM cannot hold a {type(spec.prior).__name__}.")
     names = spec.features[:-1] if spec.has_intercept else spec.features
     columns = Columns.plain(names)
+    agreement = spec.agreement
+    columns = replace(columns, agreement=agreement)
     if spec.centre is not None:
         columns = replace(columns, centre=spec.centre[: len(names)], scale=spec.scale[: len(names)])
     n_outputs = final.posterior.dim // len(spec.features)
     objective = np.array(final.objective[1:])
     return FittedGLM(
         kind=kind,
-        target=target,
+        target=target if agreement is None else agreement.target,
         columns=columns,
         layout=Layout(len(names), n_outputs, spec.has_intercept),
-        classes=_labels(kind, spec.classes),
+        classes=spec.classes if agreement is not None and agreement.classes else _labels(kind, spec.classes),
         prior=spec.prior,
         posterior=final.posterior,
-        sites={name: Site(factor, (rows or {}).get(name, 0)) for name, factor in final.sites.items()},
+        sites={
+            name: Site(factor, (rows or {}).get(name, 0), (missing or {}).get(name, 0))
+            for name, factor in final.sites.items()
+        },
         rule=kind.rule if isinstance(spec.rule, Auto) else spec.rule,
         method=spec.method.name,
         status=final.status,

@@ -28,7 +28,7 @@ from ..glm.kinds import Kind, read_kind
 from .columns import INTERCEPT, TableHeader, asked_of, count_name
 from .messages import Hello, Message, read_hellos
 
-__all__ = ["agreed_hellos", "ask_sites", "classes_of", "features_of"]
+__all__ = ["agreed_hellos", "ask_sites", "classes_of", "features_of", "require_agreement"]
 
 
 def features_of(agreement: Agreement) -> tuple[str, ...]:
@@ -90,6 +90,14 @@ def ask_sites(hellos: Sequence[Message | Hello], task: Any) -> Message | None:
         return None
     made = _settled(read, tables, task.choices or {})
     return made if isinstance(made, Message) else None
+
+
+def require_agreement(hellos: Sequence[Hello], choices: Mapping[str, Any] | None = None) -> bool:
+    """Raise unless sites with tables can agree; return whether there are such sites."""
+    tables = _tables(hellos)
+    if tables:
+        _settled(hellos, tables, choices or {})
+    return bool(tables)
 
 
 def agreed_hellos(hellos: Sequence[Hello], choices: Mapping[str, Any] | None) -> tuple[Sequence[Hello], dict[str, Any]]:

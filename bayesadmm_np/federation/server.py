@@ -327,6 +327,13 @@ class Coordinator:
         """Rows of each site."""
         return tuple(int(hello["rows"]) for hello in self.hellos)
 
+    @property
+    def missing_rows(self) -> dict[str, int]:
+        """Rows that sites with tables left out because of missing values, by site, where there are any."""
+        tables = {hello["site"]: hello["table"]["described"] for hello in self.hellos if hello.get("table")}
+        left_out = {site: int(table["n_rows"]) - int(table["n_complete"]) for site, table in tables.items()}
+        return {site: count for site, count in left_out.items() if count}
+
     # ------------------------------------------------------------------------------------------------
     # A round
     # ------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import product
 from typing import Any, ClassVar
@@ -34,6 +34,9 @@ from .spec import RunSpec
 
 __all__ = ["GLMTable", "answer_question", "formula_of_columns"]
 
+MOST_CLASSES = 50
+"""More values would be numbers, which a description must not name."""
+
 
 # ----------------------------------------------------------------------------------------------------
 # At a site
@@ -50,7 +53,7 @@ class GLMTable:
         Of pandas or polars, or anything whose columns NumPy reads. Rows with a missing value are left out and counted.
     formula : str
         As of formulaic and of R: "died ~ age*sex + C(ward) + offset(log(days))"; the same at all sites.
-    kind : str, default "logistic"
+    kind : str, default 'logistic'
         Kind of GLM, as `FederatedGLM` takes it.
     weights : str, optional
         Column of row weights.
@@ -97,7 +100,6 @@ class GLMTable:
     shares_quantiles: bool = False
     is_list: bool = False
     standardize: bool = False
-    _made: dict[str, GLMData] = field(default_factory=dict, init=False, repr=False)
 
     engine: ClassVar[str] = "glm"
     most: ClassVar[None] = None
@@ -111,7 +113,23 @@ class GLMTable:
         if not self.described.n_complete:
             gaps = ", ".join(f"{name} ({one.missing})" for name, one in self.described.columns.items() if one.missing)
             raise TableError(f"no row is complete: missing values in {gaps}")
+        self._require_classes()
         self._weights  # noqa: B018 – what is no weight is refused here
+
+    @cached_property
+    def _made(self) -> dict[str, GLMData]:
+        """Designs by run: a site is asked for its own in every round."""
+        return {}
+
+    def _require_classes(self) -> None:
+        """Refuse a target of numbers that are no class labels: a description would name them."""
+        target = self.described.columns.get(parse(self.formula).target)
+        if not self.row.is_classifier or target is None or target.levels is None:
+            return
+        most = 2 if self.row.outputs == "one" else MOST_CLASSES
+        if len(target.levels) > most:
+            fact = f"holds {len(target.levels)} different values, and {self.row} needs at most {most} classes"
+            raise TableError(fact, "choose another kind of regression", None, parse(self.formula).target)
 
     @cached_property
     def row(self) -> Kind:

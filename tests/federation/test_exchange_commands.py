@@ -173,7 +173,7 @@ def test_messages_that_are_refused_have_exit_code_three(bayesadmm, tmp_path):
     before[tmp_path / "half.npz"] = (tmp_path / "half.npz").read_bytes()
     for command, words in {
         "site step north half.npz": "half.npz: file must be a whole bayesadmm archive",
-        "site step north north/hello.npz": "kind must be 'broadcast' or 'final'",
+        "site step north north/hello.npz": "kind must be 'broadcast', 'final' or 'question'",
         "site step west run/broadcast-0001.npz": "sites must be names with 'west' among them",
         "server step run half.npz": "half.npz: file must be a whole",
         "server step run north/hello.npz": "kind must be 'reply'",
@@ -197,7 +197,7 @@ NOT_UNDERSTOOD = {
     "text as numbers": (INIT.replace("logistic", "ridge"), "column 'died' holds text"),
     "text among the features": (
         INIT.replace("--target died", "--target age").replace("--features age,dose", "--features died"),
-        "write 0/1 columns of its levels into the file",
+        "column 'age' holds 25 different values, and logistic needs at most 2 classes",
     ),
     "a wrong class": (f"{INIT} --classes no,maybe", "also holds 'yes'"),
     "three classes": (f"{INIT} --classes no,yes,maybe", "needs two classes"),

@@ -140,7 +140,6 @@ def test_text_becomes_columns_of_the_levels_of_all_sites(bayesadmm, tmp_path):
     [
         ({}, ["--categorical", "wart,old"], "did you mean 'ward'"),
         ({}, ["--categorical", "ward"], "column 'old' holds text ('yes', 'no'); make 0/1 columns of its levels with "),
-        ({}, [], "`bayesadmm flower new --categorical` does"),
         (
             {"north": "dose,ward,old,died\n1,c,yes,0\n2,c,no,1\n", "south": "dose,ward,old,died\n1,c,no,1\n"},
             ["--categorical", "ward,old"],

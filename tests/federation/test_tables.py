@@ -1,12 +1,10 @@
 """Sites with tables of raw columns: one run with formulaic's design of the pooled table, bit for bit, or a refusal.
 
-The oracle makes the pooled table first, and formulaic's design of it. Sites get its rows in their own writing: other
-orders of columns and levels, blanks, numbers as text, missing cells.
+The oracle (`oracles.hospitals`) makes the pooled table first, and formulaic's design of it. Sites get its rows in their
+own writing: other orders of columns and levels, blanks, numbers as text, missing cells.
 """
 
-import formulaic
 import numpy as np
-import pandas as pd
 import pytest
 
 import bayesadmm_np as ba
@@ -23,84 +21,11 @@ from bayesadmm_np.federation import (
     ask_sites,
 )
 from bayesadmm_np.federation.tables import formula_of_columns
-from bayesadmm_np.glm.kinds import read_kind
 from bayesadmm_np.splitting.guarded import Guarded
 from bayesadmm_np.splitting.methods import Newton
 from oracles.couriers import carried, differences, drive_sites, greeted
+from oracles.hospitals import WARDS, pooled_losses, tables_of, truth
 
-SITES = ("Basel", "Bern", "Chur")
-WARDS = ("10", "9", "ICU", "état")
-
-
-def truth(seed=0, n=90):
-    """The pooled table; the last site lacks a ward."""
-    rng = np.random.default_rng([21, seed])
-    site = np.repeat(SITES, n // 3)
-    ward = np.where(site == "Chur", rng.choice(WARDS[1:3], n), rng.choice(WARDS, n))
-    age = rng.integers(18, 99, n).astype(float)
-    dose = rng.normal(size=n)
-    days = rng.integers(1, 30, n).astype(float)
-    score = 0.04 * (age - 60) + 0.5 * dose + (ward == "ICU")
-    return pd.DataFrame(
-        {
-            "site": site,
-            "died": (rng.random(n) < 1 / (1 + np.exp(-score))).astype(float),
-            "stays": rng.poisson(np.exp(0.2 * dose) * days / 10).astype(float),
-            "cost": score + rng.normal(size=n),
-            "stage": rng.choice(["I", "II", "III"], n),
-            "age": age,
-            "dose": dose,
-            "days": days,
-            "ward": ward,
-            "w": rng.integers(1, 4, n).astype(float),
-        }
-    )
-
-
-def tables_of(whole, holes=True):
-    """Each site's own writing of its rows, with incomplete rows in between."""
-    tables = {}
-    for k, (name, part) in enumerate(whole.groupby("site", sort=False)):
-        rows = part.drop(columns="site").astype(object)
-        if k == 0:
-            rows["ward"] = [f" {ward} " for ward in rows.ward]
-        if k == 1:
-            rows["age"] = [f"{age:g}" for age in rows.age]
-            rows = rows[sorted(rows)]
-        if k == 2:
-            rows = rows[sorted(rows, reverse=True)]
-        if holes:
-            lost = rows.iloc[:2].copy()
-            lost["ward"] = None
-            lost.loc[lost.index[1], "age"] = None
-            rows = pd.concat([rows.iloc[:5], lost, rows.iloc[5:]], ignore_index=True)
-        tables[name] = rows.reset_index(drop=True).infer_objects()
-    return tables
-
-
-def pooled_losses(whole, formula, kind, classes=(), weights=None, offset=None):
-    """formulaic's design of the pooled table, by site, with the ones last."""
-    kind = read_kind(kind)
-    rows = whole.copy()
-    rows["ward"] = pd.Categorical(rows.ward, categories=sorted(set(rows.ward)))
-    made = formulaic.model_matrix(formula, rows)
-    names = [name for name in made.rhs.columns if name != "Intercept"]
-    y = rows[made.lhs.columns[0]] if not classes else rows[formula.split(" ~")[0]].map(list(classes).index)
-    losses = {}
-    for name in SITES:
-        here = (rows.site == name).to_numpy()
-        design = np.column_stack([made.rhs[names][here].to_numpy(float), np.ones(here.sum())])
-        losses[name] = kind.make_loss(
-            design,
-            y[here].to_numpy(float),
-            None if weights is None else rows[weights][here].to_numpy(float),
-            None if offset is None else offset[here].to_numpy(float),
-            kind.n_outputs(len(classes) or 2),
-        )
-    return (*names, "intercept"), losses
-
-
-SPLINE = "bs(age, 4, lower_bound=18, upper_bound=98, extrapolation='extend')"
 CASES = {
     "text": ("died ~ age + ward", "logistic", {}),
     "interactions": ("died ~ dose*ward + I(age/10)", "logistic", {}),
@@ -396,9 +321,18 @@ def test_a_table_that_is_of_no_use_is_refused_at_the_site(table, options, words)
         GLMTable(table, "died ~ age", **options)
 
 
+def test_numbers_that_are_hardly_classes_are_not_named():
+    table = {"died": list(range(60)), "age": list(range(60))}
+    for kind, most in (("logistic", 2), ("multinomial", 50)):
+        with pytest.raises(
+            TableError, match=f"'died' holds 60 different values, and {kind} needs at most {most} classes"
+        ):
+            GLMTable(table, "died ~ age", kind)
+
+
 def test_a_target_that_is_no_class_is_refused_by_name():
     tables = {name: part.assign(died=part.died * 2) for name, part in tables_of(truth(), holes=False).items()}
-    tables["Chur"]["died"] = 1
+    tables["Chur"]["died"] = tables["Chur"].died / 2
     with pytest.raises(TableError, match=r"column 'died' holds 3 classes at all sites \('0', '1', '2'\)"):
         Coordinator.start([site.hello() for site in sites_of("died ~ age", tables=tables)], TASK)
     sites = sites_of("stays ~ age", "poisson", tables={k: t.assign(stays=-1) for k, t in tables.items()})

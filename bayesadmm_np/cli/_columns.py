@@ -1,0 +1,224 @@
+"""What a site says of its file, and the file as a table of raw columns: by a formula, or a list with text in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from ._formula import require_formula_alone, worded_for_options
+from ._options import (
+    NA,
+    DataSettings,
+    Drop,
+    DropNA,
+    Names,
+    Separator,
+    Weights,
+    at_least,
+    losses,
+    option,
+    switch,
+)
+from ._rows import choose_columns, is_number, read_frame, require_numeric
+from ._terminal import Refused
+
+if TYPE_CHECKING:
+    from ..federation import GLMTable
+
+__all__ = ["SiteConfig", "TableRows", "choices_of", "mechanism_of"]
+
+MANY = 50
+"""Levels of a column of text from which on it hardly is a factor."""
+FEW = 10
+"""Levels up to which it may be one, however few the rows are."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SiteConfig:
+    """Arguments of `site init`, which the site keeps."""
+
+    data: Annotated[Path, option("CSV file of this site's rows.", "FILE.csv")]
+    name: Annotated[str, option("This site's name, different from all others'.", "NAME")]
+    loss: Annotated[str, option("Kind of regression.", "|".join(losses()))]
+    target: Annotated[str, option("Column to be explained, where no formula names it.", "COLUMN")] = ""
+    formula: Annotated[
+        str | None,
+        option("Target and predictors, as in 'died ~ age*sex + C(ward)'; the same at all sites.", "TEXT"),
+    ] = None
+    features: Annotated[Names, option("Columns to use. Default: all others.", "A,B,…")] = ()
+    drop: Drop = ()
+    categorical: Annotated[Names, option("Columns of numbers that are levels; text always is.", "A,B,…")] = ()
+    offset: Annotated[str | None, option("Column of the known part of the predictor.", "COLUMN")] = None
+    exposure: Annotated[str | None, option("Column whose logarithm is added to the offset.", "COLUMN")] = None
+    weights: Weights = None
+    classes: Annotated[Names, option("Labels in order; needed where a site lacks some.", "A,B,…")] = ()
+    intercept: Annotated[bool, switch("Add a column of ones.")] = True
+    standardize: Annotated[bool, option("Pooled units, from sums.")] = False
+    noise_variance: Annotated[float, option("Noise variance of a linear regression.")] = 1.0
+    dropna: DropNA = False
+    separator: Separator = ","
+    na: NA = ()
+    minimum_count: Annotated[
+        int, option("Levels with fewer rows are not named; the column is then refused.", check=at_least(0))
+    ] = 0
+    share_quantiles: Annotated[
+        bool, option("Let the server find knots of bs(x, df) from counts: values of single rows.")
+    ] = False
+    privacy_clip: Annotated[float | None, option("Longest update, in Fisher length.", "C")] = None
+    privacy_noise: Annotated[float | None, option("Noise on every answer, in units of 2C.", "Z")] = None
+    privacy_rounds: Annotated[int | None, option("Longest run that is answered.", "T")] = None
+
+
+@dataclass(frozen=True)
+class TableRows:
+    """The rows of a site as a table, which becomes a design when the sites have agreed.
+
+    Attributes
+    ----------
+    config : SiteConfig
+    data : GLMTable
+    """
+
+    config: SiteConfig
+    data: GLMTable
+
+    classes: tuple[str, ...] = ()
+
+    @staticmethod
+    def is_meant(config: SiteConfig) -> bool:
+        """Whether the options ask for a table."""
+        return bool(config.formula or config.categorical or config.offset or config.exposure)
+
+    @classmethod
+    def read(cls, config: SiteConfig) -> TableRows:
+        """Read the file, and refuse what the other sites could not mend."""
+        if config.classes:
+            raise Refused("--classes: sites with formulas or text agree on labels by name; leave --classes out.")
+        formula, features, frame = _by_formula(config) if config.formula else _by_list(config)
+        from ..federation import GLMTable
+
+        with worded_for_options():
+            data = GLMTable(
+                frame,
+                formula,
+                config.loss,
+                weights=config.weights,
+                noise_variance=config.noise_variance,
+                minimum_count=config.minimum_count,
+                shares_quantiles=config.share_quantiles,
+                is_list=config.formula is None,
+                standardize=config.standardize,
+            )
+        lost = {name: column.missing for name, column in data.described.columns.items() if column.missing}
+        if lost and not config.dropna:
+            listed = ", ".join(f"{name} ({count})" for name, count in lost.items())
+            raise Refused(f"missing values in {listed}: fill them in, or drop these rows with --dropna.")
+        return cls(replace(config, features=features), data)
+
+    def site(self, terms: Any) -> Any:
+        """The site, whatever the run: its design comes with the run's agreement."""
+        from ..federation import Site
+
+        return Site(self.config.name, self.data, *mechanism_of(self.config))
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """What `site init` says of the rows."""
+        described = self.data.described
+        return {
+            "rows": described.n_complete,
+            "missing_rows": described.n_rows - described.n_complete,
+            "formula": self.data.formula,
+            "levels": {name: list(one.levels) for name, one in described.columns.items() if one.levels},
+        }
+
+
+def mechanism_of(config: SiteConfig) -> tuple[Any, int | None]:
+    """Return the noise on a site's answers, and for how many of them it is granted."""
+    from ..splitting import GaussianMechanism
+
+    clip, noise, rounds = config.privacy_clip, config.privacy_noise, config.privacy_rounds
+    if None in (clip, noise, rounds) and (clip, noise, rounds) != (None,) * 3:
+        raise Refused("--privacy-clip, --privacy-noise and --privacy-rounds must be given together.")
+    return (None if clip is None or noise is None else GaussianMechanism(clip, noise)), rounds
+
+
+def _by_formula(config: SiteConfig) -> tuple[str, tuple[str, ...], Any]:
+    from ..design.terms import parse
+
+    assert config.formula is not None
+    require_formula_alone(config)
+    if not config.intercept:
+        raise Refused("--no-intercept: write '- 1' in the formula.")
+    with worded_for_options():
+        texts = [name for name, role in parse(config.formula).roles.items() if role == "factor"]
+    return config.formula, (), read_frame(config.data, config.separator, config.na, texts)
+
+
+def _by_list(config: SiteConfig) -> tuple[str, tuple[str, ...], Any]:
+    from ..federation.tables import formula_of_columns
+
+    frame = read_frame(config.data, config.separator, config.na, config.categorical)
+    wanted = DataSettings(
+        target=config.target,
+        features=config.features,
+        drop=config.drop,
+        categorical=config.categorical,
+        weights=config.weights,
+        offset=config.offset,
+        exposure=config.exposure,
+    )
+    chosen = choose_columns(frame, wanted, config.data)
+    _require_levels(frame, [name for name in chosen if name not in config.categorical])
+    with worded_for_options():
+        formula = formula_of_columns(
+            config.target,
+            chosen,
+            factors=config.categorical,
+            offset=config.offset,
+            exposure=config.exposure,
+            intercept=config.intercept,
+        )
+    return formula, tuple(chosen), frame
+
+
+def _require_levels(frame: Any, names: Sequence[str]) -> None:
+    """Refuse text that hardly is a factor: numbers with a word among them, or a name for almost every row."""
+    from pandas.api.types import is_bool_dtype, is_numeric_dtype
+
+    for name in names:
+        column = frame[name].dropna()
+        if is_numeric_dtype(column) or is_bool_dtype(column):
+            continue
+        cells = column.astype(str)
+        if any(is_number(cell.replace(",", "")) for cell in cells):
+            require_numeric(column)
+        n_levels = cells.str.strip().nunique()
+        if n_levels > MANY or n_levels > max(FEW, len(cells) // 2):
+            fact = (
+                f"column {name!r} holds {n_levels} different texts in {len(cells)} rows, and hello.npz would name them"
+            )
+            raise Refused(
+                fact, f"leave it out with --drop {name}, or say that they are levels with --categorical {name}"
+            )
+
+
+def choices_of(
+    reference: Sequence[str], ignore_case: bool, site_intercepts: bool, reference_site: str | None
+) -> dict[str, Any] | None:
+    """Return what a server chooses for sites with tables; None where all is as by default."""
+    levels = {}
+    for pair in reference:
+        column, mark, level = pair.partition("=")
+        if not (column and mark and level):
+            raise Refused(f"--reference must be COLUMN=LEVEL, got {pair!r}.")
+        levels[column] = level
+    given: dict[str, Any] = {
+        "reference": levels,
+        "ignore_case": ignore_case,
+        "site_intercepts": site_intercepts,
+        "reference_site": reference_site,
+    }
+    return {name: value for name, value in given.items() if value} or None

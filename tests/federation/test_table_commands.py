@@ -1,0 +1,223 @@
+"""Runs by files with text, formulas, offsets and missing cells: the run of sites in Python, and one model for all."""
+
+import json
+
+import numpy as np
+import pytest
+
+pd = pytest.importorskip("pandas", reason="the command line needs the extra `cli`")
+pytest.importorskip("cyclopts", reason="the command line needs the extra `cli`")
+
+import bayesadmm_np as ba  # noqa: E402
+from bayesadmm_np.federation import GLMTable, GLMTask, Message, Site, final_result  # noqa: E402
+from bayesadmm_np.splitting.guarded import Guarded  # noqa: E402
+from bayesadmm_np.splitting.methods import Newton  # noqa: E402
+from oracles.couriers import drive_sites  # noqa: E402
+from oracles.hospitals import SITES, tables_of, truth  # noqa: E402
+from oracles.problems import same_bits  # noqa: E402
+
+WARDS = [f"C(`ward`)[T.{level}]" for level in ("9", "ICU", "état")]
+FORMULAS = {
+    "interactions": ("died ~ dose*ward + I(age/10)", "logistic", ()),
+    "splines": ("died ~ bs(age, 5) + ward", "logistic", ("--share-quantiles",)),
+    "offset": ("stays ~ dose + ward + offset(log(days))", "poisson", ()),
+    "weights": ("died ~ age + ward", "logistic", ("--weights", "w")),
+    "text that is predicted": ("stage ~ dose + ward", "multinomial", ()),
+}
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    """Each site's own file; two rows of each are incomplete."""
+    monkeypatch.chdir(tmp_path)
+    for name, table in tables_of(truth()).items():
+        table.to_csv(f"{name}.csv", index=False)
+    return tmp_path
+
+
+def done(bayesadmm, *arguments):
+    code, out, err = bayesadmm(*arguments, "--json")
+    assert code == 0, err
+    return json.loads(out)
+
+
+def introduce(bayesadmm, *options):
+    return {
+        name: done(bayesadmm, "site", "init", f"at-{name}", "--data", f"{name}.csv", "--name", name, *options)
+        for name in SITES
+    }
+
+
+def play(bayesadmm, *options):
+    """Carry hellos, questions, broadcasts and replies to the end; return how many questions there were."""
+    asked = -1
+    written = "question.npz"
+    while written.endswith("question.npz"):
+        asked += 1
+        for name in SITES if asked else ():
+            done(bayesadmm, "site", "step", f"at-{name}", written)
+        hellos = [f"at-{name}/hello.npz" for name in SITES]
+        written = done(bayesadmm, "server", "init", "run", *hellos, *options)["written"]
+    while not written.endswith("final.npz"):
+        replies = [done(bayesadmm, "site", "step", f"at-{name}", written)["written"] for name in SITES]
+        written = done(bayesadmm, "server", "step", "run", *replies)["written"]
+    return asked
+
+
+@pytest.mark.parametrize("case", FORMULAS)
+def test_a_run_by_files_is_the_run_of_sites_in_python(case, bayesadmm, files):
+    """Bit for bit; cells of a file are numbers and text as pandas reads them, whatever the frame of the truth had."""
+    formula, kind, more = FORMULAS[case]
+    said = introduce(bayesadmm, "--formula", formula, "--loss", kind, "--dropna", *more)
+    assert {one["missing_rows"] for one in said.values()} == {2}
+    asked = play(bayesadmm, "--seed", "0")
+    assert asked == (case == "splines")
+    options = {"shares_quantiles": case == "splines", "weights": "w" if case == "weights" else None}
+    sites = [Site(name, GLMTable(pd.read_csv(f"{name}.csv"), formula, kind, **options)) for name in SITES]
+    task = GLMTask(Guarded(Newton()), lambda d: ba.families.FullGaussian(np.zeros(d), 0.0), tol=1e-8)
+    server, _ = drive_sites(sites, task)
+    found = final_result(Message.read("run/final.npz"))
+    assert found.spec.run == server.spec.run
+    assert same_bits(found.posterior.natural, server.state.q_g.natural)
+    assert found.status.name == "CONVERGED"
+    status = done(bayesadmm, "server", "status", "run")
+    assert status["missing_rows"] == dict.fromkeys(sorted(SITES), 2)
+
+
+def test_the_model_of_a_run_takes_raw_tables(bayesadmm, files):
+    """What `fit` gives for the same formula; and predict, certify and evaluate read the sites' own files."""
+    formula = "died ~ bs(age, 5) + dose*ward"
+    introduce(bayesadmm, "--formula", formula, "--loss", "logistic", "--dropna", "--share-quantiles")
+    play(bayesadmm, "--tol", "1e-10")
+    model = "model.npz"
+    assert bayesadmm("export", "run", "--out", model)[0] == 0
+    paths = [f"{name}.csv" for name in SITES]
+    assert done(bayesadmm, "certify", model, *paths, "--dropna")["holds"]
+    assert set(SITES) <= done(bayesadmm, "evaluate", model, *paths, "--dropna").keys()
+    told = done(bayesadmm, "summary", model)
+    assert told["missing"] == dict.fromkeys(sorted(SITES), 2)
+    assert any("knots" in line for line in told["agreed"])
+    fitted = done(bayesadmm, "fit", *paths, "--formula", formula, "--loss", "logistic", "--dropna", "--no-progress")
+    assert [row["name"] for row in told["coefficients"]] == [row["name"] for row in fitted["coefficients"]]
+    # both end within 1e-8 Fisher lengths of the maximum, in which a standard error is one
+    for own, other in zip(told["coefficients"], fitted["coefficients"], strict=True):
+        assert abs(own["coef"] - other["coef"]) < 1e-6 * other["std_err"]
+    rows = pd.read_csv("Bern.csv").dropna()
+    rows[["age", "dose", "ward"]].to_csv("new.csv", index=False)
+    chances = done(bayesadmm, "predict", model, "new.csv")["predictions"]
+    assert len(chances) == len(rows)
+    assert chances[0].keys() == {"predicted", "probability_0", "probability_1"}
+
+
+def test_text_without_a_formula_is_a_formula_of_all_columns(bayesadmm, files):
+    options = ("--target", "died", "--features", "age,stage,ward", "--loss", "logistic", "--dropna")
+    said = introduce(bayesadmm, *options, "--categorical", "ward")  # codes are among its levels
+    assert said["Bern"]["formula"] == "`died` ~ `age` + `stage` + C(`ward`)"
+    play(bayesadmm)
+    assert bayesadmm("export", "run", "--out", "model.npz")[0] == 0
+    names = [row["name"] for row in done(bayesadmm, "summary", "model.npz")["coefficients"]]
+    assert names == ["age", "stage[T.II]", "stage[T.III]", *WARDS, "(intercept)"]
+
+
+def test_offset_and_exposure_are_columns_by_name(bayesadmm, files):
+    options = ("--target", "stays", "--features", "dose", "--exposure", "days", "--offset", "w", "--loss", "poisson")
+    introduce(bayesadmm, *options, "--dropna")
+    play(bayesadmm, "--tol", "1e-10")
+    assert bayesadmm("export", "run", "--out", "model.npz")[0] == 0
+    told = done(bayesadmm, "summary", "model.npz")["coefficients"]
+    paths = [f"{name}.csv" for name in SITES]
+    fit = ("--formula", "stays ~ dose + offset(w) + offset(log(days))", "--loss", "poisson", "--dropna")
+    fitted = done(bayesadmm, "fit", *paths, *fit, "--no-progress")["coefficients"]
+    for own, other in zip(told, fitted, strict=True):
+        assert abs(own["coef"] - other["coef"]) < 1e-6 * other["std_err"]
+
+
+INIT = ("--data", "Bern.csv", "--name", "Bern", "--loss", "logistic")
+TARGET = ("--target", "died", "--features", "age,ward")
+WRONG = {
+    "missing rows": (TARGET, "missing values in age (1), ward (2): fill them in, or drop these rows with --dropna"),
+    "a formula and a list": ((*TARGET, "--formula", "died ~ age"), "--target: the formula says it"),
+    "labels": ((*TARGET, "--classes", "0,1", "--dropna"), "--classes: sites with formulas or text agree on labels"),
+    "a formula that is none": (("--formula", "died ~ age +"), "--formula must be a formula like"),
+    "code": (("--formula", "died ~ __import__('os')"), "must not call __import__"),
+    "a column that is not there": (("--formula", "died ~ agee"), "column 'agee' is not in the table"),
+    "units": (("--formula", "died ~ age", "--standardize", "--dropna"), "write scale(x) in it"),
+    "no intercept": (("--formula", "died ~ age", "--no-intercept"), "write '- 1' in the formula"),
+    "no target": ((), "--target must name the column to be explained, or --formula say it"),
+    "a column that is not chosen": ((*TARGET, "--categorical", "stage"), "'stage' is not among the features"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_is_wrong_at_a_site_is_said_there(case, bayesadmm, files):
+    options, words = WRONG[case]
+    code, out, err = bayesadmm("site", "init", "at-Bern", *INIT, *options)
+    assert (code, out) == (2, "")
+    assert words in err
+    assert not (files / "at-Bern").exists()
+
+
+TEXTS = {
+    "a word among numbers": ({"age": ["61", "?", "54"]}, "if '?' stands for a missing value, add --na '?'"),
+    "commas": ({"age": ["6,1", "5,4", "7,7"]}, "holds numbers with commas"),
+    "a name for each row": (
+        {"age": [f"patient {k}" for k in range(30)]},
+        "hello.npz would name them; leave it out with",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", TEXTS)
+def test_text_that_hardly_is_a_factor_is_refused(case, bayesadmm, tmp_path):
+    columns, words = TEXTS[case]
+    n = len(columns["age"])
+    pd.DataFrame({**columns, "died": np.arange(n) % 2}).to_csv(tmp_path / "a.csv", index=False)
+    options = ("--data", tmp_path / "a.csv", "--name", "A", "--target", "died", "--loss", "logistic")
+    code, _, err = bayesadmm("site", "init", tmp_path / "at-A", *options)
+    assert code == 2
+    assert words in err
+    code, _, _ = bayesadmm("site", "init", tmp_path / "at-A", *options, "--na", "?", "--dropna")
+    assert (code == 0) == (case == "a word among numbers")
+
+
+def test_a_mismatch_is_a_refused_message_and_nothing_is_written(bayesadmm, files):
+    table = pd.read_csv("Chur.csv")
+    table.assign(ward=table.ward.str.lower()).to_csv("Chur.csv", index=False)
+    introduce(bayesadmm, *TARGET, "--loss", "logistic", "--categorical", "ward", "--dropna")
+    hellos = [f"at-{name}/hello.npz" for name in SITES]
+    code, out, err = bayesadmm("server", "init", "run", *hellos)
+    assert (code, out) == (3, "")
+    assert "site 'Chur': column 'ward' holds" in err
+    assert "differ in case or in blanks alone" in err
+    assert not (files / "run").exists()
+    code, _, err = bayesadmm("server", "init", "run", *hellos, "--ignore-case", "--reference", "ward=ICU")
+    assert code == 0
+    assert "ward: levels 'ICU', '10', '9', 'état'; reference 'ICU'" in err
+    code, _, err = bayesadmm("server", "init", "other", *hellos, "--reference", "ward")
+    assert (code, "must be COLUMN=LEVEL" in err) == (2, True)
+
+
+def test_site_intercepts_are_asked_for_at_the_server(bayesadmm, files):
+    introduce(bayesadmm, *TARGET, "--loss", "logistic", "--categorical", "ward", "--dropna")
+    play(bayesadmm, "--site-intercepts", "--reference-site", "Chur")
+    assert bayesadmm("export", "run", "--out", "model.npz")[0] == 0
+    names = [row["name"] for row in done(bayesadmm, "summary", "model.npz")["coefficients"]]
+    assert names[-3:] == ["site[T.Basel]", "site[T.Bern]", "(intercept)"]
+    assert done(bayesadmm, "certify", "model.npz", *(f"{name}.csv" for name in SITES), "--dropna")["holds"]
+
+
+def test_a_question_comes_before_a_run_and_its_rows_stay(bayesadmm, files):
+    introduce(bayesadmm, "--formula", "died ~ bs(age, 5)", "--loss", "logistic", "--dropna", "--share-quantiles")
+    hellos = [f"at-{name}/hello.npz" for name in SITES]
+    question = done(bayesadmm, "server", "init", "run", *hellos)["written"]
+    first = (files / "at-Bern" / "hello.npz").read_bytes()
+    done(bayesadmm, "site", "step", "at-Bern", question)
+    again = (files / "at-Bern" / "hello.npz").read_bytes()
+    assert first != again
+    done(bayesadmm, "site", "step", "at-Bern", question, "--out", "hello-Bern.npz")
+    assert (files / "hello-Bern.npz").read_bytes() == again == (files / "at-Bern" / "hello.npz").read_bytes()
+    table = pd.read_csv("Bern.csv")
+    table.assign(age=table.age + 1).to_csv("Bern.csv", index=False)
+    code, _, err = bayesadmm("site", "step", "at-Bern", question)
+    assert code == 3
+    assert "must be those of hello.npz, and they have changed" in err
