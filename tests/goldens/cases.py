@@ -368,7 +368,8 @@ CALLS = {
     "--standardize --json",
     "site init 2": "site init west --data west.csv --target died --name west --loss logistic --features age,dose "
     "--standardize --json",
-    "site init again": "site init north --data north.csv --target died --name north --loss logistic --features age,doze",
+    "site init again": "site init north --data north.csv --target died --name north --loss logistic "
+    "--features age,doze",
     "server init": "server init run north/hello.npz west/hello.npz --method PVI --gamma 0.5 --rounds 2 --json",
     "server init with one name twice": "server init two north/hello.npz north/hello.npz --json",
     "server init of no message": "server init two all.csv --json",
