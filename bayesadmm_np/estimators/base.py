@@ -525,6 +525,7 @@ class FederatedModel(BaseEstimator):
         source, has_maximum = settings.noise_source(glm.kind), not without_estimate(findings)
         assert isinstance(result.prior, Gaussian)
         mean, dropped = result.posterior.mean, glm.dropped_at(fit.noise)
+        rule = settings.row.expectation or glm.kind.rule
         # Newton's duals are natural gradients at the server: those at the mode add up to the posterior
         factors = [-each.natural_gradient for each in result.at_server] if settings.row.is_newton else result.sites
         return FittedGLM(
@@ -536,7 +537,7 @@ class FederatedModel(BaseEstimator):
             prior=result.prior,
             posterior=result.posterior,
             sites={name: Site(factor, rows[name].X.shape[0]) for name, factor in zip(glm.names, factors, strict=True)},
-            rule=settings.row.expectation or glm.kind.rule,
+            rule=rule,
             method=settings.method.name,
             status=result.status,
             message="; ".join(filter(None, [result.status.value, fit.message])),
@@ -550,7 +551,7 @@ class FederatedModel(BaseEstimator):
             statistics=glm.statistics(mean, fit.noise, source) if has_maximum else None,
             findings=findings,
             log_likelihood=-glm.loss(mean, fit.noise) - dropped if has_maximum else None,
-            elbo=-float(result.objective[-1]) - dropped if settings.inference == "posterior" else None,
+            elbo=-float(result.objective[-1]) - dropped if settings.averages and not rule.is_delta else None,
         )
 
     # ------------------------------------------------------------------------------------------------
@@ -622,7 +623,7 @@ class FederatedModel(BaseEstimator):
     def elbo_(self) -> float:
         """The bound on the log evidence."""
         if self.fitted_.elbo is None:
-            raise AttributeError("elbo_ is of a fit with inference='posterior'.")
+            raise AttributeError("elbo_ is of a variational posterior, whose method averages over it.")
         return self.fitted_.elbo
 
     @property

@@ -282,8 +282,14 @@ class FittedGLM:
     @property
     def title(self) -> str:
         """Stands above a report."""
-        noise = self.noise_variance * self.target_scale**2
-        return self.kind.describe(self.target, tuple(map(word, self.classes)), noise)
+        return self.titled()
+
+    def titled(self, reference: Any = None) -> str:
+        """Return the title of a report whose classes are compared with `reference`, by default the first."""
+        classes = list(map(word, self.classes))
+        if reference is not None:
+            classes.sort(key=lambda label: label != word(reference))
+        return self.kind.describe(self.target, tuple(classes), self.noise_variance * self.target_scale**2)
 
     @property
     def fit_name(self) -> str:

@@ -266,7 +266,7 @@ def summarise(
         statistic="z" if spread.df is None else "t",
         ratio=model.kind.ratio if ratios else "",
         sources=("prior", *map(str, model.sites)),
-        header=_header(model, units),
+        header={**_header(model, units), "Model": model.titled(reference)},
         note=" ".join(filter(None, [_note(model, rows, spread.n_clusters), PROFILE if losses is not None else ""])),
     )
 
@@ -502,12 +502,13 @@ def _at_the_maximum(model: FittedGLM, whole: GoodnessOfFit) -> dict[str, str]:
 
 def _header(model: FittedGLM, units: Units) -> dict[str, str]:
     sites = ", ".join(f"{name} {site.n_rows}" for name, site in model.sites.items())
+    family = f"{model.family} family, " if model.inference == "posterior" else ""
     many = "site" if len(model.sites) == 1 else "sites"
     header = {
         "Model": model.title,
         "Fit": model.fit_name,
         "Rows": f"{sum(site.n_rows for site in model.sites.values())} at {len(model.sites)} {many}: {sites}",
-        "Method": f"{model.method}, {model.family} family, {model.rounds} rounds, {model.floats} numbers sent",
+        "Method": f"{model.method}, {family}{model.rounds} rounds, {model.floats} numbers sent",
         "Prior precision": "none" if model.fit_name == ML or model.penalty else _prior_precision(model),
         "Coefficients": "in the columns' own units" if units == "original" else "per pooled standard deviation",
         "Status": model.message,

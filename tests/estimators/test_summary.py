@@ -89,6 +89,7 @@ def test_a_logistic_table_has_the_numbers_of_statsmodels(logistic):
     assert "25.7793" in penalised  # the deviance stays
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")  # ADMM does not end here
 def test_a_posterior_is_called_one(logistic):
     X, y, site = spector()
     model = FederatedLogisticRegression(0.01, inference="posterior").fit(X, y, client=site)
@@ -98,6 +99,13 @@ def test_a_posterior_is_called_one(logistic):
     assert "AIC" not in text
     assert "ELBO" in text
     assert "ELBO" not in str(logistic.summary())
+    # a mode with its curvature, and a point, bound no evidence
+    for method, settings in (("FedLapCov", {}), ("ADMM", {"penalize_intercept": True})):
+        other = FederatedLogisticRegression(0.01, method=method, tol=1e-3, **settings).fit(X, y, client=site)
+        assert "ELBO" not in str(other.summary())
+        assert "variational" not in other.fitted_.fit_name
+        with pytest.raises(AttributeError, match="elbo_ is of a variational posterior"):
+            other.elbo_  # noqa: B018
     ridge = FederatedLinearRegression(1.0, inference="posterior").fit(X, y, client=site)
     assert as_dict(ridge.fitted_)["log_likelihood"] == ridge.fitted_.log_likelihood  # at the noise that it chose
     assert f"{ridge.fitted_.log_likelihood:.6g}" in str(ridge.summary())
@@ -282,6 +290,8 @@ def test_of_two_classes_the_reference_may_be_the_second(logistic):
     """The fit to the classes in another order: the other signs, the same tests; the broken twin is the first class."""
     rows, turned = logistic.summary().rows, logistic.summary(reference=1).rows
     assert turned[0].name == "0 vs 1: GPA"
+    assert "logistic regression of y: 0 against 1" in str(logistic.summary(reference=1))
+    assert "logistic regression of y: 1 against 0" in str(logistic.summary(reference=0))
     for row, other in zip(rows, turned, strict=True):
         assert (other.coef, other.std_err, other.p_value) == (-row.coef, row.std_err, row.p_value)
         assert np.allclose([other.low, other.high], [-row.high, -row.low], rtol=1e-14)
