@@ -265,8 +265,8 @@ class GLMServer(_Engine, ServerEngine[State]):
             found |= {f"memory{i}/move{k}": move for k, move in enumerate(item.moves)}
         arrays = {name: value.to_vector() for name, value in found.items()}
         if state.step is not None:
-            arrays["step"] = np.concatenate([state.step.mean, state.step.move])
-        return {"memory": len(state.memory), "step": state.step is not None}, arrays
+            arrays |= {f"step/{name}": value for name, value in vars(state.step).items() if value is not None}
+        return {"memory": len(state.memory), "step": sum(name.startswith("step/") for name in arrays)}, arrays
 
     def read_state(self, message: Message, name: str, header: Any, like: State) -> State:
         """Inverse of `pack_state`."""
@@ -285,8 +285,8 @@ class GLMServer(_Engine, ServerEngine[State]):
         )
         q_g, step = self.made(message.natural(f"{name}/server", shape)), None
         if header["step"]:
-            dim = shape.linear.size
-            step = Step(*np.split(message.vector(f"{name}/step", 2 * dim), 2))
+            parts = ("mean", "move", "gradient")[: header["step"]]
+            step = Step(*(message.vector(f"{name}/step/{part}", shape.linear.size) for part in parts))
         sites, naturals = column("site", n_sites), column("natural", n_sites)
         return replace(like, q_g=q_g, sites=sites, naturals=naturals, memory=memory, step=step)
 

@@ -212,10 +212,10 @@ def _memory(method: Method | Accelerated) -> int:
 def state_size(size: int, n_sites: int, memory: int) -> int:
     """Return the numbers of a state: λ_g, Newton's step, η_k, λ_k, and what acceleration remembers of a round.
 
-    That is as many η_k and moves. `size` are the numbers of one of them, and as large as the step.
+    That is as many η_k and moves. `size` are the numbers of one of them, and two of them hold the three of a step.
     """
     rounds = memory + 1 if memory else 0
-    return (2 + 2 * n_sites + rounds * (2 * n_sites + 2)) * size
+    return (3 + 2 * n_sites + rounds * (2 * n_sites + 2)) * size
 
 
 @dataclass(frozen=True)

@@ -16,19 +16,23 @@ from ..clients.problem import ClientStatus
 from ..families.base import ExponentialFamily
 from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian, LearnedPrecisionGaussian
+from ..families.precision import DensePrecision
 from ..losses.base import Expected, rounding_unit
 from .joint import along, stretched, tangent_fall
 from .messages import Reply
 from .methods import Method
 from .server import Server
-from .state import State
+from .state import State, Step
 
-__all__ = ["Guarded", "retried", "withdrawn"]
+__all__ = ["Guarded", "bent", "retried", "withdrawn"]
 
 ARMIJO = 1e-4
 """Least decrease of F, relative to that of its tangent."""
 
 EPS = float(np.finfo(np.float64).eps)
+
+MOST_BENT = 0.5
+"""Longest bend, relative to Newton's step in the metric of the curvature."""
 
 SHORTEST, LONGEST = 0.1, 0.5
 """Range of the next step, relative to the refused one."""
@@ -41,8 +45,9 @@ def Guarded(method: Method) -> Method:
 
     The server knows F at m_g from the replies: the recorded objective holds ½ tr(H_kΣ) and the entropy beside it. Where
     F rose, the replies go unused, and the server broadcasts a point m + w(m⁺ − m) between the last accepted m and its
-    Newton point m⁺, with ever smaller w. The direction is gradient-related, (m⁺ − m)ᵀ∇F(m) = −‖m⁺ − m‖²_S for
-    S = P_0 + Σ_kH_k ≻ 0, so that some w decreases F, and for strictly convex F with a minimum the accepted points
+    point m⁺, with ever smaller w. m⁺ is Newton's point, m − S⁻¹∇F(m) with S = P_0 + Σ_kH_k ≻ 0, bent by the third
+    derivative as far as the last step has told it (`bent`). The direction is gradient-related, (m⁺ − m)ᵀ∇F(m) <=
+    −½‖S⁻¹∇F(m)‖²_S, so that some w decreases F, and for strictly convex F with a minimum the accepted points
     converge to it from every start. An overflow at m⁺ counts as F = ∞. The point that the sites' own fits make must not
     be worse than the prior's mean, as far as the server knows F there. A run that ends on a refused point returns the
     last accepted one. The slack is the rounding of F: N + d + 1000 ulp of its terms, d² + K of the trace's products. No
@@ -100,6 +105,40 @@ def _joint_point(server: Server, state: State, share: float) -> Gaussian:
     return q.with_natural(natural)
 
 
+def bent(server: Server, state: State, natural: Natural, step: Step) -> Step:
+    """Return Newton's step from the accepted state.q_g, bent by the third derivative along the step that led there.
+
+    At both ends of that step, a = m − m_A, the server knows gradient and Hessian of F, and of the cubic through them
+
+        ∇³F[a, a] ≈ 6(g_A − g) + 2H_Aa + 4Ha,    ∇³F[a] ≈ H − H_A.
+
+    With s = ta + r, where r is orthogonal to a in the metric of H, Chebyshev's third-order step is
+
+        s − ½H⁻¹∇³F[s, s],    ∇³F[s, s] ≈ t²∇³F[a, a] + 2t∇³F[a]r,
+
+    without what is of second order in r, and without a number more from any site. A bend longer than half of s is left
+    out, so that −gᵀ(step) >= ½‖s‖²_H: the step stays gradient-related.
+    """
+    last, q_g = state.step, state.q_g
+    if last is None or last.gradient is None or step.gradient is None:
+        return step
+    if not (isinstance(q_g, Gaussian) and isinstance(q_g.factor, DensePrecision)):  # a part of H has no such derivative
+        return step
+    before = q_g.factor.like(server.gather(state.sites, state.naturals, 1.0).parts[1:])
+    here = q_g.factor.like(natural.parts[1:])
+    way = q_g.mean - last.mean
+    turned = here.multiply(way)
+    part = float(step.move @ turned) / float(way @ turned)
+    rest = step.move - part * way
+    along = 6.0 * (last.gradient - step.gradient) + 2.0 * before.multiply(way) + 4.0 * turned
+    across = here.multiply(rest) - before.multiply(rest)
+    bend = -0.5 * here.solve(part**2 * along + 2.0 * part * across)
+    length = float(step.move @ here.multiply(step.move))
+    if not float(bend @ here.multiply(bend)) <= MOST_BENT**2 * length:
+        return step
+    return replace(step, move=step.move + bend)
+
+
 def withdrawn(server: Server, state: State, at_server: Sequence[Expected] | None) -> State | None:
     """Return the state at the last accepted point, where a run would end at one that is refused; None elsewhere."""
     if not server.method.guarded:
@@ -144,7 +183,7 @@ def _mode_change(
     server: Server, state: State, origin: int, sites: Sequence[Natural]
 ) -> tuple[float, float, float, float]:
     """Return F at T and at A, what its tangent falls, and the rounding of both values: of the mode."""
-    accepted, full = _ends(server, state)
+    accepted, _ = _ends(server, state)
     last = state.history[-1]
     after, rounding = _mode_objective(server, state.q_g, last.objective, sites)
     if origin == 0 and server.method.start == "sites":
@@ -154,7 +193,8 @@ def _mode_change(
     else:
         before, own_rounding = _mode_objective(server, accepted, _objective(state, origin), state.sites)
         assert state.step is not None
-        fall = last.alpha * float(state.step.move @ full.factor.multiply(state.step.move))
+        assert state.step.gradient is not None
+        fall = -last.alpha * float(state.step.gradient @ state.step.move)
     return after, before, fall, rounding + own_rounding
 
 

@@ -127,6 +127,8 @@ def gather(server: Server, limit: int, state: State, replies: Sequence[Reply | N
     found = Gathered(sites, naturals, natural, alpha)
     if method.is_newton and not limit and all(present) and server.prior.contains(natural):
         step = newton_step(server.prior, state.q_g, natural, [reply.slope for reply in replies if reply is not None])
+        if method.guarded:
+            step = guarded.bent(server, state, natural, step)
         return replace(found, step=step, mean=step.mean + step.move)
     if not limit or not all(present) or not server.prior.contains(natural):
         return found
@@ -183,7 +185,7 @@ def newton_step(prior: ExponentialFamily, q_g: ExponentialFamily, natural: Natur
     gradient = prior.factor.multiply(q_g.mean - prior.mean)
     for slope in slopes:
         gradient = gradient + slope
-    return Step(q_g.mean, -q_g.factor.like(natural.parts[1:]).solve(gradient))
+    return Step(q_g.mean, -q_g.factor.like(natural.parts[1:]).solve(gradient), gradient)
 
 
 def _newton_point(last: Any, found: Any, gathered: Gathered) -> tuple[Any, Step]:

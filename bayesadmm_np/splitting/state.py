@@ -34,18 +34,21 @@ class Memory:
 
 @dataclass(frozen=True)
 class Step:
-    """Newton's step from the last accepted mean, neither of which passes through λ.
+    """The step from the last accepted mean, neither of which passes through λ.
 
     Attributes
     ----------
     mean : ndarray, shape (d,)
         m of the point that the counted answers are from.
     move : ndarray, shape (d,)
-        −(P_0 + Σ_kH_k)⁻¹[P_0(m − m_0) + Σ_kg_k].
+        −(P_0 + Σ_kH_k)⁻¹g, which a guarded row bends.
+    gradient : ndarray, shape (d,), or None
+        g = P_0(m − m_0) + Σ_kg_k; None where the answers were not at m.
     """
 
     mean: Array
     move: Array
+    gradient: Array | None = None
 
 
 @dataclass(frozen=True)
@@ -122,7 +125,8 @@ def save_state(path: str | os.PathLike[str], state: State, description: dict[str
     arrays = {f"{name}/part{j}": part for name, natural in naturals.items() for j, part in enumerate(natural.parts)}
     if state.step is not None:
         assert isinstance(state.q_g, Gaussian)
-        arrays |= {"mean": state.q_g.mean, "step/mean": state.step.mean, "step/move": state.step.move}
+        arrays |= {"mean": state.q_g.mean}
+        arrays |= {f"step/{name}": value for name, value in vars(state.step).items() if value is not None}
     header = {
         "run": description,
         "start_objective": state.start_objective,
@@ -176,7 +180,8 @@ def _rebuild(archive: Archive, prior: ExponentialFamily) -> State:
         assert isinstance(q_g, LearnedPrecisionGaussian)
         shape = (q_g.dim,)
         q_g = q_g.at(archive.array("mean", shape), q_g.factor.parts)
-        step = Step(archive.array("step/mean", shape), archive.array("step/move", shape))
+        names = ("mean", "move", "gradient") if "step/gradient" in archive.arrays else ("mean", "move")
+        step = Step(*(archive.array(f"step/{name}", shape) for name in names))
     return State(
         q_g=q_g,
         sites=tuple(natural(f"site{k}") for k in clients),
