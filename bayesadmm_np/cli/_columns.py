@@ -27,7 +27,7 @@ from ._terminal import Refused
 if TYPE_CHECKING:
     from ..federation import GLMTable
 
-__all__ = ["SiteConfig", "TableRows", "choices_of", "mechanism_of"]
+__all__ = ["RowSettings", "SiteConfig", "TableRows", "choices_of", "mechanism_of"]
 
 MANY = 50
 """Levels of a column of text from which on it hardly is a factor."""
@@ -36,12 +36,9 @@ FEW = 10
 
 
 @dataclass(frozen=True, kw_only=True)
-class SiteConfig:
-    """Arguments of `site init`, which the site keeps."""
+class RowSettings:
+    """What a site says of its file: the same at all sites."""
 
-    data: Annotated[Path, option("CSV file of this site's rows.", "FILE.csv")]
-    name: Annotated[str, option("This site's name, different from all others'.", "NAME")]
-    loss: Annotated[str, option("Kind of regression.", "|".join(losses()))]
     target: Annotated[str, option("Column to be explained, where no formula names it.", "COLUMN")] = ""
     formula: Annotated[
         str | None,
@@ -69,6 +66,15 @@ class SiteConfig:
     privacy_clip: Annotated[float | None, option("Longest update, in Fisher length.", "C")] = None
     privacy_noise: Annotated[float | None, option("Noise on every answer, in units of 2C.", "Z")] = None
     privacy_rounds: Annotated[int | None, option("Longest run that is answered.", "T")] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SiteConfig(RowSettings):
+    """Arguments of `site init`, which the site keeps."""
+
+    data: Annotated[Path, option("CSV file of this site's rows.", "FILE.csv")]
+    name: Annotated[str, option("This site's name, different from all others'.", "NAME")]
+    loss: Annotated[str, option("Kind of regression.", "|".join(losses()))]
 
 
 @dataclass(frozen=True)

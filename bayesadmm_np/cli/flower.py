@@ -7,24 +7,14 @@ import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import chain
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 
-from ._options import (
-    Categorical,
-    DataSettings,
-    DropNA,
-    Names,
-    at_least,
-    converted,
-    losses,
-    option,
-    read_toml,
-    toml_value,
-)
+from ._columns import RowSettings, SiteConfig, choices_of
+from ._options import Spread, at_least, converted, losses, option, read_toml, toml_value
 from ._terminal import Refused, missing_name, note, require_writable, stop
 
 __all__ = ["keys", "local", "new"]
@@ -40,6 +30,9 @@ ROWS = 120
 """Of a made-up site."""
 
 Folder = Annotated[Path, option("The federation's folder.", name="DIR")]
+NO_ROWS = RowSettings()
+COLUMNS = ("target", "formula", "features", "drop", "categorical", "offset", "exposure", "weights", "classes")
+"""Options that name columns of a table, or labels in it."""
 
 
 def new(
@@ -47,13 +40,8 @@ def new(
     /,
     *,
     data: Annotated[tuple[Path, ...], option("CSV file of a site; repeat it, one a site.", "FILE.csv")] = (),
-    target: Annotated[str | None, option("Column to be explained.", "COLUMN")] = None,
     loss: Annotated[str, option("Kind of regression, as of `bayesadmm site init`.", "|".join(losses()))] = "logistic",
-    features: Annotated[Names, option("Columns to use. Default: all others.", "A,B,…")] = (),
-    classes: Annotated[Names, option("Labels in order; needed where a site lacks some.", "A,B,…")] = (),
-    standardize: Annotated[bool, option("Pooled units, from sums.")] = False,
-    dropna: DropNA = False,
-    categorical: Categorical = (),
+    rows: Annotated[RowSettings, Spread] = NO_ROWS,
     sites: Annotated[int, option("Made-up sites, without --data.", check=at_least(1))] = 2,
     heart_disease: Annotated[bool, option("Four hospitals, instead of --data.")] = False,
 ) -> None:
@@ -64,13 +52,13 @@ def new(
     are and holds none. On several machines each site makes its own folder there, by
     `bayesadmm site init`; DIR/README.md has all commands.
 
-    With --categorical DIR/encoded gets a table a site with 0/1 columns in place of
-    text, one for each level but the first that any site has; the sites are of those
-    tables. On several machines each site writes such columns itself.
+    Options of the rows are those of `site init`: text and formulas too. What tables
+    cannot agree on, whatever the server chooses, is refused here.
 
     Examples of use:
       bayesadmm flower new trial
       bayesadmm flower new trial --data north.csv --data south.csv --target died --loss logistic --standardize
+      bayesadmm flower new trial --data north.csv --data south.csv --formula 'died ~ age*sex + C(ward)' --dropna
       bayesadmm flower new heart --heart-disease
     """
     from ..federation import Message
@@ -78,37 +66,34 @@ def new(
     from ..federation.flower.project import SITES, write_app
     from ..federation.glm_spec import require_alike
     from ..federation.messages import read_hellos
-    from ._columns import SiteConfig
     from ._run_files import introduce
 
     if heart_disease and data:
         raise Refused("--heart-disease brings its own data: leave out --data.")
-    if categorical and not data:
-        raise Refused("--categorical: of which tables? Say so by --data.")
+    named = [name for name in COLUMNS if getattr(rows, name)]
+    if named and not data:
+        raise Refused(f"--{named[0]}: of which tables? Say so by --data.")
     with _all_or_nothing(folder):
         require_writable(folder, "DIR")
-        if data and target is None:
-            raise Refused("--target: which column of --data is to be explained?")
+        if data and not (rows.target or rows.formula):
+            raise Refused("--target: which column of --data is to be explained? Or let --formula say it.")
         if heart_disease:
-            data, target, loss = _heart_disease(folder / "data"), "disease", "logistic"
-        elif data:
-            features = features or _common_features(data, str(target))
-            if categorical:
-                wanted = DataSettings(target=str(target), features=features, categorical=categorical, dropna=dropna)
-                data, features = _encode(folder / "encoded", data, wanted), ()
+            data, rows, loss = _heart_disease(folder / "data"), replace(rows, target="disease"), "logistic"
+        elif data and not (rows.formula or rows.features):
+            rows = replace(rows, features=_common_features(data, rows))
         names = [path.stem for path in data]
         if len(set(names)) < len(names):
             raise Refused("--data: a site is called as its file, so that files need different names.")
         write_app(folder, len(data) or sites)
         if not data:
-            data, target, loss = _made_up(folder / "data", sites), "y", "logistic"
-        more: Any = {"features": features, "classes": classes, "standardize": standardize, "dropna": dropna}
+            data, rows, loss = _made_up(folder / "data", sites), replace(rows, target="y"), "logistic"
         for path in data:
             with _of_file(path):
-                config = SiteConfig(data=path, name=path.stem, target=str(target), loss=loss, **more)
+                config = SiteConfig(data=path, name=path.stem, loss=loss, **vars(rows))
                 introduce(folder / SITES / path.stem, config)
         hellos = read_hellos([Message.read(folder / SITES / path.stem / "hello.npz") for path in data])
-        if not require_agreement(hellos):
+        # what differs in case alone is the server's to choose
+        if not require_agreement(hellos, {"ignore_case": True}):
             require_alike(hellos)
     print(f"{folder}: an app and {len(data)} sites, {', '.join(path.stem for path in data)}")
     print(f"settings: {folder / 'app' / 'pyproject.toml'}\nnext:     bayesadmm flower local {folder}")
@@ -216,16 +201,17 @@ def _all_or_nothing(folder: Path) -> Iterator[None]:
         raise
 
 
-def _common_features(data: Sequence[Path], target: str) -> tuple[str, ...]:
+def _common_features(data: Sequence[Path], rows: RowSettings) -> tuple[str, ...]:
     """Return the columns of the first table, which the others must have in whatever order."""
     from ._rows import read_frame, require_column
 
     features: tuple[str, ...] = ()
+    others = {rows.target, rows.offset, rows.exposure, rows.weights, *rows.drop}
     for path in data:
         with _of_file(path):
-            frame = read_frame(path)
-            require_column("--target", target, frame, path)
-        found = tuple(name for name in frame.columns if name != target)
+            frame = read_frame(path, rows.separator)
+            require_column("--target", rows.target, frame, path)
+        found = tuple(name for name in frame.columns if name not in others)
         features = features or found
         lacking, extra = (sorted(set(a) - set(b)) for a, b in ((features, found), (found, features)))
         if lacking or extra:
@@ -237,45 +223,13 @@ def _common_features(data: Sequence[Path], target: str) -> tuple[str, ...]:
     return features
 
 
-ADVICE = {
-    "separator": "separate its columns by commas",
-    "text": "make 0/1 columns of its levels with --categorical, or choose columns with --features; missing values are "
-    "empty cells",
-}
-"""What to do here about what the reader of tables refuses."""
-
-
 @contextmanager
 def _of_file(path: Path) -> Iterator[None]:
-    """Name the file in what is refused of it, and advise what can be done here."""
+    """Name the file in what is refused of it."""
     try:
         yield
     except Refused as error:
-        words = str(Refused(error.fact, ADVICE[error.cause]) if error.cause else error)
-        raise Refused(words if str(path) in words else f"{path}: {words}") from error
-
-
-def _encode(folder: Path, data: Sequence[Path], wanted: DataSettings) -> tuple[Path, ...]:
-    """Write each table with 0/1 columns in place of text, of the levels that any of them has."""
-    import pandas as pd
-
-    from ..estimators.fitted import design_names, encode
-    from ._rows import read_rows
-
-    tables = []
-    for path in data:
-        with _of_file(path):
-            tables.append(read_rows([path], wanted))
-    levels = {name: tuple(sorted({*chain(*(rows.columns[name] for rows in tables))})) for name in wanted.categorical}
-    for name, found in levels.items():
-        if len(found) == 1:
-            raise Refused(f"--categorical: column {name!r} has one level, {found[0]!r}; leave it out of --features.")
-    folder.mkdir(parents=True)
-    for path, rows in zip(data, tables, strict=True):
-        names = tuple(rows.columns)
-        frame = pd.DataFrame(encode(names, levels, rows.columns), columns=list(design_names(names, levels)))
-        frame.assign(**{wanted.target: rows.target}).to_csv(folder / path.name, index=False)
-    return tuple(folder / path.name for path in data)
+        raise Refused(str(error) if str(path) in str(error) else f"{path}: {error}") from error
 
 
 def _made_up(folder: Path, n_sites: int) -> tuple[Path, ...]:
@@ -350,7 +304,9 @@ def read_plan(config: Mapping[str, Any]) -> Any:
 
     try:
         options = of("tol", "rounds", "seed", "safeguard", "warm_start")
-        task = GLMTask(method, lambda dim: family(np.zeros(dim), precision), **options)
+        reference = tuple(filter(None, (pair.strip() for pair in plain["reference"].split(","))))
+        chosen = choices_of(reference, plain["ignore_case"], plain["site_intercepts"], plain["reference_site"] or None)
+        task = GLMTask(method, lambda dim: family(np.zeros(dim), precision), choices=chosen, **options)
         options = of("sites", "participation", "max_staleness", "deadline", "patience", "keyed")
         return Plan(task, folder=Path(plain["run_folder"]), least=plain["sites_per_round"], **options)
     except ValueError as error:

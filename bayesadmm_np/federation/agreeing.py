@@ -60,7 +60,7 @@ def ask_sites(hellos: Sequence[Message | Hello], task: Any) -> Message | None:
     ----------
     hellos : sequence of Message or Hello
         The last of each site.
-    task : GLMTask
+    task : GLMTask or NetworkTask
 
     Returns
     -------
@@ -88,7 +88,7 @@ def ask_sites(hellos: Sequence[Message | Hello], task: Any) -> Message | None:
     tables = _tables(read)
     if not tables:
         return None
-    made = _settled(read, tables, task.choices or {})
+    made = _settled(read, tables, getattr(task, "choices", None) or {})
     return made if isinstance(made, Message) else None
 
 
@@ -134,9 +134,8 @@ def _tables(hellos: Sequence[Hello]) -> dict[str, TableHeader]:
     for site, hello in found.items():
         if hello.table is None:
             other = next(iter(tables))
-            raise hello.refusal(
-                "table", f"a description of the table, as site {other} gives one", f"numbers alone at {site}"
-            )
+            expected = f"a description of columns, as site {other} gives one, so that all have one formula or list"
+            raise hello.refusal("table", expected, f"numbers alone at {site}")
     first_site, first = next(iter(tables.items()))
     for site, table in tables.items():
         hello = found[site]

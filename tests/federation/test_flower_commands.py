@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives import serialization
 import bayesadmm_np as ba
 from bayesadmm_np.cli._run_files import load_site
 from bayesadmm_np.cli.flower import read_plan
+from bayesadmm_np.federation import Coordinator
 from bayesadmm_np.federation.dispatch import Request, answer
 from bayesadmm_np.federation.flower.project import KEYS
 from bayesadmm_np.splitting.state import digest
@@ -115,35 +116,42 @@ def wards(folder, **tables):
     return [item for name in WARDS for item in ("--data", folder / f"{name}.csv")] + ["--target", "died"]
 
 
-def test_text_becomes_columns_of_the_levels_of_all_sites(bayesadmm, tmp_path):
-    options = [*wards(tmp_path), "--categorical", "ward,old", "--dropna"]
-    code, _, err = bayesadmm("flower", "new", tmp_path / "fed", *options)
+def test_sites_with_text_are_those_of_site_init(bayesadmm, tmp_path):
+    """The files stay where they are; levels are agreed on when the run begins, of all sites."""
+    code, _, err = bayesadmm("flower", "new", tmp_path / "fed", *wards(tmp_path), "--dropna")
     assert code == 0, err
+    sites = [load_site(tmp_path / "fed" / "sites" / name, None) for name in WARDS]
+    server = Coordinator.start([hello for _, hello in sites], read_plan(config(tmp_path / "fed")).task)
     # the row whose dose is missing is not there, and so is its ward
-    assert (tmp_path / "fed" / "encoded" / "north.csv").read_text() == (
-        "dose,ward=c,ward=d,old=yes,died\n1.5,0.0,0.0,1.0,0.0\n2.5,1.0,0.0,0.0,1.0\n0.5,0.0,0.0,1.0,0.0\n"
-    )
-    sites = [load_site(tmp_path / "fed" / "sites" / name, None)[0] for name in WARDS]
-    assert [site.data.features for site in sites] == [("dose", "ward=c", "ward=d", "old=yes", "intercept")] * 2
+    assert server.spec.features == ("dose", "ward[T.c]", "ward[T.d]", "old[T.yes]", "intercept")
+    assert server.missing_rows == {"north": 1}
+    made = sites[1][0].data.join(server.spec, "south", None).worker.loss
     design = [[1, 1, 0, 0, 1], [3.5, 0, 1, 1, 1], [2, 0, 1, 0, 1]]
-    assert digest(sites[1].data.loss) == digest(
-        ba.losses.Logistic(np.array(design, dtype=float), np.array([1.0, 0.0, 1.0]))
-    )
-    # the twin: a site alone has other columns
-    frame = {name: {line.split(",")[1] for line in text.splitlines()[1:]} for name, text in WARDS.items()}
-    assert frame["north"] != frame["south"]
+    assert digest(made) == digest(ba.losses.Logistic(np.array(design, dtype=float), np.array([1.0, 0.0, 1.0])))
     assert {name: (tmp_path / f"{name}.csv").read_text() for name in WARDS} == WARDS
+
+
+def test_the_servers_choices_are_keys_of_the_app(bayesadmm, tmp_path):
+    assert bayesadmm("flower", "new", tmp_path / "fed", *wards(tmp_path), "--dropna")[0] == 0
+    known = config(tmp_path / "fed")
+    assert read_plan(known).task.choices is None
+    changed = {"reference": "ward=c, old=yes", "ignore-case": True, "site-intercepts": True, "reference-site": "south"}
+    assert read_plan({**known, **changed}).task.choices == {
+        "reference": {"ward": "c", "old": "yes"},
+        "ignore_case": True,
+        "site_intercepts": True,
+        "reference_site": "south",
+    }
 
 
 @pytest.mark.parametrize(
     ("change", "more", "complaint"),
     [
         ({}, ["--categorical", "wart,old"], "did you mean 'ward'"),
-        ({}, ["--categorical", "ward"], "column 'old' holds text ('yes', 'no'); make 0/1 columns of its levels with "),
         (
             {"north": "dose,ward,old,died\n1,c,yes,0\n2,c,no,1\n", "south": "dose,ward,old,died\n1,c,no,1\n"},
             ["--categorical", "ward,old"],
-            "column 'ward' has one level, 'c'; leave it out of --features",
+            "column 'ward' has one level, 'c', at all sites; leave it out",
         ),
         ({}, ["--categorical", "ward,old", "--heart-disease"], "--heart-disease brings its own data"),
     ],
@@ -166,13 +174,16 @@ COLUMNS = {
         "south/hello.npz: classes must be as in",
     ),
     "a gap": ({"south": "dose,age,died\n1,,0\n2,3,1\n"}, [], "south.csv: missing values in age (1)"),
-    "semicolons": ({"south": "dose;age;died\n1;2;0\n"}, [], "'dose;age;died'; separate its columns by commas."),
-    "cells too many": ({"south": "dose,age,died\n1,2,0,4\n"}, [], "than the header; separate its columns by"),
+    "semicolons": (
+        {"south": "dose;age;died\n1;2;0\n"},
+        [],
+        "'dose;age;died'; if it is separated otherwise, say so by --separator",
+    ),
+    "cells too many": ({"south": "dose,age,died\n1,2,0,4\n"}, [], "than the header; if it is separated otherwise"),
     "text": (
         {"south": "dose,age,died\n1,old,0\n2,young,1\n"},
         ["--categorical", "dose"],
-        "south.csv: column 'age' holds text ('old', 'young'); make 0/1 columns of its levels with --categorical, "
-        "or choose columns with --features;",
+        "site 'south': column 'age' holds text ('old') where site 'north' has numbers",
     ),
 }
 
@@ -182,10 +193,10 @@ def test_columns_in_another_order_are_those_of_the_first_table(categorical, baye
     data = wards(tmp_path, **ROWS)
     code, _, err = bayesadmm("flower", "new", tmp_path / "fed", *data, *categorical)
     assert code == 0, err
-    sites = [load_site(tmp_path / "fed" / "sites" / name, None)[0] for name in ROWS]
-    assert sites[0].data.features == sites[1].data.features
-    assert sites[0].data.features[0] == "dose"
-    assert [site.data.loss.X[0, 0] for site in sites] == [1.5, 1.0]
+    sites, hellos = zip(*(load_site(tmp_path / "fed" / "sites" / name, None) for name in ROWS), strict=True)
+    spec = Coordinator.start(hellos, read_plan(config(tmp_path / "fed")).task).spec
+    assert spec.features[0] == "dose"
+    assert [site.data.join(spec, site.name, None).worker.loss.X[0, 0] for site in sites] == [1.5, 1.0]
 
 
 @pytest.mark.parametrize("kind", COLUMNS)
@@ -194,7 +205,6 @@ def test_tables_that_cannot_run_together_are_refused_by_the_name_of_the_file(kin
     code, _, err = bayesadmm("flower", "new", tmp_path / "fed", *wards(tmp_path, **{**ROWS, **tables}), *options)
     assert code == 2
     assert complaint in err
-    assert not {"--drop", "--separator", "--na"} & {*err.replace("'", " ").split()}
     assert not (tmp_path / "fed").exists()
 
 

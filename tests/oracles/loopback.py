@@ -9,13 +9,14 @@ from flwr.supercore.task_identity import TaskIdentity
 from bayesadmm_np.federation import GLMData, Site
 from bayesadmm_np.federation.dispatch import client_manager as manager_module
 from bayesadmm_np.federation.flower import client_app, server_app
+from bayesadmm_np.losses import Loss
 
 RUN = 7
 SITES = "abcdefgh"
 
 
 class Node:
-    """A site's process: what it remembers between messages lies in its folder."""
+    """A site's process: what it remembers between messages lies in its folder; `loss` may be a site's data."""
 
     def __init__(self, name, loss, folder):
         self.name, self.folder = name, folder / name
@@ -25,7 +26,7 @@ class Node:
 
     def load(self, folder, spec):
         assert folder == self.folder
-        site = Site(self.name, GLMData(self.loss))
+        site = Site(self.name, GLMData(self.loss) if isinstance(self.loss, Loss) else self.loss)
         return site, site.hello()
 
     @property

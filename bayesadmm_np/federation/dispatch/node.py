@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .. import Site
+from .. import Site, answer_question
 from ..account import charge
 from ..lock import locked
 from ..messages import Message, MessageError, read_spec, require_run
@@ -73,6 +73,8 @@ def answer(
 def _stepped(request: Request, folder: Path, load: Load, home: Path) -> Answer:
     assert request.message is not None
     broadcast = Message.from_bytes(request.message, "broadcast")
+    if broadcast.kind == "question":
+        return Answer(answer_question(load(None)[0], broadcast).to_bytes())
     label, run = as_site_name(request.label), require_run(broadcast)
     # of a run that this site takes part in the spec has been read before; a new one is as large as the rows allow
     is_new = not any(folder.glob(f"{label}-{run}-*.npz"))

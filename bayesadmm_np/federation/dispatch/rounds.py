@@ -28,12 +28,12 @@ from typing import Any
 
 from ..._archive import replace_atomically, sync_folder
 from ...splitting.round import present_clients
-from .. import Coordinator
+from .. import Coordinator, ask_sites
 from ..folders import STATE
 from ..lock import locked
-from ..messages import Hello, Message, Served, SiteReply
+from ..messages import Hello, Message, MessageError, Served, SiteReply, read_hello
 from ..spec import as_site_name
-from .client_manager import ClientManager
+from .client_manager import HELLO_LIMIT, ClientManager
 from .envelope import Answer, Request, Transport, one_line
 from .plan import Plan
 
@@ -135,12 +135,41 @@ def _begun(
     if len(hellos) < plan.sites:
         found = ", ".join(sorted(hellos)) or "none"
         raise TooFewError(f"{len(hellos)} of {plan.sites} sites said hello within {plan.patience:g} s: {found}.")
+    _settle(plan, clients, hellos)
     server = Coordinator.start(list(hellos.values()), plan.task)
     replace_atomically(plan.folder / LABEL, lambda file: file.write(label.encode()))
     (plan.folder / FINAL).unlink(missing_ok=True)  # of an older run: with it this one would be taken for one that ended
     server.save().write(plan.folder / STATE)
     clients.greet = partial(_require_known, server)  # from now on no new site belongs to the run
     return clients, server
+
+
+def _settle(plan: Plan, clients: ClientManager, hellos: dict[str, Hello]) -> None:
+    """Ask sites with tables for counts until their hellos are enough for a run."""
+    began = time.monotonic()
+    while (question := ask_sites(list(hellos.values()), plan.task)) is not None:
+        request = Request(clients.label, question.to_bytes())
+        answered: set[str] = set()
+
+        def request_for(name: str, request: Request = request, answered: set[str] = answered) -> Request | None:
+            return None if name in answered or clients.rests(name) else request
+
+        def take(name: str, asked: Request, answer: Answer, answered: set[str] = answered) -> Request | None:
+            if answer.refused:
+                raise MessageError(f"refused: {answer.note}")
+            hello = read_hello(Message.from_bytes(answer.message or b"", f"hello of {name}", HELLO_LIMIT))
+            if hello.site != name:
+                raise hello.refusal("site", name, hello.site)
+            hellos[name] = hello
+            answered.add(name)
+            return None
+
+        clients.ask(request_for, take, plan.deadline)
+        missing = sorted(set(hellos) - answered)
+        if missing and time.monotonic() - began > plan.patience:
+            raise TooFewError(f"no counts for the run's splines came from {', '.join(missing)} in {plan.patience:g} s.")
+        if missing:
+            clients.pause()
 
 
 def _resumed(
