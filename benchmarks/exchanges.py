@@ -6,17 +6,23 @@ flat prior, and the other coefficients have the prior precision 0 (where the max
 1e-6 standard errors of the mode, which other code finds from all rows. Writes results/exchanges.json, and prints the
 Markdown table of docs/benchmarks.md.
 
+With --posterior the same for the variational posterior with full covariance, at prior precisions of 1, 0.01 and 1e-4:
+guarded JointNewton, and PVI and accelerated PVI from the prior and from the same start. They count until every mean is
+within 1e-6 posterior standard deviations, and every standard deviation within 1e-6 of itself. A case is separable if a
+linear programme finds a direction in which no label is against it. Writes results/exchanges_posterior.json.
+
     BAYESADMM_DATA=/folder/with/the/tables python benchmarks/exchanges.py
 """
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 from common import RESULTS, machine, write_json
 from practice import problems as practice_problems
+from scipy.optimize import linprog
 from sklearn.datasets import load_breast_cancer, load_diabetes
 from sklearn.preprocessing import scale
 from statsmodels import datasets
@@ -29,10 +35,20 @@ WORST = 1e10
 """Condition of the information, in units of one on the diagonal, from which on no mode is taken to exist."""
 FURTHEST = 50.0
 """Largest coefficient per standard deviation of a mode that exists."""
+FLAT = 1e-12
+"""Precision of the intercept for PVI from the prior, which cannot begin at a flat one, relative to its information."""
 MOST = 60
 """Rounds after which a method counts as lost."""
 SITES = (2, 5, 10, 20)
 PRECISIONS = (0.0, 1.0, 0.01)
+POSTERIOR_PRECISIONS = (1.0, 0.01, 1e-4)
+POSTERIOR_METHODS = {
+    "guarded JointNewton": (ba.Guarded(ba.methods.JointNewton()), True),
+    "accelerated PVI": (ba.Accelerated(ba.methods.PVI()), False),
+    "PVI": (ba.methods.PVI(), False),
+    "accelerated PVI from own fits": (ba.Accelerated(ba.methods.PVI()), True),
+    "PVI from own fits": (ba.methods.PVI(), True),
+}
 LOSSES = {"logistic": ba.losses.Logistic, "poisson": ba.losses.Poisson, "squares": ba.losses.LeastSquares}
 METHODS = {
     "guarded Newton": (ba.Guarded(ba.methods.Newton()), True),
@@ -111,22 +127,22 @@ def _value(loss: Any, prior: Any, point: np.ndarray) -> float:
         return float(loss.value(point) + 0.5 * (point - prior.mean) @ prior.precision @ (point - prior.mean))
 
 
-def count(method: Any, losses: list[Any], prior: Any, target: tuple[np.ndarray, np.ndarray], from_sites: bool) -> Any:
+def count(method: Any, losses: list[Any], prior: Any, is_there: Callable[[Any], bool], from_sites: bool) -> Any:
     """Return the exchanges, the start among them, and the floats of one site; None where it does not get there."""
-    best, errors = target
     found: list[int] = []
 
     def watch(record: Any, q: Any) -> bool:
-        if np.abs((q.mean - best) / errors).max() <= CLOSE:
+        if is_there(q):
             found.append(record.round)
         return bool(found)
 
     options: dict[str, Any] = {"rounds": MOST, "tol": 1e-300, "callback": watch, "raise_on_failure": False}
-    begun = method.start == "sites" or not from_sites
+    row = method.method if isinstance(method, ba.Accelerated) else method
+    begun = row.start == "sites" or not from_sites
     if not begun:
         options["sites"] = ba.clients.own_fits(losses, prior)
         start = sum(options["sites"], prior.natural)
-        if np.abs((prior.start().with_natural(start).mean - best) / errors).max() <= CLOSE:
+        if is_there(prior.start().with_natural(start)):
             return 1, prior.natural.size
     with np.errstate(all="ignore"):
         result = ba.run(method, losses, prior, **options)
@@ -135,6 +151,32 @@ def count(method: Any, losses: list[Any], prior: Any, target: tuple[np.ndarray, 
     rounds = found[0] + (0 if begun else 1)
     floats = sum(record.floats_down + record.floats_up for record in result.history[: found[0]]) // len(losses)
     return rounds, floats + (0 if begun else prior.natural.size)
+
+
+def near_mode(target: tuple[np.ndarray, np.ndarray]) -> Callable[[Any], bool]:
+    """Return whether a mean is that of the mode, from the mode and its standard errors."""
+    best, errors = target
+    return lambda q: bool(np.abs((q.mean - best) / errors).max() <= CLOSE)
+
+
+def near_posterior(best: Any) -> Callable[[Any], bool]:
+    """Return whether means and standard deviations are those of the pooled posterior."""
+    deviation = np.sqrt(best.variance)
+
+    def is_there(q: Any) -> bool:
+        moved = np.abs((q.mean - best.mean) / deviation).max()
+        return bool(max(moved, np.abs(np.sqrt(q.variance) / deviation - 1.0).max()) <= CLOSE)
+
+    return is_there
+
+
+def is_separable(kind: str, X: np.ndarray, y: np.ndarray) -> bool:
+    """Whether some direction leaves no label on its wrong side, and some on its right one: the MLE is infinite."""
+    if kind != "logistic":
+        return False
+    signed = np.where(y > 0, 1.0, -1.0)[:, None] * X
+    found = linprog(-signed.sum(axis=0), A_ub=-signed, b_ub=np.zeros(len(y)), bounds=(-1.0, 1.0))
+    return bool(-found.fun > 1e-6)
 
 
 def rows() -> Iterator[dict[str, Any]]:
@@ -148,22 +190,84 @@ def rows() -> Iterator[dict[str, Any]]:
             if target is None:
                 yield {"problem": name, "split": split, "prior": precision, "mode": False}
                 continue
-            cells = {label: count(method, losses, prior, target, own) for label, (method, own) in METHODS.items()}
+            there = near_mode(target)
+            cells = {label: count(method, losses, prior, there, own) for label, (method, own) in METHODS.items()}
             yield {"problem": name, "split": split, "sites": len(losses), "prior": precision, "mode": True, **cells}
+
+
+def posterior_rows() -> Iterator[dict[str, Any]]:
+    """Yield one result of the variational posterior a problem, split and prior."""
+    for name, split, kind, X, y, site in problems():
+        losses = [LOSSES[kind](X[site == k], y[site == k]) for k in np.unique(site)]
+        whole, separable = [LOSSES[kind](X, y)], is_separable(kind, X, y)
+        for precision in POSTERIOR_PRECISIONS:
+            prior = ba.families.FullGaussian(np.zeros(X.shape[1]), np.diag([precision] * (X.shape[1] - 1) + [0.0]))
+            there = near_posterior(ba.solve_pooled(whole, prior, tol=1e-11).posterior)
+            begun = ba.families.FullGaussian(
+                prior.mean, prior.precision + np.diag([0.0] * (X.shape[1] - 1) + [FLAT * 0.25 * len(y)])
+            )
+            cells = {
+                label: count(method, losses, prior if own else begun, there, own)
+                for label, (method, own) in POSTERIOR_METHODS.items()
+            }
+            yield {
+                **{"problem": name, "split": split, "sites": len(losses), "dim": X.shape[1]},
+                **{"prior": precision, "separable": separable, **cells},
+            }
 
 
 def main() -> None:
     """Write the results, or print their table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--table", action="store_true", help="print the table of what is written already")
-    path = RESULTS / "exchanges.json"
-    if not parser.parse_args().table:
+    parser.add_argument("--posterior", action="store_true", help="the variational posterior in place of the mode")
+    given = parser.parse_args()
+    path = RESULTS / ("exchanges_posterior.json" if given.posterior else "exchanges.json")
+    if not given.table:
         found = []
-        for row in rows():
+        for row in posterior_rows() if given.posterior else rows():
             print(row, flush=True)
             found.append(row)
         write_json(path, {"machine": machine(), "rows": found})
-    print(table(json.loads(path.read_text())["rows"]))
+    found = json.loads(path.read_text())["rows"]
+    print(posterior_table(found) if given.posterior else table(found))
+
+
+def posterior_table(found: list[dict[str, Any]]) -> str:
+    """Return the Markdown table of the posterior: mean (largest) exchanges with the start, and floats of one site."""
+    labels = list(POSTERIOR_METHODS)
+    lines = [f"| data | d | prior | cases | {' | '.join(labels)} | floats of a site |"]
+    lines.append("|---|---:|---:|---:|" + "---:|" * (len(labels) + 1))
+    named = dict.fromkeys((row["problem"], row["separable"], row["dim"]) for row in found)
+    groups = [([row for row in found if row["problem"] == name], name, dim) for name, _, dim in named]
+    groups += [([row for row in found if row["separable"] is kind], text, "") for kind, text in KINDS.items()]
+    for own, name, dim in groups:
+        for precision in POSTERIOR_PRECISIONS:
+            cases = [row for row in own if row["prior"] == precision]
+            if not cases:
+                continue
+            cells = [_cell([row[label] for row in cases]) for label in labels]
+            floats = [np.mean([row[label][1] for row in cases if row[label]] or [np.nan]) for label in labels]
+            numbers = " / ".join("–" if np.isnan(x) else f"{x:.0f}" for x in floats)
+            lines.append(f"| {name} | {dim} | {precision:g} | {len(cases)} | {' | '.join(cells)} | {numbers} |")
+    for text, own in (("1 and 0.01", (1.0, 0.01)), ("0.0001", (1e-4,))):
+        ours = [row[labels[0]] for row in found if row["prior"] in own and not row["separable"]]
+        six = sum(one is not None and one[0] <= 6 for one in ours)
+        lines.append(
+            f"\n{labels[0]}, not separable, prior {text}: at most six exchanges in {six} of {len(ours)} cases."
+        )
+    return "\n".join(lines)
+
+
+KINDS = {False: "all, not separable", True: "all, separable"}
+
+
+def _cell(counts: list[Any]) -> str:
+    """Mean (largest) of the exchanges of the cases that end; how many do not."""
+    ended = [one[0] for one in counts if one]
+    lost = len(counts) - len(ended)
+    text = f"{np.mean(ended):.1f} ({max(ended)})" if ended else "–"
+    return f"{text}, {lost} lost" if lost and ended else text
 
 
 def table(found: list[dict[str, Any]]) -> str:

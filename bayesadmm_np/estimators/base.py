@@ -461,6 +461,7 @@ class FederatedModel(BaseEstimator):
         if glm.labels is not None:
             self._integration(glm.labels.size, settings.averages)
         require_sums(glm)
+        settings = settings.chosen(glm.losses(1.0))
         names = self._features(glm.layout.n_features)
         findings: tuple[Finding, ...] = ()
         if settings.is_flat and settings.row is not STACKED_QR:
@@ -526,8 +527,9 @@ class FederatedModel(BaseEstimator):
         assert isinstance(result.prior, Gaussian)
         mean, dropped = result.posterior.mean, glm.dropped_at(fit.noise)
         rule = settings.row.expectation or glm.kind.rule
-        # Newton's duals are natural gradients at the server: those at the mode add up to the posterior
-        factors = [-each.natural_gradient for each in result.at_server] if settings.row.is_newton else result.sites
+        # Newton's duals are natural gradients at the server: those at the end add up to the posterior
+        steps = settings.row.is_newton or settings.row.is_joint
+        factors = [-each.natural_gradient for each in result.at_server] if steps else result.sites
         return FittedGLM(
             kind=glm.kind,
             target="y",

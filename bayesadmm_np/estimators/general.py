@@ -36,8 +36,9 @@ class FederatedGLM(FederatedModel):
         squares over its degrees of freedom; "evidence", of a posterior, maximises the ELBO over 1e-6 to 1e2 times the
         variance of y.
     method : str, Method or Accelerated, default 'auto'
-        A row of `bayesadmm_np.methods` by name, or one with its arguments. "auto" is guarded Newton for a likelihood,
-        and accelerated PVI for a posterior, undamped for a full covariance and with γ = 0.4 for a diagonal one.
+        A row of `bayesadmm_np.methods` by name, or one with its arguments. "auto" is guarded Newton for a likelihood.
+        For a posterior with full covariance of a logistic, linear or Poisson regression of up to 33 coefficients it is
+        guarded JointNewton, with participation=1; elsewhere accelerated PVI, with γ = 0.4 for a diagonal covariance.
     family : {'auto', 'full', 'diagonal', 'fixed', 'isotropic'}
         Family of the posterior; "auto" is the fullest that the method is defined for.
     fit_intercept : bool, default True

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -16,9 +17,11 @@ from ..glm.inference import Noise
 from ..glm.kinds import Kind, read_kind
 from ..glm.problem import HOLD, Glm, Layout
 from ..glm.site_statistics import WeightMeaning
+from ..losses.base import Loss
+from ..losses.tensors import tensor_size
 from ..splitting.accelerated import Accelerated
 from ..splitting.guarded import Guarded
-from ..splitting.methods import PVI, TABLE, Method, Newton
+from ..splitting.methods import PVI, TABLE, JointNewton, Method, Newton
 from .exact import STACKED_QR
 from .fitted import FAMILIES
 
@@ -37,6 +40,9 @@ EVIDENCE = "evidence"
 
 INFERENCES = ("likelihood", "posterior")
 """The mode with its curvature, as `glm` has it, or the variational posterior."""
+
+MOST_NUMBERS = 1 << 16
+"""Numbers in a site's tensors up to which a posterior is fitted by joint Newton steps: 33 parameters, half a MiB."""
 
 FLAT = 1e-8
 """Prior precision of a posterior's unpenalised intercept, relative to the information that all rows hold on it."""
@@ -63,6 +69,8 @@ class Settings:
     penalty : {None, 'firth'}
     is_relative : bool, default False
         Whether `precision` is times the noise variance: scikit-learn's alpha.
+    is_auto : bool, default False
+        Whether the method was left to be chosen.
     weights : {'frequency', 'analytic'}
         Whether a weight of two is the row twice, or a row of half the variance.
     """
@@ -77,7 +85,21 @@ class Settings:
     options: dict[str, Any]
     penalty: Literal["firth"] | None = None
     is_relative: bool = False
+    is_auto: bool = False
     weights: WeightMeaning = "frequency"
+
+    def chosen(self, losses: Sequence[Loss]) -> Settings:
+        """Return the settings with the default method for these losses, where the method was left to be chosen.
+
+        Of a posterior with full covariance guarded joint Newton steps, the fewest exchanges, where all sites are asked
+        in every round, the losses have the expected derivatives, and a reply holds at most `MOST_NUMBERS` of them.
+        """
+        if not self.is_auto or self.inference != "posterior" or self.family is not FullGaussian:
+            return self
+        known = all(loss.has_tensors and loss.is_convex for loss in losses)
+        if known and self.options["participation"] == 1.0 and tensor_size(losses[0].dim) <= MOST_NUMBERS:
+            return replace(self, method=Guarded(JointNewton()))
+        return self
 
     @property
     def row(self) -> Method:
@@ -157,6 +179,7 @@ def read_settings(estimator: Any) -> Settings:
             "safeguard": row_has_dual,
         },
         penalty=_read_penalty(estimator.penalty),
+        is_auto=isinstance(estimator.method, str) and estimator.method == "auto",
         weights=read_weights(estimator.weight_meaning),
     )
     read_switch(estimator.warm_start, "warm_start")

@@ -91,8 +91,8 @@ class LinearModelLoss(Loss):
 
     @property
     def has_tensors(self) -> bool:
-        """Whether the pointwise loss knows them."""
-        return type(self.pointwise).bends is not Pointwise.bends
+        """Whether the pointwise loss knows them, and its other expectations, exactly."""
+        return type(self.pointwise).bends is not Pointwise.bends and self.pointwise.has_exact
 
     def tensors(self, q: Gaussian) -> Array:
         """Return Σ_i w_i E[ℓ'''] z_i⊗z_i⊗z_i and the like for ℓ'''', z_i = L⁻¹x_i."""

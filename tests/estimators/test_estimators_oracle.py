@@ -26,6 +26,7 @@ METHODS = {
     "BCM": m.BCM(),
     "BLR": m.BLR(0.5),
     "Newton": m.Newton(),
+    "JointNewton": m.JointNewton(),
 }
 ELSEWHERE = {(name, kind) for name in ("FedAvg", "FedProx", "FedIvon", "BCM") for kind in KINDS} - {("BCM", "ridge")}
 """Rows whose fixed point is not the pooled fit; for a quadratic BCM's is."""
@@ -59,8 +60,11 @@ def test_every_row_of_the_table_is_here():
     assert set(METHODS) == set(ba.methods.TABLE)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", METHODS)
+KNOWN = [(name, kind) for name in METHODS for kind in KINDS if (name, kind) != ("JointNewton", "softmax")]
+"""The third derivatives of a softmax are not known."""
+
+
+@pytest.mark.parametrize(("name", "kind"), KNOWN)
 def test_it_is_the_pooled_fit_or_says_that_it_is_not(name, kind):
     """A residual of 1e-8 per parameter is a mean within 1e-8 √27 sd for 27 parameters (softmax, full covariance) times
     the contraction of a Newton step, which is of order one: 1e-6 leaves a factor of twenty.
