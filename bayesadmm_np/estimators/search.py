@@ -16,6 +16,7 @@ from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian
 from ..glm.columns import ROUNDING, site_factor
 from ..glm.diagnosis import (
+    LONG,
     NEARLY,
     Collinear,
     Constant,
@@ -56,9 +57,6 @@ PRECISIONS = (1e-6, 1e6)
 NOISES = (1e-6, 1e2)
 """Range of the noise variance that the evidence may choose, relative to the variance of y."""
 
-
-LONG = 12
-"""Rounds after which it is asked, once, whether a likelihood has a maximum: with one, few fits take as many."""
 
 LARGE = 10.0
 """Mean offset of which a failed run is told: a chance of 5e-5, or counts of 2e4."""
