@@ -189,7 +189,7 @@ class GLMTable:
 
     def introduction(self) -> dict[str, Any]:
         """Return what a hello says."""
-        n_rows = self.described.n_complete
+        n_rows, columns = self.described.n_complete, self.described.columns
         # of the weights alone: number of rows, total weight and name are those of the loss to come
         loss = self._loss(np.zeros((n_rows, 1)), np.ones(n_rows), self._weights, None, self.row.n_outputs(3))
         said = TableHeader(
@@ -197,6 +197,7 @@ class GLMTable:
             described=self.described,
             weights=self.weights,
             is_list=self.is_list,
+            orders={name: tuple(one.levels or ()) for name, one in columns.items() if one.is_ordered},
             units=self._units() if self.standardize else {},
             ranges={one: self._range(one) for one in quantiles_needed(self.formula)} if self.shares_quantiles else {},
         )
