@@ -186,7 +186,7 @@ def name_dependence(error: RunError, glm: Glm, rows: Mapping[Hashable, SiteRows]
         labels = [f"{output}: {column}" if output else column for output in outputs for column in columns]
         parts = [expected.projected[0] for expected in error.result.at_server if isinstance(expected, GaussianExpected)]
         information = np.sum([error.result.prior.factor.parts[0], *parts], axis=0)  # type: ignore[attr-defined]
-        if not np.isfinite(information).all() or information.ndim < 2:
+        if not np.isfinite(information).all() or information.ndim < 2 or not information.any():
             return error
         weakest, _ = weakest_direction(information)
         listed = ", ".join(labels[int(j)] for j in weakest)
