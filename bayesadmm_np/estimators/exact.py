@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,17 +13,11 @@ from ..glm.least_squares import settled, solve
 from ..glm.problem import Glm
 from ..losses.expectations import Delta
 from ..losses.stacked_qr import site_factor
-from ..splitting.methods import Newton
 from ..splitting.result import Result
 from ..splitting.status import Status
+from .settings import Settings
 
-if TYPE_CHECKING:
-    from .settings import Settings
-
-__all__ = ["STACKED_QR", "fit_exact"]
-
-STACKED_QR = replace(Newton(), name="stacked QR")
-"""The row of Newton, whose one step on a quadratic this is, by factors in place of sums."""
+__all__ = ["fit_exact"]
 
 HELD = (
     "X has columns that are constants or combinations of those before them, and their coefficients, which no rows "

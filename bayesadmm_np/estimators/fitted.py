@@ -29,10 +29,24 @@ from ..losses.expectations import Auto, Rule
 from ..splitting.certificate import Certificate, PooledObjective
 from ..splitting.distance import Distance
 from ..splitting.history import RoundRecord
+from ..splitting.methods import Newton
 from ..splitting.status import Status
-from .exact import STACKED_QR
 
-__all__ = ["FAMILIES", "UNITS", "Columns", "FittedGLM", "Site", "design_names", "encode", "fitted_run", "word"]
+__all__ = [
+    "FAMILIES",
+    "STACKED_QR",
+    "UNITS",
+    "Columns",
+    "FittedGLM",
+    "Site",
+    "design_names",
+    "encode",
+    "fitted_run",
+    "word",
+]
+
+STACKED_QR = replace(Newton(), name="stacked QR")
+"""The row of Newton, whose one step on a quadratic this is, by factors in place of sums."""
 
 FAMILIES: dict[str, type[Gaussian]] = {
     "full": FullGaussian,

@@ -37,7 +37,8 @@ from ..splitting.loop import run
 from ..splitting.result import Result, RunError
 from ..splitting.status import Status
 from .evidence import maximise
-from .exact import STACKED_QR, fit_exact
+from .exact import fit_exact
+from .fitted import STACKED_QR
 from .settings import Settings, make_prior
 
 __all__ = [
