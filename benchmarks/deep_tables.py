@@ -72,8 +72,8 @@ PAPER: dict[str, dict[str, tuple[Cells, Cells]]] = {
 }
 for split in ("heterogeneous", "homogeneous"):
     PAPER[f"raw_fashion_{split}"] = PAPER[f"fashion_{split}"]
-PAPER["fashion_epochs"] = {"FedAvg": PAPER["fashion_homogeneous"]["FedAvg"]}
-PAPER_ROUNDS = {"mnist_100_clients": (25, 50, 100)}
+PAPER["paper_mnist_100_clients"] = PAPER["mnist_100_clients"]
+PAPER_ROUNDS = {"mnist_100_clients": (25, 50, 100), "paper_mnist_100_clients": (25, 50, 100)}
 
 
 def name_of(label: str, samples: int = 32) -> str:

@@ -53,11 +53,7 @@ class RowSettings:
     classes: Annotated[Names, option("Labels in order; needed where a site lacks some.", "A,B,…")] = ()
     intercept: Annotated[bool, switch("Add a column of ones.")] = True
     standardize: Annotated[bool, option("Pooled units, from sums.")] = False
-    noise_variance: Annotated[
-        float | None,
-        option("Noise variance of a linear regression. Default: estimated by a likelihood, 1 for a posterior."),
-    ] = None
-    refuse: Annotated[Names, option("Questions beside the rounds that this site does not answer.", "A,B,…")] = ()
+    noise_variance: Annotated[float, option("Noise variance of a linear regression.")] = 1.0
     dropna: DropNA = False
     separator: Separator = ","
     na: NA = ()
@@ -131,7 +127,7 @@ class TableRows:
         """The site, whatever the run: its design comes with the run's agreement."""
         from ..federation import Site
 
-        return Site(self.config.name, self.data, *mechanism_of(self.config), refuses=self.config.refuse)
+        return Site(self.config.name, self.data, *mechanism_of(self.config))
 
     @property
     def told(self) -> dict[str, Any]:

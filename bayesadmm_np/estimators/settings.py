@@ -22,7 +22,8 @@ from ..losses.tensors import tensor_size
 from ..splitting.accelerated import Accelerated
 from ..splitting.guarded import Guarded
 from ..splitting.methods import PVI, TABLE, JointNewton, Method, Newton
-from .fitted import FAMILIES, STACKED_QR
+from .exact import STACKED_QR
+from .fitted import FAMILIES
 
 __all__ = [
     "EVIDENCE",

@@ -62,16 +62,18 @@ class ReferenceSoftmax(Softmax):
 
     Parameters
     ----------
-    X, y, weights
-        As in `Softmax`.
+    X : array_like, shape (n, p)
+    y : array_like, shape (n,)
+        Labels 0 … C − 1; a client need not have all of them.
     n_classes : int
         C ≥ 3 (two classes are `Logistic`); the dimension is d = (C − 1) p.
+    weights : array_like, shape (n,), optional
     offset : array_like, shape (n, C − 1), optional
 
     Raises
     ------
     ValueError
-        As `Softmax`.
+        When an array is empty, not finite or of the wrong shape, or a label is out of range.
 
     Examples
     --------

@@ -586,6 +586,17 @@ LESS = [
 """What makes an experiment for a GPU one for everywhere: few images, one round, one trial."""
 
 
+@pytest.mark.parametrize("file", sorted(FILES.glob("*.toml")), ids=lambda file: file.stem)
+def test_every_file_that_is_kept_is_understood(file):
+    """The settings of every method and grid, and a schedule of a rate that is as long as the run."""
+    plan = Experiment.read(file)
+    for entry in plan.expanded():
+        solver = entry.local_work(entry.method())
+        assert solver.schedule_rounds in (None, plan.rounds), entry.label
+    if file.stem.startswith("raw"):
+        assert plan.data.scale == "raw"
+
+
 @pytest.mark.parametrize("network", ["acar", "zenke", "resnet20"])
 def test_networks_of_images_run_by_their_files(bayesadmm, made_images, tmp_path, monkeypatch, network):
     monkeypatch.setenv("BAYESADMM_DATA", str(made_images))
