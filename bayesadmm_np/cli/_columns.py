@@ -53,7 +53,11 @@ class RowSettings:
     classes: Annotated[Names, option("Labels in order; needed where a site lacks some.", "A,B,…")] = ()
     intercept: Annotated[bool, switch("Add a column of ones.")] = True
     standardize: Annotated[bool, option("Pooled units, from sums.")] = False
-    noise_variance: Annotated[float, option("Noise variance of a linear regression.")] = 1.0
+    noise_variance: Annotated[
+        float | None,
+        option("Noise variance of a linear regression. Default: estimated by a likelihood, 1 for a posterior."),
+    ] = None
+    refuse: Annotated[Names, option("Questions beside the rounds that this site does not answer.", "A,B,…")] = ()
     dropna: DropNA = False
     separator: Separator = ","
     na: NA = ()
@@ -127,7 +131,7 @@ class TableRows:
         """The site, whatever the run: its design comes with the run's agreement."""
         from ..federation import Site
 
-        return Site(self.config.name, self.data, *mechanism_of(self.config))
+        return Site(self.config.name, self.data, *mechanism_of(self.config), refuses=self.config.refuse)
 
     @property
     def told(self) -> dict[str, Any]:

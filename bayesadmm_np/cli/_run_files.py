@@ -17,6 +17,7 @@ from ._methods import method_between_sites
 from ._networks import is_network, load_network_site
 from ._options import DataSettings, MethodSettings, make_settings, option
 from ._terminal import (
+    SEPARATED,
     Refused,
     missing_name,
     note,
@@ -47,17 +48,18 @@ files will do):
   B$ bayesadmm site init b --data b.csv --target died --name B --loss logistic
      carry a/hello.npz and b/hello.npz to S
   S$ bayesadmm server init run a/hello.npz b/hello.npz
-     carry run/broadcast-0001.npz to A and B
-  A$ bayesadmm site step a broadcast-0001.npz       writes a/reply-A-0001.npz
-  B$ bayesadmm site step b broadcast-0001.npz       writes b/reply-B-0001.npz
-  S$ bayesadmm server step run reply-A-0001.npz reply-B-0001.npz
+     carry run/inquiry-0001.npz to A and B
+  A$ bayesadmm site step a inquiry-0001.npz         writes a/answer-A-0001.npz
+  B$ bayesadmm site step b inquiry-0001.npz         writes b/answer-B-0001.npz
+  S$ bayesadmm server step run answer-A-0001.npz answer-B-0001.npz
+     carry run/broadcast-0001.npz to A and B, whose answers are reply-A-0001.npz ...
      ... and so on, until the server writes run/final.npz
   A$ bayesadmm site step a final.npz                prints the answer
 """
 
 CODES = """Exit codes: 0 done (the output says whether there are rounds to do), 1 the run
 failed, 2 the command or the data were not understood, 3 a message was refused
-(nothing was changed).
+(nothing was changed), 4 the likelihood has no maximum.
 """
 
 MODEL = """in Python, with the function `final_model` of bayesadmm_np.torch and `Message` of
@@ -98,10 +100,14 @@ def introduce(folder: Path, config: SiteConfig) -> dict[str, Any]:
     """Write what a site remembers, and hello.npz."""
     from .._archive import replace_text
     from ..federation.folders import STATE
+    from ..glm.questions import QUESTIONS
     from ._design import named_kind
 
     named_kind(config.loss)
-    if config.noise_variance <= 0:
+    unknown = sorted(set(config.refuse) - set(QUESTIONS))
+    if unknown:
+        raise Refused(f"--refuse: {missing_name('there is no question', unknown[0], QUESTIONS)}")
+    if config.noise_variance is not None and config.noise_variance <= 0:
         raise Refused(f"--noise-variance must be > 0, got {config.noise_variance:g}.")
     if (folder / STATE).exists():
         raise Refused(f"{folder} takes part in a run already; give a new run a folder of its own.")
@@ -147,8 +153,8 @@ def answer(folder: Path, broadcast: Path, out: Path | None) -> dict[str, Any]:
     data = [] if is_network(folder) else [_read_config(folder)[0].data]
     state = folder / STATE
     message = Message.read(broadcast, read_spec(Message.read(state)).message_limit if state.exists() else LIMIT)
-    if message.kind not in ("broadcast", "final", "question"):
-        raise message.refusal("kind", "'broadcast', 'final' or 'question'", message.kind)
+    if message.kind not in ("broadcast", "inquiry", "final", "question"):
+        raise message.refusal("kind", "'broadcast', 'inquiry', 'final' or 'question'", message.kind)
     if message.kind != "question":
         require_run(message)
     if out is not None:
@@ -163,7 +169,10 @@ def answer(folder: Path, broadcast: Path, out: Path | None) -> dict[str, Any]:
     site, reply = step_site(folder, site, broadcast, out)
     if reply is None:
         return {"site": site.name, **_result(message)}
-    return {"written": str(reply), "site": site.name, "round": message.header["round"]}
+    said = {"written": str(reply), "site": site.name}
+    if message.kind == "inquiry":
+        return {**said, "question": message.header["name"], "refused": Message.read(reply).header["refused"] or None}
+    return {**said, "round": message.header["round"]}
 
 
 def _answer_question(folder: Path, question: Any, out: Path | None) -> dict[str, Any]:
@@ -193,7 +202,7 @@ def begin(
     from ..estimators.fitted import FAMILIES
     from ..federation import Coordinator, GLMTask, Message, MessageError, ask_sites, start_server
     from ..federation.dispatch.client_manager import HELLO_LIMIT
-    from ..glm.kinds import KINDS, kind_of_loss
+    from ..glm.kinds import KINDS, is_kind_of_loss, kind_of_loss
 
     row, usual = method_between_sites(method)
     precision = usual if precision is None else precision
@@ -207,7 +216,8 @@ def begin(
             "--prior-precision must be > 0 for sites with --loss softmax: the rows determine differences between "
             "classes alone; or let the sites take --loss multinomial."
         )
-    task = GLMTask(row, lambda d: prior(np.zeros(d), precision), **options)
+    asks = all(is_kind_of_loss(loss) for loss in losses)
+    task = GLMTask(row, lambda d: prior(np.zeros(d), precision), asks=asks, **options)
     try:
         question = ask_sites(messages, task)
         if question is not None:
@@ -247,49 +257,76 @@ def standing(server: Any, missing: Sequence[str] | None = None) -> dict[str, Any
     if server.outcome is None:
         missing = terms.sites if missing is None else missing
         answered = [name for name in terms.sites if name not in missing]
+        question = server.question
         return plain | {
             "status": "RUNNING",
-            "waits_for": server.number,
+            "waits_for": server.number if question is None else question.number,
+            "question": None if question is None else question.name,
             "answered": answered,
             "missing": list(missing),
         }
-    return plain | _result(server.broadcast())
+    return plain | _result(server.broadcast(), server)
 
 
-def _result(final: Any) -> dict[str, Any]:
-    """What a final message says."""
+def ended_model(final: Any, server: Any = None, target: str = "y", noise_variance: float = 1.0) -> Any:
+    """Return the fitted model of a final message, and the result that it holds; all of it where the server is here."""
     from ..estimators.fitted import fitted_run
+    from ..estimators.summary import diagnose_fit
     from ..federation import final_result
+
+    result = final_result(final, server)
+    rows = {} if server is None else dict(zip(server.spec.sites, server.rows, strict=True))
+    history, missing = ((), {}) if server is None else (server.state.history, server.missing_rows)
+    model = fitted_run(result.spec, result, rows, history, target, noise_variance, missing)
+    if result.table is not None and server is not None:
+        model = replace(model, findings=(*model.findings, *diagnose_fit(model)))
+    return model, result
+
+
+def _result(final: Any, server: Any = None) -> dict[str, Any]:
+    """What a final message says."""
+    from ..estimators.summary import as_dict, summarise
+    from ..glm.diagnosis import without_estimate
 
     header = final.header
     if header["spec"].get("engine") != "glm":
         return {name: header[name] for name in ("status", "message")} | {"objective": header["objective"][-1]}
-    result = final_result(final)
-    model = fitted_run(result.spec, result)
+    model, result = ended_model(final, server)
+    nothing = without_estimate(model.findings)
+    whole = result.table is not None and result.certificate is not None
     covariance, certificate = model.covariance(), model.certificate
     if certificate is not None:
         certificate = replace(certificate, distance=model.distance())
+    errors = [] if covariance is None else np.sqrt(np.diag(covariance)).tolist()
+    is_known = [name not in nothing for name in model.coefficient_names]
     return {
         "status": result.status.name,
         "message": result.message,
         "names": list(model.coefficient_names),
-        "mean": model.mean().tolist(),
-        "standard_error": None if covariance is None else np.sqrt(np.diag(covariance)).tolist(),
+        "mean": [mean if known else None for mean, known in zip(model.mean().tolist(), is_known, strict=True)],
+        "standard_error": None if not errors else [e if k else None for e, k in zip(errors, is_known, strict=True)],
+        "findings": [str(finding) for finding in model.findings],
+        "missing": [] if result.table is None else list(result.table.missing),
+        "separated": bool(nothing),
+        "table": as_dict(model) if whole else None,
+        "text": str(summarise(model)) if whole else None,
         "objective": result.objective[-1],
         "certificate": None if certificate is None else str(certificate),
     }
 
 
-def tell(plain: dict[str, Any], as_json: bool) -> bool:
-    """Print what a command did; return whether the run has failed."""
+def tell(plain: dict[str, Any], as_json: bool) -> int:
+    """Print what a command did; return its exit code: whether the run has failed, or has no maximum."""
     from ..splitting.status import Status
 
     status = plain.get("status", "RUNNING")
     failed = status != "RUNNING" and Status[status].is_failure
+    code, text = SEPARATED if plain.get("separated") else int(failed), plain.pop("text", None)
     if as_json:
         print_json(plain)
-        return failed
-    for key in ("written", "site", "round", "run", "method", "family", "rows", "rounds", "objective", "privacy"):
+        return code
+    single = ("written", "site", "round", "question", "refused", "run", "method", "family", "rows", "rounds")
+    for key in (*single, "objective", "privacy"):
         if plain.get(key) is not None and plain[key] == plain[key]:  # the objective is NaN until all have reported
             print(f"{key:<10} {plain[key]}")
     if plain.get("formula"):
@@ -307,7 +344,10 @@ def tell(plain: dict[str, Any], as_json: bool) -> bool:
     if status == "RUNNING" and "waits_for" in plain:
         said = f"; {', '.join(plain['answered'])} answered" if plain["answered"] else ""
         whom = ", ".join(plain["missing"])
-        print(f"{'status':<10} running: waits for replies to broadcast {plain['waits_for']} of {whom}{said}")
+        to = f"broadcast {plain['waits_for']}"
+        if plain.get("question"):
+            to = f"inquiry {plain['waits_for']} ({plain['question']})"
+        print(f"{'status':<10} running: waits for replies to {to} of {whom}{said}")
     for line in plain.get("agreed", ()):
         note(f"{line}.")
     if "asks" in plain:
@@ -318,11 +358,15 @@ def tell(plain: dict[str, Any], as_json: bool) -> bool:
         print(f"{'status':<10} {plain['message']}")
         if "mean" not in plain and not failed:
             print(f"{'model':<10} {MODEL}")
-    if "mean" in plain:
+    for sentence in (*plain.get("missing", ()), *(() if text else plain.get("findings", ()))):
+        note(sentence)
+    if text:
+        print(f"\n{text}")
+    elif "mean" in plain:
         print()
         errors = plain["standard_error"] or [float("nan")] * len(plain["mean"])
         table = [
-            (name, f"{mean:.6g}", f"{error:.3g}")
+            (name, "–" if mean is None else f"{mean:.6g}", "–" if error is None else f"{error:.3g}")
             for name, mean, error in zip(plain["names"], plain["mean"], errors, strict=True)
         ]
         print(text_table(("", "estimate", "standard error"), table))
@@ -330,7 +374,7 @@ def tell(plain: dict[str, Any], as_json: bool) -> bool:
             note("A family with a fixed precision knows no standard errors.")
         if plain["certificate"]:
             print(f"\n{plain['certificate']}")
-    return failed
+    return code
 
 
 def _read_config(folder: Path) -> tuple[SiteConfig, str]:
@@ -401,15 +445,20 @@ class _Rows:
         from ..glm.kinds import read_kind
 
         design, config = self.design, self.config
-        if terms is not None and (terms.centre is not None) != config.standardize:
+        is_scaled = terms is not None and terms.centre is not None
+        if is_scaled and terms.asks and (terms.scale == 1.0).all():  # a run may measure columns from their means
+            is_scaled = config.standardize
+        if terms is not None and is_scaled != config.standardize:
             given = "only where site init had --standardize"
             raise MessageError(f"broadcast: centre and scale must be given {given}, at this site and at the others.")
         if terms is not None and terms.centre is not None and terms.centre.size == design.shape[1]:
             design = (design - terms.centre) / terms.scale
         kind = read_kind(config.loss)
         n_outputs = kind.n_outputs(len(self.classes))
-        loss = kind.make_loss(design, self.target, self.weights, None, n_outputs, config.noise_variance)
-        return Site(config.name, GLMData(loss, self.features, self.classes), *mechanism_of(config))
+        loss = kind.make_loss(design, self.target, self.weights, None, n_outputs, config.noise_variance or 1.0)
+        told = config.noise_variance if kind.has_noise else None
+        data = GLMData(loss, self.features, self.classes, told, moves=True)
+        return Site(config.name, data, *mechanism_of(config), refuses=config.refuse)
 
     @property
     def sums(self) -> tuple[Any, Any]:

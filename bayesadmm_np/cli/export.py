@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from ._options import option
-from ._terminal import Refused, note, require_out
+from ._terminal import SEPARATED, Refused, note, require_out
 
 
 def export(
@@ -28,12 +28,13 @@ def export(
       bayesadmm summary model.npz
 
     Exit codes: 0 written, and the certificate holds; 1 written, and it does not;
-    2 the command or the run were refused.
+    2 the command or the run were refused; 4 written, and the likelihood has no maximum.
     """
     from .._validation import as_positive
-    from ..estimators.fitted import fitted_run
     from ..estimators.model_file import save_model
-    from ..federation import final_result, load_server
+    from ..federation import load_server
+    from ..glm.diagnosis import without_estimate
+    from ._run_files import ended_model
 
     require_out(out, folder.glob("reply-*.npz"), folder)
     server = load_server(folder)
@@ -44,13 +45,10 @@ def export(
         raise Refused("--target must name the column that is predicted.")
     if None not in (target, agreed) and target != agreed.target:
         raise Refused(f"--target: the sites agreed on {agreed.target!r}, got {target!r}.")
-    final = final_result(server.broadcast(), server)
+    noise = as_positive(noise_variance, "--noise-variance")
+    model, final = ended_model(server.broadcast(), server, target or "y", noise)
     if final.certificate is None:
         raise Refused(f"the run in {folder} ended without the sums of all sites: {final.message}")
-    rows = dict(zip(server.spec.sites, server.rows, strict=True))
-    noise = as_positive(noise_variance, "--noise-variance")
-    history, missing = server.state.history, server.missing_rows
-    model = fitted_run(server.spec, final, rows, history, target or "y", noise, missing)
     save_model(out, model)
     note(f"model written to {out}.")
-    return 0 if model.holds else 1
+    return SEPARATED if without_estimate(model.findings) else 0 if model.holds else 1

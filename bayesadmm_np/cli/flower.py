@@ -121,7 +121,8 @@ def local(
       bayesadmm flower local trial --sites 4 --set rounds=50 --set method=FedLapCov
       bayesadmm flower local trial --resume
 
-    Exit codes: 0 done, 1 the run failed, 2 the command was not understood.
+    Exit codes: 0 done, 1 the run failed, 2 the command was not understood, 4 the
+    likelihood has no maximum.
     """
     from ..federation import load_server
     from ..federation.dispatch.rounds import PROGRESS
@@ -304,6 +305,9 @@ def read_plan(config: Mapping[str, Any]) -> Any:
 
     try:
         options = of("tol", "rounds", "seed", "safeguard", "warm_start")
+        if plain["penalty"] not in ("", "firth") or (plain["penalty"] and (plain["method"] != "auto" or precision)):
+            raise ValueError("penalty must be 'firth' for a fit by maximum likelihood, or empty.")
+        options |= {"asks": True, "penalty": plain["penalty"] or None}
         reference = tuple(filter(None, (pair.strip() for pair in plain["reference"].split(","))))
         chosen = choices_of(reference, plain["ignore_case"], plain["site_intercepts"], plain["reference_site"] or None)
         task = GLMTask(method, lambda dim: family(np.zeros(dim), precision), choices=chosen, **options)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import secrets
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from ._columns import choices_of
 from ._networks import Function, begin_network, model_of
 from ._options import Json, MethodSettings, Names, Spread, families, option
 from ._run_files import CODES, EXAMPLE, Folder, begin, message_refusals, standing, tell
+from ._terminal import Refused
 
 __all__ = ["init", "network", "status", "step"]
 
@@ -32,6 +33,9 @@ def init(
     prior_precision: Annotated[
         float | None,
         option("Prior precision of every coefficient. Default: 0, none, with auto; 1 with the other methods."),
+    ] = None,
+    penalty: Annotated[
+        Literal["firth"] | None, option("firth: Firth's penalty, for a likelihood without a maximum.", "firth")
     ] = None,
     tol: Annotated[float, option("Tolerance on the stationarity residual.")] = 1e-8,
     rounds: Annotated[int, option("Rounds, at most.")] = 100,
@@ -63,9 +67,11 @@ def init(
       bayesadmm server init run hello-*.npz --method PVI --gamma 0.4 --accelerate --family diagonal
     """
     seed = secrets.randbelow(1 << 31) if seed is None else seed
+    if penalty and (method.method != "auto" or prior_precision):
+        raise Refused("--penalty: firth is for a fit by maximum likelihood: leave out --method and --prior-precision.")
     choices = choices_of(reference, ignore_case, site_intercepts, reference_site)
     options = {"tol": tol, "rounds": rounds, "safeguard": safeguard, "seed": seed, "choices": choices}
-    tell(begin(folder, hellos, method, family, prior_precision, options), json)
+    tell(begin(folder, hellos, method, family, prior_precision, {**options, "penalty": penalty}), json)
 
 
 def network(

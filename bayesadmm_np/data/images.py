@@ -180,18 +180,13 @@ def load_fashion_mnist(size: int = 28, train: int | None = None, *, data_dir: Pa
 
     Parameters
     ----------
-    size : {28, 14, 7}
-        The side :math:`s` of the images.
-    train : int, optional
-        Number of training rows to keep, the first of the file; all if None. The test set stays whole.
-    data_dir : path-like, optional
-        The directory to search first.
+    size, train, data_dir
+        As in `load_mnist`.
 
     Returns
     -------
     Dataset
-        ``X`` of shape (train, size²) and ``X_test`` of shape (m, size²) with values in [0, 1];
-        labels 0 T-shirt, 1 trouser, 2 pullover, 3 dress, 4 coat, 5 sandal, 6 shirt, 7 sneaker,
+        As of `load_mnist`; labels 0 T-shirt, 1 trouser, 2 pullover, 3 dress, 4 coat, 5 sandal, 6 shirt, 7 sneaker,
         8 bag, 9 ankle boot. Published are 60 000 training and 10 000 test images.
 
     Raises

@@ -32,8 +32,7 @@ from ..splitting.methods import FedLapCov
 from ..splitting.result import RunError
 from ..splitting.status import Status
 from .caveats import SeparationWarning
-from .exact import STACKED_QR
-from .fitted import Columns, FittedGLM, Site, Units
+from .fitted import STACKED_QR, Columns, FittedGLM, Site, Units
 from .formula_fit import OPTIONS, fit_formula, has_intercept
 from .search import Fit, Start, fit_glm, is_proven, name_dependence, name_separation, name_superfluous, require_sums
 from .settings import Settings, read_choice, read_settings, read_switch

@@ -29,10 +29,24 @@ from ..losses.expectations import Auto, Rule
 from ..splitting.certificate import Certificate, PooledObjective
 from ..splitting.distance import Distance
 from ..splitting.history import RoundRecord
+from ..splitting.methods import Newton
 from ..splitting.status import Status
-from .exact import STACKED_QR
 
-__all__ = ["FAMILIES", "UNITS", "Columns", "FittedGLM", "Site", "design_names", "encode", "fitted_run", "word"]
+__all__ = [
+    "FAMILIES",
+    "STACKED_QR",
+    "UNITS",
+    "Columns",
+    "FittedGLM",
+    "Site",
+    "design_names",
+    "encode",
+    "fitted_run",
+    "word",
+]
+
+STACKED_QR = replace(Newton(), name="stacked QR")
+"""The row of Newton, whose one step on a quadratic this is, by factors in place of sums."""
 
 FAMILIES: dict[str, type[Gaussian]] = {
     "full": FullGaussian,
@@ -306,9 +320,11 @@ class FittedGLM:
     @cached_property
     def held(self) -> NDArray[np.bool_]:
         """Which coefficients of a likelihood are held at zero, because no rows determine them beside the others."""
-        if self.inference == "posterior" or self.family != "full" or not self.sites:
+        if self.inference == "posterior" or self.family != "full":
             return np.zeros(self.layout.dim, dtype=bool)
-        information = np.sum([np.diagonal(site.factor.precision) for site in self.sites.values()], axis=0)
+        information = np.diagonal(self.posterior.precision) - self._prior_diagonal  # where the sites are not known
+        if self.sites:
+            information = np.sum([np.diagonal(site.factor.precision) for site in self.sites.values()], axis=0)
         return are_held(self._prior_diagonal, information)
 
     @property
@@ -553,18 +569,34 @@ def fitted_run(
     if type(spec.prior) not in FAMILIES.values():
         raise ValueError(f"a fitted GLM cannot hold a {type(spec.prior).__name__}.")
     names = spec.features[:-1] if spec.has_intercept else spec.features
-    columns = Columns.plain(names)
-    agreement = spec.agreement
-    columns = replace(columns, agreement=agreement)
-    if spec.centre is not None:
+    agreement, centre, table = spec.agreement, None, final.table
+    columns = replace(Columns.plain(names), agreement=agreement)
+    if spec.centre is not None and spec.has_intercept and (spec.scale == 1.0).all():
+        centre = spec.centre[: len(names)]  # the run alone measures columns there
+    elif spec.centre is not None:
         columns = replace(columns, centre=spec.centre[: len(names)], scale=spec.scale[: len(names)])
     n_outputs = final.posterior.dim // len(spec.features)
     objective = np.array(final.objective[1:])
+    rounds, floats = len(history), sum(record.floats_down + record.floats_up for record in history)
+    is_likelihood, asked = spec.row.is_newton, {}
+    if table is not None:
+        # the last broadcast is answered too; a fit by questions alone has none
+        rounds = table.exchanges + (0 if table.exact is not None else rounds + 1)
+        floats += table.floats
+        noise_variance = table.noise_variance
+        asked = {"penalty": table.penalty, "findings": table.findings, "statistics": table.statistics}
+        if table.statistics is not None:
+            total = table.statistics.total
+            dropped = total.constant
+            if kind.has_noise:
+                dropped += 0.5 * n_outputs * total.weight * np.log(noise_variance)
+            asked["log_likelihood"] = -total.loss / noise_variance - dropped
+            asked["elbo"] = None if is_likelihood or not objective.size else -float(objective[-1]) - dropped
     return FittedGLM(
         kind=kind,
         target=target if agreement is None else agreement.target,
         columns=columns,
-        layout=Layout(len(names), n_outputs, spec.has_intercept),
+        layout=Layout(len(names), n_outputs, spec.has_intercept, centre),
         classes=spec.classes if agreement is not None and agreement.classes else _labels(kind, spec.classes),
         prior=spec.prior,
         posterior=final.posterior,
@@ -573,15 +605,16 @@ def fitted_run(
             for name, factor in final.sites.items()
         },
         rule=kind.rule if isinstance(spec.rule, Auto) else spec.rule,
-        method=spec.method.name,
+        method=(table and table.method) or spec.method.name,
         status=final.status,
         message=final.message,
         certificate=final.certificate,
-        rounds=len(history),
+        rounds=rounds,
         objective=objective[np.isfinite(objective)],
-        floats=sum(record.floats_down + record.floats_up for record in history),
+        floats=floats,
         noise_variance=noise_variance if kind.has_noise else 1.0,
-        inference="likelihood" if spec.row.is_newton else "posterior",
+        inference="likelihood" if is_likelihood else "posterior",
+        **asked,
     )
 
 

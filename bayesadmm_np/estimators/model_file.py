@@ -18,10 +18,9 @@ from ..design.agreement import Agreement
 from ..families import IsotropicGaussian
 from ..families.gaussian import Gaussian, LearnedPrecisionGaussian
 from ..glm.diagnosis import as_dict, read_finding
-from ..glm.inference import FitStatistics, Noise
 from ..glm.kinds import Kind, read_kind
 from ..glm.problem import Layout
-from ..glm.site_statistics import ROBUST, SiteStatistics, WeightMeaning
+from ..glm.questions import pack_statistics, unpack_statistics
 from ..losses.expectations import RULES, Auto, Rule
 from ..splitting.certificate import Certificate
 from ..splitting.distance import Distance
@@ -56,6 +55,10 @@ class SiteEntry:
     n_rows: int
     n_missing: int = 0
 
+    def __post_init__(self) -> None:
+        if not (1 <= self.n_rows < 1 << 53 and 0 <= self.n_missing < 1 << 53):
+            raise ValueError(f"n_rows must be from 1 and n_missing from 0, got {self.n_rows} and {self.n_missing}")
+
 
 @dataclass(frozen=True)
 class Bound:
@@ -65,33 +68,6 @@ class Bound:
     sd_units: float
     rigorous: bool
     reason: str
-
-
-@dataclass(frozen=True)
-class Totals:
-    """A `FitStatistics` in the header; its matrices are arrays."""
-
-    noise: Noise
-    weights: WeightMeaning
-    n_rows: int
-    weight: float
-    log_weight: float
-    loss: float
-    null_loss: float
-    saturated_loss: float
-    constant: float
-    pearson: float
-    meats: tuple[str, ...]
-    n_clusters: int
-
-    def __post_init__(self) -> None:
-        numbers = (self.weight, self.log_weight, self.loss, self.null_loss, self.saturated_loss, self.constant)
-        if not np.isfinite([*numbers, self.pearson]).all() or self.weight <= 0 or self.pearson < 0:
-            raise ValueError("statistics must be finite sums over rows")
-        if not all(0 <= count < 1 << 53 for count in (self.n_rows, self.n_clusters)):
-            raise ValueError("rows and clusters must be counts")
-        if len({*self.meats} & {*ROBUST}) < len(self.meats):
-            raise ValueError(f"meats must be different ones of {', '.join(ROBUST)}, got {list(self.meats)}")
 
 
 @dataclass(frozen=True)
@@ -132,7 +108,7 @@ class Header:
     shift: float = 0.0
     offset: str | None = None
     exposure: str | None = None
-    statistics: Totals | None = None
+    statistics: dict[str, Any] | None = None
     agreement: Agreement | None = None
 
     def __post_init__(self) -> None:
@@ -142,14 +118,11 @@ class Header:
         for name, levels in self.levels.items():
             if name not in self.features or len(set(levels)) < max(len(levels), 1):
                 raise ValueError(f"levels must be different ones of a feature, got {list(levels)} of {name!r}")
-        counts = (
-            self.rounds,
-            self.recorded,
-            self.floats,
-            *(n for site in self.sites for n in (site.n_rows, site.n_missing)),
-        )
-        if not self.features or not all(0 <= count < 1 << 53 for count in counts):
-            raise ValueError("rounds, recorded, floats and rows must be counts of a model that has features")
+        counts = (self.rounds, self.recorded, self.floats)
+        if not self.features or not self.sites or not all(0 <= count < 1 << 53 for count in counts):
+            raise ValueError("rounds, recorded and floats must be counts of a model that has features and sites")
+        if any(value is not None and value != value for value in (self.log_likelihood, self.elbo)):
+            raise ValueError("log_likelihood and elbo must be numbers or null")
         for name in ("noise_variance", "target_scale", "tol"):
             as_positive(getattr(self, name), name)
         if not np.isfinite([self.target_centre, self.pooled]).all():
@@ -160,7 +133,7 @@ class Header:
             raise ValueError(
                 f"classes and outputs must be those of {kind}, got {list(self.classes)} and {self.outputs}"
             )
-        if self.statistics is not None and (self.statistics.noise == "none") is kind.has_noise:
+        if self.statistics is not None and (self.statistics.get("noise") == "none") is kind.has_noise:
             raise ValueError(f"statistics must have the noise variance that {kind} has, or none")
         if self.centred and not (self.intercept and self.family == "full"):
             raise ValueError("centred must be false without an intercept, and outside the full family")
@@ -212,6 +185,7 @@ def save_model(path: str | os.PathLike[str], model: FittedGLM) -> None:
         raise ValueError("a model without a certificate cannot be written to a file.")
     # where there is no bound the file has none
     bound = proof.distance if proof.distance is None or np.isfinite(proof.distance.sd_units) else None
+    statistics, meats = pack_statistics(model.statistics)
     header = Header(
         **{name: getattr(model, name) for name in ALIKE},
         glm=str(model.kind),
@@ -232,7 +206,7 @@ def save_model(path: str | os.PathLike[str], model: FittedGLM) -> None:
         edges=proof.edges,
         pooled=proof.pooled,
         distance=None if bound is None else Bound(bound.mahalanobis, bound.sd_units, bound.rigorous, bound.reason),
-        statistics=_totals(model.statistics),
+        statistics=statistics,
         agreement=model.columns.agreement,
     )
     arrays = {
@@ -251,8 +225,7 @@ def save_model(path: str | os.PathLike[str], model: FittedGLM) -> None:
         arrays["centre"] = model.layout.centre
     if bound is not None:
         arrays["distance"] = bound.per_coefficient
-    if model.statistics is not None:
-        arrays |= {f"meat/{name}": meat for name, meat in model.statistics.total.meats.items()}
+    arrays |= {f"statistics/{name}": meat for name, meat in meats.items()}
     Archive("model", asdict(header), arrays, os.fspath(path)).write(path)
 
 
@@ -294,8 +267,7 @@ def _build(archive: Archive, header: Header) -> FittedGLM:
     optional["mean"] = (d, "mean" in archive.arrays)
     names = ["scale/centre", "scale/scale", "prior/mean", "prior/precision", "posterior", "objective"]
     names += [name for name, (_, is_there) in optional.items() if is_there]
-    meats = () if header.statistics is None else header.statistics.meats
-    names += [f"meat/{name}" for name in meats]
+    names += [name for name in archive.arrays if header.statistics is not None and name.startswith("statistics/")]
     archive.require("model", archive.header, [*names, *(f"site{k}" for k in range(len(header.sites)))])
     extra = {name: archive.vector(name, size) for name, (size, is_there) in optional.items() if is_there}
     scale = archive.vector("scale/scale", p)
@@ -331,7 +303,7 @@ def _build(archive: Archive, header: Header) -> FittedGLM:
         status=Status[header.status],
         certificate=Certificate(header.edges, header.pooled, header.tol, bound),
         objective=archive.vector("objective", header.recorded),
-        statistics=_statistics(header.statistics, {name: archive.array(f"meat/{name}", (d, d)) for name in meats}),
+        statistics=unpack_statistics(archive, header.statistics, d, "statistics/"),
     )
 
 
@@ -342,23 +314,6 @@ def _with_mean(posterior: Gaussian, mean: Array) -> Gaussian:
     if not isinstance(posterior, LearnedPrecisionGaussian) or not np.abs(product - linear).max() <= SAME * size:
         raise ValueError("mean must be that of the posterior")
     return posterior.at(mean, posterior.factor.parts)
-
-
-def _totals(statistics: FitStatistics | None) -> Totals | None:
-    if statistics is None:
-        return None
-    sums = dict(vars(statistics.total))
-    return Totals(statistics.noise, statistics.weights, **{**sums, "meats": tuple(sorted(sums["meats"]))})
-
-
-def _statistics(totals: Totals | None, meats: dict[str, Array]) -> FitStatistics | None:
-    if totals is None:
-        return None
-    for name, meat in meats.items():
-        if not (np.array_equal(meat, meat.T) and np.linalg.eigvalsh(meat)[0] >= -1e-8 * np.trace(meat)):
-            raise ValueError(f"meat/{name} must be symmetric and positive semidefinite")
-    sums = {name: value for name, value in vars(totals).items() if name not in ("noise", "weights", "meats")}
-    return FitStatistics(SiteStatistics(**sums, meats=meats), totals.noise, totals.weights)
 
 
 def _prior_precision(prior: Gaussian) -> Any:

@@ -11,7 +11,7 @@ from .._errors import ArgumentError
 from .._validation import as_number
 from ..families import FullGaussian
 from .base import FederatedModel
-from .exact import STACKED_QR
+from .fitted import STACKED_QR
 from .settings import Settings, read_noise, read_switch, read_weights
 
 __all__ = ["FederatedRidge"]

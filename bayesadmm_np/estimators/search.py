@@ -16,6 +16,7 @@ from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian
 from ..glm.columns import ROUNDING, site_factor
 from ..glm.diagnosis import (
+    LONG,
     NEARLY,
     Collinear,
     Constant,
@@ -36,7 +37,8 @@ from ..splitting.loop import run
 from ..splitting.result import Result, RunError
 from ..splitting.status import Status
 from .evidence import maximise
-from .exact import STACKED_QR, fit_exact
+from .exact import fit_exact
+from .fitted import STACKED_QR
 from .settings import Settings, make_prior
 
 __all__ = [
@@ -56,9 +58,6 @@ PRECISIONS = (1e-6, 1e6)
 NOISES = (1e-6, 1e2)
 """Range of the noise variance that the evidence may choose, relative to the variance of y."""
 
-
-LONG = 12
-"""Rounds after which it is asked, once, whether a likelihood has a maximum: with one, few fits take as many."""
 
 LARGE = 10.0
 """Mean offset of which a failed run is told: a chance of 5e-5, or counts of 2e4."""
@@ -188,7 +187,7 @@ def name_dependence(error: RunError, glm: Glm, rows: Mapping[Hashable, SiteRows]
         labels = [f"{output}: {column}" if output else column for output in outputs for column in columns]
         parts = [expected.projected[0] for expected in error.result.at_server if isinstance(expected, GaussianExpected)]
         information = np.sum([error.result.prior.factor.parts[0], *parts], axis=0)  # type: ignore[attr-defined]
-        if not np.isfinite(information).all() or information.ndim < 2:
+        if not np.isfinite(information).all() or information.ndim < 2 or not information.any():
             return error
         weakest, _ = weakest_direction(information)
         listed = ", ".join(labels[int(j)] for j in weakest)

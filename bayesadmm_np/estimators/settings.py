@@ -22,8 +22,7 @@ from ..losses.tensors import tensor_size
 from ..splitting.accelerated import Accelerated
 from ..splitting.guarded import Guarded
 from ..splitting.methods import PVI, TABLE, JointNewton, Method, Newton
-from .exact import STACKED_QR
-from .fitted import FAMILIES
+from .fitted import FAMILIES, STACKED_QR
 
 __all__ = [
     "EVIDENCE",

@@ -464,7 +464,7 @@ def _facts(model: FittedGLM, spread: Spread) -> tuple[dict[str, str], dict[str, 
     left = {"Covariance": spread.name if spread.matrix is not None else "none"}
     if spread.n_clusters:
         left["Covariance"] = f"{spread.name}, {spread.n_clusters} of them"
-    right = {"Observations": f"{sum(site.n_rows for site in model.sites.values())}"}
+    right = {"Observations": f"{sum(site.n_rows for site in model.sites.values())}"} if model.sites else {}
     likelihood = _log_likelihood(model, whole)
     if likelihood is not None:
         left["Log-likelihood"] = _fact(likelihood)
@@ -507,7 +507,9 @@ def _header(model: FittedGLM, units: Units) -> dict[str, str]:
     header = {
         "Model": model.title,
         "Fit": model.fit_name,
-        "Rows": f"{sum(site.n_rows for site in model.sites.values())} at {len(model.sites)} {many}: {sites}",
+        "Rows": f"{sum(site.n_rows for site in model.sites.values())} at {len(model.sites)} {many}: {sites}"
+        if sites
+        else "those of all sites, whose shares the server knows",
         "Method": f"{model.method}, {family}{model.rounds} rounds, {model.floats} numbers sent",
         "Prior precision": "none" if model.fit_name == ML or model.penalty else _prior_precision(model),
         "Coefficients": "in the columns' own units" if units == "original" else "per pooled standard deviation",

@@ -34,6 +34,8 @@ class TableHeader:
         Column of weights.
     is_list : bool
         Whether the formula was made of a list of columns, in the table's own order.
+    orders : dict of str to tuple of str
+        Levels in the order that a column declares; what is sent has its keys in order of name.
     units : dict of str to Moments
         Of columns of numbers, where they are to be standardised.
     ranges : dict of str to (float, float)
@@ -46,6 +48,7 @@ class TableHeader:
     described: SiteColumns
     weights: str | None = None
     is_list: bool = False
+    orders: dict[str, tuple[str, ...]] = field(default_factory=dict)
     units: dict[str, Moments] = field(default_factory=dict)
     ranges: dict[str, tuple[float, float]] = field(default_factory=dict)
     asked: tuple[str, ...] = ()
@@ -61,6 +64,13 @@ class TableHeader:
             raise ValueError(f"ranges must be finite and rising, got {self.ranges}")
         if len(self.asked) > MOST_LEVELS:
             raise ValueError(f"asked must hold at most {MOST_LEVELS} digests, got {len(self.asked)}")
+        columns = dict(self.described.columns)
+        for name, order in self.orders.items():
+            found = columns[name].levels if name in columns else None
+            if found is None or sorted(found) != sorted(order):
+                raise ValueError(f"orders must be of the levels of a column, got {list(order)} of {name!r}")
+            columns[name] = replace(columns[name], levels={level: found[level] for level in order})
+        object.__setattr__(self, "described", replace(self.described, columns=columns))
 
 
 def count_name(level: int, index: int) -> str:

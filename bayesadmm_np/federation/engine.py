@@ -44,8 +44,10 @@ from ..splitting.accelerated import Accelerated
 from ..splitting.certificate import Certificate
 from ..splitting.duals import AlongNatural
 from ..splitting.methods import Method
+from ..splitting.result import Result
 from ..splitting.status import Failure
 from .messages import Hello, Report, Served, SiteReply
+from .questions import Talk
 from .spec import RunSpec
 
 __all__ = [
@@ -183,6 +185,24 @@ class ServerEngine(Protocol[S]):
     def has_lost(self, value: Any) -> bool:
         """Whether a site's part of the objective is lost, so that its answer must not count."""
         return False
+
+    # --- beside the rounds
+
+    def prepared(self, talk: Talk) -> tuple[Any, Result | None]:
+        """Return the engine of the rounds, after questions to the sites, and the result of a fit that needs none."""
+        return self, None
+
+    def is_long(self, state: S) -> bool:
+        """Whether, after this round, sites are asked if the run has an end."""
+        return False
+
+    def watched(self, talk: Talk, state: S) -> tuple[Any, Certificate | None]:
+        """Ask the sites so; return the engine that knows the answer, and a certificate where the run ends here."""
+        return self, None
+
+    def table(self, talk: Talk, state: S, outcome: Any) -> Any:
+        """Return what the sites are asked for after the last round."""
+        return None
 
     # --- what is kept
 

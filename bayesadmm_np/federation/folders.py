@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from ..families.coordinates import Natural
 from .account import charge
 from .glm_spec import GLMSpec
 from .lock import locked
-from .messages import Message, Outcome, SiteReply, read_served, read_spec, require_run
+from .messages import Message, Outcome, read_served, read_spec, require_run
 from .server import Coordinator
 from .site import Site
 
@@ -80,7 +80,12 @@ def step_site(folder: Path_, site: Site, broadcast: Path_, out: Path_ | None = N
     with locked(folder, "site"):
         state = folder / STATE
         known = site.restore(Message.read(state)) if state.exists() else site
-        after, reply = known.step(Message.read(broadcast, known.message_limit))
+        message = Message.read(broadcast, known.message_limit)
+        after, reply = known.step(message)
+        if reply is not None and message.kind == "inquiry":  # of which a site keeps nothing
+            path = folder / answer_name(site.name, reply.header["number"]) if out is None else Path(out)
+            reply.write(path)
+            return after, path
         account = charge(folder, after, reply)
         after.save().write(state)
         account.write(folder)
@@ -94,6 +99,11 @@ def step_site(folder: Path_, site: Site, broadcast: Path_, out: Path_ | None = N
 def reply_name(site: str, number: int) -> str:
     """Return what the file of a reply is called."""
     return f"reply-{site}-{number:04d}.npz"
+
+
+def answer_name(site: str, number: int) -> str:
+    """Return what the file of an answer to a question is called."""
+    return f"answer-{site}-{number:04d}.npz"
 
 
 def start_server(folder: Path_, server: Coordinator) -> Path:
@@ -237,7 +247,7 @@ def step_server(
             raise ValueError(f"partial must wait for a first reply of round {server.number}; none has come.")
         if not came or not (is_whole or partial):
             for reply in given:
-                reply.write(folder / reply_name(reply.header["site"], server.number))
+                reply.write(folder / _expected_name(server, reply.header["site"]))
             return server, _publish(folder, server)
         after = server.step(list(came.values()))
         after.save().write(folder / STATE)
@@ -277,22 +287,31 @@ def missing_sites(folder: Path_, server: Coordinator) -> tuple[str, ...]:
     return tuple(name for name in server.spec.sites if name not in came)
 
 
-def kept_replies(folder: Path, server: Coordinator) -> dict[str, SiteReply]:
+def kept_replies(folder: Path, server: Coordinator) -> dict[str, Any]:
     """Return the replies to the message that is out that lie in the server's folder, by site."""
     if server.outcome is not None:
         return {}
-    paths = [folder / reply_name(name, server.number) for name in server.spec.sites]
+    paths = [folder / _expected_name(server, name) for name in server.spec.sites]
     return server.read([Message.read(path, server.reply_limit) for path in paths if path.exists()])
+
+
+def _expected_name(server: Coordinator, site: str) -> str:
+    """Return what the file of the site's answer to the message that is out is called."""
+    question = server.question
+    return reply_name(site, server.number) if question is None else answer_name(site, question.number)
 
 
 def _publish(folder: Path, server: Coordinator) -> Path:
     """Write the message that is out, when the replies that the state counts are gone, of interrupted steps too."""
-    last = server.number - (server.outcome is None)
-    for path in folder.glob("reply-*-*.npz"):
-        name, _, number = path.stem.removeprefix("reply-").rpartition("-")
-        if name in server.spec.sites and number.isdecimal() and int(number) <= last:
-            path.unlink(missing_ok=True)
-    path = folder / ("final.npz" if server.outcome is not None else f"broadcast-{server.number:04d}.npz")
+    question, over = server.question, server.outcome is not None
+    rounds = server.number - (not over and question is None)
+    for kind, last in (("reply", rounds), ("answer", server.asked)):
+        for path in folder.glob(f"{kind}-*-*.npz"):
+            name, _, number = path.stem.removeprefix(f"{kind}-").rpartition("-")
+            if name in server.spec.sites and number.isdecimal() and int(number) <= last:
+                path.unlink(missing_ok=True)
+    name = f"broadcast-{server.number:04d}.npz" if question is None else f"inquiry-{question.number:04d}.npz"
+    path = folder / ("final.npz" if over else name)
     server.broadcast().write(path)
     return path
 
@@ -303,7 +322,7 @@ class FinalResult(Outcome):
 
     Attributes
     ----------
-    status, message, round, objective, certificate
+    status, message, round, objective, certificate, table
         As in `Outcome`.
     spec : GLMSpec
         Names of sites, columns and classes, method and prior.
@@ -313,9 +332,9 @@ class FinalResult(Outcome):
         η_k by name of the site; empty at a site, which does not know the η_k of the others.
     """
 
-    spec: GLMSpec
-    posterior: Any
-    sites: dict[str, Natural]
+    spec: GLMSpec = field(kw_only=True)
+    posterior: Any = field(kw_only=True)
+    sites: dict[str, Natural] = field(kw_only=True)
 
 
 def final_result(message: Message, server: Coordinator | None = None) -> FinalResult:
@@ -357,5 +376,9 @@ def final_result(message: Message, server: Coordinator | None = None) -> FinalRe
     if not isinstance(spec, GLMSpec):
         raise message.refusal("spec", "that of a run of losses of the core", spec.engine)
     served = read_served(message, spec, spec.at_server())
+    assert served.outcome is not None
     sites = {} if server is None else dict(zip(spec.sites, server.state.sites, strict=True))
-    return FinalResult(**vars(served.outcome), spec=spec, posterior=served.q_g, sites=sites)
+    # natural parameters alone would lose digits of a fit that did not need them
+    exact = getattr(served.outcome.table, "exact", None)
+    posterior = served.q_g if exact is None else exact
+    return FinalResult(**vars(served.outcome), spec=spec, posterior=posterior, sites=sites)

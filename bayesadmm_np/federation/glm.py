@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
@@ -16,6 +16,9 @@ from ..families.base import ExponentialFamily
 from ..families.coordinates import Coordinates, Displacement, Natural
 from ..families.gaussian import Gaussian, LearnedPrecisionGaussian
 from ..families.precision import DensePrecision
+from ..glm.diagnosis import LONG
+from ..glm.kinds import kind_of_loss
+from ..glm.questions import Respondent
 from ..losses.base import Expected, GaussianExpected, Loss, Margins
 from ..losses.expectations import Delta, Exact
 from ..losses.tensors import tensor_size
@@ -26,6 +29,7 @@ from ..splitting.history import RoundRecord
 from ..splitting.loop import ALL_ROUNDS, at_the_limit, has_converged
 from ..splitting.messages import Broadcast, Reply
 from ..splitting.privacy import GaussianMechanism, fresh_normals
+from ..splitting.result import Result
 from ..splitting.round import UNKNOWN, advance, complete
 from ..splitting.server import Server
 from ..splitting.state import Memory, State, Step, digest
@@ -33,8 +37,10 @@ from ..splitting.status import Failure
 from ..splitting.team import make_client
 from ..splitting.worker import Worker, moved_site
 from .engine import Gathered, ServerEngine, SiteEngine
+from .glm_questions import AskedTable, Prepared, prepare, tabulate, watch
 from .glm_spec import GLMSpec, GLMTask, state_size
-from .messages import Message, ReplyHeader, Report, Served, SiteReply, read_as
+from .messages import Message, Outcome, ReplyHeader, Report, Served, SiteReply, read_as
+from .questions import Asking, Talk
 from .spec import RunSpec
 
 __all__ = ["GLMAnswer", "GLMData", "GLMServer", "GLMSite", "GLMSpec", "GLMTask"]
@@ -71,6 +77,10 @@ class SumsHeader:
     reach: float | None
     curvature_error: float
     at_mean: bool
+
+    def __post_init__(self) -> None:
+        if not (self.curvature_error >= 0 and (self.reach is None or self.reach >= 0)):
+            raise ValueError(f"reach and curvature_error must be >= 0, got {self.reach} and {self.curvature_error}")
 
 
 @dataclass(frozen=True)
@@ -130,12 +140,42 @@ class GLMServer(_Engine, ServerEngine[State]):
     PER_SITE: ClassVar[tuple[str, ...]] = ("natural", "site", "solved")
     record: ClassVar[Any] = RoundRecord
 
+    known: Prepared | None = None
+    """What was asked before the first round."""
+
     @classmethod
     def of(cls, spec: GLMSpec, model: Any) -> GLMServer:
         """Return the engine of a run."""
         if model is not None:
             raise ValueError("model must not be given: the run is not of a network.")
         return cls(spec)
+
+    def prepared(self, talk: Talk) -> tuple[GLMServer, Result | None]:
+        """Ask about columns, and for a fit that needs no rounds."""
+        if not self.spec.asks:
+            return self, None
+        ask = Asking(talk, self.spec)
+        known = replace(prepare(self.spec, ask), done=ask.done, floats=ask.floats)
+        return replace(self, spec=known.spec, known=known), known.result
+
+    def is_long(self, state: State) -> bool:
+        """Whether it is time to ask if the likelihood has a maximum."""
+        asks = self.known is not None and self.spec.row.is_newton and self.known.searched is None
+        return asks and len(state.history) == LONG
+
+    def watched(self, talk: Talk, state: State) -> tuple[GLMServer, Certificate | None]:
+        """Ask whether the likelihood has a maximum; where it has none the run ends."""
+        assert self.known is not None
+        ask = Asking(talk, self.spec, self.known.done, self.known.floats)
+        known, certificate = watch(self.known, ask, state)
+        return replace(self, known=replace(known, done=ask.done, floats=ask.floats)), certificate
+
+    def table(self, talk: Talk, state: State, outcome: Outcome) -> AskedTable | None:
+        """Ask for deviance, criteria, robust covariances, and for why there is no maximum."""
+        known = self.known
+        if known is None:
+            return None
+        return tabulate(known, Asking(talk, self.spec, known.done, known.floats), state, outcome)
 
     @cached_property
     def server(self) -> Server:
@@ -223,6 +263,8 @@ class GLMServer(_Engine, ServerEngine[State]):
         after, sums = concluded(self.server, state, _sums(replies), has_converged)
         if sums is None:
             return after, () if after is not state else replies
+        if self.spec.asks and self.spec.row.is_newton:  # shares are those at the end
+            after = replace(after, sites=tuple(-own.natural_gradient for own in sums))
         known = zip(replies, sums, strict=True)
         return after, [one and replace(one, report=replace(one.report, sums=own)) for one, own in known]
 
@@ -320,6 +362,10 @@ class GLMData:
         Names of the columns of the design, in order; without any x1, x2, …
     classes : tuple of str, default ()
         What the labels 0, 1, … stand for.
+    noise_variance : float, optional
+        The one that the loss was divided by; None where there is none, or a run may estimate it.
+    moves : bool, default False
+        Whether whoever made this data measures columns from the centre of a run's spec.
 
     Raises
     ------
@@ -337,6 +383,8 @@ class GLMData:
     loss: Loss
     features: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
+    noise_variance: float | None = None
+    moves: bool = False
 
     engine: ClassVar[str] = "glm"
 
@@ -370,16 +418,8 @@ class GLMData:
 
     def join(self, spec: RunSpec, name: str, privacy: GaussianMechanism | None) -> GLMSite:
         """Return the engine of a run at this site; a ValueError where loss, family, rule or solver do not fit."""
+        self._require_own(spec)
         assert isinstance(spec, GLMSpec)
-        for field in ("features", "classes"):
-            own, told = getattr(self, field), getattr(spec, field)
-            if told != own:
-                raise refusal(field, f"those of this site, {list(own)}", list(told))
-        if spec.loss != self.loss.name:
-            raise refusal("loss", f"that of this site, {self.loss.name}", spec.loss)
-        if spec.prior.natural.linear.shape != (self.loss.dim,):
-            size = spec.prior.natural.linear.size
-            raise refusal("prior", f"of the {self.loss.dim} parameters of this site's loss", size)
         index = spec.sites.index(name)
         # with privacy nothing but the noised answer depends on the rows
         if privacy is None and spec.weights[index] != self.loss.total_weight:
@@ -390,6 +430,29 @@ class GLMData:
         settings = spec.row, self.loss, spec.prior, spec.rule, spec.solver, spec.tol
         worker = make_client(*settings, spec.shares[index], len(spec.sites), privacy)
         return GLMSite(spec, index, worker)
+
+    def respond(self, message: Message, spec: RunSpec, site: str, name: str) -> Callable[[], Any]:
+        """Check a question of a run, and return what answers it."""
+        self._require_own(spec)
+        assert isinstance(spec, GLMSpec)
+        if not spec.asks:
+            raise refusal("kind", "'broadcast' or 'final' in a run without questions", message.kind)
+        question = spec.unpack_question(message, name)
+        respondent = Respondent(kind_of_loss(spec.loss), self.loss, self.noise_variance, self.moves)
+        return lambda: respondent.answer(name, question)
+
+    def _require_own(self, spec: RunSpec) -> None:
+        """Refuse a run that is not of this loss and these columns."""
+        assert isinstance(spec, GLMSpec)
+        for field in ("features", "classes"):
+            own, told = getattr(self, field), getattr(spec, field)
+            if told != own:
+                raise refusal(field, f"those of this site, {list(own)}", list(told))
+        if spec.loss != self.loss.name:
+            raise refusal("loss", f"that of this site, {self.loss.name}", spec.loss)
+        if spec.prior.natural.linear.shape != (self.loss.dim,):
+            size = spec.prior.natural.linear.size
+            raise refusal("prior", f"of the {self.loss.dim} parameters of this site's loss", size)
 
 
 @dataclass(frozen=True)
@@ -639,7 +702,10 @@ def _read_sums(message: Message, header: GLMReplyHeader, spec: GLMSpec, served: 
     if value is None:
         raise message.refusal("value", "a number where sums are sent", None)
     sums = message.natural("sums", spec.certificate_like)
-    margins = Margins(sent.reach, message.vector("errors", sums.linear.size), sent.curvature_error)
+    errors = message.vector("errors", sums.linear.size)
+    if not (errors >= 0).all():
+        raise message.refusal("errors", ">= 0", errors.min())
+    margins = Margins(sent.reach, errors, sent.curvature_error)
     if not isinstance(q_g, Gaussian):
         return Expected(value, sums)
     rule = Delta(1) if not spec.rule.carries_curvature else Delta(2) if sent.at_mean else Exact()

@@ -5,23 +5,27 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
 from .._archive import HEADER_SHARE, read_as
+from .._archive import Archive as Message
+from .._errors import ArgumentError
 from .._validation import Array, as_positive
 from ..clients import Solver
 from ..design.agreement import Agreement
-from ..families import BlockDiagonalGaussian, ExponentialFamily, IsotropicGaussian
+from ..families import BlockDiagonalGaussian, ExponentialFamily, FullGaussian, IsotropicGaussian
 from ..families.base import FAMILIES
 from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian
+from ..glm.kinds import kind_of_loss
 from ..losses.expectations import Rule
 from ..splitting.accelerated import Accelerated
 from ..splitting.methods import Method
 from ..splitting.settings import decode
 from ..splitting.team import read_rule, require_start
+from . import glm_questions
 from .agreeing import agreed_hellos
 from .columns import INTERCEPT
 from .messages import Hello, require_room
@@ -65,6 +69,10 @@ class GLMSpec(RunSpec):
         What sites subtract from, and divide by, their columns.
     agreement : Agreement, optional
         How sites make their designs of tables with raw columns.
+    asks : bool, default False
+        Whether sites are asked for the sums of a table, before and after the rounds; see `glm_questions`.
+    penalty : {'firth'}, optional
+        Of the likelihood; the fit is then made by questions alone.
 
     Raises
     ------
@@ -99,6 +107,8 @@ class GLMSpec(RunSpec):
     centre: Array | None = None
     scale: Array | None = None
     agreement: Agreement | None = None
+    asks: bool = False
+    penalty: Literal["firth"] | None = None
 
     def __post_init__(self) -> None:
         Method.read(self.row)
@@ -120,6 +130,10 @@ class GLMSpec(RunSpec):
             raise ValueError("centre and scale must be given together.")
         if self.scale is not None and not (self.scale > 0).all():
             raise ValueError(f"scale must be > 0, got {self.scale.min():g}.")
+        if self.asks:
+            kind_of_loss(self.loss)
+        if self.penalty and not (self.asks and self.row.is_newton and type(self.prior) is FullGaussian):
+            raise ArgumentError("penalty", "must be None unless the fit is by maximum likelihood", repr(self.penalty))
 
     @property
     def row(self) -> Method:
@@ -147,7 +161,30 @@ class GLMSpec(RunSpec):
         header, arrays = self.encode()
         numbers = self.limit + 2 * len(self.sites) + self.memory + self.prior.natural.linear.size
         text = len(json.dumps(header)) + LONGEST_NUMBER * numbers + LONGEST_REASONS
-        return 8 * (self.prior.natural.size + sum(value.size for value in arrays.values())) + HEADER_SHARE * text
+        sent = self.prior.natural.size + self.answer_size * self.asks + sum(value.size for value in arrays.values())
+        return 8 * sent + HEADER_SHARE * text
+
+    @property
+    def answer_size(self) -> int:
+        """Numbers of a question or an answer, or of the table in a final message, at most."""
+        d, p = self.prior.natural.linear.size, len(self.features)
+        return 4 * d * d + 8 * d + 2 * (p + 1 + d) ** 2 + MOST_OUTPUTS
+
+    def pack_question(self, question: Any) -> tuple[str, dict[str, Any], dict[str, Array]]:
+        """Return the name, the plain values and the arrays of a question."""
+        return glm_questions.pack_question(question)
+
+    def unpack_question(self, message: Message, name: str) -> Any:
+        """Read a question."""
+        return glm_questions.unpack_question(self, message, name)
+
+    def unpack_answer(self, message: Message, question: Any) -> Any:
+        """Read the answer to a question."""
+        return glm_questions.unpack_answer(self, message, question)
+
+    def read_table(self, message: Message, plain: Mapping[str, Any]) -> glm_questions.AskedTable:
+        """Read what sites were asked for beside the rounds."""
+        return glm_questions.AskedTable.read(message, plain, self)
 
     @property
     def certified(self) -> tuple[int, float]:
@@ -239,6 +276,10 @@ class GLMTask:
     warm_start : bool, default False
     choices : dict, optional
         Of `design.formula.agree`, where sites have tables: reference, ignore_case, site_intercepts, reference_site.
+    asks : bool, default False
+        Whether sites are asked, before and after the rounds, for the sums of a table; of generalised linear models.
+    penalty : {'firth'}, optional
+        Firth's penalty, of a likelihood without a prior.
 
     Examples
     --------
@@ -259,6 +300,8 @@ class GLMTask:
     safeguard: bool = False
     warm_start: bool = False
     choices: Mapping[str, Any] | None = None
+    asks: bool = False
+    penalty: Literal["firth"] | None = None
 
     model: ClassVar[None] = None
 

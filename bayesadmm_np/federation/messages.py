@@ -3,6 +3,8 @@
 A message is an archive of one of these kinds. Each engine reads its own fields.
 
     hello      site → server    the site's name, the names of its columns, and counts; no rows
+    inquiry    server → sites   the run's spec, and what is asked beside the rounds; see `questions`
+    answer     site → server    sums over the site's rows, or why there are none
     broadcast  server → sites   the run's spec, q_g, which answers are counted, what is asked
     reply      site → server    the site's part of the objective at q_g, and the site's answer
     final      server → sites   q_g, how the run ended, the certificate
@@ -159,6 +161,7 @@ class FinalHeader(_ToSites):
     message: str
     objective: tuple[float, ...]
     certificate: Certificate | None
+    table: dict[str, Any] | None
 
 
 @dataclass(frozen=True)
@@ -204,6 +207,8 @@ class Outcome:
         At the start and after each round; NaN where a site was absent.
     certificate : Certificate or None
         None where a site did not send its sums at the last λ_g, or these overflow.
+    table : AskedTable or None
+        What sites were asked for beside the rounds, where the run asks.
     """
 
     status: Status
@@ -211,6 +216,7 @@ class Outcome:
     round: int
     objective: tuple[float, ...]
     certificate: Certificate | None
+    table: Any = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -431,12 +437,15 @@ def read_served(message: Message, spec: RunSpec, engine: Any) -> Served:
     """
     is_final = message.kind == "final"
     kind = "final" if is_final else "broadcast"
-    message.require(kind, message.header, set(engine.q_sizes) | (SPEC_VECTORS & set(message.arrays)))
+    beside = {name for name in message.arrays if name in SPEC_VECTORS or (is_final and name.startswith("table/"))}
+    message.require(kind, message.header, set(engine.q_sizes) | beside)
     header = read_as(FinalHeader if is_final else BroadcastHeader, message.header, message.source)
     if header.run != spec.run:
         raise message.refusal("run", f"the digest of its spec, {spec.run}", header.run)
     if len(header.counted) != len(spec.sites):
         raise message.refusal("counted", f"{len(spec.sites)} rounds, one a site", list(header.counted))
+    if not is_final and header.round > spec.limit + 1:
+        raise message.refusal("round", f"an integer from 1 to {spec.limit + 1}", header.round)
     solve, certify, outcome = False, False, None
     if isinstance(header, BroadcastHeader):
         solve, certify = header.solve, header.certify
@@ -456,7 +465,7 @@ def _read_outcome(message: Message, header: FinalHeader, spec: RunSpec) -> Outco
     if not 2 <= number <= spec.limit + 2:
         raise message.refusal("round", f"an integer from 2 to {spec.limit + 2}", number)
     # no callback stops a run between sites, and none searches for a separation
-    ended = [status.name for status in Status if status not in (Status.STOPPED, Status.NO_MAXIMUM)]
+    ended = [status.name for status in Status if status is not Status.STOPPED]
     if header.status not in ended:
         raise message.refusal("status", f"one of {', '.join(ended)}", header.status)
     status = Status[header.status]
@@ -465,7 +474,11 @@ def _read_outcome(message: Message, header: FinalHeader, spec: RunSpec) -> Outco
         expected = " or ".join(map(str, sorted(counts)))
         raise message.refusal("objective", f"{expected} numbers in a final message of round {number}", got)
     _require_possible(message, spec, status, header.certificate)
-    return Outcome(status, header.message, number, header.objective, header.certificate)
+    if header.table is None:
+        return Outcome(status, header.message, number, header.objective, header.certificate)
+    with content_of(message, "a table"):
+        table = spec.read_table(message, header.table)
+    return Outcome(status, header.message, number, header.objective, header.certificate, table)
 
 
 def _require_possible(message: Message, spec: RunSpec, status: Status, certificate: Certificate | None) -> None:

@@ -29,8 +29,11 @@ from .messages import (
     require_answer,
     require_room,
 )
+from .questions import Outstanding, Talk, Waiting, read_answer
 
 __all__ = ["Coordinator"]
+
+NOTHING_ASKED = Talk()
 
 REPLY_HEADER = 1 << 18
 """Bytes of a reply without its vectors, of which a part is JSON."""
@@ -63,6 +66,16 @@ class Coordinator:
         Digests of the replies of the last step, by which a repeated step is known.
     outcome : Outcome or None
         None while the run goes on.
+    talk : Talk, default Talk(exchanges=())
+        What sites were asked beside the rounds, and said.
+    origin : ServerEngine, optional
+        That the run began with; what sites answer before the first round can change columns and prior.
+    question : Outstanding, optional
+        The question that is out, before the first round or after the last.
+    ended : Outcome, optional
+        How the rounds ended, while sites are asked for the table.
+    watched : bool, default False
+        Whether sites were asked, or are, if the run has an end.
 
     Examples
     --------
@@ -86,6 +99,11 @@ class Coordinator:
     mixed: Mixed | None
     taken: tuple[str, ...]
     outcome: Outcome | None
+    talk: Talk = NOTHING_ASKED
+    origin: Any = None
+    question: Outstanding | None = None
+    ended: Outcome | None = None
+    watched: bool = False
 
     @classmethod
     def start(cls, hellos: Sequence[Message | Hello], task: Task) -> Coordinator:
@@ -108,7 +126,18 @@ class Coordinator:
         read = read_hellos(hellos)
         engine: ServerEngine[Any] = task.spec(read).at_server(task.model)
         require_room(read[0], len(read), engine.state_size)
-        return cls(engine, tuple(hello.plain for hello in read), engine.start(), None, (0,) * len(read), None, (), None)
+        return cls._begun(engine, tuple(hello.plain for hello in read), NOTHING_ASKED)
+
+    @classmethod
+    def _begun(cls, origin: ServerEngine[Any], hellos: tuple[Mapping[str, Any], ...], talk: Talk) -> Coordinator:
+        """Ask what must be known before the first round, and begin it; some fits need none."""
+        new = cls(origin, hellos, origin.start(), None, (0,) * len(hellos), None, (), None, talk, origin)
+        try:
+            engine, result = origin.prepared(talk)
+        except Waiting as waiting:
+            return replace(new, question=waiting.question)
+        new = replace(new, engine=engine, state=engine.start() if result is None else result.state)
+        return new if result is None else new._closed(result.status, result.message, result.certificate())
 
     @property
     def spec(self) -> Any:
@@ -123,7 +152,8 @@ class Coordinator:
     @property
     def number(self) -> int:
         """Round of the broadcast that waits for replies (of the final message: one more than the last)."""
-        return self.outcome.round if self.outcome is not None else int(self.held.round) + 1
+        end = self.outcome or self.ended
+        return end.round if end is not None else int(self.held.round) + 1
 
     @property
     def asks(self) -> tuple[bool, bool]:
@@ -139,6 +169,11 @@ class Coordinator:
         return Served(self.number, q_g, *self.asks, self.counted, self.mixed, self.outcome, digest)
 
     @property
+    def asked(self) -> int:
+        """Number of questions that were answered."""
+        return len(self.talk.exchanges)
+
+    @property
     def unsettled(self) -> frozenset[str]:
         """Sites whose residual λ_k − λ_g or η_k + ∇_μ E_{q_k}[ℓ_k] is, as far as is known, above tol.
 
@@ -149,7 +184,9 @@ class Coordinator:
         return frozenset(self.spec.sites[k] for k in self.engine.unsettled(self.waiting))
 
     def broadcast(self) -> Message:
-        """Return the message to the sites: q_g, or when the run has ended the final one."""
+        """Return the message to the sites: a question, q_g, or when the run has ended the final one."""
+        if self.question is not None:
+            return self.question.message
         spec, arrays = self.spec.encode()
         header: dict[str, Any] = {
             "run": self.spec.run,
@@ -167,7 +204,11 @@ class Coordinator:
             "message": self.outcome.message,
             "objective": self.outcome.objective,
             "certificate": encode_certificate(self.outcome.certificate),
+            "table": None,
         }
+        if self.outcome.table is not None:
+            header["table"], vectors = self.outcome.table.encode()
+            arrays |= vectors
         return Message("final", header, arrays, "final message")
 
     @np.errstate(over="ignore", invalid="ignore")  # the status says it
@@ -196,6 +237,10 @@ class Coordinator:
         taken = digests_of(replies)
         if taken == self.taken:
             return self
+        if self.question is not None:
+            return replace(
+                self._heard(self.question, [one for one in replies if isinstance(one, Message)]), taken=taken
+            )
         found: list[SiteReply | None] = [None] * len(self.spec.sites)
         read = [reply for reply in replies if isinstance(reply, SiteReply)]
         for reply in [*read, *self.read([reply for reply in replies if isinstance(reply, Message)]).values()]:
@@ -205,7 +250,7 @@ class Coordinator:
         return replace(self._advanced(found), taken=taken)
 
     @np.errstate(over="ignore", invalid="ignore")
-    def read(self, replies: Sequence[Message], served: Served | None = None) -> dict[str, SiteReply]:
+    def read(self, replies: Sequence[Message], served: Served | None = None) -> dict[str, Any]:
         """Return replies by site, each one that `step` can take in.
 
         A reply to an older broadcast of version s moves its factor by Δη_k = γρ(λ_k − λ_g^{(s)}) all the same; what it
@@ -226,6 +271,8 @@ class Coordinator:
         """
         if replies and self.outcome is not None:
             raise ValueError(f"the run has ended ({self.outcome.status.name}): there is no round for a reply.")
+        if self.question is not None:
+            return {self.spec.sites[read_answer(one, self.question, self.spec.sites)]: one for one in replies}
         served = self.served if served is None else served
         if served.digest != self.served.digest:
             require_sum_of_factors(self.spec.method)
@@ -234,9 +281,14 @@ class Coordinator:
 
     def save(self) -> Message:
         """Return the whole state as a message of kind "server"."""
-        spec, arrays = self.spec.encode()
+        spec, arrays = self.origin.spec.encode()
+        talk, said = self.talk.encode()
+        arrays |= said
+        end = self.outcome or self.ended
         header: dict[str, Any] = {
             "spec": spec,
+            "talk": talk,
+            "watched": self.watched,
             "hellos": [dict(hello) for hello in self.hellos],
             "counted": self.counted,
             "mixed": self.mixed,
@@ -251,9 +303,8 @@ class Coordinator:
             if state is not None:
                 header[name], vectors = self.engine.pack_state(state)
                 arrays |= {f"{name}/{part}": values for part, values in vectors.items()}
-        if self.outcome is not None:
-            certificate = encode_certificate(self.outcome.certificate)
-            header["outcome"] = [self.outcome.status.name, self.outcome.message, self.outcome.round, certificate]
+        if end is not None:
+            header["outcome"] = [end.status.name, end.message, end.round, encode_certificate(end.certificate)]
         return Message("server", header, arrays)
 
     @classmethod
@@ -281,6 +332,11 @@ class Coordinator:
     def restored(cls, message: Message, engine: ServerEngine[Any]) -> Coordinator:
         """Return the server of a `save` of the run that this engine is of."""
         header = message.header
+        talk = Talk.read(message, header["talk"], engine.spec.sites)
+        begun = cls._begun(engine, tuple(header["hellos"]), talk)
+        if begun.question is not None or begun.outcome is not None:  # no round was begun, or none was needed
+            return replace(begun, taken=tuple(header["taken"]))
+        engine = begun.engine
         history = tuple(engine.record.from_dict(plain) for plain in header["history"])
         done = history if header["waiting"] is None else history[:-1]
         like = replace(engine.start(), start_objective=float(header["start_objective"]))
@@ -291,16 +347,18 @@ class Coordinator:
             kept: Any = tuple[str, str, int, Certificate | None]
             status, text, number, certificate = read_as(kept, outcome, message.source)
             outcome = Outcome(Status[status], text, number, _objective(like, done), certificate)
-        return cls(
-            engine=engine,
-            hellos=tuple(header["hellos"]),
+        server = replace(
+            begun,
             state=engine.read_state(message, "state", header["state"], replace(like, history=done)),
             waiting=waiting,
             counted=tuple(header["counted"]),
             mixed=None if mixed is None else (mixed[0], tuple(mixed[1])),
             taken=tuple(header["taken"]),
-            outcome=outcome,
         )
+        if read_as(bool, header["watched"], message.source):
+            # the state that was looked at is kept where the run ended there; otherwise it plays no part any more
+            server = server._watched()
+        return server if outcome is None or server.outcome is not None else replace(server, ended=outcome)._asked()
 
     # ------------------------------------------------------------------------------------------------
     # What a transport needs beside the steps
@@ -309,7 +367,8 @@ class Coordinator:
     @property
     def reply_limit(self) -> int:
         """Bytes of a reply, at most: the numbers of its vectors, and its header."""
-        return 8 * self.engine.reply_size + REPLY_HEADER
+        size = self.engine.reply_size if self.question is None else self.question.answer_size
+        return 8 * size + REPLY_HEADER
 
     def copy_of(self, name: str) -> Message:
         """Return what is counted here of a site, for one that has lost its state."""
@@ -368,7 +427,7 @@ class Coordinator:
         after = engine.gather(state, replies)
         if isinstance(after, Failure):
             return self._ended(state, after.status, after.message, replies)
-        return replace(
+        going = replace(
             self,
             state=state,
             waiting=after.state,
@@ -378,13 +437,54 @@ class Coordinator:
             ),
             mixed=(number, after.weights) if after.weights else self.mixed,
         )
+        return going._watched() if self.engine.is_long(state) else going
+
+    def _watched(self) -> Coordinator:
+        """Ask whether the run has an end, and go on, or end it."""
+        now = replace(self, question=None, watched=True)
+        try:
+            engine, certificate = self.engine.watched(self.talk, self.state)
+        except Waiting as waiting:
+            return replace(now, question=waiting.question)
+        if certificate is None:
+            return replace(now, engine=engine)
+        status = Status.NO_MAXIMUM
+        return replace(now, engine=engine, waiting=None)._closed(status, f"{status.value}.", certificate)
 
     def _ended(self, state: Any, status: Status, message: str, replies: Sequence[SiteReply | None]) -> Coordinator:
         certificate = self.engine.certificate(state, replies) if replies and state.history else None
         if certificate is not None and np.isnan(certificate.pooled):  # sums that overflow certify nothing
             certificate = None
-        outcome = Outcome(status, message, self.number + 1, _objective(state, state.history), certificate)
-        return replace(self, state=state, waiting=None, outcome=outcome)
+        return replace(self, state=state, waiting=None)._closed(status, message, certificate, self.number + 1)
+
+    def _closed(self, status: Status, message: str, certificate: Certificate | None, number: int = 0) -> Coordinator:
+        """End the rounds at the present state."""
+        objective = _objective(self.state, self.state.history)
+        return replace(self, ended=Outcome(status, message, number or self.number + 1, objective, certificate))._asked()
+
+    def _asked(self) -> Coordinator:
+        """Ask what a table needs, and end the run when all is known."""
+        assert self.ended is not None
+        try:
+            table = self.engine.table(self.talk, self.state, self.ended)
+        except Waiting as waiting:
+            return replace(self, question=waiting.question)
+        return replace(self, question=None, ended=None, outcome=replace(self.ended, table=table))
+
+    def _heard(self, question: Outstanding, answers: Sequence[Message]) -> Coordinator:
+        """Go on after the answers to a question; a site without one is away."""
+        found: list[Message | None] = [None] * len(self.spec.sites)
+        for message in answers:
+            k = read_answer(message, question, self.spec.sites)
+            if found[k] is not None:
+                raise message.refusal("site", "one that has not answered yet", self.spec.sites[k])
+            found[k] = message
+        talk = self.talk.then(found)
+        if self.ended is not None:
+            return replace(self, talk=talk)._asked()
+        if self.waiting is not None:
+            return replace(self, talk=talk)._watched()
+        return self._begun(self.origin, self.hellos, talk)
 
 
 def _objective(state: Any, history: Sequence[Any]) -> tuple[float, ...]:

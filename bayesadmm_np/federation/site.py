@@ -12,9 +12,11 @@ from numpy.typing import ArrayLike
 
 from .._archive import LIMIT, read_as, refusal
 from .._validation import Array, as_count, as_float_array
+from ..glm.questions import pack
 from ..splitting.privacy import GaussianMechanism
 from .engine import A, SiteData, SiteEngine, require
 from .messages import Message, MessageError, Served, content_of, read_copy, read_served, read_spec, require_run
+from .questions import answer_of, read_question
 from .spec import RunSpec, as_site_name
 
 __all__ = ["Ledger", "Site", "SiteState"]
@@ -144,6 +146,8 @@ class Site:
         A public text, such as a public key, which the server keeps: a site of this name with another one is refused.
     kept : SiteState, optional
         What an earlier step left; made by `step`, `restore` and `adopt`.
+    refuses : tuple of str, default ()
+        Questions of `glm.questions` that this site does not answer.
 
     Raises
     ------
@@ -172,6 +176,7 @@ class Site:
     privacy_rounds: int | None = None
     identity: str | None = None
     kept: SiteState | None = None
+    refuses: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         as_site_name(self.name)
@@ -220,7 +225,7 @@ class Site:
         Parameters
         ----------
         broadcast : Message
-            Of kind "broadcast" or "final".
+            Of kind "broadcast", "inquiry" or "final". Of an inquiry the site keeps nothing.
 
         Returns
         -------
@@ -235,6 +240,8 @@ class Site:
         ValueError
             When the rows do not fit the run's family, rule or solver.
         """
+        if broadcast.kind == "inquiry":
+            return self, self._questioned(broadcast)
         known = None if self.kept is None else self.kept.spec
         # the run's id is compared first, and a spec that is known is not read again
         require_run(broadcast, None if known is None else known.run)
@@ -244,6 +251,25 @@ class Site:
             self._require_granted(engine.spec, served)
         with content_of(broadcast, COMPUTABLE, UNCOMPUTABLE):
             return self._answered(served, engine)
+
+    def _questioned(self, message: Message) -> Message:
+        """Answer a question beside the rounds, or say why not."""
+        require_run(message, None if self.kept is None else self.kept.spec.run)
+        with content_of(message, "a question of this run"):
+            spec = read_spec(message, self.data)
+            name = read_question(message).name
+            respond = getattr(self.data, "respond", None)
+            if self.name not in spec.sites or respond is None:
+                raise refusal("sites", f"names with {self.name!r} among them, of a run that asks", list(spec.sites))
+            answer = respond(message, spec, self.name, name)
+        refused = f"it refuses {name!r}" if name in self.refuses else ""
+        if self.privacy is not None:
+            refused = "it has privacy, and sends nothing but noised answers"
+        try:
+            content, arrays = ({}, {}) if refused else pack(answer())
+        except UNCOMPUTABLE as error:
+            content, arrays, refused = {}, {}, str(error) or type(error).__name__
+        return answer_of(message, self.name, content, arrays, refused)
 
     def _answered(self, served: Served, engine: SiteEngine[Any]) -> tuple[Site, Message | None]:
         known = self.kept or SiteState(engine.spec, Ledger(engine.first(served.q_g)), ())

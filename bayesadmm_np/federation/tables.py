@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import product
@@ -57,8 +57,8 @@ class GLMTable:
         Kind of GLM, as `FederatedGLM` takes it.
     weights : str, optional
         Column of row weights.
-    noise_variance : float, default 1.0
-        Of a kind that has one.
+    noise_variance : float, optional
+        Of a kind that has one; default estimated by a likelihood, 1 for a posterior.
     minimum_count : int, default 0
         Levels with fewer complete rows are not named to the server, which then refuses the column.
     shares_quantiles : bool, default False
@@ -95,7 +95,7 @@ class GLMTable:
     formula: str
     kind: str = "logistic"
     weights: str | None = None
-    noise_variance: float = 1.0
+    noise_variance: float | None = None
     minimum_count: int = 0
     shares_quantiles: bool = False
     is_list: bool = False
@@ -105,7 +105,8 @@ class GLMTable:
     most: ClassVar[None] = None
 
     def __post_init__(self) -> None:
-        as_positive(self.noise_variance, "noise_variance")
+        if self.noise_variance is not None:
+            as_positive(self.noise_variance, "noise_variance")
         if self.standardize and not self.is_list:
             raise ArgumentError("standardize", "must be off with a formula", "", "write scale(x) in it")
         for name in self.described.lacking:
@@ -147,10 +148,14 @@ class GLMTable:
             classes=self.row.is_classifier,
         )
 
+    @property
+    def _noise(self) -> float:
+        return float(self.noise_variance or 1.0)
+
     @cached_property
     def digest(self) -> str:
         """Digest of the cells that the formula reads, and of what makes the loss."""
-        found = hashlib.sha256(repr((self.formula, self.kind, self.weights, float(self.noise_variance))).encode())
+        found = hashlib.sha256(repr((self.formula, self.kind, self.weights, self._noise)).encode())
         for name, column in sorted(self._columns.items()):
             cells = cells_of(column)
             found.update(f"\n{name} {cells.dtype.str} {len(cells)}\n".encode())
@@ -184,7 +189,7 @@ class GLMTable:
 
     def introduction(self) -> dict[str, Any]:
         """Return what a hello says."""
-        n_rows = self.described.n_complete
+        n_rows, columns = self.described.n_complete, self.described.columns
         # of the weights alone: number of rows, total weight and name are those of the loss to come
         loss = self._loss(np.zeros((n_rows, 1)), np.ones(n_rows), self._weights, None, self.row.n_outputs(3))
         said = TableHeader(
@@ -192,6 +197,7 @@ class GLMTable:
             described=self.described,
             weights=self.weights,
             is_list=self.is_list,
+            orders={name: tuple(one.levels or ()) for name, one in columns.items() if one.is_ordered},
             units=self._units() if self.standardize else {},
             ranges={one: self._range(one) for one in quantiles_needed(self.formula)} if self.shares_quantiles else {},
         )
@@ -223,10 +229,18 @@ class GLMTable:
         return found
 
     def _loss(self, matrix: Array, y: Any, weights: Any, offset: Any, n_outputs: int) -> Loss:
-        return self.row.make_loss(matrix, y, weights, offset, n_outputs, self.noise_variance)
+        return self.row.make_loss(matrix, y, weights, offset, n_outputs, self._noise)
 
     def join(self, spec: RunSpec, name: str, privacy: Any) -> GLMSite:
         """Return the engine of a run with this site's part of the design that was agreed."""
+        return self._rows_of(spec, name).join(spec, name, privacy)
+
+    def respond(self, message: Message, spec: RunSpec, site: str, name: str) -> Callable[[], Any]:
+        """Check a question of a run, and return what answers it."""
+        return self._rows_of(spec, site).respond(message, spec, site, name)
+
+    def _rows_of(self, spec: RunSpec, name: str) -> GLMData:
+        """Return this site's part of the design that was agreed."""
         assert isinstance(spec, GLMSpec)
         if spec.agreement is None:
             raise refusal("agreement", "given: this site described the columns of a table", None)
@@ -235,7 +249,7 @@ class GLMTable:
                 self._made[spec.run] = self._agreed(spec, spec.agreement, name)
             except (TableError, ArgumentError) as error:
                 raise MessageError(str(error)) from error
-        return self._made[spec.run].join(spec, name, privacy)
+        return self._made[spec.run]
 
     def _agreed(self, spec: GLMSpec, agreement: Agreement, name: str) -> GLMData:
         if not self._is_own(agreement) or agreement.weights != self.weights:
@@ -268,7 +282,9 @@ class GLMTable:
             matrix = (matrix - spec.centre) / spec.scale
         y = self._target(made.y, agreement, spec.classes)
         outputs = self.row.n_outputs(len(spec.classes))
-        return GLMData(self._loss(matrix, y, made.weights, made.offset, outputs), spec.features, spec.classes)
+        loss = self._loss(matrix, y, made.weights, made.offset, outputs)
+        told = self.noise_variance if self.row.has_noise else None
+        return GLMData(loss, spec.features, spec.classes, told, moves=True)
 
     def _target(self, y: Any, agreement: Agreement, classes: Sequence[str]) -> Array:
         """Labels 0 … C − 1, or numbers of the kind."""

@@ -7,7 +7,7 @@ search of `glm/separation.py`. Nothing here looks at a row.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -20,6 +20,7 @@ from ..losses.linear_model import LinearModelLoss
 from .columns import Relation, find_relations
 from .separation import (
     Ask,
+    Question,
     Split,
     ask_losses,
     basis_within,
@@ -30,6 +31,7 @@ from .separation import (
 )
 
 __all__ = [
+    "LONG",
     "NEARLY",
     "Collinear",
     "Constant",
@@ -47,6 +49,9 @@ __all__ = [
     "weakest_direction",
     "without_estimate",
 ]
+
+LONG = 12
+"""Rounds after which it is asked, once, whether a likelihood has a maximum: with one, few fits take as many."""
 
 FIFTH = 0.2
 """Share of the information on a coefficient from which on the prior is named."""
@@ -68,6 +73,9 @@ TOUCHED = 1e-8
 
 These directions are known to 1e-9, see `separation.STILL`.
 """
+
+SPARED = 1e-6
+"""Part of the largest move of a row along a direction, below which a column is tried to be spared as the cause."""
 
 MOST_TERMS = 6
 """Terms and names that a sentence still shows, and columns that are searched for as the cause."""
@@ -476,7 +484,9 @@ def find_separation(
         assert isinstance(smaller, Split)
         way, sparse = _moved(smaller.direction, change), _touched(smaller, change)
     else:
-        way, sparse = _moved(found.direction, change), moved
+        found, cause = _pruned(found, cause, always, shared, stacked, len(outputs))
+        way = _moved(found.direction, change)
+        sparse = [j for j in moved if way[j]]
     largest = np.abs(way[sparse]).max()
     return Separation(
         tuple(columns[j] for j in cause),
@@ -484,6 +494,24 @@ def find_separation(
         tuple(names[j] for j in moved),
         found.is_complete,
     )
+
+
+def _pruned(
+    found: Split, cause: list[int], always: list[int], ask: Ask, factors: Sequence[Array], n_outputs: int
+) -> tuple[Split, list[int]]:
+    """Leave out columns that the direction hardly moves along, if one more exchange proves that they can be spared."""
+    lengths = np.linalg.norm(np.vstack(factors), axis=0)
+    size = np.abs(found.direction.reshape(n_outputs, -1)).max(axis=0) * lengths
+    kept = [j for j in cause if size[j] > SPARED * size.max()]
+    if len(kept) == len(cause):
+        return found, cause
+    inside = np.isin(np.arange(lengths.size), [*always, *kept])
+    direction = np.where(np.tile(inside, n_outputs), found.direction, 0.0)
+    basis = np.eye(lengths.size)
+    answers = ask(Question(basis, np.zeros_like(direction), direction))
+    if any(one.opposes for one in answers) or not any(one.moves for one in answers):
+        return found, cause
+    return replace(found, direction=direction), kept
 
 
 def _moved(vector: Array, change: Array | None) -> Array:

@@ -548,6 +548,15 @@ def _read_options(name: str, listed: str, maker: Callable[..., Kind]) -> dict[st
     return options
 
 
+def is_kind_of_loss(name: str) -> bool:
+    """Whether a loss of messages is that of a row."""
+    try:
+        kind_of_loss(name)
+    except ValueError:
+        return False
+    return True
+
+
 def kind_of_loss(name: str) -> Kind:
     """Return the row whose sites call their loss so in messages: a class of losses, or a kind with its options."""
     plain = (maker() for maker in KINDS.values() if not inspect.signature(maker).parameters)

@@ -19,7 +19,7 @@ from .._validation import Array, frozen
 from ..losses.base import Loss, RowCurvature, Rows
 from .kinds import LOGIT, Kind
 
-__all__ = ["ROBUST", "SiteStatistics", "WeightMeaning", "check_clusters", "site_statistics"]
+__all__ = ["ROBUST", "SiteStatistics", "WeightMeaning", "check_clusters", "site_statistics", "undivided"]
 
 ROBUST = ("HC0", "HC1", "HC2", "HC3", "cluster")
 """Names of the robust covariances."""
@@ -77,6 +77,25 @@ class SiteStatistics:
         """Whether every sum is a number: not so of a fit that ran away."""
         sums = (value for name, value in vars(self).items() if name != "meats")
         return bool(np.isfinite([*sums]).all()) and all(np.isfinite(meat).all() for meat in self.meats.values())
+
+    def require_possible(self) -> Self:
+        """Return these sums, when some rows have them.
+
+        Raises
+        ------
+        ValueError
+            When a sum is not finite or has a sign that none of rows has, or a matrix is no covariance of scores.
+        """
+        if not self.is_finite or self.weight <= 0 or self.pearson < 0:
+            raise ValueError("statistics must be finite sums over rows, of positive weight")
+        if not (1 <= self.n_rows < 1 << 53 and 0 <= self.n_clusters <= self.n_rows):
+            raise ValueError(f"n_rows must be from 1, n_clusters at most as many, got {self.n_rows}, {self.n_clusters}")
+        for name, meat in self.meats.items():
+            if name not in ROBUST:
+                raise ValueError(f"meats must be some of {', '.join(ROBUST)}, got {name!r}")
+            if not (np.array_equal(meat, meat.T) and np.linalg.eigvalsh(meat)[0] >= -1e-8 * np.trace(meat)):
+                raise ValueError(f"meats/{name} must be symmetric and positive semidefinite")
+        return self
 
     def n_observations(self, weights: WeightMeaning) -> float:
         """Return the number of observations: Σ w_i of frequency weights, the number of rows of analytic ones."""
@@ -155,7 +174,7 @@ def _site_statistics(
         raise ArgumentError("robust", f"must name some of {', '.join(ROBUST)}", repr(unknown.pop()))
     theta, null = np.asarray(theta, dtype=np.float64), np.asarray(null, dtype=np.float64)
     rows = loss.rows(theta)
-    w = _undivided(rows.weights, noise_variance)
+    w = undivided(rows.weights, noise_variance)
     rows = rows._replace(weights=w)
     # a noise variance has its own constant a row, which an analytic weight does not multiply
     counted = np.ones_like(w) if kind.has_noise and weights == "analytic" else w
@@ -174,7 +193,7 @@ def _site_statistics(
     )
 
 
-def _undivided(weights: Array, noise_variance: float) -> Array:
+def undivided(weights: Array, noise_variance: float) -> Array:
     """Take a noise variance off row weights; whole weights stay whole, so that n is a count."""
     w = weights * noise_variance
     whole = np.rint(w)

@@ -62,18 +62,16 @@ class ReferenceSoftmax(Softmax):
 
     Parameters
     ----------
-    X : array_like, shape (n, p)
-    y : array_like, shape (n,)
-        Labels 0 … C − 1; a client need not have all of them.
+    X, y, weights
+        As in `Softmax`.
     n_classes : int
         C ≥ 3 (two classes are `Logistic`); the dimension is d = (C − 1) p.
-    weights : array_like, shape (n,), optional
     offset : array_like, shape (n, C − 1), optional
 
     Raises
     ------
     ValueError
-        When an array is empty, not finite or of the wrong shape, or a label is out of range.
+        As `Softmax`.
 
     Examples
     --------

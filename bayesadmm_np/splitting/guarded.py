@@ -128,6 +128,8 @@ def bent(server: Server, state: State, natural: Natural, step: Step) -> Step:
     here = q_g.factor.like(natural.parts[1:])
     way = q_g.mean - last.mean
     turned = here.multiply(way)
+    if not float(way @ turned) > 0.0:  # a step of no length tells nothing
+        return step
     part = float(step.move @ turned) / float(way @ turned)
     rest = step.move - part * way
     along = 6.0 * (last.gradient - step.gradient) + 2.0 * before.multiply(way) + 4.0 * turned

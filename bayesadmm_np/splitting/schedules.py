@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import Any, TypeVar
 
 from .._registry import Registry
 from .._validation import as_positive
 
-if TYPE_CHECKING:
-    from .methods import Method
-
 __all__ = ["SCHEDULES", "Geometric", "Schedule"]
+
+Row = TypeVar("Row", bound=Any)
+"""A `Method`, or what has its `rho`, `dual_step` and `alpha`."""
 
 
 class Schedule(ABC):
@@ -36,7 +36,7 @@ class Schedule(ABC):
     """
 
     @abstractmethod
-    def row(self, method: Method, round: int) -> Method:
+    def row(self, method: Row, round: int) -> Row:
         """Return the row of a round, counted from 1: `method` with another `rho`, `dual_step` or `alpha`."""
 
 
@@ -77,7 +77,7 @@ class Geometric(Schedule):
         for name in ("rho", "gamma"):
             object.__setattr__(self, name, as_positive(getattr(self, name), name))
 
-    def row(self, method: Method, round: int) -> Method:
+    def row(self, method: Row, round: int) -> Row:
         """Return the row of a round."""
         rho, gamma = self.rho ** (round - 1), self.gamma ** (round - 1)
         return replace(method, rho=method.rho * rho, dual_step=method.dual_step * rho * gamma)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from functools import cache
+from functools import cache, lru_cache
 from importlib.util import find_spec
 from typing import Any, Literal
 
@@ -81,7 +81,13 @@ class Rates:
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Rates:
         """Pick the hyper-parameters from an optimiser's or a solver's settings."""
-        return cls(**{field.name: settings[field.name] for field in fields(cls)})
+        return _checked(*(settings[name] for name in cls.__dataclass_fields__))
+
+
+@lru_cache(maxsize=64, typed=True)
+def _checked(*values: Any) -> Rates:
+    """Return rates, checked once: an optimiser asks for its own several times in a step."""
+    return Rates(*values)
 
 
 def check_betas(beta1: float, beta2: float) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from . import compiled
 from .randomness import generator, noise_key
 
-__all__ = ["Noise", "draw_normals", "normals", "philox"]
+__all__ = ["Noise", "draw_normals", "next_key", "normals", "philox"]
 
 Words = NDArray[np.uint32]
 LANES = 256
@@ -41,7 +41,8 @@ def normals(out: Tensor, key: Words, step: int) -> Tensor:
     r·cos 2πt and r·sin 2πt with r = √(−2 ln u) (Box and Muller 1958), u = (w + 1)/2²⁴ and t = w′/2²⁴ for the upper 24
     bits w, w′ of two words of the cipher. Compiled code, where it is there, gives the same numbers to rounding.
     """
-    if compiled.normals(out.numpy(), key, step):
+    if (compiled_normals := compiled.kernel_of("normals")) is not None:
+        compiled_normals(out.numpy(), key, step)
         return out
     lanes = np.arange(LANES * -(-len(out) // (4 * LANES)), dtype=np.uint64)
     words = np.empty((4, len(lanes)), np.int32)
@@ -62,7 +63,12 @@ def draw_normals(out: Tensor, source: torch.Generator | None) -> Tensor:
     """
     if source is None or out.device.type != "cpu":
         return out.normal_(generator=source)
-    return normals(out, torch.randint(2**32, (2,), generator=source, device=out.device).numpy().astype(np.uint32), 0)
+    return normals(out, next_key(source), 0)
+
+
+def next_key(source: torch.Generator) -> Words:
+    """Draw the key of the next sample of an optimiser on a CPU."""
+    return torch.randint(2**32, (2,), generator=source, device=source.device).numpy().astype(np.uint32)
 
 
 class Noise:

@@ -133,12 +133,8 @@ class IVONSteps(Steps):
     ess : float, optional
         λ of every client, in place of N_k/(ρτ): client k's loss is ρλ/N_k times its sum over rows, and `temperature`
         has no part.
-    schedule : {'constant', 'linear', 'cosine'}
-        How the rate falls over the rounds, from `lr` towards `lr_end`.
-    schedule_rounds : int, optional
-        T, the number of these rounds; only for a rate that falls.
-    lr_end : float, default 0.0
-        α_T, which the round after the last would have.
+    schedule, schedule_rounds, lr_end
+        As in `AdamSteps`.
 
     Raises
     ------

@@ -11,8 +11,10 @@ from bayesadmm_np.estimators.fitted import FAMILIES, Columns, FittedGLM, Site, p
 from bayesadmm_np.estimators.model_file import ModelFileError, load_model, save_model
 from bayesadmm_np.estimators.summary import summarise
 from bayesadmm_np.families import FullGaussian
+from bayesadmm_np.glm.inference import FitStatistics
 from bayesadmm_np.glm.kinds import read_kind
 from bayesadmm_np.glm.problem import Layout
+from bayesadmm_np.glm.site_statistics import SiteStatistics
 
 ROWS = {"full": "PVI", "diagonal": "PVI", "isotropic": "ADMM", "fixed": "PreconditionedADMM"}
 
@@ -163,7 +165,9 @@ TAMPERED = {
     "no classes": (edit_header(classes=[]), "classes"),
     "classes twice": (edit_header(classes=[1.0, 1.0]), "classes"),
     "outputs": (edit_header(outputs=3), "outputs must be those of logistic"),
-    "no site's rows": (edit_header(sites=[{"name": "north", "n_rows": -1}]), "counts"),
+    "no site's rows": (edit_header(sites=[{"name": "north", "n_rows": 0}]), "n_rows must be from 1"),
+    "no sites": (edit_header(sites=[]), "features and sites"),
+    "a likelihood that is no number": (edit_header(log_likelihood=float("nan")), "log_likelihood"),
     "sites of one name": (edit_header(sites=TWICE), "sites must be different"),
     "one site fewer": (edit_header(sites=TWICE[:1]), "arrays must be exactly"),
     "features": (edit_header(features=["age", "sex", "dose"]), "centre must be a vector of 3"),
@@ -189,6 +193,50 @@ TAMPERED = {
     "prior not positive semidefinite": (edit_array("prior/precision", lambda a: -a), "positive semidefinite"),
     "scale": (edit_array("scale/scale", lambda a: 0 * a), "scale must be > 0"),
 }
+
+
+STATISTICS = {
+    "n_rows": ({"n_rows": 0}, {}, "n_rows must be from 1"),
+    "clusters": ({"n_clusters": 99}, {}, "n_clusters at most as many"),
+    "weight": ({"weight": 0.0}, {}, "of positive weight"),
+    "pearson": ({"pearson": -1.0}, {}, "must be finite sums"),
+    "a sum that is no number": ({"loss": float("inf")}, {}, "must be finite sums"),
+    "a sum too many": ({"extra": 1.0}, {}, "exactly the fields"),
+    "another matrix": ({"meats": ["HC0", "HC9"]}, {"HC9": np.eye(3)}, "meats must be some of HC0"),
+    "a matrix that is missing": ({"meats": ["HC0", "HC2"]}, {}, "meats/HC2 must be an array"),
+    "a matrix too many": ({}, {"HC2": np.eye(3)}, "arrays must be"),
+    "a matrix of another shape": ({}, {"HC0": np.eye(2)}, "statistics/meats/HC0"),
+    "no covariance": ({}, {"HC0": -np.eye(3)}, "positive semidefinite"),
+    "not symmetric": ({}, {"HC0": np.eye(3) + np.eye(3, k=1)}, "symmetric"),
+}
+
+
+def with_statistics():
+    total = SiteStatistics(30, 30.0, 0.0, 12.0, 20.0, 0.0, 0.0, 29.0, {"HC0": np.eye(3)})
+    return replace(make(), statistics=FitStatistics(total, "none"))
+
+
+def test_statistics_are_read_as_they_were_written(tmp_path):
+    save_model(tmp_path / "m.npz", with_statistics())
+    read, model = load_model(tmp_path / "m.npz").statistics, with_statistics().statistics
+    assert (read.noise, read.weights) == (model.noise, model.weights)
+    for name, value in vars(model.total).items():
+        assert str(getattr(read.total, name)) == str(value), name
+
+
+@pytest.mark.parametrize("case", STATISTICS)
+def test_statistics_that_no_rows_have_are_refused(tmp_path, case):
+    changes, matrices, word = STATISTICS[case]
+    save_model(tmp_path / "m.npz", with_statistics())
+
+    def edit(header, arrays):
+        header["statistics"] = {**header["statistics"], "total": {**header["statistics"]["total"], **changes}}
+        arrays.update({f"statistics/meats/{name}": matrix for name, matrix in matrices.items()})
+
+    rewritten(tmp_path / "m.npz", tmp_path / "bad.npz", edit)
+    with pytest.raises(ModelFileError) as refused:
+        load_model(tmp_path / "bad.npz")
+    assert word in str(refused.value)
 
 
 def rewritten(path, out, edit, kind="model"):

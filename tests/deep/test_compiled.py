@@ -13,7 +13,7 @@ import bayesadmm_np as ba
 
 torch = pytest.importorskip("torch", minversion="2.4", reason="the deep-learning path needs the extra `torch`")
 pytest.importorskip("numba", reason="compiled clients need the extra `compiled`")
-from bayesadmm_np.torch import IVONADMM, MLP, AdamSteps, FedLapFunc, IVONSteps, Rows, compiled, noise, run  # noqa: E402
+from bayesadmm_np.torch import IVON, IVONADMM, MLP, AdamSteps, FedLapFunc, IVONSteps, Rows, compiled, noise, run  # noqa: E402
 from bayesadmm_np.torch.compiled import kernels  # noqa: E402
 from bayesadmm_np.torch.compiled.client import layers_of  # noqa: E402
 from bayesadmm_np.torch.functional import SharedTerms  # noqa: E402
@@ -414,3 +414,44 @@ def test_bits_are_those_of_plain_arithmetic(name):
     found = of(getattr(kernels, name))
     assert np.array_equal(found, of(getattr(kernels, name).py_func))
     assert not np.array_equal(found, arrays[:5])
+
+
+# ----------------------------------------------------------------------------------------------------
+# The optimiser
+# ----------------------------------------------------------------------------------------------------
+
+AROUND = {
+    "plain": {},
+    "vectors": {"prior_mean": 0.1, "prior_precision": 3.0, "linear": 0.02, "curvature": 0.1},
+    "squares": {"hess_approx": "gradsq", "rescale_lr": False, "debias": False},
+    "clipped": {"clip_radius": 0.05},
+}
+
+
+def optimised(options, samples, size=2 * kernels.BLOCK + 3):
+    """Five steps on a quartic, whose gradient is not a number times θ."""
+    torch.manual_seed(0)
+    x = nn.Parameter(torch.randn(size, dtype=torch.float64))
+    optimiser = IVON(
+        [x], generator=torch.Generator().manual_seed(3), **{"lr": 0.1, "ess": 50.0, "beta2": 0.9, **options}
+    )
+    for _ in range(5):
+        for _ in range(samples):
+            with optimiser.sampled_params(train=True):
+                (0.25 * x**4 + x).sum().backward()
+        optimiser.step()
+    return torch.cat([x.detach(), *optimiser.posterior()])
+
+
+@pytest.mark.parametrize("samples", [1, 3])
+@pytest.mark.parametrize("around", AROUND)
+def test_the_optimisers_passes_are_those_of_torch(around, samples, monkeypatch):
+    found = optimised(AROUND[around], samples)
+    twin = optimised(AROUND[around] | {"lr": 0.1001}, samples) if around == "plain" else None
+    door = compiled.kernel_of
+    monkeypatch.setattr(compiled, "kernel_of", lambda name: door(name) if name == "normals" else None)
+    in_torch = optimised(AROUND[around], samples)
+    # some ten roundings of float64 a step; where θ is large the quartic multiplies an error by up to a hundred a step
+    tolerance = 100**3 * 10 * 2.0**-53 * (1 + in_torch.abs())
+    assert ((found - in_torch).abs() <= tolerance).all()
+    assert twin is None or ((twin - in_torch).abs() > tolerance).any()

@@ -164,7 +164,7 @@ def test_a_run_that_fails_has_exit_code_one(bayesadmm):
 
 def test_messages_that_are_refused_have_exit_code_three(bayesadmm, tmp_path):
     introduce(bayesadmm, "--target died --loss logistic --features age,dose")
-    assert bayesadmm("server init run north/hello.npz east/hello.npz")[0] == 0
+    assert bayesadmm("server init run north/hello.npz east/hello.npz --method PVI")[0] == 0
     before = {path: path.read_bytes() for path in tmp_path.rglob("*.*") if path.suffix not in ("", ".lock")}
     hello = Message.read("north/hello.npz")
     Message("hello", {**hello.header, "loss": "Unheard"}, hello.arrays).write("unknown.npz")
@@ -173,7 +173,7 @@ def test_messages_that_are_refused_have_exit_code_three(bayesadmm, tmp_path):
     before[tmp_path / "half.npz"] = (tmp_path / "half.npz").read_bytes()
     for command, words in {
         "site step north half.npz": "half.npz: file must be a whole bayesadmm archive",
-        "site step north north/hello.npz": "kind must be 'broadcast', 'final' or 'question'",
+        "site step north north/hello.npz": "kind must be 'broadcast', 'inquiry', 'final' or 'question'",
         "site step west run/broadcast-0001.npz": "sites must be names with 'west' among them",
         "server step run half.npz": "half.npz: file must be a whole",
         "server step run north/hello.npz": "kind must be 'reply'",
@@ -229,7 +229,7 @@ def test_what_is_not_understood_has_exit_code_two(case, bayesadmm):
 
 def test_rows_that_changed_are_refused(bayesadmm):
     introduce(bayesadmm, "--target died --loss logistic --features age,dose")
-    bayesadmm(f"server init run {' '.join(f'{name}/hello.npz' for name in SITES)}")
+    bayesadmm(f"server init run {' '.join(f'{name}/hello.npz' for name in SITES)} --method PVI")
     frame = pd.read_csv("north.csv")
     for _ in range(2):  # before the first answer, and after it
         frame.assign(dose=frame["dose"] + 1.0).to_csv("north.csv", index=False)
@@ -275,7 +275,7 @@ def test_the_final_message_is_the_result(bayesadmm):
 def test_the_same_command_again_is_another_run(bayesadmm):
     """Sites, options and numbers of rows are the same, labels perhaps not: messages must not mix."""
     introduce(bayesadmm, "--target died --loss logistic --features age,dose")
-    start = "server init {} north/hello.npz east/hello.npz"
+    start = "server init {} north/hello.npz east/hello.npz --method PVI"
     for run in ("one", "two"):
         assert bayesadmm(start.format(run))[0] == 0
     assert bayesadmm("site step north one/broadcast-0001.npz")[0] == 0
@@ -292,7 +292,7 @@ def test_the_same_command_again_is_another_run(bayesadmm):
 
 def test_a_reply_is_not_written_over_what_the_site_needs(bayesadmm, tmp_path):
     introduce(bayesadmm, "--target died --loss logistic --features age,dose")
-    bayesadmm("server init run north/hello.npz east/hello.npz")
+    bayesadmm("server init run north/hello.npz east/hello.npz --method PVI")
     bayesadmm("site step north run/broadcast-0001.npz")
     before = {path: path.read_bytes() for path in tmp_path.rglob("*.*") if path.suffix not in ("", ".lock")}
     for name in ("north/state.npz", "north/site.json", "north.csv", "run/broadcast-0001.npz"):
@@ -317,7 +317,7 @@ def test_a_site_that_did_not_ask_is_not_rescaled(bayesadmm, tmp_path):
 
 def test_replies_come_one_by_one_and_status_says_who_is_missing(bayesadmm):
     introduce(bayesadmm, "--target died --loss logistic --features age,dose")
-    assert bayesadmm(f"server init run {' '.join(f'{name}/hello.npz' for name in SITES)}")[0] == 0
+    assert bayesadmm(f"server init run {' '.join(f'{name}/hello.npz' for name in SITES)} --method PVI")[0] == 0
     for name in SITES:
         assert bayesadmm(f"site step {name} run/broadcast-0001.npz")[0] == 0
     first, second, last = SITES
@@ -343,7 +343,7 @@ def test_replies_come_one_by_one_and_status_says_who_is_missing(bayesadmm):
 )
 def test_a_reply_takes_no_name_of_what_the_site_keeps(bayesadmm, name):
     introduce(bayesadmm, "--target died --loss logistic --features age,dose")
-    bayesadmm(f"server init run {' '.join(f'{site}/hello.npz' for site in SITES)}")
+    bayesadmm(f"server init run {' '.join(f'{site}/hello.npz' for site in SITES)} --method PVI")
     before = sorted(path.name for path in Path("north").iterdir())
     Path("link").symlink_to("north")
     for folder in ("north", "link", "east/../north"):
@@ -357,7 +357,7 @@ def test_a_reply_takes_no_name_of_what_the_site_keeps(bayesadmm, name):
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
 def test_a_reply_replaces_neither_pipe_nor_folder(bayesadmm):
     introduce(bayesadmm, "--target died --loss logistic --features age,dose")
-    bayesadmm(f"server init run {' '.join(f'{site}/hello.npz' for site in SITES)}")
+    bayesadmm(f"server init run {' '.join(f'{site}/hello.npz' for site in SITES)} --method PVI")
     os.mkfifo("pipe")
     for name in ("pipe", "east"):
         code, _, err = bayesadmm(f"site step north run/broadcast-0001.npz --out {name}")
@@ -368,7 +368,7 @@ def test_a_reply_replaces_neither_pipe_nor_folder(bayesadmm):
 
 def test_a_full_disk_is_named_by_the_file_that_did_not_fit(bayesadmm, monkeypatch):
     introduce(bayesadmm, "--target died --loss logistic --features age,dose")
-    bayesadmm(f"server init run {' '.join(f'{site}/hello.npz' for site in SITES)}")
+    bayesadmm(f"server init run {' '.join(f'{site}/hello.npz' for site in SITES)} --method PVI")
 
     def fsync(handle):
         raise OSError(errno.ENOSPC, "No space left on device")

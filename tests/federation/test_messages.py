@@ -138,6 +138,7 @@ REFUSED = {
         {"sums": np.zeros(9), "errors": np.zeros(3)},
         "certificate must be null",
     ),
+    "a round that no run has": (BROADCAST, {"round": 2**53}, {}, "round must be an integer from 1 to"),
     "broadcast of another run": (BROADCAST, {"run": "0" * 16}, {}, "run must be the digest of its spec"),
     "broadcast with another spec": (BROADCAST, {"spec.tol": 1e-3, "run": SERVER.spec.run}, {}, "run must be"),
     "broadcast without terms": (BROADCAST, {"spec": ...}, {}, "spec must be"),
@@ -425,3 +426,21 @@ def test_a_mutated_array_is_refused_or_is_used(kind, data):
         return
     assert np.isfinite(arrays[name]).all()
     assert arrays[name].shape == message.arrays[name].shape
+
+
+def test_rounding_errors_below_zero_are_refused():
+    """They would make the bound of a certificate smaller; the genuine reply is taken in."""
+    sites = introduce(CLIENTS)
+    server = Coordinator.start([site.hello() for site in sites], GLMTask(ba.methods.PVI(), START, rounds=1))
+    while not server.served.certify:
+        sites, replies = zip(*(site.step(server.broadcast()) for site in sites), strict=True)
+        server = server.step(replies)
+    reply = sites[0].step(server.broadcast())[1]
+    server.read([carried(reply)])
+    for bad in (
+        edited(reply, {}, {"errors": -reply.arrays["errors"]}),
+        edited(reply, {"certificate.curvature_error": -1e-9}),
+        edited(reply, {"certificate.reach": -1.0}),
+    ):
+        with pytest.raises(MessageError, match="must be >= 0"):
+            server.read([bad])

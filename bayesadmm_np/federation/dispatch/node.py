@@ -80,6 +80,10 @@ def _stepped(request: Request, folder: Path, load: Load, home: Path) -> Answer:
     is_new = not any(folder.glob(f"{label}-{run}-*.npz"))
     spec = read_spec(broadcast, load(None)[0].data if is_new else None)
     site, _ = load(spec)
+    if broadcast.kind == "inquiry":  # of which a site keeps nothing
+        _, said = site.step(broadcast)
+        assert said is not None
+        return Answer(said.to_bytes(), said.header["refused"])
     path = folder / f"{label}-{run}-{site.name}.npz"
     try:
         kept = Message.read(path) if path.exists() else None

@@ -116,7 +116,7 @@ def serve(plan: Plan, transport: Transport, label: str, tell: Callable[[str], An
         _trim_log(plan.folder, server)
         run = (AsyncRounds if plan.max_staleness else Rounds)(plan, clients, server)
         while run.server.outcome is None:
-            run.advance()
+            (run.advance if run.server.question is None else run.inquire)()
         run.farewell()
         return run.server
 
@@ -179,7 +179,7 @@ def _resumed(
     server = plan.load()
     if server.outcome is not None and (plan.folder / FINAL).exists():
         raise ValueError(f"run-folder {plan.folder} holds a run that has ended; give a new run a folder of its own.")
-    if plan.task.again(server.spec).run != server.spec.run:
+    if plan.task.again(server.origin.spec).run != server.origin.spec.run:
         raise ValueError(
             f"run-folder {plan.folder} holds a run with other settings; give a new run a folder of its own."
         )
@@ -224,6 +224,33 @@ class Run(ABC):
     @abstractmethod
     def advance(self) -> None:
         """Ask sites until there are answers to take in, take them in, and write the checkpoint."""
+
+    def inquire(self) -> None:
+        """Ask all sites the question that is out; who does not answer for as long as the server is patient is away."""
+        plan, server, began = self.plan, self.server, time.monotonic()
+        request = Request(self.clients.label, server.broadcast().to_bytes())
+        said: dict[str, Message] = {}
+
+        def request_for(name: str) -> Request | None:
+            return None if name in said or self.clients.rests(name) else request
+
+        def take(name: str, sent: Request, answer: Answer) -> None:
+            self._note(name, answer)
+            if not answer.refused:
+                message = Message.from_bytes(answer.message or b"", f"answer of {name}", server.reply_limit)
+                said[name] = server.read([message])[name]
+
+        while len(said) < len(server.spec.sites) and time.monotonic() - began <= plan.patience:
+            before = len(said)
+            self.clients.ask(request_for, take, plan.deadline)
+            if len(said) == before:
+                self.clients.pause()
+        if not said:
+            raise self._too_few("no site", server.spec.sites)
+        self.server = server.step([*said.values()])
+        for name in said:
+            self.clients.recovered(name)
+        self.server.save().write(self.plan.folder / STATE)
 
     def farewell(self) -> None:
         """Give the final message to the sites that can be reached, and write it.
@@ -271,7 +298,7 @@ class Run(ABC):
             "edges": None if last is None else asdict(last.edges),
             "answered": answered,
             **(more or {}),
-            "status": None if server.outcome is None else server.outcome.status.name,
+            "status": None if (end := server.outcome or server.ended) is None else end.status.name,
         }
         path = self.plan.folder / PROGRESS
         is_new = not path.exists()

@@ -20,6 +20,7 @@ KEYS = {
         "full, diagonal, isotropic or fixed: the covariance of a Gaussian. Other families are set in Python.",
     ),
     "prior-precision": ("0.0", "Of every coefficient; 0.0: none with auto, 1 with the other methods."),
+    "penalty": ('""', "firth: Firth's penalty, for a likelihood without a maximum."),
     "tol": ("1e-8", "The run ends when all residuals are below it."),
     "rounds": ("100", "At most."),
     "seed": ("0", "For stochastic solvers."),

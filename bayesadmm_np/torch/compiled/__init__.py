@@ -7,14 +7,11 @@ they first have work for it. Without it they return False, and torch does the wo
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from ..network import Network, Rows
 from ..problem import AdamSteps, IVONSteps, LocalProblem
@@ -22,7 +19,7 @@ from ..problem import AdamSteps, IVONSteps, LocalProblem
 if TYPE_CHECKING:
     from .client import Client
 
-__all__ = ["client_of", "does", "normals", "one_blas_thread"]
+__all__ = ["client_of", "does", "kernel_of", "one_blas_thread"]
 
 NEEDED = ("numba", "threadpoolctl")
 
@@ -61,12 +58,10 @@ def client_of(network: Network, rows: Rows, problem: LocalProblem, solver: AdamS
     return AdamClient(network, rows, problem, solver)
 
 
-def normals(out: NDArray[Any], key: NDArray[np.uint32], step: int) -> bool:
-    """Write the normals of `noise.normals` where Numba is installed; return whether it is."""
-    if (module := _client_module()) is None:
-        return False
-    module.kernels.normals(out, key, step)
-    return True
+def kernel_of(name: str) -> Callable[..., None] | None:
+    """Return a function of `kernels`, "normals", or "sample" and "update" of IVON; None without Numba."""
+    module = _client_module()
+    return None if module is None else getattr(module.kernels, name)
 
 
 @contextmanager

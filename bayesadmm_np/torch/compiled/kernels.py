@@ -27,6 +27,8 @@ __all__ = [
     "ivon",
     "normals",
     "philox",
+    "sample",
+    "update",
     "workspace",
 ]
 
@@ -330,6 +332,50 @@ def _update(
         direction = -clip if direction < -clip else direction
         mean[i] -= rate[i] * direction
         hess[i], momentum[i] = new, g
+
+
+@jit
+def _spread(term: Floats, begin: int, end: int, memory: Floats) -> Floats:
+    """Return a block of a term of all parameters; of a term of one number, or of none, which is zero, in `memory`."""
+    if term.size > 1:
+        return term[begin:end]
+    part = memory[: end - begin]
+    part[:] = term[0] if term.size else ZERO
+    return part
+
+
+@jit
+def sample(state: tuple[Floats, ...], delta: Floats, ess: float, key: Words, out: tuple[Floats, ...]) -> None:
+    """`_draw` with the normals of step 0, block by block: `state` is m and h, and `out` are noise and θ."""
+    mean, hess = state
+    noise, theta = out
+    words, radius = np.empty((4, LANES), np.uint32), np.empty(LANES, np.float32)
+    drawn, memory = np.empty((4, LANES), np.float32), np.empty(BLOCK, mean.dtype)
+    for begin in range(0, mean.size, BLOCK):
+        end = min(begin + BLOCK, mean.size)
+        _block(words, radius, drawn, key, begin // BLOCK, 0)
+        m, h, d = mean[begin:end], hess[begin:end], _spread(delta, begin, end, memory)
+        _draw(m, h, d, drawn.reshape(BLOCK), ess, noise[begin:end], theta[begin:end])
+
+
+@jit
+def update(
+    state: tuple[Floats, ...],
+    sums: tuple[Floats, ...],
+    terms: tuple[Floats, ...],
+    numbers: tuple[np.floating[Any], ...],
+) -> None:
+    """`_update`, block by block, where a term may be one number, or none."""
+    mean, hess, momentum = state
+    gradient, product = sums
+    delta, rate, slope, curvature = terms
+    memory = np.empty((4, BLOCK), mean.dtype)
+    for begin in range(0, mean.size, BLOCK):
+        end = min(begin + BLOCK, mean.size)
+        d, a = _spread(delta, begin, end, memory[0]), _spread(rate, begin, end, memory[1])
+        v, u = _spread(slope, begin, end, memory[2]), _spread(curvature, begin, end, memory[3])
+        own = mean[begin:end], hess[begin:end], momentum[begin:end]
+        _update(own, (gradient[begin:end], product[begin:end]), (d, a, v, u), numbers)
 
 
 @jit

@@ -1,0 +1,550 @@
+"""What the engine of GLMs asks sites beside the rounds, so that a run has the table that one process would have given.
+
+Before the first round: which columns say the same, where they lie, and of least squares or Firth's penalty the fit
+itself. After the last one: why a likelihood has no maximum, and the sums of deviance, criteria and robust covariances.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from .._archive import Archive as Message
+from .._archive import read_as
+from .._validation import Array
+from ..families import FullGaussian
+from ..families.precision import DensePrecision
+from ..glm.diagnosis import (
+    Collinear,
+    Constant,
+    Finding,
+    Separation,
+    Zero,
+    as_dict,
+    diagnose_before,
+    find_separation,
+    read_finding,
+    without_estimate,
+)
+from ..glm.firth import firth
+from ..glm.inference import FitStatistics, Noise
+from ..glm.kinds import Kind, kind_of_loss
+from ..glm.least_squares import information_of, settled, solve
+from ..glm.problem import HOLD
+from ..glm.questions import (
+    QUESTIONS,
+    DerivativesQuestion,
+    Design,
+    DesignQuestion,
+    LeastSquaresQuestion,
+    RowsQuestion,
+    StatisticsQuestion,
+    Sums,
+    SumsQuestion,
+    name_of,
+    pack,
+    pack_statistics,
+    unpack,
+    unpack_statistics,
+)
+from ..glm.refit import refit
+from ..glm.separation import Question as SeparationQuestion
+from ..glm.site_statistics import SiteStatistics
+from ..losses.base import GaussianExpected, KroneckerCurvature, Margins
+from ..losses.expectations import Delta
+from ..splitting.certificate import Certificate, PooledObjective
+from ..splitting.result import Result
+from ..splitting.status import Status
+from .questions import Asking, Declined
+
+__all__ = [
+    "AskedTable",
+    "Prepared",
+    "pack_question",
+    "prepare",
+    "tabulate",
+    "unpack_answer",
+    "unpack_question",
+    "watch",
+]
+
+BY_ROW = (("HC0", "HC2", "HC3"), ("HC0",))
+"""Robust covariances that are asked for, and those that are defined for classes and for rows of leverage 1 as well."""
+
+
+# ----------------------------------------------------------------------------------------------------
+# Questions and answers as messages
+# ----------------------------------------------------------------------------------------------------
+
+
+def sizes_of(spec: Any) -> dict[str, int]:
+    """Return the numbers that letters of the shapes in `glm.questions` stand for."""
+    d, p = spec.prior.natural.linear.size, len(spec.features)
+    c = d // p
+    return {"d": d, "p": p, "c": c, "n": p + c}
+
+
+def pack_question(question: Any) -> tuple[str, dict[str, Any], dict[str, Array]]:
+    """Return the name of a question, its plain values, and its arrays."""
+    return name_of(question), *pack(question)
+
+
+def unpack_question(spec: Any, message: Message, name: str) -> Any:
+    """Read a question; one that is not in the table is refused."""
+    if name not in QUESTIONS:
+        raise message.refusal("name", f"a question of the table: {', '.join(QUESTIONS)}", name)
+    entry = QUESTIONS[name]
+    return unpack(entry.question, message, message.header["content"], entry.asked, sizes_of(spec), prefix="q/")
+
+
+def unpack_answer(spec: Any, message: Message, question: Any) -> Any:
+    """Read the answer to a question."""
+    entry = QUESTIONS[name_of(question)]
+    sizes = sizes_of(spec)
+    if isinstance(question, SeparationQuestion):
+        sizes["r"] = question.basis.shape[1]
+    plain = message.header["content"]
+    found = unpack(entry.answer, message, plain, entry.said, sizes, prefix="a/", may_overflow=entry.may_overflow)
+    if isinstance(found, SiteStatistics):
+        found.require_possible()
+    if isinstance(found, Sums) and not min(found.errors.min(), found.curvature_error) >= 0:
+        raise message.refusal("errors", ">= 0", found.errors.min())
+    return found
+
+
+# ----------------------------------------------------------------------------------------------------
+# Before the first round
+# ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """What is known before the first round.
+
+    Attributes
+    ----------
+    spec : GLMSpec
+        Of the rounds: with columns measured at their means, and a prior that holds superfluous ones at zero.
+    findings : tuple of Finding
+    design : tuple of Design or None
+        The sites' sums about columns and target, where they were asked.
+    null : ndarray or None
+        θ of the model of intercepts alone.
+    noise : {'none', 'estimated', 'given'}
+    noise_variance : float
+    result : Result or None
+        A fit that needs no rounds.
+    caveat : str
+    missing : tuple of str
+        What the table lacks, and which site did not answer.
+    searched : tuple of Finding or None
+        A separation, or none; None where nobody has looked.
+    done, floats : int
+        Number of questions, and of the numbers that they took.
+    """
+
+    spec: Any
+    findings: tuple[Finding, ...] = ()
+    design: tuple[Design, ...] | None = None
+    null: Array | None = None
+    noise: Noise = "none"
+    noise_variance: float = 1.0
+    result: Result | None = None
+    caveat: str = ""
+    missing: tuple[str, ...] = ()
+    searched: tuple[Finding, ...] | None = None
+    done: int = 0
+    floats: int = 0
+
+    def lacking(self, what: str, declined: Declined) -> Prepared:
+        """Return it with another sentence about what is missing."""
+        return replace(self, missing=(*self.missing, lacks(what, declined)))
+
+
+def lacks(what: str, declined: Declined) -> str:
+    """Say what a table lacks."""
+    return f"{what}, as a site did not answer the question {declined.name!r} ({declined})."
+
+
+def prepare(spec: Any, ask: Asking) -> Prepared:
+    """Ask what must be known before the first round."""
+    kind = kind_of_loss(spec.loss)
+    found = Prepared(spec, noise="given" if kind.has_noise else "none")
+    if not spec.row.is_newton or type(spec.prior) is not FullGaussian or spec.prior.mean.any():
+        return found
+    if kind.is_least_squares:
+        return _least_squares(found, ask)
+    if spec.prior.precision.any():
+        return found
+    try:
+        found = _moved(_designed(found, kind, ask), ask)
+    except Declined as declined:
+        if spec.penalty:
+            raise ValueError(f"penalty: Firth's needs sums of all sites, and {declined}.") from declined
+        return found.lacking("Collinear and constant columns were not looked for", declined)
+    return _firth(found, ask) if spec.penalty else found
+
+
+def _designed(found: Prepared, kind: Kind, ask: Asking) -> Prepared:
+    """Ask for the sums about columns and target."""
+    answers: list[Design] = ask(DesignQuestion())
+    told = {answer.noise_variance for answer in answers}
+    if len(told) > 1:
+        raise ValueError(f"noise_variance must be the same at all sites, got {sorted(map(str, told))}.")
+    noise = told.pop() or 1.0
+    null = _null(kind, found.spec, np.sum([one.target for one in answers], axis=0), sum(one.weight for one in answers))
+    return replace(found, design=tuple(answers), null=null, noise_variance=noise)
+
+
+def _null(kind: Kind, spec: Any, target: Array, weight: float) -> Array:
+    """θ of the model of intercepts alone; zeros where that has no maximum, or there is none."""
+    sizes = sizes_of(spec)
+    theta = np.zeros((sizes["c"], sizes["p"]))
+    if spec.has_intercept:
+        with np.errstate(divide="ignore"):
+            null = kind.null(target / weight)
+        theta[:, -1] = null if np.isfinite(null).all() else 0.0
+    return theta.ravel()
+
+
+def _moved(found: Prepared, ask: Asking) -> Prepared:
+    """Name superfluous columns and hold them at zero, and measure columns at their pooled means."""
+    assert found.design is not None
+    spec, sizes = found.spec, sizes_of(found.spec)
+    findings = diagnose_before([one.root @ _units(spec) for one in found.design], _columns(spec), _intercepts(spec))
+    if spec.has_intercept and spec.centre is None and all(one.moves for one in found.design):
+        sums = np.sum([one.sums for one in found.design], axis=0)
+        mean = sums / sum(one.weight for one in found.design)
+        mean[-1] = 0.0
+        spec = replace(spec, centre=mean, scale=np.ones(mean.size))
+    ask.spec = spec
+    superfluous = [f.column for f in findings if isinstance(f, Zero | Constant | Collinear)]
+    places = [_columns(spec).index(name) for name in superfluous]
+    if places:
+        assert found.null is not None
+        hessian = np.sum([one.hessian for one in ask(DerivativesQuestion(found.null))], axis=0)
+        diagonal = np.diagonal(hessian)
+        precision = np.zeros(diagonal.shape)
+        for j in (output * sizes["p"] + place for output in range(sizes["c"]) for place in places):
+            precision[j] = HOLD * (diagonal[j] if diagonal[j] > 0 else diagonal.max(initial=1.0))
+        spec = replace(spec, prior=FullGaussian(np.zeros(sizes["d"]), np.diag(precision)))
+        ask.spec = spec
+    return replace(found, spec=spec, findings=findings)
+
+
+def _columns(spec: Any) -> list[str]:
+    names = list(spec.features)
+    return [*names[:-1], "(intercept)"] if spec.has_intercept else names
+
+
+def _intercepts(spec: Any) -> list[int]:
+    return [len(spec.features) - 1] if spec.has_intercept else []
+
+
+def _units(spec: Any) -> Array:
+    """M with X M the design in the columns' own units."""
+    p = len(spec.features)
+    if spec.centre is None:
+        return np.eye(p)
+    back = np.diag(spec.scale)
+    if spec.has_intercept:
+        back[-1] += spec.centre
+    return np.asarray(back)
+
+
+def _change(spec: Any) -> Array | None:
+    """A with θ in the columns' own units = Aθ."""
+    if spec.centre is None:
+        return None
+    own = np.diag(1.0 / spec.scale)
+    if spec.has_intercept:
+        own[-1] -= spec.centre / spec.scale
+    return np.asarray(np.kron(np.eye(sizes_of(spec)["c"]), own))
+
+
+def _firth(found: Prepared, ask: Asking) -> Prepared:
+    """Fit with Firth's penalty by questions."""
+    spec = found.spec
+    free = np.diagonal(spec.prior.precision) == 0
+    assert found.null is not None
+    fit = _driven(firth(found.null, free=free), ask)
+    prior = spec.prior
+    posterior = FullGaussian(fit.mean, fit.information + prior.precision)
+    sums = ask(SumsQuestion(fit.mean))
+    tilted = [
+        own._replace(value=own.value - float(pull @ fit.mean), gradient=own.gradient - pull)
+        for own, pull in zip(sums, fit.pulls, strict=True)
+    ]
+    result = settled(prior, posterior, [_expected(posterior, own, None) for own in tilted], spec.tol)
+    return replace(found, result=result)
+
+
+def _driven(
+    fit: Any, ask: Callable[[Any], Sequence[Any]], wrap: Callable[[Any], Any] = lambda question: question
+) -> Any:
+    """Answer a fit that yields questions."""
+    question = next(fit)
+    while True:
+        try:
+            question = fit.send(ask(question if wrap is None else wrap(question)))
+        except StopIteration as end:
+            return end.value
+
+
+def _expected(posterior: FullGaussian, sums: Sums, reach: float | None) -> GaussianExpected:
+    margins = Margins(reach, sums.errors, sums.curvature_error)
+    curvature = KroneckerCurvature(sums.hessian, 1)
+    return GaussianExpected(posterior, sums.value, sums.gradient, curvature, Delta(2), lambda: margins)
+
+
+def _least_squares(found: Prepared, ask: Asking) -> Prepared:
+    """Fit by the sites' triangular factors, in one exchange; a second one certifies the fit."""
+    spec, sizes = found.spec, sizes_of(found.spec)
+    p, c = sizes["p"], sizes["c"]
+    precision = np.asarray(spec.prior.precision)[:p, :p]
+    is_free = spec.has_intercept and not precision[-1].any()
+    try:
+        answers = ask(LeastSquaresQuestion(is_free))
+    except Declined as declined:
+        return found.lacking("The noise variance is not estimated, but 1 or what sites were told", declined)
+    told = {answer.noise_variance for answer in answers}
+    if len(told) > 1:
+        raise ValueError(f"noise_variance must be the same at all sites, got {sorted(map(str, told))}.")
+    noise = told.pop()
+    p -= is_free
+    factors = [answer.factor(p, c, is_free) for answer in answers]
+    if any(one.root.shape[1] != p + c + is_free or one.shift.size != p + c for one in factors):
+        raise ValueError(f"factors must be of {p} columns.")
+    columns = _columns(spec)
+    roots = [_design_root(one, is_free) @ _units(spec) for one in factors]
+    findings = diagnose_before(roots, columns, _intercepts(spec)) if not precision.any() else ()
+    own, null_variance = information_of(factors)
+    solved = solve(factors, precision[:p, :p], columns[:p], own, null_variance, noise=noise)
+    centre = None
+    if is_free and spec.centre is None and all(answer.moves for answer in answers):
+        centre = solved.fit.centre
+        spec = replace(spec, centre=np.append(centre, 0.0), scale=np.ones(p + 1))
+    theta, prior, posterior = solved.at_the_centre(centre)
+    spec = replace(spec, prior=prior)
+    ask.spec = spec
+    mean = sum(one.total_weight * one.shift[p:] for one in factors) / sum(one.total_weight for one in factors)
+    null = np.zeros((c, p + is_free))
+    null[:, p:] = np.reshape(mean, (c, 1))[:, : int(is_free)]
+    found = replace(
+        found,
+        spec=spec,
+        findings=findings,
+        null=null.ravel(),
+        noise="given" if noise is not None else "estimated",
+        noise_variance=solved.noise,
+    )
+    share = (noise or 1.0) / solved.noise
+    expected = [_expected(posterior, scaled(own, share), 0.0) for own in ask(SumsQuestion(theta))]
+    result = settled(prior, posterior, expected, spec.tol)
+    return replace(found, result=result, caveat=solved.caveat(result.status is Status.CONVERGED))
+
+
+def scaled(sums: Sums, share: float) -> Sums:
+    """Return sums at another noise variance."""
+    first = (share * sums.value, share * sums.gradient, share * sums.hessian, share * sums.errors)
+    return Sums(*first, share * sums.curvature_error)
+
+
+def _design_root(factor: Any, is_free: bool) -> Array:
+    """R of the design alone: of the columns, and of the ones that come last."""
+    root: Array = factor.root
+    if not is_free:
+        return root[:, : factor.n_features]
+    ones, p = root[:, :1], factor.n_features
+    return np.column_stack([root[:, 1 : p + 1] + ones * factor.shift[:p], ones])
+
+
+# ----------------------------------------------------------------------------------------------------
+# After the last round
+# ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class AskedTable:
+    """What a table says beside the posterior.
+
+    Attributes
+    ----------
+    findings : tuple of Finding
+    statistics : FitStatistics or None
+    noise_variance : float
+    missing : tuple of str
+        What the table lacks, and which site did not answer.
+    penalty : str or None
+    method : str or None
+        How the fit was made where it needed no rounds.
+    exchanges : int
+        Number of questions.
+    floats : int
+        Numbers that questions and answers held.
+    exact : FullGaussian or None
+        The posterior where its natural parameters would lose digits.
+    """
+
+    findings: tuple[Finding, ...] = ()
+    statistics: FitStatistics | None = None
+    noise_variance: float = 1.0
+    missing: tuple[str, ...] = ()
+    penalty: str | None = None
+    method: str | None = None
+    exchanges: int = 0
+    floats: int = 0
+    exact: FullGaussian | None = None
+
+    def encode(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        """Return the table as JSON values and arrays, without the exact posterior's natural parameters."""
+        plain: dict[str, Any] = {
+            name: getattr(self, name)
+            for name in ("noise_variance", "missing", "penalty", "method", "exchanges", "floats")
+        }
+        plain["findings"] = [as_dict(finding) for finding in self.findings]
+        plain["statistics"], meats = pack_statistics(self.statistics)
+        arrays = {f"statistics/{name}": meat for name, meat in meats.items()}
+        if self.exact is not None:
+            arrays |= {"mean": self.exact.mean, "root": self.exact.factor.cholesky.T}
+        return plain, {f"table/{name}": value for name, value in arrays.items()}
+
+    @classmethod
+    def read(cls, message: Message, plain: Mapping[str, Any], spec: Any) -> AskedTable:
+        """Inverse of `encode`."""
+        sizes = sizes_of(spec)
+        rest = dict(plain)
+        findings = rest.pop("findings")
+        statistics = unpack_statistics(message, rest.pop("statistics"), sizes["d"], "table/statistics/")
+        exact = None
+        if "table/mean" in message.arrays:
+            d = sizes["d"]
+            factor = DensePrecision.from_root(message.array("table/root", (d, d)))
+            exact = FullGaussian(message.vector("table/mean", d), factor)
+        head = read_as(_Head, rest, message.source)
+        return cls(tuple(map(read_finding, findings)), statistics, **vars(head), exact=exact)
+
+
+@dataclass(frozen=True)
+class _Head:
+    """The plain fields of a table."""
+
+    noise_variance: float
+    missing: tuple[str, ...]
+    penalty: str | None
+    method: str | None
+    exchanges: int
+    floats: int
+
+    def __post_init__(self) -> None:
+        if not 0 < self.noise_variance < np.inf or min(self.exchanges, self.floats) < 0:
+            raise ValueError("noise_variance must be > 0, exchanges and floats counts")
+
+
+def tabulate(found: Prepared, ask: Asking, state: Any, outcome: Any) -> AskedTable:
+    """Ask what a table needs beside the posterior."""
+    spec = ask.spec = found.spec
+    kind = kind_of_loss(spec.loss)
+    is_likelihood = spec.row.is_newton
+    certificate = outcome.certificate
+    bound = None if certificate is None else certificate.distance
+    is_proven = outcome.status is Status.CONVERGED and bound is not None and bool(np.isfinite(bound.sd_units))
+    if is_likelihood and found.result is None and not is_proven and found.searched is None:
+        found = _searched(found, ask)
+    findings, missing = (*found.findings, *(found.searched or ())), list(found.missing)
+    statistics = None
+    if not without_estimate(findings) and not outcome.status.is_failure:
+        try:
+            statistics, found = _statistics(found, kind, ask, state.q_g)
+        except Declined as declined:
+            missing.append(lacks("There are no deviance, AIC, BIC and robust standard errors", declined))
+    fitted = found.result
+    return AskedTable(
+        findings=findings,
+        statistics=statistics,
+        noise_variance=found.noise_variance,
+        missing=tuple(missing),
+        penalty=spec.penalty,
+        method="stacked QR" if fitted is not None and not spec.penalty else None,
+        exchanges=ask.done,
+        floats=ask.floats,
+        exact=fitted.posterior if fitted is not None and isinstance(fitted.posterior, FullGaussian) else None,
+    )
+
+
+def watch(found: Prepared, ask: Asking, state: Any) -> tuple[Prepared, Certificate | None]:
+    """Look for a separation once a run is long; with one the run stops, with the certificate of where it is."""
+    found = _searched(found, ask)
+    if not any(isinstance(finding, Separation) for finding in found.searched or ()):
+        return found, None
+    spec, q_g = found.spec, state.q_g
+    expected = [_expected(q_g, own, None) for own in ask(SumsQuestion(q_g.mean))]
+    pooled = PooledObjective(spec.prior, q_g, expected)
+    return found, Certificate(state.history[-1].edges, pooled.residual, spec.tol, pooled.distance)
+
+
+def _searched(found: Prepared, ask: Asking) -> Prepared:
+    """Look for a separation, where that has a meaning."""
+    kind = kind_of_loss(found.spec.loss)
+    if kind.is_least_squares:
+        return replace(found, searched=())
+    try:
+        return replace(found, searched=_separation(found.spec, kind, ask))
+    except Declined as declined:
+        return replace(found, searched=()).lacking("Separation was not looked for", declined)
+
+
+def _separation(spec: Any, kind: Kind, ask: Asking) -> tuple[Finding, ...]:
+    """Prove that the likelihood has a maximum, or name why not."""
+    roots = ask(RowsQuestion())
+    if not all(one.has_walls for one in roots):
+        return ()
+    sizes = sizes_of(spec)
+    penalised = np.flatnonzero(np.diagonal(spec.prior.precision)[: sizes["p"]] > 0)
+    found = find_separation(
+        (),
+        _columns(spec),
+        outputs=kind.output_names(tuple(spec.classes), sizes["c"]),
+        intercepts=_intercepts(spec),
+        penalised=penalised.tolist(),
+        change=_change(spec),
+        ask=ask,
+        factors=[one.root for one in roots],
+    )
+    return () if found is None else (found,)
+
+
+def _statistics(found: Prepared, kind: Kind, ask: Asking, q_g: Any) -> tuple[FitStatistics, Prepared]:
+    """Ask for the sums of deviance, criteria and robust covariances."""
+    spec = found.spec
+    if found.null is None:
+        found = _designed(found, kind, ask)
+    null = found.null
+    assert null is not None
+    if found.design is not None and any(one.has_offset for one in found.design):
+        mask = np.zeros((sizes_of(spec)["c"], sizes_of(spec)["p"]), dtype=bool)
+        mask[:, -1:] = spec.has_intercept
+        null = _driven(refit(null, mask.ravel()), ask, DerivativesQuestion).theta
+    posterior = q_g if found.result is None else found.result.posterior
+    is_robust = spec.row.is_newton and type(spec.prior) is FullGaussian
+    bread = posterior.covariance_matrix / found.noise_variance if is_robust else None
+    asked = BY_ROW[kind.outputs == "classes" :] if is_robust else ((),)
+    for robust in asked:
+        try:
+            question = StatisticsQuestion(posterior.mean, null, bread, robust)
+            return FitStatistics(sum_of(ask(question)), found.noise), found
+        except Declined as declined:
+            if "HC2" not in str(declined):  # a row of leverage 1, or classes
+                raise
+    raise AssertionError("without HC2 a site has no such reason")
+
+
+def sum_of(answers: Sequence[SiteStatistics]) -> SiteStatistics:
+    """Return the sum over sites."""
+    total = answers[0]
+    for answer in answers[1:]:
+        total = total + answer
+    return total

@@ -1,0 +1,200 @@
+"""Least squares from the sites' triangular factors, and the result of a fit that needs no rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from .._errors import ArgumentError
+from .._validation import Array
+from ..families import FullGaussian
+from ..families.precision import DensePrecision
+from ..losses.base import Expected
+from ..losses.stacked_qr import SiteFactor, StackedFit, WeightKind, solve_stacked
+from ..splitting.certificate import PooledObjective
+from ..splitting.history import Edges, RoundRecord
+from ..splitting.result import Result
+from ..splitting.state import State
+from ..splitting.status import Status
+from .problem import HOLD
+
+__all__ = ["Solved", "information_of", "settled", "solve"]
+
+EPS = float(np.finfo(np.float64).eps)
+MOST_STEPS = 200
+NEAR = (
+    "A relative change of {:.0e} in the columns makes one of them a combination of the others: the last digits of the "
+    "coefficients are rounding, and sums in doubles cannot certify them."
+)
+PERFECT = "The fit is perfect: standard errors are rounding, and sums in doubles cannot certify it."
+UNCERTIFIED = (
+    "Sums in doubles cannot certify this fit, whose columns are nearly dependent; the coefficients are those of "
+    "triangular factors, and need no such sums."
+)
+NO_FREEDOM = (
+    "There are as many coefficients as rows, or as weights add up to: the fit has no residuals to tell the noise "
+    "variance from. The variance of y stands in for it, and standard errors mean nothing; give noise_variance, or take "
+    "fewer columns."
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Solved:
+    """A least-squares fit.
+
+    Attributes
+    ----------
+    fit : StackedFit
+    noise : float
+        The noise variance: as given, or RSS over the degrees of freedom.
+    is_estimated : bool
+    null_variance : float
+        Mean square of y about its mean.
+    penalty : ndarray, shape (p, p)
+        Prior precision times the noise variance, with what holds collinear columns.
+    held : tuple of str
+        Collinear columns, whose coefficients are held at zero.
+    """
+
+    fit: StackedFit
+    noise: float
+    is_estimated: bool
+    null_variance: float
+    penalty: Array
+    held: tuple[str, ...]
+
+    @property
+    def has_freedom(self) -> bool:
+        """Whether the noise variance is known: given, or told by residuals."""
+        return not self.is_estimated or self.fit.df > 0
+
+    def at_the_centre(self, centre: Array | None) -> tuple[Array, FullGaussian, FullGaussian]:
+        """Return θ, prior and posterior; the intercept, where there is one, is b + coefᵀcentre for a `centre`."""
+        fit = self.fit
+        p, is_free = fit.coef.shape[1], self.penalty.shape[0] < fit.root.shape[0]
+        width, n_outputs = p + is_free, fit.coef.shape[0]
+        there = np.eye(width)
+        intercept = fit.intercept
+        if is_free:
+            # the information is measured at a point of its own
+            there[-1, :p] = fit.centre if centre is None else fit.centre - centre
+            intercept = intercept if centre is None else intercept + fit.coef @ centre
+        root = np.kron(np.eye(n_outputs), fit.information_root @ there / np.sqrt(self.noise))
+        theta = np.column_stack([fit.coef, intercept])[:, :width].ravel()
+        posterior = FullGaussian(theta, DensePrecision.from_root(root))
+        block = np.zeros((width, width))
+        block[:p, :p] = self.penalty / self.noise
+        prior = FullGaussian(np.zeros(theta.size), np.kron(np.eye(n_outputs), block))
+        return theta, prior, posterior
+
+    def caveat(self, has_converged: bool) -> str:
+        """Return what is to be known of the fit besides what is held."""
+        if not self.has_freedom:
+            return NO_FREEDOM
+        if has_converged:
+            return ""
+        is_perfect = self.noise <= EPS * self.null_variance
+        near = NEAR.format(self.fit.closeness)
+        return near if self.fit.closeness < np.sqrt(EPS) else PERFECT if is_perfect else UNCERTIFIED
+
+
+def solve(
+    factors: Sequence[SiteFactor],
+    precision: Array,
+    labels: Sequence[str],
+    information: Array,
+    null_variance: float,
+    *,
+    noise: float | None = None,
+    is_relative: bool = False,
+    weight_kind: WeightKind = "frequency",
+) -> Solved:
+    """Solve at the given noise variance, or repeat with the unbiased one until it is its own; hold collinear columns.
+
+    Parameters
+    ----------
+    factors : sequence of SiteFactor
+    precision : ndarray, shape (p, p)
+        Prior precision of the columns.
+    labels : sequence of str, length p
+    information : ndarray, shape (p,)
+        About Σ_i w_i x_ij² of each column; see `information_of`.
+    null_variance : float
+        Mean square of y about its mean, which stands in where no degree of freedom is left.
+    noise : float, optional
+        The noise variance; default the unbiased estimate.
+    is_relative : bool, default False
+        Whether `precision` is times the noise variance.
+    weight_kind : {'frequency', 'analytic'}
+
+    Raises
+    ------
+    ValueError
+        When the prior is none, or the estimate does not settle.
+    """
+    is_estimated, now = noise is None, null_variance if noise is None else noise
+    lost: tuple[str, ...] = ()
+    hold = np.zeros(len(labels))
+    for _ in range(MOST_STEPS):
+        penalty = (precision if is_relative else precision * now) + np.diag(hold)
+        try:
+            fit = solve_stacked(factors, penalty, labels, weight_kind=weight_kind)
+        except ArgumentError as error:
+            raise ArgumentError("prior_precision", error.expected, error.got) from error
+        if fit.collinear:
+            lost = fit.collinear
+            hold = HOLD * information * np.isin(labels, lost)
+            continue
+        last = now
+        now = _variance(fit, null_variance) if is_estimated else now
+        if is_relative or not precision.any() or abs(now - last) <= 4.0 * EPS * now:
+            return Solved(fit, now, is_estimated, null_variance, penalty, lost)
+    raise ArgumentError("noise_variance", "must be a number here", "", "its estimate under this prior does not settle")
+
+
+def _variance(fit: StackedFit, null_variance: float) -> float:
+    """The unbiased noise variance; of an exact fit what rounding of the target leaves."""
+    if not fit.df > 0:
+        return null_variance or 1.0
+    least = EPS**2 * (null_variance or 1.0)
+    return max(float(fit.variance.mean()), least)
+
+
+def information_of(factors: Sequence[SiteFactor]) -> tuple[Array, float]:
+    """Return Σ_i w_i x_ij² of each column, 1 of a column of zeros, and the mean square of y about its mean."""
+    first = factors[0]
+    p, ones = first.n_features, int(first.has_intercept)
+    total = sum(factor.total_weight for factor in factors)
+    squares = np.zeros(p + first.n_outputs)
+    for factor in factors:
+        moved = factor.root[:, ones:] + (factor.root[:, :1] * factor.shift if ones else 0.0)
+        squares += (moved**2).sum(axis=0)
+    mean = sum(factor.total_weight / total * factor.shift[p:] for factor in factors)
+    # about the mean of all, without subtracting squares
+    spread = sum(
+        ((factor.root[:, ones + p :] + (factor.root[:, :1] * (factor.shift[p:] - mean) if ones else 0.0)) ** 2).sum()
+        for factor in factors
+    )
+    whole = squares[:p]
+    return np.where(whole > 0, whole, 1.0), float(spread / (total * first.n_outputs))
+
+
+def settled(
+    prior: FullGaussian,
+    posterior: FullGaussian,
+    expected: Sequence[Expected],
+    tol: float,
+    *,
+    floats: int = 0,
+    seconds: float = 0.0,
+) -> Result:
+    """Return the result of a fit that needed no rounds, of one record: it holds where the posterior is stationary."""
+    sites = tuple(-each.natural_gradient for each in expected)
+    edges = Edges(0.0, 0.0, PooledObjective(prior, posterior, expected).residual, 0.0)
+    objective = sum(each.value for each in expected) + posterior.kl(prior)
+    record = RoundRecord(1, objective, 1.0, edges, (), False, 0, floats, seconds)
+    state = State(posterior, sites, (posterior.natural,) * len(sites), (), objective, (record,))
+    done = Status.CONVERGED if edges.gather <= tol else Status.ROUND_LIMIT
+    return Result(done, done.value, prior, state, tol, list(expected), {})

@@ -1,0 +1,332 @@
+"""Runs by files have the table of the estimators: what sites are asked for before and after the rounds."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pd = pytest.importorskip("pandas", reason="the command line needs the extra `cli`")
+pytest.importorskip("cyclopts", reason="the command line needs the extra `cli`")
+
+from bayesadmm_np.estimators import FederatedGLM, load_model  # noqa: E402
+from bayesadmm_np.estimators.summary import as_dict  # noqa: E402
+from bayesadmm_np.federation import Message  # noqa: E402
+from oracles.by_files import SITES, commands, play, write_tables  # noqa: E402
+from oracles.strd import PROBLEMS, digits  # noqa: E402
+
+COUNTED = {"rounds", "floats"}
+"""By files the exchanges of the table count."""
+
+
+@pytest.fixture
+def call(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return commands(capsys, monkeypatch)
+
+
+def exported(call, target):
+    code, _, err = call(f"export run --target {target} --out m.npz")
+    assert code in (0, 4), err
+    return load_model("m.npz")
+
+
+def leaves(plain, place=""):
+    """Yield every value of a table with its place."""
+    items = plain.items() if isinstance(plain, dict) else enumerate(plain) if isinstance(plain, list | tuple) else None
+    if items is None:
+        yield place, plain
+    for key, value in items or ():
+        yield from leaves(value, f"{place}.{key}")
+
+
+def differences(one, other, rel=0.0):
+    """Return the places at which two tables differ by more than rounding."""
+    a, b = ({place: value for place, value in leaves(table) if place[1:] not in COUNTED} for table in (one, other))
+    assert a.keys() == b.keys()
+
+    def differ(x, y):
+        if isinstance(x, float) and isinstance(y, float):
+            return not abs(x - y) <= rel * abs(y)
+        return x != y
+
+    return [place for place in a if differ(a[place], b[place])]
+
+
+LIKELIHOODS = {
+    "logistic": ("logistic", "died", "age,dose", "", {}),
+    "no intercept": ("logistic", "died", "age,dose", "--no-intercept", {"fit_intercept": False}),
+    "counts with weights": ("poisson", "visits", "age,dose", "--weights w", {}),
+    "three classes": ("multinomial", "ward", "age,dose", "", {}),
+}
+
+
+@pytest.mark.parametrize("case", LIKELIHOODS)
+def test_the_table_is_that_of_the_estimator_bit_for_bit(call, case):
+    """The same sums in the same order: no rounding is left to differ."""
+    kind, target, features, site, options = LIKELIHOODS[case]
+    rows = write_tables()
+    code, told, sent = play(call, f"--target {target} --loss {kind} --features {features} {site}")
+    assert (code, told["status"], told["missing"]) == (0, "CONVERGED", [])
+    weights = rows["w"] if "--weights" in site else None
+    fit = FederatedGLM(kind, **options).fit(
+        rows[features.split(",")], rows[target], client=rows["site"], sample_weight=weights
+    )
+    robust = "HC0" if kind == "multinomial" else "HC3"
+    fitted = fit._with_robust(("HC0",) if kind == "multinomial" else ("HC0", "HC2", "HC3"))
+    model = exported(call, "y")
+    for covariance in ("model", robust):
+        assert differences(as_dict(model, covariance=covariance), as_dict(fitted, covariance=covariance)) == []
+    # every exchange counts: two questions beside the rounds, and the start that the estimator has too
+    questions = [name for name in sent if name.startswith("inquiry")]
+    assert (len(questions), model.rounds) == (2, len(sent)) == (2, fit.n_rounds_ + 2)
+    # broken twin: another site's rows of weight two
+    twin = rows.assign(w=np.where((rows["site"] == "west") & (rows["w"] == 1), 3, rows["w"]))
+    if weights is not None:
+        other = FederatedGLM(kind).fit(twin[features.split(",")], twin[target], twin["site"], twin["w"])
+        assert differences(as_dict(model), as_dict(other.fitted_)) != []
+
+
+def test_the_commands_print_what_fit_prints(call):
+    """`fit` scales the columns first, which rounds differently: 1e-12 is a thousand roundings."""
+    write_tables()
+    play(call, "--target died --loss logistic --features age,dose")
+    files = " ".join(f"{name}.csv" for name in SITES)
+    _, out, _ = call(f"fit {files} --target died --features age,dose --no-progress --json --covariance HC3")
+    exported(call, "died")
+    _, own, _ = call("summary m.npz --json --covariance HC3")
+    one, other = json.loads(own), json.loads(out)
+    for table in (one, other):
+        del table["certificate"], table["objective" if "objective" in table else "method"]
+        for name in ("model", "dropped_rows"):
+            table.pop(name, None)
+    assert differences(one, other, rel=1e-12) == []
+    _, status, _ = call("server status run")
+    _, fitted, _ = call(f"fit {files} --target died --features age,dose --no-progress")
+    for words in ("AIC, BIC", "Deviance", "Log-likelihood", "LR χ²"):
+        line = next(line for line in fitted.splitlines() if words in line)
+        assert line in status
+    _, at_site, _ = call("site step north run/final.npz")
+    for words in ("AIC, BIC:", "Log-likelihood:", "Observations:"):
+        assert words in at_site
+
+
+def test_a_posterior_has_deviance_and_a_bound_too(call):
+    rows = write_tables()
+    play(call, "--target died --loss logistic --features age,dose", "--method PVI --prior-precision 1 --tol 1e-9")
+    model = exported(call, "y")
+    options = {"inference": "posterior", "method": "PVI", "penalize_intercept": True, "tol": 1e-9}
+    fit = FederatedGLM("logistic", 1.0, **options).fit(rows[["age", "dose"]], rows["died"], client=rows["site"])
+    own, other = as_dict(model), as_dict(fit.fitted_)
+    for name in ("log_likelihood", "elbo"):  # both at a posterior known to 1e-9
+        assert own[name] == pytest.approx(other[name], rel=1e-8)
+    assert own["goodness"]["deviance"] == pytest.approx(other["goodness"]["deviance"], rel=1e-8)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Least squares
+# ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("site", ["", "--weights w", "--no-intercept", "--noise-variance 2"])
+def test_least_squares_takes_one_exchange_and_has_t(call, site):
+    """One for the fit, one for its certificate, one for the table.
+
+    The factors are of other columns (centred or not): equal to some roundings of the condition, 1e-10.
+    """
+    rows = write_tables()
+    code, told, sent = play(call, f"--target pressure --loss linear --features age,dose {site}")
+    assert (code, told["status"]) == (0, "CONVERGED")
+    assert sent == [
+        "inquiry-0001.npz",
+        "inquiry-0002.npz",
+        "inquiry-0003.npz",
+    ]
+    weights = rows["w"] if "--weights" in site else None
+    noise = {"noise_variance": 2.0} if "--noise" in site else {}
+    fit = FederatedGLM("linear", fit_intercept="--no-intercept" not in site, **noise).fit(
+        rows[["age", "dose"]], rows["pressure"], client=rows["site"], sample_weight=weights
+    )
+    own, other = as_dict(exported(call, "y"), covariance="HC3"), as_dict(fit._with_robust(("HC3",)), covariance="HC3")
+    for table in (own, other):
+        del table["certificate"]
+    assert differences(own, other, rel=1e-10) == []
+    assert own["statistic"] == ("z" if noise else "t")
+    twin = FederatedGLM("linear", noise_variance=1.5).fit(rows[["age", "dose"]], rows["pressure"], client=rows["site"])
+    assert twin.fitted_.noise_variance != pytest.approx(own["noise_variance"])
+
+
+@pytest.mark.parametrize(("name", "least"), [("Longley", 11), ("Norris", 11), ("Wampler3", 9)])
+def test_right_digits_by_files(call, name, least):
+    problem = PROBLEMS[name]
+    columns = [f"x{j}" for j in range(problem.X.shape[1])]
+    for k, site in enumerate(SITES):
+        table = pd.DataFrame(problem.X[k::3], columns=columns).assign(y=problem.y[k::3])
+        table.to_csv(f"{site}.csv", index=False, float_format="%.17g")
+    _, told, _ = play(call, f"--target y --loss linear --features {','.join(columns)}")
+    assert told["status"] in ("CONVERGED", "ROUND_LIMIT")
+    order = [len(columns), *range(len(columns))]
+    found = np.array(told["mean"])[order], np.array(told["standard_error"])[order]
+    assert digits(found[0], problem.coef) >= least
+    assert digits(found[1], problem.std_err) >= least
+    # the model file and the final message at a site keep the digits
+    assert digits(exported(call, "y").mean()[order], problem.coef) >= least
+    _, out, _ = call("site step north run/final.npz --json")
+    assert digits(np.array(json.loads(out)["mean"])[order], problem.coef) >= least
+    # broken twin: sums of squares in place of factors lose them
+    if name == "Longley":
+        X = np.column_stack([problem.X, np.ones(len(problem.y))])
+        plain = np.linalg.solve(X.T @ X, X.T @ problem.y)
+        assert digits(plain[order], problem.coef) < least
+
+
+# ----------------------------------------------------------------------------------------------------
+# What is wrong with the data
+# ----------------------------------------------------------------------------------------------------
+
+
+def test_a_separation_is_named_and_no_number_is_an_estimate(call):
+    write_tables()
+    code, told, sent = play(call, "--target died --loss logistic --features age,marker")
+    assert (code, told["status"]) == (4, "NO_MAXIMUM")
+    assert told["findings"][0].startswith("Separation (complete) by marker: along marker − 0.5 ")
+    assert told["mean"] == told["standard_error"] == [None, None, None]
+    assert len([name for name in sent if name.startswith("broadcast")]) == 13  # asked once, after twelve rounds
+    for command in ("server status run", "site step north run/final.npz"):
+        code, out, _ = call(command)
+        assert code == 4
+        assert "no maximum" in out
+    assert exported(call, "died").findings[0].columns == ("marker",)
+    # twin without a separation: the search is not even begun
+    code, told, sent = play_again(call, "--target died --loss logistic --features age,dose")
+    assert (code, told["findings"], len(sent)) == (0, [], 7)
+
+
+def play_again(call, *options):
+    """Play in a folder of its own."""
+    os.mkdir("again")
+    for name in SITES:
+        shutil.copy(f"{name}.csv", "again")
+    os.chdir("again")
+    return play(call, *options)
+
+
+@pytest.mark.parametrize(("loss", "target"), [("logistic", "died"), ("poisson", "visits"), ("linear", "pressure")])
+@pytest.mark.parametrize("units", ["", "--standardize"])
+def test_collinear_and_constant_columns_are_named_and_held(call, loss, target, units):
+    rows = write_tables()
+    code, told, _ = play(call, f"--target {target} --loss {loss} --features age,dose,twice,one {units}")
+    assert (code, told["status"]) == (0, "CONVERGED")
+    assert told["findings"] == [
+        "twice = 1 + 2·dose in every row: leave one of these columns out.",
+        "one is constant, 3 in every row: the intercept says the same, and it has no coefficient.",
+    ]
+    kept = rows[["age", "dose"]]
+    fit = FederatedGLM(loss).fit(kept, rows[target], client=rows["site"])
+    table = as_dict(exported(call, "y"))
+    wanted = {row["name"]: row for row in as_dict(fit.fitted_)["coefficients"]}
+    for row in table["coefficients"]:
+        if row["name"] in ("twice", "one"):
+            assert (row["coef"], row["std_err"]) == (0.0, None)
+        else:
+            assert row["coef"] == pytest.approx(wanted[row["name"]]["coef"], abs=1e-7 * wanted[row["name"]]["std_err"])
+    assert table["goodness"]["df_model"] == 2
+
+
+@pytest.mark.parametrize("features", ["age,marker", "age,dose"])
+def test_firth_by_files_is_that_of_the_estimator(call, features):
+    rows = write_tables()
+    code, told, sent = play(call, f"--target died --loss logistic --features {features}", "--penalty firth")
+    assert (code, told["status"]) == (0, "CONVERGED")
+    assert not [name for name in sent if name.startswith("broadcast")]  # rounds of questions
+    fit = FederatedGLM("logistic", penalty="firth").fit(rows[features.split(",")], rows["died"], client=rows["site"])
+    own, other = as_dict(exported(call, "y")), as_dict(fit.fitted_)
+    assert own["fit"] == other["fit"]
+    for a, b in zip(own["coefficients"], other["coefficients"], strict=True):
+        # both end within 1e-10 standard errors of the mode
+        assert a["coef"] == pytest.approx(b["coef"], abs=1e-8 * b["std_err"])
+        assert a["std_err"] == pytest.approx(b["std_err"], rel=1e-8)
+    assert own["log_likelihood"] == pytest.approx(other["log_likelihood"], rel=1e-8)
+    plain = FederatedGLM("logistic").fit(rows[["age", "dose"]], rows["died"], client=rows["site"])
+    if features == "age,dose":  # broken twin: without the penalty
+        assert own["coefficients"][0]["coef"] != pytest.approx(plain.coef_[0, 0], rel=1e-3)
+
+
+def test_firth_needs_a_likelihood_without_a_prior(call):
+    write_tables()
+    call("site init east --data east.csv --name east --target died --loss logistic --features age")
+    for options in ("--penalty firth --prior-precision 1", "--penalty firth --method PVI"):
+        code, _, err = call(f"server init run east/hello.npz {options}")
+        assert code == 2
+        assert "--penalty" in err
+
+
+# ----------------------------------------------------------------------------------------------------
+# Sites that do not answer
+# ----------------------------------------------------------------------------------------------------
+
+LACKING = {
+    "statistics": ("logistic", "died", "There are no deviance, AIC, BIC and robust standard errors"),
+    "design": ("logistic", "died", "Collinear and constant columns were not looked for"),
+    "least_squares": ("linear", "pressure", "The noise variance is not estimated"),
+}
+
+
+@pytest.mark.parametrize("question", LACKING)
+def test_what_a_site_refuses_is_missing_by_name(call, question):
+    loss, target, words = LACKING[question]
+    write_tables()
+    code, told, _ = play(call, f"--target {target} --loss {loss} --features age,dose --refuse {question}")
+    assert (code, told["status"]) == (0, "CONVERGED")
+    (sentence,) = [one for one in told["missing"] if one.startswith(words)]
+    assert f"question {question!r}" in sentence
+    assert f"site east: it refuses {question!r}" in sentence
+    _, _, err = call("server status run")
+    assert words in err
+    assert told["mean"][0] is not None
+
+
+def test_a_site_that_is_away_for_the_table_is_named(call):
+    write_tables()
+
+    def answering(path, names):
+        return names[:2] if Message.read(path).header.get("name") == "statistics" else names
+
+    code, told, _ = play(call, "--target died --loss logistic --features age,dose", answering=answering)
+    assert (code, told["status"]) == (0, "CONVERGED")
+    assert "site west: it was away" in told["missing"][0]
+    assert told["table"]["goodness"] is None
+
+
+def test_a_private_site_answers_no_question(call):
+    write_tables()
+    private = "--privacy-clip 1 --privacy-noise 3 --privacy-rounds 10"
+    options = "--method PVI --gamma 0.3 --rounds 2 --prior-precision 1"
+    _, told, _ = play(call, f"--target died --loss logistic --features age,dose {private}", options)
+    assert "it has privacy, and sends nothing but noised answers" in told["missing"][0]
+
+
+def test_questions_are_refused_by_name_before_a_run(call):
+    write_tables()
+    code, _, err = call("site init east --data east.csv --name east --target died --loss logistic --refuse statistic")
+    assert code == 2
+    assert "did you mean 'statistics'?" in err
+
+
+def test_the_server_says_what_it_waits_for(call):
+    write_tables()
+    for name in SITES:
+        call(f"site init {name} --data {name}.csv --name {name} --target died --loss logistic --features age,dose")
+    call(f"server init run {' '.join(f'{name}/hello.npz' for name in SITES)}")
+    _, out, _ = call("site step east run/inquiry-0001.npz")
+    assert "question   design" in out
+    first = Path("east/answer-east-0001.npz").read_bytes()
+    call("site step east run/inquiry-0001.npz")
+    assert Path("east/answer-east-0001.npz").read_bytes() == first
+    _, out, _ = call("server step run east/answer-east-0001.npz")
+    assert "waits for replies to inquiry 1 (design) of north, west; east answered" in out
+    code, _, err = call("server step run east/hello.npz")
+    assert code == 3
+    assert "kind must be 'answer'" in err
