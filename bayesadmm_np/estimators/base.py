@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -23,18 +24,16 @@ from ..design.rows import SiteRows, read_client, read_offset, require_numbers, s
 from ..families import FullGaussian
 from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian
-from ..glm.diagnosis import Finding, without_estimate
+from ..glm.diagnosis import without_estimate
 from ..glm.inference import Test
 from ..glm.kinds import Kind, read_kind
 from ..glm.problem import make_glm
 from ..splitting.certificate import Certificate
-from ..splitting.methods import FedLapCov
-from ..splitting.result import RunError
 from ..splitting.status import Status
 from .caveats import SeparationWarning
-from .fitted import STACKED_QR, Columns, FittedGLM, Site, Units
+from .fitted import Columns, FittedGLM, Site, Units
 from .formula_fit import OPTIONS, fit_formula, has_intercept
-from .search import Fit, Start, fit_glm, is_proven, name_dependence, name_separation, name_superfluous, require_sums
+from .search import Found, Start, fit_and_diagnose
 from .settings import Settings, read_choice, read_settings, read_switch
 from .summary import Summary, diagnose_fit, goodness, summarise
 from .term_tests import likelihood_ratio_tests, wald_tests
@@ -459,53 +458,22 @@ class FederatedModel(BaseEstimator):
         )
         if glm.labels is not None:
             self._integration(glm.labels.size, settings.averages)
-        require_sums(glm)
-        settings = settings.chosen(glm.losses(1.0))
-        names = self._features(glm.layout.n_features)
-        findings: tuple[Finding, ...] = ()
-        if settings.is_flat and settings.row is not STACKED_QR:
-            glm, findings = name_superfluous(glm, rows, names)
-        caveats: list[Callable[[Words], str]] = [_saying(str(finding)) for finding in findings]
-        try:
-            fit = fit_glm(glm, settings, start, names)
-        except RunError as error:
-            separation = name_separation(glm, settings, names)
-            sampled = glm.has_flat_shift and settings.averages
-            if separation is not None and error.result.history:
-                fit = Fit(error.result, glm, settings.precision or 0.0, 1.0, error.result.rounds + 1)
-            elif (
-                separation is not None
-            ):  # no round was done: some prior keeps the numbers finite, which are no estimates
-                fit = fit_glm(glm, replace(settings, precision=1.0), None, names)
-            elif self.method == "auto" and sampled and settings.precision is not None:
-                caveats.append(
-                    _saying(f"The variational fit failed ({error}) This is FedLapCov, Laplace's approximation.")
-                )
-                settings = replace(settings, method=FedLapCov())
-                fit = fit_glm(glm, settings, None)
-            else:
-                raise name_dependence(error, glm, rows, names) from error
-        else:
-            is_known = fit.is_searched or settings.row is STACKED_QR or is_proven(fit)
-            separation = fit.separation if is_known else name_separation(glm, settings, names)
-        self._store(rows, settings, fit, (*findings, *([] if separation is None else [separation])))
-        if separation is not None:
+        found = fit_and_diagnose(glm, rows, settings, start, self._features(glm.layout.n_features))
+        self._store(rows, found)
+        if found.separation is not None:
             warnings.warn(SeparationWarning(self.fitted_.findings), stacklevel=3)
             return self
-        if fit.caveat:
-            caveats.append(_saying(fit.caveat))
+        caveats: list[Callable[[Words], str]] = [partial(_plain, sentence) for sentence in found.caveats]
         # one round of BCM on a quadratic has the answer, though it cannot know
-        elif self.status_ is not Status.CONVERGED and not self.certificate_.holds:
-            caveats.append(lambda words: self._limit(settings, words))
+        if not found.fit.caveat and self.status_ is not Status.CONVERGED and not self.certificate_.holds:
+            caveats.append(partial(self._limit, found.settings))
         if caveats:
             warnings.warn(Caveat(caveats), stacklevel=3)
         return self
 
-    def _store(
-        self, rows: Mapping[Hashable, SiteRows], settings: Settings, fit: Fit, findings: tuple[Finding, ...]
-    ) -> None:
-        fitted = self._fitted(rows, settings, fit, findings)
-        fitted = replace(fitted, findings=(*findings, *diagnose_fit(fitted)))
+    def _store(self, rows: Mapping[Hashable, SiteRows], found: Found) -> None:
+        fit, fitted = found.fit, self._fitted(rows, found)
+        fitted = replace(fitted, findings=(*found.findings, *diagnose_fit(fitted)))
         fitted.uncentred  # noqa: B018  # first, because it may raise
         self.fitted_ = fitted
         self._rows, self._glm = dict(rows), fit.glm
@@ -518,9 +486,8 @@ class FederatedModel(BaseEstimator):
         if fit.glm.labels is not None:
             self.classes_ = fit.glm.labels
 
-    def _fitted(
-        self, rows: Mapping[Hashable, SiteRows], settings: Settings, fit: Fit, findings: tuple[Finding, ...]
-    ) -> FittedGLM:
+    def _fitted(self, rows: Mapping[Hashable, SiteRows], found: Found) -> FittedGLM:
+        fit, settings, findings = found.fit, found.settings, found.findings
         glm, result = fit.glm, fit.result
         source, has_maximum = settings.noise_source(glm.kind), not without_estimate(findings)
         assert isinstance(result.prior, Gaussian)
@@ -777,8 +744,8 @@ class FederatedModel(BaseEstimator):
             )
 
 
-def _saying(sentence: str) -> Callable[[Words], str]:
-    return lambda _: sentence
+def _plain(sentence: str, words: Words) -> str:
+    return sentence
 
 
 def _centre(rows: Mapping[Hashable, SiteRows], settings: Settings) -> Array | None:

@@ -14,43 +14,21 @@ from .._validation import Array
 from ..design.rows import SiteRows
 from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian
-from ..glm.columns import ROUNDING, site_factor
-from ..glm.diagnosis import (
-    LONG,
-    NEARLY,
-    Collinear,
-    Constant,
-    Finding,
-    Separation,
-    Undecided,
-    Zero,
-    diagnose_before,
-    find_separation,
-    weakest_direction,
-)
+from ..glm.diagnosis import LONG, Finding, Separation, Undecided
 from ..glm.firth import Tilted, fit_firth
 from ..glm.problem import Glm, Layout, carry, newton_sites
-from ..losses.base import GaussianExpected
-from ..losses.linear_model import LinearModelLoss
 from ..splitting.history import RoundRecord
 from ..splitting.loop import run
+from ..splitting.methods import FedLapCov
 from ..splitting.result import Result, RunError
 from ..splitting.status import Status
 from .evidence import maximise
 from .exact import fit_exact
+from .faults import name_dependence, name_separation, name_superfluous
 from .fitted import STACKED_QR
 from .settings import Settings, make_prior
 
-__all__ = [
-    "Fit",
-    "Start",
-    "fit_glm",
-    "is_proven",
-    "name_dependence",
-    "name_separation",
-    "name_superfluous",
-    "require_sums",
-]
+__all__ = ["Fit", "Found", "Start", "fit_and_diagnose", "fit_glm"]
 
 PRECISIONS = (1e-6, 1e6)
 """Range in which the evidence may choose the prior's precision."""
@@ -119,6 +97,99 @@ class Start:
     layout: Layout
 
 
+@dataclass(frozen=True)
+class Found:
+    """A fit, and what is to be said of it.
+
+    Attributes
+    ----------
+    fit : Fit
+    settings : Settings
+        Settings of the run, whose method may be another than was asked for.
+    findings : tuple of Finding
+        What is wrong with the data.
+    caveats : tuple of str
+        What a user should know.
+    separation : Separation, Undecided or None
+        What keeps the likelihood from having a maximum.
+    """
+
+    fit: Fit
+    settings: Settings
+    findings: tuple[Finding, ...] = ()
+    caveats: tuple[str, ...] = ()
+    separation: Separation | Undecided | None = None
+
+
+def fit_and_diagnose(
+    glm: Glm, rows: Mapping[Hashable, SiteRows], settings: Settings, start: Start | None, names: Sequence[str]
+) -> Found:
+    """Fit a model, and name what is wrong with its data: before the fit, and where it does not come to a maximum.
+
+    Parameters
+    ----------
+    glm : Glm
+    rows : mapping of SiteRows
+        Rows in their own units.
+    settings : Settings
+    start : Start or None
+        Where an earlier fit ended.
+    names : sequence of str
+        Names of the columns.
+
+    Raises
+    ------
+    RunError
+        When a run failed, and the data do not say why; it names site, round and the knob to turn.
+    """
+    _require_sums(glm)
+    settings = settings.chosen(glm.losses(1.0))
+    is_exact = settings.row is STACKED_QR
+    glm, findings = (glm, ()) if is_exact or not settings.is_flat else name_superfluous(glm, rows, names)
+    said = tuple(map(str, findings))
+    try:
+        fit = fit_glm(glm, settings, start, names)
+    except RunError as error:
+        return _mended(error, glm, rows, settings, findings, names)
+    is_known = fit.is_searched or is_exact or _is_proven(fit)
+    separation = fit.separation if is_known else name_separation(glm, settings, names)
+    return _found(fit, settings, findings, (*said, *filter(None, [fit.caveat])), separation)
+
+
+def _found(
+    fit: Fit,
+    settings: Settings,
+    findings: tuple[Finding, ...],
+    caveats: tuple[str, ...],
+    separation: Separation | Undecided | None,
+) -> Found:
+    return Found(fit, settings, (*findings, *([] if separation is None else [separation])), caveats, separation)
+
+
+def _mended(
+    error: RunError,
+    glm: Glm,
+    rows: Mapping[Hashable, SiteRows],
+    settings: Settings,
+    findings: tuple[Finding, ...],
+    names: Sequence[str],
+) -> Found:
+    """Return what is left of a fit that failed: its last state where the data are separated, or Laplace's method."""
+    said = tuple(map(str, findings))
+    separation = name_separation(glm, settings, names)
+    if separation is not None and error.result.history:
+        fit = Fit(error.result, glm, settings.precision or 0.0, 1.0, error.result.rounds + 1)
+        return _found(fit, settings, findings, said, separation)
+    if separation is not None:  # no round was done: some prior keeps the numbers finite, which are no estimates
+        fit = fit_glm(glm, replace(settings, precision=1.0), None, names)
+        return _found(fit, settings, findings, said, separation)
+    if settings.is_auto and glm.has_flat_shift and settings.averages and settings.precision is not None:
+        settings = replace(settings, method=FedLapCov())
+        caveat = f"The variational fit failed ({error}) This is FedLapCov, Laplace's approximation."
+        return _found(fit_glm(glm, settings), settings, findings, (*said, caveat), None)
+    raise name_dependence(error, glm, rows, names) from error
+
+
 def fit_glm(glm: Glm, settings: Settings, start: Start | None = None, names: Sequence[str] = ()) -> Fit:
     """Fit a model to the rows of its sites; a RunError names site, round and the knob to turn.
 
@@ -142,87 +213,11 @@ def fit_glm(glm: Glm, settings: Settings, start: Start | None = None, names: Seq
     return _fit_noise(glm, settings, settings.precision, start, names)
 
 
-def name_superfluous(
-    glm: Glm, rows: Mapping[Hashable, SiteRows], names: Sequence[str]
-) -> tuple[Glm, tuple[Finding, ...]]:
-    """Name columns of zeros, constant and collinear ones, and hold their coefficients at zero.
-
-    From the sites' R factors, in the columns' own units; sites of weight and rows as in the fit.
-    """
-    layout = glm.layout
-    findings = _relations(glm, rows, names)
-    places = [names.index(f.column) for f in findings if isinstance(f, Zero | Constant | Collinear)]
-    held = tuple(c * layout.width + j for c in range(layout.n_outputs) for j in places)
-    return replace(glm, held=held), findings
-
-
-def _relations(
-    glm: Glm, rows: Mapping[Hashable, SiteRows], names: Sequence[str], within: float | None = None
-) -> tuple[Finding, ...]:
-    layout = glm.layout
-    plain = replace(layout, centre=None)
-    factors = [site_factor(plain.design(site.X), site.weights) for site in rows.values()]
-    intercepts = [layout.n_features] if layout.has_intercept else []
-    return diagnose_before(factors, _columns(glm, names), intercepts, within)
-
-
-def _columns(glm: Glm, names: Sequence[str]) -> list[str]:
-    return [*names, *["(intercept)"] * glm.layout.has_intercept]
-
-
-def name_dependence(error: RunError, glm: Glm, rows: Mapping[Hashable, SiteRows], names: Sequence[str]) -> RunError:
-    """Name the columns whose dependence broke a run, by their relation or by the information where it was lost."""
-    if error.result.status is not Status.NOT_A_DISTRIBUTION:
-        return error
-    near = [
-        f.relation
-        for f in _relations(glm, rows, names, NEARLY)
-        if isinstance(f, Constant | Collinear) and f.rest > ROUNDING
-    ]
-    if near:
-        said = f"{'; '.join(near)}: sums of squares cannot tell them apart. Leave one of these columns out"
-    else:
-        columns = _columns(glm, names)
-        outputs = glm.kind.output_names([str(label) for label in glm.classes], glm.layout.n_outputs)
-        labels = [f"{output}: {column}" if output else column for output in outputs for column in columns]
-        parts = [expected.projected[0] for expected in error.result.at_server if isinstance(expected, GaussianExpected)]
-        information = np.sum([error.result.prior.factor.parts[0], *parts], axis=0)  # type: ignore[attr-defined]
-        if not np.isfinite(information).all() or information.ndim < 2 or not information.any():
-            return error
-        weakest, _ = weakest_direction(information)
-        listed = ", ".join(labels[int(j)] for j in weakest)
-        said = f"The rows that count say next to nothing on {listed} together. Leave one out"
-    remedies = "shrink it with prior_precision > 0, or scale columns and weights"
-    return RunError(replace(error.result, message=f"{error} {said}, {remedies}."))
-
-
-def is_proven(fit: Fit) -> bool:
+def _is_proven(fit: Fit) -> bool:
     """Whether the certificate bounds the distance, which proves that there is a maximum."""
     certificate = fit.result.certificate()
     bound = certificate.distance
     return fit.result.status is Status.CONVERGED and bound is not None and bool(np.isfinite(bound.sd_units))
-
-
-def name_separation(glm: Glm, settings: Settings, names: Sequence[str]) -> Separation | Undecided | None:
-    """Name what keeps a likelihood without a maximum from having one; None where it has one, or is no likelihood."""
-    layout = glm.layout
-    losses = glm.losses(1.0)
-    if (
-        settings.penalty
-        or settings.inference != "likelihood"
-        or not all(isinstance(loss, LinearModelLoss) for loss in losses)
-    ):
-        return None
-    prior = make_prior(settings, settings.precision or 0.0, glm, 1.0)
-    penalised = np.flatnonzero(np.diagonal(prior.precision)[: layout.width] > 0)
-    return find_separation(
-        losses,  # type: ignore[arg-type]
-        [*names, *["(intercept)"] * layout.has_intercept],
-        outputs=glm.kind.output_names([str(label) for label in glm.classes], layout.n_outputs),
-        intercepts=[layout.n_features] if layout.has_intercept else [],
-        penalised=penalised.tolist(),
-        change=None if layout.centre is None else layout.move(-layout.centre),
-    )
 
 
 def _fit_firth(glm: Glm, settings: Settings) -> Fit:
@@ -337,7 +332,7 @@ def run_options(glm: Glm, settings: Settings) -> dict[str, Any]:
     return {**settings.options, "tol": settings.options["tol"] * float(np.sqrt(mean))}
 
 
-def require_sums(glm: Glm) -> None:
+def _require_sums(glm: Glm) -> None:
     """Refuse a site whose sums of squares, or whose losses without effects, no float holds."""
     for name, squares, loss in zip(glm.names, glm.squares, glm.losses(1.0), strict=True):
         with np.errstate(over="ignore", invalid="ignore"):

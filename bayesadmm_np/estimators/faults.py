@@ -1,0 +1,107 @@
+"""What is wrong with the data of a fit, named from sums over its sites."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from ..design.rows import SiteRows
+from ..glm.columns import ROUNDING, site_factor
+from ..glm.diagnosis import (
+    NEARLY,
+    Collinear,
+    Constant,
+    Finding,
+    Separation,
+    Undecided,
+    Zero,
+    diagnose_before,
+    find_separation,
+    weakest_direction,
+)
+from ..glm.problem import Glm
+from ..losses.base import GaussianExpected
+from ..losses.linear_model import LinearModelLoss
+from ..splitting.result import RunError
+from ..splitting.status import Status
+from .settings import Settings, make_prior
+
+__all__ = ["name_dependence", "name_separation", "name_superfluous"]
+
+
+def name_superfluous(
+    glm: Glm, rows: Mapping[Hashable, SiteRows], names: Sequence[str]
+) -> tuple[Glm, tuple[Finding, ...]]:
+    """Name columns of zeros, constant and collinear ones, and hold their coefficients at zero.
+
+    From the sites' R factors, in the columns' own units; sites of weight and rows as in the fit.
+    """
+    layout = glm.layout
+    findings = _relations(glm, rows, names)
+    places = [names.index(f.column) for f in findings if isinstance(f, Zero | Constant | Collinear)]
+    held = tuple(c * layout.width + j for c in range(layout.n_outputs) for j in places)
+    return replace(glm, held=held), findings
+
+
+def _relations(
+    glm: Glm, rows: Mapping[Hashable, SiteRows], names: Sequence[str], within: float | None = None
+) -> tuple[Finding, ...]:
+    layout = glm.layout
+    plain = replace(layout, centre=None)
+    factors = [site_factor(plain.design(site.X), site.weights) for site in rows.values()]
+    intercepts = [layout.n_features] if layout.has_intercept else []
+    return diagnose_before(factors, _columns(glm, names), intercepts, within)
+
+
+def _columns(glm: Glm, names: Sequence[str]) -> list[str]:
+    return [*names, *["(intercept)"] * glm.layout.has_intercept]
+
+
+def name_dependence(error: RunError, glm: Glm, rows: Mapping[Hashable, SiteRows], names: Sequence[str]) -> RunError:
+    """Name the columns whose dependence broke a run, by their relation or by the information where it was lost."""
+    if error.result.status is not Status.NOT_A_DISTRIBUTION:
+        return error
+    near = [
+        f.relation
+        for f in _relations(glm, rows, names, NEARLY)
+        if isinstance(f, Constant | Collinear) and f.rest > ROUNDING
+    ]
+    if near:
+        said = f"{'; '.join(near)}: sums of squares cannot tell them apart. Leave one of these columns out"
+    else:
+        columns = _columns(glm, names)
+        outputs = glm.kind.output_names([str(label) for label in glm.classes], glm.layout.n_outputs)
+        labels = [f"{output}: {column}" if output else column for output in outputs for column in columns]
+        parts = [expected.projected[0] for expected in error.result.at_server if isinstance(expected, GaussianExpected)]
+        information = np.sum([error.result.prior.factor.parts[0], *parts], axis=0)  # type: ignore[attr-defined]
+        if not np.isfinite(information).all() or information.ndim < 2 or not information.any():
+            return error
+        weakest, _ = weakest_direction(information)
+        listed = ", ".join(labels[int(j)] for j in weakest)
+        said = f"The rows that count say next to nothing on {listed} together. Leave one out"
+    remedies = "shrink it with prior_precision > 0, or scale columns and weights"
+    return RunError(replace(error.result, message=f"{error} {said}, {remedies}."))
+
+
+def name_separation(glm: Glm, settings: Settings, names: Sequence[str]) -> Separation | Undecided | None:
+    """Name what keeps a likelihood without a maximum from having one; None where it has one, or is no likelihood."""
+    layout = glm.layout
+    losses = glm.losses(1.0)
+    if (
+        settings.penalty
+        or settings.inference != "likelihood"
+        or not all(isinstance(loss, LinearModelLoss) for loss in losses)
+    ):
+        return None
+    prior = make_prior(settings, settings.precision or 0.0, glm, 1.0)
+    penalised = np.flatnonzero(np.diagonal(prior.precision)[: layout.width] > 0)
+    return find_separation(
+        losses,  # type: ignore[arg-type]
+        _columns(glm, names),
+        outputs=glm.kind.output_names([str(label) for label in glm.classes], layout.n_outputs),
+        intercepts=[layout.n_features] if layout.has_intercept else [],
+        penalised=penalised.tolist(),
+        change=None if layout.centre is None else layout.move(-layout.centre),
+    )
