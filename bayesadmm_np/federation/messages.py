@@ -464,7 +464,7 @@ def _read_outcome(message: Message, header: FinalHeader, spec: RunSpec) -> Outco
     number, got = header.round, len(header.objective)
     if not 2 <= number <= spec.limit + 2:
         raise message.refusal("round", f"an integer from 2 to {spec.limit + 2}", number)
-    # no callback stops a run between sites, and none searches for a separation
+    # no callback stops a run between sites
     ended = [status.name for status in Status if status is not Status.STOPPED]
     if header.status not in ended:
         raise message.refusal("status", f"one of {', '.join(ended)}", header.status)

@@ -89,6 +89,28 @@ def test_the_table_is_that_of_the_estimator_bit_for_bit(call, case):
         assert differences(as_dict(model), as_dict(other.fitted_)) != []
 
 
+@pytest.mark.parametrize(
+    ("kind", "formula"), [("logistic", "died~age+C(ward)"), ("poisson", "visits~dose+offset(age)+C(ward)")]
+)
+def test_formulas_and_offsets_have_the_table_too(call, kind, formula):
+    """An offset's mean is a part of the estimator's intercept: rounding of another size, 1e-9."""
+    rows = write_tables()
+    code, told, _ = play(call, f"--loss {kind} --formula {formula}")
+    assert (code, told["status"], told["missing"]) == (0, "CONVERGED", [])
+    fit = FederatedGLM.from_formula(formula, rows, "site", kind=kind)
+    own, other = as_dict(exported(call, formula.partition("~")[0])), as_dict(fit.fitted_)
+    for table in (own, other):
+        del table["certificate"]
+    assert differences(own["goodness"], other["goodness"], rel=1e-9) == []
+    assert differences(own["coefficients"], other["coefficients"], rel=1e-6) == []
+    assert own["goodness"]["null_deviance"] > own["goodness"]["deviance"]
+    # broken twin: the null model without the offset
+    plain = FederatedGLM.from_formula(formula.replace("+offset(age)", ""), rows, "site", kind=kind)
+    assert (as_dict(plain.fitted_)["goodness"]["null_deviance"] == own["goodness"]["null_deviance"]) == (
+        "offset" not in formula
+    )
+
+
 def test_the_commands_print_what_fit_prints(call):
     """`fit` scales the columns first, which rounds differently: 1e-12 is a thousand roundings."""
     write_tables()
