@@ -14,6 +14,7 @@ from .splitting.guarded import Guarded
 from .splitting.loop import run
 from .splitting.pooled import solve_pooled
 from .splitting.privacy import GaussianMechanism
+from .splitting.rates import local_rates
 from .splitting.result import Result, RunError
 from .splitting.status import Status
 
@@ -29,6 +30,7 @@ __all__ = [
     "__version__",
     "clients",
     "families",
+    "local_rates",
     "losses",
     "methods",
     "run",

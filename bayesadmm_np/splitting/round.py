@@ -15,7 +15,7 @@ from .._validation import Array
 from ..clients.problem import ClientStatus
 from ..families.base import ExponentialFamily
 from ..families.coordinates import Natural
-from ..families.gaussian import Gaussian
+from ..families.gaussian import Gaussian, LearnedPrecisionGaussian
 from ..losses.base import Expected
 from . import guarded
 from .accelerated import mix, remember
@@ -151,7 +151,7 @@ def advance(
     number = state.round + 1
     failed = client_failure(replies, number, safeguard)
     if failed is not None and not (server.method.guarded and state.history):
-        return failed
+        return _advised(server, state, failed)
     gathered = gather(server, limit, state, replies, safeguard)
     answers = replies if gathered.counts else [None] * len(replies)
     try:
@@ -215,6 +215,35 @@ def edges(server: Server, state: State, clients: Sequence[ClientRecord]) -> Edge
         gather=server.gather_residual(state),
         dual_map=_dual_map(state.q_g),
     )
+
+
+def _advised(server: Server, state: State, failed: Failure) -> Failure:
+    """Say where a client without a minimum has a share of the curvature with which no usual ρ helps.
+
+    From the prior, where clients j have curvatures D_j, round 2 has the cavity ρS_0 + 2ρ/(1 + ρK) Σ_jD_j − D_k: as the
+    sum tends to 2/K of Σ_jD_j for large ρ, a client with more of it needs a ρS_0 that outweighs the rest.
+    """
+    row, prior, k = server.method, server.prior, failed.client
+    has_precision = isinstance(prior, LearnedPrecisionGaussian) and row.alpha is None and row.prior_at == "server"
+    if failed.status is not Status.ILL_POSED_CLIENT or k is None or not has_precision:
+        return failed
+    assert isinstance(prior, LearnedPrecisionGaussian)
+    held = np.array([_diagonal(prior, site.parts[1:]) for site in state.sites])
+    total, count = held.sum(axis=0), len(held)
+    shares = np.where(total > 0.0, held[k] / np.where(total > 0.0, total, 1.0), 0.0)
+    j = int(np.argmax(shares))
+    if not shares[j] > 2.0 / count:
+        return failed
+    own, all_, first = held[k, j], total[j], _diagonal(prior, prior.factor.parts)[j]
+    linear = first + 2.0 * all_ - count * own  # first K ρ² + linear ρ − own = 0
+    least = (-linear + np.sqrt(linear**2 + 4.0 * first * count * own)) / (2.0 * first * count) if first else np.inf
+    detail = f"it holds {shares[j]:.0%} of the curvature of coefficient {j}"
+    detail += f": only from rho of about {least:.0g} on is a minimum sure"
+    return replace(failed, detail=detail, knob="damp a row with alpha=1, such as PVI,")
+
+
+def _diagonal(prior: LearnedPrecisionGaussian, parts: Sequence[Array]) -> Array:
+    return np.concatenate([part if part.ndim == 1 else np.diagonal(part) for part in parts])
 
 
 def client_failure(replies: Sequence[Reply | None], number: int, safeguard: bool) -> Failure | None:

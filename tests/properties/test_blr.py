@@ -3,7 +3,8 @@
 Examples a test: two fifths of the profile's (10 by default, 200 in the wide profile), all of it for the conjugate
 losses; broken twins run on every example.
 
-The inner map η_k → −∇_μE_{q_k}[ℓ_k] contracts by L/(L + ρ), L the Lipschitz constant of the natural gradient in λ: ρ is
+The inner map η_k → −∇_μE_{q_k}[ℓ_k] contracts by L/(L + ρ) where E_q[ℓ_k] is convex in μ, L being the Lipschitz
+constant of the natural gradient in λ, and by L/(ρ − L) where it is not (docs/rates.md: B(ρ + B)⁻¹, −L ≤ B ≤ L). ρ is
 drawn as a multiple of L, and the server's α apart from it, since Prop. C.1 holds for every learning rate α in (0, 1].
 """
 
@@ -80,7 +81,7 @@ def blr_step(q_g, prior, gradients, alpha):
 
 
 def settled_round(name, family, case, surplus, alpha, steps):
-    """ρ is `surplus` times the largest Lipschitz constant, so that the inner map contracts by 1/(1 + surplus)."""
+    """ρ is `surplus` times the largest Lipschitz constant: the inner map contracts by 1/(surplus − 1) at worst."""
     rule, parts = RULES[name][0], data(name, case)
     prior = member(family, case, dim=n_parameters(name, case))
     q_g, clients = other_member(prior, case), team(name, parts)

@@ -313,7 +313,7 @@ def failing():
             (M.BayesADMM(1.0), skewed, weak),
             {},
             Status.ILL_POSED_CLIENT,
-            r"^client \d, round 2: .*raise rho or set safeguard=True",
+            r"^client \d, round 2: .*it holds 50% of the curvature of coefficient 1: .* or set safeguard=True",
         ),
         "not finite": (
             (M.FedAvg(), big, isotropic),
