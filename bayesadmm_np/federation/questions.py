@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._archive import Archive as Message
-from .._archive import read_as
+from .._archive import content_of, read_as
 from .spec import SPEC_VECTORS
 
 __all__ = ["Asking", "Declined", "Outstanding", "Talk", "Waiting", "answer_of", "read_answer", "read_question"]
@@ -209,7 +209,8 @@ def read_answer(message: Message, question: Outstanding, sites: Sequence[str]) -
         if getattr(header, name) != value:
             raise message.refusal(name, f"{value}, as in the question that is out", getattr(header, name))
     if not header.refused:
-        question.spec.unpack_answer(message, question.spec.unpack_question(question.message, header.name))
+        with content_of(message, "an answer to this question"):
+            question.spec.unpack_answer(message, question.spec.unpack_question(question.message, header.name))
     elif message.arrays or header.content:
         raise message.refusal("content", "empty where the answer is refused", sorted(message.arrays))
     return list(sites).index(header.site)

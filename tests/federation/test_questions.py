@@ -1,0 +1,180 @@
+"""Inquiries and answers: what is refused, with which words, and that the genuine ones are taken in afterwards."""
+
+import json
+
+import numpy as np
+import pytest
+
+import bayesadmm_np as ba
+from bayesadmm_np.federation import Coordinator, GLMData, GLMTask, Message, MessageError, Site, step_site
+from bayesadmm_np.glm.kinds import read_kind
+from bayesadmm_np.glm.questions import QUESTIONS, DesignQuestion, Respondent, StatisticsQuestion, pack, unpack
+from bayesadmm_np.losses import Logistic
+from oracles.couriers import carried
+
+COLUMNS = ("age", "dose", "intercept")
+
+
+def losses():
+    rng = np.random.default_rng(3)
+    X = np.column_stack([rng.normal(size=(50, 2)), np.ones(50)])
+    y = (rng.random(50) < 1.0 / (1.0 + np.exp(-X @ [1.0, -1.0, 0.2]))).astype(float)
+    return [Logistic(X[:20], y[:20]), Logistic(X[20:], y[20:])]
+
+
+def begin(asks=True, **options):
+    sites = [Site(name, GLMData(loss, COLUMNS), **options) for name, loss in zip("AB", losses(), strict=True)]
+    row, prior = ba.Guarded(ba.methods.Newton()), ba.families.FullGaussian(np.zeros(3), 0.0)
+    return Coordinator.start([site.hello() for site in sites], GLMTask(row, prior, tol=1e-8, asks=asks)), sites
+
+
+def until(name):
+    """Return the server when it asks this question, and the sites."""
+    server, sites = begin()
+    while server.question is None or server.question.name != name:
+        sites, replies = zip(*(site.step(server.broadcast()) for site in sites), strict=True)
+        server = server.step(replies)
+    return server, list(sites)
+
+
+def edited(message, header=None, arrays=None):
+    fields = json.loads(json.dumps(message.header))
+    for path, value in (header or {}).items():
+        inner, (*outer, last) = fields, path.split(".")
+        for name in outer:
+            inner = inner[name]
+        inner[last] = value
+    vectors = {**message.arrays, **(arrays or {})}
+    return carried(Message(message.kind, fields, {name: value for name, value in vectors.items() if value is not None}))
+
+
+BAD_INQUIRIES = {
+    "a name of no question": ({"name": "rows_themselves"}, {}, "name must be a question of the table: design, "),
+    "a question of something else": ({"name": "firth"}, {}, "content must be exactly the fields"),
+    "a field too many": ({"content": {"robust": [], "weights": "frequency", "rows": 1}}, {}, "exactly the fields"),
+    "weights of no kind": ({"content.weights": "secret"}, {}, "Invalid enum value 'secret'"),
+    "a number below one": ({"number": 0}, {}, "number must be an integer from 1"),
+    "θ with NaN": ({}, {"q/theta": np.array([np.nan, 0.0, 0.0])}, "q/theta must be finite"),
+    "θ too short": ({}, {"q/theta": np.zeros(2)}, "q/theta must be a vector of 3"),
+    "θ missing": ({}, {"q/theta": None}, "q/theta must be an array"),
+    "θ of integers": ({}, {"q/theta": np.zeros(3, dtype=np.int64)}, "q/theta must be an array"),
+    "bread of another shape": ({}, {"q/bread": np.eye(2)}, "q/bread"),
+    "an array too many": ({}, {"q/rows": np.zeros(3)}, "arrays must be those of"),
+    "another run": ({"run": "0" * 16}, {}, "run must be"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_INQUIRIES)
+def test_a_site_refuses_what_is_no_question_of_its_run(case):
+    header, arrays, words = BAD_INQUIRIES[case]
+    server, sites = until("statistics")
+    with pytest.raises(MessageError) as refused:
+        sites[0].step(edited(server.broadcast(), header, arrays))
+    assert words in str(refused.value)
+    assert sites[0].step(carried(server.broadcast()))[1].header["refused"] == ""
+
+
+BAD_ANSWERS = {
+    "another question": ({"name": "design"}, {}, "name must be statistics, as in the question that is out"),
+    "another number": ({"number": 7}, {}, "number must be 2"),
+    "another site": ({"site": "C"}, {}, "site must be one of A, B"),
+    "another inquiry": ({"answers": "0" * 64}, {}, "answers must be"),
+    "no rows": ({"content.n_rows": 0}, {}, "n_rows must be from 1"),
+    "a loss that is no number": ({"content.loss": float("nan")}, {}, "finite sums over rows"),
+    "a negative residual": ({"content.pearson": -1.0}, {}, "finite sums over rows"),
+    "no covariance of scores": ({}, {"a/meats/HC0": -np.eye(3)}, "positive semidefinite"),
+    "a matrix with ∞": ({}, {"a/meats/HC3": np.full((3, 3), np.inf)}, "must be finite"),
+    "a matrix too many": ({}, {"a/meats/HC4": np.eye(3)}, "arrays must be those of"),
+    "sums and a refusal": ({"refused": "no"}, {}, "content must be empty where the answer is refused"),
+    "a reason that is a book": ({"refused": "x" * 301, "content": {}}, {}, "at most 300 characters"),
+    "text for a number": ({"content.loss": "1"}, {}, "Expected `float`, got `str`"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_ANSWERS)
+def test_a_server_refuses_what_is_no_answer(case):
+    header, arrays, words = BAD_ANSWERS[case]
+    server, sites = until("statistics")
+    good = [site.step(server.broadcast())[1] for site in sites]
+    with pytest.raises(MessageError) as refused:
+        server.step([edited(good[0], header, arrays), good[1]])
+    assert words in str(refused.value)
+    assert server.step([carried(one) for one in good]).outcome.table.statistics is not None
+
+
+def test_one_answer_a_site_and_no_reply_of_a_round():
+    server, sites = until("statistics")
+    answer = sites[0].step(server.broadcast())[1]
+    with pytest.raises(MessageError, match="one that has not answered yet"):
+        server.step([answer, edited(answer, {"content.loss": 1.0})])
+    first, others = begin()
+    with pytest.raises(MessageError, match="kind must be 'answer'"):
+        first.step([others[0].hello()])
+
+
+def test_an_answer_is_kept_by_nobody_and_comes_again_the_same(tmp_path):
+    server, sites = begin()
+    server.broadcast().write(tmp_path / "inquiry.npz")
+    for _ in range(2):
+        site, path = step_site(tmp_path, sites[0], tmp_path / "inquiry.npz")
+        assert site.kept is None
+        assert path.name == "answer-A-0001.npz"
+    assert sorted(one.name for one in tmp_path.glob("*.npz")) == ["answer-A-0001.npz", "inquiry.npz"]
+
+
+def test_a_run_that_asks_nothing_has_no_inquiry_and_its_sites_answer_none():
+    server, sites = begin(asks=False)
+    assert server.broadcast().kind == "broadcast"
+    asking, _ = begin()
+    stranger = edited(asking.broadcast(), {"spec": server.broadcast().header["spec"], "run": server.spec.run})
+    with pytest.raises(MessageError, match="in a run without questions"):
+        sites[0].step(stranger)
+
+
+@pytest.mark.parametrize("name", ["design", "statistics"])
+def test_a_state_of_any_question_is_put_away_and_read_again(name):
+    server, sites = until(name)
+    again = Coordinator.restore(carried(server.save()))
+    assert (again.question.name, again.asked, again.spec.run) == (name, server.asked, server.spec.run)
+    assert again.broadcast().digest == server.broadcast().digest
+    replies = [site.step(server.broadcast())[1] for site in sites]
+    one, other = server.step(replies), again.step([carried(reply) for reply in replies])
+    assert one.broadcast().digest == other.broadcast().digest
+    assert other.step(replies) is other  # the same answers again change nothing
+
+
+def test_a_talk_that_is_cut_is_refused():
+    server, _ = until("statistics")
+    state = server.save()
+    for bad in (
+        edited(state, {"talk": [[1, 2]]}),
+        edited(state, {"talk": [[-1, 5]]}),
+        edited(state, {}, {"talk0": state.arrays["talk0"][:-1]}),
+    ):
+        with pytest.raises(MessageError):
+            Coordinator.restore(bad)
+    Coordinator.restore(carried(state))
+
+
+def test_a_site_with_privacy_says_so_in_place_of_an_answer():
+    private = {"privacy": ba.GaussianMechanism(1.0, 2.0), "privacy_rounds": 5}
+    server, _ = begin()
+    _, sites = begin(**private)
+    said = sites[0].step(server.broadcast())[1]
+    assert "it has privacy" in said.header["refused"]
+    assert not said.arrays
+
+
+def test_every_question_has_a_name_and_comes_back_as_it_was():
+    """The table is the only list: a question that it lacks cannot be asked."""
+    respondent = Respondent(read_kind("logistic"), losses()[0])
+    answer = respondent.answer("design", DesignQuestion())
+    plain, arrays = pack(answer)
+    message = Message("answer", {}, {f"a/{name}": value for name, value in arrays.items()})
+    entry = QUESTIONS["design"]
+    read = unpack(entry.answer, carried(message), json.loads(json.dumps(plain)), entry.said, {"p": 3}, prefix="a/")
+    assert all(np.array_equal(getattr(read, name), getattr(answer, name)) for name in vars(answer))
+    asked = StatisticsQuestion(np.zeros(3), np.ones(3))
+    assert unpack(
+        StatisticsQuestion, Message("q", {}, pack(asked)[1]), pack(asked)[0], QUESTIONS["statistics"].asked, {"d": 3}
+    ).null.tolist() == [1.0, 1.0, 1.0]
