@@ -9,6 +9,11 @@ from typing import Any
 from ._options import MethodSettings
 from ._terminal import Refused, missing_name
 
+INFERENCES = ("auto", "likelihood", "posterior")
+
+WITH_TENSORS = ("LeastSquares", "Logistic", "Poisson")
+"""Names of losses with expected third and fourth derivatives."""
+
 
 def make_method(settings: MethodSettings) -> Any:
     """Return a row of the table with its arguments, or "auto"."""
@@ -31,13 +36,27 @@ def make_method(settings: MethodSettings) -> Any:
     return Accelerated(row) if settings.accelerate else row
 
 
-def method_between_sites(settings: MethodSettings) -> tuple[Any, float]:
-    """Return the row of a run between sites, by default that of the likelihood's maximum, and its prior's precision."""
+def method_between_sites(settings: MethodSettings, inference: str, family: str) -> tuple[Any, float]:
+    """Return the row of a run between sites, and its prior's precision: by default that of the likelihood's maximum.
+
+    The row of a posterior follows from the sites' loss and its parameters, and is a function of them.
+    """
+    from ..splitting.choice import posterior_method
     from ..splitting.guarded import Guarded
     from ..splitting.methods import Newton
 
+    if inference not in INFERENCES:
+        raise Refused(f"--inference: {missing_name('there is no inference', inference, INFERENCES)}")
     row = make_method(settings)
-    return (Guarded(Newton()), 0.0) if row == "auto" else (row, 1.0)
+    if row != "auto":
+        if inference == "likelihood":
+            raise Refused("--inference likelihood needs --method auto, which is guarded Newton.")
+        return row, 1.0
+    if inference != "posterior":
+        return Guarded(Newton()), 0.0
+    if family not in ("full", "diagonal"):
+        raise Refused("--inference posterior needs --family full or diagonal, or a --method of that family.")
+    return lambda loss, dim: posterior_method(loss in WITH_TENSORS, dim, family == "diagonal"), 1.0
 
 
 def knobs(name: str) -> tuple[str, ...]:

@@ -193,6 +193,7 @@ def begin(
     folder: Path,
     hellos: Sequence[Path],
     method: MethodSettings,
+    inference: str,
     family: str,
     precision: float | None,
     options: dict[str, Any],
@@ -204,10 +205,10 @@ def begin(
     from ..federation.dispatch.client_manager import HELLO_LIMIT
     from ..glm.kinds import KINDS, is_kind_of_loss, kind_of_loss
 
-    row, usual = method_between_sites(method)
-    precision = usual if precision is None else precision
     if family not in FAMILIES:
         raise Refused(f"--family: {missing_name('there is no family', family, FAMILIES)}")
+    row, usual = method_between_sites(method, inference, family)
+    precision = usual if precision is None else precision
     messages = [Message.read(path, HELLO_LIMIT) for path in hellos]
     prior: Any = FAMILIES[family]
     losses = {str(message.header.get("loss")) for message in messages}

@@ -295,9 +295,8 @@ def read_plan(config: Mapping[str, Any]) -> Any:
     family: Any = FAMILIES[plain["family"]]
     # the configuration of an app has no null: 0 stands for the method's own
     named = {name: plain[name] or None for name in ("rho", "gamma")}
-    method, usual = method_between_sites(
-        MethodSettings(method=plain["method"], accelerate=plain["accelerate"], **named)
-    )
+    settings = MethodSettings(method=plain["method"], accelerate=plain["accelerate"], **named)
+    method, usual = method_between_sites(settings, plain["inference"], plain["family"])
     precision = plain["prior_precision"] or usual
 
     def of(*names: str) -> dict[str, Any]:

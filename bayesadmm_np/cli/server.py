@@ -29,10 +29,17 @@ def init(
     /,
     *,
     method: Annotated[MethodSettings, Spread] = AUTO,
+    inference: Annotated[
+        Literal["auto", "likelihood", "posterior"],
+        option(
+            "Maximum likelihood, as glm has it, or the variational posterior. Default: likelihood, unless --method "
+            "asks for another row."
+        ),
+    ] = "auto",
     family: Annotated[str, option("Family of the posterior.", choices=families())] = "full",
     prior_precision: Annotated[
         float | None,
-        option("Prior precision of every coefficient. Default: 0, none, with auto; 1 with the other methods."),
+        option("Prior precision of every coefficient. Default: 0, none, of a likelihood; 1 of a posterior."),
     ] = None,
     penalty: Annotated[
         Literal["firth"] | None, option("firth: Firth's penalty, for a likelihood without a maximum.", "firth")
@@ -54,8 +61,9 @@ def init(
     """Make a run of the sites that said hello, and write its first broadcast.
 
     By default the run ends at the maximum of the pooled likelihood, with model
-    standard errors, as glm has them (auto: guarded Newton from the sites' own fits).
-    Any other method is one of docs/methods.md, with a prior.
+    standard errors, as glm has them (auto: guarded Newton from the sites' own fits). With
+    --inference posterior auto is the row of docs/methods.md with the fewest rounds.
+    Any other method is a row of that table, with a prior.
 
     Sites with formulas or text agree here on levels by name, or are refused by site
     and column. Where knots of a spline are quantiles of all rows, question.npz is
@@ -63,6 +71,7 @@ def init(
 
     Examples of use:
       bayesadmm server init run hello-A.npz hello-B.npz
+      bayesadmm server init run hello-*.npz --inference posterior
       bayesadmm server init run hello-*.npz --method BayesADMM --rho 1 --safeguard
       bayesadmm server init run hello-*.npz --method PVI --gamma 0.4 --accelerate --family diagonal
     """
@@ -71,7 +80,7 @@ def init(
         raise Refused("--penalty: firth is for a fit by maximum likelihood: leave out --method and --prior-precision.")
     choices = choices_of(reference, ignore_case, site_intercepts, reference_site)
     options = {"tol": tol, "rounds": rounds, "safeguard": safeguard, "seed": seed, "choices": choices}
-    tell(begin(folder, hellos, method, family, prior_precision, {**options, "penalty": penalty}), json)
+    tell(begin(folder, hellos, method, inference, family, prior_precision, {**options, "penalty": penalty}), json)
 
 
 def network(

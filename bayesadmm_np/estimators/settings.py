@@ -18,10 +18,10 @@ from ..glm.kinds import Kind, read_kind
 from ..glm.problem import HOLD, Glm, Layout
 from ..glm.site_statistics import WeightMeaning
 from ..losses.base import Loss
-from ..losses.tensors import tensor_size
 from ..splitting.accelerated import Accelerated
+from ..splitting.choice import posterior_method
 from ..splitting.guarded import Guarded
-from ..splitting.methods import PVI, TABLE, JointNewton, Method, Newton
+from ..splitting.methods import TABLE, Method, Newton
 from .fitted import FAMILIES, STACKED_QR
 
 __all__ = [
@@ -39,9 +39,6 @@ EVIDENCE = "evidence"
 
 INFERENCES = ("likelihood", "posterior")
 """The mode with its curvature, as `glm` has it, or the variational posterior."""
-
-MOST_NUMBERS = 1 << 16
-"""Numbers in a site's tensors up to which a posterior is fitted by joint Newton steps: 33 parameters, half a MiB."""
 
 FLAT = 1e-8
 """Prior precision of a posterior's unpenalised intercept, relative to the information that all rows hold on it."""
@@ -90,15 +87,12 @@ class Settings:
     def chosen(self, losses: Sequence[Loss]) -> Settings:
         """Return the settings with the default method for these losses, where the method was left to be chosen.
 
-        Of a posterior with full covariance guarded joint Newton steps, the fewest exchanges, where all sites are asked
-        in every round, the losses have the expected derivatives, and a reply holds at most `MOST_NUMBERS` of them.
+        A joint Newton step is made with all sites, and so it is not the default where some are not asked.
         """
         if not self.is_auto or self.inference != "posterior" or self.family is not FullGaussian:
             return self
-        known = all(loss.has_tensors and loss.is_convex for loss in losses)
-        if known and self.options["participation"] == 1.0 and tensor_size(losses[0].dim) <= MOST_NUMBERS:
-            return replace(self, method=Guarded(JointNewton()))
-        return self
+        known = all(loss.has_tensors and loss.is_convex for loss in losses) and self.options["participation"] == 1.0
+        return replace(self, method=posterior_method(known, losses[0].dim))
 
     @property
     def row(self) -> Method:
@@ -229,8 +223,7 @@ def _read_method(method: Any, family: Any, inference: str) -> Method | Accelerat
     if inference == "likelihood":
         return Guarded(Newton())
     if isinstance(method, str) and method == "auto":
-        # undamped PVI needs the fewest rounds with a full covariance and may diverge with a diagonal one
-        return Accelerated(PVI(gamma=0.4) if family == "diagonal" else PVI())
+        return posterior_method(False, 0, family == "diagonal")  # of a full covariance once the losses are known
     if isinstance(method, str) and method in TABLE:
         return TABLE[method]()
     names = ", ".join(repr(name) for name in ("auto", *TABLE))

@@ -292,8 +292,8 @@ class Task(Protocol):
     """What a server wants of sites that have said hello: `GLMTask`, `NetworkTask`."""
 
     @property
-    def method(self) -> Method | Accelerated:
-        """The row of the table."""
+    def method(self) -> Any:
+        """The row of the table, or a function that chooses it."""
 
     @property
     def model(self) -> Any:
@@ -321,7 +321,7 @@ def require(engine: str, feature: str) -> None:
         raise ValueError(f"{feature}: {reason}; docs/federation.md lists what each engine has.")
 
 
-def require_sum_of_factors(method: Method | Accelerated) -> None:
+def require_sum_of_factors(method: Any) -> None:
     """Raise a ValueError unless an answer to an older λ_g can be folded in without those of the other sites.
 
     With α = 1 the server is λ_g = (η_0 + Σ_k η_k)/w (Eq. 54), and η_k ← η_k + γρ(λ_k − λ_g^{(s)}) is by the
@@ -329,7 +329,9 @@ def require_sum_of_factors(method: Method | Accelerated) -> None:
     the mean of the λ_k would mix versions of the server; a mix of rounds (Anderson), and a method of one round, have
     no order of single sites.
     """
-    if isinstance(method, Accelerated):
+    if not isinstance(method, Method | Accelerated):
+        name, reason = "a method chosen by loss and size", "it is not known yet"
+    elif isinstance(method, Accelerated):
         name, reason = f"accelerated {method.method.name}", "it mixes whole rounds of all sites"
     elif method.guarded:
         name, reason = method.name, "it compares rounds of all sites"

@@ -264,7 +264,9 @@ class GLMTask:
 
     Parameters
     ----------
-    method : Method or Accelerated
+    method : Method, Accelerated or callable
+        A callable is method(loss, d) -> Method or Accelerated, of the name of the sites' loss and the number d of
+        parameters, which are known when the sites have said hello.
     prior : ExponentialFamily or callable
         A callable is prior(d) -> ExponentialFamily; the number d of parameters is known when the sites have said hello.
     expectation : Rule, optional
@@ -290,7 +292,7 @@ class GLMTask:
     100
     """
 
-    method: Method | Accelerated
+    method: Method | Accelerated | Callable[[str, int], Method | Accelerated]
     prior: ExponentialFamily | Callable[[int], ExponentialFamily]
     expectation: Rule | None = None
     solver: Solver | None = None
@@ -322,6 +324,7 @@ class GLMTask:
             features=first.features,
             classes=first.classes,
             prior=prior,
+            method=self._method(first.loss, first.dim),
             **self._settings,
             **agreed,
             **(_pooled_units(hellos) if any(hello.columns for hello in hellos) else {}),
@@ -329,7 +332,8 @@ class GLMTask:
 
     def again(self, spec: GLMSpec) -> GLMSpec:
         """Return the spec that this task gives the sites of another spec."""
-        return replace(spec, prior=self._prior(spec.prior.natural.linear.size), **self._settings)
+        dim = spec.prior.natural.linear.size
+        return replace(spec, prior=self._prior(dim), method=self._method(spec.loss, dim), **self._settings)
 
     def _require_room(self, hellos: Sequence[Hello]) -> None:
         """Refuse more sites times parameters than a server can keep, before a prior of that size is made."""
@@ -344,14 +348,17 @@ class GLMTask:
         dense = not isinstance(small, BlockDiagonalGaussian) and (2, 2) in small.natural.shapes
         dim = hellos[0].dim
         size = dim + (dim * (dim + 1) // 2 if dense else 0)
-        require_room(hellos[0], len(hellos), state_size(size, len(hellos), _memory(self.method)))
+        require_room(hellos[0], len(hellos), state_size(size, len(hellos), _memory(self._method(hellos[0].loss, dim))))
+
+    def _method(self, loss: str, dim: int) -> Any:
+        return self.method(loss, dim) if callable(self.method) else self.method
 
     def _prior(self, dim: int) -> Any:
         return self.prior if isinstance(self.prior, ExponentialFamily) or not callable(self.prior) else self.prior(dim)
 
     @property
     def _settings(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name not in ("prior", "choices")}
+        return {name: value for name, value in vars(self).items() if name not in ("prior", "method", "choices")}
 
 
 def require_alike(hellos: Sequence[Hello]) -> None:

@@ -45,9 +45,24 @@ def test_new_writes_an_app_whose_every_key_is_explained_and_read(trial):
             read_plan({key: value for key, value in found.items() if key != name})
 
 
+def test_a_posterior_is_by_the_method_with_the_fewest_rounds(trial):
+    """The twin takes maximum likelihood, and a large or unknown loss accelerated PVI."""
+    chosen = read_plan({**config(trial), "inference": "posterior"}).task
+    assert chosen.method("Logistic", 33) == ba.Guarded(ba.methods.JointNewton())
+    assert chosen.method("Logistic", 34) == chosen.method("Softmax", 3) == ba.Accelerated(ba.methods.PVI())
+    assert np.array_equal(chosen.prior(2).precision, np.eye(2))
+    diagonal = read_plan({**config(trial), "inference": "posterior", "family": "diagonal"}).task
+    assert diagonal.method("Logistic", 3) == ba.Accelerated(ba.methods.PVI(gamma=0.4))
+    assert read_plan(config(trial)).task.method == ba.Guarded(ba.methods.Newton())
+
+
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
+        ({"inference": "evidence"}, "there is no inference 'evidence'"),
+        ({"inference": "likelihood", "method": "PVI"}, "--inference likelihood needs --method auto"),
+        ({"inference": "posterior", "family": "fixed"}, "--inference posterior needs --family full or diagonal"),
+        ({"inference": "posterior", "max-staleness": 1}, "max-staleness must be 0.*not known yet"),
         ({"family": "triangular"}, "family must be one of full, diagonal, .* got 'triangular'"),
         ({"family": "Gamma"}, r"Beta, BlockDiagonalGaussian, Dirichlet, Gamma are set in Python: server_app\(Plan\("),
         ({"method": "PVX"}, "PVI"),

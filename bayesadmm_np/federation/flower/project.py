@@ -12,6 +12,7 @@ APP, SITES, RUNS, KEY_FOLDER = "app", "sites", "runs", "keys"
 
 KEYS = {
     "method": ('"auto"', "auto: maximum likelihood; or a row of the table of methods: PVI, BayesADMM, ADMM, …"),
+    "inference": ('"auto"', "posterior: with auto the variational posterior, in few rounds; auto: likelihood."),
     "rho": ("0.0", "The method's rho; 0.0: its default."),
     "gamma": ("0.0", "The method's gamma; 0.0: its default."),
     "accelerate": ("false", "Mix past rounds (Anderson)."),
@@ -19,7 +20,7 @@ KEYS = {
         '"full"',
         "full, diagonal, isotropic or fixed: the covariance of a Gaussian. Other families are set in Python.",
     ),
-    "prior-precision": ("0.0", "Of every coefficient; 0.0: none with auto, 1 with the other methods."),
+    "prior-precision": ("0.0", "Of every coefficient; 0.0: none of a likelihood, 1 of a posterior."),
     "penalty": ('""', "firth: Firth's penalty, for a likelihood without a maximum."),
     "tol": ("1e-8", "The run ends when all residuals are below it."),
     "rounds": ("100", "At most."),
