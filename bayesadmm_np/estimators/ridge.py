@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import fields
 from typing import Any, Self
 
 from sklearn.base import MultiOutputMixin
@@ -16,8 +17,7 @@ from .settings import Settings, read_noise, read_switch, read_weights
 
 __all__ = ["FederatedRidge"]
 
-OLD = inspect.signature(FederatedModel.__init__).parameters
-KEPT = ("self", "fit_intercept", "weight_meaning")
+OLD = {item.name for item in fields(FederatedModel)} - {"kind", "fit_intercept", "noise_variance", "weight_meaning"}
 TOL = 1e-8
 """Of the certificate's residuals."""
 
@@ -73,7 +73,7 @@ class FederatedRidge(MultiOutputMixin, FederatedModel):
 
     def __new__(cls, *given: Any, **named: Any) -> Self:
         """Say where an argument of before went."""
-        gone = next((name for name in named if name in OLD and name not in KEPT), None)
+        gone = next((name for name in named if name in OLD), None)
         if gone is not None:
             raise TypeError(
                 f"FederatedRidge has no argument {gone}: it is scikit-learn's Ridge(alpha) now. "

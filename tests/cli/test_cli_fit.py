@@ -2,6 +2,7 @@
 
 import io
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,8 +16,11 @@ pytest.importorskip("matplotlib", reason="the command line needs the extra `cli`
 import pandas as pd
 from sklearn.linear_model import LogisticRegression
 
+from bayesadmm_np.estimators import search
 from bayesadmm_np.estimators.model_file import load_model
 from bayesadmm_np.splitting.distance import Distance
+from bayesadmm_np.splitting.result import RunError
+from bayesadmm_np.splitting.status import Status
 
 CANCER = ("--target", "target", "--client", "site", "--no-progress")
 
@@ -506,12 +510,22 @@ def test_certify_refuses_other_data(bayesadmm, fitted, csv, change, message):
     assert message in err
 
 
-def test_a_fit_that_fell_back_certifies_by_the_rule_it_fell_back_to(bayesadmm, csv, tmp_path):
-    path, model = csv("wine"), tmp_path / "m.npz"
-    fit = ("--target", "cultivar", "--client", "site", "--prior-precision", "1e-6", "--no-progress", "--out", model)
+def test_a_fit_that_fell_back_certifies_by_the_rule_it_fell_back_to(bayesadmm, csv, tmp_path, monkeypatch):
+    """A variational fit of classes that fails in its first round: no data are known that do this to it."""
+    path, model, fit_glm = csv("wine"), tmp_path / "m.npz", search.fit_glm
+
+    def failing(glm, settings, *rest):
+        if settings.method.name == "FedLapCov":
+            return fit_glm(glm, settings, *rest)
+        result = fit_glm(glm, replace(settings, options={**settings.options, "rounds": 1}), *rest).result
+        raise RunError(replace(result, status=Status.DIVERGED, message="The points are too few."))
+
+    monkeypatch.setattr(search, "fit_glm", failing)
+    fit = ("--target", "cultivar", "--client", "site", "--prior-precision", "1", "--no-progress", "--out", model)
     fit = (*fit, "--inference", "posterior")
     code, out, err = bayesadmm("fit", path, *fit)
     assert code == 0, err
+    assert "The points are too few" in err
     assert "This is FedLapCov" in err
     assert "Method:          FedLapCov" in out
     assert bayesadmm("certify", model, path)[0] == 0
