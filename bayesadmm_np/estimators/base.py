@@ -33,7 +33,7 @@ from ..splitting.status import Status
 from .caveats import SeparationWarning
 from .fitted import Columns, FittedGLM, Site, Units
 from .formula_fit import OPTIONS, fit_formula, has_intercept
-from .search import Found, Start, fit_and_diagnose
+from .search import Found, Start, about_offset, fit_and_diagnose
 from .settings import Settings, read_choice, read_settings, read_switch
 from .summary import Summary, diagnose_fit, goodness, summarise
 from .term_tests import likelihood_ratio_tests, wald_tests
@@ -629,9 +629,13 @@ class FederatedModel(BaseEstimator):
         else:
             rounds, tol = map(words.argument, ("max_rounds", "tol"))
             now = settings.options
-            advice = f"raise {rounds} (now {now['rounds']}) or {tol} (now {now['tol']:g})"
-        residual = self.certificate_.pooled
-        return f"{self.message_} Residual of the pooled stationarity condition: {residual:.1e}; {advice}."
+            more = "" if self.status_ is Status.ROUNDED else f"{rounds} (now {now['rounds']}) or "
+            advice = f"raise {more}{tol} (now {now['tol']:g})"
+        residual, known = self.certificate_.pooled, about_offset(self._glm)
+        message = (
+            f"{self.message_.rstrip('.')}. Residual of the pooled stationarity condition: {residual:.1e}; {advice}."
+        )
+        return f"{message} {known}" if known else message
 
     # ------------------------------------------------------------------------------------------------
     # Predicting

@@ -28,7 +28,7 @@ from .faults import name_dependence, name_separation, name_superfluous
 from .fitted import STACKED_QR
 from .settings import Settings, make_prior
 
-__all__ = ["Fit", "Found", "Start", "fit_and_diagnose", "fit_glm"]
+__all__ = ["Fit", "Found", "Start", "about_offset", "fit_and_diagnose", "fit_glm"]
 
 PRECISIONS = (1e-6, 1e6)
 """Range in which the evidence may choose the prior's precision."""
@@ -308,7 +308,7 @@ def _run(
         result = run(settings.method, losses, prior, sites=sites, callback=watch, **run_options(glm, settings))
     except RunError as error:
         message = worded(error, client=lambda k: f"site {glm.names[k]!r}")
-        message = " ".join(filter(None, [message, _about_offset(glm)]))
+        message = " ".join(filter(None, [message, about_offset(glm)]))
         raise RunError(replace(error.result, message=message)) from error
     # the last broadcast is answered too: by what the certificate needs
     rounds = result.rounds + 1 + (sites is not None)
@@ -338,10 +338,10 @@ def _require_sums(glm: Glm) -> None:
         with np.errstate(over="ignore", invalid="ignore"):
             largest = [*squares, loss.value(glm.null_parameter)]
         if not np.isfinite(largest).all():
-            raise ValueError(" ".join(filter(None, [OVERFLOWS.format(name), _about_offset(glm)])))
+            raise ValueError(" ".join(filter(None, [OVERFLOWS.format(name), about_offset(glm)])))
 
 
-def _about_offset(glm: Glm) -> str:
+def about_offset(glm: Glm) -> str:
     """Say what a large offset does that no free intercept takes up; empty where there is none."""
     known = [(offset, weights) for _, _, weights, offset in glm.rows if offset is not None]
     if not known or glm.layout.shift:

@@ -157,6 +157,10 @@ class ServerEngine(Protocol[S]):
         """Whether the run is done before its last round."""
         return False
 
+    def is_at_rounding(self, state: S, replies: Sequence[SiteReply | None]) -> bool:
+        """Whether further rounds are rounding."""
+        return False
+
     def at_the_limit(self, state: S, replies: Sequence[SiteReply | None]) -> str:
         """Return the message of a run that has done all its rounds."""
         return "all rounds done."

@@ -25,6 +25,7 @@ from ..losses.tensors import tensor_size
 from ..splitting.accelerated import combine
 from ..splitting.certificate import Certificate, PooledObjective
 from ..splitting.conclusion import concluded
+from ..splitting.guarded import is_at_rounding
 from ..splitting.history import RoundRecord
 from ..splitting.loop import ALL_ROUNDS, at_the_limit, has_converged
 from ..splitting.messages import Broadcast, Reply
@@ -244,6 +245,10 @@ class GLMServer(_Engine, ServerEngine[State]):
         """Whether the circuit is closed and q_g is stationary, as in one process; known when all have sent sums."""
         sums = _sums(replies)
         return sums is not None and has_converged(self.server, state, sums, self.spec.tol)
+
+    def is_at_rounding(self, state: State, replies: Sequence[SiteReply | None]) -> bool:
+        """As in one process; known when all have sent sums."""
+        return is_at_rounding(self.server, state, _sums(replies))
 
     def at_the_limit(self, state: State, replies: Sequence[SiteReply | None]) -> str:
         """As in one process; a site with privacy sends no value."""

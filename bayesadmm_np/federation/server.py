@@ -421,6 +421,9 @@ class Coordinator:
         if engine.has_converged(state, replies):
             last, known = engine.concluded(state, replies, has_converged=True)
             return self._ended(last, Status.CONVERGED, Status.CONVERGED.value, known)
+        if engine.is_at_rounding(state, replies):
+            last, known = engine.concluded(state, replies, has_converged=False)
+            return self._ended(last, Status.ROUNDED, Status.ROUNDED.value, known)
         if number > self.spec.limit:
             last, known = engine.concluded(state, replies, has_converged=False)
             return self._ended(last, Status.ROUND_LIMIT, engine.at_the_limit(last, replies), known)

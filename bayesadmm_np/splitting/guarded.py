@@ -18,18 +18,22 @@ from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian, LearnedPrecisionGaussian
 from ..families.precision import DensePrecision
 from ..losses.base import Expected, rounding_unit
+from .certificate import PooledObjective
 from .joint import along, stretched, tangent_fall
 from .messages import Reply
 from .methods import Method
 from .server import Server
 from .state import State, Step
 
-__all__ = ["Guarded", "bent", "retried", "withdrawn"]
+__all__ = ["Guarded", "bent", "is_at_rounding", "retried", "withdrawn"]
 
 ARMIJO = 1e-4
 """Least decrease of F, relative to that of its tangent."""
 
 EPS = float(np.finfo(np.float64).eps)
+
+LONG_STILL = 20
+"""Rounds that F did not tell apart, after which a run may end."""
 
 MOST_BENT = 0.5
 """Longest bend, relative to Newton's step in the metric of the curvature."""
@@ -139,6 +143,36 @@ def bent(server: Server, state: State, natural: Natural, step: Step) -> Step:
     if not float(bend @ here.multiply(bend)) <= MOST_BENT**2 * length:
         return step
     return replace(step, move=step.move + bend)
+
+
+def is_at_rounding(server: Server, state: State, at_server: Sequence[Expected] | None) -> bool:
+    """Whether the steps of a guarded Newton row have become rounding.
+
+    F tells points apart less finely than its gradient does, by which Newton's steps go on where they can. So a run has
+    come to its end where its last `LONG_STILL` objectives, and the fall of the tangent, −wgᵀmove, are within the
+    rounding of F, and the fall of the next Newton step, gᵀS⁻¹g, is no smaller.
+    """
+    step, q_g, prior = state.step, state.q_g, server.prior
+    if not server.method.guarded or server.method.is_joint or step is None or step.gradient is None or not at_server:
+        return False
+    sums = PooledObjective(prior, q_g, at_server).sums
+    sites = [-own.natural_gradient for own in sums]
+    if not all(site.is_finite() for site in sites) or _shorter(server, state, sites) is not None:
+        return False
+    origin = _origin(state)
+    assert origin is not None
+    assert isinstance(q_g, Gaussian)
+    assert isinstance(prior, Gaussian)
+    _, _, fall, rounding = _mode_change(server, state, origin, sites)
+    curvature = q_g.factor.like(PooledObjective(prior, q_g, at_server).curvature)
+    recent = [record.objective for record in state.history[-LONG_STILL:]]
+    still = len(recent) == LONG_STILL and max(fall, float(np.ptp(recent))) <= rounding
+    if not still or not curvature.is_positive_definite():
+        return False
+    gradient = prior.factor.multiply(q_g.mean - prior.mean)
+    for own in sums:
+        gradient = gradient + own.gradient
+    return float(gradient @ curvature.solve(gradient)) >= fall
 
 
 def withdrawn(server: Server, state: State, at_server: Sequence[Expected] | None) -> State | None:

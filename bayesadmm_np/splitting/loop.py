@@ -21,6 +21,7 @@ from ..losses.expectations import Rule
 from .accelerated import Accelerated
 from .certificate import PooledObjective
 from .conclusion import concluded
+from .guarded import is_at_rounding
 from .history import RoundRecord
 from .methods import Method
 from .privacy import GaussianMechanism
@@ -165,8 +166,9 @@ def run(
             state = replace(state, start_objective=team.objective(state, at_server))
         status, message, failure = Status.ROUND_LIMIT, "", None
         limit = rounds if team.method.max_rounds is None else min(rounds, team.method.max_rounds)
-        if has_converged(team.server, state, at_server, tol):  # resumed at the end
-            status, message, limit = Status.CONVERGED, Status.CONVERGED.value, state.round
+        ended = _ended(team.server, state, at_server, tol)
+        if ended is not None:  # resumed at the end
+            status, message, limit = ended, ended.value, state.round
         for _ in counter(state.round, limit, method.name, progress):
             with np.errstate(over="ignore", invalid="ignore"):  # the status says it
                 attempt = next_round(state, at_server)
@@ -177,9 +179,9 @@ def run(
             if checkpoint is not None:
                 save_state(checkpoint, state, description)
             stopped = callback is not None and callback(state.history[-1], state.q_g) is True
-            if has_converged(team.server, state, at_server, tol) or stopped:
-                status = Status.STOPPED if stopped else Status.CONVERGED
-                message = status.value
+            ended = Status.STOPPED if stopped else _ended(team.server, state, at_server, tol)
+            if ended is not None:
+                status, message = ended, ended.value
                 break
         if not status.is_failure:
             state, known = concluded(team.server, state, at_server, status is Status.CONVERGED)
@@ -216,6 +218,13 @@ def _begun(method: Method | Accelerated) -> Method | Accelerated:
     if isinstance(method, Accelerated):
         return replace(method, method=replace(method.method, start="prior"))
     return replace(method, start="prior") if isinstance(method, Method) else method
+
+
+def _ended(server: Server, state: State, at_server: Sequence[Expected], tol: float) -> Status | None:
+    """Return how a run ends before its last round; None where it goes on."""
+    if has_converged(server, state, at_server, tol):
+        return Status.CONVERGED
+    return Status.ROUNDED if is_at_rounding(server, state, at_server) else None
 
 
 @np.errstate(over="ignore", invalid="ignore")  # what is not finite has not converged

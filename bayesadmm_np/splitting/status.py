@@ -15,6 +15,7 @@ class Status(Enum):
 
     CONVERGED = "converged: all residuals are below tol"
     ROUND_LIMIT = "stopped at the round limit; the residuals are above tol"
+    ROUNDED = "stopped where steps are below the rounding of the objective; the residuals are above tol"
     STOPPED = "stopped by the callback"
     NO_MAXIMUM = "stopped: the likelihood has no maximum"
     DIVERGED = "diverged: the objective rises without bound"
@@ -32,7 +33,8 @@ class Status(Enum):
     @property
     def is_failure(self) -> bool:
         """Whether the answer should not be used without a look at the message."""
-        return self not in (Status.CONVERGED, Status.ROUND_LIMIT, Status.STOPPED, Status.NO_MAXIMUM)
+        ends = (Status.CONVERGED, Status.ROUND_LIMIT, Status.ROUNDED, Status.STOPPED, Status.NO_MAXIMUM)
+        return self not in ends
 
 
 @dataclass(frozen=True)

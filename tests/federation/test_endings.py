@@ -27,7 +27,7 @@ SITES, FINAL = run(tol=1e-3)
 LIMITED_SITES, LIMITED = run(rounds=1)
 
 BAD = {
-    "status": ({"status": "NOSUCH"}, "status must be one of CONVERGED, ROUND_LIMIT, NO_MAXIMUM, DIVERGED"),
+    "status": ({"status": "NOSUCH"}, "status must be one of CONVERGED, ROUND_LIMIT, ROUNDED"),
     "status of no text": ({"status": ["CONVERGED"]}, "Expected `str`, got `array` - at `$.status`"),
     "stopped by a callback": ({"status": "STOPPED"}, "status must be one of CONVERGED"),
     "message": ({"message": 5}, "Expected `str`, got `int` - at `$.message`"),

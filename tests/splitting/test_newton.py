@@ -520,6 +520,31 @@ def test_a_quadratic_and_a_family_without_the_whole_curvature_are_not_bent(monke
     assert not all(seen)  # the twin
 
 
+def huge_counts_to_come():
+    """Means of e^38 at zero: F is 4e18, its ulp 512, and so the gradient is lost at some 1e-3 standard errors."""
+    rng = np.random.default_rng(3)
+    X = rng.standard_normal((60, 2))
+    y = rng.poisson(np.exp(0.3 * X[:, 0])).astype(float)
+    return [ba.losses.Poisson(X[k::3], y[k::3], offset=np.full(20, 38.7)) for k in range(3)]
+
+
+def test_a_run_ends_where_its_steps_are_rounding(monkeypatch):
+    losses, row = huge_counts_to_come(), ba.Guarded(M.Newton())
+    result = ba.run(row, losses, flat(2), tol=1e-8)
+    assert result.status is ba.Status.ROUNDED
+    assert result.rounds < 30
+    assert result.message == ba.Status.ROUNDED.value
+    assert not result.certificate().holds
+    there = by_messages(losses, GLMTask(row, flat(2), tol=1e-8))
+    assert (there.outcome.status, there.outcome.message) == (result.status, result.message)
+    assert np.array_equal(there.state.q_g.mean, result.posterior.mean)
+    # the twin, which goes on, comes no nearer
+    monkeypatch.setattr(ba.splitting.loop, "is_at_rounding", lambda *_: False)
+    twin = ba.run(row, losses, flat(2), tol=1e-8)
+    assert twin.rounds == 100
+    assert twin.certificate().pooled > 1e-3 * result.certificate().pooled
+
+
 def test_ill_conditioned_runs_by_messages_and_from_a_checkpoint_are_the_same_to_the_bit(tmp_path):
     X, y = nearly_collinear_counts(3)
     losses = [ba.losses.Poisson(X[k::3], y[k::3]) for k in range(3)]
