@@ -5,7 +5,7 @@ import pytest
 from scipy.optimize import minimize, minimize_scalar
 from scipy.stats import multivariate_normal
 
-from bayesadmm_np.estimators import FederatedLogisticRegression, FederatedPoissonRegressor
+from bayesadmm_np.estimators import FederatedLinearRegression, FederatedLogisticRegression, FederatedPoissonRegressor
 from oracles.cohorts import cohort, estimator, parameter, posterior_ridge
 
 
@@ -119,3 +119,20 @@ def test_a_perfect_fit_says_so_too():
     model = posterior_ridge(1e-6).fit(X, X @ [1.0, 2.0] + 3.0, client=sites)
     assert "noise_variance is at the lower end" in model.evidence_message_
     assert np.allclose(model.coef_, [1.0, 2.0], atol=1e-6)
+
+
+def test_the_evidence_of_analytic_weights_is_that_of_rows_times_their_roots():
+    """log N(y | f, σ²/w) = log N(√w y | √w f, σ²) + ½ log w; the broken twin counts a weight of two as two rows."""
+    rng = np.random.default_rng(0)
+    X, w, sites = rng.normal(size=(60, 2)), rng.uniform(0.2, 5.0, 60), np.arange(60) % 3
+    y, root = X @ [1.0, -1.0] + rng.normal(size=60) / np.sqrt(w), np.sqrt(w)
+    settings = {"inference": "posterior", "fit_intercept": False}
+    weighted = FederatedLinearRegression(1.0, weight_meaning="analytic", **settings)
+    weighted.fit(X, y, sites, sample_weight=w)
+    plain = FederatedLinearRegression(1.0, **settings).fit(X * root[:, None], y * root, sites)
+    shift = 0.5 * np.log(w).sum()
+    assert np.isclose(weighted.elbo_, plain.elbo_ + shift, rtol=1e-12)
+    assert np.isclose(weighted.log_likelihood_, plain.log_likelihood_ + shift, rtol=1e-9)  # at a σ² found to 1e-9
+    assert np.isclose(weighted.noise_variance_, plain.noise_variance_, rtol=1e-8)
+    counted = FederatedLinearRegression(1.0, **settings).fit(X, y, sites, sample_weight=w)
+    assert not np.isclose(counted.noise_variance_, plain.noise_variance_, rtol=0.1)
