@@ -15,7 +15,9 @@ def export(
     *,
     out: Annotated[Path, option("Model file to write.", "FILE.npz")],
     target: Annotated[str | None, option("Column that is predicted, where no formula says it.", "COLUMN")] = None,
-    noise_variance: Annotated[float, option("Noise variance of linear regression, as told to the sites.")] = 1.0,
+    noise_variance: Annotated[
+        float, option("Noise variance of linear regression, where the run has not asked its sites for it.")
+    ] = 1.0,
 ) -> int:
     """Make a model file of a run by files that has ended.
 

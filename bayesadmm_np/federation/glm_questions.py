@@ -377,7 +377,7 @@ class AskedTable:
     statistics : FitStatistics or None
     noise_variance : float
     missing : tuple of str
-        What the table lacks, and which site did not answer.
+        What the table lacks, and which site did not answer; what keeps a fit from being certified.
     penalty : str or None
     method : str or None
         How the fit was made where it needed no rounds.
@@ -454,7 +454,7 @@ def tabulate(found: Prepared, ask: Asking, state: Any, outcome: Any) -> AskedTab
     is_proven = outcome.status is Status.CONVERGED and bound is not None and bool(np.isfinite(bound.sd_units))
     if is_likelihood and found.result is None and not is_proven and found.searched is None:
         found = _searched(found, ask)
-    findings, missing = (*found.findings, *(found.searched or ())), list(found.missing)
+    findings, missing = (*found.findings, *(found.searched or ())), [*found.missing, *filter(None, [found.caveat])]
     statistics = None
     if not without_estimate(findings) and not outcome.status.is_failure:
         try:

@@ -29,7 +29,7 @@ def call(capsys, tmp_path, monkeypatch):
 
 def exported(call, target):
     code, _, err = call(f"export run --target {target} --out m.npz")
-    assert code in (0, 4), err
+    assert code in (0, 1, 4), err
     return load_model("m.npz")
 
 
@@ -180,7 +180,7 @@ def test_least_squares_takes_one_exchange_and_has_t(call, site):
     assert twin.fitted_.noise_variance != pytest.approx(own["noise_variance"])
 
 
-@pytest.mark.parametrize(("name", "least"), [("Longley", 11), ("Norris", 11), ("Wampler3", 9)])
+@pytest.mark.parametrize(("name", "least"), [("Longley", 11), ("Norris", 11), ("Wampler1", 9), ("Wampler3", 9)])
 def test_right_digits_by_files(call, name, least):
     problem = PROBLEMS[name]
     columns = [f"x{j}" for j in range(problem.X.shape[1])]
@@ -188,11 +188,12 @@ def test_right_digits_by_files(call, name, least):
         table = pd.DataFrame(problem.X[k::3], columns=columns).assign(y=problem.y[k::3])
         table.to_csv(f"{site}.csv", index=False, float_format="%.17g")
     _, told, _ = play(call, f"--target y --loss linear --features {','.join(columns)}")
-    assert told["status"] in ("CONVERGED", "ROUND_LIMIT")
+    # Wampler1 is fitted perfectly: no sum in doubles certifies that, and a sentence says so
+    assert (told["status"] == "ROUND_LIMIT") == (name == "Wampler1") == bool(told["missing"])
     order = [len(columns), *range(len(columns))]
     found = np.array(told["mean"])[order], np.array(told["standard_error"])[order]
     assert digits(found[0], problem.coef) >= least
-    assert digits(found[1], problem.std_err) >= least
+    assert name == "Wampler1" or digits(found[1], problem.std_err) >= least
     # the model file and the final message at a site keep the digits
     assert digits(exported(call, "y").mean()[order], problem.coef) >= least
     _, out, _ = call("site step north run/final.npz --json")
