@@ -8,7 +8,8 @@ With θ = m + C B z, z white noise, and ∂/∂(m, B) taken at B = I, where CC�
 E_q[ℓ] = E ℓ(m + CBz) is convex in (m, B) where ℓ is convex, because its argument is linear in them; the quadratic terms
 are where ρS_g − V ⪰ 0, and so is −ρ log det B. So a Newton step, damped by Armijo's rule, always makes progress,
 wherever it starts. The fixed-point map of `VariationalNewton` is faster near a solution; it hands over where it stalls.
-Products with the Hessian are differences of gradients, and conjugate gradients solve for the step.
+Where the loss knows its third and fourth derivatives and d is small, the Hessian is formed; elsewhere products with it
+are differences of gradients, and conjugate gradients solve for the step.
 
 In mean and covariance the entropy and the quadratic terms are convex too, and E exp(xᵀθ) is; the valley of such a loss,
 xᵀm + ½xᵀΣx constant, is straight there, and bent in (m, B). A step that had to be shortened is followed by one in the
@@ -26,10 +27,12 @@ from .._validation import Array
 from ..families.gaussian import Gaussian
 from ..families.precision import DensePrecision, NotPositiveDefiniteError
 from ..losses.base import GaussianExpected
+from ..losses.expectations import Exact
+from ..losses.tensors import pairs, unpack_tensors
 from .iterate import Iterate
 from .problem import ClientStatus, Solution, Subproblem
 
-__all__ = ["descend"]
+__all__ = ["descend", "hessian"]
 
 MOST_DENSE = 1000
 """Most parameters for which the d × d matrix of Newton's step in the mean is formed."""
@@ -37,6 +40,8 @@ PROBE = 1e-6
 """Length, in standard deviations, of the step over which gradients are differenced."""
 MOST_PRODUCTS = 60
 """Most products with the Hessian in one step."""
+MOST_FORMED = 250
+"""Most coordinates for which the Hessian of a step in mean and covariance is formed."""
 MOST_TRIALS = 60
 """Most points of one line search."""
 MOST_IDLE = 3
@@ -151,7 +156,10 @@ class _Step:
             return (ends[0] - ends[1]) / (2.0 * scale)
 
         plain = direction = precondition(-gradient)
-        if chart.moves_precision or current.q.dim > MOST_DENSE:
+        formed = hessian(chart, current.expected, gradient)
+        if formed is not None:
+            direction = _solved(formed)(-gradient)
+        elif chart.moves_precision or current.q.dim > MOST_DENSE:
             forcing = min(0.1, current.residual)
             direction = conjugate_gradients(product, precondition, -gradient, forcing, MOST_PRODUCTS)
         slope, steepest = float(gradient @ direction), float(gradient @ plain)
@@ -273,18 +281,53 @@ def _preconditioner(chart: Chart, expected: GaussianExpected) -> Callable[[Array
     return precondition
 
 
-def _mean_solver(chart: Chart, expected: GaussianExpected) -> Callable[[Array], Array]:
-    """N⁻¹ by Cholesky; where N is singular to rounding, with the eigenvalues that are lost raised to it."""
+def _mean_hessian(chart: Chart, expected: GaussianExpected) -> Array:
+    """N = E_q[∇²ℓ] − V + ρS_g."""
     problem, q, anchor = chart.problem, chart.q, chart.problem.anchor
     assert isinstance(anchor, Gaussian)
     identity = np.eye(q.dim)
     matrix = expected.curvature.dense() + problem.rho * anchor.factor.multiply(identity)
     if q.learns_precision:
         matrix = matrix - q.factor.like(problem.site.parts[1:]).multiply(identity)
+    return matrix
+
+
+def _mean_solver(chart: Chart, expected: GaussianExpected) -> Callable[[Array], Array]:
+    """N⁻¹ by Cholesky; where N is singular to rounding, with the eigenvalues that are lost raised to it."""
+    matrix = _mean_hessian(chart, expected)
     system = DensePrecision(matrix)
-    if system.is_positive_definite():
-        return system.solve
-    units = 1.0 / np.sqrt(np.maximum(np.diagonal(matrix), np.finfo(float).tiny))
+    return system.solve if system.is_positive_definite() else _solved(matrix)
+
+
+def _solved(matrix: Array) -> Callable[[Array], Array]:
+    """The inverse of |M|, in units in which its diagonal is one; eigenvalues that rounding hides are raised to it."""
+    units = 1.0 / np.sqrt(np.maximum(np.abs(np.diagonal(matrix)), np.finfo(float).tiny))
     values, vectors = np.linalg.eigh(matrix * np.outer(units, units))
-    values = np.maximum(values, q.dim * np.finfo(float).eps * values[-1])
+    values = np.maximum(np.abs(values), len(values) * np.finfo(float).eps * np.abs(values).max())
     return lambda vector: units * (vectors @ ((vectors.T @ (units * vector)) / values))
+
+
+def hessian(chart: Chart, expected: GaussianExpected, gradient: Array) -> Array | None:
+    """The Hessian at the origin of the chart from E_q[∇²ℓ] and the tensors of ∇³ and ∇⁴; None where it is not known.
+
+    With dΣ = pE to first order, (∂F/∂m)' = Na + ½T³:dΣ and (2∂F/∂Σ)' = T³a + ½T⁴:dΣ + ρE; with p = 2 the gradient in
+    the factor adds sym(W E), W being 2∂F/∂Σ at the origin.
+    """
+    problem, q = chart.problem, chart.q
+    if not (chart.moves_precision and chart.size <= MOST_FORMED and problem.loss.has_tensors):
+        return None
+    if problem.rule != Exact():
+        return None
+    third, fourth = unpack_tensors(problem.loss.tensors(q), q.dim)
+    rows, columns = pairs(q.dim)
+    kept = np.concatenate([np.flatnonzero((rows == j) & (columns == k)) for j, k in q.factor.entries])
+    scale = np.where(rows == columns, 1.0, np.sqrt(2.0))[kept]
+    half = 0.5 * chart.power
+    cross = half * third[:, kept] * scale
+    shape = half**2 * fourth[np.ix_(kept, kept)] * np.outer(scale, scale)
+    shape += half * chart.power * problem.rho * np.eye(len(kept))
+    if chart.power == 2:
+        excess = gradient[q.dim :]
+        shape += np.stack([q.factor.symmetrised(excess, unit) for unit in np.eye(len(kept))], axis=1)
+    whitened = q.factor.half_solve(q.factor.half_solve(_mean_hessian(chart, expected)).T)
+    return np.block([[whitened, cross], [cross.T, shape]])

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from itertools import pairwise
+from itertools import combinations_with_replacement, pairwise
 from typing import Any, Self
 
 import numpy as np
@@ -91,6 +91,11 @@ class Precision(ABC):
     @abstractmethod
     def unwhiten(self, whitened: Array, low: float) -> tuple[Array, ...]:
         """Return the R of a whitened vector, or the one nearest to it in Frobenius length with R ⪰ low S."""
+
+    @property
+    @abstractmethod
+    def entries(self) -> tuple[tuple[int, int], ...]:
+        """(j, k), j ≤ k, of every entry of a whitened vector."""
 
     @abstractmethod
     def map_whitened(self, whitened: Array, function: Callable[[Array], Array]) -> Array:
@@ -280,6 +285,10 @@ class DensePrecision(Precision):
         half = self.cholesky @ vectors
         return (_symmetric((half * np.maximum(values, low)) @ half.T),)
 
+    @property
+    def entries(self) -> tuple[tuple[int, int], ...]:
+        return tuple(combinations_with_replacement(range(self.dim), 2))
+
     def map_whitened(self, whitened: Array, function: Callable[[Array], Array]) -> Array:
         values, vectors = np.linalg.eigh(_unpacked(whitened, self.dim))
         return _packed((vectors * function(values)) @ vectors.T)
@@ -391,6 +400,10 @@ class DiagonalPrecision(Precision):
     def unwhiten(self, whitened: Array, low: float) -> tuple[Array, ...]:
         return (self.diagonal * np.maximum(whitened, low),)
 
+    @property
+    def entries(self) -> tuple[tuple[int, int], ...]:
+        return tuple((j, j) for j in range(self.dim))
+
     def map_whitened(self, whitened: Array, function: Callable[[Array], Array]) -> Array:
         return function(whitened)
 
@@ -482,6 +495,11 @@ class BlockPrecision(Precision):
 
     def unwhiten(self, whitened: Array, low: float) -> tuple[Array, ...]:
         return tuple(block.unwhiten(piece, low)[0] for block, (piece,) in self._pieces(whitened))
+
+    @property
+    def entries(self) -> tuple[tuple[int, int], ...]:
+        pieces = zip(self._blocks, self.slices, strict=True)
+        return tuple((own.start + j, own.start + k) for block, own in pieces for j, k in block.entries)
 
     def map_whitened(self, whitened: Array, function: Callable[[Array], Array]) -> Array:
         return np.concatenate([block.map_whitened(piece, function) for block, (piece,) in self._pieces(whitened)])

@@ -18,6 +18,9 @@ from .history import Edges
 
 __all__ = ["Certificate", "PooledObjective"]
 
+WORTHWHILE = 0.01
+"""Bound on the distance, in standard errors, above which a small residual is said to be worth little."""
+
 MOST_DENSE = 2000
 """Most parameters for which the dense pooled curvature, d² numbers, is formed for a family that is not dense."""
 
@@ -53,6 +56,14 @@ class Certificate:
         """Whether the pooled stationarity residual is below tol."""
         return self.pooled <= self.tol
 
+    @property
+    def is_worth_little(self) -> bool:
+        """Whether the residual is below tol, and yet no coefficient is known to 0.01 of its standard error.
+
+        So it is with a diagonal family on collinear columns, where a small residual hides a large error.
+        """
+        return self.holds and self.distance is not None and not self.distance.sd_units <= WORTHWHILE
+
     def __str__(self) -> str:
         verdict = "holds" if self.holds else "does NOT hold"
         rows = [
@@ -65,7 +76,10 @@ class Certificate:
         lines = [f"  {name:<50} {value:.1e}" for name, value in rows]
         if self.distance is not None:
             lines.append(str(self.distance))
-        return "\n".join([f"pooled stationarity {verdict} to {self.tol:.0e}", *lines])
+        said = f"pooled stationarity {verdict} to {self.tol:.0e}"
+        if self.is_worth_little:
+            said += ", which says little here: see the bound on the distance, and lower tol"
+        return "\n".join([said, *lines])
 
 
 @dataclass(frozen=True)
@@ -101,6 +115,8 @@ class PooledObjective:
         if not self.q.learns_precision:
             curvature = np.add.reduce([sums.curvature.dense() for sums in self.sums])
             newton = DensePrecision(curvature + self.prior.factor.multiply(np.eye(self.q.dim)))
+            if not newton.is_positive_definite():  # singular to rounding: what is not determined has not converged
+                return float("inf")
             return float(np.linalg.norm(newton.half_solve(gradient)) / np.sqrt(self.q.dim))
         excess = self.q.factor.like([own - part for own, part in zip(self.q.factor.parts, self.curvature, strict=True)])
         return float(self.q.fisher_norm(self.q.natural_from(gradient + excess.multiply(self.q.mean), excess.parts)))

@@ -6,7 +6,7 @@ import pytest
 import bayesadmm_np as ba
 from bayesadmm_np.clients import VariationalNewton
 from bayesadmm_np.clients import newton as newton_module
-from bayesadmm_np.clients.descent import Chart, conjugate_gradients
+from bayesadmm_np.clients.descent import Chart, conjugate_gradients, hessian
 from bayesadmm_np.clients.problem import ClientStatus
 from oracles.hostile import draw
 
@@ -70,7 +70,7 @@ def test_without_the_descent_many_are_not(monkeypatch):
 
 @pytest.mark.slow
 def test_ten_thousand_hostile_problems():
-    """99 % are solved; most others are Poisson problems whose predictors have standard deviations of 50 to 400."""
+    """99 % are solved; most others are Poisson problems with a curvature beyond 1e16 times the prior precision."""
     unsolved = [draw(seed).words for seed in range(10_000) if check(seed) not in SOLVED]
     assert len(unsolved) <= 120, unsolved
 
@@ -177,3 +177,25 @@ def test_conjugate_gradients_solve_and_stop_at_negative_curvature(rng):
     found = conjugate_gradients(lambda v: matrix @ v, lambda v: v, right, 1e-12, 50)
     assert np.linalg.norm(matrix @ found - right) < 1e-9 * np.linalg.norm(right)
     assert np.array_equal(conjugate_gradients(lambda v: -v, lambda v: v, right, 1e-12, 50), right)
+
+
+@pytest.mark.parametrize("power", [1, 2])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_hessian_that_is_formed_is_that_of_the_gradient(family, power):
+    """Against central differences; without the term of the factor's own curvature it is another."""
+    chart, _ = chart_of(family, power)
+    origin = np.zeros(chart.size)
+    expected = chart.problem.expect(chart.q)
+    gradient = chart.gradient(origin, chart.q, expected)
+    formed = hessian(chart, expected, gradient)
+    columns = []
+    for unit in np.eye(chart.size):
+        ends = [chart.point(sign * 1e-5 * unit) for sign in (1.0, -1.0)]
+        values = [
+            chart.gradient(sign * 1e-5 * unit, q, chart.problem.expect(q))
+            for sign, q in zip((1.0, -1.0), ends, strict=True)
+        ]
+        columns.append((values[0] - values[1]) / 2e-5)
+    assert np.abs(formed - np.stack(columns, axis=1)).max() < 1e-8  # 1e-16/1e-5 and the square of 1e-5
+    if power == 2:
+        assert np.abs(formed - hessian(chart, expected, 0.9 * gradient)).max() > 1e-3

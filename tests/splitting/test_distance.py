@@ -573,3 +573,33 @@ def test_bounds_are_plain_numbers(case):
     q = pooled_fit(clients, prior_, rule)
     bound = distance_bound(prior_, q, sums_at(clients, q, rule))
     assert {type(bound.mahalanobis), type(bound.sd_units)} == {float}
+
+
+def collinear(noise):
+    rng = np.random.default_rng(4)
+    z = rng.standard_normal(60)
+    X = np.column_stack([z, z + noise * rng.standard_normal(60), np.ones(60)])
+    y = (rng.random(60) < 1 / (1 + np.exp(-z))).astype(float)
+    return [ba.losses.Logistic(X[k::3], y[k::3]) for k in range(3)]
+
+
+def test_a_certificate_says_when_its_residual_is_worth_little():
+    """Nearly equal columns under a diagonal family; twin: columns that differ."""
+    prior_ = ba.families.DiagonalGaussian(np.zeros(3), 1e-4)
+    for noise, worth_little in ((1e-4, True), (1.0, False)):
+        result = ba.run(ba.methods.PVI(0.3), collinear(noise), prior_, rounds=300, tol=1e-4)
+        certificate = result.certificate()
+        assert certificate.holds
+        assert certificate.is_worth_little is worth_little
+        assert ("which says little here" in str(certificate)) is worth_little
+
+
+def test_a_curvature_that_is_singular_to_rounding_has_not_converged():
+    """A column twice, × 128, under a prior that rounding drops: no NotPositiveDefiniteError on the way."""
+    rng = np.random.default_rng(0)
+    X = 128 * np.ones((40, 2))
+    clients = [ba.losses.LeastSquares(X[k::2], rng.standard_normal(20)) for k in range(2)]
+    prior_ = ba.families.IsotropicGaussian(np.zeros(2), 1e-14)
+    result = ba.run(ba.methods.ADMM(1e6), clients, prior_, rounds=30, raise_on_failure=False)
+    assert result.status is not ba.Status.CONVERGED
+    assert result.certificate().pooled == np.inf
