@@ -168,7 +168,7 @@ def _by_formula(config: SiteConfig) -> tuple[str, tuple[str, ...], Any]:
 
 
 def _by_list(config: SiteConfig) -> tuple[str, tuple[str, ...], Any]:
-    from ..federation.tables import formula_of_columns
+    from ..design.terms import formula_of_columns
 
     frame = read_frame(config.data, config.separator, config.na, config.categorical)
     wanted = DataSettings(

@@ -10,7 +10,7 @@ import numpy as np
 
 from .._validation import Array
 from ..design.agreement import Agreement, design
-from ..estimators.fitted import Columns, design_names, encode, word
+from ..estimators.fitted import Columns, word
 from ..glm.diagnosis import Collinear, Finding, Separation
 from ..glm.kinds import Kind, read_kind
 from ._options import DataSettings
@@ -99,23 +99,17 @@ def code_labels(rows: Rows, target: str, classes: Sequence[Any]) -> Any:
     return np.array([place[value] for value in rows.target.tolist()])
 
 
-def fit_columns(rows: Rows, categorical: Sequence[str], standardize: bool, intercept: bool = True) -> Columns:
-    """Find the levels and, from sums over the sites' rows, the pooled means and standard deviations.
+def fit_columns(rows: Rows, standardize: bool, intercept: bool = True) -> Columns:
+    """Find, from sums over the sites' rows, the pooled means and standard deviations.
 
     Without an intercept nothing is centred: no coefficient could undo it.
     """
     if rows.agreement is not None:
         return _agreed_columns(rows, rows.agreement, standardize, intercept)
-    names = tuple(rows.columns)
-    levels = {name: tuple(sorted(set(rows.columns[name]))) for name in names if name in categorical}
-    for name, found in levels.items():
-        if len(found) == 1:
-            raise Refused(f"--categorical: column {name!r} has one level, {found[0]!r}; leave it out with --drop.")
-    design = encode(names, levels, rows.columns)
+    design = np.column_stack([*rows.columns.values()])
     centre, scale = np.zeros(design.shape[1]), np.ones(design.shape[1])
     weights = np.ones(len(design)) if rows.weights is None else rows.weights
-    labels = design_names(names, levels)
-    for j, label in enumerate(labels):
+    for j, label in enumerate(rows.columns):
         column = design[weights > 0, j]
         if (column == column[0]).all():
             if intercept:
@@ -123,10 +117,10 @@ def fit_columns(rows: Rows, categorical: Sequence[str], standardize: bool, inter
                     f"column {label!r} is constant: nothing can be learned about its coefficient. "
                     f"--drop {label} leaves it out."
                 )
-        elif standardize and label in names:
+        elif standardize:
             mean, scale[j] = _moments(design[:, j], weights)
             centre[j] = mean if intercept else 0.0
-    return Columns(names, levels, centre, scale)
+    return Columns(tuple(rows.columns), centre, scale)
 
 
 def _agreed_columns(rows: Rows, agreement: Agreement, standardize: bool, intercept: bool) -> Columns:
@@ -138,7 +132,7 @@ def _agreed_columns(rows: Rows, agreement: Agreement, standardize: bool, interce
         if standardize and not np.isin(column, (0.0, 1.0)).all() and (column != column[0]).any():
             mean, scale[j] = _moments(column, weights)
             centre[j] = mean if intercept else 0.0
-    return Columns(agreement.names, {}, centre, scale, agreement)
+    return Columns(agreement.names, centre, scale, agreement)
 
 
 def target_units(kind: Kind, target: Array, weights: Array | None, settings: DataSettings) -> tuple[float, float]:
@@ -155,7 +149,7 @@ def _moments(column: Array, weights: Array) -> tuple[float, float]:
 
 def in_own_units(finding: Finding, columns: Columns) -> Finding:
     """Return a finding about standardised columns as one about the columns themselves."""
-    names = columns.design_names
+    names = columns.names
     centre, scale = (dict(zip(names, values.tolist(), strict=True)) for values in (columns.centre, columns.scale))
 
     def moved(terms: Sequence[tuple[str, float]]) -> dict[str, float]:

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ._options import DataSettings, FormulaSettings
-from ._rows import Rows, read_frame, read_rows, require_column
+from ._rows import Rows, choose_columns, read_frame, read_rows, require_column, require_numeric
 from ._terminal import Refused, note
 
 if TYPE_CHECKING:
     from ..design.agreement import Agreement, Design
     from ..estimators.fitted import FittedGLM
 
-__all__ = ["require_formula_alone", "rows_of_fit", "rows_of_model", "worded_for_options"]
+__all__ = ["listed_rows", "require_formula_alone", "rows_of_fit", "rows_of_model", "worded_for_options"]
 
 
 @contextmanager
@@ -44,15 +44,44 @@ def require_formula_alone(settings: Any) -> None:
             raise Refused(f"{option}: the formula says it; leave {option} out.")
 
 
-def rows_of_fit(paths: Sequence[Path], settings: FormulaSettings) -> Rows:
+def rows_of_fit(paths: Sequence[Path], settings: FormulaSettings, intercept: bool = True) -> Rows:
     """Read rows for a fit: by a formula, or by names of columns."""
     if settings.formula is not None:
-        return _formula_rows(paths, settings, settings.formula)
-    if settings.site_intercepts or settings.ignore_case:
-        raise Refused("--site-intercepts and --ignore-case are for a --formula.")
+        require_formula_alone(settings)
+        rows = _formula_rows(paths, settings, settings.formula)
+        if rows.agreement is not None and rows.agreement.has_intercept and not intercept:
+            raise Refused("--no-intercept: write '- 1' in the formula.")
+        return rows
+    if (settings.site_intercepts or settings.ignore_case) and not settings.categorical:
+        raise Refused("--site-intercepts and --ignore-case are for a --formula, or for --categorical.")
     if not settings.target:
         raise Refused("--target must name the column to predict, or --formula say it.")
-    return read_rows(paths, settings)
+    return listed_rows(paths, settings, intercept)
+
+
+def listed_rows(paths: Sequence[Path], settings: DataSettings, intercept: bool = True) -> Rows:
+    """Read rows by names of columns: numbers; or with categorical columns by the formula that lists them all."""
+    if not settings.categorical:
+        return read_rows(paths, settings)
+    from ..design.terms import formula_of_columns
+
+    frame = read_frame(paths[0], settings.separator, settings.na, settings.categorical)
+    chosen = choose_columns(frame, settings, paths[0])
+    for path in paths:
+        table = read_frame(path, settings.separator, settings.na)
+        for name in chosen:
+            if name not in settings.categorical and name in table.columns:
+                require_numeric(table[name].dropna())
+    with worded_for_options():
+        formula = formula_of_columns(
+            settings.target,
+            chosen,
+            factors=settings.categorical,
+            offset=settings.offset,
+            exposure=settings.exposure,
+            intercept=intercept,
+        )
+    return _formula_rows(paths, settings, formula)
 
 
 def rows_of_model(
@@ -64,17 +93,16 @@ def rows_of_model(
         return _rows_as_agreed(
             model.columns.agreement, paths, site, DataSettings(target=model.target, **settings), with_weights
         )
-    names, levels = model.columns.names, tuple(model.columns.levels)
     known: dict[str, Any] = {"target": model.target, "offset": model.offset, "exposure": model.exposure}
-    return read_rows(paths, DataSettings(client=site, features=names, categorical=levels, **known, **settings))
+    return read_rows(paths, DataSettings(client=site, features=model.columns.names, **known, **settings))
 
 
-def _formula_rows(paths: Sequence[Path], settings: FormulaSettings, formula: str) -> Rows:
+def _formula_rows(paths: Sequence[Path], settings: DataSettings, formula: str) -> Rows:
     """Read the files' tables by site, let them agree, and keep the rows that are complete."""
     from ..design.terms import parse
     from ..estimators.formula_fit import make_designs
 
-    require_formula_alone(settings)
+    choices = {name: getattr(settings, name) for name in ("ignore_case", "site_intercepts") if hasattr(settings, name)}
     with worded_for_options():
         roles = parse(formula).roles
         tables = _tables(paths, settings.client, roles, settings)
@@ -82,9 +110,8 @@ def _formula_rows(paths: Sequence[Path], settings: FormulaSettings, formula: str
             tables,
             formula,
             weights=settings.weights,
-            ignore_case=settings.ignore_case,
-            site_intercepts=settings.site_intercepts,
             client=settings.client or "site",
+            **choices,
         )
     rows = _rows(agreement, tables, designs, settings.dropna)
     for line in agreement.lines:

@@ -45,7 +45,7 @@ class Rows:
     Attributes
     ----------
     columns : dict of str to ndarray, each (n,)
-        Features, in order; numbers, or strings where the column is categorical.
+        Features, in order: numbers, or raw columns where a formula reads them.
     target : ndarray, shape (n,)
         Target as read: numbers, or strings.
     weights : ndarray, shape (n,), or None
@@ -120,7 +120,7 @@ def require_column(option: str, name: str, frame: Any, path: Path) -> None:
 
 def read_rows(paths: Sequence[Path], settings: DataSettings) -> Rows:
     """Read one file with a site column, or one file a site (its name without the ending is the site's)."""
-    frame, site = stack(paths, settings.client, settings.categorical, settings.separator, settings.na)
+    frame, site = stack(paths, settings.client, settings.separator, settings.na)
     taken, chosen = _taken_and_chosen(frame, settings, paths[0])
     needed = [*taken, *chosen]
     frame, site, lost = _without_missing(frame, site, needed, settings.dropna)
@@ -130,7 +130,7 @@ def read_rows(paths: Sequence[Path], settings: DataSettings) -> Rows:
         # a row of weight zero is no row, and a site without rows is no site
         frame, site, weights = frame[weights > 0], site[weights > 0], weights[weights > 0]
     return Rows(
-        feature_columns(frame, chosen, settings.categorical),
+        feature_columns(frame, chosen),
         _target(frame[settings.target]),
         weights,
         site,
@@ -184,13 +184,11 @@ def _features(frame: Any, settings: DataSettings, taken: Mapping[str, str], path
     return chosen
 
 
-def stack(
-    paths: Sequence[Path], client: str | None, texts: Collection[str | None], separator: str, missing: Sequence[str]
-) -> tuple[Any, Any]:
-    """Return the rows of all files and the site of each; the columns of `texts` keep their writing."""
+def stack(paths: Sequence[Path], client: str | None, separator: str, missing: Sequence[str]) -> tuple[Any, Any]:
+    """Return the rows of all files and the site of each."""
     import pandas as pd
 
-    frames = [read_frame(path, separator, missing, (client, *texts)) for path in paths]
+    frames = [read_frame(path, separator, missing, (client,)) for path in paths]
     if len(paths) == 1:
         frame = frames[0]
         if client is None:
@@ -233,9 +231,9 @@ def _without_missing(frame: Any, site: Any, names: list[str], dropna: bool) -> t
     return frame[keep].infer_objects(), site[keep], dict(lost)
 
 
-def feature_columns(frame: Any, names: Sequence[str], categorical: Collection[str]) -> dict[str, Any]:
-    """Return numbers, or strings for categorical columns, by name."""
-    return {name: _labels(frame[name]) if name in categorical else _numbers(frame[name]) for name in names}
+def feature_columns(frame: Any, names: Sequence[str]) -> dict[str, Any]:
+    """Return columns of numbers by name."""
+    return {name: _numbers(frame[name]) for name in names}
 
 
 def _numbers(column: Any) -> Array:

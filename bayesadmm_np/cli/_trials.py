@@ -23,9 +23,9 @@ from ..splitting.loop import run
 from ..splitting.methods import Method
 from ..splitting.pooled import solve_pooled
 from ._design import choose_kind, code_labels, fit_columns, site_names, target_units
+from ._formula import listed_rows
 from ._methods import family_for, needs_prior
 from ._options import DataSettings, at_least, option
-from ._rows import read_rows
 from ._terminal import Refused
 
 __all__ = ["CLOSE", "Problem", "Runner", "Trial", "TrialSettings", "cell_text", "evaluate", "read_problem"]
@@ -162,7 +162,7 @@ def read_problem(
     noise_variance = how.noise_variance
     if settings.offset is not None or settings.exposure is not None:
         raise Refused("--offset and --exposure are options of fit: here methods are compared without them.")
-    rows = read_rows(paths, settings)
+    rows = listed_rows(paths, settings)
     kind, classes = choose_kind(rows, settings.target, settings.loss)
     kind = kind if how.prior_precision else kind.identified
     target = code_labels(rows, settings.target, classes)
@@ -174,7 +174,7 @@ def read_problem(
         kept_back[rng.permutation(here)[: min(round(holdout * len(here)), len(here) - 1)]] = True
     scored = kept_back if kept_back.any() else ~kept_back
     weights = np.where(kept_back, 0.0, 1.0 if rows.weights is None else rows.weights)
-    columns = fit_columns(replace(rows, weights=weights), settings.categorical, settings.standardize)
+    columns = fit_columns(replace(rows, weights=weights), settings.standardize)
     n_outputs = kind.n_outputs(len(classes))
     design = Layout(len(columns.scale), n_outputs, has_intercept=True).design(columns.design(rows.columns))
     centre, scale = target_units(kind, target, weights, settings)

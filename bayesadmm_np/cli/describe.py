@@ -48,7 +48,7 @@ def describe(
     from ..design.table_one import describe as table_one
     from ..design.table_one import read_dictionary
 
-    frame, site = stack(data, client, (), separator, na)
+    frame, site = stack(data, client, separator, na)
     for option_name, names in (("--columns", columns), ("--drop", drop)):
         for name in names:
             require_column(option_name, name, frame, data[0])

@@ -21,7 +21,7 @@ from ._options import (
     option,
     switch,
 )
-from ._terminal import SEPARATED, Refused, in_options, note, print_json, require_out
+from ._terminal import SEPARATED, in_options, note, print_json, require_out
 
 if TYPE_CHECKING:
     from ..estimators.fitted import FittedGLM
@@ -163,23 +163,21 @@ def _fitted(
     from ._design import choose_kind, code_labels, fit_columns, in_own_units, target_units
     from ._formula import rows_of_fit
 
-    rows = rows_of_fit(data, given)
+    rows = rows_of_fit(data, given, settings.intercept)
     if rows.agreement is not None:
-        if not settings.intercept and rows.agreement.has_intercept:
-            raise Refused("--no-intercept: write '- 1' in the formula.")
-        given = replace(given, target=rows.agreement.target)
+        given = replace(given, target=rows.agreement.target, offset=None, exposure=None)  # the formula has them
         settings = replace(settings, intercept=rows.agreement.has_intercept)
     if len(data) == 1 and given.client is None:
         note("all rows are taken as one site: --client names the column of sites.")
     kind, classes = choose_kind(rows, given.target, given.loss)
-    columns = fit_columns(rows, given.categorical, given.standardize, settings.intercept)
+    columns = fit_columns(rows, given.standardize, settings.intercept)
     labels = code_labels(rows, given.target, classes)
     centre, scale = target_units(kind, labels, rows.weights, given)
     estimator = _estimator(kind, method, settings, scale, progress)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always", ConvergenceWarning)
         estimator.fit(
-            pd.DataFrame(columns.design(rows.columns), columns=list(columns.design_names)),
+            pd.DataFrame(columns.design(rows.columns), columns=list(columns.names)),
             labels if kind.is_classifier else (labels - centre) / scale,
             client=rows.site.astype(str),
             sample_weight=rows.weights,

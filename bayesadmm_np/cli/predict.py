@@ -66,7 +66,7 @@ def _predictions(
     agreement = model.columns.agreement
     used = model.columns.names if agreement is None else agreement.parsed.predictors
     needed = [*used, *filter(None, (model.offset, model.exposure))]
-    levels = model.columns.levels if agreement is None else agreement.factors
+    levels = () if agreement is None else agreement.factors
     frame = read_frame(path, separator, missing, levels)
     for name in drop:
         require_column("--drop", name, frame, path)
@@ -113,7 +113,7 @@ def _of_frame(model: FittedGLM, frame: Any, path: Path, needed: Sequence[str]) -
     if gone.any():
         listed = ", ".join(f"{name} ({count})" for name, count in gone.items() if count)
         raise Refused(f"missing values in {listed}: these rows cannot be predicted, and --dropna leaves them out.")
-    table = feature_columns(frame, model.columns.names, model.columns.levels)
+    table = feature_columns(frame, model.columns.names)
     return _predicted(model, table, read_offset(frame, model.offset, model.exposure))
 
 

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from keyword import iskeyword
 from typing import Any, Literal
 
 import numpy as np
@@ -19,7 +20,7 @@ import numpy as np
 from .._errors import ArgumentError
 from .levels import level_name
 
-__all__ = ["Expression", "Learned", "Parsed", "functions", "parse", "read_expression", "refuse"]
+__all__ = ["Expression", "Learned", "Parsed", "formula_of_columns", "functions", "parse", "read_expression", "refuse"]
 
 LONGEST = 10_000
 """Characters of a formula."""
@@ -182,6 +183,56 @@ class Parsed:
 def refuse(text: str, fact: str, remedy: str = "") -> ArgumentError:
     """Return the refusal of a formula, or of a part of it."""
     return ArgumentError("formula", fact, text, remedy)
+
+
+def formula_of_columns(
+    target: str,
+    columns: Sequence[str],
+    *,
+    factors: Sequence[str] = (),
+    offset: str | None = None,
+    exposure: str | None = None,
+    intercept: bool = True,
+) -> str:
+    """Return the formula of a list of columns.
+
+    Parameters
+    ----------
+    target : str
+    columns : sequence of str
+        In order.
+    factors : sequence of str, default ()
+        Columns among them whose numbers are levels, too.
+    offset, exposure : str, optional
+        Column of the known part of the predictor, and one whose logarithm is added to it.
+    intercept : bool, default True
+
+    Returns
+    -------
+    str
+
+    Raises
+    ------
+    ArgumentError
+        When a name has a backtick.
+
+    Examples
+    --------
+    >>> formula_of_columns("died", ["age", "ward no."], factors=["ward no."], exposure="days")
+    'died ~ age + C(`ward no.`) + offset(log(days))'
+    """
+    terms = [f"C({_quoted(name)})" if name in factors else _quoted(name) for name in columns]
+    terms += [f"offset({_quoted(name)})" for name in [offset] if name is not None]
+    terms += [f"offset(log({_quoted(name)}))" for name in [exposure] if name is not None]
+    return f"{_quoted(target)} ~ {' + '.join(terms)}{'' if intercept else ' - 1'}"
+
+
+def _quoted(name: str) -> str:
+    """A column's name as a formula takes it."""
+    if "`" in name:
+        raise ArgumentError("features", "must have names without backticks", repr(name), "rename the column")
+    is_plain = name.isidentifier() and not iskeyword(name) and name not in functions() and name not in LEARNED
+    return name if is_plain else f"`{name}`"
 
 
 @lru_cache(maxsize=64)

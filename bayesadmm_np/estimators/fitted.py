@@ -39,8 +39,6 @@ __all__ = [
     "Columns",
     "FittedGLM",
     "Site",
-    "design_names",
-    "encode",
     "fitted_run",
     "word",
 ]
@@ -65,50 +63,21 @@ def word(label: Any) -> str:
     return f"{label:.12g}" if isinstance(label, float) else str(label)
 
 
-def design_names(names: Sequence[str], levels: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """Return the design columns' names: `column` or `column=level`."""
-    pairs = ([f"{name}={level}" for level in levels[name][1:]] if name in levels else [name] for name in names)
-    return tuple(label for labels in pairs for label in labels)
-
-
-def encode(names: Sequence[str], levels: Mapping[str, Sequence[str]], table: Mapping[str, ArrayLike]) -> Array:
-    """Return the design columns before centring and scaling, shape (n, p)."""
-    columns: list[Array] = []
-    for name in names:
-        if name not in levels:
-            columns.append(np.asarray(table[name], dtype=np.float64))
-            continue
-        values = np.asarray(table[name], dtype=object)
-        unseen = sorted(set(values) - set(levels[name]))
-        if unseen:
-            raise ValueError(
-                f"column {name!r} holds the level {unseen[0]!r}, which the fit did not see; it knows "
-                f"{', '.join(levels[name])}."
-            )
-        columns += [(values == level).astype(np.float64) for level in levels[name][1:]]
-    return np.column_stack(columns)
-
-
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """How the columns of a table become the columns of a design matrix.
-
-    A categorical column becomes one 0/1 column for each level but the first; then every column is centred and scaled.
+    """How the columns of a table become the columns of a design matrix, which are centred and scaled.
 
     Attributes
     ----------
     names : tuple of str
-        Names of the columns of the table, in order.
-    levels : dict of str to tuple of str
-        Levels of the categorical columns; the first is the reference.
+        Names of the p design columns: columns of numbers, or what a formula makes of a table.
     centre, scale : ndarray, shape (p,)
         Centre and scale of the design columns; 0 and 1 where a column is left alone.
     agreement : Agreement or None
-        What a formula makes of a table; `names` are then those of the design columns.
+        What a formula makes of a table; None where its columns are those of the design.
     """
 
     names: tuple[str, ...]
-    levels: Mapping[str, tuple[str, ...]]
     centre: Array
     scale: Array
     agreement: Agreement | None = None
@@ -116,12 +85,7 @@ class Columns:
     @classmethod
     def plain(cls, names: Sequence[str]) -> Self:
         """Return numeric columns that are left alone."""
-        return cls(tuple(names), {}, np.zeros(len(names)), np.ones(len(names)))
-
-    @property
-    def design_names(self) -> tuple[str, ...]:
-        """Names of the p design columns."""
-        return design_names(self.names, self.levels)
+        return cls(tuple(names), np.zeros(len(names)), np.ones(len(names)))
 
     @property
     def are_left_alone(self) -> bool:
@@ -129,16 +93,13 @@ class Columns:
         return not self.centre.any() and bool((self.scale == 1.0).all())
 
     def design(self, table: Any) -> Array:
-        """Return the design columns (n, p) of a table, or of an array of encoded columns.
-
-        Levels that were not seen in the fit are a ValueError.
-        """
+        """Return the design columns (n, p) of a table, or of an array with these columns."""
         if isinstance(table, np.ndarray):
             raw = table
         elif self.agreement is not None:
             raw = design(table, self.agreement, for_prediction=True).matrix
         else:
-            raw = encode(self.names, self.levels, table)
+            raw = np.column_stack([np.asarray(table[name], dtype=np.float64) for name in self.names])
         return raw if self.are_left_alone else (raw - self.centre) / self.scale
 
 
@@ -280,7 +241,7 @@ class FittedGLM:
     @property
     def coefficient_names(self) -> tuple[str, ...]:
         """Names of the entries of θ; with several outputs `output: column`."""
-        once = (*self.columns.design_names, *(["(intercept)"] if self.layout.has_intercept else []))
+        once = (*self.columns.names, *(["(intercept)"] if self.layout.has_intercept else []))
         return tuple(f"{output}: {name}" if output else name for output in self.output_names for name in once)
 
     @property

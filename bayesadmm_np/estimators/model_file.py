@@ -27,7 +27,7 @@ from ..splitting.distance import Distance
 from ..splitting.history import Edges
 from ..splitting.settings import decode, encode
 from ..splitting.status import Status
-from .fitted import FAMILIES, Columns, FittedGLM, Site, design_names
+from .fitted import FAMILIES, Columns, FittedGLM, Site
 
 __all__ = ["ModelFileError", "load_model", "save_model"]
 
@@ -78,7 +78,6 @@ class Header:
     target: str
     client: str | None
     features: tuple[str, ...]
-    levels: dict[str, tuple[str, ...]]
     classes: tuple[str | float, ...]
     outputs: int
     intercept: bool
@@ -115,9 +114,6 @@ class Header:
         for name, names in (("features", self.features), ("classes", self.classes), ("sites", self.site_names)):
             if len(set(names)) < len(names):
                 raise ValueError(f"{name} must be different, got {list(names)}")
-        for name, levels in self.levels.items():
-            if name not in self.features or len(set(levels)) < max(len(levels), 1):
-                raise ValueError(f"levels must be different ones of a feature, got {list(levels)} of {name!r}")
         counts = (self.rounds, self.recorded, self.floats)
         if not self.features or not self.sites or not all(0 <= count < 1 << 53 for count in counts):
             raise ValueError("rounds, recorded and floats must be counts of a model that has features and sites")
@@ -139,7 +135,7 @@ class Header:
             raise ValueError("centred must be false without an intercept, and outside the full family")
         if not np.isfinite(self.shift) or (self.shift and not self.centred):
             raise ValueError(f"shift must be finite, and zero where nothing is centred, got {self.shift}")
-        if self.agreement is not None and (self.agreement.names != self.features or self.levels):
+        if self.agreement is not None and self.agreement.names != self.features:
             raise ValueError(f"features must be those of the agreement, got {list(self.features)}")
         if self.family not in FAMILIES or self.status not in Status.__members__:
             raise ValueError(f"family and status must be known ones, got {self.family!r} and {self.status!r}")
@@ -190,7 +186,6 @@ def save_model(path: str | os.PathLike[str], model: FittedGLM) -> None:
         **{name: getattr(model, name) for name in ALIKE},
         glm=str(model.kind),
         features=model.columns.names,
-        levels=dict(model.columns.levels),
         classes=tuple(label if isinstance(label, str) else float(label) for label in model.classes),
         outputs=model.layout.n_outputs,
         intercept=model.layout.has_intercept,
@@ -261,7 +256,7 @@ def load_model(path: str | os.PathLike[str]) -> FittedGLM:
 
 
 def _build(archive: Archive, header: Header) -> FittedGLM:
-    p = len(design_names(header.features, header.levels))
+    p = len(header.features)
     d = header.outputs * (p + header.intercept)
     optional = {"centre": (p, header.centred), "distance": (d, header.distance is not None)}
     optional["mean"] = (d, "mean" in archive.arrays)
@@ -289,7 +284,7 @@ def _build(archive: Archive, header: Header) -> FittedGLM:
     return FittedGLM(
         **{name: getattr(header, name) for name in ALIKE},
         kind=header.kind,
-        columns=Columns(header.features, header.levels, archive.vector("scale/centre", p), scale, header.agreement),
+        columns=Columns(header.features, archive.vector("scale/centre", p), scale, header.agreement),
         layout=Layout(p, header.outputs, header.intercept, extra.get("centre"), header.shift),
         classes=header.classes,
         prior=prior,

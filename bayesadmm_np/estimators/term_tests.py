@@ -9,7 +9,7 @@ from .._errors import ArgumentError
 from ..glm.inference import Estimate, Test, contrasts, likelihood_ratio_test, picks, wald_test
 from ..glm.refit import drive, refit, without
 from ..losses.base import Loss
-from .fitted import FittedGLM, design_names
+from .fitted import FittedGLM
 from .summary import MODEL, Spread, goodness
 
 __all__ = ["contrast", "likelihood_ratio_tests", "read_terms", "wald_tests"]
@@ -24,8 +24,7 @@ def read_terms(model: FittedGLM, terms: Terms = None) -> dict[str, list[int]]:
     ----------
     model : FittedGLM
     terms : dict of sequences of str, optional
-        Names of design columns by term; default one term a column of the table, with all its levels, or the terms of
-        the formula.
+        Names of design columns by term; default one term a column of the table, or the terms of the formula.
 
     Raises
     ------
@@ -33,7 +32,7 @@ def read_terms(model: FittedGLM, terms: Terms = None) -> dict[str, list[int]]:
         When a term is empty, or names what is no column of the design.
     """
     columns, layout = model.columns, model.layout
-    names = columns.design_names
+    names = columns.names
     given = _own_terms(model) if terms is None else terms
     found = {}
     for term, members in given.items():
@@ -55,7 +54,7 @@ def read_terms(model: FittedGLM, terms: Terms = None) -> dict[str, list[int]]:
 def _own_terms(model: FittedGLM) -> dict[str, tuple[str, ...]]:
     columns = model.columns
     if columns.agreement is None:
-        return {name: design_names([name], columns.levels) for name in columns.names}
+        return {name: (name,) for name in columns.names}
     found: dict[str, tuple[str, ...]] = {}
     for name in columns.names:  # "C(ward)[T.b]:age" is a column of the term C(ward):age
         term = re.sub(r"\[[^\]]*\]", "", name)

@@ -32,7 +32,7 @@ from .messages import Message, MessageError
 from .site import Site
 from .spec import RunSpec
 
-__all__ = ["GLMTable", "answer_question", "formula_of_columns"]
+__all__ = ["GLMTable", "answer_question"]
 
 MOST_CLASSES = 50
 """More values would be numbers, which a description must not name."""
@@ -298,51 +298,6 @@ class GLMTable:
             expected = "0 and 1" if self.row.is_classifier else self.row.target.expected
             raise TableError(f"{agreement.target} must hold {expected} for {self.row}, got {wrong:g}")
         return np.asarray(y, dtype=np.float64)
-
-
-def formula_of_columns(
-    target: str,
-    columns: Sequence[str],
-    *,
-    factors: Sequence[str] = (),
-    offset: str | None = None,
-    exposure: str | None = None,
-    intercept: bool = True,
-) -> str:
-    """Return the formula of a list of columns.
-
-    Parameters
-    ----------
-    target : str
-    columns : sequence of str
-        In order.
-    factors : sequence of str, default ()
-        Columns among them whose numbers are levels, too.
-    offset, exposure : str, optional
-        Column of the known part of the predictor, and one whose logarithm is added to it.
-    intercept : bool, default True
-
-    Returns
-    -------
-    str
-
-    Raises
-    ------
-    ArgumentError
-        When a name has a backtick.
-
-    Examples
-    --------
-    >>> formula_of_columns("died", ["age", "ward no."], factors=["ward no."], exposure="days")
-    '`died` ~ `age` + C(`ward no.`) + offset(log(`days`))'
-    """
-    for name in (target, *columns, offset or "", exposure or ""):
-        if "`" in name:
-            raise ArgumentError("features", "must have names without backticks", repr(name), "rename the column")
-    terms = [f"C(`{name}`)" if name in factors else f"`{name}`" for name in columns]
-    terms += [f"offset(`{offset}`)"] * (offset is not None)
-    terms += [f"offset(log(`{exposure}`))"] * (exposure is not None)
-    return f"`{target}` ~ {' + '.join(terms)}{'' if intercept else ' - 1'}"
 
 
 def answer_question(site: Site, question: Message) -> Message:

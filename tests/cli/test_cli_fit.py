@@ -369,9 +369,9 @@ def test_categorical_columns_become_pooled_levels(bayesadmm, csv, tmp_path):
     path = csv("graded", frame.assign(grade=grade))
     code, out, _ = bayesadmm("fit", path, *CANCER, "--categorical", "grade", "--out", tmp_path / "m.npz")
     assert code == 0
-    assert "grade=low" in out
-    assert "grade=mid" in out
-    assert "grade=high" not in out  # the reference
+    assert "C(grade)[T.low]" in out
+    assert "C(grade)[T.mid]" in out
+    assert "C(grade)[T.high]" not in out  # the reference
     model = load_model(tmp_path / "m.npz")
     design = model.columns.design(dict(frame.assign(grade=grade)))
     assert np.array_equal(design[:, -2], (grade == "low").astype(float))
@@ -379,7 +379,7 @@ def test_categorical_columns_become_pooled_levels(bayesadmm, csv, tmp_path):
     code, _, err = bayesadmm("predict", tmp_path / "m.npz", new)
     assert code == 2
     assert "'unheard'" in err
-    assert "high, low, mid" in err
+    assert "'high', 'low', 'mid'" in err
 
 
 def test_a_configuration_file_says_what_options_do_not(bayesadmm, csv, tmp_path):
@@ -551,27 +551,31 @@ def test_the_distance_covers_the_intercept_in_the_columns_own_units(bayesadmm, c
 def test_codes_with_leading_zeros_are_not_numbers(bayesadmm, tmp_path, csv, site):
     """In `b` every code is a whole number, in `a` one is not: 010 is the same level in both."""
     rng = np.random.default_rng(0)
-    for name, codes in {"a": ["010", "10", "x1"], "b": ["010", "10"]}.items():
+    for name, codes in {"a": ["010", "11", "x1"], "b": ["010", "11"]}.items():
         frame = pd.DataFrame({"x": rng.standard_normal(40), "code": np.resize(codes, 40), "y": np.arange(40) % 3 % 2})
         csv(name, frame)
     b = pd.read_csv(tmp_path / "b.csv", dtype=str)["code"]
     fit = ("--target", "y", "--no-progress", "--json")
     if site:
         found = json.loads(bayesadmm("fit", tmp_path / "b.csv", *fit, "--client", "code")[1])
-        assert found["sites"] == b.value_counts(sort=False).to_dict() == {"010": 20, "10": 20}
+        assert found["sites"] == b.value_counts(sort=False).to_dict() == {"010": 20, "11": 20}
         return
     model = tmp_path / "m.npz"
     paths = (tmp_path / "a.csv", tmp_path / "b.csv")
     # the level x1 separates: a prior keeps its coefficient finite
     some = ("--categorical", "code", "--prior-precision", "1", "--out", model)
     assert bayesadmm("fit", *paths, *fit, *some)[0] == 0
-    levels = load_model(model).columns.levels["code"]
-    assert levels == ("010", "10", "x1")
-    csv("new", pd.DataFrame({"x": [0.0] * 4, "code": ["010", "10", "10.0", "x1"]}))
+    levels = load_model(model).columns.agreement.columns["code"].levels
+    assert levels == ("010", "11", "x1")
+    csv("new", pd.DataFrame({"x": [0.0] * 4, "code": ["010", "11", "11.0", "x1"]}))
     found = json.loads(bayesadmm("predict", model, tmp_path / "new.csv", "--json")[1])["predictions"]
     chances = [row["probability_1"] for row in found]
     assert chances[1] == pytest.approx(chances[2], rel=1e-12)
     assert abs(chances[1] - chances[0]) > 1e-3
+    csv("b", pd.DataFrame({"x": [0.0, 1.0, 2.0], "code": ["010", "10", "x1"], "y": [0, 1, 0]}))
+    code, _, err = bayesadmm("fit", *paths, *fit, *some)
+    assert code == 2
+    assert "site 'b': column 'code' holds '10', and '010' at site 'a': the two differ in zeros in front alone" in err
 
 
 def test_a_file_that_is_read_is_not_written_over(bayesadmm, fitted, tmp_path):

@@ -9,6 +9,7 @@ import pytest
 
 import bayesadmm_np as ba
 from bayesadmm_np.design.levels import TableError
+from bayesadmm_np.design.terms import formula_of_columns
 from bayesadmm_np.federation import (
     Coordinator,
     GLMData,
@@ -20,7 +21,6 @@ from bayesadmm_np.federation import (
     answer_question,
     ask_sites,
 )
-from bayesadmm_np.federation.tables import formula_of_columns
 from bayesadmm_np.splitting.guarded import Guarded
 from bayesadmm_np.splitting.methods import Newton
 from oracles.couriers import carried, differences, drive_sites, greeted

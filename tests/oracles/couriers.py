@@ -43,7 +43,7 @@ def drive_sites(sites, task, is_absent=lambda number, k: False):
             if is_absent(server.number, k):
                 continue
             after, reply = site.step(broadcast)
-            sites[k] = site.restore(carried(after.save()))
+            sites[k] = after if after.kept is None else site.restore(carried(after.save()))
             replies.append(carried(reply))
         # the order in which replies come does not count
         server = Coordinator.restore(carried(server.step(replies[::-1]).save()))
