@@ -17,91 +17,32 @@ clients, and its α_k ∝ 1/N_k for mean losses is one ρ for all with sums; so 
 run with equal weights.
 """
 
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 from scipy.special import expit
 
 import bayesadmm_np as ba
 from bayesadmm_np import data
-from bayesadmm_np.demos import shared, style, tabular
-from bayesadmm_np.demos.tabular import NEAR, SAME, TOL, cell, percent
+from bayesadmm_np.demos import shared, tabular
+from bayesadmm_np.demos.credit_approval_figure import (
+    ADAM,
+    ADAM_EQUAL,
+    BY_ROWS,
+    EXACT,
+    IN_PAPER,
+    REPORTED,
+    SPLITS,
+    by_label,
+    draw,
+    never,
+    tables,
+)
+from bayesadmm_np.demos.tabular import NEAR, SAME, TOL, LocalAdam
+
+__all__ = ["DEMO", "tables"]
 
 CLIENTS, DELTA = 10, 1.0
-REPORTED = (10, 25, 50)
-SPLITS = {"equal": "homogeneous", "unequal": "heterogeneous"}
-EXACT, ADAM, ADAM_EQUAL = "exact", "Adam", "Adam, equal weights"
-PAPER = {  # Swaroop et al. (2025), Tables 4 and 1: accuracy in %, mean (sd) of three runs, after 10, 25 and 50 rounds
-    "equal": {
-        tabular.FEDAVG: ((81.4, 0.6), (84.6, 1.1), (86.8, 0.6)),
-        tabular.FEDPROX: ((82.1, 0.5), (84.2, 0.4), (87.4, 0.1)),
-        tabular.FEDDYN: ((81.8, 1.4), (86.3, 1.5), (86.9, 0.5)),
-        tabular.FEDLAP: ((83.6, 0.4), (87.0, 0.4), (88.0, 0.6)),
-        tabular.COV: ((84.4, 0.5), (86.5, 1.0), (87.7, 0.7)),
-    },
-    "unequal": {
-        tabular.FEDAVG: ((77.0, 1.3), (76.3, 3.5), (78.6, 3.3)),
-        tabular.FEDPROX: ((73.6, 2.2), (75.0, 4.1), (79.3, 0.9)),
-        tabular.FEDDYN: ((73.5, 1.0), (79.9, 2.6), (83.5, 2.2)),
-        tabular.FEDLAP: ((77.1, 2.3), (80.7, 1.4), (83.5, 1.8)),
-        tabular.COV: ((80.4, 0.4), (84.2, 2.0), (85.2, 1.6)),
-    },
-}
-IN_PAPER = tuple(PAPER["equal"])
-BY_ROWS = (tabular.FEDAVG, tabular.FEDPROX, tabular.FEDDYN)
-ORDER = ((tabular.FEDDYN, tabular.FEDAVG), (tabular.FEDLAP, tabular.FEDDYN), (tabular.COV, tabular.FEDLAP))
-"""Which methods the paper finds better than which."""
-
-
-@dataclass(frozen=True)
-class LocalAdam(ba.clients.Solver):
-    """The paper's local work: epochs of minibatch Adam (Kingma & Ba 2015) on the mean, moments anew in every round.
-
-    A minibatch's gradient is scaled to the client's sum. A learned precision is set afterwards to its stationary value
-    at the mean that was reached, S = S_g + (H − V)/ρ.
-    """
-
-    epochs: int = 10
-    batch: int = 4
-    learning_rate: float = 1e-3
-
-    def solve(self, problem: ba.clients.Subproblem, start: Any, rng: np.random.Generator, expected: Any = None) -> Any:
-        """Take the steps."""
-        loss: Any = problem.loss
-        slope, constant = quadratic_part(problem, loss.dim)
-        mean, first, second = start.mean.copy(), np.zeros(loss.dim), np.zeros(loss.dim)
-        step = 0
-        for _ in range(self.epochs):
-            order = rng.permutation(loss.n_rows)
-            X, y = loss.X[order], loss.y[order]
-            for i in range(0, loss.n_rows, self.batch):
-                step += 1
-                rows = X[i : i + self.batch]
-                errors = (expit(rows @ mean) - y[i : i + self.batch]) * (loss.n_rows / len(rows))
-                gradient = errors @ rows + slope @ mean + constant
-                first += 0.1 * (gradient - first)
-                second += 0.001 * (gradient**2 - second)
-                size = self.learning_rate * np.sqrt(1 - 0.999**step) / (1 - 0.9**step)
-                mean -= size * first / (np.sqrt(second) + 1e-8)
-        q = start.with_natural(start.natural_from(start.factor.multiply(mean), start.factor.parts))
-        if q.learns_precision:
-            parts = problem.target(problem.expect(q).natural_gradient).parts[1:]
-            q = q.with_natural(q.natural_from(q.factor.like(parts).multiply(mean), parts))
-        return self.measured(problem, q, step, ba.clients.ClientStatus.STEPS_DONE)
-
-
-def quadratic_part(problem, dim):
-    """Return A and b of Aθ + b, the gradient of the dual and proximal terms: v − Vθ + ρS_g(θ − m_g)."""
-
-    def matrix(factor):
-        return np.column_stack([factor.multiply(column) for column in np.eye(dim)])
-
-    anchor, site = problem.anchor, problem.site
-    slope = problem.rho * matrix(anchor.factor)
-    if anchor.learns_precision:
-        slope = slope - matrix(anchor.factor.like(site.parts[1:]))
-    return slope, site.linear - problem.rho * anchor.factor.multiply(anchor.mean)
 
 
 def compute(seeds=(0, 1, 2), rounds=50, epochs=10, draws=30, track=iter):
@@ -207,14 +148,6 @@ def redraw(draws):
     return {kind: [*tabular.mean_sd(each), min(each), max(each)] for kind, each in values.items()}
 
 
-def by_label(split):
-    return {(row["label"], row["work"]): row for row in split["rows"]}
-
-
-def never(value):
-    return "never" if value is None else str(value)
-
-
 def claims(numbers):
     """What does not depend on 131 test rows; how accuracies compare with the paper's is in the tables."""
     for key, name in SPLITS.items():
@@ -246,82 +179,6 @@ def notes(numbers):
             if row["failures"]:
                 said = f"{row['failures']} of {len(numbers['seeds'])} runs failed"
                 yield f"{name}, {row['label']}, {row['work']}: {said}"
-
-
-def tables(numbers):
-    """Return the tables of docs/flagship.md."""
-    rows = {key: by_label(numbers[key]) for key in SPLITS}
-
-    def accuracies(key, labels, works):
-        for label in labels:
-            for i, after in enumerate(REPORTED):
-                cells = [percent(rows[key][label, work]["accuracy"][i]) for work in works]
-                yield [f"{label}, round {after}", *cells, "{:.1f} ({:.1f})".format(*PAPER[key][label][i])]
-
-    head = ["accuracy, %", "exact clients", "local Adam", "the paper"]
-    found = {f"credit-{key}": tabular.markdown(head, [*accuracies(key, IN_PAPER, (EXACT, ADAM))]) for key in SPLITS}
-    head = ["accuracy, %, local Adam", "clients weighed by rows", "equally", "the paper"]
-    found["credit-weights"] = tabular.markdown(head, [*accuracies("unequal", BY_ROWS, (ADAM, ADAM_EQUAL))])
-    body = []  # differences that the paper's text is about, in points, after the first of the reported rounds
-    for key, name in SPLITS.items():
-        for better, worse in ORDER:
-            ours = [
-                100 * (rows[key][better, work]["accuracy"][0][0] - rows[key][worse, work]["accuracy"][0][0])
-                for work in (EXACT, ADAM)
-            ]
-            theirs = PAPER[key][better][0][0] - PAPER[key][worse][0][0]
-            body.append([f"{name}: {better.split(' (')[0]} − {worse}", *(f"{d:+.1f}" for d in (*ours, theirs))])
-    head = [f"points of accuracy after {REPORTED[0]} rounds", "exact clients", "local Adam", "the paper"]
-    found["credit-order"] = tabular.markdown(head, body)
-    body = []
-    for label in (label for label, work in rows["equal"] if work == EXACT):
-        both = [rows[key][label, EXACT] for key in SPLITS]
-        counts = [(cell(row["nll"][-1]), never(row["rounds_near"]), never(row["rounds_same"])) for row in both]
-        body.append([label, *counts[0], *counts[1]])
-    columns = [f"{name}: {what}" for name in SPLITS.values() for what in ("NLL", "to 0.01 sd", "to 1e-06 sd")]
-    found["credit-rounds"] = tabular.markdown(["exact clients", *columns], body)
-    return found
-
-
-# ---- drawing ---------------------------------------------------------------------------------------------------------
-
-
-def draw(numbers):
-    """Accuracy with exact clients and with local Adam beside the paper's points; distance to the pooled fit."""
-    figure = style.new_figure(style.WIDTH, 7.0)
-    panels = figure.subplots(3, 2, sharex=True, sharey="row")
-    pooled = numbers["pooled"]["pooled mode"]["accuracy"]
-    for column, key in enumerate(SPLITS):
-        split = numbers[key]
-        for row, work in enumerate((EXACT, ADAM)):
-            draw_accuracy(panels[row, column], key, split, work, pooled)
-        exact = [row for row in split["rows"] if row["work"] == EXACT]
-        tabular.draw_distances(panels[2, column], exact, tabular.LOOKS, marks=7, dashes=(0, (1, 3)), top=50)
-        small, large = (f"{100 * split['positives'][i]:.0f} %" for i in (0, -1))
-        first = "equal clients" if key == "equal" else f"small and large clients ({small}, {large} positive)"
-        panels[0, column].set_title(f"{'ab'[column]}  {first}")
-    panels[0, 0].set_ylabel("test accuracy, %\nclients solved exactly")
-    panels[1, 0].set_ylabel("test accuracy, %\nlocal Adam, and the paper's (bars)")
-    panels[2, 0].set_ylabel("largest error of a mean\n(posterior sd), exact clients")
-    handles, labels = panels[2, 0].get_legend_handles_labels()
-    handles.append(panels[0, 0].lines[-1])
-    figure.legend(handles, [*labels, "pooled mode"], loc="outside lower center", ncols=4)
-    return figure
-
-
-def draw_accuracy(axes, key, split, work, pooled):
-    for row in (row for row in split["rows"] if row["work"] == work):
-        label, look = row["label"], tabular.LOOKS[row["label"]]
-        rounds = np.arange(1, len(row["curve"]) + 1)
-        axes.plot(rounds, 100 * np.array(row["curve"]), markevery=(4, 8), **look.kwargs())
-        if work == ADAM:
-            shift = 0.7 * (IN_PAPER.index(label) - 2)
-            means, sds = zip(*PAPER[key][label], strict=True)
-            bars = {"fmt": look.marker, "markersize": 4, "markerfacecolor": "white", "elinewidth": 0.9}
-            axes.errorbar(np.array(REPORTED) + shift, means, yerr=sds, color=look.colour, **bars)
-    axes.axhline(100 * pooled, color=style.INK, linewidth=0.8, linestyle=(0, (2, 2)), zorder=1)
-    axes.set_xlim(0, REPORTED[-1] + 2)
-    style.tidy(axes)
 
 
 MORE = {"results": "credit_approval.json", "needs": lambda _: data.load_credit_approval()}

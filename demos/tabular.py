@@ -128,6 +128,56 @@ def lines(n_clients: int) -> tuple[Line, ...]:
     )
 
 
+@dataclass(frozen=True)
+class LocalAdam(ba.clients.Solver):
+    """The paper's local work: epochs of minibatch Adam (Kingma & Ba 2015) on the mean, moments anew in every round.
+
+    A minibatch's gradient is scaled to the client's sum. A learned precision is set afterwards to its stationary value
+    at the mean that was reached, S = S_g + (H − V)/ρ.
+    """
+
+    epochs: int = 10
+    batch: int = 4
+    learning_rate: float = 1e-3
+
+    def solve(self, problem: ba.clients.Subproblem, start: Any, rng: np.random.Generator, expected: Any = None) -> Any:
+        """Take the steps."""
+        loss: Any = problem.loss
+        slope, constant = quadratic_part(problem, loss.dim)
+        mean, first, second = start.mean.copy(), np.zeros(loss.dim), np.zeros(loss.dim)
+        step = 0
+        for _ in range(self.epochs):
+            order = rng.permutation(loss.n_rows)
+            X, y = loss.X[order], loss.y[order]
+            for i in range(0, loss.n_rows, self.batch):
+                step += 1
+                rows = X[i : i + self.batch]
+                errors = (expit(rows @ mean) - y[i : i + self.batch]) * (loss.n_rows / len(rows))
+                gradient = errors @ rows + slope @ mean + constant
+                first += 0.1 * (gradient - first)
+                second += 0.001 * (gradient**2 - second)
+                size = self.learning_rate * np.sqrt(1 - 0.999**step) / (1 - 0.9**step)
+                mean -= size * first / (np.sqrt(second) + 1e-8)
+        q = start.with_natural(start.natural_from(start.factor.multiply(mean), start.factor.parts))
+        if q.learns_precision:
+            parts = problem.target(problem.expect(q).natural_gradient).parts[1:]
+            q = q.with_natural(q.natural_from(q.factor.like(parts).multiply(mean), parts))
+        return self.measured(problem, q, step, ba.clients.ClientStatus.STEPS_DONE)
+
+
+def quadratic_part(problem, dim):
+    """Return A and b of Aθ + b, the gradient of the dual and proximal terms: v − Vθ + ρS_g(θ − m_g)."""
+
+    def matrix(factor):
+        return np.column_stack([factor.multiply(column) for column in np.eye(dim)])
+
+    anchor, site = problem.anchor, problem.site
+    slope = problem.rho * matrix(anchor.factor)
+    if anchor.learns_precision:
+        slope = slope - matrix(anchor.factor.like(site.parts[1:]))
+    return slope, site.linear - problem.rho * anchor.factor.multiply(anchor.mean)
+
+
 def pooled(clients: Sequence[Any], prior: Any) -> Pooled:
     """Return the pooled fits under a full-covariance prior, by a route that has no sites and no rounds."""
     laplace = ba.solve_pooled(clients, prior, expectation=ba.losses.Delta(2))

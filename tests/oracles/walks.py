@@ -111,12 +111,13 @@ class Walks:
             for name, table in self.tables.items():
                 np.savetxt(f"{name}.csv", table, "%.6f", ",", header="died,u,v,w", comments="")
             Path("trial.py").write_text(NETWORK)
+            before = sys.gettrace()  # of a measurement of coverage
             sys.settrace(self.look)
             try:
                 for journey in journeys:
                     journey()
             finally:
-                sys.settrace(None)
+                sys.settrace(before)
                 sys.stdout = out
                 os.chdir(here)
         return {what: {file: dict(names) for file, names in files.items()} for what, files in self.seen.items()}
@@ -177,19 +178,20 @@ def network_by_files():
 
 
 def _rounds(mark=""):
-    number = 0
-    while not Path(f"run{mark}/final.npz").exists():
-        number += 1
+    run = Path(f"run{mark}")
+    while not (run / "final.npz").exists():
+        message = max((path for path in run.glob("*-*.npz")), key=lambda path: path.stat().st_mtime_ns)
         for name in SIZES:
-            call(f"site step {name}{mark} run{mark}/broadcast-{number:04d}.npz")
-        call(f"server step run{mark} {' '.join(f'{name}{mark}/reply-{name}-{number:04d}.npz' for name in SIZES)}")
+            call(f"site step {name}{mark} {message} --out {name}{mark}/reply.npz")
+        call(f"server step {run} {' '.join(f'{name}{mark}/reply.npz' for name in SIZES)}")
     for name in SIZES:
-        call(f"site step {name}{mark} run{mark}/final.npz")
-    call(f"server status run{mark}")
+        call(f"site step {name}{mark} {run}/final.npz")
+    call(f"server status {run}")
 
 
 def on_flower():
     """Both kinds of run on Flower, in this process, of sites that the commands made."""
+    import pytest
     from flwr.app import Context, RecordDict
 
     import bayesadmm_np as ba
@@ -197,7 +199,7 @@ def on_flower():
     from bayesadmm_np.federation import GLMTask
     from bayesadmm_np.federation.dispatch import Plan
     from bayesadmm_np.federation.flower import client_app
-    from oracles.loopback import LoopbackGrid, run_app
+    from oracles.loopback import LoopbackGrid, quicken, run_app
 
     class Node:
         def __init__(self, folder):
@@ -219,7 +221,10 @@ def on_flower():
                 call(f"site network {name}-flower-net trial.py:{name} --name {name}")
             else:
                 call(f"site init {name}-flower --data {name}.csv --target died --name {name} --loss logistic")
-        run_app(Plan(task, f"flower{mark}", sites=2), LoopbackGrid([Node(Path(f"{n}-flower{mark}")) for n in SIZES]))
+        grid = LoopbackGrid([Node(Path(f"{name}-flower{mark}")) for name in SIZES])
+        with pytest.MonkeyPatch.context() as patch:
+            quicken(patch)
+            run_app(Plan(task, f"flower{mark}", sites=2), grid)
 
 
 TABLE = {
