@@ -303,7 +303,7 @@ FAMILIES = [
 @pytest.mark.parametrize(("family", "rule"), FAMILIES)
 def test_local_adam_descends_the_gradient_of_the_subproblem(family, rule):
     problem = subproblem(family, rule)
-    slope, constant = credit_approval.quadratic_part(problem, 3)
+    slope, constant = tabular.quadratic_part(problem, 3)
     theta = np.array([0.3, -0.7, 1.1])
     q = problem.anchor.with_natural(
         problem.anchor.natural_from(problem.anchor.factor.multiply(theta), problem.anchor.factor.parts)
@@ -320,12 +320,12 @@ def test_local_adam_with_many_small_steps_is_the_exact_solve(family, rule):
     problem = subproblem(family, rule)
     rng = np.random.default_rng(0)
     exact = ba.clients.VariationalNewton(1e-10).solve(problem, problem.anchor, rng).posterior
-    adam = credit_approval.LocalAdam(epochs=3000, batch=12)
+    adam = tabular.LocalAdam(epochs=3000, batch=12)
     found = adam.solve(problem, problem.anchor, rng)
     # full batches: Adam ends by swinging about the minimum with an amplitude below its step of 1e-3
     np.testing.assert_allclose(found.posterior.mean, exact.mean, rtol=0, atol=1e-3)
     assert np.abs(problem.anchor.mean - exact.mean).max() > 1e-2
-    short = credit_approval.LocalAdam(epochs=1, batch=4).solve(problem, problem.anchor, rng).posterior
+    short = tabular.LocalAdam(epochs=1, batch=4).solve(problem, problem.anchor, rng).posterior
     # 3 steps of at most about 1e-3 each
     assert np.abs(short.mean - problem.anchor.mean).max() < 5e-3
     if family is ba.families.FullGaussian:
