@@ -180,8 +180,10 @@ def load_fashion_mnist(size: int = 28, train: int | None = None, *, data_dir: Pa
 
     Parameters
     ----------
-    size, train, data_dir
-        As in `load_mnist`.
+    size : int, default 28
+        As in `load_mnist`, like the others.
+    train : int, optional
+    data_dir : path, optional
 
     Returns
     -------

@@ -62,10 +62,11 @@ class ReferenceSoftmax(Softmax):
 
     Parameters
     ----------
-    X, y, weights
+    X, y
         As in `Softmax`.
     n_classes : int
         C ≥ 3 (two classes are `Logistic`); the dimension is d = (C − 1) p.
+    weights : array_like, shape (n,), optional
     offset : array_like, shape (n, C − 1), optional
 
     Raises

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from scipy import optimize
 
 from .._errors import ArgumentError
 from .._validation import Array
@@ -124,6 +123,8 @@ class LocalRates:
     @cached_property
     def best_gamma(self) -> tuple[float, float]:
         """The damping γ of PVI with the smallest factor, and that factor."""
+        from scipy.optimize import minimize_scalar  # here: it takes longer to load than the library
+
         g = self.damping_spectrum
 
         def radius(gamma: float) -> float:
@@ -131,12 +132,13 @@ class LocalRates:
 
         if not self.gamma_max > 0.0:
             return 0.0, 1.0
-        found = optimize.minimize_scalar(radius, bounds=(0.0, self.gamma_max), method="bounded")
+        found = minimize_scalar(radius, bounds=(0.0, self.gamma_max), method="bounded")
         return float(found.x), float(found.fun)
 
     @cached_property
     def best_rho(self) -> tuple[float, float]:
         """The ρ of BayesADMM between 1e-3 and 1e3 with the smallest factor, and that factor."""
+        from scipy.optimize import minimize_scalar
 
         def radius(exponent: float) -> float:
             return self.factor(BayesADMM(rho=float(10.0**exponent)))
@@ -144,7 +146,7 @@ class LocalRates:
         grid = np.linspace(-3.0, 3.0, 25)
         start = int(np.argmin([radius(exponent) for exponent in grid]))
         bounds = grid[max(start - 1, 0)], grid[min(start + 1, len(grid) - 1)]
-        found = optimize.minimize_scalar(radius, bounds=bounds, method="bounded", options={"xatol": 1e-4})
+        found = minimize_scalar(radius, bounds=bounds, method="bounded", options={"xatol": 1e-4})
         return float(10.0**found.x), float(found.fun)
 
 
