@@ -6,8 +6,10 @@ d is: E_q[∇ℓ] = Xᵀ E[ℓ'(f)] and E_q[∇²ℓ] = Xᵀ diag(E[ℓ''(f)]) X
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from copy import copy
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -22,6 +24,9 @@ from .pointwise import Pointwise, RowMoments
 from .tensors import pack_tensors
 
 __all__ = ["LinearModelLoss", "as_theta", "read_design", "read_offset", "read_weights", "require_gaussian"]
+
+
+_OF_ROWS = ("X", "y", "weights", "offset", "n_rows", "total_weight", "pointwise")
 
 
 class LinearModelLoss(Loss):
@@ -42,6 +47,30 @@ class LinearModelLoss(Loss):
         self.total_weight = float(self.weights.sum())
         shape = (self.n_rows,) if pointwise.n_outputs == 1 else (self.n_rows, pointwise.n_outputs)
         self.offset = read_offset(offset, shape)
+
+    @property
+    def settings(self) -> object | None:
+        """What losses have in common whose rows can stand in one loss; None where that is not known of a class."""
+        own = {name: value for name, value in vars(self).items() if name not in _OF_ROWS}
+        known: list[object] = [type(self), self.name, type(self.pointwise)]
+        known += [item for held in (own, vars(self.pointwise)) for item in sorted(held.items())]
+        plain = all(
+            isinstance(value, int | float | str) for held in (own, vars(self.pointwise)) for value in held.values()
+        )
+        return tuple(known) if plain else None
+
+    def joined(self, others: Sequence[LinearModelLoss]) -> Self:
+        """Return the loss of this one's rows and those of `others`, which must be of the same `settings`."""
+        parts: list[LinearModelLoss] = [self, *others]
+        whole = copy(self)
+        whole.X, whole.y = (frozen(np.concatenate([getattr(part, name) for part in parts])) for name in ("X", "y"))
+        whole.weights = frozen(np.concatenate([part.weights for part in parts]))
+        if any(part.offset is not None for part in parts):
+            shape = (-1,) if self.n_outputs == 1 else (-1, self.n_outputs)
+            each = [np.zeros((part.n_rows, self.n_outputs)) if part.offset is None else part.offset for part in parts]
+            whole.offset = frozen(np.concatenate([own.reshape(shape) for own in each]))
+        whole.n_rows, whole.total_weight = len(whole.X), float(whole.weights.sum())
+        return whole
 
     @property
     def n_outputs(self) -> int:

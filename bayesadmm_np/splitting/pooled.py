@@ -14,6 +14,7 @@ from ..clients.problem import ClientStatus, Subproblem
 from ..families.base import ExponentialFamily
 from ..losses.base import Loss
 from ..losses.expectations import Auto, Rule
+from ..losses.linear_model import LinearModelLoss
 from ..losses.total import Total
 
 __all__ = ["Pooled", "solve_pooled"]
@@ -78,7 +79,7 @@ def solve_pooled(
     """
     if expectation is not None and not isinstance(expectation, Rule):
         raise ArgumentError("expectation", "must be a rule of bayesadmm_np.losses", repr(expectation))
-    total = Total(clients)
+    total = Total(_joined(Total(clients).losses))
     rule = total.check(prior, expectation or Auto())
     start = prior.start()
     anchor = start if prior.is_proper else prior
@@ -90,3 +91,15 @@ def solve_pooled(
         raise RuntimeError(f"solve_pooled: {solution.status.value} (residual {solution.residual:.1e}, tol {tol:.1e}).")
     objective = solution.expected.value + solution.posterior.kl(prior)
     return Pooled(solution.posterior, objective, solution.residual)
+
+
+def _joined(clients: Sequence[Loss]) -> list[Loss]:
+    """Clients whose losses are of one kind as one loss: a thousand small ones cost a thousand calls."""
+    kinds: dict[object, list[LinearModelLoss]] = {}
+    found: list[Loss] = []
+    for client in clients:
+        if isinstance(client, LinearModelLoss) and (kind := client.settings) is not None:
+            kinds.setdefault(kind, []).append(client)
+        else:
+            found.append(client)
+    return [*(own[0].joined(own[1:]) if len(own) > 1 else own[0] for own in kinds.values()), *found]

@@ -1,0 +1,56 @@
+"""docs/errata.md: the corrected lines of the papers hold, and the printed ones do not."""
+
+import numpy as np
+import pytest
+
+import bayesadmm_np as ba
+from bayesadmm_np import methods as M
+from oracles.problems import prior, team
+
+
+def test_the_multipliers_step_maximises_the_corrected_eq_26():
+    client, server, old, rho = np.array([2.0, -1.0]), np.array([0.5, 0.5]), np.array([0.3, 0.1]), 0.7
+    step = old + rho * (client - server)
+
+    def slope(sign):
+        """The gradient of sign · vᵀ(θ_k − θ_g) − ‖v − v_old‖²/2ρ at the step."""
+        return sign * (client - server) - (step - old) / rho
+
+    assert np.abs(slope(+1.0)).max() < 1e-15
+    assert np.abs(slope(-1.0)).max() > 1.0  # as printed
+
+
+def test_the_dual_is_minus_the_natural_gradient():
+    """After Eq. 17; in the form of Eq. 33, at every round."""
+    clients, prior_ = team("logistic"), prior("full", 3)
+    result = ba.run(M.BayesADMM(1.0), clients, prior_, rounds=3, tol=1e-300)
+    for client, q, site in zip(clients, result.client_posteriors, result.sites, strict=True):
+        gradient = client.expect(q, ba.losses.Exact()).natural_gradient
+        assert q.fisher_norm(site + gradient) < 1e-7  # the client's own tolerance
+        assert q.fisher_norm(site - gradient) > 0.1  # as printed
+
+
+def test_maximum_entropy_has_the_corrected_eq_30():
+    """On four points: the derivative by q of the Lagrangian at q = h exp(λT − α)."""
+    h, T, multiplier = np.array([0.1, 0.4, 0.3, 0.2]), np.array([-1.0, 0.0, 1.0, 3.0]), 0.6
+    alpha = np.log(h @ np.exp(multiplier * T))
+    q = h * np.exp(multiplier * T - alpha)
+    slope = np.log(q / h) + 1.0
+    assert np.abs(slope - multiplier * T + (alpha - 1.0)).max() < 1e-14
+    assert np.ptp(slope + multiplier * T) > 1.0  # as printed: no α makes it vanish
+
+
+def test_the_kl_of_diagonal_gaussians_has_the_corrected_eq_63():
+    own = ba.families.DiagonalGaussian([0.3, -0.2], [2.0, 0.5])
+    other = ba.families.DiagonalGaussian([0.1, 0.4], [1.5, 0.7])
+    wide = ba.families.DiagonalGaussian([0.3, -0.2], [0.4, 0.1])
+
+    def kl(q, logs):
+        """Eq. 63 without its constant, which depends on q_g alone."""
+        far = other.precision @ (q.mean - other.mean) ** 2
+        return 0.5 * ((other.precision / q.precision + np.log(logs)).sum() + far)
+
+    difference = own.kl(other) - wide.kl(other)
+    assert kl(own, own.precision) - kl(wide, wide.precision) == pytest.approx(difference, rel=1e-13)
+    # read as the server's precision, the printed log s_i would be a constant
+    assert abs(kl(own, other.precision) - kl(wide, other.precision) - difference) > 0.1
