@@ -200,7 +200,7 @@ def local_rates(
     pairs = zip(clients, rules, strict=True)
     rows = np.array([loss.total_weight for loss in clients])
     curvatures = tuple(_curvature(loss, rule, q) for loss, rule in pairs)
-    return LocalRates(curvatures, tuple(float(n) for n in rows / rows.sum()), prior.prior_weight)
+    return LocalRates(curvatures, tuple(float(n) for n in rows / (rows.sum() or 1.0)), prior.prior_weight)
 
 
 def _curvature(loss: Loss, rule: Rule, q: Gaussian) -> Array:

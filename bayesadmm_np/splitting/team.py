@@ -145,7 +145,12 @@ def assemble(
             raise ArgumentError("privacy", "must be a GaussianMechanism", repr(privacy))
         privacy.check(row, memory, prior, len(losses))
     rule = read_rule(row, expectation)
-    total = sum(loss.total_weight for loss in losses if isinstance(loss, Loss)) or 1.0
+    known = [loss for loss in losses if isinstance(loss, Loss)]
+    total = sum(loss.total_weight for loss in known)
+    by_rows = row.server_share == "rows" or row.client_share != "equal" or row.prior_at == "clients"
+    if by_rows and known and not total > 0.0:
+        raise ArgumentError("clients", f"must have rows of positive weight: {row.name} weights clients by them", "none")
+    total = total or 1.0
     workers = []
     for k, loss in enumerate(losses):
         if not isinstance(loss, Loss):

@@ -641,3 +641,12 @@ def test_the_safeguard_has_nothing_to_do_without_a_dual(row):
     clients, prior_ = team("logistic"), prior("isotropic", 3)
     guarded = ba.run(row, clients, prior_, rounds=2, safeguard=True)
     assert guarded.posterior.natural == ba.run(row, clients, prior_, rounds=2).posterior.natural
+
+
+def test_clients_whose_rows_all_have_weight_zero_have_no_shares():
+    """Rows of the table that weigh clients by their rows refuse them; twin: the others find the prior."""
+    clients = [ba.losses.Logistic(np.eye(2), [0, 1], weights=[0, 0]) for _ in range(2)]
+    with pytest.raises(ValueError, match="rows of positive weight: FedAvg weights clients by them"):
+        ba.run(M.FedAvg(), clients, ba.families.IsotropicGaussian(np.zeros(2), 1.0))
+    full = ba.families.FullGaussian(np.zeros(2), 1.0)
+    assert ba.run(M.PVI(), clients, full).status is Status.CONVERGED
