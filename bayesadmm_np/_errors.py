@@ -26,11 +26,14 @@ class Words:
         Function from the number of a client to the reader's name for it.
     switch : callable
         Function from the name of a switch to the advice to turn it on.
+    setting : callable
+        Function from the name of an argument and a value to how the reader writes it.
     """
 
     argument: Callable[[str], str] = str
     client: Callable[[int], str] = "client {}".format
     switch: Callable[[str], str] = "set {}=True".format
+    setting: Callable[[str, object], str] = "{}={!r}".format
 
 
 PLAIN = Words()
@@ -108,16 +111,17 @@ class ClientError(_Worded):
 
 
 def worded(
-    error: BaseException,
+    error: object,
     *,
     argument: Callable[[str], str] = PLAIN.argument,
     client: Callable[[int], str] = PLAIN.client,
     switch: Callable[[str], str] = PLAIN.switch,
+    setting: Callable[[str, object], str] = PLAIN.setting,
 ) -> str:
     """Return the error's message with the caller's names; the message of an error without fields stays as it is.
 
-    A `RunError` is worded by its `failure`.
+    A `RunError` is worded by its `failure`, and a finding about the data as an error is.
     """
-    words = Words(argument, client, switch)
+    words = Words(argument, client, switch, setting)
     found = getattr(error, "failure", error)
     return str(found.worded(words)) if hasattr(found, "worded") else str(error)

@@ -21,6 +21,7 @@ from ._terminal import (
     Refused,
     missing_name,
     note,
+    option_words,
     print_json,
     refusals,
     require_out,
@@ -299,6 +300,7 @@ def _result(final: Any, server: Any = None) -> dict[str, Any]:
     if certificate is not None:
         certificate = replace(certificate, distance=model.distance())
     errors = [] if covariance is None else np.sqrt(np.diag(covariance)).tolist()
+    words = replace(option_words(), setting=lambda *named: f"server init NEW_DIR {option_words().setting(*named)}")
     is_known = [name not in nothing for name in model.coefficient_names]
     return {
         "status": result.status.name,
@@ -306,11 +308,11 @@ def _result(final: Any, server: Any = None) -> dict[str, Any]:
         "names": list(model.coefficient_names),
         "mean": [mean if known else None for mean, known in zip(model.mean().tolist(), is_known, strict=True)],
         "standard_error": None if not errors else [e if k else None for e, k in zip(errors, is_known, strict=True)],
-        "findings": [str(finding) for finding in model.findings],
+        "findings": [finding.worded(words) for finding in model.findings],
         "missing": [] if result.table is None else list(result.table.missing),
         "separated": bool(nothing),
         "table": as_dict(model) if whole else None,
-        "text": str(summarise(model)) if whole else None,
+        "text": str(summarise(model, words=words)) if whole else None,
         "objective": result.objective[-1],
         "certificate": None if certificate is None else str(certificate),
     }

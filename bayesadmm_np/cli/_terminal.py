@@ -12,11 +12,14 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
 from .._archive import replace_text
+
+if TYPE_CHECKING:
+    from .._errors import Words
 
 TERMINAL = 80
 """Columns of a plain terminal."""
@@ -52,17 +55,23 @@ OPTIONS = {"max_rounds": "rounds", "fit_intercept": "intercept"}
 """Arguments of estimators that are options of another name."""
 
 
-def in_options(error: BaseException | str) -> str:
-    """Return a message with arguments spelled as the options that set them."""
+def _spelled(name: str) -> str:
+    own = OPTIONS.get(name, name)
+    return f"--{own.replace('_', '-')}" if own.isidentifier() and own.islower() else own
+
+
+def option_words() -> Words:
+    """Return the names of a command's reader: options."""
+    from .._errors import Words
+
+    return Words(_spelled, switch="add --{}".format, setting=lambda name, value: f"{_spelled(name)} {value}")
+
+
+def in_options(error: object) -> str:
+    """Return a message, of an error or of a finding, with arguments spelled as the options that set them."""
     from .._errors import worded
 
-    def spelled(name: str) -> str:
-        own = OPTIONS.get(name, name)
-        return f"--{own.replace('_', '-')}" if own.isidentifier() and own.islower() else own
-
-    if isinstance(error, str):
-        return error
-    return worded(error, argument=spelled, switch="add --{}".format)
+    return error if isinstance(error, str) else worded(error, **vars(option_words()))
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from ._options import (
     option,
     switch,
 )
-from ._terminal import SEPARATED, in_options, note, print_json, require_out
+from ._terminal import SEPARATED, in_options, note, option_words, print_json, require_out
 
 if TYPE_CHECKING:
     from ..estimators.fitted import FittedGLM
@@ -137,7 +137,7 @@ def fit(
         note("--intervals profile: the likelihood has no maximum; intervals are Wald's.")
     elif intervals == "profile":
         shown["losses"] = losses
-    table = summarise(model, ratios=ratios, **shown)  # what it refuses leaves no file
+    table = summarise(model, ratios=ratios, words=option_words(), **shown)  # what it refuses leaves no file
     if out is not None:
         save_model(out, model)
     if json:

@@ -7,7 +7,7 @@ from typing import Annotated
 from ..estimators.fitted import UNITS, Units
 from ..estimators.summary import COVARIANCES
 from ._options import Json, ModelFile, Reference, option, switch
-from ._terminal import print_json
+from ._terminal import option_words, print_json
 
 
 def summary(
@@ -41,4 +41,5 @@ def summary(
     if json:
         print_json(as_dict(found, units, covariance=covariance, reference=reference))
     else:
-        print(summarise(found, units, covariance=covariance, ratios=ratios, reference=reference))
+        words = option_words()
+        print(summarise(found, units, covariance=covariance, ratios=ratios, reference=reference, words=words))

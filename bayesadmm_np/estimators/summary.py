@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from .._errors import ArgumentError
+from .._errors import PLAIN, ArgumentError, Words
 from .._validation import Array
 from ..families.precision import DensePrecision
 from ..glm.diagnosis import Finding, diagnose_after, without_estimate
@@ -33,6 +33,8 @@ MODEL = "model"
 COVARIANCES = (MODEL, *ROBUST)
 
 ML = "maximum likelihood"
+OF_THE_MAXIMUM = ("aic", "bic", "r_squared", "adjusted_r_squared", "test")
+"""Fields of `GoodnessOfFit` that are nothing where the fit is no maximum of the likelihood."""
 
 INTERCEPT = "(intercept)"
 
@@ -234,6 +236,7 @@ def summarise(
     ratios: bool = False,
     reference: Any = None,
     losses: Sequence[Loss] | None = None,
+    words: Words = PLAIN,
 ) -> Summary:
     """Return the table of a fitted model.
 
@@ -250,6 +253,8 @@ def summarise(
         Of classes: rows are the differences to this class, log odds ratios.
     losses : sequence of Loss, optional
         Of all sites, in the units of the run: intervals are then those of the profile likelihood.
+    words : Words
+        The reader's names for arguments, in what is said about the data.
 
     Raises
     ------
@@ -266,7 +271,7 @@ def summarise(
         statistic="z" if spread.df is None else "t",
         ratio=model.kind.ratio if ratios else "",
         sources=("prior", *map(str, model.sites)),
-        header={**_header(model, units), "Model": model.titled(reference)},
+        header={**_header(model, units, words), "Model": model.titled(reference)},
         note=" ".join(filter(None, [_note(model, rows, spread.n_clusters), PROFILE if losses is not None else ""])),
     )
 
@@ -291,6 +296,7 @@ def as_dict(
         for row in _rows(model, units, spread, reference, losses)
     ]
     proof, distance, whole = model.certificate, model.widest_distance(), goodness(model)
+    withheld = () if _is_at_the_maximum(model) else OF_THE_MAXIMUM
     assert proof is not None
     return {
         "status": model.status.name,
@@ -306,7 +312,9 @@ def as_dict(
         "noise_variance": model.noise_variance * model.target_scale**2 if model.kind.has_noise else None,
         "log_likelihood": _finite(_log_likelihood(model, whole)),
         "elbo": model.elbo,
-        "goodness": None if whole is None else {name: _finite(value) for name, value in asdict(whole).items()},
+        "goodness": None
+        if whole is None
+        else {name: None if name in withheld else _finite(value) for name, value in asdict(whole).items()},
         "sites": {str(name): site.n_rows for name, site in model.sites.items()},
         "missing": {str(name): site.n_missing for name, site in model.sites.items()},
         "agreed": [] if model.columns.agreement is None else list(model.columns.agreement.lines),
@@ -471,7 +479,7 @@ def _facts(model: FittedGLM, spread: Spread) -> tuple[dict[str, str], dict[str, 
     if whole is not None:
         right["Observations"] = f"{whole.n_observations:g}"
         left |= {"Deviance": _fact(whole.deviance), "Null deviance": _fact(whole.null_deviance)}
-        if model.fit_name == ML and (model.holds or model.is_exact):
+        if _is_at_the_maximum(model):
             right |= _at_the_maximum(model, whole)
     if model.elbo is not None and model.inference == "posterior":
         right["ELBO"] = _fact(model.elbo)
@@ -481,6 +489,11 @@ def _facts(model: FittedGLM, spread: Spread) -> tuple[dict[str, str], dict[str, 
 def _log_likelihood(model: FittedGLM, whole: GoodnessOfFit | None) -> float | None:
     """All constants kept; an estimated noise variance is the most likely one, but that of a posterior is its own."""
     return model.log_likelihood if whole is None or model.inference == "posterior" else whole.log_likelihood
+
+
+def _is_at_the_maximum(model: FittedGLM) -> bool:
+    """Whether the fit is a maximum of the likelihood, which criteria, R² and the test of all coefficients suppose."""
+    return model.fit_name == ML and (model.holds or model.is_exact)
 
 
 def _at_the_maximum(model: FittedGLM, whole: GoodnessOfFit) -> dict[str, str]:
@@ -500,7 +513,7 @@ def _at_the_maximum(model: FittedGLM, whole: GoodnessOfFit) -> dict[str, str]:
     return facts
 
 
-def _header(model: FittedGLM, units: Units) -> dict[str, str]:
+def _header(model: FittedGLM, units: Units, words: Words) -> dict[str, str]:
     sites = ", ".join(f"{name} {site.n_rows}" for name, site in model.sites.items())
     family = f"{model.family} family, " if model.inference == "posterior" else ""
     many = "site" if len(model.sites) == 1 else "sites"
@@ -522,7 +535,7 @@ def _header(model: FittedGLM, units: Units) -> dict[str, str]:
     if lines:
         header["Agreed"] = "; ".join(lines)
     if model.findings:
-        header["Data"] = " ".join(map(str, model.findings))
+        header["Data"] = " ".join(finding.worded(words) for finding in model.findings)
     if model.certificate is not None:
         proof = model.certificate
         verdict = "holds" if proof.holds else "does NOT hold"

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._archive import read_as
-from .._errors import ArgumentError
+from .._errors import PLAIN, ArgumentError, Words
 from .._validation import Array
 from ..losses.linear_model import LinearModelLoss
 from .columns import Relation, find_relations
@@ -80,7 +80,10 @@ SPARED = 1e-6
 MOST_TERMS = 6
 """Terms and names that a sentence still shows, and columns that are searched for as the cause."""
 
-REMEDIES = "Firth's penalty (penalty='firth'), a prior (prior_precision > 0), or a fit without the column"
+
+def _remedies(words: Words) -> str:
+    firth, prior = words.setting("penalty", "firth"), words.setting("prior_precision", 1)
+    return f"Firth's penalty ({firth}), a prior ({prior}), or a fit without the column"
 
 
 @dataclass(frozen=True)
@@ -94,6 +97,10 @@ class Finding:
     """
 
     code: ClassVar[str]
+
+    def worded(self, words: Words) -> str:
+        """Return the sentence, with remedies as the reader writes them."""
+        return str(self)
 
 
 @dataclass(frozen=True)
@@ -184,13 +191,17 @@ class Separation(Finding):
     code: ClassVar[str] = "separation"
 
     def __str__(self) -> str:
+        return self.worded(PLAIN)
+
+    def worded(self, words: Words) -> str:
+        """Return the sentence."""
         how = "complete" if self.is_complete else "quasi-complete"
         by = _list(self.columns) if self.columns else "the intercept alone, as y has one value"
         along = f"along {_sum(self.direction)} " if len(self.direction) <= MOST_TERMS else ""
         have = "No coefficient has a" if self.is_complete else f"{_list(self.names)}{_verb(self.names)} no"
         return (
             f"Separation ({how}) by {by}: {along}the likelihood rises for ever and has no maximum. {have} finite "
-            f"estimate; take {REMEDIES}."
+            f"estimate; take {_remedies(words)}."
         )
 
 
@@ -202,9 +213,13 @@ class Undecided(Finding):
     code: ClassVar[str] = "undecided"
 
     def __str__(self) -> str:
+        return self.worded(PLAIN)
+
+    def worded(self, words: Words) -> str:
+        """Return the sentence."""
         return (
             "The data are so nearly separated, or columns so nearly collinear, that double precision cannot tell "
-            f"whether the likelihood has a maximum: no estimate is to be trusted; take {REMEDIES}."
+            f"whether the likelihood has a maximum: no estimate is to be trusted; take {_remedies(words)}."
         )
 
 

@@ -300,7 +300,7 @@ def test_a_fit_shows_ratios_and_writes_no_file_of_a_table_that_is_refused(bayesa
         assert (code, wrong[0] in err, (tmp_path / "none.npz").exists()) == (2, True, False), err
 
 
-def test_a_likelihood_without_a_maximum_is_exit_code_4_and_firth_mends_it(bayesadmm, csv):
+def test_a_likelihood_without_a_maximum_is_exit_code_4_and_firth_mends_it(bayesadmm, csv, tmp_path):
     """In ward 1 nobody dies: its coefficient has no estimate, and with Firth's penalty one of a finite size."""
     rng = np.random.default_rng(0)
     frame = pd.DataFrame({"age": rng.integers(30, 90, 60), "ward": (np.arange(60) % 5 == 0).astype(int)})
@@ -308,9 +308,24 @@ def test_a_likelihood_without_a_maximum_is_exit_code_4_and_firth_mends_it(bayesa
     data = (csv("wards", frame), "--target", "died", "--no-progress", "--json")
     code, out, _ = bayesadmm("fit", *data)
     assert (code, {row["name"]: row["coef"] for row in json.loads(out)["coefficients"]}["ward"]) == (4, None)
-    code, out, _ = bayesadmm("fit", *data, "--penalty", "firth")
+    code, out, _ = bayesadmm("fit", *data[:-1])
+    said = " ".join(out.split())
+    assert ("(--penalty firth), a prior (--prior-precision 1)" in said, "penalty='firth'" in said) == (True, False), out
+    code, out, _ = bayesadmm("fit", *data, "--penalty", "firth", "--out", tmp_path / "firth.npz")
     assert code == 0
-    assert -10 < {row["name"]: row["coef"] for row in json.loads(out)["coefficients"]}["ward"] < 0
+    found = json.loads(out)
+    assert -10 < {row["name"]: row["coef"] for row in found["coefficients"]}["ward"] < 0
+    # criteria of the likelihood's maximum are none of Firth's mode; the likelihood itself is a number there
+    withheld = ("aic", "bic", "r_squared", "test")
+    again = json.loads(bayesadmm("summary", tmp_path / "firth.npz", "--json")[1])
+    for whole in (found["goodness"], again["goodness"]):
+        assert [whole[name] for name in withheld] == [None] * 4
+        assert whole["log_likelihood"] < 0 < whole["deviance"]
+    text = bayesadmm("summary", tmp_path / "firth.npz")[1]
+    assert ("AIC" in text, "Deviance" in text) == (False, True)
+    # twin: at a maximum they are there
+    plain = json.loads(bayesadmm("fit", *data, "--drop", "ward")[1])["goodness"]
+    assert None not in [plain[name] for name in withheld]
 
 
 def test_json_is_one_object_and_everything_else_goes_to_standard_error(bayesadmm, csv, tmp_path):

@@ -215,6 +215,10 @@ def test_a_separation_is_named_and_no_number_is_an_estimate(call):
     code, told, sent = play(call, "--target died --loss logistic --features age,marker")
     assert (code, told["status"]) == (4, "NO_MAXIMUM")
     assert told["findings"][0].startswith("Separation (complete) by marker: along marker − 0.5 ")
+    assert (
+        "(server init NEW_DIR --penalty firth), a prior (server init NEW_DIR --prior-precision 1)"
+        in told["findings"][0]
+    )
     assert told["mean"] == told["standard_error"] == [None, None, None]
     assert len([name for name in sent if name.startswith("broadcast")]) == 13  # asked once, after twelve rounds
     for command in ("server status run", "site step north run/final.npz"):
