@@ -10,12 +10,12 @@ import numpy as np
 
 from .._validation import Array
 from ..design.agreement import Agreement, design
-from ..estimators.fitted import Columns, word
-from ..glm.diagnosis import Collinear, Finding, Separation
+from ..estimators.fitted import Columns, FittedGLM, word
+from ..glm.diagnosis import Collinear, Finding, Separation, without_estimate
 from ..glm.kinds import Kind, read_kind
 from ._options import DataSettings
 from ._rows import Rows
-from ._terminal import Refused, note
+from ._terminal import SEPARATED, Refused, note
 
 INTERCEPT = "(intercept)"
 
@@ -174,6 +174,19 @@ def in_own_units(finding: Finding, columns: Columns) -> Finding:
         size = max(map(abs, way.values()))
         return replace(finding, direction=tuple((name, value / size) for name, value in way.items()))
     return finding
+
+
+def code_of(model: FittedGLM, what: str) -> int:
+    """Return the exit code of what a model was used for; where its likelihood has no maximum, say so."""
+    if model.has_maximum:
+        return 0
+    found = [name for f in model.findings for name in (f.columns if isinstance(f, Separation) else ())]
+    by = ", ".join(found or sorted(without_estimate(model.findings)))
+    note(
+        f"the likelihood of this model has no maximum{f' (separation by {by})' if by else ''}: {what} are those of "
+        "where its rounds stopped, and of no fit; fit with --penalty firth or a prior."
+    )
+    return SEPARATED
 
 
 def site_names(rows: Rows) -> tuple[str, ...]:

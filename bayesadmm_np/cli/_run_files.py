@@ -296,9 +296,7 @@ def _result(final: Any, server: Any = None) -> dict[str, Any]:
     model, result = ended_model(final, server)
     nothing = without_estimate(model.findings)
     whole = result.table is not None and result.certificate is not None
-    covariance, certificate = model.covariance(), model.certificate
-    if certificate is not None:
-        certificate = replace(certificate, distance=model.distance())
+    covariance, certificate = model.covariance(), model.claimed
     errors = [] if covariance is None else np.sqrt(np.diag(covariance)).tolist()
     words = replace(option_words(), setting=lambda *named: f"server init NEW_DIR {option_words().setting(*named)}")
     is_known = [name not in nothing for name in model.coefficient_names]
@@ -310,7 +308,7 @@ def _result(final: Any, server: Any = None) -> dict[str, Any]:
         "standard_error": None if not errors else [e if k else None for e, k in zip(errors, is_known, strict=True)],
         "findings": [finding.worded(words) for finding in model.findings],
         "missing": [] if result.table is None else list(result.table.missing),
-        "separated": bool(nothing),
+        "separated": not model.has_maximum,
         "table": as_dict(model) if whole else None,
         "text": str(summarise(model, words=words)) if whole else None,
         "objective": result.objective[-1],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from ._design import code_labels, site_names
+from ._design import code_labels, code_of, site_names
 from ._formula import rows_of_model
 from ._options import NA, Client, DropNA, Files, Json, ModelFile, Separator, Weights, option
 from ._rows import Rows
@@ -38,14 +38,15 @@ def certify(
       bayesadmm certify model.npz north.csv south.csv
       bayesadmm certify model.npz patients.csv --tol 1e-4
 
-    Exit codes: 0 the certificate holds, 1 it does not, 2 the command, the model or
-    the data were refused.
+    Exit codes: 0 the certificate holds, 1 it does not; 2 the command, the model or
+    the data were refused; 4 the likelihood of the model has no maximum.
     """
     from ..estimators.model_file import load_model
 
     fitted = load_model(model)
     rows = rows_of_model(fitted, data, client=client, weights=weights, dropna=dropna, separator=separator, na=na)
-    return 0 if run_certify(fitted, rows, tol, json) else 1
+    holds = run_certify(fitted, rows, tol, json)
+    return code_of(fitted, "residual and coefficients") or int(not holds)
 
 
 def _how_named(model: FittedGLM) -> str:
@@ -58,7 +59,6 @@ def _how_named(model: FittedGLM) -> str:
 def run_certify(model: FittedGLM, rows: Rows, tol: float | None, as_json: bool) -> bool:
     """Recompute the certificate of a model from the rows of its sites; return whether it holds."""
     from .._validation import as_positive
-    from ..glm.diagnosis import without_estimate
 
     strangers = sorted(set(site_names(rows)) - set(model.sites))
     if strangers:
@@ -78,7 +78,7 @@ def run_certify(model: FittedGLM, rows: Rows, tol: float | None, as_json: bool) 
     check = model.check(losses)
     assert model.certificate is not None
     tol = model.certificate.tol if tol is None else as_positive(tol, "--tol")
-    holds = check.pooled <= tol and not without_estimate(model.findings)
+    holds = check.pooled <= tol and model.has_maximum
     if as_json:
         sites = {
             name: {"n_rows": counts[name], "n_rows_in_fit": site.n_rows, "apart": check.apart[name]}

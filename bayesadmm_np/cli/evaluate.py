@@ -7,7 +7,7 @@ from typing import Annotated
 
 import numpy as np
 
-from ._design import code_labels
+from ._design import code_labels, code_of
 from ._formula import rows_of_model
 from ._options import NA, Client, DropNA, Files, Json, ModelFile, Separator, option
 from ._terminal import Refused, note, print_json, require_out
@@ -26,7 +26,7 @@ def evaluate(
     separator: Separator = ",",
     na: NA = (),
     json: Json = False,
-) -> None:
+) -> int:
     """Hold a model of two classes against outcomes: discrimination and calibration by site and pooled.
 
     Prints the area under the ROC curve with DeLong's interval, events observed over
@@ -37,7 +37,8 @@ def evaluate(
       bayesadmm evaluate model.npz new.csv --client hospital
       bayesadmm evaluate model.npz north.csv south.csv --figure validation.svg
 
-    Exit codes: 0 evaluated, 2 the command, the model or the data were refused.
+    Exit codes: 0 evaluated; 2 the command, the model or the data were refused;
+    4 evaluated, but the likelihood of the model has no maximum.
     """
     from ..estimators.evaluation import evaluate as held_against
     from ..estimators.fitted import word
@@ -67,3 +68,4 @@ def evaluate(
             found.plot(page)
             page.savefig(figure, dpi=220)
         note(f"figure written to {figure}.")
+    return code_of(fitted, "predictions")

@@ -35,7 +35,6 @@ def export(
     from .._validation import as_positive
     from ..estimators.model_file import save_model
     from ..federation import load_server
-    from ..glm.diagnosis import without_estimate
     from ._run_files import ended_model
 
     require_out(out, folder.glob("reply-*.npz"), folder)
@@ -53,4 +52,4 @@ def export(
         raise Refused(f"the run in {folder} ended without the sums of all sites: {final.message}")
     save_model(out, model)
     note(f"model written to {out}.")
-    return SEPARATED if without_estimate(model.findings) else 0 if model.holds else 1
+    return 0 if model.holds else 1 if model.has_maximum else SEPARATED

@@ -126,14 +126,13 @@ def fit(
     """
     from ..estimators.model_file import save_model
     from ..estimators.summary import as_dict, summarise
-    from ..glm.diagnosis import without_estimate
     from ..splitting.status import Status
 
     if out is not None:
         require_out(out, [*data, *([config] if config else [])])
     model, losses, dropped = _fitted(data, rows, settings, make_method(method), progress)
     shown: Any = {"covariance": settings.covariance, "reference": reference}
-    if intervals == "profile" and without_estimate(model.findings):
+    if intervals == "profile" and not model.has_maximum:
         note("--intervals profile: the likelihood has no maximum; intervals are Wald's.")
     elif intervals == "profile":
         shown["losses"] = losses
@@ -147,7 +146,7 @@ def fit(
         print(table)
         if out is not None:
             note(f"model written to {out}.")
-    if without_estimate(model.findings):
+    if not model.has_maximum:
         return SEPARATED
     return 0 if model.holds and model.status is Status.CONVERGED else 1
 

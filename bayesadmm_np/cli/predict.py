@@ -28,7 +28,7 @@ def predict(
     separator: Separator = ",",
     na: NA = (),
     json: Json = False,
-) -> None:
+) -> int:
     """Predict new rows from a model file.
 
     Classification: the probability of each class, integrated over a posterior.
@@ -39,11 +39,16 @@ def predict(
       bayesadmm predict model.npz new.csv --out predictions.csv
       bayesadmm predict model.npz new.csv --dropna
 
-    Exit codes: 0 predicted, 2 the command, the model or the data were refused.
+    Exit codes: 0 predicted; 2 the command, the model or the data were refused;
+    4 predicted, but the likelihood of the model has no maximum.
     """
+    from ..estimators.model_file import load_model
+    from ._design import code_of
+
     if out is not None:
         require_out(out, [model, data])
-    rows = _predictions(model, data, drop, dropna, separator, na)
+    fitted = load_model(model)
+    rows = _predictions(fitted, data, drop, dropna, separator, na)
     if out is not None:
         write_csv(out, rows)
         note(f"{len(rows)} predictions written to {out}.")
@@ -53,16 +58,15 @@ def predict(
         writer = csv.DictWriter(sys.stdout, list(rows[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
+    return code_of(fitted, "predictions")
 
 
 def _predictions(
-    model_path: Path, path: Path, drop: Sequence[str], dropna: bool, separator: str, missing: Sequence[str]
+    model: FittedGLM, path: Path, drop: Sequence[str], dropna: bool, separator: str, missing: Sequence[str]
 ) -> list[dict[str, Any]]:
     """Return one dictionary a row of the file."""
-    from ..estimators.model_file import load_model
     from ._rows import read_frame, require_column
 
-    model = load_model(model_path)
     agreement = model.columns.agreement
     used = model.columns.names if agreement is None else agreement.parsed.predictors
     needed = [*used, *filter(None, (model.offset, model.exposure))]

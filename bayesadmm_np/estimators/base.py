@@ -549,12 +549,8 @@ class FederatedModel(BaseEstimator):
     @property
     def certificate_(self) -> Certificate:
         """The certificate, with its bound on the user's θ: the run measures the intercept elsewhere."""
-        found = self.fitted_.uncentred.certificate
+        found = self.fitted_.uncentred.claimed
         assert found is not None
-        if without_estimate(
-            self.fitted_.findings
-        ):  # near an infinite maximum the residual is small, and proves nothing
-            return replace(found, pooled=float("inf"), distance=None)
         return found
 
     @property

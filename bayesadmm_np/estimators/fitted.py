@@ -46,6 +46,9 @@ __all__ = [
 STACKED_QR = replace(Newton(), name="stacked QR")
 """The row of Newton, whose one step on a quadratic this is, by factors in place of sums."""
 
+UNBOUNDED = "the likelihood has no maximum, or none that is proven"
+"""Why no distance to the pooled fit is known."""
+
 FAMILIES: dict[str, type[Gaussian]] = {
     "full": FullGaussian,
     "diagonal": DiagonalGaussian,
@@ -245,9 +248,25 @@ class FittedGLM:
         return tuple(f"{output}: {name}" if output else name for output in self.output_names for name in once)
 
     @property
+    def has_maximum(self) -> bool:
+        """Whether no finding, and no end of the rounds, says that the likelihood may have no maximum."""
+        return self.status is not Status.NO_MAXIMUM and not without_estimate(self.findings)
+
+    @property
     def holds(self) -> bool:
-        """Whether the pooled stationarity residual was below tol at the fit."""
-        return self.certificate is not None and self.certificate.holds and not without_estimate(self.findings)
+        """Whether the pooled stationarity residual was below tol at the fit, of a likelihood that has a maximum."""
+        return self.certificate is not None and self.certificate.holds and self.has_maximum
+
+    @property
+    def claimed(self) -> Certificate | None:
+        """The certificate, with its bound on θ in the columns' own units.
+
+        Where the likelihood has no maximum a small residual proves nothing, as all are small on the way to infinity:
+        there `pooled` is inf.
+        """
+        proof = self.certificate
+        pooled = proof.pooled if proof is not None and self.has_maximum else float("inf")
+        return proof and replace(proof, pooled=pooled, distance=self.distance())
 
     @property
     def is_exact(self) -> bool:
@@ -360,8 +379,12 @@ class FittedGLM:
     def distance(self, units: Units = "original", bound: Distance | None = None) -> Distance | None:
         """Return a bound on the distance to the pooled fit for θ in these units; default the certificate's own.
 
-        Where intercepts mix other coefficients they are off by no more than these together.
+        Where intercepts mix other coefficients they are off by no more than these together. A likelihood without a
+        maximum has no pooled fit, and no bound, whatever the sums said.
         """
+        if not self.has_maximum:
+            infinite = float("inf")
+            return Distance(infinite, infinite, np.full(self.layout.dim, infinite), True, UNBOUNDED)
         if bound is None and self.certificate is not None:
             bound = self.certificate.distance
         layout = self.layout

@@ -328,7 +328,7 @@ def as_dict(
         "coefficients": rows,
         "findings": [finding_as_dict(finding) for finding in model.findings],
         "certificate": {
-            "holds": proof.holds,
+            "holds": model.holds,
             "pooled": proof.pooled,
             "tol": proof.tol,
             "edges": asdict(proof.edges),
@@ -538,7 +538,7 @@ def _header(model: FittedGLM, units: Units, words: Words) -> dict[str, str]:
         header["Data"] = " ".join(finding.worded(words) for finding in model.findings)
     if model.certificate is not None:
         proof = model.certificate
-        verdict = "holds" if proof.holds else "does NOT hold"
+        verdict = "holds" if model.holds else "does NOT hold"
         header["Certificate"] = f"pooled stationarity {verdict} to {proof.tol:.0e} (residual {proof.pooled:.1e})"
     distance = model.widest_distance()
     if distance is not None:

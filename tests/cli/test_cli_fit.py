@@ -628,3 +628,26 @@ def test_a_fit_without_a_maximum_ends_with_its_own_code_and_without_a_log_likeli
     code, out, _ = bayesadmm("summary", tmp_path / "model.npz")
     assert "Log-likelihood" not in out
     assert "Separation" in out
+
+
+def test_what_uses_a_model_without_a_maximum_says_so_and_ends_with_that_code(bayesadmm, csv, tmp_path, rng):
+    x, model = np.arange(30.0), tmp_path / "model.npz"
+    frame = {"far": x < 15, "other": rng.standard_normal(30), "died": (x < 15).astype(int)}
+    path = csv("separated", pd.DataFrame(frame))
+    uses = [("predict", model, path), ("evaluate", model, path), ("certify", model, path)]
+    fit = ("fit", path, "--target", "died", "--no-progress", "--out", model)
+    assert bayesadmm(*fit)[0] == 4
+    for use in uses:
+        code, out, err = bayesadmm(*use)
+        assert code == 4
+        assert out
+        assert "has no maximum (separation by far)" in err
+    rows = bayesadmm(*uses[0])[1].splitlines()
+    assert len(rows) == 31
+    assert not json.loads(bayesadmm(*uses[2], "--tol", "1e9", "--json")[1])["holds"]
+    # twin: with a penalty there is a maximum, and nothing is said
+    assert bayesadmm(*fit, "--penalty", "firth")[0] == 0
+    for use in uses[:2]:
+        code, _, err = bayesadmm(*use)
+        assert code == 0
+        assert "maximum" not in err

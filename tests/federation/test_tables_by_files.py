@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ pytest.importorskip("cyclopts", reason="the command line needs the extra `cli`")
 from bayesadmm_np.estimators import FederatedGLM, load_model  # noqa: E402
 from bayesadmm_np.estimators.summary import as_dict  # noqa: E402
 from bayesadmm_np.federation import Message  # noqa: E402
+from bayesadmm_np.splitting.status import Status  # noqa: E402
 from oracles.by_files import SITES, commands, play, write_tables  # noqa: E402
 from oracles.strd import PROBLEMS, digits  # noqa: E402
 
@@ -225,7 +227,20 @@ def test_a_separation_is_named_and_no_number_is_an_estimate(call):
         code, out, _ = call(command)
         assert code == 4
         assert "no maximum" in out
-    assert exported(call, "died").findings[0].columns == ("marker",)
+    model = exported(call, "died")
+    assert model.findings[0].columns == ("marker",)
+    # no reader claims a distance to a fit that is not there, nor does a looser tol make the certificate hold
+    loose = replace(model, certificate=replace(model.certificate, tol=1e9))
+    assert not loose.holds
+    assert not loose.claimed.holds
+    assert replace(loose, findings=(), status=Status.CONVERGED).claimed.holds  # broken twin: of another likelihood
+    told = json.loads(call("server status run --json")[1])
+    said = told["table"]["certificate"]
+    assert not said["holds"]
+    assert said["distance"].startswith("no bound on the distance to the pooled fit: the likelihood has no maximum")
+    text = call("server status run")[1] + call("summary m.npz")[1]
+    assert "of its standard error" not in told["certificate"] + text
+    assert "no bound on the distance" in text
     # twin without a separation: the search is not even begun
     code, told, sent = play_again(call, "--target died --loss logistic --features age,dose")
     assert (code, told["findings"], len(sent)) == (0, [], 7)
