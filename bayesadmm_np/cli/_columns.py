@@ -136,12 +136,17 @@ class TableRows:
     @property
     def told(self) -> dict[str, Any]:
         """What `site init` says of the rows."""
+        from ..design.levels import advice_on_words
+
         described = self.data.described
+        advice = {name: advice_on_words(one.levels or ()) for name, one in described.columns.items()}
+        warnings = [f"column {name!r} holds numbers and text; {said}." for name, said in advice.items() if said]
         return {
             "rows": described.n_complete,
             "missing_rows": described.n_rows - described.n_complete,
             "formula": self.data.formula,
             "levels": {name: list(one.levels) for name, one in described.columns.items() if one.levels},
+            **({"warnings": warnings} if warnings else {}),
         }
 
 

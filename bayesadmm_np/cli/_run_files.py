@@ -359,7 +359,11 @@ def tell(plain: dict[str, Any], as_json: bool) -> int:
         print(f"{'status':<10} {plain['message']}")
         if "mean" not in plain and not failed:
             print(f"{'model':<10} {MODEL}")
-    for sentence in (*plain.get("missing", ()), *(() if text else plain.get("findings", ()))):
+    for sentence in (
+        *plain.get("missing", ()),
+        *plain.get("warnings", ()),
+        *(() if text else plain.get("findings", ())),
+    ):
         note(sentence)
     if text:
         print(f"\n{text}")

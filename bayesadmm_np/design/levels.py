@@ -40,6 +40,8 @@ PLAIN = re.compile(r"(-?)(0|[1-9][0-9]*)(?:\.([0-9]*))?")
 DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}(?:[T ]\S+)?|\d{1,2}([./-])\d{1,2}\1(?:\d{4}|\d{2})")
 MOST = 6
 """Levels shown in a sentence."""
+FEW_WORDS = 3
+"""Different texts among numbers, up to which they are taken for words for a missing value."""
 
 
 class TableError(ValueError):
@@ -129,6 +131,22 @@ def _is_number(cell: Any) -> bool:
     if not isinstance(cell, str):
         return _kind(cell) in ("number", "boolean")
     return NUMBER.fullmatch(cell.strip()) is not None and bool(np.isfinite(float(cell)))
+
+
+def other_words(cells: Iterable[Any]) -> list[str]:
+    """Return the different texts that are no numbers, in their order."""
+    return [str(cell) for cell in dict.fromkeys(cells) if not _is_number(cell)]
+
+
+def advice_on_words(cells: Iterable[Any], is_beside_numbers: bool = False) -> str:
+    """Say how to read the few words of a column of numbers as missing; "" where it has none, many, or no number."""
+    known = list(dict.fromkeys(cells))
+    words = other_words(known)
+    if not 0 < len(words) <= FEW_WORDS or not (is_beside_numbers or len(words) < len(known)):
+        return ""
+    stand = "stands" if len(words) == 1 else "stand"
+    listed = ",".join(words)
+    return f"if {_listed(words)} {stand} for a missing value, say so by --na '{listed}' (in Python: write NaN)"
 
 
 def level_name(cell: Any) -> str:
@@ -430,18 +448,26 @@ def _agreed_kind(name: str, sites: Mapping[str, SiteColumn], role: str) -> Liter
         column = sites[site]
         if not column.is_numeric and (numbers or role == "number"):
             other = f" where site {numbers[0]!r} has numbers" if numbers else ""
-            wrong = next((level for level in column.levels or () if not _is_number(level)), None)
-            shown = "" if wrong is None else f" ({wrong!r})"
-            raise TableError(f"holds text{shown}{other}", "write numbers, or leave those cells empty", site, name)
+            shown, advice = _words_of(column, bool(numbers))
+            remedy = advice or "write numbers, or leave those cells empty"
+            raise TableError(f"holds text{shown}{other}", remedy, site, name)
     if numbers or role == "number":
         return "number"
     unnamed = [site for site in texts if sites[site].levels is None]
     if unnamed:
         others = [site for site in texts if site not in unnamed]
-        where = f"where site {others[0]!r} has other text" if others else "at every site"
-        remedy = f"write C({name}) for a factor, or turn it into numbers"
+        shown, advice = _words_of(sites[others[0]], True) if others else ("", "")
+        where = f"where site {others[0]!r} has other text{shown}" if others else "at every site"
+        remedy = ", or ".join(filter(None, [advice, f"write C({name}) for a factor, or turn it into numbers"]))
         raise TableError(f"holds numbers written as text {where}", remedy, unnamed[0], name)
     return "factor"
+
+
+def _words_of(column: SiteColumn, is_beside_numbers: bool) -> tuple[str, str]:
+    """Return a text of a column that is no number, in brackets, and the advice on a few of them."""
+    levels = column.levels or {}
+    words = other_words(levels)
+    return f" ({words[0]!r})" if words else "", advice_on_words(levels, is_beside_numbers)
 
 
 def _check_factor(name: str, sites: Mapping[str, SiteColumn]) -> None:
@@ -461,7 +487,8 @@ def _check_factor(name: str, sites: Mapping[str, SiteColumn]) -> None:
         if counts and sites[site].kind == "text" and (wrong is not None or is_unsure):
             shown = "" if wrong is None else f" ({wrong!r})"
             fact = f"holds text{shown} where site {counts[0]!r} has numbers"
-            raise TableError(fact, "write its levels as the other sites do", site, name)
+            advice = "write its levels as the other sites do", _words_of(sites[site], True)[1]
+            raise TableError(fact, "; ".join(filter(None, advice)), site, name)
 
 
 def _lines_of_numbers(name: str, sites: Mapping[str, SiteColumn]) -> list[str]:

@@ -12,6 +12,7 @@ import numpy as np
 
 from .._errors import ArgumentError
 from .._validation import Array
+from .levels import advice_on_words, other_words
 from .rows import find_missing, read_client
 
 __all__ = ["Column", "Description", "Rule", "describe", "read_dictionary"]
@@ -164,8 +165,12 @@ def describe(
     for name in wanted:
         parts = {site: _values(table[name][index]) for site, index in places.items()}
         if len({values.dtype.kind == "f" for values, _ in parts.values() if values.size}) > 1:
-            findings.append(f"{name} holds numbers at some sites and text at others: {_kinds(parts)}.")
+            advice = advice_on_words(_texts(parts), is_beside_numbers=True)
+            said = f"{name} holds numbers at some sites and text at others: {_kinds(parts)}"
+            findings.append("; ".join(filter(None, [said, advice])) + ".")
             parts = {site: (values.astype(str), missing) for site, (values, missing) in parts.items()}
+        elif advice := advice_on_words(_texts(parts)):
+            findings.append(f"{name} holds numbers and text ({other_words(_texts(parts))[0]!r}); {advice}.")
         whole = np.concatenate([values for values, _ in parts.values()]), sum(gone for _, gone in parts.values())
         few = np.unique(whole[0]).size <= FEW if whole[0].dtype.kind == "f" else True
         described[name] = {site: _column(*part, few) for site, part in {"all": whole, **parts}.items()}
@@ -368,9 +373,14 @@ def _share(cell: Column, level: str) -> str:
     return f"{count} ({100 * count / cell.n:.0f} %)" if cell.n else "0"
 
 
+def _texts(parts: Mapping[str, tuple[Array, int]]) -> list[Any]:
+    """Return the cells of the sites where a column is text."""
+    return [cell for values, _ in parts.values() if values.dtype.kind != "f" for cell in values.tolist()]
+
+
 def _kinds(parts: Mapping[str, tuple[Array, int]]) -> str:
     said = {
-        site: "numbers" if values.dtype.kind == "f" else f"text ({values[0]!r})"
+        site: "numbers" if values.dtype.kind == "f" else f"text ({other_words(values.tolist())[0]!r})"
         for site, (values, _) in parts.items()
         if values.size
     }

@@ -65,6 +65,35 @@ def test_a_formula_gives_the_estimators_fit_and_predicts_raw_tables(table, run):
     run("evaluate", "m.npz", "all.csv")
 
 
+def test_a_word_among_numbers_is_named_with_the_option_that_makes_it_missing(table, run):
+    """A question mark at one site; the twin has a fourth different text, and such columns are text."""
+    table["bmi"] = table.bmi.astype(str)
+    places = table.index[table.hospital == "Bern"][:4]
+    table.loc[places, "bmi"] = "?"
+    names = ("Basel", "Bern")
+    advice = "if '?' stands for a missing value, say so by --na '?'"
+
+    def written():
+        table.to_csv("all.csv", index=False)
+        for name in names:
+            table[table.hospital == name].to_csv(f"{name}.csv", index=False)
+        settings = ("--loss", "logistic", "--formula", "died ~ age + bmi")
+        said = [run("site", "init", name, "--data", f"{name}.csv", "--name", name, *settings)[1] for name in names]
+        _, refused = run("server", "init", "run", *(f"{name}/hello.npz" for name in names), code=3)
+        _, whole = run("fit", "all.csv", "--formula", "died ~ age + bmi", "--client", "hospital", code=2)
+        return (*said, refused, whole, run("describe", "all.csv", "--client", "hospital")[0])
+
+    basel, bern, refused, whole, described = written()
+    assert (advice in basel, advice in bern) == (False, True)
+    assert "site 'Bern': column 'bmi' holds text ('?') where site 'Basel' has numbers" in refused
+    assert "site 'Basel': column 'bmi' holds numbers written as text where site 'Bern' has other text ('?')" in whole
+    assert "text ('?')" in described
+    assert all(advice in said for said in (refused, whole, described))
+    run("fit", "all.csv", "--formula", "died ~ age + bmi", "--client", "hospital", "--na", "?", "--dropna")
+    table.loc[places, "bmi"] = ["?", "none", "lost", "later"]
+    assert not any("--na" in said for said in written())
+
+
 def test_in_the_units_of_the_columns_the_fit_is_the_estimators(table, run):
     table.to_csv("all.csv", index=False)
     options = ("--client", "hospital", "--prior-precision", 1, "--no-standardize", "--out", "m.npz")
