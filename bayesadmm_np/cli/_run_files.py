@@ -297,15 +297,19 @@ def _result(final: Any, server: Any = None) -> dict[str, Any]:
     nothing = without_estimate(model.findings)
     whole = result.table is not None and result.certificate is not None
     covariance, certificate = model.covariance(), model.claimed
-    errors = [] if covariance is None else np.sqrt(np.diag(covariance)).tolist()
     words = replace(option_words(), setting=lambda *named: f"server init NEW_DIR {option_words().setting(*named)}")
-    is_known = [name not in nothing for name in model.coefficient_names]
+    held, mixed = model.unknown(model.in_units("original")[0])  # the table's dashes
+    lost = np.isin(model.coefficient_names, list(nothing)) | held
+    errors = None
+    if covariance is not None:
+        deviations = np.sqrt(np.diag(covariance)).tolist()
+        errors = [None if gone else e for e, gone in zip(deviations, lost | mixed, strict=True)]
     return {
         "status": result.status.name,
         "message": result.message,
         "names": list(model.coefficient_names),
-        "mean": [mean if known else None for mean, known in zip(model.mean().tolist(), is_known, strict=True)],
-        "standard_error": None if not errors else [e if k else None for e, k in zip(errors, is_known, strict=True)],
+        "mean": [None if gone else mean for mean, gone in zip(model.mean().tolist(), lost, strict=True)],
+        "standard_error": errors,
         "findings": [finding.worded(words) for finding in model.findings],
         "missing": [] if result.table is None else list(result.table.missing),
         "separated": not model.has_maximum,

@@ -307,6 +307,15 @@ class FittedGLM:
             information = np.sum([np.diagonal(site.factor.precision) for site in self.sites.values()], axis=0)
         return are_held(self._prior_diagonal, information)
 
+    def unknown(self, change: Array) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Return which entries of change @ θ are of held coefficients alone, and which mix one without an estimate.
+
+        Of the first rounding is all that there is. Of the second the standard error is the rounding of infinite ones.
+        """
+        lost = np.isin(self.coefficient_names, list(without_estimate(self.findings)))
+        held = ~change[:, ~self.held].any(axis=1)
+        return np.asarray(held), np.asarray((change[:, lost] != 0.0).any(axis=1))
+
     @property
     def _prior_diagonal(self) -> Array:
         precision = np.asarray(self.prior.precision)

@@ -64,7 +64,8 @@ class SummaryRow(Estimate):
     ----------
     name : str
     coef : float
-        The maximum of the likelihood, or the posterior mean.
+        The maximum of the likelihood, or the posterior mean; NaN where no rows determine the coefficient, which the
+        model holds at zero, and where it has no finite estimate.
     std_err : float or None
         Standard error, or posterior standard deviation.
     statistic, p_value : float or None
@@ -287,11 +288,15 @@ def as_dict(
     """Return everything about a fitted model that a program may want to read; see `summarise`."""
     names = ("prior", *map(str, model.sites))
     spread = Spread.of(model, covariance)
+
+    def has_ratio(row: SummaryRow) -> bool:
+        return bool(model.kind.ratio) and row.coef == row.coef and not row.name.endswith(INTERCEPT)
+
     rows = [
         {
             **{name: None if value != value else value for name, value in asdict(row).items()},
             "shares": None if row.shares is None else dict(zip(names, row.shares, strict=True)),
-            "ratio": row.ratio if model.kind.ratio and not row.name.endswith(INTERCEPT) else None,
+            "ratio": row.ratio if has_ratio(row) else None,
         }
         for row in _rows(model, units, spread, reference, losses)
     ]
@@ -422,17 +427,12 @@ def _wald_rows(
     shares = information_shares(model, change).T
     # the factors make up the posterior only where the duals are the sites
     adds_up = bool(np.allclose(shares.sum(axis=1), 1.0, atol=1e-3))
-    # of a held entry rounding is all that there is
     errors = np.sqrt(np.maximum(np.einsum("ij,jk,ik->i", change, spread.matrix, change), 0.0))
-    held = np.asarray(~change[:, ~model.held].any(axis=1))  # made of held entries alone
+    held, mixes = model.unknown(change)
     nothing = without_estimate(model.findings)
-    lost = np.isin(model.coefficient_names, list(nothing))
-    mixes = np.asarray((change[:, lost] != 0.0).any(axis=1))  # there a standard error is the rounding of infinite ones
 
     def row(name: str, m: float, sd: float, is_held: bool, is_mixed: bool, share: Array) -> SummaryRow:
-        if is_held:
-            return SummaryRow(name, 0.0)
-        if nothing & {name, *name.split(" vs ")}:
+        if is_held or nothing & {name, *name.split(" vs ")}:
             return SummaryRow(name, float("nan"))
         if is_mixed:
             return SummaryRow(name, m)
@@ -560,7 +560,7 @@ def _note(model: FittedGLM, rows: Sequence[SummaryRow], n_clusters: int) -> str:
     if held:
         said.append(f"Held at zero, because no rows determine them beside the others: {', '.join(held)}.")
     if any(row.coef != row.coef for row in rows):
-        said.append("There is no estimate where – stands: see Data below.")
+        said.append("There is no estimate, or no standard error of it, where – stands: see Data below.")
     if any(row.p_value is None and row.std_err for row in rows):
         said.append("No test (–) where the prior holds more than half of the information.")
     if 0 < n_clusters < FEW_CLUSTERS:

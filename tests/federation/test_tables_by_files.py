@@ -246,6 +246,27 @@ def test_a_separation_is_named_and_no_number_is_an_estimate(call):
     assert (code, told["findings"], len(sent)) == (0, [], 7)
 
 
+def test_the_status_and_the_table_agree_on_what_is_no_estimate(call):
+    """In a level all died: its coefficient is infinite, and the error of the intercept is the rounding of that."""
+    write_tables()
+    for name in SITES:
+        rows = pd.read_csv(f"{name}.csv")
+        rows["level"] = (np.arange(len(rows)) % 7 == 0).astype(int)
+        rows.loc[rows["level"] == 1, "died"] = "yes"
+        rows.to_csv(f"{name}.csv", index=False)
+    code, told, _ = play(call, "--target died --loss logistic --features age,level")
+    assert code == 4
+    table = told["table"]["coefficients"]
+    for ours, theirs in (("standard_error", "std_err"), ("mean", "coef")):  # None is NaN as a float
+        same = [np.array(values, dtype=float) for values in (told[ours], [row[theirs] for row in table])]
+        np.testing.assert_allclose(*same, rtol=1e-9)
+    # broken twin: the root of the diagonal is a number in all three places
+    assert np.isfinite(np.sqrt(np.diag(exported(call, "died").covariance()))).all()
+    assert [error is None for error in told["standard_error"]] == [False, True, True]
+    assert [mean is None for mean in told["mean"]] == [False, True, False]
+    assert "no estimate, or no standard error of it" in " ".join(call("server status run")[1].split())
+
+
 def play_again(call, *options):
     """Play in a folder of its own."""
     os.mkdir("again")
@@ -271,7 +292,8 @@ def test_collinear_and_constant_columns_are_named_and_held(call, loss, target, u
     wanted = {row["name"]: row for row in as_dict(fit.fitted_)["coefficients"]}
     for row in table["coefficients"]:
         if row["name"] in ("twice", "one"):
-            assert (row["coef"], row["std_err"]) == (0.0, None)
+            assert (row["coef"], row["std_err"], row["ratio"]) == (None, None, None)
+            assert told["mean"][told["names"].index(row["name"])] is None
         else:
             assert row["coef"] == pytest.approx(wanted[row["name"]]["coef"], abs=1e-7 * wanted[row["name"]]["std_err"])
     assert table["goodness"]["df_model"] == 2
