@@ -512,7 +512,7 @@ class FederatedModel(BaseEstimator):
             certificate=result.certificate(),
             rounds=fit.rounds,
             objective=np.array([record.objective for record in result.history]),
-            floats=sum(record.floats_down + record.floats_up for record in result.history),
+            floats=fit.floats + sum(record.floats_down + record.floats_up for record in result.history),
             noise_variance=fit.noise,
             penalty=settings.penalty,
             inference=settings.inference,

@@ -68,6 +68,8 @@ class Fit:
     separation : Separation, Undecided or None
         What keeps the likelihood from having a maximum, where a search was made.
     is_searched : bool
+    floats : int
+        Numbers that were sent beside those in the history of `result`.
     """
 
     result: Result
@@ -79,6 +81,7 @@ class Fit:
     caveat: str = ""
     separation: Separation | Undecided | None = None
     is_searched: bool = False
+    floats: int = 0
 
     @property
     def start(self) -> Start:
@@ -230,7 +233,7 @@ def _fit_firth(glm: Glm, settings: Settings) -> Fit:
     result = run(
         settings.method, tilted, make_prior(settings, 0.0, glm, 1.0), sites=found.sites, **run_options(glm, settings)
     )
-    return Fit(result, glm, 0.0, 1.0, found.exchanges + result.rounds + 1)
+    return Fit(result, glm, 0.0, 1.0, found.exchanges + result.rounds + 1, floats=found.floats)
 
 
 def _fit_precision(glm: Glm, settings: Settings, start: Start | None) -> Fit:

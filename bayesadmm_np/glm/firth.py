@@ -6,7 +6,7 @@ An iteration that the caller drives, over sums of sites; `fit_firth` does it in 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -72,6 +72,8 @@ class FirthFit:
     value, penalty : float
         ℓ and ½ log det I; the objective is their difference.
     exchanges : int
+    floats : int
+        Numbers in the questions and answers of all sites, where `fit_firth` asked them.
     """
 
     mean: Array
@@ -81,6 +83,7 @@ class FirthFit:
     value: float
     penalty: float
     exchanges: int
+    floats: int = 0
 
 
 def firth_answer(loss: Loss, question: FirthQuestion) -> FirthAnswer:
@@ -242,12 +245,14 @@ def fit_firth(losses: Sequence[Loss], start: ArrayLike | None = None, **options:
     array([-0.5108,  2.4567])
     """
     fit = firth(np.zeros(losses[0].dim) if start is None else start, **options)
-    question = next(fit)
+    question, floats = next(fit), 0
     while True:
+        answers = [firth_answer(loss, question) for loss in losses]
+        floats += sum(np.size(item) for answer in answers for item in (*question, *answer) if item is not None)
         try:
-            question = fit.send([firth_answer(loss, question) for loss in losses])
+            question = fit.send(answers)
         except StopIteration as end:
-            return end.value
+            return replace(end.value, floats=floats)
 
 
 class Tilted(Loss):

@@ -499,7 +499,8 @@ def robust_covariance(
         raise ArgumentError("covariance", f"must be one of {', '.join(ROBUST)}", repr(name))
     key = "HC0" if name == "HC1" else name
     if key not in total.meats:
-        raise ArgumentError("covariance", "must be one that the sites sent sums for", repr(name))
+        advice = "fit again with it: a fit keeps the sums of the covariance that it is asked for"
+        raise ArgumentError("covariance", "must be one that the sites sent sums for", repr(name), advice)
     n, G = total.n_observations(weights), total.n_clusters
     df, factor = n - n_parameters, 1.0
     if df <= 0:

@@ -221,7 +221,10 @@ def test_summary_shows_ratios_and_says_what_a_file_does_not_hold(bayesadmm, csv,
     row = json.loads(bayesadmm("summary", tmp_path / "m.npz", "--json")[1])["coefficients"][0]
     assert row["ratio"] == pytest.approx([np.exp(row[key]) for key in ("coef", "low", "high")])
     code, _, err = bayesadmm("summary", tmp_path / "m.npz", "--covariance", "HC3")
-    assert (code, "--covariance must be one that the sites sent sums for" in err) == (2, True), err
+    assert (code, "--covariance must be one that the sites sent sums for, got 'HC3'; fit again with it" in err) == (
+        2,
+        True,
+    ), err
     code, _, err = bayesadmm("summary", tmp_path / "m.npz", "--reference", "9")
     assert (code, "--reference must be a class" in err) == (2, True), err
 

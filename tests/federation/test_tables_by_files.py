@@ -313,6 +313,9 @@ def test_firth_by_files_is_that_of_the_estimator(call, features):
         assert a["coef"] == pytest.approx(b["coef"], abs=1e-8 * b["std_err"])
         assert a["std_err"] == pytest.approx(b["std_err"], rel=1e-8)
     assert own["log_likelihood"] == pytest.approx(other["log_likelihood"], rel=1e-8)
+    # θ down; ℓ, its derivatives and the pull up, from each of the sites in every exchange of the fit
+    least = (other["rounds"] - 2) * len(SITES) * (3 + 1 + 3 + 9 + 3)
+    assert least < other["floats"] < own["floats"]
     plain = FederatedGLM("logistic").fit(rows[["age", "dose"]], rows["died"], client=rows["site"])
     if features == "age,dose":  # broken twin: without the penalty
         assert own["coefficients"][0]["coef"] != pytest.approx(plain.coef_[0, 0], rel=1e-3)
