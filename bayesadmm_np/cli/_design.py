@@ -172,7 +172,12 @@ def in_own_units(finding: Finding, columns: Columns) -> Finding:
     if isinstance(finding, Separation):
         way = moved(finding.direction)
         size = max(map(abs, way.values()))
-        return replace(finding, direction=tuple((name, value / size) for name, value in way.items()))
+        way = {name: value / size for name, value in way.items() if abs(value) > 1e-10 * size}
+        names = finding.names
+        if not finding.is_complete:  # the intercept of other columns is another coefficient
+            along = {name for name, _ in finding.direction}
+            names = tuple(dict.fromkeys([*way, *(name for name in names if name not in along)]))
+        return replace(finding, direction=tuple(way.items()), names=names)
     return finding
 
 

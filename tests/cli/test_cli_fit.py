@@ -633,6 +633,23 @@ def test_a_fit_without_a_maximum_ends_with_its_own_code_and_without_a_log_likeli
     assert "Separation" in out
 
 
+@pytest.mark.parametrize(("low", "moves"), [(0.0, False), (4.0, True)])
+def test_an_intercept_is_an_estimate_where_the_separating_direction_leaves_it(bayesadmm, csv, low, moves):
+    """Rows at x = 0 are mixed, and x alone separates; from rows mixed at x = 4 the direction is x − 4."""
+    x = np.repeat([low, low + 1.0], [20, 10])
+    y = np.r_[np.arange(20) % 2, np.ones(10, dtype=int)]
+    path = csv("quasi", pd.DataFrame({"x": x, "died": y}))
+    code, out, _ = bayesadmm("fit", path, "--target", "died", "--no-progress", "--json")
+    slope, intercept = json.loads(out)["coefficients"]
+    assert code == 4
+    assert slope["coef"] is None
+    assert intercept["std_err"] is None
+    if moves:
+        assert intercept["coef"] is None
+    else:  # half of the rows at 0 are events; to the tol of rounds that have no end
+        assert intercept["coef"] == pytest.approx(0.0, abs=1e-3)
+
+
 def test_what_uses_a_model_without_a_maximum_says_so_and_ends_with_that_code(bayesadmm, csv, tmp_path, rng):
     x, model = np.arange(30.0), tmp_path / "model.npz"
     frame = {"far": x < 15, "other": rng.standard_normal(30), "died": (x < 15).astype(int)}
