@@ -517,13 +517,14 @@ def _header(model: FittedGLM, units: Units, words: Words) -> dict[str, str]:
     sites = ", ".join(f"{name} {site.n_rows}" for name, site in model.sites.items())
     family = f"{model.family} family, " if model.inference == "posterior" else ""
     many = "site" if len(model.sites) == 1 else "sites"
+    rounds = "1 round" if model.rounds == 1 else f"{model.rounds} rounds"
     header = {
         "Model": model.title,
         "Fit": model.fit_name,
         "Rows": f"{sum(site.n_rows for site in model.sites.values())} at {len(model.sites)} {many}: {sites}"
         if sites
         else "those of all sites, whose shares the server knows",
-        "Method": f"{model.method}, {family}{model.rounds} rounds, {model.floats} numbers sent",
+        "Method": f"{model.method}, {family}{rounds}, {model.floats} numbers sent",
         "Prior precision": "none" if model.fit_name == ML or model.penalty else _prior_precision(model),
         "Coefficients": "in the columns' own units" if units == "original" else "per pooled standard deviation",
         "Status": model.message,
