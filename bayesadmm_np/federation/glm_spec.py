@@ -22,7 +22,7 @@ from ..families.gaussian import Gaussian
 from ..glm.kinds import kind_of_loss
 from ..losses.expectations import Rule
 from ..splitting.accelerated import Accelerated
-from ..splitting.methods import Method
+from ..splitting.methods import TABLE, Method
 from ..splitting.settings import decode
 from ..splitting.team import read_rule, require_start
 from . import glm_questions
@@ -351,7 +351,10 @@ class GLMTask:
         require_room(hellos[0], len(hellos), state_size(size, len(hellos), _memory(self._method(hellos[0].loss, dim))))
 
     def _method(self, loss: str, dim: int) -> Any:
-        return self.method(loss, dim) if callable(self.method) else self.method
+        is_choice = (
+            callable(self.method) and TABLE.name_of(self.method) is None
+        )  # a row's own function is refused later
+        return self.method(loss, dim) if is_choice else self.method
 
     def _prior(self, dim: int) -> Any:
         return self.prior if isinstance(self.prior, ExponentialFamily) or not callable(self.prior) else self.prior(dim)

@@ -50,7 +50,7 @@ __all__ = [
     "without_estimate",
 ]
 
-LONG = 12
+LONG = 8
 """Rounds after which it is asked, once, whether a likelihood has a maximum: with one, few fits take as many."""
 
 FIFTH = 0.2

@@ -20,6 +20,10 @@ from ..losses.total import Total
 __all__ = ["Pooled", "solve_pooled"]
 
 
+NEAR = 1e-3
+"""Residual, in Fisher lengths a parameter, up to which rounding is taken to hide the optimum and not its absence."""
+
+
 @dataclass(frozen=True)
 class Pooled:
     """The centralised VB solution.
@@ -87,7 +91,9 @@ def solve_pooled(
     solver = ClosedForm() if total.is_quadratic or total.is_linear_in_statistics else VariationalNewton(tol, max_iter)
     solver.check(total, prior, rule)
     solution = solver.solve(problem, start, np.random.default_rng(0))
-    if solution.status not in (ClientStatus.CONVERGED, ClientStatus.ROUNDED):
+    # under a flat prior there may be no optimum, and far out rounding hides that the objective still falls
+    rounded = solution.status is ClientStatus.ROUNDED and (prior.is_proper or solution.residual <= NEAR)
+    if solution.status is not ClientStatus.CONVERGED and not rounded:
         raise RuntimeError(f"solve_pooled: {solution.status.value} (residual {solution.residual:.1e}, tol {tol:.1e}).")
     objective = solution.expected.value + solution.posterior.kl(prior)
     return Pooled(solution.posterior, objective, solution.residual)

@@ -222,7 +222,7 @@ def test_a_separation_is_named_and_no_number_is_an_estimate(call):
         in told["findings"][0]
     )
     assert told["mean"] == told["standard_error"] == [None, None, None]
-    assert len([name for name in sent if name.startswith("broadcast")]) == 13  # asked once, after twelve rounds
+    assert len([name for name in sent if name.startswith("broadcast")]) == 9  # asked once, after eight rounds
     for command in ("server status run", "site step north run/final.npz"):
         code, out, _ = call(command)
         assert code == 4
