@@ -112,6 +112,8 @@ def unpack_answer(spec: Any, message: Message, question: Any) -> Any:
         found.require_possible()
     if isinstance(found, Sums) and not min(found.errors.min(), found.curvature_error) >= 0:
         raise message.refusal("errors", ">= 0", found.errors.min())
+    if isinstance(found, Design) and not 0 < found.weight < np.inf:  # the columns' means are sums over it
+        raise message.refusal("weight", "positive and finite", found.weight)
     return found
 
 

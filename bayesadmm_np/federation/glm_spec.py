@@ -351,10 +351,9 @@ class GLMTask:
         require_room(hellos[0], len(hellos), state_size(size, len(hellos), _memory(self._method(hellos[0].loss, dim))))
 
     def _method(self, loss: str, dim: int) -> Any:
-        is_choice = (
-            callable(self.method) and TABLE.name_of(self.method) is None
-        )  # a row's own function is refused later
-        return self.method(loss, dim) if is_choice else self.method
+        method: Any = self.method
+        # a row's own function is no choice: it is refused, as elsewhere
+        return method(loss, dim) if callable(method) and TABLE.name_of(method) is None else method
 
     def _prior(self, dim: int) -> Any:
         return self.prior if isinstance(self.prior, ExponentialFamily) or not callable(self.prior) else self.prior(dim)

@@ -177,8 +177,8 @@ def local_rates(
 
     Examples
     --------
-    Least squares with a diagonal family, where the first client measures the sum of the coefficients alone, with a share
-    of .09, and the second everything but it: γ = 1/K diverges.
+    Least squares with a diagonal family, where the first client measures the sum of the coefficients alone, with a
+    share of .09, and the second everything but it: γ = 1/K diverges.
 
     >>> import numpy as np
     >>> import bayesadmm_np as ba

@@ -85,9 +85,9 @@ def test_eleven_right_digits_at_three_sites(name, sites):
 def test_at_least_the_digits_of_a_qr_of_the_pooled_table(name, sites):
     """Two backward-stable factorisations have errors of one size, of which BLAS's kernels make another draw.
 
-    One of ten draws is ten times smaller than the other, by chance: Wampler2 has 13.0 to 13.2 digits here, and 13.0 to 13.7
-    by LAPACK on two processors. Both lose to Filip's own rounding: the exact solution of its table of doubles has 7.7
-    right digits. The broken twin below misses by 3 to 7 digits.
+    One of ten draws is ten times smaller than the other, by chance: Wampler2 has 13.0 to 13.2 digits here, and 13.7 by
+    LAPACK on one processor. Both lose to Filip's own rounding: the exact solution of its table of doubles has 7.7 right
+    digits. The broken twin below misses by 3 to 7 digits.
     """
     problem = strd.PROBLEMS[name]
     ours = right_digits(problem, *stacked(problem, sites))

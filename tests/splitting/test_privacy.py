@@ -389,7 +389,7 @@ def test_without_floor_or_with_large_steps_noise_would_do_so(twin, monkeypatch):
     else:
         monkeypatch.setattr(Mechanism, "check", lambda *arguments: None)
     row = M.PVI(1 / 3 if twin == "no floor" else 1.0)
-    with pytest.raises((ba.RunError, ValueError), match="domain|positive definite"):
+    with pytest.raises((ba.RunError, ValueError), match=r"domain|positive definite"):
         ba.run(row, CLIENTS, prior("full", 3), rounds=20, privacy=Mechanism(5.0, 20.0))
 
 
