@@ -102,6 +102,16 @@ def test_a_server_refuses_what_is_no_answer(case):
     assert server.step([carried(one) for one in good]).outcome.table.statistics is not None
 
 
+@pytest.mark.parametrize("weight", [float("nan"), float("inf"), 0.0, -30.0])
+def test_a_weight_that_rows_cannot_have_moves_no_column(weight):
+    """Else the columns' means would be no numbers, in a spec that every site refuses, and the run lost."""
+    server, sites = until("design")
+    good = [site.step(server.broadcast())[1] for site in sites]
+    with pytest.raises(MessageError, match="weight must be positive and finite"):
+        server.step([edited(good[0], {"content.weight": weight}), good[1]])
+    assert server.step(good).broadcast() is not None
+
+
 def test_one_answer_a_site_and_no_reply_of_a_round():
     server, sites = until("statistics")
     answer = sites[0].step(server.broadcast())[1]
