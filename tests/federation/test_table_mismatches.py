@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip("cyclopts", reason="the command line needs the extra `cli`")
+pytest.importorskip("polars", reason="some tables are polars frames")
 
 import pandas as pd
 
