@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from ._formula import require_formula_alone, worded_for_options
+from ._formula import list_formula, require_formula_alone, worded_for_options
 from ._options import (
     NA,
     DataSettings,
@@ -173,8 +173,6 @@ def _by_formula(config: SiteConfig) -> tuple[str, tuple[str, ...], Any]:
 
 
 def _by_list(config: SiteConfig) -> tuple[str, tuple[str, ...], Any]:
-    from ..design.terms import formula_of_columns
-
     frame = read_frame(config.data, config.separator, config.na, config.categorical)
     wanted = DataSettings(
         target=config.target,
@@ -187,16 +185,7 @@ def _by_list(config: SiteConfig) -> tuple[str, tuple[str, ...], Any]:
     )
     chosen = choose_columns(frame, wanted, config.data)
     _require_levels(frame, [name for name in chosen if name not in config.categorical])
-    with worded_for_options():
-        formula = formula_of_columns(
-            config.target,
-            chosen,
-            factors=config.categorical,
-            offset=config.offset,
-            exposure=config.exposure,
-            intercept=config.intercept,
-        )
-    return formula, tuple(chosen), frame
+    return list_formula(wanted, chosen, config.intercept), tuple(chosen), frame
 
 
 def _require_levels(frame: Any, names: Sequence[str]) -> None:

@@ -63,8 +63,6 @@ def listed_rows(paths: Sequence[Path], settings: DataSettings, intercept: bool =
     """Read rows by names of columns: numbers; or with categorical columns by the formula that lists them all."""
     if not settings.categorical:
         return read_rows(paths, settings)
-    from ..design.terms import formula_of_columns
-
     frame = read_frame(paths[0], settings.separator, settings.na, settings.categorical)
     chosen = choose_columns(frame, settings, paths[0])
     for path in paths:
@@ -72,8 +70,15 @@ def listed_rows(paths: Sequence[Path], settings: DataSettings, intercept: bool =
         for name in chosen:
             if name not in settings.categorical and name in table.columns:
                 require_numeric(table[name].dropna())
+    return _formula_rows(paths, settings, list_formula(settings, chosen, intercept))
+
+
+def list_formula(settings: DataSettings, chosen: Sequence[str], intercept: bool) -> str:
+    """Return the formula that lists the chosen columns."""
+    from ..design.terms import formula_of_columns
+
     with worded_for_options():
-        formula = formula_of_columns(
+        return formula_of_columns(
             settings.target,
             chosen,
             factors=settings.categorical,
@@ -81,7 +86,6 @@ def listed_rows(paths: Sequence[Path], settings: DataSettings, intercept: bool =
             exposure=settings.exposure,
             intercept=intercept,
         )
-    return _formula_rows(paths, settings, formula)
 
 
 def rows_of_model(

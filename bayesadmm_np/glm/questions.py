@@ -324,6 +324,8 @@ def unpack_statistics(message: Archive, plain: Mapping[str, Any] | None, dim: in
     """Inverse of `pack_statistics`; the arrays have `prefix` before their names."""
     if plain is None:
         return None
+    if set(plain) != {"noise", "weights", "total"}:
+        raise message.refusal("statistics", "exactly the fields noise, total, weights", sorted(plain))
     noise, weights, total = (plain[name] for name in ("noise", "weights", "total"))
     said: Any = tuple[Noise, WeightMeaning]
     noise, weights = read_as(said, [noise, weights], f"{message.source}: statistics")

@@ -224,6 +224,14 @@ def test_statistics_are_read_as_they_were_written(tmp_path):
         assert str(getattr(read.total, name)) == str(value), name
 
 
+def test_a_field_beside_the_sums_is_refused(tmp_path):
+    """As files had it before: else a sum that stands there would be read by nobody."""
+    save_model(tmp_path / "m.npz", with_statistics())
+    rewritten(tmp_path / "m.npz", tmp_path / "bad.npz", lambda header, arrays: header["statistics"].update(weight=-1.0))
+    with pytest.raises(ModelFileError, match="exactly the fields noise, total, weights"):
+        load_model(tmp_path / "bad.npz")
+
+
 @pytest.mark.parametrize("case", STATISTICS)
 def test_statistics_that_no_rows_have_are_refused(tmp_path, case):
     changes, matrices, word = STATISTICS[case]

@@ -83,16 +83,17 @@ def test_eleven_right_digits_at_three_sites(name, sites):
 @pytest.mark.parametrize("sites", SPLITS.values(), ids=SPLITS)
 @pytest.mark.parametrize("name", [name for name in strd.PROBLEMS if name not in ("Longley", "Norris")])
 def test_at_least_the_digits_of_a_qr_of_the_pooled_table(name, sites):
-    """Two backward-stable factorisations have errors of one size, of which BLAS's kernels make another draw.
+    """As many as the median order of the pooled rows has, but for a factor of two, 0.3 digits.
 
-    One of ten draws is ten times smaller than the other, by chance: Wampler2 has 13.0 to 13.2 digits here, and 13.7 by
-    LAPACK on one processor. Both lose to Filip's own rounding: the exact solution of its table of doubles has 7.7 right
-    digits. The broken twin below misses by 3 to 7 digits.
+    A backward-stable factorisation draws its rounding anew for each order of the rows and each BLAS: over twenty orders
+    Wampler2 has 12.8 digits in the median, and 13.7 in its own order on one processor. Filip loses to its own rounding:
+    the exact solution of its table of doubles has 7.7 right digits. The broken twin below misses by 3 to 7 digits.
     """
-    problem = strd.PROBLEMS[name]
+    problem, rng = strd.PROBLEMS[name], np.random.default_rng(0)
+    orders = [rng.permutation(len(problem.y)) for _ in range(20)]
+    pooled = [right_digits(problem, *pooled_qr(problem.X[order], problem.y[order])) for order in orders]
     ours = right_digits(problem, *stacked(problem, sites))
-    pooled = right_digits(problem, *pooled_qr(problem.X, problem.y))
-    assert all(found >= least - 1.0 for found, least in zip(ours, pooled, strict=True))
+    assert all(found >= least - 0.3 for found, least in zip(ours, np.median(pooled, axis=0), strict=True))
 
 
 @pytest.mark.skipif(not IS_EXTENDED, reason="this processor has no long double")
