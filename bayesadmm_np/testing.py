@@ -34,9 +34,9 @@ from .losses.pointwise import RowMoments
 from .splitting.coefficients import client_coefficients
 from .splitting.methods import Method
 from .splitting.pooled import solve_pooled
-from .splitting.round import Round, Success
+from .splitting.round import Round, Success, begin
 from .splitting.state import State
-from .splitting.team import Team, assemble
+from .splitting.team import Team, assemble, require_family
 
 __all__ = ["CheckError", "check_family", "check_loss", "check_method"]
 
@@ -508,7 +508,7 @@ def check_method(method: Method, prior: ExponentialFamily | None = None, clients
 
 def _fits(method: Method, prior: ExponentialFamily) -> bool:
     try:
-        method.check(prior)
+        require_family(method, prior)
     except ValueError:
         return False
     return True
@@ -558,7 +558,7 @@ def _check_natural_gradients(team: Team) -> None:
     row = team.method
     if not row.dual_rule.is_natural_gradient or row.prior_at != "server":
         return
-    state = team.initial_state(None)
+    state = begin(team)
     for number in (1, 2):
         found = [client_coefficients(row.at(number), worker.share, worker.n_clients) for worker in team.workers]
         state = _next(team, state).state

@@ -11,11 +11,12 @@ import numpy as np
 
 from .._errors import Words
 from .._validation import Array, as_positive
+from ..design.rows import Layout
 from ..estimators.fitted import FAMILIES, predictor
+from ..estimators.search import newton_sites
 from ..families import FullGaussian
 from ..families.gaussian import Gaussian
 from ..glm.kinds import Kind
-from ..glm.problem import Layout, newton_sites
 from ..losses.base import Loss
 from ..losses.expectations import Rule
 from ..splitting.accelerated import Accelerated

@@ -1,4 +1,4 @@
-"""Rows by site: what a site keeps to itself."""
+"""Rows by site, which a site keeps to itself, and the places of their columns in θ."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .._errors import ArgumentError
 from .._validation import Array, as_float_array
 
-__all__ = ["SiteRows", "find_missing", "read_client", "read_offset", "require_numbers", "split_rows"]
+__all__ = ["Layout", "SiteRows", "find_missing", "read_client", "read_offset", "require_numbers", "split_rows"]
 
 WHOLE = "all"
 """Name of the only site when no labels are given."""
@@ -29,7 +30,7 @@ class SiteRows:
     ----------
     X : ndarray, shape (n, p)
     y : ndarray, shape (n,) or (n, C)
-        Target as the user gave it.
+        Target as the user gave it, or coded.
     weights : ndarray, shape (n,)
     offset : ndarray, shape (n,), or None
         Known part of the predictor.
@@ -39,6 +40,82 @@ class SiteRows:
     y: Any
     weights: Array
     offset: Array | None = None
+
+
+@dataclass(frozen=True)
+class Layout:
+    """θ stacks, output by output, the coefficients and then the intercept.
+
+    Attributes
+    ----------
+    n_features, n_outputs : int
+    has_intercept : bool
+    centre : ndarray, shape (p,), or None
+        Point at which the run's intercept is measured: it is b + wᵀcentre, so that columns far from zero do no harm.
+    shift : float
+        Part of all offsets that the run's intercept holds beside it: offsets far from zero do none either.
+    """
+
+    n_features: int
+    n_outputs: int
+    has_intercept: bool
+    centre: Array | None = None
+    shift: float = 0.0
+
+    @property
+    def width(self) -> int:
+        """Parameters of one output."""
+        return self.n_features + self.has_intercept
+
+    @property
+    def dim(self) -> int:
+        """Number of parameters."""
+        return self.n_outputs * self.width
+
+    @property
+    def is_intercept(self) -> NDArray[np.bool_]:
+        """Mask of the intercepts in θ."""
+        mask = np.zeros((self.n_outputs, self.width), dtype=bool)
+        mask[:, self.n_features :] = True
+        return mask.ravel()
+
+    def require_offset(self, offset: Array | None) -> None:
+        """Refuse an offset where a row has several predictors: it would have to say which of them it moves."""
+        if offset is not None and self.n_outputs > 1:
+            expected = "must be left out for several classes or targets, each of which has a predictor of its own"
+            raise ArgumentError("offset", expected)
+
+    def beside(self, offset: Array | None, n_rows: int) -> Array | None:
+        """Return what of an offset the run's intercept does not hold, shape (n_rows,); None where that is nothing."""
+        if not self.shift:
+            return offset
+        return (np.zeros(n_rows) if offset is None else offset) - self.shift
+
+    @property
+    def shifts(self) -> Array:
+        """The user's θ less the run's, beside what `move` does."""
+        return np.where(self.is_intercept, -self.shift, 0.0)
+
+    def design(self, X: Array) -> Array:
+        """Append the intercept's ones; row by row in memory, so that a frame and an array give the same bits."""
+        centred = X if self.centre is None else X - self.centre
+        whole = np.column_stack([centred, np.ones(X.shape[0])]) if self.has_intercept else centred
+        return np.ascontiguousarray(whole)
+
+    def move(self, by: Array) -> Array:
+        """Return the matrix that takes θ to where the intercepts are b + wᵀby."""
+        block = np.eye(self.width)
+        block[-1, : self.n_features] = by
+        return np.asarray(np.kron(np.eye(self.n_outputs), block), dtype=np.float64)
+
+    def coefficients(self, theta: Array) -> Array:
+        """Return the coefficients of the user's θ, shape (n_outputs, n_features)."""
+        return theta.reshape(self.n_outputs, -1)[:, : self.n_features].copy()
+
+    def intercepts(self, theta: Array) -> Array:
+        """Return the intercepts of the user's θ, shape (n_outputs,); zeros where there are none."""
+        found = theta.reshape(self.n_outputs, -1)[:, self.n_features :].sum(axis=1)
+        return np.asarray(found)
 
 
 def read_client(client: Any, n_rows: int) -> list[Hashable]:

@@ -38,7 +38,7 @@ def fit_exact(glm: Glm, settings: Settings, names: Sequence[str]) -> tuple[Resul
     is_free = settings.is_free_intercept
     p = layout.n_features if is_free else layout.width
     factors = [
-        site_factor(design[:, :p], y, weights, offset, has_intercept=is_free) for design, y, weights, offset in glm.rows
+        site_factor(site.X[:, :p], site.y, site.weights, site.offset, has_intercept=is_free) for site in glm.rows
     ]
     labels = [*names, "(intercept)"][:p]
     precision = np.asarray(settings.precision, dtype=np.float64)
@@ -68,5 +68,5 @@ def _information(glm: Glm, p: int) -> Array:
     """Σ_i w_i x_ij² of each column in its own units, from sums over sites; 1 of a column of zeros."""
     far = np.zeros(p) if glm.layout.centre is None else glm.layout.centre
     own = np.sum(glm.squares, axis=0)[:p]
-    whole: Array = own + far**2 * sum(weights.sum() for _, _, weights, _ in glm.rows)
+    whole: Array = own + far**2 * sum(site.weights.sum() for site in glm.rows)
     return np.where(whole > 0, whole, 1.0)

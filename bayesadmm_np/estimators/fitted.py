@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from .._validation import Array
 from .._version import __version__
 from ..design.agreement import Agreement, design
+from ..design.rows import Layout
 from ..families import DiagonalGaussian, FixedPrecisionGaussian, FullGaussian, IsotropicGaussian
 from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian
@@ -23,7 +24,7 @@ from ..families.precision import DensePrecision
 from ..glm.diagnosis import Finding, without_estimate
 from ..glm.inference import FitStatistics
 from ..glm.kinds import IDENTITY, Kind, kind_of_loss
-from ..glm.problem import Layout, are_held, carry, carry_distance
+from ..glm.problem import are_held, carry, carry_distance
 from ..losses.base import Loss
 from ..losses.expectations import Auto, Rule
 from ..splitting.certificate import Certificate, PooledObjective

@@ -15,11 +15,11 @@ import numpy as np
 from .._archive import Archive, ArchiveError, content_of, read_as
 from .._validation import Array, as_positive
 from ..design.agreement import Agreement
+from ..design.rows import Layout
 from ..families import IsotropicGaussian
 from ..families.gaussian import Gaussian, LearnedPrecisionGaussian
 from ..glm.diagnosis import as_dict, read_finding
 from ..glm.kinds import Kind, read_kind
-from ..glm.problem import Layout
 from ..glm.questions import pack_statistics, unpack_statistics
 from ..losses.expectations import RULES, Auto, Rule
 from ..splitting.certificate import Certificate

@@ -11,12 +11,14 @@ import numpy as np
 
 from .._errors import worded
 from .._validation import Array
-from ..design.rows import SiteRows
+from ..design.rows import Layout, SiteRows
 from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian
 from ..glm.diagnosis import LONG, Finding, Separation, Undecided
 from ..glm.firth import Tilted, fit_firth
-from ..glm.problem import Glm, Layout, carry, newton_sites
+from ..glm.problem import Glm, carry
+from ..losses.base import Loss
+from ..losses.expectations import Delta
 from ..splitting.history import RoundRecord
 from ..splitting.loop import run
 from ..splitting.methods import FedLapCov
@@ -28,7 +30,7 @@ from .faults import name_dependence, name_separation, name_superfluous
 from .fitted import STACKED_QR
 from .settings import Settings, make_prior
 
-__all__ = ["Fit", "Found", "Start", "about_offset", "fit_and_diagnose", "fit_glm"]
+__all__ = ["Fit", "Found", "Start", "about_offset", "fit_and_diagnose", "fit_glm", "newton_sites"]
 
 PRECISIONS = (1e-6, 1e6)
 """Range in which the evidence may choose the prior's precision."""
@@ -328,7 +330,7 @@ def run_options(glm: Glm, settings: Settings) -> dict[str, Any]:
     So the tolerance of a likelihood is lowered by the root of the mean weight, where that is below 1, and the
     coefficients do not depend on the scale of weights.
     """
-    weights = [weights for _, _, weights, _ in glm.rows]
+    weights = [site.weights for site in glm.rows]
     mean = sum(float(own.sum()) for own in weights) / sum(own.size for own in weights)
     if settings.inference != "likelihood" or mean >= 1.0:
         return settings.options
@@ -346,7 +348,7 @@ def _require_sums(glm: Glm) -> None:
 
 def about_offset(glm: Glm) -> str:
     """Say what a large offset does that no free intercept takes up; empty where there is none."""
-    known = [(offset, weights) for _, _, weights, offset in glm.rows if offset is not None]
+    known = [(site.offset, site.weights) for site in glm.rows if site.offset is not None]
     if not known or glm.layout.shift:
         return ""
     mean = sum(float(weights @ offset) for offset, weights in known) / sum(float(w.sum()) for _, w in known)
@@ -388,3 +390,13 @@ def _known_sites(glm: Glm, prior: Gaussian, noise: float, start: Start) -> dict[
         back = glm.layout.move(earlier - centre)
         known = {name: carry(site, back, by) for name, site in known.items()}
     return known
+
+
+def newton_sites(losses: Sequence[Loss], prior: Gaussian, theta: Array) -> list[Natural]:
+    """Return η_k = (Hθ − g, H), g and H the gradient and Hessian of ℓ_k at θ: the server then takes a Newton step.
+
+    Every H is positive semidefinite, so that no client's first problem is wider than the data of the others allow.
+    """
+    start = prior.start()
+    at = start.with_natural(start.natural_from(start.factor.multiply(theta), start.factor.parts))
+    return [-loss.expect(at, Delta(2)).natural_gradient for loss in losses]

@@ -11,11 +11,12 @@ from joblib import effective_n_jobs
 
 from .._errors import ArgumentError
 from .._validation import Array, as_count, as_float_array, as_fraction, as_positive
+from ..design.rows import Layout
 from ..families import DiagonalGaussian, FullGaussian, IsotropicGaussian
 from ..families.gaussian import Gaussian
 from ..glm.inference import Noise
 from ..glm.kinds import Kind, read_kind
-from ..glm.problem import HOLD, Glm, Layout
+from ..glm.problem import HOLD, Glm
 from ..glm.site_statistics import WeightMeaning
 from ..losses.base import Loss
 from ..splitting.accelerated import Accelerated

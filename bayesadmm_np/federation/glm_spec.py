@@ -24,7 +24,7 @@ from ..losses.expectations import Rule
 from ..splitting.accelerated import Accelerated
 from ..splitting.methods import TABLE, Method
 from ..splitting.settings import decode
-from ..splitting.team import read_rule, require_start
+from ..splitting.team import read_rule, require_family, require_start
 from . import glm_questions
 from .agreeing import agreed_hellos
 from .columns import INTERCEPT
@@ -120,7 +120,7 @@ class GLMSpec(RunSpec):
             raise ValueError(
                 f"prior must be of a family with `arguments` to be sent, and {type(self.prior).__name__} has none."
             )
-        self.row.check(self.prior)
+        require_family(self.row, self.prior)
         read_rule(self.row, self.expectation)
         require_start(self.row, self.prior)
         # of the type that a site reads, or its digest of the same spec would be another

@@ -197,4 +197,4 @@ def settled(
     record = RoundRecord(1, objective, 1.0, edges, (), False, 0, floats, seconds)
     state = State(posterior, sites, (posterior.natural,) * len(sites), (), objective, (record,))
     done = Status.CONVERGED if edges.gather <= tol else Status.ROUND_LIMIT
-    return Result(done, done.value, prior, state, tol, list(expected), {})
+    return Result(done, done.value, prior, state, tol, list(expected), dict)

@@ -12,17 +12,15 @@ from numpy.typing import NDArray
 
 from .._errors import ArgumentError
 from .._validation import Array, frozen
-from ..design.rows import SiteRows
+from ..design.rows import Layout, SiteRows
 from ..families.coordinates import Natural
-from ..families.gaussian import Gaussian
 from ..losses.base import Loss
-from ..losses.expectations import Delta
 from ..splitting.distance import Distance
 from .inference import FitStatistics, Noise, fit_statistics
 from .kinds import Kind
 from .site_statistics import WeightMeaning
 
-__all__ = ["HOLD", "Glm", "Layout", "are_held", "carry", "carry_distance", "make_glm", "newton_sites"]
+__all__ = ["HOLD", "Glm", "are_held", "carry", "carry_distance", "make_glm"]
 
 
 HOLD = 1.0 / float(np.finfo(np.float64).eps)
@@ -37,82 +35,6 @@ def are_held(precision: Array, information: Array) -> NDArray[np.bool_]:
     return np.asarray(precision > HOLD / CHANGE * information)
 
 
-@dataclass(frozen=True)
-class Layout:
-    """θ stacks, output by output, the coefficients and then the intercept.
-
-    Attributes
-    ----------
-    n_features, n_outputs : int
-    has_intercept : bool
-    centre : ndarray, shape (p,), or None
-        Point at which the run's intercept is measured: it is b + wᵀcentre, so that columns far from zero do no harm.
-    shift : float
-        Part of all offsets that the run's intercept holds beside it: offsets far from zero do none either.
-    """
-
-    n_features: int
-    n_outputs: int
-    has_intercept: bool
-    centre: Array | None = None
-    shift: float = 0.0
-
-    @property
-    def width(self) -> int:
-        """Parameters of one output."""
-        return self.n_features + self.has_intercept
-
-    @property
-    def dim(self) -> int:
-        """Number of parameters."""
-        return self.n_outputs * self.width
-
-    @property
-    def is_intercept(self) -> NDArray[np.bool_]:
-        """Mask of the intercepts in θ."""
-        mask = np.zeros((self.n_outputs, self.width), dtype=bool)
-        mask[:, self.n_features :] = True
-        return mask.ravel()
-
-    def require_offset(self, offset: Array | None) -> None:
-        """Refuse an offset where a row has several predictors: it would have to say which of them it moves."""
-        if offset is not None and self.n_outputs > 1:
-            expected = "must be left out for several classes or targets, each of which has a predictor of its own"
-            raise ArgumentError("offset", expected)
-
-    def beside(self, offset: Array | None, n_rows: int) -> Array | None:
-        """Return what of an offset the run's intercept does not hold, shape (n_rows,); None where that is nothing."""
-        if not self.shift:
-            return offset
-        return (np.zeros(n_rows) if offset is None else offset) - self.shift
-
-    @property
-    def shifts(self) -> Array:
-        """The user's θ less the run's, beside what `move` does."""
-        return np.where(self.is_intercept, -self.shift, 0.0)
-
-    def design(self, X: Array) -> Array:
-        """Append the intercept's ones; row by row in memory, so that a frame and an array give the same bits."""
-        centred = X if self.centre is None else X - self.centre
-        whole = np.column_stack([centred, np.ones(X.shape[0])]) if self.has_intercept else centred
-        return np.ascontiguousarray(whole)
-
-    def move(self, by: Array) -> Array:
-        """Return the matrix that takes θ to where the intercepts are b + wᵀby."""
-        block = np.eye(self.width)
-        block[-1, : self.n_features] = by
-        return np.asarray(np.kron(np.eye(self.n_outputs), block), dtype=np.float64)
-
-    def coefficients(self, theta: Array) -> Array:
-        """Return the coefficients of the user's θ, shape (n_outputs, n_features)."""
-        return theta.reshape(self.n_outputs, -1)[:, : self.n_features].copy()
-
-    def intercepts(self, theta: Array) -> Array:
-        """Return the intercepts of the user's θ, shape (n_outputs,); zeros where there are none."""
-        found = theta.reshape(self.n_outputs, -1)[:, self.n_features :].sum(axis=1)
-        return np.asarray(found)
-
-
 @dataclass(frozen=True, eq=False)
 class Glm:
     """A kind of GLM on the rows of all sites.
@@ -123,8 +45,8 @@ class Glm:
     layout : Layout
     names : tuple
         Names of the sites, in order.
-    rows : tuple of tuple
-        Design, target, weights and offset of each site: the one copy of the data that losses share.
+    rows : tuple of SiteRows
+        Design, coded target, weights and offset of each site: the one copy of the data that losses share.
     null : ndarray, shape (n_outputs,)
         Intercepts of the model without features.
     information : float
@@ -148,7 +70,7 @@ class Glm:
     kind: Kind
     layout: Layout
     names: tuple[Hashable, ...]
-    rows: tuple[tuple[Array, Any, Array, Array | None], ...]
+    rows: tuple[SiteRows, ...]
     null: Array
     information: float
     dropped: float
@@ -166,7 +88,7 @@ class Glm:
     def information_on(self, j: int) -> float:
         """Return about the information of all rows on θ_j; that of an intercept where the column is one of zeros."""
         column = j % self.layout.width
-        total = sum(weights.sum() for _, _, weights, _ in self.rows)
+        total = sum(site.weights.sum() for site in self.rows)
         square = sum(squares[column] for squares in self.squares) / total
         return self.information * float(square if square > 0.0 else 1.0)
 
@@ -174,15 +96,15 @@ class Glm:
     def squares(self) -> tuple[Array, ...]:
         """Σ_i w_i x_ij² of each column of the design, one row a site; not finite where no float holds it."""
         with np.errstate(over="ignore", invalid="ignore"):
-            return tuple(weights @ design**2 for design, _, weights, _ in self.rows)
+            return tuple(site.weights @ site.X**2 for site in self.rows)
 
     def losses(self, noise: float) -> Sequence[Loss]:
         """Return one loss a site at a noise variance; designs are shared, and the last losses are kept."""
         if noise not in self._made:
             self._made.clear()
             self._made[noise] = [
-                self.kind.make_loss(design, y, weights, offset, self.layout.n_outputs, noise)
-                for design, y, weights, offset in self.rows
+                self.kind.make_loss(site.X, site.y, site.weights, site.offset, self.layout.n_outputs, noise)
+                for site in self.rows
             ]
         return self._made[noise]
 
@@ -213,7 +135,7 @@ class Glm:
         if any(type(loss).rows is Loss.rows for loss in losses.values()):
             return None
         # with offsets the intercepts alone are a fit of their own
-        begins = self.layout.is_intercept if any(offset is not None for *_, offset in self.rows) else None
+        begins = self.layout.is_intercept if any(site.offset is not None for site in self.rows) else None
         settings = {"is_intercept": begins, "noise": source, "noise_variance": noise, "weights": self.weights, **robust}
         found = fit_statistics(self.kind, losses, theta, self.null_parameter, **settings)
         return found if found.total.is_finite else None
@@ -280,7 +202,7 @@ def make_glm(
         layout=layout,
         names=tuple(rows),
         rows=tuple(
-            (frozen(layout.design(site.X)), target, weight, layout.beside(site.offset, len(weight)))
+            SiteRows(frozen(layout.design(site.X)), target, weight, layout.beside(site.offset, len(weight)))
             for site, target, weight in zip(rows.values(), targets, weights, strict=True)
         ),
         null=null,
@@ -341,13 +263,3 @@ def carry_distance(distance: Distance, back: Array, covariance: Array) -> Distan
     each = np.minimum(np.abs(back) @ distance.per_coefficient, distance.mahalanobis * deviations)
     free = deviations > 0  # a coefficient that is held has no standard error
     return replace(distance, per_coefficient=each, sd_units=float((each[free] / deviations[free]).max(initial=0.0)))
-
-
-def newton_sites(losses: Sequence[Loss], prior: Gaussian, theta: Array) -> list[Natural]:
-    """Return η_k = (Hθ − g, H), g and H the gradient and Hessian of ℓ_k at θ: the server then takes a Newton step.
-
-    Every H is positive semidefinite, so that no client's first problem is wider than the data of the others allow.
-    """
-    start = prior.start()
-    at = start.with_natural(start.natural_from(start.factor.multiply(theta), start.factor.parts))
-    return [-loss.expect(at, Delta(2)).natural_gradient for loss in losses]

@@ -152,9 +152,10 @@ def is_at_rounding(server: Server, state: State, at_server: Sequence[Expected] |
     come to its end where its last `LONG_STILL` objectives, and the fall of the tangent, −wgᵀmove, are within the
     rounding of F, and the fall of the next Newton step, gᵀS⁻¹g, is no smaller.
     """
-    step, q_g, prior = state.step, state.q_g, server.prior
+    step = state.step
     if not server.method.guarded or server.method.is_joint or step is None or step.gradient is None or not at_server:
         return False
+    q_g, prior = state.q_g, server.prior
     sums = PooledObjective(prior, q_g, at_server).sums
     sites = [-own.natural_gradient for own in sums]
     if not all(site.is_finite() for site in sites) or _shorter(server, state, sites) is not None:

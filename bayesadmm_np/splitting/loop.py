@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from .history import RoundRecord
 from .methods import Method
 from .privacy import GaussianMechanism
 from .result import Result, RunError
-from .round import Participation, Round
+from .round import Participation, Round, begin
 from .server import Server
 from .state import State, digest, load_state, save_state
 from .status import Failure, Status
@@ -148,18 +149,20 @@ def run(
     switches["raise_on_failure"] = raise_on_failure
     check_options(switches, callback, "callback(record, posterior)", checkpoint, resume)
     team = assemble(method, clients, prior, expectation, solver, tol, privacy)
-    begin = team.initial_state(sites)
-    description = team.describe(
+    first = begin(team, sites)
+    describe = partial(
+        team.describe,
         solver=repr(solver),
         safeguard=bool(safeguard),
         warm_start=bool(warm_start),
         seed=int(seed),
-        sites=None if sites is None else digest(begin.sites),
+        sites=None if sites is None else digest(first.sites),
         participation="callable" if callable(participation) else participation,
         privacy=None if privacy is None else repr(privacy),
     )
+    description = {} if checkpoint is None and resume is None else describe()  # which reads all rows
     with _mapper(n_jobs) as apply:
-        state = begin if resume is None else load_state(resume, prior, description)
+        state = first if resume is None else load_state(resume, prior, description)
         next_round = Round(team, apply, seed, safeguard, warm_start, participation)
         at_server = team.expect_all(state, apply)
         if resume is None:
@@ -187,7 +190,7 @@ def run(
             state, known = concluded(team.server, state, at_server, status is Status.CONVERGED)
             at_server = team.expect_all(state, apply) if known is None else list(known)
     message = message or (ALL_ROUNDS if team.is_private else at_the_limit(state, team.method))
-    result = Result(status, message, prior, state, tol, at_server, description, failure)
+    result = Result(status, message, prior, state, tol, at_server, describe, failure)
     if status.is_failure and raise_on_failure:
         raise RunError(result)
     return result

@@ -199,12 +199,6 @@ class Method:
         """Return α for K clients."""
         return 1.0 / (1.0 + self.rho * n_clients) if self.alpha is None else self.alpha
 
-    def check(self, prior: ExponentialFamily) -> None:
-        """Raise a ValueError when the prior's family is not one that the row is defined for."""
-        if self.families and not isinstance(prior, self.families):
-            wanted = " or ".join(family.__name__ for family in self.families)
-            raise ValueError(f"{self.name} needs a prior of the family {wanted}, got {type(prior).__name__}.")
-
 
 TABLE: Registry[Callable[..., Method]] = Registry("method")
 """Every row by name. To add a method, write one function that returns a `Method` and register it here."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -66,7 +66,7 @@ class Result(Rounds):
     state: State
     tol: float
     at_server: Sequence[Expected] = field(repr=False)
-    _description: dict[str, Any] = field(repr=False)
+    _describe: Callable[[], dict[str, Any]] = field(repr=False)
     failure: Failure | None = None
 
     def __repr__(self) -> str:
@@ -105,7 +105,7 @@ class Result(Rounds):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the state to an npz file that `run(..., resume=path)` continues bit for bit."""
-        save_state(path, self.state, self._description)
+        save_state(path, self.state, self._describe())
 
 
 class RunError(RuntimeError):

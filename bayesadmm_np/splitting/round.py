@@ -26,7 +26,7 @@ from .methods import Method
 from .server import Server
 from .state import Memory, State, Step
 from .status import Failure, Status
-from .team import Team
+from .team import Team, require_start
 
 __all__ = [
     "Advance",
@@ -35,6 +35,7 @@ __all__ = [
     "Round",
     "Success",
     "advance",
+    "begin",
     "client_failure",
     "complete",
     "diverged",
@@ -338,6 +339,36 @@ class Round:
         """Simulated noise of a client; the spawn key keeps it apart from the solver's stream."""
         sequence = np.random.SeedSequence([self.seed, broadcast.round, k], spawn_key=(1,))
         return np.random.default_rng(sequence).standard_normal(broadcast.floats)
+
+
+def begin(team: Team, sites: Sequence[Natural] | None = None) -> State:
+    """Return sites at zero and the server at the prior, or given sites and the server at η_0 + Ση_k."""
+    start = team.prior.start()
+    if sites is None:
+        require_start(team.method, team.prior)
+        natural, given = start.natural, (start.natural.zeros(),) * len(team.workers)
+    else:
+        natural, given = _server_at(team, sites), tuple(sites)
+    # through λ, as every later iterate: the first round then repeats to the bit after a resume
+    q_g: Any = start if team.method.is_newton and sites is None else start.with_natural(natural)
+    if team.method.is_newton:
+        q_g = q_g.at(q_g.mean, q_g.factor.parts)
+    return State(q_g, given, (q_g.natural,) * len(given), (), float("nan"), ())
+
+
+def _server_at(team: Team, sites: Sequence[Natural]) -> Natural:
+    if team.method.dual_step == 0.0 or team.method.prior_at == "clients":
+        raise ValueError(f"sites cannot be given: in {team.method.name} the server does not add sites to the prior.")
+    if len(sites) != len(team.workers):
+        raise ArgumentError("sites", f"must hold one site a client, {len(team.workers)}", len(sites))
+    shapes = team.prior.natural.shapes
+    for k, site in enumerate(sites):
+        if not isinstance(site, Natural) or site.shapes != shapes or not site.is_finite():
+            raise ValueError(f"sites[{k}] must be a finite Natural with the shapes {shapes}.")
+    natural = team.server.gather(sites, sites, 1.0)
+    if not team.prior.contains(natural):
+        raise ValueError("sites and prior must add up to a distribution of the prior's family.")
+    return natural
 
 
 def _again(state: State, q_g: ExponentialFamily, alpha: float) -> Gathered:

@@ -12,7 +12,6 @@ from ..clients.newton import VariationalNewton
 from ..clients.own_fits import require_information, start_rule
 from ..clients.solver import Solver
 from ..families.base import ExponentialFamily
-from ..families.coordinates import Natural
 from ..losses.base import Expected, Loss
 from ..losses.expectations import Auto, Delta, Rule
 from .accelerated import Accelerated
@@ -22,7 +21,7 @@ from .server import Server
 from .state import State, describe_method, digest
 from .worker import Worker
 
-__all__ = ["Team", "assemble", "make_client", "read_rule"]
+__all__ = ["Team", "assemble", "make_client", "read_rule", "require_family", "require_start"]
 
 MOST_JOINT = 64
 """Most parameters of a joint Newton step: its tensors are 6 MB then, and the Hessian at the server 37 MB."""
@@ -77,35 +76,6 @@ class Team:
             **settings,
         }
 
-    def initial_state(self, sites: Sequence[Natural] | None) -> State:
-        """Sites at zero and the server at the prior, or given sites and the server at η_0 + Ση_k."""
-        start = self.prior.start()
-        if sites is None:
-            require_start(self.method, self.prior)
-            natural, given = start.natural, (start.natural.zeros(),) * len(self.workers)
-        else:
-            natural, given = self._start_at(sites), tuple(sites)
-        # through λ, as every later iterate: the first round then repeats to the bit after a resume
-        q_g: Any = start if self.method.is_newton and sites is None else start.with_natural(natural)
-        if self.method.is_newton:
-            q_g = q_g.at(q_g.mean, q_g.factor.parts)
-        return State(q_g, given, (q_g.natural,) * len(given), (), float("nan"), ())
-
-    def _start_at(self, sites: Sequence[Natural]) -> Natural:
-        if self.method.dual_step == 0.0 or self.method.prior_at == "clients":
-            raise ValueError(
-                f"sites cannot be given: in {self.method.name} the server does not add sites to the prior."
-            )
-        if len(sites) != len(self.workers):
-            raise ArgumentError("sites", f"must hold one site a client, {len(self.workers)}", len(sites))
-        for k, site in enumerate(sites):
-            if not isinstance(site, Natural) or site.shapes != self.prior.natural.shapes or not site.is_finite():
-                raise ValueError(f"sites[{k}] must be a finite Natural with the shapes {self.prior.natural.shapes}.")
-        natural = self.server.gather(sites, sites, 1.0)
-        if not self.prior.contains(natural):
-            raise ValueError("sites and prior must add up to a distribution of the prior's family.")
-        return natural
-
     def expect_all(self, state: State, apply: Any) -> list[Expected]:
         """E_{q_g}[ℓ_k] of every client."""
         return list(apply(lambda worker: worker.expect(state.q_g), self.workers))
@@ -129,7 +99,7 @@ def assemble(
     if not isinstance(prior, ExponentialFamily):
         got = f"the class {prior.__name__}" if isinstance(prior, type) else type(prior).__name__
         raise ArgumentError("prior", "must be a member of bayesadmm_np.families, such as FullGaussian(...)", got)
-    row.check(prior)
+    require_family(row, prior)
     if isinstance(clients, Loss) or not isinstance(clients, Iterable):
         raise ArgumentError("clients", "must be a sequence of losses, one a client", type(clients).__name__)
     losses = list(clients)
@@ -162,6 +132,13 @@ def assemble(
             raise ClientError(k, error) from error
     server = Server(row, prior, tuple(worker.share for worker in workers), total=total)
     return Team(tuple(workers), server, memory)
+
+
+def require_family(row: Method, prior: ExponentialFamily) -> None:
+    """Raise a ValueError when the prior's family is not one that the row is defined for."""
+    if row.families and not isinstance(prior, row.families):
+        wanted = " or ".join(family.__name__ for family in row.families)
+        raise ValueError(f"{row.name} needs a prior of the family {wanted}, got {type(prior).__name__}.")
 
 
 def require_start(row: Method, prior: ExponentialFamily) -> None:
