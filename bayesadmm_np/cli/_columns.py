@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from ._formula import list_formula, require_formula_alone, worded_for_options
+from ._formula import list_formula, require_formula_alone
 from ._options import (
     NA,
     DataSettings,
@@ -21,8 +21,8 @@ from ._options import (
     option,
     switch,
 )
-from ._rows import choose_columns, is_number, read_frame, require_numeric
-from ._terminal import Refused
+from ._rows import choose_columns, is_number, read_frame, require_complete, require_numeric
+from ._terminal import Refused, worded_for_options
 
 if TYPE_CHECKING:
     from ..federation import GLMTable
@@ -121,10 +121,7 @@ class TableRows:
                 is_list=config.formula is None,
                 standardize=config.standardize,
             )
-        lost = {name: column.missing for name, column in data.described.columns.items() if column.missing}
-        if lost and not config.dropna:
-            listed = ", ".join(f"{name} ({count})" for name, count in lost.items())
-            raise Refused(f"missing values in {listed}: fill them in, or drop these rows with --dropna.")
+        require_complete({name: one.missing for name, one in data.described.columns.items()}, config.dropna)
         return cls(replace(config, features=features), data)
 
     def site(self, terms: Any) -> Any:

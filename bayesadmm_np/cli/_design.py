@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from .._validation import Array
-from ..design.agreement import Agreement, design
 from ..estimators.fitted import Columns, FittedGLM, word
 from ..glm.diagnosis import Collinear, Finding, Separation, without_estimate
 from ..glm.kinds import Kind, read_kind
@@ -100,39 +99,27 @@ def code_labels(rows: Rows, target: str, classes: Sequence[Any]) -> Any:
 
 
 def fit_columns(rows: Rows, standardize: bool, intercept: bool = True) -> Columns:
-    """Find, from sums over the sites' rows, the pooled means and standard deviations.
+    """Find, from sums over the sites' rows, the pooled means and standard deviations of the design columns.
 
-    Without an intercept nothing is centred: no coefficient could undo it.
+    Columns of zeros and ones that a formula made stay as they are. Without an intercept nothing is centred: no
+    coefficient could undo it.
     """
-    if rows.agreement is not None:
-        return _agreed_columns(rows, rows.agreement, standardize, intercept)
-    design = np.column_stack([*rows.columns.values()])
-    centre, scale = np.zeros(design.shape[1]), np.ones(design.shape[1])
-    weights = np.ones(len(design)) if rows.weights is None else rows.weights
-    for j, label in enumerate(rows.columns):
-        column = design[weights > 0, j]
-        if (column == column[0]).all():
-            if intercept:
+    names = tuple(rows.columns) if rows.agreement is None else rows.agreement.names
+    plain = replace(Columns.plain(names), agreement=rows.agreement)
+    centre, scale = plain.centre.copy(), plain.scale.copy()
+    weights = np.ones(len(rows.target)) if rows.weights is None else rows.weights
+    for j, column in enumerate(plain.design(rows.columns).T):
+        here = column[weights > 0]
+        if (here == here[0]).all():
+            if intercept and rows.agreement is None:
                 note(
-                    f"column {label!r} is constant: nothing can be learned about its coefficient. "
-                    f"--drop {label} leaves it out."
+                    f"column {names[j]!r} is constant: nothing can be learned about its coefficient. "
+                    f"--drop {names[j]} leaves it out."
                 )
-        elif standardize:
-            mean, scale[j] = _moments(design[:, j], weights)
-            centre[j] = mean if intercept else 0.0
-    return Columns(tuple(rows.columns), centre, scale)
-
-
-def _agreed_columns(rows: Rows, agreement: Agreement, standardize: bool, intercept: bool) -> Columns:
-    """Scale what a formula made, but not its columns of zeros and ones."""
-    matrix = design(rows.columns, agreement, for_prediction=True).matrix
-    centre, scale = np.zeros(matrix.shape[1]), np.ones(matrix.shape[1])
-    weights = np.ones(len(matrix)) if rows.weights is None else rows.weights
-    for j, column in enumerate(matrix.T):
-        if standardize and not np.isin(column, (0.0, 1.0)).all() and (column != column[0]).any():
+        elif standardize and not (rows.agreement is not None and np.isin(column, (0.0, 1.0)).all()):
             mean, scale[j] = _moments(column, weights)
             centre[j] = mean if intercept else 0.0
-    return Columns(agreement.names, centre, scale, agreement)
+    return replace(plain, centre=centre, scale=scale)
 
 
 def target_units(kind: Kind, target: Array, weights: Array | None, settings: DataSettings) -> tuple[float, float]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,28 +11,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ._options import DataSettings, FormulaSettings
-from ._rows import Rows, choose_columns, read_frame, read_rows, require_column, require_numeric
-from ._terminal import Refused, note
+from ._rows import Rows, choose_columns, read_frame, read_rows, require_column, require_complete, require_numeric
+from ._terminal import Refused, note, worded_for_options
 
 if TYPE_CHECKING:
     from ..design.agreement import Agreement, Design
     from ..estimators.fitted import FittedGLM
 
-__all__ = ["listed_rows", "require_formula_alone", "rows_of_fit", "rows_of_model", "worded_for_options"]
-
-
-@contextmanager
-def worded_for_options() -> Iterator[None]:
-    """Turn refusals of tables and formulas into those of a command."""
-    from .._errors import ArgumentError, worded
-    from ..design.levels import TableError
-
-    try:
-        yield
-    except ArgumentError as error:
-        raise Refused(worded(error, argument=lambda name: f"--{name.replace('_', '-')}")) from error
-    except TableError as error:
-        raise Refused(str(error)) from error
+__all__ = ["listed_rows", "require_formula_alone", "rows_of_fit", "rows_of_model"]
 
 
 def require_formula_alone(settings: Any) -> None:
@@ -166,14 +152,7 @@ def _rows(agreement: Agreement, tables: Mapping[str, Any], designs: Mapping[str,
     from ..design.agreement import named_columns
     from ..design.levels import cells_of
 
-    dropped = {site: made.n_dropped for site, made in designs.items() if made.missing}
-    if dropped and not dropna:
-        counts: dict[str, int] = {}
-        for each in designs.values():
-            for name, count in each.missing.items():
-                counts[name] = counts.get(name, 0) + count
-        listed = ", ".join(f"{name} ({count})" for name, count in counts.items())
-        raise Refused(f"missing values in {listed}: fill them in, or drop these rows with --dropna.")
+    require_complete(sum((Counter(made.missing) for made in designs.values()), Counter()), dropna)
     made = list(designs.values())
     site = np.repeat(np.array([*designs], dtype=object), [int(part.kept.sum()) for part in made])
     found = {name: named_columns(table, agreement.columns) for name, table in tables.items()}

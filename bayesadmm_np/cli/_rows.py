@@ -14,10 +14,11 @@ import numpy as np
 
 from .._validation import Array
 from ._options import DataSettings
-from ._terminal import Refused, missing_name, note
+from ._terminal import Refused, missing_name, note, worded_for_options
 
 if TYPE_CHECKING:
     from ..design.agreement import Agreement
+    from ..estimators.fitted import FittedGLM
 
 __all__ = [
     "Rows",
@@ -28,7 +29,9 @@ __all__ = [
     "read_offset",
     "read_rows",
     "require_column",
+    "require_complete",
     "require_numeric",
+    "rows_to_predict",
     "stack",
 ]
 
@@ -214,21 +217,72 @@ def stack(paths: Sequence[Path], client: str | None, separator: str, missing: Se
 
 def _without_missing(frame: Any, site: Any, names: list[str], dropna: bool) -> tuple[Any, Any, dict[str, int]]:
     gone = frame[names].isna()
-    counts = gone.sum()
-    if not counts.any():
+    listed = require_complete(gone.sum(), dropna)
+    if not listed:
         return frame, site, {}
-    listed = ", ".join(f"{name} ({count})" for name, count in counts.items() if count)
-    if not dropna:
-        raise Refused(f"missing values in {listed}: fill them in, or drop these rows with --dropna.")
     keep = ~gone.any(axis=1).to_numpy()
-    note(f"{int((~keep).sum())} of {len(frame)} rows dropped because of missing values in {listed}.")
-    if not keep.any():
-        raise Refused("--dropna leaves no rows.")
+    kept = _kept(frame, keep, f"dropped because of missing values in {listed}")
     empty = sorted({str(name) for name in site if name == name} - set(site[keep].astype(str)))
     if empty:
         raise Refused(f"--dropna leaves no rows at {', '.join(empty)}; leave out a column with --drop.")
     lost = Counter("" if name != name else str(name) for name in site[~keep])
-    return frame[keep].infer_objects(), site[keep], dict(lost)
+    return kept, site[keep], dict(lost)
+
+
+def rows_to_predict(
+    model: FittedGLM, path: Path, drop: Sequence[str], dropna: bool, separator: str, missing: Sequence[str]
+) -> tuple[Any, Array | None, list[int]]:
+    """Return the table that a model predicts, its offsets, and the numbers of its rows in the file, from 1."""
+    from ..design.agreement import design
+
+    agreement = model.columns.agreement
+    used = model.columns.names if agreement is None else agreement.parsed.predictors
+    needed = [*used, *filter(None, (model.offset, model.exposure))]
+    frame = read_frame(path, separator, missing, () if agreement is None else agreement.factors)
+    for name in drop:
+        require_column("--drop", name, frame, path)
+    known = {*needed, *drop, model.client, *((model.target,) if agreement is None else agreement.columns)}
+    ignored = [name for name in frame.columns if name.strip() not in known]
+    if ignored:
+        note(f"the model does not know the column(s) {', '.join(ignored)}: ignored.")
+    keep = np.ones(len(frame), dtype=bool)
+    if dropna:
+        keep = ~frame[[name for name in frame.columns if name.strip() in needed]].isna().any(axis=1).to_numpy()
+        frame = _kept(frame, keep, "left out because of missing values")
+    places = [int(i) + 1 for i in keep.nonzero()[0]]
+    if agreement is not None:
+        with worded_for_options():
+            made = design(frame, agreement, for_prediction=True)
+        return made.matrix, made.offset, places
+    lacking = [name for name in needed if name not in frame.columns]
+    if lacking:
+        raise Refused(f"{path} lacks the column(s) {', '.join(lacking)}, with which the model was fitted.")
+    listed = _missing(frame[needed].isna().sum())
+    if listed:
+        raise Refused(f"missing values in {listed}: these rows cannot be predicted, and --dropna leaves them out.")
+    return feature_columns(frame, model.columns.names), read_offset(frame, model.offset, model.exposure), places
+
+
+def require_complete(counts: Mapping[str, int], dropna: bool) -> str:
+    """Refuse missing values that were not to be dropped; return how many there are of each column."""
+    listed = _missing(counts)
+    if listed and not dropna:
+        raise Refused(f"missing values in {listed}: fill them in, or drop these rows with --dropna.")
+    return listed
+
+
+def _missing(counts: Any) -> str:
+    """List how many values of each column are missing."""
+    return ", ".join(f"{name} ({count})" for name, count in counts.items() if count)
+
+
+def _kept(frame: Any, keep: Any, why: str) -> Any:
+    """Return the rows of a frame that are kept, and say how many are not."""
+    if not keep.all():
+        note(f"{int((~keep).sum())} of {len(frame)} rows {why}.")
+    if not keep.any():
+        raise Refused("--dropna leaves no rows.")
+    return frame[keep].infer_objects()
 
 
 def feature_columns(frame: Any, names: Sequence[str]) -> dict[str, Any]:

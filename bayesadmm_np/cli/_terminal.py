@@ -97,6 +97,20 @@ def refusals(command: str) -> Iterator[None]:
 
 
 @contextmanager
+def worded_for_options() -> Iterator[None]:
+    """Turn refusals of tables and formulas into those of a command."""
+    from .._errors import ArgumentError, worded
+    from ..design.levels import TableError
+
+    try:
+        yield
+    except ArgumentError as error:
+        raise Refused(worded(error, argument=lambda name: f"--{name.replace('_', '-')}")) from error
+    except TableError as error:
+        raise Refused(str(error)) from error
+
+
+@contextmanager
 def needs(extra: str) -> Iterator[None]:
     """Name the extra of a command whose import fails."""
     try:

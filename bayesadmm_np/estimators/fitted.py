@@ -40,12 +40,17 @@ __all__ = [
     "Columns",
     "FittedGLM",
     "Site",
+    "arrays_of_members",
     "fitted_run",
+    "members",
     "word",
 ]
 
 STACKED_QR = replace(Newton(), name="stacked QR")
 """The row of Newton, whose one step on a quadratic this is, by factors in place of sums."""
+
+SAME = 1e-6
+"""Relative, of a precision times a mean, and the linear part that stands for it: far above rounding."""
 
 UNBOUNDED = "the likelihood has no maximum, or none that is proven"
 """Why no distance to the pooled fit is known."""
@@ -505,6 +510,36 @@ class FittedGLM:
         pooled = PooledObjective(self.prior, self.posterior, tuple(expected.values()))
         distance = pooled.distance
         return Check(pooled.residual, apart, None if distance is None else self.widest_distance(distance))
+
+
+def arrays_of_members(model: FittedGLM) -> dict[str, Array]:
+    """Return prior and posterior of a model as arrays, from which `members` makes them again."""
+    prior, posterior = model.prior, model.posterior
+    isotropic = isinstance(prior, IsotropicGaussian)
+    arrays = {
+        "prior/mean": prior.mean,
+        "prior/precision": np.array(prior.prior_weight) if isotropic else prior.factor.parts[0],
+        "posterior": posterior.natural.to_vector(),
+    }
+    # a natural parameter keeps a mean to the condition of the precision alone
+    kept = np.array_equal(prior.with_natural(posterior.natural).mean, posterior.mean)
+    return arrays if kept else {**arrays, "mean": posterior.mean}
+
+
+def members(
+    family: str, mean: Array, precision: Array, natural: Natural, own_mean: Array | None = None
+) -> dict[str, Any]:
+    """Return prior and posterior of a family by its short name; `own_mean` has the digits that λ has lost."""
+    kind: Any = FAMILIES[family]
+    prior: Gaussian = kind(mean, precision if precision.ndim else float(precision))
+    posterior = prior.with_natural(natural)
+    if own_mean is None:
+        return {"prior": prior, "posterior": posterior}
+    product = posterior.factor.multiply(own_mean)
+    size = np.abs(natural.linear).max() + np.abs(product).max()
+    if not (posterior.learns_precision and np.abs(product - natural.linear).max() <= SAME * size):
+        raise ValueError("mean must be that of the posterior")
+    return {"prior": prior, "posterior": posterior.at(own_mean, posterior.factor.parts)}
 
 
 def predictor(posterior: Gaussian, design: Array, n_outputs: int) -> tuple[Array, Array]:

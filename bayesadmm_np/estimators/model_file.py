@@ -13,11 +13,9 @@ from typing import Any, Literal
 import numpy as np
 
 from .._archive import Archive, ArchiveError, content_of, read_as
-from .._validation import Array, as_positive
+from .._validation import as_positive
 from ..design.agreement import Agreement
 from ..design.rows import Layout
-from ..families import IsotropicGaussian
-from ..families.gaussian import Gaussian, LearnedPrecisionGaussian
 from ..glm.diagnosis import as_dict, read_finding
 from ..glm.kinds import Kind, read_kind
 from ..glm.questions import pack_statistics, unpack_statistics
@@ -27,15 +25,12 @@ from ..splitting.distance import Distance
 from ..splitting.history import Edges
 from ..splitting.settings import decode, encode
 from ..splitting.status import Status
-from .fitted import FAMILIES, Columns, FittedGLM, Site
+from .fitted import FAMILIES, Columns, FittedGLM, Site, arrays_of_members, members
 
 __all__ = ["ModelFileError", "load_model", "save_model"]
 
 ModelFileError = ArchiveError
 """A file is no model of this library, is damaged, or contradicts itself."""
-
-SAME = 1e-6
-"""Relative, of a precision times a mean, and the linear part that stands for it: far above rounding."""
 
 ALIKE = (
     *("target", "client", "offset", "exposure", "noise_variance", "target_centre", "target_scale", "penalty"),
@@ -205,17 +200,12 @@ def save_model(path: str | os.PathLike[str], model: FittedGLM) -> None:
         agreement=model.columns.agreement,
     )
     arrays = {
+        **arrays_of_members(model),
         "scale/centre": model.columns.centre,
         "scale/scale": model.columns.scale,
-        "prior/mean": model.prior.mean,
-        "prior/precision": _prior_precision(model.prior),
-        "posterior": model.posterior.natural.to_vector(),
         "objective": model.objective,
         **{f"site{k}": site.factor.to_vector() for k, site in enumerate(model.sites.values())},
     }
-    # a natural parameter keeps a mean to the condition of the precision alone
-    if not np.array_equal(model.prior.with_natural(model.posterior.natural).mean, model.posterior.mean):
-        arrays["mean"] = model.posterior.mean
     if model.layout.centre is not None:
         arrays["centre"] = model.layout.centre
     if bound is not None:
@@ -270,27 +260,23 @@ def _build(archive: Archive, header: Header) -> FittedGLM:
         raise archive.refusal("scale", "> 0", scale.min())
     shapes: dict[str, list[tuple[int, ...]]] = {"full": [(d, d)], "diagonal": [(d,)], "isotropic": [()]}
     precision = archive.array("prior/precision", *shapes.get(header.family, [(d,), (d, d)]))
-    family: Any = FAMILIES[header.family]
-    prior: Gaussian = family(archive.vector("prior/mean", d), precision if precision.ndim else float(precision))
+    like = FAMILIES[header.family](np.zeros(d), 1.0).natural
     rule = decode(header.rule, Rule, "rule", archive.source)
     if getattr(rule, "points", 0) > MOST_POINTS:
         raise archive.refusal("points", f"at most {MOST_POINTS}", rule.points)
     said, bound = header.distance, None
     if said is not None:
         bound = Distance(said.mahalanobis, said.sd_units, extra["distance"], said.rigorous, said.reason)
-    posterior = prior.with_natural(archive.natural("posterior", prior.natural))
-    if "mean" in extra:
-        posterior = _with_mean(posterior, extra["mean"])
+    natural = archive.natural("posterior", like)
     return FittedGLM(
         **{name: getattr(header, name) for name in ALIKE},
+        **members(header.family, archive.vector("prior/mean", d), precision, natural, extra.get("mean")),
         kind=header.kind,
         columns=Columns(header.features, archive.vector("scale/centre", p), scale, header.agreement),
         layout=Layout(p, header.outputs, header.intercept, extra.get("centre"), header.shift),
         classes=header.classes,
-        prior=prior,
-        posterior=posterior,
         sites={
-            site.name: Site(archive.natural(f"site{k}", prior.natural), site.n_rows, site.n_missing)
+            site.name: Site(archive.natural(f"site{k}", like), site.n_rows, site.n_missing)
             for k, site in enumerate(header.sites)
         },
         rule=rule,
@@ -300,16 +286,3 @@ def _build(archive: Archive, header: Header) -> FittedGLM:
         objective=archive.vector("objective", header.recorded),
         statistics=unpack_statistics(archive, header.statistics, d, "statistics/"),
     )
-
-
-def _with_mean(posterior: Gaussian, mean: Array) -> Gaussian:
-    """Return the posterior with its own digits of the mean, which must be that of its natural parameter."""
-    linear, product = posterior.natural.linear, posterior.factor.multiply(mean)
-    size = np.abs(linear).max() + np.abs(product).max()
-    if not isinstance(posterior, LearnedPrecisionGaussian) or not np.abs(product - linear).max() <= SAME * size:
-        raise ValueError("mean must be that of the posterior")
-    return posterior.at(mean, posterior.factor.parts)
-
-
-def _prior_precision(prior: Gaussian) -> Any:
-    return np.array(prior.prior_weight) if isinstance(prior, IsotropicGaussian) else prior.factor.parts[0]
