@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from .._validation import Array
+from ..design.levels import agree_classes
 from ..estimators.fitted import Columns, FittedGLM, word
 from ..glm.diagnosis import Collinear, Finding, Separation, without_estimate
 from ..glm.kinds import Kind, read_kind
@@ -35,6 +36,8 @@ def choose_kind(rows: Rows, target: str, loss: str) -> tuple[Kind, tuple[Any, ..
     if not kind.is_classifier:
         check_numbers(kind, target, values)
         return kind, ()
+    for line in agree_classes(target, {site: values[rows.site == site].tolist() for site in dict.fromkeys(rows.site)}):
+        note(line)
     if kind.outputs == "one" and len(distinct) > 2:
         shown = ", ".join(word(value) for value in distinct[:4])
         measured = not is_text and (len(distinct) > MANY_NUMBERS or not all(value.is_integer() for value in distinct))

@@ -159,7 +159,7 @@ def _fitted(
     import pandas as pd
     from sklearn.exceptions import ConvergenceWarning
 
-    from ._design import choose_kind, code_labels, fit_columns, in_own_units, target_units
+    from ._design import choose_kind, fit_columns, in_own_units, target_units
     from ._formula import rows_of_fit
 
     rows = rows_of_fit(data, given, settings.intercept)
@@ -170,14 +170,15 @@ def _fitted(
         note("all rows are taken as one site: --client names the column of sites.")
     kind, classes = choose_kind(rows, given.target, given.loss)
     columns = fit_columns(rows, given.standardize, settings.intercept)
-    labels = code_labels(rows, given.target, classes)
-    centre, scale = target_units(kind, labels, rows.weights, given)
+    y = rows.target
+    centre, scale = target_units(kind, y, rows.weights, given)
     estimator = _estimator(kind, method, settings, scale, progress)
     with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("ignore", UserWarning)  # of the classes: `choose_kind` has said it
         warnings.simplefilter("always", ConvergenceWarning)
         estimator.fit(
             pd.DataFrame(columns.design(rows.columns), columns=list(columns.names)),
-            labels if kind.is_classifier else (labels - centre) / scale,
+            y if kind.is_classifier else (y - centre) / scale,
             client=rows.site.astype(str),
             sample_weight=rows.weights,
             offset=None if rows.offset is None else rows.offset / scale,
@@ -189,7 +190,7 @@ def _fitted(
         if text:
             note(f"bayesadmm fit: {text}")
     counts = settings.weight_meaning == "frequency" and rows.weights is not None
-    weight = rows.weights.sum() if counts and rows.weights is not None else len(labels)
+    weight = rows.weights.sum() if counts and rows.weights is not None else len(y)
     fitted, likelihood = estimator.fitted_, estimator.log_likelihood_
     if settings.covariance != "model" and fitted.learns_covariance:
         by_row = ("HC0",) if fitted.kind.outputs == "classes" else ("HC0", "HC2", "HC3")  # no leverages of classes

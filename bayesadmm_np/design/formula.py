@@ -17,7 +17,15 @@ import numpy as np
 from .._errors import ArgumentError
 from .._validation import Array
 from .agreement import Agreement, complete_rows, count_rows, named_columns, needed_columns, own_names
-from .levels import AgreedColumn, SiteColumn, TableError, agree_column, column_names, describe_column
+from .levels import (
+    AgreedColumn,
+    SiteColumn,
+    TableError,
+    agree_classes,
+    agree_column,
+    column_names,
+    describe_column,
+)
 from .order_statistics import float_at
 from .terms import Learned, Parsed, parse, read_expression, refuse
 
@@ -286,6 +294,10 @@ def agree(
         level = chosen.pop(name, None)
         columns[name], said = agree_column(name, own, role, level, ignore_case, drop_withheld)
         lines += said
+        if classes and name == parsed.target:
+            to_one = columns[name].spellings
+            named = {site: [to_one.get(level, level) for level in column.levels or ()] for site, column in own.items()}
+            lines += agree_classes(name, {site: levels for site, levels in named.items() if levels})
     if chosen:
         raise ArgumentError("reference", "must name columns of the formula", repr(sorted(chosen)[0]))
     if columns.get(parsed.target, AgreedColumn("number")).kind == "factor" and reference and parsed.target in reference:
@@ -324,6 +336,8 @@ def _check_sites(sites: Mapping[str, SiteColumns], formula: str, roles: Mapping[
                 near = found.lacking.get(name, ())
                 remedy = f"there it is called {near[0]!r}: rename it" if near else "leave it out of the formula"
                 raise TableError("is not in the table", remedy, site, name)
+        if not found.n_rows:
+            raise TableError("has no row", "leave it out", site)
         if not found.n_complete:
             worst = max(found.columns, key=lambda name: found.columns[name].missing)
             count = found.columns[worst].missing

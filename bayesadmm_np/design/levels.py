@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, time, timedelta
 from numbers import Real
@@ -23,6 +23,7 @@ __all__ = [
     "AgreedColumn",
     "SiteColumn",
     "TableError",
+    "agree_classes",
     "agree_column",
     "cells_of",
     "column_names",
@@ -38,6 +39,10 @@ NUMBER = re.compile(r"[+-]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-
 PLAIN = re.compile(r"(-?)(0|[1-9][0-9]*)(?:\.([0-9]*))?")
 """A level that is a number; 2E1 is a code."""
 DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}(?:[T ]\S+)?|\d{1,2}([./-])\d{1,2}\1(?:\d{4}|\d{2})")
+LOOK_ALIKES = str.maketrans("авекмнорстухѕіјαβεικνορτυχ", "abekmhopctyxsijabeikvoptyx")
+"""Letters of Cyrillic and Greek that stand for Latin ones in print, in upper or in lower case."""
+FOR_MISSING = frozenset({"?", ".", "-", "--", "na", "n/a", "#n/a", "nan", "null", "missing", "unknown"})
+"""Words, in lower case, that tables have for a missing value."""
 MOST = 6
 """Levels shown in a sentence."""
 FEW_WORDS = 3
@@ -145,8 +150,11 @@ def advice_on_words(cells: Iterable[Any], is_beside_numbers: bool = False) -> st
     if not 0 < len(words) <= FEW_WORDS or not (is_beside_numbers or len(words) < len(known)):
         return ""
     stand = "stands" if len(words) == 1 else "stand"
-    listed = ",".join(words)
-    return f"if {_listed(words)} {stand} for a missing value, say so by --na '{listed}' (in Python: write NaN)"
+    return f"if {_listed(words)} {stand} for a missing value, {_as_missing(words)}"
+
+
+def _as_missing(words: Sequence[str]) -> str:
+    return f"say so by --na '{','.join(words)}' (in Python: write NaN)"
 
 
 def level_name(cell: Any) -> str:
@@ -169,8 +177,10 @@ def _fold(level: str) -> str:
     return " ".join(unicodedata.normalize("NFKC", level).casefold().split())
 
 
-def _without_zeros(fold: str) -> str:
-    return fold.lstrip("0") or "0" if fold.isdigit() else fold
+def _shape(fold: str) -> str:
+    """What two folds share that look the same: without marks that nobody sees, zeros in front, and alphabets."""
+    seen = "".join(letter for letter in fold if unicodedata.category(letter) != "Cf").translate(LOOK_ALIKES)
+    return seen.lstrip("0") or "0" if seen.isdigit() else seen
 
 
 def _in_order(levels: Iterable[str]) -> tuple[str, ...]:
@@ -515,8 +525,9 @@ def _agree_levels(
             if not drop_withheld:
                 raise TableError(fact, "merge them there with another level, or let their rows be dropped", site, name)
             lines.append(f"{name}: site {site!r} {fact}; rows of levels that no site names are left out")
-        for level, cell in column.rewritten.items():
-            lines.append(f"{name}: site {site!r} writes {cell!r} for {level!r}")
+        written = [f"{cell!r} for {level!r}" for level, cell in column.rewritten.items()]
+        if written:
+            lines.append(f"{name}: site {site!r} writes {_listed(written, str)}")
     spellings = _spellings(name, sites, found, ignore_case)
     lines += [f"{name}: {spelling!r} was read as {level!r}" for spelling, level in spellings.items()]
     order = _order({site: _merged(column.levels or {}, spellings) for site, column in sites.items()}, sites)
@@ -535,17 +546,89 @@ def _agree_levels(
             lines.append(f"{name}: site {site!r} has no row of {_listed(lacking)}")
         if column.is_ordered and levels != [level for level in order if level in levels]:
             lines.append(f"{name}: site {site!r} lists its levels in another order")
+    lines += [
+        f"{name}: level {level!r} looks like a missing value; if it is one, {_as_missing([level])}"
+        for level in order
+        if level.casefold() in FOR_MISSING
+    ]
     lines.append(f"{name}: levels {_listed(order)}; reference {order[0]!r}")
     return AgreedColumn("factor", order, spellings), lines
 
 
+def agree_classes(name: str, labels: Mapping[Any, Iterable[Any]]) -> list[str]:
+    """Check that a label means the same class at all sites, as far as labels tell.
+
+    Parameters
+    ----------
+    name : str
+        Name of the target.
+    labels : dict of iterables
+        Labels by site.
+
+    Returns
+    -------
+    list of str
+        What a report should say: that no site has three of three or more classes.
+
+    Raises
+    ------
+    TableError
+        When labels of two sites differ in case, blanks or letters that look alike, when a site has numbers where
+        another has words, or when each site's two classes are a code such as 0 and 1, and not everywhere the same.
+
+    Examples
+    --------
+    >>> agree_classes("died", {"Basel": [0, 1, 1], "Bern": [1, 0]})
+    []
+    """
+    raw = {site: list(dict.fromkeys(own)) for site, own in labels.items()}
+    sites = {site: SiteColumn("text", levels=Counter(map(level_name, own))) for site, own in raw.items()}
+    found = {site: _in_order(column.levels or ()) for site, column in sites.items()}
+    every = set().union(*found.values())
+    cells: dict[str, tuple[Any, Any]] = {}
+    for site, of in raw.items():
+        for cell in of:
+            other, first = cells.setdefault(level_name(cell), (site, cell))
+            if isinstance(cell, str) and cell != first:
+                fact = f"holds {cell!r}, and {first!r} at site {other!r}: the two differ in blanks or zeros alone"
+                raise TableError(fact, "write them alike", site, name)
+    try:
+        _spellings(name, sites, dict.fromkeys(every, 1), ignore_case=False)
+    except TableError as error:  # nothing here could ignore case
+        raise TableError(error.fact, "write them alike", error.site, name) from None
+    numbers = {site for site, own in found.items() if all(PLAIN.fullmatch(level) for level in own)}
+    for site, own in found.items():
+        if numbers and not any(PLAIN.fullmatch(level) for level in own):
+            fact = f"holds {_listed(own)} where site {next(s for s in found if s in numbers)!r} has numbers"
+            raise TableError(fact, "write the classes in one way at all sites", site, name)
+    pairs = {site: own for site, own in found.items() if len(own) == 2}
+    if len(every) < 3 or not pairs or max(map(len, found.values())) > 2:
+        return []
+    first, pair = next(iter(pairs.items()))
+    if len(numbers) == len(found) and all(_is_code(own) for own in pairs.values()):
+        site, own = next((site, own) for site, own in found.items() if not set(own) <= set(pair))
+        fact = (
+            f"holds {' and '.join(own)}, and {' and '.join(pair)} at site {first!r}: no site has more than two of the "
+            f"{len(every)} classes, which may be two classes in different codes"
+        )
+        raise TableError(fact, "code two classes alike at all sites, or write three and more as words", site, name)
+    listed = _listed(_in_order(every))
+    return [f"{name}: no site has more than two of its {len(every)} classes ({listed}): are all of them meant?"]
+
+
+def _is_code(pair: Sequence[str]) -> bool:
+    """Whether two numbers are those by which tables code two classes."""
+    low, high = sorted(map(float, pair))
+    return high - low == 1 or (low, high) == (-1, 1)
+
+
 def _spellings(
-    name: str, sites: Mapping[str, SiteColumn], found: Mapping[str, int], ignore_case: bool
+    name: str, sites: Mapping[Any, SiteColumn], found: Mapping[str, int], ignore_case: bool
 ) -> dict[str, str]:
     """Return {other spelling: level}; the level is what most rows hold."""
     alike: dict[str, list[str]] = {}
     for level in _in_order(found):
-        alike.setdefault(_without_zeros(_fold(level)), []).append(level)
+        alike.setdefault(_shape(_fold(level)), []).append(level)
     spellings: dict[str, str] = {}
     for group in alike.values():
         if len(group) == 1:
@@ -554,13 +637,25 @@ def _spellings(
             first, second = group[:2]
             site = next(site for site, column in sites.items() if second in (column.levels or {}))
             other = next(site for site, column in sites.items() if first in (column.levels or {}))
-            how = "zeros in front" if _fold(first) != _fold(second) else "case or in blanks"
+            how, remedy = _how_alike(first, second)
             fact = f"holds {second!r}, and {first!r} at site {other!r}: the two differ in {how} alone"
-            remedy = "write them alike" + ("" if how.startswith("zeros") else ", or let case be ignored (ignore_case)")
             raise TableError(fact, remedy, site, name)
         kept = max(group, key=lambda level: found[level])
         spellings |= {level: kept for level in group if level != kept}
     return spellings
+
+
+def _how_alike(first: str, second: str) -> tuple[str, str]:
+    """Say in what two levels differ that are nearly one, and what to do."""
+    one, two = _fold(first), _fold(second)
+    if one == two:
+        remedy = "write them alike, or let case be ignored (--ignore-case; ignore_case=True in Python)"
+        return "case or in blanks", remedy
+    if one.isdigit() and two.isdigit():
+        return "zeros in front", "write them alike"
+    strange = sorted({letter for letter in one + two if ord(letter) > 127})
+    named = ", ".join(f"U+{ord(letter):04X}" for letter in strange)
+    return f"letters that look alike or are not seen ({named})", "write them alike"
 
 
 def _merged(levels: Iterable[str], spellings: Mapping[str, str]) -> list[str]:
@@ -577,6 +672,6 @@ def _order(levels: Mapping[str, Sequence[str]], sites: Mapping[str, SiteColumn])
     return union
 
 
-def _listed(levels: Sequence[str]) -> str:
-    shown = ", ".join(map(repr, levels[:MOST]))
+def _listed(levels: Sequence[str], written: Callable[[str], str] = repr) -> str:
+    shown = ", ".join(map(written, levels[:MOST]))
     return f"{shown}, …" if len(levels) > MOST else shown

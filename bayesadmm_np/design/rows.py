@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Set
 from dataclasses import dataclass
+from datetime import date
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,16 @@ from numpy.typing import NDArray
 from .._errors import ArgumentError
 from .._validation import Array, as_float_array
 
-__all__ = ["Layout", "SiteRows", "find_missing", "read_client", "read_offset", "require_numbers", "split_rows"]
+__all__ = [
+    "Layout",
+    "SiteRows",
+    "find_missing",
+    "read_client",
+    "read_offset",
+    "read_target",
+    "require_numbers",
+    "split_rows",
+]
 
 WHOLE = "all"
 """Name of the only site when no labels are given."""
@@ -138,28 +148,78 @@ def read_client(client: Any, n_rows: int) -> list[Hashable]:
 
 
 def require_numbers(X: Any) -> None:
-    """Refuse a frame with a column of dates, of text or with missing values, by the column's name."""
-    for name in getattr(X, "columns", ()):
-        column = np.asarray(X[name])
-        if column.ndim != 1:  # two columns of one name
-            continue
-        if column.dtype.kind in "mM":
-            raise ArgumentError(f"X: column {name!r}", "must hold numbers", "dates", "use the time since a day")
-        missing = find_missing(column)
-        if missing.any():
-            raise ArgumentError(
-                f"X: column {name!r}",
-                "must have a value in every row",
-                f"NaN or nothing in {missing.sum()} of {missing.size} rows, the first of them row {missing.argmax()}",
-                "drop these rows or impute the values",
-            )
-        if column.dtype.kind not in "biuf":
-            for value in column:
-                try:
-                    float(value)
-                except (TypeError, ValueError):
-                    advice = "code it as numbers, one 0/1 column a level, or use a formula"
-                    raise ArgumentError(f"X: column {name!r}", "must hold numbers", repr(value), advice) from None
+    """Refuse a matrix with a column of dates or of text, with missing or infinite values, by the column's name.
+
+    That of a frame, or x0, x1, … as `fit` calls the columns of an array.
+    """
+    if hasattr(X, "columns"):
+        columns = {name: np.asarray(X[name]) for name in X.columns}
+    elif isinstance(X, np.ndarray) and X.ndim == 2 and (X.dtype.kind in "OUSmM" or not _is_finite(X)):
+        columns = {f"x{j}": column for j, column in enumerate(X.T)}
+    else:
+        return
+    for name, column in columns.items():
+        if column.ndim == 1:  # two columns of one name have two
+            _require_column(f"X: column {name!r}", column)
+
+
+def _is_finite(values: Array) -> bool:
+    return values.dtype.kind != "f" or bool(np.isfinite(values).all())
+
+
+def _require_column(what: str, column: Array) -> None:
+    _require_values(what, column)
+    if not _is_finite(column):
+        raise ArgumentError(what, "must hold finite numbers", f"{int(np.isinf(column).sum())} infinite ones")
+    word = _first_word(column)
+    if word is not None:
+        advice = "code it as numbers, one 0/1 column a level, or use a formula"
+        raise ArgumentError(what, "must hold numbers", repr(str(word)), advice)
+
+
+def _require_values(what: str, column: Array, kind: str = "numbers") -> None:
+    """Refuse dates and missing values."""
+    if column.dtype.kind in "mM" or (column.dtype.kind == "O" and any(isinstance(cell, date) for cell in column)):
+        raise ArgumentError(what, f"must hold {kind}", "dates", "use the time since a day")
+    missing = find_missing(column)
+    if missing.any():
+        gaps = f"NaN or nothing in {missing.sum()} of {missing.size} rows, the first of them row {missing.argmax()}"
+        raise ArgumentError(what, "must have a value in every row", gaps, "drop these rows or impute the values")
+
+
+def _first_word(column: Array) -> Any:
+    """Return the first cell that is text and no number; None where there is none."""
+    if column.dtype.kind in "OUS":
+        for cell in column:
+            try:
+                float(cell)
+            except ValueError:
+                return cell
+            except TypeError:  # no text either: `fit` says what it must be
+                continue
+    return None
+
+
+def read_target(y: Any, is_labels: bool) -> Any:
+    """Return a target of which dates, missing labels and text in the place of numbers are refused.
+
+    Numbers that a table keeps as objects become numbers.
+    """
+    column = np.asarray(y)
+    if column.ndim != 1 or column.dtype.kind not in "OUSmM":
+        return y
+    _require_values("y", column, "class labels" if is_labels else "numbers")
+    word = _first_word(column)
+    if not is_labels and word is not None:
+        raise ArgumentError("y", "must hold numbers", repr(str(word)), "classes are for a classifier")
+    if column.dtype.kind != "O":
+        return y
+    kinds = {isinstance(cell, str) for cell in column}
+    if len(kinds) > 1:
+        one, other = (next(cell for cell in column if isinstance(cell, str) is is_text) for is_text in (True, False))
+        expected = "must hold labels of one kind" if is_labels else "must hold numbers"
+        raise ArgumentError("y", expected, f"{one!r} and {other!r}", "write them in one way")
+    return y if kinds == {True} else np.array(column.tolist())
 
 
 def find_missing(column: Array) -> Any:

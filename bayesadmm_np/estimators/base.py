@@ -20,7 +20,8 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, colu
 from .._errors import PLAIN, ArgumentError, Words
 from .._validation import Array
 from ..design.agreement import Agreement, design
-from ..design.rows import SiteRows, read_client, read_offset, require_numbers, split_rows
+from ..design.levels import agree_classes
+from ..design.rows import SiteRows, read_client, read_offset, read_target, require_numbers, split_rows
 from ..families import FullGaussian
 from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian
@@ -435,6 +436,7 @@ class FederatedModel(BaseEstimator):
     def _validated(self, X: Any, y: Any, reset: bool = True) -> Any:
         numeric = not _is_classifier(self)
         require_numbers(X)
+        y = None if y is None else read_target(y, not numeric)
         return validate_data(self, X, y, reset=reset, dtype=np.float64, multi_output=True, y_numeric=numeric)
 
     def _read_rows(
@@ -447,6 +449,9 @@ class FederatedModel(BaseEstimator):
     def _fit_rows(self, rows: Mapping[Hashable, SiteRows], start: Start | None) -> Self:
         settings = self._settings()
         kind = read_kind(self.kind)
+        if kind.is_classifier and len(rows) > 1:
+            for line in agree_classes("y", {name: site.y.tolist() for name, site in rows.items()}):
+                warnings.warn(line, stacklevel=3)
         glm = make_glm(
             kind.identified if settings.is_flat else kind,
             rows,

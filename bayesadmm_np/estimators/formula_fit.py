@@ -11,8 +11,9 @@ import numpy as np
 from .._errors import ArgumentError
 from ..design.agreement import Agreement, Design, design
 from ..design.formula import agree, counter, describe_columns, pooled_quantiles
-from ..design.levels import TableError, cells_of, column_names, is_missing
+from ..design.levels import TableError, agree_classes, cells_of, column_names, is_missing
 from ..design.terms import parse
+from ..glm.kinds import read_kind
 
 __all__ = ["OPTIONS", "fit_formula", "has_intercept", "make_designs", "split_table"]
 
@@ -110,6 +111,9 @@ def _fit(estimator: Any, agreement: Agreement, designs: Mapping[str, Design], cl
         raise ArgumentError("fit_intercept", f"must be {agreement.has_intercept} for a formula {says} an intercept")
     if not agreement.names:
         raise ArgumentError("formula", "must have a predictor", agreement.formula)
+    if read_kind(estimator.kind).is_classifier:
+        said = agree_classes(agreement.target, {site: part.y.tolist() for site, part in designs.items()})
+        agreement = replace(agreement, lines=(*agreement.lines, *said))
     made = list(designs.values())
     X = pd.DataFrame(np.concatenate([part.matrix for part in made]), columns=list(agreement.names))
     y = np.concatenate([part.y for part in made])

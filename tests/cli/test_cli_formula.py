@@ -144,3 +144,26 @@ def test_files_of_sites_may_be_written_differently(table, run):
 def test_what_a_formula_does_not_go_with_is_refused(table, run, words, says):
     table.to_csv("all.csv", index=False)
     assert says in " ".join(run("fit", "all.csv", *words, code=2)[1].split())
+
+
+@pytest.mark.parametrize("how", [("--target", "died"), ("--formula", "died ~ age")])
+@pytest.mark.parametrize("codes", [(1, 2), ("no", "yes"), (0, 1)])
+def test_a_target_coded_otherwise_in_a_file_is_refused(table, run, how, codes):
+    sick = (table.died == "yes").astype(int)
+    for site, rows in table.assign(died=sick)[["hospital", "died", "age"]].groupby("hospital"):
+        part = rows.drop(columns="hospital")
+        if site == "Bern":
+            part["died"] = np.array(codes)[part.died.to_numpy()]
+        part.to_csv(f"{site}.csv", index=False)
+    loss = ("--loss", "softmax") if codes == (1, 2) else ()  # without it numbers are not taken for classes
+    if codes == (0, 1):
+        run("fit", "Basel.csv", "Bern.csv", *how)
+    else:
+        assert "site 'Bern': column 'died' holds" in run("fit", "Basel.csv", "Bern.csv", *how, *loss, code=2)[1]
+
+
+def test_classes_as_words_are_said_in_a_note(table, run):
+    at_bern = (table.hospital == "Bern") & (table.died == "yes")
+    table.assign(died=table.died.mask(at_bern, "perhaps")).to_csv("all.csv", index=False)
+    words = ("fit", "all.csv", "--client", "hospital", "--target", "died", "--features", "age")
+    assert "died: no site has more than two of its 3 classes" in run(*words)[1]

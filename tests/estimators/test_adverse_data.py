@@ -15,6 +15,7 @@ from bayesadmm_np.estimators import (
     FederatedLogisticRegression,
     FederatedPoissonRegressor,
     SeparationWarning,
+    TableError,
     load_model,
     save_model,
     search,
@@ -394,3 +395,34 @@ def test_no_random_problem_is_fitted_wrongly_in_silence(seeds):
 @pytest.mark.parametrize("dropped", ["sample_weight", "offset"])
 def test_a_fit_that_overlooks_an_argument_is_found_out(dropped):
     assert Counter(judged(seed, **{dropped: None}) for seed in range(25))["silent"] > 3
+
+
+def coded(site, low, high):
+    """Rows of a site with a target that it codes in its own way."""
+    rng = np.random.default_rng(site)
+    x = rng.normal(size=40)
+    return {"x": x, "died": np.where(x + rng.normal(size=40) > 0, high, low)}
+
+
+@pytest.mark.parametrize("other", [(1, 2), (-1, 1), ("no", "yes"), (0, 1)])
+def test_a_target_coded_otherwise_at_a_site_is_refused_and_makes_no_third_class(other):
+    tables = {"Basel": coded(0, 0, 1), "Bern": coded(1, *other)}
+    X = np.concatenate([table["x"] for table in tables.values()])[:, None]
+    y = np.concatenate([table["died"] for table in tables.values()])
+    client = np.repeat(["Basel", "Bern"], 40)
+    if other == (0, 1):  # the twin: the same codes are fitted
+        assert FederatedLogisticRegression().fit(X, y, client).classes_.tolist() == [0, 1]
+        return
+    with pytest.raises(TableError, match=r"site 'B\w+': column 'y' holds"):
+        FederatedLogisticRegression().fit(X, y, client)
+    with pytest.raises(TableError, match=r"site 'B\w+': column 'died' holds"):
+        FederatedLogisticRegression.from_formula("died ~ x", tables)
+    whole = FederatedLogisticRegression().fit(X, y)  # one site: classes are what they are
+    assert len(whole.classes_) > 2
+
+
+def test_words_that_no_site_has_all_of_are_said():
+    tables = {"Basel": coded(0, "mild", "severe"), "Bern": coded(1, "mild", "moderate")}
+    with pytest.warns(UserWarning, match="no site has more than two of its 3 classes"):
+        model = FederatedLogisticRegression.from_formula("died ~ x", tables)
+    assert any("no site has more than two" in line for line in model.agreement_.lines)

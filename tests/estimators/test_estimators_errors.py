@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from datetime import date
 
 import numpy as np
 import pytest
@@ -91,14 +92,24 @@ DATA = [
     (L(), {"sample_weight": -np.ones(32)}, "Negative values in data passed to `sample_weight`"),
     (L(), {"sample_weight": np.ones(31)}, "sample_weight.shape == (31,), expected (32,)"),
     (L(), {"X": X[:, 0]}, "Expected 2D array, got 1D array instead"),
-    (L(), {"X": np.full((32, 2), "x")}, "could not convert string to float"),
-    (L(), {"X": np.where(X > 1, np.nan, X)}, "Input X contains NaN"),
+    (L(), {"X": np.full((32, 2), "x")}, "X: column 'x0' must hold numbers, got 'x'"),
+    (L(), {"X": np.where(X > 1, np.nan, X)}, "X: column 'x0' must have a value in every row, got NaN"),
+    (L(), {"X": np.where(X > 1, np.inf, X)}, "X: column 'x0' must hold finite numbers, got"),
+    (L(), {"X": np.full((32, 2), date(2020, 1, 1))}, "X: column 'x0' must hold numbers, got dates"),
+    (L(), {"y": np.arange(32).astype("datetime64[D]")}, "y must hold class labels, got dates"),
+    (R(), {"y": np.arange(32).astype("datetime64[D]")}, "y must hold numbers, got dates"),
+    (
+        L(),
+        {"y": np.array([None, *Y[1:]], dtype=object)},
+        "y must have a value in every row, got NaN",
+    ),
+    (L(), {"y": np.array(["no", *Y[1:]], dtype=object)}, "y must hold labels of one kind, got 'no' and "),
     (L(1.0, inference="posterior"), {"X": 1e200 * X}, "site 'north': the loss overflows at the start of the fit"),
     (L(), {"X": 1e200 * X}, "site 'north': the loss overflows at the start of the fit; scale X"),
     (P(), {"y": -np.ones(32)}, "y must hold counts or rates >= 0, got -1"),
     (P(), {"y": np.zeros(32)}, "y has the mean 0, at which the log link is not finite: an unpenalised intercept"),
     (R(), {"y": np.ones(32)}, "noise_variance='evidence' needs targets that differ"),
-    (R(), {"y": np.array(["a"] * 32)}, "could not convert string to float"),
+    (R(), {"y": np.array(["a"] * 32)}, "y must hold numbers, got 'a'; classes are for a classifier"),
 ]
 
 
@@ -150,6 +161,7 @@ def test_where_points_do_not_suffice_auto_takes_laplace_and_says_so():
 def test_without_scikit_learn_the_sentence_names_the_extra(tmp_path):
     code = """
 import sys
+from datetime import date
 sys.modules["sklearn"] = None
 import bayesadmm_np.estimators as estimators
 print(type(estimators.Summary).__name__)

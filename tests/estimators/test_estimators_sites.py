@@ -94,7 +94,7 @@ BAD_UPDATES = {
     "rows": (lambda m, X, y: m.partial_fit_site("east", X, y[:-1]), "inconsistent numbers of samples"),
     "class": (lambda m, X, y: m.partial_fit_site("east", X, y + 1), "y holds the class 2, which fit did not see"),
     "weights": (lambda m, X, y: m.partial_fit_site("east", X, y, 0 * y), "[Ss]ample.weights? must"),
-    "NaN": (lambda m, X, y: m.partial_fit_site("east", X * np.nan, y), "Input X contains NaN"),
+    "NaN": (lambda m, X, y: m.partial_fit_site("east", X * np.nan, y), "X: column 'x0' must have a value in every row"),
     "unhashable": (lambda m, X, y: m.partial_fit_site(["east"], X, y), "name must be hashable"),
     "unknown": (
         lambda m, X, y: m.forget_site("east"),

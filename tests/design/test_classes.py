@@ -1,0 +1,126 @@
+"""Classes of a target that sites code differently: said or refused, never a class more in silence."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from bayesadmm_np.design.formula import agree, describe_columns
+from bayesadmm_np.design.levels import TableError, agree_classes
+
+CODES = {
+    "0/1": [0, 1],
+    "1/2": [1, 2],
+    "-1/1": [-1, 1],
+    "no/yes": ["no", "yes"],
+    "No/Yes": ["No", "Yes"],
+    "blank": ["no ", "yes"],
+    "unseen": ["no", "ye\u200bs"],
+    "text 0/1": ["0", "1"],
+    "0.0/1.0": [0.0, 1.0],
+    "False/True": [False, True],
+    "nein/ja": ["nein", "ja"],
+    "alive/dead": ["alive", "dead"],
+}
+
+
+def meanings(sites):
+    """The meanings of each class as it is named, and the names of each meaning."""
+    names, means = {}, {}
+    for code in sites:
+        for meaning, label in enumerate(CODES[code]):
+            name = str(label) if isinstance(label, bool) or not isinstance(label, float) else f"{label:g}"
+            names.setdefault(name, set()).add(meaning)
+            means.setdefault(meaning, set()).add(name)
+    return [*names.values(), *means.values()]
+
+
+def test_every_pair_and_triple_of_codings_is_alike_or_said_or_refused():
+    silent, refused = 0, []
+    for sites in itertools.chain(itertools.product(CODES, repeat=2), itertools.product(CODES, repeat=3)):
+        labels = {f"site {k}": CODES[code] for k, code in enumerate(sites)}
+        try:
+            lines = agree_classes("died", labels)
+        except TableError as error:
+            refused.append((error.column, error.site))
+            continue
+        if not lines:
+            silent += 1
+            assert all(len(found) == 1 for found in meanings(sites)), sites
+    assert {column for column, _ in refused} == {"died"}
+    assert {site for _, site in refused} <= {"site 0", "site 1", "site 2"}
+    # the twin: the rule is not that everything is refused
+    assert silent > len(CODES)
+
+
+def test_a_coding_is_refused_with_both_sites_and_both_codings():
+    with pytest.raises(TableError, match=r"site 'b': column 'died' holds 1 and 2, and 0 and 1 at site 'a'"):
+        agree_classes("died", {"a": [0, 1], "b": [1, 2], "c": [0, 1]})
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        {"a": [1, 2], "b": [2, 1]},
+        {"a": [0, 1, 2], "b": [1, 2]},  # a site has three: no coding of two
+        {"a": [0], "b": [1], "c": [2]},  # by label
+        {"a": ["mild", "severe", "none"], "b": ["mild"]},
+        {"a": [True, False], "b": [True]},
+    ],
+)
+def test_what_is_no_doubt_is_no_line(labels):
+    assert agree_classes("stage", labels) == []
+
+
+def test_words_are_names_and_make_a_line():
+    (line,) = agree_classes("stage", {"a": ["mild", "severe"], "b": ["mild", "moderate"]})
+    assert "no site has more than two of its 3 classes ('mild', 'moderate', 'severe')" in line
+    (line,) = agree_classes("stage", {"a": [0, 2], "b": [0, 1]})  # 0 and 2 are no code of two classes
+    assert "3 classes" in line
+
+
+def test_sites_elsewhere_have_the_same_rule():
+    sites = {
+        "a": describe_columns({"died": [0, 1, 1], "age": [1.0, 2.0, 3.0]}, "died ~ age", classes=True),
+        "b": describe_columns({"died": [1, 2, 1], "age": [1.0, 2.0, 3.0]}, "died ~ age", classes=True),
+    }
+    with pytest.raises(TableError, match="two classes in different codes"):
+        agree(sites, "died ~ age", classes=True)
+
+
+def described(*wards):
+    return {
+        f"site {k}": describe_columns({"died": np.arange(len(ward)) % 2, "ward": ward}, "died ~ ward")
+        for k, ward in enumerate(wards)
+    }
+
+
+@pytest.mark.parametrize(
+    ("level", "shown"),
+    [("\u0445", "U\\+0445"), ("x\u200b", "U\\+200B"), ("\ufeffx", "U\\+FEFF"), ("\u03c7", "U\\+03C7")],
+)
+def test_levels_that_look_alike_are_refused_by_their_letters(level, shown):
+    with pytest.raises(TableError, match=shown):
+        agree(described(["x", "z"], [level, "z"]), "died ~ ward", ignore_case=True)
+
+
+def test_other_alphabets_are_levels():
+    assert agree(described(["да", "нет"], ["нет", "да"]), "died ~ ward").columns["ward"].levels == ("да", "нет")
+
+
+def test_a_word_for_a_missing_value_is_a_level_with_advice():
+    lines = agree(described(["x", "?"], ["x", "z"]), "died ~ ward").lines
+    assert (
+        "ward: level '?' looks like a missing value; if it is one, say so by --na '?' (in Python: write NaN)" in lines
+    )
+    assert not any("missing" in line for line in agree(described(["x", "y"], ["x", "z"]), "died ~ ward").lines)
+
+
+def test_spellings_of_a_site_are_one_line():
+    lines = agree(described([" x", "z "], ["x", "z"]), "died ~ ward").lines
+    assert "ward: site 'site 0' writes ' x' for 'x', 'z ' for 'z'" in lines
+
+
+def test_a_site_without_rows_is_refused_as_such():
+    with pytest.raises(TableError, match="site 'site 1': has no row; leave it out"):
+        agree(described(["x", "z"], []), "died ~ ward")
