@@ -14,8 +14,8 @@ from .curvature import diagonal_ggn
 from .functional import Memory, points_of
 from .ivon import UNMOVED, complaint, unmoved
 from .methods import FunctionalMethod
-from .problem import IVONSteps, Trained
-from .randomness import client_seed
+from .problem import AdamSteps, IVONSteps, Trained
+from .randomness import client_seed, of_curvature
 from .state import Broadcast, Duals, parts
 from .steps import local_work
 from .team import Team
@@ -51,13 +51,14 @@ class Replies:
 def answer(team: Team, broadcast: Broadcast, duals: Duals, chosen: Sequence[int], number: int, seed: int) -> Replies:
     """Solve Eq. 66 for the clients `chosen`, whose rows of `duals` come in that order; `number` is the round's."""
     team = team.at(number)
-    trained = _trained(team, broadcast, duals, chosen, number, seed)
+    seeds = [client_seed(seed, number, k) for k in chosen]
+    trained = _trained(team, broadcast, duals, chosen, seeds)
     if isinstance(team.solver, IVONSteps) and team.solver.hess_start == "h0" and number == 1:
         assert trained.hess is not None
         moved = unmoved(trained.hess, team.solver.hess_init)
         if moved < UNMOVED:
             warnings.warn(complaint(moved, max(trained.steps), team.solver.beta2), stacklevel=4)
-    precision = _precision(team, broadcast, duals, chosen, trained)
+    precision = _precision(team, broadcast, duals, chosen, trained, seeds)
     memory = None
     if isinstance(team.method, FunctionalMethod):
         own = [{name: stack[i] for name, stack in trained.buffers.items()} for i in range(len(chosen))]
@@ -81,8 +82,7 @@ def _are_finite(rows: Tensor) -> Tensor:
     return torch.cat([torch.isfinite(few).all(dim=1) for few in parts(rows)])
 
 
-def _trained(team: Team, broadcast: Broadcast, duals: Duals, chosen: Sequence[int], number: int, seed: int) -> Trained:
-    seeds = [client_seed(seed, number, k) for k in chosen]
+def _trained(team: Team, broadcast: Broadcast, duals: Duals, chosen: Sequence[int], seeds: Sequence[int]) -> Trained:
     problem, data = team.problem(broadcast, duals, chosen), [team.clients[k] for k in chosen]
     if team.batched:
         return local_work(team.network, data, problem, team.solver, seeds, broadcast.buffers)
@@ -104,15 +104,19 @@ def _joined(parts: list[Trained]) -> Trained:
     return Trained(join("mean"), join("precision"), join("hess"), steps, buffers)
 
 
-def _precision(team: Team, broadcast: Broadcast, duals: Duals, chosen: Sequence[int], trained: Trained) -> Tensor:
+def _precision(
+    team: Team, broadcast: Broadcast, duals: Duals, chosen: Sequence[int], trained: Trained, seeds: Sequence[int]
+) -> Tensor:
     """s_k: what IVON learned, the Laplace approximation S_g + (H_k/τ − V_k)/ρ_k, or the fixed one."""
     if not team.learns_precision:
         return broadcast.precision[None]
     if trained.precision is not None:
         return trained.precision
+    assert isinstance(team.solver, AdamSteps)
+    samples, place = team.solver.curvature_samples, broadcast.mean.device
     hessians = [
-        diagonal_ggn(team.network, theta, team.clients[k], broadcast.buffers)
-        for k, theta in zip(chosen, trained.mean, strict=True)
+        diagonal_ggn(team.network, theta, team.clients[k], broadcast.buffers, samples, of_curvature(place, own))
+        for k, theta, own in zip(chosen, trained.mean, seeds, strict=True)
     ]
     change = torch.stack(hessians) / team.temperature - duals.precision
     return broadcast.precision + change / team.coefficients(chosen, "rho")

@@ -2,83 +2,150 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import torch
 from torch import Tensor, nn
 from torch.func import vjp, vmap
 
+from .dense import runs_own_code
 from .network import Network, Rows
 
 __all__ = ["diagonal_ggn"]
 
-CHUNK = 8
-"""Rows whose gradients, one a class, are held at the same time where a network is not dense."""
+CHUNKS = {"dense": 1000, "convolutional": 16, "other": 8}
+"""Rows at once, by the kind of network; kinds that are not dense hold a gradient a row and class."""
+Slopes = Callable[[Tensor], Tensor]
+"""Logits of shape (n, C) → the rows a of a root of diag p − ppᵀ, shape (n, A, C)."""
 
 
-def diagonal_ggn(network: Network, theta: Tensor, rows: Rows, buffers: dict[str, Tensor]) -> Tensor:
-    """The diagonal of Σ_i w_iJ_iᵀ(diag p_i − p_ip_iᵀ)J_i at θ, shape (P,): exact and >= 0.
+def diagonal_ggn(
+    network: Network,
+    theta: Tensor,
+    rows: Rows,
+    buffers: dict[str, Tensor],
+    samples: int | None = None,
+    source: torch.Generator | None = None,
+) -> Tensor:
+    """The diagonal of Σ_i w_iJ_iᵀ(diag p_i − p_ip_iᵀ)J_i at θ, shape (P,), and >= 0.
 
-    For Eq. 14 of Swaroop et al. 2025. diag p − ppᵀ = Σ_c a_ca_cᵀ with a_c = √p_c(e_c − p), so that the squares of C
-    gradients a row add up to it. In a network of dense layers Σ_i (b_iz_iᵀ)² = (b²)ᵀz² for inputs z and slopes
-    b of the outputs, and no row needs a gradient of its own. The network is in evaluation mode.
+    For Eq. 14 of Swaroop et al. 2025. diag p − ppᵀ is a sum of C − 1 products aaᵀ, so that the squares of as many
+    gradients a row, with a for the logits' slope, add up to the diagonal. With S samples S gradients a row, for labels
+    y ~ p, estimate it without bias: E[(e_y − p)(e_y − p)ᵀ] = diag p − ppᵀ. The network is in evaluation mode.
     """
-    each, chunk = (_dense, 1000) if _is_dense(network.module) else (_by_row, CHUNK)
-    some = zip(rows.X.split(chunk), rows.weighted.to(theta).split(chunk), strict=True)
-    parts = [each(network, theta, X, weights, buffers) for X, weights in some]
-    return torch.stack(parts).sum(dim=0)
+    slopes_at: Slopes = _root if samples is None else lambda logits: _drawn(logits, samples, source)
+    kind = _kind(network.module)
+    total, each = torch.zeros_like(theta), _by_row if kind == "other" else _by_layer
+    for X, weights in zip(rows.X.split(CHUNKS[kind]), rows.weighted.to(theta).split(CHUNKS[kind]), strict=True):
+        total += each(network, theta, X, weights, buffers, slopes_at)
+    return total
 
 
-def _is_dense(module: nn.Module) -> bool:
-    """Whether all parameters belong to dense layers that see one vector a row, as in a plain sequence."""
-    layers = [layer for layer in module.modules() if list(layer.parameters(recurse=False))]
-    flat = isinstance(module, nn.Linear) or (
-        isinstance(module, nn.Sequential)
-        and isinstance(module[0], nn.Flatten)
-        and not any(list(child.children()) for child in module)
-    )
-    return flat and len(set(layers)) == len(layers) and all(type(layer) is nn.Linear for layer in layers)
+def _root(logits: Tensor) -> Tensor:
+    """C − 1 rows a with Σ aaᵀ = diag p − ppᵀ = S(I − ssᵀ)S, for s = √p and S = diag s.
+
+    Householder's reflection that takes s to −e_C has the space beside s for its other columns, and S times the c-th of
+    them is s_c(e_c − (p + s_Ce_C)/(1 + s_C)).
+    """
+    p = logits.softmax(dim=1)
+    s, last = p.sqrt(), torch.eye(p.shape[1]).to(p)[-1]
+    common = (p + s * last) / (1.0 + s[:, -1:])
+    return (s.diag_embed() - s[:, :, None] * common[:, None, :])[:, : max(p.shape[1] - 1, 1)]  # of one class 0
 
 
-def _roots(logits: Tensor) -> Tensor:
-    """a_c as row c, shape (..., C, C)."""
-    p = logits.softmax(dim=-1)
-    return p.sqrt().diag_embed() - p.sqrt()[..., :, None] * p[..., None, :]
+def _drawn(logits: Tensor, samples: int, source: torch.Generator | None) -> Tensor:
+    """(e_y − p)/√S for S labels y ~ p."""
+    p = logits.softmax(dim=1)
+    labels = torch.multinomial(p, samples, replacement=True, generator=source)
+    return (nn.functional.one_hot(labels, p.shape[1]) - p[:, None]) / samples**0.5
 
 
-def _dense(network: Network, theta: Tensor, X: Tensor, weights: Tensor, buffers: dict[str, Tensor]) -> Tensor:
-    seen: list[tuple[Tensor, Tensor]] = []
-    layers = [layer for layer in network.module.modules() if isinstance(layer, nn.Linear)]
-    hooks = [layer.register_forward_hook(lambda _, inputs, out: seen.append((inputs[0], out))) for layer in layers]
+def _kind(module: nn.Module) -> str:
+    """Whether all parameters belong to dense layers, or also to convolutions, each used once in a plain sequence."""
+    children = [module]
+    if isinstance(module, nn.Sequential):
+        children = list(module) if type(module).forward is nn.Sequential.forward else []
+    layers = [child for child in children if list(child.parameters())]
+    is_flat = len(layers) == len(set(layers)) and not any(list(child.children()) for child in children)
+    if not layers or not is_flat or not all(map(_has_rule, layers)) or any(map(runs_own_code, module.modules())):
+        return "other"
+    if any(type(layer) is nn.Conv2d for layer in layers):
+        return "convolutional"
+    return "dense" if len(children) == 1 or isinstance(children[0], nn.Flatten) else "other"
+
+
+def _has_rule(layer: nn.Module) -> bool:
+    if type(layer) is nn.Conv2d:
+        return layer.groups == 1 and layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
+    return type(layer) is nn.Linear
+
+
+def _by_layer(
+    network: Network, theta: Tensor, X: Tensor, weights: Tensor, buffers: dict[str, Tensor], slopes_at: Slopes
+) -> Tensor:
+    """From every layer's inputs, and the slopes of its outputs; the weights' gradients are never made by autograd."""
+    seen: list[tuple[nn.Module, Tensor, Tensor]] = []
+
+    def note(layer: nn.Module, inputs: tuple[Tensor], out: Tensor) -> Tensor:
+        seen.append((layer, inputs[0].detach(), out))
+        return out.clone()  # an activation may work in place
+
+    trained = [layer for layer in network.module.modules() if _has_rule(layer) and _is_trained(layer)]
+    hooks = [layer.register_forward_hook(note) for layer in trained]
     try:
         logits = network.logits(network.leaves(theta[None]), X[None], buffers, train=False)[0]
     finally:
         for hook in hooks:
             hook.remove()
-    # the inputs are the same for all classes, so one product a layer is enough
-    total = [torch.zeros_like(out) for _, out in seen]
-    for slope in _roots(logits.detach()).unbind(dim=1):
-        gradients = torch.autograd.grad(logits, [out for _, out in seen], slope, retain_graph=True)
-        for squares, gradient in zip(total, gradients, strict=True):
-            squares.addcmul_(gradient, gradient)
-    parts = []
-    for layer, (inputs, _), squares in zip(layers, seen, total, strict=True):
-        squares.mul_(weights[:, None])
-        if layer.weight.requires_grad:
-            parts.append((squares.T @ inputs.detach().square()).reshape(-1))
-        if layer.bias is not None and layer.bias.requires_grad:
-            parts.append(squares.sum(dim=0))
+    outputs, slopes = [out for *_, out in seen], slopes_at(logits.detach()).unbind(dim=1)
+    pulled = [torch.autograd.grad(logits, outputs, slope, retain_graph=True) for slope in slopes]
+    parts: list[Tensor] = []
+    for (layer, inputs, _), own in zip(seen, zip(*pulled, strict=True), strict=True):
+        if isinstance(layer, nn.Conv2d):
+            found = _of_convolution(layer, inputs, own, weights)
+        else:
+            found = _of_dense(inputs, own, weights)
+        parts += [found[name].reshape(-1) for name, parameter in layer.named_parameters() if parameter.requires_grad]
     return torch.cat(parts)
 
 
-def _by_row(network: Network, theta: Tensor, X: Tensor, weights: Tensor, buffers: dict[str, Tensor]) -> Tensor:
-    leaves = [leaf.detach() for leaf in network.leaves(theta[None])]
+def _is_trained(layer: nn.Module) -> bool:
+    return any(parameter.requires_grad for parameter in layer.parameters())
 
-    def slopes(x: Tensor) -> tuple[Tensor, ...]:
+
+def _of_dense(inputs: Tensor, slopes: Sequence[Tensor], weights: Tensor) -> dict[str, Tensor]:
+    """Σ_i w_i(b_iz_iᵀ)² = (wb²)ᵀz²: no row needs a gradient of its own."""
+    squares = torch.zeros_like(slopes[0])
+    for slope in slopes:
+        squares.addcmul_(slope, slope)
+    squares.mul_(weights[:, None])
+    return {"weight": squares.T @ inputs.square(), "bias": squares.sum(dim=0)}
+
+
+def _of_convolution(layer: nn.Conv2d, inputs: Tensor, slopes: Sequence[Tensor], weights: Tensor) -> dict[str, Tensor]:
+    """A row's gradients are the products of its slopes and its patches, made at once for all slopes."""
+    stacked = torch.stack([slope.flatten(2) for slope in slopes], dim=1)
+    assert not isinstance(layer.padding, str)  # of those no rule is taken
+    patches = nn.functional.unfold(inputs, layer.kernel_size, layer.dilation, layer.padding, layer.stride)
+    total = inputs.new_zeros(layer.weight.numel())
+    for weight, own, patch in zip(weights, stacked, patches, strict=True):
+        gradients = (own.flatten(0, 1) @ patch.T).view(len(own), -1)
+        total.add_(gradients.square_().sum(dim=0).mul_(weight))
+    return {"weight": total, "bias": torch.einsum("n,nao->o", weights, stacked.sum(dim=3).square())}
+
+
+def _by_row(
+    network: Network, theta: Tensor, X: Tensor, weights: Tensor, buffers: dict[str, Tensor], slopes_at: Slopes
+) -> Tensor:
+    leaves = [leaf.detach() for leaf in network.leaves(theta[None])]
+    slopes = slopes_at(network.predict(theta, X, buffers))
+
+    def gradients(x: Tensor, own: Tensor) -> tuple[Tensor, ...]:
         def logits(*leaves: Tensor) -> Tensor:
             return network.logits(leaves, x[None, None], buffers, train=False)[0, 0]
 
         # indexed, because its type depends on an option that is not used here
-        pulled = vjp(logits, *leaves)
-        return vmap(pulled[1])(_roots(pulled[0]))
+        return vmap(vjp(logits, *leaves)[1])(own)
 
-    squares = [g.square().sum(dim=1).flatten(1) for g in vmap(slopes)(X)]
+    squares = [g.square().sum(dim=1).flatten(1) for g in vmap(gradients)(X, slopes)]
     return torch.cat([weights @ square for square in squares])

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Dense", "Slope"]
+__all__ = ["Dense", "Slope", "runs_own_code"]
 
 Slope = Callable[[Tensor], Tensor]
 
@@ -56,7 +56,7 @@ class Dense:
         wanted = [p for x in linear for p in (x.weight, x.bias)]
         trained = [p for p in module.parameters() if p.requires_grad]
         is_plain = len(trained) == len(wanted) and all(a is b for a, b in zip(trained, wanted, strict=True))
-        if not fits or not is_plain or any(map(_runs_own_code, module.modules())):
+        if not fits or not is_plain or any(map(runs_own_code, module.modules())):
             return None
         return cls(tuple((x.weight.shape[0], x.weight.shape[1]) for x in linear), tuple(between), flattens)
 
@@ -90,7 +90,7 @@ class Dense:
         return out
 
 
-def _runs_own_code(module: nn.Module) -> bool:
+def runs_own_code(module: nn.Module) -> bool:
     """Whether a pass through the module runs code of the user's: a hook, or a forward of this one object."""
     hooks = module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
     return any(hooks) or "forward" in vars(module)

@@ -72,6 +72,9 @@ class AdamSteps(Steps):
     beta1 : float, default 0.9
     beta2 : float, default 0.999
     eps : float, default 1e-8
+    curvature_samples : int, optional
+        Labels a row from which a method that needs the curvature (FedLap-Cov) estimates it; default: the exact one, for
+        which every row has as many gradients as there are classes, less one.
     schedule : {'constant', 'linear', 'cosine'}
         How the rate falls over the rounds, from `lr` towards `lr_end`.
     schedule_rounds : int, optional
@@ -94,9 +97,12 @@ class AdamSteps(Steps):
     beta1: float = 0.9
     beta2: float = 0.999
     eps: float = 1e-8
+    curvature_samples: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.curvature_samples is not None:
+            as_count(self.curvature_samples, "curvature_samples")
         as_positive(self.eps, "eps")
         check_betas(self.beta1, self.beta2)
 

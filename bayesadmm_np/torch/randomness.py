@@ -2,7 +2,7 @@
 
 | numbers | a function of |
 |---|---|
-| a client's order of rows, its noise on a CPU, dropout | seed, round, client |
+| a client's order of rows, its noise on a CPU, dropout, labels for its curvature | seed, round, client |
 | noise of a stack of clients on a GPU | seed, round, the first client |
 | samples that scores are averaged over | seed, round |
 | samples of the objective and the certificate | seed |
@@ -18,7 +18,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-__all__ = ["client_seed", "generator", "noise_key", "of_certificate", "of_points", "of_posterior", "of_scores"]
+__all__ = [
+    "client_seed",
+    "generator",
+    "noise_key",
+    "of_certificate",
+    "of_curvature",
+    "of_points",
+    "of_posterior",
+    "of_scores",
+]
 
 
 def client_seed(seed: int, number: int, client: int) -> int:
@@ -44,6 +53,11 @@ def of_scores(device: torch.device, seed: int, number: int) -> torch.Generator:
 def of_certificate(device: torch.device, seed: int) -> torch.Generator:
     """Return the stream of the samples at which objective and certificate look."""
     return generator(device, int(np.random.SeedSequence([seed], spawn_key=(2,)).generate_state(1)[0]))
+
+
+def of_curvature(device: torch.device, seed: int) -> torch.Generator:
+    """Return the stream of the labels that a client's curvature is estimated from, of the seed of its work."""
+    return generator(device, int(np.random.SeedSequence([seed], spawn_key=(5,)).generate_state(1)[0]))
 
 
 def of_points(seed: int, client: int) -> np.random.Generator:

@@ -210,6 +210,8 @@ def build(
         raise ValueError(f"batched must be False for a model with running statistics ({names}, ...).")
     if isinstance(chosen, IVONSteps) and chosen.ess is not None and method.schedule is not None:
         raise ValueError(f"ess needs a row without a schedule: a client's loss has the weight ρλ/N_k, got {method!r}.")
+    if isinstance(chosen, AdamSteps) and chosen.curvature_samples is not None and family is not DiagonalGaussian:
+        raise ValueError(f"curvature_samples needs a row that takes a curvature, such as FedLapCov, got {method.name}.")
     _check_last_batches(network, clients, chosen.batch_size)
     delta, tau = as_positive(prior_precision, "prior_precision"), as_positive(temperature, "temperature")
     return Team(method, family, network, sizes, clients, chosen, delta, tau, batched)

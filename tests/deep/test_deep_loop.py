@@ -21,6 +21,7 @@ from bayesadmm_np.torch import (  # noqa: E402
     IVONSteps,
     ResNet20,
     Rows,
+    curvature,
     merge,
     run,
     score,
@@ -643,41 +644,119 @@ def test_training_pooled_is_the_loop_with_one_client():
 # ----------------------------------------------------------------------------------------------------
 
 
+def convolutions():
+    return torch.nn.Sequential(
+        torch.nn.Conv2d(1, 2, 2, padding=1, dilation=2, bias=False),
+        torch.nn.ReLU(inplace=True),
+        torch.nn.Conv2d(2, 2, (3, 2), stride=2, padding=(1, 0)),
+        torch.nn.Tanh(),
+        torch.nn.Flatten(),
+        torch.nn.LazyLinear(3),
+    )
+
+
+def frozen():
+    """A pre-trained part that is not trained, and a bias before its weight, as pruning leaves it."""
+    net = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 2), torch.nn.Tanh(), torch.nn.Flatten(), torch.nn.Linear(8, 3))
+    net[0].requires_grad_(False)
+    weight = net[3].weight
+    del net[3].weight
+    net[3].weight = weight
+    return net
+
+
+class Residual(torch.nn.Sequential):
+    """A sequence by its class alone: its first layer acts twice."""
+
+    def forward(self, x):
+        return self[2](self[1](self[0](x) + self[0](torch.tanh(x))))
+
+
 NETWORKS = {
     "dense": (lambda: MLP((4, 5, 3)), (4,)),
     "one layer": (lambda: torch.nn.Linear(4, 3, bias=False), (4,)),
-    "convolution": (
-        lambda: torch.nn.Sequential(
-            torch.nn.Conv2d(1, 2, 2), torch.nn.Tanh(), torch.nn.Flatten(), torch.nn.Linear(8, 3)
-        ),
-        (1, 3, 3),
-    ),
+    "convolutions": (convolutions, (1, 3, 3)),
+    "frozen": (frozen, (1, 3, 3)),
+    "its own forward": (lambda: Residual(torch.nn.Linear(4, 4), torch.nn.Flatten(), torch.nn.Linear(4, 3)), (4,)),
+    "another layer": (lambda: torch.nn.Sequential(torch.nn.LayerNorm(4), torch.nn.Linear(4, 3)), (4,)),
 }
 
 
-@pytest.mark.parametrize(("make", "shape"), NETWORKS.values(), ids=NETWORKS.keys())
-def test_diagonal_ggn_is_its_definition(make, shape):
-    """Σ_i J_iᵀ(diag p − ppᵀ)J_i by whole Jacobians; float64 rounding of sums of 11 rows."""
+def ggn_case(make, shape):
+    """A network, eleven weighted rows, and Σ_i w_iJ_iᵀ(diag p − ppᵀ)J_i by whole Jacobians."""
     torch.manual_seed(0)
-    X = torch.randn(11, *shape, dtype=torch.float64)
-    net = Network(make().double(), CPU)
+    X, weights = torch.randn(11, *shape, dtype=torch.float64), torch.rand(11, dtype=torch.float64)
+    module = make().double()
+    module(X)  # the widths of lazy layers
+    net = Network(module, CPU)
     expected = torch.zeros_like(net.start)
-    for x in X:
+    for x, weight in zip(X, weights, strict=True):
 
         def logits(theta, x=x):
             return net.logits(cut(net, theta), x[None, None], {}, train=False)[0, 0]
 
         J = torch.func.jacrev(logits)(net.start)
         p = logits(net.start).softmax(dim=0)
-        expected += ((p.diag() - torch.outer(p, p)) @ J * J).sum(dim=0)
-    found = diagonal_ggn(net, net.start, Rows(X, torch.zeros(11, dtype=torch.int64)), {})
+        expected += weight * ((p.diag() - torch.outer(p, p)) @ J * J).sum(dim=0)
+    return net, Rows(X, torch.zeros(11, dtype=torch.int64), weights), expected
+
+
+@pytest.mark.parametrize(("make", "shape"), NETWORKS.values(), ids=NETWORKS.keys())
+def test_diagonal_ggn_is_its_definition(make, shape, monkeypatch):
+    """Float64 rounding of sums of 11 rows; in chunks too."""
+    net, rows, expected = ggn_case(make, shape)
+    assert (diagonal_ggn(net, net.start, rows, {}) - expected).abs().max() < 1e-12
+    monkeypatch.setattr(curvature, "CHUNKS", dict.fromkeys(curvature.CHUNKS, 4))
+    found = diagonal_ggn(net, net.start, rows, {})
     assert (found - expected).abs().max() < 1e-12
     assert (found - 0.5 * expected).abs().max() > 1e-2  # the twin with a stray ½
+
+
+def test_a_rule_for_layers_in_a_row_is_for_them_alone(monkeypatch):
+    """The twin takes a sequence by its class alone for layers one after the other."""
+    net, rows, expected = ggn_case(*NETWORKS["its own forward"])
+    monkeypatch.setattr(curvature, "_kind", lambda _: "dense")
+    with pytest.raises((ValueError, AssertionError, RuntimeError)):
+        assert (diagonal_ggn(net, net.start, rows, {}) - expected).abs().max() < 1e-12
+
+
+def test_a_sampled_diagonal_has_the_exact_one_for_its_mean():
+    """Means of 400 estimates, within five of their standard errors in every entry; of one class alone it is 0."""
+    net, rows, expected = ggn_case(*NETWORKS["convolutions"])
+    source = torch.Generator().manual_seed(1)
+    draws = torch.stack([diagonal_ggn(net, net.start, rows, {}, 2, source) for _ in range(400)])
+    error = draws.std(dim=0) / 20.0
+    assert bool(((draws.mean(dim=0) - expected).abs() <= 5.0 * error + 1e-12).all())
+    assert bool(((0.5 * draws.mean(dim=0) - expected).abs() > 5.0 * error + 1e-12).any())  # the twin: without 1/√S
+    sure = Network(MLP((1, 3, 1)).double(), CPU)
+    plain = Rows(rows.X.reshape(-1, 1), rows.y.repeat(9))
+    assert not any(bool(diagonal_ggn(sure, sure.start, plain, {}, samples).any()) for samples in (None, 2))
 
 
 def cut(net, theta):
     pieces = torch.split(theta, net.sizes)
     return [piece.view(1, *shape) for piece, shape in zip(pieces, net.shapes, strict=True)]
+
+
+def test_fedlap_cov_with_a_sampled_curvature():
+    """With very many labels it is near the exact run, in every repetition the same, and refused where there is none.
+
+    The precisions hold sums over 3 clients' rows of terms with relative errors of order 1/√(samples) = 0.03.
+    """
+    clients, model = problem(), torch.nn.Linear(4, 3, dtype=torch.float64)
+
+    def precision(samples):
+        solver = AdamSteps(epochs=2, batch_size=8, lr=0.01, curvature_samples=samples)
+        return run(methods.FedLapCov(0.3), clients, model, rounds=2, solver=solver, batched=False).precision
+
+    exact, many, few = precision(None), precision(1000), precision(1)
+    assert ((many - exact).abs() / exact).max() < 0.1
+    assert ((few - exact).abs() / exact).max() > 0.1  # the twin: one label
+    assert torch.equal(few, precision(1))
+    with pytest.raises(ValueError, match="curvature_samples needs a row that takes a curvature, such as FedLapCov"):
+        run(methods.FedAvg(), clients, model, solver=AdamSteps(curvature_samples=1))
+    with pytest.raises(ValueError, match="curvature_samples must be"):
+        AdamSteps(curvature_samples=0)
 
 
 def test_diagonal_ggn_of_a_linear_model_is_the_cores_hessian():
