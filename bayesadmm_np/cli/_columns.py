@@ -1,4 +1,4 @@
-"""What a site says of its file, and the file as a table of raw columns: by a formula, or a list with text in it."""
+"""What a site says of its file, and the file as a table of raw columns: by a formula, or by a list of them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class RowSettings:
     offset: Annotated[str | None, option("Column of the known part of the predictor.", "COLUMN")] = None
     exposure: Annotated[str | None, option("Column whose logarithm is added to the offset.", "COLUMN")] = None
     weights: Weights = None
-    classes: Annotated[Names, option("Labels in order; needed where a site lacks some.", "A,B,…")] = ()
+    classes: Annotated[Names, option("Labels in order. Default: in order of name.", "A,B,…")] = ()
     intercept: Annotated[bool, switch("Add a column of ones.")] = True
     standardize: Annotated[bool, option("Pooled units, from sums.")] = False
     noise_variance: Annotated[
@@ -94,18 +94,11 @@ class TableRows:
     config: SiteConfig
     data: GLMTable
 
-    classes: tuple[str, ...] = ()
-
-    @staticmethod
-    def is_meant(config: SiteConfig) -> bool:
-        """Whether the options ask for a table."""
-        return bool(config.formula or config.categorical or config.offset or config.exposure)
-
     @classmethod
     def read(cls, config: SiteConfig) -> TableRows:
         """Read the file, and refuse what the other sites could not mend."""
-        if config.classes:
-            raise Refused("--classes: sites with formulas or text agree on labels by name; leave --classes out.")
+        if not (config.target or config.formula):
+            raise Refused("--target must name the column to be explained, or --formula say it.")
         formula, features, frame = _by_formula(config) if config.formula else _by_list(config)
         from ..federation import GLMTable
 
@@ -124,7 +117,8 @@ class TableRows:
         require_complete({name: one.missing for name, one in data.described.columns.items()}, config.dropna)
         return cls(replace(config, features=features), data)
 
-    def site(self, terms: Any) -> Any:
+    @property
+    def site(self) -> Any:
         """The site, whatever the run: its design comes with the run's agreement."""
         from ..federation import Site
 
@@ -162,6 +156,8 @@ def _by_formula(config: SiteConfig) -> tuple[str, tuple[str, ...], Any]:
 
     assert config.formula is not None
     require_formula_alone(config)
+    if config.classes:
+        raise Refused("--classes: sites with a formula agree on labels by name; leave --classes out.")
     if not config.intercept:
         raise Refused("--no-intercept: write '- 1' in the formula.")
     with worded_for_options():
@@ -181,8 +177,26 @@ def _by_list(config: SiteConfig) -> tuple[str, tuple[str, ...], Any]:
         exposure=config.exposure,
     )
     chosen = choose_columns(frame, wanted, config.data)
+    if config.classes:
+        frame[config.target] = _labels(frame[config.target], config)
     _require_levels(frame, [name for name in chosen if name not in config.categorical])
     return list_formula(wanted, chosen, config.intercept), tuple(chosen), frame
+
+
+def _labels(column: Any, config: SiteConfig) -> Any:
+    """Return a target whose classes are declared, in this order."""
+    from pandas import Categorical
+
+    from ..design.levels import is_missing, level_name
+    from ..glm.kinds import read_kind
+
+    words = ["" if gone else level_name(cell) for cell, gone in zip(column, is_missing(column), strict=True)]
+    unknown = sorted(set(words) - {"", *config.classes})
+    if read_kind(config.loss).outputs == "one" and len(config.classes) != 2:
+        raise Refused(f"--classes: {config.loss} needs two classes, got {', '.join(config.classes)}.")
+    if unknown:
+        raise Refused(f"--classes: column {config.target!r} also holds {unknown[0]!r}.")
+    return Categorical(words, categories=list(config.classes))
 
 
 def _require_levels(frame: Any, names: Sequence[str]) -> None:

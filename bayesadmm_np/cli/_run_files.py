@@ -6,19 +6,19 @@ import inspect
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 
-from ._columns import SiteConfig, TableRows, mechanism_of
+from ._columns import SiteConfig, TableRows
 from ._methods import method_between_sites
 from ._networks import is_network, load_network_site
-from ._options import DataSettings, MethodSettings, make_settings, option
+from ._options import MethodSettings, make_settings, option
 from ._terminal import (
-    SEPARATED,
     Refused,
+    exit_code,
     missing_name,
     note,
     option_words,
@@ -58,9 +58,10 @@ files will do):
   A$ bayesadmm site step a final.npz                prints the answer
 """
 
-CODES = """Exit codes: 0 done (the output says whether there are rounds to do), 1 the run
-failed, 2 the command or the data were not understood, 3 a message was refused
-(nothing was changed), 4 the likelihood has no maximum.
+CODES = """Exit codes: 0 done (the output says whether there are rounds to do; at the end the
+certificate holds), 1 the run ended without that, or failed, 2 the command or the
+data were not understood, 3 a message was refused (nothing was changed), 4 the
+likelihood has no maximum.
 """
 
 MODEL = """in Python, with the function `final_model` of bayesadmm_np.torch and `Message` of
@@ -112,29 +113,15 @@ def introduce(folder: Path, config: SiteConfig) -> dict[str, Any]:
         raise Refused(f"--noise-variance must be > 0, got {config.noise_variance:g}.")
     if (folder / STATE).exists():
         raise Refused(f"{folder} takes part in a run already; give a new run a folder of its own.")
-    rows = _read_rows(config)
-    site = rows.site(None)
+    rows = TableRows.read(config)
+    site = rows.site
     require_writable(folder, "DIR")
     folder.mkdir(parents=True, exist_ok=True)
-    known = {**asdict(rows.config), "data": str(config.data.absolute()), "classes": rows.classes}
+    known = {**asdict(rows.config), "data": str(config.data.absolute())}
     text = json.dumps({**known, DIGEST: site.data.digest}, indent=1) + "\n"
     replace_text(folder / CONFIG, text)
-    (site.hello(*rows.sums) if isinstance(rows, _Rows) else site.hello()).write(folder / HELLO)
+    site.hello().write(folder / HELLO)
     return {"written": str(folder / HELLO), "site": site.name, **rows.told, "privacy": _promise(site)}
-
-
-def _read_rows(config: SiteConfig) -> _Rows | TableRows:
-    """Read a site's file: columns of numbers are a design at once, others when the sites have agreed."""
-    if not (config.target or config.formula):
-        raise Refused("--target must name the column to be explained, or --formula say it.")
-    if TableRows.is_meant(config):
-        return TableRows.read(config)
-    try:
-        return _Rows.read(config)
-    except Refused as error:
-        if error.cause != "text":
-            raise
-    return TableRows.read(config)
 
 
 def _promise(site: Any) -> str | None:
@@ -162,12 +149,7 @@ def answer(folder: Path, broadcast: Path, out: Path | None) -> dict[str, Any]:
         require_out(out, [broadcast, *data], folder)
     if message.kind == "question":
         return _answer_question(folder, message, out)
-    if is_network(folder):
-        site = load_network_site(folder)
-    else:
-        rows = _known_rows(folder)
-        site = rows.site(read_spec(message, rows.site(None).data))
-    site, reply = step_site(folder, site, broadcast, out)
+    site, reply = step_site(folder, load_site(folder, None)[0], broadcast, out)
     if reply is None:
         return {"site": site.name, **_result(message)}
     said = {"written": str(reply), "site": site.name}
@@ -252,7 +234,7 @@ def standing(server: Any, missing: Sequence[str] | None = None) -> dict[str, Any
         "family": type(terms.prior).__name__ if terms.engine == "glm" else terms.engine,
         "sites": dict(zip(terms.sites, server.rows, strict=True)),
         "missing_rows": server.missing_rows,
-        "rounds": server.state.round,
+        "rounds": server.exchanges,
         "objective": server.state.start_objective if last is None else last.objective,
         "edges": None if last is None else asdict(last.edges),
     }
@@ -307,12 +289,13 @@ def _result(final: Any, server: Any = None) -> dict[str, Any]:
     return {
         "status": result.status.name,
         "message": result.message,
+        "code": exit_code(model),
+        "rounds": model.rounds,
         "names": list(model.coefficient_names),
         "mean": [None if gone else mean for mean, gone in zip(model.mean().tolist(), lost, strict=True)],
         "standard_error": errors,
         "findings": [finding.worded(words) for finding in model.findings],
         "missing": [] if result.table is None else list(result.table.missing),
-        "separated": not model.has_maximum,
         "table": as_dict(model) if whole else None,
         "text": str(summarise(model, words=words)) if whole else None,
         "objective": result.objective[-1],
@@ -321,12 +304,12 @@ def _result(final: Any, server: Any = None) -> dict[str, Any]:
 
 
 def tell(plain: dict[str, Any], as_json: bool) -> int:
-    """Print what a command did; return its exit code: whether the run has failed, or has no maximum."""
+    """Print what a command did; return its exit code: that of the fit, where there is one."""
     from ..splitting.status import Status
 
     status = plain.get("status", "RUNNING")
     failed = status != "RUNNING" and Status[status].is_failure
-    code, text = SEPARATED if plain.get("separated") else int(failed), plain.pop("text", None)
+    code, text = plain.pop("code", int(failed)), plain.pop("text", None)
     if as_json:
         print_json(plain)
         return code
@@ -399,108 +382,23 @@ def _read_config(folder: Path) -> tuple[SiteConfig, str]:
         raise Refused(f"{path} is damaged ({error}); run `bayesadmm site init` again.") from error
 
 
-def _known_rows(folder: Path) -> _Rows | TableRows:
-    """Read the rows that hello.npz was made from."""
+def _known_site(folder: Path) -> Any:
+    """Return the site of the rows that hello.npz was made from."""
     from ..federation import MessageError
 
     config, known = _read_config(folder)
-    rows = _read_rows(config)
-    if rows.site(None).data.digest != known:
+    site = TableRows.read(config).site
+    if site.data.digest != known:
         raise MessageError(
             f"{config.data}: the rows of site {config.name!r} must be those of hello.npz, and they have changed since; "
             "put the old file back, or start a new run."
         )
-    return rows
+    return site
 
 
 def load_site(folder: Path, terms: Any) -> tuple[Any, Any]:
-    """Return the site of a folder that `site init` made, in the units of a run if there is one, and its hello."""
+    """Return the site of a folder that `site init` made, whatever the terms of the run, and its hello."""
     from ..federation import Message
 
-    site = load_network_site(folder) if is_network(folder) else _known_rows(folder).site(terms)
+    site = load_network_site(folder) if is_network(folder) else _known_site(folder)
     return site, Message.read(folder / HELLO)
-
-
-@dataclass(frozen=True)
-class _Rows:
-    """The rows of a site as a design matrix in its own units."""
-
-    config: SiteConfig
-    features: tuple[str, ...]
-    classes: tuple[str, ...]
-    design: Any
-    target: Any
-    weights: Any
-
-    @classmethod
-    def read(cls, config: SiteConfig) -> _Rows:
-        from ..federation.glm_spec import INTERCEPT
-        from ._rows import read_rows
-
-        same = ("target", "features", "drop", "weights", "dropna", "separator", "na")
-        wanted = DataSettings(**{name: getattr(config, name) for name in same})
-        rows = read_rows([config.data], wanted)
-        if INTERCEPT in rows.columns:
-            raise Refused(f"--features: a column cannot be called {INTERCEPT!r}; that is the column of ones.")
-        ones = {INTERCEPT: np.ones(len(rows.target))} if config.intercept else {}
-        columns = {**rows.columns, **ones}
-        target, classes = _labels(rows.target, config)
-        design = np.column_stack(list(columns.values()))
-        return cls(replace(config, features=tuple(rows.columns)), tuple(columns), classes, design, target, rows.weights)
-
-    def site(self, terms: Any) -> Any:
-        """The site, in the units of the run."""
-        from ..federation import GLMData, MessageError, Site
-        from ..glm.kinds import read_kind
-
-        design, config = self.design, self.config
-        is_scaled = terms is not None and terms.centre is not None
-        if is_scaled and terms.asks and (terms.scale == 1.0).all():  # a run may measure columns from their means
-            is_scaled = config.standardize
-        if terms is not None and is_scaled != config.standardize:
-            given = "only where site init had --standardize"
-            raise MessageError(f"broadcast: centre and scale must be given {given}, at this site and at the others.")
-        if terms is not None and terms.centre is not None and terms.centre.size == design.shape[1]:
-            design = (design - terms.centre) / terms.scale
-        kind = read_kind(config.loss)
-        n_outputs = kind.n_outputs(len(self.classes))
-        loss = kind.make_loss(design, self.target, self.weights, None, n_outputs, config.noise_variance or 1.0)
-        told = config.noise_variance if kind.has_noise else None
-        data = GLMData(loss, self.features, self.classes, told, moves=True)
-        return Site(config.name, data, *mechanism_of(config), refuses=config.refuse)
-
-    @property
-    def sums(self) -> tuple[Any, Any]:
-        """Sums and sums of squares of the columns, where units are pooled."""
-        return (self.design.sum(axis=0), (self.design**2).sum(axis=0)) if self.config.standardize else (None, None)
-
-    @property
-    def told(self) -> dict[str, Any]:
-        """What `site init` says of the rows."""
-        return {"rows": len(self.design), "features": list(self.features), "classes": list(self.classes)}
-
-
-def _labels(target: Any, config: SiteConfig) -> tuple[Any, tuple[str, ...]]:
-    """Labels 0 … C − 1 and their names; the numbers themselves for a regression."""
-    from ..estimators.fitted import word
-    from ._design import check_numbers, named_kind
-
-    kind = named_kind(config.loss)
-    if not kind.is_classifier:
-        check_numbers(kind, config.target, target)
-        return target, ()
-    words = [word(value) for value in target.tolist()]
-    classes = config.classes or tuple(word(value) for value in sorted(set(target.tolist())))
-    if not config.classes and set(classes) <= {"0", "1"}:
-        classes = ("0", "1")
-    if len(classes) < 2 or (kind.outputs == "one" and len(classes) != 2):
-        count = "two classes" if kind.outputs == "one" else "at least two classes"
-        raise Refused(
-            f"--loss {config.loss} needs {count}, but column {config.target!r} holds {', '.join(classes)}; name all "
-            "labels that any site has, in the same order everywhere, with --classes."
-        )
-    unknown = sorted(set(words) - set(classes))
-    if unknown:
-        raise Refused(f"--classes: column {config.target!r} also holds {unknown[0]!r}.")
-    place = {label: k for k, label in enumerate(classes)}
-    return np.array([place[label] for label in words], dtype=np.float64), classes

@@ -20,6 +20,7 @@ from .._archive import replace_text
 
 if TYPE_CHECKING:
     from .._errors import Words
+    from ..estimators.fitted import FittedGLM
 
 TERMINAL = 80
 """Columns of a plain terminal."""
@@ -38,6 +39,13 @@ class Refused(ValueError):
     def __init__(self, fact: str, advice: str = "", cause: str = "") -> None:
         super().__init__(f"{fact}; {advice}." if advice else fact)
         self.fact, self.cause = fact, cause
+
+
+def exit_code(model: FittedGLM) -> int:
+    """Return the exit code of a fit: 0 where its certificate holds, 1 where not, 4 where it has no maximum."""
+    if not model.has_maximum:
+        return SEPARATED
+    return int(not (model.holds and model.status.name == "CONVERGED"))
 
 
 def stop(message: str, code: int) -> NoReturn:

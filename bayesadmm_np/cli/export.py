@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from ._options import option
-from ._terminal import SEPARATED, Refused, note, require_out
+from ._terminal import Refused, exit_code, note, require_out
 
 
 def export(
@@ -14,19 +14,19 @@ def export(
     /,
     *,
     out: Annotated[Path, option("Model file to write.", "FILE.npz")],
-    target: Annotated[str | None, option("Column that is predicted, where no formula says it.", "COLUMN")] = None,
+    target: Annotated[str | None, option("Column that is predicted, where the sites did not say it.", "COLUMN")] = None,
     noise_variance: Annotated[
         float, option("Noise variance of linear regression, where the run has not asked its sites for it.")
     ] = 1.0,
 ) -> int:
     """Make a model file of a run by files that has ended.
 
-    DIR is the server's folder. The messages of such a run do not say a known noise
-    variance, nor, of sites without formula or text, what the target is called: say it
-    here, so that predict and certify know.
+    DIR is the server's folder. Sites that a program of yours made may not say what the
+    target is called, nor a known noise variance: say it here, so that predict and
+    certify know.
 
     Examples of use:
-      bayesadmm export run --target died --out model.npz
+      bayesadmm export run --out model.npz
       bayesadmm summary model.npz
 
     Exit codes: 0 written, and the certificate holds; 1 written, and it does not;
@@ -52,4 +52,4 @@ def export(
         raise Refused(f"the run in {folder} ended without the sums of all sites: {final.message}")
     save_model(out, model)
     note(f"model written to {out}.")
-    return 0 if model.holds else 1 if model.has_maximum else SEPARATED
+    return exit_code(model)

@@ -21,7 +21,7 @@ from ._options import (
     option,
     switch,
 )
-from ._terminal import SEPARATED, in_options, note, option_words, print_json, require_out
+from ._terminal import exit_code, in_options, note, option_words, print_json, require_out
 
 if TYPE_CHECKING:
     from ..estimators.fitted import FittedGLM
@@ -126,7 +126,6 @@ def fit(
     """
     from ..estimators.model_file import save_model
     from ..estimators.summary import as_dict, summarise
-    from ..splitting.status import Status
 
     if out is not None:
         require_out(out, [*data, *([config] if config else [])])
@@ -146,9 +145,7 @@ def fit(
         print(table)
         if out is not None:
             note(f"model written to {out}.")
-    if not model.has_maximum:
-        return SEPARATED
-    return 0 if model.holds and model.status is Status.CONVERGED else 1
+    return exit_code(model)
 
 
 def _fitted(

@@ -121,8 +121,8 @@ def local(
       bayesadmm flower local trial --sites 4 --set rounds=50 --set method=FedLapCov
       bayesadmm flower local trial --resume
 
-    Exit codes: 0 done, 1 the run failed, 2 the command was not understood, 4 the
-    likelihood has no maximum.
+    Exit codes: 0 done, and the certificate holds, 1 the run ended without that, or
+    failed, 2 the command was not understood, 4 the likelihood has no maximum.
     """
     from ..federation import load_server
     from ..federation.dispatch.rounds import PROGRESS

@@ -258,13 +258,18 @@ def split_rows(
             places.setdefault(label, []).append(i)
     if not places:
         raise ValueError("sample_weight must be positive for at least one row.")
+    require_weights(weights)
+    return {
+        name: SiteRows(X[index], y[index], weights[index], None if offset is None else offset[index])
+        for name, index in places.items()
+    }
+
+
+def require_weights(weights: Array) -> None:
+    """Refuse weights that add up to no information that a run resolves; some are positive."""
     with np.errstate(over="ignore"):
         mean = float(weights[weights > 0].mean())
     if not WEIGHTS[0] <= mean <= WEIGHTS[1]:
         expected = "must have a mean from {:g} to {:g} over its positive entries".format(*WEIGHTS)
         advice = "standard errors follow from the size of weights: multiply them by a number that is meant"
         raise ArgumentError("sample_weight", expected, f"{mean:g}", advice)
-    return {
-        name: SiteRows(X[index], y[index], weights[index], None if offset is None else offset[index])
-        for name, index in places.items()
-    }

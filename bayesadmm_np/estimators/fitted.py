@@ -606,11 +606,12 @@ def fitted_run(
         columns = replace(columns, centre=spec.centre[: len(names)], scale=spec.scale[: len(names)])
     n_outputs = final.posterior.dim // len(spec.features)
     objective = np.array(final.objective[1:])
-    rounds, floats = len(history), sum(record.floats_down + record.floats_up for record in history)
+    floats = sum(record.floats_down + record.floats_up for record in history)
+    # a fit by questions alone has no broadcasts
+    rounds = 0 if table is not None and table.exact is not None else final.round - 1
     is_likelihood, asked = spec.row.is_newton, {}
     if table is not None:
-        # the last broadcast is answered too; a fit by questions alone has none
-        rounds = table.exchanges + (0 if table.exact is not None else rounds + 1)
+        rounds += table.exchanges
         floats += table.floats
         noise_variance = table.noise_variance
         asked = {"penalty": table.penalty, "findings": table.findings, "statistics": table.statistics}

@@ -259,9 +259,6 @@ def state_size(size: int, n_sites: int, memory: int) -> int:
 class GLMTask:
     """What a server wants of sites with losses of the core; settings are those of `bayesadmm_np.run`.
 
-    Columns are divided by their pooled standard deviation where hellos hold the sums, and where the last one is an
-    "intercept" the pooled mean is subtracted first. A constant column is left as it is.
-
     Parameters
     ----------
     method : Method, Accelerated or callable
@@ -327,7 +324,6 @@ class GLMTask:
             method=self._method(first.loss, first.dim),
             **self._settings,
             **agreed,
-            **(_pooled_units(hellos) if any(hello.columns for hello in hellos) else {}),
         )
 
     def again(self, spec: GLMSpec) -> GLMSpec:
@@ -392,51 +388,6 @@ def _require_different(hello: Hello, field: str) -> None:
 
 MOST_OUTPUTS = 1 << 12
 """Classes of a site that does not name them."""
-
-
-def _pooled_units(hellos: Sequence[Hello]) -> dict[str, Any]:
-    """Mean and standard deviation of each column over all sites, from n, Σx and Σx²."""
-    rows = sum(hello.rows for hello in hellos)
-    for hello in hellos:
-        if set(hello.columns) != {"sums", "squares"}:
-            expected = "sums and squares, by which columns are standardised"
-            raise hello.refusal("arrays", expected, sorted(hello.columns))
-        for name, column in hello.columns.items():
-            if column.size != len(hello.features):
-                raise hello.refusal(name, f"a vector of {len(hello.features)} numbers", column.size)
-        _require_possible_sums(hello, rows)
-    mean = np.add.reduce([hello.columns["sums"] for hello in hellos]) / rows
-    square = np.add.reduce([hello.columns["squares"] for hello in hellos]) / rows
-    variance = square - mean**2
-    # below this a column is constant to rounding, as an intercept is
-    constant = variance <= 1e-12 * square
-    centred = ~constant & (hellos[0].features[-1] == INTERCEPT)
-    return {"centre": np.where(centred, mean, 0.0), "scale": np.where(constant, 1.0, np.sqrt(np.abs(variance)))}
-
-
-@np.errstate(over="ignore", invalid="ignore")  # what overflows is refused as such
-def _require_possible_sums(hello: Hello, rows: int) -> None:
-    """Refuse Σx and Σx² that no column has; `rows` are those of all sites.
-
-    Cauchy–Schwarz: (Σx)² ≤ n Σx². A sum of n floats in any order is off by at most γ = nu/(1 − nu) times Σ|x|, which is
-    at most √(n Σx²), and a sum of squares by γ of itself, so that the sums as computed keep (1 + γ)²/(1 − γ), at most
-    1 + 4nu up to nu = 0.1. A square that underflows loses at most the smallest subnormal number.
-    """
-    sums, squares = hello.columns["sums"], hello.columns["squares"]
-    most = (1 + 4 * hello.rows * UNIT) * hello.rows * (squares + hello.rows * TINY)
-    for wrong, expected in (
-        (squares < 0, "squares >= 0"),
-        (~np.isfinite(sums**2) | ~np.isfinite(rows * squares), "sums and squares that do not overflow"),
-        (sums**2 > most, f"(sum of x)^2 <= {hello.rows} rows times the sum of x^2"),
-    ):
-        if wrong.any():
-            j = int(np.argmax(wrong))
-            column = f"column {hello.features[j]!r} of site {hello.site}"
-            raise hello.refusal("sums", f"{expected} in {column}", f"{sums[j]:g} and {squares[j]:g}")
-
-
-UNIT = float(np.finfo(np.float64).eps) / 2
-TINY = float(np.finfo(np.float64).smallest_subnormal)
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -102,8 +102,7 @@ class Hello(HelloHeader):
     site, identity, loss, dim, rows, weight, features, classes, table
         As in the message; a site with a table of raw columns has no dim, features and classes yet.
     columns : dict of ndarray, shape (p,)
-        "sums" and "squares", Σ_i x_ij and Σ_i x_ij² of each column, where the site sent them; of a table the counts
-        that it was asked for.
+        The counts that a site with a table was asked for.
     source : str
         Of the message.
     """
@@ -309,8 +308,7 @@ class SiteReply:
 def read_hello(message: Message) -> Hello:
     """Read a site's introduction."""
     header = read_as(HelloHeader, message.header, message.source)
-    names = {"sums", "squares"} if header.table is None else count_names(message.arrays)
-    names &= set(message.arrays)
+    names = set() if header.table is None else count_names(message.arrays)
     message.require("hello", message.header, names)
     columns = {name: message.vector(name, message.arrays[name].size) for name in names}
     return Hello(**vars(header), columns=columns, source=message.source)

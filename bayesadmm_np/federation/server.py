@@ -174,6 +174,12 @@ class Coordinator:
         return len(self.talk.exchanges)
 
     @property
+    def exchanges(self) -> int:
+        """Number of messages that sites have answered: questions and broadcasts, the first and the last included."""
+        needed_none = self.ended is not None and not self.held.history
+        return self.asked + (0 if needed_none else self.number - 1)
+
+    @property
     def unsettled(self) -> frozenset[str]:
         """Sites whose residual λ_k − λ_g or η_k + ∇_μ E_{q_k}[ℓ_k] is, as far as is known, above tol.
 

@@ -8,10 +8,9 @@ from functools import cached_property
 from typing import Any, Generic, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from .._archive import LIMIT, read_as, refusal
-from .._validation import Array, as_count, as_float_array
+from .._validation import Array, as_count
 from ..glm.questions import pack
 from ..splitting.privacy import GaussianMechanism
 from .engine import A, SiteData, SiteEngine, require
@@ -199,24 +198,9 @@ class Site:
         """Bytes of a message to this site at most, as far as it knows its run."""
         return LIMIT if self.kept is None else self.kept.spec.message_limit
 
-    def hello(self, sums: ArrayLike | None = None, squares: ArrayLike | None = None) -> Message:
-        """Return the message that a run is made from: names and counts, no rows.
-
-        Parameters
-        ----------
-        sums, squares : array_like, shape (p,), optional
-            Σ_i x_ij and Σ_i x_ij² over the rows of each column before standardisation, where the server is to
-            find common units.
-
-        Returns
-        -------
-        Message
-        """
-        given = {"sums": sums, "squares": squares}
-        header = {"site": self.name, "identity": self.identity, **self.data.introduction()}
-        return Message(
-            "hello", header, {name: as_float_array(v, name, ndim=1) for name, v in given.items() if v is not None}
-        )
+    def hello(self) -> Message:
+        """Return the message that a run is made from: names and counts, no rows."""
+        return Message("hello", {"site": self.name, "identity": self.identity, **self.data.introduction()}, {})
 
     @np.errstate(over="ignore", invalid="ignore")  # the reply says it
     def step(self, broadcast: Message) -> tuple[Site, Message | None]:

@@ -21,6 +21,7 @@ from ..design.agreement import Agreement, Design, complete_rows, count_rows, des
 from ..design.formula import Moments, SiteColumns, describe_columns, expression_values, quantiles_needed
 from ..design.levels import AgreedColumn, TableError, cells_of
 from ..design.order_statistics import MOST_POINTS, counts_on
+from ..design.rows import require_weights
 from ..design.terms import parse
 from ..glm.kinds import Kind, read_kind
 from ..losses.base import Loss
@@ -56,7 +57,7 @@ class GLMTable:
     kind : str, default 'logistic'
         Kind of GLM, as `FederatedGLM` takes it.
     weights : str, optional
-        Column of row weights.
+        Column of row weights; a row of weight zero is no row.
     noise_variance : float, optional
         Of a kind that has one; default estimated by a likelihood, 1 for a posterior.
     minimum_count : int, default 0
@@ -114,7 +115,7 @@ class GLMTable:
         if not self.described.n_complete:
             gaps = ", ".join(f"{name} ({one.missing})" for name, one in self.described.columns.items() if one.missing)
             raise TableError(f"no row is complete: missing values in {gaps}")
-        self._require_classes()
+        self._require_target()
         self._weights  # noqa: B018 – what is no weight is refused here
 
     @cached_property
@@ -122,15 +123,31 @@ class GLMTable:
         """Designs by run: a site is asked for its own in every round."""
         return {}
 
-    def _require_classes(self) -> None:
-        """Refuse a target of numbers that are no class labels: a description would name them."""
-        target = self.described.columns.get(parse(self.formula).target)
-        if not self.row.is_classifier or target is None or target.levels is None:
+    def _require_target(self) -> None:
+        """Refuse a target that the kind has not: text, or of classes numbers that a description would name."""
+        name = parse(self.formula).target
+        target = self.described.columns.get(name)
+        if target is None:  # an expression
+            return
+        if not self.row.is_classifier:
+            if not target.is_numeric and target.kind in ("text", "mixed"):
+                raise TableError(f"holds text, and {self.row} needs {self.row.target.expected}", "", None, name)
+            if target.is_numeric and not target.infinite:
+                self._require_values(self.values(f"`{name}`"))
             return
         most = 2 if self.row.outputs == "one" else MOST_CLASSES
-        if len(target.levels) > most:
+        if target.levels is not None and len(target.levels) > most:
             fact = f"holds {len(target.levels)} different values, and {self.row} needs at most {most} classes"
-            raise TableError(fact, "choose another kind of regression", None, parse(self.formula).target)
+            raise TableError(fact, "choose another kind of regression", None, name)
+
+    def _require_values(self, y: Array) -> None:
+        """Refuse numbers that are no target of the kind."""
+        wrong = self.row.target.wrong(y)
+        if self.row.is_classifier and not np.isin(y, (0.0, 1.0)).all():
+            wrong = float(y[~np.isin(y, (0.0, 1.0))][0])
+        if wrong is not None:
+            expected = "0 and 1" if self.row.is_classifier else self.row.target.expected
+            raise TableError(f"{parse(self.formula).target} must hold {expected} for {self.row}, got {wrong:g}")
 
     @cached_property
     def row(self) -> Kind:
@@ -181,6 +198,7 @@ class GLMTable:
         found = np.asarray(AgreedColumn("number").read(column, complete, self.weights), dtype=np.float64)
         if (found < 0).any() or not found.any():
             raise TableError("must hold weights >= 0, not all zero", "", None, self.weights)
+        require_weights(found)
         return found
 
     def values(self, expression: str) -> Array:
@@ -191,7 +209,11 @@ class GLMTable:
         """Return what a hello says."""
         n_rows, columns = self.described.n_complete, self.described.columns
         # of the weights alone: number of rows, total weight and name are those of the loss to come
-        loss = self._loss(np.zeros((n_rows, 1)), np.ones(n_rows), self._weights, None, self.row.n_outputs(3))
+        weights = self._weights
+        if weights is not None:
+            weights = weights[weights > 0]
+            n_rows = len(weights)
+        loss = self._loss(np.zeros((n_rows, 1)), np.ones(n_rows), weights, None, self.row.n_outputs(3))
         said = TableHeader(
             kind=str(self.row),
             described=self.described,
@@ -279,10 +301,15 @@ class GLMTable:
         if agreement.has_intercept:
             matrix = np.column_stack([matrix, np.ones(n_rows)])
         if spec.centre is not None and spec.scale is not None:
+            # who chooses units could learn from overflows how large the rows are; a run may move the columns
+            if not self.standardize and not (spec.asks and (spec.scale == 1.0).all()):
+                raise refusal("scale", "left out: this site was not told to standardize", "one")
             matrix = (matrix - spec.centre) / spec.scale
         y = self._target(made.y, agreement, spec.classes)
         outputs = self.row.n_outputs(len(spec.classes))
-        loss = self._loss(matrix, y, made.weights, made.offset, outputs)
+        kept = slice(None) if made.weights is None else made.weights > 0  # a row of weight zero is no row
+        weights, offset = (None if part is None else part[kept] for part in (made.weights, made.offset))
+        loss = self._loss(matrix[kept], y[kept], weights, offset, outputs)
         told = self.noise_variance if self.row.has_noise else None
         return GLMData(loss, spec.features, spec.classes, told, moves=True)
 
@@ -291,12 +318,7 @@ class GLMTable:
         if agreement.classes:
             place = {label: k for k, label in enumerate(classes)}
             return np.array([place[label] for label in y], dtype=np.float64)
-        wrong = self.row.target.wrong(y)
-        if self.row.is_classifier and not np.isin(y, (0.0, 1.0)).all():
-            wrong = float(y[~np.isin(y, (0.0, 1.0))][0])
-        if wrong is not None:
-            expected = "0 and 1" if self.row.is_classifier else self.row.target.expected
-            raise TableError(f"{agreement.target} must hold {expected} for {self.row}, got {wrong:g}")
+        self._require_values(y)
         return np.asarray(y, dtype=np.float64)
 
 

@@ -5,6 +5,7 @@ import json
 import os
 import stat
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -88,7 +89,8 @@ def test_a_run_of_three_sites_is_the_run_in_process(bayesadmm):
     server = load_server("run")
     assert same_bits(server.state.q_g.natural, result.posterior.natural)
     assert all(same_bits(a, b) for a, b in zip(server.state.sites, result.sites, strict=True))
-    assert told["rounds"] == result.rounds
+    assert server.state.round == result.rounds
+    assert told["rounds"] == told["table"]["rounds"] > result.rounds  # every exchange, questions included
     assert told["objective"] == result.objective[-1]
     assert told["names"] == ["age", "dose", "(intercept)"]
     assert told["mean"] == result.posterior.mean.tolist()
@@ -144,7 +146,8 @@ def test_a_posterior_takes_few_exchanges(bayesadmm):
     code, told = play(bayesadmm, "--inference posterior --prior-precision 0.5")
     prior = ba.families.FullGaussian(np.zeros(3), 0.5)
     result = ba.run(ba.Guarded(ba.methods.JointNewton()), losses("visits"), prior, tol=1e-8)
-    assert (code, told["rounds"], told["mean"]) == (0, result.rounds, result.posterior.mean.tolist())
+    rounds = load_server("run").state.round
+    assert (code, rounds, told["mean"]) == (0, result.rounds, result.posterior.mean.tolist())
     assert result.rounds <= 6
     pooled = ba.solve_pooled(losses("visits"), prior).posterior
     assert np.allclose(told["mean"], pooled.mean, rtol=1e-6)
@@ -208,7 +211,7 @@ NOT_UNDERSTOOD = {
     "a target that is not there": (INIT.replace("died", "dead"), "did you mean 'died'?"),
     "a feature that is not there": (f"{INIT},doze", "did you mean 'dose'?"),
     "a loss that is not there": (INIT.replace("logistic", "logit"), "there is no kind of GLM 'logit'"),
-    "text as numbers": (INIT.replace("logistic", "ridge"), "column 'died' holds text"),
+    "text as numbers": (INIT.replace("logistic", "ridge"), "column 'died' holds text, and "),
     "text among the features": (
         INIT.replace("--target died", "--target age").replace("--features age,dose", "--features died"),
         "column 'age' holds 25 different values, and logistic needs at most 2 classes",
@@ -255,15 +258,17 @@ def test_rows_that_changed_are_refused(bayesadmm):
     assert bayesadmm("site init north --data north.csv --name north --target died --loss logistic")[0] == 2
 
 
-def test_a_site_without_all_classes_says_so(bayesadmm):
-    frame = pd.read_csv("north.csv")
-    frame["died"] = "no"
-    frame.to_csv("north.csv", index=False)
-    code, _, err = bayesadmm(INIT)
-    assert code == 2
-    assert "--classes" in err
-    assert bayesadmm(f"{INIT} --classes no,yes")[0] == 0
-    assert Message.read("n/hello.npz").header["classes"] == ["no", "yes"]
+def test_a_site_without_all_classes_takes_part_and_a_run_without_them_is_refused(bayesadmm):
+    for name in ("north", "east", "west"):
+        frame = pd.read_csv(f"{name}.csv")
+        if name != "west":
+            frame.assign(died="no").to_csv(f"{name}.csv", index=False)
+    introduce(bayesadmm, "--target died --loss logistic --features age,dose --classes no,yes")
+    assert play(bayesadmm, "--prior-precision 1")[0] == 0
+    assert load_server("run").spec.classes == ("no", "yes")
+    code, _, err = bayesadmm("server init alone north/hello.npz east/hello.npz")
+    assert code == 3
+    assert "column 'died' has one level, 'no', at all sites" in err
 
 
 @pytest.mark.parametrize("command", ["site", "site init", "site step", "server", "server init", "server step"])
@@ -277,9 +282,17 @@ def test_helps_teach(command, bayesadmm):
         assert "S$ bayesadmm server init run a/hello.npz b/hello.npz" in lines  # a whole run, line by line
 
 
-def test_the_final_message_is_the_result(bayesadmm):
+def test_the_final_message_is_the_result_and_ends_as_fit_does(bayesadmm):
+    """Where the rounds have run out every command says so by its exit code; the broken twin has more of them."""
     introduce(bayesadmm, "--target died --loss logistic --features age,dose")
-    _, told = play(bayesadmm, "--rounds 2")
+    ended, told = play(bayesadmm, "--rounds 2")
+    fitted, _, _ = bayesadmm(f"fit {' '.join(f'{n}.csv' for n in SITES)} --target died --features age,dose --rounds 2")
+    others = "server status run", "site step north run/final.npz", "server step run", "export run --out m.npz"
+    assert [ended, fitted, *(bayesadmm(command)[0] for command in others)] == [1] * 6
+    assert bayesadmm(f"fit {' '.join(f'{n}.csv' for n in SITES)} --target died --features age,dose")[0] == 0
+    at_site = json.loads(bayesadmm("site step north run/final.npz --json")[1])
+    counts = {told["rounds"], told["table"]["rounds"], at_site["rounds"], at_site["table"]["rounds"]}
+    assert counts == {load_server("run").exchanges}
     result = final_result(Message.read("run/final.npz"), load_server("run"))
     assert sorted(result.sites) == sorted(SITES)
     assert told["status"] == result.status.name == "ROUND_LIMIT"
@@ -321,12 +334,15 @@ def test_a_site_that_did_not_ask_is_not_rescaled(bayesadmm, tmp_path):
     introduce(bayesadmm, "--target died --loss logistic --features age,dose")
     prior = ba.families.FullGaussian(np.zeros(3), 1.0)
     hellos = [Message.read(f"{name}/hello.npz") for name in SITES]
-    sums = {"sums": np.zeros(3), "squares": np.full(3, 1e-300)}
-    hellos = [Message(hello.kind, hello.header, sums) for hello in hellos]
-    Coordinator.start(hellos, GLMTask(ba.methods.PVI(), prior)).broadcast().write("units.npz")
+
+    class Rescaling(GLMTask):
+        def spec(self, hellos):
+            return replace(super().spec(hellos), centre=np.zeros(3), scale=np.full(3, 1e-150))
+
+    Coordinator.start(hellos, Rescaling(ba.methods.PVI(), prior)).broadcast().write("units.npz")
     code, _, err = bayesadmm("site step north units.npz")
     assert code == 3
-    assert "only where site init had --standardize" in err
+    assert "this site was not told to standardize" in err
 
 
 def test_replies_come_one_by_one_and_status_says_who_is_missing(bayesadmm):

@@ -11,36 +11,12 @@ from oracles.problems import prior
 
 X = np.random.default_rng(0).standard_normal((6, 3))
 SITE = Site("A", GLMData(ba.losses.Logistic(X, np.ones(6))))
-SUMS = X.sum(axis=0), (X**2).sum(axis=0)
 
 
-def begin(header=None, sums=SUMS, start=None):
-    hello = SITE.hello(*sums)
+def begin(header=None, start=None):
+    hello = SITE.hello()
     hello = Message("hello", {**hello.header, **(header or {})}, hello.arrays)
     return Coordinator.start([hello], GLMTask(ba.methods.PVI(), start or prior("full", 3)))
-
-
-SUMS_OF_NOBODY = {
-    "squares below zero": ([0.0, 0, 1], [-1.0, 1, 1], "squares >= 0 in column 'x1' of site A"),
-    "no variance": ([1.0, 100, 0], [1.0, 1, 1], r"\(sum of x\)\^2 <= 6 rows .* column 'x2' of site A"),
-    "beyond rounding": ([0, 0, 6 * (1 + 1e-14)], [6.0] * 3, "column 'x3' of site A"),
-    "an overflow": ([1e308] * 3, [1e308] * 3, "do not overflow in column 'x1' of site A"),
-    "an overflow of squares": ([0.0] * 3, [1.0, 1, 1e308], "do not overflow in column 'x3' of site A"),
-}
-
-
-@pytest.mark.parametrize("case", SUMS_OF_NOBODY)
-def test_sums_that_no_column_has_are_refused(case):
-    sums, squares, words = SUMS_OF_NOBODY[case]
-    with pytest.raises(MessageError, match=words):
-        begin(sums=(sums, squares))
-
-
-@pytest.mark.parametrize("value", [0.1, 1 / 3, -1e100, 1e-170, 5e-324, 0.0])
-def test_sums_of_a_constant_column_are_at_the_edge_and_are_taken(value):
-    """Equality in Cauchy–Schwarz, to rounding and to underflow."""
-    column = np.full((6, 3), value)
-    begin(sums=(column.sum(axis=0), (column**2).sum(axis=0)))
 
 
 NAMES = {
@@ -70,7 +46,7 @@ def test_a_hello_of_many_parameters_is_refused_before_a_prior_is_made():
     tracemalloc.start()
     hello = {"dim": 30000, "features": [f"f{j}" for j in range(30000)]}
     with pytest.raises(MessageError, match=r"dim must be small enough for .* site A\), got 30000"):
-        begin(hello, (None, None), start)
+        begin(hello, start)
     assert tracemalloc.get_traced_memory()[1] < 1 << 26
     tracemalloc.stop()
     assert dims == [2]
@@ -94,4 +70,4 @@ def test_a_prior_that_cannot_be_made_of_two_parameters_is_asked_for_all(error):
 
 def test_as_many_parameters_of_a_diagonal_family_have_room():
     hello = {"dim": 30000, "features": [f"f{j}" for j in range(30000)]}
-    assert begin(hello, (None, None), lambda d: ba.families.DiagonalGaussian(np.zeros(d), 1.0)).number == 1
+    assert begin(hello, lambda d: ba.families.DiagonalGaussian(np.zeros(d), 1.0)).number == 1

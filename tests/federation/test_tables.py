@@ -339,3 +339,22 @@ def test_a_target_that_is_no_class_is_refused_by_name():
     server = Coordinator.start([site.hello() for site in sites], TASK)
     with pytest.raises(MessageError, match="stays must hold counts or rates >= 0"):
         sites[0].step(carried(server.broadcast()))
+
+
+def test_a_row_of_weight_zero_is_no_row():
+    """As in the estimators; the broken twin gives these rows weight one."""
+    rng = np.random.default_rng(0)
+    table = {"died": rng.integers(0, 2, 40), "age": rng.normal(size=40), "w": rng.integers(0, 3, 40)}
+    kept = {name: values[table["w"] > 0] for name, values in table.items()}
+    told = [GLMTable(one, "died ~ age", weights="w").introduction() for one in (table, kept)]
+    assert [one["rows"] for one in told] == [len(kept["w"])] * 2 != [40] * 2
+    ends = []
+    for one in (table, kept, {**table, "w": np.maximum(table["w"], 1)}):
+        site = Site("A", GLMTable(one, "died ~ age", weights="w"))
+        server = Coordinator.start([site.hello()], TASK)
+        while server.outcome is None:
+            site, reply = site.step(server.broadcast())
+            server = server.step([reply])
+        ends.append(server.state.q_g.mean)
+    assert np.array_equal(ends[0], ends[1])
+    assert not np.allclose(ends[0], ends[2])
