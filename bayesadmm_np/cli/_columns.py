@@ -220,20 +220,14 @@ def _require_levels(frame: Any, names: Sequence[str]) -> None:
             )
 
 
-def choices_of(
-    reference: Sequence[str], ignore_case: bool, site_intercepts: bool, reference_site: str | None
-) -> dict[str, Any] | None:
-    """Return what a server chooses for sites with tables; None where all is as by default."""
+def choices_of(settings: Any) -> dict[str, Any] | None:
+    """Return what a server chooses for sites with tables, of settings; None where all is as by default."""
     levels = {}
-    for pair in reference:
+    for pair in settings.reference:
         column, mark, level = pair.partition("=")
         if not (column and mark and level):
             raise Refused(f"--reference must be COLUMN=LEVEL, got {pair!r}.")
         levels[column] = level
-    given: dict[str, Any] = {
-        "reference": levels,
-        "ignore_case": ignore_case,
-        "site_intercepts": site_intercepts,
-        "reference_site": reference_site,
-    }
+    switches = ("ignore_case", "drop_withheld", "site_intercepts", "reference_site")
+    given: dict[str, Any] = {"reference": levels, **{name: getattr(settings, name) for name in switches}}
     return {name: value for name, value in given.items() if value} or None

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import inspect
 import json
+import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from ._columns import SiteConfig, TableRows
+from ._columns import SiteConfig, TableRows, choices_of
 from ._methods import method_between_sites
-from ._networks import is_network, load_network_site
-from ._options import MethodSettings, make_settings, option
+from ._networks import is_network, load_network_site, model_of
+from ._options import MethodSettings, Names, families, make_settings, option
 from ._terminal import (
     Refused,
     exit_code,
@@ -32,9 +33,11 @@ from ._terminal import (
 
 __all__ = [
     "Folder",
+    "RunSettings",
     "SiteConfig",
     "answer",
     "begin",
+    "carry",
     "introduce",
     "load_site",
     "message_refusals",
@@ -56,6 +59,8 @@ files will do):
      carry run/broadcast-0001.npz to A and B, whose answers are reply-A-0001.npz ...
      ... and so on, until the server writes run/final.npz
   A$ bayesadmm site step a final.npz                prints the answer
+With the folders a and b on this machine, `bayesadmm server run run a b` does all
+steps after the first two.
 """
 
 CODES = """Exit codes: 0 done (the output says whether there are rounds to do; at the end the
@@ -81,6 +86,40 @@ def with_example(command: Callable[..., Any]) -> Callable[..., Any]:
     """Show the whole run in a command's help."""
     command.__doc__ = f"{inspect.cleandoc(command.__doc__ or '')}\n\n{EXAMPLE}"
     return command
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSettings:
+    """Settings of a run, beside its method."""
+
+    inference: Annotated[
+        Literal["auto", "likelihood", "posterior"],
+        option(
+            "Maximum likelihood, as glm has it, or the variational posterior. Default: likelihood, unless --method "
+            "asks for another row."
+        ),
+    ] = "auto"
+    family: Annotated[str, option("Family of the posterior.", choices=families())] = "full"
+    prior_precision: Annotated[
+        float | None,
+        option("Prior precision of every coefficient. Default: 0, none, of a likelihood; 1 of a posterior."),
+    ] = None
+    penalty: Annotated[
+        Literal["firth"] | None, option("firth: Firth's penalty, for a likelihood without a maximum.", "firth")
+    ] = None
+    tol: Annotated[float, option("Tolerance on the stationarity residual.")] = 1e-8
+    rounds: Annotated[int, option("Rounds, at most.")] = 100
+    safeguard: Annotated[bool, option("Keep every site's problem well posed.")] = False
+    reference: Annotated[
+        Names, option("Reference levels of factors. Default: the first of each.", "COLUMN=LEVEL,…")
+    ] = ()
+    ignore_case: Annotated[bool, option("Levels that differ in case or blanks alone are one.")] = False
+    drop_withheld: Annotated[bool, option("Leave out rows of levels that no site names.")] = False
+    site_intercepts: Annotated[bool, option("An intercept for each site.")] = False
+    reference_site: Annotated[str | None, option("Site whose intercept is the model's.", "NAME")] = None
+    seed: Annotated[int | None, option("Part of the run's id. Default: drawn, so that no other run has this id.")] = (
+        None
+    )
 
 
 @contextmanager
@@ -172,15 +211,7 @@ def _answer_question(folder: Path, question: Any, out: Path | None) -> dict[str,
     return {"written": str(folder / HELLO if out is None else out), "site": site.name}
 
 
-def begin(
-    folder: Path,
-    hellos: Sequence[Path],
-    method: MethodSettings,
-    inference: str,
-    family: str,
-    precision: float | None,
-    options: dict[str, Any],
-) -> dict[str, Any]:
+def begin(folder: Path, hellos: Sequence[Path], method: MethodSettings, settings: RunSettings) -> dict[str, Any]:
     """Start a run of the sites that said hello, and write its first broadcast; or a question, where one is needed."""
     from ..design.levels import TableError
     from ..estimators.fitted import FAMILIES
@@ -188,10 +219,16 @@ def begin(
     from ..federation.dispatch.client_manager import HELLO_LIMIT
     from ..glm.kinds import KINDS, is_kind_of_loss, kind_of_loss
 
+    family, precision = settings.family, settings.prior_precision
     if family not in FAMILIES:
         raise Refused(f"--family: {missing_name('there is no family', family, FAMILIES)}")
-    row, usual = method_between_sites(method, inference, family)
+    if settings.penalty and (method.method != "auto" or precision):
+        raise Refused("--penalty: firth is for a fit by maximum likelihood: leave out --method and --prior-precision.")
+    row, usual = method_between_sites(method, settings.inference, family)
     precision = usual if precision is None else precision
+    options = {name: getattr(settings, name) for name in ("tol", "rounds", "safeguard", "penalty")}
+    options["seed"] = secrets.randbelow(1 << 31) if settings.seed is None else settings.seed
+    options["choices"] = choices_of(settings)
     messages = [Message.read(path, HELLO_LIMIT) for path in hellos]
     prior: Any = FAMILIES[family]
     losses = {str(message.header.get("loss")) for message in messages}
@@ -223,6 +260,34 @@ def begin(
     (folder / QUESTION).unlink(missing_ok=True)
     agreed = [] if server.spec.agreement is None else list(server.spec.agreement.lines)
     return {"written": written, **standing(server), "agreed": agreed}
+
+
+def carry(folder: Path, sites: Sequence[Path], method: MethodSettings, settings: RunSettings, progress: bool) -> Any:
+    """Do a whole run, or the rest of one, of sites whose folders are at hand; return its server."""
+    from tqdm import tqdm
+
+    from ..federation import step_server, step_site
+    from ..federation.folders import STATE
+
+    if not (folder / STATE).exists():
+        told = begin(folder, [site / HELLO for site in sites], method, settings)
+        while "asks" in told:
+            for site in sites:
+                answer(site, folder / QUESTION, None)
+            told = begin(folder, [site / HELLO for site in sites], method, settings)
+        for line in told["agreed"]:
+            note(f"{line}.")
+    loaded = {site: load_site(site, None)[0] for site in sites}
+    network = model_of(folder)
+    server, path = step_server(folder, (), network)
+    with tqdm(desc=server.spec.method.name, unit=" exchanges", initial=server.exchanges, disable=not progress) as bar:
+        while server.outcome is None:
+            replies = [step_site(site, known, path)[1] for site, known in loaded.items()]
+            server, path = step_server(folder, [reply for reply in replies if reply is not None], network)
+            bar.update(server.exchanges - bar.n)
+    for site, known in loaded.items():
+        step_site(site, known, path)
+    return server
 
 
 def standing(server: Any, missing: Sequence[str] | None = None) -> dict[str, Any]:

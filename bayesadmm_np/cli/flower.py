@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Annotated, Any
 
 import numpy as np
@@ -307,8 +308,8 @@ def read_plan(config: Mapping[str, Any]) -> Any:
         if plain["penalty"] not in ("", "firth") or (plain["penalty"] and (plain["method"] != "auto" or precision)):
             raise ValueError("penalty must be 'firth' for a fit by maximum likelihood, or empty.")
         options |= {"asks": True, "penalty": plain["penalty"] or None}
-        reference = tuple(filter(None, (pair.strip() for pair in plain["reference"].split(","))))
-        chosen = choices_of(reference, plain["ignore_case"], plain["site_intercepts"], plain["reference_site"] or None)
+        plain["reference"] = tuple(filter(None, (pair.strip() for pair in plain["reference"].split(","))))
+        chosen = choices_of(SimpleNamespace(**plain))
         task = GLMTask(method, lambda dim: family(np.zeros(dim), precision), choices=chosen, **options)
         options = of("sites", "participation", "max_staleness", "deadline", "patience", "keyed")
         return Plan(task, folder=Path(plain["run_folder"]), least=plain["sites_per_round"], **options)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import secrets
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
-from ._columns import choices_of
 from ._networks import Function, begin_network, model_of
-from ._options import Json, MethodSettings, Names, Spread, families, option
-from ._run_files import CODES, EXAMPLE, Folder, begin, message_refusals, standing, tell
-from ._terminal import Refused
+from ._options import Json, MethodSettings, Progress, Spread, option
+from ._run_files import CODES, EXAMPLE, Folder, RunSettings, begin, carry, message_refusals, standing, tell
 
-__all__ = ["init", "network", "status", "step"]
+__all__ = ["init", "network", "run", "status", "step"]
 
 HELP = f"""The server of a run by files: it sees posteriors and sums, no rows.
 
@@ -21,6 +18,7 @@ HELP = f"""The server of a run by files: it sees posteriors and sums, no rows.
 FOOT = CODES
 REFUSALS = message_refusals
 AUTO = MethodSettings()
+DEFAULT = RunSettings()
 
 
 def init(
@@ -29,33 +27,7 @@ def init(
     /,
     *,
     method: Annotated[MethodSettings, Spread] = AUTO,
-    inference: Annotated[
-        Literal["auto", "likelihood", "posterior"],
-        option(
-            "Maximum likelihood, as glm has it, or the variational posterior. Default: likelihood, unless --method "
-            "asks for another row."
-        ),
-    ] = "auto",
-    family: Annotated[str, option("Family of the posterior.", choices=families())] = "full",
-    prior_precision: Annotated[
-        float | None,
-        option("Prior precision of every coefficient. Default: 0, none, of a likelihood; 1 of a posterior."),
-    ] = None,
-    penalty: Annotated[
-        Literal["firth"] | None, option("firth: Firth's penalty, for a likelihood without a maximum.", "firth")
-    ] = None,
-    tol: Annotated[float, option("Tolerance on the stationarity residual.")] = 1e-8,
-    rounds: Annotated[int, option("Rounds, at most.")] = 100,
-    safeguard: Annotated[bool, option("Keep every site's problem well posed.")] = False,
-    reference: Annotated[
-        Names, option("Reference levels of factors. Default: the first of each.", "COLUMN=LEVEL,…")
-    ] = (),
-    ignore_case: Annotated[bool, option("Levels that differ in case or blanks alone are one.")] = False,
-    site_intercepts: Annotated[bool, option("An intercept for each site.")] = False,
-    reference_site: Annotated[str | None, option("Site whose intercept is the model's.", "NAME")] = None,
-    seed: Annotated[
-        int | None, option("Part of the run's id. Default: drawn, so that no other run has this id.")
-    ] = None,
+    settings: Annotated[RunSettings, Spread] = DEFAULT,
     json: Json = False,
 ) -> None:
     """Make a run of the sites that said hello, and write its first broadcast.
@@ -65,9 +37,9 @@ def init(
     --inference posterior auto is the row of docs/methods.md with the fewest rounds.
     Any other method is a row of that table, with a prior.
 
-    Sites with formulas or text agree here on levels by name, or are refused by site
-    and column. Where knots of a spline are quantiles of all rows, question.npz is
-    written first: each site steps it, and its new hello.npz comes here.
+    Sites agree here on levels by name, or are refused by site and column. Where knots
+    of a spline are quantiles of all rows, question.npz is written first: each site
+    steps it, and its new hello.npz comes here.
 
     Examples of use:
       bayesadmm server init run hello-A.npz hello-B.npz
@@ -75,12 +47,30 @@ def init(
       bayesadmm server init run hello-*.npz --method BayesADMM --rho 1 --safeguard
       bayesadmm server init run hello-*.npz --method PVI --gamma 0.4 --accelerate --family diagonal
     """
-    seed = secrets.randbelow(1 << 31) if seed is None else seed
-    if penalty and (method.method != "auto" or prior_precision):
-        raise Refused("--penalty: firth is for a fit by maximum likelihood: leave out --method and --prior-precision.")
-    choices = choices_of(reference, ignore_case, site_intercepts, reference_site)
-    options = {"tol": tol, "rounds": rounds, "safeguard": safeguard, "seed": seed, "choices": choices}
-    tell(begin(folder, hellos, method, inference, family, prior_precision, {**options, "penalty": penalty}), json)
+    tell(begin(folder, hellos, method, settings), json)
+
+
+def run(
+    folder: Folder,
+    sites: Annotated[list[Path], option("Folders of the sites, made by bayesadmm site init.", name="SITE")],
+    /,
+    *,
+    method: Annotated[MethodSettings, Spread] = AUTO,
+    settings: Annotated[RunSettings, Spread] = DEFAULT,
+    progress: Progress = True,
+    json: Json = False,
+) -> int:
+    """Do a whole run with sites whose folders are on this machine or a shared drive.
+
+    The same messages as by init, step and carrying; an interrupted run goes on by the
+    same command, with the settings that it began with.
+
+    Examples of use:
+      bayesadmm site init a --data a.csv --target died --name A --loss logistic
+      bayesadmm site init b --data b.csv --target died --name B --loss logistic
+      bayesadmm server run trial a b
+    """
+    return int(tell(standing(carry(folder, sites, method, settings, progress)), json))
 
 
 def network(

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 import stat
 import sys
 from dataclasses import replace
@@ -415,3 +416,30 @@ def test_a_hello_by_file_is_as_short_as_one_over_a_network(bayesadmm):
     code, _, err = bayesadmm("server init run long.npz")
     assert code == 3
     assert "in place of a header that fits" in err
+
+
+def test_one_command_does_a_whole_run_and_goes_on_with_one(bayesadmm):
+    """Every message is that of the steps, to the last byte; the broken twin has another seed."""
+    introduce(bayesadmm, "--target died --loss logistic --features age,dose")
+    for name in SITES:
+        shutil.copytree(name, f"by-hand-{name}")
+        shutil.copytree(name, f"begun-{name}")
+    code, told = play(bayesadmm, "--seed 1")
+    end = Path("run/final.npz").read_bytes()
+    begun = " ".join(f"begun-{name}" for name in SITES)
+    hellos = " ".join(f"begun-{name}/hello.npz" for name in SITES)
+    assert bayesadmm(f"server init begun {hellos} --seed 1")[0] == 0
+    assert bayesadmm("site step begun-north begun/inquiry-0001.npz --out answer.npz")[0] == 0
+    assert bayesadmm("server step begun answer.npz")[0] == 0  # interrupted there
+    hand = " ".join(f"by-hand-{name}" for name in reversed(SITES))
+    for command in (f"server run begun {begun}", f"server run alone {hand} --seed 1", f"server run begun {begun}"):
+        found, out, err = bayesadmm(f"{command} --json")
+        assert (found, json.loads(out)["mean"]) == (code, told["mean"]) == (0, told["mean"]), err
+        assert Path(command.split()[2], "final.npz").read_bytes() == end
+        assert "exchanges" in err
+    assert bayesadmm("site step by-hand-east alone/final.npz")[0] == 0
+    for name in SITES:
+        shutil.rmtree(name)
+    introduce(bayesadmm, "--target died --loss logistic --features age,dose")
+    assert bayesadmm(f"server run other {' '.join(SITES)} --seed 2 --no-progress")[0] == 0
+    assert Path("other/final.npz").read_bytes() != end

@@ -29,6 +29,7 @@ KEYS = {
     "warm-start": ("false", "Start each site's solver from its last posterior."),
     "reference": ('""', "Reference levels of sites with tables: 'ward=medical,sex=m'."),
     "ignore-case": ("false", "Levels that differ in case or in blanks alone are one."),
+    "drop-withheld": ("false", "Leave out rows of levels that no site names."),
     "site-intercepts": ("false", "An intercept for each site."),
     "reference-site": ('""', "The site whose intercept is the model's."),
     "sites": ("2", "The run begins when so many sites have said hello."),
