@@ -65,7 +65,6 @@ def new(
     from ..federation import Message
     from ..federation.agreeing import require_agreement
     from ..federation.flower.project import SITES, write_app
-    from ..federation.glm_spec import require_alike
     from ..federation.messages import read_hellos
     from ._run_files import introduce
 
@@ -94,8 +93,7 @@ def new(
                 introduce(folder / SITES / path.stem, config)
         hellos = read_hellos([Message.read(folder / SITES / path.stem / "hello.npz") for path in data])
         # what differs in case alone is the server's to choose
-        if not require_agreement(hellos, {"ignore_case": True}):
-            require_alike(hellos)
+        require_agreement(hellos, {"ignore_case": True})
     print(f"{folder}: an app and {len(data)} sites, {', '.join(path.stem for path in data)}")
     print(f"settings: {folder / 'app' / 'pyproject.toml'}\nnext:     bayesadmm flower local {folder}")
 

@@ -92,12 +92,13 @@ def ask_sites(hellos: Sequence[Message | Hello], task: Any) -> Message | None:
     return made if isinstance(made, Message) else None
 
 
-def require_agreement(hellos: Sequence[Hello], choices: Mapping[str, Any] | None = None) -> bool:
-    """Raise unless sites with tables can agree; return whether there are such sites."""
+def require_agreement(hellos: Sequence[Hello], choices: Mapping[str, Any] | None = None) -> None:
+    """Raise unless sites with tables can agree, as far as that is known before questions."""
     tables = _tables(hellos)
-    if tables:
-        _settled(hellos, tables, choices or {})
-    return bool(tables)
+    made = _settled(hellos, tables, choices or {})
+    if isinstance(made, Agreement):
+        features_of(made)
+        classes_of(made, read_kind(next(iter(tables.values())).kind))
 
 
 def agreed_hellos(hellos: Sequence[Hello], choices: Mapping[str, Any] | None) -> tuple[Sequence[Hello], dict[str, Any]]:

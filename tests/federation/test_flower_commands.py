@@ -93,7 +93,7 @@ def test_sites_hold_no_rows_and_the_app_none_of_the_sites(trial):
         *("__init__.py", "client_app.py", "pyproject.toml", "server_app.py"),
     ]
     site, hello = load_site(trial / "sites" / "site2", None)
-    assert site.data.loss.n_rows == hello.header["rows"] == 120
+    assert site.data.introduction()["rows"] == hello.header["rows"] == 120
     for path in (trial / "app" / "federation").glob("*.py"):
         compile(path.read_text(), str(path), "exec")
 
@@ -186,7 +186,7 @@ COLUMNS = {
     "other labels": (
         {"north": "dose,age,died\n1,2,a\n2,3,b\n", "south": "dose,age,died\n1,2,b\n2,3,c\n"},
         [],
-        "south/hello.npz: classes must be as in",
+        "column 'died' holds 3 classes at all sites ('a', 'b', 'c'), and logistic needs two",
     ),
     "a gap": ({"south": "dose,age,died\n1,,0\n2,3,1\n"}, [], "south.csv: missing values in age (1)"),
     "semicolons": (

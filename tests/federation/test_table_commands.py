@@ -136,9 +136,13 @@ def test_offset_and_exposure_are_columns_by_name(bayesadmm, files):
 INIT = ("--data", "Bern.csv", "--name", "Bern", "--loss", "logistic")
 TARGET = ("--target", "died", "--features", "age,ward")
 WRONG = {
-    "missing rows": (TARGET, "missing values in age (1), ward (2): fill them in, or drop these rows with --dropna"),
+    "missing rows": (
+        (*TARGET, "--categorical", "ward"),
+        "missing values in age (1), ward (2): fill them in, or drop these rows with --dropna",
+    ),
     "a formula and a list": ((*TARGET, "--formula", "died ~ age"), "--target: the formula says it"),
-    "labels": ((*TARGET, "--classes", "0,1", "--dropna"), "--classes: sites with formulas or text agree on labels"),
+    "labels": (("--formula", "died ~ age", "--classes", "0,1"), "--classes: sites with a formula agree on labels"),
+    "a label that is not listed": ((*TARGET, "--classes", "0,2", "--dropna"), "column 'died' also holds '1'"),
     "a formula that is none": (("--formula", "died ~ age +"), "--formula must be a formula like"),
     "code": (("--formula", "died ~ __import__('os')"), "must not call __import__"),
     "a column that is not there": (("--formula", "died ~ agee"), "column 'agee' is not in the table"),
