@@ -270,7 +270,7 @@ class Runner:
             tuple(float(np.max(np.abs(q.mean - goal) / unit)) for q in iterates),
             score,
             nll,
-            not failed and result.certificate().holds,
+            not failed and result.certificate().is_stationary,
             failed,
             _message(result, problem.sites),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 from ._design import code_labels, code_of, site_names
@@ -78,7 +79,8 @@ def run_certify(model: FittedGLM, rows: Rows, tol: float | None, as_json: bool) 
     check = model.check(losses)
     assert model.certificate is not None
     tol = model.certificate.tol if tol is None else as_positive(tol, "--tol")
-    holds = check.pooled <= tol and model.has_maximum
+    proof = replace(model.certificate, pooled=check.pooled, tol=tol, distance=check.distance)
+    holds = proof.holds and model.has_maximum
     if as_json:
         sites = {
             name: {"n_rows": counts[name], "n_rows_in_fit": site.n_rows, "apart": check.apart[name]}
@@ -90,8 +92,7 @@ def run_certify(model: FittedGLM, rows: Rows, tol: float | None, as_json: bool) 
         return holds
     table_rows = [[name, site.n_rows, counts[name], f"{check.apart[name]:.1e}"] for name, site in model.sites.items()]
     print(text_table(["site", "rows in the fit", "rows here", "factor against rows"], table_rows))
-    verdict = "holds" if holds else "does NOT hold"
-    print(f"\npooled stationarity {verdict} to {tol:.0e} (residual {check.pooled:.1e})")
+    print(f"\n{proof.verdict(model.has_maximum)} (residual {check.pooled:.1e})")
     if check.distance is not None:
         print(check.distance)
     return holds

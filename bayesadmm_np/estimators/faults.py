@@ -61,7 +61,8 @@ def _columns(glm: Glm, names: Sequence[str]) -> list[str]:
 
 def name_dependence(error: RunError, glm: Glm, rows: Mapping[Hashable, SiteRows], names: Sequence[str]) -> RunError:
     """Name the columns whose dependence broke a run, by their relation or by the information where it was lost."""
-    if error.result.status is not Status.NOT_A_DISTRIBUTION:
+    failure = error.result.failure
+    if failure is None or failure.status is not Status.NOT_A_DISTRIBUTION:
         return error
     near = [
         f.relation
@@ -69,7 +70,7 @@ def name_dependence(error: RunError, glm: Glm, rows: Mapping[Hashable, SiteRows]
         if isinstance(f, Constant | Collinear) and f.rest > ROUNDING
     ]
     if near:
-        said = f"{'; '.join(near)}: sums of squares cannot tell them apart. Leave one of these columns out"
+        said, these = f"{'; '.join(near)}: sums of squares cannot tell them apart", "one of these columns"
     else:
         columns = _columns(glm, names)
         outputs = glm.kind.output_names([str(label) for label in glm.classes], glm.layout.n_outputs)
@@ -80,9 +81,10 @@ def name_dependence(error: RunError, glm: Glm, rows: Mapping[Hashable, SiteRows]
             return error
         weakest, _ = weakest_direction(information)
         listed = ", ".join(labels[int(j)] for j in weakest)
-        said = f"The rows that count say next to nothing on {listed} together. Leave one out"
-    remedies = "shrink it with prior_precision > 0, or scale columns and weights"
-    return RunError(replace(error.result, message=f"{error} {said}, {remedies}."))
+        said, these = f"the rows that count say next to nothing on {listed} together", "one of them"
+    remedies = f"leave {these} out, shrink it with prior_precision > 0, or scale columns and weights"
+    failure = replace(failure, detail=said, knob=remedies)
+    return RunError(replace(error.result, message=failure.message, failure=failure))
 
 
 def name_separation(glm: Glm, settings: Settings, names: Sequence[str]) -> Separation | Undecided | None:

@@ -398,8 +398,7 @@ class FittedGLM:
         maximum has no pooled fit, and no bound, whatever the sums said.
         """
         if not self.has_maximum:
-            infinite = float("inf")
-            return Distance(infinite, infinite, np.full(self.layout.dim, infinite), True, UNBOUNDED)
+            return Distance.unknown(self.layout.dim, UNBOUNDED)
         if bound is None and self.certificate is not None:
             bound = self.certificate.distance
         layout = self.layout

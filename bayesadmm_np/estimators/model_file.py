@@ -174,8 +174,7 @@ def save_model(path: str | os.PathLike[str], model: FittedGLM) -> None:
         raise ValueError(f"a model with the expectation rule {model.rule!r} cannot be written to a file.")
     if proof is None:
         raise ValueError("a model without a certificate cannot be written to a file.")
-    # where there is no bound the file has none
-    bound = proof.distance if proof.distance is None or np.isfinite(proof.distance.sd_units) else None
+    bound = proof.distance
     statistics, meats = pack_statistics(model.statistics)
     header = Header(
         **{name: getattr(model, name) for name in ALIKE},
@@ -208,7 +207,7 @@ def save_model(path: str | os.PathLike[str], model: FittedGLM) -> None:
     }
     if model.layout.centre is not None:
         arrays["centre"] = model.layout.centre
-    if bound is not None:
+    if bound is not None and np.isfinite(bound.sd_units):
         arrays["distance"] = bound.per_coefficient
     arrays |= {f"statistics/{name}": meat for name, meat in meats.items()}
     Archive("model", asdict(header), arrays, os.fspath(path)).write(path)
@@ -248,7 +247,8 @@ def load_model(path: str | os.PathLike[str]) -> FittedGLM:
 def _build(archive: Archive, header: Header) -> FittedGLM:
     p = len(header.features)
     d = header.outputs * (p + header.intercept)
-    optional = {"centre": (p, header.centred), "distance": (d, header.distance is not None)}
+    said, bound = header.distance, None
+    optional = {"centre": (p, header.centred), "distance": (d, said is not None and bool(np.isfinite(said.sd_units)))}
     optional["mean"] = (d, "mean" in archive.arrays)
     names = ["scale/centre", "scale/scale", "prior/mean", "prior/precision", "posterior", "objective"]
     names += [name for name, (_, is_there) in optional.items() if is_there]
@@ -264,9 +264,9 @@ def _build(archive: Archive, header: Header) -> FittedGLM:
     rule = decode(header.rule, Rule, "rule", archive.source)
     if getattr(rule, "points", 0) > MOST_POINTS:
         raise archive.refusal("points", f"at most {MOST_POINTS}", rule.points)
-    said, bound = header.distance, None
     if said is not None:
-        bound = Distance(said.mahalanobis, said.sd_units, extra["distance"], said.rigorous, said.reason)
+        each = extra.get("distance", np.full(d, np.inf))
+        bound = Distance(said.mahalanobis, said.sd_units, each, said.rigorous, said.reason)
     natural = archive.natural("posterior", like)
     return FittedGLM(
         **{name: getattr(header, name) for name in ALIKE},

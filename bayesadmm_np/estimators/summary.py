@@ -122,7 +122,7 @@ class Summary:
         model, fit, *rest = self.header.items()
         parts = [*_wrapped([model, fit], width), "=" * width, *_paired(*self.facts, width), "=" * width, lines[0]]
         parts += ["-" * width, *lines[1:]]
-        if not fits:
+        if shares and not fits:
             parts += ["-" * width, "Share of the information, %", *_chunks(shares, width)]
         return "\n".join([*parts, "=" * width, *textwrap.wrap(self.note, width), *_wrapped(rest, width)])
 
@@ -539,8 +539,7 @@ def _header(model: FittedGLM, units: Units, words: Words) -> dict[str, str]:
         header["Data"] = " ".join(finding.worded(words) for finding in model.findings)
     if model.certificate is not None:
         proof = model.certificate
-        verdict = "holds" if model.holds else "does NOT hold"
-        header["Certificate"] = f"pooled stationarity {verdict} to {proof.tol:.0e} (residual {proof.pooled:.1e})"
+        header["Certificate"] = f"{proof.verdict(model.has_maximum)} (residual {proof.pooled:.1e})"
     distance = model.widest_distance()
     if distance is not None:
         header["Distance"] = str(distance)

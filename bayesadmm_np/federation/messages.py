@@ -497,12 +497,10 @@ def _require_possible(message: Message, spec: RunSpec, status: Status, certifica
         each = certificate.distance.per_coefficient
         if each.shape != (dim,):
             raise message.refusal("per_coefficient", f"{dim} numbers, one a parameter", each.size)
-        lengths |= {f"distance.{name}": getattr(certificate.distance, name) for name in ("mahalanobis", "sd_units")}
-        lengths["per_coefficient"] = float(each.min())
     for name, value in lengths.items():
         if value < 0:
             raise message.refusal(name, ">= 0", value)
-    if status is Status.CONVERGED and not certificate.holds:
+    if status is Status.CONVERGED and not certificate.is_stationary:
         expected = f"at most tol, {tol:g}, where a run has converged"
         raise message.refusal("certificate.pooled", expected, certificate.pooled)
 

@@ -32,7 +32,7 @@ CHANGE = 1e3
 
 def are_held(precision: Array, information: Array) -> NDArray[np.bool_]:
     """Return which coefficients their prior precisions hold at zero, where a fit has some information on them."""
-    return np.asarray(precision > HOLD / CHANGE * information)
+    return np.asarray(CHANGE / HOLD * precision > information)
 
 
 @dataclass(frozen=True, eq=False)

@@ -52,9 +52,17 @@ class Certificate:
     distance: Distance | None = None
 
     @property
-    def holds(self) -> bool:
+    def is_stationary(self) -> bool:
         """Whether the pooled stationarity residual is below tol."""
         return self.pooled <= self.tol
+
+    @property
+    def holds(self) -> bool:
+        """Whether it is, and the distance has a bound where one was looked for: the residual alone proves nothing.
+
+        So it is where information is nearly singular, or rows reach so far that no residual is small enough.
+        """
+        return self.is_stationary and (self.distance is None or bool(np.isfinite(self.distance.sd_units)))
 
     @property
     def is_worth_little(self) -> bool:
@@ -64,8 +72,15 @@ class Certificate:
         """
         return self.holds and self.distance is not None and not self.distance.sd_units <= WORTHWHILE
 
+    def verdict(self, has_maximum: bool = True) -> str:
+        """Return whether it holds, in words; nothing holds of a likelihood without a maximum."""
+        is_stationary = self.is_stationary and has_maximum
+        said = f"pooled stationarity {'holds' if is_stationary else 'does NOT hold'} to {self.tol:.0e}"
+        if is_stationary and not self.holds:
+            said += ", which proves nothing without a bound on the distance"
+        return said
+
     def __str__(self) -> str:
-        verdict = "holds" if self.holds else "does NOT hold"
         rows = [
             ("broadcast        μ_k = μ_g", self.edges.broadcast),
             ("natural gradient η_k = −∇_μ E[ℓ_k]", self.edges.natural_gradient),
@@ -76,7 +91,7 @@ class Certificate:
         lines = [f"  {name:<50} {value:.1e}" for name, value in rows]
         if self.distance is not None:
             lines.append(str(self.distance))
-        said = f"pooled stationarity {verdict} to {self.tol:.0e}"
+        said = self.verdict()
         if self.is_worth_little:
             said += ", which says little here: see the bound on the distance, and lower tol"
         return "\n".join([said, *lines])

@@ -91,6 +91,16 @@ class Distance:
     rigorous: bool
     reason: str
 
+    def __post_init__(self) -> None:
+        if not (self.mahalanobis >= 0.0 and self.sd_units >= 0.0 and (self.per_coefficient >= 0.0).all()):
+            smallest = min(self.mahalanobis, self.sd_units, *self.per_coefficient)
+            raise ArgumentError("distance", "must have bounds >= 0", smallest)
+
+    @classmethod
+    def unknown(cls, dim: int, reason: str) -> Distance:
+        """Return that there is no bound, and why."""
+        return cls(np.inf, np.inf, np.full(dim, np.inf), True, reason)
+
     def __str__(self) -> str:
         if not np.isfinite(self.sd_units):
             return f"no bound on the distance to the pooled fit: {self.reason}"
@@ -158,7 +168,7 @@ def distance_bound(prior: Gaussian, q_g: Gaussian, sums: Sequence[ClientSums]) -
         local = _Local.at(prior, q_g, sums)
     point = not q_g.learns_precision or all(client.at_mean for client in sums)
     if local is None or (local.fuzz >= UNRESOLVED and not point):
-        return Distance(np.inf, np.inf, np.full(q_g.dim, np.inf), True, NOTHING)
+        return Distance.unknown(q_g.dim, NOTHING)
     reaches = [client.reach for client in sums]
     known = [reach for reach in reaches if reach is not None]
     if len(known) < len(reaches):
@@ -288,7 +298,7 @@ class _Local:
     def from_prior(self, prior: Gaussian, point: bool) -> Distance:
         """The bound that the prior's strong convexity gives, whatever the residual; none from a flat prior."""
         if not prior.is_proper:
-            return Distance(np.inf, np.inf, np.full(self.q.dim, np.inf), True, FLAT)
+            return Distance.unknown(self.q.dim, FLAT)
         identity = np.eye(self.q.dim)
         own = prior.factor.half_solve(identity)
         length = float(np.linalg.norm(own @ self.gradient)) + self.noise / float(np.sqrt(_smallest(own, self.newton)))
@@ -301,7 +311,10 @@ class _Local:
     def distance(self, each: Array, whole: float, rigorous: bool, reason: str) -> Distance:
         """Add the bound in standard deviations to those on each coefficient and on the whole."""
         deviations = np.sqrt(self.q.variance) if self.q.learns_precision else self.errors
-        return Distance(float(whole), float((each / deviations).max()), each, rigorous, reason)
+        widest = float((each / deviations).max())
+        if not np.isfinite(widest + whole):  # it overflowed
+            return Distance.unknown(self.q.dim, reason)
+        return Distance(float(whole), widest, each, rigorous, reason)
 
 
 ENTROPY_BEND = 2.0

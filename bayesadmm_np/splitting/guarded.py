@@ -77,7 +77,7 @@ def Guarded(method: Method) -> Method:
     'guarded Newton'
     """
     row = Method.read(method)
-    knobs = "the curvature is singular to rounding: raise the prior's precision"
+    knobs = "the curvature is singular to rounding: leave nearly collinear columns out, or shrink them with a prior"
     return row if row.guarded else replace(row, name=f"guarded {row.name}", guarded=True, knobs=knobs)
 
 

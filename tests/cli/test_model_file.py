@@ -15,6 +15,7 @@ from bayesadmm_np.families import FullGaussian
 from bayesadmm_np.glm.inference import FitStatistics
 from bayesadmm_np.glm.kinds import read_kind
 from bayesadmm_np.glm.site_statistics import SiteStatistics
+from bayesadmm_np.splitting.distance import Distance
 
 ROWS = {"full": "PVI", "diagonal": "PVI", "isotropic": "ADMM", "fixed": "PreconditionedADMM"}
 
@@ -137,6 +138,13 @@ def edit_header(**changes):
     return lambda header, arrays: header.update(changes)
 
 
+def edit_bound(**changes):
+    def edit(header, arrays):
+        header["distance"] = {**header["distance"], **changes}
+
+    return edit
+
+
 def edit_array(name, function):
     def edit(header, arrays):
         arrays[name] = function(np.array(arrays[name]))
@@ -173,6 +181,8 @@ TAMPERED = {
     "features": (edit_header(features=["age", "sex", "dose"]), "centre must be a vector of 3"),
     "levels": (edit_header(levels={"dose": ["a", "b"]}), "levels"),
     "status": (edit_header(status="DONE"), "'DONE'"),
+    "a distance below zero": (edit_bound(mahalanobis=-1.0), "distance must have bounds >= 0"),
+    "a distance that is no number": (edit_bound(mahalanobis=float("nan")), "distance must have bounds >= 0"),
     "rounds": (edit_header(recorded=10**12), "objective must be a vector of 1000000000000"),
     "rule": (edit_header(rule={"type": "eval"}), "rule is none that is known here: 'eval'"),
     "points": (
@@ -263,6 +273,25 @@ def test_a_tampered_file_is_refused_in_one_sentence(tmp_path, case):
         load_model(tmp_path / "bad.npz")
     assert "bad.npz" in str(refused.value)
     assert word in str(refused.value)
+
+
+def test_a_posterior_of_absurd_size_is_shown(tmp_path):
+    """Without shares of the information, a table that is too wide has nothing to move below it."""
+    save_model(tmp_path / "m.npz", make())
+    rewritten(tmp_path / "m.npz", tmp_path / "huge.npz", edit_array("posterior", lambda a: 1e200 * a))
+    assert "coef" in str(summarise(load_model(tmp_path / "huge.npz")))
+
+
+def test_a_file_keeps_that_there_is_no_bound(tmp_path):
+    """A certificate without a bound holds as little after it is read; twin: that with its bound."""
+    model = make()
+    lost = replace(model.certificate, pooled=0.0, distance=Distance.unknown(3, "no reason"))
+    for proof, holds in ((lost, False), (replace(model.certificate, pooled=0.0), True)):
+        save_model(tmp_path / "m.npz", replace(model, certificate=proof))
+        read = load_model(tmp_path / "m.npz").certificate
+        assert read.is_stationary
+        assert read.holds is holds
+        assert ("proves nothing" in str(read)) is not holds
 
 
 def test_the_tampering_itself_is_harmless(tmp_path):

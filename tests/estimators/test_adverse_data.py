@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import statsmodels.api as sm
+from scipy.special import expit
 from sklearn.preprocessing import scale
 
 from bayesadmm_np import RunError, Status
@@ -201,12 +202,24 @@ def nearly_equal(rng, gap, kind):
 @pytest.mark.parametrize("gap", [1e-9, 1e-8])
 def test_columns_too_nearly_dependent_are_named_with_what_to_do(kind, gap, rng):
     X, y = nearly_equal(rng, gap, kind)
-    words = r"twice = 1 \+ 2·dose in every row, up to \d\.?\d*e-\d+ of its length.*Leave one of these columns out"
-    with pytest.raises(RunError, match=words):
+    words = r"twice = 1 \+ 2·dose in every row, up to \d\.?\d*e-\d+ of its length.*leave one of these columns out"
+    with pytest.raises(RunError, match=words) as failed:
         FederatedGLM(kind).fit(X, y, client=np.arange(60) % 3)
+    assert "raise the prior" not in str(failed.value)  # there is none
     # what it says helps
     assert FederatedGLM(kind, 1e-3, inference="likelihood").fit(X, y).status_ is Status.CONVERGED
     assert FederatedGLM(kind).fit(X[["dose", "age"]], y).status_ is Status.CONVERGED
+
+
+@pytest.mark.parametrize("scale", [1e150, 1e-150])
+def test_columns_of_extreme_scale_are_fitted_without_a_warning(scale, rng):
+    """Warnings are errors here; the fit is that of the column itself."""
+    X = rng.standard_normal((90, 2))
+    y = (rng.random(90) < expit(X[:, 0])).astype(int)
+    plain = FederatedGLM("logistic").fit(X, y, client=np.arange(90) % 3)
+    scaled = FederatedGLM("logistic").fit(X * [1.0, scale], y, client=np.arange(90) % 3)
+    str(scaled.summary())
+    assert scaled.coef_ * [1.0, scale] == pytest.approx(plain.coef_, rel=1e-6)
 
 
 def test_a_dropped_column_is_not_said_to_be_equal_where_it_is_not(rng):

@@ -165,6 +165,14 @@ def test_digits_are_a_bound_that_solutions_keep(rng):
     assert 10.0 ** -(found.digits + 3) < max(errors) < 10.0 ** -(found.digits - 1)
 
 
+def test_names_of_a_class_stand_in_brackets():
+    """Twin: names without a class have none, and the intercept is a number."""
+    ways = [(("1: age", 0.5), ("1: (intercept)", -2.0)), (("age", 0.5), ("(intercept)", -2.0))]
+    said = [str(Separation(("age",), way, ("age",), is_complete=False)) for way in ways]
+    assert "along 0.5·[1: age] − 2·[1: (intercept)] the" in said[0]
+    assert "along 0.5·age − 2 the" in said[1]
+
+
 def test_findings_and_the_warning_carry_names():
     given = [
         Zero("a"),
