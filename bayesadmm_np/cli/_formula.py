@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ._options import DataSettings, FormulaSettings
-from ._rows import Rows, choose_columns, read_frame, read_rows, require_column, require_complete, require_numeric
+from ._rows import Rows, choose_columns, read_frame, read_rows, read_sites, require_complete, require_numeric
 from ._terminal import Refused, note, worded_for_options
 
 if TYPE_CHECKING:
@@ -133,18 +133,8 @@ def _tables(
     from ..estimators.formula_fit import split_table
 
     texts = [name for name, role in roles.items() if role == "factor"]
-    frames = {path: read_frame(path, settings.separator, settings.na, (client, *texts)) for path in paths}
-    if len(paths) == 1:
-        if client is None:
-            return {paths[0].stem: frames[paths[0]]}
-        require_column("--client", client, frames[paths[0]], paths[0])
-        return split_table(frames[paths[0]], client)
-    if client is not None:
-        raise Refused("--client is for one file with a column of sites; with several files each file is a site.")
-    tables = {path.stem: frame for path, frame in frames.items()}
-    if len(tables) < len(paths):
-        raise Refused("two files have one name: a site's name is its file's name; rename one.")
-    return tables
+    frames = read_sites(paths, client, settings.separator, settings.na, texts)
+    return frames if client is None else split_table(frames[paths[0].stem], client)
 
 
 def _rows(agreement: Agreement, tables: Mapping[str, Any], designs: Mapping[str, Design], dropna: bool) -> Rows:

@@ -28,6 +28,7 @@ __all__ = [
     "read_frame",
     "read_offset",
     "read_rows",
+    "read_sites",
     "require_column",
     "require_complete",
     "require_numeric",
@@ -187,23 +188,30 @@ def _features(frame: Any, settings: DataSettings, taken: Mapping[str, str], path
     return chosen
 
 
-def stack(paths: Sequence[Path], client: str | None, separator: str, missing: Sequence[str]) -> tuple[Any, Any]:
-    """Return the rows of all files and the site of each."""
-    import pandas as pd
-
-    frames = [read_frame(path, separator, missing, (client,)) for path in paths]
-    if len(paths) == 1:
-        frame = frames[0]
-        if client is None:
-            return frame, np.full(len(frame), paths[0].stem)
-        require_column("--client", client, frame, paths[0])
-        return frame, _labels(frame[client])
-    if client is not None:
+def read_sites(
+    paths: Sequence[Path], client: str | None, separator: str, missing: Sequence[str], labels: Collection[str] = ()
+) -> dict[str, Any]:
+    """Return a frame for each file, by the file's name; one file alone may have a column of sites."""
+    if client is not None and len(paths) > 1:
         raise Refused("--client is for one file with a column of sites; with several files each file is a site.")
     stems = [path.stem for path in paths]
     for stem in stems:
         if stems.count(stem) > 1:
             raise Refused(f"two files are called {stem!r}: a site's name is its file's name; rename one.")
+    frames = {path.stem: read_frame(path, separator, missing, (client, *labels)) for path in paths}
+    if client is not None:
+        require_column("--client", client, frames[stems[0]], paths[0])
+    return frames
+
+
+def stack(paths: Sequence[Path], client: str | None, separator: str, missing: Sequence[str]) -> tuple[Any, Any]:
+    """Return the rows of all files and the site of each."""
+    import pandas as pd
+
+    named = read_sites(paths, client, separator, missing)
+    frames = list(named.values())
+    if client is not None:
+        return frames[0], _labels(frames[0][client])
     expected = set(frames[0].columns)
     for path, frame in zip(paths[1:], frames[1:], strict=True):
         if set(frame.columns) != expected:
@@ -211,7 +219,9 @@ def stack(paths: Sequence[Path], client: str | None, separator: str, missing: Se
             extra = sorted(set(frame.columns) - expected)
             says = [f"lacks {', '.join(lacking)}"] * bool(lacking) + [f"also has {', '.join(extra)}"] * bool(extra)
             raise Refused(f"{path} and {paths[0]} have different columns: the first {' and '.join(says)}.")
-    site = np.repeat(np.array(stems, dtype=object), [len(frame) for frame in frames])
+    site = np.repeat(np.array([*named], dtype=object), [len(frame) for frame in frames])
+    if len(frames) == 1:
+        return frames[0], site
     return pd.concat([frame[frames[0].columns] for frame in frames], ignore_index=True), site
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from .._archive import replace_text
+from .._text import aligned
 
 if TYPE_CHECKING:
     from .._errors import Words
@@ -184,10 +185,7 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[object]], left: in
     lines = [line for line in heads if any(line)] + cells
     widths = [max(len(line[j]) for line in lines) for j in range(len(header))]
     gap = "  " if sum(widths) + 2 * (len(widths) - 1) <= TERMINAL else " "
-    texts = [
-        gap.join(c.ljust(w) if j < left else c.rjust(w) for j, (c, w) in enumerate(zip(line, widths, strict=True)))
-        for line in lines
-    ]
+    texts = aligned(lines, left, gap)
     texts.insert(len(lines) - len(cells), "-" * len(texts[0]))
     return "\n".join(text.rstrip() for text in texts)
 

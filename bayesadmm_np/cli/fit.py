@@ -191,7 +191,7 @@ def _fitted(
     fitted, likelihood = estimator.fitted_, estimator.log_likelihood_
     if settings.covariance != "model" and fitted.learns_covariance:
         by_row = ("HC0",) if fitted.kind.outputs == "classes" else ("HC0", "HC2", "HC3")  # no leverages of classes
-        fitted = estimator._with_robust((*by_row, "cluster") if settings.covariance == "cluster" else by_row)
+        fitted = estimator.with_robust((*by_row, "cluster") if settings.covariance == "cluster" else by_row)
     sites = {name: replace(site, n_missing=rows.site_dropped.get(name, 0)) for name, site in fitted.sites.items()}
     model = replace(
         fitted,
@@ -208,7 +208,7 @@ def _fitted(
         log_likelihood=None if likelihood is None else float(likelihood - weight * np.log(scale)),
         elbo=None if fitted.elbo is None else float(fitted.elbo - weight * np.log(scale)),
     )
-    return model, estimator._glm.losses(fitted.noise_variance), rows.dropped
+    return model, estimator.losses(), rows.dropped
 
 
 def _estimator(kind: Kind, method: Any, settings: FitSettings, target_scale: float, progress: bool) -> Any:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from .._errors import ArgumentError
+from .._text import aligned
 from .._validation import Array
 from .levels import advice_on_words, other_words
 from .rows import find_missing, read_client
@@ -101,8 +102,7 @@ class Description:
     def __str__(self) -> str:
         heads = ["", f"all ({sum(self.sites.values())})", *(f"{name} ({n})" for name, n in self.sites.items())]
         lines = [heads, *(line for name, by_site in self.columns.items() for line in _lines(name, by_site))]
-        widths = [max(len(line[j]) for line in lines) for j in range(len(heads))]
-        texts = ["  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]) for line in lines]
+        texts = aligned(lines)
         texts.insert(1, "-" * len(texts[0]))
         notes = [f"! {sentence}" for sentence in (*self.violations, *self.findings)]
         return "\n".join([*(text.rstrip() for text in texts), *([""] if notes else []), *notes])

@@ -1,14 +1,15 @@
-"""Warnings of a fit that carry what was found."""
+"""Warnings of a fit that carry what was found, or say it in the words of a caller."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from sklearn.exceptions import ConvergenceWarning
 
+from .._errors import PLAIN, Words
 from ..glm.diagnosis import Finding
 
-__all__ = ["SeparationWarning"]
+__all__ = ["Caveat", "SeparationWarning"]
 
 
 class SeparationWarning(ConvergenceWarning):
@@ -33,3 +34,15 @@ class SeparationWarning(ConvergenceWarning):
     def __init__(self, findings: Sequence[Finding]) -> None:
         self.findings = tuple(findings)
         super().__init__(" ".join(map(str, self.findings)))
+
+
+class Caveat(ConvergenceWarning):
+    """What a user should know of a fit; `worded` says it in the words of a caller."""
+
+    def __init__(self, sentences: Sequence[Callable[[Words], str]]) -> None:
+        self.sentences = sentences
+        super().__init__(self.worded(PLAIN))
+
+    def worded(self, words: Words) -> str:
+        """Return the sentences."""
+        return " ".join(say(words) for say in self.sentences)

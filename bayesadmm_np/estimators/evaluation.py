@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 from scipy.special import expit, logit
 
 from .._errors import ArgumentError
+from .._text import aligned
 from .._validation import Array, as_count, as_float_array
 from ..design.rows import read_client
 
@@ -208,8 +209,7 @@ class Evaluation:
                     f"{counts.log_loss:.4f}",
                 )
             )
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        texts = ["  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]) for line in lines]
+        texts = aligned(lines)
         note = (
             f"Events are rows of {self.event!r}. O/E: events observed over expected. The bins change no AUC by more "
             f"than {max(c.auc_error for c in (self.pooled, *self.sites.values())):.0e}."

@@ -30,7 +30,7 @@ from .faults import name_dependence, name_separation, name_superfluous
 from .fitted import STACKED_QR
 from .settings import Settings, make_prior
 
-__all__ = ["Fit", "Found", "Start", "about_offset", "fit_and_diagnose", "fit_glm", "newton_sites"]
+__all__ = ["Fit", "Start", "about_offset", "fit_and_diagnose", "fit_glm", "newton_sites"]
 
 PRECISIONS = (1e-6, 1e6)
 """Range in which the evidence may choose the prior's precision."""
@@ -51,12 +51,14 @@ OVERFLOWS = "site {!r}: the loss overflows at the start of the fit; scale X, or 
 
 @dataclass(frozen=True)
 class Fit:
-    """A run that ended, and what it takes to start another one there.
+    """A run that ended, what it takes to start another one there, and what is to be said of it.
 
     Attributes
     ----------
     result : Result
     glm : Glm
+    settings : Settings
+        Settings of the run, whose method may be another than was asked for.
     precision : float or ndarray
         Precision of the prior.
     noise : float
@@ -72,10 +74,15 @@ class Fit:
     is_searched : bool
     floats : int
         Numbers that were sent beside those in the history of `result`.
+    findings : tuple of Finding
+        What is wrong with the data, `separation` included.
+    caveats : tuple of str
+        What a user should know of data and fit.
     """
 
     result: Result
     glm: Glm
+    settings: Settings
     precision: float | Array
     noise: float
     rounds: int
@@ -84,6 +91,8 @@ class Fit:
     separation: Separation | Undecided | None = None
     is_searched: bool = False
     floats: int = 0
+    findings: tuple[Finding, ...] = ()
+    caveats: tuple[str, ...] = ()
 
     @property
     def start(self) -> Start:
@@ -102,33 +111,9 @@ class Start:
     layout: Layout
 
 
-@dataclass(frozen=True)
-class Found:
-    """A fit, and what is to be said of it.
-
-    Attributes
-    ----------
-    fit : Fit
-    settings : Settings
-        Settings of the run, whose method may be another than was asked for.
-    findings : tuple of Finding
-        What is wrong with the data.
-    caveats : tuple of str
-        What a user should know.
-    separation : Separation, Undecided or None
-        What keeps the likelihood from having a maximum.
-    """
-
-    fit: Fit
-    settings: Settings
-    findings: tuple[Finding, ...] = ()
-    caveats: tuple[str, ...] = ()
-    separation: Separation | Undecided | None = None
-
-
 def fit_and_diagnose(
     glm: Glm, rows: Mapping[Hashable, SiteRows], settings: Settings, start: Start | None, names: Sequence[str]
-) -> Found:
+) -> Fit:
     """Fit a model, and name what is wrong with its data: before the fit, and where it does not come to a maximum.
 
     Parameters
@@ -151,24 +136,19 @@ def fit_and_diagnose(
     settings = settings.chosen(glm.losses(1.0))
     is_exact = settings.row is STACKED_QR
     glm, findings = (glm, ()) if is_exact or not settings.is_flat else name_superfluous(glm, rows, names)
-    said = tuple(map(str, findings))
     try:
         fit = fit_glm(glm, settings, start, names)
     except RunError as error:
         return _mended(error, glm, rows, settings, findings, names)
     is_known = fit.is_searched or is_exact or _is_proven(fit)
     separation = fit.separation if is_known else name_separation(glm, settings, names)
-    return _found(fit, settings, findings, (*said, *filter(None, [fit.caveat])), separation)
+    return _diagnosed(fit, findings, separation)
 
 
-def _found(
-    fit: Fit,
-    settings: Settings,
-    findings: tuple[Finding, ...],
-    caveats: tuple[str, ...],
-    separation: Separation | Undecided | None,
-) -> Found:
-    return Found(fit, settings, (*findings, *([] if separation is None else [separation])), caveats, separation)
+def _diagnosed(fit: Fit, findings: tuple[Finding, ...], separation: Separation | Undecided | None) -> Fit:
+    every = findings if separation is None else (*findings, separation)
+    caveats = (*map(str, findings), *filter(None, [fit.caveat]))
+    return replace(fit, findings=every, caveats=caveats, separation=separation)
 
 
 def _mended(
@@ -178,20 +158,18 @@ def _mended(
     settings: Settings,
     findings: tuple[Finding, ...],
     names: Sequence[str],
-) -> Found:
+) -> Fit:
     """Return what is left of a fit that failed: its last state where the data are separated, or Laplace's method."""
-    said = tuple(map(str, findings))
     separation = name_separation(glm, settings, names)
     if separation is not None and error.result.history:
-        fit = Fit(error.result, glm, settings.precision or 0.0, 1.0, error.result.rounds + 1)
-        return _found(fit, settings, findings, said, separation)
+        fit = Fit(error.result, glm, settings, settings.precision or 0.0, 1.0, error.result.rounds + 1)
+        return _diagnosed(fit, findings, separation)
     if separation is not None:  # no round was done: some prior keeps the numbers finite, which are no estimates
-        fit = fit_glm(glm, replace(settings, precision=1.0), None, names)
-        return _found(fit, settings, findings, said, separation)
+        return _diagnosed(fit_glm(glm, replace(settings, precision=1.0), None, names), findings, separation)
     if settings.is_auto and glm.has_flat_shift and settings.averages and settings.precision is not None:
-        settings = replace(settings, method=FedLapCov())
+        fit = _diagnosed(fit_glm(glm, replace(settings, method=FedLapCov())), findings, None)
         caveat = f"The variational fit failed ({error}) This is FedLapCov, Laplace's approximation."
-        return _found(fit_glm(glm, settings), settings, findings, (*said, caveat), None)
+        return replace(fit, caveats=(*fit.caveats, caveat))
     raise name_dependence(error, glm, rows, names) from error
 
 
@@ -212,7 +190,7 @@ def fit_glm(glm: Glm, settings: Settings, start: Start | None = None, names: Seq
         return _fit_firth(glm, settings)
     if settings.row is STACKED_QR:
         result, noise, caveat = fit_exact(glm, settings, names)
-        return Fit(result, glm, settings.prior_precision(noise), noise, 1, caveat=caveat)
+        return Fit(result, glm, settings, settings.prior_precision(noise), noise, 1, caveat=caveat)
     if settings.precision is None:
         return _fit_precision(glm, settings, start)
     return _fit_noise(glm, settings, settings.precision, start, names)
@@ -235,7 +213,7 @@ def _fit_firth(glm: Glm, settings: Settings) -> Fit:
     result = run(
         settings.method, tilted, make_prior(settings, 0.0, glm, 1.0), sites=found.sites, **run_options(glm, settings)
     )
-    return Fit(result, glm, 0.0, 1.0, found.exchanges + result.rounds + 1, floats=found.floats)
+    return Fit(result, glm, settings, 0.0, 1.0, found.exchanges + result.rounds + 1, floats=found.floats)
 
 
 def _fit_precision(glm: Glm, settings: Settings, start: Start | None) -> Fit:
@@ -318,10 +296,10 @@ def _run(
     # the last broadcast is answered too: by what the certificate needs
     rounds = result.rounds + 1 + (sites is not None)
     if watch is None or not watch.is_searched:
-        return Fit(result, glm, precision, noise, rounds)
+        return Fit(result, glm, settings, precision, noise, rounds)
     if result.status is Status.STOPPED:
         result = replace(result, status=Status.NO_MAXIMUM, message=f"{Status.NO_MAXIMUM.value}.")
-    return Fit(result, glm, precision, noise, rounds, separation=watch.separation, is_searched=True)
+    return Fit(result, glm, settings, precision, noise, rounds, separation=watch.separation, is_searched=True)
 
 
 def run_options(glm: Glm, settings: Settings) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from .._errors import PLAIN, ArgumentError, Words
+from .._text import aligned
 from .._validation import Array
 from ..families.precision import DensePrecision
 from ..glm.diagnosis import Finding, diagnose_after, without_estimate
@@ -114,8 +115,8 @@ class Summary:
         titles = ["", "coef", "std err", self.statistic, f"P>|{self.statistic}|"]
         titles += [self.ratio] if self.ratio else []
         cells = [[*titles, "[0.025", "0.975]"], *map(self._cells, self.rows)]
-        table, shares = _aligned(cells), self._shares()
-        beside = _aligned([line + share[1:] for line, share in zip(cells, shares, strict=True)]) if shares else table
+        table, shares = aligned(cells), self._shares()
+        beside = aligned([line + share[1:] for line, share in zip(cells, shares, strict=True)]) if shares else table
         fits = len(beside[0]) <= WIDEST
         lines = beside if fits else table
         width = max(*map(len, lines), 78)
@@ -589,22 +590,13 @@ def _prior_precision(model: FittedGLM) -> str:
 # ----------------------------------------------------------------------------------------------------
 
 
-def _aligned(lines: Sequence[Sequence[str]]) -> list[str]:
-    """The first column to the left, the others to the right."""
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return [
-        "  ".join([line[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(line[1:], widths[1:], strict=True))])
-        for line in lines
-    ]
-
-
 def _chunks(lines: list[list[str]], width: int) -> list[str]:
     """Tables of as many columns each as fit."""
     count = len(lines[0]) - 1
-    while count > 1 and len(_aligned([line[: count + 1] for line in lines])[0]) > width:
+    while count > 1 and len(aligned([line[: count + 1] for line in lines])[0]) > width:
         count -= 1
     starts = range(1, len(lines[0]), count)
-    return [text for j in starts for text in _aligned([[line[0], *line[j : j + count]] for line in lines])]
+    return [text for j in starts for text in aligned([[line[0], *line[j : j + count]] for line in lines])]
 
 
 def _paired(left: Mapping[str, str], right: Mapping[str, str], width: int) -> list[str]:

@@ -79,7 +79,7 @@ def test_the_table_is_that_of_the_estimator_bit_for_bit(call, case):
         rows[features.split(",")], rows[target], client=rows["site"], sample_weight=weights
     )
     robust = "HC0" if kind == "multinomial" else "HC3"
-    fitted = fit._with_robust(("HC0",) if kind == "multinomial" else ("HC0", "HC2", "HC3"))
+    fitted = fit.with_robust(("HC0",) if kind == "multinomial" else ("HC0", "HC2", "HC3"))
     model = exported(call)
     for covariance in ("model", robust):
         assert differences(as_dict(model, covariance=covariance), as_dict(fitted, covariance=covariance)) == []
@@ -176,7 +176,7 @@ def test_least_squares_takes_one_exchange_and_has_t(call, site):
     fit = FederatedGLM("linear", fit_intercept="--no-intercept" not in site, **noise).fit(
         rows[["age", "dose"]], rows["pressure"], client=rows["site"], sample_weight=weights
     )
-    own, other = as_dict(exported(call), covariance="HC3"), as_dict(fit._with_robust(("HC3",)), covariance="HC3")
+    own, other = as_dict(exported(call), covariance="HC3"), as_dict(fit.with_robust(("HC3",)), covariance="HC3")
     for table in (own, other):
         del table["certificate"]
     assert differences(own, other, rel=1e-10) == []

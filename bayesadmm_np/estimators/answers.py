@@ -1,0 +1,416 @@
+"""What a fitted estimator answers: attributes, tables, tests, predictions; all read off its fitted model."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.metrics import accuracy_score, r2_score
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+
+from .._errors import ArgumentError
+from .._validation import Array
+from ..design.agreement import Agreement, design
+from ..design.rows import SiteRows, read_offset, require_numbers
+from ..families.coordinates import Natural
+from ..families.gaussian import Gaussian
+from ..glm.inference import Test
+from ..glm.kinds import Kind, read_kind
+from ..glm.problem import Glm
+from ..losses.base import Loss
+from ..splitting.certificate import Certificate
+from ..splitting.status import Status
+from .fitted import FittedGLM, Units
+from .settings import read_choice, read_switch
+from .summary import Summary, goodness, summarise
+from .term_tests import likelihood_ratio_tests, wald_tests
+
+__all__ = ["FittedEstimator"]
+
+
+def _is_classifier(model: FittedEstimator) -> bool:
+    return read_kind(model.kind).is_classifier
+
+
+class FittedEstimator(BaseEstimator):
+    """Base of the estimators: what they answer once `fit` has set these.
+
+    Attributes
+    ----------
+    kind : Kind or str
+    fitted_ : FittedGLM
+    classes_ : ndarray
+        Labels, of classifiers.
+    """
+
+    kind: Kind | str
+    fitted_: FittedGLM
+    classes_: Array
+    _rows: dict[Hashable, SiteRows]
+    _glm: Glm
+    _is_single: bool
+
+    def _integration(self, n_classes: int, averages: bool) -> str | None:
+        """How class probabilities are averaged over the posterior; checked before a fit."""
+        return None
+
+    def _rows_at_hand(self, method: str) -> dict[Hashable, SiteRows]:
+        check_is_fitted(self, "fitted_")
+        if not hasattr(self, "_rows"):
+            raise ValueError(
+                f"{method} needs the rows of all sites, and an estimator that was copied or unpickled holds none: "
+                "call fit."
+            )
+        return dict(self._rows)
+
+    def _check_y(self, y: Any) -> Any:
+        """Check a target that came with X, without changing the estimator."""
+        kind = read_kind(self.kind)
+        if kind.is_classifier:
+            check_classification_targets(y)
+            return column_or_1d(y, warn=True)
+        numbers = np.asarray(y if kind.outputs == "columns" else column_or_1d(y, warn=True), dtype=np.float64)
+        wrong = kind.target.wrong(numbers)
+        if wrong is not None:
+            raise ArgumentError("y", f"must hold {kind.target.expected}", f"{wrong:g}")
+        return numbers
+
+    # ------------------------------------------------------------------------------------------------
+    # What a fit has found: read off the fitted model
+    # ------------------------------------------------------------------------------------------------
+
+    @property
+    def posterior_(self) -> Gaussian:
+        """Posterior of the user's θ."""
+        return self.fitted_.uncentred.posterior
+
+    @property
+    def prior_(self) -> Gaussian:
+        """Prior of the user's θ."""
+        return self.fitted_.uncentred.prior
+
+    @property
+    def site_factors_(self) -> dict[Hashable, Natural]:
+        """Factors of the user's θ by name, whose precisions and the prior's add up to the posterior's."""
+        return {name: site.factor for name, site in self.fitted_.uncentred.sites.items()}
+
+    @property
+    def covariance_(self) -> Array | None:
+        """Covariance of the user's θ; None where the family learns none."""
+        return self.fitted_.covariance()
+
+    @property
+    def certificate_(self) -> Certificate:
+        """The certificate, with its bound on the user's θ: the run measures the intercept elsewhere."""
+        found = self.fitted_.uncentred.claimed
+        assert found is not None
+        return found
+
+    @property
+    def sites_(self) -> list[Hashable]:
+        """Names in order."""
+        return list(self.fitted_.sites)
+
+    @property
+    def site_rows_(self) -> dict[Hashable, int]:
+        """Numbers of rows by name."""
+        return {name: site.n_rows for name, site in self.fitted_.sites.items()}
+
+    @property
+    def n_rounds_(self) -> int:
+        """Rounds of all runs of the fit."""
+        return self.fitted_.rounds
+
+    @property
+    def method_(self) -> str:
+        """Name of the method that ran."""
+        return self.fitted_.method
+
+    @property
+    def status_(self) -> Status:
+        """How the run ended."""
+        return self.fitted_.status
+
+    @property
+    def objective_(self) -> float:
+        """The run's objective at the end."""
+        return float(self.fitted_.objective[-1])
+
+    @property
+    def elbo_(self) -> float:
+        """The bound on the log evidence."""
+        if self.fitted_.elbo is None:
+            raise AttributeError("elbo_ is of a variational posterior, whose method averages over it.")
+        return self.fitted_.elbo
+
+    @property
+    def log_likelihood_(self) -> float | None:
+        """At the mean, all constants kept, of least squares at the variance RSS/n; None without a maximum."""
+        whole = goodness(self.fitted_) if self.fitted_.inference == "likelihood" else None
+        if whole is not None:
+            return whole.log_likelihood
+        return self.fitted_.log_likelihood
+
+    @property
+    def noise_variance_(self) -> float:
+        """Noise variance of kinds that have one."""
+        if not self.fitted_.kind.has_noise:
+            raise AttributeError(f"{self.fitted_.kind} has no noise variance.")
+        return self.fitted_.noise_variance
+
+    @property
+    def coef_(self) -> Array:
+        """Coefficients in scikit-learn's shapes."""
+        found = self.fitted_.layout.coefficients(self.posterior_.mean)
+        return found[0] if self._is_single and not self.fitted_.kind.is_classifier else found
+
+    @property
+    def intercept_(self) -> Any:
+        """Intercepts in scikit-learn's shapes."""
+        found = self.fitted_.layout.intercepts(self.posterior_.mean)
+        return float(found[0]) if self._is_single and not self.fitted_.kind.is_classifier else found
+
+    @property
+    def agreement_(self) -> Agreement:
+        """What the sites agreed on, of a fit by a formula; its `lines` are a report."""
+        found = self.fitted_.columns.agreement
+        if found is None:
+            raise AttributeError("agreement_ is of a fit by a formula.")
+        return found
+
+    @property
+    def site_missing_(self) -> dict[Hashable, int]:
+        """Rows that each site left out because of missing values, of a fit by a formula."""
+        return {name: site.n_missing for name, site in self.fitted_.sites.items()}
+
+    # ------------------------------------------------------------------------------------------------
+    # Tables and tests
+    # ------------------------------------------------------------------------------------------------
+
+    def summary(
+        self,
+        units: Units = "original",
+        *,
+        covariance: str = "model",
+        clusters: Mapping[Hashable, Sequence[Hashable]] | None = None,
+        ratios: bool = False,
+        reference: Any = None,
+        intervals: str = "wald",
+    ) -> Summary:
+        """Return the table of coefficients, with the share of each site in the information on them.
+
+        Parameters
+        ----------
+        units : {'original', 'standardized'}
+        covariance : {'model', 'HC0', 'HC1', 'HC2', 'HC3', 'cluster'}
+            The model's, or a robust one: by row (White; MacKinnon and White) or by cluster (Liang and Zeger).
+        clusters : dict of sequence, optional
+            Cluster of each row by site, rows of weight zero left out, for "cluster":
+            `dict(list(frame.groupby("hospital")["ward"]))`. A cluster lies in one site. By default each site is one.
+        ratios : bool, default False
+            Whether to show exp(coef), an odds or rate ratio, with its interval.
+        reference : label, optional
+            Of classes: rows are the differences to this class, log odds ratios.
+        intervals : {'wald', 'profile'}
+            Symmetric ones from the covariance, or those of the profile likelihood, which better fit small samples: the
+            values at which twice the drop of the likelihood, maximised over all else, is 3.84.
+
+        Returns
+        -------
+        Summary
+
+        Raises
+        ------
+        NotFittedError
+            Before `fit`.
+        ValueError
+            When the fit has no such covariance, its exp(coef) is no ratio, or there is no such class.
+        """
+        check_is_fitted(self, "fitted_")
+        fitted = self.fitted_
+        if covariance != "model" and fitted.learns_covariance:
+            fitted = self.with_robust((covariance,), clusters)
+        losses = None
+        if read_choice(intervals, "intervals", ("wald", "profile")) == "profile":
+            losses = self.losses("A profile likelihood")
+        return summarise(fitted, units, covariance=covariance, ratios=ratios, reference=reference, losses=losses)
+
+    def test_terms(
+        self,
+        terms: Mapping[str, Sequence[str]] | None = None,
+        *,
+        how: str = "wald",
+        covariance: str = "model",
+        clusters: Mapping[Hashable, Sequence[Hashable]] | None = None,
+    ) -> tuple[Test, ...]:
+        """Test terms of a fit by maximum likelihood: that all coefficients of a term are zero.
+
+        Parameters
+        ----------
+        terms : dict of sequences of str, optional
+            Names of columns by term, such as {"stage": ["stage 2", "stage 3"]}; default one term a column.
+        how : {'wald', 'lr'}
+            From the covariance, or by a refit without the term ("lr": the likelihood ratio; F of least squares).
+        covariance, clusters
+            Of Wald tests; see `summary`.
+
+        Returns
+        -------
+        tuple of Test
+
+        Raises
+        ------
+        NotFittedError
+            Before `fit`.
+        ValueError
+            When the fit is not by maximum likelihood, a column is unknown, or the rows are not at hand.
+        """
+        check_is_fitted(self, "fitted_")
+        if read_choice(how, "how", ("wald", "lr")) == "lr":
+            return likelihood_ratio_tests(self.fitted_, self.losses("A likelihood-ratio test"), terms)
+        fitted = self.fitted_ if covariance == "model" else self.with_robust((covariance,), clusters)
+        return wald_tests(fitted, terms, covariance)
+
+    def losses(self, reader: str = "losses()") -> Sequence[Loss]:
+        """Return the loss of each site's rows, in the units of the run; `reader` is who needs the rows, in words."""
+        self._rows_at_hand(reader)
+        return self._glm.losses(self.fitted_.noise_variance)
+
+    def with_robust(
+        self, names: Sequence[str], clusters: Mapping[Hashable, Sequence[Hashable]] | None = None
+    ) -> FittedGLM:
+        """Return the fitted model with the sums of robust covariances by their names, as a model file may hold them.
+
+        `clusters` are those of `summary`.
+        """
+        self._rows_at_hand("A robust covariance")
+        fitted = self.fitted_
+        if fitted.statistics is None:
+            return fitted
+        bread = fitted.posterior.covariance_matrix / fitted.noise_variance
+        if "cluster" in names and clusters is None:
+            clusters = {name: [name] * site.n_rows for name, site in fitted.sites.items()}
+        statistics = self._glm.statistics(
+            fitted.posterior.mean,
+            fitted.noise_variance,
+            fitted.statistics.noise,
+            robust=names,
+            bread=bread,
+            clusters=clusters,
+        )
+        return replace(fitted, statistics=statistics)
+
+    # ------------------------------------------------------------------------------------------------
+    # Predicting
+    # ------------------------------------------------------------------------------------------------
+
+    def _rows_to_predict(self, X: Any, offset: Any = None, exposure: Any = None) -> tuple[Array, Array | None]:
+        """Return design rows and the known part of their predictors, of a matrix or of a table like the formula's."""
+        check_is_fitted(self, "fitted_")
+        agreement = self.fitted_.columns.agreement
+        own = None
+        if agreement is not None and not isinstance(X, np.ndarray):
+            made = design(X, agreement, for_prediction=True)
+            rows, own = made.matrix, made.offset
+        else:
+            require_numbers(X)
+            rows = np.asarray(validate_data(self, X, reset=False, dtype=np.float64))
+        given = read_offset(offset, exposure, len(rows))
+        if own is None and given is None and agreement is not None and agreement.parsed.offsets:
+            raise ArgumentError("offset", "must be given with a matrix: the formula has one")
+        if own is not None and given is not None:
+            raise ArgumentError("offset", "and exposure must be left out: the formula has an offset")
+        return rows, given if own is None else own
+
+    def predict(self, X: Any, return_std: bool = False, offset: Any = None, exposure: Any = None) -> Any:
+        """Return the most probable class of new rows, or the mean of new observations.
+
+        Parameters
+        ----------
+        X : array_like or frame, shape (n, p)
+        return_std : bool, default False
+            Whether to return the standard deviation of a new observation too; not for classes.
+        offset, exposure : array_like, shape (n,), optional
+            As in `fit`.
+
+        Returns
+        -------
+        ndarray, shape (n,) or (n, C), or two of them
+
+        Raises
+        ------
+        ValueError
+            When `return_std` asks for what the family does not learn, or what a class has not.
+        """
+        wants_sd = read_switch(return_std, "return_std")
+        rows, known = self._rows_to_predict(X, offset, exposure)
+        if self.fitted_.kind.is_classifier:
+            if wants_sd:
+                raise ValueError("return_std must be False for classes: predict_proba says how sure they are.")
+            return self.classes_[np.argmax(self._probabilities(rows, known), axis=1)]
+        shape = (len(rows),) if self._is_single else (len(rows), self.fitted_.layout.n_outputs)
+        if not wants_sd:
+            return self.fitted_.expected(rows, known).reshape(shape)
+        self._require_covariance("return_std=True")
+        mean, sd = self.fitted_.mean_and_sd(rows, known)
+        return mean.reshape(shape), sd.reshape(shape)
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None, offset: Any = None, exposure: Any = None) -> float:
+        """Return the share of right classes, R² of least squares, or the share of the deviance that the means explain.
+
+        The deviance is that of the model without features, which has the offset too.
+
+        Parameters
+        ----------
+        X : array_like or frame, shape (n, p)
+        y : array_like, shape (n,)
+        sample_weight, offset, exposure : array_like, shape (n,), optional
+            As in `fit`.
+
+        Returns
+        -------
+        float
+        """
+        predicted = self.predict(X, offset=offset, exposure=exposure)
+        if self.fitted_.kind.is_classifier:
+            return float(accuracy_score(y, predicted, sample_weight=sample_weight))
+        kind, y = self.fitted_.kind, self._check_y(y)
+        known = self._rows_to_predict(X, offset, exposure)[1]
+        if kind.has_noise:  # several columns of y count alike, as scikit-learn has it
+            moved = 0.0 if known is None else known
+            return float(r2_score(y - moved, predicted - moved, sample_weight=sample_weight))
+        return kind.explained(y, predicted, sample_weight, known)
+
+    @available_if(_is_classifier)
+    def decision_function(self, X: Any, offset: Any = None) -> Array:
+        """Return the posterior mean of the predictor xᵀw + b, shape (n,), or (n, C) for three classes on."""
+        rows, known = self._rows_to_predict(X, offset)
+        return self.fitted_.kind.class_predictors(self.fitted_.predictor_mean(rows, known))
+
+    @available_if(_is_classifier)
+    def predict_proba(self, X: Any, offset: Any = None) -> Array:
+        """Return p(y = c) for every class, shape (n, C): at the mode, or averaged over the posterior."""
+        return self._probabilities(*self._rows_to_predict(X, offset))
+
+    @available_if(_is_classifier)
+    def predict_log_proba(self, X: Any, offset: Any = None) -> Array:
+        """Return the logarithm of `predict_proba`."""
+        with np.errstate(divide="ignore"):  # an impossible class has −inf
+            return np.asarray(np.log(self.predict_proba(X, offset)))
+
+    def _probabilities(self, rows: Array, offset: Array | None = None) -> Array:
+        fitted = self.fitted_
+        return fitted.probabilities(rows, self._integration(len(fitted.classes), fitted.averages), offset)
+
+    def _require_covariance(self, argument: str) -> None:
+        if not self.fitted_.learns_covariance:
+            family = type(self.fitted_.posterior).__name__
+            raise ValueError(
+                f"{argument} needs a posterior covariance, and {self.method_} with {family} learns none; fit with "
+                "family='full' or 'diagonal'."
+            )
