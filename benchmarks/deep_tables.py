@@ -13,13 +13,16 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from bayesadmm_np.cli._experiment_plots import NAMES, PANELS, Curve, curves_of, draw_curves, draw_heatmap, in_words
+
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "deep"
 PAGE = ROOT / "docs" / "results.md"
 FIGURES = ROOT / "docs" / "figures"
 BEGIN, END = "<!-- tables: benchmarks/deep_tables.py -->", "<!-- end of tables -->"
 ENSEMBLE = ", ensemble"
-NAMES = {"FedLapCov": "FedLap-Cov", "FedLapFunc": "FedLap-Func", "IVONADMM": "IVON-ADMM"}
 
 Cells = tuple[str, str, str]
 # Accuracy in per cent and NLL after the rounds of the table. Tables 1, 2 and 4 of "Federated ADMM from Bayesian
@@ -179,6 +182,32 @@ def section(path: Path) -> list[str]:
     return [*head, *table(path.stem, results), "", *costs(results), ""]
 
 
+def draw(stem: str, results: dict[str, Any], folder: Path = FIGURES) -> list[str]:
+    """Draw an experiment: its grid of two keys, or its curves; where rounds were not kept, the rounds of its table."""
+    experiment, table = results["experiment"], results["table"]
+    (seeds, last), entry = (len(experiment["seeds"]), max(experiment["report"])), experiment["methods"][0]
+    words = "1 seed" if seeds == 1 else f"{seeds} seeds"
+    if experiment["sweep"] is None and len(entry["grid"]) == 2:
+        rows = [row for row in table if row["round"] == last]
+        title = f"{experiment['name']}: {in_words(entry['label'])}, round {last}, {words}"
+        return draw_heatmap(stem, entry["grid"], rows, title, folder)
+    kept = all("curves" in run for run in results["runs"])
+    curves = curves_of(results["runs"]) if kept else table_curves(table)
+    return draw_curves(f"{experiment['name']}: {words}", curves, folder, stem)
+
+
+def table_curves(table: list[dict[str, Any]]) -> list[Curve]:
+    """The rounds that a table has of every method, for results that were made before rounds were kept."""
+    found = []
+    for method in dict.fromkeys(row["method"] for row in table):
+        own = [row for row in table if row["method"] == method]
+        done = [row for row in own if row["seeds_done"] == row["seeds"]]
+        scores = [np.array([[row[f"{name}_{kind}"] for row in done] for name, *_ in PANELS]) for kind in ("mean", "sd")]
+        ended = "" if len(done) == len(own) else f"not run beyond round {done[-1]['round']}" if done else "failed"
+        found.append(Curve(method, [row["round"] for row in done], *scores, ended))
+    return found
+
+
 def page(text: str, results: Path = RESULTS) -> str:
     """The page with the tables of a folder between its two marks."""
     before, begin, rest = text.partition(BEGIN)
@@ -196,11 +225,13 @@ def main() -> None:
     for folder in parser.parse_args().take:
         kept = RESULTS / folder.name
         shutil.copy(folder / "results.json", kept.with_suffix(".json"))
-        pictures = [*folder.glob("heatmap_*.png"), *([folder / "curves.png"] if folder.name in PAPER else [])]
-        if pictures:  # the curves of what is but a sweep say nothing
-            shutil.copy(pictures[0], FIGURES / f"{folder.name}.png")
         if (folder / "sweep.csv").exists():
             shutil.copy(folder / "sweep.csv", RESULTS / f"{folder.name}_sweep.csv")
+    for path in RESULTS.glob("*.json"):
+        results = json.loads(path.read_text(encoding="utf-8"))
+        if path.stem in PAPER or results["experiment"]["sweep"] is None:  # the curves of a mere sweep say nothing
+            draw(path.stem, results)
+            (FIGURES / f"{path.stem}.svg").unlink()
     PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
 
 

@@ -6,54 +6,141 @@ import itertools
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from matplotlib import colormaps
-from matplotlib.colors import LogNorm, Normalize
+from matplotlib.colors import LogNorm, Normalize, hsv_to_rgb
 from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
 
 from ..demos import style
 from ._trial_plots import COLOURS, MARKERS, Cell, draw_cells
 
-SYMBOLS = {"rho": "ρ", "gamma": "γ", "prior_precision": "δ", "temperature": "τ"}
-ROWS = ("FedAvg", "FedProx", "FedDyn", "FedLap", "FedLapCov", "IVONADMM", "FedLapFunc")
+SYMBOLS = {
+    "rho": "ρ",
+    "gamma": "γ",
+    "prior_precision": "δ",
+    "temperature": "τ",
+    "solver.lr": "rate",
+    "solver.epochs": "epochs",
+    "solver.batch_size": "batch",
+    "solver.hess_init": "h₀",
+    "solver.beta2": "β₂",
+    "solver.clip_radius": "clip radius",
+}
+"""Keys of an experiment file in words."""
+NAMES = {"FedLapCov": "FedLap-Cov", "FedLapFunc": "FedLap-Func", "IVONADMM": "IVON-ADMM", "IVONPVI": "IVON-PVI"}
+ROWS = ("FedAvg", "FedProx", "FedDyn", "FedLap", "FedLapCov", "IVONADMM", "FedLapFunc", "IVONPVI")
 """Rows that look the same in the plots of different experiments."""
+MORE_COLOURS = ("#8B5A2B", "#B2182B", "#6A3D9A", "#7F7F00", "#00CED1")
+SETTLED = 0.2
+"""Share of the rounds after which every point lies within the axes: first rounds would hide the others' differences."""
 PANELS = (("accuracy", "Accuracy / %", 100.0, ".1f", "YlGnBu"), ("nll", "NLL", 1.0, ".3f", "YlGnBu_r"))
 """Of a heat map: the score, its title, scale and digits, and the colours, darker where it is better."""
 
 
-def draw_curves(title: str, labels: Sequence[str], outcomes: Sequence[Any], folder: Path) -> list[str]:
+@dataclass(frozen=True)
+class Curve:
+    """Scores of a method by round, in the order of `PANELS`: means over seeds, and standard deviations.
+
+    `ended` says in words why there are no later rounds.
+    """
+
+    label: str
+    rounds: Sequence[int]
+    mean: NDArray[np.float64]
+    sd: NDArray[np.float64]
+    ended: str = ""
+
+
+def curves_of(runs: Sequence[Mapping[str, Any]]) -> list[Curve]:
+    """Return the curve of every method of `runs` in results.json, of the rounds that all its seeds have."""
+    last, found = max((run["rounds"] for run in runs), default=0), []
+    for label in dict.fromkeys(run["method"] for run in runs):
+        own = [run for run in runs if run["method"] == label]
+        n = min(len(run["curves"]["round"]) for run in own)
+        short = [run for run in own if run["rounds"] < last]
+        ended = ""
+        if short:
+            seeds = "" if len(own) == 1 else f"{len(short)} of {len(own)} seeds, "
+            ended = f"{seeds}from round {min(run['rounds'] for run in short) + 1} on"
+        values = np.array([[run["curves"][name][:n] for name, *_ in PANELS] for run in own])
+        found.append(Curve(label, own[0]["curves"]["round"][:n], values.mean(axis=0), values.std(axis=0), ended))
+    return found
+
+
+def draw_curves(title: str, curves: Sequence[Curve], folder: Path, stem: str = "curves") -> list[str]:
     """Draw accuracy and NLL at the mean by round; the band is one standard deviation over seeds.
 
-    Returns the names of the files, none where there is nothing to draw.
+    A curve that ends early has a ✗ at its end, and words in the legend. Returns the names of the files, none where
+    there is nothing to draw.
     """
-    if not labels:
+    if not curves:
         return []
-    columns = max(1, min(4, len(labels), 110 // (max(map(len, labels)) + 10)))
+    names = [in_words(curve.label) + (f" (✗ {curve.ended})" if curve.ended else "") for curve in curves]
+    columns = max(1, min(4, len(names), 110 // (max(map(len, names)) + 10)))
+    places = _places([curve.label for curve in curves])
     with style.context():
-        figure = style.new_figure(style.WIDTH, 2.6 + 0.16 * -(-len(labels) // columns))
-        looks = _places(labels)
-        for axes, name in zip(figure.subplots(1, 2), ("accuracy", "nll"), strict=True):
-            for j, label in zip(looks, labels, strict=True):
-                own = [outcome.history for outcome in outcomes if outcome.label == label]
-                # a run that failed ends the mean
-                together = [records for records in zip(*own, strict=False) if records[0].at_mean is not None]
-                values = np.array([[getattr(record.at_mean, name) for record in records] for records in together])
-                if not values.size:
-                    continue
-                rounds, mean, sd = [records[0].round for records in together], values.mean(axis=1), values.std(axis=1)
-                colour, marker = COLOURS[j % len(COLOURS)], MARKERS[j % len(MARKERS)]
-                axes.fill_between(rounds, mean - sd, mean + sd, color=colour, alpha=0.18, linewidth=0)
-                axes.plot(rounds, mean, color=colour, marker=marker, label=_plain(label), linewidth=1.0, markersize=3.5)
-            axes.set(xlabel="round", ylabel={"nll": "NLL"}.get(name, name))
+        figure = style.new_figure(style.WIDTH, 2.6 + 0.16 * -(-len(names) // columns))
+        for k, (axes, (_, heading, scale, *_)) in enumerate(zip(figure.subplots(1, 2), PANELS, strict=True)):
+            for j, curve, name in zip(places, curves, names, strict=True):
+                mean, sd, colour = scale * curve.mean[k], scale * curve.sd[k], _colour(j)
+                axes.fill_between(curve.rounds, mean - sd, mean + sd, color=colour, alpha=0.18, linewidth=0)
+                look = {"color": colour, "marker": MARKERS[j % len(MARKERS)], "linewidth": 1.0, "markersize": 3.5}
+                axes.plot(curve.rounds, mean, label=_plain(name), markevery=-(-len(mean) // 12), **look)
+                if curve.ended and len(mean):
+                    axes.plot(curve.rounds[-1:], mean[-1:], color=colour, marker="x", markersize=6, markeredgewidth=1.6)
+            axes.set(xlabel="round", title=heading)
+            axes.set_ylim(*_limits([(curve.rounds, scale * curve.mean[k]) for curve in curves]))
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
             style.tidy(axes)
-        handles, names = figure.axes[0].get_legend_handles_labels()
-        figure.legend(handles, names, loc="outside lower center", ncols=columns)
+        handles, labels = figure.axes[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=columns)
         figure.suptitle(_plain(_wrapped(title, figure)), fontsize=8.5)
-        return [path.name for path in style.save(figure, folder, "curves")]
+        return [path.name for path in style.save(figure, folder, stem)]
+
+
+def in_words(label: str) -> str:
+    """A label without keys of the file.
+
+    Examples
+    --------
+    >>> from bayesadmm_np.cli._experiment_plots import in_words
+    >>> in_words("IVONADMM rho=0.5 solver.lr=0.1")
+    'IVON-ADMM, ρ = 0.5, rate 0.1'
+    """
+    method, *rest = label.split(" ")
+    words, values = [NAMES.get(method, method)], []
+    for word in rest:
+        key, is_value, value = word.partition("=")
+        if is_value:
+            name = SYMBOLS.get(key, key.removeprefix("solver.").replace("_", " "))
+            values.append(f"{name} {value}" if len(name) > 2 else f"{name} = {value}")
+        else:
+            words.append(word)
+    return ", ".join([" ".join(words), *values])
+
+
+def _limits(curves: Sequence[tuple[Sequence[int], NDArray[np.float64]]]) -> tuple[float | None, float | None]:
+    """The span of the later rounds and the best of all, with a margin; (None, None) where it has no width."""
+    last = max((max(rounds, default=0) for rounds, _ in curves), default=0)
+    late = [mean[np.asarray(rounds) > SETTLED * last] for rounds, mean in curves if len(rounds)]
+    values = np.concatenate([part[np.isfinite(part)] for part in late]) if late else np.empty(0)
+    if values.size < 2 or not np.ptp(values) > 0:
+        return None, None
+    margin = 0.08 * float(np.ptp(values))
+    return float(values.min()) - margin, float(values.max()) + margin
+
+
+def _colour(place: int) -> Any:
+    """A colour for every place, no two alike."""
+    own = (*COLOURS, *MORE_COLOURS)
+    if place < len(own):
+        return own[place]
+    return hsv_to_rgb((0.618034 * place % 1.0, 0.55, 0.45 + 0.4 / (1 + place - len(own))))
 
 
 def _places(labels: Sequence[str]) -> list[int]:

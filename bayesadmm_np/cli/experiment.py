@@ -164,7 +164,7 @@ def _write_all(bench: Any, trials: Sequence[Any], methods: Sequence[Any], outcom
     results: dict[str, Any] = {"experiment": experiment.as_dict(), "machine": _machine(), "table": table}
     results |= {"sweep": _sweep(trials), "runs": _runs(outcomes), "notes": bench.notes}
     write_json(folder / "results.json", plain(results))
-    drawn = _draw(experiment, outcomes, table, folder) if rounds else []  # last: no plot is worth the numbers
+    drawn = _draw(experiment, results["runs"], table, folder) if rounds else []  # last: no plot is worth the numbers
     there = {"sweep.csv": trials, **files, "results.json": results}
     names = [*(name for name, content in there.items() if content), *drawn]
     note(f"{', '.join(names)} written to {folder}.")
@@ -303,20 +303,22 @@ def _machine() -> dict[str, Any]:
     return {**processor, "cuda": name, "torch": torch.__version__, "bayesadmm_np": __version__}
 
 
-def _draw(experiment: Any, outcomes: Sequence[Any], table: Sequence[dict[str, Any]], folder: Path) -> list[str]:
+def _draw(experiment: Any, runs: Sequence[dict[str, Any]], table: Sequence[dict[str, Any]], folder: Path) -> list[str]:
     """Draw a heat map of every grid of two keys whose points are all in the table, and of everything else curves."""
-    from ._experiment_plots import draw_curves, draw_heatmap, new_stem
+    from ._experiment_plots import curves_of, draw_curves, draw_heatmap, in_words, new_stem
 
     several = "" if len(experiment.seeds) == 1 else "s"
     seeds, last = f"{len(experiment.seeds)} seed{several}", max(experiment.report)
     stems: list[str] = []
-    labels, drawn = list(dict.fromkeys(outcome.label for outcome in outcomes)), []
+    mapped: list[str] = []
+    drawn: list[str] = []
     for entry in experiment.methods:
         if experiment.sweep is None and len(entry.grid) == 2:
             own = [at.label for at in entry.expanded()]
             rows = [row for label in own for row in table if (row["method"], row["round"]) == (label, last)]
-            title = f"{experiment.name}: {entry.label}, round {last}, {seeds}"
+            title = f"{experiment.name}: {in_words(entry.label)}, round {last}, {seeds}"
             stems.append(new_stem(entry.label, stems))
             drawn += draw_heatmap(stems[-1], entry.grid, rows, title, folder)
-            labels = [label for label in labels if label not in own]
-    return [*draw_curves(f"{experiment.name}: {seeds}", labels, outcomes, folder), *drawn]
+            mapped += own
+    curves = curves_of([run for run in runs if run["method"] not in mapped])
+    return [*draw_curves(f"{experiment.name}: {seeds}", curves, folder), *drawn]

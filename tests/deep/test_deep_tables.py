@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("matplotlib", reason="the script draws")
 ROOT = Path(__file__).parents[2]
 fails = pytest.raises(AssertionError)
 
@@ -186,6 +187,27 @@ def test_the_page_is_what_the_script_writes(script):
     other = text.replace("# The papers' tables", "# Tables", 1)
     assert other != text
     check(other)  # what is around them is kept
+
+
+def test_figures_are_drawn_from_the_results_alone(script, tmp_path):
+    """By round where rounds were kept, else the rounds of the table; a grid of two keys as a heat map."""
+    table = [{**row("FedAvg", n), "accuracy_mean": 0.01 * n} for n in (5, 10)] + [row("FedDyn", 5), row("FedDyn", 10)]
+    table[-1]["seeds_done"] = 1
+    first, second = script.table_curves(table)
+    assert (first.rounds, list(first.mean[0]), first.ended) == ([5, 10], [0.05, 0.1], "")
+    assert (second.rounds, second.ended) == ([5], "not run beyond round 5")
+    found = results(table)
+    found["experiment"] |= {"report": [5, 10], "sweep": None, "methods": [{"label": "FedAvg", "grid": {}}]}
+    curves = {"round": [1, 2], "accuracy": [0.1, 0.2], "nll": [2.0, 1.0]}
+    for runs in (
+        [{"method": "FedAvg", "seed": 0, "rounds": 10}],
+        [{"method": "FedAvg", "rounds": 2, "curves": curves}],
+    ):
+        assert script.draw("x", found | {"runs": runs}, tmp_path) == ["x.svg", "x.png"]
+        assert ("FedDyn" in (tmp_path / "x.svg").read_text(encoding="utf-8")) == ("curves" not in runs[0])
+    found["experiment"]["methods"][0]["grid"] = {"rho": [1.0, 2.0], "gamma": [0.5]}
+    script.draw("y", found, tmp_path)
+    assert "Accuracy / %" in (tmp_path / "y.svg").read_text(encoding="utf-8")
 
 
 def test_a_page_without_its_marks_is_left_alone(script):

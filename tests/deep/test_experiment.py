@@ -13,7 +13,6 @@ import tarfile
 import time
 import warnings
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,6 +21,8 @@ pytest.importorskip("cyclopts", reason="the command line needs the extra `cli`")
 pytest.importorskip("matplotlib", reason="the command line needs the extra `cli`")
 pytest.importorskip("sklearn", reason="the digits come with scikit-learn")
 torch = pytest.importorskip("torch", minversion="2.4", reason="the deep-learning path needs the extra `torch`")
+from matplotlib.colors import to_hex  # noqa: E402
+
 from bayesadmm_np import methods  # noqa: E402
 from bayesadmm_np._archive import ArchiveError  # noqa: E402
 from bayesadmm_np.cli import _experiment_plots as plots  # noqa: E402
@@ -460,12 +461,60 @@ def test_files_of_heat_maps_differ_where_only_signs_or_case_do():
     assert stems == ["heatmap_a_b", "heatmap_a_b_2", "heatmap_A_b_3", "heatmap_a_b_2_2", "heatmap_ab"]
 
 
-def test_dollars_in_a_label_are_no_formula(tmp_path, monkeypatch):
-    record = SimpleNamespace(round=1, at_mean=SimpleNamespace(accuracy=0.5, nll=1.0))
-    outcome = SimpleNamespace(label=r"$\foo$", history=[record])
+def curve(label, rounds, seed=0, first=0.1):
+    """One run of results.json, whose scores move by 0.01 a round."""
+    scores = [first + 0.01 * j for j in range(rounds)]
+    curves = {"round": [*range(1, rounds + 1)], "accuracy": scores, "nll": scores}
+    return {"method": label, "seed": seed, "rounds": rounds, "curves": curves}
 
+
+def drawn(runs, monkeypatch, tmp_path):
+    figures = []
+    monkeypatch.setattr(plots.style, "save", lambda figure, *_: figures.append(figure) or [])
+    plots.draw_curves("", plots.curves_of(runs), tmp_path)
+    return figures[0]
+
+
+def test_a_curve_that_ends_early_says_so(monkeypatch, tmp_path):
+    """In the legend, and by a ✗ at its last round; the twin has all its rounds and none of it."""
+    runs = [curve("FedAvg", 9), curve("FedAvg", 9, 1), curve("IVONADMM rho=0.5", 4), curve("IVONADMM rho=0.5", 9, 1)]
+    figure = drawn(runs, monkeypatch, tmp_path)
+    names = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert names == ["FedAvg", "IVON-ADMM, ρ = 0.5 (✗ 1 of 2 seeds, from round 5 on)"]
+    for axes in figure.axes:
+        (cross,) = [line for line in axes.lines if line.get_marker() == "x"]
+        assert list(cross.get_xdata()) == [4]
+    twin = drawn(runs[:2], monkeypatch, tmp_path)
+    assert not [line for axes in twin.axes for line in axes.lines if line.get_marker() == "x"]
+    assert [text.get_text() for text in twin.legends[0].get_texts()] == ["FedAvg"]
+
+
+def test_no_two_methods_have_one_colour(monkeypatch, tmp_path):
+    """Not even forty; in 255ths at least one channel differs. The twin takes them in turns, as before."""
+
+    def colours():
+        figure = drawn([curve(f"method {j}", 3) for j in range(40)], monkeypatch, tmp_path)
+        return {to_hex(line.get_color()) for line in figure.axes[0].lines}
+
+    assert len(colours()) == 40
+    monkeypatch.setattr(plots, "_colour", lambda place: plots.COLOURS[place % len(plots.COLOURS)])
+    assert len(colours()) < 40
+
+
+def test_the_first_rounds_do_not_set_the_axes(monkeypatch, tmp_path):
+    """Ten rounds of which two rise from 0 to 0.5: the axes hold those after a fifth, and a margin."""
+    run = curve("FedAvg", 10, first=0.5)
+    run["curves"]["accuracy"][:2] = [0.0, 0.2]
+    low, high = drawn([run], monkeypatch, tmp_path).axes[0].get_ylim()
+    assert 50.0 < low < 52.0
+    assert 59.0 < high < 60.0
+    monkeypatch.setattr(plots, "SETTLED", 0.0)  # the twin: limits of all
+    assert drawn([run], monkeypatch, tmp_path).axes[0].get_ylim()[0] < 0.0
+
+
+def test_dollars_in_a_label_are_no_formula(tmp_path, monkeypatch):
     def draw():
-        return plots.draw_curves(r"of $\foo$", [outcome.label], [outcome], tmp_path)
+        return plots.draw_curves(r"of $\foo$", plots.curves_of([curve(r"$\foo$", 1)]), tmp_path)
 
     assert draw() == ["curves.svg", "curves.png"]
     assert r"of $\foo$" in (tmp_path / "curves.svg").read_text(encoding="utf-8")
@@ -900,7 +949,7 @@ def test_without_a_sweep_a_grid_of_two_keys_is_a_heat_map(bayesadmm, file, tmp_p
     assert texts.index("0.01") < texts.index("1e+09")
     assert (folder / "heatmap_pooled.png").exists()
     curves = (folder / "curves.svg").read_text(encoding="utf-8")
-    assert "IVONADMM" in curves
+    assert "IVON-ADMM" in curves
     assert "solver.lr" not in curves  # it has its own figure
     assert not (folder / "sweep.csv").exists()
     assert f"pooled {points[0]}" in out
