@@ -1,4 +1,4 @@
-"""Losses at a point: values against plain formulas, derivatives by Taylor slopes, margins, bad input, known optima."""
+"""Losses at a point: values against plain formulas, derivatives by the checks of testing, margins, bad input, known optima."""
 
 import re
 
@@ -10,9 +10,9 @@ from scipy.linalg import block_diag
 from scipy.special import digamma
 
 import bayesadmm_np as ba
+from bayesadmm_np.testing import check_loss
 
 F, L = ba.families, ba.losses
-EPS = np.finfo(float).eps
 N, P = 9, 3
 
 # ----------------------------------------------------------------------------------------------------
@@ -62,7 +62,6 @@ KINDS = {
     ),
     "poisson": (L.Poisson, 1, lambda rng: rng.poisson(2.0, N).astype(float), {}, plain_poisson),
 }
-QUADRATIC = ("least squares", "least squares, 2 outputs")
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
@@ -78,8 +77,6 @@ class Drawn:
         shape = N if self.outputs == 1 else (N, self.outputs)
         self.offset = rng.standard_normal(shape) if offset else np.zeros(shape)
         self.theta = rng.standard_normal(P * self.outputs)
-        self.direction = rng.standard_normal(P * self.outputs)
-        self.direction /= np.linalg.norm(self.direction)
         self.rng = rng
 
     def loss(self, weights="own", offset="own"):
@@ -218,78 +215,12 @@ def test_least_squares_keeps_one_gram_matrix_for_all_outputs(rng):
     np.testing.assert_allclose(expected.projected[0], np.tile((X**2).sum(axis=0), 500), rtol=1e-12)
 
 
-# ----------------------------------------------------------------------------------------------------
-# Derivatives by Taylor slopes (as pymanopt checks them), with twins
-# ----------------------------------------------------------------------------------------------------
-
-GRADIENT_STEPS = 2.0 ** -np.arange(8, 14)
-HESSIAN_STEPS = 2.0 ** -np.arange(4, 10)
-"""The next term of the series bends a log-log slope by O(h), here less than 0.1, while a missing term costs a whole 1.
-At the smallest steps the remainders are about 1e-8 of the value: at least 1e6 roundings."""
-
-
-def slope(remainders, steps):
-    return np.polyfit(np.log(steps), np.log(np.abs(remainders)), 1)[0]
-
-
-def first_order(value, gradient, theta, direction, steps):
-    """Return f(θ + hd) − f(θ) − h g·d for each h."""
-    at = value(theta)
-    return np.array([value(theta + h * direction) - at - h * (gradient @ direction) for h in steps])
-
-
-def second_order(value, gradient, hessian, theta, direction, steps):
-    """Return f(θ + hd) − f(θ) − h g·d − ½h² dᵀHd for each h."""
-    first = first_order(value, gradient, theta, direction, steps)
-    return first - 0.5 * steps**2 * (direction @ hessian @ direction)
-
-
-def gradient_slope(value, gradient, theta, direction):
-    return slope(first_order(value, gradient, theta, direction, GRADIENT_STEPS), GRADIENT_STEPS)
-
-
-def hessian_slope(value, gradient, hessian, theta, direction):
-    return slope(second_order(value, gradient, hessian, theta, direction, HESSIAN_STEPS), HESSIAN_STEPS)
-
-
 @every_loss
 @pytest.mark.parametrize("seed", range(3))
-def test_gradient_by_taylor_slope(kind, seed):
-    case, loss, _ = drawn(kind, 10 + seed)
-    at = case.theta, case.direction
-    gradient = loss.gradient(case.theta)
-    assert gradient_slope(loss.value, gradient, *at) == pytest.approx(2, abs=0.1)
-    # twins: half of it; then the weights, then the offset forgotten
-    assert gradient_slope(loss.value, 0.5 * gradient, *at) < 1.5
-    if kind != "total":
-        assert gradient_slope(loss.value, case.loss(weights=None).gradient(case.theta), *at) < 1.5
-        assert gradient_slope(loss.value, case.loss(offset=None).gradient(case.theta), *at) < 1.5
-
-
-@pytest.mark.parametrize("kind", [kind for kind in [*KINDS, "total"] if kind not in QUADRATIC])
-@pytest.mark.parametrize("seed", range(3))
-def test_hessian_by_taylor_slope(kind, seed):
-    case, loss, _ = drawn(kind, 20 + seed)
-    gradient, hessian = loss.gradient(case.theta), loss.hessian(case.theta)
-    at = case.theta, case.direction
-    assert hessian_slope(loss.value, gradient, hessian, *at) == pytest.approx(3, abs=0.1)
-    np.testing.assert_array_equal(hessian, hessian.T)
-    assert np.linalg.eigvalsh(hessian)[0] > -1e-12 * np.linalg.norm(hessian)
-    # twins: the ½ of the series twice; the weights forgotten
-    assert hessian_slope(loss.value, gradient, 0.5 * hessian, *at) < 2.5
-    if kind != "total":
-        assert hessian_slope(loss.value, gradient, case.loss(weights=None).hessian(case.theta), *at) < 2.5
-
-
-@pytest.mark.parametrize("kind", QUADRATIC)
-def test_hessian_of_a_quadratic_leaves_no_remainder(kind):
-    """There is no third order: what is left is rounding, at most a hundred units in the last place of the value."""
-    case, loss, _ = drawn(kind, 30)
-    gradient, hessian = loss.gradient(case.theta), loss.hessian(case.theta)
-    at = case.theta, case.direction, HESSIAN_STEPS
-    bound = 100 * EPS * loss.value(case.theta)
-    assert np.abs(second_order(loss.value, gradient, hessian, *at)).max() < bound
-    assert np.abs(second_order(loss.value, gradient, 0.5 * hessian, *at)).max() > 1e6 * bound  # twin
+def test_derivatives_and_expectations_pass_the_checks(kind, seed):
+    """Under one family: tests/testing has the others, and a twin of every one of these checks."""
+    _, loss, _ = drawn(kind, 10 + seed)
+    check_loss(loss, F.DiagonalGaussian(np.zeros(loss.dim), 2.0), seed=seed)
 
 
 # ----------------------------------------------------------------------------------------------------
