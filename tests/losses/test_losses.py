@@ -1,4 +1,4 @@
-"""Losses at a point: values against plain formulas, derivatives by the checks of testing, margins, bad input, known optima."""
+"""Losses at a point: values against plain formulas, derivatives by `check_loss`, margins, bad input, known optima."""
 
 import re
 
