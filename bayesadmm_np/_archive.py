@@ -241,8 +241,8 @@ class Archive:
         """Return an array of finite float64 numbers, of one of these shapes."""
         values = self.arrays.get(name)
         if values is None or values.dtype != np.float64 or values.shape not in shapes:
-            expected = " or ".join(map(_shaped, shapes))
-            raise self.refusal(name, expected, "nothing" if values is None else _described(values))
+            expected = " or ".join(map(shaped, shapes))
+            raise self.refusal(name, expected, "nothing" if values is None else described(values))
         if not np.isfinite(values).all():
             bad = tuple(np.argwhere(~np.isfinite(values))[0].tolist())
             raise self.refusal(name, "finite", f"{values[bad]} at position {', '.join(map(str, bad))}")
@@ -438,11 +438,13 @@ def _parsed(text: bytes) -> dict[str, Any]:
     return top
 
 
-def _shaped(shape: tuple[int, ...]) -> str:
+def shaped(shape: tuple[int, ...]) -> str:
+    """Say what an array of a shape is."""
     return f"a vector of {shape[0]} numbers" if len(shape) == 1 else f"numbers of shape {shape}"
 
 
-def _described(values: NDArray[Any]) -> str:
+def described(values: NDArray[Any]) -> str:
+    """Say what came in place of an array."""
     if values.dtype != np.float64:
         return f"{values.dtype} of shape {values.shape}"
     return f"{values.size}" if values.ndim == 1 else f"shape {values.shape}"

@@ -172,40 +172,33 @@ def _promise(site: Any) -> str | None:
 
 def answer(folder: Path, broadcast: Path, out: Path | None) -> dict[str, Any]:
     """Write the reply to a broadcast, or return the result that a final message holds."""
-    from .._archive import LIMIT
     from ..federation import Message, step_site
-    from ..federation.folders import STATE
-    from ..federation.messages import read_spec, require_run
+    from ..federation.folders import ended, read_heading
 
     data = [] if is_network(folder) else [_read_config(folder)[0].data]
-    state = folder / STATE
-    message = Message.read(broadcast, read_spec(Message.read(state)).message_limit if state.exists() else LIMIT)
-    if message.kind not in ("broadcast", "inquiry", "final", "question"):
-        raise message.refusal("kind", "'broadcast', 'inquiry', 'final' or 'question'", message.kind)
-    if message.kind != "question":
-        require_run(message)
+    heading = read_heading(broadcast, folder)
     if out is not None:
         require_out(out, [broadcast, *data], folder)
-    if message.kind == "question":
-        return _answer_question(folder, message, out)
+    if heading.kind == "question":
+        return _answer_question(folder, broadcast, out)
     site, reply = step_site(folder, load_site(folder, None)[0], broadcast, out)
     if reply is None:
-        return {"site": site.name, **_result(message)}
+        return {"site": site.name, **_result(ended(broadcast))}
     said = {"written": str(reply), "site": site.name}
-    if message.kind == "inquiry":
-        return {**said, "question": message.header["name"], "refused": Message.read(reply).header["refused"] or None}
-    return {**said, "round": message.header["round"]}
+    if heading.kind == "inquiry":
+        return {**said, "question": heading.name, "refused": Message.read(reply).header["refused"] or None}
+    return {**said, "round": heading.number}
 
 
-def _answer_question(folder: Path, question: Any, out: Path | None) -> dict[str, Any]:
+def _answer_question(folder: Path, question: Path, out: Path | None) -> dict[str, Any]:
     """Write hello.npz again, with the counts that a server asks for."""
-    from ..federation import answer_question
+    from ..federation import Message, answer_question
     from ..federation.folders import STATE
 
     if (folder / STATE).exists():
         raise Refused(f"{folder} takes part in a run already; a question comes before a run.")
     site, _ = load_site(folder, None)
-    hello = answer_question(site, question)
+    hello = answer_question(site, Message.read(question))
     for path in {folder / HELLO, folder / HELLO if out is None else out}:
         hello.write(path)
     return {"written": str(folder / HELLO if out is None else out), "site": site.name}
@@ -217,6 +210,7 @@ def begin(folder: Path, hellos: Sequence[Path], method: MethodSettings, settings
     from ..estimators.fitted import FAMILIES
     from ..federation import Coordinator, GLMTask, Message, MessageError, ask_sites, start_server
     from ..federation.dispatch.client_manager import HELLO_LIMIT
+    from ..federation.messages import read_hello
     from ..glm.kinds import KINDS, is_kind_of_loss, kind_of_loss
 
     family, precision = settings.family, settings.prior_precision
@@ -229,9 +223,9 @@ def begin(folder: Path, hellos: Sequence[Path], method: MethodSettings, settings
     options = {name: getattr(settings, name) for name in ("tol", "rounds", "safeguard", "penalty")}
     options["seed"] = secrets.randbelow(1 << 31) if settings.seed is None else settings.seed
     options["choices"] = choices_of(settings)
-    messages = [Message.read(path, HELLO_LIMIT) for path in hellos]
+    read = [read_hello(Message.read(path, HELLO_LIMIT)) for path in hellos]
     prior: Any = FAMILIES[family]
-    losses = {str(message.header.get("loss")) for message in messages}
+    losses = {hello.loss for hello in read}
     if precision == 0.0 and "Softmax" in losses:
         raise Refused(
             "--prior-precision must be > 0 for sites with --loss softmax: the rows determine differences between "
@@ -240,20 +234,20 @@ def begin(folder: Path, hellos: Sequence[Path], method: MethodSettings, settings
     asks = all(is_kind_of_loss(loss) for loss in losses)
     task = GLMTask(row, lambda d: prior(np.zeros(d), precision), asks=asks, **options)
     try:
-        question = ask_sites(messages, task)
+        question = ask_sites(read, task)
         if question is not None:
             require_writable(folder, "DIR")
             folder.mkdir(parents=True, exist_ok=True)
             question.write(folder / QUESTION)
-            return {"written": str(folder / QUESTION), "asks": [message.header["site"] for message in messages]}
-        server = Coordinator.start(messages, task)
+            return {"written": str(folder / QUESTION), "asks": [hello.site for hello in read]}
+        server = Coordinator.start(read, task)
     except TableError as error:
         raise MessageError(str(error)) from error
     try:
         kind_of_loss(server.spec.loss)
     except ValueError as error:
         expected = f"that of a kind of GLM that is known here, {', '.join(KINDS)}"
-        raise messages[0].refusal("loss", expected, server.spec.loss) from error
+        raise read[0].refusal("loss", expected, server.spec.loss) from error
     require_writable(folder, "DIR")
     folder.mkdir(parents=True, exist_ok=True)
     written = str(start_server(folder, server))
@@ -292,6 +286,8 @@ def carry(folder: Path, sites: Sequence[Path], method: MethodSettings, settings:
 
 def standing(server: Any, missing: Sequence[str] | None = None) -> dict[str, Any]:
     """Where a run stands, as plain values; `missing` are the sites whose replies have not come, all by default."""
+    from ..federation.folders import ended
+
     terms, last = server.spec, server.state.history[-1] if server.state.history else None
     plain: dict[str, Any] = {
         "run": terms.run,
@@ -314,33 +310,32 @@ def standing(server: Any, missing: Sequence[str] | None = None) -> dict[str, Any
             "answered": answered,
             "missing": list(missing),
         }
-    return plain | _result(server.broadcast(), server)
+    return plain | _result(ended(server), server)
 
 
-def ended_model(final: Any, server: Any = None, target: str = "y", noise_variance: float = 1.0) -> Any:
-    """Return the fitted model of a final message, and the result that it holds; all of it where the server is here."""
+def ended_model(result: Any, server: Any = None, target: str = "y", noise_variance: float = 1.0) -> Any:
+    """Return the fitted model of a result; all of it where the server is here."""
     from ..estimators.fitted import fitted_run
     from ..estimators.summary import diagnose_fit
-    from ..federation import final_result
 
-    result = final_result(final, server)
     rows = {} if server is None else dict(zip(server.spec.sites, server.rows, strict=True))
     history, missing = ((), {}) if server is None else (server.state.history, server.missing_rows)
     model = fitted_run(result.spec, result, rows, history, target, noise_variance, missing)
     if result.table is not None and server is not None:
         model = replace(model, findings=(*model.findings, *diagnose_fit(model)))
-    return model, result
+    return model
 
 
-def _result(final: Any, server: Any = None) -> dict[str, Any]:
-    """What a final message says."""
+def _result(result: Any, server: Any = None) -> dict[str, Any]:
+    """What is said of how a run ended."""
     from ..estimators.summary import as_dict, summarise
+    from ..federation import FinalResult
     from ..glm.diagnosis import without_estimate
 
-    header = final.header
-    if header["spec"].get("engine") != "glm":
-        return {name: header[name] for name in ("status", "message")} | {"objective": header["objective"][-1]}
-    model, result = ended_model(final, server)
+    said = {"status": result.status.name, "message": result.message, "objective": result.objective[-1]}
+    if not isinstance(result, FinalResult):
+        return said
+    model = ended_model(result, server)
     nothing = without_estimate(model.findings)
     whole = result.table is not None and result.certificate is not None
     covariance, certificate = model.covariance(), model.claimed
@@ -352,8 +347,7 @@ def _result(final: Any, server: Any = None) -> dict[str, Any]:
         deviations = np.sqrt(np.diag(covariance)).tolist()
         errors = [None if gone else e for e, gone in zip(deviations, lost | mixed, strict=True)]
     return {
-        "status": result.status.name,
-        "message": result.message,
+        **said,
         "code": exit_code(model),
         "rounds": model.rounds,
         "names": list(model.coefficient_names),
@@ -363,7 +357,6 @@ def _result(final: Any, server: Any = None) -> dict[str, Any]:
         "missing": [] if result.table is None else list(result.table.missing),
         "table": as_dict(model) if whole else None,
         "text": str(summarise(model, words=words)) if whole else None,
-        "objective": result.objective[-1],
         "certificate": None if certificate is None else str(certificate),
     }
 

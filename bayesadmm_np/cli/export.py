@@ -34,7 +34,7 @@ def export(
     """
     from .._validation import as_positive
     from ..estimators.model_file import save_model
-    from ..federation import load_server
+    from ..federation import final_result, load_server
     from ._run_files import ended_model
 
     require_out(out, folder.glob("reply-*.npz"), folder)
@@ -47,9 +47,9 @@ def export(
     if None not in (target, agreed) and target != agreed.target:
         raise Refused(f"--target: the sites agreed on {agreed.target!r}, got {target!r}.")
     noise = as_positive(noise_variance, "--noise-variance")
-    model, final = ended_model(server.broadcast(), server, target or "y", noise)
-    if final.certificate is None:
-        raise Refused(f"the run in {folder} ended without the sums of all sites: {final.message}")
+    if server.outcome.certificate is None:
+        raise Refused(f"the run in {folder} ended without the sums of all sites: {server.outcome.message}")
+    model = ended_model(final_result(server.broadcast(), server), server, target or "y", noise)
     save_model(out, model)
     note(f"model written to {out}.")
     return exit_code(model)

@@ -284,5 +284,5 @@ def _build(archive: Archive, header: Header) -> FittedGLM:
         status=Status[header.status],
         certificate=Certificate(header.edges, header.pooled, header.tol, bound),
         objective=archive.vector("objective", header.recorded),
-        statistics=unpack_statistics(archive, header.statistics, d, "statistics/"),
+        statistics=unpack_statistics(header.statistics, archive.arrays, d, "statistics/"),
     )

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .._archive import Archive, ArchiveError, read_as
-from .._validation import as_positive
+from .._validation import Array, as_positive
 from ..splitting.privacy import GaussianMechanism
 from .site import Site
 
@@ -90,46 +91,48 @@ class Account:
         ratios = [z / entry.noise_multiplier for entry in self.entries]
         return sum(ratio * ratio for ratio in ratios)  # infinite where it is too large, which ** is not
 
-    def charged(self, reply: Archive, limit: int, mechanism: GaussianMechanism, granted: int) -> Account:
-        """Return the account after a reply of a run of at most `limit` rounds is entered.
+    def charged(
+        self, entry: Entry, limit: int, mechanism: GaussianMechanism, granted: int, source: str = ""
+    ) -> Account:
+        """Return the account with another answer, of a run of at most `limit` rounds; the same answer enters once.
 
         Raises
         ------
         ArchiveError
             When the rest of the run could need more answers than are left of `granted`: the reply must not leave.
         """
-        answer = _digest(reply)
-        if not reply.arrays or any(entry.answer == answer for entry in self.entries):
+        if any(other.answer == entry.answer for other in self.entries):
             return self
-        run, number = str(reply.header["run"]), int(reply.header["round"])
-        left, needed = granted - self.spent(mechanism), max(limit - number, 0) + 1
+        left, needed = granted - self.spent(mechanism), max(limit - entry.round, 0) + 1
         if needed > left + SLACK:
             raise ArchiveError(
                 f"rounds to come must be at most {int(max(left + SLACK, 0.0))}, what is left of the "
                 f"{granted} answers granted here for all runs, got {needed}.",
-                reply.source,
+                source,
             )
-        return replace(self, entries=(*self.entries, Entry(run, number, answer, mechanism.noise_multiplier)))
+        return replace(self, entries=(*self.entries, entry))
 
 
-def charge(folder: str | os.PathLike[str], site: Site, reply: Archive | None) -> Account:
-    """Return the folder's account after a noised reply of this site is entered; the account is not written yet.
+def charge(folder: str | os.PathLike[str], site: Site) -> Account:
+    """Return the folder's account after the noised answer that this site has just made; it is not written yet.
 
-    The caller writes the state that holds the reply first, then the account, and then sends the reply. A step that
-    stopped in between is repeated with the same noise, and enters the reply then.
+    The caller writes the state that holds the answer first, then the account, and then sends the reply. A step that
+    stopped in between is repeated with the same noise, and enters the answer then.
 
     Raises
     ------
     ArchiveError
         When the granted privacy is spent, or less is left than the run could need.
     """
-    if site.privacy is None or site.privacy_rounds is None or reply is None or site.kept is None:
+    answer = None if site.kept is None else site.kept.ledger.pending
+    if site.kept is None or answer is None or site.privacy is None or site.privacy_rounds is None:
         return Account()
-    return Account.read(folder).charged(reply, site.kept.spec.limit, site.privacy, site.privacy_rounds)
+    run, z = site.kept.spec, site.privacy.noise_multiplier
+    entry = Entry(run.run, answer.round, _digest(answer.vectors), z)
+    limits = run.limit, site.privacy, site.privacy_rounds
+    return Account.read(folder).charged(entry, *limits, f"reply of {site.name}")
 
 
-def _digest(reply: Archive) -> str:
-    found = hashlib.sha256()
-    for name in sorted(reply.arrays):
-        found.update(name.encode() + b"\0" + reply.arrays[name].tobytes())
-    return found.hexdigest()[:32]
+def _digest(vectors: Mapping[str, Array]) -> str:
+    """Of what is sent of an answer; η_k and its gap follow from it."""
+    return hashlib.sha256(b"natural\0" + vectors["natural"].tobytes()).hexdigest()[:32]

@@ -6,8 +6,9 @@ The rest of a run is the same for both. `server.py` holds the server's part, and
     site     report its part of the objective at q_g; solve Eq. 15 around q_g, move the dual (Eq. 16), answer λ_k
     server   complete the record of round t with the reports; end the run, or gather (Eq. 54) round t + 1
 
-An engine defines the state, q_g and an answer, and how they become vectors of a message. It is a frozen object:
-from a `RunSpec`, and knows the names and sizes of all vectors before it reads any. Its two halves are at the two ends:
+An engine defines the state, q_g and an answer, and how they become vectors of a message. It is a frozen object, made
+from a `RunSpec`. For each kind of message it has a table of fields: names, sizes, what the numbers must be, and what is
+made of them. `messages` reads by these tables; no engine sees a message. Its two halves are at the two ends:
 `spec.at_server(model)` makes a `ServerEngine`, and `SiteData.join` makes a `SiteEngine` from the rows of a site.
 
 The table lists the quantities of a round that the server uses. The last column says whether a sum over the sites, which
@@ -36,9 +37,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-from .._archive import Archive as Message
 from .._archive import refusal
 from .._errors import ArgumentError
+from .._fields import Field
 from .._validation import Array
 from ..splitting.accelerated import Accelerated
 from ..splitting.certificate import Certificate
@@ -46,7 +47,7 @@ from ..splitting.duals import AlongNatural
 from ..splitting.methods import Method
 from ..splitting.result import Result
 from ..splitting.status import Failure
-from .messages import Hello, Report, Served, SiteReply
+from .messages import Hello, ReplyHeader, Report, Served, SiteReply
 from .questions import Talk
 from .spec import RunSpec
 
@@ -125,8 +126,14 @@ class ServerEngine(Protocol[S]):
     # --- what is sent
 
     @property
-    def q_sizes(self) -> Mapping[str, int]:
-        """Vectors of a broadcast and how many numbers each has."""
+    def q_fields(self) -> Mapping[str, Field]:
+        """Vectors of a broadcast."""
+
+    def q_made(self, found: Mapping[str, Any]) -> Any:
+        """Return q_g from these."""
+
+    reply_header: ClassVar[type[ReplyHeader]]
+    """Of a reply; it has `value` and `solved`."""
 
     @property
     def reply_size(self) -> int:
@@ -142,8 +149,11 @@ class ServerEngine(Protocol[S]):
     def q_of(self, state: S) -> Any:
         """Return q_g as sites read it."""
 
-    def read_reply(self, message: Message, served: Served, k: int, state: S) -> SiteReply:
-        """Read what is the engine's own in a reply of site k; `state` holds its η_k so far."""
+    def reply_fields(self, header: Any, served: Served) -> Mapping[str, Field]:
+        """Return the vectors of a reply with this header to this broadcast."""
+
+    def reply_made(self, header: Any, found: Mapping[str, Any], served: Served, k: int, state: S) -> SiteReply:
+        """Return the reply of site k from header and vectors; `state` holds its η_k so far."""
 
     # --- a round
 
@@ -213,8 +223,11 @@ class ServerEngine(Protocol[S]):
     def pack_state(self, state: S) -> tuple[dict[str, Any], dict[str, Array]]:
         """Return a state without its history as fields and vectors."""
 
-    def read_state(self, message: Message, name: str, header: Any, like: S) -> S:
-        """Inverse of `pack_state`, from vectors under `name`, with the history of `like`."""
+    def state_fields(self, header: Any, like: S) -> Mapping[str, Field]:
+        """Return the vectors of a state that `pack_state` has put away; `like` is a state of the run."""
+
+    def state_made(self, header: Any, found: Mapping[str, Any], like: S) -> S:
+        """Inverse of `pack_state`, with the history of `like`."""
 
     def copy_of(self, state: S, k: int) -> tuple[int, dict[str, Array]]:
         """Return how many past duals of a site are kept, and what is known of the site as vectors."""
@@ -230,12 +243,17 @@ class SiteEngine(Protocol[A]):
     begins_at_round_one: bool = False
     """Whether η_k at the start is made from the first q_g, so that who begins later needs the server's copy."""
 
+    most_past: int = 0
+    """Past duals that are kept, at most."""
+    numbers: ClassVar[Any]
+    """Type of the single numbers of an answer as it is kept."""
+
     @property
-    def q_sizes(self) -> Mapping[str, int]:
+    def q_fields(self) -> Mapping[str, Field]:
         """As at the server."""
 
-    def read_q(self, message: Message) -> Any:
-        """Read q_g."""
+    def q_made(self, found: Mapping[str, Any]) -> Any:
+        """As at the server."""
 
     def first(self, q_g: Any) -> A:
         """Return the answer of round 0."""
@@ -257,17 +275,22 @@ class SiteEngine(Protocol[A]):
         None is kept where the answer is of no use. `earlier` is the answer of an earlier try at this round.
         """
 
-    def read_answer(self, message: Message, name: str, numbers: Any) -> A:
-        """Read an answer as it is kept."""
+    @property
+    def answer_fields(self) -> Mapping[str, Field]:
+        """Vectors of an answer as it is kept."""
 
-    def adopted(self, copy: Message, counted: int) -> tuple[A, tuple[Any, ...]] | None:
-        """Return the counted answer and the past duals of a server's copy; None where nothing is counted yet."""
+    def answer_made(self, numbers: Any, found: Mapping[str, Any]) -> A:
+        """Return an answer as it is kept, from its `numbers` and vectors."""
 
-    def read_past(self, message: Message) -> tuple[Any, ...]:
-        """Read the past duals, each the `to_vector()` of what was kept."""
-        if message.header["past"] != 0:
-            raise message.refusal("past", "0: rounds of this engine are not mixed", message.header["past"])
-        return ()
+    past_field: Field | None = None
+    """A past dual, the `to_vector()` of what was kept."""
+
+    @property
+    def copy_fields(self) -> Mapping[str, Field]:
+        """Vectors of a server's copy, beside the past duals."""
+
+    def adopted(self, counted: int, found: Mapping[str, Any]) -> A | None:
+        """Return the answer of round `counted` of a server's copy; None where nothing is counted yet."""
 
 
 class SiteData(Protocol):

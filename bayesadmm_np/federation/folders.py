@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from .._archive import LIMIT, refusal
 from ..families.coordinates import Natural
 from .account import charge
 from .glm_spec import GLMSpec
 from .lock import locked
-from .messages import Message, Outcome, read_served, read_spec, require_run
+from .messages import Message, Outcome, read_final, read_outcome, read_spec, require_run
 from .server import Coordinator
 from .site import Site
 
@@ -86,7 +87,7 @@ def step_site(folder: Path_, site: Site, broadcast: Path_, out: Path_ | None = N
             path = folder / answer_name(site.name, reply.header["number"]) if out is None else Path(out)
             reply.write(path)
             return after, path
-        account = charge(folder, after, reply)
+        account = charge(folder, after)
         after.save().write(state)
         account.write(folder)
         if reply is None:
@@ -94,6 +95,26 @@ def step_site(folder: Path_, site: Site, broadcast: Path_, out: Path_ | None = N
         path = folder / reply_name(site.name, reply.header["round"]) if out is None else Path(out)
         reply.write(path)
         return after, path
+
+
+class Heading(NamedTuple):
+    """What a message to a site is, before the site has read it: its round or number, and the name of a question."""
+
+    kind: str
+    number: int
+    name: str
+
+
+def read_heading(broadcast: Path_, folder: Path_) -> Heading:
+    """Read what a message to the site of a folder is; its run must be the digest of its spec."""
+    state = Path(folder) / STATE
+    message = Message.read(broadcast, read_spec(Message.read(state)).message_limit if state.exists() else LIMIT)
+    if message.kind not in ("broadcast", "inquiry", "final", "question"):
+        raise message.refusal("kind", "'broadcast', 'inquiry', 'final' or 'question'", message.kind)
+    if message.kind != "question":
+        require_run(message)
+    own = (message.header.get(name) for name in ("number" if message.kind == "inquiry" else "round", "name"))
+    return Heading(message.kind, *own, lambda data: read_spec(message, data))
 
 
 def reply_name(site: str, number: int) -> str:
@@ -369,16 +390,21 @@ def final_result(message: Message, server: Coordinator | None = None) -> FinalRe
     >>> result.status.name, result.posterior.mean, list(result.sites)
     ('CONVERGED', array([0.5]), ['A'])
     """
-    if message.kind != "final":
-        raise message.refusal("kind", "'final'", message.kind)
-    require_run(message)
-    spec = read_spec(message)
+    engine, served = read_final(message, _engine)
+    sites = {} if server is None else dict(zip(engine.spec.sites, server.state.sites, strict=True))
+    return FinalResult(**vars(served.outcome), spec=engine.spec, posterior=engine.ended(served), sites=sites)
+
+
+def ended(of: Coordinator | Path_) -> Outcome:
+    """Return how the run of a server, or of a final message's file, ended: of losses of the core a `FinalResult`."""
+    server = of if isinstance(of, Coordinator) else None
+    message = Message.read(of) if not isinstance(of, Coordinator) else of.broadcast()
+    plain = message.header.get("spec")
+    is_core = isinstance(plain, dict) and plain.get("engine") == GLMSpec.engine
+    return final_result(message, server) if is_core else read_outcome(message)
+
+
+def _engine(spec: Any) -> Any:
     if not isinstance(spec, GLMSpec):
-        raise message.refusal("spec", "that of a run of losses of the core", spec.engine)
-    served = read_served(message, spec, spec.at_server())
-    assert served.outcome is not None
-    sites = {} if server is None else dict(zip(spec.sites, server.state.sites, strict=True))
-    # natural parameters alone would lose digits of a fit that did not need them
-    exact = getattr(served.outcome.table, "exact", None)
-    posterior = served.q_g if exact is None else exact
-    return FinalResult(**vars(served.outcome), spec=spec, posterior=posterior, sites=sites)
+        raise refusal("spec", "that of a run of losses of the core", spec.engine)
+    return spec.at_server()

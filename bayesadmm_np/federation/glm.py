@@ -10,11 +10,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from .._archive import refusal
+from .._fields import NOT_NEGATIVE, Condition, Field
 from .._validation import Array
 from ..clients.problem import ClientStatus
 from ..families.base import ExponentialFamily
 from ..families.coordinates import Coordinates, Displacement, Natural
-from ..families.gaussian import Gaussian, LearnedPrecisionGaussian
+from ..families.gaussian import FullGaussian, Gaussian, LearnedPrecisionGaussian
 from ..families.precision import DensePrecision
 from ..glm.diagnosis import LONG
 from ..glm.kinds import kind_of_loss
@@ -40,7 +41,7 @@ from ..splitting.worker import Worker, moved_site
 from .engine import Gathered, ServerEngine, SiteEngine
 from .glm_questions import AskedTable, Prepared, prepare, tabulate, watch
 from .glm_spec import GLMSpec, GLMTask, state_size
-from .messages import Message, Outcome, ReplyHeader, Report, Served, SiteReply, read_as
+from .messages import Outcome, ReplyHeader, Report, Served, SiteReply
 from .questions import Asking, Talk
 from .spec import RunSpec
 
@@ -106,16 +107,13 @@ class _Engine:
     spec: GLMSpec
 
     @property
-    def q_sizes(self) -> Mapping[str, int]:
+    def q_fields(self) -> Mapping[str, Field]:
         """λ_g."""
-        return {"natural": self.spec.prior.natural.size}
+        return {"natural": _inside(self.spec.prior)}
 
-    def read_q(self, message: Message) -> ExponentialFamily:
-        """Read q_g."""
-        prior = self.spec.prior
-        natural = message.natural("natural", prior.natural)
-        _require_inside(message, "natural", natural, prior)
-        return self.made(natural)
+    def q_made(self, found: Mapping[str, Any]) -> ExponentialFamily:
+        """Return q_g."""
+        return self.made(found["natural"])
 
     def made(self, natural: Natural) -> ExponentialFamily:
         """Return q_g from what is sent of it: λ_g, or the mean and the precision of a Newton row."""
@@ -140,6 +138,7 @@ class GLMServer(_Engine, ServerEngine[State]):
     SUMMED: ClassVar[tuple[str, ...]] = ("value", "natural", "site", "tensors", "edge", "sums", "errors", "certificate")
     PER_SITE: ClassVar[tuple[str, ...]] = ("natural", "site", "solved")
     record: ClassVar[Any] = RoundRecord
+    reply_header: ClassVar[Any] = GLMReplyHeader
 
     known: Prepared | None = None
     """What was asked before the first round."""
@@ -176,7 +175,10 @@ class GLMServer(_Engine, ServerEngine[State]):
         known = self.known
         if known is None:
             return None
-        return tabulate(known, Asking(talk, self.spec, known.done, known.floats), state, outcome)
+        fitted = state.q_g if known.result is None else known.result.posterior
+        is_robust = self.spec.row.is_newton and type(self.spec.prior) is FullGaussian
+        covariance = (lambda: fitted.covariance_matrix) if is_robust else None
+        return tabulate(known, Asking(talk, self.spec, known.done, known.floats), fitted.mean, covariance, outcome)
 
     @cached_property
     def server(self) -> Server:
@@ -203,21 +205,38 @@ class GLMServer(_Engine, ServerEngine[State]):
         """Return q_g."""
         return state.q_g
 
-    def read_reply(self, message: Message, served: Served, k: int, state: State) -> SiteReply:
-        """Read E_{q_g}[ℓ_k], the edge of the counted answer, λ_k and the sums; η_k is followed from `state`."""
-        header = read_as(GLMReplyHeader, message.header, message.source)
-        solved = header.solved
-        arrays: set[str] = set()
-        if solved is not None and solved.ended.is_usable:
-            arrays |= self.spec.answered(served.round)
+    def reply_fields(self, header: GLMReplyHeader, served: Served) -> Mapping[str, Field]:
+        """λ_k, η_k or the tensors of a joint step, and the sums of the certificate."""
+        spec, table = self.spec, {}
+        if header.solved is not None and header.solved.ended.is_usable:
+            like = spec.prior.natural
+            own = {
+                "natural": _inside(spec.prior),
+                "site": _natural(like),
+                "tensors": Field(tensor_size(like.linear.size)),
+            }
+            table = {name: own[name] for name in own if name in spec.answered(served.round)}
         if header.certificate is not None:
             if not served.certify:
-                raise message.refusal("certificate", "null in a round that does not ask for it", "sums")
-            arrays |= {"sums", "errors"}
-        message.require("reply", message.header, arrays)
-        report = Report(header.value, header.edge, _read_sums(message, header, self.spec, served))
-        answer = None if solved is None else _read_solved(message, solved, self.spec, served, k, state.sites[k])
+                raise refusal("certificate", "null in a round that does not ask for it", "sums")
+            like = spec.certificate_like
+            table |= {"sums": _natural(like), "errors": Field(like.linear.size, (NOT_NEGATIVE,))}
+        return table
+
+    def reply_made(
+        self, header: GLMReplyHeader, found: Mapping[str, Any], served: Served, k: int, state: State
+    ) -> SiteReply:
+        """Return E_{q_g}[ℓ_k], the edge of the counted answer, λ_k and the sums; η_k is followed from `state`."""
+        solved = header.solved
+        report = Report(header.value, header.edge, _made_sums(header, found, self.spec, served))
+        answer = None if solved is None else _made_answer(solved, found, self.spec, served, k, state.sites[k])
         return SiteReply(served.round, report, answer)
+
+    def ended(self, served: Served) -> ExponentialFamily:
+        """Return the posterior of a final message."""
+        # natural parameters alone would lose digits of a fit that did not need them
+        exact: ExponentialFamily | None = getattr(served.outcome and served.outcome.table, "exact", None)
+        return served.q_g if exact is None else exact
 
     def start(self) -> State:
         """Duals at zero, the server at the prior."""
@@ -315,26 +334,33 @@ class GLMServer(_Engine, ServerEngine[State]):
             arrays |= {f"step/{name}": value for name, value in vars(state.step).items() if value is not None}
         return {"memory": len(state.memory), "step": sum(name.startswith("step/") for name in arrays)}, arrays
 
-    def read_state(self, message: Message, name: str, header: Any, like: State) -> State:
-        """Inverse of `pack_state`."""
+    def state_fields(self, header: Any, like: State) -> Mapping[str, Field]:
+        """q_g, η_k, λ_k, what acceleration remembers, and Newton's step."""
         shape, n_sites = self.spec.prior.natural, len(self.spec.sites)
+        names = ["server", *_numbered("site", n_sites), *_numbered("natural", n_sites)]
+        for i in range(header["memory"]):
+            names += [f"memory{i}/server", *_numbered(f"memory{i}/site", n_sites)]
+            names += _numbered(f"memory{i}/move", n_sites + 1)
+        step = {f"step/{name}": Field(shape.linear.size) for name in STEP[: header["step"]]}
+        return {name: _natural(shape) for name in names} | step
 
-        def column(prefix: str, count: int) -> tuple[Natural, ...]:
-            return tuple(message.natural(f"{name}/{prefix}{k}", shape) for k in range(count))
+    def state_made(self, header: Any, found: Mapping[str, Any], like: State) -> State:
+        """Inverse of `pack_state`."""
+        n_sites = len(self.spec.sites)
+
+        def column(name: str, count: int = n_sites) -> tuple[Natural, ...]:
+            return tuple(found[one] for one in _numbered(name, count))
 
         memory = tuple(
             Memory(
-                column(f"memory{i}/site", n_sites),
-                message.natural(f"{name}/memory{i}/server", shape),
+                column(f"memory{i}/site"),
+                found[f"memory{i}/server"],
                 tuple(Displacement(*move.parts) for move in column(f"memory{i}/move", n_sites + 1)),
             )
             for i in range(header["memory"])
         )
-        q_g, step = self.made(message.natural(f"{name}/server", shape)), None
-        if header["step"]:
-            parts = ("mean", "move", "gradient")[: header["step"]]
-            step = Step(*(message.vector(f"{name}/step/{part}", shape.linear.size) for part in parts))
-        sites, naturals = column("site", n_sites), column("natural", n_sites)
+        step = Step(*(found[f"step/{name}"] for name in STEP[: header["step"]])) if header["step"] else None
+        q_g, sites, naturals = self.made(found["server"]), column("site"), column("natural")
         return replace(like, q_g=q_g, sites=sites, naturals=naturals, memory=memory, step=step)
 
     def copy_of(self, state: State, k: int) -> tuple[int, dict[str, Array]]:
@@ -342,6 +368,14 @@ class GLMServer(_Engine, ServerEngine[State]):
         arrays = {"natural": state.naturals[k].to_vector(), "site": state.sites[k].to_vector()}
         arrays |= {f"past{i}": item.sites[k].to_vector() for i, item in enumerate(state.memory)}
         return len(state.memory), arrays
+
+
+STEP = ("mean", "move", "gradient")
+"""Parts of Newton's step; the last is kept where there is one."""
+
+
+def _numbered(name: str, count: int) -> list[str]:
+    return [f"{name}{k}" for k in range(count)]
 
 
 def _sums(replies: Sequence[SiteReply | None]) -> list[Sums] | None:
@@ -436,13 +470,15 @@ class GLMData:
         worker = make_client(*settings, spec.shares[index], len(spec.sites), privacy)
         return GLMSite(spec, index, worker)
 
-    def respond(self, message: Message, spec: RunSpec, site: str, name: str) -> Callable[[], Any]:
+    def respond(
+        self, spec: RunSpec, site: str, name: str, content: Mapping[str, Any], arrays: Mapping[str, Array]
+    ) -> Callable[[], Any]:
         """Check a question of a run, and return what answers it."""
         self._require_own(spec)
         assert isinstance(spec, GLMSpec)
         if not spec.asks:
-            raise refusal("kind", "'broadcast' or 'final' in a run without questions", message.kind)
-        question = spec.unpack_question(message, name)
+            raise refusal("kind", "'broadcast' or 'final' in a run without questions", "inquiry")
+        question = spec.question_made(name, content, arrays)
         respondent = Respondent(kind_of_loss(spec.loss), self.loss, self.noise_variance, self.moves)
         return lambda: respondent.answer(name, question)
 
@@ -498,6 +534,8 @@ class GLMAnswer:
 @dataclass(frozen=True)
 class GLMSite(_Engine, SiteEngine[GLMAnswer]):
     """The engine at a site: a `Worker`, and what is said of its answers."""
+
+    numbers: ClassVar[Any] = tuple[int, float]
 
     index: int
     worker: Worker
@@ -562,35 +600,42 @@ class GLMSite(_Engine, SiteEngine[GLMAnswer]):
         arrays = {name: vector for name in self.spec.answered(number) if (vector := found[name]) is not None}
         return GLMAnswer(number, solved.natural, solved.site, solved.gap, solved.natural_gradient_edge), fields, arrays
 
-    def read_answer(self, message: Message, name: str, numbers: Any) -> GLMAnswer:
-        """Read an answer as it is kept."""
-        kept: Any = tuple[int, float]
-        number, edge = read_as(kept, numbers, f"{message.source}: answers.{name}")
-        like = self.spec.prior.natural
-        natural, dual, gap = (message.natural(f"{name}/{part}", like) for part in ("natural", "site", "gap"))
-        return GLMAnswer(number, natural, dual, gap, edge)
+    @property
+    def answer_fields(self) -> Mapping[str, Field]:
+        """λ_k, η_k, and η_k + ∇_μ E_{q_k}[ℓ_k]."""
+        return dict.fromkeys(("natural", "site", "gap"), self.past_field)
 
-    def adopted(self, copy: Message, counted: int) -> tuple[GLMAnswer, tuple[Natural, ...]] | None:
+    def answer_made(self, numbers: Any, found: Mapping[str, Any]) -> GLMAnswer:
+        """Return an answer as it is kept."""
+        number, edge = numbers
+        return GLMAnswer(number, found["natural"], found["site"], found["gap"], edge)
+
+    @property
+    def copy_fields(self) -> Mapping[str, Field]:
+        """λ_k and η_k."""
+        return dict.fromkeys(("natural", "site"), self.past_field)
+
+    def adopted(self, counted: int, found: Mapping[str, Any]) -> GLMAnswer | None:
         """Return the counted answer of a server's copy; the edge, which the server does not keep, is measured anew."""
-        past = self.read_past(copy)
-        copy.require("copy", copy.header, {"natural", "site", *(f"past{i}" for i in range(len(past)))})
         if counted == 0:
             return None
-        spec, worker = self.spec, self.worker
-        natural, dual = (copy.natural(name, spec.prior.natural) for name in ("natural", "site"))
+        spec, worker, natural, dual = self.spec, self.worker, found["natural"], found["site"]
         posterior = spec.prior.start().with_natural(natural)
         gap = dual + worker.expect(posterior).natural_gradient
         if spec.row.prior_at == "clients":
             weight = worker.share * spec.prior.prior_weight
             gap = gap + (weight * natural - worker.share * spec.prior.natural)
-        return GLMAnswer(counted, natural, dual, gap, posterior.fisher_norm(gap)), past
+        return GLMAnswer(counted, natural, dual, gap, posterior.fisher_norm(gap))
 
-    def read_past(self, message: Message) -> tuple[Natural, ...]:
-        """Read the duals that acceleration mixes."""
-        count = read_as(int, message.header["past"], f"{message.source}: past")
-        if not 0 <= count <= self.spec.memory + 1:
-            raise message.refusal("past", f"an integer from 0 to {self.spec.memory + 1}", count)
-        return tuple(message.natural(f"past{i}", self.spec.prior.natural) for i in range(count))
+    @property
+    def most_past(self) -> int:  # type: ignore[override]
+        """Duals that acceleration mixes."""
+        return self.spec.memory + 1
+
+    @property
+    def past_field(self) -> Field:  # type: ignore[override]
+        """η_k."""
+        return _natural(self.spec.prior.natural)
 
     def _solved(self, number: int, q_g: ExponentialFamily, counted: GLMAnswer, at_server: Sums | None) -> Reply:
         spec, worker = self.spec, self.worker
@@ -633,23 +678,27 @@ def _noise_alone(
 # ----------------------------------------------------------------------------------------------------
 
 
-def _require_inside(message: Message, name: str, natural: Natural, family: ExponentialFamily) -> None:
-    if not family.contains(natural):
-        raise message.refusal(name, "a distribution: its precision must be positive definite", "one that is not")
+def _natural(like: Natural, *conditions: Condition) -> Field:
+    """A natural parameter with the shapes of `like`; packed matrices are symmetric by construction."""
+    return Field(like.size, conditions, like.from_vector)
 
 
-def _read_solved(message: Message, solved: SolvedHeader, spec: GLMSpec, served: Served, k: int, site: Natural) -> Reply:
-    """Read λ_k where it is not λ_g, and follow η_k from `site`, what it was."""
+def _inside(family: ExponentialFamily) -> Field:
+    """The natural parameter of a distribution."""
+    words = "a distribution: its precision must be positive definite"
+    is_inside = Condition(words, lambda natural, known: family.contains(natural), lambda natural: "one that is not")
+    return _natural(family.natural, is_inside)
+
+
+def _made_answer(
+    solved: SolvedHeader, found: Mapping[str, Any], spec: GLMSpec, served: Served, k: int, site: Natural
+) -> Reply:
+    """Return λ_k where it is not λ_g, and follow η_k from `site`, what it was."""
     row, q_g = spec.row.at(served.round), served.q_g
-    natural = moved = q_g.natural
-    slope = tensors = None
+    natural, moved, slope = found.get("natural", q_g.natural), q_g.natural, None
     if solved.ended.is_usable:
-        sent = spec.answered(served.round)
-        if "natural" in sent:
-            natural = message.natural("natural", spec.prior.natural)
-            _require_inside(message, "natural", natural, spec.prior)
-        if "site" in sent:
-            moved = message.natural("site", spec.prior.natural)
+        if "site" in found:
+            moved = found["site"]
             if row.is_newton:
                 assert isinstance(q_g, Gaussian)
                 slope, curvature = -moved.linear, moved.parts[1:]
@@ -658,8 +707,6 @@ def _read_solved(message: Message, solved: SolvedHeader, spec: GLMSpec, served: 
             moved = site
         else:
             moved = moved_site(row, spec.shares[k], len(spec.sites), site, natural, q_g.natural)
-        if "tensors" in sent:
-            tensors = message.vector("tensors", tensor_size(natural.linear.size))
     return Reply(
         natural=natural,
         site=moved,
@@ -671,7 +718,7 @@ def _read_solved(message: Message, solved: SolvedHeader, spec: GLMSpec, served: 
         well_posed=solved.well_posed,
         seconds=0.0,
         slope=slope,
-        tensors=tensors,
+        tensors=found.get("tensors"),
     )
 
 
@@ -699,18 +746,15 @@ def _pack_sums(at_server: Sums, spec: GLMSpec, arrays: dict[str, Array]) -> dict
     return {"reach": margins.reach, "curvature_error": margins.curvature_error, "at_mean": at_server.is_at_mean}
 
 
-def _read_sums(message: Message, header: GLMReplyHeader, spec: GLMSpec, served: Served) -> Sums | None:
+def _made_sums(header: GLMReplyHeader, found: Mapping[str, Any], spec: GLMSpec, served: Served) -> Sums | None:
     """E_{q_g}[ℓ_k] as the site computed it, from g, H and the margins of its rounding."""
     sent, q_g, value = header.certificate, served.q_g, header.value
     if sent is None:
         return None
     if value is None:
-        raise message.refusal("value", "a number where sums are sent", None)
-    sums = message.natural("sums", spec.certificate_like)
-    errors = message.vector("errors", sums.linear.size)
-    if not (errors >= 0).all():
-        raise message.refusal("errors", ">= 0", errors.min())
-    margins = Margins(sent.reach, errors, sent.curvature_error)
+        raise refusal("value", "a number where sums are sent", None)
+    sums = found["sums"]
+    margins = Margins(sent.reach, found["errors"], sent.curvature_error)
     if not isinstance(q_g, Gaussian):
         return Expected(value, sums)
     rule = Delta(1) if not spec.rule.carries_curvature else Delta(2) if sent.at_mean else Exact()

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from .._archive import Archive as Message
-from .._archive import read_as
+from .._archive import refusal
+from .._fields import Field, read_fields, read_plain
 from .._validation import Array
 from ..families import FullGaussian
 from ..families.precision import DensePrecision
@@ -63,13 +63,15 @@ from .questions import Asking, Declined
 __all__ = [
     "AskedTable",
     "Prepared",
+    "answer_made",
     "pack_question",
     "prepare",
+    "question_made",
     "tabulate",
-    "unpack_answer",
-    "unpack_question",
     "watch",
 ]
+
+Covariance = Callable[[], Array]
 
 BY_ROW = (("HC0", "HC2", "HC3"), ("HC0",))
 """Robust covariances that are asked for, and those that are defined for classes and for rows of leverage 1 as well."""
@@ -92,28 +94,27 @@ def pack_question(question: Any) -> tuple[str, dict[str, Any], dict[str, Array]]
     return name_of(question), *pack(question)
 
 
-def unpack_question(spec: Any, message: Message, name: str) -> Any:
-    """Read a question; one that is not in the table is refused."""
+def question_made(spec: Any, name: str, content: Mapping[str, Any], arrays: Mapping[str, Array]) -> Any:
+    """Return a question; one that is not in the table is refused."""
     if name not in QUESTIONS:
-        raise message.refusal("name", f"a question of the table: {', '.join(QUESTIONS)}", name)
+        raise refusal("name", f"a question of the table: {', '.join(QUESTIONS)}", name)
     entry = QUESTIONS[name]
-    return unpack(entry.question, message, message.header["content"], entry.asked, sizes_of(spec), prefix="q/")
+    return unpack(entry.question, content, arrays, entry.asked, sizes_of(spec))
 
 
-def unpack_answer(spec: Any, message: Message, question: Any) -> Any:
-    """Read the answer to a question."""
+def answer_made(spec: Any, question: Any, content: Mapping[str, Any], arrays: Mapping[str, Array]) -> Any:
+    """Return the answer to a question."""
     entry = QUESTIONS[name_of(question)]
     sizes = sizes_of(spec)
     if isinstance(question, SeparationQuestion):
         sizes["r"] = question.basis.shape[1]
-    plain = message.header["content"]
-    found = unpack(entry.answer, message, plain, entry.said, sizes, prefix="a/", may_overflow=entry.may_overflow)
+    found = unpack(entry.answer, content, arrays, entry.said, sizes)
     if isinstance(found, SiteStatistics):
         found.require_possible()
     if isinstance(found, Sums) and not min(found.errors.min(), found.curvature_error) >= 0:
-        raise message.refusal("errors", ">= 0", found.errors.min())
+        raise refusal("errors", ">= 0", found.errors.min())
     if isinstance(found, Design) and not 0 < found.weight < np.inf:  # the columns' means are sums over it
-        raise message.refusal("weight", "positive and finite", found.weight)
+        raise refusal("weight", "positive and finite", found.weight)
     return found
 
 
@@ -415,18 +416,17 @@ class AskedTable:
         return plain, {f"table/{name}": value for name, value in arrays.items()}
 
     @classmethod
-    def read(cls, message: Message, plain: Mapping[str, Any], spec: Any) -> AskedTable:
+    def read(cls, plain: Mapping[str, Any], arrays: Mapping[str, Array], spec: Any) -> AskedTable:
         """Inverse of `encode`."""
-        sizes = sizes_of(spec)
+        d = sizes_of(spec)["d"]
         rest = dict(plain)
         findings = rest.pop("findings")
-        statistics = unpack_statistics(message, rest.pop("statistics"), sizes["d"], "table/statistics/")
-        exact = None
-        if "table/mean" in message.arrays:
-            d = sizes["d"]
-            factor = DensePrecision.from_root(message.array("table/root", (d, d)))
-            exact = FullGaussian(message.vector("table/mean", d), factor)
-        head = read_as(_Head, rest, message.source)
+        statistics = unpack_statistics(rest.pop("statistics"), arrays, d, "statistics/")
+        exact, own = None, {name: values for name, values in arrays.items() if not name.startswith("statistics/")}
+        if own:
+            found = read_fields({"mean": Field("d"), "root": Field("d d")}, own, known={"d": d})
+            exact = FullGaussian(found["mean"], DensePrecision.from_root(found["root"]))
+        head = read_plain(_Head, rest, "table")
         return cls(tuple(map(read_finding, findings)), statistics, **vars(head), exact=exact)
 
 
@@ -446,8 +446,8 @@ class _Head:
             raise ValueError("noise_variance must be > 0, exchanges and floats counts")
 
 
-def tabulate(found: Prepared, ask: Asking, state: Any, outcome: Any) -> AskedTable:
-    """Ask what a table needs beside the posterior."""
+def tabulate(found: Prepared, ask: Asking, theta: Array, covariance: Covariance | None, outcome: Any) -> AskedTable:
+    """Ask what a table needs beside the fit at θ; `covariance` is given where robust ones are defined."""
     spec = ask.spec = found.spec
     kind = kind_of_loss(spec.loss)
     is_likelihood = spec.row.is_newton
@@ -460,7 +460,7 @@ def tabulate(found: Prepared, ask: Asking, state: Any, outcome: Any) -> AskedTab
     statistics = None
     if not without_estimate(findings) and not outcome.status.is_failure:
         try:
-            statistics, found = _statistics(found, kind, ask, state.q_g)
+            statistics, found = _statistics(found, kind, ask, theta, covariance)
         except Declined as declined:
             missing.append(lacks("There are no deviance, AIC, BIC and robust standard errors", declined))
     fitted = found.result
@@ -519,7 +519,9 @@ def _separation(spec: Any, kind: Kind, ask: Asking) -> tuple[Finding, ...]:
     return () if found is None else (found,)
 
 
-def _statistics(found: Prepared, kind: Kind, ask: Asking, q_g: Any) -> tuple[FitStatistics, Prepared]:
+def _statistics(
+    found: Prepared, kind: Kind, ask: Asking, theta: Array, covariance: Covariance | None
+) -> tuple[FitStatistics, Prepared]:
     """Ask for the sums of deviance, criteria and robust covariances."""
     spec = found.spec
     if found.null is None:
@@ -530,13 +532,11 @@ def _statistics(found: Prepared, kind: Kind, ask: Asking, q_g: Any) -> tuple[Fit
         mask = np.zeros((sizes_of(spec)["c"], sizes_of(spec)["p"]), dtype=bool)
         mask[:, -1:] = spec.has_intercept
         null = _driven(refit(null, mask.ravel()), ask, DerivativesQuestion).theta
-    posterior = q_g if found.result is None else found.result.posterior
-    is_robust = spec.row.is_newton and type(spec.prior) is FullGaussian
-    bread = posterior.covariance_matrix / found.noise_variance if is_robust else None
-    asked = BY_ROW[kind.outputs == "classes" :] if is_robust else ((),)
+    bread = None if covariance is None else covariance() / found.noise_variance
+    asked = ((),) if bread is None else BY_ROW[kind.outputs == "classes" :]
     for robust in asked:
         try:
-            question = StatisticsQuestion(posterior.mean, null, bread, robust)
+            question = StatisticsQuestion(theta, null, bread, robust)
             return FitStatistics(sum_of(ask(question)), found.noise), found
         except Declined as declined:
             if "HC2" not in str(declined):  # a row of leverage 1, or classes

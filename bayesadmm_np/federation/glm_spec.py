@@ -10,7 +10,6 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 
 from .._archive import HEADER_SHARE, read_as
-from .._archive import Archive as Message
 from .._errors import ArgumentError
 from .._validation import Array, as_positive
 from ..clients import Solver
@@ -174,17 +173,17 @@ class GLMSpec(RunSpec):
         """Return the name, the plain values and the arrays of a question."""
         return glm_questions.pack_question(question)
 
-    def unpack_question(self, message: Message, name: str) -> Any:
-        """Read a question."""
-        return glm_questions.unpack_question(self, message, name)
+    def question_made(self, name: str, content: Mapping[str, Any], arrays: Mapping[str, Array]) -> Any:
+        """Return a question from plain values and arrays, which are checked."""
+        return glm_questions.question_made(self, name, content, arrays)
 
-    def unpack_answer(self, message: Message, question: Any) -> Any:
-        """Read the answer to a question."""
-        return glm_questions.unpack_answer(self, message, question)
+    def answer_made(self, question: Any, content: Mapping[str, Any], arrays: Mapping[str, Array]) -> Any:
+        """Return the answer to a question from plain values and arrays, which are checked."""
+        return glm_questions.answer_made(self, question, content, arrays)
 
-    def read_table(self, message: Message, plain: Mapping[str, Any]) -> glm_questions.AskedTable:
+    def read_table(self, plain: Mapping[str, Any], arrays: Mapping[str, Array]) -> glm_questions.AskedTable:
         """Read what sites were asked for beside the rounds."""
-        return glm_questions.AskedTable.read(message, plain, self)
+        return glm_questions.AskedTable.read(plain, arrays, self)
 
     @property
     def certified(self) -> tuple[int, float]:

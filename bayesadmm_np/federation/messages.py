@@ -1,6 +1,7 @@
 """The messages of a run, whatever the engine: their fields, and how the fields are read.
 
-A message is an archive of one of these kinds. Each engine reads its own fields.
+A message is an archive of one of these kinds. It is read here, at the door, into a frozen record that was checked
+whole; what is an engine's own is read by the engine's table of fields. Behind the door nobody sees an archive.
 
     hello      site → server    the site's name, the names of its columns, and counts; no rows
     inquiry    server → sites   the run's spec, and what is asked beside the rounds; see `questions`
@@ -15,7 +16,7 @@ A message is an archive of one of these kinds. Each engine reads its own fields.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from importlib import import_module
 from itertools import pairwise
@@ -26,6 +27,7 @@ import numpy as np
 from .._archive import LIMIT, content_of, read_as, refusal
 from .._archive import Archive as Message
 from .._archive import ArchiveError as MessageError
+from .._fields import Field, read_fields
 from .._validation import Array
 from ..splitting.certificate import Certificate
 from ..splitting.status import Status
@@ -33,30 +35,45 @@ from .columns import TableHeader, count_names
 from .spec import ENGINES, MOST_ROWS, SPEC_VECTORS, RunSpec, as_site_name, run_of
 
 __all__ = [
+    "Answer",
     "Hello",
     "Message",
     "MessageError",
     "Outcome",
+    "Question",
     "ReplyHeader",
     "Report",
     "Served",
     "SiteReply",
+    "answer_bytes",
+    "answer_of",
     "by_site",
     "content_of",
     "digests_of",
     "encode_certificate",
+    "inquiry_of",
+    "read_answer",
+    "read_answer_bytes",
     "read_copy",
+    "read_final",
     "read_hello",
     "read_hellos",
+    "read_outcome",
+    "read_past",
+    "read_question",
+    "read_reply",
     "read_served",
     "read_spec",
-    "require_answer",
     "require_room",
     "require_run",
+    "taken",
 ]
 
 LONGEST_IDENTITY = 200
 """Characters: a public key of any kind in use fits."""
+
+LONGEST_REASON = 300
+"""Characters that a site says why it does not answer."""
 
 Mixed = tuple[int, tuple[float, ...]]
 """The last round that acceleration mixed, and its weights."""
@@ -173,6 +190,38 @@ class ReplyHeader:
     answers: str
 
 
+@dataclass(frozen=True, eq=False)
+class QuestionHeader:
+    """A question beside the rounds."""
+
+    run: str
+    number: int
+    name: str
+    spec: dict[str, Any]
+    content: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        if self.number < 1:
+            raise ValueError(f"number must be an integer from 1, got {self.number}")
+
+
+@dataclass(frozen=True, eq=False)
+class AnswerHeader:
+    """The answer to a question, or the reason why there is none."""
+
+    run: str
+    number: int
+    name: str
+    site: str
+    answers: str
+    refused: str
+    content: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        if len(self.refused) > LONGEST_REASON:
+            raise ValueError(f"refused must be a reason of at most {LONGEST_REASON} characters")
+
+
 @dataclass(frozen=True)
 class CopyHeader:
     """A server's copy of a site: the round of its counted answer, and how many of its past duals are mixed."""
@@ -185,6 +234,17 @@ class CopyHeader:
     def __post_init__(self) -> None:
         if self.counted < 0:
             raise ValueError(f"counted must be an integer from 0, got {self.counted}")
+
+
+def taken(message: Message, table: Mapping[str, Field], prefix: str = "") -> dict[str, Any]:
+    """Return what a table of fields makes of the arrays of a message: of all of them, or of those with a prefix."""
+    with content_of(message, "those of a table", ()):
+        return read_fields(table, message.arrays, prefix)
+
+
+def _under(message: Message, prefix: str) -> dict[str, Any]:
+    """Return arrays by their names without a prefix."""
+    return {name.removeprefix(prefix): values for name, values in message.arrays.items() if name.startswith(prefix)}
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -285,7 +345,7 @@ class SiteReply:
         Number of the site.
     digest : str
         Of the message.
-    at : str
+    answers : str
         Digest of the broadcast that was out when it was read: no server in another round can take it in.
     lost : object
         The site's part of the objective where it is no number, so that the answer must not count; else None.
@@ -296,8 +356,25 @@ class SiteReply:
     answer: Any
     site: int = -1
     digest: str = ""
-    at: str = ""
+    answers: str = ""
     lost: Any = None
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Question(QuestionHeader):
+    """A question as a site has read it: plain values and arrays are those of its row in the table of questions."""
+
+    arrays: Mapping[str, Array]
+    digest: str
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Answer(AnswerHeader):
+    """An answer as a server has read it; plain values and arrays are those of its row in the table of questions."""
+
+    arrays: Mapping[str, Array]
+    digest: str
+    source: str
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -334,19 +411,19 @@ def require_room(hello: Hello, n_sites: int, numbers: int) -> None:
         raise hello.refusal("dim", f"{expected} {hello.site})", hello.dim)
 
 
-def digests_of(replies: Sequence[Message | SiteReply]) -> tuple[str, ...]:
+def digests_of(replies: Sequence[Message | SiteReply | Answer]) -> tuple[str, ...]:
     """Return what replies are known by, in whatever order they came; a ValueError where there are none."""
     if not replies:
         raise ValueError("replies must hold at least one message, got none.")
     return tuple(sorted(reply.digest for reply in replies))
 
 
-def by_site(replies: Sequence[Message], sites: Sequence[str]) -> Mapping[int, Message]:
-    """Return the replies by the number of their site, in order: each of a site of the run, and one a site."""
+def by_site(kind: str, replies: Sequence[Message], sites: Sequence[str]) -> Mapping[int, Message]:
+    """Return messages of a kind by the number of their site, in order: each of a site of the run, and one a site."""
     found: dict[int, Message] = {}
     for message in replies:
-        if message.kind != "reply":
-            raise message.refusal("kind", "'reply'", message.kind)
+        if message.kind != kind:
+            raise message.refusal("kind", repr(kind), message.kind)
         name = message.header.get("site")
         if name not in sites:
             raise message.refusal("site", f"one of {', '.join(sites)}", name)
@@ -357,8 +434,8 @@ def by_site(replies: Sequence[Message], sites: Sequence[str]) -> Mapping[int, Me
     return dict(sorted(found.items()))
 
 
-def require_answer(message: Message, run: str, served: Served) -> None:
-    """Raise unless a reply answers this broadcast of this run, with a solve where one was asked for."""
+def read_reply(message: Message, run: str, served: Served, engine: Any) -> tuple[Any, dict[str, Any]]:
+    """Read a reply to this broadcast of this run, with a solve where one was asked for: its header, and its vectors."""
     for field, value, expected in (
         ("run", run, run),
         ("round", served.round, f"{served.round}: let the site answer that broadcast"),
@@ -369,6 +446,42 @@ def require_answer(message: Message, run: str, served: Served) -> None:
     solved = message.header.get("solved")
     if (solved is not None) != served.solve:
         raise message.refusal("solved", "given" if served.solve else "null in a round without a solve", solved)
+    with content_of(message, "a reply"):
+        header = read_as(engine.reply_header, message.header, message.source)
+        return header, read_fields(engine.reply_fields(header, served), message.arrays)
+
+
+def read_answer(message: Message, question: Any) -> Answer:
+    """Read an answer to a question that is outstanding, and check it by the table of questions."""
+    answer = _read_answer(message)
+    expected = {"run": question.spec.run, "number": question.number, "name": question.name}
+    for name, value in {**expected, "answers": question.message.digest}.items():
+        if getattr(answer, name) != value:
+            raise message.refusal(name, f"{value}, as in the question that is out", getattr(answer, name))
+    if answer.refused and (answer.arrays or answer.content):
+        raise message.refusal("content", "empty where the answer is refused", sorted(answer.arrays))
+    if not answer.refused:
+        with content_of(message, "an answer to this question"):
+            question.made(answer)
+    return answer
+
+
+def _read_answer(message: Message) -> Answer:
+    names = {name for name in message.arrays if name.startswith("a/")}
+    message.require("answer", message.header, names)
+    header = read_as(AnswerHeader, message.header, message.source)
+    return Answer(**vars(header), arrays=_under(message, "a/"), digest=message.digest, source=message.source)
+
+
+def answer_bytes(answer: Answer) -> bytes:
+    """Return an answer as a server keeps it."""
+    header = {item.name: getattr(answer, item.name) for item in fields(AnswerHeader)}
+    return Message("answer", header, {f"a/{name}": array for name, array in answer.arrays.items()}).to_bytes()
+
+
+def read_answer_bytes(data: bytes, source: str) -> Answer:
+    """Inverse of `answer_bytes`."""
+    return _read_answer(Message.from_bytes(data, source))
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -436,7 +549,7 @@ def read_served(message: Message, spec: RunSpec, engine: Any) -> Served:
     is_final = message.kind == "final"
     kind = "final" if is_final else "broadcast"
     beside = {name for name in message.arrays if name in SPEC_VECTORS or (is_final and name.startswith("table/"))}
-    message.require(kind, message.header, set(engine.q_sizes) | beside)
+    message.require(kind, message.header, set(engine.q_fields) | beside)
     header = read_as(FinalHeader if is_final else BroadcastHeader, message.header, message.source)
     if header.run != spec.run:
         raise message.refusal("run", f"the digest of its spec, {spec.run}", header.run)
@@ -449,8 +562,31 @@ def read_served(message: Message, spec: RunSpec, engine: Any) -> Served:
         solve, certify = header.solve, header.certify
     elif isinstance(header, FinalHeader):
         outcome = _read_outcome(message, header, spec)
-    q_g = engine.read_q(message)
-    return Served(header.round, q_g, solve, certify, header.counted, header.mixed, outcome, message.digest)
+    with content_of(message, "q_g", ()):
+        vectors = read_fields(engine.q_fields, {name: message.arrays[name] for name in engine.q_fields})
+        own = (header.round, engine.q_made(vectors), solve, certify)
+    return Served(*own, header.counted, header.mixed, outcome, message.digest)
+
+
+def read_final(message: Message, engine: Callable[[Any], Any]) -> tuple[Any, Served]:
+    """Read a final message; `engine` makes the engine of the spec, or refuses it. Return engine and message."""
+    spec = _ended_spec(message)
+    with content_of(message, "of this run", ()):
+        made = engine(spec)
+    return made, read_served(message, spec, made)
+
+
+def read_outcome(message: Message) -> Outcome:
+    """Read how a run ended, whatever its engine, and nothing of its q_g."""
+    spec = _ended_spec(message)
+    return _read_outcome(message, read_as(FinalHeader, message.header, message.source), spec)
+
+
+def _ended_spec(message: Message) -> Any:
+    if message.kind != "final":
+        raise message.refusal("kind", "'final'", message.kind)
+    require_run(message)
+    return read_spec(message)
 
 
 def _read_outcome(message: Message, header: FinalHeader, spec: RunSpec) -> Outcome:
@@ -475,7 +611,7 @@ def _read_outcome(message: Message, header: FinalHeader, spec: RunSpec) -> Outco
     if header.table is None:
         return Outcome(status, header.message, number, header.objective, header.certificate)
     with content_of(message, "a table"):
-        table = spec.read_table(message, header.table)
+        table = spec.read_table(header.table, _under(message, "table/"))
     return Outcome(status, header.message, number, header.objective, header.certificate, table)
 
 
@@ -513,11 +649,48 @@ def encode_certificate(certificate: Certificate | None) -> dict[str, Any] | None
     return plain
 
 
-def read_copy(copy: Message, run: str, name: str) -> CopyHeader:
-    """Read what a server's copy of this site, in this run, says beside its vectors."""
+def read_copy(copy: Message, run: str, name: str, engine: Any) -> tuple[int, dict[str, Any], tuple[Any, ...]]:
+    """Read a server's copy of this site, in this run: the round of its counted answer, vectors, and past duals."""
     copy.require("copy", copy.header, copy.arrays)
     header = read_as(CopyHeader, copy.header, copy.source)
     for field, expected in (("run", run), ("site", name)):
         if copy.header[field] != expected:
             raise copy.refusal(field, expected, copy.header[field])
-    return header
+    past = read_past(copy, engine)
+    with content_of(copy, "a copy", ()):
+        own = {name: values for name, values in copy.arrays.items() if not name.startswith("past")}
+        return header.counted, read_fields(engine.copy_fields, own), past
+
+
+def read_past(message: Message, engine: Any) -> tuple[Any, ...]:
+    """Read the past duals of a site's state, or of a copy."""
+    count = read_as(int, message.header["past"], f"{message.source}: past")
+    if not 0 <= count <= engine.most_past:
+        raise message.refusal("past", f"an integer from 0 to {engine.most_past}", count)
+    return tuple(taken(message, {str(i): engine.past_field for i in range(count)}, "past").values())
+
+
+def inquiry_of(spec: RunSpec, number: int, name: str, content: Mapping[str, Any], arrays: Mapping[str, Any]) -> Message:
+    """Return the message of a question."""
+    plain, vectors = spec.encode()
+    header = {"run": spec.run, "number": number, "name": name, "spec": plain, "content": content}
+    sent = {f"q/{key}": value for key, value in arrays.items()}
+    return Message("inquiry", header, vectors | sent, f"inquiry {number}")
+
+
+def read_question(message: Message) -> Question:
+    """Read what the questions of all engines have in common, after `require_run`."""
+    header = read_as(QuestionHeader, message.header, message.source)
+    names = {name for name in message.arrays if name.startswith("q/")}
+    message.require("inquiry", message.header, names | (SPEC_VECTORS & set(message.arrays)))
+    return Question(**vars(header), arrays=_under(message, "q/"), digest=message.digest)
+
+
+def answer_of(
+    question: Question, site: str, content: Mapping[str, Any], arrays: Mapping[str, Any], refused: str = ""
+) -> Message:
+    """Return the message of an answer; `refused` says why there is none."""
+    own = {name: getattr(question, name) for name in ("run", "number", "name")}
+    reason = " ".join(refused.split())[:LONGEST_REASON]
+    header = {**own, "site": site, "answers": question.digest, "refused": reason, "content": content}
+    return Message("answer", header, {f"a/{key}": value for key, value in arrays.items()}, f"answer of {site}")

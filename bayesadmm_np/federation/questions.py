@@ -14,19 +14,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .._archive import Archive as Message
-from .._archive import content_of, read_as
-from .spec import SPEC_VECTORS
+from .._archive import refusal
+from .._fields import read_plain
+from .messages import Answer, Message, answer_bytes, inquiry_of, read_answer_bytes
 
-__all__ = ["Asking", "Declined", "Outstanding", "Talk", "Waiting", "answer_of", "read_answer", "read_question"]
-
-LONGEST_REASON = 300
-"""Characters that a site says why it does not answer."""
+__all__ = ["Asking", "Declined", "Outstanding", "Talk", "Waiting"]
 
 AWAY = "it was away"
 
@@ -44,14 +42,27 @@ class Outstanding:
     """A question that waits for answers."""
 
     spec: Any
-    name: str
     number: int
-    message: Message
+    question: Any
+
+    @property
+    def name(self) -> str:
+        """Of the question."""
+        return str(self.spec.pack_question(self.question)[0])
+
+    @cached_property
+    def message(self) -> Message:
+        """The inquiry."""
+        return inquiry_of(self.spec, self.number, *self.spec.pack_question(self.question))
 
     @property
     def answer_size(self) -> int:
         """Numbers of an answer, at most."""
         return int(self.spec.answer_size)
+
+    def made(self, answer: Answer) -> Any:
+        """Return what an answer says."""
+        return self.spec.answer_made(self.question, answer.content, answer.arrays)
 
 
 class Waiting(Exception):
@@ -62,62 +73,34 @@ class Waiting(Exception):
 
 
 @dataclass(frozen=True, eq=False)
-class QuestionHeader:
-    """The header of a question."""
-
-    run: str
-    number: int
-    name: str
-    spec: dict[str, Any]
-    content: dict[str, Any]
-
-
-@dataclass(frozen=True, eq=False)
-class AnswerHeader:
-    """The header of an answer."""
-
-    run: str
-    number: int
-    name: str
-    site: str
-    answers: str
-    refused: str
-    content: dict[str, Any]
-
-    def __post_init__(self) -> None:
-        if len(self.refused) > LONGEST_REASON:
-            raise ValueError(f"refused must be a reason of at most {LONGEST_REASON} characters")
-
-
-@dataclass(frozen=True, eq=False)
 class Talk:
     """All answers so far: a tuple a question, in it one a site, None where the site was away."""
 
-    exchanges: tuple[tuple[Message | None, ...], ...] = ()
+    exchanges: tuple[tuple[Answer | None, ...], ...] = ()
 
-    def then(self, answers: Sequence[Message | None]) -> Talk:
+    def then(self, answers: Sequence[Answer | None]) -> Talk:
         """Return the talk with the answers to another question."""
         return replace(self, exchanges=(*self.exchanges, tuple(answers)))
 
     def encode(self) -> tuple[list[list[int]], dict[str, NDArray[np.uint8]]]:
         """Return the answers as bytes, an array a question, and the length of each."""
-        whole = [[b"" if one is None else one.to_bytes() for one in answers] for answers in self.exchanges]
+        whole = [[b"" if one is None else answer_bytes(one) for one in answers] for answers in self.exchanges]
         arrays = {f"talk{i}": np.frombuffer(b"".join(each), dtype=np.uint8) for i, each in enumerate(whole)}
         return [[len(one) for one in each] for each in whole], arrays
 
     @classmethod
-    def read(cls, message: Message, lengths: Any, sites: Sequence[str]) -> Talk:
+    def read(cls, lengths: Any, arrays: Mapping[str, NDArray[Any]], sites: Sequence[str]) -> Talk:
         """Inverse of `encode`."""
         exchanges = []
-        for i, sizes in enumerate(read_as(list[list[int]], lengths, f"{message.source}: talk")):
+        for i, sizes in enumerate(read_plain(list[list[int]], lengths, "talk")):
             ends = np.cumsum(sizes).tolist()
-            data = message.arrays[f"talk{i}"].tobytes()
+            data = arrays[f"talk{i}"].tobytes()
             if len(sizes) != len(sites) or min(sizes) < 0 or ends[-1] != len(data):
-                raise message.refusal("talk", f"the answers of {len(sites)} sites", sizes)
+                raise refusal("talk", f"the answers of {len(sites)} sites", sizes)
             pieces = [data[end - size : end] for end, size in zip(ends, sizes, strict=True)]
             exchanges.append(
                 tuple(
-                    Message.from_bytes(piece, f"answer of {site}") if piece else None
+                    read_answer_bytes(piece, f"answer of {site}") if piece else None
                     for piece, site in zip(pieces, sites, strict=True)
                 )
             )
@@ -152,13 +135,10 @@ class Asking:
         Declined
             When a site did not answer.
         """
-        name, content, arrays = self.spec.pack_question(question)
+        out = Outstanding(self.spec, self.done + 1, question)
         if self.done == len(self.talk.exchanges):
-            spec, vectors = self.spec.encode()
-            header = {"run": self.spec.run, "number": self.done + 1, "name": name, "spec": spec, "content": content}
-            sent = {f"q/{key}": value for key, value in arrays.items()}
-            message = Message("inquiry", header, vectors | sent, f"inquiry {self.done + 1}")
-            raise Waiting(Outstanding(self.spec, name, self.done + 1, message))
+            raise Waiting(out)
+        name, _, arrays = self.spec.pack_question(question)
         answers = self.talk.exchanges[self.done]
         self.done += 1
         reasons, found = {}, []
@@ -167,50 +147,12 @@ class Asking:
                 reasons[site] = AWAY
                 continue
             self.floats += sum(array.size for array in (*arrays.values(), *answer.arrays.values()))
-            if answer.header["name"] != name:  # of another version of this library
-                raise answer.refusal("name", name, answer.header["name"])
-            if answer.header["refused"]:
-                reasons[site] = answer.header["refused"]
+            if answer.name != name:  # of another version of this library
+                raise refusal("name", name, answer.name, answer.source)
+            if answer.refused:
+                reasons[site] = answer.refused
             else:
-                found.append(self.spec.unpack_answer(answer, question))
+                found.append(out.made(answer))
         if reasons:
             raise Declined(name, reasons)
         return found
-
-
-def read_question(message: Message) -> QuestionHeader:
-    """Read what the questions of all engines have in common, after `require_run`."""
-    header = read_as(QuestionHeader, message.header, message.source)
-    arrays = {name for name in message.arrays if name.startswith("q/")}
-    message.require("inquiry", message.header, arrays | (SPEC_VECTORS & set(message.arrays)))
-    if header.number < 1:
-        raise message.refusal("number", "an integer from 1", header.number)
-    return header
-
-
-def answer_of(
-    question: Message, site: str, content: Mapping[str, Any], arrays: Mapping[str, Any], refused: str = ""
-) -> Message:
-    """Return the message of an answer; `refused` says why there is none."""
-    own = {name: question.header[name] for name in ("run", "number", "name")}
-    reason = " ".join(refused.split())[:LONGEST_REASON]
-    header = {**own, "site": site, "answers": question.digest, "refused": reason, "content": content}
-    return Message("answer", header, {f"a/{key}": value for key, value in arrays.items()}, f"answer of {site}")
-
-
-def read_answer(message: Message, question: Outstanding, sites: Sequence[str]) -> int:
-    """Check an answer to a question that is outstanding, whole, and return the number of its site."""
-    message.require("answer", message.header, message.arrays)
-    header = read_as(AnswerHeader, message.header, message.source)
-    if header.site not in sites:
-        raise message.refusal("site", f"one of {', '.join(sites)}", header.site)
-    expected = {"run": question.spec.run, "number": question.number, "name": question.name}
-    for name, value in {**expected, "answers": question.message.digest}.items():
-        if getattr(header, name) != value:
-            raise message.refusal(name, f"{value}, as in the question that is out", getattr(header, name))
-    if not header.refused:
-        with content_of(message, "an answer to this question"):
-            question.spec.unpack_answer(message, question.spec.unpack_question(question.message, header.name))
-    elif message.arrays or header.content:
-        raise message.refusal("content", "empty where the answer is refused", sorted(message.arrays))
-    return list(sites).index(header.site)

@@ -14,6 +14,7 @@ from ..splitting.certificate import Certificate
 from ..splitting.status import Failure, Status
 from .engine import ServerEngine, Task, require_sum_of_factors
 from .messages import (
+    Answer,
     Hello,
     Message,
     Mixed,
@@ -24,12 +25,14 @@ from .messages import (
     content_of,
     digests_of,
     encode_certificate,
+    read_answer,
     read_hellos,
+    read_reply,
     read_spec,
-    require_answer,
     require_room,
+    taken,
 )
-from .questions import Outstanding, Talk, Waiting, read_answer
+from .questions import Outstanding, Talk, Waiting
 
 __all__ = ["Coordinator"]
 
@@ -165,8 +168,8 @@ class Coordinator:
     @cached_property
     def served(self) -> Served:
         """What the outstanding message says, by which a reply is read, also when the server is further on."""
-        q_g, digest = self.engine.q_of(self.held), self.broadcast().digest
-        return Served(self.number, q_g, *self.asks, self.counted, self.mixed, self.outcome, digest)
+        own = self.engine.q_of(self.held), *self.asks, self.counted, self.mixed, self.outcome
+        return Served(self.number, *own, self.broadcast().digest)
 
     @property
     def asked(self) -> int:
@@ -218,7 +221,7 @@ class Coordinator:
         return Message("final", header, arrays, "final message")
 
     @np.errstate(over="ignore", invalid="ignore")  # the status says it
-    def step(self, replies: Sequence[Message | SiteReply]) -> Coordinator:
+    def step(self, replies: Sequence[Message | SiteReply | Answer]) -> Coordinator:
         """Take in the replies to the outstanding broadcast, of all sites or of those that came.
 
         A site without a reply keeps its η_k and λ_k in the sum. The objective of a round at which a site did not
@@ -226,7 +229,7 @@ class Coordinator:
 
         Parameters
         ----------
-        replies : sequence of Message or SiteReply
+        replies : sequence of Message, SiteReply or Answer
             At least one; those that `read` has read are not read again.
 
         Returns
@@ -240,23 +243,26 @@ class Coordinator:
         ValueError
             When there are no replies, the run has ended, or a reply was read by another server.
         """
-        taken = digests_of(replies)
-        if taken == self.taken:
+        digests = digests_of(replies)
+        if digests == self.taken:
             return self
-        if self.question is not None:
-            return replace(
-                self._heard(self.question, [one for one in replies if isinstance(one, Message)]), taken=taken
-            )
-        found: list[SiteReply | None] = [None] * len(self.spec.sites)
-        read = [reply for reply in replies if isinstance(reply, SiteReply)]
-        for reply in [*read, *self.read([reply for reply in replies if isinstance(reply, Message)]).values()]:
-            if reply.at != self.served.digest or found[reply.site] is not None:
+        found: list[Any] = [None] * len(self.spec.sites)
+        unread = self.read([reply for reply in replies if isinstance(reply, Message)])
+        for reply in [*unread.values(), *(one for one in replies if not isinstance(one, Message))]:
+            k = self.spec.sites.index(reply.site) if isinstance(reply, Answer) else reply.site
+            if reply.answers != self._asked_by or found[k] is not None:
                 raise ValueError("replies must be read by this server in this round, once a site.")
-            found[reply.site] = reply
-        return replace(self._advanced(found), taken=taken)
+            found[k] = reply
+        after = self._advanced(found) if self.question is None else self._heard(found)
+        return replace(after, taken=digests)
+
+    @property
+    def _asked_by(self) -> str:
+        """Digest of the message that is out."""
+        return self.served.digest if self.question is None else self.question.message.digest
 
     @np.errstate(over="ignore", invalid="ignore")
-    def read(self, replies: Sequence[Message], served: Served | None = None) -> dict[str, Any]:
+    def read(self, replies: Sequence[Message], served: Served | None = None) -> dict[str, SiteReply | Answer]:
         """Return replies by site, each one that `step` can take in.
 
         A reply to an older broadcast of version s moves its factor by Δη_k = γρ(λ_k − λ_g^{(s)}) all the same; what it
@@ -277,13 +283,14 @@ class Coordinator:
         """
         if replies and self.outcome is not None:
             raise ValueError(f"the run has ended ({self.outcome.status.name}): there is no round for a reply.")
+        sites = self.spec.sites
         if self.question is not None:
-            return {self.spec.sites[read_answer(one, self.question, self.spec.sites)]: one for one in replies}
+            read = {k: read_answer(one, self.question) for k, one in by_site("answer", replies, sites).items()}
+            return {sites[k]: answer for k, answer in read.items()}
         served = self.served if served is None else served
         if served.digest != self.served.digest:
             require_sum_of_factors(self.spec.method)
-        sites = self.spec.sites
-        return {sites[k]: self._read(message, k, served) for k, message in by_site(replies, sites).items()}
+        return {sites[k]: self._read(one, k, served) for k, one in by_site("reply", replies, sites).items()}
 
     def save(self) -> Message:
         """Return the whole state as a message of kind "server"."""
@@ -338,7 +345,7 @@ class Coordinator:
     def restored(cls, message: Message, engine: ServerEngine[Any]) -> Coordinator:
         """Return the server of a `save` of the run that this engine is of."""
         header = message.header
-        talk = Talk.read(message, header["talk"], engine.spec.sites)
+        talk = Talk.read(header["talk"], message.arrays, engine.spec.sites)
         begun = cls._begun(engine, tuple(header["hellos"]), talk)
         if begun.question is not None or begun.outcome is not None:  # no round was begun, or none was needed
             return replace(begun, taken=tuple(header["taken"]))
@@ -347,15 +354,20 @@ class Coordinator:
         done = history if header["waiting"] is None else history[:-1]
         like = replace(engine.start(), start_objective=float(header["start_objective"]))
         waiting, outcome, mixed = None, header["outcome"], header["mixed"]
+
+        def state(name: str, history: tuple[Any, ...]) -> Any:
+            vectors = taken(message, engine.state_fields(header[name], like), f"{name}/")
+            return engine.state_made(header[name], vectors, replace(like, history=history))
+
         if header["waiting"] is not None:
-            waiting = engine.read_state(message, "waiting", header["waiting"], replace(like, history=history))
+            waiting = state("waiting", history)
         if outcome is not None:
             kept: Any = tuple[str, str, int, Certificate | None]
             status, text, number, certificate = read_as(kept, outcome, message.source)
             outcome = Outcome(Status[status], text, number, _objective(like, done), certificate)
         server = replace(
             begun,
-            state=engine.read_state(message, "state", header["state"], replace(like, history=done)),
+            state=state("state", done),
             waiting=waiting,
             counted=tuple(header["counted"]),
             mixed=None if mixed is None else (mixed[0], tuple(mixed[1])),
@@ -407,16 +419,16 @@ class Coordinator:
         current, name = self.served, self.spec.sites[k]
         if served.counted[k] != self.counted[k]:  # Δη_k is from a factor that is no longer counted
             raise message.refusal("answers", f"a broadcast that counts round {self.counted[k]} of it", name)
-        require_answer(message, self.spec.run, served)
+        header, vectors = read_reply(message, self.spec.run, served, self.engine)
         with content_of(message, "a reply"):
-            reply = self.engine.read_reply(message, served, k, self.held)
+            reply = self.engine.reply_made(header, vectors, served, k, self.held)
         report, value = reply.report, reply.report.value
         if served.round != current.round:
             if not current.solve:
                 raise message.refusal("round", f"{current.round}: all rounds are done", served.round)
             report = replace(report, value=None, sums=None)
         lost = value if self.engine.has_lost(value) else None
-        return replace(reply, report=report, site=k, digest=message.digest, at=current.digest, lost=lost)
+        return replace(reply, report=report, site=k, digest=message.digest, answers=current.digest, lost=lost)
 
     def _advanced(self, replies: list[SiteReply | None]) -> Coordinator:
         """The loop's decisions in the loop's order: complete round t, stop or not, gather round t + 1."""
@@ -480,15 +492,9 @@ class Coordinator:
             return replace(self, question=waiting.question)
         return replace(self, question=None, ended=None, outcome=replace(self.ended, table=table))
 
-    def _heard(self, question: Outstanding, answers: Sequence[Message]) -> Coordinator:
+    def _heard(self, answers: Sequence[Answer | None]) -> Coordinator:
         """Go on after the answers to a question; a site without one is away."""
-        found: list[Message | None] = [None] * len(self.spec.sites)
-        for message in answers:
-            k = read_answer(message, question, self.spec.sites)
-            if found[k] is not None:
-                raise message.refusal("site", "one that has not answered yet", self.spec.sites[k])
-            found[k] = message
-        talk = self.talk.then(found)
+        talk = self.talk.then(answers)
         if self.ended is not None:
             return replace(self, talk=talk)._asked()
         if self.waiting is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Generic, Literal
@@ -10,12 +9,25 @@ from typing import Any, Generic, Literal
 import numpy as np
 
 from .._archive import LIMIT, read_as, refusal
+from .._fields import read_plain
 from .._validation import Array, as_count
 from ..glm.questions import pack
 from ..splitting.privacy import GaussianMechanism
 from .engine import A, SiteData, SiteEngine, require
-from .messages import Message, MessageError, Served, content_of, read_copy, read_served, read_spec, require_run
-from .questions import answer_of, read_question
+from .messages import (
+    Message,
+    MessageError,
+    Served,
+    answer_of,
+    content_of,
+    read_copy,
+    read_past,
+    read_question,
+    read_served,
+    read_spec,
+    require_run,
+    taken,
+)
 from .spec import RunSpec, as_site_name
 
 __all__ = ["Ledger", "Site", "SiteState"]
@@ -95,13 +107,15 @@ class Ledger(Generic[A]):
         return header, {f"{name}/{part}": values for name, answer in answers for part, values in answer.vectors.items()}
 
     @classmethod
-    def read(cls, message: Message, read_answer: Callable[[Message, str, list[Any]], A]) -> Ledger[A]:
-        """Inverse of `encode`; read_answer(message, name, numbers) checks the numbers, and finds the vectors."""
+    def read(cls, message: Message, engine: SiteEngine[A]) -> Ledger[A]:
+        """Inverse of `encode`; the engine knows the vectors of an answer."""
         kept = read_as(_KeptHeader, {name: message.header[name] for name in ("heard", "answers")}, message.source)
-        found = {name: read_answer(message, name, numbers) for name, numbers in kept.answers.items()}
-        for name, answer in found.items():
-            if answer.round < 0:
-                raise message.refusal(f"answers.{name}", "of a round from 0", answer.round)
+        found: dict[str, A] = {}
+        for name, numbers in kept.answers.items():
+            vectors = taken(message, engine.answer_fields, f"{name}/")
+            found[name] = engine.answer_made(read_plain(engine.numbers, numbers, f"answers.{name}"), vectors)
+            if found[name].round < 0:
+                raise message.refusal(f"answers.{name}", "of a round from 0", found[name].round)
         return cls(found["counted"], found.get("pending"), kept.heard)
 
     @property
@@ -240,12 +254,11 @@ class Site:
         """Answer a question beside the rounds, or say why not."""
         require_run(message, None if self.kept is None else self.kept.spec.run)
         with content_of(message, "a question of this run"):
-            spec = read_spec(message, self.data)
-            name = read_question(message).name
+            spec, question = read_spec(message, self.data), read_question(message)
             respond = getattr(self.data, "respond", None)
             if self.name not in spec.sites or respond is None:
                 raise refusal("sites", f"names with {self.name!r} among them, of a run that asks", list(spec.sites))
-            answer = respond(message, spec, self.name, name)
+            answer = respond(spec, self.name, name := question.name, question.content, question.arrays)
         refused = f"it refuses {name!r}" if name in self.refuses else ""
         if self.privacy is not None:
             refused = "it has privacy, and sends nothing but noised answers"
@@ -253,7 +266,7 @@ class Site:
             content, arrays = ({}, {}) if refused else pack(answer())
         except UNCOMPUTABLE as error:
             content, arrays, refused = {}, {}, str(error) or type(error).__name__
-        return answer_of(message, self.name, content, arrays, refused)
+        return answer_of(question, self.name, content, arrays, refused)
 
     def _answered(self, served: Served, engine: SiteEngine[Any]) -> tuple[Site, Message | None]:
         known = self.kept or SiteState(engine.spec, Ledger(engine.first(served.q_g)), ())
@@ -312,7 +325,7 @@ class Site:
             if message.header["privacy"] != self._granted:
                 raise message.refusal("privacy", f"that of this site, {self._granted}", message.header["privacy"])
             engine = self._engine(read_spec(message, self.data))
-            kept = SiteState(engine.spec, Ledger.read(message, engine.read_answer), engine.read_past(message))
+            kept = SiteState(engine.spec, Ledger.read(message, engine), read_past(message, engine))
             return replace(self, kept=kept)
 
     def _require_own(self, message: Message) -> None:
@@ -337,16 +350,14 @@ class Site:
         """
         with content_of(copy, "of this run", ()):
             engine = self._engine(spec)
-        counted = read_copy(copy, spec.run, self.name).counted
+        counted, vectors, past = read_copy(copy, spec.run, self.name, engine)
         if self.privacy is not None:
             raise MessageError(
                 f"site {self.name}: what it has spent of its privacy is lost with its state: start a new run."
             )
-        found = engine.adopted(copy, counted)
-        if found is None:  # no answer of this site is in the sum: the start of a run is what the server counts on
-            return self
-        answer, past = found
-        return replace(self, kept=SiteState(spec, Ledger(answer), past))
+        answer = engine.adopted(counted, vectors)
+        # without an answer of this site in the sum the start of a run is what the server counts on
+        return self if answer is None else replace(self, kept=SiteState(spec, Ledger(answer), past))
 
     @cached_property
     def _digest(self) -> str:

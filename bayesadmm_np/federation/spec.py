@@ -97,7 +97,7 @@ class RunSpec:
         """Parameters and tolerance of the certificate; None where a run of this engine makes none."""
         return None
 
-    def read_table(self, message: Archive, plain: Mapping[str, Any]) -> Any:
+    def read_table(self, plain: Mapping[str, Any], arrays: Mapping[str, Any]) -> Any:
         """Read what sites were asked for beside the rounds."""
         raise refusal("table", f"null: a run of the engine {self.engine} asks for none", "one")
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import product
@@ -257,9 +257,11 @@ class GLMTable:
         """Return the engine of a run with this site's part of the design that was agreed."""
         return self._rows_of(spec, name).join(spec, name, privacy)
 
-    def respond(self, message: Message, spec: RunSpec, site: str, name: str) -> Callable[[], Any]:
+    def respond(
+        self, spec: RunSpec, site: str, name: str, content: Mapping[str, Any], arrays: Mapping[str, Array]
+    ) -> Callable[[], Any]:
         """Check a question of a run, and return what answers it."""
-        return self._rows_of(spec, site).respond(message, spec, site, name)
+        return self._rows_of(spec, site).respond(spec, site, name, content, arrays)
 
     def _rows_of(self, spec: RunSpec, name: str) -> GLMData:
         """Return this site's part of the design that was agreed."""

@@ -13,7 +13,8 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from .._archive import Archive, read_as
+from .._archive import refusal
+from .._fields import Field, read_fields, read_plain
 from .._validation import Array
 from ..families import FullGaussian
 from ..losses.base import GaussianExpected, Loss
@@ -248,7 +249,7 @@ def _statistics(site: Respondent, question: StatisticsQuestion) -> SiteStatistic
 
 
 class Entry(NamedTuple):
-    """A row of the table: types of question and answer, shapes of their arrays, and who answers.
+    """A row of the table: types of question and answer, their arrays, and who answers.
 
     In a shape p is the number of columns, c that of outputs, d = c p, k that of targets or classes; other letters
     stand for any number from 1. Names of arrays in a mapping are left out.
@@ -256,47 +257,56 @@ class Entry(NamedTuple):
 
     question: type
     answer: type
-    asked: Mapping[str, str]
-    said: Mapping[str, str]
+    asked: Mapping[str, Field]
+    said: Mapping[str, Field]
     respond: Callable[[Respondent, Any], Any]
-    may_overflow: bool = False
 
+    @property
+    def may_overflow(self) -> bool:
+        """Whether sums may be infinite, where a search has gone too far."""
+        return any(field.may_overflow for field in self.said.values())
+
+
+VECTOR, MATRIX = Field("d"), Field("d d")
+WILD_VECTOR, WILD_MATRIX = Field("d", may_overflow=True), Field("d d", may_overflow=True)
+COORDINATES = Field("c*r")
 
 QUESTIONS: Mapping[str, Entry] = {
-    "design": Entry(DesignQuestion, Design, {}, {"root": "m p", "sums": "p", "target": "k"}, _design),
-    "least_squares": Entry(LeastSquaresQuestion, Triangle, {}, {"root": "m n", "shift": "s"}, _triangle),
-    "rows": Entry(RowsQuestion, RowsRoot, {}, {"root": "m p"}, _rows),
+    "design": Entry(
+        DesignQuestion, Design, {}, {"root": Field("m p"), "sums": Field("p"), "target": Field("k")}, _design
+    ),
+    "least_squares": Entry(LeastSquaresQuestion, Triangle, {}, {"root": Field("m n"), "shift": Field("s")}, _triangle),
+    "rows": Entry(RowsQuestion, RowsRoot, {}, {"root": Field("m p")}, _rows),
     "separation": Entry(
         separation.Question,
         separation.Answer,
-        {"basis": "p r", "theta": "c*r", "direction": "c*r", "step": "c*r"},
-        {"gradient": "c*r", "hessian": "c*r c*r"},
+        {"basis": Field("p r"), **dict.fromkeys(("theta", "direction", "step"), COORDINATES)},
+        {"gradient": Field("c*r", may_overflow=True), "hessian": Field("c*r c*r", may_overflow=True)},
         lambda site, question: separation.answer(site.loss, question),  # type: ignore[arg-type]
-        may_overflow=True,
     ),
     "derivatives": Entry(
         DerivativesQuestion,
         Derivatives,
-        {"theta": "d"},
-        {"gradient": "d", "hessian": "d d"},
+        {"theta": VECTOR},
+        {"gradient": WILD_VECTOR, "hessian": WILD_MATRIX},
         lambda site, question: derivatives(site.loss, question.theta),
-        may_overflow=True,
     ),
-    "sums": Entry(SumsQuestion, Sums, {"theta": "d"}, {"gradient": "d", "hessian": "d d", "errors": "d"}, _sums),
+    "sums": Entry(
+        SumsQuestion, Sums, {"theta": VECTOR}, {"gradient": VECTOR, "hessian": MATRIX, "errors": VECTOR}, _sums
+    ),
     "statistics": Entry(
         StatisticsQuestion,
         SiteStatistics,
-        {"theta": "d", "null": "d", "bread": "d d"},
-        {"meats": "d d"},
+        {"theta": VECTOR, "null": VECTOR, "bread": MATRIX},
+        {"meats": MATRIX},
         _statistics,
     ),
     "firth": Entry(
         FirthQuestion,
         FirthAnswer,
-        {"theta": "d", "covariance": "d d"},
-        {"gradient": "d", "hessian": "d d", "pull": "d"},
+        {"theta": VECTOR, "covariance": MATRIX},
+        {"gradient": WILD_VECTOR, "hessian": WILD_MATRIX, "pull": WILD_VECTOR},
         lambda site, question: firth_answer(site.loss, question),
-        may_overflow=True,
     ),
 }
 """All that a site answers, by name; every other question is refused."""
@@ -320,17 +330,19 @@ def pack_statistics(statistics: FitStatistics | None) -> tuple[dict[str, Any] | 
     return {"noise": statistics.noise, "weights": statistics.weights, "total": total}, meats
 
 
-def unpack_statistics(message: Archive, plain: Mapping[str, Any] | None, dim: int, prefix: str) -> FitStatistics | None:
+def unpack_statistics(
+    plain: Mapping[str, Any] | None, arrays: Mapping[str, Array], dim: int, prefix: str
+) -> FitStatistics | None:
     """Inverse of `pack_statistics`; the arrays have `prefix` before their names."""
     if plain is None:
         return None
     if set(plain) != {"noise", "weights", "total"}:
-        raise message.refusal("statistics", "exactly the fields noise, total, weights", sorted(plain))
+        raise refusal("statistics", "exactly the fields noise, total, weights", sorted(plain))
     noise, weights, total = (plain[name] for name in ("noise", "weights", "total"))
     said: Any = tuple[Noise, WeightMeaning]
-    noise, weights = read_as(said, [noise, weights], f"{message.source}: statistics")
+    noise, weights = read_plain(said, [noise, weights], "statistics")
     shapes = QUESTIONS["statistics"].said
-    found: SiteStatistics = unpack(SiteStatistics, message, total, shapes, {"d": dim}, prefix=prefix)
+    found: SiteStatistics = unpack(SiteStatistics, total, arrays, shapes, {"d": dim}, prefix)
     return FitStatistics(found.require_possible(), noise, weights)
 
 
@@ -361,59 +373,50 @@ def pack(value: Any) -> tuple[dict[str, Any], dict[str, Array]]:
 
 def unpack(
     kind: type,
-    message: Archive,
     plain: Mapping[str, Any],
-    shapes: Mapping[str, str],
-    sizes: Mapping[str, int],
-    *,
+    arrays: Mapping[str, Array],
+    table: Mapping[str, Field],
+    known: Mapping[str, Any],
     prefix: str = "",
-    may_overflow: bool = False,
 ) -> Any:
     """Inverse of `pack`: a value whose fields have the types of their annotations, and whose arrays fit together.
 
     Parameters
     ----------
     kind : type
-    message : Archive
-        Holds the arrays, under `prefix` and their names.
     plain : dict
         The plain values.
-    shapes : dict of str
-        See `Entry`.
-    sizes : dict of int
-        Numbers that letters of the shapes stand for.
+    arrays : dict of ndarray
+        Under `prefix` and their names; others are left out where there is a prefix.
+    table : dict of Field
+        Of the arrays; see `Entry`.
+    known : dict
+        What letters of the shapes stand for.
     prefix : str, default ''
-    may_overflow : bool, default False
-        Whether arrays may hold infinities and NaN.
 
     Raises
     ------
     ArchiveError
         When something is missing, of another type or shape, or not finite.
     """
-    known = dict(sizes)
-    found: dict[str, Any] = {}
     expected = {name for name, (hint, _) in _fields(kind).items() if hint != "array"}
     if set(plain) != expected:
-        raise message.refusal("content", f"exactly the fields {sorted(expected)}", sorted(plain))
-    used = set()
-
-    def array(name: str, field: str) -> Array:
-        used.add(prefix + name)
-        return _array(message, prefix + name, shapes[field], known, may_overflow)
-
+        raise refusal("content", f"exactly the fields {sorted(expected)}", sorted(plain))
+    found: dict[str, Any] = {}
+    wanted: dict[str, Field] = {}
     for name, (hint, annotation) in _fields(kind).items():
-        if hint == "array":
-            is_there = prefix + name in message.arrays
-            found[name] = array(name, name) if is_there or annotation is np.ndarray else None
+        if hint == "plain":
+            found[name] = read_plain(annotation, plain[name], name)
         elif hint == "arrays":
-            keys = read_as(tuple[str, ...], plain[name], f"{message.source}: {name}")
-            found[name] = {key: array(f"{name}/{key}", name) for key in keys}
-        else:
-            found[name] = read_as(annotation, plain[name], f"{message.source}: {name}")
-    extra = {name for name in message.arrays if name.startswith(prefix)} - used if prefix else set()
-    if extra:
-        raise message.refusal("arrays", f"those of {sorted(used)}", sorted(extra))
+            wanted |= {f"{name}/{key}": table[name] for key in read_plain(tuple[str, ...], plain[name], name)}
+        elif annotation is np.ndarray or prefix + name in arrays:
+            wanted[name] = table[name]
+    read = read_fields(wanted, arrays, prefix, known)
+    for name, (hint, _) in _fields(kind).items():
+        if hint == "arrays":
+            found[name] = {key: read[f"{name}/{key}"] for key in plain[name]}
+        elif hint == "array":
+            found[name] = read.get(name)
     return kind(**found)
 
 
@@ -432,22 +435,3 @@ def _fields(kind: Any) -> dict[str, tuple[Literal["array", "arrays", "plain"], A
         else:
             found[name] = "plain", hint
     return found
-
-
-def _array(message: Archive, name: str, shape: str, known: dict[str, int], may_overflow: bool) -> Array:
-    """Return an array of the shape that the tokens say; letters that were unknown are known after it."""
-    values = message.arrays.get(name)
-    tokens = shape.split()
-    if values is None or values.dtype != np.float64 or values.ndim != len(tokens):
-        got = "nothing" if values is None else f"{values.dtype} of shape {values.shape}"
-        raise message.refusal(name, f"an array of shape ({shape.replace(' ', ', ')})", got)
-    for token, size in zip(tokens, values.shape, strict=True):
-        letters = token.split("*")
-        if len(letters) == 1 and size:
-            known.setdefault(token, size)
-    expected = tuple(int(np.prod([known.get(letter, -1) for letter in token.split("*")])) for token in tokens)
-    if not may_overflow:
-        return message.array(name, expected)
-    if values.shape != expected:
-        raise message.refusal(name, f"an array of shape {expected}", values.shape)
-    return np.asarray(values)

@@ -16,20 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .._archive import read_as, refusal
+from .._archive import refusal
+from .._fields import Condition, Field
 from .._validation import Array, as_count, as_positive
 from ..federation.engine import Gathered, ServerEngine, SiteEngine, require
-from ..federation.messages import (
-    Hello,
-    Message,
-    ReplyHeader,
-    Report,
-    Served,
-    SiteReply,
-    read_served,
-    read_spec,
-    require_run,
-)
+from ..federation.messages import Hello, Message, ReplyHeader, Report, Served, SiteReply, read_final
 from ..federation.spec import RunSpec
 from ..splitting.accelerated import Accelerated
 from ..splitting.methods import Method
@@ -248,18 +239,20 @@ class _Engine:
     team: Team
 
     @property
-    def q_sizes(self) -> Mapping[str, int]:
-        """Return m_g, s_g and running statistics."""
-        dim, buffers = len(self.team.network.start), self.team.network.buffers
-        sizes = {"mean": dim, "precision": dim if self.team.learns_precision else 1}
-        return sizes | ({"statistics": _size(buffers)} if buffers else {})
+    def q_fields(self) -> Mapping[str, Field]:
+        """m_g, s_g and running statistics."""
+        start = self.team.network.start
+        precision = start if self.team.learns_precision else start[:1]
+        return {"mean": _tensor(start), "precision": _tensor(precision, DISTRIBUTION), **self._statistics}
 
-    def read_q(self, message: Message) -> Broadcast:
-        """Read q_g."""
-        start, buffers = self.team.network.start, self.team.network.buffers
-        mean = read_tensor(message, "mean", start)
-        precision = read_precision(message, "precision", start if self.team.learns_precision else start[:1])
-        return Broadcast(mean, precision, unpacked(message, "statistics", buffers))
+    def q_made(self, found: Mapping[str, Any]) -> Broadcast:
+        """Return q_g."""
+        return Broadcast(found["mean"], found["precision"], found.get("statistics", {}))
+
+    @property
+    def _statistics(self) -> dict[str, Field]:
+        like = self.team.network.buffers
+        return {"statistics": _unpacked(like)} if like else {}
 
 
 @dataclass(frozen=True)
@@ -269,6 +262,7 @@ class NetworkServer(_Engine, ServerEngine[State]):
     SUMMED: ClassVar[tuple[str, ...]] = ("value", "linear", "precision", "statistics")
     PER_SITE: ClassVar[tuple[str, ...]] = ("linear", "precision", "solved")
     record: ClassVar[Any] = RoundRecord
+    reply_header: ClassVar[Any] = NetworkReplyHeader
 
     @classmethod
     def of(cls, spec: NetworkSpec, model: Any) -> NetworkServer:
@@ -285,14 +279,18 @@ class NetworkServer(_Engine, ServerEngine[State]):
     @property
     def reply_size(self) -> int:
         """λ_k and running statistics."""
-        return sum(self.q_sizes.values()) - (0 if self.team.learns_precision else 1)
+        return self._size - (0 if self.team.learns_precision else 1)
 
     @property
     def state_size(self) -> int:
         """Numbers of a state, counted before one is made."""
-        each = sum(self.q_sizes.values())
+        each = self._size
         duals = 2 if self.team.method.dual_step else 1
         return each + self.team.n_clients * duals * (each - _size(self.team.network.buffers))
+
+    @property
+    def _size(self) -> int:
+        return sum(int(field.shape) for field in self.q_fields.values())
 
     def pack_q(self, state: State) -> dict[str, Array]:
         """Return q_g as vectors (m, s): the product s·m would be a rounding away from what one process holds."""
@@ -302,30 +300,26 @@ class NetworkServer(_Engine, ServerEngine[State]):
         """Return q_g."""
         return state.broadcast
 
-    def read_reply(self, message: Message, served: Served, k: int, state: State) -> SiteReply:
-        """Read ℓ_k/τ at the points around m_g, and λ_k with its running statistics."""
-        header, q_g, learned = (
-            read_as(NetworkReplyHeader, message.header, message.source),
-            served.q_g,
-            self.team.learns_precision,
-        )
-        arrays: set[str] = set()
-        if header.solved:
-            arrays = {"linear"} | ({"precision"} if learned else set()) | ({"statistics"} if q_g.buffers else set())
-        message.require("reply", message.header, arrays)
-        points = 2 if learned else 1
+    def reply_fields(self, header: NetworkReplyHeader, served: Served) -> Mapping[str, Field]:
+        """λ_k with its running statistics."""
+        points = 2 if self.team.learns_precision else 1
         if len(header.value) != points:
-            raise message.refusal("value", f"{points} numbers, one a point", list(header.value))
-        report = Report(header.value)
+            raise refusal("value", f"{points} numbers, one a point", list(header.value))
         if not header.solved:
-            return SiteReply(served.round, report, None)
-        answered = NetworkAnswered(
-            linear=read_tensor(message, "linear", q_g.mean),
-            precision=read_precision(message, "precision", q_g.precision) if learned else None,
-            buffers=unpacked(message, "statistics", q_g.buffers),
-            q_g=q_g,
-        )
-        return SiteReply(served.round, report, answered)
+            return {}
+        q_g = served.q_g
+        precision = {"precision": _tensor(q_g.precision, DISTRIBUTION)} if self.team.learns_precision else {}
+        return {"linear": _tensor(q_g.mean), **precision, **self._statistics}
+
+    def reply_made(
+        self, header: NetworkReplyHeader, found: Mapping[str, Any], served: Served, k: int, state: State
+    ) -> SiteReply:
+        """Return ℓ_k/τ at the points around m_g, and λ_k with its running statistics."""
+        answered = None
+        if header.solved:
+            precision, statistics = found.get("precision"), found.get("statistics", {})
+            answered = NetworkAnswered(found["linear"], precision, statistics, served.q_g)
+        return SiteReply(served.round, Report(header.value), answered)
 
     def start(self) -> State:
         """Return the server at the model's parameters."""
@@ -362,12 +356,13 @@ class NetworkServer(_Engine, ServerEngine[State]):
         """Return the tensors."""
         return {}, {part: vector(getattr(state, part)) for part in TENSORS} | packed(state.buffers)
 
-    def read_state(self, message: Message, name: str, header: Any, like: State) -> State:
+    def state_fields(self, header: Any, like: State) -> Mapping[str, Field]:
+        """Return the tensors, and running statistics."""
+        return {part: _tensor(getattr(like, part)) for part in TENSORS} | self._statistics
+
+    def state_made(self, header: Any, found: Mapping[str, Any], like: State) -> State:
         """Inverse of `pack_state`."""
-        tensors: dict[str, Any] = {
-            part: read_tensor(message, f"{name}/{part}", getattr(like, part)) for part in TENSORS
-        }
-        return replace(like, **tensors, buffers=unpacked(message, f"{name}/statistics", like.buffers))
+        return replace(like, **{part: found[part] for part in TENSORS}, buffers=found.get("statistics", {}))
 
     def copy_of(self, state: State, k: int) -> tuple[int, dict[str, Array]]:
         """Return η_k."""
@@ -494,6 +489,8 @@ class NetworkAnswer:
 class NetworkSite(_Engine, SiteEngine[NetworkAnswer]):
     """The engine at a site: a `Team` with the rows of this site alone."""
 
+    numbers: ClassVar[Any] = tuple[int]
+
     index: int
 
     @property
@@ -527,22 +524,24 @@ class NetworkSite(_Engine, SiteEngine[NetworkAnswer]):
             arrays["precision"] = vector(replies.precision)
         return NetworkAnswer(number, moved(self.team.at(number), q_g, counted.dual, replies)), True, arrays
 
-    def read_answer(self, message: Message, name: str, numbers: Any) -> NetworkAnswer:
-        """Read an answer as it is kept."""
-        kept: Any = tuple[int]
-        [number] = read_as(kept, numbers, f"{message.source}: answers.{name}")
-        return NetworkAnswer(number, self._read_dual(message, f"{name}/"))
+    @property
+    def answer_fields(self) -> Mapping[str, Field]:
+        """η_k."""
+        return self.copy_fields
 
-    def adopted(self, copy: Message, counted: int) -> tuple[NetworkAnswer, tuple[Any, ...]]:
-        """Return the counted answer of a server's copy."""
-        copy.require("copy", copy.header, {"linear", "precision"})
-        return NetworkAnswer(counted, self._read_dual(copy, "")), self.read_past(copy)
+    def answer_made(self, numbers: Any, found: Mapping[str, Any]) -> NetworkAnswer:
+        """Return an answer as it is kept."""
+        return NetworkAnswer(numbers[0], Duals(**found))
 
-    def _read_dual(self, message: Message, prefix: str) -> Duals:
+    @property
+    def copy_fields(self) -> Mapping[str, Field]:
+        """η_k."""
         like = self._start(self.team.network)
-        return Duals(
-            *(read_tensor(message, f"{prefix}{name}", getattr(like, name)) for name in ("linear", "precision"))
-        )
+        return {name: _tensor(getattr(like, name)) for name in ("linear", "precision")}
+
+    def adopted(self, counted: int, found: Mapping[str, Any]) -> NetworkAnswer:
+        """Return the counted answer of a server's copy."""
+        return NetworkAnswer(counted, Duals(**found))
 
     def _start(self, network: Network) -> Duals:
         """One η_k at the start, without the K rows that only the server needs."""
@@ -579,16 +578,16 @@ def final_model(message: Message, model: nn.Module) -> nn.Module:
     ...     print(error)
     message: kind must be 'final', got hello.
     """
-    if message.kind != "final":
-        raise message.refusal("kind", "'final'", message.kind)
-    require_run(message)
-    spec, network = read_spec(message), read_network(model, read_device("cpu"))
-    if not isinstance(spec, NetworkSpec) or spec.network != signature(network):
-        raise message.refusal(
-            "model", f"the signature of this model, {signature(network)}", getattr(spec, "network", "")
-        )
-    q_g = read_served(message, spec, NetworkServer(spec, spec.team(network, {}))).q_g
-    return network.module_at(q_g.mean, q_g.buffers)
+    network = read_network(model, read_device("cpu"))
+
+    def engine(spec: RunSpec) -> NetworkServer:
+        own = getattr(spec, "network", "")
+        if own != signature(network) or not isinstance(spec, NetworkSpec):
+            raise refusal("model", f"the signature of this model, {signature(network)}", own)
+        return NetworkServer(spec, spec.team(network, {}))
+
+    _, served = read_final(message, engine)
+    return network.module_at(served.q_g.mean, served.q_g.buffers)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -601,20 +600,25 @@ def vector(tensor: Tensor) -> Array:
     return np.array(tensor.detach().cpu().double().reshape(-1).numpy())
 
 
-def read_tensor(message: Message, name: str, like: Tensor) -> Tensor:
-    """Return a vector of a message as a tensor of this shape, finite also in this dtype."""
-    found = torch.tensor(message.vector(name, like.numel()), dtype=like.dtype, device=like.device).view(like.shape)
-    if not bool(torch.isfinite(found).all()):
-        raise message.refusal(name, f"finite in {like.dtype}", "larger numbers")
-    return found
+DISTRIBUTION = Condition(
+    "a distribution's: positive",
+    lambda tensor, known: bool((tensor > 0).all()),
+    lambda tensor: f"{float(tensor.min()):g}",
+)
 
 
-def read_precision(message: Message, name: str, like: Tensor) -> Tensor:
-    """Return a precision, all of whose entries are positive."""
-    found = read_tensor(message, name, like)
-    if not bool((found > 0).all()):
-        raise message.refusal(name, "a distribution's: positive", f"{float(found.min()):g}")
-    return found
+def _tensor(like: Tensor, *conditions: Condition) -> Field:
+    """A tensor of this shape, finite also in this dtype."""
+
+    def made(values: Array) -> Tensor:
+        return torch.tensor(values, dtype=like.dtype, device=like.device).view(like.shape)
+
+    finite = Condition(
+        f"finite in {like.dtype}",
+        lambda tensor, known: bool(torch.isfinite(tensor).all()),
+        lambda tensor: "larger numbers",
+    )
+    return Field(like.numel(), (finite, *conditions), made)
 
 
 def packed(buffers: Mapping[str, Tensor]) -> dict[str, Array]:
@@ -622,20 +626,22 @@ def packed(buffers: Mapping[str, Tensor]) -> dict[str, Array]:
     return {"statistics": np.concatenate([vector(value) for value in buffers.values()])} if buffers else {}
 
 
-def unpacked(message: Message, name: str, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _unpacked(like: Mapping[str, Tensor]) -> Field:
     """Inverse of `packed`; a variance or a counter below zero is refused."""
-    if not like:
-        return {}
     sizes = [value.numel() for value in like.values()]
-    pieces = torch.tensor(message.vector(name, sum(sizes))).split(sizes)
-    found = {key: piece.to(value.dtype) for (key, value), piece in zip(like.items(), pieces, strict=True)}
-    for (key, value), piece in zip(found.items(), pieces, strict=True):
-        # a float is rounded, as elsewhere; a counter that is no whole number of its dtype is none
-        if not bool((torch.isfinite(value) if value.is_floating_point() else value.double() == piece).all()):
-            raise message.refusal(f"{name} of {key}", f"numbers of {value.dtype}", f"{float(piece.abs().max()):g}")
-        if key.rpartition(".")[2] in NOT_NEGATIVE and not bool((value >= 0).all()):
-            raise message.refusal(f"{name} of {key}", ">= 0", f"{float(value.min()):g}")
-    return {key: found[key].to(value.device).view(value.shape) for key, value in like.items()}
+
+    def made(values: Array) -> dict[str, Tensor]:
+        pieces = torch.tensor(values).split(sizes)
+        found = {key: piece.to(value.dtype) for (key, value), piece in zip(like.items(), pieces, strict=True)}
+        for (key, value), piece in zip(found.items(), pieces, strict=True):
+            # a float is rounded, as elsewhere; a counter that is no whole number of its dtype is none
+            if not bool((torch.isfinite(value) if value.is_floating_point() else value.double() == piece).all()):
+                raise refusal(f"statistics of {key}", f"numbers of {value.dtype}", f"{float(piece.abs().max()):g}")
+            if key.rpartition(".")[2] in NOT_NEGATIVE and not bool((value >= 0).all()):
+                raise refusal(f"statistics of {key}", ">= 0", f"{float(value.min()):g}")
+        return {key: found[key].to(value.device).view(value.shape) for key, value in like.items()}
+
+    return Field(sum(sizes), (), made)
 
 
 def _size(buffers: Mapping[str, Tensor]) -> int:

@@ -8,7 +8,7 @@ import pytest
 import bayesadmm_np as ba
 from bayesadmm_np._archive import Archive, ArchiveError
 from bayesadmm_np.federation import Coordinator, GLMData, GLMTask, MessageError, Site, step_site
-from bayesadmm_np.federation.account import ACCOUNT, Account
+from bayesadmm_np.federation.account import ACCOUNT, Account, Entry
 from bayesadmm_np.federation.dispatch import Request, answer, node
 from oracles.problems import prior, team
 
@@ -67,7 +67,7 @@ def test_new_labels_and_runs_share_one_account(tmp_path):
 
 def test_an_account_for_each_run_would_give_more(tmp_path, monkeypatch):
     """The broken twin: what the account was before."""
-    monkeypatch.setattr(node, "charge", lambda folder, site, reply: Account())
+    monkeypatch.setattr(node, "charge", lambda folder, site: Account())
     assert disclosed(tmp_path) > GRANTED
 
 
@@ -147,13 +147,11 @@ def test_other_noise_is_weighed(tmp_path):
     loud = ba.GaussianMechanism(clip=1.0, noise_multiplier=1.0)
     found = Account()
     for i in range(2):
-        found = found.charged(
-            Archive("reply", {"run": "r", "round": i + 1}, {"natural": np.full(2, 1.0 + i)}), 2, loud, 2
-        )
+        found = found.charged(Entry("r", i + 1, f"{i}", 1.0), 2, loud, 2)
     assert found.spent(NOISE) == 8.0
     if pytest.importorskip("dp_accounting"):
         assert NOISE.epsilon(8, 1e-5) == pytest.approx(loud.epsilon(2, 1e-5), rel=1e-12)
-    new = Archive("reply", {"run": "s", "round": 1}, {"natural": np.zeros(2)})
+    new = Entry("s", 1, "new", NOISE.noise_multiplier)
     with pytest.raises(ArchiveError, match="at most 0"):
         found.charged(new, 1, NOISE, 8)
     assert len(found.charged(new, 1, NOISE, 9).entries) == 3
@@ -188,6 +186,5 @@ def test_noise_of_any_size_is_weighed_against_what_has_left(tmp_path):
     account = Account.read(tmp_path / "A")
     assert account.entries
     assert account.spent(ba.GaussianMechanism(1.0, 1e200)) == float("inf")
-    over = Archive("reply", {"run": "x", "round": 1}, {"natural": np.ones(1)})
     with pytest.raises(ArchiveError, match="must be at most 0"):
-        account.charged(over, 1, ba.GaussianMechanism(1.0, 1e200), 3)
+        account.charged(Entry("x", 1, "over", 1e200), 1, ba.GaussianMechanism(1.0, 1e200), 3)

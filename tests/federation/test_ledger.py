@@ -1,6 +1,7 @@
 """A site's ledger: it counts what the server counts, whatever gets lost on the way, and its file stays as it was."""
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import bayesadmm_np as ba
+from bayesadmm_np._fields import Field
 from bayesadmm_np.federation import Coordinator, GLMTask, Message, MessageError
 from bayesadmm_np.federation.messages import Served
 from bayesadmm_np.federation.site import Ledger
@@ -28,6 +30,16 @@ class Answer:
         return {"own": np.array([float(self.round)])}
 
 
+class Engine:
+    numbers = tuple[int]
+    answer_fields: ClassVar = {"own": Field(1)}
+
+    @staticmethod
+    def answer_made(numbers, found):
+        assert numbers == (int(found["own"][0]),)
+        return Answer(*numbers)
+
+
 def broadcast(number, digest="one"):
     return Served(number, None, True, False, (), None, digest=digest)
 
@@ -35,7 +47,7 @@ def broadcast(number, digest="one"):
 def carried(ledger):
     header, arrays = ledger.encode()
     message = Message.from_bytes(Message("site", header, arrays).to_bytes())
-    return Ledger.read(message, lambda message, name, numbers: Answer(int(message.vector(f"{name}/own", 1)[0])))
+    return Ledger.read(message, Engine)
 
 
 def play(steps, settled=Ledger.settled):

@@ -123,7 +123,7 @@ REFUSED = {
     "λ with ∞": (REPLY, {}, {"natural": np.full(9, np.inf)}, "natural must be finite"),
     "λ too short": (REPLY, {}, {"natural": np.zeros(8)}, "natural must be a vector of 9 numbers, got 8"),
     "λ not a distribution": (REPLY, {}, {"natural": INDEFINITE}, "natural must be a distribution"),
-    "λ missing": (REPLY, {}, {"natural": None}, "arrays must be exactly"),
+    "λ missing": (REPLY, {}, {"natural": None}, "natural must be a vector of 9 numbers, got nothing"),
     "an array too many": (REPLY, {}, {"rows": np.zeros(3)}, "arrays must be exactly"),
     "a field too many": (REPLY, {"note": "hi"}, {}, "unknown field `note`"),
     "a field missing": (REPLY, {"value": ...}, {}, "missing required field `value`"),
@@ -232,8 +232,8 @@ def test_a_site_replies_once():
 def test_a_reply_is_read_once_and_by_the_server_that_takes_it_in(monkeypatch):
     server, sites = turn(*begin())
     messages = [site.step(server.broadcast())[1] for site in sites]
-    read, count = type(server.engine).read_reply, []
-    monkeypatch.setattr(type(server.engine), "read_reply", lambda *given: count.append(1) or read(*given))
+    read, count = type(server.engine).reply_made, []
+    monkeypatch.setattr(type(server.engine), "reply_made", lambda *given: count.append(1) or read(*given))
     replies = [*server.read(messages).values()]
     after = server.step(replies)
     assert len(count) == 2

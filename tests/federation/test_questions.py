@@ -54,12 +54,12 @@ BAD_INQUIRIES = {
     "a field too many": ({"content": {"robust": [], "weights": "frequency", "rows": 1}}, {}, "exactly the fields"),
     "weights of no kind": ({"content.weights": "secret"}, {}, "Invalid enum value 'secret'"),
     "a number below one": ({"number": 0}, {}, "number must be an integer from 1"),
-    "θ with NaN": ({}, {"q/theta": np.array([np.nan, 0.0, 0.0])}, "q/theta must be finite"),
-    "θ too short": ({}, {"q/theta": np.zeros(2)}, "q/theta must be a vector of 3"),
-    "θ missing": ({}, {"q/theta": None}, "q/theta must be an array"),
-    "θ of integers": ({}, {"q/theta": np.zeros(3, dtype=np.int64)}, "q/theta must be an array"),
-    "bread of another shape": ({}, {"q/bread": np.eye(2)}, "q/bread"),
-    "an array too many": ({}, {"q/rows": np.zeros(3)}, "arrays must be those of"),
+    "θ with NaN": ({}, {"q/theta": np.array([np.nan, 0.0, 0.0])}, "theta must be finite"),
+    "θ too short": ({}, {"q/theta": np.zeros(2)}, "theta must be a vector of 3"),
+    "θ missing": ({}, {"q/theta": None}, "theta must be a vector of 3 numbers, got nothing"),
+    "θ of integers": ({}, {"q/theta": np.zeros(3, dtype=np.int64)}, "theta must be a vector of 3 numbers, got int64"),
+    "bread of another shape": ({}, {"q/bread": np.eye(2)}, "bread must be numbers of shape (3, 3)"),
+    "an array too many": ({}, {"q/rows": np.zeros(3)}, "arrays must be exactly"),
     "another run": ({"run": "0" * 16}, {}, "run must be"),
 }
 
@@ -84,7 +84,7 @@ BAD_ANSWERS = {
     "a negative residual": ({"content.pearson": -1.0}, {}, "finite sums over rows"),
     "no covariance of scores": ({}, {"a/meats/HC0": -np.eye(3)}, "positive semidefinite"),
     "a matrix with ∞": ({}, {"a/meats/HC3": np.full((3, 3), np.inf)}, "must be finite"),
-    "a matrix too many": ({}, {"a/meats/HC4": np.eye(3)}, "arrays must be those of"),
+    "a matrix too many": ({}, {"a/meats/HC4": np.eye(3)}, "arrays must be exactly"),
     "sums and a refusal": ({"refused": "no"}, {}, "content must be empty where the answer is refused"),
     "a reason that is a book": ({"refused": "x" * 301, "content": {}}, {}, "at most 300 characters"),
     "text for a number": ({"content.loss": "1"}, {}, "Expected `float`, got `str`"),
@@ -115,7 +115,7 @@ def test_a_weight_that_rows_cannot_have_moves_no_column(weight):
 def test_one_answer_a_site_and_no_reply_of_a_round():
     server, sites = until("statistics")
     answer = sites[0].step(server.broadcast())[1]
-    with pytest.raises(MessageError, match="one that has not answered yet"):
+    with pytest.raises(MessageError, match="one that has not replied yet"):
         server.step([answer, edited(answer, {"content.loss": 1.0})])
     first, others = begin()
     with pytest.raises(MessageError, match="kind must be 'answer'"):
@@ -180,11 +180,9 @@ def test_every_question_has_a_name_and_comes_back_as_it_was():
     respondent = Respondent(read_kind("logistic"), losses()[0])
     answer = respondent.answer("design", DesignQuestion())
     plain, arrays = pack(answer)
-    message = Message("answer", {}, {f"a/{name}": value for name, value in arrays.items()})
     entry = QUESTIONS["design"]
-    read = unpack(entry.answer, carried(message), json.loads(json.dumps(plain)), entry.said, {"p": 3}, prefix="a/")
+    read = unpack(entry.answer, json.loads(json.dumps(plain)), arrays, entry.said, {"p": 3})
     assert all(np.array_equal(getattr(read, name), getattr(answer, name)) for name in vars(answer))
     asked = StatisticsQuestion(np.zeros(3), np.ones(3))
-    assert unpack(
-        StatisticsQuestion, Message("q", {}, pack(asked)[1]), pack(asked)[0], QUESTIONS["statistics"].asked, {"d": 3}
-    ).null.tolist() == [1.0, 1.0, 1.0]
+    again = unpack(StatisticsQuestion, *pack(asked), QUESTIONS["statistics"].asked, {"d": 3})
+    assert again.null.tolist() == [1.0, 1.0, 1.0]

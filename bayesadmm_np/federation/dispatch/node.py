@@ -97,7 +97,7 @@ def _stepped(request: Request, folder: Path, load: Load, home: Path) -> Answer:
     elif damage:
         raise MessageError(damage)
     after, reply = known.step(broadcast)
-    account = charge(home, after, reply)
+    account = charge(home, after)
     after.save().write(path)
     account.write(home)
     if reply is None:

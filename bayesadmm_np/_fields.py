@@ -1,0 +1,136 @@
+"""The fields of a message in one table: the shape of each, what its numbers must be, and what is made of them.
+
+Whoever knows what a message holds writes the table; whoever reads messages checks it, in one way for all of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ._archive import ArchiveError, described, read_as, refusal, shaped
+from ._validation import Array
+
+__all__ = ["NOT_NEGATIVE", "POSITIVE", "Condition", "Field", "check", "read_fields", "read_plain"]
+
+Known = Mapping[str, Any]
+"""Sizes by their letters, what is known of the sender, and the fields that have been read before."""
+
+
+class Condition(NamedTuple):
+    """What a field must be: words, a test of its value and of what is known beside it, and what the refusal shows."""
+
+    expected: str
+    holds: Callable[[Any, Known], Any]
+    shown: Callable[[Any], Any] = lambda value: value if np.ndim(value) == 0 else "others"
+
+
+NOT_NEGATIVE = Condition(">= 0", lambda value, known: np.all(value >= 0), np.min)
+POSITIVE = Condition("> 0", lambda value, known: np.all(value > 0), np.min)
+
+
+@dataclass(frozen=True)
+class Field:
+    """A field of a message.
+
+    Attributes
+    ----------
+    shape : int or str, default ''
+        Of an array: the length of a vector, or letters for sizes, as in "p p" or "c*r". A letter that is not known
+        stands for any number from 1. '' is that of a plain value.
+    conditions : tuple of Condition
+        Beside finite numbers.
+    make : callable, optional
+        What the array becomes before the conditions are looked at.
+    may_overflow : bool, default False
+        Whether infinities and NaN are taken too.
+    """
+
+    shape: int | str = ""
+    conditions: tuple[Condition, ...] = ()
+    make: Callable[[Array], Any] | None = None
+    may_overflow: bool = False
+
+
+def read_fields(
+    table: Mapping[str, Field], arrays: Mapping[str, NDArray[Any]], prefix: str = "", known: Known | None = None
+) -> dict[str, Any]:
+    """Return what a table makes of arrays: all that it names, and no other.
+
+    Parameters
+    ----------
+    table : dict of Field
+    arrays : dict of ndarray
+        Under `prefix` and the names of the table.
+    prefix : str, default ''
+        Arrays whose names begin otherwise are left out.
+    known : dict, optional
+
+    Raises
+    ------
+    ArchiveError
+        With the name of the field, and without a source: whoever holds the message adds it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bayesadmm_np._fields import NOT_NEGATIVE, Field, read_fields
+    >>> table = {"sums": Field(2), "errors": Field("d", (NOT_NEGATIVE,))}
+    >>> read_fields(table, {"sums": np.array([1.0, -2.0]), "errors": np.zeros(2)})["sums"]
+    array([ 1., -2.])
+    >>> read_fields(table, {"sums": np.ones(2), "errors": np.array([0.0, -3.0])})
+    Traceback (most recent call last):
+    ...
+    bayesadmm_np._archive.ArchiveError: errors must be >= 0, got -3.0.
+    """
+    there = {name for name in arrays if name.startswith(prefix)}
+    if there - {prefix + name for name in table}:
+        raise refusal("arrays", f"exactly {sorted(prefix + name for name in table)}", sorted(there))
+    told = {} if known is None else dict(known)
+    found: dict[str, Any] = {}
+    for name, field in table.items():
+        values = _array(arrays.get(prefix + name), prefix + name, field, told)
+        found[name] = values if field.make is None else field.make(values)
+        check(prefix + name, field, found[name], told)
+    return found
+
+
+def check(name: str, field: Field, value: Any, known: Known) -> None:
+    """Raise unless a value meets the conditions of its field, and a plain number is finite."""
+    if isinstance(value, float) and not field.may_overflow and not math.isfinite(value):
+        raise refusal(name, "finite", value)
+    for condition in field.conditions:
+        with np.errstate(all="ignore"):  # numbers that overflow in a test fail it
+            holds = condition.holds(value, known)
+        if not holds:
+            raise refusal(name, condition.expected.format_map(known), condition.shown(value))
+
+
+def read_plain(kind: Any, plain: Any, name: str) -> Any:
+    """Return plain JSON values as of an annotated type; a refusal begins with `name`, and has no source."""
+    try:
+        return read_as(kind, plain, "")
+    except ArchiveError as error:
+        raise ArchiveError(f"{name}: {error.reason}") from error
+
+
+def _array(values: NDArray[Any] | None, name: str, field: Field, known: dict[str, Any]) -> Array:
+    """Return a float64 array of the field's shape; letters that were not known are known after it."""
+    tokens = str(field.shape).split()
+    if values is not None and values.ndim == len(tokens):
+        for token, size in zip(tokens, values.shape, strict=True):
+            if token.isalpha() and size:
+                known.setdefault(token, size)
+    sizes = [[int(known.get(one, -1)) if one.isalpha() else int(one) for one in token.split("*")] for token in tokens]
+    expected = tuple(math.prod(each) for each in sizes)
+    if values is None or values.dtype != np.float64 or values.shape != expected:
+        raise refusal(name, shaped(expected), "nothing" if values is None else described(values))
+    if not field.may_overflow and not np.isfinite(values).all():
+        bad = tuple(np.argwhere(~np.isfinite(values))[0].tolist())
+        raise refusal(name, "finite", f"{values[bad]} at position {', '.join(map(str, bad))}")
+    return values
