@@ -113,8 +113,8 @@ def read_heading(broadcast: Path_, folder: Path_) -> Heading:
         raise message.refusal("kind", "'broadcast', 'inquiry', 'final' or 'question'", message.kind)
     if message.kind != "question":
         require_run(message)
-    own = (message.header.get(name) for name in ("number" if message.kind == "inquiry" else "round", "name"))
-    return Heading(message.kind, *own, lambda data: read_spec(message, data))
+    number = message.header.get("number" if message.kind == "inquiry" else "round", 0)
+    return Heading(message.kind, number, message.header.get("name", ""), lambda data: read_spec(message, data))
 
 
 def reply_name(site: str, number: int) -> str:

@@ -15,7 +15,8 @@ from .._validation import Array
 from ..clients.problem import ClientStatus
 from ..families.base import ExponentialFamily
 from ..families.coordinates import Coordinates, Displacement, Natural
-from ..families.gaussian import FullGaussian, Gaussian, LearnedPrecisionGaussian
+from ..families.full import FullGaussian
+from ..families.gaussian import Gaussian, LearnedPrecisionGaussian
 from ..families.precision import DensePrecision
 from ..glm.diagnosis import LONG
 from ..glm.kinds import kind_of_loss
@@ -175,7 +176,7 @@ class GLMServer(_Engine, ServerEngine[State]):
         known = self.known
         if known is None:
             return None
-        fitted = state.q_g if known.result is None else known.result.posterior
+        fitted: Any = state.q_g if known.result is None else known.result.posterior
         is_robust = self.spec.row.is_newton and type(self.spec.prior) is FullGaussian
         covariance = (lambda: fitted.covariance_matrix) if is_robust else None
         return tabulate(known, Asking(talk, self.spec, known.done, known.floats), fitted.mean, covariance, outcome)
