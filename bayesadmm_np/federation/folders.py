@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -114,7 +114,7 @@ def read_heading(broadcast: Path_, folder: Path_) -> Heading:
     if message.kind != "question":
         require_run(message)
     number = message.header.get("number" if message.kind == "inquiry" else "round", 0)
-    return Heading(message.kind, number, message.header.get("name", ""), lambda data: read_spec(message, data))
+    return Heading(message.kind, number, message.header.get("name", ""))
 
 
 def reply_name(site: str, number: int) -> str:
