@@ -355,7 +355,7 @@ def _result(result: Any, server: Any = None) -> dict[str, Any]:
         "standard_error": errors,
         "findings": [finding.worded(words) for finding in model.findings],
         "missing": [] if result.table is None else list(result.table.missing),
-        "table": as_dict(model) if whole else None,
+        "table": as_dict(model, words=words) if whole else None,
         "text": str(summarise(model, words=words)) if whole else None,
         "certificate": None if certificate is None else str(certificate),
     }

@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
+import numpy as np
+
+from ..glm.diagnosis import as_dict
 from ._design import code_labels, code_of, site_names
 from ._formula import rows_of_model
 from ._options import NA, Client, DropNA, Files, Json, ModelFile, Separator, Weights, option
 from ._rows import Rows
-from ._terminal import Refused, missing_name, print_json, text_table
+from ._terminal import Refused, missing_name, option_words, print_json, text_table
 
 if TYPE_CHECKING:
     from ..estimators.fitted import FittedGLM
@@ -87,8 +90,11 @@ def run_certify(model: FittedGLM, rows: Rows, tol: float | None, as_json: bool) 
             for name, site in model.sites.items()
         }
         bound = None if check.distance is None else check.distance.sd_units
-        distance = {"sd_units": bound, "rigorous": check.distance is not None and check.distance.rigorous}
-        print_json({"holds": holds, "pooled": check.pooled, "tol": tol, "distance": distance, "sites": sites})
+        is_rigorous = check.distance is not None and check.distance.rigorous and bool(np.isfinite(bound or 0.0))
+        distance = {"sd_units": bound, "rigorous": is_rigorous and model.has_maximum}
+        findings = [as_dict(finding, option_words()) for finding in model.findings]
+        whole = {"holds": holds, "has_maximum": model.has_maximum, "pooled": check.pooled, "tol": tol}
+        print_json({**whole, "distance": distance, "sites": sites, "findings": findings})
         return holds
     table_rows = [[name, site.n_rows, counts[name], f"{check.apart[name]:.1e}"] for name, site in model.sites.items()]
     print(text_table(["site", "rows in the fit", "rows here", "factor against rows"], table_rows))

@@ -94,6 +94,10 @@ def fit(
     intervals: Annotated[
         Literal["wald", "profile"], option("Intervals: symmetric, or of the profile likelihood, for small samples.")
     ] = "wald",
+    tests: Annotated[
+        Literal["none", "wald", "lr"],
+        option("Tests of the terms, below the coefficients: Wald's, or by the likelihood ratio (F of least squares)."),
+    ] = "none",
     config: Annotated[
         Path | None, option("Settings by the names of the options; what is typed wins.", "FILE.toml")
     ] = None,
@@ -130,12 +134,13 @@ def fit(
     if out is not None:
         require_out(out, [*data, *([config] if config else [])])
     model, losses, dropped = _fitted(data, rows, settings, make_method(method), progress)
-    shown: Any = {"covariance": settings.covariance, "reference": reference}
-    if intervals == "profile" and not model.has_maximum:
-        note("--intervals profile: the likelihood has no maximum; intervals are Wald's.")
-    elif intervals == "profile":
-        shown["losses"] = losses
-    table = summarise(model, ratios=ratios, words=option_words(), **shown)  # what it refuses leaves no file
+    shown: Any = {"covariance": settings.covariance, "reference": reference, "words": option_words()}
+    if model.has_maximum:
+        shown |= {"losses": losses} if intervals == "profile" else {}
+        shown |= {"tests": _tests(model, losses, tests, settings.covariance)}
+    elif intervals == "profile" or tests != "none":
+        note("the likelihood has no maximum: intervals are Wald's, and there are no tests of terms.")
+    table = summarise(model, ratios=ratios, **shown)  # what it refuses leaves no file
     if out is not None:
         save_model(out, model)
     if json:
@@ -146,6 +151,14 @@ def fit(
         if out is not None:
             note(f"model written to {out}.")
     return exit_code(model)
+
+
+def _tests(model: FittedGLM, losses: Any, how: str, covariance: str) -> Any:
+    from ..estimators.term_tests import likelihood_ratio_tests, wald_tests
+
+    if how == "none":
+        return ()
+    return likelihood_ratio_tests(model, losses) if how == "lr" else wald_tests(model, None, covariance)
 
 
 def _fitted(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 from ..estimators.fitted import UNITS, Units
 from ..estimators.summary import COVARIANCES
@@ -22,6 +22,7 @@ def summary(
     ] = "model",
     ratios: Annotated[bool, switch("Show odds or rate ratios with their intervals.")] = False,
     reference: Reference = None,
+    tests: Annotated[Literal["none", "wald"], option("Tests of the terms, below the coefficients: Wald's.")] = "none",
     json: Json = False,
 ) -> None:
     """Print the table of a model file: coefficients, standard errors, shares of the sites, certificate.
@@ -36,10 +37,13 @@ def summary(
     """
     from ..estimators.model_file import load_model
     from ..estimators.summary import as_dict, summarise
+    from ..estimators.term_tests import wald_tests
 
     found = load_model(model)
+    shown: Any = {"covariance": covariance, "reference": reference, "words": option_words()}
+    if tests != "none":
+        shown["tests"] = wald_tests(found, None, covariance)
     if json:
-        print_json(as_dict(found, units, covariance=covariance, reference=reference))
+        print_json(as_dict(found, units, **shown))
     else:
-        words = option_words()
-        print(summarise(found, units, covariance=covariance, ratios=ratios, reference=reference, words=words))
+        print(summarise(found, units, ratios=ratios, **shown))

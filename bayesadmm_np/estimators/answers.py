@@ -201,6 +201,7 @@ class FittedEstimator(BaseEstimator):
         ratios: bool = False,
         reference: Any = None,
         intervals: str = "wald",
+        tests: str = "none",
     ) -> Summary:
         """Return the table of coefficients, with the share of each site in the information on them.
 
@@ -219,6 +220,8 @@ class FittedEstimator(BaseEstimator):
         intervals : {'wald', 'profile'}
             Symmetric ones from the covariance, or those of the profile likelihood, which better fit small samples: the
             values at which twice the drop of the likelihood, maximised over all else, is 3.84.
+        tests : {'none', 'wald', 'lr'}
+            Tests of the terms, below the coefficients: see `test_terms`.
 
         Returns
         -------
@@ -238,7 +241,10 @@ class FittedEstimator(BaseEstimator):
         losses = None
         if read_choice(intervals, "intervals", ("wald", "profile")) == "profile":
             losses = self.losses("A profile likelihood")
-        return summarise(fitted, units, covariance=covariance, ratios=ratios, reference=reference, losses=losses)
+        shown: dict[str, Any] = {"covariance": covariance, "ratios": ratios, "reference": reference, "losses": losses}
+        if read_choice(tests, "tests", ("none", "wald", "lr")) != "none":
+            shown["tests"] = self.test_terms(how=tests, covariance=covariance, clusters=clusters)
+        return summarise(fitted, units, **shown)
 
     def test_terms(
         self,

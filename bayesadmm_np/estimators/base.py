@@ -317,7 +317,7 @@ class FederatedModel(FittedEstimator):
             now = settings.options
             more = "" if self.status_ is Status.ROUNDED else f"{rounds} (now {now['rounds']}) or "
             advice = f"raise {more}{tol} (now {now['tol']:g})"
-        residual, known = self.certificate_.pooled, about_offset(self._glm)
+        residual, known = self.certificate_.pooled, about_offset(self._glm, words)
         message = (
             f"{self.message_.rstrip('.')}. Residual of the pooled stationarity condition: {residual:.1e}; {advice}."
         )

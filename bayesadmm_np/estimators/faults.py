@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from .._errors import PLAIN, Words
 from ..design.rows import SiteRows
 from ..glm.columns import ROUNDING, site_factor
 from ..glm.diagnosis import (
@@ -25,10 +26,32 @@ from ..glm.problem import Glm
 from ..losses.base import GaussianExpected
 from ..losses.linear_model import LinearModelLoss
 from ..splitting.result import RunError
-from ..splitting.status import Status
+from ..splitting.status import Failure, Status
 from .settings import Settings, make_prior
 
-__all__ = ["name_dependence", "name_separation", "name_superfluous"]
+__all__ = ["name_dependence", "name_failure", "name_separation", "name_superfluous"]
+
+PRIOR = "prior_precision"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _NamedFailure(Failure):
+    """A failure whose client is a site, with a sentence more, in the words of a caller."""
+
+    sites: tuple[Hashable, ...]
+    more: Callable[[Words], str]
+
+    def worded(self, words: Words = PLAIN) -> str:
+        knob = self.knob.replace(PRIOR, words.argument(PRIOR))
+        words = replace(words, client=lambda k: f"site {self.sites[k]!r}")
+        return " ".join(filter(None, [Failure.worded(replace(self, knob=knob), words), self.more(words)]))
+
+
+def name_failure(error: RunError, sites: Sequence[Hashable], more: Callable[[Words], str]) -> RunError:
+    """Return a run's error that names the site, and says more; commands word it by their options."""
+    assert error.failure is not None  # every RunError has one
+    failure = _NamedFailure(**vars(error.failure), sites=tuple(sites), more=more)
+    return RunError(replace(error.result, failure=failure, message=failure.message))
 
 
 def name_superfluous(
@@ -82,7 +105,7 @@ def name_dependence(error: RunError, glm: Glm, rows: Mapping[Hashable, SiteRows]
         weakest, _ = weakest_direction(information)
         listed = ", ".join(labels[int(j)] for j in weakest)
         said, these = f"the rows that count say next to nothing on {listed} together", "one of them"
-    remedies = f"leave {these} out, shrink it with prior_precision > 0, or scale columns and weights"
+    remedies = f"leave {these} out, shrink it with {PRIOR} > 0, or scale columns and weights"
     failure = replace(failure, detail=said, knob=remedies)
     return RunError(replace(error.result, message=failure.message, failure=failure))
 

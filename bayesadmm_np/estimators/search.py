@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .._errors import worded
+from .._errors import PLAIN, Words
 from .._validation import Array
 from ..design.rows import Layout, SiteRows
 from ..families.coordinates import Natural
@@ -26,7 +26,7 @@ from ..splitting.result import Result, RunError
 from ..splitting.status import Status
 from .evidence import maximise
 from .exact import fit_exact
-from .faults import name_dependence, name_separation, name_superfluous
+from .faults import name_dependence, name_failure, name_separation, name_superfluous
 from .fitted import STACKED_QR
 from .settings import Settings, make_prior
 
@@ -43,7 +43,7 @@ LARGE = 10.0
 """Mean offset of which a failed run is told: a chance of 5e-5, or counts of 2e4."""
 
 OFFSET = (
-    "The offsets have a mean of {:g}, and no unpenalised intercept takes it up: fit one (fit_intercept=True), or "
+    "The offsets have a mean of {:g}, and no unpenalised intercept takes it up: fit one ({}), or "
     "subtract a number from the offsets."
 )
 OVERFLOWS = "site {!r}: the loss overflows at the start of the fit; scale X, or look at its rows."
@@ -290,9 +290,7 @@ def _run(
     try:
         result = run(settings.method, losses, prior, sites=sites, callback=watch, **run_options(glm, settings))
     except RunError as error:
-        message = worded(error, client=lambda k: f"site {glm.names[k]!r}")
-        message = " ".join(filter(None, [message, about_offset(glm)]))
-        raise RunError(replace(error.result, message=message)) from error
+        raise name_failure(error, glm.names, partial(about_offset, glm)) from error
     # the last broadcast is answered too: by what the certificate needs
     rounds = result.rounds + 1 + (sites is not None)
     if watch is None or not watch.is_searched:
@@ -324,13 +322,13 @@ def _require_sums(glm: Glm) -> None:
             raise ValueError(" ".join(filter(None, [OVERFLOWS.format(name), about_offset(glm)])))
 
 
-def about_offset(glm: Glm) -> str:
+def about_offset(glm: Glm, words: Words = PLAIN) -> str:
     """Say what a large offset does that no free intercept takes up; empty where there is none."""
     known = [(site.offset, site.weights) for site in glm.rows if site.offset is not None]
     if not known or glm.layout.shift:
         return ""
     mean = sum(float(weights @ offset) for offset, weights in known) / sum(float(w.sum()) for _, w in known)
-    return OFFSET.format(mean) if abs(mean) > LARGE else ""
+    return OFFSET.format(mean, words.argument("fit_intercept")) if abs(mean) > LARGE else ""
 
 
 def _first_sites(

@@ -16,7 +16,15 @@ from .._validation import Array
 from ..families.precision import DensePrecision
 from ..glm.diagnosis import Finding, diagnose_after, without_estimate
 from ..glm.diagnosis import as_dict as finding_as_dict
-from ..glm.inference import Estimate, GoodnessOfFit, RobustCovariance, estimate, goodness_of_fit, robust_covariance
+from ..glm.inference import (
+    Estimate,
+    GoodnessOfFit,
+    RobustCovariance,
+    Test,
+    estimate,
+    goodness_of_fit,
+    robust_covariance,
+)
 from ..glm.profile import profile_bound
 from ..glm.refit import drive
 from ..glm.site_statistics import ROBUST
@@ -49,6 +57,17 @@ PROFILE = "Intervals are those of the profile likelihood; P is Wald's."
 
 FEW_CLUSTERS = 30
 """Below it a covariance by clusters is known to be too small on average (Cameron and Miller 2015, section VI)."""
+
+DISPERSED = 1.44
+"""Pearson's χ² over its degrees of freedom at which standard errors should be 1.2 times as large: 1.2²."""
+
+FAR = 4.0
+"""Standard deviations of Pearson's statistic from its mean that are no chance."""
+
+OVERDISPERSED = (
+    "The target varies more than the model says (dispersion above 1): its standard errors are likely too small. "
+    "Compare those of covariance HC1."
+)
 
 PER_CLASS = (
     "The rows determine differences between classes only: a single class's standard error, z and P hold the prior's "
@@ -101,6 +120,8 @@ class Summary:
     header : dict of str to str
         Model and fit, and below the coefficients where they come from.
     note : str
+    tests : tuple of Test
+        Of terms, where they were asked for.
     """
 
     facts: tuple[Mapping[str, str], Mapping[str, str]]
@@ -110,6 +131,7 @@ class Summary:
     sources: tuple[str, ...]
     header: Mapping[str, str]
     note: str
+    tests: tuple[Test, ...] = ()
 
     def __str__(self) -> str:
         titles = ["", "coef", "std err", self.statistic, f"P>|{self.statistic}|"]
@@ -125,6 +147,8 @@ class Summary:
         parts += ["-" * width, *lines[1:]]
         if shares and not fits:
             parts += ["-" * width, "Share of the information, %", *_chunks(shares, width)]
+        if self.tests:
+            parts += ["-" * width, *aligned(_cells_of_tests(self.tests))]
         return "\n".join([*parts, "=" * width, *textwrap.wrap(self.note, width), *_wrapped(rest, width)])
 
     __repr__ = __str__
@@ -238,6 +262,7 @@ def summarise(
     ratios: bool = False,
     reference: Any = None,
     losses: Sequence[Loss] | None = None,
+    tests: Sequence[Test] = (),
     words: Words = PLAIN,
 ) -> Summary:
     """Return the table of a fitted model.
@@ -255,6 +280,8 @@ def summarise(
         Of classes: rows are the differences to this class, log odds ratios.
     losses : sequence of Loss, optional
         Of all sites, in the units of the run: intervals are then those of the profile likelihood.
+    tests : sequence of Test
+        Of terms, which stand below the coefficients.
     words : Words
         The reader's names for arguments, in what is said about the data.
 
@@ -274,7 +301,8 @@ def summarise(
         ratio=model.kind.ratio if ratios else "",
         sources=("prior", *map(str, model.sites)),
         header={**_header(model, units, words), "Model": model.titled(reference)},
-        note=" ".join(filter(None, [_note(model, rows, spread.n_clusters), PROFILE if losses is not None else ""])),
+        note=_note(model, rows, spread, losses is not None),
+        tests=tuple(tests),
     )
 
 
@@ -285,6 +313,8 @@ def as_dict(
     covariance: str = MODEL,
     reference: Any = None,
     losses: Sequence[Loss] | None = None,
+    tests: Sequence[Test] = (),
+    words: Words = PLAIN,
 ) -> dict[str, Any]:
     """Return everything about a fitted model that a program may want to read; see `summarise`."""
     names = ("prior", *map(str, model.sites))
@@ -293,13 +323,14 @@ def as_dict(
     def has_ratio(row: SummaryRow) -> bool:
         return bool(model.kind.ratio) and row.coef == row.coef and not row.name.endswith(INTERCEPT)
 
-    rows = [
+    rows = _rows(model, units, spread, reference, losses)
+    plain = [
         {
             **{name: None if value != value else value for name, value in asdict(row).items()},
             "shares": None if row.shares is None else dict(zip(names, row.shares, strict=True)),
             "ratio": row.ratio if has_ratio(row) else None,
         }
-        for row in _rows(model, units, spread, reference, losses)
+        for row in rows
     ]
     proof, distance, whole = model.certificate, model.widest_distance(), goodness(model)
     withheld = () if _is_at_the_maximum(model) else OF_THE_MAXIMUM
@@ -331,8 +362,11 @@ def as_dict(
         "intervals": "wald" if losses is None else "profile",
         "statistic": "z" if spread.df is None else "t",
         "df": spread.df,
-        "coefficients": rows,
-        "findings": [finding_as_dict(finding) for finding in model.findings],
+        "coefficients": plain,
+        "tests": [asdict(test) for test in tests],
+        "prior_precision": _prior_precision(model),
+        "note": _note(model, rows, spread, losses is not None),
+        "findings": [finding_as_dict(finding, words) for finding in model.findings],
         "certificate": {
             "holds": model.holds,
             "pooled": proof.pooled,
@@ -526,7 +560,7 @@ def _header(model: FittedGLM, units: Units, words: Words) -> dict[str, str]:
         if sites
         else "those of all sites, whose shares the server knows",
         "Method": f"{model.method}, {family}{rounds}, {model.floats} numbers sent",
-        "Prior precision": "none" if model.fit_name == ML or model.penalty else _prior_precision(model),
+        "Prior precision": _prior_precision(model),
         "Coefficients": "in the columns' own units" if units == "original" else "per pooled standard deviation",
         "Status": model.message,
     }
@@ -547,7 +581,7 @@ def _header(model: FittedGLM, units: Units, words: Words) -> dict[str, str]:
     return header
 
 
-def _note(model: FittedGLM, rows: Sequence[SummaryRow], n_clusters: int) -> str:
+def _note(model: FittedGLM, rows: Sequence[SummaryRow], spread: Spread, is_profile: bool = False) -> str:
     if not model.learns_covariance:
         return f"{model.method} with the {model.family} family learns no covariance: there are no standard errors."
     said = []
@@ -564,17 +598,34 @@ def _note(model: FittedGLM, rows: Sequence[SummaryRow], n_clusters: int) -> str:
         said.append("There is no estimate, or no standard error of it, where – stands: see Data below.")
     if any(row.p_value is None and row.std_err for row in rows):
         said.append("No test (–) where the prior holds more than half of the information.")
-    if 0 < n_clusters < FEW_CLUSTERS:
+    if _is_overdispersed(model, spread):
+        said.append(OVERDISPERSED)
+    if 0 < spread.n_clusters < FEW_CLUSTERS:
         said.append(
-            f"{n_clusters} clusters are few: such standard errors come out too small, as a rule below {FEW_CLUSTERS}."
+            f"{spread.n_clusters} clusters are few: such standard errors come out too small, as a rule below "
+            f"{FEW_CLUSTERS}."
         )
     if model.kind.has_flat_shift and rows[0].name == model.coefficient_names[0]:
         said.append(PER_CLASS)
+    if is_profile:
+        said.append(PROFILE)
     return " ".join(said)
+
+
+def _is_overdispersed(model: FittedGLM, spread: Spread) -> bool:
+    """Whether a target varies so much more than the model says that its standard errors should be a fifth larger."""
+    whole = goodness(model)
+    if whole is None or whole.dispersion is None or model.kind.has_noise or model.kind.is_classifier:
+        return False
+    # Pearson's statistic has a mean of `df_residual`, and a standard deviation of √(2/df) of it where counts are large
+    rare = 1.0 + FAR * math.sqrt(2.0 / whole.df_residual)
+    return spread.name == MODEL and _is_at_the_maximum(model) and whole.dispersion > max(DISPERSED, rare)
 
 
 def _prior_precision(model: FittedGLM) -> str:
     """Return the prior precision of the first output's coefficients; the intercept, the last, may have another."""
+    if model.fit_name == ML or model.penalty:
+        return "none"
     is_seen = ~model.held[: model.layout.n_features]
     if model.prior.is_proper:
         values = 1.0 / model.prior.variance[: model.layout.n_features][is_seen]
@@ -588,6 +639,15 @@ def _prior_precision(model: FittedGLM) -> str:
 # ----------------------------------------------------------------------------------------------------
 # Text
 # ----------------------------------------------------------------------------------------------------
+
+
+def _cells_of_tests(tests: Sequence[Test]) -> list[list[str]]:
+    law = "χ²" if tests[0].df_residual is None else "F"
+    lines = [["Tests of terms", law, "df", f"P>{law}"]]
+    for test in tests:
+        df = f"{test.df}" if test.df_residual is None else f"{test.df}, {test.df_residual:g}"
+        lines.append([test.name, _number(test.statistic, 3), df, _p(test.p_value)])
+    return lines
 
 
 def _chunks(lines: list[list[str]], width: int) -> list[str]:

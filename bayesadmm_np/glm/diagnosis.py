@@ -270,9 +270,9 @@ KINDS: dict[str, type[Finding]] = {
 }
 
 
-def as_dict(finding: Finding) -> dict[str, Any]:
-    """Return a finding for JSON: code, sentence and fields."""
-    return {"code": finding.code, "sentence": str(finding), **asdict(finding)}
+def as_dict(finding: Finding, words: Words = PLAIN) -> dict[str, Any]:
+    """Return a finding for JSON: code, sentence in the words of a reader, and fields."""
+    return {"code": finding.code, "sentence": finding.worded(words), **asdict(finding)}
 
 
 def read_finding(fields: Mapping[str, Any]) -> Finding:

@@ -16,7 +16,7 @@ pytest.importorskip("matplotlib", reason="the command line needs the extra `cli`
 import pandas as pd
 from sklearn.linear_model import LogisticRegression
 
-from bayesadmm_np.estimators import search
+from bayesadmm_np.estimators import FederatedLogisticRegression, search
 from bayesadmm_np.estimators.model_file import load_model
 from bayesadmm_np.splitting.distance import Distance
 from bayesadmm_np.splitting.result import RunError
@@ -329,6 +329,47 @@ def test_a_likelihood_without_a_maximum_is_exit_code_4_and_firth_mends_it(bayesa
     # twin: at a maximum they are there
     plain = json.loads(bayesadmm("fit", *data, "--drop", "ward")[1])["goodness"]
     assert None not in [plain[name] for name in withheld]
+
+
+def test_a_failed_run_names_the_columns_in_the_words_of_a_command(bayesadmm, csv, rng):
+    """Equal to 1e-10: squares cannot tell the two columns apart, and the run says more than that it failed."""
+    x = rng.normal(size=60)
+    near = pd.DataFrame({"dose": x, "twin": x * (1.0 + 1e-10 * rng.normal(size=60)), "died": rng.integers(0, 2, 60)})
+    code, _, err = bayesadmm("fit", csv("near", near), "--target", "died", "--no-standardize", "--no-progress")
+    assert code == 1
+    assert "twin = dose in every row" in err
+    assert "--prior-precision > 0" in err
+    assert "prior_precision" not in err
+
+
+@pytest.mark.parametrize("how", ["wald", "lr"])
+def test_tests_of_terms_are_those_of_the_estimator_in_text_and_json(bayesadmm, csv, tmp_path, how):
+    rng = np.random.default_rng(0)
+    n, model = 300, tmp_path / "m.npz"
+    table = pd.DataFrame(
+        {"site": rng.choice(["a", "b"], n), "age": rng.normal(60, 9, n), "ward": rng.choice([*"xyz"], n)}
+    )
+    table["died"] = (rng.random(n) < 1 / (1 + np.exp(-(table["age"] - 60) / 9))).astype(int)
+    formula = "died ~ age + C(ward)"
+    words = ("fit", csv("wards", table), "--client", "site", "--formula", formula, "--no-progress", "--out", model)
+    right = FederatedLogisticRegression.from_formula(formula, table, "site")
+    found = json.loads(bayesadmm(*words, "--tests", how, "--json")[1])["tests"]
+    for test, expected in zip(found, right.test_terms(how=how), strict=True):
+        assert (test["name"], test["df"]) == (expected.name, expected.df)
+        # both maxima are known to 1e-8 standard errors
+        assert test["statistic"] == pytest.approx(expected.statistic, rel=1e-6)
+    text = bayesadmm(*words, "--tests", how)[1]
+    assert [line.split()[0] for line in text.splitlines() if line.startswith(("Tests", "age", "C(ward) "))][-3:] == [
+        "Tests",
+        "age",
+        "C(ward)",
+    ]
+    assert str(right.summary(tests=how)).count("Tests of terms") == 1
+    if how == "wald":  # from the file, too
+        assert json.loads(bayesadmm("summary", model, "--tests", "wald", "--json")[1])["tests"] == found
+    # twin: none where none are asked for
+    assert json.loads(bayesadmm("summary", model, "--json")[1])["tests"] == []
+    assert "Tests of terms" not in bayesadmm("summary", model)[1]
 
 
 def test_json_is_one_object_and_everything_else_goes_to_standard_error(bayesadmm, csv, tmp_path):
@@ -664,10 +705,18 @@ def test_what_uses_a_model_without_a_maximum_says_so_and_ends_with_that_code(bay
         assert "has no maximum (separation by far)" in err
     rows = bayesadmm(*uses[0])[1].splitlines()
     assert len(rows) == 31
-    assert not json.loads(bayesadmm(*uses[2], "--tol", "1e9", "--json")[1])["holds"]
+    found = json.loads(bayesadmm(*uses[2], "--tol", "1e9", "--json")[1])
+    assert (found["holds"], found["has_maximum"], found["distance"]["rigorous"]) == (False, False, False)
+    assert found["findings"][0]["code"] == "separation"
+    # a sentence of a command has its options, and no argument of Python
+    fitted = json.loads(bayesadmm(*fit, "--json")[1])["findings"]
+    for finding in (found["findings"][0], fitted[0]):
+        assert "--penalty firth" in finding["sentence"]
+        assert "=" not in finding["sentence"]
     # twin: with a penalty there is a maximum, and nothing is said
     assert bayesadmm(*fit, "--penalty", "firth")[0] == 0
     for use in uses[:2]:
         code, _, err = bayesadmm(*use)
         assert code == 0
         assert "maximum" not in err
+    assert json.loads(bayesadmm(*uses[2], "--json")[1])["has_maximum"]

@@ -465,3 +465,14 @@ def test_without_degrees_of_freedom_there_are_no_errors():
     with pytest.warns(UserWarning, match="as many coefficients as rows"):
         model = FederatedLinearRegression().fit(X, np.arange(4.0), client=[0, 0, 1, 1])
     assert all(row.std_err is None for row in model.summary().rows)
+
+
+def test_counts_that_vary_more_than_poisson_are_said_to():
+    rng = np.random.default_rng(0)
+    X, site = rng.normal(size=(400, 1)), np.arange(400) % 3
+    wide = FederatedPoissonRegressor().fit(X, rng.negative_binomial(2, 0.3, 400), client=site)
+    assert "The target varies more than the model says" in wide.summary().note
+    assert "varies" not in wide.summary(covariance="HC1").note  # which allows for it
+    # twin: counts of the model, and classes, of which Pearson's statistic says nothing
+    plain = FederatedPoissonRegressor().fit(X, rng.poisson(3.0, 400), client=site)
+    assert "varies" not in plain.summary().note
