@@ -1,25 +1,34 @@
-"""The papers' tables of networks beside ours: reads results of `bayesadmm experiment`, writes docs/results.md.
+"""The papers' tables of networks beside ours: reads results of `bayesadmm experiment`, writes pages of docs/.
 
 bayesadmm experiment benchmarks/experiments/fashion_heterogeneous.toml --out runs/fashion_heterogeneous
 python benchmarks/deep_tables.py --take runs/fashion_heterogeneous     # into benchmarks/results/deep
-python benchmarks/deep_tables.py                                       # writes the page anew
+python benchmarks/deep_tables.py                                       # writes pages and figures anew
+
+docs/results_tables.md has all tables. Pages of benchmarks/pages/ become docs/, with what stands in double braces
+replaced: {{STEM|METHOD|ROUND|SCORE}} by a number of results/deep/STEM.json, and {{NAME|...}} by what a function of
+`MAKERS` returns.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import shutil
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import scale_figure
 
 from bayesadmm_np.cli._experiment_plots import NAMES, PANELS, Curve, curves_of, draw_curves, draw_heatmap, in_words
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "deep"
-PAGE = ROOT / "docs" / "results.md"
+PAGE = ROOT / "docs" / "results_tables.md"
+PAGES = ROOT / "benchmarks" / "pages"
 FIGURES = ROOT / "docs" / "figures"
 BEGIN, END = "<!-- tables: benchmarks/deep_tables.py -->", "<!-- end of tables -->"
 ENSEMBLE = ", ensemble"
@@ -182,6 +191,105 @@ def section(path: Path) -> list[str]:
     return [*head, *table(path.stem, results), "", *costs(results), ""]
 
 
+@cache
+def results_of(stem: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((RESULTS / f"{stem}.json").read_text(encoding="utf-8"))
+    return found
+
+
+def filled(text: str) -> str:
+    """A page with its numbers; what does not exist is an error."""
+
+    def value(match: re.Match[str]) -> str:
+        name, *rest = match[1].split("|")
+        return MAKERS[name](*rest) if name in MAKERS else number(name, *rest)
+
+    return re.sub(r"\{\{(.+?)\}\}", value, text)
+
+
+def number(stem: str, method: str, at: str, name: str) -> str:
+    """One mean over seeds; accuracies in per cent."""
+    (row,) = [row for row in results_of(stem)["table"] if (row["method"], row["round"]) == (method, int(at))]
+    return _written(row[f"{name}_mean"], name)
+
+
+def _written(value: float, name: str) -> str:
+    return f"{100.0 * value:.1f}" if name.startswith("accuracy") else f"{value:.2f}"
+
+
+def papers_number(stem: str, method: str, at: str, name: str) -> str:
+    return PAPER[stem][method][name == "nll"][PAPER_ROUNDS.get(stem, (10, 25, 50)).index(int(at))]
+
+
+def span(stem: str, at: str, name: str) -> str:
+    """The least and the largest mean of all methods."""
+    values = [row[f"{name}_mean"] for row in results_of(stem)["table"] if row["round"] == int(at)]
+    known = [value for value in values if value is not None]
+    return f"{_written(min(known), name)} to {_written(max(known), name)}"
+
+
+def failures(stem: str, method: str) -> str:
+    own = [run for run in results_of(stem)["runs"] if run["method"] == method]
+    return f"{sum(run['status'] not in ('ROUND_LIMIT', 'STOPPED') for run in own)} of {len(own)}"
+
+
+def trial_span(stem: str, method: str) -> str:
+    own = [trial["validation_accuracy"] for trial in results_of(stem)["sweep"] if trial["method"] == method]
+    return f"{100.0 * min(own):.0f} to {100.0 * max(own):.0f}"
+
+
+def picture(stem: str) -> str:
+    return f"![{results_of(stem)['experiment']['name']}](figures/{stem}.png)"
+
+
+def short_table(stem: str, name: str) -> str:
+    """One line a method: its score at the rounds of the paper, the paper's, and whether they agree; and the figure."""
+    rounds, results = PAPER_ROUNDS.get(stem, (10, 25, 50)), results_of(stem)
+    listed = ", ".join(map(str, rounds[:-1])) + f" and {rounds[-1]}"
+    lines = [f"**{results['experiment']['name']}**, after {listed} rounds:", ""]
+    lines += ["| method | ours | paper | agreement |", "|---|---:|---:|---:|"]
+    for method in dict.fromkeys(row["method"] for row in results["table"]):
+        own = {row["round"]: row for row in results["table"] if row["method"] == method}
+        theirs = PAPER[stem].get(method.split(" ")[0], (("–",) * len(rounds),))[0]
+        cells = [
+            (_cell(own[at], name), text.split(" ")[0], agreement(own[at], name, text))
+            for at, text in zip(rounds, theirs, strict=True)
+        ]
+        lines.append(
+            f"| {in_words(method)} | " + " | ".join(" ".join(parts) for parts in zip(*cells, strict=True)) + " |"
+        )
+    return "\n".join([*lines, "", picture(stem)])
+
+
+def _cell(row: dict[str, Any], name: str) -> str:
+    if row[f"{name}_mean"] is None:
+        return "–"
+    return _written(row[f"{name}_mean"], name) + (
+        "" if row["seeds_done"] == row["seeds"] else f" [{row['seeds_done']}]"
+    )
+
+
+def agreement(row: dict[str, Any], name: str, paper: str) -> str:
+    """✓ where the difference is within the two standard deviations together, else the difference; – without numbers."""
+    if row[f"{name}_mean"] is None or paper == "–":
+        return "–"
+    mean, sd = map(float, paper.split(" ± "))
+    difference = 100.0 * row[f"{name}_mean"] - mean
+    return "✓" if abs(difference) <= 100.0 * row[f"{name}_sd"] + sd else f"{difference:+.1f}".replace("-", "−")
+
+
+MAKERS: dict[str, Callable[..., str]] = {
+    "table": short_table,
+    "paper": papers_number,
+    "range": span,
+    "failed": failures,
+    "trials": trial_span,
+    "picture": picture,
+    "scale": lambda *what: scale_figure.number(scale_figure.kept(), *what),
+    "scale table": lambda: scale_figure.table(scale_figure.kept()),
+}
+
+
 def draw(stem: str, results: dict[str, Any], folder: Path = FIGURES) -> list[str]:
     """Draw an experiment: its grid of two keys, or its curves; where rounds were not kept, the rounds of its table."""
     experiment, table = results["experiment"], results["table"]
@@ -232,6 +340,8 @@ def main() -> None:
         if path.stem in PAPER or results["experiment"]["sweep"] is None:  # the curves of a mere sweep say nothing
             draw(path.stem, results)
             (FIGURES / f"{path.stem}.svg").unlink()
+    for path in PAGES.glob("*.md"):
+        (ROOT / "docs" / path.name).write_text(filled(path.read_text(encoding="utf-8")), encoding="utf-8")
     PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
 
 

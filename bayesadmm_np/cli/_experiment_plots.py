@@ -82,14 +82,12 @@ def draw_curves(title: str, curves: Sequence[Curve], folder: Path, stem: str = "
         return []
     names = [in_words(curve.label) + (f" (✗ {curve.ended})" if curve.ended else "") for curve in curves]
     columns = max(1, min(4, len(names), 110 // (max(map(len, names)) + 10)))
-    places = _places([curve.label for curve in curves])
     with style.context():
         figure = style.new_figure(style.WIDTH, 2.6 + 0.16 * -(-len(names) // columns))
         for k, (axes, (_, heading, scale, *_)) in enumerate(zip(figure.subplots(1, 2), PANELS, strict=True)):
-            for j, curve, name in zip(places, curves, names, strict=True):
-                mean, sd, colour = scale * curve.mean[k], scale * curve.sd[k], _colour(j)
+            for curve, name, look in zip(curves, names, looks([curve.label for curve in curves]), strict=True):
+                mean, sd, colour = scale * curve.mean[k], scale * curve.sd[k], look["color"]
                 axes.fill_between(curve.rounds, mean - sd, mean + sd, color=colour, alpha=0.18, linewidth=0)
-                look = {"color": colour, "marker": MARKERS[j % len(MARKERS)], "linewidth": 1.0, "markersize": 3.5}
                 axes.plot(curve.rounds, mean, label=_plain(name), markevery=-(-len(mean) // 12), **look)
                 if curve.ended and len(mean):
                     axes.plot(curve.rounds[-1:], mean[-1:], color=colour, marker="x", markersize=6, markeredgewidth=1.6)
@@ -122,6 +120,14 @@ def in_words(label: str) -> str:
         else:
             words.append(word)
     return ", ".join([" ".join(words), *values])
+
+
+def looks(labels: Sequence[str]) -> list[dict[str, Any]]:
+    """Keywords of `Axes.plot`, one a method: the same in every plot, and no two alike."""
+    return [
+        {"color": _colour(j), "marker": MARKERS[j % len(MARKERS)], "linewidth": 1.0, "markersize": 3.5}
+        for j in _places(labels)
+    ]
 
 
 def _limits(curves: Sequence[tuple[Sequence[int], NDArray[np.float64]]]) -> tuple[float | None, float | None]:

@@ -4,15 +4,19 @@ import importlib.util
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip("matplotlib", reason="the script draws")
+from bayesadmm_np._archive import Archive
+
 ROOT = Path(__file__).parents[2]
 fails = pytest.raises(AssertionError)
 
 
 @pytest.fixture
-def script():
+def script(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     spec = importlib.util.spec_from_file_location("deep_tables", ROOT / "benchmarks" / "deep_tables.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -178,7 +182,9 @@ def test_the_page_is_what_the_script_writes(script):
     text = script.PAGE.read_text(encoding="utf-8")
 
     def check(shown):
-        assert shown == script.page(shown), "run benchmarks/deep_tables.py: docs/results.md is not of these results"
+        assert shown == script.page(shown), (
+            "run benchmarks/deep_tables.py: docs/results_tables.md is not of these results"
+        )
 
     check(text)
     inside = text.index("| FedAvg | 10 |")
@@ -187,6 +193,59 @@ def test_the_page_is_what_the_script_writes(script):
     other = text.replace("# The papers' tables", "# Tables", 1)
     assert other != text
     check(other)  # what is around them is kept
+
+
+@pytest.mark.parametrize("name", ["results.md", "input_scale.md"])
+def test_numbers_in_prose_are_those_of_the_results(script, name):
+    made = script.filled((script.PAGES / name).read_text(encoding="utf-8"))
+    shown = (ROOT / "docs" / name).read_text(encoding="utf-8")
+    assert shown == made, f"run benchmarks/deep_tables.py: docs/{name} is not of these results"
+    assert shown.replace("81.5", "81.6") != made or name == "results.md"  # the twin
+    assert "{{" not in shown
+
+
+def test_a_number_that_does_not_exist_is_an_error(script):
+    assert script.filled("{{fashion_homogeneous|FedAvg|10|accuracy}} %") == "84.4 %"
+    for wrong in ("FedAvg|11|accuracy", "FedBest|10|accuracy", "FedAvg|10|area"):
+        with pytest.raises((ValueError, KeyError)):
+            script.filled("{{fashion_homogeneous|" + wrong + "}}")
+    with pytest.raises(ValueError, match="has no run of FedBest at the scale 255"):
+        script.filled("{{scale|255|FedBest|nll}}")
+
+
+def test_agreement_is_within_both_deviations(script):
+    """0.5 ± 0.125 of ours against means in per cent: 12.5 and 2.5 together reach from 35 to 65."""
+    found = [script.agreement(row("FedAvg", 10), "accuracy", f"{mean} ± 2.5") for mean in (64.9, 65.1, 35.1, 34.9)]
+    assert found == ["✓", "−15.1", "✓", "+15.1"]
+    assert script.agreement(row("FedAvg", 10), "accuracy", "–") == "–"
+    assert script.agreement(row("FedAvg", 10, accuracy=None), "accuracy", "1.0 ± 1.0") == "–"
+
+
+def test_a_scale_is_taken_from_its_folder(script, tmp_path):
+    """Means over the last three rounds, the precision's quantiles, and of two settings the more accurate."""
+    scales = script.scale_figure
+    (tmp_path / "checkpoints").mkdir()
+    runs = []
+    for k, (label, accuracy) in enumerate(
+        {"IVONADMM": [0.1, 0.2, 0.4, 0.6], "IVONADMM bounded steps": [0.9] * 2 + [0.3] * 2}.items()
+    ):
+        curves = {"accuracy": accuracy, "nll": accuracy}
+        runs.append({"method": label, "seed": 62, "status": "ROUND_LIMIT", "rounds": 4, "curves": curves})
+        archive = Archive("state", {}, {"precision": np.arange(101.0) + k})
+        archive.write(tmp_path / "checkpoints" / f"{k:02d}_seed62.npz")
+    found = {"experiment": {"data": {"scale": 16.0}}, "runs": runs}
+    (tmp_path / "results.json").write_text(json.dumps(found), encoding="utf-8")
+    rows = scales.taken(tmp_path)
+    assert [scales.score(own, "accuracy") for own in rows] == pytest.approx([0.4, 0.5])
+    assert rows[1]["precision"] == pytest.approx([6.0, 51.0, 96.0])
+    assert scales.score(rows[1], "spread") == pytest.approx(16.0)
+    assert scales.best(rows, "IVONADMM", 16.0) is rows[1]
+    assert scales.table(rows).splitlines()[2] == "| IVON-ADMM | 50.0 (0.50) |"
+    rows[1]["status"] = "DIVERGED"  # the twin: one that was cut short
+    assert scales.best(rows, "IVONADMM", 16.0) is rows[0]
+    assert scales.best(rows, "FedAvg", 16.0) is None
+    scales.draw(rows, tmp_path)
+    assert (tmp_path / "fashion_scale.png").exists()
 
 
 def test_figures_are_drawn_from_the_results_alone(script, tmp_path):
