@@ -27,10 +27,11 @@ def evaluate(
     na: NA = (),
     json: Json = False,
 ) -> int:
-    """Hold a model of two classes against outcomes: discrimination and calibration by site and pooled.
+    """Hold a model of classes against outcomes: discrimination and calibration by site and pooled.
 
     Prints the area under the ROC curve with DeLong's interval, events observed over
-    events expected, Brier score and log loss. The sites need not be those of the fit:
+    events expected, Brier score and log loss; of three and more classes each against
+    all others. The sites need not be those of the fit:
     new rows are the better test. Computed from counts, as sites elsewhere can send.
 
     Examples of use:
@@ -45,8 +46,8 @@ def evaluate(
     from ..estimators.model_file import load_model
 
     fitted = load_model(model)
-    if len(fitted.classes) != 2:
-        raise Refused(f"{model}: a model of two classes was expected, and it is a {fitted.kind.title}.")
+    if not fitted.classes:
+        raise Refused(f"{model}: a model of classes was expected, and it is a {fitted.kind.title}.")
     if figure is not None:
         require_out(figure, [model, *data])
         if figure.suffix not in (".svg", ".pdf", ".png"):

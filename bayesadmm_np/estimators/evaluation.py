@@ -6,7 +6,7 @@ no prediction of a row leaves a site.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from typing import Any
@@ -20,7 +20,7 @@ from .._text import aligned
 from .._validation import Array, as_count, as_float_array
 from ..design.rows import read_client
 
-__all__ = ["Evaluation", "Interval", "SiteCounts", "evaluate", "site_counts"]
+__all__ = ["ClassEvaluation", "Evaluation", "Interval", "SiteCounts", "evaluate", "site_counts"]
 
 EDGES = np.linspace(-16.0, 16.0, 3201)
 """Inner edges of the bins, in log-odds: a bin is 0.01 wide, and the two at the ends hold everything beyond."""
@@ -209,12 +209,11 @@ class Evaluation:
                     f"{counts.log_loss:.4f}",
                 )
             )
-        texts = aligned(lines)
         note = (
             f"Events are rows of {self.event!r}. O/E: events observed over expected. The bins change no AUC by more "
             f"than {max(c.auc_error for c in (self.pooled, *self.sites.values())):.0e}."
         )
-        return "\n".join([texts[0], "-" * len(texts[0]), *texts[1:], note])
+        return f"{_ruled(lines)}\n{note}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
@@ -259,9 +258,93 @@ class Evaluation:
             elinewidth=0.8, label="all sites, tenths of the rows, 95 %",
         )  # fmt: skip
         right.set(xlabel="mean predicted probability", ylabel=f"observed share of {self.event}")
-        right.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
-        right.set_title("Calibration")
-        right.legend(loc="upper left", fontsize="small", frameon=False)
+        _finish_calibration(right)
+
+
+@dataclass(frozen=True, eq=False)
+class ClassEvaluation:
+    """Predictions of three and more classes against outcomes, by site and pooled; `str` prints them, `plot` draws them.
+
+    Attributes
+    ----------
+    classes : dict of str to Evaluation
+        Each class against all others.
+    surprise : dict of str to float
+        Sum of −log p(y) by site.
+    right : dict of str to int
+        Rows whose most probable class is theirs, by site.
+    """
+
+    classes: Mapping[str, Evaluation]
+    surprise: Mapping[str, float]
+    right: Mapping[str, int]
+
+    def scores(self) -> dict[str, dict[str, float]]:
+        """Return rows, share of right classes, Brier score Σ_c (y_c − p_c)² and log loss, of all rows and by site."""
+        found = {}
+        for name, sites in {"all": tuple(self.surprise), **{site: (site,) for site in self.surprise}}.items():
+            counts = [one.sites[site] for one in self.classes.values() for site in sites]
+            rows = sum(each.n_rows for each in counts) // len(self.classes)
+            found[name] = {
+                "rows": rows,
+                "accuracy": sum(self.right[site] for site in sites) / rows,
+                "brier": sum(each.brier for each in counts) / rows,
+                "log_loss": sum(self.surprise[site] for site in sites) / rows,
+            }
+        return found
+
+    def __str__(self) -> str:
+        lines = [("", "rows", "accuracy", "Brier", "log loss")]
+        for name, score in self.scores().items():
+            shown = [f"{score[key]:.4f}" for key in ("accuracy", "brier", "log_loss")]
+            lines.append((name, str(score["rows"]), shown[0], shown[1], shown[2]))
+        parts = [_ruled(lines)]
+        sites = ["all", *self.surprise] if len(self.surprise) > 1 else ["all"]
+        for site in sites:
+            table = [(f"{site}: against all others", "rows", "AUC [95 %]", "O/E [95 %]")]
+            for label, one in self.classes.items():
+                counts = one.pooled if site == "all" else one.sites[site]
+                auc = str(counts.auc) if np.isfinite(counts.auc.estimate) else "–"
+                table.append((label, str(counts.n_events), auc, str(counts.observed_to_expected)))
+            parts.append(_ruled(table))
+        return "\n\n".join([*parts, "Brier: sum of (y − p)² over the classes. O/E: rows observed over expected."])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {**self.scores(), "classes": {label: one.to_dict() for label, one in self.classes.items()}}
+
+    def plot(self, figure: Any) -> None:
+        """Draw each class's ROC curve and calibration curve, of all sites, into a matplotlib figure.
+
+        Parameters
+        ----------
+        figure : matplotlib.figure.Figure
+        """
+        left, right = figure.subplots(1, 2)
+        for axis in (left, right):
+            axis.plot([0, 1], [0, 1], color="0.6", linewidth=0.6, linestyle="--")
+        shown = [(label, one.pooled) for label, one in self.classes.items() if np.isfinite(one.pooled.auc.estimate)]
+        for k, (label, counts) in enumerate(shown[: 2 * len(COLOURS)]):
+            style = {"color": COLOURS[k % len(COLOURS)], "linestyle": "-:"[k // len(COLOURS)]}
+            left.plot(*_roc(counts), **style, linewidth=1.2, label=f"{label}: {counts.auc}")
+            means, shares, _ = zip(*counts.calibration(), strict=True)
+            right.plot(means, [s.estimate for s in shares], **style, marker="o", markersize=3, label=label)
+        left.set(xlabel="share of the others above the threshold", ylabel="share of the class above it")
+        left.set_title("Discrimination (a class against all others)")
+        left.legend(loc="lower right", fontsize="small", frameon=False)
+        right.set(xlabel="mean predicted probability", ylabel="observed share, in tenths of the rows")
+        _finish_calibration(right)
+
+
+def _ruled(lines: Sequence[Sequence[str]]) -> str:
+    texts = aligned(lines)
+    return "\n".join([texts[0], "-" * len(texts[0]), *texts[1:]])
+
+
+def _finish_calibration(axis: Any) -> None:
+    axis.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
+    axis.set_title("Calibration")
+    axis.legend(loc="upper left", fontsize="small", frameon=False)
 
 
 def _roc(counts: SiteCounts) -> tuple[Array, Array]:
@@ -272,25 +355,26 @@ def _roc(counts: SiteCounts) -> tuple[Array, Array]:
 
 
 def evaluate(
-    probability: ArrayLike, y: ArrayLike, client: Any = None, *, classes: Any = (0, 1), least: int = 1
-) -> Evaluation:
+    probability: ArrayLike, y: ArrayLike, client: Any = None, *, classes: Any = None, least: int = 1
+) -> Evaluation | ClassEvaluation:
     """Hold predicted probabilities against outcomes, by site and pooled.
 
     Parameters
     ----------
-    probability : array_like, shape (n,) or (n, 2)
+    probability : array_like, shape (n,) or (n, C)
         Predicted probability of the second class, or what `predict_proba` returns.
     y : array_like, shape (n,)
     client : array_like, shape (n,), optional
         The site of each row; default one site.
-    classes : pair, default (0, 1)
-        Labels; the second is the event.
+    classes : sequence, default 0 to C − 1
+        Labels in the order of `probability`, as an estimator's `classes_`; of two the second is the event.
     least : int, default 1
         Smallest number of rows of a site; a site with fewer is refused by name.
 
     Returns
     -------
-    Evaluation
+    Evaluation or ClassEvaluation
+        The latter of three and more classes.
 
     Raises
     ------
@@ -305,12 +389,14 @@ def evaluate(
     (0.75, 1.0)
     """
     p = np.asarray(probability, dtype=np.float64)
-    p = p[:, 1] if p.ndim == 2 and p.shape[1] == 2 else p
-    labels = np.asarray(y)
-    first, second = classes
-    known = np.isin(labels, [first, second])
+    p = np.column_stack([1.0 - p, p]) if p.ndim == 1 else p
+    labels, names = np.asarray(y), np.asarray(range(p.shape[1]) if classes is None else list(classes))
+    if names.shape != (p.shape[1],):
+        raise ArgumentError("classes", f"must hold {p.shape[1]} labels, one a column of probability", names.tolist())
+    known = np.isin(labels, names)
     if not known.all():
-        raise ArgumentError("y", f"must hold the classes {first!r} and {second!r}", repr(labels[~known][0]))
+        listed = " and ".join(map(repr, names.tolist())) if names.size == 2 else ", ".join(map(repr, names.tolist()))
+        raise ArgumentError("y", f"must hold the classes {listed}", repr(labels[~known].tolist()[0]))
     as_count(least, "least")
     sites: dict[Hashable, list[int]] = {}
     for i, name in enumerate(read_client(client, labels.size)):
@@ -318,5 +404,20 @@ def evaluate(
     for name, index in sites.items():
         if len(index) < least:
             raise ArgumentError("client", f"must have at least {least} rows a site", f"{len(index)} at {name!r}")
-    events = (labels == second).astype(np.float64)
-    return Evaluation({str(name): site_counts(p[index], events[index]) for name, index in sites.items()}, str(second))
+    if names.size == 2:
+        return _against(p[:, 1], labels == names[1], sites, names[1])
+    if not np.allclose(p.sum(axis=1), 1.0, atol=1e-6):
+        raise ArgumentError("probability", "must add up to 1 in every row")
+    own = p[labels[:, None] == names]
+    with np.errstate(divide="ignore"):
+        surprise = {str(name): float(-np.log(own[index]).sum()) for name, index in sites.items()}
+    is_right = names[p.argmax(axis=1)] == labels
+    right = {str(name): int(is_right[index].sum()) for name, index in sites.items()}
+    each = {str(label): _against(p[:, c], labels == label, sites, label) for c, label in enumerate(names)}
+    return ClassEvaluation(each, surprise, right)
+
+
+def _against(p: Array, is_event: Array, sites: Mapping[Hashable, list[int]], label: Any) -> Evaluation:
+    """A class against all others."""
+    events = is_event.astype(np.float64)
+    return Evaluation({str(name): site_counts(p[index], events[index]) for name, index in sites.items()}, str(label))

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("cyclopts", reason="the command line needs the extra `cli`")
 
-from bayesadmm_np.estimators import FederatedLogisticRegression, load_model
+from bayesadmm_np.estimators import FederatedLogisticRegression, evaluate, load_model
 
 FORMULA = "died ~ age*sex + C(ward, Treatment('medical')) + bs(bmi, 4) + offset(known)"
 
@@ -167,3 +167,24 @@ def test_classes_as_words_are_said_in_a_note(table, run):
     table.assign(died=table.died.mask(at_bern, "perhaps")).to_csv("all.csv", index=False)
     words = ("fit", "all.csv", "--client", "hospital", "--target", "died", "--features", "age")
     assert "died: no site has more than two of its 3 classes" in run(*words)[1]
+
+
+def test_a_model_of_three_classes_is_evaluated_like_the_estimators_predictions(table, run):
+    rng = np.random.default_rng(1)  # 0 made the table
+    table = table.assign(died=np.array(["late", "no", "soon"])[rng.integers(0, 3, len(table))])
+    table.to_csv("all.csv", index=False)
+    words = ("all.csv", "--client", "hospital")
+    run("fit", *words, "--target", "died", "--features", "age,bmi", "--out", "m.npz")
+    found = json.loads(run("evaluate", "m.npz", *words, "--json", "--figure", "m.svg")[0])
+    model = FederatedLogisticRegression().fit(table[["age", "bmi"]], table.died, table.hospital)
+    chances = model.predict_proba(table[["age", "bmi"]])
+    right = evaluate(chances, table.died, table.hospital, classes=model.classes_).to_dict()
+    assert list(found) == list(right)
+    for site in ("all", "Basel", "Bern"):  # both maxima are known to 1e-8 standard errors
+        assert found[site] == pytest.approx(right[site], rel=1e-6)
+        for label in model.classes_:
+            ours, theirs = (one["classes"][label][site]["auc"]["estimate"] for one in (found, right))
+            assert ours == pytest.approx(theirs, abs=2e-3)  # a pair may fall into another bin
+    numbers = ("fit", *words, "--target", "bmi", "--features", "age", "--out", "n.npz")
+    run(*numbers)
+    assert "a model of classes was expected" in run("evaluate", "n.npz", *words, code=2)[1]

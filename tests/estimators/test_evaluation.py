@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from scipy.special import expit
-from sklearn.metrics import brier_score_loss, log_loss, roc_auc_score
+from sklearn.metrics import accuracy_score, brier_score_loss, log_loss, roc_auc_score
 
 from bayesadmm_np.estimators import evaluate
 from bayesadmm_np.estimators.evaluation import EDGES, NORMAL_975, _roc, site_counts
@@ -114,3 +114,59 @@ def test_the_figure_names_every_site():
 def test_refusals_name_the_argument(arguments, words):
     with pytest.raises(ValueError, match=words):
         evaluate(*arguments)
+
+
+def draws_of_classes(n=400, seed=0):
+    rng = np.random.default_rng(seed)
+    f = rng.normal(size=(n, 3))
+    p = np.exp(f) / np.exp(f).sum(axis=1, keepdims=True)
+    names = np.array(["mild", "none", "severe"])
+    return p, names[(np.cumsum(p, axis=1) < rng.random((n, 1))).sum(axis=1)], rng.integers(0, 2, n), names
+
+
+def test_scores_of_three_classes_are_those_of_scikit_learn():
+    p, y, site, names = draws_of_classes()
+    found = evaluate(p, y, site, classes=names)
+    for name, score in found.scores().items():
+        here = np.ones(y.size, bool) if name == "all" else site == int(name)
+        hot = y[here, None] == names
+        assert score["rows"] == here.sum()
+        assert np.isclose(score["accuracy"], accuracy_score(y[here], names[p[here].argmax(axis=1)]), rtol=1e-12)
+        assert np.isclose(score["log_loss"], log_loss(y[here], p[here], labels=names), rtol=1e-12)
+        assert np.isclose(score["brier"], ((p[here] - hot) ** 2).sum(axis=1).mean(), rtol=1e-12)
+        for c, label in enumerate(names):
+            counts = found.classes[label].pooled if name == "all" else found.classes[label].sites[name]
+            truth = roc_auc_score(hot[:, c], p[here, c])
+            assert abs(counts.auc.estimate - truth) <= counts.auc_error < 2e-3
+    # the twin: labels in another order are other scores
+    turned = evaluate(p, y, site, classes=names[[1, 0, 2]]).scores()["all"]
+    assert turned["log_loss"] > found.scores()["all"]["log_loss"] + 0.1
+    assert turned["accuracy"] < found.scores()["all"]["accuracy"] - 0.1
+
+
+def test_the_table_and_the_figure_of_three_classes_name_each():
+    p, y, site, names = draws_of_classes()
+    found = evaluate(p, y, site, classes=names)
+    text = str(found)
+    assert text.count("against all others") == 3  # all, and two sites
+    assert all(text.count(f"\n{name} ") == 3 for name in names)
+    with mpl.rc_context():
+        figure = Figure(figsize=(7.2, 3.2), layout="constrained")
+        found.plot(figure)
+    left, right = ([text.get_text() for text in axis.get_legend().get_texts()] for axis in figure.axes)
+    assert [text.split(":")[0] for text in left] == right == names.tolist()
+    assert list(found.to_dict()) == ["all", *(str(name) for name in dict.fromkeys(site)), "classes"]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"classes": ["mild", "none"]}, "classes must hold 3 labels"),
+        ({"classes": ["mild", "none", "dead"]}, "y must hold the classes 'mild', 'none', 'dead', got 'severe'"),
+        ({"probability": 0.9}, "probability must add up to 1"),
+    ],
+)
+def test_refusals_of_three_classes(change, words):
+    p, y, site, names = draws_of_classes()
+    with pytest.raises(ValueError, match=words):
+        evaluate(p * change.get("probability", 1.0), y, site, classes=change.get("classes", names))
