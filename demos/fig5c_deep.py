@@ -100,10 +100,10 @@ def notes(numbers):
 
 
 def draw(numbers):
-    """Accuracy by round, and the sweep."""
+    """Error by round, and the sweep."""
     half, one = ([trial for trial in numbers["sweep"][ADMM] if trial["rho"] == rho] for rho in (0.5, 1.0))
     tried = [(PVI, numbers["sweep"][PVI], LOOKS[PVI]), (f"{ADMM}, ρ = 0.5", half, LOOKS[ADMM])]
-    tried.append((f"{ADMM}, ρ = 1", one, style.Look(style.BLUE, "h", (0, (3, 1)))))
+    tried.append((f"{ADMM}, ρ = 1", one, style.Look(style.SKY, "h", (0, (3, 1)))))
     knobs = {ADMM: "ρ = {rho:g}, γ = {gamma:g}", PVI: "γ = {gamma:g}"}
     return shared.tuning(numbers["curves"], knobs, LOOKS, tried, unnamed=(0.15, 0.25))
 

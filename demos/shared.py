@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch
-from matplotlib.ticker import MaxNLocator, PercentFormatter
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 from threadpoolctl import threadpool_limits
 from tqdm import tqdm
 
@@ -416,47 +416,71 @@ def gaps(axes: Any, title: str, curves: Sequence[dict[str, Any]], near: float, l
 
 
 def seeds_by_round(axes: Any, label: str, values: Sequence[Sequence[float]], look: style.Look) -> None:
-    """Draw the mean over seeds of a share and a band of one standard deviation; a run that failed ends both."""
+    """Draw the mean over seeds of 1 − a share and a band of one standard deviation; a run that failed ends both.
+
+    On a log axis, where the last rounds do not look alike.
+    """
     length = min(len(seed) for seed in values)
-    shares, rounds = np.array([seed[:length] for seed in values]), np.arange(1, length + 1)
+    shares, rounds = 1.0 - np.array([seed[:length] for seed in values]), np.arange(1, length + 1)
     mean, sd = shares.mean(axis=0), shares.std(axis=0)
     axes.fill_between(rounds, mean - sd, mean + sd, color=look.colour, alpha=0.18, linewidth=0)
     axes.plot(rounds, mean, label=label, **look.kwargs())
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7))
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     axes.set(xlabel="communication round")
-    axes.legend(loc="lower right")
+    axes.legend(loc="upper right")
+    _errors(axes)
     style.tidy(axes)
 
 
+def _errors(axes: Any) -> None:
+    """Make a log axis of shares in per cent."""
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 7.0)))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(lambda share, _: f"{100.0 * share:.3g} %")
+
+
 def sweeps(axes: Any, rows: Sequence[tuple[str, Sequence[dict[str, Any]], style.Look]], unnamed: Any = ()) -> None:
-    """Draw accuracies against γ, a curve for each (label, trials, look), and ✗ below where a run failed.
+    """Draw errors against γ, a curve for each (label, trials, look), and ✗ in a strip above where a run failed.
 
     The γ in `unnamed` get no number on the axis, where they stand too close to others.
     """
     axes.set_xscale("log")
-    for number, (label, trials, look) in enumerate(rows, start=1):
-        good = [(trial["gamma"], trial["accuracy"]) for trial in trials if trial["accuracy"] is not None]
-        bad = [trial["gamma"] for trial in trials if trial["accuracy"] is None]
+    _errors(axes)
+    for label, trials, look in rows:
+        good = [(trial["gamma"], 1.0 - trial["accuracy"]) for trial in trials if trial["accuracy"] is not None]
         axes.plot(*np.reshape(good, (-1, 2)).T, label=label, **look.kwargs())
-        cross(axes, bad, [0.04 * number] * len(bad), look.colour)
-    cross(axes, [], [], style.INK, label="a run fails")
+    if any(trial["accuracy"] is None for _, trials, _ in rows for trial in trials):
+        _failures(axes, rows)
     named = sorted({trial["gamma"] for _, trials, _ in rows for trial in trials} - set(unnamed))
     axes.set_xticks(named, [f"{gamma:g}" for gamma in named])
     axes.set_xticks([], minor=True)
     axes.set(xlabel="dual step γ")
-    axes.legend(loc="lower left")
+    axes.legend(loc="upper left", bbox_to_anchor=(0.0, 0.85))
     style.tidy(axes)
+
+
+def _failures(axes: Any, rows: Sequence[tuple[str, Sequence[dict[str, Any]], style.Look]]) -> None:
+    """Mark what failed in a strip of its own, in which there are no errors."""
+    low, high = axes.get_ylim()
+    middle, top = (high * (high / low) ** share for share in (0.08, 0.16))
+    axes.axhspan(high, top, color="#EFEFEF", linewidth=0)
+    axes.set_yticks([tick for tick in axes.get_yticks() if low <= tick <= high])
+    axes.set_ylim(low, top)
+    axes.text(0.02, middle, "a run failed", transform=axes.get_yaxis_transform(), va="center", fontsize=7)
+    for _, trials, look in rows:
+        bad = [trial["gamma"] for trial in trials if trial["accuracy"] is None]
+        cross(axes, bad, [middle] * len(bad), look.colour)
 
 
 def tuning(curves: Any, knobs: dict[str, str], looks: dict[str, style.Look], tried: Any, unnamed: Any) -> Any:
     """Return a figure of the chosen settings by round, and of all that were tried."""
     figure = style.new_figure(style.WIDTH, 2.9)
-    left, right = figure.subplots(1, 2, sharey=True)
+    left, right = figure.subplots(1, 2)
     for curve in curves:
         label = f"{curve['label']} ({knobs[curve['label']].format(**curve)})"
         seeds_by_round(left, label, curve["accuracy"], looks[curve["label"]])
-    left.set(ylabel="accuracy at the server's mean", title="Chosen setting, test rows")
+    left.set(ylabel="error at the server's mean", title="Chosen setting, test rows")
     sweeps(right, tried, unnamed)
     right.set(title="All settings, validation rows, all rounds")
     return figure
