@@ -73,16 +73,16 @@ class FederatedDataset:
     Parameters
     ----------
     sites : tuple of Dataset
-        One data set per site, named after it. All have the same columns and classes, and either
-        all or none have a test set.
+        One data set per site, named after it. All have the same columns and classes, and either all or none have a test
+        set.
     name : str
         Name of the data.
 
     Raises
     ------
     ValueError
-        If there is no site, or the sites differ in their columns, in their number of classes, or
-        in whether they have a test set.
+        If there is no site, or the sites differ in their columns, in their number of classes, or in whether they have a
+        test set.
 
     Examples
     --------

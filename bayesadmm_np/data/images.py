@@ -67,8 +67,7 @@ def load_digits() -> Dataset:
     Returns
     -------
     Dataset
-        ``X`` of shape (1797, 64) with values in [0, 1], ``y`` in :math:`\{0, \dots, 9\}`, and
-        no test set.
+        ``X`` of shape (1797, 64) with values in [0, 1], ``y`` in :math:`\{0, \dots, 9\}`, and no test set.
 
     Raises
     ------
@@ -103,10 +102,9 @@ def load_digits() -> Dataset:
 def load_mnist(size: int = 28, train: int | None = None, *, data_dir: PathLike | None = None) -> Dataset:
     r"""Load MNIST, if need be at a lower resolution.
 
-    The file ``mnist.npz`` is looked for in `data_dir`, then in the directory named by the
-    environment variable ``BAYESADMM_DATA``. Found there it is checked and read as it is, and
-    never written to. Only when neither place has it is it downloaded, once, to this library's
-    own cache, where its SHA-256 sum must be the known one.
+    The file ``mnist.npz`` is looked for in `data_dir`, then in the directory named by the environment variable
+    ``BAYESADMM_DATA``. Found there it is checked and read as it is, and never written to. Only when neither place has
+    it is it downloaded, once, to this library's own cache, where its SHA-256 sum must be the known one.
 
     An image :math:`P` of 28 × 28 bytes becomes the :math:`s \times s` block means
 
@@ -128,25 +126,25 @@ def load_mnist(size: int = 28, train: int | None = None, *, data_dir: PathLike |
     Returns
     -------
     Dataset
-        ``X`` of shape (train, size²) and ``X_test`` of shape (m, size²) with values in [0, 1],
-        labels in :math:`\{0, \dots, 9\}`.
+        ``X`` of shape (train, size²) and ``X_test`` of shape (m, size²) with values in [0, 1], labels in :math:`\{0,
+        \dots, 9\}`.
 
     Raises
     ------
     ValueError
-        If `size` or `train` is not as above, or if the file found is damaged, or lacks an array
-        of the expected name, shape or type.
+        If `size` or `train` is not as above, or if the file found is damaged, or lacks an array of the expected name,
+        shape or type.
     TypeError
         If `data_dir` is not a path.
     DataUnavailableError
-        If the file is nowhere and cannot be downloaded, or if the downloaded one does not have
-        the known SHA-256 sum. It is an `OSError`.
+        If the file is nowhere and cannot be downloaded, or if the downloaded one does not have the known SHA-256 sum.
+        It is an `OSError`.
 
     Notes
     -----
-    The layout is that of Keras: ``x_train`` of shape (n, 28, 28) and type uint8, ``y_train`` of
-    shape (n,) with integers, and the same for ``x_test`` and ``y_test``. MNIST itself has
-    60 000 training and 10 000 test images; a file of your own may have other numbers.
+    The layout is that of Keras: ``x_train`` of shape (n, 28, 28) and type uint8, ``y_train`` of shape (n,) with
+    integers, and the same for ``x_test`` and ``y_test``. MNIST itself has 60 000 training and 10 000 test images; a
+    file of your own may have other numbers.
 
     Examples
     --------
@@ -169,14 +167,13 @@ def load_mnist(size: int = 28, train: int | None = None, *, data_dir: PathLike |
 def load_fashion_mnist(size: int = 28, train: int | None = None, *, data_dir: PathLike | None = None) -> Dataset:
     r"""Load Fashion-MNIST (Xiao, Rasul and Vollgraf 2017), if need be at a lower resolution.
 
-    The file ``fashion_mnist.npz`` is looked for as `load_mnist` looks for its own, and has the
-    same layout. Found in a directory of yours it is checked for that layout and read in whatever
-    order its rows are: the arrays may have been shuffled, and then ``train=n`` gives other rows
-    than the first :math:`n` published ones. Only when it is nowhere are the four published files
-    downloaded, once, to this library's own cache, where each SHA-256 sum must be the known one.
+    The file ``fashion_mnist.npz`` is looked for as `load_mnist` looks for its own, and has the same layout. Found in a
+    directory of yours it is checked for that layout and read in whatever order its rows are: the arrays may have been
+    shuffled, and then ``train=n`` gives other rows than the first :math:`n` published ones. Only when it is nowhere are
+    the four published files downloaded, once, to this library's own cache, where each SHA-256 sum must be the known
+    one.
 
-    An image becomes :math:`s \times s` block means in [0, 1], flattened row by row, as in
-    `load_mnist`.
+    An image becomes :math:`s \times s` block means in [0, 1], flattened row by row, as in `load_mnist`.
 
     Parameters
     ----------
@@ -188,8 +185,8 @@ def load_fashion_mnist(size: int = 28, train: int | None = None, *, data_dir: Pa
     Returns
     -------
     Dataset
-        As of `load_mnist`; labels 0 T-shirt, 1 trouser, 2 pullover, 3 dress, 4 coat, 5 sandal, 6 shirt, 7 sneaker,
-        8 bag, 9 ankle boot. Published are 60 000 training and 10 000 test images.
+        As of `load_mnist`; labels 0 T-shirt, 1 trouser, 2 pullover, 3 dress, 4 coat, 5 sandal, 6 shirt, 7 sneaker, 8
+        bag, 9 ankle boot. Published are 60 000 training and 10 000 test images.
 
     Raises
     ------
@@ -219,14 +216,14 @@ def load_fashion_mnist(size: int = 28, train: int | None = None, *, data_dir: Pa
 def load_cifar10(size: int = 32, train: int | None = None, *, data_dir: PathLike | None = None) -> Dataset:
     r"""Load CIFAR-10 (Krizhevsky 2009), if need be at a lower resolution.
 
-    Two files are looked for in `data_dir`, then in the directory named by the environment variable
-    ``BAYESADMM_DATA``: ``cifar10_jpeg.npz``, images as JPEG bytes, and ``cifar-10-binary.tar.gz``,
-    the published binary version. Found there they are checked for their layout. Only when neither
-    is anywhere is the published file downloaded, once, to this library's own cache, where its
-    SHA-256 sum must be the known one. The published Python version is a pickle, and is not read.
+    Two files are looked for in `data_dir`, then in the directory named by the environment variable ``BAYESADMM_DATA``:
+    ``cifar10_jpeg.npz``, images as JPEG bytes, and ``cifar-10-binary.tar.gz``, the published binary version. Found
+    there they are checked for their layout. Only when neither is anywhere is the published file downloaded, once, to
+    this library's own cache, where its SHA-256 sum must be the known one. The published Python version is a pickle, and
+    is not read.
 
-    An image becomes :math:`s \times s` block means in [0, 1], as in `load_mnist`, of each of the
-    three colours; a row is first all of the red, then the green, then the blue.
+    An image becomes :math:`s \times s` block means in [0, 1], as in `load_mnist`, of each of the three colours; a row
+    is first all of the red, then the green, then the blue.
 
     Parameters
     ----------
@@ -240,9 +237,9 @@ def load_cifar10(size: int = 32, train: int | None = None, *, data_dir: PathLike
     Returns
     -------
     Dataset
-        ``X`` of shape (train, 3 size²) and ``X_test`` of shape (m, 3 size²) with values in [0, 1];
-        labels 0 aeroplane, 1 car, 2 bird, 3 cat, 4 deer, 5 dog, 6 frog, 7 horse, 8 ship, 9 lorry.
-        Published are 50 000 training and 10 000 test images.
+        ``X`` of shape (train, 3 size²) and ``X_test`` of shape (m, 3 size²) with values in [0, 1]; labels 0 aeroplane,
+        1 car, 2 bird, 3 cat, 4 deer, 5 dog, 6 frog, 7 horse, 8 ship, 9 lorry. Published are 50 000 training and 10 000
+        test images.
 
     Raises
     ------
@@ -253,10 +250,10 @@ def load_cifar10(size: int = 32, train: int | None = None, *, data_dir: PathLike
 
     Notes
     -----
-    The layout of ``cifar10_jpeg.npz``: ``jpeg_train``, the bytes of all images one after the
-    other, of type uint8; ``offset_train``, n + 1 integers, so that image i has the bytes from
-    ``offset[i]`` to ``offset[i + 1]``; ``y_train``, n labels; and the same for ``test``. JPEG loses
-    a little, so that accuracies lie a little below those on the published images.
+    The layout of ``cifar10_jpeg.npz``: ``jpeg_train``, the bytes of all images one after the other, of type uint8;
+    ``offset_train``, n + 1 integers, so that image i has the bytes from ``offset[i]`` to ``offset[i + 1]``;
+    ``y_train``, n labels; and the same for ``test``. JPEG loses a little, so that accuracies lie a little below those
+    on the published images.
 
     Examples
     --------

@@ -19,28 +19,27 @@ Partition = list[NDArray[np.int64]]
 
 
 def iid(n: int, clients: int, rng: np.random.Generator) -> Partition:
-    r"""Deal the rows at random, in portions that differ by at most one row.
+    """Deal the rows at random, in portions that differ by at most one row.
 
     Parameters
     ----------
     n : int
-        The number of rows.
+        Number of rows.
     clients : int
-        The number of clients, :math:`1 \le K \le n`.
+        Number of clients K, from 1 to n.
     rng : numpy.random.Generator
-        The source of randomness.
 
     Returns
     -------
     list of ndarray of int64
-        :math:`K` arrays of :math:`\lfloor n / K \rfloor` or :math:`\lceil n / K \rceil` rows.
+        K arrays of ⌊n/K⌋ or ⌈n/K⌉ rows.
 
     Raises
     ------
     ValueError
-        If `n` or `clients` is not a positive integer, or there are more clients than rows.
+        When `n` or `clients` is not as above.
     TypeError
-        If `rng` is not a `numpy.random.Generator`.
+        When `rng` is not a `numpy.random.Generator`.
 
     Examples
     --------
@@ -58,30 +57,28 @@ def iid(n: int, clients: int, rng: np.random.Generator) -> Partition:
 
 
 def label_pairs(y: ArrayLike, clients: int) -> Partition:
-    r"""Give each client the rows of a group of consecutive labels.
+    """Give each client the rows of a group of consecutive labels.
 
-    The :math:`C` distinct labels in `y`, in ascending order, are cut into :math:`K` groups of
-    :math:`g = C / K`; client :math:`k` gets the rows whose label is one of those numbered
-    :math:`gk, \dots, gk + g - 1`. With ten classes and five clients these are the pairs
-    :math:`(2k, 2k + 1)`.
+    The C distinct labels in `y`, in ascending order, are cut into K groups of g = C/K; client k gets the rows whose
+    label is one of those numbered gk, …, gk + g − 1. With ten classes and five clients these are the pairs
+    (2k, 2k + 1).
 
     Parameters
     ----------
     y : array_like of int, shape (n,)
         The label of each row.
     clients : int
-        The number of clients, :math:`K`, a divisor of the number of distinct labels.
+        Number of clients K, a divisor of the number of distinct labels.
 
     Returns
     -------
     list of ndarray of int64
-        :math:`K` arrays of row numbers.
+        K arrays of row numbers.
 
     Raises
     ------
     ValueError
-        If `y` is not a nonempty one-dimensional array of integers, or `clients` is not a
-        positive integer that divides the number of distinct labels.
+        When `y` or `clients` is not as above.
 
     Examples
     --------
@@ -97,34 +94,32 @@ def label_pairs(y: ArrayLike, clients: int) -> Partition:
 
 
 def shards(y: ArrayLike, clients: int, per_client: int, rng: np.random.Generator) -> Partition:
-    r"""Sort the rows by label, cut them into shards, and deal each client a few at random.
+    """Sort the rows by label, cut them into shards, and deal each client a few at random.
 
-    There are :math:`K S` shards of :math:`\lfloor n / KS \rfloor` or :math:`\lceil n / KS \rceil`
-    consecutive rows of the sorted data. Rows with the same label keep their order.
+    There are KS shards of ⌊n/KS⌋ or ⌈n/KS⌉ consecutive rows of the sorted data. Rows with the same label keep their
+    order.
 
     Parameters
     ----------
     y : array_like of int, shape (n,)
         The label of each row.
     clients : int
-        The number of clients, :math:`K`.
+        Number of clients K.
     per_client : int
-        The number of shards for each client, :math:`S`, with :math:`K S \le n`.
+        Number S of shards of a client, with KS ≤ n.
     rng : numpy.random.Generator
-        The source of randomness.
 
     Returns
     -------
     list of ndarray of int64
-        :math:`K` arrays of row numbers.
+        K arrays of row numbers.
 
     Raises
     ------
     ValueError
-        If `y` is not a nonempty one-dimensional array of integers, `clients` or `per_client` is
-        not a positive integer, or there are more shards than rows.
+        When `y`, `clients` or `per_client` is not as above.
     TypeError
-        If `rng` is not a `numpy.random.Generator`.
+        When `rng` is not a `numpy.random.Generator`.
 
     Examples
     --------
@@ -149,38 +144,34 @@ def shards(y: ArrayLike, clients: int, per_client: int, rng: np.random.Generator
 
 
 def two_classes(y: ArrayLike, clients: int, rng: np.random.Generator) -> Partition:
-    r"""Give each client rows of two different classes, and each class to equally many clients.
+    """Give each client rows of two different classes, and each class to equally many clients.
 
-    One client after the other gets a class that was given to the fewest clients so far, chosen at random
-    among these, and another one at random. Of the :math:`C` classes each is given to
-    :math:`2 K / C` clients, who share its rows in portions that differ by at most one row. Which
-    rows of a class a client gets is random.
+    One client after the other gets a class that was given to the fewest clients so far, chosen at random among these,
+    and another one at random. Of the C classes each is given to 2K/C clients, who share its rows in portions that
+    differ by at most one row. Which rows of a class a client gets is random.
 
-    This is the split of MNIST among 100 clients in "Federated ADMM from Bayesian Duality", Table 2,
-    whose clients all have two classes; those of :func:`shards` may have one or three.
+    This is the split of MNIST among 100 clients in "Federated ADMM from Bayesian Duality", Table 2, whose clients all
+    have two classes; those of :func:`shards` may have one or three.
 
     Parameters
     ----------
     y : array_like of int, shape (n,)
-        The label of each row; :math:`C \ge 2` of them are distinct.
+        The label of each row; C ≥ 2 of them are distinct.
     clients : int
-        The number of clients, :math:`K`; :math:`C` divides :math:`2 K`.
+        Number of clients K; C divides 2K.
     rng : numpy.random.Generator
-        The source of randomness.
 
     Returns
     -------
     list of ndarray of int64
-        :math:`K` arrays of row numbers.
+        K arrays of row numbers.
 
     Raises
     ------
     ValueError
-        If `y` is not a nonempty one-dimensional array of integers, it has fewer than two labels,
-        `clients` is not a positive integer, the labels do not divide twice the clients, or a
-        class has fewer rows than clients.
+        When `y` or `clients` is not as above, or a class has fewer rows than clients.
     TypeError
-        If `rng` is not a `numpy.random.Generator`.
+        When `rng` is not a `numpy.random.Generator`.
 
     Examples
     --------
@@ -223,48 +214,43 @@ def two_dirichlet(
     class_concentration: float,
     rng: np.random.Generator,
 ) -> Partition:
-    r"""Draw the sizes of the clients and their mixes of classes from Dirichlet distributions.
+    """Draw the sizes of the clients and their mixes of classes from Dirichlet distributions.
 
-    Shares :math:`s \sim \mathrm{Dir}(\alpha_1 \mathbf 1_K)` are drawn for the sizes of the clients,
-    and a mix :math:`\pi_k \sim \mathrm{Dir}(\alpha_2 \mathbf 1_C)` for each client. From the
-    :math:`m_c` rows of class :math:`c`, client :math:`k` gets
+    Shares s ~ Dir(α₁1_K) are drawn for the sizes of the clients, and a mix π_k ~ Dir(α₂1_C) for each client. From the
+    m_c rows of class c, client k gets
 
-    .. math::
-        N_{kc} \approx m_c \frac{s_k \pi_{kc}}{\sum_j s_j \pi_{jc}},
+        N_kc ≈ m_c s_k π_kc / Σ_j s_j π_jc,
 
-    rounded by largest remainders, so that every row is used once. Because of this division the
-    sizes are :math:`s_k n` only on average, and the less so the smaller :math:`\alpha_2`. Which
-    rows of a class a client gets is random. A client that would be left with nothing takes one
-    row from the largest.
+    rounded by largest remainders, so that every row is used once. Because of this division the sizes are s_k n only on
+    average, and the less so the smaller α₂. Which rows of a class a client gets is random. A client that would be left
+    with nothing takes one row from the largest.
 
-    This is the procedure of Swaroop et al. (2025), "Connecting Federated ADMM to Bayes", App. E.1,
-    who use :math:`\alpha_1 = 1` and :math:`\alpha_2 = 0.5`.
+    This is the procedure of Swaroop et al. (2025), "Connecting Federated ADMM to Bayes", App. E.1, who use α₁ = 1 and
+    α₂ = 0.5.
 
     Parameters
     ----------
     y : array_like of int, shape (n,)
-        The label of each row; :math:`C` of them are distinct.
+        The label of each row; C of them are distinct.
     clients : int
-        The number of clients, :math:`1 \le K \le n`.
+        Number of clients K, from 1 to n.
     size_concentration : float
-        :math:`\alpha_1`, from 1e-6 to 1e6; the larger, the more equal the sizes.
+        α₁, from 1e-6 to 1e6; the larger, the more equal the sizes.
     class_concentration : float
-        :math:`\alpha_2`, from 1e-6 to 1e6; the larger, the more alike the mixes.
+        α₂, from 1e-6 to 1e6; the larger, the more alike the mixes.
     rng : numpy.random.Generator
-        The source of randomness.
 
     Returns
     -------
     list of ndarray of int64
-        :math:`K` arrays of row numbers, none empty.
+        K arrays of row numbers, none empty.
 
     Raises
     ------
     ValueError
-        If `y` is not a nonempty one-dimensional array of integers, `clients` is not a positive
-        integer, there are more clients than rows, or a concentration is not in its range.
+        When `y`, `clients` or a concentration is not as above.
     TypeError
-        If `rng` is not a `numpy.random.Generator`.
+        When `rng` is not a `numpy.random.Generator`.
 
     Examples
     --------
@@ -307,47 +293,42 @@ def small_large(
     size_imbalance: float = 0.3,
     small_rate: float = 0.06,
 ) -> Partition:
-    r"""Make half of the clients small with few positives, and half large with many.
+    """Make half of the clients small with few positives, and half large with many.
 
-    With the two labels of `y` in ascending order called negative and positive, the first
-    :math:`K / 2` clients have about :math:`(1 - \beta)\, n / K` rows each, a fraction :math:`r` of
-    them positive; the last :math:`K / 2` have about :math:`(1 + \beta)\, n / K` rows each, with the
-    other positives spread evenly over them. Counts are rounded so that every row is used once;
-    which rows a client gets is random.
+    With the two labels of `y` in ascending order called negative and positive, the first K/2 clients have about (1 − β)
+    n/K rows each, a fraction r of them positive; the last K/2 have about (1 + β) n/K rows each, with the other
+    positives spread evenly over them. Counts are rounded so that every row is used once; which rows a client gets is
+    random.
 
-    With the default :math:`\beta = 0.3` and :math:`r = 0.06` this is the split of the credit data
-    in Swaroop et al. (2025), App. E.2, which they take from Ashman et al. (2022), "Partitioned
-    Variational Inference": of 10 clients five with 36 rows (6 % positive) and five with 67
-    (66 %). Those are the rounded-down :math:`0.7 n / K` and :math:`1.3 n / K` for any
-    :math:`n` from 516 to 523, and leave a few rows out; here these go to the clients with the
-    largest remainders.
+    With the default β = 0.3 and r = 0.06 this is the split of the credit data in Swaroop et al. (2025), App. E.2, which
+    they take from Ashman et al. (2022), "Partitioned Variational Inference": of 10 clients five with 36 rows (6 %
+    positive) and five with 67 (66 %). Those are the rounded-down 0.7 n/K and 1.3 n/K for any n from 516 to 523, and
+    leave a few rows out; here these go to the clients with the largest remainders.
 
     Parameters
     ----------
     y : array_like of int, shape (n,)
         The label of each row; two of them are distinct.
     clients : int
-        The number of clients, :math:`K`, even.
+        Number of clients K, even.
     rng : numpy.random.Generator
-        The source of randomness.
     size_imbalance : float, default 0.3
-        :math:`\beta`, from 0, all of one size, to below 1.
+        β, from 0, all of one size, to below 1.
     small_rate : float, default 0.06
-        :math:`r`, the fraction of positives at the small clients, from 0 to 1.
+        r, the fraction of positives at the small clients, from 0 to 1.
 
     Returns
     -------
     list of ndarray of int64
-        :math:`K` arrays of row numbers, the small clients first.
+        K arrays of row numbers, the small clients first.
 
     Raises
     ------
     ValueError
-        If `y` is not a one-dimensional array of integers with two distinct values, `clients` is
-        not a positive even integer, a number is not in its range, a small client would have no
-        row, or there are too few positives or negatives for such small clients.
+        When an argument is not as above, a small client would have no row, or the rows have too few positives or
+        negatives.
     TypeError
-        If `rng` is not a `numpy.random.Generator`.
+        When `rng` is not a `numpy.random.Generator`.
 
     Examples
     --------
@@ -408,8 +389,7 @@ def by_column(values: ArrayLike) -> Partition:
     Raises
     ------
     ValueError
-        If `values` is not one-dimensional, is empty, has missing values (NaN, NaT) or has values
-        that cannot be sorted.
+        When `values` is not one-dimensional, is empty, lacks values (NaN, NaT), or has values that cannot be sorted.
 
     Examples
     --------

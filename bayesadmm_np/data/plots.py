@@ -29,8 +29,8 @@ def plot_split(
 ) -> Axes:
     """Draw how many rows of each class each client has, as one stacked bar per client.
 
-    Up to seven classes have the colours of Okabe and Ito; more have even steps of the map viridis.
-    Both can be told apart by colour-blind readers.
+    Up to seven classes have the colours of Okabe and Ito; more have even steps of the map viridis. Both can be told
+    apart by colour-blind readers.
 
     Parameters
     ----------
@@ -53,8 +53,8 @@ def plot_split(
     Raises
     ------
     ValueError
-        If `y` is not a nonempty one-dimensional array of integers, `parts` is empty or holds
-        anything but numbers of rows of `y`, or there are too few or too many names.
+        If `y` is not a nonempty one-dimensional array of integers, `parts` is empty or holds anything but numbers of
+        rows of `y`, or there are too few or too many names.
     ImportError
         If matplotlib is not installed.
 

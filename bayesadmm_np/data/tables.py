@@ -75,43 +75,41 @@ def load_heart_disease(
 ) -> FederatedDataset | Dataset:
     r"""Load the heart disease data of four hospitals, prepared as in FLamby.
 
-    Of the fourteen columns of ``processed.{cleveland,hungarian,switzerland,va}.data`` the three
-    at 10 to 12 (slope, ca, thal) are dropped, then every row that lacks a value. Eight columns
-    stay as they are: age, sex, trestbps, chol, fbs, thalach, exang, oldpeak. Chest pain (cp, four
-    kinds) and resting ECG (restecg, three kinds) become indicators of every kind but the first,
-    cp=2, cp=3, cp=4, restecg=1, restecg=2: thirteen features in that order. The label is 1 where
-    the last column is > 0.
+    Of the fourteen columns of ``processed.{cleveland,hungarian,switzerland,va}.data`` the three at 10 to 12 (slope, ca,
+    thal) are dropped, then every row that lacks a value. Eight columns stay as they are: age, sex, trestbps, chol, fbs,
+    thalach, exang, oldpeak. Chest pain (cp, four kinds) and resting ECG (restecg, three kinds) become indicators of
+    every kind but the first, cp=2, cp=3, cp=4, restecg=1, restecg=2: thirteen features in that order. The label is 1
+    where the last column is > 0.
 
-    At each hospital a random :math:`n = \lfloor 0.66\, N \rfloor` of its :math:`N` complete rows
-    are for training and the others for testing: 199/104, 172/89, 30/16 and 85/45, which makes 486
-    rows for training. With mean and standard deviation (divisor :math:`n`) of a hospital's own
-    training rows, :math:`m_j` and :math:`s_j`, its rows become
+    At each hospital a random :math:`n = \lfloor 0.66\, N \rfloor` of its :math:`N` complete rows are for training and
+    the others for testing: 199/104, 172/89, 30/16 and 85/45, which makes 486 rows for training. With mean and standard
+    deviation (divisor :math:`n`) of a hospital's own training rows, :math:`m_j` and :math:`s_j`, its rows become
 
     .. math::
         x_{ij} = (X_{ij} - m_j) / s_j, \qquad x_{ij} = 0 \ \text{ in both parts where } s_j = 0.
 
-    In Switzerland the cholesterol was never measured (all zeros), and one patient of 46 is
-    healthy: it may well have a single class.
+    In Switzerland the cholesterol was never measured (all zeros), and one patient of 46 is healthy: it may well have a
+    single class.
 
     Parameters
     ----------
     by : {'hospital', None}
-        One part per hospital, or all rows stacked with the column `site`. The numbers are the
-        same: those of None, too, were standardised hospital by hospital.
+        One part per hospital, or all rows stacked with the column `site`. The numbers are the same: those of None, too,
+        were standardised hospital by hospital.
     seed : int, default 0
         Seed of the draw of training rows. The sizes are FLamby's; its own random split differs.
     data_dir : path-like, optional
-        The directory to search before that of the environment variable ``BAYESADMM_DATA``. What
-        neither has is downloaded, once, to this library's own cache.
+        The directory to search before that of the environment variable ``BAYESADMM_DATA``. What neither has is
+        downloaded, once, to this library's own cache.
     verify : bool, default True
-        Whether the SHA-256 sum of each table must be the known one. False reads tables of your
-        own in the same layout: no header, ``?`` for a missing value.
+        Whether the SHA-256 sum of each table must be the known one. False reads tables of your own in the same layout:
+        no header, ``?`` for a missing value.
 
     Returns
     -------
     FederatedDataset or Dataset
-        Four sites in the order above; or their `FederatedDataset.pooled`. Rows keep the order of
-        the files. There is no column of ones.
+        Four sites in the order above; or their `FederatedDataset.pooled`. Rows keep the order of the files. There is no
+        column of ones.
 
     Raises
     ------
@@ -120,14 +118,14 @@ def load_heart_disease(
     TypeError
         If `data_dir` is not a path.
     DataUnavailableError
-        If a file is nowhere and cannot be downloaded, or a downloaded one does not have the known
-        SHA-256 sum. It is an `OSError`.
+        If a file is nowhere and cannot be downloaded, or a downloaded one does not have the known SHA-256 sum. It is an
+        `OSError`.
 
     Notes
     -----
-    Janosi, Steinbrunn, Pfisterer and Detrano (1989), Heart Disease, UCI Machine Learning
-    Repository, https://doi.org/10.24432/C52P4X, CC BY 4.0. The recipe is that of du Terrail et al.
-    (2022), FLamby, as used by Swaroop et al. (2025), App. E.3: 486 training rows.
+    Janosi, Steinbrunn, Pfisterer and Detrano (1989), Heart Disease, UCI Machine Learning Repository,
+    https://doi.org/10.24432/C52P4X, CC BY 4.0. The recipe is that of du Terrail et al. (2022), FLamby, as used by
+    Swaroop et al. (2025), App. E.3: 486 training rows.
 
     Examples
     --------
@@ -190,33 +188,31 @@ def load_credit_approval(
 ) -> Dataset:
     r"""Load the credit approval data, complete rows only.
 
-    Of the 690 applications the 653 without a missing value are kept, 296 of them (45 %) approved:
-    the label 1. A random :math:`\lfloor 0.8 \cdot 653 \rfloor = 522` of them are for training and
-    the other 131 for testing. Six columns are numbers (a2, a3, a8, a11, a14, a15) and are
-    standardised by the mean and standard deviation (divisor :math:`n`) of the training rows; a
-    constant one becomes zero. Nine are categories, and become indicators, 0 or 1, of every
-    category but the first in the order of the data's own description, a1=b, a4=y, …, a13=s: 37
-    features in all, the numbers first. (Category t of a4 is described but never occurs, and has
-    none.)
+    Of the 690 applications the 653 without a missing value are kept, 296 of them (45 %) approved: the label 1. A random
+    :math:`\lfloor 0.8 \cdot 653 \rfloor = 522` of them are for training and the other 131 for testing. Six columns are
+    numbers (a2, a3, a8, a11, a14, a15) and are standardised by the mean and standard deviation (divisor :math:`n`) of
+    the training rows; a constant one becomes zero. Nine are categories, and become indicators, 0 or 1, of every
+    category but the first in the order of the data's own description, a1=b, a4=y, …, a13=s: 37 features in all, the
+    numbers first. (Category t of a4 is described but never occurs, and has none.)
 
-    Swaroop et al. (2025), App. E.2, say no more than "520 training points (with 45% positive
-    labels)"; how the rows were prepared and split is this library's choice. Complete rows and
-    80 % fit their numbers: ten equal clients have 52 rows each, and 520 are used.
+    Swaroop et al. (2025), App. E.2, say no more than "520 training points (with 45% positive labels)"; how the rows
+    were prepared and split is this library's choice. Complete rows and 80 % fit their numbers: ten equal clients have
+    52 rows each, and 520 are used.
 
     Parameters
     ----------
     train : int, optional
-        The number of rows for training; :math:`\lfloor 0.8\, n \rfloor` of the :math:`n` complete
-        ones if None. The others are the test set.
+        The number of rows for training; :math:`\lfloor 0.8\, n \rfloor` of the :math:`n` complete ones if None. The
+        others are the test set.
     seed : int, default 0
         Seed of the draw of training rows.
     data_dir : path-like, optional
-        The directory to search before that of the environment variable ``BAYESADMM_DATA``, each
-        for ``crx.csv`` and then for ``crx.data``, with a header line or without. If neither has
-        it, ``crx.data`` is downloaded, once, to this library's own cache.
+        The directory to search before that of the environment variable ``BAYESADMM_DATA``, each for ``crx.csv`` and
+        then for ``crx.data``, with a header line or without. If neither has it, ``crx.data`` is downloaded, once, to
+        this library's own cache.
     verify : bool, default True
-        Whether the SHA-256 sum of the rows must be the known one. False reads a table of your own
-        in the same layout: sixteen columns, ``?`` for a missing value, ``+`` or ``-`` at the end.
+        Whether the SHA-256 sum of the rows must be the known one. False reads a table of your own in the same layout:
+        sixteen columns, ``?`` for a missing value, ``+`` or ``-`` at the end.
 
     Returns
     -------
@@ -234,10 +230,9 @@ def load_credit_approval(
 
     Notes
     -----
-    Quinlan (1987), Credit Approval, UCI Machine Learning Repository,
-    https://doi.org/10.24432/C5FS30, CC BY 4.0. The sum is that of the 690 rows without a header,
-    each ending in a line feed; it was taken from a copy with a header line, so that the bytes
-    of the archive's own file could not be compared. A download is checked by this sum of its
+    Quinlan (1987), Credit Approval, UCI Machine Learning Repository, https://doi.org/10.24432/C5FS30, CC BY 4.0. The
+    sum is that of the 690 rows without a header, each ending in a line feed; it was taken from a copy with a header
+    line, so that the bytes of the archive's own file could not be compared. A download is checked by this sum of its
     rows, not by the sum of its bytes.
 
     Examples

@@ -3,7 +3,7 @@
 Examples a test and family: three fifths of the profile's (15 by default, 300 in the wide profile), two for losses;
 broken twins run on every example, except those marked "some" (50 cases at most are searched).
 
-tests/families/test_families.py has the same identities at well conditioned members; here the precisions have condition
+tests/families has the same identities at well conditioned members (`check_family`); here the precisions have condition
 numbers up to 10⁴, and the statements are made in both coordinates.
 """
 
