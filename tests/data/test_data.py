@@ -36,7 +36,7 @@ Y = np.repeat(np.arange(10), 6)
 
 seeds = st.integers(0, 2**32 - 1)
 label_lists = st.lists(st.integers(-3, 6), min_size=1, max_size=80)
-concentrations = st.floats(1e-6, 1e6)
+concentrations = st.one_of(st.sampled_from([1e-6, 1.0, 1e6]), st.floats(1e-6, 1e6))
 
 
 def assert_partition(parts, n, clients):
@@ -126,14 +126,6 @@ def test_two_dirichlet_covers_once(y, data, a, b, seed):
     assert_partition(parts, len(y), clients)
 
 
-@pytest.mark.parametrize("a", [1e-6, 1.0, 1e6])
-@pytest.mark.parametrize("b", [1e-6, 1.0, 1e6])
-@pytest.mark.parametrize("seed", range(5))
-def test_two_dirichlet_covers_once_at_the_ends_of_its_range(a, b, seed):
-    parts = partition.two_dirichlet(Y, 7, a, b, np.random.default_rng(seed))
-    assert_partition(parts, len(Y), 7)
-
-
 def class_shares(y, parts, classes):
     counts = np.array([np.bincount(y[part], minlength=classes) for part in parts])
     return counts / counts.sum(axis=1, keepdims=True)
@@ -213,19 +205,6 @@ def test_which_rows_of_a_class_a_client_gets_is_random(rng):
     assert not np.array_equal(first, np.arange(len(first)))
 
 
-def test_smaller_concentrations_give_less_equal_sizes_and_purer_mixes():
-    y = np.repeat(np.arange(10), 100)
-    spread, purity = [], []
-    for concentration in (0.1, 1.0, 10.0, 100.0):
-        runs = [
-            partition.two_dirichlet(y, 10, concentration, concentration, np.random.default_rng(i)) for i in range(20)
-        ]
-        spread.append(np.mean([np.std([len(part) for part in parts]) for parts in runs]))
-        purity.append(np.mean([class_shares(y, parts, 10).max(axis=1).mean() for parts in runs]))
-    assert np.all(np.diff(spread) < 0)
-    assert np.all(np.diff(purity) < 0)
-
-
 @given(seed=seeds, data=st.data())
 def test_small_large_covers_once(seed, data):
     rng = np.random.default_rng(seed)
@@ -271,17 +250,17 @@ def test_by_column_has_one_client_per_value(values):
         assert {values[i] for i in part} == {value}
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda rng: partition.iid(60, 7, rng),
-        lambda rng: partition.shards(Y, 5, 3, rng),
-        lambda rng: partition.two_classes(Y, 5, rng),
-        lambda rng: partition.two_dirichlet(Y, 7, 1.0, 0.5, rng),
-        lambda rng: partition.small_large(Y % 2, 4, rng),
-    ],
-    ids=["iid", "shards", "two_classes", "two_dirichlet", "small_large"],
-)
+RANDOM = {
+    "iid": lambda rng: partition.iid(60, 7, rng),
+    "shards": lambda rng: partition.shards(Y, 5, 3, rng),
+    "two_classes": lambda rng: partition.two_classes(Y, 5, rng),
+    "two_dirichlet": lambda rng: partition.two_dirichlet(Y, 7, 1.0, 0.5, rng),
+    "small_large": lambda rng: partition.small_large(Y % 2, 4, rng),
+}
+every_random_split = pytest.mark.parametrize("call", RANDOM.values(), ids=RANDOM)
+
+
+@every_random_split
 def test_the_generator_decides(call):
     def flat(seed):
         return np.concatenate(call(np.random.default_rng(seed))).tolist()
@@ -294,9 +273,7 @@ NOT_A_GENERATOR = r"^rng must be a numpy\.random\.Generator, .*, got "
 WRONG = {
     "iid n 0": (lambda: partition.iid(0, 1, RNG), r"n must be at least 1, got 0\."),
     "iid n float": (lambda: partition.iid(4.0, 1, RNG), r"n must be an integer, got 4\.0\."),
-    "iid n bool": (lambda: partition.iid(True, 1, RNG), "n must be an integer, got True"),
     "iid clients 0": (lambda: partition.iid(4, 0, RNG), "clients must be at least 1, got 0"),
-    "iid clients str": (lambda: partition.iid(4, "2", RNG), "clients must be an integer, got '2'"),
     "iid too many": (
         lambda: partition.iid(4, 5, RNG),
         "clients must be at most the number of rows, 4, got 5",
@@ -332,39 +309,19 @@ WRONG = {
         lambda: partition.two_dirichlet(Y, 2, 0, 1, RNG),
         "size_concentration must lie from 1e-6 to 1e6, got 0",
     ),
-    "dirichlet size str": (
-        lambda: partition.two_dirichlet(Y, 2, "1", 1, RNG),
-        "size_concentration must be a number, got '1'",
-    ),
     "dirichlet class inf": (
         lambda: partition.two_dirichlet(Y, 2, 1, np.inf, RNG),
         "class_concentration must be finite, got inf",
     ),
-    "dirichlet class nan": (
-        lambda: partition.two_dirichlet(Y, 2, 1, np.nan, RNG),
-        "class_concentration must be finite, got nan",
-    ),
-    "dirichlet class None": (
-        lambda: partition.two_dirichlet(Y, 2, 1, None, RNG),
-        "class_concentration must be a number, got None",
-    ),
     "small_large classes": (
         lambda: partition.small_large(Y, 4, RNG),
         "y must have two distinct labels, got 10",
-    ),
-    "small_large one class": (
-        lambda: partition.small_large([1, 1], 2, RNG),
-        "y must have two distinct labels, got 1",
     ),
     "small_large odd": (lambda: partition.small_large(Y % 2, 5, RNG), "clients must be even, .* got 5"),
     "small_large clients": (lambda: partition.small_large(Y % 2, 62, RNG), "clients must be at most .* 60"),
     "small_large size 1": (
         lambda: partition.small_large(Y % 2, 4, RNG, size_imbalance=1.0),
         "size_imbalance must be at least 0 and below 1, got 1",
-    ),
-    "small_large size nan": (
-        lambda: partition.small_large(Y % 2, 4, RNG, size_imbalance=np.nan),
-        "size_imbalance must be finite",
     ),
     "small_large no row": (
         lambda: partition.small_large(Y % 2, 6, RNG, size_imbalance=0.99),
@@ -373,10 +330,6 @@ WRONG = {
     "small_large rate": (
         lambda: partition.small_large(Y % 2, 4, RNG, small_rate=-0.1),
         r"small_rate must lie in \[0, 1\], got -0\.1",
-    ),
-    "small_large rate str": (
-        lambda: partition.small_large(Y % 2, 4, RNG, small_rate="6 %"),
-        "small_rate must be a number, got '6 %'",
     ),
     "small_large too few positives": (
         lambda: partition.small_large(np.repeat([0, 1], [50, 10]), 2, RNG, small_rate=1.0),
@@ -407,17 +360,7 @@ def test_wrong_input_to_a_partition(call, message):
 
 
 @pytest.mark.parametrize("rng", [None, 0, np.random.RandomState(0), np.random], ids=type)
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda rng: partition.iid(4, 2, rng),
-        lambda rng: partition.shards(Y, 2, 2, rng),
-        lambda rng: partition.two_classes(Y, 5, rng),
-        lambda rng: partition.two_dirichlet(Y, 2, 1, 1, rng),
-        lambda rng: partition.small_large(Y % 2, 4, rng),
-    ],
-    ids=["iid", "shards", "two_classes", "two_dirichlet", "small_large"],
-)
+@every_random_split
 def test_rng_must_be_a_generator(call, rng):
     with pytest.raises(TypeError, match=NOT_A_GENERATOR + type(rng).__name__):
         call(rng)
