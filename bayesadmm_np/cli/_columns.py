@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 from ._formula import list_formula, require_formula_alone
 from ._options import (
     NA,
-    DataSettings,
+    Cluster,
     Drop,
     DropNA,
+    FormulaSettings,
     Names,
     Separator,
     Weights,
@@ -50,6 +51,7 @@ class RowSettings:
     offset: Annotated[str | None, option("Column of the known part of the predictor.", "COLUMN")] = None
     exposure: Annotated[str | None, option("Column whose logarithm is added to the offset.", "COLUMN")] = None
     weights: Weights = None
+    cluster: Cluster = None
     classes: Annotated[Names, option("Labels in order. Default: in order of name.", "A,B,…")] = ()
     intercept: Annotated[bool, switch("Add a column of ones.")] = True
     standardize: Annotated[bool, option("Pooled units, from sums.")] = False
@@ -113,6 +115,7 @@ class TableRows:
                 shares_quantiles=config.share_quantiles,
                 is_list=config.formula is None,
                 standardize=config.standardize,
+                cluster=config.cluster,
             )
         require_complete({name: one.missing for name, one in data.described.columns.items()}, config.dropna)
         return cls(replace(config, features=features), data)
@@ -167,7 +170,7 @@ def _by_formula(config: SiteConfig) -> tuple[str, tuple[str, ...], Any]:
 
 def _by_list(config: SiteConfig) -> tuple[str, tuple[str, ...], Any]:
     frame = read_frame(config.data, config.separator, config.na, config.categorical)
-    wanted = DataSettings(
+    wanted = FormulaSettings(
         target=config.target,
         features=config.features,
         drop=config.drop,
@@ -175,6 +178,7 @@ def _by_list(config: SiteConfig) -> tuple[str, tuple[str, ...], Any]:
         weights=config.weights,
         offset=config.offset,
         exposure=config.exposure,
+        cluster=config.cluster,
     )
     chosen = choose_columns(frame, wanted, config.data)
     if config.classes:

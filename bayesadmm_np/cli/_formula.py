@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ._options import DataSettings, FormulaSettings
-from ._rows import Rows, choose_columns, read_frame, read_rows, read_sites, require_complete, require_numeric
+from ._rows import (
+    Rows,
+    choose_columns,
+    read_clusters,
+    read_frame,
+    read_rows,
+    read_sites,
+    require_complete,
+    require_numeric,
+)
 from ._terminal import Refused, note, worded_for_options
 
 if TYPE_CHECKING:
@@ -89,6 +98,8 @@ def rows_of_model(
 
 def _formula_rows(paths: Sequence[Path], settings: DataSettings, formula: str) -> Rows:
     """Read the files' tables by site, let them agree, and keep the rows that are complete."""
+    from ..design.agreement import named_columns
+    from ..design.levels import cells_of
     from ..design.terms import parse
     from ..estimators.formula_fit import make_designs
 
@@ -104,6 +115,14 @@ def _formula_rows(paths: Sequence[Path], settings: DataSettings, formula: str) -
             **choices,
         )
     rows = _rows(agreement, tables, designs, settings.dropna)
+    cluster = getattr(settings, "cluster", None)
+    if cluster is not None:
+        own = {site: named_columns(table, [cluster]) for site, table in tables.items()}
+        for site in own:
+            if not own[site]:
+                raise Refused(f"--cluster: the rows of {site} have no column {cluster!r}.")
+        found = [read_clusters(cells_of(own[site][cluster])[made.kept], cluster) for site, made in designs.items()]
+        rows = replace(rows, cluster=np.concatenate(found))
     for line in agreement.lines:
         note(f"{line}.")
     return rows

@@ -102,6 +102,18 @@ Categorical = Annotated[
     Names, option("Columns of text or codes, as 0/1 columns of their levels, those of all sites pooled.", "A,B")
 ]
 Weights = Annotated[str | None, option("Column of row weights >= 0: weight 2 is two rows.", "COLUMN")]
+Cluster = Annotated[
+    str | None,
+    option("Column of clusters in a site, for --covariance cluster. Default: each site is one.", "COLUMN"),
+]
+Meaning = Annotated[
+    Literal["frequency", "analytic"],
+    option("Meaning of weight 2 in --weights: the row twice, or a row of half the variance, which counts once."),
+]
+Tests = Annotated[
+    Literal["none", "wald", "lr"],
+    option("Tests of the terms, below the coefficients: Wald's, or by the likelihood ratio (F of least squares)."),
+]
 Reference = Annotated[str | None, option("Class that the others are compared with. Default: the first.", "CLASS")]
 DropNA = Annotated[bool, option("Drop rows with missing values, and say how many.")]
 Separator = Annotated[str, option("Character between cells; tab is a tab.", "CHAR", show_default=lambda _: "a comma")]
@@ -153,6 +165,7 @@ class FormulaSettings(DataSettings):
             "TEXT",
         ),
     ] = None
+    cluster: Cluster = None
     site_intercepts: Annotated[bool, option("With --formula: an intercept for each site.")] = False
     ignore_case: Annotated[bool, option("With --formula: levels that differ in case or blanks alone are one.")] = False
 

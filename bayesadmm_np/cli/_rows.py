@@ -25,6 +25,7 @@ __all__ = [
     "choose_columns",
     "feature_columns",
     "is_number",
+    "read_clusters",
     "read_frame",
     "read_offset",
     "read_rows",
@@ -63,6 +64,8 @@ class Rows:
         What a formula makes of the columns.
     site_dropped : dict of str to int
         Rows left out by site; "" are those without one.
+    cluster : ndarray, shape (n,), or None
+        Cluster of each row, within its site.
     """
 
     columns: dict[str, Any]
@@ -73,6 +76,19 @@ class Rows:
     offset: Array | None = None
     agreement: Agreement | None = None
     site_dropped: Mapping[str, int] = field(default_factory=dict)
+    cluster: Any = None
+
+    @property
+    def clusters(self) -> dict[str, list[Any]] | None:
+        """Clusters of the rows of positive weight by site, with the site in their names."""
+        if self.cluster is None:
+            return None
+        found: dict[str, list[Any]] = {}
+        weights = np.ones(len(self.site)) if self.weights is None else self.weights
+        for site, label, weight in zip(self.site.astype(str), self.cluster, weights, strict=True):
+            if weight > 0:
+                found.setdefault(site, []).append(f"{label} at {site}")
+        return found
 
 
 def read_frame(
@@ -126,7 +142,8 @@ def read_rows(paths: Sequence[Path], settings: DataSettings) -> Rows:
     """Read one file with a site column, or one file a site (its name without the ending is the site's)."""
     frame, site = stack(paths, settings.client, settings.separator, settings.na)
     taken, chosen = _taken_and_chosen(frame, settings, paths[0])
-    needed = [*taken, *chosen]
+    cluster = _cluster(settings)
+    needed = [*(name for name in taken if name != cluster), *chosen]
     frame, site, lost = _without_missing(frame, site, needed, settings.dropna)
     weights = None
     if settings.weights is not None:
@@ -141,7 +158,22 @@ def read_rows(paths: Sequence[Path], settings: DataSettings) -> Rows:
         sum(lost.values()),
         read_offset(frame, settings.offset, settings.exposure),
         site_dropped=lost,
+        cluster=None if cluster is None else read_clusters(frame[cluster], cluster),
     )
+
+
+def _cluster(settings: DataSettings) -> str | None:
+    return getattr(settings, "cluster", None)
+
+
+def read_clusters(labels: Any, name: str) -> Any:
+    """Return the clusters of rows, which every row must have."""
+    from ..design.levels import is_missing
+
+    missing = int(is_missing(labels).sum())
+    if missing:
+        raise Refused(f"--cluster: column {name!r} names no cluster in {missing} row(s); fill it in.")
+    return np.asarray(labels, dtype=object)
 
 
 def choose_columns(frame: Any, settings: DataSettings, path: Path) -> list[str]:
@@ -155,6 +187,7 @@ def _taken_and_chosen(frame: Any, settings: DataSettings, path: Path) -> tuple[d
         "--target": settings.target,
         "--client": settings.client,
         "--weights": settings.weights,
+        "--cluster": _cluster(settings),
         "--offset": settings.offset,
         "--exposure": settings.exposure,
     }

@@ -16,7 +16,7 @@ import numpy as np
 from ._columns import SiteConfig, TableRows, choices_of
 from ._methods import method_between_sites
 from ._networks import is_network, load_network_site, model_of
-from ._options import MethodSettings, Names, families, make_settings, option
+from ._options import Meaning, MethodSettings, Names, Tests, families, make_settings, option
 from ._terminal import (
     Refused,
     exit_code,
@@ -107,6 +107,8 @@ class RunSettings:
     penalty: Annotated[
         Literal["firth"] | None, option("firth: Firth's penalty, for a likelihood without a maximum.", "firth")
     ] = None
+    weight_meaning: Meaning = "frequency"
+    tests: Tests = "none"
     tol: Annotated[float, option("Tolerance on the stationarity residual.")] = 1e-8
     rounds: Annotated[int, option("Rounds, at most.")] = 100
     safeguard: Annotated[bool, option("Keep every site's problem well posed.")] = False
@@ -220,7 +222,9 @@ def begin(folder: Path, hellos: Sequence[Path], method: MethodSettings, settings
         raise Refused("--penalty: firth is for a fit by maximum likelihood: leave out --method and --prior-precision.")
     row, usual = method_between_sites(method, settings.inference, family)
     precision = usual if precision is None else precision
-    options = {name: getattr(settings, name) for name in ("tol", "rounds", "safeguard", "penalty")}
+    options = {
+        name: getattr(settings, name) for name in ("tol", "rounds", "safeguard", "penalty", "weight_meaning", "tests")
+    }
     options["seed"] = secrets.randbelow(1 << 31) if settings.seed is None else settings.seed
     options["choices"] = choices_of(settings)
     read = [read_hello(Message.read(path, HELLO_LIMIT)) for path in hellos]
@@ -329,6 +333,7 @@ def ended_model(result: Any, server: Any = None, target: str = "y", noise_varian
 def _result(result: Any, server: Any = None) -> dict[str, Any]:
     """What is said of how a run ended."""
     from ..estimators.summary import as_dict, summarise
+    from ..estimators.term_tests import tests_of
     from ..federation import FinalResult
     from ..glm.diagnosis import without_estimate
 
@@ -340,6 +345,9 @@ def _result(result: Any, server: Any = None) -> dict[str, Any]:
     whole = result.table is not None and result.certificate is not None
     covariance, certificate = model.covariance(), model.claimed
     words = replace(option_words(), setting=lambda *named: f"server init NEW_DIR {option_words().setting(*named)}")
+    is_tested = whole and model.has_maximum and model.fit_name == "maximum likelihood"
+    how = result.spec.tests if is_tested and (model.reduced or result.spec.tests == "wald") else "none"
+    tests = tests_of(model, how, "model")
     held, mixed = model.unknown(model.in_units("original")[0])  # the table's dashes
     lost = np.isin(model.coefficient_names, list(nothing)) | held
     errors = None
@@ -355,8 +363,8 @@ def _result(result: Any, server: Any = None) -> dict[str, Any]:
         "standard_error": errors,
         "findings": [finding.worded(words) for finding in model.findings],
         "missing": [] if result.table is None else list(result.table.missing),
-        "table": as_dict(model, words=words) if whole else None,
-        "text": str(summarise(model, words=words)) if whole else None,
+        "table": as_dict(model, words=words, tests=tests) if whole else None,
+        "text": str(summarise(model, words=words, tests=tests)) if whole else None,
         "certificate": None if certificate is None else str(certificate),
     }
 

@@ -12,10 +12,12 @@ from ._options import (
     Files,
     FormulaSettings,
     Json,
+    Meaning,
     MethodSettings,
     Progress,
     Reference,
     Spread,
+    Tests,
     at_least,
     families,
     option,
@@ -71,10 +73,7 @@ class FitSettings:
             "model file keeps the sums of those by row."
         ),
     ] = "model"
-    weight_meaning: Annotated[
-        Literal["frequency", "analytic"],
-        option("Meaning of weight 2 in --weights: the row twice, or a row of half the variance, which counts once."),
-    ] = "frequency"
+    weight_meaning: Meaning = "frequency"
 
 
 DEFAULT = FitSettings()
@@ -94,10 +93,7 @@ def fit(
     intervals: Annotated[
         Literal["wald", "profile"], option("Intervals: symmetric, or of the profile likelihood, for small samples.")
     ] = "wald",
-    tests: Annotated[
-        Literal["none", "wald", "lr"],
-        option("Tests of the terms, below the coefficients: Wald's, or by the likelihood ratio (F of least squares)."),
-    ] = "none",
+    tests: Tests = "none",
     config: Annotated[
         Path | None, option("Settings by the names of the options; what is typed wins.", "FILE.toml")
     ] = None,
@@ -130,6 +126,7 @@ def fit(
     """
     from ..estimators.model_file import save_model
     from ..estimators.summary import as_dict, summarise
+    from ..estimators.term_tests import reduced_losses, tests_of
 
     if out is not None:
         require_out(out, [*data, *([config] if config else [])])
@@ -137,7 +134,9 @@ def fit(
     shown: Any = {"covariance": settings.covariance, "reference": reference, "words": option_words()}
     if model.has_maximum:
         shown |= {"losses": losses} if intervals == "profile" else {}
-        shown |= {"tests": _tests(model, losses, tests, settings.covariance)}
+        if tests == "lr":
+            model = replace(model, reduced=reduced_losses(model, losses))
+        shown |= {"tests": tests_of(model, tests, settings.covariance)}
     elif intervals == "profile" or tests != "none":
         note("the likelihood has no maximum: intervals are Wald's, and there are no tests of terms.")
     table = summarise(model, ratios=ratios, **shown)  # what it refuses leaves no file
@@ -151,14 +150,6 @@ def fit(
         if out is not None:
             note(f"model written to {out}.")
     return exit_code(model)
-
-
-def _tests(model: FittedGLM, losses: Any, how: str, covariance: str) -> Any:
-    from ..estimators.term_tests import likelihood_ratio_tests, wald_tests
-
-    if how == "none":
-        return ()
-    return likelihood_ratio_tests(model, losses) if how == "lr" else wald_tests(model, None, covariance)
 
 
 def _fitted(
@@ -204,7 +195,8 @@ def _fitted(
     fitted, likelihood = estimator.fitted_, estimator.log_likelihood_
     if settings.covariance != "model" and fitted.learns_covariance:
         by_row = ("HC0",) if fitted.kind.outputs == "classes" else ("HC0", "HC2", "HC3")  # no leverages of classes
-        fitted = estimator.with_robust((*by_row, "cluster") if settings.covariance == "cluster" else by_row)
+        names = (*by_row, "cluster") if settings.covariance == "cluster" else by_row
+        fitted = estimator.with_robust(names, rows.clusters)
     sites = {name: replace(site, n_missing=rows.site_dropped.get(name, 0)) for name, site in fitted.sites.items()}
     model = replace(
         fitted,

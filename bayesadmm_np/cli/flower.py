@@ -32,8 +32,8 @@ ROWS = 120
 
 Folder = Annotated[Path, option("The federation's folder.", name="DIR")]
 NO_ROWS = RowSettings()
-COLUMNS = ("target", "formula", "features", "drop", "categorical", "offset", "exposure", "weights", "classes")
-"""Options that name columns of a table, or labels in it."""
+COLUMNS = ("target", "formula", "features", "drop", "categorical", "offset", "exposure", "weights", "cluster")
+"""Options that name columns of a table."""
 
 
 def new(
@@ -70,7 +70,7 @@ def new(
 
     if heart_disease and data:
         raise Refused("--heart-disease brings its own data: leave out --data.")
-    named = [name for name in COLUMNS if getattr(rows, name)]
+    named = [name for name in (*COLUMNS, "classes") if getattr(rows, name)]
     if named and not data:
         raise Refused(f"--{named[0]}: of which tables? Say so by --data.")
     with _all_or_nothing(folder):
@@ -206,7 +206,7 @@ def _common_features(data: Sequence[Path], rows: RowSettings) -> tuple[str, ...]
     from ._rows import read_frame, require_column
 
     features: tuple[str, ...] = ()
-    others = {rows.target, rows.offset, rows.exposure, rows.weights, *rows.drop}
+    others = {rows.target, rows.offset, rows.exposure, rows.weights, rows.cluster, *rows.drop}
     for path in data:
         with _of_file(path):
             frame = read_frame(path, rows.separator)
@@ -270,6 +270,7 @@ def read_plan(config: Mapping[str, Any]) -> Any:
     """Return the plan of an app's configuration, whose keys `flower new` writes and explains."""
     from .._errors import worded
     from ..estimators.fitted import FAMILIES
+    from ..estimators.settings import read_choice, read_weights
     from ..families.base import FAMILIES as SENDABLE
     from ..federation import GLMTask
     from ..federation.dispatch import Plan
@@ -306,6 +307,8 @@ def read_plan(config: Mapping[str, Any]) -> Any:
         if plain["penalty"] not in ("", "firth") or (plain["penalty"] and (plain["method"] != "auto" or precision)):
             raise ValueError("penalty must be 'firth' for a fit by maximum likelihood, or empty.")
         options |= {"asks": True, "penalty": plain["penalty"] or None}
+        options["weight_meaning"] = read_weights(plain["weight_meaning"])
+        options["tests"] = read_choice(plain["tests"], "tests", ("none", "wald", "lr"))
         plain["reference"] = tuple(filter(None, (pair.strip() for pair in plain["reference"].split(","))))
         chosen = choices_of(SimpleNamespace(**plain))
         task = GLMTask(method, lambda dim: family(np.zeros(dim), precision), choices=chosen, **options)

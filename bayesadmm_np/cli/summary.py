@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from ..estimators.fitted import UNITS, Units
 from ..estimators.summary import COVARIANCES
-from ._options import Json, ModelFile, Reference, option, switch
+from ._options import Json, ModelFile, Reference, Tests, option, switch
 from ._terminal import option_words, print_json
 
 
@@ -22,7 +22,7 @@ def summary(
     ] = "model",
     ratios: Annotated[bool, switch("Show odds or rate ratios with their intervals.")] = False,
     reference: Reference = None,
-    tests: Annotated[Literal["none", "wald"], option("Tests of the terms, below the coefficients: Wald's.")] = "none",
+    tests: Tests = "none",
     json: Json = False,
 ) -> None:
     """Print the table of a model file: coefficients, standard errors, shares of the sites, certificate.
@@ -37,12 +37,11 @@ def summary(
     """
     from ..estimators.model_file import load_model
     from ..estimators.summary import as_dict, summarise
-    from ..estimators.term_tests import wald_tests
+    from ..estimators.term_tests import tests_of
 
     found = load_model(model)
     shown: Any = {"covariance": covariance, "reference": reference, "words": option_words()}
-    if tests != "none":
-        shown["tests"] = wald_tests(found, None, covariance)
+    shown["tests"] = tests_of(found, tests, covariance)
     if json:
         print_json(as_dict(found, units, **shown))
     else:

@@ -6,7 +6,7 @@ It holds a posterior and sums over the sites, and no rows.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, Self
 
@@ -186,6 +186,8 @@ class FittedGLM:
         Name of the column of sites; None where each file was a site.
     offset, exposure : str or None
         Names of the columns of the known part of the predictor; None where there are none.
+    reduced : dict of str to float
+        Pooled loss of the fit without each term, at a noise variance of 1, where it was asked for.
     statistics : FitStatistics or None
         Totals over the sites for deviance, criteria, tests and robust covariances; None in models that were fitted
         without them.
@@ -223,6 +225,7 @@ class FittedGLM:
     offset: str | None = None
     exposure: str | None = None
     statistics: FitStatistics | None = None
+    reduced: Mapping[str, float] = field(default_factory=dict)
     log_likelihood: float | None = None
     elbo: float | None = None
     findings: tuple[Finding, ...] = ()
@@ -614,11 +617,13 @@ def fitted_run(
         floats += table.floats
         noise_variance = table.noise_variance
         asked = {"penalty": table.penalty, "findings": table.findings, "statistics": table.statistics}
+        asked["reduced"] = table.reduced
         if table.statistics is not None:
-            total = table.statistics.total
+            total, meaning = table.statistics.total, table.statistics.weights
             dropped = total.constant
             if kind.has_noise:
-                dropped += 0.5 * n_outputs * total.weight * np.log(noise_variance)
+                dropped += 0.5 * n_outputs * total.n_observations(meaning) * np.log(noise_variance)
+                dropped -= 0.5 * n_outputs * total.log_weight if meaning == "analytic" else 0.0
             asked["log_likelihood"] = -total.loss / noise_variance - dropped
             asked["elbo"] = None if is_likelihood or not objective.size else -float(objective[-1]) - dropped
     return FittedGLM(

@@ -7,7 +7,7 @@ has the shape that the header says.
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -34,7 +34,7 @@ ModelFileError = ArchiveError
 
 ALIKE = (
     *("target", "client", "offset", "exposure", "noise_variance", "target_centre", "target_scale", "penalty"),
-    *("inference", "method", "message", "rounds", "floats", "log_likelihood", "elbo", "version"),
+    *("inference", "method", "message", "rounds", "floats", "log_likelihood", "elbo", "version", "reduced"),
 )
 """Fields that a model and its header have in common."""
 
@@ -103,6 +103,7 @@ class Header:
     offset: str | None = None
     exposure: str | None = None
     statistics: dict[str, Any] | None = None
+    reduced: dict[str, float] = field(default_factory=dict)
     agreement: Agreement | None = None
 
     def __post_init__(self) -> None:

@@ -29,6 +29,7 @@ from ..glm.profile import profile_bound
 from ..glm.refit import drive
 from ..glm.site_statistics import ROBUST
 from ..losses.base import Loss
+from .between_sites import heterogeneity
 from .fitted import FittedGLM, Units, word
 
 __all__ = ["COVARIANCES", "Summary", "SummaryRow", "as_dict", "goodness", "information_shares", "summarise"]
@@ -232,15 +233,15 @@ def diagnose_fit(model: FittedGLM) -> tuple[Finding, ...]:
 def goodness(model: FittedGLM, loss: float | None = None, n_dropped: int = 0) -> GoodnessOfFit | None:
     """Return what is known of the fit as a whole, in the units of the target; None in models without statistics.
 
-    `loss` and `n_dropped` are for the same model without some coefficients: the pooled loss of its own fit, as the
-    run's losses have it, and how many coefficients are gone.
+    `loss` and `n_dropped` are for the same model without some coefficients: the pooled loss of its own fit, at a noise
+    variance of 1, and how many coefficients are gone.
     """
     found, layout = model.statistics, model.layout
     if found is None:
         return None
     # a shift common to all classes leaves every probability as it is
     free = layout.n_outputs - model.kind.has_flat_shift
-    total = found.total if loss is None else replace(found.total, loss=loss * model.noise_variance)
+    total = found.total if loss is None else replace(found.total, loss=loss)
     return goodness_of_fit(
         model.kind,
         total,
@@ -341,7 +342,7 @@ def as_dict(
         "fit": model.fit_name,
         "loss": str(model.kind),
         "target": model.target,
-        "classes": list(model.classes),
+        "classes": list(map(word, model.classes)),
         "method": model.method,
         "family": model.family,
         "rounds": model.rounds,
@@ -364,6 +365,7 @@ def as_dict(
         "df": spread.df,
         "coefficients": plain,
         "tests": [asdict(test) for test in tests],
+        "heterogeneity": _between_sites(model, units),
         "prior_precision": _prior_precision(model),
         "note": _note(model, rows, spread, losses is not None),
         "findings": [finding_as_dict(finding, words) for finding in model.findings],
@@ -411,6 +413,19 @@ def _robust(model: FittedGLM, name: str) -> RobustCovariance:
     outputs = model.layout.n_outputs if model.kind.outputs == "columns" else 1
     free = int((~model.held).sum()) // outputs
     return robust_covariance(name, bread, model.statistics.total, free, weights=model.statistics.weights)
+
+
+def _between_sites(model: FittedGLM, units: Units) -> dict[str, Any] | None:
+    """Whether the sites agree; None where fewer than two determine all coefficients, or their factors are not here."""
+    if not _is_at_the_maximum(model):
+        return None
+    try:
+        found = asdict(heterogeneity(model, units))
+    except ValueError:
+        return None
+    for row in found["coefficients"]:
+        row["sites"] = {str(name): own for name, own in row["sites"].items()}
+    return {**found, "left_out": list(map(str, found["left_out"]))}
 
 
 def _rows(

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from .._errors import ArgumentError
+from ..design.terms import terms_of
 from ..glm.inference import Estimate, Test, contrasts, likelihood_ratio_test, picks, wald_test
 from ..glm.refit import drive, refit, without
 from ..losses.base import Loss
 from .fitted import FittedGLM
 from .summary import MODEL, Spread, goodness
 
-__all__ = ["contrast", "likelihood_ratio_tests", "read_terms", "wald_tests"]
+__all__ = ["contrast", "likelihood_ratio_tests", "read_terms", "reduced_losses", "tests_of", "wald_tests"]
 
 Terms = Mapping[str, Sequence[str]] | None
 
@@ -33,7 +34,7 @@ def read_terms(model: FittedGLM, terms: Terms = None) -> dict[str, list[int]]:
     """
     columns, layout = model.columns, model.layout
     names = columns.names
-    given = _own_terms(model) if terms is None else terms
+    given = terms_of(names, columns.agreement is not None) if terms is None else terms
     found = {}
     for term, members in given.items():
         unknown = [name for name in members if name not in names]
@@ -43,22 +44,13 @@ def read_terms(model: FittedGLM, terms: Terms = None) -> dict[str, list[int]]:
         places = [names.index(name) for name in dict.fromkeys(members)]
         every = [output * layout.width + j for output in range(layout.n_outputs) for j in places]
         found[term] = [place for place in every if not model.held[place]]
-        if not found[term]:
+        if not found[term] and terms is None:
+            del found[term]
+        elif not found[term]:
             what = ", ".join(members)
             raise ArgumentError(
                 "terms", "must have a coefficient that the rows determine", f"{term!r} ({what}) held at 0"
             )
-    return found
-
-
-def _own_terms(model: FittedGLM) -> dict[str, tuple[str, ...]]:
-    columns = model.columns
-    if columns.agreement is None:
-        return {name: (name,) for name in columns.names}
-    found: dict[str, tuple[str, ...]] = {}
-    for name in columns.names:  # "C(ward)[T.b]:age" is a column of the term C(ward):age
-        term = re.sub(r"\[[^\]]*\]", "", name)
-        found[term] = (*found.get(term, ()), name)
     return found
 
 
@@ -109,17 +101,40 @@ def likelihood_ratio_tests(model: FittedGLM, losses: Sequence[Loss], terms: Term
     ValueError
         When the fit is another one, or the rows do not determine the smaller model.
     """
+    return ratio_tests(replace(model, reduced=reduced_losses(model, losses, terms)), terms)
+
+
+def reduced_losses(model: FittedGLM, losses: Sequence[Loss], terms: Terms = None) -> dict[str, float]:
+    """Return the pooled loss of the fit without each term, at a noise variance of 1; see `likelihood_ratio_tests`."""
     _spread(model, MODEL)
+    return {
+        term: drive(refit(model.posterior.mean, without(model.layout.dim, places) & ~model.held), losses).value
+        * model.noise_variance
+        for term, places in read_terms(model, terms).items()
+    }
+
+
+def ratio_tests(model: FittedGLM, terms: Terms = None) -> tuple[Test, ...]:
+    """Test each term of which the model knows the loss of the fit without it."""
     full, found = goodness(model), []
     if full is None or model.statistics is None:
         raise ValueError("a likelihood-ratio test needs a model with statistics.")
     for term, places in read_terms(model, terms).items():
-        left = without(model.layout.dim, places) & ~model.held
-        smaller = drive(refit(model.posterior.mean, left), losses)
-        reduced = goodness(model, smaller.value, len(places))
-        assert reduced is not None
-        found.append(likelihood_ratio_test(full, reduced, term, noise=model.statistics.noise))
+        if term in model.reduced:
+            reduced = goodness(model, model.reduced[term], len(places))
+            assert reduced is not None
+            found.append(likelihood_ratio_test(full, reduced, term, noise=model.statistics.noise))
     return tuple(found)
+
+
+def tests_of(model: FittedGLM, how: str, covariance: str) -> tuple[Test, ...]:
+    """Return tests of the terms, of 'none', 'wald' or 'lr'; likelihood ratios where the fit knows them."""
+    if how == "lr" and not model.reduced:
+        advice = "fit again with it: a fit keeps the likelihood ratios that it is asked for"
+        raise ArgumentError("tests", "must be 'none' or 'wald' for this model", "'lr'", advice)
+    if how == "none":
+        return ()
+    return ratio_tests(model) if how == "lr" else wald_tests(model, None, covariance)
 
 
 def contrast(model: FittedGLM, weights: Mapping[str, float], covariance: str = MODEL, name: str = "") -> Estimate:

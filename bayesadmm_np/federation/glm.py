@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
@@ -406,6 +406,8 @@ class GLMData:
         The one that the loss was divided by; None where there is none, or a run may estimate it.
     moves : bool, default False
         Whether whoever made this data measures columns from the centre of a run's spec.
+    clusters : sequence, optional
+        Cluster of each row, for robust standard errors by cluster; by default the site is one.
 
     Raises
     ------
@@ -425,6 +427,7 @@ class GLMData:
     classes: tuple[str, ...] = ()
     noise_variance: float | None = None
     moves: bool = False
+    clusters: Sequence[Hashable] | None = None
 
     engine: ClassVar[str] = "glm"
 
@@ -480,7 +483,7 @@ class GLMData:
         if not spec.asks:
             raise refusal("kind", "'broadcast' or 'final' in a run without questions", "inquiry")
         question = spec.question_made(name, content, arrays)
-        respondent = Respondent(kind_of_loss(spec.loss), self.loss, self.noise_variance, self.moves)
+        respondent = Respondent(kind_of_loss(spec.loss), self.loss, self.noise_variance, self.moves, self.clusters)
         return lambda: respondent.answer(name, question)
 
     def _require_own(self, spec: RunSpec) -> None:

@@ -7,7 +7,7 @@ itself. After the last one: why a likelihood has no maximum, and the sums of dev
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy as np
 from .._archive import refusal
 from .._fields import Field, read_fields, read_plain
 from .._validation import Array
+from ..design.terms import terms_of
 from ..families import FullGaussian
 from ..families.precision import DensePrecision
 from ..glm.diagnosis import (
@@ -50,7 +51,7 @@ from ..glm.questions import (
     unpack,
     unpack_statistics,
 )
-from ..glm.refit import refit
+from ..glm.refit import refit, without
 from ..glm.separation import Question as SeparationQuestion
 from ..glm.site_statistics import SiteStatistics
 from ..losses.base import GaussianExpected, KroneckerCurvature, Margins
@@ -73,7 +74,7 @@ __all__ = [
 
 Covariance = Callable[[], Array]
 
-BY_ROW = (("HC0", "HC2", "HC3"), ("HC0",))
+ROBUST = (("HC0", "HC2", "HC3", "cluster"), ("HC0", "cluster"))
 """Robust covariances that are asked for, and those that are defined for classes and for rows of leverage 1 as well."""
 
 
@@ -325,7 +326,8 @@ def _least_squares(found: Prepared, ask: Asking) -> Prepared:
     roots = [_design_root(one, is_free) @ _units(spec) for one in factors]
     findings = diagnose_before(roots, columns, _intercepts(spec)) if not precision.any() else ()
     own, null_variance = information_of(factors)
-    solved = solve(factors, precision[:p, :p], columns[:p], own, null_variance, noise=noise)
+    settings = {"noise": noise, "weight_kind": spec.weight_meaning}
+    solved = solve(factors, precision[:p, :p], columns[:p], own, null_variance, **settings)
     centre = None
     if is_free and spec.centre is None and all(answer.moves for answer in answers):
         centre = solved.fit.centre
@@ -390,6 +392,8 @@ class AskedTable:
         Numbers that questions and answers held.
     exact : FullGaussian or None
         The posterior where its natural parameters would lose digits.
+    reduced : dict of str to float
+        Pooled loss of the fit without each term, at a noise variance of 1.
     """
 
     findings: tuple[Finding, ...] = ()
@@ -401,12 +405,13 @@ class AskedTable:
     exchanges: int = 0
     floats: int = 0
     exact: FullGaussian | None = None
+    reduced: Mapping[str, float] = field(default_factory=dict)
 
     def encode(self) -> tuple[dict[str, Any], dict[str, Array]]:
         """Return the table as JSON values and arrays, without the exact posterior's natural parameters."""
         plain: dict[str, Any] = {
             name: getattr(self, name)
-            for name in ("noise_variance", "missing", "penalty", "method", "exchanges", "floats")
+            for name in ("noise_variance", "missing", "penalty", "method", "exchanges", "floats", "reduced")
         }
         plain["findings"] = [as_dict(finding) for finding in self.findings]
         plain["statistics"], meats = pack_statistics(self.statistics)
@@ -440,10 +445,13 @@ class _Head:
     method: str | None
     exchanges: int
     floats: int
+    reduced: dict[str, float]
 
     def __post_init__(self) -> None:
         if not 0 < self.noise_variance < np.inf or min(self.exchanges, self.floats) < 0:
             raise ValueError("noise_variance must be > 0, exchanges and floats counts")
+        if not np.isfinite([*self.reduced.values()]).all():
+            raise ValueError("reduced must be losses")
 
 
 def tabulate(found: Prepared, ask: Asking, theta: Array, covariance: Covariance | None, outcome: Any) -> AskedTable:
@@ -463,6 +471,13 @@ def tabulate(found: Prepared, ask: Asking, theta: Array, covariance: Covariance 
             statistics, found = _statistics(found, kind, ask, theta, covariance)
         except Declined as declined:
             missing.append(lacks("There are no deviance, AIC, BIC and robust standard errors", declined))
+    reduced: dict[str, float] = {}
+    if spec.tests != "none" and statistics is not None:
+        try:
+            reduced, lacking = _reduced(found, ask, theta)
+            missing += lacking
+        except Declined as declined:
+            missing.append(lacks("There are no likelihood-ratio tests of terms", declined))
     fitted = found.result
     return AskedTable(
         findings=findings,
@@ -474,6 +489,7 @@ def tabulate(found: Prepared, ask: Asking, theta: Array, covariance: Covariance 
         exchanges=ask.done,
         floats=ask.floats,
         exact=fitted.posterior if fitted is not None and isinstance(fitted.posterior, FullGaussian) else None,
+        reduced=reduced,
     )
 
 
@@ -533,15 +549,39 @@ def _statistics(
         mask[:, -1:] = spec.has_intercept
         null = _driven(refit(null, mask.ravel()), ask, DerivativesQuestion).theta
     bread = None if covariance is None else covariance() / found.noise_variance
-    asked = ((),) if bread is None else BY_ROW[kind.outputs == "classes" :]
+    asked = ((),) if bread is None else ROBUST[kind.outputs == "classes" :]
     for robust in asked:
         try:
-            question = StatisticsQuestion(theta, null, bread, robust)
-            return FitStatistics(sum_of(ask(question)), found.noise), found
+            question = StatisticsQuestion(theta, null, bread, robust, spec.weight_meaning)
+            return FitStatistics(sum_of(ask(question)), found.noise, spec.weight_meaning), found
         except Declined as declined:
             if "HC2" not in str(declined):  # a row of leverage 1, or classes
                 raise
     raise AssertionError("without HC2 a site has no such reason")
+
+
+def _reduced(found: Prepared, ask: Asking, start: Array) -> tuple[dict[str, float], list[str]]:
+    """Refit without each term, for likelihood ratios; return also which tests are missing."""
+    spec, sizes = found.spec, sizes_of(found.spec)
+    free = np.diagonal(spec.prior.precision) == 0 if type(spec.prior) is FullGaussian else np.zeros(sizes["d"], bool)
+    if spec.penalty or not (spec.row.is_newton and free.any()):
+        return {}, ["There are no tests of terms: the fit is not by maximum likelihood."]
+    if spec.tests == "wald":
+        return {}, []
+    told = found.noise_variance if found.noise == "given" else 1.0
+    names, values, missing = list(spec.features[: sizes["p"] - spec.has_intercept]), {}, []
+    for term, members in terms_of(names, spec.agreement is not None).items():
+        places = [o * sizes["p"] + names.index(name) for o in range(sizes["c"]) for name in members]
+        if not free[places].any():
+            continue
+        try:
+            fit = refit(start, without(sizes["d"], places) & free)
+            values[term] = _driven(fit, ask, DerivativesQuestion).value * told
+        except Declined:
+            raise
+        except ValueError as error:
+            missing.append(f"There is no likelihood-ratio test of {term}: {error}")
+    return values, missing
 
 
 def sum_of(answers: Sequence[SiteStatistics]) -> SiteStatistics:

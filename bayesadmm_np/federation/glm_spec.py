@@ -19,6 +19,7 @@ from ..families.base import FAMILIES
 from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian
 from ..glm.kinds import kind_of_loss
+from ..glm.site_statistics import WeightMeaning
 from ..losses.expectations import Rule
 from ..splitting.accelerated import Accelerated
 from ..splitting.methods import TABLE, Method
@@ -72,6 +73,10 @@ class GLMSpec(RunSpec):
         Whether sites are asked for the sums of a table, before and after the rounds; see `glm_questions`.
     penalty : {'firth'}, optional
         Of the likelihood; the fit is then made by questions alone.
+    weight_meaning : {'frequency', 'analytic'}
+        Of the rows' weights, in the sums of a table; see `glm.site_statistics`.
+    tests : {'none', 'wald', 'lr'}
+        Tests of terms in the table; with "lr" sites are also asked for the fits without each.
 
     Raises
     ------
@@ -108,6 +113,8 @@ class GLMSpec(RunSpec):
     agreement: Agreement | None = None
     asks: bool = False
     penalty: Literal["firth"] | None = None
+    weight_meaning: WeightMeaning = "frequency"
+    tests: Literal["none", "wald", "lr"] = "none"
 
     def __post_init__(self) -> None:
         Method.read(self.row)
@@ -278,6 +285,10 @@ class GLMTask:
         Whether sites are asked, before and after the rounds, for the sums of a table; of generalised linear models.
     penalty : {'firth'}, optional
         Firth's penalty, of a likelihood without a prior.
+    weight_meaning : {'frequency', 'analytic'}
+        A weight of 2 is the row twice, or a row of half the variance.
+    tests : {'none', 'wald', 'lr'}
+        Tests of terms in the table; likelihood ratios take some four exchanges each.
 
     Examples
     --------
@@ -300,6 +311,8 @@ class GLMTask:
     choices: Mapping[str, Any] | None = None
     asks: bool = False
     penalty: Literal["firth"] | None = None
+    weight_meaning: WeightMeaning = "frequency"
+    tests: Literal["none", "wald", "lr"] = "none"
 
     model: ClassVar[None] = None
 

@@ -19,7 +19,7 @@ from .._errors import ArgumentError
 from .._validation import Array, as_positive
 from ..design.agreement import Agreement, Design, complete_rows, count_rows, design, named_columns, needed_columns
 from ..design.formula import Moments, SiteColumns, describe_columns, expression_values, quantiles_needed
-from ..design.levels import AgreedColumn, TableError, cells_of
+from ..design.levels import AgreedColumn, TableError, cells_of, is_missing
 from ..design.order_statistics import MOST_POINTS, counts_on
 from ..design.rows import require_weights
 from ..design.terms import parse
@@ -68,6 +68,8 @@ class GLMTable:
         Whether the formula lists columns, and sites may list them in another order.
     standardize : bool, default False
         Whether columns of numbers are divided by pooled standard deviations; for formulas that list columns.
+    cluster : str, optional
+        Column of clusters, for robust standard errors; its labels stay at the site. By default the site is one cluster.
 
     Raises
     ------
@@ -101,6 +103,7 @@ class GLMTable:
     shares_quantiles: bool = False
     is_list: bool = False
     standardize: bool = False
+    cluster: str | None = None
 
     engine: ClassVar[str] = "glm"
     most: ClassVar[None] = None
@@ -117,6 +120,7 @@ class GLMTable:
             raise TableError(f"no row is complete: missing values in {gaps}")
         self._require_target()
         self._weights  # noqa: B018 – what is no weight is refused here
+        self._clusters(self._complete)
 
     @cached_property
     def _made(self) -> dict[str, GLMData]:
@@ -172,8 +176,9 @@ class GLMTable:
     @cached_property
     def digest(self) -> str:
         """Digest of the cells that the formula reads, and of what makes the loss."""
-        found = hashlib.sha256(repr((self.formula, self.kind, self.weights, self._noise)).encode())
-        for name, column in sorted(self._columns.items()):
+        found = hashlib.sha256(repr((self.formula, self.kind, self.weights, self._noise, self.cluster)).encode())
+        others = {} if self.cluster is None else named_columns(self.table, [self.cluster])
+        for name, column in sorted({**self._columns, **others}.items()):
             cells = cells_of(column)
             found.update(f"\n{name} {cells.dtype.str} {len(cells)}\n".encode())
             if cells.dtype.kind == "O":
@@ -313,7 +318,21 @@ class GLMTable:
         weights, offset = (None if part is None else part[kept] for part in (made.weights, made.offset))
         loss = self._loss(matrix[kept], y[kept], weights, offset, outputs)
         told = self.noise_variance if self.row.has_noise else None
-        return GLMData(loss, spec.features, spec.classes, told, moves=True)
+        clusters = self._clusters(made.kept)
+        clusters = None if clusters is None else clusters[kept].tolist()
+        return GLMData(loss, spec.features, spec.classes, told, moves=True, clusters=clusters)
+
+    def _clusters(self, rows: Array) -> Any:
+        """Return the cluster of each of these rows."""
+        if self.cluster is None:
+            return None
+        found = named_columns(self.table, [self.cluster])
+        if not found:
+            raise TableError("is not in the table", "", None, self.cluster)
+        missing = int(is_missing(found[self.cluster])[rows].sum())
+        if missing:
+            raise TableError(f"names no cluster in {missing} row(s)", "fill it in", None, self.cluster)
+        return cells_of(found[self.cluster])[rows]
 
     def _target(self, y: Any, agreement: Agreement, classes: Sequence[str]) -> Array:
         """Labels 0 … C − 1, or numbers of the kind."""

@@ -7,7 +7,7 @@ are as plain values and arrays; a model file holds its statistics in the same wa
 from __future__ import annotations
 
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, NamedTuple
 
@@ -62,12 +62,15 @@ class Respondent:
         The one that the site was told, which divides the loss; None where there is none, or it is to be estimated.
     moves : bool
         Whether the site's columns are measured from wherever a run says.
+    clusters : sequence or None
+        Cluster of each row; the site is one by default.
     """
 
     kind: Kind
     loss: Loss
     noise_variance: float | None = None
     moves: bool = False
+    clusters: Sequence[Hashable] | None = None
 
     @property
     def weights(self) -> Array:
@@ -238,6 +241,7 @@ def _statistics(site: Respondent, question: StatisticsQuestion) -> SiteStatistic
         question.null,
         robust=question.robust,
         bread=question.bread,
+        clusters=site.clusters or [0] * site.loss.n_rows,
         noise_variance=site.noise_variance or 1.0,
         weights=question.weights,
     )

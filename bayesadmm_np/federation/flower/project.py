@@ -22,6 +22,8 @@ KEYS = {
     ),
     "prior-precision": ("0.0", "Of every coefficient; 0.0: none of a likelihood, 1 of a posterior."),
     "penalty": ('""', "firth: Firth's penalty, for a likelihood without a maximum."),
+    "weight-meaning": ('"frequency"', "frequency: weight 2 is the row twice; analytic: half the variance."),
+    "tests": ('"none"', "Of the terms: wald, or lr (likelihood ratio, or F), some four exchanges each."),
     "tol": ("1e-8", "The run ends when all residuals are below it."),
     "rounds": ("100", "At most."),
     "seed": ("0", "For stochastic solvers."),

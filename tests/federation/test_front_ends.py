@@ -1,0 +1,163 @@
+"""An estimator, `bayesadmm fit` and a run by files or over Flower: one table, field by field, and one way to refuse."""
+
+import json
+import tomllib
+
+import pytest
+
+pd = pytest.importorskip("pandas", reason="the command line needs the extra `cli`")
+pytest.importorskip("cyclopts", reason="the command line needs the extra `cli`")
+
+from bayesadmm_np.estimators import FederatedGLM  # noqa: E402
+from bayesadmm_np.estimators.summary import as_dict  # noqa: E402
+from bayesadmm_np.estimators.term_tests import wald_tests  # noqa: E402
+from bayesadmm_np.federation import Message, load_server  # noqa: E402
+from bayesadmm_np.federation.messages import read_hellos  # noqa: E402
+from oracles.by_files import SITES, commands, write_tables  # noqa: E402
+
+APART = {"rounds", "floats", "agreed", "method", "certificate", "model", "dropped_rows", "objective"}
+"""How the fit was made, and what one of them alone has to say."""
+FILES = " ".join(f"{name}.csv" for name in SITES)
+
+
+@pytest.fixture
+def call(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return commands(capsys, monkeypatch)
+
+
+def leaves(plain, place=""):
+    items = plain.items() if isinstance(plain, dict) else enumerate(plain) if isinstance(plain, list | tuple) else None
+    if items is None:
+        yield place, plain
+    for key, value in items or ():
+        if place or key not in APART:
+            yield from leaves(value, f"{place}.{key}")
+
+
+def differences(one, other, rel):
+    """Return the places at which two tables differ by more than rounding."""
+    a, b = dict(leaves(one)), dict(leaves(other))
+    assert a.keys() == b.keys()
+
+    def differ(x, y):
+        if isinstance(x, float) and isinstance(y, float):
+            return not abs(x - y) <= rel * max(abs(x), abs(y))
+        return x != y
+
+    return [(place, a[place], b[place]) for place in a if differ(a[place], b[place])]
+
+
+def run(call, site, server="", names=SITES):
+    """Do a run by files in one command; return its exit code, its JSON and standard error."""
+    for name in names:
+        code, out, err = call(f"site init {name} --data {name}.csv --name {name} {site}")
+        if code:
+            return code, None, err
+    code, out, err = call(f"server run run {' '.join(names)} {server} --no-progress --json")
+    return code, json.loads(out) if out else None, err
+
+
+def by_files(call, site, server="", covariance="model", tests="wald"):
+    """The table of a run by files: of its model file, once it is the server's own."""
+    code, told, err = run(call, site, f"{server} --tests {tests}")
+    assert code == 0, err
+    assert call("export run --out m.npz")[0] == 0
+    table = json.loads(call(f"summary m.npz --json --tests {tests}")[1])
+    assert differences(told["table"], table, 0.0) == []
+    return json.loads(call(f"summary m.npz --json --covariance {covariance} --tests {tests}")[1])
+
+
+CASES = {
+    "analytic weights": ("logistic", "died", "--weights w", "--weight-meaning analytic", "HC3"),
+    "frequency weights": ("poisson", "visits", "--weights w", "", "HC1"),
+    "least squares with analytic weights": ("linear", "pressure", "--weights w", "--weight-meaning analytic", "HC2"),
+    "clusters within sites": ("logistic", "died", "--cluster ward", "", "cluster"),
+    "clusters of a fit with weights": ("linear", "pressure", "--cluster ward --weights w", "", "cluster"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_three_front_ends_have_one_table(call, case):
+    """Two digits fewer than the 1e-9 of the coefficients are left to the tails of the normal."""
+    kind, target, site, server, covariance = CASES[case]
+    rows = write_tables()
+    own = by_files(call, f"--target {target} --loss {kind} --features age,dose {site}", server, covariance)
+    fit = f"fit {FILES} --target {target} --loss {kind} --features age,dose {site} {server} --covariance {covariance}"
+    code, out, err = call(f"{fit} --tests wald --no-progress --json")
+    assert code == 0, err
+    assert differences(own, json.loads(out), 1e-7) == []
+    meaning = {"weight_meaning": "analytic"} if server else {}
+    weights = rows["w"] if "--weights" in site else None
+    model = FederatedGLM(kind, **meaning).fit(
+        rows[["age", "dose"]], rows[target], client=rows["site"], sample_weight=weights
+    )
+    clusters = None
+    if covariance == "cluster":
+        clusters = {name: [name + ward for ward in part] for name, part in rows.groupby("site")["ward"]}
+    fitted = model.with_robust((covariance.replace("HC1", "HC0"),), clusters)
+    table = as_dict(fitted, covariance=covariance, tests=wald_tests(fitted, None, covariance))
+    table = json.loads(json.dumps({**table, "target": target}))
+    assert differences(own, table, 1e-7) == []
+    assert [row["name"] for row in own["tests"]] == ["age", "dose"]
+    assert own["heterogeneity"]["test"]["df"] == 6
+    # broken twins: weights of the other meaning, each site as a cluster, the model's covariance
+    twin = json.loads(call(f"summary m.npz --json --covariance {'HC1' if covariance == 'cluster' else 'model'}")[1])
+    assert differences(own, twin, 1e-7) != []
+    if server:
+        other = json.loads(call(f"{fit.replace(server, '')} --no-progress --json")[1])
+        assert differences(own, other, 1e-7) != []
+
+
+@pytest.mark.parametrize(("kind", "target"), [("logistic", "died"), ("linear", "pressure"), ("poisson", "visits")])
+def test_likelihood_ratios_of_terms_are_those_of_the_estimator(call, kind, target):
+    """By a formula with a factor; the broken twin refits without one level of it."""
+    rows = write_tables()
+    formula = f"{target}~age+C(ward)+dose"
+    own = by_files(call, f"--loss {kind} --formula {formula}", tests="lr")
+    code, out, err = call(f"fit {FILES} --loss {kind} --formula {formula} --tests lr --no-progress --json")
+    assert code == 0, err
+    assert differences(own, json.loads(out), 1e-7) == []
+    model = FederatedGLM.from_formula(formula, rows, "site", kind=kind)
+    for row, test in zip(own["tests"], model.test_terms(how="lr"), strict=True):
+        assert (row["name"], row["df"]) == (test.name, test.df)
+        assert row["statistic"] == pytest.approx(test.statistic, rel=1e-7)
+        assert row["p_value"] == pytest.approx(test.p_value, rel=1e-6)
+    assert [row["name"] for row in own["tests"]] == ["age", "C(ward)", "dose"]
+    (twin,) = model.test_terms({"one level": ["C(ward)[T.b]"]}, how="lr")
+    assert twin.statistic != pytest.approx(own["tests"][1]["statistic"], rel=1e-3)
+    assert "Tests of terms" in call("server status run")[1]
+    assert (
+        "'lr'"
+        in call("fit east.csv --target died --features age --out plain.npz --no-progress")[2]
+        + call("summary plain.npz --tests lr")[2]
+    )
+
+
+def test_a_site_that_refuses_leaves_out_the_likelihood_ratios(call):
+    write_tables()
+    code, told, _ = run(call, "--target died --loss logistic --features age --refuse derivatives", "--tests lr")
+    assert (code, told["table"]["tests"]) == (0, [])
+    assert "There are no likelihood-ratio tests of terms" in told["missing"][0]
+    assert call("site init alone --data east.csv --name east --target died --loss logistic --features age")[0] == 0
+    told = json.loads(call("server run other alone --tests lr --prior-precision 1 --no-progress --json")[1])
+    assert "the fit is not by maximum likelihood" in told["missing"][0]
+
+
+def test_an_app_of_flower_makes_the_run_of_server_init(call):
+    """From there files and Flower carry the same bytes; the broken twin has another meaning of weights."""
+    pytest.importorskip("flwr", reason="needs the extra `flower`")
+    from bayesadmm_np.cli.flower import read_plan
+
+    write_tables()
+    options = "--target died --loss logistic --features age,dose --weights w --cluster ward"
+    assert call(f"flower new trial {' '.join(f'--data {name}.csv' for name in SITES)} {options}")[0] == 0
+    hellos = read_hellos([Message.read(f"trial/sites/{name}/hello.npz") for name in SITES])
+    paths = " ".join(f"trial/sites/{name}/hello.npz" for name in SITES)
+    assert call(f"server init run {paths} --weight-meaning analytic --seed 0")[0] == 0
+    with open("trial/app/pyproject.toml", "rb") as file:
+        config = tomllib.load(file)["tool"]["flwr"]["app"]["config"]
+    runs = [read_plan({**config, "weight-meaning": name}).task.spec(hellos).run for name in ("analytic", "frequency")]
+    assert load_server("run").origin.spec.run == runs[0] != runs[1]
+    with pytest.raises(ValueError, match="weight"):
+        read_plan({**config, "weight-meaning": "reliability"})
