@@ -213,7 +213,7 @@ STATISTICS = {
     "a sum that is no number": ({"loss": float("inf")}, {}, "must be finite sums"),
     "a sum too many": ({"extra": 1.0}, {}, "exactly the fields"),
     "another matrix": ({"meats": ["HC0", "HC9"]}, {"HC9": np.eye(3)}, "meats must be some of HC0"),
-    "a matrix that is missing": ({"meats": ["HC0", "HC2"]}, {}, "meats/HC2 must be an array"),
+    "a matrix that is missing": ({"meats": ["HC0", "HC2"]}, {}, "meats/HC2 must be numbers"),
     "a matrix too many": ({}, {"HC2": np.eye(3)}, "arrays must be"),
     "a matrix of another shape": ({}, {"HC0": np.eye(2)}, "statistics/meats/HC0"),
     "no covariance": ({}, {"HC0": -np.eye(3)}, "positive semidefinite"),
