@@ -10,14 +10,13 @@ import numpy as np
 
 from .._validation import Array
 from ..design.levels import agree_classes
+from ..design.rows import INTERCEPT
 from ..estimators.fitted import Columns, FittedGLM, word
 from ..glm.diagnosis import Collinear, Finding, Separation, without_estimate
 from ..glm.kinds import Kind, read_kind
 from ._options import DataSettings
 from ._rows import Rows
 from ._terminal import SEPARATED, Refused, note
-
-INTERCEPT = "(intercept)"
 
 MANY = 50
 """Texts in a target from which on it is hardly a class label."""
@@ -107,11 +106,10 @@ def fit_columns(rows: Rows, standardize: bool, intercept: bool = True) -> Column
     Columns of zeros and ones that a formula made stay as they are. Without an intercept nothing is centred: no
     coefficient could undo it.
     """
-    names = tuple(rows.columns) if rows.agreement is None else rows.agreement.names
-    plain = replace(Columns.plain(names), agreement=rows.agreement)
+    names, plain = rows.names, replace(Columns.plain(rows.names), agreement=rows.agreement)
     centre, scale = plain.centre.copy(), plain.scale.copy()
     weights = np.ones(len(rows.target)) if rows.weights is None else rows.weights
-    for j, column in enumerate(plain.design(rows.columns).T):
+    for j, column in enumerate(rows.matrix.T):
         here = column[weights > 0]
         if (here == here[0]).all():
             if intercept and rows.agreement is None:

@@ -114,7 +114,7 @@ def _formula_rows(paths: Sequence[Path], settings: DataSettings, formula: str) -
             client=settings.client or "site",
             **choices,
         )
-    rows = _rows(agreement, tables, designs, settings.dropna)
+    rows = _rows(agreement, designs, settings.dropna)
     cluster = getattr(settings, "cluster", None)
     if cluster is not None:
         own = {site: named_columns(table, [cluster]) for site, table in tables.items()}
@@ -142,7 +142,7 @@ def _rows_as_agreed(
     with worded_for_options():
         tables = _tables(paths, client, agreement.parsed.roles, settings)
         designs = {site: design(table, agreement, site) for site, table in tables.items()}
-    return _rows(agreement, tables, designs, settings.dropna)
+    return _rows(agreement, designs, settings.dropna)
 
 
 def _tables(
@@ -156,27 +156,16 @@ def _tables(
     return frames if client is None else split_table(frames[paths[0].stem], client)
 
 
-def _rows(agreement: Agreement, tables: Mapping[str, Any], designs: Mapping[str, Design], dropna: bool) -> Rows:
-    """Stack the complete rows of all sites: raw columns, from which the agreement makes designs again."""
-    from ..design.agreement import named_columns
-    from ..design.levels import cells_of
-
+def _rows(agreement: Agreement, designs: Mapping[str, Design], dropna: bool) -> Rows:
+    """Stack the complete rows of all sites."""
     require_complete(sum((Counter(made.missing) for made in designs.values()), Counter()), dropna)
     made = list(designs.values())
-    site = np.repeat(np.array([*designs], dtype=object), [int(part.kept.sum()) for part in made])
-    found = {name: named_columns(table, agreement.columns) for name, table in tables.items()}
-    columns = {
-        name: np.concatenate([cells_of(found[key][name]).astype(object)[part.kept] for key, part in designs.items()])
-        for name in sorted(agreement.parsed.predictors)
-        if name != agreement.client
-    }
-    if agreement.client is not None:
-        columns[agreement.client] = site
     return Rows(
-        columns,
+        agreement.names,
+        np.concatenate([part.matrix for part in made]),
         np.concatenate([part.y for part in made]),
         None if agreement.weights is None else np.concatenate([part.weights for part in made]),
-        site,
+        np.repeat(np.array([*designs], dtype=object), [int(part.kept.sum()) for part in made]),
         sum(part.n_dropped for part in made),
         np.concatenate([part.offset for part in made]) if agreement.parsed.offsets else None,
         agreement,

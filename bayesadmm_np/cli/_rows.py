@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 __all__ = [
     "Rows",
     "choose_columns",
-    "feature_columns",
     "is_number",
     "read_clusters",
     "read_frame",
@@ -49,8 +48,9 @@ class Rows:
 
     Attributes
     ----------
-    columns : dict of str to ndarray, each (n,)
-        Features, in order: numbers, or raw columns where a formula reads them.
+    names : tuple of str
+    matrix : ndarray, shape (n, p)
+        Columns of these names: features as they are, or what a formula makes of the table.
     target : ndarray, shape (n,)
         Target as read: numbers, or strings.
     weights : ndarray, shape (n,), or None
@@ -61,14 +61,15 @@ class Rows:
     offset : ndarray, shape (n,), or None
         Known part of the predictor, the logarithm of the exposure included.
     agreement : Agreement or None
-        What a formula makes of the columns.
+        How a formula made the matrix.
     site_dropped : dict of str to int
         Rows left out by site; "" are those without one.
     cluster : ndarray, shape (n,), or None
         Cluster of each row, within its site.
     """
 
-    columns: dict[str, Any]
+    names: tuple[str, ...]
+    matrix: Array
     target: Any
     weights: Array | None
     site: Any
@@ -151,7 +152,8 @@ def read_rows(paths: Sequence[Path], settings: DataSettings) -> Rows:
         # a row of weight zero is no row, and a site without rows is no site
         frame, site, weights = frame[weights > 0], site[weights > 0], weights[weights > 0]
     return Rows(
-        feature_columns(frame, chosen),
+        tuple(chosen),
+        _matrix(frame, chosen),
         _target(frame[settings.target]),
         weights,
         site,
@@ -303,7 +305,7 @@ def rows_to_predict(
     listed = _missing(frame[needed].isna().sum())
     if listed:
         raise Refused(f"missing values in {listed}: these rows cannot be predicted, and --dropna leaves them out.")
-    return feature_columns(frame, model.columns.names), read_offset(frame, model.offset, model.exposure), places
+    return _matrix(frame, model.columns.names), read_offset(frame, model.offset, model.exposure), places
 
 
 def require_complete(counts: Mapping[str, int], dropna: bool) -> str:
@@ -328,9 +330,9 @@ def _kept(frame: Any, keep: Any, why: str) -> Any:
     return frame[keep].infer_objects()
 
 
-def feature_columns(frame: Any, names: Sequence[str]) -> dict[str, Any]:
-    """Return columns of numbers by name."""
-    return {name: _numbers(frame[name]) for name in names}
+def _matrix(frame: Any, names: Sequence[str]) -> Array:
+    """Return columns of numbers."""
+    return np.column_stack([_numbers(frame[name]) for name in names])
 
 
 def _numbers(column: Any) -> Array:

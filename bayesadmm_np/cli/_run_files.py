@@ -319,7 +319,7 @@ def standing(server: Any, missing: Sequence[str] | None = None) -> dict[str, Any
 
 def ended_model(result: Any, server: Any = None, target: str = "y", noise_variance: float = 1.0) -> Any:
     """Return the fitted model of a result; all of it where the server is here."""
-    from ..estimators.fitted import fitted_run
+    from ..estimators.from_run import fitted_run
     from ..estimators.summary import diagnose_fit
 
     rows = {} if server is None else dict(zip(server.spec.sites, server.rows, strict=True))

@@ -177,7 +177,7 @@ def read_problem(
     weights = np.where(kept_back, 0.0, 1.0 if rows.weights is None else rows.weights)
     columns = fit_columns(replace(rows, weights=weights), settings.standardize)
     n_outputs = kind.n_outputs(len(classes))
-    design = Layout(len(columns.scale), n_outputs, has_intercept=True).design(columns.design(rows.columns))
+    design = Layout(len(columns.scale), n_outputs, has_intercept=True).design(columns.design(rows.matrix))
     centre, scale = target_units(kind, target, weights, settings)
     if kind.has_noise:
         target = (target - centre) / scale

@@ -75,9 +75,8 @@ def run_certify(model: FittedGLM, rows: Rows, tol: float | None, as_json: bool) 
     for name in model.sites:
         here = rows.site.astype(str) == name
         weights = None if rows.weights is None else rows.weights[here]
-        table = {column: values[here] for column, values in rows.columns.items()}
         offset = None if rows.offset is None else rows.offset[here]
-        losses[name] = model.make_loss(table, labels[here], weights, offset)
+        losses[name] = model.make_loss(rows.matrix[here], labels[here], weights, offset)
         counts[name] = int(here.sum())
     check = model.check(losses)
     assert model.certificate is not None

@@ -54,7 +54,7 @@ def evaluate(
             raise Refused(f"--figure: {figure} must end in .svg, .pdf or .png.")
     rows = rows_of_model(fitted, data, client=client, with_weights=False, dropna=dropna, separator=separator, na=na)
     labels = code_labels(rows, fitted.target, fitted.classes)
-    chances = fitted.probabilities(rows.columns, offset=rows.offset)
+    chances = fitted.probabilities(rows.matrix, offset=rows.offset)
     names = np.array([word(label) for label in fitted.classes])
     found = held_against(chances, names[labels], rows.site.astype(str), classes=tuple(names))
     if json:

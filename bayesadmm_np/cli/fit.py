@@ -178,7 +178,7 @@ def _fitted(
         warnings.simplefilter("ignore", UserWarning)  # of the classes: `choose_kind` has said it
         warnings.simplefilter("always", ConvergenceWarning)
         estimator.fit(
-            pd.DataFrame(columns.design(rows.columns), columns=list(columns.names)),
+            pd.DataFrame(columns.design(rows.matrix), columns=list(columns.names)),
             y if kind.is_classifier else (y - centre) / scale,
             client=rows.site.astype(str),
             sample_weight=rows.weights,
@@ -220,18 +220,14 @@ def _estimator(kind: Kind, method: Any, settings: FitSettings, target_scale: flo
     from ..estimators import FederatedGLM
 
     noise = settings.noise_variance
+    same = ("inference", "family", "penalize_intercept", "penalty", "weight_meaning", "tol")
     return FederatedGLM(
         kind,
         settings.prior_precision,
-        inference=settings.inference,
         noise_variance=noise if isinstance(noise, str) else noise / target_scale**2,
         method=method,
-        family=settings.family,
         fit_intercept=settings.intercept,
-        penalize_intercept=settings.penalize_intercept,
-        penalty=settings.penalty,
-        weight_meaning=settings.weight_meaning,
         max_rounds=settings.rounds,
-        tol=settings.tol,
         progress=progress and settings.prior_precision != "evidence",
+        **{name: getattr(settings, name) for name in same},
     )

@@ -29,8 +29,7 @@ from ..families.precision import DensePrecision, NotPositiveDefiniteError
 from ..losses.base import GaussianExpected
 from ..losses.expectations import Exact
 from ..losses.tensors import pairs, unpack_tensors
-from .iterate import Iterate
-from .problem import ClientStatus, Solution, Subproblem
+from .problem import ClientStatus, Iterate, Solution, Subproblem
 
 __all__ = ["descend", "hessian"]
 

@@ -28,8 +28,7 @@ from ..losses.base import Expected, GaussianExpected
 from ..losses.expectations import Delta
 from .anderson import Mixer
 from .descent import descend
-from .iterate import Iterate
-from .problem import ClientStatus, Solution, Subproblem
+from .problem import ClientStatus, Iterate, Solution, Subproblem
 from .solver import SOLVERS, Solver
 
 __all__ = ["VariationalNewton"]

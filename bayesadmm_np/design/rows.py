@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Set
+from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import date
 from typing import Any
@@ -14,6 +14,7 @@ from .._errors import ArgumentError
 from .._validation import Array, as_float_array
 
 __all__ = [
+    "INTERCEPT",
     "Layout",
     "SiteRows",
     "find_missing",
@@ -23,6 +24,9 @@ __all__ = [
     "require_numbers",
     "split_rows",
 ]
+
+INTERCEPT = "(intercept)"
+"""Name of the intercept among coefficients."""
 
 WHOLE = "all"
 """Name of the only site when no labels are given."""
@@ -88,6 +92,14 @@ class Layout:
         mask = np.zeros((self.n_outputs, self.width), dtype=bool)
         mask[:, self.n_features :] = True
         return mask.ravel()
+
+    def columns(self, names: Sequence[str]) -> list[str]:
+        """Return the names of the design's columns, that of the intercept last."""
+        return [*names, *[INTERCEPT] * self.has_intercept]
+
+    def parameters(self, names: Sequence[str], outputs: Sequence[str]) -> tuple[str, ...]:
+        """Return the names of the entries of θ; with several outputs `output: column`."""
+        return tuple(f"{output}: {name}" if output else name for output in outputs for name in self.columns(names))
 
     def require_offset(self, offset: Array | None) -> None:
         """Refuse an offset where a row has several predictors: it would have to say which of them it moves."""

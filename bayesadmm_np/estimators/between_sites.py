@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve, eigvalsh
+from scipy.optimize import brentq
 from scipy.special import chdtrc, fdtrc
 
 from .._validation import Array, frozen
@@ -22,9 +23,6 @@ __all__ = ["CoefficientHeterogeneity", "Heterogeneity", "heterogeneity"]
 
 LEAST = 1e-9
 """Smallest eigenvalue of a site's information, scaled to a diagonal of ones, that is told from zero."""
-
-MOST_STEPS = 200
-"""Of the search for τ² by restricted maximum likelihood."""
 
 
 @dataclass(frozen=True)
@@ -205,12 +203,7 @@ def _reml(b: Array, variances: Array) -> float:
 
     if slope(0.0) <= 0.0:
         return 0.0
-    low, high = 0.0, float(variances.max() + np.ptp(b) ** 2)
+    high = float(variances.max() + np.ptp(b) ** 2)
     while slope(high) > 0.0:
         high *= 2.0
-    for _ in range(MOST_STEPS):
-        middle = 0.5 * (low + high)
-        low, high = (middle, high) if slope(middle) > 0.0 else (low, middle)
-        if high - low <= 1e-14 * high:
-            break
-    return 0.5 * (low + high)
+    return float(brentq(slope, 0.0, high, xtol=1e-14 * high, rtol=4.0 * np.finfo(float).eps))

@@ -9,6 +9,7 @@ import numpy as np
 
 from .._errors import ArgumentError
 from .._validation import Array
+from ..design.rows import INTERCEPT
 from ..glm.least_squares import settled, solve
 from ..glm.problem import Glm
 from ..losses.expectations import Delta
@@ -40,7 +41,7 @@ def fit_exact(glm: Glm, settings: Settings, names: Sequence[str]) -> tuple[Resul
     factors = [
         site_factor(site.X[:, :p], site.y, site.weights, site.offset, has_intercept=is_free) for site in glm.rows
     ]
-    labels = [*names, "(intercept)"][:p]
+    labels = [*names, INTERCEPT][:p]
     precision = np.asarray(settings.precision, dtype=np.float64)
     if precision.ndim and precision.shape != (p,) * precision.ndim:
         raise ArgumentError("prior_precision", f"must be a number, or have shape ({p},) or ({p}, {p})", precision.shape)

@@ -75,11 +75,7 @@ def _relations(
     plain = replace(layout, centre=None)
     factors = [site_factor(plain.design(site.X), site.weights) for site in rows.values()]
     intercepts = [layout.n_features] if layout.has_intercept else []
-    return diagnose_before(factors, _columns(glm, names), intercepts, within)
-
-
-def _columns(glm: Glm, names: Sequence[str]) -> list[str]:
-    return [*names, *["(intercept)"] * glm.layout.has_intercept]
+    return diagnose_before(factors, layout.columns(names), intercepts, within)
 
 
 def name_dependence(error: RunError, glm: Glm, rows: Mapping[Hashable, SiteRows], names: Sequence[str]) -> RunError:
@@ -95,9 +91,7 @@ def name_dependence(error: RunError, glm: Glm, rows: Mapping[Hashable, SiteRows]
     if near:
         said, these = f"{'; '.join(near)}: sums of squares cannot tell them apart", "one of these columns"
     else:
-        columns = _columns(glm, names)
-        outputs = glm.kind.output_names([str(label) for label in glm.classes], glm.layout.n_outputs)
-        labels = [f"{output}: {column}" if output else column for output in outputs for column in columns]
+        labels = glm.layout.parameters(names, glm.outputs)
         parts = [expected.projected[0] for expected in error.result.at_server if isinstance(expected, GaussianExpected)]
         information = np.sum([error.result.prior.factor.parts[0], *parts], axis=0)  # type: ignore[attr-defined]
         if not np.isfinite(information).all() or information.ndim < 2 or not information.any():
@@ -124,8 +118,8 @@ def name_separation(glm: Glm, settings: Settings, names: Sequence[str]) -> Separ
     penalised = np.flatnonzero(np.diagonal(prior.precision)[: layout.width] > 0)
     return find_separation(
         losses,  # type: ignore[arg-type]
-        _columns(glm, names),
-        outputs=glm.kind.output_names([str(label) for label in glm.classes], layout.n_outputs),
+        layout.columns(names),
+        outputs=glm.outputs,
         intercepts=[layout.n_features] if layout.has_intercept else [],
         penalised=penalised.tolist(),
         change=None if layout.centre is None else layout.move(-layout.centre),

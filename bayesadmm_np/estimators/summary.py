@@ -13,6 +13,7 @@ import numpy as np
 from .._errors import PLAIN, ArgumentError, Words
 from .._text import aligned
 from .._validation import Array
+from ..design.rows import INTERCEPT
 from ..families.precision import DensePrecision
 from ..glm.diagnosis import Finding, diagnose_after, without_estimate
 from ..glm.diagnosis import as_dict as finding_as_dict
@@ -45,8 +46,6 @@ COVARIANCES = (MODEL, *ROBUST)
 ML = "maximum likelihood"
 OF_THE_MAXIMUM = ("aic", "bic", "r_squared", "adjusted_r_squared", "test")
 """Fields of `GoodnessOfFit` that are nothing where the fit is no maximum of the likelihood."""
-
-INTERCEPT = "(intercept)"
 
 VISIBLE = 0.0005
 """Share that shows in a table."""

@@ -15,6 +15,7 @@ import numpy as np
 from .._archive import refusal
 from .._fields import Field, read_fields, read_plain
 from .._validation import Array
+from ..design.rows import INTERCEPT
 from ..design.terms import terms_of
 from ..families import FullGaussian
 from ..families.precision import DensePrecision
@@ -241,7 +242,7 @@ def _moved(found: Prepared, ask: Asking) -> Prepared:
 
 def _columns(spec: Any) -> list[str]:
     names = list(spec.features)
-    return [*names[:-1], "(intercept)"] if spec.has_intercept else names
+    return [*names[:-1], INTERCEPT] if spec.has_intercept else names
 
 
 def _intercepts(spec: Any) -> list[int]:

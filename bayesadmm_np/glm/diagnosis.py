@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from .._archive import read_as
 from .._errors import PLAIN, ArgumentError, Words
 from .._validation import Array
+from ..design.rows import INTERCEPT
 from ..losses.linear_model import LinearModelLoss
 from .columns import Relation, find_relations
 from .separation import (
@@ -568,7 +569,7 @@ def _sum(terms: Sequence[tuple[str, float]]) -> str:
     text = ""
     for name, value in terms:
         size, name = f"{abs(value):.6g}", f"[{name}]" if ": " in name else name
-        word = size if name == "(intercept)" else name if size == "1" else f"{size}·{name}"
+        word = size if name == INTERCEPT else name if size == "1" else f"{size}·{name}"
         sign = " − " if value < 0 else " + "
         text += sign + word
     return text.removeprefix(" + ").replace(" − ", "−", 1) if text.startswith(" − ") else text.removeprefix(" + ")

@@ -113,6 +113,11 @@ class Glm:
         return {}
 
     @property
+    def outputs(self) -> tuple[str, ...]:
+        """One name an output: of its class, or y0, y1, …; an empty one where there is a single output."""
+        return self.kind.output_names([str(label) for label in self.classes], self.layout.n_outputs)
+
+    @property
     def classes(self) -> list[Any]:
         """Labels of the classes; none of numbers."""
         return [] if self.labels is None else list(self.labels.tolist())

@@ -7,7 +7,7 @@ import pytest
 
 import bayesadmm_np as ba
 from bayesadmm_np.clients import VON, GradientSteps
-from bayesadmm_np.estimators.fitted import fitted_run
+from bayesadmm_np.estimators.from_run import fitted_run
 from bayesadmm_np.federation import Coordinator, GLMTable, GLMTask, Message, Site, final_result
 from bayesadmm_np.federation.messages import read_spec
 from bayesadmm_np.losses import LinearInStatistics, QuasiMonteCarlo
