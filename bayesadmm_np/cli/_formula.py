@@ -166,7 +166,6 @@ def _rows(agreement: Agreement, designs: Mapping[str, Design], dropna: bool) -> 
         np.concatenate([part.y for part in made]),
         None if agreement.weights is None else np.concatenate([part.weights for part in made]),
         np.repeat(np.array([*designs], dtype=object), [int(part.kept.sum()) for part in made]),
-        sum(part.n_dropped for part in made),
         np.concatenate([part.offset for part in made]) if agreement.parsed.offsets else None,
         agreement,
         {name: part.n_dropped for name, part in designs.items()},

@@ -44,7 +44,7 @@ WHOLE = re.compile(r"\s*(-?(?:0|[1-9]\d*))(?:\.0*)?\s*")
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of all sites, in the order of the files.
+    """The rows of all sites, in the order of the files; of rows to be predicted names, matrix and offset alone.
 
     Attributes
     ----------
@@ -56,8 +56,6 @@ class Rows:
     weights : ndarray, shape (n,), or None
         Weights > 0: rows of weight zero are left out.
     site : ndarray of str, shape (n,)
-    dropped : int
-        Rows left out because a value was missing.
     offset : ndarray, shape (n,), or None
         Known part of the predictor, the logarithm of the exposure included.
     agreement : Agreement or None
@@ -70,10 +68,9 @@ class Rows:
 
     names: tuple[str, ...]
     matrix: Array
-    target: Any
-    weights: Array | None
-    site: Any
-    dropped: int = 0
+    target: Any = None
+    weights: Array | None = None
+    site: Any = None
     offset: Array | None = None
     agreement: Agreement | None = None
     site_dropped: Mapping[str, int] = field(default_factory=dict)
@@ -90,6 +87,11 @@ class Rows:
             if weight > 0:
                 found.setdefault(site, []).append(f"{label} at {site}")
         return found
+
+    @property
+    def dropped(self) -> int:
+        """Rows left out because a value was missing."""
+        return sum(self.site_dropped.values())
 
 
 def read_frame(
@@ -157,7 +159,6 @@ def read_rows(paths: Sequence[Path], settings: DataSettings) -> Rows:
         _target(frame[settings.target]),
         weights,
         site,
-        sum(lost.values()),
         read_offset(frame, settings.offset, settings.exposure),
         site_dropped=lost,
         cluster=None if cluster is None else read_clusters(frame[cluster], cluster),
@@ -276,8 +277,8 @@ def _without_missing(frame: Any, site: Any, names: list[str], dropna: bool) -> t
 
 def rows_to_predict(
     model: FittedGLM, path: Path, drop: Sequence[str], dropna: bool, separator: str, missing: Sequence[str]
-) -> tuple[Any, Array | None, list[int]]:
-    """Return the table that a model predicts, its offsets, and the numbers of its rows in the file, from 1."""
+) -> tuple[Rows, list[int]]:
+    """Return the rows that a model predicts, and their numbers in the file, from 1."""
     from ..design.agreement import design
 
     agreement = model.columns.agreement
@@ -286,8 +287,8 @@ def rows_to_predict(
     frame = read_frame(path, separator, missing, () if agreement is None else agreement.factors)
     for name in drop:
         require_column("--drop", name, frame, path)
-    known = {*needed, *drop, model.client, *((model.target,) if agreement is None else agreement.columns)}
-    ignored = [name for name in frame.columns if name.strip() not in known]
+    expected = {*needed, *drop, model.client, *((model.target,) if agreement is None else agreement.columns)}
+    ignored = [name for name in frame.columns if name.strip() not in expected]
     if ignored:
         note(f"the model does not know the column(s) {', '.join(ignored)}: ignored.")
     keep = np.ones(len(frame), dtype=bool)
@@ -298,14 +299,15 @@ def rows_to_predict(
     if agreement is not None:
         with worded_for_options():
             made = design(frame, agreement, for_prediction=True)
-        return made.matrix, made.offset, places
+        return Rows(agreement.names, made.matrix, offset=made.offset, agreement=agreement), places
     lacking = [name for name in needed if name not in frame.columns]
     if lacking:
         raise Refused(f"{path} lacks the column(s) {', '.join(lacking)}, with which the model was fitted.")
     listed = _missing(frame[needed].isna().sum())
     if listed:
         raise Refused(f"missing values in {listed}: these rows cannot be predicted, and --dropna leaves them out.")
-    return _matrix(frame, model.columns.names), read_offset(frame, model.offset, model.exposure), places
+    known = read_offset(frame, model.offset, model.exposure)
+    return Rows(model.columns.names, _matrix(frame, model.columns.names), offset=known), places
 
 
 def require_complete(counts: Mapping[str, int], dropna: bool) -> str:

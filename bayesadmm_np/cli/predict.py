@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from ._options import NA, Drop, Json, ModelFile, Separator, option
-from ._rows import rows_to_predict
+from ._rows import Rows, rows_to_predict
 from ._terminal import note, print_json, require_out, write_csv
 
 if TYPE_CHECKING:
@@ -48,8 +48,8 @@ def predict(
     if out is not None:
         require_out(out, [model, data])
     fitted = load_model(model)
-    table, offset, places = rows_to_predict(fitted, data, drop, dropna, separator, na)
-    rows = _predicted(fitted, table, offset)
+    new, places = rows_to_predict(fitted, data, drop, dropna, separator, na)
+    rows = _predicted(fitted, new)
     if dropna:
         rows = [{"row": place, **row} for place, row in zip(places, rows, strict=True)]
     if out is not None:
@@ -64,16 +64,18 @@ def predict(
     return code_of(fitted, "predictions")
 
 
-def _predicted(model: FittedGLM, table: Any, offset: Any) -> list[dict[str, Any]]:
+def _predicted(model: FittedGLM, rows: Rows) -> list[dict[str, Any]]:
     """Return one dictionary a row."""
     from ..estimators.fitted import word
 
     if model.kind.is_classifier:
-        chances = model.probabilities(table, offset=offset)
+        chances = model.probabilities(rows.matrix, offset=rows.offset)
         best = chances.argmax(axis=1)
         names = [f"probability_{word(label)}" for label in model.classes]
         return [
             {"predicted": word(model.classes[k]), **dict(zip(names, map(float, row), strict=True))}
             for k, row in zip(best, chances, strict=True)
         ]
-    return [{"mean": float(m), "sd": float(s)} for m, s in zip(*model.mean_and_sd(table, offset), strict=True)]
+    return [
+        {"mean": float(m), "sd": float(s)} for m, s in zip(*model.mean_and_sd(rows.matrix, rows.offset), strict=True)
+    ]
