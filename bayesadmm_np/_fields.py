@@ -30,8 +30,12 @@ class Condition(NamedTuple):
     shown: Callable[[Any], Any] = lambda value: value if np.ndim(value) == 0 else "others"
 
 
-NOT_NEGATIVE = Condition(">= 0", lambda value, known: np.all(value >= 0), np.min)
-POSITIVE = Condition("> 0", lambda value, known: np.all(value > 0), np.min)
+def _least(value: Any) -> float:
+    return float(np.min(value))
+
+
+NOT_NEGATIVE = Condition(">= 0", lambda value, known: np.all(value >= 0), _least)
+POSITIVE = Condition("> 0", lambda value, known: np.all(value > 0), _least)
 
 
 @dataclass(frozen=True)
@@ -96,14 +100,22 @@ def read_fields(
     for name, field in table.items():
         values = _array(arrays.get(prefix + name), prefix + name, field, told)
         found[name] = values if field.make is None else field.make(values)
-        check(prefix + name, field, found[name], told)
+    for name, field in table.items():
+        check(prefix + name, field, found[name], told | found)
     return found
 
 
 def check(name: str, field: Field, value: Any, known: Known) -> None:
-    """Raise unless a value meets the conditions of its field, and a plain number is finite."""
-    if isinstance(value, float) and not field.may_overflow and not math.isfinite(value):
-        raise refusal(name, "finite", value)
+    """Raise unless a value meets the conditions of its field, and a plain number is finite.
+
+    Conditions are those of numbers: what has overflowed, where it may, has none to meet.
+    """
+    if isinstance(value, float) and not math.isfinite(value):
+        if not field.may_overflow or value == -math.inf:
+            raise refusal(name, "finite", value)
+        return
+    if field.may_overflow and isinstance(value, np.ndarray) and not np.isfinite(value).all():
+        return
     for condition in field.conditions:
         with np.errstate(all="ignore"):  # numbers that overflow in a test fail it
             holds = condition.holds(value, known)

@@ -136,7 +136,7 @@ def message_refusals(command: str) -> Iterator[None]:
         except MissingFileError as error:  # a wrong path, in the words of all commands: no message was refused
             raise (error.__cause__ or error) from None
         except MessageError as error:
-            stop(f"bayesadmm {command}: refused: {error} Nothing was changed.", 3)
+            stop(f"bayesadmm {command}: refused: {error} The run is as it was.", 3)
 
 
 def introduce(folder: Path, config: SiteConfig) -> dict[str, Any]:

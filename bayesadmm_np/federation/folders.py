@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .._archive import LIMIT, refusal
+from .._archive import LIMIT, MissingFileError, refusal
 from ..families.coordinates import Natural
 from .account import charge
 from .glm_spec import GLMSpec
 from .lock import locked
-from .messages import Message, Outcome, read_final, read_outcome, read_spec, require_run
+from .messages import Message, MessageError, Outcome, read_final, read_outcome, read_spec, require_run
 from .server import Coordinator
 from .site import Site
 
@@ -234,7 +234,7 @@ def step_server(
     Raises
     ------
     MessageError
-        When the state or a reply is refused; no file was changed.
+        When the state or a reply is refused; the run is as it was, and the other replies are kept.
     ValueError
         When the run has ended, `partial` is asked for before a reply has come, or another process has been at work in
         the folder for a minute.
@@ -259,11 +259,16 @@ def step_server(
     folder = Path(folder)
     with locked(folder, "server"):
         server = load_server(folder, model)
-        given = [Message.read(path, server.reply_limit) for path in replies]
+        given, refused = _read_each(server, replies)
         if {reply.digest for reply in given} <= set(server.taken):
             given = []
         came = {**kept_replies(folder, server), **server.read(given)}
         is_whole = len(came) == len(server.spec.sites)
+        if refused is not None:
+            for reply in given:
+                reply.write(folder / _expected_name(server, *server.read([reply])))
+            kept = f" {', '.join(sorted(came))} answered, and is kept." if came else ""
+            raise MessageError(f"{refused.reason}{kept}", refused.source) from refused
         if partial and not came and server.outcome is None:
             raise ValueError(f"partial must wait for a first reply of round {server.number}; none has come.")
         if not came or not (is_whole or partial):
@@ -273,6 +278,22 @@ def step_server(
         after = server.step(list(came.values()))
         after.save().write(folder / STATE)
         return after, _publish(folder, after)
+
+
+def _read_each(server: Coordinator, paths: Sequence[Path_]) -> tuple[list[Message], MessageError | None]:
+    """Read replies one by one; return those that the server can take in, and the first refusal."""
+    found, refused = [], None
+    for path in paths:
+        try:
+            message = Message.read(path, server.reply_limit)
+            if message.digest not in server.taken:
+                server.read([message])
+            found.append(message)
+        except MissingFileError:
+            raise
+        except MessageError as error:
+            refused = refused or error
+    return found, refused
 
 
 def missing_sites(folder: Path_, server: Coordinator) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from .._archive import refusal
+from .._errors import ArgumentError
 from .._fields import Field, read_fields, read_plain
 from .._validation import Array
 from ..design.rows import INTERCEPT
@@ -31,12 +32,13 @@ from ..glm.diagnosis import (
     read_finding,
     without_estimate,
 )
-from ..glm.firth import firth
+from ..glm.firth import FirthAnswer, firth
 from ..glm.inference import FitStatistics, Noise
 from ..glm.kinds import Kind, kind_of_loss
 from ..glm.least_squares import information_of, settled, solve
 from ..glm.problem import HOLD
 from ..glm.questions import (
+    LARGEST,
     QUESTIONS,
     DerivativesQuestion,
     Design,
@@ -52,7 +54,7 @@ from ..glm.questions import (
     unpack,
     unpack_statistics,
 )
-from ..glm.refit import refit, without
+from ..glm.refit import Derivatives, refit, without
 from ..glm.separation import Question as SeparationQuestion
 from ..glm.site_statistics import SiteStatistics
 from ..losses.base import GaussianExpected, KroneckerCurvature, Margins
@@ -60,7 +62,7 @@ from ..losses.expectations import Delta
 from ..splitting.certificate import Certificate, PooledObjective
 from ..splitting.result import Result
 from ..splitting.status import Status
-from .questions import Asking, Declined
+from .questions import Asking, Declined, Unsettled
 
 __all__ = [
     "AskedTable",
@@ -104,19 +106,33 @@ def question_made(spec: Any, name: str, content: Mapping[str, Any], arrays: Mapp
     return unpack(entry.question, content, arrays, entry.asked, sizes_of(spec))
 
 
-def answer_made(spec: Any, question: Any, content: Mapping[str, Any], arrays: Mapping[str, Array]) -> Any:
-    """Return the answer to a question."""
-    entry = QUESTIONS[name_of(question)]
-    sizes = sizes_of(spec)
+def answer_made(
+    spec: Any, question: Any, content: Mapping[str, Any], arrays: Mapping[str, Array], about: Mapping[str, Any] | None
+) -> Any:
+    """Return the answer to a question; `about` is what the hello said, or None of an answer that was checked before."""
+    entry, kind, sizes = QUESTIONS[name_of(question)], kind_of_loss(spec.loss), sizes_of(spec)
+    asked = {name: getattr(question, name) for name in entry.asked}
+    sizes["k"] = 2 if kind.is_classifier and kind.outputs == "one" else sizes["c"] + kind.has_reference
     if isinstance(question, SeparationQuestion):
         sizes["r"] = question.basis.shape[1]
-    found = unpack(entry.answer, content, arrays, entry.said, sizes)
-    if isinstance(found, SiteStatistics):
-        found.require_possible()
-    if isinstance(found, Sums) and not min(found.errors.min(), found.curvature_error) >= 0:
-        raise refusal("errors", ">= 0", found.errors.min())
-    if isinstance(found, Design) and not 0 < found.weight < np.inf:  # the columns' means are sums over it
-        raise refusal("weight", "positive and finite", found.weight)
+    if isinstance(question, LeastSquaresQuestion):
+        sizes["s"] = sizes["n"] - question.has_intercept
+    least = 0.0 if kind.is_classifier or kind.is_least_squares else -np.inf
+    drops = spec.agreement is not None and spec.agreement.drop_withheld
+    known = {
+        **sizes,
+        **asked,
+        "drops": drops,
+        "kind": kind,
+        "least": least,
+        "has_ones": spec.has_intercept,
+        **(about or {}),
+    }
+    found = unpack(entry.answer, content, arrays, entry.said, known, is_own=about is None)
+    if isinstance(found, SiteStatistics) and set(found.meats) != set(question.robust):
+        raise refusal("meats", f"those of {list(question.robust)}", sorted(found.meats))
+    if isinstance(found, Derivatives | FirthAnswer) and not all((np.abs(value) <= LARGEST).all() for value in found):
+        return found._replace(value=np.inf)  # what has overflowed is of no use to a search but for that
     return found
 
 
@@ -164,14 +180,15 @@ class Prepared:
     done: int = 0
     floats: int = 0
 
-    def lacking(self, what: str, declined: Declined) -> Prepared:
+    def lacking(self, what: str, declined: Declined | Unsettled) -> Prepared:
         """Return it with another sentence about what is missing."""
         return replace(self, missing=(*self.missing, lacks(what, declined)))
 
 
-def lacks(what: str, declined: Declined) -> str:
+def lacks(what: str, why: Declined | Unsettled) -> str:
     """Say what a table lacks."""
-    return f"{what}, as a site did not answer the question {declined.name!r} ({declined})."
+    how = "as a site did not answer the question" if isinstance(why, Declined) else "as no end came of the question"
+    return f"{what}, {how} {why.name!r} ({why})."
 
 
 def prepare(spec: Any, ask: Asking) -> Prepared:
@@ -196,12 +213,18 @@ def prepare(spec: Any, ask: Asking) -> Prepared:
 def _designed(found: Prepared, kind: Kind, ask: Asking) -> Prepared:
     """Ask for the sums about columns and target."""
     answers: list[Design] = ask(DesignQuestion())
-    told = {answer.noise_variance for answer in answers}
-    if len(told) > 1:
-        raise ValueError(f"noise_variance must be the same at all sites, got {sorted(map(str, told))}.")
-    noise = told.pop() or 1.0
+    noise = _told_noise(found.spec, answers) or 1.0
     null = _null(kind, found.spec, np.sum([one.target for one in answers], axis=0), sum(one.weight for one in answers))
     return replace(found, design=tuple(answers), null=null, noise_variance=noise)
+
+
+def _told_noise(spec: Any, answers: Sequence[Any]) -> float | None:
+    """Return the noise variance that the sites were told, which is one."""
+    told = {site: answer.noise_variance for site, answer in zip(spec.sites, answers, strict=True)}
+    if len(set(told.values())) > 1:
+        each = ", ".join(f"{value} at site {site}" for site, value in told.items())
+        raise ValueError(f"noise_variance must be the same at all sites, got {each}.")
+    return answers[0].noise_variance
 
 
 def _null(kind: Kind, spec: Any, target: Array, weight: float) -> Array:
@@ -275,7 +298,12 @@ def _firth(found: Prepared, ask: Asking) -> Prepared:
     spec = found.spec
     free = np.diagonal(spec.prior.precision) == 0
     assert found.null is not None
-    fit = _driven(firth(found.null, free=free), ask)
+    try:
+        fit = _driven(firth(found.null, free=free), ask)
+    except ArgumentError as error:
+        if error.argument == "X":
+            raise
+        raise Unsettled("firth", f"the question 'firth' did not settle: {error}") from error
     prior = spec.prior
     posterior = FullGaussian(fit.mean, fit.information + prior.precision)
     sums = ask(SumsQuestion(fit.mean))
@@ -315,14 +343,9 @@ def _least_squares(found: Prepared, ask: Asking) -> Prepared:
         answers = ask(LeastSquaresQuestion(is_free))
     except Declined as declined:
         return found.lacking("The noise variance is not estimated, but 1 or what sites were told", declined)
-    told = {answer.noise_variance for answer in answers}
-    if len(told) > 1:
-        raise ValueError(f"noise_variance must be the same at all sites, got {sorted(map(str, told))}.")
-    noise = told.pop()
+    noise = _told_noise(spec, answers)
     p -= is_free
     factors = [answer.factor(p, c, is_free) for answer in answers]
-    if any(one.root.shape[1] != p + c + is_free or one.shift.size != p + c for one in factors):
-        raise ValueError(f"factors must be of {p} columns.")
     columns = _columns(spec)
     roots = [_design_root(one, is_free) @ _units(spec) for one in factors]
     findings = diagnose_before(roots, columns, _intercepts(spec)) if not precision.any() else ()
@@ -470,7 +493,7 @@ def tabulate(found: Prepared, ask: Asking, theta: Array, covariance: Covariance 
     if not without_estimate(findings) and not outcome.status.is_failure:
         try:
             statistics, found = _statistics(found, kind, ask, theta, covariance)
-        except Declined as declined:
+        except (Declined, Unsettled) as declined:
             missing.append(lacks("There are no deviance, AIC, BIC and robust standard errors", declined))
     reduced: dict[str, float] = {}
     if spec.tests != "none" and statistics is not None:
@@ -512,7 +535,7 @@ def _searched(found: Prepared, ask: Asking) -> Prepared:
         return replace(found, searched=())
     try:
         return replace(found, searched=_separation(found.spec, kind, ask))
-    except Declined as declined:
+    except (Declined, Unsettled) as declined:
         return replace(found, searched=()).lacking("Separation was not looked for", declined)
 
 
@@ -548,7 +571,10 @@ def _statistics(
     if found.design is not None and any(one.has_offset for one in found.design):
         mask = np.zeros((sizes_of(spec)["c"], sizes_of(spec)["p"]), dtype=bool)
         mask[:, -1:] = spec.has_intercept
-        null = _driven(refit(null, mask.ravel()), ask, DerivativesQuestion).theta
+        try:
+            null = _driven(refit(null, mask.ravel()), ask, DerivativesQuestion).theta
+        except ValueError as error:  # of the iteration, and not of one site
+            raise Unsettled("derivatives", f"the null model: {error}") from error
     bread = None if covariance is None else covariance() / found.noise_variance
     asked = ((),) if bread is None else ROBUST[kind.outputs == "classes" :]
     for robust in asked:

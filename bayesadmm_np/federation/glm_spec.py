@@ -184,9 +184,15 @@ class GLMSpec(RunSpec):
         """Return a question from plain values and arrays, which are checked."""
         return glm_questions.question_made(self, name, content, arrays)
 
-    def answer_made(self, question: Any, content: Mapping[str, Any], arrays: Mapping[str, Array]) -> Any:
-        """Return the answer to a question from plain values and arrays, which are checked."""
-        return glm_questions.answer_made(self, question, content, arrays)
+    def answer_made(
+        self,
+        question: Any,
+        content: Mapping[str, Any],
+        arrays: Mapping[str, Array],
+        about: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Return the answer to a question from plain values and arrays, checked with what is known `about` the site."""
+        return glm_questions.answer_made(self, question, content, arrays, about)
 
     def read_table(self, plain: Mapping[str, Any], arrays: Mapping[str, Array]) -> glm_questions.AskedTable:
         """Read what sites were asked for beside the rounds."""

@@ -451,8 +451,8 @@ def read_reply(message: Message, run: str, served: Served, engine: Any) -> tuple
         return header, read_fields(engine.reply_fields(header, served), message.arrays)
 
 
-def read_answer(message: Message, question: Any) -> Answer:
-    """Read an answer to a question that is outstanding, and check it by the table of questions."""
+def read_answer(message: Message, question: Any, about: Mapping[str, Any]) -> Answer:
+    """Read an answer to a question that is outstanding; check it by the table of questions, and what its hello said."""
     answer = _read_answer(message)
     expected = {"run": question.spec.run, "number": question.number, "name": question.name}
     for name, value in {**expected, "answers": question.message.digest}.items():
@@ -461,8 +461,11 @@ def read_answer(message: Message, question: Any) -> Answer:
     if answer.refused and (answer.arrays or answer.content):
         raise message.refusal("content", "empty where the answer is refused", sorted(answer.arrays))
     if not answer.refused:
-        with content_of(message, "an answer to this question"):
-            question.made(answer)
+        try:
+            question.made(answer, about)
+        except MessageError as error:
+            where = f"{message.source}: site {answer.site}, question {answer.name!r}"
+            raise MessageError(error.reason, where) from error
     return answer
 
 

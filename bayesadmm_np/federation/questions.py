@@ -24,7 +24,10 @@ from .._archive import refusal
 from .._fields import read_plain
 from .messages import Answer, Message, answer_bytes, inquiry_of, read_answer_bytes
 
-__all__ = ["Asking", "Declined", "Outstanding", "Talk", "Waiting"]
+__all__ = ["Asking", "Declined", "Outstanding", "Talk", "Unsettled", "Waiting"]
+
+MOST_EXCHANGES = 1000
+"""Of one question in a run: honest sites need some 40, or 10 a term that is tested; a lie could go on for ever."""
 
 AWAY = "it was away"
 
@@ -35,6 +38,14 @@ class Declined(Exception):
     def __init__(self, name: str, reasons: Mapping[str, str]) -> None:
         self.name, self.reasons = name, reasons
         super().__init__("; ".join(f"site {site}: {reason}" for site, reason in reasons.items()))
+
+
+class Unsettled(ValueError):
+    """A question that was asked again and again, and came to no end: answers of several sites do not fit together."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        self.name = name
+        super().__init__(reason)
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,9 +71,9 @@ class Outstanding:
         """Numbers of an answer, at most."""
         return int(self.spec.answer_size)
 
-    def made(self, answer: Answer) -> Any:
-        """Return what an answer says."""
-        return self.spec.answer_made(self.question, answer.content, answer.arrays)
+    def made(self, answer: Answer, about: Mapping[str, Any] | None = None) -> Any:
+        """Return what an answer says, which is checked with what is known about the site when it comes."""
+        return self.spec.answer_made(self.question, answer.content, answer.arrays, about)
 
 
 class Waiting(Exception):
@@ -81,6 +92,10 @@ class Talk:
     def then(self, answers: Sequence[Answer | None]) -> Talk:
         """Return the talk with the answers to another question."""
         return replace(self, exchanges=(*self.exchanges, tuple(answers)))
+
+    def count(self, name: str) -> int:
+        """Return how often a question was answered."""
+        return sum(any(one is not None and one.name == name for one in answers) for answers in self.exchanges)
 
     def encode(self) -> tuple[list[list[int]], dict[str, NDArray[np.uint8]]]:
         """Return the answers as bytes, an array a question, and the length of each."""
@@ -137,6 +152,9 @@ class Asking:
         """
         out = Outstanding(self.spec, self.done + 1, question)
         if self.done == len(self.talk.exchanges):
+            if self.talk.count(out.name) >= MOST_EXCHANGES:
+                reason = f"it was asked {MOST_EXCHANGES} times; the answers of the sites do not fit together"
+                raise Unsettled(out.name, f"the question {out.name!r} did not settle: {reason}.")
             raise Waiting(out)
         name, _, arrays = self.spec.pack_question(question)
         answers = self.talk.exchanges[self.done]

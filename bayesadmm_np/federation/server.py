@@ -285,8 +285,8 @@ class Coordinator:
             raise ValueError(f"the run has ended ({self.outcome.status.name}): there is no round for a reply.")
         sites = self.spec.sites
         if self.question is not None:
-            read = {k: read_answer(one, self.question) for k, one in by_site("answer", replies, sites).items()}
-            return {sites[k]: answer for k, answer in read.items()}
+            each = by_site("answer", replies, sites).items()
+            return {sites[k]: read_answer(one, self.question, self._about(k)) for k, one in each}
         served = self.served if served is None else served
         if served.digest != self.served.digest:
             require_sum_of_factors(self.spec.method)
@@ -414,6 +414,10 @@ class Coordinator:
     # ------------------------------------------------------------------------------------------------
     # A round
     # ------------------------------------------------------------------------------------------------
+
+    def _about(self, k: int) -> dict[str, Any]:
+        """What a site's answers are held against."""
+        return {"told_rows": self.rows[k], "told_weight": self.spec.weights[k]}
 
     def _read(self, message: Message, k: int, served: Served) -> SiteReply:
         current, name = self.served, self.spec.sites[k]

@@ -24,6 +24,9 @@ from ..losses.expectations import Rule
 
 __all__ = ["FirthAnswer", "FirthFit", "FirthQuestion", "Tilted", "firth", "firth_answer", "fit_firth"]
 
+MOST_HALVINGS = 60
+"""Of a step, which is then below the rounding of a coefficient."""
+
 ROUNDING = 1e-13
 """Part of the objective by which it may rise in a step near the end, where the fall is below rounding."""
 
@@ -158,9 +161,15 @@ def firth(
         step = -_solve(point.factor, secants, gradient)
         limit = point.objective + ROUNDING * (abs(point.value) + abs(point.penalty))
         there = yield from point.moved(step, exchanges)
-        while not there.objective <= limit:
+        for _ in range(MOST_HALVINGS):
+            if there.objective <= limit:
+                break
             step = 0.5 * step
             there = yield from point.moved(step, there.exchanges)
+        else:
+            raise ArgumentError(
+                "penalty", "must have a step that lowers the objective: sums of sites contradict each other"
+            )
         point = there
     raise ArgumentError("most_steps", "must be enough for Firth's penalty to converge", most_steps)
 

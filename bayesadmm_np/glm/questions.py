@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from .._archive import refusal
-from .._fields import Field, read_fields, read_plain
+from .._fields import NOT_NEGATIVE, POSITIVE, Condition, Field, check, read_fields, read_plain
 from .._validation import Array
 from ..families import FullGaussian
 from ..losses.base import GaussianExpected, Loss
@@ -30,6 +30,7 @@ from .refit import Derivatives, derivatives
 from .site_statistics import SiteStatistics, WeightMeaning, site_statistics, undivided
 
 __all__ = [
+    "LARGEST",
     "QUESTIONS",
     "DerivativesQuestion",
     "Design",
@@ -256,7 +257,8 @@ class Entry(NamedTuple):
     """A row of the table: types of question and answer, their arrays, and who answers.
 
     In a shape p is the number of columns, c that of outputs, d = c p, k that of targets or classes; other letters
-    stand for any number from 1. Names of arrays in a mapping are left out.
+    stand for any number from 1. Names of arrays in a mapping are left out. The conditions of an answer are looked at
+    when it comes, with what is known of the site and the question; see `known_of`.
     """
 
     question: type
@@ -271,45 +273,208 @@ class Entry(NamedTuple):
         return any(field.may_overflow for field in self.said.values())
 
 
-VECTOR, MATRIX = Field("d"), Field("d d")
-WILD_VECTOR, WILD_MATRIX = Field("d", may_overflow=True), Field("d d", may_overflow=True)
+UNIT = float(np.finfo(np.float64).eps)
+LARGEST = 1e150
+"""Of a number in an answer: the server squares them and adds them up."""
+
+
+def _slack(known: Mapping[str, Any]) -> float:
+    """Relative rounding of a sum over a site's rows, in whatever order, and of a factorisation of them."""
+    return 8.0 * UNIT * (known["told_rows"] + 1000)
+
+
+def _semidefinite(matrix: Array, known: Mapping[str, Any]) -> bool:
+    # eigenvalues of a sum of squares are off by roundings of its trace
+    trace = np.trace(matrix)
+    return bool(np.array_equal(matrix, matrix.T) and trace >= 0) and bool(
+        np.linalg.eigvalsh(matrix / (trace or 1.0))[0] >= -1e-8
+    )
+
+
+def _is_weight(value: Any, known: Mapping[str, Any]) -> bool:
+    """Whether a number is the weight of the site's rows, of which a run may drop some.
+
+    That of a hello was divided by a noise variance.
+    """
+    told = known["told_weight"] * (known.get("noise_variance") or 1.0)
+    return bool(
+        value - told <= _slack(known) * told
+        and (told - value <= _slack(known) * told or (known["drops"] and value > 0))
+    )
+
+
+def _squares(root: Array) -> Array:
+    return np.einsum("ij,ij->j", root, root)
+
+
+def _has_ones(root: Array, known: Mapping[str, Any], column: int) -> bool:
+    """Whether a column of a triangular factor is as long as one of ones."""
+    return bool(root.shape[1]) and _is_weight(float(_squares(root)[column]), known)
+
+
+MATRIX = Field("d d")
+VECTOR = Field("d")
+SEMIDEFINITE = Condition("symmetric and positive semidefinite", _semidefinite)
+WEIGHT = Condition("the weight of the rows in its hello, {told_weight}, times its noise variance", _is_weight)
+TABLE_WEIGHT = WEIGHT._replace(  # where a noise variance may have divided them, another answer has said it
+    holds=lambda value, known: known["kind"].has_noise or _is_weight(value, known)
+)
+ROWS = Condition(
+    "the number of its rows as its hello says it, {told_rows}",
+    lambda value, known: value == known["told_rows"] or (known["drops"] and 1 <= value < known["told_rows"]),
+)
+SOME_ROWS = Condition(
+    "a number of its rows, from 1 to {told_rows}", lambda value, known: 1 <= value <= known["told_rows"]
+)
+NOISE = Condition("None or > 0", lambda value, known: value is None or 0 < value < np.inf)
+LOSS = Condition("at least {least}, as every loss of this kind is", lambda value, known: value >= known["least"])
+LOGS = Condition(  # n log(W/n) has its maximum W/e over n
+    "the sum of logarithms of weights with this sum",
+    lambda value, known: value <= known.get("weight", known.get("total_weight")) / np.e * (1 + _slack(known)),
+)
+CAUCHY = Condition(
+    "sums that columns of these lengths can have",
+    lambda sums, known: np.all(sums**2 <= (1 + _slack(known)) * known["weight"] * _squares(known["root"])),
+)
+ONES = Condition(
+    "that of columns of which the last is one of ones",
+    lambda root, known: not known["has_ones"] or _has_ones(root, known, -1),
+)
+ONES_SUM = Condition(
+    "the weight of the rows in the column of ones",
+    lambda sums, known: not known["has_ones"] or _is_weight(float(sums[-1]), known),
+)
+TARGET = Condition(
+    "sums of a target of this kind",
+    lambda target, known: (
+        known["kind"].target.wrong(target) is None
+        and (not known["kind"].is_classifier or ((target >= 0).all() and _is_weight(float(target.sum()), known)))
+    ),
+)
+FIRST_ONES = Condition(
+    "a factor with the ones before the columns, whose square is the weight",
+    lambda root, known: not known["has_intercept"] or _has_ones(root, known, 0),
+)
+ABOVE_SATURATED = Condition(
+    "at least the saturated loss, {saturated_loss}",
+    lambda value, known: value >= known["saturated_loss"] - _slack(known) * (abs(value) + abs(known["saturated_loss"])),
+)
+SHORT = Condition("of no more rows than columns", lambda root, known: root.shape[0] <= root.shape[1])
+NO_LOSS = Condition("0 of classes", lambda value, known: not known["kind"].is_classifier or value == 0.0)
+LARGER = Condition(  # scores are divided by √(1 − h) ≤ 1
+    "from HC0 to HC3",
+    lambda meat, known: (
+        known["field"] == "meats/cluster"
+        or (
+            _semidefinite(meat - known.get("meats/HC0", 0.0) * (1 - 1e-8), known)
+            and ("meats/HC3" not in known or np.trace(meat) <= np.trace(known["meats/HC3"]) * (1 + 1e-8))
+        )
+    ),
+)
+CLUSTERS = Condition(
+    "from 1 to its number of rows where clusters were asked for, else 0",
+    lambda value, known: 1 <= value <= known["told_rows"] if "cluster" in known["robust"] else value == 0,
+)
+NO_PULL = Condition(
+    "zero where no covariance came", lambda pull, known: known["covariance"] is not None or not pull.any()
+)
+STANDING = Condition("0 where no row stands still", lambda value, known: known["stands"] or not np.any(value))
+
+WILD = {"value": Field("", (LOSS,), may_overflow=True)}
+"""Sums at a point that a search has chosen can overflow."""
+WILD |= {"gradient": Field("d", may_overflow=True), "hessian": Field("d d", (SEMIDEFINITE,), may_overflow=True)}
 COORDINATES = Field("c*r")
+FREE = Field()
+"""A plain value of which nothing but its type can be told."""
 
 QUESTIONS: Mapping[str, Entry] = {
     "design": Entry(
-        DesignQuestion, Design, {}, {"root": Field("m p"), "sums": Field("p"), "target": Field("k")}, _design
+        DesignQuestion,
+        Design,
+        {},
+        {
+            "noise_variance": Field("", (NOISE,)),
+            "weight": Field("", (WEIGHT,)),
+            "root": Field("m p", (SHORT, ONES)),
+            "sums": Field("p", (CAUCHY, ONES_SUM)),
+            "target": Field("k", (TARGET,)),
+            "has_offset": FREE,
+            "moves": FREE,
+        },
+        _design,
     ),
-    "least_squares": Entry(LeastSquaresQuestion, Triangle, {}, {"root": Field("m n"), "shift": Field("s")}, _triangle),
-    "rows": Entry(RowsQuestion, RowsRoot, {}, {"root": Field("m p")}, _rows),
+    "least_squares": Entry(
+        LeastSquaresQuestion,
+        Triangle,
+        {"has_intercept": FREE},
+        {
+            "noise_variance": Field("", (NOISE,)),
+            "total_weight": Field("", (WEIGHT,)),
+            "n_rows": Field("", (SOME_ROWS,)),
+            "log_weight": Field("", (LOGS,)),
+            "root": Field("m n", (SHORT, FIRST_ONES)),
+            "shift": Field("s"),
+            "moves": FREE,
+        },
+        _triangle,
+    ),
+    "rows": Entry(RowsQuestion, RowsRoot, {}, {"root": Field("m p", (SHORT,)), "has_walls": FREE}, _rows),
     "separation": Entry(
         separation.Question,
         separation.Answer,
-        {"basis": Field("p r"), **dict.fromkeys(("theta", "direction", "step"), COORDINATES)},
-        {"gradient": Field("c*r", may_overflow=True), "hessian": Field("c*r c*r", may_overflow=True)},
+        {"basis": Field("p r"), **dict.fromkeys(("theta", "direction", "step"), COORDINATES), "floor": FREE},
+        {
+            "value": Field("", (NOT_NEGATIVE, STANDING)),
+            "gradient": Field("c*r", (STANDING,)),
+            "hessian": Field("c*r c*r", (SEMIDEFINITE, STANDING)),
+            **dict.fromkeys(("stands", "moves", "opposes"), FREE),
+            "change": Field("", (NOT_NEGATIVE, STANDING)),
+        },
         lambda site, question: separation.answer(site.loss, question),  # type: ignore[arg-type]
     ),
     "derivatives": Entry(
         DerivativesQuestion,
         Derivatives,
         {"theta": VECTOR},
-        {"gradient": WILD_VECTOR, "hessian": WILD_MATRIX},
+        WILD,
         lambda site, question: derivatives(site.loss, question.theta),
     ),
     "sums": Entry(
-        SumsQuestion, Sums, {"theta": VECTOR}, {"gradient": VECTOR, "hessian": MATRIX, "errors": VECTOR}, _sums
+        SumsQuestion,
+        Sums,
+        {"theta": VECTOR},
+        {
+            "value": Field("", (LOSS,)),
+            "gradient": VECTOR,
+            "hessian": Field("d d", (SEMIDEFINITE,)),
+            "errors": Field("d", (NOT_NEGATIVE,)),
+            "curvature_error": Field("", (NOT_NEGATIVE,)),
+        },
+        _sums,
     ),
     "statistics": Entry(
         StatisticsQuestion,
         SiteStatistics,
-        {"theta": VECTOR, "null": VECTOR, "bread": MATRIX},
-        {"meats": MATRIX},
+        {"theta": VECTOR, "null": VECTOR, "bread": MATRIX, "robust": FREE, "weights": FREE},
+        {
+            "n_rows": Field("", (ROWS,)),
+            "weight": Field("", (POSITIVE, TABLE_WEIGHT)),
+            "log_weight": Field("", (LOGS,)),
+            "saturated_loss": Field("", (NO_LOSS,)),
+            "loss": Field("", (LOSS, ABOVE_SATURATED)),
+            "null_loss": Field("", (LOSS, ABOVE_SATURATED)),
+            "constant": FREE,
+            "pearson": Field("", (NOT_NEGATIVE,)),
+            "meats": Field("d d", (SEMIDEFINITE, LARGER)),
+            "n_clusters": Field("", (CLUSTERS,)),
+        },
         _statistics,
     ),
     "firth": Entry(
         FirthQuestion,
         FirthAnswer,
         {"theta": VECTOR, "covariance": MATRIX},
-        {"gradient": WILD_VECTOR, "hessian": WILD_MATRIX, "pull": WILD_VECTOR},
+        {**WILD, "pull": Field("d", (NO_PULL,), may_overflow=True)},
         lambda site, question: firth_answer(site.loss, question),
     ),
 }
@@ -346,7 +511,7 @@ def unpack_statistics(
     said: Any = tuple[Noise, WeightMeaning]
     noise, weights = read_plain(said, [noise, weights], "statistics")
     shapes = QUESTIONS["statistics"].said
-    found: SiteStatistics = unpack(SiteStatistics, total, arrays, shapes, {"d": dim}, prefix)
+    found: SiteStatistics = unpack(SiteStatistics, total, arrays, shapes, {"d": dim}, prefix, is_own=True)
     return FitStatistics(found.require_possible(), noise, weights)
 
 
@@ -382,6 +547,7 @@ def unpack(
     table: Mapping[str, Field],
     known: Mapping[str, Any],
     prefix: str = "",
+    is_own: bool = False,
 ) -> Any:
     """Inverse of `pack`: a value whose fields have the types of their annotations, and whose arrays fit together.
 
@@ -395,8 +561,10 @@ def unpack(
     table : dict of Field
         Of the arrays; see `Entry`.
     known : dict
-        What letters of the shapes stand for.
+        What letters of the shapes stand for, and what conditions are told.
     prefix : str, default ''
+    is_own : bool, default False
+        Whether nobody else can have written it, so that conditions are left aside.
 
     Raises
     ------
@@ -411,17 +579,31 @@ def unpack(
     for name, (hint, annotation) in _fields(kind).items():
         if hint == "plain":
             found[name] = read_plain(annotation, plain[name], name)
+            check(name, _bare(table[name]), found[name], {})
         elif hint == "arrays":
             wanted |= {f"{name}/{key}": table[name] for key in read_plain(tuple[str, ...], plain[name], name)}
         elif annotation is np.ndarray or prefix + name in arrays:
             wanted[name] = table[name]
-    read = read_fields(wanted, arrays, prefix, known)
+    read = read_fields({name: _bare(field) for name, field in wanted.items()}, arrays, prefix, known)
+    each = {**found, **read}
+    for name, value in each.items() if not is_own else ():
+        most = np.max(np.abs(value), initial=0.0) if isinstance(value, float | np.ndarray) else 0.0
+        if most > LARGEST and not table[name.partition("/")[0]].may_overflow:
+            raise refusal(name, f"at most {LARGEST:g} in size, so that its square is a number", most)
+    for field in table if not is_own else ():
+        for name in each:
+            if field in (name, name.partition("/")[0]):
+                check(name, table[field], each[name], {**known, **each, "field": name})
     for name, (hint, _) in _fields(kind).items():
         if hint == "arrays":
             found[name] = {key: read[f"{name}/{key}"] for key in plain[name]}
         elif hint == "array":
             found[name] = read.get(name)
     return kind(**found)
+
+
+def _bare(field: Field) -> Field:
+    return replace(field, conditions=())
 
 
 def _fields(kind: Any) -> dict[str, tuple[Literal["array", "arrays", "plain"], Any]]:

@@ -71,6 +71,8 @@ def refit(
         point = np.where(mask, theta + step, goal) if exchange > 1 else theta
         answers = list((yield point))
         found = sum(answer.value for answer in answers)
+        if exchange == 1 and not np.isfinite(found):
+            raise ValueError("the sums over the rows overflow where the fit begins.")
         if not found <= value + 1e-12 * abs(value):
             step = 0.5 * step
             continue

@@ -201,7 +201,7 @@ def test_messages_that_are_refused_have_exit_code_three(bayesadmm, tmp_path):
         code, out, err = bayesadmm(command)
         assert (code, out) == (3, ""), command
         assert words in err
-        assert "Nothing was changed." in err
+        assert "The run is as it was." in err
     assert {path: path.read_bytes() for path in tmp_path.rglob("*.*") if path.suffix not in ("", ".lock")} == before
 
 

@@ -79,9 +79,9 @@ BAD_ANSWERS = {
     "another number": ({"number": 7}, {}, "number must be 2"),
     "another site": ({"site": "C"}, {}, "site must be one of A, B"),
     "another inquiry": ({"answers": "0" * 64}, {}, "answers must be"),
-    "no rows": ({"content.n_rows": 0}, {}, "n_rows must be from 1"),
-    "a loss that is no number": ({"content.loss": float("nan")}, {}, "finite sums over rows"),
-    "a negative residual": ({"content.pearson": -1.0}, {}, "finite sums over rows"),
+    "no rows": ({"content.n_rows": 0}, {}, "n_rows must be the number of its rows as its hello says it, 20, got 0"),
+    "a loss that is no number": ({"content.loss": float("nan")}, {}, "loss must be finite, got nan"),
+    "a negative residual": ({"content.pearson": -1.0}, {}, "pearson must be >= 0, got -1.0"),
     "no covariance of scores": ({}, {"a/meats/HC0": -np.eye(3)}, "positive semidefinite"),
     "a matrix with ∞": ({}, {"a/meats/HC3": np.full((3, 3), np.inf)}, "must be finite"),
     "a matrix too many": ({}, {"a/meats/HC4": np.eye(3)}, "arrays must be exactly"),
@@ -107,7 +107,7 @@ def test_a_weight_that_rows_cannot_have_moves_no_column(weight):
     """Else the columns' means would be no numbers, in a spec that every site refuses, and the run lost."""
     server, sites = until("design")
     good = [site.step(server.broadcast())[1] for site in sites]
-    with pytest.raises(MessageError, match="weight must be positive and finite"):
+    with pytest.raises(MessageError, match="site A, question 'design': weight must be"):
         server.step([edited(good[0], {"content.weight": weight}), good[1]])
     assert server.step(good).broadcast() is not None
 
@@ -181,7 +181,7 @@ def test_every_question_has_a_name_and_comes_back_as_it_was():
     answer = respondent.answer("design", DesignQuestion())
     plain, arrays = pack(answer)
     entry = QUESTIONS["design"]
-    read = unpack(entry.answer, json.loads(json.dumps(plain)), arrays, entry.said, {"p": 3})
+    read = unpack(entry.answer, json.loads(json.dumps(plain)), arrays, entry.said, {"p": 3}, is_own=True)
     assert all(np.array_equal(getattr(read, name), getattr(answer, name)) for name in vars(answer))
     asked = StatisticsQuestion(np.zeros(3), np.ones(3))
     again = unpack(StatisticsQuestion, *pack(asked), QUESTIONS["statistics"].asked, {"d": 3})
