@@ -182,7 +182,7 @@ PLAUSIBLE = {
     "derivatives": OVERFLOWS,
     "sums": {("gradient", "negative"), *((field, "off by one") for field in ("value", "curvature_error"))},
     "statistics": {
-        *((field, "off by one") for field in ("loss", "null_loss", "pearson", "log_weight", "constant")),
+        *((field, "off by one") for field in ("loss", "null_loss", "pearson", "log_weight", "constant", "n_clusters")),
         *((field, "negative") for field in ("log_weight", "constant")),
     },
     "firth": OVERFLOWS | {("pull", "NaN"), ("pull", "∞")},
