@@ -2,12 +2,15 @@
 
 import json
 import tomllib
+import warnings
 
+import numpy as np
 import pytest
 
 pd = pytest.importorskip("pandas", reason="the command line needs the extra `cli`")
 pytest.importorskip("cyclopts", reason="the command line needs the extra `cli`")
 
+from bayesadmm_np import RunError  # noqa: E402
 from bayesadmm_np.estimators import FederatedGLM  # noqa: E402
 from bayesadmm_np.estimators.summary import as_dict  # noqa: E402
 from bayesadmm_np.estimators.term_tests import wald_tests  # noqa: E402
@@ -160,3 +163,99 @@ def test_an_app_of_flower_makes_the_run_of_server_init(call):
     assert load_server("run").origin.spec.run == runs[0] != runs[1]
     with pytest.raises(ValueError, match="weight"):
         read_plan({**config, "weight-meaning": "reliability"})
+
+
+# ----------------------------------------------------------------------------------------------------
+# Bad input
+# ----------------------------------------------------------------------------------------------------
+
+
+ENDED = {0: "fitted", 1: "failed", 2: "refused", 3: "refused", 4: "no maximum"}
+
+
+def outcomes(call, tables, formula, kind="logistic", weights=None):
+    """Return how an estimator, `fit` and a run by files end, and what they say."""
+    for name, table in tables.items():
+        table.to_csv(f"{name}.csv", index=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            model = FederatedGLM.from_formula(formula, tables, kind=kind, weights=weights)
+            own = ("fitted" if model.fitted_.has_maximum else "no maximum"), ""
+        except RunError as error:
+            own = "failed", str(error)
+        except ValueError as error:
+            own = "refused", str(error)
+    site = f"--loss {kind} --formula {formula} --dropna" + (f" --weights {weights}" if weights else "")
+    code, _, err = call(f"fit {' '.join(f'{name}.csv' for name in tables)} {site} --no-progress --json")
+    by_files, _, said = run(call, site, names=tuple(tables))
+    return own, (ENDED[code], err), (ENDED[by_files], said)
+
+
+def hospitals(n_sites=3, n=30, seed=0):
+    rng = np.random.default_rng(seed)
+    found = {}
+    for k in range(n_sites):
+        age, dose = rng.normal(size=(2, n))
+        died = (rng.random(n) < 1.0 / (1.0 + np.exp(dose - age))).astype(int)
+        found[f"h{k:02d}"] = pd.DataFrame({"age": age, "dose": dose, "died": died, "w": 1.0, "known": 0.1})
+    return found
+
+
+def one_class(tables):
+    tables["h01"]["died"] = 0
+
+
+def one_row(tables):
+    tables["h01"] = tables["h01"].head(1)
+
+
+def lacking(tables):
+    tables["h01"] = tables["h01"].drop(columns="dose")
+
+
+def changed(column, value, row=3):
+    def change(tables):
+        tables["h01"].loc[row, column] = value
+
+    return change
+
+
+BAD = {
+    "a site with one class": (one_class, "fitted", ""),
+    "a site with one row": (one_row, "fitted", ""),
+    "a column that a site lacks": (lacking, "refused", "column 'dose' is not in the table"),
+    "a weight below zero": (changed("w", -1.0), "refused", "w"),
+    "a weight of zero": (changed("w", 0.0), "fitted", ""),
+    "a weight that is missing": (changed("w", np.nan), "fitted", ""),
+    "an infinite weight": (changed("w", np.inf), "refused", "column 'w'"),
+    "an offset that overflows": (changed("known", 1e308), "failed", ""),
+    "an infinite offset": (changed("known", np.inf), "refused", "column 'known' holds 1 infinite number(s)"),
+    "a code among the classes": (changed("died", 2), "refused", "logistic"),
+}
+"""What is done to a site's table, how all front ends end, and what they all say."""
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_ends_in_one_way(call, case):
+    change, expected, words = BAD[case]
+    tables = hospitals()
+    change(tables)
+    found = outcomes(call, tables, "died~age+dose+offset(known)", weights="w")
+    assert [one[0] for one in found] == [expected] * 3, found
+    assert all(words in one[1] for one in found), found
+
+
+@pytest.mark.parametrize(("n_sites", "n", "expected"), [(1, 30, "fitted"), (60, 4, "fitted"), (2, 1, "no maximum")])
+def test_one_site_many_sites_and_too_few_rows_end_in_one_way(call, n_sites, n, expected):
+    found = outcomes(call, hospitals(n_sites, n), "died~age+dose")
+    assert [one[0] for one in found] == [expected] * 3, found
+
+
+def test_a_site_without_a_row_of_positive_weight_is_no_site(call):
+    """In one process it is as absent; at a machine of its own it is told so, and cannot say hello."""
+    tables = hospitals()
+    tables["h01"]["w"] = 0.0
+    own, fitted, files = outcomes(call, tables, "died~age+dose", weights="w")
+    assert (own[0], fitted[0], files[0]) == ("fitted", "fitted", "refused")
+    assert "column 'w' must hold weights >= 0, not all zero" in files[1]
