@@ -16,6 +16,7 @@ from .splitting.pooled import solve_pooled
 from .splitting.privacy import GaussianMechanism
 from .splitting.rates import local_rates
 from .splitting.result import Result, RunError
+from .splitting.sketched import Sketched
 from .splitting.status import Status
 
 _sys.modules[f"{__name__}.methods"] = methods  # `import bayesadmm_np.methods` is the same module
@@ -26,6 +27,7 @@ __all__ = [
     "Guarded",
     "Result",
     "RunError",
+    "Sketched",
     "Status",
     "__version__",
     "clients",

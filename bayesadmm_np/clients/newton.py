@@ -42,6 +42,8 @@ ESCAPED = 100.0
 """KL to the server, per parameter of the mean, beyond which an iterate has left through the hole in the objective."""
 PATIENCE = 100
 """Iterations of the fixed-point map before the descent takes over; well-behaved problems need some twenty."""
+COUPLED = 0.1
+"""Accuracy of a step beside richer sites, relative to the forcing term; elsewhere 1e-3."""
 NEAR = 1e-3
 """Residual below which an iterate of a subproblem that is not convex is taken to be near a stationary point."""
 
@@ -250,10 +252,11 @@ def _newton_direction(
         result = expected.curvature.multiply(vector) + problem.rho * anchor.factor.multiply(vector)
         return result if site is None else result - site.multiply(vector)
 
+    precondition = problem.precondition or anchor.factor.solve
     solution, residual = np.zeros(q.dim), gradient
-    preconditioned = anchor.factor.solve(residual)
+    preconditioned = precondition(residual)
     direction, energy = preconditioned, float(residual @ preconditioned)
-    goal = (1e-3 * forcing) ** 2 * energy
+    goal = ((1e-3 if problem.precondition is None else COUPLED) * forcing) ** 2 * energy
     for _ in range(4 * q.dim):
         if energy <= goal:
             break
@@ -264,7 +267,7 @@ def _newton_direction(
         step = energy / curvature
         solution = solution + step * direction
         residual = residual - step * curved
-        preconditioned = anchor.factor.solve(residual)
+        preconditioned = precondition(residual)
         previous, energy = energy, float(residual @ preconditioned)
         direction = preconditioned + (energy / previous) * direction
     return solution

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
@@ -52,6 +53,8 @@ class Subproblem:
         The dual η.
     rho : float
         Weight of the KL term, > 0.
+    precondition : callable, optional
+        vector -> vector, product with a matrix near to the inverse of the Hessian in the mean; default the anchor's.
     """
 
     loss: Loss
@@ -59,6 +62,7 @@ class Subproblem:
     anchor: ExponentialFamily
     site: Natural
     rho: float
+    precondition: Callable[[Array], Array] | None = None
 
     def expect(self, q: ExponentialFamily) -> Expected:
         """E_q[ℓ] and its natural gradient."""

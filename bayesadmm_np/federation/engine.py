@@ -24,6 +24,7 @@ hides the parts, would do:
     reach of a site's rows               distance of the certificate                       maximum; the sum bounds it
     ‖λ_k − λ_g‖, ‖η_k + ∇_μE[ℓ_k]‖       edges of the circuit, and whether to certify      maximum
     η_k                                  safeguard (ρλ_g − η_k), acceleration (moves)      each
+    sketch of E_{q_k}[∇²ℓ_k]             λ_g of richer sites, and their cavities           each
     λ_k, η_k                             copy for a site that lost its state               each
     status of the solve                  the site that a failed run names                  each
 
@@ -362,6 +363,8 @@ def require_sum_of_factors(method: Any) -> None:
         name, reason = f"accelerated {method.method.name}", "it mixes whole rounds of all sites"
     elif method.guarded:
         name, reason = method.name, "it compares rounds of all sites"
+    elif method.sites is not None:
+        name, reason = method.name, "a site solves beside the sketches of all sites at one λ_g"
     elif method.is_joint:
         name, reason = method.name, "its step needs all sites at one λ_g"
     elif method.alpha != 1.0 or method.prior_at != "server" or method.dual_step == 0.0:

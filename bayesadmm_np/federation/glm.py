@@ -35,6 +35,7 @@ from ..splitting.privacy import GaussianMechanism, fresh_normals
 from ..splitting.result import Result
 from ..splitting.round import UNKNOWN, advance, complete
 from ..splitting.server import Server
+from ..splitting.sketched import floats_beside, is_sketch, is_told, no_sketches, pack_cavity, unpack_cavity
 from ..splitting.state import Memory, State, Step, digest
 from ..splitting.status import Failure
 from ..splitting.team import make_client
@@ -109,12 +110,17 @@ class _Engine:
 
     @property
     def q_fields(self) -> Mapping[str, Field]:
-        """λ_g."""
-        return {"natural": _inside(self.spec.prior)}
+        """λ_g, and the sites' sketches where they are told."""
+        row, dim = self.spec.row, self.spec.prior.natural.linear.size
+        table = {"natural": _inside(self.spec.prior)}
+        return table | ({"sketches": Field(floats_beside(row, dim, len(self.spec.sites)))} if is_told(row) else {})
 
     def q_made(self, found: Mapping[str, Any]) -> ExponentialFamily:
         """Return q_g."""
-        return self.made(found["natural"])
+        q_g = self.made(found["natural"])
+        if "sketches" in found:
+            q_g.__dict__["told"] = found["sketches"]  # beside the distribution, for the solve that it is read for
+        return q_g
 
     def made(self, natural: Natural) -> ExponentialFamily:
         """Return q_g from what is sent of it: λ_g, or the mean and the precision of a Newton row."""
@@ -137,7 +143,7 @@ class GLMServer(_Engine, ServerEngine[State]):
     """The engine at the server: the pure functions of `bayesadmm_np.splitting`, applied to what the sites sent."""
 
     SUMMED: ClassVar[tuple[str, ...]] = ("value", "natural", "site", "tensors", "edge", "sums", "errors", "certificate")
-    PER_SITE: ClassVar[tuple[str, ...]] = ("natural", "site", "solved")
+    PER_SITE: ClassVar[tuple[str, ...]] = ("natural", "site", "sketch", "solved")
     record: ClassVar[Any] = RoundRecord
     reply_header: ClassVar[Any] = GLMReplyHeader
 
@@ -191,23 +197,27 @@ class GLMServer(_Engine, ServerEngine[State]):
         """λ_k, η_k where it travels, the tensors of a joint step, and the sums of the certificate with their errors."""
         like = self.spec.prior.natural
         tensors = tensor_size(like.linear.size) if self.spec.row.is_joint else 0
-        return 2 * like.size + self.spec.certificate_like.size + like.linear.size + tensors
+        beside = tensors + self.spec.sketch_size
+        return 2 * like.size + self.spec.certificate_like.size + like.linear.size + beside
 
     @property
     def state_size(self) -> int:
         """Numbers of a state."""
-        return state_size(self.spec.prior.natural.size, len(self.spec.sites), self.spec.memory)
+        n_sites = len(self.spec.sites)
+        return state_size(self.spec.prior.natural.size, n_sites, self.spec.memory) + n_sites * self.spec.sketch_size
 
     def pack_q(self, state: State) -> dict[str, Array]:
         """Return what is sent of q_g."""
-        return {"natural": self.sent(state.q_g).to_vector()}
+        sent = {"natural": self.sent(state.q_g).to_vector()}
+        row = self.spec.row
+        return sent | ({"sketches": pack_cavity(row, state.sites, state.sketches)} if is_told(row) else {})
 
     def q_of(self, state: State) -> ExponentialFamily:
         """Return q_g."""
         return state.q_g
 
     def reply_fields(self, header: GLMReplyHeader, served: Served) -> Mapping[str, Field]:
-        """λ_k, η_k or the tensors of a joint step, and the sums of the certificate."""
+        """λ_k, η_k, the tensors of a joint step or a sketch, and the sums of the certificate."""
         spec, table = self.spec, {}
         if header.solved is not None and header.solved.ended.is_usable:
             like = spec.prior.natural
@@ -216,6 +226,8 @@ class GLMServer(_Engine, ServerEngine[State]):
                 "site": _natural(like),
                 "tensors": Field(tensor_size(like.linear.size)),
             }
+            if spec.row.sites is not None:
+                own |= {"site": _natural(like, CONVEX), "sketch": _sketch(spec)}
             table = {name: own[name] for name in own if name in spec.answered(served.round)}
         if header.certificate is not None:
             if not served.certify:
@@ -244,7 +256,9 @@ class GLMServer(_Engine, ServerEngine[State]):
         begin = self.spec.prior.start()
         q_g = begin if self.spec.row.is_newton else begin.with_natural(begin.natural)
         n_sites = len(self.spec.sites)
-        return State(q_g, (begin.natural.zeros(),) * n_sites, (q_g.natural,) * n_sites, (), float("nan"), ())
+        sites, naturals = (begin.natural.zeros(),) * n_sites, (q_g.natural,) * n_sites
+        sketches = no_sketches(self.spec.row, self.spec.prior, n_sites)
+        return State(q_g, sites, naturals, (), float("nan"), (), sketches=sketches)
 
     def complete(self, state: State, replies: Sequence[SiteReply | None]) -> State | Failure:
         """Fill in the objective, and the natural-gradient edges that the sites know."""
@@ -331,19 +345,21 @@ class GLMServer(_Engine, ServerEngine[State]):
             found |= {f"memory{i}/site{k}": site for k, site in enumerate(item.sites)}
             found |= {f"memory{i}/move{k}": move for k, move in enumerate(item.moves)}
         arrays = {name: value.to_vector() for name, value in found.items()}
+        arrays |= {f"sketch{k}": numbers for k, numbers in enumerate(state.sketches)}
         if state.step is not None:
             arrays |= {f"step/{name}": value for name, value in vars(state.step).items() if value is not None}
         return {"memory": len(state.memory), "step": sum(name.startswith("step/") for name in arrays)}, arrays
 
     def state_fields(self, header: Any, like: State) -> Mapping[str, Field]:
-        """q_g, η_k, λ_k, what acceleration remembers, and Newton's step."""
+        """q_g, η_k, λ_k and sketches, what acceleration remembers, and Newton's step."""
         shape, n_sites = self.spec.prior.natural, len(self.spec.sites)
         names = ["server", *_numbered("site", n_sites), *_numbered("natural", n_sites)]
         for i in range(header["memory"]):
             names += [f"memory{i}/server", *_numbered(f"memory{i}/site", n_sites)]
             names += _numbered(f"memory{i}/move", n_sites + 1)
         step = {f"step/{name}": Field(shape.linear.size) for name in STEP[: header["step"]]}
-        return {name: _natural(shape) for name in names} | step
+        sketches = {name: _sketch(self.spec) for name in self._sketches}
+        return {name: _natural(shape) for name in names} | step | sketches
 
     def state_made(self, header: Any, found: Mapping[str, Any], like: State) -> State:
         """Inverse of `pack_state`."""
@@ -362,12 +378,19 @@ class GLMServer(_Engine, ServerEngine[State]):
         )
         step = Step(*(found[f"step/{name}"] for name in STEP[: header["step"]])) if header["step"] else None
         q_g, sites, naturals = self.made(found["server"]), column("site"), column("natural")
-        return replace(like, q_g=q_g, sites=sites, naturals=naturals, memory=memory, step=step)
+        after = replace(like, q_g=q_g, sites=sites, naturals=naturals, memory=memory, step=step)
+        return replace(after, sketches=tuple(found[name] for name in self._sketches))
+
+    @property
+    def _sketches(self) -> list[str]:
+        """Names of the sites' sketches."""
+        return [] if self.spec.row.sites is None else _numbered("sketch", len(self.spec.sites))
 
     def copy_of(self, state: State, k: int) -> tuple[int, dict[str, Array]]:
         """Return η_k and λ_k, and the sites that acceleration mixes."""
         arrays = {"natural": state.naturals[k].to_vector(), "site": state.sites[k].to_vector()}
         arrays |= {f"past{i}": item.sites[k].to_vector() for i, item in enumerate(state.memory)}
+        arrays |= {"sketch": state.sketches[k]} if state.sketches else {}
         return len(state.memory), arrays
 
 
@@ -516,6 +539,8 @@ class GLMAnswer:
         η_k + ∇_μ E_{q_k}[ℓ_k].
     edge : float
         Fisher length of `gap` per parameter.
+    sketch : ndarray or None
+        Of the curvature, where sites keep one.
     """
 
     round: int
@@ -523,6 +548,7 @@ class GLMAnswer:
     dual: Natural
     gap: Natural
     edge: float
+    sketch: Array | None = None
 
     @property
     def numbers(self) -> list[Any]:
@@ -532,7 +558,8 @@ class GLMAnswer:
     @property
     def vectors(self) -> dict[str, Array]:
         """What is kept as vectors."""
-        return {"natural": self.natural.to_vector(), "site": self.dual.to_vector(), "gap": self.gap.to_vector()}
+        found = {"natural": self.natural.to_vector(), "site": self.dual.to_vector(), "gap": self.gap.to_vector()}
+        return found if self.sketch is None else found | {"sketch": self.sketch}
 
 
 @dataclass(frozen=True)
@@ -548,7 +575,8 @@ class GLMSite(_Engine, SiteEngine[GLMAnswer]):
         """λ_k at the prior, η_k at zero."""
         start = self.spec.prior.start()
         zero = start.natural.zeros()
-        return GLMAnswer(0, start.natural, zero, zero, UNKNOWN)
+        sketches = no_sketches(self.spec.row, self.spec.prior, 1)
+        return GLMAnswer(0, start.natural, zero, zero, UNKNOWN, *sketches)
 
     def settled(
         self, answer: GLMAnswer, past: tuple[Natural, ...], served: Served
@@ -599,25 +627,31 @@ class GLMSite(_Engine, SiteEngine[GLMAnswer]):
         if not status.is_usable:  # the run ends here: there is no answer to send or to keep
             return None, fields, {}
         found = {"natural": solved.natural.to_vector(), "site": solved.site.to_vector(), "tensors": solved.tensors}
+        found["sketch"] = solved.sketch
         if solved.slope is not None:  # η_k about m_g, which the server moves back to zero by the same arithmetic
             found["site"] = Natural(-solved.slope, *solved.site.parts[1:]).to_vector()
         arrays = {name: vector for name in self.spec.answered(number) if (vector := found[name]) is not None}
-        return GLMAnswer(number, solved.natural, solved.site, solved.gap, solved.natural_gradient_edge), fields, arrays
+        kept = solved.natural, solved.site, solved.gap, solved.natural_gradient_edge, solved.sketch
+        return GLMAnswer(number, *kept), fields, arrays
 
     @property
     def answer_fields(self) -> Mapping[str, Field]:
-        """λ_k, η_k, and η_k + ∇_μ E_{q_k}[ℓ_k]."""
-        return dict.fromkeys(("natural", "site", "gap"), self.past_field)
+        """λ_k, η_k, η_k + ∇_μ E_{q_k}[ℓ_k], and a sketch."""
+        return dict.fromkeys(("natural", "site", "gap"), self.past_field) | self._sketch
 
     def answer_made(self, numbers: Any, found: Mapping[str, Any]) -> GLMAnswer:
         """Return an answer as it is kept."""
         number, edge = numbers
-        return GLMAnswer(number, found["natural"], found["site"], found["gap"], edge)
+        return GLMAnswer(number, found["natural"], found["site"], found["gap"], edge, found.get("sketch"))
+
+    @property
+    def _sketch(self) -> dict[str, Field]:
+        return {} if self.spec.row.sites is None else {"sketch": _sketch(self.spec)}
 
     @property
     def copy_fields(self) -> Mapping[str, Field]:
-        """λ_k and η_k."""
-        return dict.fromkeys(("natural", "site"), self.past_field)
+        """λ_k, η_k, and a sketch."""
+        return dict.fromkeys(("natural", "site"), self.past_field) | self._sketch
 
     def adopted(self, counted: int, found: Mapping[str, Any]) -> GLMAnswer | None:
         """Return the counted answer of a server's copy; the edge, which the server does not keep, is measured anew."""
@@ -629,7 +663,7 @@ class GLMSite(_Engine, SiteEngine[GLMAnswer]):
         if spec.row.prior_at == "clients":
             weight = worker.share * spec.prior.prior_weight
             gap = gap + (weight * natural - worker.share * spec.prior.natural)
-        return GLMAnswer(counted, natural, dual, gap, posterior.fisher_norm(gap))
+        return GLMAnswer(counted, natural, dual, gap, posterior.fisher_norm(gap), found.get("sketch"))
 
     @property
     def most_past(self) -> int:  # type: ignore[override]
@@ -644,11 +678,14 @@ class GLMSite(_Engine, SiteEngine[GLMAnswer]):
     def _solved(self, number: int, q_g: ExponentialFamily, counted: GLMAnswer, at_server: Sums | None) -> Reply:
         spec, worker = self.spec, self.worker
         start = q_g.with_natural(counted.natural) if spec.warm_start else None
-        message = Broadcast(number, q_g.natural)
+        told, n_sites = q_g.__dict__.get("told"), len(spec.sites)
+        cavity = None if told is None else unpack_cavity(spec.row, q_g, n_sites, told)
+        message = Broadcast(number, q_g.natural, cavity)
+        own = None if counted.sketch is None else (counted.natural, counted.sketch)
         noise = None if worker.privacy is None else fresh_normals(message.floats)
         try:
             at_server = worker.expect(q_g) if at_server is None else at_server
-            return worker.step(message, q_g, counted.dual, at_server, start, spec.seed, self.index, noise)
+            return worker.step(message, q_g, counted.dual, at_server, start, spec.seed, self.index, noise, own)
         except (ArithmeticError, ValueError):
             if worker.privacy is None or noise is None:
                 raise
@@ -694,6 +731,22 @@ def _inside(family: ExponentialFamily) -> Field:
     return _natural(family.natural, is_inside)
 
 
+CONVEX = Condition(
+    "of a curvature with a diagonal >= 0", lambda site, known: np.all(site.parts[1] >= 0), lambda site: "a negative one"
+)
+
+
+def _sketch(spec: GLMSpec) -> Field:
+    """The sketch of a positive semidefinite curvature."""
+    kind, dim = spec.row.sites, spec.prior.natural.linear.size
+    assert kind is not None
+
+    def is_valid(numbers: Array, known: Any) -> bool:
+        return is_sketch(kind, numbers, dim)
+
+    return Field(kind.size(dim), (Condition("of a correlation matrix", is_valid, lambda numbers: "another's"),))
+
+
 def _made_answer(
     solved: SolvedHeader, found: Mapping[str, Any], spec: GLMSpec, served: Served, k: int, site: Natural
 ) -> Reply:
@@ -723,6 +776,8 @@ def _made_answer(
         seconds=0.0,
         slope=slope,
         tensors=found.get("tensors"),
+        sketch=found.get("sketch"),
+        is_evaluation=row.client != "proximal",
     )
 
 

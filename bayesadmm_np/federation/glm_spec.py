@@ -24,6 +24,7 @@ from ..losses.expectations import Rule
 from ..splitting.accelerated import Accelerated
 from ..splitting.methods import TABLE, Method
 from ..splitting.settings import decode
+from ..splitting.sketched import floats_beside
 from ..splitting.team import read_rule, require_family, require_start
 from . import glm_questions
 from .agreeing import agreed_hellos
@@ -162,12 +163,24 @@ class GLMSpec(RunSpec):
         return self.rounds if self.row.max_rounds is None else min(self.rounds, self.row.max_rounds)
 
     @property
+    def sketch_size(self) -> int:
+        """Numbers of a site's sketch; 0 where sites keep none."""
+        return 0 if self.row.sites is None else self.row.sites.size(self.prior.natural.linear.size)
+
+    @property
     def message_limit(self) -> int:
         """Bytes of a message to the sites at most: that of JSON is counted as its part of a limit."""
         header, arrays = self.encode()
         numbers = self.limit + 2 * len(self.sites) + self.memory + self.prior.natural.linear.size
         text = len(json.dumps(header)) + LONGEST_NUMBER * numbers + LONGEST_REASONS
-        sent = self.prior.natural.size + self.answer_size * self.asks + sum(value.size for value in arrays.values())
+        dim = self.prior.natural.linear.size
+        beside = floats_beside(self.row, dim, len(self.sites)) + self.sketch_size
+        sent = (
+            self.prior.natural.size
+            + beside
+            + self.answer_size * self.asks
+            + sum(value.size for value in arrays.values())
+        )
         return 8 * sent + HEADER_SHARE * text
 
     @property
@@ -220,6 +233,8 @@ class GLMSpec(RunSpec):
         A client that solves nothing around q_g has λ_k = λ_g, and sends η_k alone, or with the tensors of a joint step.
         """
         row = self.row.at(round)
+        if row.sites is not None:
+            return frozenset({"site", "sketch"} if row.client != "proximal" else {"natural", "site", "sketch"})
         if row.client != "proximal":
             return frozenset({"site", "tensors"} if row.is_joint else {"site"})
         followed = row.dual_rule.reads_natural or row.dual_step == 0.0

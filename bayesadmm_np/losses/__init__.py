@@ -7,27 +7,33 @@ from .linear_in_statistics import LinearInStatistics
 from .logistic import Logistic
 from .logistic_normal import logistic_normal_moments
 from .poisson import Poisson
+from .sketches import SKETCHES, Full, Kronecker, LowRank, Sketch
 from .softmax import ReferenceSoftmax, Softmax
 from .total import Total
 
 __all__ = [
     "LOSSES",
     "RULES",
+    "SKETCHES",
     "Auto",
     "Delta",
     "Exact",
     "Expected",
+    "Full",
     "GaussHermite",
     "GaussianExpected",
+    "Kronecker",
     "LeastSquares",
     "LinearInStatistics",
     "Logistic",
     "Loss",
+    "LowRank",
     "MonteCarlo",
     "Poisson",
     "QuasiMonteCarlo",
     "ReferenceSoftmax",
     "Rule",
+    "Sketch",
     "Softmax",
     "Total",
     "logistic_normal_moments",

@@ -58,6 +58,8 @@ class Accelerated:
             raise ValueError(f"method={self.method.name} has no dual: there are no sites to accelerate.")
         if self.method.guarded or self.method.is_joint:
             raise ValueError(f"method={self.method.name} cannot be accelerated: a mix of sites is not its step.")
+        if self.method.sites is not None:
+            raise ValueError(f"method={self.method.name} cannot be accelerated: a mix of sketches is no sketch.")
 
     @property
     def name(self) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from .._validation import Array
 from ..clients.problem import ClientStatus
 from ..families.coordinates import Natural
+from .sketched import Cavity
 
 __all__ = ["Broadcast", "Reply"]
 
@@ -21,14 +22,17 @@ class Broadcast:
         1 for the first round.
     natural : Natural
         λ_g.
+    cavity : Cavity or None
+        Of all sites' sketches, where sites keep them and solve around λ_g.
     """
 
     round: int
     natural: Natural
+    cavity: Cavity | None = None
 
     @property
     def floats(self) -> int:
-        """Numbers sent; symmetric matrices count d(d+1)/2."""
+        """Numbers of λ_g; symmetric matrices count d(d+1)/2."""
         return self.natural.size
 
 
@@ -59,6 +63,10 @@ class Reply:
         ∇ℓ_k(m_g) of a Newton row, which its site, H_km_g − g_k, keeps to the rounding of H_km_g alone.
     tensors : ndarray or None
         E_{q_g}[∇³ℓ_k] and E_{q_g}[∇⁴ℓ_k], packed, of a row that steps in mean and covariance at once.
+    sketch : ndarray or None
+        The numbers of the site's sketch, of a row whose sites keep one.
+    is_evaluation : bool
+        Whether λ_k is λ_g, and is not sent.
     """
 
     natural: Natural
@@ -72,8 +80,12 @@ class Reply:
     seconds: float
     slope: Array | None = None
     tensors: Array | None = None
+    sketch: Array | None = None
+    is_evaluation: bool = False
 
     @property
     def floats(self) -> int:
-        """Numbers sent; symmetric matrices count d(d+1)/2."""
-        return self.natural.size + (0 if self.tensors is None else self.tensors.size)
+        """Numbers sent; symmetric matrices count d(d+1)/2. Beside a sketch λ_k and η_k are both sent."""
+        both = self.sketch is not None and not self.is_evaluation
+        beside = [one.size for one in (self.tensors, self.sketch) if one is not None]
+        return self.natural.size * (1 + both) + sum(beside)

@@ -28,6 +28,7 @@ from ..families import (
     IsotropicGaussian,
 )
 from ..losses.expectations import Delta, Exact, Rule
+from ..losses.sketches import Sketch
 from .duals import DUAL_RULES, AlongExpectation, AlongNatural, DualRule
 from .schedules import SCHEDULES, Geometric, Schedule
 
@@ -100,12 +101,14 @@ class Method:
         Whether round 1 is like the others, or the sites' own fits (`bayesadmm_np.clients.own_fits`), which replace it.
     guarded : bool
         Whether the server takes back a step that increases the pooled objective; see `bayesadmm_np.Guarded`.
+    sites : Sketch or None
+        What sites keep of their curvature beside the family's part; see `bayesadmm_np.Sketched`.
 
     Raises
     ------
     ValueError
         When `dual_rule`, `schedule`, `client_share`, `rho` or `alpha` is out of range, or when the row can neither
-        start at the sites' own fits nor be guarded.
+        start at the sites' own fits nor be guarded, or keeps no sketches.
 
     Examples
     --------
@@ -130,6 +133,7 @@ class Method:
     schedule: Schedule | None = None
     start: Literal["prior", "sites"] = "prior"
     guarded: bool = False
+    sites: Sketch | None = None
 
     def __post_init__(self) -> None:
         at_clients = self.prior_at == "clients"
@@ -152,6 +156,22 @@ class Method:
         if self.guarded and not ((self.is_newton or self.is_joint) and self.schedule is None):
             expected = "must be Newton(), JointNewton(), or another row that takes Newton's full step"
             raise ArgumentError("method", expected, self.name)
+        if self.sites is not None and (reason := self._without_sketches):
+            raise ArgumentError("sites", f"must be 'family' for {self.name}: {reason}", repr(self.sites))
+
+    @property
+    def _without_sketches(self) -> str:
+        """Why the sites of this row cannot keep sketches; '' where they can."""
+        whole = self.rho == self.dual_step == 1.0 and self.client_share == "equal"
+        if self.prior_at == "clients" or not self.dual_step:
+            return "its server adds no sites to the prior"
+        if self.is_newton or self.is_joint or self.guarded:
+            return "its step takes the curvature of a FullGaussian"
+        if self.alpha != 1.0:
+            return "its server takes a mean of the sites' posteriors, which are diagonal"
+        if not (whole and isinstance(self.dual_rule, AlongNatural) and self.schedule is None):
+            return "a site would be a mixture of two sketches, which is none; take rho = gamma = 1, as in PVI()"
+        return "its sites begin with fits of their own" if self.start == "sites" else ""
 
     @property
     def is_newton(self) -> bool:

@@ -141,6 +141,8 @@ class GaussianMechanism:
         """Raise a ValueError when the updates of this run cannot be noised, or noise could end it."""
         if not isinstance(prior, Gaussian):
             raise ValueError(f"privacy needs a Gaussian family, got a prior of the family {type(prior).__name__}.")
+        if method.sites is not None:
+            raise ValueError(f"privacy cannot be combined with {method.name}: no noise is known for sketches.")
         if memory:
             raise ValueError("privacy cannot be combined with Accelerated: mixing rounds multiplies their noise.")
         if method.schedule is not None and prior.learns_precision:

@@ -17,7 +17,7 @@ from ..families.base import ExponentialFamily
 from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian, LearnedPrecisionGaussian
 from ..losses.base import Expected
-from . import guarded
+from . import guarded, sketched
 from .accelerated import mix, remember
 from .history import ClientRecord, Edges, RoundRecord
 from .joint import joint_step
@@ -80,6 +80,7 @@ class Gathered:
     counts: bool = True
     step: Step | None = None
     mean: Array | None = None
+    sketches: tuple[Array, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -126,6 +127,13 @@ def gather(server: Server, limit: int, state: State, replies: Sequence[Reply | N
     if method.is_joint:
         natural = _joint(server, state.q_g, replies) or natural
     found = Gathered(sites, naturals, natural, alpha)
+    if method.sites is not None:
+        sketches = tuple(
+            old if reply is None or reply.sketch is None else reply.sketch
+            for old, reply in zip(state.sketches, replies, strict=True)
+        )
+        natural = sketched.gathered(server.prior, method.sites, sites, naturals, sketches)
+        return replace(found, natural=natural, sketches=sketches)
     if method.is_newton and not limit and all(present) and server.prior.contains(natural):
         step = newton_step(server.prior, state.q_g, natural, [reply.slope for reply in replies if reply is not None])
         if method.guarded:
@@ -162,7 +170,9 @@ def advance(
             q_g, step = _newton_point(state.q_g, q_g, gathered)
     except ValueError:  # λ_g is outside the domain
         return Failure(Status.NOT_A_DISTRIBUTION, number, knob=server.method.knobs)
-    after = State(q_g, gathered.sites, gathered.naturals, gathered.memory, state.start_objective, state.history, step)
+    after = replace(state, q_g=q_g, sites=gathered.sites, naturals=gathered.naturals, memory=gathered.memory, step=step)
+    after = replace(after, sketches=gathered.sketches or state.sketches)
+    beside = sketched.floats_beside(server.method, q_g.natural.linear.size, len(state.sketches))
     clients = tuple(_client_record(state, k, reply, gathered, q_g) for k, reply in enumerate(answers))
     came = [reply for reply in replies if reply is not None]
     record = RoundRecord(
@@ -172,7 +182,7 @@ def advance(
         edges=edges(server, after, clients),
         clients=clients,
         mixed=bool(gathered.weights),
-        floats_down=(q_g.natural.size + len(gathered.weights)) * len(came),
+        floats_down=(q_g.natural.size + len(gathered.weights) + beside) * len(came),
         floats_up=sum(reply.floats for reply in came),
         seconds=0.0,
     )
@@ -307,7 +317,8 @@ class Round:
         """Ask the clients, gather, and measure."""
         began = perf_counter()
         team = self.team
-        broadcast = Broadcast(state.round + 1, state.q_g.natural)
+        cavity = sketched.Cavity.of(team.method, state.q_g, state.sites, state.sketches)
+        broadcast = Broadcast(state.round + 1, state.q_g.natural, cavity)
         present = present_clients(self.participation, broadcast.round, len(team.workers), self.seed)
         replies = self._ask(broadcast, state, at_server, present)
         ahead = advance(team.server, team.memory, state, replies, self.safeguard)
@@ -331,7 +342,8 @@ class Round:
             start = state.q_g.with_natural(state.naturals[k]) if self.warm_start else None
             worker = self.team.workers[k]
             noise = None if worker.privacy is None else self._noise(broadcast, k)
-            return worker.step(broadcast, state.q_g, state.sites[k], at_server[k], start, self.seed, k, noise)
+            sketch = (state.naturals[k], state.sketches[k]) if state.sketches else None
+            return worker.step(broadcast, state.q_g, state.sites[k], at_server[k], start, self.seed, k, noise, sketch)
 
         return list(self.apply(answer, range(len(self.team.workers))))
 
@@ -353,7 +365,8 @@ def begin(team: Team, sites: Sequence[Natural] | None = None) -> State:
     q_g: Any = start if team.method.is_newton and sites is None else start.with_natural(natural)
     if team.method.is_newton:
         q_g = q_g.at(q_g.mean, q_g.factor.parts)
-    return State(q_g, given, (q_g.natural,) * len(given), (), float("nan"), ())
+    sketches = sketched.no_sketches(team.method, team.prior, len(given))
+    return State(q_g, given, (q_g.natural,) * len(given), (), float("nan"), (), sketches=sketches)
 
 
 def _server_at(team: Team, sites: Sequence[Natural]) -> Natural:

@@ -19,6 +19,7 @@ from .._registry import Registry
 from ..clients.solver import SOLVERS
 from ..families.base import FAMILIES
 from ..losses.expectations import RULES
+from ..losses.sketches import SKETCHES
 from .accelerated import Accelerated
 from .duals import DUAL_RULES
 from .methods import Method
@@ -31,7 +32,7 @@ SETTINGS: Registry[type] = Registry("setting")
 SETTINGS.register(Method)
 SETTINGS.register(Accelerated)
 
-REGISTRIES: tuple[Mapping[str, type], ...] = (SETTINGS, RULES, SOLVERS, DUAL_RULES, SCHEDULES)
+REGISTRIES: tuple[Mapping[str, type], ...] = (SETTINGS, RULES, SOLVERS, DUAL_RULES, SCHEDULES, SKETCHES)
 
 
 def known(name: Any) -> Any:

@@ -68,6 +68,8 @@ class State:
     history : tuple of RoundRecord
     step : Step or None
         Of a Newton row, from round 1 on.
+    sketches : tuple of ndarray
+        The numbers of the sites' sketches; empty where sites keep none.
     """
 
     q_g: ExponentialFamily
@@ -77,6 +79,7 @@ class State:
     start_objective: float
     history: tuple[RoundRecord, ...]
     step: Step | None = None
+    sketches: tuple[Array, ...] = ()
 
     @property
     def round(self) -> int:
@@ -127,11 +130,13 @@ def save_state(path: str | os.PathLike[str], state: State, description: dict[str
         assert isinstance(state.q_g, Gaussian)
         arrays |= {"mean": state.q_g.mean}
         arrays |= {f"step/{name}": value for name, value in vars(state.step).items() if value is not None}
+    arrays |= {f"sketch{k}": numbers for k, numbers in enumerate(state.sketches)}
     header = {
         "run": description,
         "start_objective": state.start_objective,
         "n_memory": len(state.memory),
         "has_step": state.step is not None,
+        "sketches": [numbers.size for numbers in state.sketches],
         "history": [record.to_dict() for record in state.history],
     }
     Archive("checkpoint", header, arrays).write(path, limit=None)
@@ -197,4 +202,5 @@ def _rebuild(archive: Archive, prior: ExponentialFamily) -> State:
         start_objective=float(header["start_objective"]),
         history=tuple(RoundRecord.from_dict(plain) for plain in header["history"]),
         step=step,
+        sketches=tuple(archive.array(f"sketch{k}", (size,)) for k, size in enumerate(header["sketches"])),
     )

@@ -18,6 +18,7 @@ from .accelerated import Accelerated
 from .methods import Method
 from .privacy import GaussianMechanism
 from .server import Server
+from .sketched import require_sketch
 from .state import State, describe_method, digest
 from .worker import Worker
 
@@ -189,6 +190,7 @@ def make_client(
     if row.is_joint and prior.natural.linear.size > MOST_JOINT:
         size = prior.natural.linear.size
         raise ValueError(f"{row.name} sends some d⁴/24 numbers: at most {MOST_JOINT} parameters, and here are {size}.")
+    require_sketch(row, loss, prior, resolved)
     if row.guarded and not loss.is_convex:
         raise ValueError(f"{row.name} needs convex losses, and {loss.name} is not.")
     return Worker(loss, resolved, chosen, row, prior, share, n_clients, privacy)

@@ -10,6 +10,7 @@ import numpy as np
 
 from .._errors import ArgumentError
 from .._validation import Array
+from ..clients.coupled import CoupledExpected, loosened
 from ..clients.own_fits import own_fit, start_rule
 from ..clients.problem import ClientStatus, Solution, Subproblem
 from ..clients.solver import Solver
@@ -22,6 +23,7 @@ from .coefficients import ClientCoefficients, client_coefficients
 from .messages import Broadcast, Reply
 from .methods import Method
 from .privacy import GaussianMechanism
+from .sketched import Cavity, Own, sketch_of
 
 __all__ = ["Worker", "moved_site"]
 
@@ -87,17 +89,20 @@ class Worker:
         seed: int,
         index: int,
         noise: Array | None = None,
+        sketch: tuple[Natural, Array] | None = None,
     ) -> Reply:
         """Answer a broadcast.
 
         `q_g` is the member with the broadcast parameter: clients in one process share it, and its factorisation.
         `at_server` is the expectation at q_g (it is both a report and the solver's first evaluation); `start` is
         the client's last posterior for a warm start. The random stream is a function of seed, round and client.
-        `noise` is what privacy adds to the answer, in units of its scale.
+        `noise` is what privacy adds to the answer, in units of its scale. `sketch` are λ_k and the sketch of the
+        client's last answer, where sites keep one.
         """
         rng = np.random.default_rng([seed, broadcast.round, index])
         with np.errstate(over="ignore", invalid="ignore"):  # the reply's status says it
-            return self.at(broadcast.round)._answer(q_g, site, at_server, start, rng, noise)
+            own = None if sketch is None else Own(sketch[0], site, sketch[1])
+            return self.at(broadcast.round)._answer(q_g, site, at_server, start, rng, noise, own, broadcast.cavity)
 
     def _answer(
         self,
@@ -107,9 +112,16 @@ class Worker:
         start: ExponentialFamily | None,
         rng: np.random.Generator,
         noise: Array | None,
+        own: Own | None,
+        cavity: Cavity | None,
     ) -> Reply:
         began = perf_counter()
-        problem = self.subproblem(q_g, site)
+        problem, solver = self.subproblem(q_g, site), self.solver
+        kind = self.method.sites
+        if kind is not None and own is not None and cavity is not None:
+            problem = own.subproblem(kind, self.loss, self.rule, q_g, cavity)
+            at_server = problem.loss.around(at_server, q_g, self.rule)  # type: ignore[attr-defined]
+            solver = loosened(solver, problem, q_g, at_server)
         tensors = None
         if self.method.client == "own":
             rule = self.loss.check(self.prior, start_rule(self.rule))
@@ -125,7 +137,9 @@ class Worker:
         else:
             warm = start is not None and problem.is_well_posed
             first = start if warm and start is not None else q_g
-            solution = self.solver.solve(problem, first, rng, None if warm else at_server)
+            solution = solver.solve(problem, first, rng, None if warm else at_server)
+            if isinstance(solution.expected, CoupledExpected):
+                solution = replace(solution, expected=solution.expected.own)
         if self.privacy is not None:
             return self._private_reply(self.privacy, q_g, site, solution, noise)
         moved = self._dual_step(site, solution, q_g)
@@ -142,6 +156,8 @@ class Worker:
             seconds=perf_counter() - began,
             slope=getattr(solution.expected, "gradient", None) if self.method.is_newton else None,
             tensors=tensors,
+            sketch=None if kind is None else sketch_of(kind, solution.expected),
+            is_evaluation=self.method.client != "proximal",
         )
 
     def _private_reply(
@@ -168,7 +184,7 @@ class Worker:
 
     def _dual_step(self, site: Natural, solution: Solution, q_g: ExponentialFamily) -> Natural:
         """Eq. 16 by the row's rule, or no dual."""
-        if self.method.client != "proximal":
+        if self.method.client != "proximal" or self.method.sites is not None:
             return -solution.expected.natural_gradient
         step, rule = self.coefficients.step, self.method.dual_rule
         if not step:
