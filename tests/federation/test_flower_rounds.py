@@ -100,6 +100,21 @@ def test_the_sites_of_a_round_are_those_of_one_process(tmp_path):
     assert {sum(row) for row in away} == {2}
 
 
+def test_richer_sites_travel_with_participation_in_as_many_bytes_as_numbers(tmp_path):
+    """Eight bytes a number; headers and the spec are within some kilobytes."""
+    clients, start = team("softmax", sizes=SIZES), prior("diagonal", 6)
+    row = ba.Sketched(M.PVI(), ba.losses.Kronecker(3))
+    options = {"rounds": 6, "tol": 1e-300, "participation": 0.7, "seed": 3}
+    result = ba.run(row, clients, start, **options)
+    server = finished(tmp_path, row, clients, start, **options)
+    assert same_bits(result.posterior.natural, server.state.q_g.natural)
+    assert result.history[0].floats_up == 2 * (12 + 12 + 4)
+    assert result.history[0].floats_down == 2 * (12 + min(3 * (6 + 4), 15))
+    told = server.broadcast()
+    assert {name: value.size for name, value in told.arrays.items()} == {"natural": 12, "sketches": 15, "prior": 12}
+    assert 8 * 39 < len(told.to_bytes()) < 8 * 39 + 8000
+
+
 def test_a_run_with_few_sites_a_round_ends_with_the_certificate_of_all(tmp_path):
     clients, start = team("logistic", sizes=SIZES), prior("full", 3)
     server = finished(tmp_path, M.PVI(), clients, start, participation=0.4, tol=1e-7)
