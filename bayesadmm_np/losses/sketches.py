@@ -39,6 +39,15 @@ class Sketch(ABC):
     ------
     ValueError
         From `check`, when the structure does not fit a loss of so many parameters.
+
+    Examples
+    --------
+    V of a site with the curvature [[1, 1], [1, 4]], without its diagonal:
+
+    >>> import numpy as np
+    >>> Full().coupling(np.array([0.5]), diagonal=np.array([1.0, 4.0]))
+    array([[0., 1.],
+           [1., 0.]])
     """
 
     @abstractmethod
