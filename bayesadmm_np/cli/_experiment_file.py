@@ -24,8 +24,9 @@ from .. import data, methods
 from .._validation import as_count, as_fraction, as_number, as_positive
 from ..families import DiagonalGaussian
 from ..splitting.methods import Method
-from ..torch import IVONADMM, IVONPVI, MLP, AcarCNN, AdamSteps, FedLapFunc, IVONSteps, ResNet20, ZenkeCNN
+from ..torch import IVONADMM, IVONPVI, MLP, AcarCNN, AdamSteps, FedLapFunc, IVONSteps, ResNet20, SGDSteps, ZenkeCNN
 from ..torch.methods import family_of
+from ..torch.problem import Solver
 from ._options import make_settings, read_toml, require_keys, toml_value
 from ._terminal import missing_name
 
@@ -202,7 +203,7 @@ class Entry:
     steps: dict[str, Any] = field(default_factory=dict)
     """The row's own arguments, such as rho and gamma; they stand beside `row` in the file."""
     solver: dict[str, Any] = field(default_factory=dict)
-    """Fields of IVONSteps or AdamSteps, in [method.solver]."""
+    """Fields of IVONSteps or AdamSteps, in [method.solver]; with `name = "sgd"` those of SGDSteps."""
     prior_precision: float | None = None
     temperature: float | None = None
     """With the one before, in place of those of [training]."""
@@ -246,11 +247,14 @@ class Entry:
         """Return the row."""
         return ROWS[self.row](**self.steps)
 
-    def local_work(self, method: Method) -> IVONSteps | AdamSteps:
+    def local_work(self, method: Method) -> Solver:
         """Return the solver that the row needs."""
         variational = family_of(method) is DiagonalGaussian and method.expectation is None
-        kind: Callable[..., IVONSteps | AdamSteps] = IVONSteps if variational else AdamSteps
-        return make_settings(kind, self.solver, "[solver] ")
+        settings = dict(self.solver)
+        there = ("ivon",) if variational else ("adam", "sgd")
+        name = _require_name("solver of this method", settings.pop("name", there[0]), there, "[solver] ")
+        kinds: dict[str, Callable[..., Solver]] = {"ivon": IVONSteps, "adam": AdamSteps, "sgd": SGDSteps}
+        return make_settings(kinds[name], settings, "[solver] ")
 
 
 @dataclass(frozen=True)

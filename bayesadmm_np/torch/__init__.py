@@ -19,7 +19,7 @@ from .metrics import Scores, score
 from .models import MLP, AcarCNN, FilterResponseNorm, ResNet20, ZenkeCNN
 from .network import Rows, merge
 from .posterior import NetworkPosterior
-from .problem import AdamSteps, IVONSteps
+from .problem import AdamSteps, IVONSteps, SGDSteps
 from .state import RoundRecord
 
 __all__ = [
@@ -39,6 +39,7 @@ __all__ = [
     "Result",
     "RoundRecord",
     "Rows",
+    "SGDSteps",
     "SampledCertificate",
     "Scores",
     "ZenkeCNN",

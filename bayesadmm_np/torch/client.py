@@ -14,7 +14,7 @@ from .curvature import diagonal_ggn
 from .functional import Memory, points_of
 from .ivon import UNMOVED, complaint, unmoved
 from .methods import FunctionalMethod
-from .problem import AdamSteps, IVONSteps, Trained
+from .problem import IVONSteps, PointSteps, Trained
 from .randomness import client_seed, of_curvature
 from .state import Broadcast, Duals, parts
 from .steps import local_work
@@ -112,7 +112,7 @@ def _precision(
         return broadcast.precision[None]
     if trained.precision is not None:
         return trained.precision
-    assert isinstance(team.solver, AdamSteps)
+    assert isinstance(team.solver, PointSteps)
     samples, place = team.solver.curvature_samples, broadcast.mean.device
     hessians = [
         diagonal_ggn(team.network, theta, team.clients[k], broadcast.buffers, samples, of_curvature(place, own))

@@ -31,7 +31,7 @@ from .certificate import losses, pooled_objective
 from .client import Replies, answer, is_usable
 from .methods import FunctionalMethod
 from .network import Network, Rows
-from .problem import AdamSteps, IVONSteps
+from .problem import AdamSteps, IVONSteps, SGDSteps, Solver
 from .server import gathered, moved, recorded
 from .state import TENSORS, Broadcast, Duals, RoundRecord, State, digest
 from .team import Team, build, fit, read_device, read_network
@@ -39,6 +39,7 @@ from .team import Team, build, fit, read_device, read_network
 __all__ = ["NetworkData", "NetworkServer", "NetworkSite", "NetworkSpec", "NetworkTask", "final_model", "signature"]
 
 SETTINGS.register(AdamSteps)
+SETTINGS.register(SGDSteps)
 SETTINGS.register(IVONSteps)
 
 
@@ -70,7 +71,7 @@ class NetworkSpec(RunSpec):
     rounds : int, default 100
     seed : int, default 0
     method : Method
-    solver : AdamSteps or IVONSteps
+    solver : AdamSteps, SGDSteps or IVONSteps
     network : str
         The model's `signature`.
     dim : int
@@ -87,7 +88,7 @@ class NetworkSpec(RunSpec):
     engine: ClassVar[str] = "network"
 
     method: Method
-    solver: AdamSteps | IVONSteps
+    solver: Solver
     network: str
     dim: int
     prior_precision: float = 1.0
@@ -133,7 +134,7 @@ class NetworkTask:
     model : Module
         The run starts at its parameters.
     prior_precision : float, default 1.0
-    solver : AdamSteps or IVONSteps, optional
+    solver : AdamSteps, SGDSteps or IVONSteps, optional
     temperature : float, default 1.0
     rounds : int, default 10
     seed : int, default 0
@@ -159,7 +160,7 @@ class NetworkTask:
     method: Method
     model: nn.Module
     prior_precision: float = 1.0
-    solver: AdamSteps | IVONSteps | None = None
+    solver: Solver | None = None
     temperature: float = 1.0
     rounds: int = 10
     seed: int = 0

@@ -25,7 +25,7 @@ from .client import answer, is_usable
 from .metrics import Scores, score
 from .network import Rows
 from .posterior import Kind, NetworkPosterior
-from .problem import AdamSteps, IVONSteps
+from .problem import Solver
 from .randomness import of_scores
 from .server import gathered, recorded
 from .state import RoundRecord, State, digest, load_state, save_state
@@ -112,7 +112,7 @@ def run(
     prior_precision: float = 1.0,
     rounds: int = 10,
     *,
-    solver: AdamSteps | IVONSteps | None = None,
+    solver: Solver | None = None,
     temperature: float = 1.0,
     participation: float | Callable[[int, int, np.random.Generator], Any] = 1.0,
     batched: bool = True,
@@ -143,7 +143,7 @@ def run(
     prior_precision : float, default 1.0
         δ; also the first precision of the server, and the fixed one of FedLap.
     rounds : int, default 10
-    solver : AdamSteps or IVONSteps, optional
+    solver : AdamSteps, SGDSteps or IVONSteps, optional
         Local work; default IVONSteps() for variational methods, AdamSteps() for methods of the delta method.
     temperature : float, default 1.0
         τ.

@@ -14,7 +14,7 @@ from .._validation import as_count, as_number, as_positive
 from .functional import SharedTerms
 from .kernel import Rates, check_betas
 
-__all__ = ["AdamSteps", "IVONSteps", "LocalProblem", "Trained"]
+__all__ = ["AdamSteps", "IVONSteps", "LocalProblem", "PointSteps", "SGDSteps", "Solver", "Trained"]
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,19 @@ class Steps:
 
 
 @dataclass(frozen=True)
-class AdamSteps(Steps):
+class PointSteps(Steps):
+    """Local work of a point method, and how the curvature is found where the method needs one (FedLap-Cov)."""
+
+    curvature_samples: int | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.curvature_samples is not None:
+            as_count(self.curvature_samples, "curvature_samples")
+
+
+@dataclass(frozen=True)
+class AdamSteps(PointSteps):
     """Local work of a point method: Adam (Kingma & Ba 2015) on ℓ_k and the terms around it.
 
     Parameters
@@ -97,14 +109,50 @@ class AdamSteps(Steps):
     beta1: float = 0.9
     beta2: float = 0.999
     eps: float = 1e-8
-    curvature_samples: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.curvature_samples is not None:
-            as_count(self.curvature_samples, "curvature_samples")
         as_positive(self.eps, "eps")
         check_betas(self.beta1, self.beta2)
+
+
+@dataclass(frozen=True)
+class SGDSteps(PointSteps):
+    """Local work of a point method: stochastic gradient descent on ℓ_k/N_k and the terms around it, over N_k.
+
+        b ← βb + ĝ,  θ ← θ − αb,  b = 0 at the start of a round
+
+    Parameters
+    ----------
+    epochs : int, default 5
+        Passes over the client's rows in a round.
+    batch_size : int, default 32
+    lr : float, default 0.01
+        α.
+    momentum : float, default 0.0
+        β, in [0, 1).
+    curvature_samples, schedule, schedule_rounds, lr_end
+        As in `AdamSteps`.
+
+    Raises
+    ------
+    ValueError
+        When a number is out of range.
+
+    Examples
+    --------
+    >>> from bayesadmm_np.torch import SGDSteps
+    >>> SGDSteps(lr=0.1, schedule="cosine", schedule_rounds=50).momentum
+    0.0
+    """
+
+    lr: float = 0.01
+    momentum: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0.0 <= as_number(self.momentum, "momentum") < 1.0:
+            raise ValueError(f"momentum must lie in [0, 1), got {self.momentum!r}.")
 
 
 @dataclass(frozen=True)
@@ -179,6 +227,9 @@ class IVONSteps(Steps):
     def rates(self) -> Rates:
         """The settings that `kernel` takes."""
         return Rates.of(vars(self))
+
+
+Solver = AdamSteps | SGDSteps | IVONSteps
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from . import compiled
 from .kernel import Buffers, Terms, collect, draw, step_rate, update
 from .network import Network, Rows
 from .noise import Noise
-from .problem import AdamSteps, IVONSteps, LocalProblem, Trained
+from .problem import AdamSteps, IVONSteps, LocalProblem, PointSteps, SGDSteps, Solver, Trained
 from .randomness import generator
 from .threads import in_threads
 
@@ -48,7 +48,7 @@ class _Plan:
         return sum(count > step for count in self.steps)
 
 
-def _plan(data: Mapping[int, Rows], solver: AdamSteps | IVONSteps, seeds: Sequence[int], like: Tensor) -> _Plan:
+def _plan(data: Mapping[int, Rows], solver: Solver, seeds: Sequence[int], like: Tensor) -> _Plan:
     """Return epochs of shuffled batches; where the last batch of an epoch is short, rows of weight zero fill it.
 
     A row of weight w_i has w_i n/N_k over the rows of its batch: the gradient estimates that of ℓ_k/N_k.
@@ -75,7 +75,7 @@ def _plan(data: Mapping[int, Rows], solver: AdamSteps | IVONSteps, seeds: Sequen
     return _Plan(order, masses, index.to(device), weight.to(device), steps, widths.astype(int).tolist())
 
 
-def _steps(rows: Rows, solver: AdamSteps | IVONSteps) -> int:
+def _steps(rows: Rows, solver: Solver) -> int:
     """Return how many steps a client takes in a round."""
     return solver.epochs * -(-len(rows) // solver.batch_size)
 
@@ -84,7 +84,7 @@ def local_work(
     network: Network,
     data: Sequence[Rows],
     problem: LocalProblem,
-    solver: AdamSteps | IVONSteps,
+    solver: Solver,
     seeds: Sequence[int],
     buffers: dict[str, Tensor],
 ) -> Trained:
@@ -154,7 +154,7 @@ class _Work:
     network: Network
     data: Sequence[Rows]
     problem: LocalProblem
-    solver: AdamSteps | IVONSteps
+    solver: Solver
     seeds: Sequence[int]
     out: Trained
 
@@ -203,16 +203,16 @@ class _Work:
             stack.step(k, t + 1, gradient)
         self.out.put(plan.clients, stack.result())
 
-    def _stack(self, clients: Sequence[int], problem: LocalProblem, scale: Tensor) -> _Adam | _IVON:
-        if isinstance(self.solver, AdamSteps):
-            return _Adam(problem, scale, self.solver, [_steps(self.data[k], self.solver) for k in clients])
+    def _stack(self, clients: Sequence[int], problem: LocalProblem, scale: Tensor) -> _Point | _IVON:
+        if isinstance(self.solver, PointSteps):
+            return _Point(problem, scale, self.solver, [_steps(self.data[k], self.solver) for k in clients])
         return _IVON(problem, scale, self.solver, [self.seeds[k] for k in clients])
 
 
-class _Adam:
-    """Adam on the minibatch's mean loss plus (τ/N_k) times the quadratic of the site and the anchor."""
+class _Point:
+    """Adam or SGD on the minibatch's mean loss plus (τ/N_k) times the quadratic of the site and the anchor."""
 
-    def __init__(self, problem: LocalProblem, scale: Tensor, solver: AdamSteps, steps: Sequence[int]) -> None:
+    def __init__(self, problem: LocalProblem, scale: Tensor, solver: PointSteps, steps: Sequence[int]) -> None:
         self.mean = problem.start.expand(len(steps), -1).clone()
         self.gradient = torch.zeros_like(self.mean)
         quadratic = problem.quadratic(scale)
@@ -223,8 +223,7 @@ class _Adam:
         self.first = [sum(sizes[:i]) for i in range(len(sizes))]
         for rows, own in zip(self.rows, self.gradient.split(sizes), strict=True):
             rows.grad = own
-        fused = self.mean.device.type in ("cpu", "cuda")
-        self.adam = torch.optim.Adam(self.rows, solver.lr, (solver.beta1, solver.beta2), solver.eps, fused=fused)
+        self.optimiser = _optimiser(self.rows, solver)
 
     def step(self, k: int, t: int, gradient: Gradient) -> None:
         gradient(self.mean[:k], self.gradient[:k])
@@ -234,10 +233,18 @@ class _Adam:
         for rows, first in zip(self.rows, self.first, strict=True):
             if first >= k:
                 rows.grad = None
-        self.adam.step()
+        self.optimiser.step()
 
     def result(self) -> tuple[Tensor, None, None]:
         return self.mean, None, None
+
+
+def _optimiser(rows: list[Tensor], solver: PointSteps) -> torch.optim.Optimizer:
+    if isinstance(solver, SGDSteps):
+        return torch.optim.SGD(rows, solver.lr, solver.momentum)
+    assert isinstance(solver, AdamSteps)
+    fused = rows[0].device.type in ("cpu", "cuda")
+    return torch.optim.Adam(rows, solver.lr, (solver.beta1, solver.beta2), solver.eps, fused=fused)
 
 
 class _IVON:

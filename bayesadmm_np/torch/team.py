@@ -16,7 +16,7 @@ from ..splitting.methods import Method
 from .functional import shared_terms
 from .methods import family_of
 from .network import Network, Rows
-from .problem import AdamSteps, IVONSteps, LocalProblem
+from .problem import AdamSteps, IVONSteps, LocalProblem, PointSteps, Solver
 from .state import Broadcast, Duals, State
 
 __all__ = ["Team", "assemble", "build", "fit", "read_device", "read_network"]
@@ -38,7 +38,7 @@ class Team:
     network: Network
     sizes: tuple[float, ...]
     clients: Mapping[int, Rows]
-    solver: AdamSteps | IVONSteps
+    solver: Solver
     delta: float
     temperature: float
     batched: bool
@@ -159,7 +159,7 @@ def assemble(
     model: nn.Module,
     prior_precision: float,
     temperature: float,
-    solver: AdamSteps | IVONSteps | None,
+    solver: Solver | None,
     batched: bool,
     place: torch.device,
 ) -> Team:
@@ -192,7 +192,7 @@ def build(
     clients: Mapping[int, Rows],
     prior_precision: float,
     temperature: float,
-    solver: AdamSteps | IVONSteps | None,
+    solver: Solver | None,
     batched: bool,
 ) -> Team:
     """Return the team of clients of these sizes; `clients` holds the rows of the clients that are here."""
@@ -202,15 +202,15 @@ def build(
         raise ValueError(f"{method.name}: a prior at the clients is defined for the isotropic family only.")
     variational = family is DiagonalGaussian and method.expectation is None
     chosen = solver or (IVONSteps() if variational else AdamSteps())
-    wanted = IVONSteps if variational else AdamSteps
-    if not isinstance(chosen, wanted):
-        raise ValueError(f"{method.name} needs solver={wanted.__name__}(...), got {chosen!r}.")
+    if not isinstance(chosen, IVONSteps if variational else PointSteps):
+        wanted = "IVONSteps(...)" if variational else "AdamSteps(...) or SGDSteps(...)"
+        raise ValueError(f"{method.name} needs solver={wanted}, got {chosen!r}.")
     if batched and network.keeps_statistics:
         names = ", ".join(list(network.buffers)[:3])
         raise ValueError(f"batched must be False for a model with running statistics ({names}, ...).")
     if isinstance(chosen, IVONSteps) and chosen.ess is not None and method.schedule is not None:
         raise ValueError(f"ess needs a row without a schedule: a client's loss has the weight ρλ/N_k, got {method!r}.")
-    if isinstance(chosen, AdamSteps) and chosen.curvature_samples is not None and family is not DiagonalGaussian:
+    if isinstance(chosen, PointSteps) and chosen.curvature_samples is not None and family is not DiagonalGaussian:
         raise ValueError(f"curvature_samples needs a row that takes a curvature, such as FedLapCov, got {method.name}.")
     _check_last_batches(network, clients, chosen.batch_size)
     delta, tau = as_positive(prior_precision, "prior_precision"), as_positive(temperature, "temperature")

@@ -28,7 +28,7 @@ from bayesadmm_np._archive import ArchiveError  # noqa: E402
 from bayesadmm_np.cli import _experiment_plots as plots  # noqa: E402
 from bayesadmm_np.cli import _experiment_run as module  # noqa: E402
 from bayesadmm_np.cli._experiment_file import Experiment, Split, changed  # noqa: E402
-from bayesadmm_np.torch import IVONADMM, MLP, AdamSteps, IVONSteps, Rows  # noqa: E402
+from bayesadmm_np.torch import IVONADMM, MLP, AdamSteps, IVONSteps, Rows, SGDSteps  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 TEXT = (Path(__file__).parents[1] / "goldens" / "small.toml").read_text(encoding="utf-8")
@@ -487,6 +487,22 @@ def test_a_curve_that_ends_early_says_so(monkeypatch, tmp_path):
     twin = drawn(runs[:2], monkeypatch, tmp_path)
     assert not [line for axes in twin.axes for line in axes.lines if line.get_marker() == "x"]
     assert [text.get_text() for text in twin.legends[0].get_texts()] == ["FedAvg"]
+
+
+def test_a_method_may_take_gradient_descent(file):
+    """By the solver's name; without it Adam is taken. A row refuses the solvers of others, and unknown fields."""
+
+    def solver(text):
+        file.write_text(text, encoding="utf-8")
+        entry = Experiment.read(file).methods[1]
+        return entry.local_work(entry.method())
+
+    assert solver(TEXT + 'name = "sgd"\nmomentum = 0.5\n') == SGDSteps(epochs=1, momentum=0.5)
+    assert solver(TEXT) == solver(TEXT + 'name = "adam"\n') == AdamSteps(epochs=1)
+    with pytest.raises(ValueError, match="there is no solver of this method 'ivon'"):
+        solver(TEXT + 'name = "ivon"\n')
+    with pytest.raises(ValueError, match="beta1"):
+        solver(TEXT + 'name = "sgd"\nbeta1 = 0.5\n')
 
 
 def test_no_two_methods_have_one_colour(monkeypatch, tmp_path):

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ..network import Network, Rows
-from ..problem import AdamSteps, IVONSteps, LocalProblem
+from ..problem import AdamSteps, IVONSteps, LocalProblem, SGDSteps, Solver
 
 if TYPE_CHECKING:
     from .client import Client
@@ -39,22 +39,24 @@ def _client_module() -> ModuleType | None:
     return client
 
 
-def does(network: Network, data: Sequence[Rows], problem: LocalProblem, solver: AdamSteps | IVONSteps) -> bool:
+def does(network: Network, data: Sequence[Rows], problem: LocalProblem, solver: Solver) -> bool:
     """Whether compiled code can do these clients' work: a plain network on a CPU, and one sample a step of IVON."""
     return (
-        (not isinstance(solver, IVONSteps) or (solver.samples == 1 and solver.hess_approx == "price"))
+        not isinstance(solver, SGDSteps)
+        and (not isinstance(solver, IVONSteps) or (solver.samples == 1 and solver.hess_approx == "price"))
         and problem.start.device.type == "cpu"
         and all(network.is_pure(rows.X) for rows in data)
         and _client_module() is not None
     )
 
 
-def client_of(network: Network, rows: Rows, problem: LocalProblem, solver: AdamSteps | IVONSteps, seed: int) -> Client:
+def client_of(network: Network, rows: Rows, problem: LocalProblem, solver: Solver, seed: int) -> Client:
     """Return one client's work, for which `does` is true; `problem` is this client's alone."""
     from .client import AdamClient, IVONClient
 
     if isinstance(solver, IVONSteps):
         return IVONClient(network, rows, problem, solver, seed)
+    assert isinstance(solver, AdamSteps)
     return AdamClient(network, rows, problem, solver)
 
 

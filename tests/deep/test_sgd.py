@@ -1,0 +1,86 @@
+"""Local work by stochastic gradient descent: its recursion, its fixed points, and what is refused."""
+
+from dataclasses import replace
+
+import pytest
+
+torch = pytest.importorskip("torch", minversion="2.4", reason="the deep-learning path needs the extra `torch`")
+from bayesadmm_np import methods  # noqa: E402
+from bayesadmm_np.torch import IVONADMM, MLP, AdamSteps, Rows, SGDSteps, run  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def clients(sizes=(12, 7)):
+    source = torch.Generator().manual_seed(0)
+    made = []
+    for n in sizes:
+        X = torch.randn(n, 4, generator=source, dtype=torch.float64)
+        made.append(Rows(X, (X[:, 0] > 0.5 * torch.randn(n, generator=source)).long()))
+    return made
+
+
+def linear():
+    model = torch.nn.Linear(4, 2, bias=False, dtype=torch.float64)
+    with torch.no_grad():
+        model.weight.copy_(torch.arange(8.0).view(2, 4) / 10.0)
+    return model
+
+
+def by_hand(rows, lr, momentum, steps):
+    """θ ← θ − αb with b ← βb + ∇(ℓ/N), on all rows of a client at once."""
+    theta, b = linear().weight.detach().requires_grad_(), 0.0
+    for _ in range(steps):
+        (slope,) = torch.autograd.grad(torch.nn.functional.cross_entropy(rows.X @ theta.T, rows.y), theta)
+        b = momentum * b + slope
+        theta = (theta - lr * b).detach().requires_grad_()
+    return theta.detach().reshape(-1)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("batched", [True, False])
+def test_steps_are_those_of_the_recursion(momentum, batched):
+    """A round of FedAvg with whole batches, in float64: the mean by rows of what each client gets by hand."""
+    rows, solver = clients(), SGDSteps(epochs=6, batch_size=12, lr=0.3, momentum=momentum)
+    found = run(methods.FedAvg(), rows, linear(), 1e-9, 1, solver=solver, batched=batched).mean
+
+    def expected(beta):
+        return (12 * by_hand(rows[0], 0.3, beta, 6) + 7 * by_hand(rows[1], 0.3, beta, 6)) / 19
+
+    assert (found - expected(momentum)).abs().max() < 1e-8  # δ pulls by 1e-9
+    assert (found - expected(0.9 - momentum)).abs().max() > 1e-2  # the twin: the other momentum
+
+
+def test_with_exact_work_a_method_is_the_same_as_with_adam():
+    """FedLap with long local work, in which both find a client's only minimum, in float64.
+
+    Adam ends within its rate of it. The twin takes two steps.
+    """
+
+    def mean(solver):
+        return run(methods.FedLap(0.5), clients(), linear(), 1.0, 2, solver=solver).mean
+
+    adam = mean(AdamSteps(epochs=800, batch_size=12, lr=5e-3))
+    sgd = SGDSteps(epochs=150, batch_size=12, lr=0.5, momentum=0.5)
+    assert (mean(sgd) - adam).abs().max() < 5e-3
+    assert (mean(replace(sgd, epochs=2)) - adam).abs().max() > 5e-2
+
+
+def test_a_stack_and_its_schedule_are_the_clients_one_by_one():
+    solver = SGDSteps(epochs=2, batch_size=4, lr=0.2, momentum=0.5, schedule="cosine", schedule_rounds=3)
+    torch.manual_seed(0)
+    model = MLP((4, 5, 2)).double()
+    options = {"prior_precision": 0.5, "rounds": 3, "solver": solver}
+    stacked, alone = (run(methods.FedDyn(), clients(), model, batched=b, **options).mean for b in (True, False))
+    assert (stacked - alone).abs().max() < 1e-10
+    constant = run(
+        methods.FedDyn(), clients(), model, 0.5, 3, solver=replace(solver, schedule="constant", schedule_rounds=None)
+    )
+    assert (constant.mean - stacked).abs().max() > 1e-3  # the twin: no schedule
+
+
+def test_what_does_not_fit_is_refused():
+    with pytest.raises(ValueError, match=r"momentum must lie in \[0, 1\), got 1.0"):
+        SGDSteps(momentum=1.0)
+    with pytest.raises(ValueError, match="IVON-ADMM needs solver=IVONSteps"):
+        run(IVONADMM(), clients(), linear(), solver=SGDSteps())
