@@ -366,8 +366,9 @@ def evaluate(
     y : array_like, shape (n,)
     client : array_like, shape (n,), optional
         The site of each row; default one site.
-    classes : sequence, default 0 to C − 1
-        Labels in the order of `probability`, as an estimator's `classes_`; of two the second is the event.
+    classes : sequence, optional
+        Labels in the order of `probability`, as an estimator's `classes_`, default 0 to C − 1; of two the second is the
+        event.
     least : int, default 1
         Smallest number of rows of a site; a site with fewer is refused by name.
 
