@@ -11,6 +11,7 @@ from .._errors import PLAIN, Words
 from ..design.rows import SiteRows
 from ..glm.columns import ROUNDING, site_factor
 from ..glm.diagnosis import (
+    FEWEST,
     NEARLY,
     Collinear,
     Constant,
@@ -96,7 +97,9 @@ def name_dependence(error: RunError, glm: Glm, rows: Mapping[Hashable, SiteRows]
         information = np.sum([error.result.prior.factor.parts[0], *parts], axis=0)  # type: ignore[attr-defined]
         if not np.isfinite(information).all() or information.ndim < 2 or not information.any():
             return error
-        weakest, _ = weakest_direction(information)
+        weakest, condition = weakest_direction(information)
+        if np.finfo(float).eps * condition < 10.0**-FEWEST:  # the method failed, and not for want of digits
+            return error
         listed = ", ".join(labels[int(j)] for j in weakest)
         said, these = f"the rows that count say next to nothing on {listed} together", "one of them"
     remedies = f"leave {these} out, shrink it with {PRIOR} > 0, or scale columns and weights"
