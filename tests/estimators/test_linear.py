@@ -241,7 +241,7 @@ def test_collinear_columns_are_held_at_zero_by_name(rows):
     pd = pytest.importorskip("pandas")
     X, y, sites = rows
     frame = pd.DataFrame(X, columns=["age", "dose"]).assign(months=12.0 * X[:, 0], site=1.0, blank=0.0)
-    with pytest.warns(ConvergenceWarning, match="held at zero: 'months', 'site', 'blank'; drop them"):
+    with pytest.warns(ConvergenceWarning, match="held at zero: 'months', 'site', 'blank'; leave them out"):
         model = FederatedLinearRegression().fit(frame, y, client=sites)
     without = FederatedLinearRegression().fit(X, y, client=sites)
     assert_allclose(model.coef_[:2], without.coef_, rtol=1e-10)
