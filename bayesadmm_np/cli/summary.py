@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import asdict
 from typing import Annotated, Any
 
 from ..estimators.fitted import UNITS, Units
 from ..estimators.summary import COVARIANCES
 from ._options import Json, ModelFile, Reference, Tests, option, switch
-from ._terminal import option_words, print_json
+from ._terminal import Refused, option_words, print_json, text_table
 
 
 def summary(
@@ -23,6 +25,10 @@ def summary(
     ratios: Annotated[bool, switch("Show odds or rate ratios with their intervals.")] = False,
     reference: Reference = None,
     tests: Tests = "none",
+    contrasts: Annotated[
+        tuple[str, ...],
+        option("Weighted sum of coefficients; may be repeated.", "NAME=WEIGHT,…", name="--contrast"),
+    ] = (),
     json: Json = False,
 ) -> None:
     """Print the table of a model file: coefficients, standard errors, shares of the sites, certificate.
@@ -31,18 +37,38 @@ def summary(
       bayesadmm summary model.npz
       bayesadmm summary model.npz --units standardized      per standard deviation
       bayesadmm summary model.npz --ratios                  odds or rate ratios
+      bayesadmm summary model.npz --contrast 'stage[T.II]=1,stage[T.III]=-1'
       bayesadmm summary model.npz --json
 
     Exit codes: 0 all is well, 2 the command or the model were refused.
     """
     from ..estimators.model_file import load_model
     from ..estimators.summary import as_dict, summarise
-    from ..estimators.term_tests import tests_of
+    from ..estimators.term_tests import contrast, tests_of
 
     found = load_model(model)
     shown: Any = {"covariance": covariance, "reference": reference, "words": option_words()}
     shown["tests"] = tests_of(found, tests, covariance)
+    sums = [contrast(found, _weights(text), covariance) for text in contrasts]
     if json:
-        print_json(as_dict(found, units, **shown))
-    else:
-        print(summarise(found, units, ratios=ratios, **shown))
+        print_json({**as_dict(found, units, **shown), "contrasts": [asdict(one) for one in sums]})
+        return
+    print(summarise(found, units, ratios=ratios, **shown))
+    if sums:
+        rows = [[one.name, *map(_shown, (one.coef, one.std_err, one.p_value, one.low, one.high))] for one in sums]
+        print("\n" + text_table(("contrast", "coef", "std err", "P", "[0.025", "0.975]"), rows))
+
+
+def _weights(text: str) -> dict[str, float]:
+    """Read NAME=WEIGHT,…; a name may hold commas, as bs(age, 4)[1] does."""
+    pairs = re.compile(r"\s*(.+?)\s*=\s*([-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?)\s*(?:,|$)")
+    found, end = {}, 0
+    while end < len(text) and (pair := pairs.match(text, end)):
+        found[pair[1]], end = float(pair[2]), pair.end()
+    if not found or end < len(text):
+        raise Refused(f"--contrast must be NAME=WEIGHT,NAME=WEIGHT,…, got {text!r}.")
+    return found
+
+
+def _shown(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4g}"

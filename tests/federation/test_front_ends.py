@@ -11,7 +11,7 @@ pd = pytest.importorskip("pandas", reason="the command line needs the extra `cli
 pytest.importorskip("cyclopts", reason="the command line needs the extra `cli`")
 
 from bayesadmm_np import RunError  # noqa: E402
-from bayesadmm_np.estimators import FederatedGLM  # noqa: E402
+from bayesadmm_np.estimators import FederatedGLM, contrast  # noqa: E402
 from bayesadmm_np.estimators.summary import as_dict  # noqa: E402
 from bayesadmm_np.estimators.term_tests import wald_tests  # noqa: E402
 from bayesadmm_np.federation import Message, load_server  # noqa: E402
@@ -129,6 +129,19 @@ def test_likelihood_ratios_of_terms_are_those_of_the_estimator(call, kind, targe
         assert row["statistic"] == pytest.approx(test.statistic, rel=1e-7)
         assert row["p_value"] == pytest.approx(test.p_value, rel=1e-6)
     assert [row["name"] for row in own["tests"]] == ["age", "C(ward)", "dose"]
+    weights = {"C(ward)[T.b]": 1.0, "C(ward)[T.c]": -1.0}
+    told = json.loads(call("summary m.npz --json --contrast C(ward)[T.b]=1,C(ward)[T.c]=-1 --contrast age=1e1")[1])
+    wanted = contrast(model.fitted_, weights), contrast(model.fitted_, {"age": 10.0})
+    for row, one in zip(told["contrasts"], wanted, strict=True):
+        assert [row["coef"], row["std_err"]] == pytest.approx([one.coef, one.std_err], rel=1e-7)
+    assert "1 C(ward)[T.b] + -1 C(ward)[T.c]" in call("summary m.npz --contrast C(ward)[T.b]=1,C(ward)[T.c]=-1")[1]
+    for wrong, words in {
+        "age": "must be NAME=WEIGHT",
+        "age=1,dose": "must be NAME=",
+        "size=1": "must name coef",
+    }.items():
+        code, _, err = call(f"summary m.npz --contrast {wrong}")
+        assert (code, words in err) == (2, True), err
     (twin,) = model.test_terms({"one level": ["C(ward)[T.b]"]}, how="lr")
     assert twin.statistic != pytest.approx(own["tests"][1]["statistic"], rel=1e-3)
     assert "Tests of terms" in call("server status run")[1]
