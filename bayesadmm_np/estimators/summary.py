@@ -251,6 +251,7 @@ def goodness(model: FittedGLM, loss: float | None = None, n_dropped: int = 0) ->
         noise_variance=model.noise_variance,
         target_scale=model.target_scale,
         weights=found.weights,
+        has_null=found.has_null,
     )
 
 
@@ -527,7 +528,9 @@ def _facts(model: FittedGLM, spread: Spread) -> tuple[dict[str, str], dict[str, 
         left["Log-likelihood"] = _fact(likelihood)
     if whole is not None:
         right["Observations"] = f"{whole.n_observations:g}"
-        left |= {"Deviance": _fact(whole.deviance), "Null deviance": _fact(whole.null_deviance)}
+        left["Deviance"] = _fact(whole.deviance)
+        if whole.null_deviance is not None:
+            left["Null deviance"] = _fact(whole.null_deviance)
         if _is_at_the_maximum(model):
             right |= _at_the_maximum(model, whole)
     if model.elbo is not None and model.inference == "posterior":
@@ -608,6 +611,8 @@ def _note(model: FittedGLM, rows: Sequence[SummaryRow], spread: Spread, is_profi
     held = [name for name, is_held in zip(model.coefficient_names, model.held, strict=True) if is_held]
     if held:
         said.append(f"Held at zero, because no rows determine them beside the others: {', '.join(held)}.")
+    if model.statistics is not None and not model.statistics.has_null:
+        said.append("No null deviance, R² and test of all: the model of intercepts and offsets alone was not found.")
     if any(row.coef != row.coef for row in rows):
         said.append("There is no estimate, or no standard error of it, where – stands: see Data below.")
     if any(row.p_value is None and row.std_err for row in rows):

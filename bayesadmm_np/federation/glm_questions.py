@@ -33,7 +33,7 @@ from ..glm.diagnosis import (
     without_estimate,
 )
 from ..glm.firth import FirthAnswer, firth
-from ..glm.inference import FitStatistics, Noise
+from ..glm.inference import FitStatistics, Noise, null_fit, null_start
 from ..glm.kinds import Kind, kind_of_loss
 from ..glm.least_squares import information_of, settled, solve
 from ..glm.problem import HOLD
@@ -568,19 +568,19 @@ def _statistics(
         found = _designed(found, kind, ask)
     null = found.null
     assert null is not None
+    spread = None if covariance is None else covariance()
     if found.design is not None and any(one.has_offset for one in found.design):
         mask = np.zeros((sizes_of(spec)["c"], sizes_of(spec)["p"]), dtype=bool)
         mask[:, -1:] = spec.has_intercept
-        try:
-            null = _driven(refit(null, mask.ravel()), ask, DerivativesQuestion).theta
-        except ValueError as error:  # of the iteration, and not of one site
-            raise Unsettled("derivatives", f"the null model: {error}") from error
-    bread = None if covariance is None else covariance() / found.noise_variance
+        if spread is not None:
+            null = null_start(theta, spread, mask.ravel())
+        null = null_fit(null, mask.ravel(), lambda fit: _driven(fit, ask, DerivativesQuestion))
+    bread = None if spread is None else spread / found.noise_variance
     asked = ((),) if bread is None else ROBUST[kind.outputs == "classes" :]
     for robust in asked:
         try:
-            question = StatisticsQuestion(theta, null, bread, robust, spec.weight_meaning)
-            return FitStatistics(sum_of(ask(question)), found.noise, spec.weight_meaning), found
+            question = StatisticsQuestion(theta, theta if null is None else null, bread, robust, spec.weight_meaning)
+            return FitStatistics(sum_of(ask(question)), found.noise, spec.weight_meaning, null is not None), found
         except Declined as declined:
             if "HC2" not in str(declined):  # a row of leverage 1, or classes
                 raise

@@ -5,9 +5,9 @@ The sums come from `site_statistics`, smaller models from `refit`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from operator import add
 from typing import Any, Literal
 
@@ -20,7 +20,7 @@ from .._errors import ArgumentError
 from .._validation import Array
 from ..losses.base import Loss
 from .kinds import Kind
-from .refit import drive, refit
+from .refit import Refit, drive, refit
 from .site_statistics import ROBUST, SiteStatistics, WeightMeaning, check_clusters, site_statistics
 
 __all__ = [
@@ -35,6 +35,8 @@ __all__ = [
     "fit_statistics",
     "goodness_of_fit",
     "likelihood_ratio_test",
+    "null_fit",
+    "null_start",
     "picks",
     "robust_covariance",
     "wald_test",
@@ -55,11 +57,14 @@ class FitStatistics:
     noise : {'none', 'estimated', 'given'}
         An estimated noise variance gives t and F.
     weights : {'frequency', 'analytic'}
+    has_null : bool
+        Whether the model of intercepts and offsets alone was fitted: else `total.null_loss` is not its loss.
     """
 
     total: SiteStatistics
     noise: Noise = "none"
     weights: WeightMeaning = "frequency"
+    has_null: bool = True
 
 
 def fit_statistics(
@@ -96,8 +101,8 @@ def fit_statistics(
         By site.
     """
     check_clusters(clusters or {})
-    if is_intercept is not None:
-        null = drive(refit(null, is_intercept), list(losses.values())).theta
+    found = null if is_intercept is None else null_fit(null, is_intercept, partial(drive, losses=list(losses.values())))
+    null = theta if found is None else found
     sums = [
         site_statistics(
             kind,
@@ -112,7 +117,28 @@ def fit_statistics(
         )
         for name, loss in losses.items()
     ]
-    return FitStatistics(reduce(add, sums), noise, weights)
+    return FitStatistics(reduce(add, sums), noise, weights, found is not None)
+
+
+def null_start(theta: Array, covariance: Array, is_intercept: Array) -> Array:
+    """Return the intercepts that minimise the quadratic around a fit with all other coefficients at zero."""
+    rest, found = np.logical_not(is_intercept), np.zeros_like(theta)
+    units = np.sqrt(np.diagonal(covariance)[rest])
+    units = np.where(units > 0.0, units, 1.0)
+    inner = covariance[np.ix_(rest, rest)] / np.outer(units, units)
+    pull = np.linalg.lstsq(inner, theta[rest] / units)[0] / units  # a held coefficient has hardly any variance
+    found[is_intercept] = theta[is_intercept] - covariance[np.ix_(is_intercept, rest)] @ pull
+    return found
+
+
+def null_fit(start: Array, is_intercept: Array, driven: Callable[[Any], Refit]) -> Array | None:
+    """Return θ of intercepts and offsets alone; None where it is not found, which ends no fit."""
+    if not is_intercept.any():
+        return np.zeros_like(start)
+    try:
+        return driven(refit(start, is_intercept)).theta
+    except ValueError:
+        return None
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -162,7 +188,7 @@ class GoodnessOfFit:
         Coefficients beside the intercepts, and n − parameters.
     deviance, null_deviance : float
         2 Σ w_i (ℓ_i − ℓ_i at μ_i = y_i), of the fit and of the intercepts alone. The residual sum of squares of least
-        squares.
+        squares. What compares with the null model is None where that was not found.
     log_likelihood, null_log_likelihood : float
         All constants kept. An estimated noise variance is the one that maximises it, RSS/n.
     dispersion : float or None
@@ -183,9 +209,9 @@ class GoodnessOfFit:
     df_model: float
     df_residual: float
     deviance: float
-    null_deviance: float
+    null_deviance: float | None
     log_likelihood: float
-    null_log_likelihood: float
+    null_log_likelihood: float | None
     dispersion: float | None
     aic: float
     bic: float
@@ -205,6 +231,7 @@ def goodness_of_fit(
     noise_variance: float = 1.0,
     target_scale: float = 1.0,
     weights: WeightMeaning = "frequency",
+    has_null: bool = True,
 ) -> GoodnessOfFit:
     """Return deviance, likelihood, criteria and the test against the null model from the sum over sites.
 
@@ -223,6 +250,8 @@ def goodness_of_fit(
     target_scale : float, default 1.0
         Units of y in those of the loss: deviance and likelihood are those of y.
     weights : {'frequency', 'analytic'}
+    has_null : bool, default True
+        See `FitStatistics`.
 
     Returns
     -------
@@ -247,11 +276,11 @@ def goodness_of_fit(
     ours, theirs = log_likelihood(total.loss), log_likelihood(total.null_loss)
     is_least_squares = kind.has_noise
     top, bottom = (deviance, null) if is_least_squares else (ours, theirs)
-    r_squared = 1.0 - top / bottom if bottom != 0 and np.isfinite([top, bottom]).all() else None
+    r_squared = 1.0 - top / bottom if has_null and bottom != 0 and np.isfinite([top, bottom]).all() else None
     has_adjusted = is_least_squares and r_squared is not None and df_residual > 0
     dispersion = square * total.pearson / df_residual if df_residual > 0 else None
     test = None
-    if df_model > 0:
+    if df_model > 0 and has_null:
         if noise == "estimated":
             test = _f_test("all coefficients", null - deviance, int(df_model), deviance, df_residual)
         else:
@@ -263,9 +292,9 @@ def goodness_of_fit(
         df_model=df_model,
         df_residual=df_residual,
         deviance=deviance,
-        null_deviance=null,
+        null_deviance=null if has_null else None,
         log_likelihood=ours,
-        null_log_likelihood=theirs,
+        null_log_likelihood=theirs if has_null else None,
         dispersion=dispersion,
         aic=-2.0 * ours + 2.0 * n_parameters,
         bic=-2.0 * ours + n_parameters * float(np.log(n)),

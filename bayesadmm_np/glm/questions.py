@@ -496,7 +496,8 @@ def pack_statistics(statistics: FitStatistics | None) -> tuple[dict[str, Any] | 
     if statistics is None:
         return None, {}
     total, meats = pack(statistics.total)
-    return {"noise": statistics.noise, "weights": statistics.weights, "total": total}, meats
+    plain = {name: getattr(statistics, name) for name in ("noise", "weights", "has_null")}
+    return {**plain, "total": total}, meats
 
 
 def unpack_statistics(
@@ -505,14 +506,15 @@ def unpack_statistics(
     """Inverse of `pack_statistics`; the arrays have `prefix` before their names."""
     if plain is None:
         return None
-    if set(plain) != {"noise", "weights", "total"}:
-        raise refusal("statistics", "exactly the fields noise, total, weights", sorted(plain))
-    noise, weights, total = (plain[name] for name in ("noise", "weights", "total"))
-    said: Any = tuple[Noise, WeightMeaning]
-    noise, weights = read_plain(said, [noise, weights], "statistics")
+    plain = {"has_null": True, **plain}  # files of before had no null model to miss
+    if set(plain) != {"noise", "weights", "total", "has_null"}:
+        raise refusal("statistics", "exactly the fields has_null, noise, total, weights", sorted(plain))
+    said: Any = tuple[Noise, WeightMeaning, bool]
+    given = [plain[name] for name in ("noise", "weights", "has_null")]
+    noise, weights, has_null = read_plain(said, given, "statistics")
     shapes = QUESTIONS["statistics"].said
-    found: SiteStatistics = unpack(SiteStatistics, total, arrays, shapes, {"d": dim}, prefix, is_own=True)
-    return FitStatistics(found.require_possible(), noise, weights)
+    found: SiteStatistics = unpack(SiteStatistics, plain["total"], arrays, shapes, {"d": dim}, prefix, is_own=True)
+    return FitStatistics(found.require_possible(), noise, weights, has_null)
 
 
 def pack(value: Any) -> tuple[dict[str, Any], dict[str, Array]]:

@@ -66,7 +66,7 @@ def refit(
     mask = np.asarray(free, dtype=bool)
     theta, step = np.array(start, dtype=np.float64), np.zeros(mask.size)
     goal = np.where(mask, 0.0, fixed)
-    value, decrement = np.inf, np.inf
+    value = np.inf
     for exchange in range(1, most_exchanges + 1):
         point = np.where(mask, theta + step, goal) if exchange > 1 else theta
         answers = list((yield point))
@@ -77,8 +77,6 @@ def refit(
             step = 0.5 * step
             continue
         theta, value = point, found
-        if decrement <= 1e-12:  # of the step just taken, which leaves about its square
-            return Refit(theta, value, exchange)
         gradient = np.sum([answer.gradient for answer in answers], axis=0)
         hessian = np.sum([answer.hessian for answer in answers], axis=0)
         step = np.where(mask, 0.0, goal - theta)
@@ -87,7 +85,9 @@ def refit(
             step[mask] = -_solved(hessian[np.ix_(mask, mask)], pull)
         decrement = float(-pull @ step[mask])
         if (theta != goal)[~mask].any():  # the next point is the first of the smaller model, whatever its loss
-            value, decrement = np.inf, np.inf
+            value = np.inf
+        elif decrement <= 1e-12:  # the step ends so near that sums there would tell rounding alone
+            return Refit(np.where(mask, theta + step, goal), value - 0.5 * decrement, exchange)
     raise ValueError(f"the model without the term did not converge in {most_exchanges} exchanges.")
 
 

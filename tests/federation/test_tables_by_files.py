@@ -97,7 +97,7 @@ def test_the_table_is_that_of_the_estimator_bit_for_bit(call, case):
     ("kind", "formula"), [("logistic", "died~age+C(ward)"), ("poisson", "visits~dose+offset(age)+C(ward)")]
 )
 def test_formulas_and_offsets_have_the_table_too(call, kind, formula):
-    """An offset's mean is a part of the estimator's intercept: rounding of another size, 1e-9."""
+    """An offset's mean is a part of the estimator's intercept: both fits end within their tolerance, 1e-8."""
     rows = write_tables()
     code, told, _ = play(call, f"--loss {kind} --formula {formula}")
     assert (code, told["status"], told["missing"]) == (0, "CONVERGED", [])
@@ -105,7 +105,7 @@ def test_formulas_and_offsets_have_the_table_too(call, kind, formula):
     own, other = as_dict(exported(call)), as_dict(fit.fitted_)
     for table in (own, other):
         del table["certificate"]
-    assert differences(own["goodness"], other["goodness"], rel=1e-9) == []
+    assert differences(own["goodness"], other["goodness"], rel=1e-8) == []
     assert differences(own["coefficients"], other["coefficients"], rel=1e-6) == []
     assert own["goodness"]["null_deviance"] > own["goodness"]["deviance"]
     # broken twin: the null model without the offset

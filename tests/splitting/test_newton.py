@@ -1,6 +1,7 @@
 """Newton's row, its guard, and the sites' own fits as a start."""
 
 from dataclasses import replace
+from importlib import import_module
 from itertools import pairwise
 
 import numpy as np
@@ -19,6 +20,7 @@ from oracles.problems import EPS, assert_close, prior, same_bits, spd, team
 M = ba.methods
 DELTA = ba.losses.Delta(2)
 FULL = ba.families.FullGaussian
+STARTS = import_module("bayesadmm_np.clients.own_fits")
 
 
 def flat(d):
@@ -166,6 +168,35 @@ def test_a_site_is_minus_the_natural_gradient_at_the_sites_own_mode():
     assert_close(site.linear, hessian @ mode - loss.gradient(mode), 1e-6)
 
 
+def one_label_each(seed):
+    """Weak effects, and rows in the order of their labels over ten sites: all but one know a single label."""
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((600, 4))
+    X = (X - X.mean(axis=0)) / X.std(axis=0)
+    y = (rng.random(600) < 1 / (1 + np.exp(0.8 - X @ np.full(4, 0.15)))).astype(float)
+    rows = np.array_split(np.argsort(y, kind="stable"), 10)
+    return [ba.losses.Logistic(np.column_stack([X[own], np.ones(own.size)]), y[own]) for own in rows]
+
+
+def exchanges(row, losses, prior_):
+    """Rounds until every coefficient is within 1e-6 standard errors of the mode; the start is one."""
+    best = ba.solve_pooled(losses, prior_, expectation=DELTA, tol=1e-12).posterior
+    means, _ = path(row, losses, prior_, tol=1e-300)
+    errors = [np.abs((mean - best.mean) / np.sqrt(best.variance)).max() for mean in means]
+    return next(count for count, error in enumerate(errors) if error <= 1e-6)
+
+
+def test_the_start_counted_it_takes_no_more_exchanges_than_newton_from_zero(monkeypatch):
+    """Where the sites' own fits say least. Broken twin: the weaker lift, whose fits lie too far out."""
+    for lift, is_never_more in ((LIFT, True), (0.03, False)):
+        monkeypatch.setattr(STARTS, "LIFT", lift)
+        more = [
+            exchanges(ba.Guarded(M.Newton()), losses, flat(5)) > exchanges(M.Newton(start="prior"), losses, flat(5))
+            for losses in map(one_label_each, range(4))
+        ]
+        assert (not any(more)) is is_never_more
+
+
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
 def test_the_lift_does_not_depend_on_units(scale, rng):
     X = np.column_stack([rng.standard_normal((40, 2)), np.ones(40)])
@@ -281,8 +312,9 @@ def test_an_overflow_is_a_refused_step(seed):
     assert_close(result.posterior.mean, ba.solve_pooled(losses, flat(3), expectation=DELTA).posterior.mean, 1e-8)
 
 
-def test_a_start_that_is_worse_than_the_priors_mean_is_refused():
-    """Counts at sites with far columns: the sites' own fits add up to a point where F is astronomical."""
+def test_a_start_that_is_worse_than_the_priors_mean_is_refused(monkeypatch):
+    """Counts at sites with far columns: with a weak lift the sites' fits add up to a point where F is astronomical."""
+    monkeypatch.setattr(STARTS, "LIFT", 0.03)
     rng = np.random.default_rng(592)
     X = np.column_stack([rng.standard_t(1.5, size=(120, 3)), np.ones(120)])
     y = rng.poisson(np.exp(np.clip(X @ [0.3, 1.0, -0.5, -2.0], -10, 3))).astype(float)

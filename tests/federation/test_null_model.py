@@ -1,0 +1,75 @@
+"""By files the model of intercepts and offsets alone costs few exchanges, and its failure ends no fit."""
+
+import numpy as np
+import pytest
+
+pd = pytest.importorskip("pandas", reason="the command line needs the extra `cli`")
+pytest.importorskip("cyclopts", reason="the command line needs the extra `cli`")
+
+from bayesadmm_np.estimators import FederatedGLM, load_model  # noqa: E402
+from bayesadmm_np.estimators.summary import as_dict, summarise  # noqa: E402
+from bayesadmm_np.glm import inference  # noqa: E402
+from oracles.by_files import SITES, commands, play  # noqa: E402
+
+SAID = "the model of intercepts and offsets alone was not found"
+NULL = {"null_deviance", "null_log_likelihood", "r_squared", "test"}
+
+
+@pytest.fixture
+def call(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return commands(capsys, monkeypatch)
+
+
+def write(kind, spread):
+    """Write three sites' tables with offsets of a standard deviation; return all rows."""
+    rng = np.random.default_rng(1)
+    tables = []
+    for name in SITES:
+        dose, beside = rng.normal(size=100), spread * rng.normal(size=100)
+        if kind == "poisson":
+            beside = np.minimum(beside, 8.0)
+        f = dose + beside
+        y = rng.random(100) < 1.0 / (1.0 + np.exp(-f)) if kind == "logistic" else rng.poisson(np.exp(f))
+        tables.append(pd.DataFrame({"dose": dose, "beside": beside, "y": y.astype(int), "site": name}))
+        tables[-1].drop(columns="site").to_csv(f"{name}.csv", index=False)
+    return pd.concat(tables, ignore_index=True)
+
+
+@pytest.mark.parametrize("spread", [1.0, 60.0])
+@pytest.mark.parametrize("kind", ["logistic", "poisson"])
+def test_wide_offsets_have_the_null_deviance_of_the_estimator(call, kind, spread):
+    rows = write(kind, spread)
+    code, told, sent = play(call, f"--loss {kind} --formula y~dose+offset(beside)")
+    assert (code, told["status"], told["missing"]) == (0, "CONVERGED", [])
+    fit = FederatedGLM.from_formula("y~dose+offset(beside)", rows, "site", kind=kind)
+    call("export run --out m.npz")
+    own = as_dict(load_model("m.npz"))["goodness"]["null_deviance"]
+    # refits end at a decrement of 1e-12, half of which the loss may be off
+    assert own == pytest.approx(as_dict(fit.fitted_)["goodness"]["null_deviance"], rel=1e-9)
+    # one question about the columns, one for the sums at the end, and the null model's own
+    assert len([name for name in sent if name.startswith("inquiry")]) <= (5 if kind == "logistic" else 8)
+
+
+def test_a_null_model_that_is_not_found_withholds_what_compares_with_it_alone(call, monkeypatch):
+    """By files and in one process; the likelihood, the deviance and the criteria stay. Twin: found, it is there."""
+    rows = write("logistic", 1.0)
+    found = FederatedGLM.from_formula("y~dose+offset(beside)", rows, "site", kind="logistic").fitted_
+    monkeypatch.setattr(inference, "refit", lost)
+    code, told, _ = play(call, "--loss logistic --formula y~dose+offset(beside)")
+    assert (code, told["status"]) == (0, "CONVERGED")
+    call("export run --out m.npz")
+    here = FederatedGLM.from_formula("y~dose+offset(beside)", rows, "site", kind="logistic").fitted_
+    whole = as_dict(found)["goodness"]
+    for model in (load_model("m.npz"), here):
+        own = as_dict(model)["goodness"]
+        assert {name for name in own if own[name] is None and whole[name] is not None} == NULL
+        assert own["log_likelihood"] == pytest.approx(whole["log_likelihood"], rel=1e-9)
+        assert SAID in " ".join(str(summarise(model)).split())
+    assert SAID not in " ".join(str(summarise(found)).split())
+
+
+def lost(start, free):
+    """A smaller model that its rows do not determine."""
+    yield start
+    raise ValueError("the rows do not determine the coefficients of the model without the term.")
