@@ -108,7 +108,7 @@ def test_tables_fit_a_plain_terminal(bayesadmm, csv):
 
 def test_the_last_of_two_wins_and_lists_add_up(bayesadmm, csv):
     """As where an alias has options of its own."""
-    options = ("--target", "target", "--client", "site", "--no-progress", "--tol", "10")
+    options = ("--target", "target", "--client", "site", "--no-progress", "--tol", "1e-6")
     code, out, err = bayesadmm("fit", csv("cancer"), "--target", "none", *options, "--drop", "nope", "--drop", "no")
     assert (code, out) == (2, "")
     assert "--drop" in err
