@@ -47,9 +47,9 @@ BAD = {
     "another tol": ({"certificate.tol": 1.0}, "certificate.tol must be that of the run"),
     "a negative tol": ({"certificate.tol": -1.0}, "certificate.tol must be that of the run"),
     "a negative edge": ({"certificate.edges.gather": -1.0}, "edges.gather must be >= 0"),
-    "a negative distance": ({"certificate.distance.sd_units": -1.0}, "distance.sd_units must be >= 0"),
+    "a negative distance": ({"certificate.distance.sd_units": -1.0}, "distance must have bounds >= 0"),
     "bounds of seven": ({"certificate.distance.per_coefficient": [0.0] * 7}, "per_coefficient must be 3 numbers"),
-    "a negative bound": ({"certificate.distance.per_coefficient": [0.0, -1.0, 0.0]}, "per_coefficient must be >= 0"),
+    "a negative bound": ({"certificate.distance.per_coefficient": [0.0, -1.0, 0.0]}, "distance must have bounds >= 0"),
 }
 
 
