@@ -238,7 +238,7 @@ def test_a_field_beside_the_sums_is_refused(tmp_path):
     """As files had it before: else a sum that stands there would be read by nobody."""
     save_model(tmp_path / "m.npz", with_statistics())
     rewritten(tmp_path / "m.npz", tmp_path / "bad.npz", lambda header, arrays: header["statistics"].update(weight=-1.0))
-    with pytest.raises(ModelFileError, match="exactly the fields noise, total, weights"):
+    with pytest.raises(ModelFileError, match="exactly the fields has_null, noise, total, weights"):
         load_model(tmp_path / "bad.npz")
 
 
