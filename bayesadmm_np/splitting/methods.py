@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from .._errors import ArgumentError
 from .._registry import Registry
@@ -116,6 +116,8 @@ class Method:
     0.5
     """
 
+    for_networks: ClassVar[bool] = False
+    """Whether clients need inputs to predict at, which the core's losses have not."""
     name: str
     rho: float
     dual_step: float

@@ -137,6 +137,8 @@ def assemble(
 
 def require_family(row: Method, prior: ExponentialFamily) -> None:
     """Raise a ValueError when the prior's family is not one that the row is defined for."""
+    if row.for_networks:
+        raise ValueError(f"{row.name} is a row for networks only: run it with bayesadmm_np.torch.run.")
     if row.families and not isinstance(prior, row.families):
         wanted = " or ".join(family.__name__ for family in row.families)
         raise ValueError(f"{row.name} needs a prior of the family {wanted}, got {type(prior).__name__}.")

@@ -40,6 +40,7 @@ class FunctionalMethod(Method):
         When a setting is out of range.
     """
 
+    for_networks = True
     tau: float = 1.0
     points_per_class: int = 1
     server_steps: int = 5000
@@ -51,10 +52,6 @@ class FunctionalMethod(Method):
         as_count(self.points_per_class, "points_per_class", minimum=0)
         as_count(self.server_steps, "server_steps")
         as_positive(self.server_lr, "server_lr")
-
-    def check(self, prior: ExponentialFamily) -> None:
-        """Refuse every prior: the core's losses have no inputs to predict at."""
-        raise ValueError(f"{self.name} is a row for networks only: run it with bayesadmm_np.torch.run.")
 
 
 def IVONADMM(rho: float = 1.0, gamma: float = 1.0) -> Method:
