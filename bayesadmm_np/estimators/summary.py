@@ -585,6 +585,9 @@ def _header(model: FittedGLM, units: Units, words: Words) -> dict[str, str]:
     lines = () if model.columns.agreement is None else model.columns.agreement.lines
     if left_out and not lines:  # which say it too
         header["Rows"] += f"; left out, because a value is missing: {left_out}"
+    if model.statistics is not None and model.columns.agreement is not None and model.columns.agreement.drop_withheld:
+        count = sum(site.n_rows for site in model.sites.values()) - model.statistics.total.n_rows
+        header["Rows"] += f"; left out, because no site names their level: {count}"
     if lines:
         header["Agreed"] = "; ".join(lines)
     if model.findings:

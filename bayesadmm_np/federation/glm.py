@@ -431,6 +431,8 @@ class GLMData:
         Whether whoever made this data measures columns from the centre of a run's spec.
     clusters : sequence, optional
         Cluster of each row, for robust standard errors by cluster; by default the site is one.
+    told_weight : float, optional
+        Weight of the rows in the site's hello; more than the loss's where an agreement has dropped rows.
 
     Raises
     ------
@@ -451,6 +453,7 @@ class GLMData:
     noise_variance: float | None = None
     moves: bool = False
     clusters: Sequence[Hashable] | None = None
+    told_weight: float | None = None
 
     engine: ClassVar[str] = "glm"
 
@@ -488,9 +491,9 @@ class GLMData:
         assert isinstance(spec, GLMSpec)
         index = spec.sites.index(name)
         # with privacy nothing but the noised answer depends on the rows
-        if privacy is None and spec.weights[index] != self.loss.total_weight:
-            own_weight = f"{self.loss.total_weight:g} for the rows of this site"
-            raise refusal("weights", own_weight, spec.weights[index])
+        told = self.loss.total_weight if self.told_weight is None else self.told_weight
+        if privacy is None and spec.weights[index] != told:
+            raise refusal("weights", f"{told:g} for the rows of this site", spec.weights[index])
         if privacy is not None:
             privacy.check(spec.row, spec.memory, spec.prior, len(spec.sites))
         settings = spec.row, self.loss, spec.prior, spec.rule, spec.solver, spec.tol

@@ -206,19 +206,22 @@ class GLMTable:
         require_weights(found)
         return found
 
+    @cached_property
+    def _told(self) -> Loss:
+        """Loss of the weights alone: number of rows, total weight and name are those of the loss to come."""
+        weights, n_rows = self._weights, self.described.n_complete
+        if weights is not None:
+            weights = weights[weights > 0]
+            n_rows = len(weights)
+        return self._loss(np.zeros((n_rows, 1)), np.ones(n_rows), weights, None, self.row.n_outputs(3))
+
     def values(self, expression: str) -> Array:
         """Return an expression's values in complete rows, rising."""
         return expression_values(self.table, self.formula, expression, self.weights)
 
     def introduction(self) -> dict[str, Any]:
         """Return what a hello says."""
-        n_rows, columns = self.described.n_complete, self.described.columns
-        # of the weights alone: number of rows, total weight and name are those of the loss to come
-        weights = self._weights
-        if weights is not None:
-            weights = weights[weights > 0]
-            n_rows = len(weights)
-        loss = self._loss(np.zeros((n_rows, 1)), np.ones(n_rows), weights, None, self.row.n_outputs(3))
+        loss, columns = self._told, self.described.columns
         said = TableHeader(
             kind=str(self.row),
             described=self.described,
@@ -231,7 +234,7 @@ class GLMTable:
         return {
             "loss": loss.name,
             "dim": 0,
-            "rows": n_rows,
+            "rows": loss.n_rows,
             "weight": loss.total_weight,
             "features": [],
             "classes": [],
@@ -320,7 +323,8 @@ class GLMTable:
         told = self.noise_variance if self.row.has_noise else None
         clusters = self._clusters(made.kept)
         clusters = None if clusters is None else clusters[kept].tolist()
-        return GLMData(loss, spec.features, spec.classes, told, moves=True, clusters=clusters)
+        weight = self._told.total_weight if agreement.drop_withheld else None
+        return GLMData(loss, spec.features, spec.classes, told, moves=True, clusters=clusters, told_weight=weight)
 
     def _clusters(self, rows: Array) -> Any:
         """Return the cluster of each of these rows."""

@@ -238,6 +238,17 @@ def test_levels_that_a_site_gained_since_its_hello_are_refused_by_name():
         later.step(carried(server.broadcast()))
 
 
+def test_a_run_that_leaves_rows_out_still_needs_the_rows_of_the_hello():
+    rows = {"died": [0, 1, 1, 0, 1], "ward": ["a", "a", "b", "b", "rare"]}
+    table = GLMTable(rows, "died ~ ward", minimum_count=2)
+    task = GLMTask(ba.methods.PVI(), FULL["full"], choices={"drop_withheld": True})
+    spec = Coordinator.start([Site(name, table).hello() for name in "AB"], task).spec
+    table.join(spec, "A", None)
+    fewer = GLMTable({name: column[:4] for name, column in rows.items()}, "died ~ ward")
+    with pytest.raises(MessageError, match=r"weights must be 4 for the rows of this site, got 5"):
+        fewer.join(spec, "A", None)
+
+
 def test_choices_of_the_server():
     tables = tables_of(truth())
     tables["Basel"]["ward"] = tables["Basel"].ward.str.upper()

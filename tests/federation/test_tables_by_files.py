@@ -115,6 +115,32 @@ def test_formulas_and_offsets_have_the_table_too(call, kind, formula):
     )
 
 
+@pytest.mark.parametrize("server", ["", "--inference posterior"])
+def test_rows_of_levels_that_nobody_names_are_left_out(call, server):
+    """The table is that of the rows left, up to 1e-6: both fits end within their tolerance, 1e-8."""
+    rows = write_tables().reset_index(drop=True)
+    rare = (rows["site"] == "north") & (rows.index % 12 == 5)
+    rows.loc[rare, "ward"] = "hospice"
+    for name in SITES:
+        rows[rows["site"] == name].to_csv(f"{name}.csv", index=False)
+    formula = "died~dose+ward"
+    site = f"--loss logistic --minimum-count 3 --weights w --formula {formula}"
+    code, told, _ = play(call, site, f"--drop-withheld {server}")
+    assert (code, told["status"], told["missing"]) == (0, "CONVERGED", [])
+    own = exported(call)
+    assert own.statistics.total.n_rows == len(rows) - rare.sum() < len(rows)
+    settings = {"inference": "posterior", "prior_precision": 1.0, "penalize_intercept": True} if server else {}
+    fits = [
+        FederatedGLM.from_formula(formula, table, "site", kind="logistic", weights="w", **settings)
+        for table in (rows[~rare], rows)
+    ]
+    left, whole = ([[row["coef"], row["std_err"]] for row in as_dict(fit.fitted_)["coefficients"]] for fit in fits)
+    said = [[row["coef"], row["std_err"]] for row in as_dict(own)["coefficients"]]
+    np.testing.assert_allclose(said, left, rtol=1e-6, atol=1e-9)
+    assert len(whole) > len(left)  # broken twin: no row was left out
+    assert f"no site names their level: {rare.sum()}" in " ".join(call("summary m.npz")[1].split())
+
+
 def test_the_commands_print_what_fit_prints(call):
     """`fit` scales the columns first, which rounds differently: 1e-12 is a thousand roundings."""
     write_tables()
