@@ -12,6 +12,7 @@ import numpy as np
 from matplotlib import colormaps
 from matplotlib.colors import LogNorm
 from matplotlib.patches import Rectangle
+from matplotlib.transforms import offset_copy
 
 from ..demos import style
 from ._trials import CLOSE, Trial, cell_text
@@ -39,7 +40,7 @@ ROUNDS = "YlGnBu"
 def draw_compare(trials: Sequence[Trial], score: str, scored_on: str, folder: Path) -> None:
     """Draw the distance by round, and beside it each method's end."""
     with style.context():
-        figure = style.new_figure(style.WIDTH, 1.1 + 0.17 * max(len(trials), 8))
+        figure = style.new_figure(style.WIDTH, 1.4 + 0.17 * max(len(trials), 8))
         left, right = figure.subplots(1, 2, width_ratios=(1.15, 1.0))
         looks = _looks(trials)
         _by_round(left, trials, looks)
@@ -69,15 +70,18 @@ def _by_round(axes: Any, trials: Sequence[Trial], looks: Sequence[tuple[str, str
                 named.append(((colour, marker), (line, name)))
     last = max((len(trial.distances) for trial in trials), default=1)
     ticks = [tick for tick in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000) if tick <= last]
-    axes.set(xscale="log", yscale="log", xlabel="round", ylabel="distance from the pooled answer / sd")
+    axes.set(xscale="log", yscale="log", xlabel="round", ylabel="distance / sd")
     axes.set_xticks(ticks, [str(tick) for tick in ticks])
     axes.set_xticks([], minor=True)
     axes.axhline(CLOSE, color=style.MUTED, linewidth=0.6, linestyle=(0, (4, 2)))
-    at_left = {"xycoords": ("axes fraction", "data"), "xytext": (3, 2), "textcoords": "offset points"}
-    axes.annotate(f"{CLOSE:g} sd", (0.0, CLOSE), color=style.MUTED, fontsize=7, **at_left)
-    axes.set_title("By round")
+    outside = {"xycoords": ("axes fraction", "data"), "xytext": (3, 0), "textcoords": "offset points", "va": "center"}
+    axes.annotate(f"{CLOSE:g} sd", (1.0, CLOSE), color=style.MUTED, fontsize=7, **outside)
+    axes.set_title("Distance from the pooled answer by round")
     lines, names = zip(*(entry for _, entry in reversed(named)), strict=True) if named else ((), ())
-    axes.legend(lines, names, fontsize=6.5, loc="lower left", handlelength=1.6, frameon=True, edgecolor="none")
+    # Below the axes: inside them every corner holds the end of a curve.
+    beneath = offset_copy(axes.transAxes, axes.figure, y=-32, units="points")
+    below = {"loc": "upper center", "bbox_to_anchor": (0.5, 0.0), "bbox_transform": beneath, "ncols": 2}
+    axes.legend(lines, names, fontsize=6.5, handlelength=1.6, frameon=False, **below)
     style.tidy(axes)
 
 
