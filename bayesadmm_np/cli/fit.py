@@ -70,7 +70,7 @@ class FitSettings:
         Literal["model", "HC0", "HC1", "HC2", "HC3", "cluster"],
         option(
             "Standard errors of the table: the model's, or robust ones, by row or with each site as a cluster. The "
-            "model file keeps the sums of those by row."
+            "model file keeps the sums of all."
         ),
     ] = "model"
     weight_meaning: Meaning = "frequency"
@@ -193,10 +193,10 @@ def _fitted(
     counts = settings.weight_meaning == "frequency" and rows.weights is not None
     weight = rows.weights.sum() if counts and rows.weights is not None else len(y)
     fitted, likelihood = estimator.fitted_, estimator.log_likelihood_
-    if settings.covariance != "model" and fitted.learns_covariance:
-        by_row = ("HC0",) if fitted.kind.outputs == "classes" else ("HC0", "HC2", "HC3")  # no leverages of classes
-        names = (*by_row, "cluster") if settings.covariance == "cluster" else by_row
-        fitted = estimator.with_robust(names, rows.clusters)
+    if fitted.inference == "likelihood" and fitted.learns_covariance:
+        leveraged = settings.covariance in ("HC2", "HC3") and fitted.kind.outputs != "classes"
+        # what is asked for and not defined is refused with the reason
+        fitted = estimator.with_robust(("HC0", "HC2", "HC3", "cluster") if leveraged else None, rows.clusters)
     sites = {name: replace(site, n_missing=rows.site_dropped.get(name, 0)) for name, site in fitted.sites.items()}
     model = replace(
         fitted,

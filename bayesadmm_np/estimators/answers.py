@@ -19,9 +19,10 @@ from ..design.agreement import Agreement, design
 from ..design.rows import SiteRows, read_offset, require_numbers
 from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian
-from ..glm.inference import Test
+from ..glm.inference import FitStatistics, Test
 from ..glm.kinds import Kind, read_kind
 from ..glm.problem import Glm
+from ..glm.site_statistics import with_all_robust
 from ..losses.base import Loss
 from ..splitting.certificate import Certificate
 from ..splitting.status import Status
@@ -288,28 +289,30 @@ class FittedEstimator(BaseEstimator):
         return self._glm.losses(self.fitted_.noise_variance)
 
     def with_robust(
-        self, names: Sequence[str], clusters: Mapping[Hashable, Sequence[Hashable]] | None = None
+        self,
+        names: Sequence[str] | None = None,
+        clusters: Mapping[Hashable, Sequence[Hashable]] | None = None,
     ) -> FittedGLM:
         """Return the fitted model with the sums of robust covariances by their names, as a model file may hold them.
 
-        `clusters` are those of `summary`.
+        By default those of all that are defined. `clusters` are those of `summary`.
         """
         self._rows_at_hand("A robust covariance")
         fitted = self.fitted_
         if fitted.statistics is None:
             return fitted
-        bread = fitted.posterior.covariance_matrix / fitted.noise_variance
-        if "cluster" in names and clusters is None:
-            clusters = {name: [name] * site.n_rows for name, site in fitted.sites.items()}
-        statistics = self._glm.statistics(
-            fitted.posterior.mean,
-            fitted.noise_variance,
-            fitted.statistics.noise,
-            robust=names,
-            bread=bread,
-            clusters=clusters,
-        )
-        return replace(fitted, statistics=statistics)
+        settings: dict[str, Any] = {
+            "noise": fitted.noise_variance,
+            "source": fitted.statistics.noise,
+            "bread": fitted.posterior.covariance_matrix / fitted.noise_variance,
+            "clusters": clusters or {name: [name] * site.n_rows for name, site in fitted.sites.items()},
+        }
+
+        def sums(robust: Sequence[str]) -> FitStatistics | None:
+            return self._glm.statistics(fitted.posterior.mean, robust=robust, **settings)
+
+        found = with_all_robust(fitted.kind, sums) if names is None else sums(names)
+        return replace(fitted, statistics=found or fitted.statistics)
 
     # ------------------------------------------------------------------------------------------------
     # Predicting

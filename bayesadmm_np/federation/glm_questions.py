@@ -56,7 +56,7 @@ from ..glm.questions import (
 )
 from ..glm.refit import Derivatives, refit, without
 from ..glm.separation import Question as SeparationQuestion
-from ..glm.site_statistics import SiteStatistics
+from ..glm.site_statistics import SiteStatistics, with_all_robust
 from ..losses.base import GaussianExpected, KroneckerCurvature, Margins
 from ..losses.expectations import Delta
 from ..splitting.certificate import Certificate, PooledObjective
@@ -76,9 +76,6 @@ __all__ = [
 ]
 
 Covariance = Callable[[], Array]
-
-ROBUST = (("HC0", "HC2", "HC3", "cluster"), ("HC0", "cluster"))
-"""Robust covariances that are asked for, and those that are defined for classes and for rows of leverage 1 as well."""
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -576,15 +573,13 @@ def _statistics(
             null = null_start(theta, spread, mask.ravel())
         null = null_fit(null, mask.ravel(), lambda fit: _driven(fit, ask, DerivativesQuestion))
     bread = None if spread is None else spread / found.noise_variance
-    asked = ((),) if bread is None else ROBUST[kind.outputs == "classes" :]
-    for robust in asked:
-        try:
-            question = StatisticsQuestion(theta, theta if null is None else null, bread, robust, spec.weight_meaning)
-            return FitStatistics(sum_of(ask(question)), found.noise, spec.weight_meaning, null is not None), found
-        except Declined as declined:
-            if "HC2" not in str(declined):  # a row of leverage 1, or classes
-                raise
-    raise AssertionError("without HC2 a site has no such reason")
+
+    def ask_sums(robust: tuple[str, ...] = ()) -> SiteStatistics:
+        about_null = theta if null is None else null
+        return sum_of(ask(StatisticsQuestion(theta, about_null, bread, robust, spec.weight_meaning)))
+
+    total = ask_sums() if bread is None else with_all_robust(kind, ask_sums, Declined)
+    return FitStatistics(total, found.noise, spec.weight_meaning, null is not None), found
 
 
 def _reduced(found: Prepared, ask: Asking, start: Array) -> tuple[dict[str, float], list[str]]:

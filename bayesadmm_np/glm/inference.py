@@ -528,7 +528,8 @@ def robust_covariance(
         raise ArgumentError("covariance", f"must be one of {', '.join(ROBUST)}", repr(name))
     key = "HC0" if name == "HC1" else name
     if key not in total.meats:
-        advice = "fit again with it: a fit keeps the sums of the covariance that it is asked for"
+        kept = ", ".join(total.meats)
+        advice = f"the model has those of {kept}" if kept else "fit again with it: this fit was not asked for it"
         raise ArgumentError("covariance", "must be one that the sites sent sums for", repr(name), advice)
     n, G = total.n_observations(weights), total.n_clusters
     df, factor = n - n_parameters, 1.0

@@ -6,9 +6,9 @@ can carry it. `inference` reads the totals at the server.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -19,7 +19,17 @@ from .._validation import Array, frozen
 from ..losses.base import Loss, RowCurvature, Rows
 from .kinds import LOGIT, Kind
 
-__all__ = ["ROBUST", "SiteStatistics", "WeightMeaning", "check_clusters", "site_statistics", "undivided"]
+__all__ = [
+    "ROBUST",
+    "SiteStatistics",
+    "WeightMeaning",
+    "check_clusters",
+    "site_statistics",
+    "undivided",
+    "with_all_robust",
+]
+
+T = TypeVar("T")
 
 ROBUST = ("HC0", "HC1", "HC2", "HC3", "cluster")
 """Names of the robust covariances."""
@@ -193,6 +203,20 @@ def _site_statistics(
     )
 
 
+def with_all_robust(kind: Kind, ask: Callable[[tuple[str, ...]], T], raised: type[Exception] = ValueError) -> T:
+    """Return the answer of `ask` with the sums of all robust covariances that are defined.
+
+    Those of leverages are not for classes, nor where a row has leverage 1, which `ask` says by an exception `raised`.
+    """
+    if kind.outputs != "classes":
+        try:
+            return ask(("HC0", "HC2", "HC3", "cluster"))
+        except raised as error:
+            if "HC2" not in str(error):
+                raise
+    return ask(("HC0", "cluster"))
+
+
 def undivided(weights: Array, noise_variance: float) -> Array:
     """Take a noise variance off row weights; whole weights stay whole, so that n is a count."""
     w = weights * noise_variance
@@ -258,7 +282,7 @@ def _outer(X: Array, slope: Array, times: Array) -> Array:
 def _leverages(rows: Rows, bread: Array, is_frequency: bool) -> Array:
     """h_i; several outputs (of least squares) share theirs."""
     p = rows.X.shape[1]
-    h = rows.curvature * np.einsum("ij,jk,ik->i", rows.X, bread[:p, :p], rows.X)
+    h = rows.curvature * np.einsum("ij,ij->i", rows.X @ bread[:p, :p], rows.X)
     h = h if is_frequency else h * rows.weights
     if h.max(initial=0.0) > HIGHEST_LEVERAGE:
         raise ValueError("HC2 and HC3 need leverages below 1, and a row alone determines a coefficient: take HC1.")

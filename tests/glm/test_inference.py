@@ -25,7 +25,7 @@ from bayesadmm_np.glm.inference import (
 )
 from bayesadmm_np.glm.kinds import read_kind
 from bayesadmm_np.glm.refit import derivatives, drive, refit, without
-from bayesadmm_np.glm.site_statistics import SiteStatistics, check_clusters, site_statistics
+from bayesadmm_np.glm.site_statistics import SiteStatistics, check_clusters, site_statistics, with_all_robust
 
 sm = pytest.importorskip("statsmodels.api")
 
@@ -464,6 +464,13 @@ def test_what_cannot_be_had_is_refused():
     alone = np.vstack([X, np.eye(7)[0] * 1e9])
     with pytest.raises(ValueError, match="a row alone determines a coefficient"):
         Fit((kind, alone, np.append(y, 0.0)), robust=("HC3",))
+    # those by leverage are left out then, and nothing else is
+    kept = [with_all_robust(read_kind(one), lambda names: names) for one in (kind, "multinomial")]
+    asks = lambda names: Fit((kind, alone, np.append(y, 0.0)), robust=names, clusters=np.arange(17)).total  # noqa: E731
+    kept.append(tuple(with_all_robust(read_kind(kind), asks).meats))
+    assert kept == [("HC0", "HC2", "HC3", "cluster"), ("HC0", "cluster"), ("HC0", "cluster")]
+    with pytest.raises(ValueError, match="clusters must"):
+        with_all_robust(read_kind(kind), lambda names: Fit((kind, X, y), robust=names))
     with pytest.raises(ValueError, match="robust must name some of HC0, HC1, HC2, HC3, cluster, got 'HC4'"):
         Fit((kind, X, y), robust=("HC4",))
     with pytest.raises(ValueError, match="clusters must hold one cluster a row"):
