@@ -26,6 +26,7 @@ from ._rows import choose_columns, is_number, read_frame, require_complete, requ
 from ._terminal import Refused, worded_for_options
 
 if TYPE_CHECKING:
+    from ..design.agreement import Table
     from ..federation import GLMTable
 
 __all__ = ["RowSettings", "SiteConfig", "TableRows", "choices_of", "mechanism_of"]
@@ -101,12 +102,12 @@ class TableRows:
         """Read the file, and refuse what the other sites could not mend."""
         if not (config.target or config.formula):
             raise Refused("--target must name the column to be explained, or --formula say it.")
-        formula, features, frame = _by_formula(config) if config.formula else _by_list(config)
+        formula, features, table = _by_formula(config) if config.formula else _by_list(config)
         from ..federation import GLMTable
 
         with worded_for_options():
             data = GLMTable(
-                frame,
+                table,
                 formula,
                 config.loss,
                 weights=config.weights,
@@ -154,7 +155,13 @@ def mechanism_of(config: SiteConfig) -> tuple[Any, int | None]:
     return (None if clip is None or noise is None else GaussianMechanism(clip, noise)), rounds
 
 
-def _by_formula(config: SiteConfig) -> tuple[str, tuple[str, ...], Any]:
+def _read_table(config: SiteConfig, texts: Sequence[str]) -> Table:
+    from ..design.agreement import Table
+
+    return Table.of(read_frame(config.data, config.separator, config.na, texts))
+
+
+def _by_formula(config: SiteConfig) -> tuple[str, tuple[str, ...], Table]:
     from ..design.terms import parse
 
     assert config.formula is not None
@@ -165,11 +172,11 @@ def _by_formula(config: SiteConfig) -> tuple[str, tuple[str, ...], Any]:
         raise Refused("--no-intercept: write '- 1' in the formula.")
     with worded_for_options():
         texts = [name for name, role in parse(config.formula).roles.items() if role == "factor"]
-    return config.formula, (), read_frame(config.data, config.separator, config.na, texts)
+    return config.formula, (), _read_table(config, texts)
 
 
-def _by_list(config: SiteConfig) -> tuple[str, tuple[str, ...], Any]:
-    frame = read_frame(config.data, config.separator, config.na, config.categorical)
+def _by_list(config: SiteConfig) -> tuple[str, tuple[str, ...], Table]:
+    table = _read_table(config, config.categorical)
     wanted = FormulaSettings(
         target=config.target,
         features=config.features,
@@ -180,11 +187,11 @@ def _by_list(config: SiteConfig) -> tuple[str, tuple[str, ...], Any]:
         exposure=config.exposure,
         cluster=config.cluster,
     )
-    chosen = choose_columns(frame, wanted, config.data)
+    chosen = choose_columns(table.names, wanted, config.data)
     if config.classes:
-        frame[config.target] = _labels(frame[config.target], config)
-    _require_levels(frame, [name for name in chosen if name not in config.categorical])
-    return list_formula(wanted, chosen, config.intercept), tuple(chosen), frame
+        table.columns[config.target] = _labels(table.columns[config.target], config)
+    _require_levels(table, [name for name in chosen if name not in config.categorical])
+    return list_formula(wanted, chosen, config.intercept), tuple(chosen), table
 
 
 def _labels(column: Any, config: SiteConfig) -> Any:
@@ -203,12 +210,12 @@ def _labels(column: Any, config: SiteConfig) -> Any:
     return Categorical(words, categories=list(config.classes))
 
 
-def _require_levels(frame: Any, names: Sequence[str]) -> None:
+def _require_levels(table: Table, names: Sequence[str]) -> None:
     """Refuse text that hardly is a factor: numbers with a word among them, or a name for almost every row."""
     from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
     for name in names:
-        column = frame[name].dropna()
+        column = table.columns[name].dropna()
         if is_numeric_dtype(column) or is_bool_dtype(column):
             continue
         cells = column.astype(str)

@@ -59,7 +59,7 @@ def listed_rows(paths: Sequence[Path], settings: DataSettings, intercept: bool =
     if not settings.categorical:
         return read_rows(paths, settings)
     frame = read_frame(paths[0], settings.separator, settings.na, settings.categorical)
-    chosen = choose_columns(frame, settings, paths[0])
+    chosen = choose_columns(frame.columns, settings, paths[0])
     for path in paths:
         table = read_frame(path, settings.separator, settings.na)
         for name in chosen:
@@ -98,7 +98,7 @@ def rows_of_model(
 
 def _formula_rows(paths: Sequence[Path], settings: DataSettings, formula: str) -> Rows:
     """Read the files' tables by site, let them agree, and keep the rows that are complete."""
-    from ..design.agreement import named_columns
+    from ..design.agreement import Table
     from ..design.levels import cells_of
     from ..design.terms import parse
     from ..estimators.formula_fit import make_designs
@@ -117,7 +117,7 @@ def _formula_rows(paths: Sequence[Path], settings: DataSettings, formula: str) -
     rows = _rows(agreement, designs, settings.dropna)
     cluster = getattr(settings, "cluster", None)
     if cluster is not None:
-        own = {site: named_columns(table, [cluster]) for site, table in tables.items()}
+        own = {site: Table.of(table).named([cluster]) for site, table in tables.items()}
         for site in own:
             if not own[site]:
                 raise Refused(f"--cluster: the rows of {site} have no column {cluster!r}.")

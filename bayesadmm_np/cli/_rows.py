@@ -135,16 +135,16 @@ def read_frame(
     return frame
 
 
-def require_column(option: str, name: str, frame: Any, path: Path) -> None:
+def require_column(option: str, name: str, columns: Collection[str], path: Path) -> None:
     """Refuse a name that is no column, and suggest the nearest."""
-    if name not in frame.columns:
-        raise Refused(f"{option}: {missing_name(f'{path} has no column', name, frame.columns)}")
+    if name not in columns:
+        raise Refused(f"{option}: {missing_name(f'{path} has no column', name, columns)}")
 
 
 def read_rows(paths: Sequence[Path], settings: DataSettings) -> Rows:
     """Read one file with a site column, or one file a site (its name without the ending is the site's)."""
     frame, site = stack(paths, settings.client, settings.separator, settings.na)
-    taken, chosen = _taken_and_chosen(frame, settings, paths[0])
+    taken, chosen = _taken_and_chosen(frame.columns, settings, paths[0])
     cluster = _cluster(settings)
     needed = [*(name for name in taken if name != cluster), *chosen]
     frame, site, lost = _without_missing(frame, site, needed, settings.dropna)
@@ -179,12 +179,12 @@ def read_clusters(labels: Any, name: str) -> Any:
     return np.asarray(labels, dtype=object)
 
 
-def choose_columns(frame: Any, settings: DataSettings, path: Path) -> list[str]:
+def choose_columns(columns: Collection[str], settings: DataSettings, path: Path) -> list[str]:
     """Return the predictors of a file, in order."""
-    return _taken_and_chosen(frame, settings, path)[1]
+    return _taken_and_chosen(columns, settings, path)[1]
 
 
-def _taken_and_chosen(frame: Any, settings: DataSettings, path: Path) -> tuple[dict[str, str], list[str]]:
+def _taken_and_chosen(columns: Collection[str], settings: DataSettings, path: Path) -> tuple[dict[str, str], list[str]]:
     """Return the options by the columns that they name, and the predictors."""
     special = {
         "--target": settings.target,
@@ -198,26 +198,26 @@ def _taken_and_chosen(frame: Any, settings: DataSettings, path: Path) -> tuple[d
     for option, name in special.items():
         if name is None:
             continue
-        require_column(option, name, frame, path)
+        require_column(option, name, columns, path)
         if name in taken:
             raise Refused(f"{option}: {name!r} is the column of {taken[name]} already.")
         taken[name] = option
-    return taken, _features(frame, settings, taken, path)
+    return taken, _features(columns, settings, taken, path)
 
 
-def _features(frame: Any, settings: DataSettings, taken: Mapping[str, str], path: Path) -> list[str]:
+def _features(columns: Collection[str], settings: DataSettings, taken: Mapping[str, str], path: Path) -> list[str]:
     named = {"--features": settings.features or (), "--drop": settings.drop, "--categorical": settings.categorical}
     for option, names in named.items():
         for name in names:
-            require_column(option, name, frame, path)
+            require_column(option, name, columns, path)
             if names.count(name) > 1:
                 raise Refused(f"{option}: {name!r} is named twice.")
             if option != "--drop" and name in taken:
                 raise Refused(f"{option}: {name!r} is the column of {taken[name]}.")
-    candidates = settings.features or [name for name in frame.columns if name not in taken]
+    candidates = settings.features or [name for name in columns if name not in taken]
     chosen = [name for name in candidates if name not in settings.drop]
     if not chosen:
-        raise Refused(f"{path} leaves no feature: its columns are {', '.join(frame.columns)}.")
+        raise Refused(f"{path} leaves no feature: its columns are {', '.join(columns)}.")
     for name in settings.categorical:
         if name not in chosen:
             raise Refused(f"--categorical: {name!r} is not among the features.")
@@ -236,7 +236,7 @@ def read_sites(
             raise Refused(f"two files are called {stem!r}: a site's name is its file's name; rename one.")
     frames = {path.stem: read_frame(path, separator, missing, (client, *labels)) for path in paths}
     if client is not None:
-        require_column("--client", client, frames[stems[0]], paths[0])
+        require_column("--client", client, frames[stems[0]].columns, paths[0])
     return frames
 
 
@@ -286,7 +286,7 @@ def rows_to_predict(
     needed = [*used, *filter(None, (model.offset, model.exposure))]
     frame = read_frame(path, separator, missing, () if agreement is None else agreement.factors)
     for name in drop:
-        require_column("--drop", name, frame, path)
+        require_column("--drop", name, frame.columns, path)
     expected = {*needed, *drop, model.client, *((model.target,) if agreement is None else agreement.columns)}
     ignored = [name for name in frame.columns if name.strip() not in expected]
     if ignored:

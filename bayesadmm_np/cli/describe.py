@@ -51,7 +51,7 @@ def describe(
     frame, site = stack(data, client, separator, na)
     for option_name, names in (("--columns", columns), ("--drop", drop)):
         for name in names:
-            require_column(option_name, name, frame, data[0])
+            require_column(option_name, name, frame.columns, data[0])
     try:
         rules = None if dictionary is None else read_dictionary(read_toml(dictionary, "--dictionary: "))
     except ValueError as error:

@@ -210,7 +210,7 @@ def _common_features(data: Sequence[Path], rows: RowSettings) -> tuple[str, ...]
     for path in data:
         with _of_file(path):
             frame = read_frame(path, rows.separator)
-            require_column("--target", rows.target, frame, path)
+            require_column("--target", rows.target, frame.columns, path)
         found = tuple(name for name in frame.columns if name not in others)
         features = features or found
         lacking, extra = (sorted(set(a) - set(b)) for a, b in ((features, found), (found, features)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
@@ -11,18 +11,16 @@ import numpy as np
 
 from .._errors import ArgumentError
 from .._validation import Array
-from .levels import AgreedColumn, TableError, cells_of, column_names, is_missing, level_name
+from .levels import AgreedColumn, TableError, cells_of, is_missing, level_name
 from .terms import Expression, Learned, Parsed, parse
 
 __all__ = [
     "Agreement",
     "Design",
+    "Table",
     "complete_rows",
-    "count_rows",
     "design",
-    "named_columns",
     "needed_columns",
-    "own_names",
 ]
 
 
@@ -112,6 +110,51 @@ class Agreement:
 
 
 @dataclass(frozen=True, eq=False)
+class Table:
+    """A table's columns, read once: of a frame, or of a mapping from names to columns.
+
+    Attributes
+    ----------
+    names : tuple
+        As they are written, with repetitions.
+    columns : dict
+        By their names as they are written.
+    """
+
+    names: tuple[Any, ...]
+    columns: dict[Any, Any]
+
+    @classmethod
+    def of(cls, table: Any) -> Table:
+        """Return a table; one that is read already stays as it is."""
+        if isinstance(table, Table):
+            return table
+        if not isinstance(table, Mapping) and not hasattr(table, "columns"):
+            raise TableError(f"a table must be a frame or a mapping from names to columns, got {type(table).__name__}")
+        names = tuple(table if isinstance(table, Mapping) else table.columns)
+        return cls(names, {name: table[name] for name in names})
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows."""
+        return len(self.columns[self.names[0]]) if self.names else 0
+
+    def own_names(self, names: Collection[str]) -> dict[str, Any]:
+        """Return {name: its name in the table}, which may have blanks around it."""
+        own: dict[str, Any] = {}
+        for column in self.names:
+            name = str(column).strip()
+            if name in names and name in own:
+                raise TableError("stands in the table twice", "rename one", column=name)
+            own[name] = column
+        return {name: own[name] for name in names if name in own}
+
+    def named(self, names: Collection[str]) -> dict[str, Any]:
+        """Return the columns of these names that the table has."""
+        return {name: self.columns[own] for name, own in self.own_names(names).items()}
+
+
+@dataclass(frozen=True, eq=False)
 class Design:
     """The rows of a site as a regression takes them.
 
@@ -154,7 +197,7 @@ def design(table: Any, agreement: Agreement, site: str | None = None, *, for_pre
 
     Parameters
     ----------
-    table : frame, or mapping from names to columns
+    table : Table, frame, or mapping from names to columns
     agreement : Agreement
     site : str, optional
         Name of the site; needed where sites have intercepts of their own and the table has no column of them.
@@ -175,16 +218,15 @@ def design(table: Any, agreement: Agreement, site: str | None = None, *, for_pre
     names = parsed.predictors if for_prediction else needed_columns(parsed.roles, agreement.weights)
     wanted = [name for name in agreement.columns if name in names]
     try:
-        return _design(table, agreement, wanted, site, for_prediction)
+        return _design(Table.of(table), agreement, wanted, site, for_prediction)
     except TableError as error:
         if site is None or error.site is not None:
             raise
         raise TableError(error.fact, error.remedy, site, error.column) from error
 
 
-def _design(table: Any, agreement: Agreement, wanted: list[str], site: str | None, for_prediction: bool) -> Design:
-    columns = named_columns(table, wanted)
-    n_rows = count_rows(table)
+def _design(table: Table, agreement: Agreement, wanted: list[str], site: str | None, for_prediction: bool) -> Design:
+    columns, n_rows = table.named(wanted), table.n_rows
     if agreement.client in wanted and site is not None:
         columns[agreement.client] = np.array([site] * n_rows, dtype=object)
     for name in wanted:
@@ -333,28 +375,6 @@ def needed_columns(roles: Mapping[str, Any], weights: str | None) -> dict[str, A
     if weights in roles:
         raise ArgumentError("weights", "must be a column that the formula does not use", repr(weights))
     return {**roles, weights: "number"}
-
-
-def own_names(table: Any, names: Sequence[str] | Mapping[str, Any]) -> dict[str, Any]:
-    """Return {name: its name in the table}, which may have blanks around it."""
-    own: dict[str, Any] = {}
-    for column in column_names(table):
-        name = str(column).strip()
-        if name in names and name in own:
-            raise TableError("stands in the table twice", "rename one", column=name)
-        own[name] = column
-    return {name: own[name] for name in names if name in own}
-
-
-def named_columns(table: Any, names: Sequence[str] | Mapping[str, Any]) -> dict[str, Any]:
-    """Return the columns of these names that a table has."""
-    return {name: table[own] for name, own in own_names(table, names).items()}
-
-
-def count_rows(table: Any) -> int:
-    """Return the number of rows of a table."""
-    names = column_names(table)
-    return len(table[names[0]]) if names else 0
 
 
 def complete_rows(columns: Mapping[str, Any], n_rows: int) -> Array:

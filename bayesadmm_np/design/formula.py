@@ -16,14 +16,13 @@ import numpy as np
 
 from .._errors import ArgumentError
 from .._validation import Array
-from .agreement import Agreement, complete_rows, count_rows, named_columns, needed_columns, own_names
+from .agreement import Agreement, Table, complete_rows, needed_columns
 from .levels import (
     AgreedColumn,
     SiteColumn,
     TableError,
     agree_classes,
     agree_column,
-    column_names,
     describe_column,
 )
 from .order_statistics import float_at
@@ -104,7 +103,7 @@ def describe_columns(
 
     Parameters
     ----------
-    table : frame, or mapping from names to columns
+    table : Table, frame, or mapping from names to columns
         Of pandas or polars, or anything whose columns NumPy reads.
     formula : str
     weights : str, optional
@@ -131,16 +130,15 @@ def describe_columns(
     (2, {'A': 1, 'B': 1})
     """
     parsed = parse(formula)
-    roles = _roles(parsed, weights, classes)
-    own = own_names(table, roles)
-    found = {name: table[called] for name, called in own.items()}
-    others = [str(name) for name in column_names(table)]
+    roles, table = _roles(parsed, weights, classes), Table.of(table)
+    own, found = table.own_names(roles), table.named(roles)
+    others = [str(name) for name in table.names]
     lacking = {
         name: tuple(other for other in others if other.strip().casefold() == name.casefold())
         for name in roles
         if name not in found
     }
-    complete = complete_rows(found, count_rows(table))
+    complete = complete_rows(found, table.n_rows)
     columns = {
         name: describe_column(column, complete, roles[name] == "factor", minimum_count)
         for name, column in found.items()
@@ -161,7 +159,7 @@ def expression_values(table: Any, formula: str, expression: str, weights: str | 
 
     Parameters
     ----------
-    table : frame, or mapping from names to columns
+    table : Table, frame, or mapping from names to columns
     formula : str
         Its columns say which rows are complete.
     expression : str
@@ -172,8 +170,9 @@ def expression_values(table: Any, formula: str, expression: str, weights: str | 
     -------
     ndarray
     """
-    columns = named_columns(table, needed_columns(parse(formula).roles, weights))
-    return np.sort(_numbers(columns, complete_rows(columns, count_rows(table)), expression))
+    table = Table.of(table)
+    columns = table.named(needed_columns(parse(formula).roles, weights))
+    return np.sort(_numbers(columns, complete_rows(columns, table.n_rows), expression))
 
 
 def counter(table: Any, formula: str, weights: str | None = None) -> Callable[[str, float], int]:
@@ -183,7 +182,7 @@ def counter(table: Any, formula: str, weights: str | None = None) -> Callable[[s
 
     Parameters
     ----------
-    table : frame, or mapping from names to columns
+    table : Table, frame, or mapping from names to columns
     formula : str
     weights : str, optional
         Column of weights.

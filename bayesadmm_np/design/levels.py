@@ -26,7 +26,6 @@ __all__ = [
     "agree_classes",
     "agree_column",
     "cells_of",
-    "column_names",
     "describe_column",
     "is_missing",
     "level_name",
@@ -80,15 +79,6 @@ class TableError(ValueError):
 # ----------------------------------------------------------------------------------------------------
 # Cells
 # ----------------------------------------------------------------------------------------------------
-
-
-def column_names(table: Any) -> list[Any]:
-    """Return the names of a table's columns: of a frame, or of a mapping from names to columns."""
-    if isinstance(table, Mapping):
-        return list(table)
-    if not hasattr(table, "columns"):
-        raise TableError(f"a table must be a frame or a mapping from names to columns, got {type(table).__name__}")
-    return list(table.columns)
 
 
 def is_missing(column: Any) -> Array:

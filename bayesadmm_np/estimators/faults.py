@@ -9,7 +9,7 @@ import numpy as np
 
 from .._errors import PLAIN, Words
 from ..design.rows import SiteRows
-from ..glm.columns import ROUNDING, site_factor
+from ..glm.columns import ROUNDING
 from ..glm.diagnosis import (
     FEWEST,
     NEARLY,
@@ -25,7 +25,7 @@ from ..glm.diagnosis import (
 )
 from ..glm.problem import Glm
 from ..losses.base import GaussianExpected
-from ..losses.linear_model import LinearModelLoss
+from ..losses.linear_model import LinearModelLoss, row_factor
 from ..splitting.result import RunError
 from ..splitting.status import Failure, Status
 from .settings import Settings, make_prior
@@ -74,7 +74,7 @@ def _relations(
 ) -> tuple[Finding, ...]:
     layout = glm.layout
     plain = replace(layout, centre=None)
-    factors = [site_factor(plain.design(site.X), site.weights) for site in rows.values()]
+    factors = [row_factor(plain.design(site.X), site.weights) for site in rows.values()]
     intercepts = [layout.n_features] if layout.has_intercept else []
     return diagnose_before(factors, layout.columns(names), intercepts, within)
 

@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from .._errors import ArgumentError
-from ..design.agreement import Agreement, Design, design
+from ..design.agreement import Agreement, Design, Table, design
 from ..design.formula import agree, counter, describe_columns, pooled_quantiles
-from ..design.levels import TableError, agree_classes, cells_of, column_names, is_missing
+from ..design.levels import TableError, agree_classes, cells_of, is_missing
 from ..design.terms import parse
 from ..glm.kinds import read_kind
 
@@ -170,7 +170,7 @@ def split_table(data: Any, client: str | None) -> dict[str, Any]:
     if isinstance(data, Mapping) and data and all(_is_table(part) for part in data.values()):
         _require_distinct(data)
         return {str(site): table for site, table in data.items()}
-    names = column_names(data)
+    names = Table.of(data).names
     if client is None:
         return {"all": data}
     if client not in names:

@@ -17,7 +17,7 @@ import numpy as np
 from .._archive import refusal
 from .._errors import ArgumentError
 from .._validation import Array, as_positive
-from ..design.agreement import Agreement, Design, complete_rows, count_rows, design, named_columns, needed_columns
+from ..design.agreement import Agreement, Design, Table, complete_rows, design, needed_columns
 from ..design.formula import Moments, SiteColumns, describe_columns, expression_values, quantiles_needed
 from ..design.levels import AgreedColumn, TableError, cells_of, is_missing
 from ..design.order_statistics import MOST_POINTS, counts_on
@@ -123,6 +123,11 @@ class GLMTable:
         self._clusters(self._complete)
 
     @cached_property
+    def _table(self) -> Table:
+        """The table, read once."""
+        return Table.of(self.table)
+
+    @cached_property
     def _made(self) -> dict[str, GLMData]:
         """Designs by run: a site is asked for its own in every round."""
         return {}
@@ -162,7 +167,7 @@ class GLMTable:
     def described(self) -> SiteColumns:
         """Description of the columns."""
         return describe_columns(
-            self.table,
+            self._table,
             self.formula,
             weights=self.weights,
             minimum_count=self.minimum_count,
@@ -177,7 +182,7 @@ class GLMTable:
     def digest(self) -> str:
         """Digest of the cells that the formula reads, and of what makes the loss."""
         found = hashlib.sha256(repr((self.formula, self.kind, self.weights, self._noise, self.cluster)).encode())
-        others = {} if self.cluster is None else named_columns(self.table, [self.cluster])
+        others = {} if self.cluster is None else self._table.named([self.cluster])
         for name, column in sorted({**self._columns, **others}.items()):
             cells = cells_of(column)
             found.update(f"\n{name} {cells.dtype.str} {len(cells)}\n".encode())
@@ -189,11 +194,11 @@ class GLMTable:
 
     @property
     def _columns(self) -> dict[str, Any]:
-        return named_columns(self.table, needed_columns(parse(self.formula).roles, self.weights))
+        return self._table.named(needed_columns(parse(self.formula).roles, self.weights))
 
     @property
     def _complete(self) -> Array:
-        return complete_rows(self._columns, count_rows(self.table))
+        return complete_rows(self._columns, self._table.n_rows)
 
     @cached_property
     def _weights(self) -> Array | None:
@@ -217,7 +222,7 @@ class GLMTable:
 
     def values(self, expression: str) -> Array:
         """Return an expression's values in complete rows, rising."""
-        return expression_values(self.table, self.formula, expression, self.weights)
+        return expression_values(self._table, self.formula, expression, self.weights)
 
     def introduction(self) -> dict[str, Any]:
         """Return what a hello says."""
@@ -286,7 +291,7 @@ class GLMTable:
     def _agreed(self, spec: GLMSpec, agreement: Agreement, name: str) -> GLMData:
         if not self._is_own(agreement) or agreement.weights != self.weights:
             raise refusal("agreement", f"of the formula of this site, {self.formula}", agreement.formula)
-        made = design(self.table, agreement, name)
+        made = design(self._table, agreement, name)
         features, classes = features_of(agreement), classes_of(agreement, self.row)
         if spec.features != features:
             raise refusal("features", f"those of the agreement, {list(features)}", list(spec.features))
@@ -330,7 +335,7 @@ class GLMTable:
         """Return the cluster of each of these rows."""
         if self.cluster is None:
             return None
-        found = named_columns(self.table, [self.cluster])
+        found = self._table.named([self.cluster])
         if not found:
             raise TableError("is not in the table", "", None, self.cluster)
         missing = int(is_missing(found[self.cluster])[rows].sum())

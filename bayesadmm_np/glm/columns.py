@@ -13,7 +13,7 @@ from scipy.linalg import solve_triangular
 
 from .._validation import Array
 
-__all__ = ["ROUNDING", "Relation", "find_relations", "orthonormal_basis", "site_factor"]
+__all__ = ["ROUNDING", "Relation", "find_relations", "orthonormal_basis"]
 
 ROUNDING = 1e-11
 """Part of a column outside the span of others, relative to its length, below which it lies in the span.
@@ -21,12 +21,6 @@ ROUNDING = 1e-11
 A column that was computed from others in double precision is off by 2e-16 of its entries; QR of n rows adds at most n
 times that, in practice √n, and a table with entries of ten digits or fewer is farther away when it is not exact.
 """
-
-
-def site_factor(X: Array, weights: Array | None = None) -> Array:
-    """Return R, shape (min(n, p), p), with RᵀR = Σ_i w_i x_i x_iᵀ: what a site sends."""
-    weighted = X if weights is None else np.sqrt(weights)[:, None] * X
-    return np.asarray(np.linalg.qr(weighted, mode="r"))
 
 
 def orthonormal_basis(factors: Sequence[Array]) -> Array:

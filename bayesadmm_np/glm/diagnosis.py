@@ -308,7 +308,7 @@ def diagnose_before(
     Parameters
     ----------
     factors : sequence of ndarray, shape (m, p)
-        Of each site: `columns.site_factor(X, weights)`.
+        Of each site: `losses.linear_model.row_factor(X, weights)`.
     columns : sequence of str, length p
         Names.
     intercepts : sequence of int
@@ -331,11 +331,10 @@ def diagnose_before(
     Examples
     --------
     >>> import numpy as np
-    >>> from bayesadmm_np.glm.columns import site_factor
     >>> from bayesadmm_np.glm.diagnosis import diagnose_before
     >>> age = np.array([30.0, 41.0, 55.0, 62.0])
     >>> design = np.column_stack([age, 2.0 * age + 1.0, np.ones(4)])
-    >>> print(*diagnose_before([site_factor(design)], ["age", "twice", "(intercept)"], intercepts=[2]))
+    >>> print(*diagnose_before([np.linalg.qr(design, mode="r")], ["age", "twice", "(intercept)"], intercepts=[2]))
     twice = 1 + 2·age in every row: leave one of these columns out.
     """
     for factor in factors:
@@ -454,7 +453,7 @@ def find_separation(
         Way to ask sites elsewhere, see `separation.Question`; then the columns named as the cause are all that have no
         estimate, to save exchanges.
     factors : sequence of ndarray, optional
-        R factors of sites elsewhere, by `columns.site_factor`.
+        R factors of sites elsewhere, by `losses.linear_model.row_factor`.
 
     Returns
     -------

@@ -19,10 +19,10 @@ from .._validation import Array
 from ..families import FullGaussian
 from ..losses.base import GaussianExpected, Loss
 from ..losses.expectations import Delta
+from ..losses.linear_model import row_factor
 from ..losses.stacked_qr import SiteFactor
 from ..losses.stacked_qr import site_factor as triangle
 from . import separation
-from .columns import site_factor
 from .firth import FirthAnswer, FirthQuestion, firth_answer
 from .inference import FitStatistics, Noise
 from .kinds import Kind
@@ -133,7 +133,7 @@ def _design(site: Respondent, question: DesignQuestion) -> Design:
         n_classes = 2 if site.kind.outputs == "one" else site.loss.dim // rows.X.shape[1] + site.kind.has_reference
         target = np.asarray(target[:, None] == np.arange(n_classes), dtype=np.float64)
     return Design(
-        root=site_factor(rows.X, weights),
+        root=row_factor(rows.X, weights),
         sums=weights @ rows.X,
         target=np.atleast_1d(weights @ target),
         weight=float(weights.sum()),

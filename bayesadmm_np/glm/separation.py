@@ -25,8 +25,8 @@ from scipy.special import expit
 
 from .._validation import Array
 from ..losses.base import Loss, RowCurvature
-from ..losses.linear_model import LinearModelLoss
-from .columns import orthonormal_basis, site_factor
+from ..losses.linear_model import LinearModelLoss, row_factor
+from .columns import orthonormal_basis
 
 __all__ = [
     "Answer",
@@ -361,7 +361,7 @@ def ask_losses(losses: Sequence[LinearModelLoss]) -> Ask:
 
 def factors_of(losses: Sequence[LinearModelLoss]) -> list[Array]:
     """Return the sites' R factors."""
-    return [site_factor(_weighted_rows(loss)) for loss in losses]
+    return [row_factor(_weighted_rows(loss)) for loss in losses]
 
 
 def basis_within(factors: Sequence[Array], columns: Sequence[int]) -> Array:

@@ -23,7 +23,15 @@ from .expectations import Delta, Exact, Rule
 from .pointwise import Pointwise, RowMoments
 from .tensors import pack_tensors
 
-__all__ = ["LinearModelLoss", "as_theta", "read_design", "read_offset", "read_weights", "require_gaussian"]
+__all__ = [
+    "LinearModelLoss",
+    "as_theta",
+    "read_design",
+    "read_offset",
+    "read_weights",
+    "require_gaussian",
+    "row_factor",
+]
 
 
 _OF_ROWS = ("X", "y", "weights", "offset", "n_rows", "total_weight", "pointwise")
@@ -178,6 +186,12 @@ class LinearModelLoss(Loss):
     def _curvature(self, curvature: Array) -> RowCurvature:
         weights = self.weights if curvature.ndim == 1 else self.weights[:, None, None]
         return RowCurvature(self.X, weights * curvature)
+
+
+def row_factor(X: Array, weights: Array | None = None) -> Array:
+    """Return R, shape (min(n, p), p), with RᵀR = Σ_i w_i x_i x_iᵀ: what a site sends of its columns."""
+    weighted = X if weights is None else np.sqrt(weights)[:, None] * X
+    return np.asarray(np.linalg.qr(weighted, mode="r"))
 
 
 def read_design(X: ArrayLike) -> Array:

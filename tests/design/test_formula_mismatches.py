@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 import pytest
 
 from bayesadmm_np._archive import read_as
-from bayesadmm_np.design.agreement import Agreement, design, own_names
+from bayesadmm_np.design.agreement import Agreement, Table, design
 from bayesadmm_np.design.formula import SiteColumns, agree, describe_columns
 from oracles.mismatches import check, make_case
 
@@ -55,7 +55,7 @@ def in_its_own_order(table, agreement, site):
     """Broken twin: each site codes its factors in the order in which it meets the levels; the names are the same."""
     kept = design(table, agreement, site).kept
     own = {}
-    for name, called in own_names(table, agreement.columns).items():
+    for name, called in Table.of(table).own_names(agreement.columns).items():
         column = agreement.columns[name]
         if column.kind == "factor" and name != agreement.client:
             met = dict.fromkeys(column.levels[code] for code in column.read(table[called], kept, name))

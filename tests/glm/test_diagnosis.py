@@ -11,7 +11,7 @@ from sklearn.exceptions import ConvergenceWarning
 from bayesadmm_np.estimators import FederatedLogisticRegression
 from bayesadmm_np.estimators.caveats import SeparationWarning
 from bayesadmm_np.glm import columns
-from bayesadmm_np.glm.columns import find_relations, orthonormal_basis, site_factor
+from bayesadmm_np.glm.columns import find_relations, orthonormal_basis
 from bayesadmm_np.glm.diagnosis import (
     Collinear,
     Constant,
@@ -24,13 +24,14 @@ from bayesadmm_np.glm.diagnosis import (
     diagnose_before,
     read_finding,
 )
+from bayesadmm_np.losses.linear_model import row_factor
 
 N = 60
 
 
 def factors(X, n_sites=3, weights=None):
     given = np.ones(len(X)) if weights is None else weights
-    return [site_factor(X[k::n_sites], given[k::n_sites]) for k in range(n_sites)]
+    return [row_factor(X[k::n_sites], given[k::n_sites]) for k in range(n_sites)]
 
 
 @pytest.fixture
@@ -108,7 +109,7 @@ def test_columns_computed_in_double_precision_are_collinear(rng):
 
 def test_fewer_rows_than_columns_and_rows_of_weight_zero(rng):
     X = rng.normal(size=(2, 4))
-    assert [relation.column for relation in find_relations([site_factor(X[:1]), site_factor(X[1:])])] == [2, 3]
+    assert [relation.column for relation in find_relations([row_factor(X[:1]), row_factor(X[1:])])] == [2, 3]
     doubled = np.column_stack([np.ones(5), [1.0, 1.0, 1.0, 1.0, 2.0]])
     weights = np.array([1.0, 1.0, 1.0, 1.0, 0.0])
     assert diagnose_before(factors(doubled, 2, weights), "ab", intercepts=[0]) == (Constant("b", pytest.approx(1.0)),)

@@ -8,7 +8,6 @@ import pytest
 
 import bayesadmm_np as ba
 from bayesadmm_np.glm import separation
-from bayesadmm_np.glm.columns import site_factor
 from bayesadmm_np.glm.diagnosis import (
     Separation,
     Undecided,
@@ -19,6 +18,7 @@ from bayesadmm_np.glm.diagnosis import (
 )
 from bayesadmm_np.glm.separation import Answer, answer, smallest_separating
 from bayesadmm_np.losses import LeastSquares, Logistic, Poisson, Softmax
+from bayesadmm_np.losses.linear_model import row_factor
 from bayesadmm_np.losses.pointwise import BernoulliLogit, CategoricalLogit, PoissonLog
 from oracles.separable import is_complete, is_separated, moved_coefficients, random_problem, walls_of
 
@@ -257,7 +257,7 @@ def test_sites_elsewhere_answer_with_sums_alone():
         return answers
 
     columns = ["a", "b", "ward", "(intercept)"]
-    factors = [site_factor(loss.X) for loss in losses]
+    factors = [row_factor(loss.X) for loss in losses]
     far = find_separation([], columns, intercepts=[3], ask=ask, factors=factors)
     near = find_separation(losses, columns, intercepts=[3])
     assert far.names == near.names == ("ward",)
