@@ -86,10 +86,15 @@ class Glm:
         return float(sum(one.value(theta) for one in self.losses(noise)))
 
     def information_on(self, j: int) -> float:
-        """Return about the information of all rows on θ_j; that of an intercept where the column is one of zeros."""
+        """Return about the information of all rows on θ_j, about zero; an intercept's where the column is one of zeros.
+
+        Of a constant column centring leaves rounding, which says nothing: its constant counts.
+        """
         column = j % self.layout.width
         total = sum(site.weights.sum() for site in self.rows)
         square = sum(squares[column] for squares in self.squares) / total
+        if self.layout.centre is not None and column < self.layout.n_features:
+            square += self.layout.centre[column] ** 2
         return self.information * float(square if square > 0.0 else 1.0)
 
     @cached_property
