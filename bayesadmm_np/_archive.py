@@ -32,7 +32,7 @@ from typing import IO, Any, TypeVar, get_origin
 import numpy as np
 from numpy.typing import NDArray
 
-from ._validation import Array, frozen
+from ._validation import ARRAYS, Array, frozen
 from ._version import __version__
 
 __all__ = [
@@ -341,7 +341,7 @@ def read_as(kind: type[T], plain: Any, source: str) -> T:
 
 def _array(kind: Any, plain: Any) -> Any:
     """Return a vector as a list of numbers says it; msgspec refuses whatever else is of none of its own types."""
-    if get_origin(kind) is not np.ndarray:
+    if get_origin(kind) not in ARRAYS:
         return plain
     if not isinstance(plain, list) or not all(type(value) is float for value in plain):
         raise ValueError("Expected a list of numbers with a decimal point")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from typing import Any, Literal
+from typing import Any, Literal, get_origin
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -11,6 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 from ._errors import ArgumentError
 
 Array = NDArray[np.float64]
+ARRAYS = frozenset({np.ndarray, get_origin(Array)})
+"""What the annotation of an array comes from: since NumPy 2.5 NDArray is an alias with a name of its own."""
 Damping = float | Literal["rows"]
 """γ of a dual step: a number for all clients, or 'rows' for N_k/N."""
 

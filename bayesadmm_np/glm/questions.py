@@ -15,7 +15,7 @@ import numpy as np
 
 from .._archive import refusal
 from .._fields import NOT_NEGATIVE, POSITIVE, Condition, Field, check, read_fields, read_plain
-from .._validation import Array
+from .._validation import ARRAYS, Array
 from ..families import FullGaussian
 from ..losses.base import GaussianExpected, Loss
 from ..losses.expectations import Delta
@@ -616,9 +616,9 @@ def _fields(kind: Any) -> dict[str, tuple[Literal["array", "arrays", "plain"], A
     for name in names:
         hint = hints[name]
         parts = [typing.get_origin(part) or part for part in (hint, *typing.get_args(hint))]
-        if parts[0] is np.ndarray:
+        if parts[0] in ARRAYS:
             found[name] = "array", np.ndarray
-        elif np.ndarray in parts:
+        elif ARRAYS & set(parts):
             found[name] = ("arrays" if parts[0] is Mapping else "array"), hint
         else:
             found[name] = "plain", hint

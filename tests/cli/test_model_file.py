@@ -210,7 +210,7 @@ STATISTICS = {
     "clusters": ({"n_clusters": 99}, {}, "n_clusters at most as many"),
     "weight": ({"weight": 0.0}, {}, "of positive weight"),
     "pearson": ({"pearson": -1.0}, {}, "must be finite sums"),
-    "a sum that is no number": ({"loss": float("inf")}, {}, "must be finite sums"),
+    "a sum that is no number": ({"loss": float("inf")}, {}, "loss must be finite"),
     "a sum too many": ({"extra": 1.0}, {}, "exactly the fields"),
     "another matrix": ({"meats": ["HC0", "HC9"]}, {"HC9": np.eye(3)}, "meats must be some of HC0"),
     "a matrix that is missing": ({"meats": ["HC0", "HC2"]}, {}, "meats/HC2 must be numbers"),
