@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 
-__all__ = ["PLAIN", "ArgumentError", "ClientError", "Words", "worded"]
+__all__ = ["PLAIN", "ArgumentError", "ClientError", "Words", "ended", "worded"]
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,11 @@ class Words:
 
 PLAIN = Words()
 """The core's own words, which `str(error)` uses."""
+
+
+def ended(sentence: str) -> str:
+    """Return a sentence with its full stop; a question has its mark."""
+    return sentence if sentence.endswith("?") else f"{sentence}."
 
 
 class _Worded(ValueError):
@@ -79,7 +84,7 @@ class ArgumentError(_Worded):
     def worded(self, words: Words) -> str:
         """Return the sentence."""
         got, advice = f", got {self.got}" if self.got else "", f"; {self.advice}" if self.advice else ""
-        return f"{words.argument(self.argument)} {self.expected}{got}{advice}."
+        return ended(f"{words.argument(self.argument)} {self.expected}{got}{advice}")
 
 
 class ClientError(_Worded):

@@ -105,7 +105,7 @@ class TableRows:
         formula, features, table = _by_formula(config) if config.formula else _by_list(config)
         from ..federation import GLMTable
 
-        with worded_for_options():
+        with worded_for_options(config.name):
             data = GLMTable(
                 table,
                 formula,
@@ -118,7 +118,8 @@ class TableRows:
                 standardize=config.standardize,
                 cluster=config.cluster,
             )
-        require_complete({name: one.missing for name, one in data.described.columns.items()}, config.dropna)
+        missing = {name: one.missing for name, one in data.described.columns.items()}
+        require_complete({config.name: missing}, config.dropna)
         return cls(replace(config, features=features), data)
 
     @property

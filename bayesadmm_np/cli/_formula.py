@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -158,7 +157,7 @@ def _tables(
 
 def _rows(agreement: Agreement, designs: Mapping[str, Design], dropna: bool) -> Rows:
     """Stack the complete rows of all sites."""
-    require_complete(sum((Counter(made.missing) for made in designs.values()), Counter()), dropna)
+    require_complete({site: made.missing for site, made in designs.items()}, dropna)
     made = list(designs.values())
     return Rows(
         agreement.names,

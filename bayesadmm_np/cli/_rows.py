@@ -263,7 +263,8 @@ def stack(paths: Sequence[Path], client: str | None, separator: str, missing: Se
 
 def _without_missing(frame: Any, site: Any, names: list[str], dropna: bool) -> tuple[Any, Any, dict[str, int]]:
     gone = frame[names].isna()
-    listed = require_complete(gone.sum(), dropna)
+    of_site = gone.groupby(["" if name != name else str(name) for name in site], sort=False).sum()
+    listed = require_complete(of_site.to_dict("index"), dropna)
     if not listed:
         return frame, site, {}
     keep = ~gone.any(axis=1).to_numpy()
@@ -310,16 +311,25 @@ def rows_to_predict(
     return Rows(model.columns.names, _matrix(frame, model.columns.names), offset=known), places
 
 
-def require_complete(counts: Mapping[str, int], dropna: bool) -> str:
-    """Refuse missing values that were not to be dropped; return how many there are of each column."""
-    listed = _missing(counts)
-    if listed and not dropna:
+def require_complete(sites: Mapping[str, Mapping[str, int]], dropna: bool) -> str:
+    """Refuse missing values that were not to be dropped; return how many all sites have of each column."""
+    total: Counter[str] = Counter()
+    for counts in sites.values():
+        total.update(counts)
+    if any(total.values()) and not dropna:
+        listed = _missing(total if len(sites) == 1 else {name: _where(sites, name) for name in total})
         raise Refused(f"missing values in {listed}: fill them in, or drop these rows with --dropna.")
-    return listed
+    return _missing(total)
+
+
+def _where(sites: Mapping[str, Mapping[str, int]], name: str, most: int = 5) -> str:
+    """List how many values of a column are missing at each site, of the first sites alone."""
+    texts = [f"site {site!r}: {counts[name]}" for site, counts in sites.items() if counts.get(name)]
+    return ", ".join(texts[:most]) + f", and {len(texts) - most} more" * (len(texts) > most)
 
 
 def _missing(counts: Any) -> str:
-    """List how many values of each column are missing."""
+    """List how many values of each column are missing, or where."""
     return ", ".join(f"{name} ({count})" for name, count in counts.items() if count)
 
 

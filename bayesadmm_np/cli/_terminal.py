@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import difflib
 import io
 import json
 import os
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from .._archive import replace_text
+from .._registry import nearest
 from .._text import aligned
 
 if TYPE_CHECKING:
@@ -106,8 +106,8 @@ def refusals(command: str) -> Iterator[None]:
 
 
 @contextmanager
-def worded_for_options() -> Iterator[None]:
-    """Turn refusals of tables and formulas into those of a command."""
+def worded_for_options(site: str | None = None) -> Iterator[None]:
+    """Turn refusals of tables and formulas into those of a command, whose table may be that of a site."""
     from .._errors import ArgumentError, worded
     from ..design.levels import TableError
 
@@ -116,6 +116,7 @@ def worded_for_options() -> Iterator[None]:
     except ArgumentError as error:
         raise Refused(worded(error, argument=lambda name: f"--{name.replace('_', '-')}")) from error
     except TableError as error:
+        error.site = site if error.site is None else error.site
         raise Refused(str(error)) from error
 
 
@@ -137,10 +138,9 @@ def _missing_package(error: ModuleNotFoundError, extra: str) -> ImportError:
 def missing_name(what: str, name: str, known: Iterable[object], others: str = "") -> str:
     """Return a sentence about a name that is not there, with the nearest that is, or with all of them."""
     names = [str(item) for item in known]
-    folded = {item.casefold(): item for item in reversed(names)}
-    near = difflib.get_close_matches(name.casefold(), list(folded), n=1)
+    near = nearest(name, names)
     if near:
-        return f"{what} {name!r}; did you mean {folded[near[0]]!r}?"
+        return f"{what} {name!r}; did you mean {near!r}?"
     return f"{what} {name!r}; {others or 'there is ' + (', '.join(names) or 'none')}."
 
 

@@ -27,7 +27,11 @@ def summary(
     tests: Tests = "none",
     contrasts: Annotated[
         tuple[str, ...],
-        option("Weighted sum of coefficients; may be repeated.", "NAME=WEIGHT,…", name="--contrast"),
+        option(
+            "Weighted sum of coefficients, by their names in the table; may be repeated.",
+            "NAME=WEIGHT,…",
+            name="--contrast",
+        ),
     ] = (),
     json: Json = False,
 ) -> None:
@@ -37,11 +41,12 @@ def summary(
       bayesadmm summary model.npz
       bayesadmm summary model.npz --units standardized      per standard deviation
       bayesadmm summary model.npz --ratios                  odds or rate ratios
-      bayesadmm summary model.npz --contrast 'stage[T.II]=1,stage[T.III]=-1'
+      bayesadmm summary model.npz --contrast 'C(stage)[T.II]=1,C(stage)[T.III]=-1'
       bayesadmm summary model.npz --json
 
     Exit codes: 0 all is well, 2 the command or the model were refused.
     """
+    from .._errors import ArgumentError, worded
     from ..estimators.model_file import load_model
     from ..estimators.summary import as_dict, summarise
     from ..estimators.term_tests import contrast, tests_of
@@ -49,7 +54,12 @@ def summary(
     found = load_model(model)
     shown: Any = {"covariance": covariance, "reference": reference, "words": option_words()}
     shown["tests"] = tests_of(found, tests, covariance)
-    sums = [contrast(found, _weights(text), covariance) for text in contrasts]
+    try:
+        sums = [contrast(found, _weights(text), covariance) for text in contrasts]
+    except ArgumentError as error:
+        if error.argument != "weights":
+            raise
+        raise Refused(worded(error, argument=lambda _: "--contrast")) from error
     if json:
         print_json({**as_dict(found, units, **shown), "contrasts": [asdict(one) for one in sums]})
         return

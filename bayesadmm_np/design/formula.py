@@ -7,7 +7,7 @@ transform takes from data (the knots of a spline, the mean of a column) is agree
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from .._errors import ArgumentError
+from .._registry import nearest
 from .._validation import Array
 from .agreement import Agreement, Table, complete_rows, needed_columns
 from .levels import (
@@ -38,6 +39,7 @@ __all__ = [
     "pooled_quantiles",
     "quantiles_needed",
     "quantiles_of",
+    "require_columns",
 ]
 
 Quantiles = Callable[[str, Sequence[float]], Sequence[float]]
@@ -73,7 +75,7 @@ class SiteColumns:
         Rows, and rows in which none of the columns is missing.
     columns : dict of str to SiteColumn
     lacking : dict of str to tuple of str
-        Columns that the table has not, with names in it that differ in case alone.
+        Columns that the table has not, with the name of another column that is most like each.
     renamed : dict of str to str
         Columns whose name has blanks around it in the table, and that name.
     moments : dict of str to Moments
@@ -132,12 +134,9 @@ def describe_columns(
     parsed = parse(formula)
     roles, table = _roles(parsed, weights, classes), Table.of(table)
     own, found = table.own_names(roles), table.named(roles)
-    others = [str(name) for name in table.names]
-    lacking = {
-        name: tuple(other for other in others if other.strip().casefold() == name.casefold())
-        for name in roles
-        if name not in found
-    }
+    others = [name for name in map(str, table.names) if name.strip() not in roles]
+    alike = {name: nearest(name, others) for name in roles if name not in found}
+    lacking: dict[str, tuple[str, ...]] = {name: () if near is None else (near,) for name, near in alike.items()}
     complete = complete_rows(found, table.n_rows)
     columns = {
         name: describe_column(column, complete, roles[name] == "factor", minimum_count)
@@ -284,7 +283,7 @@ def agree(
         raise ArgumentError("sites", "must hold one site at least")
     parsed = parse(formula)
     roles = _roles(parsed, weights, classes)
-    _check_sites(sites, formula, roles)
+    _check_sites(sites, formula, parsed, roles)
     lines = _missing_lines(sites)
     chosen = dict(reference or {})
     columns = {}
@@ -326,15 +325,29 @@ def _site_factor(
     return AgreedColumn("factor", (first, *(name for name in names if name != first)))
 
 
-def _check_sites(sites: Mapping[str, SiteColumns], formula: str, roles: Mapping[str, Any]) -> None:
+def require_columns(sites: Mapping[Any, SiteColumns], parsed: Parsed, names: Iterable[str]) -> None:
+    """Refuse the first of these columns that a site's table has not, and name the column that was meant."""
+    for name in names:
+        without = {site: found.lacking.get(name, ()) for site, found in sites.items() if name not in found.columns}
+        if not without:
+            continue
+        site, everywhere = next(iter(without)), len(without) == len(sites)
+        near = next(filter(None, without.values()), ()) if everywhere else without[site]
+        remedy = "leave it out of the formula" if name in parsed.predictors else ""
+        if near:
+            same = not everywhere and near[0].strip().casefold() == name.casefold()
+            remedy = f"there it is called {near[0]!r}: rename it" if same else f"did you mean {near[0]!r}?"
+        if everywhere and len(sites) > 1:
+            raise TableError("is not in the table of any site", remedy, None, name)
+        raise TableError("is not in the table", remedy, site, name)
+
+
+def _check_sites(sites: Mapping[str, SiteColumns], formula: str, parsed: Parsed, names: Iterable[str]) -> None:
     for site, found in sites.items():
         if found.formula != formula:
             raise TableError(f"described its table for the formula {found.formula!r}, not {formula!r}", "", site)
-        for name in roles:
-            if name not in found.columns:
-                near = found.lacking.get(name, ())
-                remedy = f"there it is called {near[0]!r}: rename it" if near else "leave it out of the formula"
-                raise TableError("is not in the table", remedy, site, name)
+    require_columns(sites, parsed, names)
+    for site, found in sites.items():
         if not found.n_rows:
             raise TableError("has no row", "leave it out", site)
         if not found.n_complete:

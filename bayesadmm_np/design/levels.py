@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from .._errors import ended
 from .._validation import Array
 
 __all__ = [
@@ -73,7 +74,7 @@ class TableError(ValueError):
     def __str__(self) -> str:
         where = f"site {self.site!r}: " if self.site is not None else ""
         what = f"column {self.column!r} " if self.column is not None else ""
-        return f"{where}{what}{self.fact}{f'; {self.remedy}' if self.remedy else ''}."
+        return ended(f"{where}{what}{self.fact}{f'; {self.remedy}' if self.remedy else ''}")
 
 
 # ----------------------------------------------------------------------------------------------------

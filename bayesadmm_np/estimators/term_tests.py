@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from .._errors import ArgumentError
+from .._registry import nearest
 from ..design.terms import terms_of
 from ..glm.inference import Estimate, Test, contrasts, likelihood_ratio_test, picks, wald_test
 from ..glm.refit import drive, refit, without
@@ -162,18 +163,26 @@ def contrast(model: FittedGLM, weights: Mapping[str, float], covariance: str = M
     >>> model = FederatedLinearRegression().fit(X, [1.0, 2.0, 4.1, 5.0], client=["a", "a", "b", "b"])
     >>> found = contrast(model.fitted_, {"x0": 1.0, "x1": -1.0})
     >>> found.name, round(found.coef, 4)
-    ('1 x0 + -1 x1', 0.95)
+    ('x0 − x1', 0.95)
     """
     names, spread = model.coefficient_names, Spread.of(model, covariance)
     unknown = [key for key in weights if key not in names]
     if unknown or not weights:
-        raise ArgumentError("weights", f"must name coefficients ({', '.join(names)})", repr(unknown[:1]))
+        near = nearest(unknown[0], names) if unknown else None
+        expected, got = f"must name coefficients ({', '.join(names)})", repr(unknown[0]) if unknown else "none"
+        raise ArgumentError("weights", expected, got, f"did you mean {near!r}?" if near else "")
     if spread.matrix is None:
         raise ValueError(f"{model.method} with the {model.family} family learns no covariance.")
     change, _ = model.in_units("original")
     L = [weights.get(key, 0.0) for key in names]
-    words = name or " + ".join(f"{weight:g} {key}" for key, weight in weights.items())
-    return contrasts(model.mean(), change @ spread.matrix @ change.T, L, [words], df=spread.df)[0]
+    return contrasts(model.mean(), change @ spread.matrix @ change.T, L, [name or _in_words(weights)], df=spread.df)[0]
+
+
+def _in_words(weights: Mapping[str, float]) -> str:
+    """Return a weighted sum as it is written: 2·a + b − c."""
+    terms = [f"{'−' if w < 0 else '+'} {'' if abs(w) == 1 else f'{abs(w):g}·'}{key}" for key, w in weights.items()]
+    first = terms[0].removeprefix("+ ").replace("− ", "−", 1)
+    return " ".join([first, *terms[1:]])
 
 
 def _spread(model: FittedGLM, covariance: str) -> Spread:

@@ -18,7 +18,14 @@ from .._archive import refusal
 from .._errors import ArgumentError
 from .._validation import Array, as_positive
 from ..design.agreement import Agreement, Design, Table, complete_rows, design, needed_columns
-from ..design.formula import Moments, SiteColumns, describe_columns, expression_values, quantiles_needed
+from ..design.formula import (
+    Moments,
+    SiteColumns,
+    describe_columns,
+    expression_values,
+    quantiles_needed,
+    require_columns,
+)
 from ..design.levels import AgreedColumn, TableError, cells_of, is_missing
 from ..design.order_statistics import MOST_POINTS, counts_on
 from ..design.rows import require_weights
@@ -113,8 +120,7 @@ class GLMTable:
             as_positive(self.noise_variance, "noise_variance")
         if self.standardize and not self.is_list:
             raise ArgumentError("standardize", "must be off with a formula", "", "write scale(x) in it")
-        for name in self.described.lacking:
-            raise TableError("is not in the table", "", None, name)
+        require_columns({None: self.described}, parse(self.formula), self.described.lacking)
         if not self.described.n_complete:
             gaps = ", ".join(f"{name} ({one.missing})" for name, one in self.described.columns.items() if one.missing)
             raise TableError(f"no row is complete: missing values in {gaps}")

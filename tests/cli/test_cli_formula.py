@@ -112,7 +112,7 @@ def test_files_of_sites_may_be_written_differently(table, run):
             part.loc[part.index[:2], "age"] = np.nan
         part.to_csv(f"{site}.csv", index=False)
     words = ("fit", "Basel.csv", "Bern.csv", "--formula", FORMULA, "--site-intercepts", "--prior-precision", 1)
-    assert "missing values in age (2)" in run(*words, code=2)[1]
+    assert "missing values in age (site 'Bern': 2): fill" in run(*words, code=2)[1]
     out, said = run(*words, "--dropna", "--json", "--out", "m.npz")
     assert "sex: site 'Bern' writes ' f' for 'f'" in said
     assert json.loads(out)["dropped_rows"] == 2
@@ -133,7 +133,11 @@ def test_files_of_sites_may_be_written_differently(table, run):
     [
         (("--formula", FORMULA, "--target", "died"), "--target: the formula says it"),
         (("--formula", FORMULA, "--categorical", "ward"), "--categorical: the formula says it"),
-        (("--formula", "died ~ nothing"), "'nothing' is not in the table"),
+        (("--formula", "died ~ nothing"), "column 'nothing' is not in the table; leave it out of the formula."),
+        (
+            ("--formula", "died ~ agee", "--client", "hospital"),
+            "fit: column 'agee' is not in the table of any site; did you mean 'age'?",
+        ),
         (("--formula", "died ~ exec(age)"), "--formula must not call exec"),
         (("--formula", "died ~ age", "--no-intercept"), "write '- 1' in the formula"),
         (("--formula", "died ~ patient + age", "--client", "clinic"), "no column 'clinic'"),

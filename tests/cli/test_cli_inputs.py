@@ -43,7 +43,11 @@ BAD = {
     "text feature": (change(mean_radius="big"), CANCER, ["'mean_radius'", "'big'", "--categorical mean_radius"]),
     "decimal commas": (change(mean_radius="1,5"), CANCER, ["'mean_radius'", "numbers with commas ('1,5')"]),
     "infinite feature": (change(mean_radius=np.inf), CANCER, ["'mean_radius'", "569 infinite"]),
-    "missing feature": (change(mean_radius=np.nan), CANCER, ["mean_radius (569)", "--dropna"]),
+    "missing feature": (
+        change(mean_radius=np.nan),
+        CANCER,
+        ["mean_radius (site 'north': 173, site 'south': 141, site 'west': 255)", "--dropna"],
+    ),
     "missing site": (change(site=None), CANCER, ["site (569)"]),
     "all rows dropped": (change(mean_radius=np.nan), (*CANCER, "--dropna"), ["leaves no rows"]),
     "one class": (change(target=1), CANCER, ["--target", "one value, 1"]),

@@ -239,6 +239,29 @@ def test_each_refusal_names_site_and_column():
     assert error.column == "w"
 
 
+def test_a_misspelt_column_has_the_name_that_was_meant():
+    fine = {"died": [0, 1], "age": [1.0, 2.0], "lab1": [1.0, 2.0], "lab2": [0.0, 1.0]}
+    without = {name: column for name, column in fine.items() if name != "lab2"}
+    everywhere = "is not in the table of any site"
+    for formula, tables, says in [
+        ("died ~ agee", (fine, fine), f"column 'agee' {everywhere}; did you mean 'age'?"),
+        ("died ~ Age", (fine, fine), f"column 'Age' {everywhere}; did you mean 'age'?"),
+        ("died ~ zzz", (fine, fine), f"column 'zzz' {everywhere}; leave it out of the formula."),
+        ("dyed ~ age", (fine, fine), f"column 'dyed' {everywhere}; did you mean 'died'?"),
+        ("outcome ~ age", (fine, fine), f"column 'outcome' {everywhere}."),
+        ("died ~ agee", (fine,), "site 'A': column 'agee' is not in the table; did you mean 'age'?"),
+        # lab1 is in the formula already, and so is not what lab2 was meant to be
+        (
+            "died ~ lab1 + lab2",
+            (fine, without),
+            "site 'B': column 'lab2' is not in the table; leave it out of the formula.",
+        ),
+        ("died ~ lab2", (fine, without), "site 'B': column 'lab2' is not in the table; did you mean 'lab1'?"),
+        ("died ~ lab2", (without, without), f"column 'lab2' {everywhere}; did you mean 'lab1'?"),
+    ]:
+        assert str(refusal(dict(zip("AB", tables, strict=False)), formula)) == says
+
+
 def test_a_reference_is_a_level_of_some_site():
     tables = {"A": {"y": [0, 1], "w": ["a", "b"]}, "B": {"y": [0, 1], "w": ["b", "c"]}}
     said = {site: describe_columns(table, "y ~ w") for site, table in tables.items()}

@@ -112,9 +112,17 @@ def test_contrasts_by_name(logistic):
     found = contrast(model.fitted_, {"ward b": 1.0, "ward c": -1.0})
     theirs = full.t_test([0.0, 1.0, -1.0, 0.0])
     assert np.allclose([found.coef, found.std_err, found.p_value], [theirs.effect[0], theirs.sd[0, 0], theirs.pvalue])
-    assert found.name == "1 ward b + -1 ward c"
-    with pytest.raises(ValueError, match=r"weights must name coefficients \(age, ward b, ward c, \(intercept\)\)"):
-        contrast(model.fitted_, {"ward d": 1.0})
+    assert found.name == "ward b − ward c"
+    for weights, name in {
+        (("age", -1.0), ("ward b", 2.0)): "−age + 2·ward b",
+        (("age", -0.5), ("ward b", 1.0), ("ward c", -1.5)): "−0.5·age + ward b − 1.5·ward c",
+    }.items():
+        assert contrast(model.fitted_, dict(weights)).name == name
+    for wrong, says in {"WARD_b": r"'WARD_b'; did you mean 'ward b'\?$", "dose": r"'dose'\.$"}.items():
+        with pytest.raises(ValueError, match=rf"weights must name coefficients \(age, ward b, .*\), got {says}"):
+            contrast(model.fitted_, {wrong: 1.0})
+    with pytest.raises(ValueError, match=r"got none\.$"):
+        contrast(model.fitted_, {})
 
 
 def test_what_is_no_test_is_refused(logistic):

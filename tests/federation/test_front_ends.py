@@ -134,11 +134,12 @@ def test_likelihood_ratios_of_terms_are_those_of_the_estimator(call, kind, targe
     wanted = contrast(model.fitted_, weights), contrast(model.fitted_, {"age": 10.0})
     for row, one in zip(told["contrasts"], wanted, strict=True):
         assert [row["coef"], row["std_err"]] == pytest.approx([one.coef, one.std_err], rel=1e-7)
-    assert "1 C(ward)[T.b] + -1 C(ward)[T.c]" in call("summary m.npz --contrast C(ward)[T.b]=1,C(ward)[T.c]=-1")[1]
+    assert "C(ward)[T.b] − C(ward)[T.c]" in call("summary m.npz --contrast C(ward)[T.b]=1,C(ward)[T.c]=-1")[1]
     for wrong, words in {
         "age": "must be NAME=WEIGHT",
         "age=1,dose": "must be NAME=",
-        "size=1": "must name coef",
+        "size=1": "--contrast must name coef",
+        "ward[T.b]=1": "got 'ward[T.b]'; did you mean 'C(ward)[T.b]'?\n",
     }.items():
         code, _, err = call(f"summary m.npz --contrast {wrong}")
         assert (code, words in err) == (2, True), err
