@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from .._validation import Array
-from ..design.levels import agree_classes
+from ..design.levels import TableError, agree_classes
 from ..design.rows import INTERCEPT
 from ..estimators.fitted import Columns, FittedGLM, word
 from ..glm.diagnosis import Collinear, Finding, Separation, without_estimate
@@ -31,11 +31,14 @@ def choose_kind(rows: Rows, target: str, loss: str) -> tuple[Kind, tuple[Any, ..
     distinct = sorted(set(values.tolist()))
     if len(distinct) == 1:
         raise Refused(f"--target: column {target!r} holds one value, {word(distinct[0])}, in all rows.")
+    labels = {site: values[rows.site == site].tolist() for site in dict.fromkeys(rows.site)}
+    if loss == "auto" and (is_text or all(value.is_integer() for value in distinct)):
+        _require_one_coding(target, labels)
     kind = named_kind(_guess(target, distinct, is_text, values) if loss == "auto" else loss)
     if not kind.is_classifier:
         check_numbers(kind, target, values)
         return kind, ()
-    for line in agree_classes(target, {site: values[rows.site == site].tolist() for site in dict.fromkeys(rows.site)}):
+    for line in agree_classes(target, labels):
         note(line)
     if kind.outputs == "one" and len(distinct) > 2:
         shown = ", ".join(word(value) for value in distinct[:4])
@@ -47,6 +50,16 @@ def choose_kind(rows: Rows, target: str, loss: str) -> tuple[Kind, tuple[Any, ..
     if not is_text and not all(value.is_integer() for value in distinct):
         raise Refused(f"--loss {kind} needs class labels, but column {target!r} holds numbers like {distinct[0]:g}.")
     return kind.of_classes(len(distinct)), tuple(distinct)
+
+
+def _require_one_coding(target: str, labels: Mapping[str, Sequence[Any]]) -> None:
+    """Refuse two codings of two classes before a loss is asked for: none is right for them."""
+    try:
+        agree_classes(target, labels)
+    except TableError as error:
+        is_number = not any(isinstance(label, str) for own in labels.values() for label in own)
+        unless = "; what are no classes needs --loss poisson (counts) or --loss linear (measurements)" * is_number
+        raise TableError(error.fact, f"{error.remedy}{unless}", error.site, error.column) from error
 
 
 def named_kind(loss: str) -> Kind:

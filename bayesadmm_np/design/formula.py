@@ -24,6 +24,7 @@ from .levels import (
     TableError,
     agree_classes,
     agree_column,
+    check_target,
     describe_column,
 )
 from .order_statistics import float_at
@@ -290,6 +291,8 @@ def agree(
     for name, role in roles.items():
         own = {site: found.columns[name] for site, found in sites.items()}
         level = chosen.pop(name, None)
+        if name == parsed.target:
+            check_target(name, own)
         columns[name], said = agree_column(name, own, role, level, ignore_case, drop_withheld)
         lines += said
         if classes and name == parsed.target:

@@ -27,6 +27,7 @@ __all__ = [
     "agree_classes",
     "agree_column",
     "cells_of",
+    "check_target",
     "describe_column",
     "is_missing",
     "level_name",
@@ -439,28 +440,26 @@ def _check_site(name: str, site: str, column: SiteColumn) -> None:
 
 
 def _agreed_kind(name: str, sites: Mapping[str, SiteColumn], role: str) -> Literal["number", "factor"]:
-    kinds = {site: column.kind for site, column in sites.items()}
-    numbers = [site for site, kind in kinds.items() if kind in ("number", "boolean", "mixed")]
-    texts = [site for site, kind in kinds.items() if kind == "text"]
+    numbers = [site for site, column in sites.items() if column.kind in ("number", "boolean", "mixed")]
+    texts = [site for site, column in sites.items() if column.kind == "text"]
     if role == "factor":
         _check_factor(name, sites)
         return "factor"
+    written = [site for site in texts if sites[site].is_numeric]
+    others = [site for site in sites if site in {*numbers, *written}]
     for site in texts:
         column = sites[site]
-        if not column.is_numeric and (numbers or role == "number"):
-            other = f" where site {numbers[0]!r} has numbers" if numbers else ""
-            shown, advice = _words_of(column, bool(numbers))
+        if not column.is_numeric and (others or role == "number"):
+            other = f" where site {others[0]!r} has numbers" if others else ""
+            shown, advice = _words_of(column, bool(others))
             remedy = advice or "write numbers, or leave those cells empty"
-            raise TableError(f"holds text{shown}{other}", remedy, site, name)
+            factor = "" if numbers or role == "number" else f", or write C({name}) for a factor"
+            raise TableError(f"holds text{shown}{other}", remedy + factor, site, name)
     if numbers or role == "number":
         return "number"
-    unnamed = [site for site in texts if sites[site].levels is None]
-    if unnamed:
-        others = [site for site in texts if site not in unnamed]
-        shown, advice = _words_of(sites[others[0]], True) if others else ("", "")
-        where = f"where site {others[0]!r} has other text{shown}" if others else "at every site"
-        remedy = ", or ".join(filter(None, [advice, f"write C({name}) for a factor, or turn it into numbers"]))
-        raise TableError(f"holds numbers written as text {where}", remedy, unnamed[0], name)
+    if written:
+        remedy = f"write C({name}) for a factor, or turn it into numbers"
+        raise TableError("holds numbers written as text at every site", remedy, written[0], name)
     return "factor"
 
 
@@ -587,11 +586,9 @@ def agree_classes(name: str, labels: Mapping[Any, Iterable[Any]]) -> list[str]:
         _spellings(name, sites, dict.fromkeys(every, 1), ignore_case=False)
     except TableError as error:  # nothing here could ignore case
         raise TableError(error.fact, "write them alike", error.site, name) from None
-    numbers = {site for site, own in found.items() if all(PLAIN.fullmatch(level) for level in own)}
-    for site, own in found.items():
-        if numbers and not any(PLAIN.fullmatch(level) for level in own):
-            fact = f"holds {_listed(own)} where site {next(s for s in found if s in numbers)!r} has numbers"
-            raise TableError(fact, "write the classes in one way at all sites", site, name)
+    numbers = {site: own for site, own in found.items() if all(PLAIN.fullmatch(level) for level in own)}
+    words = {site: own for site, own in found.items() if not any(PLAIN.fullmatch(level) for level in own)}
+    _refuse_words_beside_numbers(name, words, numbers)
     pairs = {site: own for site, own in found.items() if len(own) == 2}
     if len(every) < 3 or not pairs or max(map(len, found.values())) > 2:
         return []
@@ -605,6 +602,43 @@ def agree_classes(name: str, labels: Mapping[Any, Iterable[Any]]) -> list[str]:
         raise TableError(fact, "code two classes alike at all sites, or write three and more as words", site, name)
     listed = _listed(_in_order(every))
     return [f"{name}: no site has more than two of its {len(every)} classes ({listed}): are all of them meant?"]
+
+
+def check_target(name: str, sites: Mapping[str, SiteColumn]) -> None:
+    """Refuse a target that is words at one site and numbers at another: such words are a coding, and no missing values.
+
+    Parameters
+    ----------
+    name : str
+        Name of the target.
+    sites : dict of str to SiteColumn
+        Descriptions by site; their levels are shown where they are known.
+
+    Raises
+    ------
+    TableError
+        With the site that holds words alone, its words, and the numbers of another site.
+    """
+    words = {site: tuple(column.levels) for site, column in sites.items() if column.levels and _is_coding(column)}
+    numbers = {site: tuple(column.levels or ()) for site, column in sites.items() if column.is_numeric}
+    _refuse_words_beside_numbers(name, words, numbers)
+
+
+def _is_coding(column: SiteColumn) -> bool:
+    """Whether all levels are words, and none stands for a missing value as far as is known."""
+    levels = column.levels or {}
+    is_plain = not any(_is_number(level) or level.casefold() in FOR_MISSING for level in levels)
+    return column.kind == "text" and not column.is_numeric and is_plain
+
+
+def _refuse_words_beside_numbers(
+    name: str, words: Mapping[str, Sequence[str]], numbers: Mapping[str, Sequence[str]]
+) -> None:
+    if words and numbers:
+        site, own = next(iter(words.items()))
+        other, codes = next(iter(numbers.items()))
+        fact = f"holds {_listed(own)} where site {other!r} has {_listed(codes, str) or 'numbers'}"
+        raise TableError(fact, "write the classes in one way at all sites", site, name)
 
 
 def _is_code(pair: Sequence[str]) -> bool:

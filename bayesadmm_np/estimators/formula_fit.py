@@ -10,7 +10,7 @@ import numpy as np
 
 from .._errors import ArgumentError
 from ..design.agreement import Agreement, Design, Table, design
-from ..design.formula import agree, counter, describe_columns, pooled_quantiles
+from ..design.formula import SiteColumns, agree, counter, describe_columns, pooled_quantiles
 from ..design.levels import TableError, agree_classes, cells_of, is_missing
 from ..design.terms import parse
 from ..glm.kinds import read_kind
@@ -155,7 +155,7 @@ def make_designs(
     designs : dict of Design
         By site.
     """
-    said = {site: describe_columns(table, formula, weights=weights) for site, table in tables.items()}
+    said = _described(tables, formula, weights)
     quantiles = None
     if any(call.name == "bs" for call in parse(formula).learned) and not any(each.lacking for each in said.values()):
         asked = [counter(table, formula, weights) for table in tables.values()]
@@ -163,6 +163,15 @@ def make_designs(
         quantiles = pooled_quantiles(lambda expression, value: sum(ask(expression, value) for ask in asked), n_rows)
     agreement = agree(said, formula, weights=weights, quantiles=quantiles, **choices)
     return agreement, {site: design(table, agreement, site) for site, table in tables.items()}
+
+
+def _described(tables: Mapping[str, Any], formula: str, weights: str | None) -> dict[str, SiteColumns]:
+    said = {site: describe_columns(table, formula, weights=weights) for site, table in tables.items()}
+    targets = [each.columns.get(parse(formula).target) for each in said.values()]
+    if len({target.is_numeric for target in targets if target is not None}) < 2:
+        return said
+    # numbers here and words there are refused, and the sentence shows the numbers, too
+    return {site: describe_columns(table, formula, weights=weights, classes=True) for site, table in tables.items()}
 
 
 def split_table(data: Any, client: str | None) -> dict[str, Any]:

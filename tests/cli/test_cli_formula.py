@@ -86,12 +86,47 @@ def test_a_word_among_numbers_is_named_with_the_option_that_makes_it_missing(tab
     basel, bern, refused, whole, described = written()
     assert (advice in basel, advice in bern) == (False, True)
     assert "site 'Bern': column 'bmi' holds text ('?') where site 'Basel' has numbers" in refused
-    assert "site 'Basel': column 'bmi' holds numbers written as text where site 'Bern' has other text ('?')" in whole
+    assert "site 'Bern': column 'bmi' holds text ('?') where site 'Basel' has numbers" in whole
     assert "text ('?')" in described
     assert all(advice in said for said in (refused, whole, described))
     run("fit", "all.csv", "--formula", "died ~ age + bmi", "--client", "hospital", "--na", "?", "--dropna")
     table.loc[places, "bmi"] = ["?", "none", "lost", "later"]
     assert not any("--na" in said for said in written())
+
+
+@pytest.mark.parametrize("accused", ["Basel", "Bern"])
+@pytest.mark.parametrize("code", [("never", "ever"), (1, 2)])
+def test_two_codings_of_a_target_are_shown_with_both_sites_before_a_loss_is_asked_for(table, run, accused, code):
+    """In one file, in files and in Python; the twin is one coding at all sites."""
+    other = "Bern" if accused == "Basel" else "Basel"
+
+    def said(wanted=2):
+        files = [f"{name}.csv" for name in (other, accused)]  # of two numbers the first site's are taken for right
+        for name in (other, accused):
+            table[table.hospital == name].to_csv(f"{name}.csv", index=False)
+        table.to_csv("all.csv", index=False)
+        formula = ("--formula", "died ~ age")
+        whole = run("fit", "all.csv", "--client", "hospital", *formula, code=wanted)[1]
+        return [whole, run("fit", *files, *formula, code=wanted)[1]]
+
+    table = table.sort_values("hospital", ascending=accused == "Bern")
+    dead = table.died == "yes"
+    table["died"] = dead.astype(int)
+    assert not any("column 'died'" in sentence for sentence in said(0))
+    places = table.hospital == accused
+    table["died"] = table.died.astype(object)
+    table.loc[places, "died"] = [code[is_dead] for is_dead in dead[places].astype(int)]
+    shown = (
+        f"holds 'ever', 'never' where site {other!r} has 0, 1;"
+        if code[0] == "never"
+        else f"holds 1 and 2, and 0 and 1 at site {other!r}"
+    )
+    for sentence in said():
+        assert f"site {accused!r}: column 'died' {shown}" in sentence
+        assert "--na" not in sentence
+        assert ("--loss poisson (counts)" in sentence) == (code[0] == 1)
+    with pytest.raises(ValueError, match=f"site '{accused}': column 'died' holds"):
+        FederatedLogisticRegression.from_formula("died ~ age", table, "hospital")
 
 
 def test_in_the_units_of_the_columns_the_fit_is_the_estimators(table, run):

@@ -303,10 +303,27 @@ def test_a_declared_factor_is_one_even_where_its_levels_are_numbers():
     # text at one site that looks like numbers: C(…) says what is meant
     tables = {"A": {"y": [0, 1], "w": ["a", "10"]}, "B": {"y": [0, 1], "w": ["10", "10"]}}
     error = refusal(tables, "y ~ w")
-    assert (error.site, error.column) == ("B", "w")
+    assert (error.site, error.column) == ("A", "w")
     assert "write C(w)" in str(error)
     said = {site: describe_columns(table, "y ~ C(w)") for site, table in tables.items()}
     assert agree(said, "y ~ C(w)").names == ("C(w)[T.a]",)
+
+
+@pytest.mark.parametrize("held", ["A", "B", "C"])
+@pytest.mark.parametrize("written", [str, float])
+def test_the_site_that_holds_the_words_is_named_however_the_others_write_their_numbers(held, written):
+    """In one file a word makes texts of all sites' numbers. Twin: without the word nobody is accused of it."""
+    tables = {site: {"y": [0, 1], "age": list(map(written, (61, 54)))} for site in "ABC"}
+    agree({site: describe_columns(table, "y ~ log(age)") for site, table in tables.items()}, "y ~ log(age)")
+    if written is str:
+        assert "holds numbers written as text at every site" in str(refusal(tables, "y ~ age"))
+    tables[held]["age"] = ["61", "unknown"]
+    error = refusal(tables, "y ~ age")
+    other = next(site for site in tables if site != held)
+    assert (error.site, error.column) == (held, "age")
+    assert error.fact == f"holds text ('unknown') where site {other!r} has numbers"
+    assert "say so by --na 'unknown'" in error.remedy
+    assert ("write C(age)" in error.remedy) == (written is str)
 
 
 def test_levels_of_few_rows_are_not_named_and_their_rows_are_refused_or_dropped():
