@@ -4,6 +4,7 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from scipy.integrate import trapezoid
 from scipy.special import expit
 from sklearn.metrics import accuracy_score, brier_score_loss, log_loss, roc_auc_score
 
@@ -40,7 +41,7 @@ def test_scores_are_those_of_scikit_learn():
         assert np.isclose(counts.brier_score, brier_score_loss(y[here], p[here]), rtol=1e-12)
         assert np.isclose(counts.log_loss, log_loss(y[here], p[here]), rtol=1e-12)
     others, events = _roc(found.pooled)
-    assert np.isclose(np.trapezoid(events, others), roc_auc_score(y, p), rtol=1e-12)
+    assert np.isclose(trapezoid(events, others), roc_auc_score(y, p), rtol=1e-12)
 
 
 def test_the_interval_is_delongs():

@@ -327,7 +327,8 @@ def require_pooled(case, truth, agreement, designs):
     for site, found in designs.items():
         here = rows.site == site
         assert found.names == agreement.names
-        np.testing.assert_array_equal(found.matrix, right[here].to_numpy(dtype=float), strict=True)
+        whole = right[here].to_numpy(dtype=float)  # with NumPy 1.26 two of 44 entries are an ulp apart
+        np.testing.assert_array_max_ulp(found.matrix, whole, maxulp=1)
         np.testing.assert_array_equal(found.y, made.lhs[here].iloc[:, -1].to_numpy(dtype=float))
         assert found.n_dropped == int((case.truth.site == site).sum() - here.sum())
         if "offset" in case.formula:
