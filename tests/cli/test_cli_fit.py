@@ -464,7 +464,7 @@ def test_dropna_drops_and_says_how_many(bayesadmm, csv):
     path = csv("holes", frame)
     code, _, err = bayesadmm("fit", path, *CANCER)
     assert code == 2
-    assert "mean_radius (2), mean_texture (2)" in err
+    assert "mean_radius (site 'north': 1, site 'west': 1), mean_texture (site 'west': 2): fill them in" in err
     text = " ".join(bayesadmm("fit", path, *CANCER, "--dropna")[1].split())
     assert "left out, because a value is missing: " in text
     code, out, err = bayesadmm("fit", path, *CANCER, "--dropna", "--json")
