@@ -257,7 +257,7 @@ class GLMServer(_Engine, ServerEngine[State]):
         q_g = begin if self.spec.row.is_newton else begin.with_natural(begin.natural)
         n_sites = len(self.spec.sites)
         sites, naturals = (begin.natural.zeros(),) * n_sites, (q_g.natural,) * n_sites
-        sketches = no_sketches(self.spec.row, self.spec.prior, n_sites)
+        sketches = no_sketches(self.spec.row, self.spec.prior.natural.linear.size, n_sites)
         return State(q_g, sites, naturals, (), float("nan"), (), sketches=sketches)
 
     def complete(self, state: State, replies: Sequence[SiteReply | None]) -> State | Failure:
@@ -578,7 +578,7 @@ class GLMSite(_Engine, SiteEngine[GLMAnswer]):
         """λ_k at the prior, η_k at zero."""
         start = self.spec.prior.start()
         zero = start.natural.zeros()
-        sketches = no_sketches(self.spec.row, self.spec.prior, 1)
+        sketches = no_sketches(self.spec.row, self.spec.prior.natural.linear.size, 1)
         return GLMAnswer(0, start.natural, zero, zero, UNKNOWN, *sketches)
 
     def settled(

@@ -317,7 +317,9 @@ class Round:
         """Ask the clients, gather, and measure."""
         began = perf_counter()
         team = self.team
-        cavity = sketched.Cavity.of(team.method, state.q_g, state.sites, state.sketches)
+        kind, cavity = team.method.sites, None
+        if kind is not None and sketched.is_told(team.method):
+            cavity = sketched.Cavity.of(kind, state.q_g, state.sites, state.sketches)
         broadcast = Broadcast(state.round + 1, state.q_g.natural, cavity)
         present = present_clients(self.participation, broadcast.round, len(team.workers), self.seed)
         replies = self._ask(broadcast, state, at_server, present)
@@ -365,7 +367,7 @@ def begin(team: Team, sites: Sequence[Natural] | None = None) -> State:
     q_g: Any = start if team.method.is_newton and sites is None else start.with_natural(natural)
     if team.method.is_newton:
         q_g = q_g.at(q_g.mean, q_g.factor.parts)
-    sketches = sketched.no_sketches(team.method, team.prior, len(given))
+    sketches = sketched.no_sketches(team.method, team.prior.natural.linear.size, len(given))
     return State(q_g, given, (q_g.natural,) * len(given), (), float("nan"), (), sketches=sketches)
 
 

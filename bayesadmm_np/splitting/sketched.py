@@ -98,8 +98,7 @@ def Sketched(method: Method, sites: Sketch | str) -> Method:
 def require_sketch(row: Method, loss: Loss, prior: ExponentialFamily, rule: Rule) -> None:
     """Raise a ValueError where a loss, a family or a rule has no curvature that a site could keep."""
     sites = row.sites
-    if sites is None:
-        return
+    assert sites is not None
     if not isinstance(prior, DiagonalGaussian):
         reason = "it has no diagonal posterior for which the sites could keep more"
         raise ArgumentError("prior", f"must be a DiagonalGaussian for {row.name}: {reason}", type(prior).__name__)
@@ -112,9 +111,9 @@ def require_sketch(row: Method, loss: Loss, prior: ExponentialFamily, rule: Rule
     sites.check(loss.dim, int(getattr(loss, "n_outputs", 1)))
 
 
-def no_sketches(row: Method, prior: ExponentialFamily, n_clients: int) -> tuple[Array, ...]:
-    """Return the sketches before the first round."""
-    return () if row.sites is None else (np.zeros(row.sites.size(prior.natural.linear.size)),) * n_clients
+def no_sketches(row: Method, dim: int, n_clients: int) -> tuple[Array, ...]:
+    """Return the sketches of d = `dim` parameters before the first round."""
+    return () if row.sites is None else (np.zeros(row.sites.size(dim)),) * n_clients
 
 
 @dataclass(frozen=True)
@@ -143,14 +142,9 @@ class Cavity:
         return cls(coupling, DensePrecision(whole.covariance_parts[0]).multiply)
 
     @classmethod
-    def of(
-        cls, row: Method, q_g: ExponentialFamily, sites: Sequence[Natural], sketches: Sequence[Array]
-    ) -> Cavity | None:
-        """Return it for the sites of a round; None where sites only evaluate, or keep no sketches."""
-        if not is_told(row):
-            return None
-        assert row.sites is not None
-        return cls.around(q_g, coupling_of(row.sites, sites, sketches))
+    def of(cls, kind: Sketch, q_g: ExponentialFamily, sites: Sequence[Natural], sketches: Sequence[Array]) -> Cavity:
+        """Return it for the sites of a round."""
+        return cls.around(q_g, coupling_of(kind, sites, sketches))
 
 
 @dataclass(frozen=True)

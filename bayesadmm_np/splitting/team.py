@@ -192,7 +192,8 @@ def make_client(
     if row.is_joint and prior.natural.linear.size > MOST_JOINT:
         size = prior.natural.linear.size
         raise ValueError(f"{row.name} sends some d⁴/24 numbers: at most {MOST_JOINT} parameters, and here are {size}.")
-    require_sketch(row, loss, prior, resolved)
+    if row.sites is not None:
+        require_sketch(row, loss, prior, resolved)
     if row.guarded and not loss.is_convex:
         raise ValueError(f"{row.name} needs convex losses, and {loss.name} is not.")
     return Worker(loss, resolved, chosen, row, prior, share, n_clients, privacy)
