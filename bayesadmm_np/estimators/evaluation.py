@@ -20,7 +20,7 @@ from .._text import aligned
 from .._validation import Array, as_count, as_float_array
 from ..design.rows import read_client
 
-__all__ = ["ClassEvaluation", "Evaluation", "Interval", "SiteCounts", "evaluate", "site_counts"]
+__all__ = ["ClassEvaluation", "Evaluation", "Interval", "SiteCounts", "evaluate", "roc", "site_counts"]
 
 EDGES = np.linspace(-16.0, 16.0, 3201)
 """Inner edges of the bins, in log-odds: a bin is 0.01 wide, and the two at the ends hold everything beyond."""
@@ -243,8 +243,8 @@ class Evaluation:
         shown = self.sites.items() if 1 < len(self.sites) <= len(COLOURS) else ()
         for (name, counts), colour in zip(shown, COLOURS, strict=False):
             if np.isfinite(counts.auc.estimate):
-                left.plot(*_roc(counts), color=colour, linewidth=1.0, label=f"{name}: {counts.auc.estimate:.3f}")
-        left.plot(*_roc(self.pooled), color="black", linewidth=1.8, label=f"all sites: {self.pooled.auc}")
+                left.plot(*roc(counts), color=colour, linewidth=1.0, label=f"{name}: {counts.auc.estimate:.3f}")
+        left.plot(*roc(self.pooled), color="black", linewidth=1.8, label=f"all sites: {self.pooled.auc}")
         left.plot([0, 1], [0, 1], color="0.6", linewidth=0.6, linestyle="--")
         left.set(xlabel="share of the others above the threshold", ylabel="share of the events above it")
         left.set_title("Discrimination (area under the curve)")
@@ -326,7 +326,7 @@ class ClassEvaluation:
         shown = [(label, one.pooled) for label, one in self.classes.items() if np.isfinite(one.pooled.auc.estimate)]
         for k, (label, counts) in enumerate(shown[: 2 * len(COLOURS)]):
             style = {"color": COLOURS[k % len(COLOURS)], "linestyle": "-:"[k // len(COLOURS)]}
-            left.plot(*_roc(counts), **style, linewidth=1.2, label=f"{label}: {counts.auc}")
+            left.plot(*roc(counts), **style, linewidth=1.2, label=f"{label}: {counts.auc}")
             means, shares, _ = zip(*counts.calibration(), strict=True)
             right.plot(means, [s.estimate for s in shares], **style, marker="o", markersize=3, label=label)
         left.set(xlabel="share of the others above the threshold", ylabel="share of the class above it")
@@ -347,7 +347,7 @@ def _finish_calibration(axis: Any) -> None:
     axis.legend(loc="upper left", fontsize="small", frameon=False)
 
 
-def _roc(counts: SiteCounts) -> tuple[Array, Array]:
+def roc(counts: SiteCounts) -> tuple[Array, Array]:
     """Share of the others, and of the events, above each threshold."""
     others = np.append(0.0, np.cumsum(counts.others[::-1])) / counts.others.sum()
     events = np.append(0.0, np.cumsum(counts.events[::-1])) / counts.events.sum()

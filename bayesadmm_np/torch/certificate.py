@@ -24,7 +24,16 @@ from .randomness import of_certificate
 from .state import Broadcast, State, parts
 from .team import Team
 
-__all__ = ["SampledCertificate", "certify", "edges", "fisher_length", "losses", "objective", "pooled_objective"]
+__all__ = [
+    "SampledCertificate",
+    "certify",
+    "edges",
+    "fisher_length",
+    "losses",
+    "objective",
+    "pooled_objective",
+    "sampled_length",
+]
 
 Residual = tuple[Tensor, Tensor]
 """δ = (linear, precision) about the mean: linear − precision·m, and precision; shapes (P,) and (P,) or (1,)."""
@@ -187,7 +196,7 @@ def _natural_gradient(team: Team, state: State, k: int, pairs: int, seed: int) -
     v, V = (site[k] if len(site) > 1 else site[0] for site in (state.site_linear, state.site_precision))
     v = v + team.coefficients([k], "prior")[0] * team.delta * mean
     found = _natural_gradients(team, [k], mean, precision, state.buffers, pairs, seed)
-    return _length([(g + v - V * mean, V - h) for g, h in found], precision)
+    return sampled_length([(g + v - V * mean, V - h) for g, h in found], precision)
 
 
 def _pooled(team: Team, state: State, pairs: int, seed: int) -> tuple[float, float]:
@@ -195,7 +204,7 @@ def _pooled(team: Team, state: State, pairs: int, seed: int) -> tuple[float, flo
     everyone = range(team.n_clients)
     found = _natural_gradients(team, everyone, state.mean, state.precision, state.buffers, pairs, seed)
     own, delta = state.precision, team.delta
-    return _length([(g + delta * state.mean, own - delta - h) for g, h in found], own)
+    return sampled_length([(g + delta * state.mean, own - delta - h) for g, h in found], own)
 
 
 def _natural_gradients(
@@ -231,7 +240,7 @@ def _gradient(team: Team, k: int, theta: Tensor, buffers: dict[str, Tensor], chu
     return total
 
 
-def _length(found: Sequence[Residual], precision: Tensor) -> tuple[float, float]:
+def sampled_length(found: Sequence[Residual], precision: Tensor) -> tuple[float, float]:
     """Length per parameter of the mean of independent estimates, and its standard error.
 
     The mean over i ≠ j of ⟨r_i, r_j⟩ is free of the noise's own length. Near zero it may be negative, and the standard

@@ -27,7 +27,7 @@ from bayesadmm_np.torch import (  # noqa: E402
     score,
     steps,
 )
-from bayesadmm_np.torch.certificate import _length, fisher_length  # noqa: E402
+from bayesadmm_np.torch.certificate import fisher_length, sampled_length  # noqa: E402
 from bayesadmm_np.torch.client import Replies  # noqa: E402
 from bayesadmm_np.torch.curvature import diagonal_ggn  # noqa: E402
 from bayesadmm_np.torch.network import Network  # noqa: E402
@@ -370,7 +370,7 @@ def test_lengths_are_free_of_the_noise_of_their_samples():
     lengths = []
     for _ in range(20):
         noisy = [(true + torch.tensor(rng.normal(size=size)), one) for _ in range(8)]
-        lengths.append(_length(noisy, one))
+        lengths.append(sampled_length(noisy, one))
     found = np.array(lengths)
     # sd of the squared length √(2/(8·7·4000)) = 0.003, plus 2·0.1/√(8·4000) = 0.001: 0.015 of the length
     assert abs(found[:, 0].mean() - 0.1) < 4 * 0.016 / np.sqrt(20)

@@ -9,7 +9,7 @@ from scipy.special import expit
 from sklearn.metrics import accuracy_score, brier_score_loss, log_loss, roc_auc_score
 
 from bayesadmm_np.estimators import evaluate
-from bayesadmm_np.estimators.evaluation import EDGES, NORMAL_975, _roc, site_counts
+from bayesadmm_np.estimators.evaluation import EDGES, NORMAL_975, roc, site_counts
 
 
 def draws(n=600, seed=0):
@@ -40,7 +40,7 @@ def test_scores_are_those_of_scikit_learn():
         assert np.isclose(counts.auc.estimate, roc_auc_score(y[here], p[here]), rtol=1e-12)
         assert np.isclose(counts.brier_score, brier_score_loss(y[here], p[here]), rtol=1e-12)
         assert np.isclose(counts.log_loss, log_loss(y[here], p[here]), rtol=1e-12)
-    others, events = _roc(found.pooled)
+    others, events = roc(found.pooled)
     assert np.isclose(trapezoid(events, others), roc_auc_score(y, p), rtol=1e-12)
 
 
