@@ -42,7 +42,10 @@ def folder(tmp_path):
 
 
 def clients(folder):
-    return [load_site(path, None)[0].data.loss for path in sorted((folder / "sites").iterdir())]
+    """The losses of the sites' rows, in the design that the first run agreed on."""
+    spec = load_server(folder / "runs" / "0001").spec
+    sites = [load_site(path, None)[0] for path in sorted((folder / "sites").iterdir())]
+    return [site.data.join(spec, site.name, None).worker.loss for site in sites]
 
 
 def assert_pooled(server, folder):
