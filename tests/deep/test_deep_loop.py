@@ -1130,7 +1130,7 @@ def test_convolutional_clients_are_batched(name):
 
 @pytest.mark.parametrize("rho", [0.7, 0.8])
 def test_where_the_loss_is_flat_rho_must_be_the_largest_share_of_the_rows(rho):
-    """docs/deep.md, Choosing; the solution of the recursion for s_g with s_k − s_g = A_k/ρ and A_k = N_kh₀/τ.
+    """docs/deep_methods.md, Choosing; the solution of the recursion for s_g with s_k − s_g = A_k/ρ and A_k = N_kh₀/τ.
 
     With β₂ = 1 − 10⁻⁶ the estimate moves by less than 10⁻⁴ of h₀ + uτ/N in the 12 rounds of at most 6 steps.
     """
