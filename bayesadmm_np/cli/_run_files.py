@@ -73,7 +73,7 @@ MODEL = """in Python, with the function `final_model` of bayesadmm_np.torch and 
            bayesadmm_np.federation: final_model(Message.read("final.npz"), model)"""
 """How to get a trained network: no command of this package writes a file of PyTorch."""
 
-CONFIG, HELLO, QUESTION = "site.json", "hello.npz", "question.npz"
+CONFIG, HELLO, GRIDS = "site.json", "hello.npz", "grids.npz"
 DIGEST = "digest"
 """Key of the digest of the rows that hello.npz was made from; the others are fields of `SiteConfig`."""
 DELTA = 1e-5
@@ -181,8 +181,8 @@ def answer(folder: Path, broadcast: Path, out: Path | None) -> dict[str, Any]:
     heading = read_heading(broadcast, folder)
     if out is not None:
         require_out(out, [broadcast, *data], folder)
-    if heading.kind == "question":
-        return _answer_question(folder, broadcast, out)
+    if heading.kind == "grids":
+        return _write_counts(folder, broadcast, out)
     site, reply = step_site(folder, load_site(folder, None)[0], broadcast, out)
     if reply is None:
         return {"site": site.name, **_result(ended(broadcast))}
@@ -192,25 +192,25 @@ def answer(folder: Path, broadcast: Path, out: Path | None) -> dict[str, Any]:
     return {**said, "round": heading.number}
 
 
-def _answer_question(folder: Path, question: Path, out: Path | None) -> dict[str, Any]:
+def _write_counts(folder: Path, grids: Path, out: Path | None) -> dict[str, Any]:
     """Write hello.npz again, with the counts that a server asks for."""
-    from ..federation import Message, answer_question
+    from ..federation import Message, count_on_grids
     from ..federation.folders import STATE
 
     if (folder / STATE).exists():
-        raise Refused(f"{folder} takes part in a run already; a question comes before a run.")
+        raise Refused(f"{folder} takes part in a run already; grids come before a run.")
     site, _ = load_site(folder, None)
-    hello = answer_question(site, Message.read(question))
+    hello = count_on_grids(site, Message.read(grids))
     for path in {folder / HELLO, folder / HELLO if out is None else out}:
         hello.write(path)
     return {"written": str(folder / HELLO if out is None else out), "site": site.name}
 
 
 def begin(folder: Path, hellos: Sequence[Path], method: MethodSettings, settings: RunSettings) -> dict[str, Any]:
-    """Start a run of the sites that said hello, and write its first broadcast; or a question, where one is needed."""
+    """Start a run of the sites that said hello, and write its first broadcast; or grids, where sites must count."""
     from ..design.levels import TableError
     from ..estimators.fitted import FAMILIES
-    from ..federation import Coordinator, GLMTask, Message, MessageError, ask_sites, start_server
+    from ..federation import Coordinator, GLMTask, Message, MessageError, needed_grids, start_server
     from ..federation.dispatch.client_manager import HELLO_LIMIT
     from ..federation.messages import read_hello
     from ..glm.kinds import KINDS, is_kind_of_loss, kind_of_loss
@@ -238,12 +238,12 @@ def begin(folder: Path, hellos: Sequence[Path], method: MethodSettings, settings
     asks = all(is_kind_of_loss(loss) for loss in losses)
     task = GLMTask(row, lambda d: prior(np.zeros(d), precision), asks=asks, **options)
     try:
-        question = ask_sites(read, task)
-        if question is not None:
+        grids = needed_grids(read, task)
+        if grids is not None:
             require_writable(folder, "DIR")
             folder.mkdir(parents=True, exist_ok=True)
-            question.write(folder / QUESTION)
-            return {"written": str(folder / QUESTION), "asks": [hello.site for hello in read]}
+            grids.write(folder / GRIDS)
+            return {"written": str(folder / GRIDS), "asks": [hello.site for hello in read]}
         server = Coordinator.start(read, task)
     except TableError as error:
         raise MessageError(str(error)) from error
@@ -255,7 +255,7 @@ def begin(folder: Path, hellos: Sequence[Path], method: MethodSettings, settings
     require_writable(folder, "DIR")
     folder.mkdir(parents=True, exist_ok=True)
     written = str(start_server(folder, server))
-    (folder / QUESTION).unlink(missing_ok=True)
+    (folder / GRIDS).unlink(missing_ok=True)
     agreed = [] if server.spec.agreement is None else list(server.spec.agreement.lines)
     return {"written": written, **standing(server), "agreed": agreed}
 
@@ -271,7 +271,7 @@ def carry(folder: Path, sites: Sequence[Path], method: MethodSettings, settings:
         told = begin(folder, [site / HELLO for site in sites], method, settings)
         while "asks" in told:
             for site in sites:
-                answer(site, folder / QUESTION, None)
+                answer(site, folder / GRIDS, None)
             told = begin(folder, [site / HELLO for site in sites], method, settings)
         for line in told["agreed"]:
             note(f"{line}.")
@@ -406,7 +406,7 @@ def tell(plain: dict[str, Any], as_json: bool) -> int:
         note(f"{line}.")
     if "asks" in plain:
         whom = ", ".join(plain["asks"])
-        print(f"{'status':<10} asks {whom} for counts: carry the question there, `bayesadmm site step` it, and")
+        print(f"{'status':<10} asks {whom} for counts: carry the grids there, `bayesadmm site step` it, and")
         print(f"{'':<10} `bayesadmm server init` again with the hello.npz that this writes")
     if "message" in plain:
         print(f"{'status':<10} {plain['message']}")

@@ -38,7 +38,7 @@ def init(
     Any other method is a row of that table, with a prior.
 
     Sites agree here on levels by name, or are refused by site and column. Where knots
-    of a spline are quantiles of all rows, question.npz is written first: each site
+    of a spline are quantiles of all rows, grids.npz is written first: each site
     steps it, and its new hello.npz comes here.
 
     Examples of use:

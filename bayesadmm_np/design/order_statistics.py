@@ -1,7 +1,7 @@
 """Order statistics of all sites' values, exact, from counts: how many values lie below some numbers, and at them.
 
-A question is a grid of numbers: half of them decimals, because most columns hold decimals, so that ages in years need
-one grid; half of them spread over the floats, so that any value is found after six to ten grids.
+A grid is rising numbers at which sites count: half of them decimals, because most columns hold decimals, so that ages
+in years need one grid; half of them spread over the floats, so that any value is found after six to ten grids.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Runs with sites elsewhere: a server and sites that share no memory, with the answer of one process."""
 
-from .agreeing import ask_sites
+from .agreeing import needed_grids
 from .folders import FinalResult, final_result, load_server, missing_sites, start_server, step_server, step_site
 from .glm import GLMData, GLMSpec, GLMTask
 from .messages import Message, MessageError, Outcome
 from .server import Coordinator
 from .site import Site
 from .spec import RunSpec
-from .tables import GLMTable, answer_question
+from .tables import GLMTable, count_on_grids
 
 __all__ = [
     "Coordinator",
@@ -21,11 +21,11 @@ __all__ = [
     "Outcome",
     "RunSpec",
     "Site",
-    "answer_question",
-    "ask_sites",
+    "count_on_grids",
     "final_result",
     "load_server",
     "missing_sites",
+    "needed_grids",
     "start_server",
     "step_server",
     "step_site",

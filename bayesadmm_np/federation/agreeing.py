@@ -1,11 +1,11 @@
 """Tables of sites elsewhere, at the server: what must be asked, and what the sites agree on, from their hellos alone.
 
     hello      site → server    a description of the columns, no rows (`design.formula.describe_columns`)
-    question   server → sites   grids of numbers, where knots of a spline are quantiles of all rows
+    grids      server → sites   rising numbers, where knots of a spline are quantiles of all rows
     hello      site → server    again, with the counts on all grids so far
     broadcast  server → sites   the first: its spec holds the agreement by which each site makes its design
 
-Without such splines nothing is asked. A server keeps nothing between two questions.
+Without such splines there are no grids. A server keeps nothing between two of them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ..glm.kinds import Kind, read_kind
 from .columns import INTERCEPT, TableHeader, asked_of, count_name
 from .messages import Hello, Message, read_hellos
 
-__all__ = ["agreed_hellos", "ask_sites", "classes_of", "features_of", "require_agreement"]
+__all__ = ["agreed_hellos", "classes_of", "features_of", "needed_grids", "require_agreement"]
 
 
 def features_of(agreement: Agreement) -> tuple[str, ...]:
@@ -53,8 +53,8 @@ def classes_of(agreement: Agreement, kind: Kind) -> tuple[str, ...]:
     return found
 
 
-def ask_sites(hellos: Sequence[Message | Hello], task: Any) -> Message | None:
-    """Return what sites with tables must be asked before a run can begin; None where their hellos are enough.
+def needed_grids(hellos: Sequence[Message | Hello], task: Any) -> Message | None:
+    """Return the grids on which sites must count before a run can begin; None where their hellos are enough.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ def ask_sites(hellos: Sequence[Message | Hello], task: Any) -> Message | None:
     Returns
     -------
     Message or None
-        Of kind "question"; `answer_question` answers it by another hello.
+        Of kind "grids"; `count_on_grids` answers them by another hello.
 
     Raises
     ------
@@ -74,14 +74,14 @@ def ask_sites(hellos: Sequence[Message | Hello], task: Any) -> Message | None:
 
     Examples
     --------
-    See `answer_question`.
+    See `count_on_grids`.
 
     >>> import numpy as np
     >>> import bayesadmm_np as ba
-    >>> from bayesadmm_np.federation import GLMTable, GLMTask, Site, ask_sites
+    >>> from bayesadmm_np.federation import GLMTable, GLMTask, Site, needed_grids
     >>> site = Site("Basel", GLMTable({"died": [0, 1], "ward": ["a", "b"]}, "died ~ ward"))
     >>> task = GLMTask(ba.methods.PVI(), lambda d: ba.families.FullGaussian(np.zeros(d), 1.0))
-    >>> ask_sites([site.hello()], task) is None
+    >>> needed_grids([site.hello()], task) is None
     True
     """
     read = read_hellos(hellos)
@@ -93,7 +93,7 @@ def ask_sites(hellos: Sequence[Message | Hello], task: Any) -> Message | None:
 
 
 def require_agreement(hellos: Sequence[Hello], choices: Mapping[str, Any] | None = None) -> None:
-    """Raise unless sites with tables can agree, as far as that is known before questions."""
+    """Raise unless sites with tables can agree, as far as that is known before the grids."""
     tables = _tables(hellos)
     made = _settled(hellos, tables, choices or {})
     if isinstance(made, Agreement):
@@ -118,7 +118,7 @@ def agreed_hellos(hellos: Sequence[Hello], choices: Mapping[str, Any] | None) ->
         return hellos, {}
     made = _settled(hellos, tables, choices or {})
     if isinstance(made, Message):
-        raise ValueError("hellos must have the counts that ask_sites asks for.")
+        raise ValueError("hellos must have the counts that needed_grids asks for.")
     kind = read_kind(next(iter(tables.values())).kind)
     features, classes = features_of(made), classes_of(made, kind)
     dim = len(features) * kind.n_outputs(len(classes))
@@ -171,7 +171,7 @@ def _as_listed(table: TableHeader, site: str, first: TableHeader, first_site: st
 def _settled(
     hellos: Sequence[Hello], tables: Mapping[str, TableHeader], choices: Mapping[str, Any]
 ) -> Agreement | Message:
-    """The agreement, or what must be asked first."""
+    """The agreement, or the grids that it needs."""
     first = next(iter(tables.values()))
     formula, kind = first.described.formula, read_kind(first.kind)
     described = {site: table.described for site, table in tables.items()}
@@ -189,7 +189,7 @@ def _settled(
         levels.append(grids)
         if not all(_has_counted(tables[hello.site], levels) for hello in hellos):
             arrays = {count_name(level, index): grid for level, of in enumerate(levels) for index, grid in of.items()}
-            return Message("question", {"formula": formula, "levels": len(levels)}, arrays, "question")
+            return Message("grids", {"formula": formula, "levels": len(levels)}, arrays, "grids")
         for index, grid in grids.items():
             counts = np.sum([_counts(hello, len(levels) - 1, index, grid.size) for hello in hellos], axis=0)
             known = brackets[needed[index]]

@@ -55,7 +55,7 @@ class TableHeader:
 
     @property
     def plain(self) -> dict[str, Any]:
-        """What was said before any question, as JSON has it."""
+        """What was said before any grids came, as JSON has it."""
         said: dict[str, Any] = json.loads(json.dumps(asdict(replace(self, asked=()))))
         return said
 

@@ -13,7 +13,7 @@ from ..families.coordinates import Natural
 from .account import charge
 from .glm_spec import GLMSpec
 from .lock import locked
-from .messages import Message, MessageError, Outcome, read_final, read_outcome, read_spec, require_run
+from .messages import Message, MessageError, Outcome, read_final, read_outcome, read_spec, require_run, require_to_site
 from .server import Coordinator
 from .site import Site
 
@@ -98,7 +98,7 @@ def step_site(folder: Path_, site: Site, broadcast: Path_, out: Path_ | None = N
 
 
 class Heading(NamedTuple):
-    """What a message to a site is, before the site has read it: its round or number, and the name of a question."""
+    """What a message to a site is, before the site has read it: its round or number, and a question's name."""
 
     kind: str
     number: int
@@ -109,9 +109,8 @@ def read_heading(broadcast: Path_, folder: Path_) -> Heading:
     """Read what a message to the site of a folder is; its run must be the digest of its spec."""
     state = Path(folder) / STATE
     message = Message.read(broadcast, read_spec(Message.read(state)).message_limit if state.exists() else LIMIT)
-    if message.kind not in ("broadcast", "inquiry", "final", "question"):
-        raise message.refusal("kind", "'broadcast', 'inquiry', 'final' or 'question'", message.kind)
-    if message.kind != "question":
+    require_to_site(message)
+    if message.kind != "grids":
         require_run(message)
     number = message.header.get("number" if message.kind == "inquiry" else "round", 0)
     return Heading(message.kind, number, message.header.get("name", ""))

@@ -4,6 +4,7 @@ A message is an archive of one of these kinds. It is read here, at the door, int
 whole; what is an engine's own is read by the engine's table of fields. Behind the door nobody sees an archive.
 
     hello      site → server    the site's name, the names of its columns, and counts; no rows
+    grids      server → sites   before a run: numbers on which sites count a column; see `agreeing`
     inquiry    server → sites   the run's spec, and what is asked beside the rounds; see `questions`
     answer     site → server    sums over the site's rows, or why there are none
     broadcast  server → sites   the run's spec, q_g, which answers are counted, what is asked
@@ -66,6 +67,7 @@ __all__ = [
     "read_spec",
     "require_room",
     "require_run",
+    "require_to_site",
     "taken",
 ]
 
@@ -490,6 +492,17 @@ def read_answer_bytes(data: bytes, source: str) -> Answer:
 # ----------------------------------------------------------------------------------------------------
 # To the sites
 # ----------------------------------------------------------------------------------------------------
+
+
+def require_to_site(message: Message) -> None:
+    """Raise unless a message is of a kind that sites are sent."""
+    if message.kind == "question":
+        raise MessageError(
+            "an older bayesadmm_np wrote it, which called grids a question: update the server, and begin again.",
+            message.source,
+        )
+    if message.kind not in ("grids", "broadcast", "inquiry", "final"):
+        raise message.refusal("kind", "'grids', 'broadcast', 'inquiry' or 'final'", message.kind)
 
 
 def require_run(message: Message, known: str | None = None) -> str:

@@ -40,7 +40,7 @@ from .messages import Message, MessageError
 from .site import Site
 from .spec import RunSpec
 
-__all__ = ["GLMTable", "answer_question"]
+__all__ = ["GLMTable", "count_on_grids"]
 
 MOST_CLASSES = 50
 """More values would be numbers, which a description must not name."""
@@ -358,15 +358,15 @@ class GLMTable:
         return np.asarray(y, dtype=np.float64)
 
 
-def answer_question(site: Site, question: Message) -> Message:
-    """Return a site's hello with the counts that a server asks for.
+def count_on_grids(site: Site, grids: Message) -> Message:
+    """Return a site's hello with the counts on the grids of a server.
 
     Parameters
     ----------
     site : Site
         With a `GLMTable`.
-    question : Message
-        As `ask_sites` made it.
+    grids : Message
+        As `needed_grids` made it.
 
     Returns
     -------
@@ -375,55 +375,54 @@ def answer_question(site: Site, question: Message) -> Message:
     Raises
     ------
     MessageError
-        When the question is not for this table, or the site shares no quantiles.
+        When the grids are not for this table, or the site shares no quantiles.
 
     Examples
     --------
     >>> import numpy as np
     >>> import bayesadmm_np as ba
-    >>> from bayesadmm_np.federation import Coordinator, GLMTable, GLMTask, Site, answer_question, ask_sites
+    >>> from bayesadmm_np.federation import Coordinator, GLMTable, GLMTask, Site, count_on_grids, needed_grids
     >>> table = {"died": [0, 1, 1, 0], "age": [61, 54, 70, 38]}
     >>> site = Site("Basel", GLMTable(table, "died ~ bs(age, 2, degree=1)", shares_quantiles=True))
     >>> task = GLMTask(ba.methods.PVI(), lambda d: ba.families.FullGaussian(np.zeros(d), 1.0))
     >>> hellos = [site.hello()]
-    >>> while (question := ask_sites(hellos, task)) is not None:
-    ...     hellos = [answer_question(site, question)]
+    >>> while (grids := needed_grids(hellos, task)) is not None:
+    ...     hellos = [count_on_grids(site, grids)]
     >>> Coordinator.start(hellos, task).spec.agreement.lines[-1]
     'bs(age, 2, degree=1): knots at 57.5, between 38 and 70'
     """
-    question.require("question", {"formula": None, "levels": None}, question.arrays)
+    grids.require("grids", {"formula": None, "levels": None}, grids.arrays)
     data = site.data
-    if not isinstance(data, GLMTable) or question.header["formula"] != data.formula:
+    if not isinstance(data, GLMTable) or grids.header["formula"] != data.formula:
         own = getattr(data, "formula", "none")
-        raise question.refusal("formula", f"that of this site, {own}", question.header["formula"])
+        raise grids.refusal("formula", f"that of this site, {own}", grids.header["formula"])
     if not data.shares_quantiles:
-        expected = "one for sites that share quantiles, and this site does not"
-        raise question.refusal("question", expected, "counts")
+        raise grids.refusal("grids", "for sites that share quantiles, and this site does not", "some")
     expressions = list(quantiles_needed(data.formula))
     rising = [data.values(expression) for expression in expressions]
     arrays, asked = {}, []
-    for level, grids in enumerate(_read_grids(question, len(expressions))):
-        asked.append(asked_of(grids))
-        for index, grid in grids.items():
+    for level, found in enumerate(_read_grids(grids, len(expressions))):
+        asked.append(asked_of(found))
+        for index, grid in found.items():
             arrays[count_name(level, index)] = counts_on(rising[index], grid).astype(np.float64).ravel()
     hello = site.hello()
     header = {**hello.header, "table": {**hello.header["table"], "asked": asked}}
     return Message("hello", header, arrays, hello.source)
 
 
-def _read_grids(question: Message, n_expressions: int) -> list[dict[int, Array]]:
-    """Read the grids of a question by level and expression."""
-    count = question.header["levels"]
+def _read_grids(message: Message, n_expressions: int) -> list[dict[int, Array]]:
+    """Read grids by level and expression."""
+    count = message.header["levels"]
     if type(count) is not int or not 1 <= count <= MOST_LEVELS:
-        raise question.refusal("levels", f"an integer from 1 to {MOST_LEVELS}", count)
+        raise message.refusal("levels", f"an integer from 1 to {MOST_LEVELS}", count)
     found: list[dict[int, Array]] = [{} for _ in range(count)]
     for level, index in product(range(count), range(n_expressions)):
         name = count_name(level, index)
-        if name in question.arrays:
-            grid = question.vector(name, question.arrays[name].size)
+        if name in message.arrays:
+            grid = message.vector(name, message.arrays[name].size)
             if grid.size > MOST_POINTS or not (np.diff(grid) > 0).all():
-                raise question.refusal(name, f"at most {MOST_POINTS} rising numbers", f"{grid.size} others")
+                raise message.refusal(name, f"at most {MOST_POINTS} rising numbers", f"{grid.size} others")
             found[level][index] = grid
-    if sum(map(len, found)) != len(question.arrays) or not all(found):
-        raise question.refusal("arrays", f"grids for the {n_expressions} splines of this site", sorted(question.arrays))
+    if sum(map(len, found)) != len(message.arrays) or not all(found):
+        raise message.refusal("arrays", f"grids for the {n_expressions} splines of this site", sorted(message.arrays))
     return found

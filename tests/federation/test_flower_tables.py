@@ -1,4 +1,4 @@
-"""Sites with tables on Flower's grid: the run of messages bit for bit, questions before it, and the same refusals."""
+"""Sites with tables on Flower's grid: the run of messages bit for bit, grids before it, and the same refusals."""
 
 import pytest
 
@@ -55,8 +55,8 @@ def test_flower_and_messages_agree_bit_for_bit(case, tmp_path):
     assert server.missing_rows == dict.fromkeys(sorted(tables), 2)
 
 
-def test_a_question_that_got_lost_is_asked_again(tmp_path):
-    """Bern is silent at its first question; the run is that without the fault."""
+def test_grids_that_got_lost_are_sent_again(tmp_path):
+    """Bern is silent at its first message; the run is that without the fault."""
     formula, kind, options, _ = CASES["splines"]
 
     def silent(node, number, call):

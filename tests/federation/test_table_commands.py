@@ -49,10 +49,10 @@ def introduce(bayesadmm, *options):
 
 
 def play(bayesadmm, *options):
-    """Carry hellos, questions, broadcasts and replies to the end; return how many questions there were."""
+    """Carry hellos, grids, broadcasts and replies to the end; return how many messages of grids there were."""
     asked = -1
-    written = "question.npz"
-    while written.endswith("question.npz"):
+    written = "grids.npz"
+    while written.endswith("grids.npz"):
         asked += 1
         for name in SITES if asked else ():
             done(bayesadmm, "site", "step", f"at-{name}", written)
@@ -214,18 +214,18 @@ def test_site_intercepts_are_asked_for_at_the_server(bayesadmm, files):
     assert done(bayesadmm, "certify", "model.npz", *(f"{name}.csv" for name in SITES), "--dropna")["holds"]
 
 
-def test_a_question_comes_before_a_run_and_its_rows_stay(bayesadmm, files):
+def test_grids_come_before_a_run_and_its_rows_stay(bayesadmm, files):
     introduce(bayesadmm, "--formula", "died ~ bs(age, 5)", "--loss", "logistic", "--dropna", "--share-quantiles")
     hellos = [f"at-{name}/hello.npz" for name in SITES]
-    question = done(bayesadmm, "server", "init", "run", *hellos)["written"]
+    grids = done(bayesadmm, "server", "init", "run", *hellos)["written"]
     first = (files / "at-Bern" / "hello.npz").read_bytes()
-    done(bayesadmm, "site", "step", "at-Bern", question)
+    done(bayesadmm, "site", "step", "at-Bern", grids)
     again = (files / "at-Bern" / "hello.npz").read_bytes()
     assert first != again
-    done(bayesadmm, "site", "step", "at-Bern", question, "--out", "hello-Bern.npz")
+    done(bayesadmm, "site", "step", "at-Bern", grids, "--out", "hello-Bern.npz")
     assert (files / "hello-Bern.npz").read_bytes() == again == (files / "at-Bern" / "hello.npz").read_bytes()
     table = pd.read_csv("Bern.csv")
     table.assign(age=table.age + 1).to_csv("Bern.csv", index=False)
-    code, _, err = bayesadmm("site", "step", "at-Bern", question)
+    code, _, err = bayesadmm("site", "step", "at-Bern", grids)
     assert code == 3
     assert "must be those of hello.npz, and they have changed" in err

@@ -18,8 +18,8 @@ from bayesadmm_np.federation import (
     Message,
     MessageError,
     Site,
-    answer_question,
-    ask_sites,
+    count_on_grids,
+    needed_grids,
 )
 from bayesadmm_np.splitting.guarded import Guarded
 from bayesadmm_np.splitting.methods import Newton
@@ -115,7 +115,7 @@ def sites_of(formula, kind="logistic", tables=None, **options):
     ("formula", "kind", "exchanges"),
     [("died ~ bs(age, 5)", "logistic", 1), ("cost ~ bs(dose, df=4, degree=2)", "linear", 7)],
 )
-def test_whole_numbers_need_one_question_and_doubles_a_few(formula, kind, exchanges):
+def test_whole_numbers_need_one_grid_and_doubles_a_few(formula, kind, exchanges):
     """At most four ranks are open, and half of 4096 numbers is spread over each one's floats: 2⁹ a grid, of 2⁶³."""
     _, asked = greeted(sites_of(formula, kind, shares_quantiles=True), TASK)
     assert 1 <= asked <= exchanges
@@ -124,30 +124,30 @@ def test_whole_numbers_need_one_question_and_doubles_a_few(formula, kind, exchan
 def test_a_site_that_shares_no_quantiles_is_not_asked():
     sites = sites_of("died ~ bs(age, 5)")
     with pytest.raises(ba.ArgumentError if hasattr(ba, "ArgumentError") else ValueError, match="share quantiles"):
-        ask_sites([site.hello() for site in sites], TASK)
+        needed_grids([site.hello() for site in sites], TASK)
     willing = sites_of("died ~ bs(age, 5)", shares_quantiles=True)
-    question = ask_sites([site.hello() for site in willing], TASK)
+    grids = needed_grids([site.hello() for site in willing], TASK)
     with pytest.raises(MessageError, match="and this site does not"):
-        answer_question(sites[0], question)
+        count_on_grids(sites[0], grids)
 
 
 def test_a_run_needs_the_counts_that_it_asks_for():
     sites = sites_of("died ~ bs(age, 5)", shares_quantiles=True)
-    with pytest.raises(ValueError, match="counts that ask_sites asks for"):
+    with pytest.raises(ValueError, match="counts that needed_grids asks for"):
         Coordinator.start([site.hello() for site in sites], TASK)
 
 
 def test_counts_of_rows_that_have_changed_since_are_asked_for_again():
     sites = sites_of("died ~ bs(age, 5)", shares_quantiles=True)
     hellos, _ = greeted(sites, TASK)
-    assert ask_sites(hellos, TASK) is None
+    assert needed_grids(hellos, TASK) is None
     younger = tables_of(truth())["Bern"].assign(age=5)
     stale = [
         *hellos[:1],
         Site("Bern", GLMTable(younger, "died ~ bs(age, 5)", shares_quantiles=True)).hello(),
         hellos[2],
     ]
-    assert ask_sites(stale, TASK) is not None
+    assert needed_grids(stale, TASK) is not None
 
 
 def test_counts_that_no_rows_have_are_refused():
@@ -155,7 +155,7 @@ def test_counts_that_no_rows_have_are_refused():
     first = hellos[0]
     arrays = {name: values + 1000 for name, values in first.arrays.items()}
     with pytest.raises(MessageError, match="rising counts of at most 31 rows"):
-        ask_sites([Message("hello", first.header, arrays), *hellos[1:]], TASK)
+        needed_grids([Message("hello", first.header, arrays), *hellos[1:]], TASK)
 
 
 def test_a_hello_says_levels_and_counts_and_nothing_of_numbers():

@@ -27,7 +27,7 @@ class Request:
     label : str
         Label of the run. It tells two runs with the same spec apart.
     message : bytes, optional
-        A broadcast, a final message, or a question about a table; None asks the site to introduce itself.
+        A broadcast, an inquiry, a final message, or grids to count on; None asks the site to introduce itself.
     copy : bytes, optional
         The server's copy of the site's dual. The site asked for it by refusing the same broadcast without a copy.
 

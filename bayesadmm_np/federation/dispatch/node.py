@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .. import Site, answer_question
+from .. import Site, count_on_grids
 from ..account import charge
 from ..lock import locked
-from ..messages import Message, MessageError, read_spec, require_run
+from ..messages import Message, MessageError, read_spec, require_run, require_to_site
 from ..spec import as_site_name
 from .envelope import Answer, Request, one_line
 
@@ -73,8 +73,9 @@ def answer(
 def _stepped(request: Request, folder: Path, load: Load, home: Path) -> Answer:
     assert request.message is not None
     broadcast = Message.from_bytes(request.message, "broadcast")
-    if broadcast.kind == "question":
-        return Answer(answer_question(load(None)[0], broadcast).to_bytes())
+    require_to_site(broadcast)
+    if broadcast.kind == "grids":
+        return Answer(count_on_grids(load(None)[0], broadcast).to_bytes())
     label, run = as_site_name(request.label), require_run(broadcast)
     # of a run that this site takes part in the spec has been read before; a new one is as large as the rows allow
     is_new = not any(folder.glob(f"{label}-{run}-*.npz"))

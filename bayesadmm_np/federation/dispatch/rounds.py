@@ -28,7 +28,7 @@ from typing import Any
 
 from ..._archive import replace_atomically, sync_folder
 from ...splitting.round import present_clients
-from .. import Coordinator, ask_sites
+from .. import Coordinator, needed_grids
 from ..folders import STATE
 from ..lock import locked
 from ..messages import Hello, Message, MessageError, Served, SiteReply, read_hello
@@ -147,8 +147,8 @@ def _begun(
 def _settle(plan: Plan, clients: ClientManager, hellos: dict[str, Hello]) -> None:
     """Ask sites with tables for counts until their hellos are enough for a run."""
     began = time.monotonic()
-    while (question := ask_sites(list(hellos.values()), plan.task)) is not None:
-        request = Request(clients.label, question.to_bytes())
+    while (grids := needed_grids(list(hellos.values()), plan.task)) is not None:
+        request = Request(clients.label, grids.to_bytes())
         answered: set[str] = set()
 
         def request_for(name: str, request: Request = request, answered: set[str] = answered) -> Request | None:
