@@ -5,10 +5,12 @@ from __future__ import annotations
 import inspect
 import json
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from datetime import datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -68,6 +70,8 @@ certificate holds), 1 the run ended without that, or failed, 2 the command or th
 data were not understood, 3 a message was refused (nothing was changed), 4 the
 likelihood has no maximum.
 """
+
+NOBODY: Mapping[str, float] = MappingProxyType({})
 
 MODEL = """in Python, with the function `final_model` of bayesadmm_np.torch and `Message` of
            bayesadmm_np.federation: final_model(Message.read("final.npz"), model)"""
@@ -288,8 +292,8 @@ def carry(folder: Path, sites: Sequence[Path], method: MethodSettings, settings:
     return server
 
 
-def standing(server: Any, missing: Sequence[str] | None = None) -> dict[str, Any]:
-    """Where a run stands, as plain values; `missing` are the sites whose replies have not come, all by default."""
+def standing(server: Any, came: Mapping[str, float] = NOBODY, since: float | None = None) -> dict[str, Any]:
+    """Where a run stands, as plain values: who has answered, and where `since` is given also since when."""
     from ..federation.folders import ended
 
     terms, last = server.spec, server.state.history[-1] if server.state.history else None
@@ -303,18 +307,25 @@ def standing(server: Any, missing: Sequence[str] | None = None) -> dict[str, Any
         "objective": server.state.start_objective if last is None else last.objective,
         "edges": None if last is None else asdict(last.edges),
     }
+    if server.left_out:
+        plain["left_out"] = [{kind: number, "sites": list(names)} for kind, number, names in server.left_out]
     if server.outcome is None:
-        missing = terms.sites if missing is None else missing
-        answered = [name for name in terms.sites if name not in missing]
         question = server.question
         return plain | {
             "status": "RUNNING",
             "waits_for": server.number if question is None else question.number,
             "question": None if question is None else question.name,
-            "answered": answered,
-            "missing": list(missing),
+            "since": None if since is None else _moment(since),
+            "came": {} if since is None else {name: _moment(when) for name, when in came.items()},
+            "answered": list(came),
+            "missing": [name for name in terms.sites if name not in came],
         }
     return plain | _result(ended(server), server)
+
+
+def _moment(seconds: float) -> str:
+    """Return a time as this machine's clock shows it."""
+    return datetime.fromtimestamp(seconds).astimezone().isoformat(" ", "minutes")
 
 
 def ended_model(result: Any, server: Any = None, target: str = "y", noise_variance: float = 1.0) -> Any:
@@ -402,6 +413,12 @@ def tell(plain: dict[str, Any], as_json: bool) -> int:
         if plain.get("question"):
             to = f"inquiry {plain['waits_for']} ({plain['question']})"
         print(f"{'status':<10} running: waits for replies to {to} of {whom}{said}")
+        if plain["since"]:
+            came = "".join(f"; {name} answered {when}" for name, when in plain["came"].items())
+            print(f"{'since':<10} {plain['since']}{came}")
+    for closed in plain.get("left_out", ()):
+        (kind, number), (_, names) = closed.items()
+        print(f"{'left out':<10} {', '.join(names)}: {kind} {number} was closed without")
     for line in plain.get("agreed", ()):
         note(f"{line}.")
     if "asks" in plain:

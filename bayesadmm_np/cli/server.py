@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 from ._networks import Function, begin_network, model_of
-from ._options import Json, MethodSettings, Progress, Spread, option
+from ._options import Json, MethodSettings, Names, Progress, Spread, option
 from ._run_files import CODES, EXAMPLE, Folder, RunSettings, begin, carry, message_refusals, standing, tell
 
 __all__ = ["init", "network", "run", "status", "step"]
@@ -101,26 +101,29 @@ def step(
     replies: Annotated[tuple[Path, ...], option("Replies of the sites.", name="REPLY")] = (),
     /,
     *,
-    partial: Annotated[bool, option("End the round without the sites whose replies have not come.")] = False,
+    without: Annotated[Names, option("Sites without which the round ends; it is recorded.", "NAME,…")] = (),
+    partial: Annotated[bool, option("End the round without all sites whose replies have not come.")] = False,
     json: Json = False,
 ) -> int:
     """Take in replies; when all are there, write the next broadcast or the final message.
 
     Replies may come one by one: they are kept in DIR until all sites have answered
-    the last broadcast, and the output says who is missing. With --partial the round
-    ends without those: they keep their factors, convergence waits for them, and what
-    they still send of this round is refused. Without replies, or with those of the
-    last step again, the message that is out is written again.
+    the last broadcast, and the output says who is missing. With --without NAME the
+    round ends when all others have answered, with --partial at once: who is left out
+    keeps its factor, convergence waits for it, and what it still sends of this round
+    is refused. The run records it. Without replies, or with those of the last step
+    again, the message that is out is written again.
 
     Examples of use:
       bayesadmm server step run reply-A-0001.npz reply-B-0001.npz
-      bayesadmm server step run --partial
+      bayesadmm server step run --without north
       bayesadmm server step run
     """
-    from ..federation import missing_sites, step_server
+    from ..federation import step_server
+    from ..federation.folders import arrivals
 
-    server, path = step_server(folder, replies, model_of(folder), partial=partial)
-    return int(tell({"written": str(path), **standing(server, missing_sites(folder, server))}, json))
+    server, path = step_server(folder, replies, model_of(folder), partial, without)
+    return int(tell({"written": str(path), **standing(server, arrivals(folder, server)[0])}, json))
 
 
 def status(folder: Folder, /, *, json: Json = False) -> int:
@@ -130,7 +133,8 @@ def status(folder: Folder, /, *, json: Json = False) -> int:
       bayesadmm server status run
       bayesadmm server status run --json
     """
-    from ..federation import load_server, missing_sites
+    from ..federation import load_server
+    from ..federation.folders import arrivals
 
     server = load_server(folder, model_of(folder))
-    return int(tell(standing(server, missing_sites(folder, server)), json))
+    return int(tell(standing(server, *arrivals(folder, server)), json))

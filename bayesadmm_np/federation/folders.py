@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .._archive import LIMIT, MissingFileError, refusal
+from .._errors import ArgumentError
 from ..families.coordinates import Natural
 from .account import charge
 from .glm_spec import GLMSpec
@@ -206,7 +207,7 @@ def load_server(folder: Path_, model: Any = None) -> Coordinator:
 
 
 def step_server(
-    folder: Path_, replies: Sequence[Path_], model: Any = None, partial: bool = False
+    folder: Path_, replies: Sequence[Path_], model: Any = None, partial: bool = False, without: Sequence[str] = ()
 ) -> tuple[Coordinator, Path]:
     """Take in reply files; when all sites have answered write the new state, then the next broadcast or the final one.
 
@@ -222,8 +223,10 @@ def step_server(
     model : Module, optional
         The network, where the run is of one.
     partial : bool, default False
-        End the round with the replies that have come: the other sites keep their factors, and what they still send of
-        this round is refused.
+        End the round without all sites whose replies have not come.
+    without : sequence of str, default ()
+        End the round without these sites, when all others have answered; a reply of theirs that has come is left out.
+        They keep their factors, which the run records; what they still send of this round is refused.
 
     Returns
     -------
@@ -235,8 +238,8 @@ def step_server(
     MessageError
         When the state or a reply is refused; the run is as it was, and the other replies are kept.
     ValueError
-        When the run has ended, `partial` is asked for before a reply has come, or another process has been at work in
-        the folder for a minute.
+        When the run has ended, `without` names no site of it, nobody would be left, or another process has been at work
+        in the folder for a minute.
 
     Examples
     --------
@@ -258,36 +261,39 @@ def step_server(
     folder = Path(folder)
     with locked(folder, "server"):
         server = load_server(folder, model)
+        for name in without:
+            if name not in server.spec.sites:
+                raise ArgumentError("without", f"must name sites of {', '.join(server.spec.sites)}", name)
         given, refused = _read_each(server, replies)
-        if {reply.digest for reply in given} <= set(server.taken):
-            given = []
         came = {**kept_replies(folder, server), **server.read(given)}
-        is_whole = len(came) == len(server.spec.sites)
+        left = [name for name in server.spec.sites if name in without or (partial and name not in came)]
         if refused is not None:
             for reply in given:
                 reply.write(folder / _expected_name(server, *server.read([reply])))
             kept = f" {', '.join(sorted(came))} answered, and is kept." if came else ""
             raise MessageError(f"{refused.reason}{kept}", refused.source) from refused
-        if partial and not came and server.outcome is None:
-            raise ValueError(f"partial must wait for a first reply of round {server.number}; none has come.")
-        if not came or not (is_whole or partial):
+        counts = [reply for name, reply in came.items() if name not in left]
+        if left and not counts and server.outcome is None:
+            name = "partial" if partial else "without"
+            raise ValueError(f"{name} must leave a reply of round {server.number} that has come; there is none.")
+        if not counts or len(counts) + len(left) < len(server.spec.sites):
             for reply in given:
                 reply.write(folder / _expected_name(server, reply.header["site"]))
             return server, _publish(folder, server)
-        after = server.step(list(came.values()))
+        after = server.without(counts, left)
         after.save().write(folder / STATE)
         return after, _publish(folder, after)
 
 
 def _read_each(server: Coordinator, paths: Sequence[Path_]) -> tuple[list[Message], MessageError | None]:
-    """Read replies one by one; return those that the server can take in, and the first refusal."""
+    """Read replies one by one; return the new ones that the server can take in, and the first refusal."""
     found, refused = [], None
     for path in paths:
         try:
             message = Message.read(path, server.reply_limit)
-            if message.digest not in server.taken:
+            if message.digest not in server.taken:  # of the last step, once more: it is in the sum
                 server.read([message])
-            found.append(message)
+                found.append(message)
         except MissingFileError:
             raise
         except MessageError as error:
@@ -322,9 +328,7 @@ def missing_sites(folder: Path_, server: Coordinator) -> tuple[str, ...]:
     ...     missing_sites(folder, server)
     ('A', 'B')
     """
-    if server.outcome is not None:
-        return ()
-    came = kept_replies(Path(folder), server)
+    came = server.spec.sites if server.outcome is not None else kept_replies(Path(folder), server)
     return tuple(name for name in server.spec.sites if name not in came)
 
 
@@ -342,6 +346,14 @@ def _expected_name(server: Coordinator, site: str) -> str:
     return reply_name(site, server.number) if question is None else answer_name(site, question.number)
 
 
+def _out_name(server: Coordinator) -> str:
+    """Return what the file of the message that is out is called."""
+    if server.outcome is not None:
+        return "final.npz"
+    question = server.question
+    return f"broadcast-{server.number:04d}.npz" if question is None else f"inquiry-{question.number:04d}.npz"
+
+
 def _publish(folder: Path, server: Coordinator) -> Path:
     """Write the message that is out, when the replies that the state counts are gone, of interrupted steps too."""
     question, over = server.question, server.outcome is not None
@@ -351,10 +363,18 @@ def _publish(folder: Path, server: Coordinator) -> Path:
             name, _, number = path.stem.removeprefix(f"{kind}-").rpartition("-")
             if name in server.spec.sites and number.isdecimal() and int(number) <= last:
                 path.unlink(missing_ok=True)
-    name = f"broadcast-{server.number:04d}.npz" if question is None else f"inquiry-{question.number:04d}.npz"
-    path = folder / ("final.npz" if over else name)
-    server.broadcast().write(path)
+    path, message = folder / _out_name(server), server.broadcast()
+    if not (path.exists() and path.read_bytes() == message.to_bytes()):  # its time says since when it is out
+        message.write(path)
     return path
+
+
+def arrivals(folder: Path_, server: Coordinator) -> tuple[dict[str, float], float]:
+    """Return when replies to the message that is out came, by site, and since when it is out: times of the files."""
+    out = Path(folder, _out_name(server))
+    came = kept_replies(Path(folder), server)
+    times = {name: Path(folder, _expected_name(server, name)).stat().st_mtime for name in came}
+    return times, (out if out.exists() else Path(folder, STATE)).stat().st_mtime  # Flower's broadcasts are no files
 
 
 @dataclass(frozen=True, eq=False)

@@ -459,7 +459,8 @@ def read_answer(message: Message, question: Any, about: Mapping[str, Any]) -> An
     expected = {"run": question.spec.run, "number": question.number, "name": question.name}
     for name, value in {**expected, "answers": question.message.digest}.items():
         if getattr(answer, name) != value:
-            raise message.refusal(name, f"{value}, as in the question that is out", getattr(answer, name))
+            remedy = f"{value}, as in the question that is out: let the site answer that"
+            raise message.refusal(name, remedy, getattr(answer, name))
     if answer.refused and (answer.arrays or answer.content):
         raise message.refusal("content", "empty where the answer is refused", sorted(answer.arrays))
     if not answer.refused:

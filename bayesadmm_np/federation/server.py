@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -37,6 +37,8 @@ from .questions import Outstanding, Talk, Waiting
 __all__ = ["Coordinator"]
 
 NOTHING_ASKED = Talk()
+
+LeftOut = tuple[tuple[Literal["round", "question"], int, tuple[str, ...]], ...]
 
 REPLY_HEADER = 1 << 18
 """Bytes of a reply without its vectors, of which a part is JSON."""
@@ -79,6 +81,9 @@ class Coordinator:
         How the rounds ended, while sites are asked for the table.
     watched : bool, default False
         Whether sites were asked, or are, if the run has an end.
+    left_out : tuple of (str, int, tuple of str), default ()
+        Rounds and questions that were closed without sites because the coordinator said so: "round" or "question",
+        number, names.
 
     Examples
     --------
@@ -107,6 +112,7 @@ class Coordinator:
     question: Outstanding | None = None
     ended: Outcome | None = None
     watched: bool = False
+    left_out: LeftOut = ()
 
     @classmethod
     def start(cls, hellos: Sequence[Message | Hello], task: Task) -> Coordinator:
@@ -254,7 +260,16 @@ class Coordinator:
                 raise ValueError("replies must be read by this server in this round, once a site.")
             found[k] = reply
         after = self._advanced(found) if self.question is None else self._heard(found)
-        return replace(after, taken=digests)
+        return replace(after, taken=digests, left_out=self.left_out)
+
+    def without(self, replies: Sequence[SiteReply | Answer], names: Sequence[str]) -> Coordinator:
+        """Take in replies, and record that the round or question was closed without these sites."""
+        question, after = self.question, self.step(replies)
+        if not names:
+            return after
+        what: Literal["round", "question"] = "round" if question is None else "question"
+        number = self.number if question is None else question.number
+        return replace(after, left_out=(*self.left_out, (what, number, tuple(names))))
 
     @property
     def _asked_by(self) -> str:
@@ -306,6 +321,7 @@ class Coordinator:
             "counted": self.counted,
             "mixed": self.mixed,
             "taken": self.taken,
+            "left_out": self.left_out,
             "start_objective": self.held.start_objective,
             "history": [record.to_dict() for record in self.held.history],
             "state": None,
@@ -346,9 +362,11 @@ class Coordinator:
         """Return the server of a `save` of the run that this engine is of."""
         header = message.header
         talk = Talk.read(header["talk"], message.arrays, engine.spec.sites)
+        left_out = read_as(LeftOut, header["left_out"], message.source)
         begun = cls._begun(engine, tuple(header["hellos"]), talk)
+        begun = replace(begun, taken=tuple(header["taken"]), left_out=left_out)
         if begun.question is not None or begun.outcome is not None:  # no round was begun, or none was needed
-            return replace(begun, taken=tuple(header["taken"]))
+            return begun
         engine = begun.engine
         history = tuple(engine.record.from_dict(plain) for plain in header["history"])
         done = history if header["waiting"] is None else history[:-1]
@@ -371,7 +389,6 @@ class Coordinator:
             waiting=waiting,
             counted=tuple(header["counted"]),
             mixed=None if mixed is None else (mixed[0], tuple(mixed[1])),
-            taken=tuple(header["taken"]),
         )
         if read_as(bool, header["watched"], message.source):
             # the state that was looked at is kept where the run ended there; otherwise it plays no part any more

@@ -227,7 +227,7 @@ def step_all(folder, name, replies):
 def test_a_round_ends_without_a_site_when_it_is_told_so(halfway):
     folder, folders, _, path, _ = halfway
     replies = [step_site(f, s, path)[1] for f, s in zip(folders, introduce(CLIENTS), strict=True)]
-    with pytest.raises(ValueError, match="partial must wait for a first reply of round 4"):
+    with pytest.raises(ValueError, match="partial must leave a reply of round 4 that has come"):
         step_server(folder / "server", [], partial=True)
     step_server(folder / "server", [replies[0]])
     server, path = step_server(folder / "server", [replies[1]], partial=True)
@@ -236,6 +236,30 @@ def test_a_round_ends_without_a_site_when_it_is_told_so(halfway):
         step_server(folder / "server", [replies[2]])
     replies = [step_site(f, s, path)[1] for f, s in zip(folders, introduce(CLIENTS), strict=True)]
     assert step_server(folder / "server", replies)[0].counted == (5, 5, 5)
+
+
+def test_a_round_ends_without_the_named_site_alone(halfway):
+    """The broken twin is --partial, which leaves out whoever has not answered yet."""
+    folder, folders, _, path, _ = halfway
+    replies = [step_site(f, s, path)[1] for f, s in zip(folders, introduce(CLIENTS), strict=True)]
+    server, out = step_server(folder / "server", replies[:1], without=["s2"])
+    assert (server.number, out, missing_sites(folder / "server", server)) == (4, path, ("s1", "s2"))
+    with pytest.raises(ValueError, match="without must name sites of s0, s1, s2, got s9"):
+        step_server(folder / "server", replies[1:], without=["s9"])
+    step_server(folder / "server", replies[2:])  # which comes, and is left out all the same
+    twin = step_all(folder, "twin", [])
+    server, _ = step_server(folder / "server", replies[1:2], without=["s2"])
+    assert (server.counted, server.left_out) == ((4, 4, 3), (("round", 4, ("s2",)),))
+    assert load_server(folder / "server").left_out == server.left_out
+    assert step_server(twin, [], partial=True)[0].counted == (4, 3, 4)
+    with pytest.raises(MessageError, match="let the site answer that broadcast"):
+        step_server(folder / "server", replies[2:])
+    server, path = step_server(folder / "server", replies[:2])  # the same step again
+    replies = [step_site(f, s, path)[1] for f, s in zip(folders, introduce(CLIENTS), strict=True)]
+    with pytest.raises(ValueError, match="without must leave a reply of round 5"):
+        step_server(folder / "server", replies, without=["s0", "s1", "s2"])
+    after, _ = step_server(folder / "server", replies)
+    assert (after.counted, after.left_out) == ((5, 5, 5), server.left_out)  # once said, recorded for good
 
 
 def test_what_was_kept_and_damaged_is_named(halfway):
