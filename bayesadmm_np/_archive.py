@@ -351,6 +351,8 @@ def _array(kind: Any, plain: Any) -> Any:
 def _require_known(plain: Any, read: Any, place: str) -> None:
     import msgspec
 
+    if plain == read:
+        return
     if isinstance(plain, dict) and isinstance(read, dict):
         unknown = sorted(set(plain) - set(read), key=str)
         if unknown:

@@ -23,7 +23,6 @@ from ..glm.site_statistics import WeightMeaning
 from ..losses.expectations import Rule
 from ..splitting.accelerated import Accelerated
 from ..splitting.methods import TABLE, Method
-from ..splitting.settings import decode
 from ..splitting.sketched import floats_beside
 from ..splitting.team import read_rule, require_family, require_start
 from . import glm_questions
@@ -468,7 +467,7 @@ def _decode_prior(plain: Any, vectors: Mapping[str, Array], most: int) -> Expone
         member: ExponentialFamily = family(*parts)
         return member
     if parts is None:
-        mean, precision = (decode(plain[name], float, name, "") for name in ("mean", "precision"))
+        mean, precision = (read_as(float, plain[name], name) for name in ("mean", "precision"))
         return _family(plain["family"], [[mean] * shapes[0][0], precision], shapes)
     return _family(plain["family"], list(parts), shapes)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,7 +14,7 @@ import numpy as np
 
 from .._archive import LIMIT, Archive, refusal
 from .._validation import Array, as_count
-from ..splitting.settings import decode, encode, require_registered
+from ..splitting.settings import decode_fields, encode, require_registered
 
 __all__ = ["ENGINES", "MOST_ROWS", "SPEC_VECTORS", "RunSpec", "as_site_name", "run_of", "sized"]
 
@@ -129,8 +128,7 @@ class RunSpec:
     @classmethod
     def settings(cls, plain: dict[str, Any]) -> dict[str, Any]:
         """Return the fields whose values say it all."""
-        hints = typing.get_type_hints(cls)
-        return {name: decode(value, hints[name], name, "") for name, value in plain.items()}
+        return decode_fields(cls, plain, "", "")
 
 
 def sized(vectors: Mapping[str, Array], name: str, size: int) -> Array:

@@ -7,8 +7,10 @@ class, whatever a file says.
 from __future__ import annotations
 
 import dataclasses
+import json
 import typing
 from collections.abc import Collection, Mapping
+from functools import cache
 from itertools import chain
 from typing import Any
 
@@ -25,7 +27,7 @@ from .duals import DUAL_RULES
 from .methods import Method
 from .schedules import SCHEDULES
 
-__all__ = ["SETTINGS", "decode", "encode", "require_registered"]
+__all__ = ["SETTINGS", "decode", "decode_fields", "encode", "require_registered"]
 
 SETTINGS: Registry[type] = Registry("setting")
 """Frozen dataclasses of plain values that can be sent, beside the registered ones of the core."""
@@ -72,33 +74,22 @@ def encode(value: Any) -> Any:
 
 
 def decode(plain: Any, hint: Any, name: str, source: str) -> Any:
-    """Inverse of `encode` for the value of an annotated field; makes nothing but what is registered.
+    """Inverse of `encode` for a setting of an annotated type; makes nothing but what is registered.
 
     Raises
     ------
     ArchiveError
         With the name of the field, and of the file, `source`.
     """
-    kinds = tuple(kind for kind in typing.get_args(hint) or (hint,) if isinstance(kind, type))
-    if not isinstance(plain, dict) and not any(map(dataclasses.is_dataclass, kinds)):
-        return _leaf(plain, hint, name, source)
     of = plain.get("type") if isinstance(plain, dict) else plain
     kind = known(of)
-    if kind is None or not issubclass(kind, kinds):
+    if kind is None or not issubclass(kind, _kinds(hint)):
         raise ArchiveError(f"{name} is none that is known here: {of!r:.120}.", source)
-    hints, defaults = typing.get_type_hints(kind), {item.name: item.default for item in dataclasses.fields(kind)}
-    if set(plain) != {"type", *defaults}:
-        got = sorted({*plain} - {"type"})
-        raise ArchiveError(f"{name} of {of} must have the fields {sorted(defaults)}, got {got}.", source)
+    own, expected = {*plain} - {"type"}, {item.name for item in dataclasses.fields(kind)}
+    if own != expected:
+        raise ArchiveError(f"{name} of {of} must have the fields {sorted(expected)}, got {sorted(own)}.", source)
+    values = decode_fields(kind, {field: plain[field] for field in own}, name, source)
     try:
-        values: dict[str, Any] = {}
-        for field, value in plain.items():
-            if field == "families":
-                values[field] = tuple(FAMILIES[family] for family in value)
-            elif value == defaults.get(field) == np.inf:  # such as that of a radius: the one number that is not finite
-                values[field] = value
-            elif field != "type":
-                values[field] = decode(value, hints[field], f"{name}.{field}", source)
         return kind(**values)
     except ArchiveError:
         raise
@@ -106,11 +97,30 @@ def decode(plain: Any, hint: Any, name: str, source: str) -> Any:
         raise ArchiveError(f"{name}: {error}", source) from error
 
 
-def _leaf(plain: Any, hint: Any, name: str, source: str) -> Any:
+def decode_fields(kind: type, plain: Mapping[str, Any], name: str, source: str) -> dict[str, Any]:
+    """Return values of the fields of a dataclass: settings are made, and what is plain is of its type and finite."""
+    hints, values, leaves = typing.get_type_hints(kind), dict(plain), dict(plain)
+    for field, default in ((item.name, item.default) for item in dataclasses.fields(kind) if item.name in plain):
+        if field == "families":
+            values[field] = tuple(FAMILIES[family] for family in leaves.pop(field))
+        elif plain[field] == default == np.inf:  # such as that of a radius: the one number that is not finite
+            del leaves[field]
+        elif isinstance(plain[field], dict) or any(map(dataclasses.is_dataclass, _kinds(hints[field]))):
+            values[field] = decode(leaves.pop(field), hints[field], f"{name}.{field}".lstrip("."), source)
+    where = ": ".join(filter(None, (source, name)))
     try:
-        value = read_as(hint, plain, source)
-        if np.isfinite([x for x in (value if isinstance(value, tuple) else [value]) if isinstance(x, float)]).all():
-            return value
-    except ArchiveError:
-        pass
-    raise ArchiveError(f"{name} must be of the type {hint} and finite, got {plain!r:.120}.", source)
+        json.dumps(leaves, allow_nan=False)
+    except ValueError as error:
+        raise ArchiveError(f"numbers must be finite, got {leaves!r:.120}.", where) from error
+    return values | read_as(_plain(kind, frozenset(leaves)), leaves, where)
+
+
+@cache
+def _plain(kind: type, names: frozenset[str]) -> Any:
+    """Return the type of some fields of a dataclass as a mapping."""
+    hints = typing.get_type_hints(kind)
+    return typing.TypedDict(kind.__name__, {name: hints[name] for name in names})  # type: ignore[operator]
+
+
+def _kinds(hint: Any) -> tuple[type, ...]:
+    return tuple(kind for kind in typing.get_args(hint) or (hint,) if isinstance(kind, type))

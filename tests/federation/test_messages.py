@@ -150,8 +150,8 @@ REFUSED = {
     ),
     "broadcast of a solver as a method": (BROADCAST, {"spec.method.type": "VON"}, {}, "none that is known here"),
     "broadcast with a negative ρ": (BROADCAST, {"spec.method.rho": -1.0}, {}, "rho must be > 0"),
-    "broadcast with ρ as text": (BROADCAST, {"spec.method.rho": "1"}, {}, "rho must be of the type"),
-    "broadcast of a wrong side": (BROADCAST, {"spec.method.prior_at": "home"}, {}, "prior_at must be of the type"),
+    "broadcast with ρ as text": (BROADCAST, {"spec.method.rho": "1"}, {}, "`float`, got `str` - at `$.rho`"),
+    "broadcast of a wrong side": (BROADCAST, {"spec.method.prior_at": "home"}, {}, "'home' - at `$.prior_at`"),
     "broadcast of a huge prior": (BROADCAST, {"spec.prior.shapes": [[10**6], [10**6, 10**6]]}, {}, "shapes"),
     "broadcast of a prior without shape": (BROADCAST, {"spec.prior.shapes": []}, {}, "got 9"),
     "broadcast of other columns": (
