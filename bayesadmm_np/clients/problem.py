@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -133,8 +134,7 @@ class Solution:
     status: ClientStatus
 
 
-@dataclass(frozen=True)
-class Iterate:
+class Iterate(NamedTuple):
     """A member q with everything that one evaluation of the expectations yields."""
 
     q: Gaussian

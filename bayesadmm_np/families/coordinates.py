@@ -30,57 +30,61 @@ class Coordinates:
     *parts : ndarray
         The components in the order of the sufficient statistic T(θ).
 
+    Attributes
+    ----------
+    parts : tuple of ndarray
+    shapes : tuple of tuple of int
+        Shapes of the parts.
+
     Raises
     ------
     TypeError
         When the two coordinate systems, or parameters of differently shaped families, are mixed.
     """
 
-    __slots__ = ("parts",)
+    __slots__ = ("parts", "shapes")
     __array_ufunc__ = None  # np.float64(2) * λ asks λ, and array * λ is an error instead of an object array
     parts: tuple[Array, ...]
+    shapes: tuple[tuple[int, ...], ...]
 
     def __init__(self, *parts: Array) -> None:
-        self.parts = tuple(_shielded(part) for part in parts)
+        self.parts = tuple([_shielded(part) for part in parts])
+        self.shapes = tuple([part.shape for part in self.parts])
 
     @classmethod
     def _own(cls, parts: Iterable[Array]) -> Self:
         """Wrap arrays without a copy; nothing else may write to them."""
         new = cls.__new__(cls)
-        new.parts = tuple(frozen(part) for part in parts)
+        new.parts = tuple([frozen(part) for part in parts])
+        new.shapes = tuple([part.shape for part in new.parts])
         return new
 
-    def _matching(self, other: object) -> tuple[Array, ...]:
+    def _matching(self, other: Coordinates) -> tuple[Array, ...]:
         if type(other) is not type(self):
             raise TypeError(
                 f"cannot add {type(other).__name__} to {type(self).__name__}: natural and expectation "
                 "parameters live in dual spaces and meet only in pairing(natural, expectation)."
             )
-        assert isinstance(other, Coordinates)
         if self.shapes != other.shapes:
             raise TypeError(f"parameters of different families: {self.shapes} and {other.shapes}.")
         return other.parts
 
     @property
-    def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Shapes of the parts."""
-        return tuple(part.shape for part in self.parts)
-
-    @property
     def size(self) -> int:
         """Number of free parameters: a symmetric d × d part counts d(d+1)/2."""
-        return sum(_packed_size(part) for part in self.parts)
+        return sum([_packed_size(part) for part in self.parts])
 
     def __add__(self, other: Self) -> Self:
-        return self._own(a + b for a, b in zip(self.parts, self._matching(other), strict=True))
+        return self._own([a + b for a, b in zip(self.parts, self._matching(other), strict=True)])
 
     def __sub__(self, other: Self) -> Self:
-        return self._own(a - b for a, b in zip(self.parts, self._matching(other), strict=True))
+        return self._own([a - b for a, b in zip(self.parts, self._matching(other), strict=True)])
 
     def __mul__(self, scalar: float) -> Self:
         if not np.isscalar(scalar):
             return NotImplemented
-        return self._own(float(scalar) * part for part in self.parts)  # type: ignore[arg-type]
+        factor = float(scalar)  # type: ignore[arg-type]
+        return self._own([factor * part for part in self.parts])
 
     __rmul__ = __mul__
 

@@ -46,8 +46,7 @@ class Curvature(Protocol):
         """Return its product with a vector."""
 
 
-@dataclass(frozen=True)
-class RowCurvature:
+class RowCurvature(NamedTuple):
     """Σ_i a_i x_i x_iᵀ, or Σ_i A_i ⊗ x_i x_iᵀ for several predictors a row."""
 
     X: Array
@@ -161,6 +160,13 @@ class GaussianExpected(Expected):
         ℓ(m) under the delta method, whose Newton steps reduce it; otherwise `value`.
     """
 
+    gradient: Array
+    curvature: Curvature
+    value_at_mean: float
+    _q: Gaussian
+    _rule: Rule
+    _margins: Callable[[], Margins] | None
+
     def __init__(
         self,
         q: Gaussian,
@@ -170,12 +176,10 @@ class GaussianExpected(Expected):
         rule: Rule,
         margins: Callable[[], Margins] | None = None,
     ) -> None:
-        self.value_at_mean = value
-        self.gradient = gradient
-        self.curvature = curvature
-        self._q = q
-        self._rule = rule
-        self._margins = margins
+        # at once: every evaluation makes one, and a frozen class asks before each attribute that is set
+        vars(self).update(
+            value_at_mean=value, gradient=gradient, curvature=curvature, _q=q, _rule=rule, _margins=margins
+        )
 
     @property
     def is_at_mean(self) -> bool:

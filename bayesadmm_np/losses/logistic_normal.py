@@ -118,9 +118,10 @@ def logistic_normal_moments(mean: ArrayLike, variance: ArrayLike, order: int = 2
     moments = np.empty((order + 1, m.size))
     with np.errstate(under="ignore"):  # a caller may have asked NumPy to raise on underflow
         rule = _choose_rule(left, v, sigma)
-        for r in np.unique(rule):
-            rows = np.flatnonzero(rule == r)
-            for block in np.split(rows, range(_ROWS[r], rows.size, _ROWS[r])):
+        for r in np.bincount(rule).nonzero()[0].tolist():
+            rows = (rule == r).nonzero()[0]
+            for first in range(0, rows.size, _ROWS[r]):
+                block = rows[first : first + _ROWS[r]]
                 args = left[block], v[block], sigma[block], order
                 if r == _DIRECT:
                     moments[:, block] = _half_line_direct(*args)
@@ -138,6 +139,8 @@ def _checked(mean: ArrayLike, variance: ArrayLike, order: int) -> tuple[Array, A
         raise ArgumentError("variance", "must be >= 0", f"{v.min():g}")
     if order not in (2, 4):
         raise ArgumentError("order", "must be 2 or 4", repr(order))
+    if m.shape == v.shape:
+        return m, v
     try:
         m, v = np.broadcast_arrays(m, v)
     except ValueError as error:

@@ -170,8 +170,6 @@ def advance(
             q_g, step = _newton_point(state.q_g, q_g, gathered)
     except ValueError:  # λ_g is outside the domain
         return Failure(Status.NOT_A_DISTRIBUTION, number, knob=server.method.knobs)
-    after = replace(state, q_g=q_g, sites=gathered.sites, naturals=gathered.naturals, memory=gathered.memory, step=step)
-    after = replace(after, sketches=gathered.sketches or state.sketches)
     beside = sketched.floats_beside(server.method, q_g.natural.linear.size, len(state.sketches))
     clients = tuple(_client_record(state, k, reply, gathered, q_g) for k, reply in enumerate(answers))
     came = [reply for reply in replies if reply is not None]
@@ -179,14 +177,24 @@ def advance(
         round=number,
         objective=float("nan"),
         alpha=gathered.alpha,
-        edges=edges(server, after, clients),
+        edges=edges(server, q_g, gathered.sites, clients),
         clients=clients,
         mixed=bool(gathered.weights),
         floats_down=(q_g.natural.size + len(gathered.weights) + beside) * len(came),
         floats_up=sum(reply.floats for reply in came),
         seconds=0.0,
     )
-    return Advance(replace(after, history=(*state.history, record)), gathered.weights, gathered.counts)
+    after = State(
+        q_g=q_g,
+        sites=gathered.sites,
+        naturals=gathered.naturals,
+        memory=gathered.memory,
+        start_objective=state.start_objective,
+        history=(*state.history, record),
+        step=step,
+        sketches=gathered.sketches or state.sketches,
+    )
+    return Advance(after, gathered.weights, gathered.counts)
 
 
 def newton_step(prior: ExponentialFamily, q_g: ExponentialFamily, natural: Natural, slopes: Sequence[Any]) -> Step:
@@ -218,13 +226,13 @@ def complete(method: Method, state: StateT, objective: float, is_judged: bool, *
     return replace(state, history=(*state.history[:-1], replace(record, objective=objective, **known)))
 
 
-def edges(server: Server, state: State, clients: Sequence[ClientRecord]) -> Edges:
+def edges(server: Server, q_g: ExponentialFamily, sites: Sequence[Natural], clients: Sequence[ClientRecord]) -> Edges:
     """Return the four edges of the circuit after a round."""
     return Edges(
         broadcast=max(client.broadcast for client in clients),
         natural_gradient=max(client.natural_gradient for client in clients),
-        gather=server.gather_residual(state),
-        dual_map=_dual_map(state.q_g),
+        gather=server.gather_residual(q_g, sites),
+        dual_map=_dual_map(q_g),
     )
 
 
@@ -290,7 +298,10 @@ def present_clients(participation: Participation, number: int, n_clients: int, s
     """Draw who takes part in a round; the stream is a function of seed and round, apart from every client's own."""
     rng = np.random.default_rng([seed, number, n_clients])
     if not callable(participation):
-        chosen = rng.choice(n_clients, size=max(1, round(participation * n_clients)), replace=False)
+        size = max(1, round(participation * n_clients))
+        if size == n_clients:
+            return np.ones(n_clients, dtype=np.bool_)
+        chosen = rng.choice(n_clients, size=size, replace=False)
         return np.isin(np.arange(n_clients), chosen)
     present = np.asarray(participation(number, n_clients, rng))
     if present.shape != (n_clients,) or present.dtype != np.bool_:
