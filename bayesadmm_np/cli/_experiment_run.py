@@ -155,9 +155,10 @@ class Bench:
         path = self._checkpoint(f"{job.file}.json")
         if not path.exists():
             outcome = self._outcome(job, clients, validation, job.rounds)
-            scores = None if outcome.status.is_failure or not outcome.history else outcome.history[-1].at_mean
+            is_scored = outcome.history and not outcome.status.is_failure
+            scores = outcome.history[-1].to_dict()["at_mean"] if is_scored else None
             found = {"status": outcome.status.name, "message": outcome.message, "rounds": outcome.rounds}
-            found |= {"accuracy": scores and scores.accuracy, "nll": scores and scores.nll}
+            found |= {name: scores and scores[name] for name in ("accuracy", "nll")}
             write_json(path, found)
         else:
             self.began += _all_rounds(self.experiment, job)
@@ -184,7 +185,7 @@ class Bench:
 
         def after(record: RoundRecord, _: Any) -> None:
             if self.tick is not None:
-                accuracy = None if record.at_mean is None else record.at_mean.accuracy
+                accuracy = record.at_mean.accuracy if isinstance(record.at_mean, Scores) else None
                 self.tick(job.name, begun + record.round, accuracy)
 
         with torch.random.fork_rng(devices=[]):
@@ -320,7 +321,7 @@ def _averaged(alone: Sequence[tuple[RoundRecord, ...]]) -> tuple[RoundRecord, ..
     )
 
 
-def _mean(scores: Sequence[Scores | None]) -> Scores | None:
+def _mean(scores: Sequence[Any]) -> Scores | None:
     known = [score for score in scores if score is not None]
     if not known:
         return None

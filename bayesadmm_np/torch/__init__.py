@@ -13,9 +13,10 @@ except ImportError as error:
 from .certificate import SampledCertificate
 from .federated import NetworkData, NetworkTask, final_model
 from .ivon import IVON
+from .likelihoods import Bernoulli, Categorical, Gaussian, Likelihood, OwnLoss
 from .loop import Result, run
 from .methods import IVONADMM, IVONPVI, FedLapFunc
-from .metrics import Scores, score
+from .metrics import LossScores, RegressionScores, Scores, score
 from .models import MLP, AcarCNN, FilterResponseNorm, ResNet20, ZenkeCNN
 from .network import Rows, merge
 from .posterior import NetworkPosterior
@@ -29,12 +30,19 @@ __all__ = [
     "MLP",
     "AcarCNN",
     "AdamSteps",
+    "Bernoulli",
+    "Categorical",
     "FedLapFunc",
     "FilterResponseNorm",
+    "Gaussian",
     "IVONSteps",
+    "Likelihood",
+    "LossScores",
     "NetworkData",
     "NetworkPosterior",
     "NetworkTask",
+    "OwnLoss",
+    "RegressionScores",
     "ResNet20",
     "Result",
     "RoundRecord",

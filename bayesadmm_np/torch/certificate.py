@@ -121,7 +121,7 @@ def pooled_objective(team: Team, state: State, found: Sequence[Sequence[float]])
 def _loss(team: Team, k: int, theta: Tensor, buffers: dict[str, Tensor]) -> float:
     rows = team.clients[k]
     logits = team.network.predict(theta, rows.X, buffers)
-    each = torch.nn.functional.cross_entropy(logits.double(), rows.y, reduction="none")
+    each = team.network.likelihood.losses(logits.double(), rows.y)
     return float(each.sum() if rows.weights is None else each @ rows.weights.double())
 
 

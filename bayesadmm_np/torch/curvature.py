@@ -1,4 +1,4 @@
-"""The diagonal of the generalised Gauss-Newton matrix of the cross entropy, for FedLap-Cov."""
+"""The diagonal of the generalised Gauss-Newton matrix, for FedLap-Cov."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ __all__ = ["diagonal_ggn"]
 
 CHUNKS = {"dense": 1000, "convolutional": 16, "other": 8}
 """Rows at once, by the kind of network; kinds that are not dense hold a gradient a row and class."""
-Slopes = Callable[[Tensor], Tensor]
-"""Logits of shape (n, C) → the rows a of a root of diag p − ppᵀ, shape (n, A, C)."""
+Slopes = Callable[[Tensor, Tensor], Tensor]
+"""Outputs of shape (n, C), y → the rows a of a root of the loss's Hessian in the outputs, shape (n, A, C)."""
 
 
 def diagonal_ggn(
@@ -27,37 +27,20 @@ def diagonal_ggn(
     samples: int | None = None,
     source: torch.Generator | None = None,
 ) -> Tensor:
-    """The diagonal of Σ_i w_iJ_iᵀ(diag p_i − p_ip_iᵀ)J_i at θ, shape (P,), and >= 0.
+    """The diagonal of Σ_i w_iJ_iᵀ∂²ℓ_iJ_i at θ, shape (P,), and >= 0; ∂²ℓ_i in the outputs: diag p − ppᵀ for classes.
 
-    For Eq. 14 of Swaroop et al. 2025. diag p − ppᵀ is a sum of C − 1 products aaᵀ, so that the squares of as many
-    gradients a row, with a for the logits' slope, add up to the diagonal. With S samples S gradients a row, for labels
-    y ~ p, estimate it without bias: E[(e_y − p)(e_y − p)ᵀ] = diag p − ppᵀ. The network is in evaluation mode.
+    For Eq. 14 of Swaroop et al. 2025. The likelihood writes ∂²ℓ as a sum of products aaᵀ, C − 1 of them for C classes,
+    so that the squares of as many gradients a row, with a for the outputs' slope, add up to the diagonal. With S
+    samples S gradients a row, at observations drawn from p(y | f), estimate it without bias. The network is in
+    evaluation mode.
     """
-    slopes_at: Slopes = _root if samples is None else lambda logits: _drawn(logits, samples, source)
+    likelihood = network.likelihood
+    slopes_at: Slopes = likelihood.roots if samples is None else lambda f, y: likelihood.drawn(f, samples, source)
     kind = _kind(network.module)
-    total, each = torch.zeros_like(theta), _by_row if kind == "other" else _by_layer
-    for X, weights in zip(rows.X.split(CHUNKS[kind]), rows.weighted.to(theta).split(CHUNKS[kind]), strict=True):
-        total += each(network, theta, X, weights, buffers, slopes_at)
+    total, each, size = torch.zeros_like(theta), _by_row if kind == "other" else _by_layer, CHUNKS[kind]
+    for part in zip(rows.X.split(size), rows.y.split(size), rows.weighted.to(theta).split(size), strict=True):
+        total += each(network, theta, part, buffers, slopes_at)
     return total
-
-
-def _root(logits: Tensor) -> Tensor:
-    """C − 1 rows a with Σ aaᵀ = diag p − ppᵀ = S(I − ssᵀ)S, for s = √p and S = diag s.
-
-    Householder's reflection that takes s to −e_C has the space beside s for its other columns, and S times the c-th of
-    them is s_c(e_c − (p + s_Ce_C)/(1 + s_C)).
-    """
-    p = logits.softmax(dim=1)
-    s, last = p.sqrt(), torch.eye(p.shape[1]).to(p)[-1]
-    common = (p + s * last) / (1.0 + s[:, -1:])
-    return (s.diag_embed() - s[:, :, None] * common[:, None, :])[:, : max(p.shape[1] - 1, 1)]  # of one class 0
-
-
-def _drawn(logits: Tensor, samples: int, source: torch.Generator | None) -> Tensor:
-    """(e_y − p)/√S for S labels y ~ p."""
-    p = logits.softmax(dim=1)
-    labels = torch.multinomial(p, samples, replacement=True, generator=source)
-    return (nn.functional.one_hot(labels, p.shape[1]) - p[:, None]) / samples**0.5
 
 
 def _kind(module: nn.Module) -> str:
@@ -81,9 +64,10 @@ def _has_rule(layer: nn.Module) -> bool:
 
 
 def _by_layer(
-    network: Network, theta: Tensor, X: Tensor, weights: Tensor, buffers: dict[str, Tensor], slopes_at: Slopes
+    network: Network, theta: Tensor, part: tuple[Tensor, ...], buffers: dict[str, Tensor], slopes_at: Slopes
 ) -> Tensor:
     """From every layer's inputs, and the slopes of its outputs; the weights' gradients are never made by autograd."""
+    X, y, weights = part
     seen: list[tuple[nn.Module, Tensor, Tensor]] = []
 
     def note(layer: nn.Module, inputs: tuple[Tensor], out: Tensor) -> Tensor:
@@ -97,7 +81,7 @@ def _by_layer(
     finally:
         for hook in hooks:
             hook.remove()
-    outputs, slopes = [out for *_, out in seen], slopes_at(logits.detach()).unbind(dim=1)
+    outputs, slopes = [out for *_, out in seen], slopes_at(logits.detach(), y).unbind(dim=1)
     pulled = [torch.autograd.grad(logits, outputs, slope, retain_graph=True) for slope in slopes]
     parts: list[Tensor] = []
     for (layer, inputs, _), own in zip(seen, zip(*pulled, strict=True), strict=True):
@@ -135,10 +119,11 @@ def _of_convolution(layer: nn.Conv2d, inputs: Tensor, slopes: Sequence[Tensor], 
 
 
 def _by_row(
-    network: Network, theta: Tensor, X: Tensor, weights: Tensor, buffers: dict[str, Tensor], slopes_at: Slopes
+    network: Network, theta: Tensor, part: tuple[Tensor, ...], buffers: dict[str, Tensor], slopes_at: Slopes
 ) -> Tensor:
+    X, y, weights = part
     leaves = [leaf.detach() for leaf in network.leaves(theta[None])]
-    slopes = slopes_at(network.predict(theta, X, buffers))
+    slopes = slopes_at(network.predict(theta, X, buffers), y)
 
     def gradients(x: Tensor, own: Tensor) -> tuple[Tensor, ...]:
         def logits(*leaves: Tensor) -> Tensor:

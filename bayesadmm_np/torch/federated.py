@@ -29,6 +29,7 @@ from ..splitting.settings import SETTINGS
 from ..splitting.status import Failure
 from .certificate import losses, pooled_objective
 from .client import Replies, answer, is_usable
+from .likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from .methods import FunctionalMethod
 from .network import Network, Rows
 from .problem import AdamSteps, IVONSteps, SGDSteps, Solver
@@ -41,6 +42,8 @@ __all__ = ["NetworkData", "NetworkServer", "NetworkSite", "NetworkSpec", "Networ
 SETTINGS.register(AdamSteps)
 SETTINGS.register(SGDSteps)
 SETTINGS.register(IVONSteps)
+for kind in (Categorical, Bernoulli, Gaussian):
+    SETTINGS.register(kind)
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,7 @@ class NetworkSpec(RunSpec):
         Parameters of the model.
     prior_precision : float, default 1.0
     temperature : float, default 1.0
+    likelihood : Likelihood, default Categorical()
 
     Raises
     ------
@@ -93,6 +97,7 @@ class NetworkSpec(RunSpec):
     dim: int
     prior_precision: float = 1.0
     temperature: float = 1.0
+    likelihood: Likelihood = Categorical()  # noqa: RUF009  # frozen
 
     def __post_init__(self) -> None:
         _require_plain(self.method)
@@ -138,6 +143,7 @@ class NetworkTask:
     temperature : float, default 1.0
     rounds : int, default 10
     seed : int, default 0
+    likelihood : Likelihood, optional
 
     Examples
     --------
@@ -164,10 +170,11 @@ class NetworkTask:
     temperature: float = 1.0
     rounds: int = 10
     seed: int = 0
+    likelihood: Likelihood | None = None
 
     def spec(self, hellos: Sequence[Hello]) -> NetworkSpec:
         """Return the spec of a run of these sites, whose models must have the layers of this one."""
-        network = read_network(self.model, read_device("cpu"))
+        network = read_network(self.model, read_device("cpu"), self.likelihood)
         for hello in hellos:
             for name, expected in introduction_of(network).items():
                 if hello.plain[name] != expected:
@@ -176,7 +183,7 @@ class NetworkTask:
 
     def again(self, spec: NetworkSpec) -> NetworkSpec:
         """Return the spec that this task gives the sites of another spec."""
-        network = read_network(self.model, read_device("cpu"))
+        network = read_network(self.model, read_device("cpu"), self.likelihood)
         return self._spec(dict(zip(spec.sites, spec.weights, strict=True)), network)
 
     def _spec(self, sites: Mapping[str, float], network: Network) -> NetworkSpec:
@@ -195,6 +202,7 @@ class NetworkTask:
             dim=len(network.start),
             prior_precision=self.prior_precision,
             temperature=self.temperature,
+            likelihood=network.likelihood,
         )
 
 
@@ -203,12 +211,13 @@ def signature(network: Network) -> str:
     layout = [repr(network.module), network.names, [list(shape) for shape in network.shapes], str(network.start.dtype)]
     kept = {name: list(buffer.shape) for name, buffer in network.buffers.items()}
     text = json.dumps([layout, kept, sorted(network.fixed), digest([network.fixed[n] for n in sorted(network.fixed)])])
+    text += network.observed
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def introduction_of(network: Network) -> dict[str, Any]:
     """Return what a hello says of a model."""
-    loss = f"cross entropy of the network {signature(network)}"
+    loss = f"{network.observed or 'cross entropy'} of the network {signature(network)}"
     return {"loss": loss, "dim": len(network.start), "features": [], "classes": []}
 
 
@@ -268,7 +277,7 @@ class NetworkServer(_Engine, ServerEngine[State]):
     @classmethod
     def of(cls, spec: NetworkSpec, model: Any) -> NetworkServer:
         """Return the engine of a run at a server that has the model."""
-        network = read_network(model, read_device("cpu"))
+        network = read_network(model, read_device("cpu"), spec.likelihood)
         if spec.network != signature(network):
             raise ValueError(f"model must be that of the run, {spec.network}, got {signature(network)}.")
         return cls(spec, spec.team(network, {}))
@@ -408,6 +417,8 @@ class NetworkData:
     model : Module
         With the layers of the server's; its own parameters are not used.
     device : str or device, default 'cpu'
+    likelihood : Likelihood, optional
+        The server's; default `Categorical()`.
 
     Raises
     ------
@@ -429,6 +440,7 @@ class NetworkData:
     rows: Rows
     model: nn.Module
     device: str | torch.device = "cpu"
+    likelihood: Likelihood | None = None
     network: Network = field(init=False, repr=False)
     """The model as a function of a flat vector."""
 
@@ -437,7 +449,7 @@ class NetworkData:
     def __post_init__(self) -> None:
         if not isinstance(self.rows, Rows):
             raise ValueError(f"rows must be Rows(X, y), got {type(self.rows).__name__}.")
-        object.__setattr__(self, "network", read_network(self.model, read_device(self.device)))
+        object.__setattr__(self, "network", read_network(self.model, read_device(self.device), self.likelihood))
 
     @property
     def digest(self) -> str:
@@ -579,16 +591,15 @@ def final_model(message: Message, model: nn.Module) -> nn.Module:
     ...     print(error)
     message: kind must be 'final', got hello.
     """
-    network = read_network(model, read_device("cpu"))
 
     def engine(spec: RunSpec) -> NetworkServer:
-        own = getattr(spec, "network", "")
-        if own != signature(network) or not isinstance(spec, NetworkSpec):
-            raise refusal("model", f"the signature of this model, {signature(network)}", own)
-        return NetworkServer(spec, spec.team(network, {}))
+        own = signature(read_network(model, read_device("cpu"), getattr(spec, "likelihood", None)))
+        if not isinstance(spec, NetworkSpec) or spec.network != own:
+            raise refusal("model", f"the signature of this model, {own}", getattr(spec, "network", ""))
+        return NetworkServer.of(spec, model)
 
-    _, served = read_final(message, engine)
-    return network.module_at(served.q_g.mean, served.q_g.buffers)
+    found, served = read_final(message, engine)
+    return found.team.network.module_at(served.q_g.mean, served.q_g.buffers)
 
 
 # ----------------------------------------------------------------------------------------------------

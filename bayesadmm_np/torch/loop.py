@@ -22,7 +22,8 @@ from ..splitting.state import describe_method
 from ..splitting.status import Failure, Status
 from .certificate import SampledCertificate, certify, objective
 from .client import answer, is_usable
-from .metrics import Scores, score
+from .likelihoods import Likelihood
+from .metrics import AnyScores
 from .network import Rows
 from .posterior import Kind, NetworkPosterior
 from .problem import Solver
@@ -112,6 +113,7 @@ def run(
     prior_precision: float = 1.0,
     rounds: int = 10,
     *,
+    likelihood: Likelihood | None = None,
     solver: Solver | None = None,
     temperature: float = 1.0,
     participation: float | Callable[[int, int, np.random.Generator], Any] = 1.0,
@@ -129,7 +131,7 @@ def run(
 ) -> Result:
     """Let clients and a server train one network.
 
-    Minimises Σ_k E_q[ℓ_k]/τ + KL(q‖N(0, 1/δ)) (Eq. 65), ℓ_k the cross entropy summed over a client's rows, or at a
+    Minimises Σ_k E_q[ℓ_k]/τ + KL(q‖N(0, 1/δ)) (Eq. 65), ℓ_k the likelihood's loss summed over a client's rows, or at a
     point where the method's expectation is the delta method. The server starts at the model's own parameters. Training
     alone or on pooled rows is the same loop with one client: `[client]`, or `[merge(clients)]`, and `FedAvg()`.
 
@@ -139,10 +141,12 @@ def run(
         A row of `bayesadmm_np.methods` for diagonal, fixed or isotropic Gaussians, or of this package.
     clients : sequence of Rows
     model : Module
-        Maps inputs to logits; it is copied, and stays as it is.
+        Maps inputs to logits, or what else the likelihood takes, shape (n, C); it is copied, and stays as it is.
     prior_precision : float, default 1.0
         δ; also the first precision of the server, and the fixed one of FedLap.
     rounds : int, default 10
+    likelihood : Likelihood, optional
+        What the outputs say of y: `Categorical()` by default, `Bernoulli()`, `Gaussian(variance)`, `OwnLoss(...)`.
     solver : AdamSteps, SGDSteps or IVONSteps, optional
         Local work; default IVONSteps() for variational methods, AdamSteps() for methods of the delta method.
     temperature : float, default 1.0
@@ -166,7 +170,7 @@ def run(
         Samples of the posterior whose predictions are averaged, where the method learns a precision; those of a Laplace
         approximation are put into the network's linearisation.
     progress : bool, default False
-        Whether to show a bar with the accuracy (needs tqdm).
+        Whether to show a bar with the first score (needs tqdm).
     callback : callable, optional
         Function called as callback(record, state) after each round; returning True stops the run.
     checkpoint : path, optional
@@ -204,7 +208,7 @@ def run(
     if not callable(participation):
         participation = as_fraction(participation, "participation")
     place = read_device(device)
-    team = assemble(method, clients, model, prior_precision, temperature, solver, batched, place)
+    team = assemble(method, clients, model, prior_precision, temperature, solver, batched, place, likelihood)
     tests = None if evaluate is None else fit(evaluate, "evaluate", team.network, place)
     description = _describe(team, seed, participation)
     state = team.start()
@@ -225,7 +229,8 @@ def run(
             after = replace(after, history=(*after.history[:-1], record))
         state = after
         if progress and record.at_mean is not None:
-            bar.set_postfix(accuracy=f"{record.at_mean.accuracy:.4f}")  # type: ignore[attr-defined]
+            name, value = next(iter(vars(record.at_mean).items()))
+            bar.set_postfix({name: f"{value:.4f}"})  # type: ignore[attr-defined]
         if checkpoint is not None and (record.round % checkpoint_every == 0 or record.round == rounds):
             save_state(checkpoint, state, description)
             written = state.round
@@ -280,12 +285,12 @@ def posterior_of(team: Team, state: State) -> NetworkPosterior:
 
 
 def _scored(team: Team, state: State, record: RoundRecord, tests: Rows, ensemble: int, seed: int) -> RoundRecord:
-    logits = team.network.predict(state.mean, tests.X, state.buffers)
-    averaged: Scores | None = None
+    outputs, likelihood = team.network.predict(state.mean, tests.X, state.buffers), team.network.likelihood
+    averaged: AnyScores | None = None
     if team.learns_precision:
         source = of_scores(state.mean.device, seed, record.round)
-        averaged = score(posterior_of(team, state).averaged(tests.X, ensemble, source).log(), tests.y)
-    return replace(record, at_mean=score(logits.log_softmax(dim=1), tests.y), ensemble=averaged)
+        averaged = likelihood.score_average(posterior_of(team, state).outputs(tests.X, ensemble, source), tests.y)
+    return replace(record, at_mean=likelihood.score(outputs, tests.y), ensemble=averaged)
 
 
 def _describe(team: Team, seed: int, participation: object) -> dict[str, Any]:

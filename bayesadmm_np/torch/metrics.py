@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
 
 from .._validation import as_count
 
-__all__ = ["Scores", "score"]
+__all__ = ["AnyScores", "LossScores", "RegressionScores", "Scores", "score", "scores_of"]
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,46 @@ class Scores:
     nll: float
     ece: float
     brier: float
+
+
+@dataclass(frozen=True)
+class RegressionScores:
+    """Scores of predicted numbers; means over rows.
+
+    Attributes
+    ----------
+    nll : float
+        −mean log p(y), in nats; averaged over samples, that of the mixture.
+    rmse : float
+        √(mean (y − mean prediction)²), over rows and outputs.
+    """
+
+    nll: float
+    rmse: float
+
+
+@dataclass(frozen=True)
+class LossScores:
+    """Scores under a loss of one's own.
+
+    Attributes
+    ----------
+    loss : float
+        Mean over rows; over samples as well where these are averaged.
+    """
+
+    loss: float
+
+
+AnyScores = Scores | RegressionScores | LossScores
+
+
+def scores_of(plain: Mapping[str, float]) -> AnyScores:
+    """Return scores from their numbers by name."""
+    for kind in (RegressionScores, LossScores):
+        if plain.keys() == {field.name for field in fields(kind)}:
+            return kind(**plain)
+    return Scores(**plain)
 
 
 def score(log_probabilities: Tensor, y: Tensor, bins: int = 15) -> Scores:

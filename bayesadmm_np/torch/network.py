@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
 
 from .dense import Dense, Slope
+from .likelihoods import Categorical, Likelihood, cross_entropy_slope
 
 __all__ = ["Network", "Rows", "merge"]
 
@@ -26,8 +27,8 @@ class Rows:
     ----------
     X : Tensor, shape (n, ...)
         Inputs as the network wants them: floating-point numbers, or int64, such as the tokens of an embedding.
-    y : Tensor, shape (n,)
-        Integer labels 0 … C − 1.
+    y : Tensor, shape (n,) or (n, ...)
+        Labels 0 … C − 1 in int64, or the numbers that another likelihood of `run` takes.
     weights : Tensor, shape (n,), optional
         w_i >= 0: ℓ_k = Σ_i w_i ℓ_i, and N_k = Σ_i w_i wherever rows are counted, so that weight 2 is two rows. Batches
         are drawn without a look at them. Scores count every row once, and so do batch statistics. Default 1.
@@ -35,8 +36,7 @@ class Rows:
     Raises
     ------
     ValueError
-        When there are no rows, lengths differ, an input is not finite, a label is not an integer >= 0, or weights are
-        negative, not finite or all zero.
+        When there are no rows, lengths differ, an input is not finite, or weights are negative, not finite or all zero.
 
     Examples
     --------
@@ -54,19 +54,17 @@ class Rows:
         plain = isinstance(self.X, Tensor) and (self.X.is_floating_point() or self.X.dtype == torch.int64)
         if not plain or self.X.ndim < 2:
             raise ValueError("X must be a floating-point or int64 tensor of shape (n, ...).")
-        if not isinstance(self.y, Tensor) or self.y.dtype != torch.int64 or self.y.shape != self.X.shape[:1]:
-            raise ValueError(f"y must be an int64 tensor of shape ({len(self.X)},), one label a row.")
+        if not isinstance(self.y, Tensor) or self.y.shape[:1] != self.X.shape[:1]:
+            raise ValueError(f"y must be a tensor of {len(self.X)} rows, such as int64 labels.")
         if len(self.X) == 0:
             raise ValueError("X must hold at least one row, got none.")
         if not bool(torch.isfinite(self.X).all()):
             raise ValueError("X must be finite, got NaN or infinite values.")
-        if int(self.y.min()) < 0:
-            raise ValueError(f"y must hold labels >= 0, got {int(self.y.min())}.")
         if self.weights is not None:
             self._check_weights(self.weights)
 
     def _check_weights(self, weights: Tensor) -> None:
-        if not isinstance(weights, Tensor) or not weights.is_floating_point() or weights.shape != self.y.shape:
+        if not isinstance(weights, Tensor) or not weights.is_floating_point() or weights.shape != self.X.shape[:1]:
             raise ValueError(f"weights must be a floating-point tensor of shape ({len(self.X)},), one number a row.")
         if not bool(torch.isfinite(weights).all()) or bool((weights < 0).any()) or not bool((weights > 0).any()):
             raise ValueError("weights must be finite and >= 0, and not all zero.")
@@ -106,9 +104,10 @@ def merge(clients: Sequence[Rows]) -> Rows:
     """
     if not clients:
         raise ValueError("clients must hold at least one client, got none.")
-    kinds = {(tuple(client.X.shape[1:]), client.X.dtype) for client in clients}
-    if len(kinds) > 1:
-        raise ValueError(f"clients must have inputs of one shape and type, got {sorted(map(str, kinds))}.")
+    for name in ("X", "y"):
+        kinds = {(tuple(x.shape[1:]), x.dtype) for x in (getattr(client, name) for client in clients)}
+        if len(kinds) > 1:
+            raise ValueError(f"clients must have {name} of one shape and type, got {sorted(map(str, kinds))}.")
     X, y = torch.cat([client.X for client in clients]), torch.cat([client.y for client in clients])
     if all(client.weights is None for client in clients):
         return Rows(X, y)
@@ -118,13 +117,16 @@ def merge(clients: Sequence[Rows]) -> Rows:
 
 
 class Network:
-    """logits(θ, X) for θ of shape (K, P) and X of shape (K, B, ...); K = 1 is computed without a batch dimension.
+    """Outputs at θ of shape (K, P) and X of shape (K, B, ...), and what a likelihood says of them.
+
+    K = 1 is computed without a batch dimension. Outputs are called logits, which they are of classes.
 
     Running statistics (buffers that training changes) belong to one client at a time: they are passed, and changed in
     place, and a stack of several clients is refused.
     """
 
-    def __init__(self, module: nn.Module, device: torch.device) -> None:
+    def __init__(self, module: nn.Module, device: torch.device, likelihood: Likelihood | None = None) -> None:
+        self.likelihood = likelihood or Categorical()
         self.module = module = deepcopy(module)  # the caller's stays as it is
         named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
         if not named:
@@ -142,9 +144,14 @@ class Network:
 
     @property
     def fingerprint(self) -> str:
-        """What tells architectures of the same parameters apart: layers by name, and shapes."""
+        """What tells architectures of the same parameters apart: layers by name, and shapes; and the likelihood."""
         text = re.sub(r" at 0x[0-9a-fA-F]+", "", str(self.module))  # of a function, which every process has elsewhere
-        return hashlib.sha256(f"{text}{self.names}{self.shapes}".encode()).hexdigest()[:16]
+        return hashlib.sha256(f"{text}{self.names}{self.shapes}{self.observed}".encode()).hexdigest()[:16]
+
+    @property
+    def observed(self) -> str:
+        """The likelihood in a description; nothing where it is that of classes."""
+        return "" if isinstance(self.likelihood, Categorical) else repr(self.likelihood)
 
     @property
     def keeps_statistics(self) -> bool:
@@ -195,18 +202,14 @@ class Network:
         buffers: dict[str, Tensor],
         train: bool = True,
     ) -> Tensor:
-        """Write ∇_θ of the weighted cross entropies of every client, shape (K, P), into `out`, and return it."""
-
-        def slope(logits: Tensor) -> Tensor:
-            return _misfit(logits, weights.new_zeros(logits.shape).scatter_(2, y[:, :, None], weights[:, :, None]))
-
-        return self._pull_back(theta, out, X, slope, buffers, train)
+        """Write ∇_θ of the weighted losses of every client, shape (K, P), into `out`, and return it."""
+        return self._pull_back(theta, out, X, lambda f: self.likelihood.slope(f, y, weights), buffers, train)
 
     def soft_gradient(
         self, theta: Tensor, out: Tensor, *, X: Tensor, targets: Tensor, buffers: dict[str, Tensor]
     ) -> Tensor:
         """Write ∇_θ of −Σ_i t_iᵀlog p_i(θ) in evaluation mode into `out`; t_i may have any sign and sum."""
-        return self._pull_back(theta, out, X, lambda logits: _misfit(logits, targets), buffers, train=False)
+        return self._pull_back(theta, out, X, lambda logits: cross_entropy_slope(logits, targets), buffers, train=False)
 
     def _pull_back(
         self, theta: Tensor, out: Tensor, X: Tensor, slope_at: Slope, buffers: dict[str, Tensor], train: bool
@@ -251,8 +254,3 @@ class Network:
             for name, buffer in module.named_buffers():
                 buffer.copy_(buffers[name])
         return module
-
-
-def _misfit(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return the derivatives of −Σ_c t_c log softmax_c, (Σ_c t_c) softmax − t; shape (K, B, C) as the logits."""
-    return logits.softmax(dim=2).mul_(targets.sum(dim=2, keepdim=True)).sub_(targets)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from .._archive import Archive, content_of
 from .._validation import as_count
+from .likelihoods import Likelihood, mean_of
 from .network import Network
 from .randomness import of_posterior
 from .team import read_device, read_network
@@ -107,32 +109,63 @@ class NetworkPosterior:
         Raises
         ------
         ValueError
-            When an argument is out of range, or there is nothing to sample.
+            When an argument is out of range, there is nothing to sample, or observations are no classes.
         """
+        return mean_of(map(self.network.likelihood.probabilities, self._predicted(X, samples, linearised, seed)))
+
+    def _predicted(self, X: Tensor, samples: int | None, linearised: bool | None, seed: int) -> Iterator[Tensor]:
+        """Outputs at samples, or at the mean; the arguments are those of `predict_proba`."""
         count = (0 if self.kind == "point" else SAMPLES) if samples is None else samples
         source = of_posterior(self.mean.device, as_count(seed, "seed", minimum=0))
-        if not as_count(count, "samples", minimum=0):
-            return self.network.predict(self.mean, self._moved(X), self.buffers).double().softmax(dim=1)
-        return self.averaged(self._moved(X), count, source, linearised)
+        if as_count(count, "samples", minimum=0):
+            return self.outputs(self._moved(X), count, source, linearised)
+        return iter([self.network.predict(self.mean, self._moved(X), self.buffers)])
 
-    def averaged(self, X: Tensor, samples: int, source: torch.Generator, linearised: bool | None = None) -> Tensor:
-        """Return the mean of the probabilities over samples of a generator; `X` is where the network is."""
+    def outputs(
+        self, X: Tensor, samples: int, source: torch.Generator, linearised: bool | None = None
+    ) -> Iterator[Tensor]:
+        """Yield the network's outputs at samples of a generator; `X` is where the network is."""
         is_linear = self.kind == "laplace" if linearised is None else linearised
-        total = torch.zeros((), dtype=torch.float64, device=self.mean.device)
         for _ in range(samples):
             theta = self.draw(source)
             if is_linear:
-                logits = self.network.predict_linear(self.mean, theta - self.mean, X, self.buffers)
+                yield self.network.predict_linear(self.mean, theta - self.mean, X, self.buffers)
             else:
-                logits = self.network.predict(theta, X, self.buffers)
-            total = total + logits.double().softmax(dim=1)
-        return total / samples
+                yield self.network.predict(theta, X, self.buffers)
 
     def predict(
-        self, X: Tensor, samples: int | None = None, *, linearised: bool | None = None, seed: int = 0
-    ) -> Tensor:
-        """Return the most probable classes, shape (n,); arguments are those of `predict_proba`."""
-        return self.predict_proba(X, samples, linearised=linearised, seed=seed).argmax(dim=1)
+        self,
+        X: Tensor,
+        samples: int | None = None,
+        *,
+        linearised: bool | None = None,
+        seed: int = 0,
+        return_std: bool = False,
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """Return the most probable classes, shape (n,); of numbers the mean outputs, shape (n, C), or (n,) for one.
+
+        Parameters
+        ----------
+        X, samples, linearised, seed
+            As in `predict_proba`.
+        return_std : bool, default False
+            Whether to return, beside mean outputs, the standard deviations of an observation: of the samples, and with
+            `Gaussian` of its noise.
+
+        Raises
+        ------
+        ValueError
+            When an argument is out of range, there is nothing to sample, or deviations of classes are asked for.
+        """
+        likelihood = self.network.likelihood
+        if likelihood.has_classes:
+            if return_std:
+                raise ValueError("return_std is for numbers; predict_proba says how sure a class is.")
+            return self.predict_proba(X, samples, linearised=linearised, seed=seed).argmax(dim=1)
+        each = torch.stack([f.double() for f in self._predicted(X, samples, linearised, seed)])
+        variance = each.var(dim=0, correction=0) + likelihood.noise()
+        mean, deviation = (x[:, 0] if x.shape[1] == 1 else x for x in (each.mean(dim=0), variance.sqrt()))
+        return (mean, deviation) if return_std else mean
 
     def _moved(self, X: Tensor) -> Tensor:
         if not isinstance(X, Tensor) or X.ndim < 2:
@@ -148,7 +181,11 @@ class NetworkPosterior:
 
     @classmethod
     def load(
-        cls, path: str | os.PathLike[str], model: nn.Module, device: str | torch.device = "cpu"
+        cls,
+        path: str | os.PathLike[str],
+        model: nn.Module,
+        device: str | torch.device = "cpu",
+        likelihood: Likelihood | None = None,
     ) -> NetworkPosterior:
         """Read a file of `save`.
 
@@ -158,6 +195,8 @@ class NetworkPosterior:
         model : Module
             With the layers of the run's; its own parameters are not used.
         device : str or device, default cpu
+        likelihood : Likelihood, optional
+            The run's; default `Categorical()`.
 
         Raises
         ------
@@ -166,7 +205,7 @@ class NetworkPosterior:
         FileNotFoundError
             When there is no such file.
         """
-        network, archive = read_network(model, read_device(device)), Archive.read(path, limit=None)
+        network, archive = read_network(model, read_device(device), likelihood), Archive.read(path, limit=None)
         names = [f"buffer/{name}" for name in network.buffers]
         archive.require(KIND, {"kind", "model"}, {"mean", "precision", *names})
         with content_of(archive, "the posterior of a network"):

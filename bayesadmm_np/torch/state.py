@@ -15,7 +15,7 @@ from .._archive import Archive, content_of
 from ..splitting.history import Edges
 from ..splitting.state import read_checkpoint
 from .functional import Memory
-from .metrics import Scores
+from .metrics import AnyScores, scores_of
 
 __all__ = ["Broadcast", "Duals", "RoundRecord", "State", "digest", "load_state", "parts", "save_state"]
 
@@ -43,7 +43,7 @@ class RoundRecord:
         Sent to, and by, the clients that took part.
     seconds : float
         Duration of the round, without objective, edges and scores.
-    at_mean, ensemble : Scores or None
+    at_mean, ensemble : Scores, RegressionScores or LossScores, or None
         Scores on the evaluation rows: at the server's mean, and averaged over samples of its posterior.
     """
 
@@ -56,8 +56,8 @@ class RoundRecord:
     bytes_down: int
     bytes_up: int
     seconds: float
-    at_mean: Scores | None
-    ensemble: Scores | None
+    at_mean: AnyScores | None
+    ensemble: AnyScores | None
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain numbers and lists (for JSON)."""
@@ -68,7 +68,7 @@ class RoundRecord:
     @classmethod
     def from_dict(cls, plain: dict[str, Any]) -> RoundRecord:
         """Inverse of `to_dict`, also after JSON."""
-        scores = {name: plain[name] and Scores(**plain[name]) for name in ("at_mean", "ensemble")}
+        scores = {name: plain[name] and scores_of(plain[name]) for name in ("at_mean", "ensemble")}
         lists = {name: tuple(plain[name]) for name in ("present", "dropped")}
         return cls(**{**plain, **scores, **lists, "edges": Edges(**plain["edges"])})
 

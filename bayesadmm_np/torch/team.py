@@ -14,7 +14,8 @@ from ..families import DiagonalGaussian, IsotropicGaussian
 from ..splitting.coefficients import client_coefficients
 from ..splitting.methods import Method
 from .functional import shared_terms
-from .methods import family_of
+from .likelihoods import Categorical, Likelihood
+from .methods import FunctionalMethod, family_of
 from .network import Network, Rows
 from .problem import AdamSteps, IVONSteps, LocalProblem, PointSteps, Solver
 from .state import Broadcast, Duals, State
@@ -162,9 +163,10 @@ def assemble(
     solver: Solver | None,
     batched: bool,
     place: torch.device,
+    likelihood: Likelihood | None = None,
 ) -> Team:
     """Check that everything fits, before the first round."""
-    network = read_network(model, place)
+    network = read_network(model, place, likelihood)
     if isinstance(clients, Rows) or not isinstance(clients, Iterable):
         raise ValueError(f"clients must be a sequence of Rows, one a client, got {type(clients).__name__}.")
     data = tuple(fit(rows, f"client {k}", network, place) for k, rows in enumerate(clients))
@@ -178,11 +180,13 @@ def assemble(
     return build(method, network, sizes, here, prior_precision, temperature, solver, batched)
 
 
-def read_network(model: nn.Module, place: torch.device) -> Network:
-    """Return the model as a function of a flat vector."""
+def read_network(model: nn.Module, place: torch.device, likelihood: Likelihood | None = None) -> Network:
+    """Return the model as a function of a flat vector, and what its outputs say; by default classes."""
     if not isinstance(model, nn.Module):
         raise ValueError(f"model must be a torch.nn.Module, got {type(model).__name__}.")
-    return Network(model, place)
+    if likelihood is not None and not isinstance(likelihood, Likelihood):
+        raise ValueError(f"likelihood must be Categorical(), Gaussian(...), ..., got {likelihood!r}.")
+    return Network(model, place, likelihood)
 
 
 def build(
@@ -212,6 +216,8 @@ def build(
         raise ValueError(f"ess needs a row without a schedule: a client's loss has the weight ρλ/N_k, got {method!r}.")
     if isinstance(chosen, PointSteps) and chosen.curvature_samples is not None and family is not DiagonalGaussian:
         raise ValueError(f"curvature_samples needs a row that takes a curvature, such as FedLapCov, got {method.name}.")
+    if isinstance(method, FunctionalMethod) and not isinstance(network.likelihood, Categorical):
+        raise ValueError(f"{method.name} shares soft labels: it needs likelihood=Categorical().")
     _check_last_batches(network, clients, chosen.batch_size)
     delta, tau = as_positive(prior_precision, "prior_precision"), as_positive(temperature, "temperature")
     return Team(method, family, network, sizes, clients, chosen, delta, tau, batched)
@@ -242,16 +248,20 @@ def fit(rows: Rows, name: str, network: Network, place: torch.device) -> Rows:
     weights = None if rows.weights is None else rows.weights.detach().to(place, network.start.dtype)
     try:
         dtype = network.start.dtype if rows.X.is_floating_point() else rows.X.dtype
-        moved = Rows(rows.X.to(place, dtype), rows.y.to(place), weights)
+        y = rows.y.to(place, network.start.dtype if rows.y.is_floating_point() else rows.y.dtype)
+        moved = Rows(rows.X.to(place, dtype), y, weights)
     except ValueError as error:  # what is fine in double precision may not be in single
         raise ValueError(f"{name}: {error}") from error
     try:
-        classes = network.predict(network.start, moved.X[:2], network.buffers).shape[1]
+        outputs = network.predict(network.start, moved.X[:2], network.buffers)
     except torch.cuda.OutOfMemoryError:
         raise
     except (RuntimeError, IndexError) as error:
         shape = tuple(rows.X.shape[1:])
         raise ValueError(f"{name}: the model cannot map inputs of shape {shape} to logits: {error}") from error
-    if int(moved.y.max()) >= classes:
-        raise ValueError(f"{name}: labels must be below the model's {classes} classes, got {int(moved.y.max())}.")
-    return moved
+    if outputs.ndim != 2:
+        raise ValueError(f"{name}: the model must return outputs of shape (n, C), got {tuple(outputs.shape)}.")
+    try:
+        return replace(moved, y=network.likelihood.read(moved.y, outputs.shape[1]))
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error
