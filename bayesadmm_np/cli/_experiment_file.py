@@ -24,7 +24,19 @@ from .. import data, methods
 from .._validation import as_count, as_fraction, as_number, as_positive
 from ..families import DiagonalGaussian
 from ..splitting.methods import Method
-from ..torch import IVONADMM, IVONPVI, MLP, AcarCNN, AdamSteps, FedLapFunc, IVONSteps, ResNet20, SGDSteps, ZenkeCNN
+from ..torch import (
+    IVONADMM,
+    IVONPVI,
+    MLP,
+    AcarCNN,
+    AdamSteps,
+    FedLapFunc,
+    FedLaplace,
+    IVONSteps,
+    ResNet20,
+    SGDSteps,
+    ZenkeCNN,
+)
 from ..torch.methods import family_of
 from ..torch.problem import Solver
 from ._options import make_settings, read_toml, require_keys, toml_value
@@ -34,7 +46,7 @@ VERSION = 1
 FILE_KEYS = ("version", "name", "rounds", "seeds", "report", "data", "model", "training", "sweep", "method")
 Point = Mapping[str, Any]
 """One value for each key of a grid; a field of the solver is `solver.NAME`."""
-NETWORK_ROWS = {"IVONADMM": IVONADMM, "IVONPVI": IVONPVI, "FedLapFunc": FedLapFunc}
+NETWORK_ROWS = {"IVONADMM": IVONADMM, "IVONPVI": IVONPVI, "FedLapFunc": FedLapFunc, "FedLaplace": FedLaplace}
 ROWS: Mapping[str, Callable[..., Method]] = ChainMap(methods.TABLE, NETWORK_ROWS)  # type: ignore[arg-type]
 LOADERS: dict[str, Callable[..., data.Dataset]] = {
     "mnist": data.load_mnist,

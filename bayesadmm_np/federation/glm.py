@@ -663,9 +663,8 @@ class GLMSite(_Engine, SiteEngine[GLMAnswer]):
         spec, worker, natural, dual = self.spec, self.worker, found["natural"], found["site"]
         posterior = spec.prior.start().with_natural(natural)
         gap = dual + worker.expect(posterior).natural_gradient
-        if spec.row.prior_at == "clients":
-            weight = worker.share * spec.prior.prior_weight
-            gap = gap + (weight * natural - worker.share * spec.prior.natural)
+        if own := worker.coefficients.prior:
+            gap = gap + (own * spec.prior.prior_weight * natural - own * spec.prior.natural)
         return GLMAnswer(counted, natural, dual, gap, posterior.fisher_norm(gap), found.get("sketch"))
 
     @property

@@ -72,7 +72,7 @@ def client_coefficients(method: Method, share: float, n_clients: int) -> ClientC
     step = 0.0
     if method.dual_step:
         step = method.dual_step * share if method.client_share == "dual" else method.dual_step * rho / method.rho
-    return ClientCoefficients(rho, step, share if method.prior_at == "clients" else 0.0)
+    return ClientCoefficients(rho, step, {"server": 0.0, "clients": share, "each": 1.0}[method.prior_at])
 
 
 def gather_weights(

@@ -79,8 +79,8 @@ class Method:
     client : {"proximal", "gradient", "joint", "own"}
         Whether a client solves Eq. 15, only evaluates its natural gradient at the server, with it the tensors of third
         and fourth derivatives, or fits alone.
-    prior_at : {"server", "clients"}
-        Place where the regulariser is added; clients get the share N_k/N of it.
+    prior_at : {"server", "clients", "each"}
+        Place where the regulariser is added; clients get the share N_k/N of it, or with 'each' all of it.
     client_share : {"equal", "rows", "dual"}
         Scalars proportional to a client's rows N_k: none; ρ_k = ρKN_k/N, and with it the dual step; or the dual step
         alone, which is then `dual_step` times N_k/N.
@@ -124,7 +124,7 @@ class Method:
     alpha: float | None = None
     dual_rule: DualRule = field(default_factory=AlongNatural)
     client: Literal["proximal", "gradient", "joint", "own"] = "proximal"
-    prior_at: Literal["server", "clients"] = "server"
+    prior_at: Literal["server", "clients", "each"] = "server"
     client_share: Literal["equal", "rows", "dual"] = "equal"
     server_share: Literal["equal", "rows"] = "equal"
     mean_over: Literal["all", "present"] = "all"
@@ -138,7 +138,7 @@ class Method:
     sites: Sketch | None = None
 
     def __post_init__(self) -> None:
-        at_clients = self.prior_at == "clients"
+        at_clients = self.prior_at != "server"
         if not isinstance(self.dual_rule, DualRule):
             raise ArgumentError("dual_rule", "must be a rule such as AlongNatural()", repr(self.dual_rule))
         if not isinstance(self.schedule, Schedule | None):
@@ -146,9 +146,13 @@ class Method:
         if self.client_share not in ("equal", "rows", "dual"):
             raise ArgumentError("client_share", "must be 'equal', 'rows' or 'dual'", repr(self.client_share))
         if self.rho < 0 or (self.rho == 0 and (self.dual_step or not at_clients)):
-            raise ArgumentError("rho", "must be > 0 (0 only without a dual and with prior_at='clients')", self.rho)
+            raise ArgumentError(
+                "rho", "must be > 0 (0 only without a dual and with the prior at the clients)", self.rho
+            )
         if self.alpha is not None and not 0 <= self.alpha <= (0.0 if at_clients else 1.0):
-            raise ArgumentError("alpha", "must lie in [0, 1], or be 0 or None for prior_at='clients'", self.alpha)
+            raise ArgumentError(
+                "alpha", "must lie in [0, 1], or be 0 or None where the prior is at the clients", self.alpha
+            )
         if self.start not in ("prior", "sites"):
             raise ArgumentError("start", "must be 'prior' or 'sites'", repr(self.start))
         if self.start == "sites" and (at_clients or not self.dual_step):
@@ -165,7 +169,7 @@ class Method:
     def _without_sketches(self) -> str:
         """Why the sites of this row cannot keep sketches; '' where they can."""
         whole = self.rho == self.dual_step == 1.0 and self.client_share == "equal"
-        if self.prior_at == "clients" or not self.dual_step:
+        if self.prior_at != "server" or not self.dual_step:
             return "its server adds no sites to the prior"
         if self.is_newton or self.is_joint or self.guarded:
             return "its step takes the curvature of a FullGaussian"
@@ -525,18 +529,44 @@ def _averaging(name: str, rho: float, dual_step: float = 0.0, **others: Any) -> 
 
 
 @TABLE.register
-def FedIvon() -> Method:
-    """FedIvon (Pal et al. 2024): no dual; clients start from the server's posterior as their prior, averaged by rows.
+def FedIvon(prior: Literal["server", "start"] = "server", beta: float = 1.0) -> Method:
+    """FedIvon (Pal et al. 2024): no dual; the clients' posteriors are averaged by rows.
 
-    Its fixed point is not the pooled solution.
+        q_k ← argmin E_q[ℓ_k] + β KL(q‖q_g)     (Eq. 8), or with prior='start'     E_q[ℓ_k] + KL(q‖prior)
+        λ_g ← Σ_k (N_k/N) λ_k                                                                       (Eq. 6, 7)
+
+    The paper has both: Eq. 8, under which s_k = s_g + h_k/β for the curvature h_k, so that s_g grows in every round;
+    and Algorithm 1, whose clients have the prior of the run and begin at q_g. Exact clients do not notice where they
+    begin: with prior='start' the server is Π_k q_k^{N_k/N} after one round, and stands still. No fixed point is the
+    pooled solution.
+
+    Parameters
+    ----------
+    prior : {'server', 'start'}
+        The clients' prior: the server's posterior, or that of the run, with the server's posterior as the start. With
+        networks take `IVONSteps(hess_start="server")` for this start.
+    beta : float, default 1.0
+        β > 0, the weight of the server's posterior; only for prior='server'. As β → 0 clients train alone.
+
+    Raises
+    ------
+    ValueError
+        When an argument is out of range.
 
     Examples
     --------
-    >>> FedIvon().alpha
-    0.0
+    >>> FedIvon(beta=0.5).rho, FedIvon(prior="start").prior_at
+    (0.5, 'each')
     """
-    by_rows: Any = {"server_share": "rows", "mean_over": "present"}
-    return Method("FedIvon", 1.0, 0.0, alpha=0.0, families=(DiagonalGaussian,), knobs="scale the data", **by_rows)
+    if prior not in ("server", "start"):
+        raise ArgumentError("prior", "must be 'server' or 'start'", repr(prior))
+    by_rows: Any = {"alpha": 0.0, "server_share": "rows", "mean_over": "present", "families": (DiagonalGaussian,)}
+    row = Method("FedIvon", as_positive(beta, "beta"), 0.0, knobs="scale the data", **by_rows)
+    if prior == "server":
+        return row
+    if beta != 1.0:
+        raise ArgumentError("beta", "must be 1.0 for prior='start', which has no KL to the server", repr(beta))
+    return replace(row, rho=0.0, prior_at="each")
 
 
 @TABLE.register

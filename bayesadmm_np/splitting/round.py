@@ -383,7 +383,7 @@ def begin(team: Team, sites: Sequence[Natural] | None = None) -> State:
 
 
 def _server_at(team: Team, sites: Sequence[Natural]) -> Natural:
-    if team.method.dual_step == 0.0 or team.method.prior_at == "clients":
+    if team.method.dual_step == 0.0 or team.method.prior_at != "server":
         raise ValueError(f"sites cannot be given: in {team.method.name} the server does not add sites to the prior.")
     if len(sites) != len(team.workers):
         raise ArgumentError("sites", f"must hold one site a client, {len(team.workers)}", len(sites))

@@ -118,7 +118,7 @@ def assemble(
     rule = read_rule(row, expectation)
     known = [loss for loss in losses if isinstance(loss, Loss)]
     total = sum(loss.total_weight for loss in known)
-    by_rows = row.server_share == "rows" or row.client_share != "equal" or row.prior_at == "clients"
+    by_rows = row.server_share == "rows" or row.client_share != "equal" or row.prior_at != "server"
     if by_rows and known and not total > 0.0:
         raise ArgumentError("clients", f"must have rows of positive weight: {row.name} weights clients by them", "none")
     total = total or 1.0

@@ -15,7 +15,7 @@ from .federated import NetworkData, NetworkTask, final_model
 from .ivon import IVON
 from .likelihoods import Bernoulli, Categorical, Gaussian, Likelihood, OwnLoss
 from .loop import Result, run
-from .methods import IVONADMM, IVONPVI, FedLapFunc
+from .methods import IVONADMM, IVONPVI, FedLapFunc, FedLaplace
 from .metrics import LossScores, RegressionScores, Scores, score
 from .models import MLP, AcarCNN, FilterResponseNorm, ResNet20, ZenkeCNN
 from .network import Rows, merge
@@ -33,6 +33,7 @@ __all__ = [
     "Bernoulli",
     "Categorical",
     "FedLapFunc",
+    "FedLaplace",
     "FilterResponseNorm",
     "Gaussian",
     "IVONSteps",

@@ -194,9 +194,10 @@ def _natural_gradient(team: Team, state: State, k: int, pairs: int, seed: int) -
     precision = state.client_precision[k] if team.learns_precision else state.precision
     mean = state.client_linear[k] / precision
     v, V = (site[k] if len(site) > 1 else site[0] for site in (state.site_linear, state.site_precision))
-    v = v + team.coefficients([k], "prior")[0] * team.delta * mean
+    prior = team.coefficients([k], "prior")[0]
+    v, beyond = v + prior * team.delta * mean, prior * (precision - team.delta)
     found = _natural_gradients(team, [k], mean, precision, state.buffers, pairs, seed)
-    return sampled_length([(g + v - V * mean, V - h) for g, h in found], precision)
+    return sampled_length([(g + v - V * mean, V + beyond - h) for g, h in found], precision)
 
 
 def _pooled(team: Team, state: State, pairs: int, seed: int) -> tuple[float, float]:

@@ -13,7 +13,7 @@ from torch import Tensor
 from .curvature import diagonal_ggn
 from .functional import Memory, points_of
 from .ivon import UNMOVED, complaint, unmoved
-from .methods import FunctionalMethod
+from .methods import FunctionalMethod, LaplaceMethod
 from .problem import IVONSteps, PointSteps, Trained
 from .randomness import client_seed, of_curvature
 from .state import Broadcast, Duals, parts
@@ -107,7 +107,7 @@ def _joined(parts: list[Trained]) -> Trained:
 def _precision(
     team: Team, broadcast: Broadcast, duals: Duals, chosen: Sequence[int], trained: Trained, seeds: Sequence[int]
 ) -> Tensor:
-    """s_k: what IVON learned, the Laplace approximation S_g + (H_k/τ − V_k)/ρ_k, or the fixed one."""
+    """s_k: what IVON learned, the Laplace approximation S_g + (H_k/τ − V_k)/ρ_k or δ + H_k/τ, or the fixed one."""
     if not team.learns_precision:
         return broadcast.precision[None]
     if trained.precision is not None:
@@ -119,4 +119,6 @@ def _precision(
         for k, theta, own in zip(chosen, trained.mean, seeds, strict=True)
     ]
     change = torch.stack(hessians) / team.temperature - duals.precision
+    if isinstance(team.method, LaplaceMethod):
+        return change + team.delta
     return broadcast.precision + change / team.coefficients(chosen, "rho")

@@ -30,7 +30,7 @@ from ..splitting.status import Failure
 from .certificate import losses, pooled_objective
 from .client import Replies, answer, is_usable
 from .likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
-from .methods import FunctionalMethod
+from .methods import FunctionalMethod, LaplaceMethod
 from .network import Network, Rows
 from .problem import AdamSteps, IVONSteps, SGDSteps, Solver
 from .server import gathered, moved, recorded
@@ -42,7 +42,7 @@ __all__ = ["NetworkData", "NetworkServer", "NetworkSite", "NetworkSpec", "Networ
 SETTINGS.register(AdamSteps)
 SETTINGS.register(SGDSteps)
 SETTINGS.register(IVONSteps)
-for kind in (Categorical, Bernoulli, Gaussian):
+for kind in (LaplaceMethod, Categorical, Bernoulli, Gaussian):
     SETTINGS.register(kind)
 
 

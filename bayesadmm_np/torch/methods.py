@@ -14,9 +14,9 @@ from .._validation import Damping, as_count, as_damping, as_positive
 from ..families import DiagonalGaussian, ExponentialFamily, FixedPrecisionGaussian, IsotropicGaussian
 from ..losses.expectations import Delta
 from ..splitting.duals import DualRule
-from ..splitting.methods import PVI, Method
+from ..splitting.methods import PVI, FedIvon, Method
 
-__all__ = ["IVONADMM", "IVONPVI", "FedLapFunc", "FunctionalMethod", "family_of"]
+__all__ = ["IVONADMM", "IVONPVI", "FedLapFunc", "FedLaplace", "FunctionalMethod", "LaplaceMethod", "family_of"]
 
 
 @dataclass(frozen=True)
@@ -173,6 +173,40 @@ def FedLapFunc(
         server_steps=server_steps,
         server_lr=server_lr,
     )
+
+
+@dataclass(frozen=True)
+class LaplaceMethod(Method):
+    """A row whose clients forget S_g in their precision: Laplace's approximation under the run's prior."""
+
+    for_networks = True
+
+
+def FedLaplace(accumulate: bool = False) -> Method:
+    """FedLaplace (Liu et al. 2024): FedIvon's server, and Laplace's approximation at the clients.
+
+        m_k ← argmin ℓ_k(θ)/τ + ½‖θ − m_g‖²_{s_g},   s_k = δ + diag GGN_k(m_k)/τ,   λ_g ← Σ_k (N_k/N) λ_k
+
+    Parameters
+    ----------
+    accumulate : bool, default False
+        With s_k = s_g + diag GGN_k(m_k)/τ instead: Eq. 15 for this row, under which s_g grows in every round.
+
+    Raises
+    ------
+    ValueError
+        When `accumulate` is not a bool.
+
+    Examples
+    --------
+    >>> from bayesadmm_np.torch import FedLaplace
+    >>> FedLaplace().expectation
+    Delta(order=2)
+    """
+    if not isinstance(accumulate, bool):
+        raise ValueError(f"accumulate must be True or False, got {accumulate!r}.")
+    row = replace(FedIvon(), name="FedLaplace", expectation=Delta(2))
+    return row if accumulate else LaplaceMethod(**vars(row))
 
 
 def family_of(method: Method) -> type[ExponentialFamily]:

@@ -77,7 +77,7 @@ class Team:
 
     def temperature_of(self, k: int) -> float:
         """What ℓ_k is divided by: τ, or with a given λ N_k/(ρλ)."""
-        return self.temperature if self.ess is None else self.sizes[k] / (self.method.rho * self.ess)
+        return self.temperature if self.ess is None else self.sizes[k] / ((self.method.rho or 1.0) * self.ess)
 
     def coefficients(self, chosen: Sequence[int], name: Literal["rho", "step", "prior"]) -> Tensor:
         """Return ρ_k, γ_k or π_k of some clients, shape (k, 1)."""
@@ -88,7 +88,7 @@ class Team:
     @property
     def prior_weight(self) -> float:
         """KL(q‖prior) = w KL(q‖start) + const: only the isotropic family has w = δ (see the core's table)."""
-        if self.method.prior_at == "clients":
+        if self.method.prior_at != "server":
             return 0.0
         return self.delta if self.family is IsotropicGaussian else 1.0
 
@@ -123,17 +123,18 @@ class Team:
 
     def problem(self, broadcast: Broadcast, duals: Duals, chosen: Sequence[int]) -> LocalProblem:
         """Eq. 66; a regulariser at the clients is merged into the anchor, where it is one more quadratic term."""
-        rho, centre = self.coefficients(chosen, "rho"), broadcast.mean[None]
-        if self.method.prior_at == "clients":
-            share = self.coefficients(chosen, "prior") * self.delta
-            centre, rho = rho / (rho + share) * centre, rho + share
-        precision = broadcast.precision[None]
+        rho, centre, precision = self.coefficients(chosen, "rho"), broadcast.mean[None], broadcast.precision[None]
+        reached = precision if self._continues(broadcast) else None
+        if self.method.prior_at != "server":
+            own = self.coefficients(chosen, "prior")
+            weight = rho + own * (self.delta if self.family is IsotropicGaussian else 1.0)
+            mixed = rho * precision + own * self.delta
+            centre, precision, rho = rho * precision / mixed * centre, mixed / weight, weight
         shared = None
         if broadcast.memory is not None:
             shared = shared_terms(self.network, broadcast.memory, broadcast.mean, chosen, broadcast.buffers)
         sites = duals.linear, duals.precision
         around = broadcast.mean, centre, precision, *sites, rho, self.temperature
-        reached = precision if self._continues(broadcast) else None
         return LocalProblem(*around, shared, self.ess, reached)
 
     def _continues(self, broadcast: Broadcast) -> bool:
@@ -203,7 +204,7 @@ def build(
     method = Method.read(method)
     family = family_of(method)
     if method.prior_at == "clients" and family is not IsotropicGaussian:
-        raise ValueError(f"{method.name}: a prior at the clients is defined for the isotropic family only.")
+        raise ValueError(f"{method.name}: shares of the prior at the clients are for the isotropic family only.")
     variational = family is DiagonalGaussian and method.expectation is None
     chosen = solver or (IVONSteps() if variational else AdamSteps())
     if not isinstance(chosen, IVONSteps if variational else PointSteps):
@@ -214,6 +215,13 @@ def build(
         raise ValueError(f"batched must be False for a model with running statistics ({names}, ...).")
     if isinstance(chosen, IVONSteps) and chosen.ess is not None and method.schedule is not None:
         raise ValueError(f"ess needs a row without a schedule: a client's loss has the weight ρλ/N_k, got {method!r}.")
+    if (
+        isinstance(chosen, IVONSteps)
+        and chosen.ess is not None
+        and method.name == "FedIvon"
+        and method.rho not in (0, 1)
+    ):
+        raise ValueError(f"ess is λ = ess/β itself in FedIvon: give FedIvon() and ess={chosen.ess / method.rho:g}.")
     if isinstance(chosen, PointSteps) and chosen.curvature_samples is not None and family is not DiagonalGaussian:
         raise ValueError(f"curvature_samples needs a row that takes a curvature, such as FedLapCov, got {method.name}.")
     if isinstance(method, FunctionalMethod) and not isinstance(network.likelihood, Categorical):

@@ -1,0 +1,184 @@
+"""FedIvon's two modes and FedLaplace on networks, against the algorithms written out; and IVON's lower bound."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", minversion="2.4", reason="the deep-learning path needs the extra `torch`")
+from bayesadmm_np import methods  # noqa: E402
+from bayesadmm_np.torch import AdamSteps, FedLaplace, IVONSteps, run  # noqa: E402
+from bayesadmm_np.torch.curvature import diagonal_ggn  # noqa: E402
+from bayesadmm_np.torch.network import Network  # noqa: E402
+from bayesadmm_np.torch.noise import Noise  # noqa: E402
+from bayesadmm_np.torch.randomness import client_seed, generator  # noqa: E402
+from oracles.small_networks import DELTA, network, problem, states_of  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+fails = pytest.raises(AssertionError)
+SOLVER = IVONSteps(epochs=2, batch_size=6, lr=0.1, hess_init=0.5, beta2=0.9, hess_start="server", ess=40.0)
+START, SERVER = methods.FedIvon(prior="start"), methods.FedIvon()
+
+
+def client_update(rows, m, h, delta, anchor, seed):
+    """Algorithm 1 line by line, with a prior of the mean `anchor`; α is rescaled by the scalar h₀ + δ, or as here."""
+    net, s = Network(network(), torch.device("cpu")), SOLVER
+    noise, source, g = Noise([seed], m.device), generator("cpu", seed), torch.zeros_like(m)
+    order = [torch.randperm(len(rows), generator=source) for _ in range(s.epochs)]
+    batches = [batch for epoch in order for batch in epoch.split(s.batch_size)]
+    rate = torch.as_tensor(s.lr * (s.hess_init + delta)).clamp(max=1.0)
+    for t, batch in enumerate(batches, 1):
+        drawn = torch.empty(1, len(m), dtype=m.dtype)
+        noise.fill(drawn, t - 1)
+        theta = m + drawn[0] / (s.ess * (h + delta)).sqrt()
+        model = net.module_at(theta, {})
+        loss = torch.nn.functional.cross_entropy(model(rows.X[batch]), rows.y[batch])
+        grad = torch.cat([p.reshape(-1) for p in torch.autograd.grad(loss, list(model.parameters()))])
+        bent = grad * (theta - m) * s.ess * (h + delta)
+        g = s.beta1 * g + (1 - s.beta1) * grad
+        h = s.beta2 * h + (1 - s.beta2) * bent + 0.5 * (1 - s.beta2) ** 2 * (h - bent) ** 2 / (h + delta)
+        m = m - rate * (g / (1 - s.beta1**t) + delta * (m - anchor)) / (h + delta)
+    return m, s.ess * (h + delta)
+
+
+def written_out(server_is_prior, rounds=3):
+    """Algorithm 2 with Eq. 7 at the server."""
+    clients, m = problem(), Network(network(), torch.device("cpu")).start
+    s, zero, found = torch.full_like(m, DELTA), torch.zeros_like(m), []
+    rows = torch.tensor([float(len(c)) for c in clients], dtype=m.dtype)
+    for number in range(1, rounds + 1):
+        delta = (s if server_is_prior else torch.full_like(m, DELTA)) / SOLVER.ess
+        h = torch.full_like(m, SOLVER.hess_init) if number == 1 else s / SOLVER.ess - delta
+        anchor = m if server_is_prior else zero
+        own = [client_update(c, m, h, delta, anchor, client_seed(0, number, k)) for k, c in enumerate(clients)]
+        linear = sum(w * sk * mk for w, (mk, sk) in zip(rows / rows.sum(), own, strict=True))
+        s = sum(w * sk for w, (_, sk) in zip(rows / rows.sum(), own, strict=True))
+        m = linear / s
+        found.append((m, s))
+    return found
+
+
+def differs(states, expected):
+    """Largest relative difference of means and precisions."""
+    pairs = [
+        pair for state, (m, s) in zip(states, expected, strict=True) for pair in ((state.mean, m), (state.precision, s))
+    ]
+    return max(float(((a - b).abs() / b.abs().max()).max()) for a, b in pairs)
+
+
+@pytest.mark.parametrize("batched", [True, False])
+def test_both_modes_are_the_algorithm_written_out(batched):
+    """40 float64 steps a client keep 1e-9; the noise is float32 in both. Each mode is the other's broken twin."""
+    for row, own in ((START, False), (SERVER, True)):
+        states = states_of(row, 3, SOLVER, batched=batched)
+        assert differs(states, written_out(own)) < 1e-9
+        with fails:
+            assert differs(states, written_out(not own)) < 1e-9
+
+
+def test_from_h0_in_every_round_is_another_algorithm():
+    states = states_of(START, 3, replace(SOLVER, hess_start="h0"))
+    assert differs(states[:1], written_out(False, 1)) < 1e-9  # the first round is the same
+    with fails:
+        assert differs(states, written_out(False)) < 1e-9
+
+
+def test_the_servers_precision_grows_with_the_server_as_prior_alone():
+    """Section 7.3's instability: s_k = s_g + λh_k. With prior="start" s_g stays that of one client.
+
+    The means of s_g after 1 and 21 rounds were 13 and 36, and 13 and 4.
+    """
+    means = {
+        row.prior_at: [float(state.precision.mean()) for state in states_of(row, 21, SOLVER)] for row in (START, SERVER)
+    }
+    assert means["server"][-1] > 2.0 * means["server"][0]
+    assert means["each"][-1] < means["each"][0]
+
+
+def test_ivon_keeps_h_above_minus_delta_and_not_above_zero():
+    """The appendix says λδ <= s_k. Line 9 gives (h + δ)(1 − x + ½x²) with x = (1 − β₂)(h − ĥ)/(h + δ), at least half.
+
+    So s_k is positive and may be below λδ: where ĥ is negative, here in a step that takes x to 1.
+    """
+    delta, h = 0.3, np.linspace(0.0, 2.0, 41)[:, None]
+    bent = np.linspace(-30.0, 30.0, 601)[None]
+    for beta2 in (0.5, 0.9, 0.999):
+        moved = beta2 * h + (1 - beta2) * bent + 0.5 * (1 - beta2) ** 2 * (h - bent) ** 2 / (h + delta)
+        assert (moved + delta >= 0.5 * (h + delta) * (1 - 1e-12)).all()
+    with fails:  # the paper's bound, for h₀ = 0 and β₂ = 0.5 at the latest
+        moved = 0.5 * h + 0.5 * bent + 0.125 * (h - bent) ** 2 / (h + delta)
+        assert (moved + delta >= delta).all()
+
+
+def test_a_run_goes_below_the_papers_bound():
+    """The same in a run: with a small h₀ some s_g lie below the prior's precision, all above zero."""
+    state = states_of(START, 3, replace(SOLVER, hess_init=1e-3, beta2=0.5))[-1]
+    assert bool((state.precision > 0).all())
+    with fails:
+        assert bool((state.precision >= DELTA).all())
+
+
+# ----------------------------------------------------------------------------------------------------
+# FedLaplace
+# ----------------------------------------------------------------------------------------------------
+
+
+def test_fedlaplace_sends_the_curvature_under_the_runs_prior():
+    """s_k = δ + diag GGN(m_k)/τ in every round, or on top of s_g; the server is Eq. 7."""
+    tau, clients, net = 0.4, problem(), Network(network(), torch.device("cpu"))
+    solver = AdamSteps(epochs=2, batch_size=6, lr=0.01)
+    shares = torch.tensor([len(c) for c in clients], dtype=torch.float64)
+    shares = shares / shares.sum()
+
+    def check(row, base):
+        first, second = states_of(row, 2, solver, temperature=tau)
+        m = second.client_linear / second.client_precision
+        bent = torch.stack([diagonal_ggn(net, theta, rows, {}) for theta, rows in zip(m, clients, strict=True)]) / tau
+        assert second.client_precision.numpy() == pytest.approx((base(first) + bent).numpy(), rel=1e-9)
+        assert second.precision.numpy() == pytest.approx((shares @ second.client_precision).numpy(), rel=1e-9)
+        mixed = shares @ second.client_linear / second.precision
+        assert second.mean.numpy() == pytest.approx(mixed.numpy(), rel=1e-9)
+
+    check(FedLaplace(), lambda first: DELTA)
+    check(FedLaplace(accumulate=True), lambda first: first.precision)
+    with fails:
+        check(FedLaplace(), lambda first: first.precision)
+
+
+def test_the_clients_mode_is_held_by_the_servers_precision():
+    """Many small steps end where ∇ℓ_k/τ + s_g(m_k − m_g) = 0; the twin has the prior's precision there."""
+    solver = AdamSteps(epochs=4000, batch_size=32, lr=3e-3, schedule="linear", schedule_rounds=3)
+    rows = problem((23,))
+    first, second = states_of(FedLaplace(), 2, solver, rows)
+    net = Network(network(), torch.device("cpu"))
+    m = second.client_linear[0] / second.client_precision[0]
+    slope = torch.empty(1, len(m), dtype=m.dtype)
+    net.gradient(m[None], slope, X=rows[0].X[None], y=rows[0].y[None], weights=torch.ones(1, 23).double(), buffers={})
+
+    def residual(s):
+        return float((slope[0] + s * (m - first.mean)).abs().max())
+
+    assert residual(first.precision) < 0.02  # Adam's last steps are of the size of its rate
+    with fails:
+        assert residual(torch.full_like(m, DELTA)) < 0.02
+
+
+@pytest.mark.parametrize(
+    ("method", "solver", "match"),
+    [
+        (methods.FedIvon(beta=0.5), SOLVER, "give FedIvon\\(\\) and ess=80"),
+        (FedLaplace(), SOLVER, "FedLaplace needs solver=AdamSteps"),
+    ],
+)
+def test_refused(method, solver, match):
+    with pytest.raises(ValueError, match=match):
+        run(method, problem(), network(), solver=solver, rounds=1)
+
+
+def test_a_given_ess_is_beta_s_weight_where_beta_is_one():
+    """With λ = N_k/β instead, β = 0.5 doubles every client's rows."""
+    short, two = replace(SOLVER, ess=None), problem((23,))
+    halved = states_of(methods.FedIvon(beta=0.5), 2, short, two)[-1]
+    doubled = states_of(SERVER, 2, replace(SOLVER, ess=46.0), two)[-1]
+    assert halved.mean.numpy() == pytest.approx(doubled.mean.numpy(), rel=1e-9)
+    assert halved.precision.numpy() == pytest.approx(doubled.precision.numpy(), rel=1e-9)
