@@ -472,6 +472,7 @@ class NetworkData:
         k, own = spec.sites.index(name), signature(self.network)
         for item, expected, told in (
             ("model", own, spec.network),
+            ("likelihood", self.network.likelihood, spec.likelihood),
             ("weights", float(self.rows.mass), spec.weights[k]),
         ):
             if told != expected:

@@ -724,6 +724,7 @@ FORGED = {
     "temperature": None,
     "rounds": 1.5,
     "seed": -1,
+    "likelihood": {"type": "Bernoulli"},  # the signature of the network is that of classes
 }
 
 
