@@ -8,10 +8,10 @@ their names.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-__all__ = ["PLAIN", "ArgumentError", "ClientError", "Words", "ended", "worded"]
+__all__ = ["PLAIN", "ArgumentError", "ClientError", "Worded", "Words", "ended", "worded"]
 
 
 @dataclass(frozen=True)
@@ -28,12 +28,15 @@ class Words:
         Function from the name of a switch to the advice to turn it on.
     setting : callable
         Function from the name of an argument and a value to how the reader writes it.
+    missing : callable
+        Function from words in a table to the advice to read them as missing values.
     """
 
     argument: Callable[[str], str] = str
     client: Callable[[int], str] = "client {}".format
     switch: Callable[[str], str] = "set {}=True".format
     setting: Callable[[str, object], str] = "{}={!r}".format
+    missing: Callable[[Sequence[str]], str] = lambda words: "write NaN there"
 
 
 PLAIN = Words()
@@ -45,7 +48,9 @@ def ended(sentence: str) -> str:
     return sentence if sentence.endswith("?") else f"{sentence}."
 
 
-class _Worded(ValueError):
+class Worded(ValueError):
+    """An error whose sentence has the words of its reader."""
+
     @abstractmethod
     def worded(self, words: Words) -> str:
         """Return the sentence."""
@@ -54,7 +59,7 @@ class _Worded(ValueError):
         return self.worded(PLAIN)
 
 
-class ArgumentError(_Worded):
+class ArgumentError(Worded):
     """An argument that cannot be used: "{argument} {expected}, got {got}; {advice}.".
 
     Parameters
@@ -87,7 +92,7 @@ class ArgumentError(_Worded):
         return ended(f"{words.argument(self.argument)} {self.expected}{got}{advice}")
 
 
-class ClientError(_Worded):
+class ClientError(Worded):
     """What is wrong with one client: "client {client}: {reason}".
 
     Parameters
@@ -111,7 +116,7 @@ class ClientError(_Worded):
 
     def worded(self, words: Words) -> str:
         """Return the sentence."""
-        inner = self.reason.worded(words) if isinstance(self.reason, _Worded) else str(self.reason)
+        inner = self.reason.worded(words) if isinstance(self.reason, Worded) else str(self.reason)
         return f"{words.client(self.client)}: {inner}"
 
 
@@ -122,11 +127,12 @@ def worded(
     client: Callable[[int], str] = PLAIN.client,
     switch: Callable[[str], str] = PLAIN.switch,
     setting: Callable[[str, object], str] = PLAIN.setting,
+    missing: Callable[[Sequence[str]], str] = PLAIN.missing,
 ) -> str:
     """Return the error's message with the caller's names; the message of an error without fields stays as it is.
 
     A `RunError` is worded by its `failure`, and a finding about the data as an error is.
     """
-    words = Words(argument, client, switch, setting)
+    words = Words(argument, client, switch, setting, missing)
     found = getattr(error, "failure", error)
     return str(found.worded(words)) if hasattr(found, "worded") else str(error)

@@ -23,7 +23,7 @@ from ._options import (
     switch,
 )
 from ._rows import choose_columns, is_number, read_frame, require_complete, require_numeric
-from ._terminal import Refused, worded_for_options
+from ._terminal import Refused, option_words, worded_for_options
 
 if TYPE_CHECKING:
     from ..design.agreement import Table
@@ -134,8 +134,8 @@ class TableRows:
         """What `site init` says of the rows."""
         from ..design.levels import advice_on_words
 
-        described = self.data.described
-        advice = {name: advice_on_words(one.levels or ()) for name, one in described.columns.items()}
+        described, words = self.data.described, option_words()
+        advice = {name: advice_on_words(one.levels or (), words=words) for name, one in described.columns.items()}
         warnings = [f"column {name!r} holds numbers and text; {said}." for name, said in advice.items() if said]
         return {
             "rows": described.n_complete,

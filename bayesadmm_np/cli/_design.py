@@ -57,9 +57,10 @@ def _require_one_coding(target: str, labels: Mapping[str, Sequence[Any]]) -> Non
     try:
         agree_classes(target, labels)
     except TableError as error:
-        is_number = not any(isinstance(label, str) for own in labels.values() for label in own)
-        unless = "; what are no classes needs --loss poisson (counts) or --loss linear (measurements)" * is_number
-        raise TableError(error.fact, f"{error.remedy}{unless}", error.site, error.column) from error
+        if any(isinstance(label, str) for own in labels.values() for label in own):
+            raise
+        unless = "what are no classes needs --loss poisson (counts) or --loss linear (measurements)"
+        raise TableError(error.fact, f"{error.remedy}; {unless}", error.site, error.column) from error
 
 
 def named_kind(loss: str) -> Kind:

@@ -22,6 +22,7 @@ from ._options import Meaning, MethodSettings, Names, Tests, families, make_sett
 from ._terminal import (
     Refused,
     exit_code,
+    in_options,
     missing_name,
     note,
     option_words,
@@ -250,7 +251,7 @@ def begin(folder: Path, hellos: Sequence[Path], method: MethodSettings, settings
             return {"written": str(folder / GRIDS), "asks": [hello.site for hello in read]}
         server = Coordinator.start(read, task)
     except TableError as error:
-        raise MessageError(str(error)) from error
+        raise MessageError(in_options(error)) from error
     try:
         kind_of_loss(server.spec.loss)
     except ValueError as error:

@@ -73,7 +73,12 @@ def option_words() -> Words:
     """Return the names of a command's reader: options."""
     from .._errors import Words
 
-    return Words(_spelled, switch="add --{}".format, setting=lambda name, value: f"{_spelled(name)} {value}")
+    return Words(
+        _spelled,
+        switch=lambda name: f"add {_spelled(name)}",
+        setting=lambda name, value: f"{_spelled(name)} {value}",
+        missing=lambda words: f"say so by --na '{','.join(words)}'",
+    )
 
 
 def in_options(error: object) -> str:
@@ -117,7 +122,7 @@ def worded_for_options(site: str | None = None) -> Iterator[None]:
         raise Refused(worded(error, argument=lambda name: f"--{name.replace('_', '-')}")) from error
     except TableError as error:
         error.site = site if error.site is None else error.site
-        raise Refused(str(error)) from error
+        raise Refused(in_options(error)) from error
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from ._options import NA, Client, Drop, Files, Json, Names, Separator, option, read_toml
 from ._rows import require_column, stack
-from ._terminal import Refused, print_json
+from ._terminal import Refused, option_words, print_json
 
 
 def describe(
@@ -57,7 +57,7 @@ def describe(
     except ValueError as error:
         raise Refused(f"--dictionary: {dictionary}: {error}") from error
     wanted = [name for name in columns or frame.columns if name not in (*drop, client)]
-    found = table_one(frame, site, dictionary=rules, columns=wanted)
+    found = table_one(frame, site, dictionary=rules, columns=wanted, words=option_words())
     if json:
         print_json(found.to_dict())
     else:

@@ -94,7 +94,7 @@ class Agreement:
     @property
     def classes(self) -> tuple[str, ...]:
         """Levels of a target that is text; empty for numbers."""
-        found = self.columns.get(self.target)
+        found = self.columns.get(self.parsed.target_column)
         return found.levels if found is not None else ()
 
     @property

@@ -24,7 +24,6 @@ from .levels import (
     TableError,
     agree_classes,
     agree_column,
-    check_target,
     describe_column,
 )
 from .order_statistics import float_at
@@ -287,22 +286,21 @@ def agree(
     _check_sites(sites, formula, parsed, roles)
     lines = _missing_lines(sites)
     chosen = dict(reference or {})
+    target = parsed.target_column
     columns = {}
     for name, role in roles.items():
         own = {site: found.columns[name] for site, found in sites.items()}
         level = chosen.pop(name, None)
-        if name == parsed.target:
-            check_target(name, own)
         columns[name], said = agree_column(name, own, role, level, ignore_case, drop_withheld)
         lines += said
-        if classes and name == parsed.target:
+        if classes and name == target:
             to_one = columns[name].spellings
             named = {site: [to_one.get(level, level) for level in column.levels or ()] for site, column in own.items()}
             lines += agree_classes(name, {site: levels for site, levels in named.items() if levels})
     if chosen:
         raise ArgumentError("reference", "must name columns of the formula", repr(sorted(chosen)[0]))
-    if columns.get(parsed.target, AgreedColumn("number")).kind == "factor" and reference and parsed.target in reference:
-        raise ArgumentError("reference", "must name predictors", repr(parsed.target), "classes are in order of name")
+    if columns.get(target, AgreedColumn("number")).kind == "factor" and target in (reference or {}):
+        raise ArgumentError("reference", "must name predictors", repr(target), "classes are in order of name")
     learned, said = _learn(parsed, sites, quantiles)
     if not site_intercepts:
         if reference_site is not None:

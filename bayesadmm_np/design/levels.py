@@ -12,12 +12,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, time, timedelta
+from functools import partial
 from numbers import Real
 from typing import Any, Literal
 
 import numpy as np
 
-from .._errors import ended
+from .._errors import PLAIN, Worded, Words, ended
 from .._validation import Array
 
 __all__ = [
@@ -27,7 +28,7 @@ __all__ = [
     "agree_classes",
     "agree_column",
     "cells_of",
-    "check_target",
+    "check_coding",
     "describe_column",
     "is_missing",
     "level_name",
@@ -37,11 +38,15 @@ Kind = Literal["number", "boolean", "text", "date", "mixed", "empty"]
 
 NUMBER = re.compile(r"[+-]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 """A number as text; with leading zeros it is a code."""
-PLAIN = re.compile(r"(-?)(0|[1-9][0-9]*)(?:\.([0-9]*))?")
+DECIMAL = re.compile(r"(-?)(0|[1-9][0-9]*)(?:\.([0-9]*))?")
 """A level that is a number; 2E1 is a code."""
 DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}(?:[T ]\S+)?|\d{1,2}([./-])\d{1,2}\1(?:\d{4}|\d{2})")
 LOOK_ALIKES = str.maketrans("авекмнорстухѕіјαβεικνορτυχ", "abekmhopctyxsijabeikvoptyx")
 """Letters of Cyrillic and Greek that stand for Latin ones in print, in upper or in lower case."""
+MARKS = frozenset({"?", ".", "--", "na", "NA", "n/a", "N/A", "#N/A", "nan", "NaN", "null", "NULL"})
+"""Texts that name no level, but stand for a missing value."""
+SWITCHES = {"False": "0", "True": "1"}
+CODE_ALIKE = "write them in one way at all sites"
 FOR_MISSING = frozenset({"?", ".", "-", "--", "na", "n/a", "#n/a", "nan", "null", "missing", "unknown"})
 """Words, in lower case, that tables have for a missing value."""
 MOST = 6
@@ -50,15 +55,19 @@ FEW_WORDS = 3
 """Different texts among numbers, up to which they are taken for words for a missing value."""
 
 
-class TableError(ValueError):
+Remedy = str | Callable[[Words], str]
+"""What to do, in the words of a reader where it says so."""
+
+
+class TableError(Worded):
     """A table that cannot be used: "site {site}: column {column} {fact}; {remedy}.".
 
     Parameters
     ----------
     fact : str
         What is wrong, a predicate of the column where there is one.
-    remedy : str, default ""
-        What to do.
+    remedy : str or callable, default ""
+        What to do; a function of the reader's words for arguments, `_errors.Words`, says it in them.
     site, column : str, optional
         Names, where one of them is at fault.
 
@@ -68,14 +77,16 @@ class TableError(ValueError):
     site 'Basel': column 'visit' holds dates; write the year as a number.
     """
 
-    def __init__(self, fact: str, remedy: str = "", site: str | None = None, column: str | None = None) -> None:
+    def __init__(self, fact: str, remedy: Remedy = "", site: str | None = None, column: str | None = None) -> None:
         super().__init__(fact, remedy, site, column)
         self.fact, self.remedy, self.site, self.column = fact, remedy, site, column
 
-    def __str__(self) -> str:
+    def worded(self, words: Words) -> str:
+        """Return the sentence."""
         where = f"site {self.site!r}: " if self.site is not None else ""
         what = f"column {self.column!r} " if self.column is not None else ""
-        return ended(f"{where}{what}{self.fact}{f'; {self.remedy}' if self.remedy else ''}")
+        remedy = self.remedy if isinstance(self.remedy, str) else self.remedy(words)
+        return ended(f"{where}{what}{self.fact}{f'; {remedy}' if remedy else ''}")
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -135,18 +146,15 @@ def other_words(cells: Iterable[Any]) -> list[str]:
     return [str(cell) for cell in dict.fromkeys(cells) if not _is_number(cell)]
 
 
-def advice_on_words(cells: Iterable[Any], is_beside_numbers: bool = False) -> str:
+def advice_on_words(cells: Iterable[Any], is_beside_numbers: bool = False, words: Words = PLAIN) -> str:
     """Say how to read the few words of a column of numbers as missing; "" where it has none, many, or no number."""
     known = list(dict.fromkeys(cells))
-    words = other_words(known)
-    if not 0 < len(words) <= FEW_WORDS or not (is_beside_numbers or len(words) < len(known)):
+    others = other_words(known)
+    is_coding = len(others) == len(known) and not (is_beside_numbers and (len(others) == 1 or not _is_coding(others)))
+    if not 0 < len(others) <= FEW_WORDS or is_coding:
         return ""
-    stand = "stands" if len(words) == 1 else "stand"
-    return f"if {_listed(words)} {stand} for a missing value, {_as_missing(words)}"
-
-
-def _as_missing(words: Sequence[str]) -> str:
-    return f"say so by --na '{','.join(words)}' (in Python: write NaN)"
+    stand = "stands" if len(others) == 1 else "stand"
+    return f"if {_listed(others)} {stand} for a missing value, {words.missing(others)}"
 
 
 def level_name(cell: Any) -> str:
@@ -156,7 +164,7 @@ def level_name(cell: Any) -> str:
     if not isinstance(cell, str):
         cell = str(int(cell)) if np.isfinite(float(cell)) and cell == int(cell) else repr(float(cell))
     text = unicodedata.normalize("NFC", cell).strip()
-    number = PLAIN.fullmatch(text)
+    number = DECIMAL.fullmatch(text)
     if number is None:
         return text
     sign, whole, decimals = number[1], number[2], (number[3] or "").rstrip("0")
@@ -178,7 +186,7 @@ def _shape(fold: str) -> str:
 def _in_order(levels: Iterable[str]) -> tuple[str, ...]:
     """Numbers by size, then texts."""
     found = list(levels)
-    if all(PLAIN.fullmatch(level) for level in found):
+    if all(DECIMAL.fullmatch(level) for level in found):
         return tuple(sorted(found, key=lambda level: (float(level), level)))
     return tuple(sorted(found))
 
@@ -209,7 +217,7 @@ class SiteColumn:
     is_ordered : bool
         Whether `levels` has the column's own order, as a categorical column of pandas declares one.
     rewritten : dict of str to str
-        How a level is written there, where it is written otherwise: " Yes" for "Yes", "1.0" for "1".
+        How a level is written there, where it is no number and written otherwise: " Yes" for "Yes".
     """
 
     kind: Kind
@@ -270,7 +278,7 @@ def describe_column(column: Any, complete: Array, wants_levels: bool, minimum_co
     for cell, count in counts.items():
         level = level_name(cell)
         found[level] += count
-        if isinstance(cell, str) and cell != level:
+        if isinstance(cell, str) and cell != level and not DECIMAL.fullmatch(level):  # 1.0 and 1 are one number
             rewritten[level] = cell
     order = [level for level in _declared(column) if level in found]
     is_ordered = bool(order)
@@ -440,55 +448,76 @@ def _check_site(name: str, site: str, column: SiteColumn) -> None:
 
 
 def _agreed_kind(name: str, sites: Mapping[str, SiteColumn], role: str) -> Literal["number", "factor"]:
-    numbers = [site for site, column in sites.items() if column.kind in ("number", "boolean", "mixed")]
-    texts = [site for site, column in sites.items() if column.kind == "text"]
     if role == "factor":
         _check_factor(name, sites)
         return "factor"
+    check_coding(name, sites)
+    numbers = [site for site, column in sites.items() if column.kind in ("number", "boolean", "mixed")]
+    texts = [site for site, column in sites.items() if column.kind == "text"]
     written = [site for site in texts if sites[site].is_numeric]
     others = [site for site in sites if site in {*numbers, *written}]
     for site in texts:
         column = sites[site]
         if not column.is_numeric and (others or role == "number"):
             other = f" where site {others[0]!r} has numbers" if others else ""
-            shown, advice = _words_of(column, bool(others))
-            remedy = advice or "write numbers, or leave those cells empty"
             factor = "" if numbers or role == "number" else f", or write C({name}) for a factor"
-            raise TableError(f"holds text{shown}{other}", remedy + factor, site, name)
+            shown = "".join(f" ({word!r})" for word in other_words(column.levels or ())[:1])
+            otherwise = f"write numbers, or leave those cells empty{factor}"
+            remedy = partial(_about_words, tuple(column.levels or ()), bool(others), otherwise)
+            raise TableError(f"holds text{shown}{other}", remedy, site, name)
     if numbers or role == "number":
         return "number"
     if written:
-        remedy = f"write C({name}) for a factor, or turn it into numbers"
-        raise TableError("holds numbers written as text at every site", remedy, written[0], name)
+        fact, factor = "holds numbers written as text at every site", f"write C({name}) for a factor"
+        raise TableError(fact, f"{factor}, or turn it into numbers", written[0], name)
+    _check_factor(name, sites)
     return "factor"
 
 
-def _words_of(column: SiteColumn, is_beside_numbers: bool) -> tuple[str, str]:
-    """Return a text of a column that is no number, in brackets, and the advice on a few of them."""
-    levels = column.levels or {}
-    words = other_words(levels)
-    return f" ({words[0]!r})" if words else "", advice_on_words(levels, is_beside_numbers)
+def _about_words(levels: Sequence[str], is_beside_numbers: bool, otherwise: str, words: Words) -> str:
+    advice = advice_on_words(levels, is_beside_numbers, words)
+    return f"{otherwise}; {advice}" if advice else otherwise
 
 
 def _check_factor(name: str, sites: Mapping[str, SiteColumn]) -> None:
-    """Refuse levels of which nobody knows whether they are the same."""
-    levels = {site: set(column.levels or ()) for site, column in sites.items()}
-    switches = {site for site, found in levels.items() if found & {"True", "False"}}
-    for site, column in sites.items():
-        if column.kind == "mixed" and site in switches:
+    """Refuse levels of which nobody knows whether they are the same, and words that are none."""
+    levels = {site: tuple(column.levels or ()) for site, column in sites.items()}
+    numbers = [site for site, own in levels.items() if own and all(map(DECIMAL.fullmatch, own))]
+    rest = [level for own in levels.values() for level in own if level.casefold() not in FOR_MISSING]
+    are_numbers = bool(rest) and all(map(DECIMAL.fullmatch, rest))
+    for site, own in levels.items():
+        if sites[site].kind == "mixed" and set(SWITCHES) & set(own):
             raise TableError("mixes True and False with other values", "write them in one way", site, name)
-    counts = [site for site, column in sites.items() if column.kind in ("number", "mixed")]
-    for site in sites:
-        if counts and site in switches:
-            raise TableError(f"holds True or False where site {counts[0]!r} has numbers", "write 1 and 0", site, name)
-        # 1e5 is a number and may be a code
-        wrong = next((level for level in sorted(levels[site]) if not PLAIN.fullmatch(level)), None)
-        is_unsure = sites[site].withheld > 0 and not sites[site].is_numeric
-        if counts and sites[site].kind == "text" and (wrong is not None or is_unsure):
-            shown = "" if wrong is None else f" ({wrong!r})"
-            fact = f"holds text{shown} where site {counts[0]!r} has numbers"
-            advice = "write its levels as the other sites do", _words_of(sites[site], True)[1]
-            raise TableError(fact, "; ".join(filter(None, advice)), site, name)
+        missing = [level for level in own if level in MARKS or (are_numbers and level.casefold() in FOR_MISSING)]
+        if missing:
+            fact = f"holds {_listed(missing)}, which {'stands' if len(missing) == 1 else 'stand'} for a missing value"
+            raise TableError(fact, partial(_as_missing, missing), site, name)
+        # 1e5 and 010 are numbers, and may be codes
+        code = next((level for level in own if _is_float(level) and not DECIMAL.fullmatch(level)), None)
+        others = [other for other in numbers if other != site]
+        if code is not None and others:
+            fact = f"holds {code!r} where site {others[0]!r} has numbers"
+            raise TableError(fact, "write its levels as the other sites do", site, name)
+        others = [
+            other for other, found in levels.items() if not set(found) & set(SWITCHES) and not set(found) <= {"0", "1"}
+        ]
+        if own and set(own) <= set(SWITCHES) and others:
+            fact = f"holds {_listed(own, str)} where site {others[0]!r} has {_listed(levels[others[0]])}"
+            raise TableError(fact, CODE_ALIKE, site, name)
+    mixed = any(any(map(DECIMAL.fullmatch, own)) and not all(map(DECIMAL.fullmatch, own)) for own in levels.values())
+    if not mixed:  # of one site that has both they are levels of one coding
+        check_coding(name, sites)
+
+
+def _as_missing(missing: Sequence[str], words: Words) -> str:
+    return f"{words.missing(missing)}, or give the level a name"
+
+
+def _is_float(level: str) -> bool:
+    try:
+        return bool(np.isfinite(float(level)))
+    except ValueError:
+        return False
 
 
 def _lines_of_numbers(name: str, sites: Mapping[str, SiteColumn]) -> list[str]:
@@ -520,6 +549,10 @@ def _agree_levels(
             lines.append(f"{name}: site {site!r} writes {_listed(written, str)}")
     spellings = _spellings(name, sites, found, ignore_case)
     lines += [f"{name}: {spelling!r} was read as {level!r}" for spelling, level in spellings.items()]
+    switches = [site for site, column in sites.items() if column.levels and set(column.levels) <= set(SWITCHES)]
+    if switches and found.keys() & set(SWITCHES.values()):
+        spellings |= {level: SWITCHES[level] for level in SWITCHES if level in found}
+        lines += [f"{name}: True and False at site {site!r} were read as 1 and 0" for site in switches]
     order = _order({site: _merged(column.levels or {}, spellings) for site, column in sites.items()}, sites)
     if len(order) < 2:
         raise TableError(
@@ -536,11 +569,7 @@ def _agree_levels(
             lines.append(f"{name}: site {site!r} has no row of {_listed(lacking)}")
         if column.is_ordered and levels != [level for level in order if level in levels]:
             lines.append(f"{name}: site {site!r} lists its levels in another order")
-    lines += [
-        f"{name}: level {level!r} looks like a missing value; if it is one, {_as_missing([level])}"
-        for level in order
-        if level.casefold() in FOR_MISSING
-    ]
+    lines += [f"{name}: level {one!r} may stand for a missing value" for one in order if one.casefold() in FOR_MISSING]
     lines.append(f"{name}: levels {_listed(order)}; reference {order[0]!r}")
     return AgreedColumn("factor", order, spellings), lines
 
@@ -586,8 +615,8 @@ def agree_classes(name: str, labels: Mapping[Any, Iterable[Any]]) -> list[str]:
         _spellings(name, sites, dict.fromkeys(every, 1), ignore_case=False)
     except TableError as error:  # nothing here could ignore case
         raise TableError(error.fact, "write them alike", error.site, name) from None
-    numbers = {site: own for site, own in found.items() if all(PLAIN.fullmatch(level) for level in own)}
-    words = {site: own for site, own in found.items() if not any(PLAIN.fullmatch(level) for level in own)}
+    numbers = {site: own for site, own in found.items() if all(DECIMAL.fullmatch(level) for level in own)}
+    words = {site: own for site, own in found.items() if not any(DECIMAL.fullmatch(level) for level in own)}
     _refuse_words_beside_numbers(name, words, numbers)
     pairs = {site: own for site, own in found.items() if len(own) == 2}
     if len(every) < 3 or not pairs or max(map(len, found.values())) > 2:
@@ -604,13 +633,13 @@ def agree_classes(name: str, labels: Mapping[Any, Iterable[Any]]) -> list[str]:
     return [f"{name}: no site has more than two of its {len(every)} classes ({listed}): are all of them meant?"]
 
 
-def check_target(name: str, sites: Mapping[str, SiteColumn]) -> None:
-    """Refuse a target that is words at one site and numbers at another: such words are a coding, and no missing values.
+def check_coding(name: str, sites: Mapping[str, SiteColumn]) -> None:
+    """Refuse a column that is words at one site and numbers at another: such words are a coding, and no missing values.
 
     Parameters
     ----------
     name : str
-        Name of the target.
+        Name of the column.
     sites : dict of str to SiteColumn
         Descriptions by site; their levels are shown where they are known.
 
@@ -619,16 +648,23 @@ def check_target(name: str, sites: Mapping[str, SiteColumn]) -> None:
     TableError
         With the site that holds words alone, its words, and the numbers of another site.
     """
-    words = {site: tuple(column.levels) for site, column in sites.items() if column.levels and _is_coding(column)}
-    numbers = {site: tuple(column.levels or ()) for site, column in sites.items() if column.is_numeric}
+    levels = {site: tuple(column.levels or ()) for site, column in sites.items()}
+    words = {
+        site: own
+        for site, own in levels.items()
+        if own and not sites[site].is_numeric and not set(own) <= set(SWITCHES) and _is_coding(own)
+    }
+    numbers = {
+        site: own
+        for site, own in levels.items()
+        if sites[site].is_numeric or (own and all(map(DECIMAL.fullmatch, own)))
+    }
     _refuse_words_beside_numbers(name, words, numbers)
 
 
-def _is_coding(column: SiteColumn) -> bool:
+def _is_coding(levels: Sequence[str]) -> bool:
     """Whether all levels are words, and none stands for a missing value as far as is known."""
-    levels = column.levels or {}
-    is_plain = not any(_is_number(level) or level.casefold() in FOR_MISSING for level in levels)
-    return column.kind == "text" and not column.is_numeric and is_plain
+    return not any(_is_number(level) or level.casefold() in FOR_MISSING for level in levels)
 
 
 def _refuse_words_beside_numbers(
@@ -638,7 +674,7 @@ def _refuse_words_beside_numbers(
         site, own = next(iter(words.items()))
         other, codes = next(iter(numbers.items()))
         fact = f"holds {_listed(own)} where site {other!r} has {_listed(codes, str) or 'numbers'}"
-        raise TableError(fact, "write the classes in one way at all sites", site, name)
+        raise TableError(fact, partial(_about_words, own, True, CODE_ALIKE), site, name)
 
 
 def _is_code(pair: Sequence[str]) -> bool:
@@ -670,12 +706,11 @@ def _spellings(
     return spellings
 
 
-def _how_alike(first: str, second: str) -> tuple[str, str]:
+def _how_alike(first: str, second: str) -> tuple[str, Remedy]:
     """Say in what two levels differ that are nearly one, and what to do."""
     one, two = _fold(first), _fold(second)
     if one == two:
-        remedy = "write them alike, or let case be ignored (--ignore-case; ignore_case=True in Python)"
-        return "case or in blanks", remedy
+        return "case or in blanks", lambda words: f"write them alike, or {words.switch('ignore_case')}"
     if one.isdigit() and two.isdigit():
         return "zeros in front", "write them alike"
     strange = sorted({letter for letter in one + two if ord(letter) > 127})

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from .._errors import ArgumentError
+from .._errors import PLAIN, ArgumentError, Words
 from .._text import aligned
 from .._validation import Array
 from .levels import advice_on_words, other_words
@@ -113,7 +113,12 @@ class Description:
 
 
 def describe(
-    data: Any, client: Any = None, *, dictionary: Mapping[str, Rule] | None = None, columns: Sequence[str] | None = None
+    data: Any,
+    client: Any = None,
+    *,
+    dictionary: Mapping[str, Rule] | None = None,
+    columns: Sequence[str] | None = None,
+    words: Words = PLAIN,
 ) -> Description:
     """Return counts, means, standard deviations, quartiles, levels and missing values by site, and what looks wrong.
 
@@ -129,6 +134,8 @@ def describe(
         See `read_dictionary`.
     columns : sequence of str, optional
         Columns to describe; default all but the sites'.
+    words : Words
+        The reader's names for arguments, in advice.
 
     Returns
     -------
@@ -165,11 +172,11 @@ def describe(
     for name in wanted:
         parts = {site: _values(table[name][index]) for site, index in places.items()}
         if len({values.dtype.kind == "f" for values, _ in parts.values() if values.size}) > 1:
-            advice = advice_on_words(_texts(parts), is_beside_numbers=True)
+            advice = advice_on_words(_texts(parts), is_beside_numbers=True, words=words)
             said = f"{name} holds numbers at some sites and text at others: {_kinds(parts)}"
             findings.append("; ".join(filter(None, [said, advice])) + ".")
             parts = {site: (values.astype(str), missing) for site, (values, missing) in parts.items()}
-        elif advice := advice_on_words(_texts(parts)):
+        elif advice := advice_on_words(_texts(parts), words=words):
             findings.append(f"{name} holds numbers and text ({other_words(_texts(parts))[0]!r}); {advice}.")
         whole = np.concatenate([values for values, _ in parts.values()]), sum(gone for _, gone in parts.values())
         few = np.unique(whole[0]).size <= FEW if whole[0].dtype.kind == "f" else True

@@ -169,6 +169,12 @@ class Parsed:
         return [call for expression in self.expressions.values() for call in expression.learned]
 
     @property
+    def target_column(self) -> str:
+        """The column that the target is, or of which C(…) makes it; other expressions are themselves."""
+        expression = self.expressions.get(self.target)
+        return (expression and expression.factor) or self.target
+
+    @property
     def predictors(self) -> set[str]:
         """Columns that a prediction needs."""
         factors = [*self.offsets, *(name for term in self.terms for name, is_number in term if not is_number)]

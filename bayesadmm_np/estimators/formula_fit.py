@@ -167,7 +167,7 @@ def make_designs(
 
 def _described(tables: Mapping[str, Any], formula: str, weights: str | None) -> dict[str, SiteColumns]:
     said = {site: describe_columns(table, formula, weights=weights) for site, table in tables.items()}
-    targets = [each.columns.get(parse(formula).target) for each in said.values()]
+    targets = [each.columns.get(parse(formula).target_column) for each in said.values()]
     if len({target.is_numeric for target in targets if target is not None}) < 2:
         return said
     # numbers here and words there are refused, and the sentence shows the numbers, too

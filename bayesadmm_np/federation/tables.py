@@ -140,7 +140,7 @@ class GLMTable:
 
     def _require_target(self) -> None:
         """Refuse a target that the kind has not: text, or of classes numbers that a description would name."""
-        name = parse(self.formula).target
+        name = parse(self.formula).target_column
         target = self.described.columns.get(name)
         if target is None:  # an expression
             return

@@ -1,10 +1,12 @@
 """Classes of a target that sites code differently: said or refused, never a class more in silence."""
 
 import itertools
+import re
 
 import numpy as np
 import pytest
 
+from bayesadmm_np.design.agreement import design
 from bayesadmm_np.design.formula import agree, describe_columns
 from bayesadmm_np.design.levels import TableError, agree_classes
 
@@ -88,9 +90,9 @@ def test_sites_elsewhere_have_the_same_rule():
         agree(sites, "died ~ age", classes=True)
 
 
-def described(*wards):
+def described(*wards, formula="died ~ ward"):
     return {
-        f"site {k}": describe_columns({"died": np.arange(len(ward)) % 2, "ward": ward}, "died ~ ward")
+        f"site {k}": describe_columns({"died": np.arange(len(ward)) % 2, "ward": ward}, formula)
         for k, ward in enumerate(wards)
     }
 
@@ -108,12 +110,63 @@ def test_other_alphabets_are_levels():
     assert agree(described(["да", "нет"], ["нет", "да"]), "died ~ ward").columns["ward"].levels == ("да", "нет")
 
 
-def test_a_word_for_a_missing_value_is_a_level_with_advice():
-    lines = agree(described(["x", "?"], ["x", "z"]), "died ~ ward").lines
-    assert (
-        "ward: level '?' looks like a missing value; if it is one, say so by --na '?' (in Python: write NaN)" in lines
-    )
+@pytest.mark.parametrize("mark", ["?", "--", "n/a", "NULL"])
+def test_a_mark_for_a_missing_value_is_no_level(mark):
+    """Twins: a word may be one, with a line; and a site whose levels are others."""
+    tables = described(["x", mark], ["x", "z"])
+    with pytest.raises(TableError, match=r"site 'site 0': column 'ward' holds '.*', which stands for a missing value"):
+        agree(tables, "died ~ ward")
+    lines = agree(described(["x", "unknown"], ["x", "z"]), "died ~ ward").lines
+    assert "ward: level 'unknown' may stand for a missing value" in lines
     assert not any("missing" in line for line in agree(described(["x", "y"], ["x", "z"]), "died ~ ward").lines)
+
+
+@pytest.mark.parametrize("numbers", [[0, 1], ["0", "1"]])
+@pytest.mark.parametrize(("formula", "known"), [("died ~ C(ward)", "0, 1"), ("died ~ ward", "numbers")])
+def test_two_codings_of_a_predictor_are_refused_with_both(formula, known, numbers):
+    """However the numbers are written. Twin: a site that has both has one coding of words and numbers."""
+    with pytest.raises(TableError, match=f"holds 'female', 'male' where site 'site 1' has {known}; write them in one"):
+        agree(described(["male", "female"], numbers, formula=formula), formula)
+    stages = agree(described(["1", "X"], [1, 2], formula="died ~ C(ward)"), "died ~ C(ward)")
+    assert stages.columns["ward"].levels == ("1", "2", "X")
+
+
+@pytest.mark.parametrize("code", ["01", "1e0", "+1"])
+def test_a_number_that_may_be_a_code_is_refused_beside_numbers(code):
+    with pytest.raises(TableError, match=f"holds {re.escape(repr(code))} where site 'site 1' has numbers"):
+        agree(described([code, code], [2, 3], formula="died ~ C(ward)"), "died ~ C(ward)")
+
+
+@pytest.mark.parametrize("switches", [[True, False], ["True", "False"]])
+def test_true_and_false_are_1_and_0_where_another_site_has_these(switches):
+    """Levels of a predictor and classes. Twin: other numbers, or words, are another coding."""
+    agreement = agree(described(switches, [1, 0], formula="died ~ C(ward)"), "died ~ C(ward)")
+    assert agreement.columns["ward"].levels == ("0", "1")
+    assert "ward: True and False at site 'site 0' were read as 1 and 0" in agreement.lines
+    table = {"died": [0, 1], "ward": switches}
+    assert design(table, agreement).matrix.tolist() == [[1.0], [0.0]]
+    for others in ([1, 2], ["yes", "no"]):
+        with pytest.raises(TableError, match="'site 0': column 'ward' holds False, True where site 'site 1' has"):
+            agree(described(switches, others, formula="died ~ C(ward)"), "died ~ C(ward)")
+
+
+def test_a_target_in_c_names_classes():
+    """C(died) of words is the target died. Twin: words at one site, numbers at another."""
+    tables = {"a": {"died": ["no", "yes"], "age": [1.0, 2.0]}, "b": {"died": ["yes", "no"], "age": [1.0, 2.0]}}
+
+    def agreed():
+        said = {site: describe_columns(table, "C(died) ~ age", classes=True) for site, table in tables.items()}
+        return agree(said, "C(died) ~ age", classes=True)
+
+    assert agreed().classes == ("no", "yes")
+    tables["b"]["died"] = [1, 0]
+    with pytest.raises(TableError, match="column 'died' holds 'no', 'yes' where site 'b' has 0, 1"):
+        agreed()
+
+
+def test_a_number_is_not_written_otherwise_by_its_decimals():
+    lines = agree(described(["1.0", "2.0"], ["1", "2"], formula="died ~ C(ward)"), "died ~ C(ward)").lines
+    assert lines == ("ward: levels '1', '2'; reference '1'",)
 
 
 def test_spellings_of_a_site_are_one_line():

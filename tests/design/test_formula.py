@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from bayesadmm_np._archive import ArchiveError, read_as
-from bayesadmm_np._errors import ArgumentError
+from bayesadmm_np._errors import ArgumentError, worded
 from bayesadmm_np.design.agreement import Agreement, design
 from bayesadmm_np.design.formula import SiteColumns, agree, counter, describe_columns, pooled_quantiles
 from bayesadmm_np.design.levels import TableError
@@ -322,8 +322,10 @@ def test_the_site_that_holds_the_words_is_named_however_the_others_write_their_n
     other = next(site for site in tables if site != held)
     assert (error.site, error.column) == (held, "age")
     assert error.fact == f"holds text ('unknown') where site {other!r} has numbers"
-    assert "say so by --na 'unknown'" in error.remedy
-    assert ("write C(age)" in error.remedy) == (written is str)
+    assert "if 'unknown' stands for a missing value, write NaN there." in str(error)
+    in_options = worded(error, missing=lambda words: f"add --na {words[0]}")
+    assert "if 'unknown' stands for a missing value, add --na unknown." in in_options
+    assert ("write C(age)" in str(error)) == (written is str)
 
 
 def test_levels_of_few_rows_are_not_named_and_their_rows_are_refused_or_dropped():
