@@ -12,6 +12,7 @@ import numpy as np
 from .._errors import ArgumentError
 from .._validation import Array
 from .levels import AgreedColumn, TableError, cells_of, is_missing, level_name
+from .rows import SiteRows
 from .terms import Expression, Learned, Parsed, parse
 
 __all__ = [
@@ -190,6 +191,22 @@ class Design:
     def n_dropped(self) -> int:
         """Rows left out."""
         return len(self.kept) - int(self.kept.sum())
+
+    @property
+    def used(self) -> Array:
+        """Rows of the table that are kept and have a positive weight: a row of weight zero is no row."""
+        found = self.kept.copy()
+        found[found] = True if self.weights is None else self.weights > 0
+        return found
+
+    def rows(self, with_ones: bool, centre: Array | None = None, scale: Array | None = None) -> SiteRows:
+        """Return the rows of positive weight in these units, with a column of ones last where a run has one."""
+        whole = np.column_stack([self.matrix, np.ones(len(self.matrix))]) if with_ones else self.matrix
+        if centre is not None and scale is not None:
+            whole = (whole - centre) / scale
+        used = self.used[self.kept]
+        weights, offset = (None if part is None else part[used] for part in (self.weights, self.offset))
+        return SiteRows(whole[used], self.y[used], weights, offset)
 
 
 def design(table: Any, agreement: Agreement, site: str | None = None, *, for_prediction: bool = False) -> Design:

@@ -45,14 +45,15 @@ class SiteRows:
     X : ndarray, shape (n, p)
     y : ndarray, shape (n,) or (n, C)
         Target as the user gave it, or coded.
-    weights : ndarray, shape (n,)
+    weights : ndarray, shape (n,), or None
+        None stands for ones, where a table has no column of them.
     offset : ndarray, shape (n,), or None
         Known part of the predictor.
     """
 
     X: Array
     y: Any
-    weights: Array
+    weights: Any
     offset: Array | None = None
 
 

@@ -224,7 +224,8 @@ class GLMTable:
         if weights is not None:
             weights = weights[weights > 0]
             n_rows = len(weights)
-        return self._loss(np.zeros((n_rows, 1)), np.ones(n_rows), weights, None, self.row.n_outputs(3))
+        rows = np.zeros((n_rows, 1)), np.ones(n_rows), weights, None
+        return self.row.make_loss(*rows, self.row.n_outputs(3), self._noise)
 
     def values(self, expression: str) -> Array:
         """Return an expression's values in complete rows, rising."""
@@ -268,9 +269,6 @@ class GLMTable:
                 mean = float(values.mean())
                 found[name] = Moments(len(values), mean, float(((values - mean) ** 2).sum()))
         return found
-
-    def _loss(self, matrix: Array, y: Any, weights: Any, offset: Any, n_outputs: int) -> Loss:
-        return self.row.make_loss(matrix, y, weights, offset, n_outputs, self._noise)
 
     def join(self, spec: RunSpec, name: str, privacy: Any) -> GLMSite:
         """Return the engine of a run with this site's part of the design that was agreed."""
@@ -318,22 +316,15 @@ class GLMTable:
         return same and told.target == own.target
 
     def _data(self, made: Design, agreement: Agreement, spec: GLMSpec) -> GLMData:
-        matrix, n_rows = made.matrix, len(made.matrix)
-        if agreement.has_intercept:
-            matrix = np.column_stack([matrix, np.ones(n_rows)])
-        if spec.centre is not None and spec.scale is not None:
-            # who chooses units could learn from overflows how large the rows are; a run may move the columns
-            if not self.standardize and not (spec.asks and (spec.scale == 1.0).all()):
-                raise refusal("scale", "left out: this site was not told to standardize", "one")
-            matrix = (matrix - spec.centre) / spec.scale
-        y = self._target(made.y, agreement, spec.classes)
+        # who chooses units could learn from overflows how large the rows are; a run may move the columns
+        if spec.scale is not None and not self.standardize and not (spec.asks and (spec.scale == 1.0).all()):
+            raise refusal("scale", "left out: this site was not told to standardize", "one")
+        rows = made.rows(agreement.has_intercept, spec.centre, spec.scale)
+        y = self._target(rows.y, agreement, spec.classes)
         outputs = self.row.n_outputs(len(spec.classes))
-        kept = slice(None) if made.weights is None else made.weights > 0  # a row of weight zero is no row
-        weights, offset = (None if part is None else part[kept] for part in (made.weights, made.offset))
-        loss = self._loss(matrix[kept], y[kept], weights, offset, outputs)
+        loss = self.row.make_loss(rows.X, y, rows.weights, rows.offset, outputs, self._noise)
         told = self.noise_variance if self.row.has_noise else None
-        clusters = self._clusters(made.kept)
-        clusters = None if clusters is None else clusters[kept].tolist()
+        clusters = self._clusters(made.used)
         weight = self._told.total_weight if agreement.drop_withheld else None
         return GLMData(loss, spec.features, spec.classes, told, moves=True, clusters=clusters, told_weight=weight)
 
@@ -347,7 +338,7 @@ class GLMTable:
         missing = int(is_missing(found[self.cluster])[rows].sum())
         if missing:
             raise TableError(f"names no cluster in {missing} row(s)", "fill it in", None, self.cluster)
-        return cells_of(found[self.cluster])[rows]
+        return cells_of(found[self.cluster])[rows].tolist()
 
     def _target(self, y: Any, agreement: Agreement, classes: Sequence[str]) -> Array:
         """Labels 0 … C − 1, or numbers of the kind."""

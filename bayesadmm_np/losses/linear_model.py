@@ -6,6 +6,7 @@ d is: E_q[∇ℓ] = Xᵀ E[ℓ'(f)] and E_q[∇²ℓ] = Xᵀ diag(E[ℓ''(f)]) X
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from copy import copy
 from functools import partial
@@ -25,6 +26,7 @@ from .tensors import pack_tensors
 
 __all__ = [
     "LinearModelLoss",
+    "PointwiseLoss",
     "as_theta",
     "read_design",
     "read_offset",
@@ -186,6 +188,18 @@ class LinearModelLoss(Loss):
     def _curvature(self, curvature: Array) -> RowCurvature:
         weights = self.weights if curvature.ndim == 1 else self.weights[:, None, None]
         return RowCurvature(self.X, weights * curvature)
+
+
+class PointwiseLoss(LinearModelLoss):
+    """A linear model whose class has the loss of a row, `pointwise`, and reads the targets, `_read`."""
+
+    def __init__(self, X: ArrayLike, y: ArrayLike, weights: Any = None, offset: Any = None) -> None:
+        super().__init__(X, self._read(y), self.pointwise, weights, offset)
+
+    @staticmethod
+    @abstractmethod
+    def _read(y: ArrayLike) -> Array:
+        """Check targets, and return them as numbers."""
 
 
 def row_factor(X: Array, weights: Array | None = None) -> Array:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from numpy.typing import ArrayLike
 
-from .._validation import as_labels
+from .._validation import Array, as_labels
 from .base import LOSSES
-from .linear_model import LinearModelLoss
+from .linear_model import PointwiseLoss
 from .pointwise import BernoulliLogit
 
 __all__ = ["Logistic"]
 
 
 @LOSSES.register
-class Logistic(LinearModelLoss):
+class Logistic(PointwiseLoss):
     """ℓ(θ) = Σ_i w_i [log(1 + exp f_i) − y_i f_i], f_i = x_iᵀθ + offset_i, y_i ∈ {0, 1}; no constant dropped.
 
     Expectations under a Gaussian are exact for every variance (default rule).
@@ -41,5 +39,8 @@ class Logistic(LinearModelLoss):
     (1.386294, array([-1.5]))
     """
 
-    def __init__(self, X: ArrayLike, y: ArrayLike, weights: Any = None, offset: Any = None) -> None:
-        super().__init__(X, as_labels(y, "y", 2).astype(float), BernoulliLogit(), weights, offset)
+    pointwise = BernoulliLogit()
+
+    @staticmethod
+    def _read(y: ArrayLike) -> Array:
+        return as_labels(y, "y", 2).astype(float)

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from numpy.typing import ArrayLike
 
 from .._errors import ArgumentError
-from .._validation import as_float_array
+from .._validation import Array, as_float_array
 from .base import LOSSES
-from .linear_model import LinearModelLoss
+from .linear_model import PointwiseLoss
 from .pointwise import PoissonLog
 
 __all__ = ["Poisson"]
 
 
 @LOSSES.register
-class Poisson(LinearModelLoss):
+class Poisson(PointwiseLoss):
     """ℓ(θ) = Σ_i w_i [exp f_i − y_i f_i], f_i = x_iᵀθ + offset_i; the constant Σ w_i log y_i! is dropped.
 
     E_q is closed form: E exp f = exp(mean + variance/2).
@@ -41,8 +39,11 @@ class Poisson(LinearModelLoss):
     array([-6.])
     """
 
-    def __init__(self, X: ArrayLike, y: ArrayLike, weights: Any = None, offset: Any = None) -> None:
+    pointwise = PoissonLog()
+
+    @staticmethod
+    def _read(y: ArrayLike) -> Array:
         counts = as_float_array(y, "y", ndim=1)
         if (counts < 0).any():
             raise ArgumentError("y", "must hold counts >= 0", f"{counts.min():g}")
-        super().__init__(X, counts, PoissonLog(), weights, offset)
+        return counts

@@ -9,8 +9,15 @@ pytest.importorskip("cyclopts", reason="the command line needs the extra `cli`")
 from oracles import walks
 
 PAGE = Path(__file__).parents[2] / "docs" / "architecture.md"
-ROW = re.compile(r"^\| (ρ|X|the prior|a posterior|a message) \| (\S+).*? \| (\S+).*? \|$", flags=re.MULTILINE)
-NAMES = {"rho": "ρ", "X": "X", "prior": "the prior", "posterior": "a posterior", "message": "a message"}
+NAMES = {
+    "rho": "ρ",
+    "X": "X",
+    "holder": "X, or an object with X in a field",
+    "prior": "the prior",
+    "posterior": "a posterior",
+    "message": "a message",
+}
+ROW = re.compile(rf"^\| ({'|'.join(NAMES.values())}) \| (\S+).*? \| (\S+).*? \|$", flags=re.MULTILINE)
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ functions has the value in a local variable, parameters and `self` included. The
 
     rho        the number that was typed
     X          an array or frame with a column of the data, also shifted and scaled
+    holder     X, or an object with X in a field: a table of columns, rows, a design, a loss
     prior      the member of a family in a variable of this name
     posterior  any other member of a family that is not the prior
     message    an archive that goes from one party to another, or that one of them keeps
@@ -61,6 +62,7 @@ class Walks:
         self.tests = {
             "rho": lambda name, value: isinstance(value, float) and value == RHO,
             "X": lambda name, value: self.is_data(value),
+            "holder": lambda name, value: self.is_data(value) or self.holds_data(value),
             "prior": lambda name, value: name == "prior" and isinstance(value, ExponentialFamily),
             "posterior": lambda name, value: name != "prior" and self.is_posterior(value),
             "message": lambda name, value: isinstance(value, message_class()),
@@ -78,6 +80,17 @@ class Walks:
         lengths = np.linalg.norm(centred, axis=0)
         scaled = centred[:, lengths > 0] / lengths[lengths > 0]
         return bool((np.abs(self.columns[len(value)] @ scaled) > 1 - 1e-9).any())
+
+    def holds_data(self, value):
+        """Whether a field of an object is data, or columns by name with numbers that are."""
+        for own in getattr(value, "__dict__", {}).values():
+            columns = [np.asarray(one) for one in own.values()] if isinstance(own, dict) else []
+            numbers = [one for one in columns if one.ndim == 1 and one.dtype.kind in "fi"]
+            if len({len(one) for one in numbers}) == 1:
+                own = np.column_stack(numbers).astype(float)
+            if self.is_data(own):
+                return True
+        return False
 
     def is_posterior(self, value):
         """Whether a member of a family has a mean that is not zero."""
@@ -228,8 +241,8 @@ def on_flower():
 
 
 TABLE = {
-    "fit": ((fit,), ("rho", "X", "prior", "posterior")),
-    "files": ((by_files,), ("rho", "X", "prior", "posterior", "message")),
+    "fit": ((fit,), ("rho", "X", "holder", "prior", "posterior")),
+    "files": ((by_files,), ("rho", "X", "holder", "prior", "posterior", "message")),
     "both": ((by_files, network_by_files, on_flower), ("message",)),
 }
 """Journeys, and the values that are followed on them."""
