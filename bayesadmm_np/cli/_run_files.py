@@ -180,35 +180,18 @@ def _promise(site: Any) -> str | None:
 def answer(folder: Path, broadcast: Path, out: Path | None) -> dict[str, Any]:
     """Write the reply to a broadcast, or return the result that a final message holds."""
     from ..federation import Message, step_site
-    from ..federation.folders import ended, read_heading
+    from ..federation.folders import ended
 
     data = [] if is_network(folder) else [_read_config(folder)[0].data]
-    heading = read_heading(broadcast, folder)
     if out is not None:
         require_out(out, [broadcast, *data], folder)
-    if heading.kind == "grids":
-        return _write_counts(folder, broadcast, out)
-    site, reply = step_site(folder, load_site(folder, None)[0], broadcast, out)
-    if reply is None:
+    site, path = step_site(folder, load_site(folder, None)[0], broadcast, out)
+    if path is None:
         return {"site": site.name, **_result(ended(broadcast))}
-    said = {"written": str(reply), "site": site.name}
-    if heading.kind == "inquiry":
-        return {**said, "question": heading.name, "refused": Message.read(reply).header["refused"] or None}
-    return {**said, "round": heading.number}
-
-
-def _write_counts(folder: Path, grids: Path, out: Path | None) -> dict[str, Any]:
-    """Write hello.npz again, with the counts that a server asks for."""
-    from ..federation import Message, count_on_grids
-    from ..federation.folders import STATE
-
-    if (folder / STATE).exists():
-        raise Refused(f"{folder} takes part in a run already; grids come before a run.")
-    site, _ = load_site(folder, None)
-    hello = count_on_grids(site, Message.read(grids))
-    for path in {folder / HELLO, folder / HELLO if out is None else out}:
-        hello.write(path)
-    return {"written": str(folder / HELLO if out is None else out), "site": site.name}
+    said, reply = {"written": str(path), "site": site.name}, Message.read(path)
+    if reply.kind == "answer":
+        return {**said, "question": reply.header["name"], "refused": reply.header["refused"] or None}
+    return said if reply.kind == "hello" else {**said, "round": reply.header["round"]}
 
 
 def begin(folder: Path, hellos: Sequence[Path], method: MethodSettings, settings: RunSettings) -> dict[str, Any]:

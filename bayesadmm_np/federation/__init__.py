@@ -7,7 +7,7 @@ from .messages import Message, MessageError, Outcome
 from .server import Coordinator
 from .site import Site
 from .spec import RunSpec
-from .tables import GLMTable, count_on_grids
+from .tables import GLMTable
 
 __all__ = [
     "Coordinator",
@@ -21,7 +21,6 @@ __all__ = [
     "Outcome",
     "RunSpec",
     "Site",
-    "count_on_grids",
     "final_result",
     "load_server",
     "missing_sites",

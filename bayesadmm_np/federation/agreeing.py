@@ -65,7 +65,7 @@ def needed_grids(hellos: Sequence[Message | Hello], task: Any) -> Message | None
     Returns
     -------
     Message or None
-        Of kind "grids"; `count_on_grids` answers them by another hello.
+        Of kind "grids"; a step of a site answers them by another hello.
 
     Raises
     ------
@@ -74,15 +74,17 @@ def needed_grids(hellos: Sequence[Message | Hello], task: Any) -> Message | None
 
     Examples
     --------
-    See `count_on_grids`.
-
     >>> import numpy as np
     >>> import bayesadmm_np as ba
-    >>> from bayesadmm_np.federation import GLMTable, GLMTask, Site, needed_grids
-    >>> site = Site("Basel", GLMTable({"died": [0, 1], "ward": ["a", "b"]}, "died ~ ward"))
+    >>> from bayesadmm_np.federation import Coordinator, GLMTable, GLMTask, Site, needed_grids
+    >>> table = {"died": [0, 1, 1, 0], "age": [61, 54, 70, 38]}
+    >>> site = Site("Basel", GLMTable(table, "died ~ bs(age, 2, degree=1)", shares_quantiles=True))
     >>> task = GLMTask(ba.methods.PVI(), lambda d: ba.families.FullGaussian(np.zeros(d), 1.0))
-    >>> needed_grids([site.hello()], task) is None
-    True
+    >>> hellos = [site.hello()]
+    >>> while (grids := needed_grids(hellos, task)) is not None:
+    ...     hellos = [site.step(grids)[1]]
+    >>> Coordinator.start(hellos, task).spec.agreement.lines[-1]
+    'bs(age, 2, degree=1): knots at 57.5, between 38 and 70'
     """
     read = read_hellos(hellos)
     tables = _tables(read)

@@ -6,15 +6,15 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from .._archive import LIMIT, MissingFileError, refusal
+from .._archive import MissingFileError, refusal
 from .._errors import ArgumentError
 from ..families.coordinates import Natural
 from .account import charge
 from .glm_spec import GLMSpec
 from .lock import locked
-from .messages import Message, MessageError, Outcome, read_final, read_outcome, read_spec, require_run, require_to_site
+from .messages import Message, MessageError, Outcome, read_final, read_outcome, read_spec
 from .server import Coordinator
 from .site import Site
 
@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 Path_ = str | os.PathLike[str]
-STATE = "state.npz"
+STATE, HELLO = "state.npz", "hello.npz"
 
 
 def step_site(folder: Path_, site: Site, broadcast: Path_, out: Path_ | None = None) -> tuple[Site, Path | None]:
@@ -47,7 +47,7 @@ def step_site(folder: Path_, site: Site, broadcast: Path_, out: Path_ | None = N
         As made from its rows.
     broadcast : path
     out : path, optional
-        Of the reply; default reply-<site>-<round>.npz in the folder.
+        Of the reply; default reply-<site>-<round>.npz in the folder. A hello that answers grids is written there too.
 
     Returns
     -------
@@ -84,9 +84,11 @@ def step_site(folder: Path_, site: Site, broadcast: Path_, out: Path_ | None = N
         known = site.restore(Message.read(state)) if state.exists() else site
         message = Message.read(broadcast, known.message_limit)
         after, reply = known.step(message)
-        if reply is not None and message.kind == "inquiry":  # of which a site keeps nothing
-            path = folder / answer_name(site.name, reply.header["number"]) if out is None else Path(out)
-            reply.write(path)
+        if reply is not None and after is known:  # of an inquiry and of grids a site keeps nothing
+            name = HELLO if reply.kind == "hello" else answer_name(site.name, reply.header["number"])
+            path = folder / name if out is None else Path(out)
+            for copy in {path, folder / HELLO} if reply.kind == "hello" else {path}:
+                reply.write(copy)
             return after, path
         account = charge(folder, after)
         after.save().write(state)
@@ -96,25 +98,6 @@ def step_site(folder: Path_, site: Site, broadcast: Path_, out: Path_ | None = N
         path = folder / reply_name(site.name, reply.header["round"]) if out is None else Path(out)
         reply.write(path)
         return after, path
-
-
-class Heading(NamedTuple):
-    """What a message to a site is, before the site has read it: its round or number, and a question's name."""
-
-    kind: str
-    number: int
-    name: str
-
-
-def read_heading(broadcast: Path_, folder: Path_) -> Heading:
-    """Read what a message to the site of a folder is; its run must be the digest of its spec."""
-    state = Path(folder) / STATE
-    message = Message.read(broadcast, read_spec(Message.read(state)).message_limit if state.exists() else LIMIT)
-    require_to_site(message)
-    if message.kind != "grids":
-        require_run(message)
-    number = message.header.get("number" if message.kind == "inquiry" else "round", 0)
-    return Heading(message.kind, number, message.header.get("name", ""))
 
 
 def reply_name(site: str, number: int) -> str:

@@ -26,6 +26,7 @@ from .messages import (
     read_served,
     read_spec,
     require_run,
+    require_to_site,
     taken,
 )
 from .spec import RunSpec, as_site_name
@@ -223,7 +224,8 @@ class Site:
         Parameters
         ----------
         broadcast : Message
-            Of kind "broadcast", "inquiry" or "final". Of an inquiry the site keeps nothing.
+            Of kind "broadcast", "inquiry" or "final", or before a run "grids", which another hello with counts answers.
+            Of grids and of an inquiry the site keeps nothing.
 
         Returns
         -------
@@ -238,6 +240,9 @@ class Site:
         ValueError
             When the rows do not fit the run's family, rule or solver.
         """
+        require_to_site(broadcast)
+        if broadcast.kind == "grids":
+            return self, self._counted(broadcast)
         if broadcast.kind == "inquiry":
             return self, self._questioned(broadcast)
         known = None if self.kept is None else self.kept.spec
@@ -249,6 +254,17 @@ class Site:
             self._require_granted(engine.spec, served)
         with content_of(broadcast, COMPUTABLE, UNCOMPUTABLE):
             return self._answered(served, engine)
+
+    def _counted(self, grids: Message) -> Message:
+        """Return the hello with counts on grids."""
+        counted = getattr(self.data, "counted", None)
+        if counted is None or self.kept is not None:
+            raise grids.refusal("grids", "sent before a run, and to sites with tables", f"some at {self.name}")
+        asked, arrays = counted(grids)
+        hello = self.hello()
+        return replace(
+            hello, header={**hello.header, "table": {**hello.header["table"], "asked": asked}}, arrays=arrays
+        )
 
     def _questioned(self, message: Message) -> Message:
         """Answer a question beside the rounds, or say why not."""

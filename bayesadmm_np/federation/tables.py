@@ -37,10 +37,9 @@ from .columns import MOST_LEVELS, TableHeader, asked_of, count_name
 from .glm import GLMData, GLMSite
 from .glm_spec import GLMSpec
 from .messages import Message, MessageError
-from .site import Site
 from .spec import RunSpec
 
-__all__ = ["GLMTable", "count_on_grids"]
+__all__ = ["GLMTable"]
 
 MOST_CLASSES = 50
 """More values would be numbers, which a description must not name."""
@@ -270,6 +269,29 @@ class GLMTable:
                 found[name] = Moments(len(values), mean, float(((values - mean) ** 2).sum()))
         return found
 
+    def counted(self, grids: Message) -> tuple[list[str], dict[str, Array]]:
+        """Return digests of the grids, and how many values lie below and up to each of their numbers.
+
+        Raises
+        ------
+        MessageError
+            When the grids are not for this table, or the site shares no quantiles.
+        """
+        grids.require("grids", {"formula": None, "levels": None}, grids.arrays)
+        if grids.header["formula"] != self.formula:
+            raise grids.refusal("formula", f"that of this site, {self.formula}", grids.header["formula"])
+        if not self.shares_quantiles:
+            raise grids.refusal("grids", "for sites that share quantiles, and this site does not", "some")
+        expressions = list(quantiles_needed(self.formula))
+        rising = [self.values(expression) for expression in expressions]
+        levels = _read_grids(grids, len(expressions))
+        arrays = {
+            count_name(level, index): counts_on(rising[index], grid).astype(np.float64).ravel()
+            for level, found in enumerate(levels)
+            for index, grid in found.items()
+        }
+        return list(map(asked_of, levels)), arrays
+
     def join(self, spec: RunSpec, name: str, privacy: Any) -> GLMSite:
         """Return the engine of a run with this site's part of the design that was agreed."""
         return self._rows_of(spec, name).join(spec, name, privacy)
@@ -347,58 +369,6 @@ class GLMTable:
             return np.array([place[label] for label in y], dtype=np.float64)
         self._require_values(y)
         return np.asarray(y, dtype=np.float64)
-
-
-def count_on_grids(site: Site, grids: Message) -> Message:
-    """Return a site's hello with the counts on the grids of a server.
-
-    Parameters
-    ----------
-    site : Site
-        With a `GLMTable`.
-    grids : Message
-        As `needed_grids` made it.
-
-    Returns
-    -------
-    Message
-
-    Raises
-    ------
-    MessageError
-        When the grids are not for this table, or the site shares no quantiles.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import bayesadmm_np as ba
-    >>> from bayesadmm_np.federation import Coordinator, GLMTable, GLMTask, Site, count_on_grids, needed_grids
-    >>> table = {"died": [0, 1, 1, 0], "age": [61, 54, 70, 38]}
-    >>> site = Site("Basel", GLMTable(table, "died ~ bs(age, 2, degree=1)", shares_quantiles=True))
-    >>> task = GLMTask(ba.methods.PVI(), lambda d: ba.families.FullGaussian(np.zeros(d), 1.0))
-    >>> hellos = [site.hello()]
-    >>> while (grids := needed_grids(hellos, task)) is not None:
-    ...     hellos = [count_on_grids(site, grids)]
-    >>> Coordinator.start(hellos, task).spec.agreement.lines[-1]
-    'bs(age, 2, degree=1): knots at 57.5, between 38 and 70'
-    """
-    grids.require("grids", {"formula": None, "levels": None}, grids.arrays)
-    data = site.data
-    if not isinstance(data, GLMTable) or grids.header["formula"] != data.formula:
-        own = getattr(data, "formula", "none")
-        raise grids.refusal("formula", f"that of this site, {own}", grids.header["formula"])
-    if not data.shares_quantiles:
-        raise grids.refusal("grids", "for sites that share quantiles, and this site does not", "some")
-    expressions = list(quantiles_needed(data.formula))
-    rising = [data.values(expression) for expression in expressions]
-    arrays, asked = {}, []
-    for level, found in enumerate(_read_grids(grids, len(expressions))):
-        asked.append(asked_of(found))
-        for index, grid in found.items():
-            arrays[count_name(level, index)] = counts_on(rising[index], grid).astype(np.float64).ravel()
-    hello = site.hello()
-    header = {**hello.header, "table": {**hello.header["table"], "asked": asked}}
-    return Message("hello", header, arrays, hello.source)
 
 
 def _read_grids(message: Message, n_expressions: int) -> list[dict[int, Array]]:

@@ -18,7 +18,6 @@ from bayesadmm_np.federation import (
     Message,
     MessageError,
     Site,
-    count_on_grids,
     needed_grids,
 )
 from bayesadmm_np.splitting.guarded import Guarded
@@ -128,7 +127,7 @@ def test_a_site_that_shares_no_quantiles_is_not_asked():
     willing = sites_of("died ~ bs(age, 5)", shares_quantiles=True)
     grids = needed_grids([site.hello() for site in willing], TASK)
     with pytest.raises(MessageError, match="and this site does not"):
-        count_on_grids(sites[0], grids)
+        sites[0].step(grids)
 
 
 def test_a_run_needs_the_counts_that_it_asks_for():

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 
-from bayesadmm_np.federation import Coordinator, GLMData, GLMTask, Message, Site, count_on_grids, needed_grids
+from bayesadmm_np.federation import Coordinator, GLMData, GLMTask, Message, Site, needed_grids
 from oracles.problems import same_bits
 
 
@@ -24,7 +24,7 @@ def greeted(sites, task):
     """The hellos that a run can begin with, and how often sites with tables were asked for counts."""
     hellos, asked = [carried(site.hello()) for site in sites], 0
     while (grids := needed_grids(hellos, task)) is not None:
-        hellos, asked = [carried(count_on_grids(site, carried(grids))) for site in sites], asked + 1
+        hellos, asked = [carried(site.step(carried(grids))[1]) for site in sites], asked + 1
     return hellos, asked
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .. import Site, count_on_grids
+from .. import Site
 from ..account import charge
 from ..lock import locked
 from ..messages import Message, MessageError, read_spec, require_run, require_to_site
@@ -75,7 +75,9 @@ def _stepped(request: Request, folder: Path, load: Load, home: Path) -> Answer:
     broadcast = Message.from_bytes(request.message, "broadcast")
     require_to_site(broadcast)
     if broadcast.kind == "grids":
-        return Answer(count_on_grids(load(None)[0], broadcast).to_bytes())
+        _, hello = load(None)[0].step(broadcast)
+        assert hello is not None
+        return Answer(hello.to_bytes())
     label, run = as_site_name(request.label), require_run(broadcast)
     # of a run that this site takes part in the spec has been read before; a new one is as large as the rows allow
     is_new = not any(folder.glob(f"{label}-{run}-*.npz"))
