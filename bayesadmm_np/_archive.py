@@ -7,7 +7,8 @@ uncompressed npz that `numpy.load(path, allow_pickle=False)` opens:
     NAME.npy        one entry an array, in order of the names, each with a checksum
 
 The same content always makes the same bytes, and a reader takes only these bytes. It refuses an entry that is out of
-order, repeated, overlapping, compressed, or spelled in a way that the writer does not use.
+order, repeated, overlapping, compressed, or spelled in a way that the writer does not use. Behind its last byte an
+archive can have a seal, which says who wrote it and is verified before anything else is looked at.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import struct
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import IO, Any, TypeVar, get_origin
@@ -32,6 +33,7 @@ from typing import IO, Any, TypeVar, get_origin
 import numpy as np
 from numpy.typing import NDArray
 
+from ._signatures import SEAL_SIZE, SigningKey, identity_of, is_seal, shown, verify
 from ._validation import ARRAYS, Array, frozen
 from ._version import __version__
 
@@ -61,6 +63,9 @@ MOST_NESTED = 32
 DTYPES = {np.dtype(code).str for code in ("<f8", "<f4", "<f2", "<i8", "<i4", "<i2", "i1", "u1", "?")}
 
 T = TypeVar("T")
+
+Signers = Mapping[str, str] | None
+"""Public keys that may have sealed an archive, with the names of their owners; None takes one without a seal too."""
 
 
 class ArchiveError(ValueError):
@@ -96,7 +101,8 @@ class Archive:
     """A JSON header and named arrays of numbers; the same content always makes the same bytes.
 
     Whatever bytes are read, the answer is an archive or an `ArchiveError`, in memory of at most about three times the
-    limit. Checksums find damage. They and the digest are no signatures: who wrote an archive must be known otherwise.
+    limit. Checksums find damage. They and the digest are no signatures: who wrote an archive its `signer` says, where
+    it was `sealed`.
 
     Parameters
     ----------
@@ -108,6 +114,10 @@ class Archive:
         Arrays of float, integer or bool; read-only where they were read.
     source : str, default 'message'
         Name of the file, or of whoever sent it, as error messages say it.
+    version : str, optional
+        Of the library that made it, where that was not this one.
+    seal : bytes, default b''
+        Made by `sealed`, or verified when the archive was read.
 
     Examples
     --------
@@ -123,6 +133,23 @@ class Archive:
     header: Mapping[str, Any]
     arrays: Mapping[str, NDArray[Any]]
     source: str = field(default="message")
+    version: str | None = None
+    seal: bytes = b""
+
+    @property
+    def signer(self) -> str | None:
+        """The public key that has sealed it; None without a seal."""
+        return identity_of(self.seal) if self.seal else None
+
+    def sealed(self, key: SigningKey | None) -> Archive:
+        """Return the archive with the seal of a key; without one where there is no key."""
+        if key is None:
+            return self
+        bare = replace(self, seal=b"")
+        digest = hashlib.sha256()
+        for piece in bare._pieces():
+            digest.update(piece)
+        return replace(bare, seal=key.seal(digest.digest()))
 
     @cached_property
     def digest(self) -> str:
@@ -137,7 +164,7 @@ class Archive:
     def size(self) -> int:
         """Bytes of the file."""
         entries = [_Entry(name, 0, len(_npy_start(a.dtype, a.shape)) + a.nbytes, 0) for name, a in self._all]
-        return sum(len(entry.start) + entry.size for entry in entries) + len(_directory(entries, 0))
+        return sum(len(entry.start) + entry.size for entry in entries) + len(_directory(entries, 0)) + len(self.seal)
 
     def to_bytes(self, limit: int | None = LIMIT) -> bytes:
         """Return the file's bytes.
@@ -162,18 +189,26 @@ class Archive:
         replace_atomically(path, lambda file: file.writelines(self._pieces()))
 
     @classmethod
-    def from_bytes(cls, data: bytes, source: str = "message", limit: int | None = LIMIT) -> Archive:
-        """Read an archive of at most `limit` bytes.
+    def from_bytes(
+        cls, data: bytes, source: str = "message", limit: int | None = LIMIT, signers: Signers = None
+    ) -> Archive:
+        """Read an archive of at most `limit` bytes, sealed by one of `signers` where these are given.
 
         Raises
         ------
         ArchiveError
             When it is too large, damaged, of another schema, or anything else than `to_bytes` makes.
         """
-        return cls._decoded(io.BytesIO(data), len(data), source, limit)
+        return cls._decoded(io.BytesIO(data), len(data), source, limit, signers)
 
     @classmethod
-    def read(cls, path: str | os.PathLike[str], limit: int | None = LIMIT, source: str | None = None) -> Archive:
+    def read(
+        cls,
+        path: str | os.PathLike[str],
+        limit: int | None = LIMIT,
+        source: str | None = None,
+        signers: Signers = None,
+    ) -> Archive:
         """Read a file of at most `limit` bytes; None is for files that nobody else could have written.
 
         Raises
@@ -186,25 +221,27 @@ class Archive:
         source = os.fspath(path) if source is None else source
         try:
             with open(path, "rb") as file:
-                return cls._decoded(file, os.fstat(file.fileno()).st_size, source, limit)
+                return cls._decoded(file, os.fstat(file.fileno()).st_size, source, limit, signers)
         except FileNotFoundError as error:
             raise MissingFileError(f"file must be readable: {error.strerror}.", source) from error
         except OSError as error:
             raise ArchiveError(f"file must be readable: {error.strerror}.", source) from error
 
     @classmethod
-    def _decoded(cls, file: io.BufferedIOBase, size: int, source: str, limit: int | None) -> Archive:
+    def _decoded(cls, file: io.BufferedIOBase, size: int, source: str, limit: int | None, signers: Signers) -> Archive:
         if limit is not None and size > limit:
             raise ArchiveError(f"size must be at most {limit} bytes, got {size}.", source)
+        seal = _verified_seal(file, size, source, signers)
+        size -= len(seal)
         try:
             entries = _entries(file, size, limit)
             text = next(entries)[1].tobytes()
             top = _parsed(text)
             if top["schema"] == SCHEMA:
-                found = cls(top["kind"], top["header"], dict(entries), source)
+                found = cls(top["kind"], top["header"], dict(entries), source, top["version"], seal)
                 # the same keys, spelled as the writer spells them, and none twice
                 whole = isinstance(found.kind, str) and isinstance(found.header, dict)
-                whole = whole and found._text(top["version"]) == text
+                whole = whole and found._text == text
         # whatever bytes from outside make a parser raise, the answer is the same
         except Exception as error:
             raise ArchiveError(
@@ -264,8 +301,9 @@ class Archive:
     def _content(self) -> bytes:
         return _json({"schema": SCHEMA, "kind": self.kind, "header": self.header})
 
-    def _text(self, version: str = __version__) -> bytes:
-        return b'%s,"version":%s}' % (self._content[:-1], _json(version))
+    @property
+    def _text(self) -> bytes:
+        return b'%s,"version":%s}' % (self._content[:-1], _json(__version__ if self.version is None else self.version))
 
     @cached_property
     def _ordered(self) -> list[tuple[str, NDArray[Any]]]:
@@ -273,7 +311,7 @@ class Archive:
 
     @property
     def _all(self) -> list[tuple[str, NDArray[Any]]]:
-        return [(HEADER, np.frombuffer(self._text(), dtype=np.uint8)), *self._ordered]
+        return [(HEADER, np.frombuffer(self._text, dtype=np.uint8)), *self._ordered]
 
     def _require_size(self, limit: int | None) -> None:
         header = len(self._content)
@@ -296,7 +334,32 @@ class Archive:
             yield entry.start
             yield start
             yield body
-        yield _directory(entries, offset)
+        yield _directory(entries, offset) + self.seal
+
+
+def _verified_seal(file: io.BufferedIOBase, size: int, source: str, signers: Signers) -> bytes:
+    """Return the seal of a file, which is left at its first byte; b'' where it has none."""
+    file.seek(max(size - SEAL_SIZE, 0))
+    seal = file.read(SEAL_SIZE)
+    seal = seal if is_seal(seal) else b""
+    signer = identity_of(seal) if seal else None
+    if signers is not None and signer not in signers:
+        known = " or ".join(f"{name}, {shown(identity)}" for identity, name in signers.items())
+        expected = f"that of {known}" if len(signers) < 3 else "that of a site of this run"
+        got = shown(signer) if seal else f"{shown(None)}: is the file whole?"
+        raise refusal("signature", expected, got, source)
+    file.seek(0)
+    if seal:
+        digest, left = hashlib.sha256(), size - SEAL_SIZE
+        while left and (piece := file.read(min(left, 1 << 20))):
+            digest.update(piece)
+            left -= len(piece)
+        if not verify(seal, digest.digest()):
+            raise ArchiveError(
+                "signature must be that of these bytes: they were changed after they were signed.", source
+            )
+        file.seek(0)
+    return seal
 
 
 STUMBLES = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)

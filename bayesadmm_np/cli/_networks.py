@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Annotated, Any
@@ -64,6 +65,7 @@ def _site(name: str, reference: str) -> Any:
 
 def introduce_network(folder: Path, name: str, reference: str) -> dict[str, Any]:
     """Write what a site remembers, and hello.npz."""
+    from ..federation import site_key
     from ..federation.folders import STATE
 
     if (folder / STATE).exists():
@@ -72,8 +74,10 @@ def introduce_network(folder: Path, name: str, reference: str) -> dict[str, Any]
     require_writable(folder, "DIR")
     folder.mkdir(parents=True, exist_ok=True)
     _keep(folder, name=name, function=reference, digest=site.data.digest)
+    site = replace(site, key=site_key(folder))
     site.hello().write(folder / "hello.npz")
-    return {"written": str(folder / "hello.npz"), "site": name, "rows": len(site.data.rows)}
+    told = {"written": str(folder / "hello.npz"), "site": name, "key": site.key.identity}
+    return {**told, "rows": len(site.data.rows)}
 
 
 def load_network_site(folder: Path) -> Any:

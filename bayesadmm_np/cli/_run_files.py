@@ -147,6 +147,7 @@ def message_refusals(command: str) -> Iterator[None]:
 def introduce(folder: Path, config: SiteConfig) -> dict[str, Any]:
     """Write what a site remembers, and hello.npz."""
     from .._archive import replace_text
+    from ..federation import site_key
     from ..federation.folders import STATE
     from ..glm.questions import QUESTIONS
     from ._design import named_kind
@@ -163,11 +164,13 @@ def introduce(folder: Path, config: SiteConfig) -> dict[str, Any]:
     site = rows.site
     require_writable(folder, "DIR")
     folder.mkdir(parents=True, exist_ok=True)
+    site = replace(site, key=site_key(folder))
     known = {**asdict(rows.config), "data": str(config.data.absolute())}
     text = json.dumps({**known, DIGEST: site.data.digest}, indent=1) + "\n"
     replace_text(folder / CONFIG, text)
     site.hello().write(folder / HELLO)
-    return {"written": str(folder / HELLO), "site": site.name, **rows.told, "privacy": _promise(site)}
+    told = {"written": str(folder / HELLO), "site": site.name, "key": site.key.identity}
+    return {**told, **rows.told, "privacy": _promise(site)}
 
 
 def _promise(site: Any) -> str | None:
@@ -177,7 +180,7 @@ def _promise(site: Any) -> str | None:
     return f"ε = {epsilon:.3g} at δ = {DELTA:g} for at most {site.privacy_rounds} answers (not for hello.npz)"
 
 
-def answer(folder: Path, broadcast: Path, out: Path | None) -> dict[str, Any]:
+def answer(folder: Path, broadcast: Path, out: Path | None, copy: Path | None = None) -> dict[str, Any]:
     """Write the reply to a broadcast, or return the result that a final message holds."""
     from ..federation import Message, step_site
     from ..federation.folders import ended
@@ -185,7 +188,7 @@ def answer(folder: Path, broadcast: Path, out: Path | None) -> dict[str, Any]:
     data = [] if is_network(folder) else [_read_config(folder)[0].data]
     if out is not None:
         require_out(out, [broadcast, *data], folder)
-    site, path = step_site(folder, load_site(folder, None)[0], broadcast, out)
+    site, path = step_site(folder, load_site(folder, None)[0], broadcast, out, copy)
     if path is None:
         return {"site": site.name, **_result(ended(broadcast))}
     said, reply = {"written": str(path), "site": site.name}, Message.read(path)
@@ -223,6 +226,7 @@ def begin(folder: Path, hellos: Sequence[Path], method: MethodSettings, settings
             "--prior-precision must be > 0 for sites with --loss softmax: the rows determine differences between "
             "classes alone; or let the sites take --loss multinomial."
         )
+    require_signed(read)
     asks = all(is_kind_of_loss(loss) for loss in losses)
     task = GLMTask(row, lambda d: prior(np.zeros(d), precision), asks=asks, **options)
     try:
@@ -246,6 +250,15 @@ def begin(folder: Path, hellos: Sequence[Path], method: MethodSettings, settings
     (folder / GRIDS).unlink(missing_ok=True)
     agreed = [] if server.spec.agreement is None else list(server.spec.agreement.lines)
     return {"written": written, **standing(server), "agreed": agreed}
+
+
+def require_signed(hellos: Sequence[Any]) -> None:
+    """Raise unless sites have keys: those of Python can do without, and the commands make them."""
+    for hello in hellos:
+        if hello.identity is None:
+            raise hello.refusal(
+                "identity", "the public key of its site: let the site `bayesadmm site init` again", None
+            )
 
 
 def carry(folder: Path, sites: Sequence[Path], method: MethodSettings, settings: RunSettings, progress: bool) -> Any:
@@ -374,7 +387,7 @@ def tell(plain: dict[str, Any], as_json: bool) -> int:
     if as_json:
         print_json(plain)
         return code
-    single = ("written", "site", "round", "question", "refused", "run", "method", "family", "rows", "rounds")
+    single = ("written", "site", "key", "round", "question", "refused", "run", "method", "family", "rows", "rounds")
     for key in (*single, "objective", "privacy"):
         if plain.get(key) is not None and plain[key] == plain[key]:  # the objective is NaN until all have reported
             print(f"{key:<10} {plain[key]}")
@@ -466,6 +479,8 @@ def _known_site(folder: Path) -> Any:
 def load_site(folder: Path, terms: Any) -> tuple[Any, Any]:
     """Return the site of a folder that `site init` made, whatever the terms of the run, and its hello."""
     from ..federation import Message
+    from ..federation.identity import read_key
 
-    site = load_network_site(folder) if is_network(folder) else _known_site(folder)
-    return site, Message.read(folder / HELLO)
+    site, hello = load_network_site(folder) if is_network(folder) else _known_site(folder), Message.read(folder / HELLO)
+    known = hello.header.get("identity")
+    return replace(site, key=None if known is None else read_key(folder, known)), hello

@@ -9,7 +9,7 @@ from ._networks import Function, begin_network, model_of
 from ._options import Json, MethodSettings, Names, Progress, Spread, option
 from ._run_files import CODES, EXAMPLE, Folder, RunSettings, begin, carry, message_refusals, standing, tell
 
-__all__ = ["init", "network", "run", "status", "step"]
+__all__ = ["copy", "init", "network", "run", "status", "step"]
 
 HELP = f"""The server of a run by files: it sees posteriors and sums, no rows.
 
@@ -124,6 +124,19 @@ def step(
 
     server, path = step_server(folder, replies, model_of(folder), partial, without)
     return int(tell({"written": str(path), **standing(server, arrivals(folder, server)[0])}, json))
+
+
+def copy(
+    folder: Folder, request: Annotated[Path, option("Request of `bayesadmm site lost`.")], /, *, json: Json = False
+) -> None:
+    """Write the server's copy of a site that has lost its state, for a request that the site has signed.
+
+    Examples of use:
+      bayesadmm server copy run lost-A-0005.npz         writes run/copy-A-0005.npz
+    """
+    from ..federation import give_copy
+
+    tell({"written": str(give_copy(folder, request, model_of(folder)))}, json)
 
 
 def status(folder: Folder, /, *, json: Json = False) -> int:

@@ -8,9 +8,9 @@ from typing import Annotated
 from ._columns import SiteConfig
 from ._networks import Function, introduce_network
 from ._options import Json, Spread, option
-from ._run_files import CODES, EXAMPLE, Folder, answer, introduce, message_refusals, tell, with_example
+from ._run_files import CODES, EXAMPLE, Folder, answer, introduce, load_site, message_refusals, tell, with_example
 
-__all__ = ["init", "network", "step"]
+__all__ = ["init", "lost", "network", "step"]
 
 HELP = f"""One site of a run by files: its rows never leave it.
 
@@ -31,9 +31,11 @@ def init(
     """Introduce this site: read the rows, and write hello.npz for the server.
 
     The message holds names and counts (with --standardize also the sum and the sum
-    of squares of each column), no rows. Columns must be in the same units at all
-    sites; --standardize, given at all of them, divides by pooled standard
-    deviations. DIR remembers where the rows are; later steps read them again.
+    of squares of each column), no rows. It is signed with this site's key, which is
+    made here, in DIR/key.hex, and never leaves: nobody else can answer in this
+    site's name. Columns must be in the same units at all sites; --standardize, given
+    at all of them, divides by pooled standard deviations. DIR remembers where the
+    rows are; later steps read them again.
 
     What an answer discloses, and what noise on it buys, is in docs/privacy.md. The
     three options --privacy-... go together; hello.npz itself is not noised.
@@ -69,6 +71,7 @@ def step(
     /,
     *,
     out: Annotated[Path | None, option("File of the reply. Default: in DIR.", "FILE.npz")] = None,
+    copy: Annotated[Path | None, option("The server's copy of this site, where DIR has lost it.", "FILE.npz")] = None,
     json: Json = False,
 ) -> int:
     """Answer a broadcast, or take in the final message.
@@ -80,4 +83,26 @@ def step(
       bayesadmm site step a broadcast-0002.npz --out /media/usb/reply-A.npz
       bayesadmm site step a final.npz
     """
-    return int(tell(answer(folder, broadcast, out), json))
+    return int(tell(answer(folder, broadcast, out, copy), json))
+
+
+def lost(
+    folder: Folder,
+    broadcast: Annotated[Path, option("Message that this site could not answer.")],
+    /,
+    *,
+    json: Json = False,
+) -> None:
+    """Ask the server for its copy of this site, where state.npz is lost, damaged or old.
+
+    The request is signed with the key in DIR: nobody else is given the copy, so keep a
+    copy of DIR/key.hex. The rows must be those of the rounds before.
+
+    Examples of use:
+      bayesadmm site lost a broadcast-0005.npz          writes a/lost-A-0005.npz
+      bayesadmm server copy run lost-A-0005.npz         writes run/copy-A-0005.npz
+      bayesadmm site step a broadcast-0005.npz --copy copy-A-0005.npz
+    """
+    from ..federation import ask_copy
+
+    tell({"written": str(ask_copy(folder, load_site(folder, None)[0], broadcast))}, json)

@@ -1,8 +1,20 @@
 """Runs with sites elsewhere: a server and sites that share no memory, with the answer of one process."""
 
+from .._signatures import SigningKey
 from .agreeing import needed_grids
-from .folders import FinalResult, final_result, load_server, missing_sites, start_server, step_server, step_site
+from .folders import (
+    FinalResult,
+    ask_copy,
+    final_result,
+    give_copy,
+    load_server,
+    missing_sites,
+    start_server,
+    step_server,
+    step_site,
+)
 from .glm import GLMData, GLMSpec, GLMTask
+from .identity import site_key
 from .messages import Message, MessageError, Outcome
 from .server import Coordinator
 from .site import Site
@@ -20,11 +32,15 @@ __all__ = [
     "MessageError",
     "Outcome",
     "RunSpec",
+    "SigningKey",
     "Site",
+    "ask_copy",
     "final_result",
+    "give_copy",
     "load_server",
     "missing_sites",
     "needed_grids",
+    "site_key",
     "start_server",
     "step_server",
     "step_site",

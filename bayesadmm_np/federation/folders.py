@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +13,18 @@ from .._errors import ArgumentError
 from ..families.coordinates import Natural
 from .account import charge
 from .glm_spec import GLMSpec
+from .identity import read_key, site_key
 from .lock import locked
-from .messages import Message, MessageError, Outcome, read_final, read_outcome, read_spec
+from .messages import Message, MessageError, Outcome, by_server, read_final, read_outcome, read_spec, require_run
 from .server import Coordinator
 from .site import Site
 
 __all__ = [
     "STATE",
     "FinalResult",
+    "ask_copy",
     "final_result",
+    "give_copy",
     "load_server",
     "missing_sites",
     "start_server",
@@ -33,7 +36,9 @@ Path_ = str | os.PathLike[str]
 STATE, HELLO = "state.npz", "hello.npz"
 
 
-def step_site(folder: Path_, site: Site, broadcast: Path_, out: Path_ | None = None) -> tuple[Site, Path | None]:
+def step_site(
+    folder: Path_, site: Site, broadcast: Path_, out: Path_ | None = None, copy: Path_ | None = None
+) -> tuple[Site, Path | None]:
     """Answer a broadcast file: read the site's state from `folder`, write the new state, then the reply.
 
     Interrupted anywhere, the step can be repeated and gives the same bytes. A second process waits for the first. With
@@ -48,6 +53,8 @@ def step_site(folder: Path_, site: Site, broadcast: Path_, out: Path_ | None = N
     broadcast : path
     out : path, optional
         Of the reply; default reply-<site>-<round>.npz in the folder. A hello that answers grids is written there too.
+    copy : path, optional
+        The server's copy of this site, which takes the place of the state in the folder.
 
     Returns
     -------
@@ -81,14 +88,17 @@ def step_site(folder: Path_, site: Site, broadcast: Path_, out: Path_ | None = N
     folder = Path(folder)
     with locked(folder, "site"):
         state = folder / STATE
-        known = site.restore(Message.read(state)) if state.exists() else site
-        message = Message.read(broadcast, known.message_limit)
+        known = site.restore(Message.read(state)) if state.exists() and copy is None else site
+        message = Message.read(broadcast, known.message_limit, signers=known.hears)
+        if copy is not None:
+            require_run(message)
+            known = site.adopt(read_spec(message, site.data), Message.read(copy, signers=by_server(message.signer)))
         after, reply = known.step(message)
         if reply is not None and after is known:  # of an inquiry and of grids a site keeps nothing
             name = HELLO if reply.kind == "hello" else answer_name(site.name, reply.header["number"])
             path = folder / name if out is None else Path(out)
-            for copy in {path, folder / HELLO} if reply.kind == "hello" else {path}:
-                reply.write(copy)
+            for place in {path, folder / HELLO} if reply.kind == "hello" else {path}:
+                reply.write(place)
             return after, path
         account = charge(folder, after)
         after.save().write(state)
@@ -98,6 +108,91 @@ def step_site(folder: Path_, site: Site, broadcast: Path_, out: Path_ | None = N
         path = folder / reply_name(site.name, reply.header["round"]) if out is None else Path(out)
         reply.write(path)
         return after, path
+
+
+def ask_copy(folder: Path_, site: Site, broadcast: Path_) -> Path:
+    """Write the request of a site that has lost its state: with it `give_copy` makes the server's copy.
+
+    Parameters
+    ----------
+    folder : path
+        The site's own.
+    site : Site
+        With its key.
+    broadcast : path
+        That which the site could not answer.
+
+    Returns
+    -------
+    Path
+        Of lost-<site>-<round>.npz in the folder.
+
+    Raises
+    ------
+    MessageError, ValueError
+        When the broadcast is damaged, or the site has no key.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> import bayesadmm_np as ba
+    >>> from bayesadmm_np.federation import Coordinator, GLMData, GLMTask, Site, SigningKey
+    >>> from bayesadmm_np.federation import ask_copy, give_copy, start_server, step_server, step_site
+    >>> site = Site("A", GLMData(ba.losses.LeastSquares([[1.0]], [1.0])), key=SigningKey(bytes(32)))
+    >>> task = GLMTask(ba.methods.PVI(), ba.families.FullGaussian(np.zeros(1), 1.0))
+    >>> with tempfile.TemporaryDirectory() as a, tempfile.TemporaryDirectory() as run:
+    ...     first = start_server(run, Coordinator.start([site.hello()], task))
+    ...     server, second = step_server(run, [step_site(a, site, first)[1]])
+    ...     (Path(a) / "state.npz").unlink()
+    ...     copy = give_copy(run, ask_copy(a, site, second))
+    ...     step_site(a, site, second, copy=copy)[1].name
+    'reply-A-0002.npz'
+    """
+    message = Message.read(broadcast)
+    if message.kind not in ("broadcast", "final"):
+        raise message.refusal("kind", "'broadcast' or 'final'", message.kind)
+    request = site.lost(message)
+    path = Path(folder) / f"lost-{site.name}-{request.header['round']:04d}.npz"
+    request.write(path)
+    return path
+
+
+def give_copy(folder: Path_, request: Path_, model: Any = None) -> Path:
+    """Write what the server holds of a site that has lost its state, for the signed request of `ask_copy`.
+
+    Parameters
+    ----------
+    folder : path
+        The server's own.
+    request : path
+    model : Module, optional
+        The network, where the run is of one.
+
+    Returns
+    -------
+    Path
+        Of copy-<site>-<round>.npz in the folder.
+
+    Raises
+    ------
+    MessageError
+        When the key of a site of the run has not sealed the request, or it is about another broadcast.
+
+    Examples
+    --------
+    See `ask_copy` for the rest of such a run.
+
+    >>> from bayesadmm_np.federation import give_copy
+    >>> copy = give_copy("run", "lost-A-0005.npz")  # doctest: +SKIP
+    """
+    with locked(folder, "server"):
+        server = load_server(folder, model)
+        asked = Message.read(request, server.reply_limit, signers=server.signers)
+        copy = server.copy_for(asked, server.served.digest)
+        path = Path(folder) / f"copy-{copy.header['site']}-{server.number:04d}.npz"
+        copy.write(path)
+        return path
 
 
 def reply_name(site: str, number: int) -> str:
@@ -148,9 +243,17 @@ def start_server(folder: Path_, server: Coordinator) -> Path:
             found = Message.read(state)
             if read_spec(found).run != server.spec.run:
                 raise ValueError(f"{folder} holds another run; step it, or give a new run a folder of its own.")
-            return _publish(folder, Coordinator.restored(found, server.engine))
+            return _publish(folder, with_key(folder, Coordinator.restored(found, server.engine)))
+        server = with_key(folder, server, is_new=True)
         server.save().write(state)
         return _publish(folder, server)
+
+
+def with_key(folder: Path_, server: Coordinator, is_new: bool = False) -> Coordinator:
+    """Return a server that seals what it sends, where its sites have keys; a new run's key is made in its folder."""
+    if server.signers is None:
+        return server
+    return replace(server, key=site_key(folder) if is_new else read_key(folder))
 
 
 def load_server(folder: Path_, model: Any = None) -> Coordinator:
@@ -186,7 +289,7 @@ def load_server(folder: Path_, model: Any = None) -> Coordinator:
     1
     >>> folder.cleanup()
     """
-    return Coordinator.restore(Message.read(Path(folder) / STATE), model)
+    return with_key(folder, Coordinator.restore(Message.read(Path(folder) / STATE), model))
 
 
 def step_server(
@@ -273,7 +376,7 @@ def _read_each(server: Coordinator, paths: Sequence[Path_]) -> tuple[list[Messag
     found, refused = [], None
     for path in paths:
         try:
-            message = Message.read(path, server.reply_limit)
+            message = Message.read(path, server.reply_limit, signers=server.signers)
             if message.digest not in server.taken:  # of the last step, once more: it is in the sum
                 server.read([message])
                 found.append(message)
@@ -320,7 +423,8 @@ def kept_replies(folder: Path, server: Coordinator) -> dict[str, Any]:
     if server.outcome is not None:
         return {}
     paths = [folder / _expected_name(server, name) for name in server.spec.sites]
-    return server.read([Message.read(path, server.reply_limit) for path in paths if path.exists()])
+    limit, signers = server.reply_limit, server.signers
+    return server.read([Message.read(path, limit, signers=signers) for path in paths if path.exists()])
 
 
 def _expected_name(server: Coordinator, site: str) -> str:

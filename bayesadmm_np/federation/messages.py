@@ -2,6 +2,7 @@
 
 A message is an archive of one of these kinds. It is read here, at the door, into a frozen record that was checked
 whole; what is an engine's own is read by the engine's table of fields. Behind the door nobody sees an archive.
+Sites and servers with keys seal what they send; whose seal a message needs is checked before the message is read.
 
     hello      site → server    the site's name, the names of its columns, and counts; no rows
     grids      server → sites   before a run: numbers on which sites count a column; see `agreeing`
@@ -10,7 +11,8 @@ whole; what is an engine's own is read by the engine's table of fields. Behind t
     broadcast  server → sites   the run's spec, q_g, which answers are counted, what is asked
     reply      site → server    the site's part of the objective at q_g, and the site's answer
     final      server → sites   q_g, how the run ended, the certificate
-    copy       server → site    what the server holds of this site, for one that has lost its state
+    lost       site → server    this site's state is lost: what does the server hold of it?
+    copy       server → site    the answer, for the site whose key has asked
     site       a file           what a site keeps between rounds
     server     a file           what a server keeps between rounds
 """
@@ -29,6 +31,7 @@ from .._archive import LIMIT, content_of, read_as, refusal
 from .._archive import Archive as Message
 from .._archive import ArchiveError as MessageError
 from .._fields import Field, read_fields
+from .._signatures import shown
 from .._validation import Array
 from ..splitting.certificate import Certificate
 from ..splitting.status import Status
@@ -38,6 +41,7 @@ from .spec import ENGINES, MOST_ROWS, SPEC_VECTORS, RunSpec, as_site_name, run_o
 __all__ = [
     "Answer",
     "Hello",
+    "LostHeader",
     "Message",
     "MessageError",
     "Outcome",
@@ -48,6 +52,7 @@ __all__ = [
     "SiteReply",
     "answer_bytes",
     "answer_of",
+    "by_server",
     "by_site",
     "content_of",
     "digests_of",
@@ -128,6 +133,13 @@ class Hello(HelloHeader):
 
     columns: Mapping[str, Array]
     source: str
+
+    def require_same_site(self, other: Hello) -> None:
+        """Raise unless two introductions under one name are of one key."""
+        if self.identity != other.identity:
+            raise self.refusal(
+                "site", f"a name of its own: {self.site} is {shown(other.identity)}", shown(self.identity)
+            )
 
     @property
     def plain(self) -> dict[str, Any]:
@@ -222,6 +234,11 @@ class AnswerHeader:
     def __post_init__(self) -> None:
         if len(self.refused) > LONGEST_REASON:
             raise ValueError(f"refused must be a reason of at most {LONGEST_REASON} characters")
+
+
+@dataclass(frozen=True)
+class LostHeader(ReplyHeader):
+    """A site's request for the server's copy of it; it answers a broadcast."""
 
 
 @dataclass(frozen=True)
@@ -390,6 +407,8 @@ def read_hello(message: Message) -> Hello:
     names = set() if header.table is None else count_names(message.arrays)
     message.require("hello", message.header, names)
     columns = {name: message.vector(name, message.arrays[name].size) for name in names}
+    if message.signer != header.identity:
+        raise message.refusal("signature", f"that of its identity, {shown(header.identity)}", shown(message.signer))
     return Hello(**vars(header), columns=columns, source=message.source)
 
 
@@ -402,6 +421,13 @@ def read_hellos(messages: Sequence[Message | Hello]) -> list[Hello]:
     for one, other in pairwise(read):
         if one.site == other.site:
             raise other.refusal("site", f"a name of its own ({one.source} has the same)", other.site)
+    known: dict[str, Hello] = {}
+    for hello in read if any(hello.identity for hello in read) else ():
+        if hello.identity is None:
+            signs = next(other.site for other in read if other.identity)
+            raise hello.refusal("identity", f"a public key, as site {signs} has one: all sites have keys or none", None)
+        if (other := known.setdefault(hello.identity, hello)) is not hello:
+            raise hello.refusal("identity", "a key of its own", f"that of site {other.site}")
     return read
 
 
@@ -493,6 +519,11 @@ def read_answer_bytes(data: bytes, source: str) -> Answer:
 # ----------------------------------------------------------------------------------------------------
 # To the sites
 # ----------------------------------------------------------------------------------------------------
+
+
+def by_server(identity: str | None) -> Mapping[str, str] | None:
+    """Return whose seal a message of this server has; None for a server without a key."""
+    return None if identity is None else {identity: "the server of this run"}
 
 
 def require_to_site(message: Message) -> None:

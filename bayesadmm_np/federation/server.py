@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 
 from .._archive import read_as
+from .._signatures import SigningKey, shown
 from ..splitting.certificate import Certificate
 from ..splitting.status import Failure, Status
 from .engine import ServerEngine, Task, require_sum_of_factors
 from .messages import (
     Answer,
     Hello,
+    LostHeader,
     Message,
     Mixed,
     Outcome,
@@ -84,6 +86,8 @@ class Coordinator:
     left_out : tuple of (str, int, tuple of str), default ()
         Rounds and questions that were closed without sites because the coordinator said so: "round" or "question",
         number, names.
+    key : SigningKey, optional
+        It seals what the server sends; no part of the state.
 
     Examples
     --------
@@ -113,6 +117,7 @@ class Coordinator:
     ended: Outcome | None = None
     watched: bool = False
     left_out: LeftOut = ()
+    key: SigningKey | None = None
 
     @classmethod
     def start(cls, hellos: Sequence[Message | Hello], task: Task) -> Coordinator:
@@ -175,7 +180,7 @@ class Coordinator:
     def served(self) -> Served:
         """What the outstanding message says, by which a reply is read, also when the server is further on."""
         own = self.engine.q_of(self.held), *self.asks, self.counted, self.mixed, self.outcome
-        return Served(self.number, *own, self.broadcast().digest)
+        return Served(self.number, *own, self._message().digest)
 
     @property
     def asked(self) -> int:
@@ -200,6 +205,9 @@ class Coordinator:
 
     def broadcast(self) -> Message:
         """Return the message to the sites: a question, q_g, or when the run has ended the final one."""
+        return self._message().sealed(self.key)
+
+    def _message(self) -> Message:
         if self.question is not None:
             return self.question.message
         spec, arrays = self.spec.encode()
@@ -260,7 +268,7 @@ class Coordinator:
                 raise ValueError("replies must be read by this server in this round, once a site.")
             found[k] = reply
         after = self._advanced(found) if self.question is None else self._heard(found)
-        return replace(after, taken=digests, left_out=self.left_out)
+        return replace(after, taken=digests, left_out=self.left_out, key=self.key)
 
     def without(self, replies: Sequence[SiteReply | Answer], names: Sequence[str]) -> Coordinator:
         """Take in replies, and record that the round or question was closed without these sites."""
@@ -299,6 +307,8 @@ class Coordinator:
         if replies and self.outcome is not None:
             raise ValueError(f"the run has ended ({self.outcome.status.name}): there is no round for a reply.")
         sites = self.spec.sites
+        for message in replies:
+            self._require_signed(message)
         if self.question is not None:
             each = by_site("answer", replies, sites).items()
             return {sites[k]: read_answer(one, self.question, self._about(k)) for k, one in each}
@@ -405,8 +415,49 @@ class Coordinator:
         size = self.engine.reply_size if self.question is None else self.question.answer_size
         return 8 * size + REPLY_HEADER
 
+    @property
+    def signers(self) -> Mapping[str, str] | None:
+        """The sites' names by their public keys; None where the sites have none."""
+        known = {hello["identity"]: hello["site"] for hello in self.hellos}
+        return None if None in known else known
+
+    def _require_signed(self, message: Message) -> None:
+        """Raise unless a message is sealed by the key with which the site of its name has joined."""
+        if self.signers is None:
+            return
+        name = message.header.get("site")
+        key = next((identity for identity, site in self.signers.items() if site == name), None)
+        if key is None or message.signer != key:
+            expected = "that of a site of this run" if key is None else f"that of {name}, {shown(key)}"
+            raise message.refusal("signature", expected, shown(message.signer))
+
+    def copy_for(self, request: Message, digest: str) -> Message:
+        """Return what is counted here of a site that has lost its state, for its own signed request.
+
+        Parameters
+        ----------
+        request : Message
+            Of kind "lost".
+        digest : str
+            Of the broadcast that the site could not answer.
+
+        Raises
+        ------
+        MessageError
+            When the key of that site has not sealed the request, or it is of another run or broadcast.
+        """
+        request.require("lost", [item.name for item in fields(LostHeader)], ())
+        asked = read_as(LostHeader, request.header, request.source)
+        if self.signers is None:
+            raise request.refusal("signature", "that of a site with a key: copies go to nobody else", "none")
+        self._require_signed(request)
+        for name, value in {"run": self.spec.run, "answers": digest}.items():
+            if getattr(asked, name) != value:
+                raise request.refusal(name, f"{value}: let the site step that broadcast", getattr(asked, name))
+        return self.copy_of(asked.site).sealed(self.key)
+
     def copy_of(self, name: str) -> Message:
-        """Return what is counted here of a site, for one that has lost its state."""
+        """Return what is counted here of a site, whoever asks."""
         k = self.spec.sites.index(name)
         n_past, arrays = self.engine.copy_of(self.held, k)
         header = {"run": self.spec.run, "site": name, "counted": self.counted[k], "past": n_past}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Generic, Literal
@@ -10,6 +11,7 @@ import numpy as np
 
 from .._archive import LIMIT, read_as, refusal
 from .._fields import read_plain
+from .._signatures import SigningKey, shown
 from .._validation import Array, as_count
 from ..glm.questions import pack
 from ..splitting.privacy import GaussianMechanism
@@ -19,6 +21,7 @@ from .messages import (
     MessageError,
     Served,
     answer_of,
+    by_server,
     content_of,
     read_copy,
     read_past,
@@ -135,11 +138,14 @@ class SiteState:
         The answer that the server counts, with η_k as acceleration has mixed it since, and the pending answer.
     past : tuple
         The η_k that acceleration mixes.
+    server : str or None
+        Public key of the server that sent the first broadcast; None where it has none. No other is heard.
     """
 
     spec: RunSpec
     ledger: Ledger[Any]
     past: tuple[Any, ...]
+    server: str | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,8 +162,10 @@ class Site:
         objective, no residual, no sums for a certificate.
     privacy_rounds : int, optional
         Answers that `privacy` is granted for; a run of more rounds is refused.
-    identity : str, optional
-        A public text, such as a public key, which the server keeps: a site of this name with another one is refused.
+    key : SigningKey, optional
+        It seals what this site sends. The server keeps its public half with the run, refuses every message under this
+        name without its seal, and gives the copy of a lost state to nobody else. Without a key a name is all that a
+        server knows of a site, and nobody is given a copy.
     kept : SiteState, optional
         What an earlier step left; made by `step`, `restore` and `adopt`.
     refuses : tuple of str, default ()
@@ -188,7 +196,7 @@ class Site:
     data: SiteData
     privacy: GaussianMechanism | None = None
     privacy_rounds: int | None = None
-    identity: str | None = None
+    key: SigningKey | None = None
     kept: SiteState | None = None
     refuses: tuple[str, ...] = ()
 
@@ -209,13 +217,35 @@ class Site:
         return None if self.kept is None else self.kept.ledger.counted.dual
 
     @property
+    def hears(self) -> Mapping[str, str] | None:
+        """The server whose run this site has joined, by its public key; None where none is known."""
+        return None if self.kept is None else by_server(self.kept.server)
+
+    @property
     def message_limit(self) -> int:
         """Bytes of a message to this site at most, as far as it knows its run."""
         return LIMIT if self.kept is None else self.kept.spec.message_limit
 
     def hello(self) -> Message:
         """Return the message that a run is made from: names and counts, no rows."""
-        return Message("hello", {"site": self.name, "identity": self.identity, **self.data.introduction()}, {})
+        identity = None if self.key is None else self.key.identity
+        header = {"site": self.name, "identity": identity, **self.data.introduction()}
+        return Message("hello", header, {}).sealed(self.key)
+
+    def lost(self, broadcast: Message) -> Message:
+        """Return the request for the server's copy of this site, where it has lost its state; a broadcast says of when.
+
+        Raises
+        ------
+        ValueError
+            When the site has no key: the server could not know that it is this site which asks.
+        """
+        if self.key is None:
+            raise ValueError(
+                f"site {self.name} has no key, and a server gives its copy of a site to the site's key alone."
+            )
+        header = {"run": require_run(broadcast), "round": broadcast.header["round"], "site": self.name}
+        return Message("lost", {**header, "answers": broadcast.digest}, {}, f"request of {self.name}").sealed(self.key)
 
     @np.errstate(over="ignore", invalid="ignore")  # the reply says it
     def step(self, broadcast: Message) -> tuple[Site, Message | None]:
@@ -241,10 +271,13 @@ class Site:
             When the rows do not fit the run's family, rule or solver.
         """
         require_to_site(broadcast)
+        if self.kept is not None and broadcast.signer != self.kept.server:
+            expected = f"that of the server whose run this site has joined, {shown(self.kept.server)}"
+            raise broadcast.refusal("signature", expected, shown(broadcast.signer))
         if broadcast.kind == "grids":
             return self, self._counted(broadcast)
         if broadcast.kind == "inquiry":
-            return self, self._questioned(broadcast)
+            return self, self._questioned(broadcast).sealed(self.key)
         known = None if self.kept is None else self.kept.spec
         # the run's id is compared first, and a spec that is known is not read again
         require_run(broadcast, None if known is None else known.run)
@@ -253,7 +286,8 @@ class Site:
             served = read_served(broadcast, engine.spec, engine)
             self._require_granted(engine.spec, served)
         with content_of(broadcast, COMPUTABLE, UNCOMPUTABLE):
-            return self._answered(served, engine)
+            after, reply = self._answered(served, engine, broadcast.signer)
+        return after, None if reply is None else reply.sealed(self.key)
 
     def _counted(self, grids: Message) -> Message:
         """Return the hello with counts on grids."""
@@ -262,9 +296,8 @@ class Site:
             raise grids.refusal("grids", "sent before a run, and to sites with tables", f"some at {self.name}")
         asked, arrays = counted(grids)
         hello = self.hello()
-        return replace(
-            hello, header={**hello.header, "table": {**hello.header["table"], "asked": asked}}, arrays=arrays
-        )
+        header = {**hello.header, "table": {**hello.header["table"], "asked": asked}}
+        return Message("hello", header, arrays, hello.source).sealed(self.key)
 
     def _questioned(self, message: Message) -> Message:
         """Answer a question beside the rounds, or say why not."""
@@ -284,8 +317,8 @@ class Site:
             content, arrays, refused = {}, {}, str(error) or type(error).__name__
         return answer_of(question, self.name, content, arrays, refused)
 
-    def _answered(self, served: Served, engine: SiteEngine[Any]) -> tuple[Site, Message | None]:
-        known = self.kept or SiteState(engine.spec, Ledger(engine.first(served.q_g)), ())
+    def _answered(self, served: Served, engine: SiteEngine[Any], server: str | None) -> tuple[Site, Message | None]:
+        known = self.kept or SiteState(engine.spec, Ledger(engine.first(served.q_g)), (), server)
         # noise that was drawn is sent again, never drawn twice
         earlier = known.ledger.pending if served.round == known.ledger.answered[0] else None
         kept = _settled(known, served, engine)
@@ -323,6 +356,7 @@ class Site:
             "privacy": self._granted,
             "spec": spec,
             "past": len(self.kept.past),
+            "server": self.kept.server,
             **ledger,
         }
         past = {f"past{i}": dual.to_vector() for i, dual in enumerate(self.kept.past)}
@@ -341,7 +375,8 @@ class Site:
             if message.header["privacy"] != self._granted:
                 raise message.refusal("privacy", f"that of this site, {self._granted}", message.header["privacy"])
             engine = self._engine(read_spec(message, self.data))
-            kept = SiteState(engine.spec, Ledger.read(message, engine), read_past(message, engine))
+            ledger, past = Ledger.read(message, engine), read_past(message, engine)
+            kept = SiteState(engine.spec, ledger, past, message.header.get("server"))
             return replace(self, kept=kept)
 
     def _require_own(self, message: Message) -> None:
@@ -373,7 +408,7 @@ class Site:
             )
         answer = engine.adopted(counted, vectors)
         # without an answer of this site in the sum the start of a run is what the server counts on
-        return self if answer is None else replace(self, kept=SiteState(spec, Ledger(answer), past))
+        return self if answer is None else replace(self, kept=SiteState(spec, Ledger(answer), past, copy.signer))
 
     @cached_property
     def _digest(self) -> str:

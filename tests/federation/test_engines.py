@@ -9,7 +9,16 @@ import numpy as np
 import pytest
 
 import bayesadmm_np as ba
-from bayesadmm_np.federation import Coordinator, GLMData, GLMTask, Message, MessageError, Site, final_result
+from bayesadmm_np.federation import (
+    Coordinator,
+    GLMData,
+    GLMTask,
+    Message,
+    MessageError,
+    SigningKey,
+    Site,
+    final_result,
+)
 from bayesadmm_np.federation import messages as messages_module
 from bayesadmm_np.federation import site as site_module
 from bayesadmm_np.federation.engine import NOT_THERE, require
@@ -146,10 +155,10 @@ def test_a_run_whose_checkpoint_could_not_be_read_does_not_begin(monkeypatch):
 
 
 def test_a_sites_identity_is_kept_with_the_run():
-    site = Site("A", GLMData(CLIENTS[0]), identity="ssh-ed25519 AAAA")
+    site = Site("A", GLMData(CLIENTS[0]), key=SigningKey(bytes(32)))
     server = Coordinator.start([carried(site.hello())], GLMTask(M.PVI(), START))
     again = Coordinator.restore(carried(server.save()))
-    assert again.introduction("A")["identity"] == "ssh-ed25519 AAAA"
+    assert again.introduction("A")["identity"] == site.key.identity
     assert begin()[0].introduction("s0")["identity"] is None
 
 

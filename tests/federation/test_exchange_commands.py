@@ -18,7 +18,7 @@ pytest.importorskip("cyclopts", reason="the command line needs the extra `cli`")
 
 import bayesadmm_np as ba  # noqa: E402
 from bayesadmm_np import cli  # noqa: E402
-from bayesadmm_np.federation import Coordinator, GLMTask, Message, final_result, load_server  # noqa: E402
+from bayesadmm_np.federation import Coordinator, GLMTask, Message, final_result, load_server, site_key  # noqa: E402
 from oracles.problems import same_bits  # noqa: E402
 
 SITES = {"north": 25, "east": 40, "west": 15}
@@ -186,7 +186,7 @@ def test_messages_that_are_refused_have_exit_code_three(bayesadmm, tmp_path):
     assert bayesadmm("server init run north/hello.npz east/hello.npz --method PVI")[0] == 0
     before = {path: path.read_bytes() for path in tmp_path.rglob("*.*") if path.suffix not in ("", ".lock")}
     hello = Message.read("north/hello.npz")
-    Message("hello", {**hello.header, "loss": "Unheard"}, hello.arrays).write("unknown.npz")
+    Message("hello", {**hello.header, "loss": "Unheard"}, hello.arrays).sealed(site_key("north")).write("unknown.npz")
     Message("question", {"formula": "died ~ bs(age, 3)", "levels": 1}, {}).write("older.npz")
     for name in ("unknown.npz", "older.npz"):
         before[tmp_path / name] = (tmp_path / name).read_bytes()
@@ -197,7 +197,7 @@ def test_messages_that_are_refused_have_exit_code_three(bayesadmm, tmp_path):
         "site step north north/hello.npz": "kind must be 'grids', 'broadcast', 'inquiry' or 'final'",
         "site step north older.npz": "an older bayesadmm_np wrote it, which called grids a question: update the server",
         "site step west run/broadcast-0001.npz": "sites must be names with 'west' among them",
-        "server step run half.npz": "half.npz: file must be a whole",
+        "server step run half.npz": "got no signature: is the file whole?",
         "server step run north/hello.npz": "kind must be 'reply'",
         "server init other north/hello.npz north/hello.npz": "a name of its own",
         "server init other unknown.npz": "loss must be that of a kind of GLM that is known here, logistic, ",
@@ -440,7 +440,7 @@ def test_one_command_does_a_whole_run_and_goes_on_with_one(bayesadmm):
         shutil.copytree(name, f"by-hand-{name}")
         shutil.copytree(name, f"begun-{name}")
     code, told = play(bayesadmm, "--seed 1")
-    end = Path("run/final.npz").read_bytes()
+    end = Message.read("run/final.npz").digest  # of all but the seal: each server has its own key
     begun = " ".join(f"begun-{name}" for name in SITES)
     hellos = " ".join(f"begun-{name}/hello.npz" for name in SITES)
     assert bayesadmm(f"server init begun {hellos} --seed 1")[0] == 0
@@ -450,11 +450,11 @@ def test_one_command_does_a_whole_run_and_goes_on_with_one(bayesadmm):
     for command in (f"server run begun {begun}", f"server run alone {hand} --seed 1", f"server run begun {begun}"):
         found, out, err = bayesadmm(f"{command} --json")
         assert (found, json.loads(out)["mean"]) == (code, told["mean"]) == (0, told["mean"]), err
-        assert Path(command.split()[2], "final.npz").read_bytes() == end
+        assert Message.read(f"{command.split()[2]}/final.npz").digest == end
         assert "exchanges" in err
     assert bayesadmm("site step by-hand-east alone/final.npz")[0] == 0
     for name in SITES:
         shutil.rmtree(name)
     introduce(bayesadmm, "--target died --loss logistic --features age,dose")
     assert bayesadmm(f"server run other {' '.join(SITES)} --seed 2 --no-progress")[0] == 0
-    assert Path("other/final.npz").read_bytes() != end
+    assert Message.read("other/final.npz").digest != end

@@ -16,6 +16,7 @@ from bayesadmm_np.data import load_heart_disease
 from bayesadmm_np.federation import Coordinator, GLMData, GLMTask, Message, MessageError, Site, load_server
 from bayesadmm_np.federation.dispatch import Answer, Plan, TooFewError, serve
 from bayesadmm_np.federation.dispatch.client_manager import LONGEST_REST
+from oracles.keys import lied
 from oracles.problems import assert_close, prior, same_bits, team
 from oracles.scripted import Clock, Scripted
 
@@ -389,7 +390,8 @@ def test_a_site_without_its_state_takes_the_servers_copy_and_nothing_else_change
 
 def edited(said, header=None, **arrays):
     old = Message.from_bytes(said.message)
-    return Answer(Message("reply", {**old.header, **(header or {})}, {**old.arrays, **arrays}).to_bytes())
+    made = Message("reply", {**old.header, **(header or {})}, {**old.arrays, **arrays})
+    return Answer(lied(made, old).to_bytes())
 
 
 def broken(said):
@@ -680,7 +682,9 @@ def test_a_site_whose_problem_fails_ends_the_run(clock, tmp_path):
         if name != "b" or number != 2:
             return said
         old = Message.from_bytes(said.message)
-        return Answer(Message("reply", {**old.header, "solved": {**solved, "status": "NOT_FINITE"}}, {}).to_bytes())
+        return Answer(
+            lied(Message("reply", {**old.header, "solved": {**solved, "status": "NOT_FINITE"}}, {}), old).to_bytes()
+        )
 
     server, _, _, _ = federate(clock, tmp_path, made_up(), slow("c"), fault, row=M.PVI(0.5))
     assert server.outcome.status.name == "NOT_FINITE"

@@ -88,7 +88,7 @@ def test_a_wrong_value_of_a_key_is_named(change, complaint, trial):
 
 
 def test_sites_hold_no_rows_and_the_app_none_of_the_sites(trial):
-    assert sorted(path.name for path in (trial / "sites" / "site1").iterdir()) == ["hello.npz", "site.json"]
+    assert sorted(path.name for path in (trial / "sites" / "site1").iterdir()) == ["hello.npz", "key.hex", "site.json"]
     assert sorted(path.name for path in (trial / "app").rglob("*") if path.is_file()) == [
         *("__init__.py", "client_app.py", "pyproject.toml", "server_app.py"),
     ]

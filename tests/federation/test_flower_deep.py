@@ -34,6 +34,7 @@ from bayesadmm_np.torch import (  # noqa: E402
 from bayesadmm_np.torch.federated import packed as packed_statistics  # noqa: E402
 from bayesadmm_np.torch.state import TENSORS  # noqa: E402
 from bayesadmm_np.torch.team import Team  # noqa: E402
+from oracles.keys import lied, own_key  # noqa: E402
 from oracles.loopback import SITES, LoopbackGrid, Node, quicken, run_app  # noqa: E402
 
 M = ba.methods
@@ -90,7 +91,7 @@ class DeepNode(Node):
         self.model = model
 
     def load(self, folder, spec):
-        site = Site(self.name, NetworkData(self.loss, self.model))
+        site = Site(self.name, NetworkData(self.loss, self.model), key=own_key(self.folder))
         return site, site.hello()
 
 
@@ -480,12 +481,13 @@ def edited(reply, header=None, **arrays):
     """The same reply with another content; the digest is right, as an attacker's would be."""
     old = Message.from_bytes(reply.content[VECTORS]["message"].data)
     kept = {name: arrays.get(name, values) for name, values in old.arrays.items()}
-    return packed(reply, Message("reply", {**old.header, **(header or {})}, {**kept, **arrays}).to_bytes())
+    made = Message("reply", {**old.header, **(header or {})}, {**kept, **arrays})
+    return packed(reply, lied(made, old).to_bytes())
 
 
 def emptied(reply, header):
     old = Message.from_bytes(reply.content[VECTORS]["message"].data)
-    return packed(reply, Message("reply", {**old.header, **header}, {}).to_bytes())
+    return packed(reply, lied(Message("reply", {**old.header, **header}, {}), old).to_bytes())
 
 
 def packed(reply, data):

@@ -272,7 +272,7 @@ from flwr.app import Array, ArrayRecord
 from flwr.clientapp import ClientApp
 
 from bayesadmm_np.cli._run_files import load_site
-from bayesadmm_np.federation import Message
+from bayesadmm_np.federation import Message, site_key
 from bayesadmm_np.federation.flower import client_app
 
 honest = client_app(load_site)
@@ -293,7 +293,7 @@ def tampered(message, context):
         arrays["natural"] = arrays["natural"][1:]
     elif number == 4:
         header["round"] = 1
-    data = Message("reply", header, arrays).to_bytes()
+    data = Message("reply", header, arrays).sealed(site_key(context.node_config["site"])).to_bytes()
     array = Array(dtype="uint8", shape=(len(data),), stype="bayesadmm.npz", data=data)
     reply.content["messages"] = ArrayRecord({"message": array})
     return reply

@@ -14,10 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import bayesadmm_np as ba
-from bayesadmm_np.federation import GLMData, GLMTask, Message, Site, load_server
+from bayesadmm_np.federation import Coordinator, GLMData, GLMTask, Message, Site, load_server
 from bayesadmm_np.federation.dispatch import Plan, TooFewError
 from bayesadmm_np.federation.flower import apps
 from bayesadmm_np.federation.flower.apps import RECORD, STYPE, VECTORS
+from oracles.keys import lied, own_key
 from oracles.loopback import SITES, LoopbackGrid, Node, quicken, run_app
 from oracles.problems import prior, team
 
@@ -51,7 +52,8 @@ def assert_pooled(server, pooled):
 def edited(reply, header=None, **arrays):
     """The same reply with another content; the digest is right, as an attacker's would be."""
     old = Message.from_bytes(reply.content[VECTORS]["message"].data)
-    return packed(reply, Message("reply", {**old.header, **(header or {})}, {**old.arrays, **arrays}).to_bytes())
+    made = Message("reply", {**old.header, **(header or {})}, {**old.arrays, **arrays})
+    return packed(reply, lied(made, old).to_bytes())
 
 
 def packed(reply, data, stype=STYPE):
@@ -74,6 +76,12 @@ def saved(array):
     return file.getvalue()
 
 
+def changed(reply):
+    data = reply.content[VECTORS]["message"].data
+    return bytes([*data[:200], data[200] ^ 1, *data[201:]])
+
+
+UNSIGNED = "got no signature"
 BAD = {
     "NaN": (lambda reply: edited(reply, natural=nan(natural(reply))), "natural must be finite, got nan at position 1"),
     "wrong shape": (lambda reply: edited(reply, natural=natural(reply)[:-1]), "natural must be a vector of 9 numbers"),
@@ -86,13 +94,14 @@ BAD = {
     "a value that is text": (lambda reply: edited(reply, {"value": "nan"}), "got `str` - at `$.value`"),
     "a value that is no float": (lambda reply: edited(reply, {"value": 10**400}), "Number out of range - at `$.value`"),
     "an extra field": (lambda reply: edited(reply, {"more": 1}), "unknown field `more`"),
-    "damage": (lambda reply: packed(reply, reply.content[VECTORS]["message"].data[:-9]), "whole bayesadmm archive"),
-    "nothing": (lambda reply: packed(reply, b""), "whole bayesadmm archive"),
+    "damage": (lambda reply: packed(reply, reply.content[VECTORS]["message"].data[:-9]), UNSIGNED),
+    "damage that is signed over": (lambda reply: packed(reply, changed(reply)), "they were changed after"),
+    "nothing": (lambda reply: packed(reply, b""), UNSIGNED),
     "too large": (lambda reply: packed(reply, bytes(1 << 20)), "size must be at most"),
-    "a pickle": (lambda reply: packed(reply, pickle.dumps(Bomb())), "whole bayesadmm archive"),
+    "a pickle": (lambda reply: packed(reply, pickle.dumps(Bomb())), UNSIGNED),
     "a pickle in an array": (
         lambda reply: packed(reply, saved(np.array([Bomb()], dtype=object))),
-        "whole bayesadmm archive",
+        UNSIGNED,
     ),
     "an array of Flower's": (
         lambda reply: packed(reply, saved(np.array([Bomb()], dtype=object)), "numpy.ndarray"),
@@ -292,7 +301,7 @@ def test_a_bad_hello_does_not_keep_others_from_beginning(kind, tmp_path, caplog)
         if node.name != "d" or number:
             return reply
         old = Message.from_bytes(reply.content[VECTORS]["message"].data)
-        return packed(reply, Message("hello", {**old.header, **BAD_HELLOS[kind]}, {}).to_bytes())
+        return packed(reply, lied(Message("hello", {**old.header, **BAD_HELLOS[kind]}, {}), old).to_bytes())
 
     clients = team("logistic", sizes=(*SIZES, 4))
     grid = LoopbackGrid([Node(n, loss, tmp_path) for n, loss in zip("dabc", clients, strict=True)], fault)
@@ -302,9 +311,11 @@ def test_a_bad_hello_does_not_keep_others_from_beginning(kind, tmp_path, caplog)
     assert any("hello of node 1" in record.getMessage() for record in caplog.records)
 
 
-@pytest.mark.parametrize("keyed", [True, False])
-def test_with_keys_a_name_stays_with_its_node(keyed, tmp_path, caplog):
-    grids = []
+@pytest.mark.parametrize(("keyed", "signs"), [(False, True), (True, False), (False, False)])
+def test_with_keys_a_name_stays_with_its_node(keyed, signs, tmp_path, caplog, monkeypatch):
+    """Keys of sites or of Flower's nodes will do; the broken twin has neither, and its thief takes the place."""
+    monkeypatch.setattr(Node, "signs", signs)
+    grids, copies = [], []
 
     def fault(node, number, call):
         if node.name == "a" and number == 1:
@@ -312,18 +323,26 @@ def test_with_keys_a_name_stays_with_its_node(keyed, tmp_path, caplog):
             grids[0].members[26] = Node("b", team("logistic", sizes=SIZES)[1], tmp_path / "thief")
         return call()
 
+    honest = Coordinator.copy_for
+    monkeypatch.setattr(Coordinator, "copy_for", lambda *given: copies.append(honest(*given)) or copies[-1])
+
     clients = team("logistic", sizes=SIZES)
     grids.append(LoopbackGrid([Node(n, loss, tmp_path) for n, loss in zip(SITES, clients, strict=False)], fault))
     plan = Plan(GLMTask(M.PVI(), lambda dim: START), tmp_path / "server", 3, deadline=20.0, patience=20.0, keyed=keyed)
     run_app(plan, grids[0])
     said = [record.getMessage() for record in caplog.records]
-    assert any("node 26" in line and "a name of its own" in line for line in said) == keyed
-    assert any("site b: is at node 26 now" in line for line in said) != keyed
+    known = keyed or signs
+    refused = [line for line in said if "a name of its own" in line or "identity must be" in line]
+    assert any("node 26" in line for line in refused) == known
+    assert any("site b: is at node 26 now" in line for line in said) != known
+    assert copies == []  # whoever has the place gets no dual without the key
+    assert any("a name is all that is known of them" in line for line in said) != signs
 
 
 class PrivateNode(Node):
     def load(self, folder, spec):
-        site = Site(self.name, GLMData(self.loss), privacy=ba.GaussianMechanism(1.0, 0.5), privacy_rounds=10)
+        noise = {"privacy": ba.GaussianMechanism(1.0, 0.5), "privacy_rounds": 10}
+        site = Site(self.name, GLMData(self.loss), key=own_key(self.folder), **noise)
         return site, site.hello()
 
 

@@ -10,6 +10,7 @@ from bayesadmm_np.federation import GLMData, Site
 from bayesadmm_np.federation.dispatch import client_manager as manager_module
 from bayesadmm_np.federation.flower import client_app, server_app
 from bayesadmm_np.losses import Loss
+from oracles.keys import own_key
 
 RUN = 7
 SITES = "abcdefgh"
@@ -17,6 +18,8 @@ SITES = "abcdefgh"
 
 class Node:
     """A site's process: what it remembers between messages lies in its folder; `loss` may be a site's data."""
+
+    signs = True
 
     def __init__(self, name, loss, folder):
         self.name, self.folder = name, folder / name
@@ -26,7 +29,8 @@ class Node:
 
     def load(self, folder, spec):
         assert folder == self.folder
-        site = Site(self.name, GLMData(self.loss) if isinstance(self.loss, Loss) else self.loss)
+        data = GLMData(self.loss) if isinstance(self.loss, Loss) else self.loss
+        site = Site(self.name, data, key=own_key(self.folder) if self.signs else None)
         return site, site.hello()
 
     @property

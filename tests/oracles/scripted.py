@@ -8,6 +8,7 @@ from bayesadmm_np.federation import GLMData, Message, Site
 from bayesadmm_np.federation.dispatch import answer
 from bayesadmm_np.federation.dispatch import client_manager as manager_module
 from bayesadmm_np.federation.dispatch import rounds as rounds_module
+from oracles.keys import own_key
 
 
 class Clock:
@@ -82,5 +83,5 @@ class Scripted:
 
     def honest(self, name, request):
         (self.folder / name).mkdir(exist_ok=True)
-        site = Site(name, GLMData(self.losses[name]))
+        site = Site(name, GLMData(self.losses[name]), key=own_key(self.folder / name))
         return answer(request, self.folder / name, lambda spec: (site, site.hello()))

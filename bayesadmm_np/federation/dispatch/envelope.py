@@ -29,7 +29,7 @@ class Request:
     message : bytes, optional
         A broadcast, an inquiry, a final message, or grids to count on; None asks the site to introduce itself.
     copy : bytes, optional
-        The server's copy of the site's dual. The site asked for it by refusing the same broadcast without a copy.
+        The server's copy of the site's dual. The site refused the same broadcast with a signed request for it.
 
     Examples
     --------
@@ -50,7 +50,8 @@ class Answer:
     Parameters
     ----------
     message : bytes, optional
-        A hello or a reply; None after a final message, and where the broadcast was refused.
+        A hello or a reply; None after a final message. Where the broadcast was refused, the signed request of a site
+        with a key for the server's copy of it, else None.
     note : str, default ''
         The site's note on its state.
     refused : bool, default False

@@ -10,7 +10,7 @@ from typing import Any
 from .. import Site
 from ..account import charge
 from ..lock import locked
-from ..messages import Message, MessageError, read_spec, require_run, require_to_site
+from ..messages import Message, MessageError, by_server, read_spec, require_run, require_to_site
 from ..spec import as_site_name
 from .envelope import Answer, Request, one_line
 
@@ -95,11 +95,16 @@ def _stepped(request: Request, folder: Path, load: Load, home: Path) -> Answer:
         kept, damage = None, str(error)
     # also where a copy comes along: rows that have changed are not those of the run
     known = site if kept is None else site.restore(kept)
-    if request.copy is not None:
-        known = site.adopt(spec, Message.from_bytes(request.copy, "copy"))
-    elif damage:
-        raise MessageError(damage)
-    after, reply = known.step(broadcast)
+    try:
+        if request.copy is not None:
+            known = site.adopt(spec, Message.from_bytes(request.copy, "copy", signers=by_server(broadcast.signer)))
+        elif damage:
+            raise MessageError(damage)
+        after, reply = known.step(broadcast)
+    except MessageError as error:
+        if site.key is None or request.copy is not None:
+            raise
+        return Answer(site.lost(broadcast).to_bytes(), one_line(str(error)), refused=True)
     account = charge(home, after)
     after.save().write(path)
     account.write(home)

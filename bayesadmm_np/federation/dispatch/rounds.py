@@ -29,7 +29,7 @@ from typing import Any
 from ..._archive import replace_atomically, sync_folder
 from ...splitting.round import present_clients
 from .. import Coordinator, needed_grids
-from ..folders import STATE
+from ..folders import STATE, with_key
 from ..lock import locked
 from ..messages import Hello, Message, MessageError, Served, SiteReply, read_hello
 from ..spec import as_site_name
@@ -128,6 +128,7 @@ def _begun(
     hellos: dict[str, Hello] = {}
 
     def greet(hello: Hello) -> None:
+        hello.require_same_site(hellos.setdefault(hello.site, hello))
         hellos[hello.site] = hello
 
     clients = ClientManager(transport, label, plan.keyed, tell, greet, plan.patience)
@@ -136,7 +137,9 @@ def _begun(
         found = ", ".join(sorted(hellos)) or "none"
         raise TooFewError(f"{len(hellos)} of {plan.sites} sites said hello within {plan.patience:g} s: {found}.")
     _settle(plan, clients, hellos)
-    server = Coordinator.start(list(hellos.values()), plan.task)
+    server = with_key(plan.folder, Coordinator.start(list(hellos.values()), plan.task), is_new=True)
+    if server.signers is None:
+        tell("the sites have no keys: a name is all that is known of them, and who loses its state cannot come back")
     replace_atomically(plan.folder / LABEL, lambda file: file.write(label.encode()))
     (plan.folder / FINAL).unlink(missing_ok=True)  # of an older run: with it this one would be taken for one that ended
     server.save().write(plan.folder / STATE)
@@ -160,6 +163,7 @@ def _settle(plan: Plan, clients: ClientManager, hellos: dict[str, Hello]) -> Non
             hello = read_hello(Message.from_bytes(answer.message or b"", f"hello of {name}", HELLO_LIMIT))
             if hello.site != name:
                 raise hello.refusal("site", name, hello.site)
+            hello.require_same_site(hellos[name])
             hellos[name] = hello
             answered.add(name)
             return None
@@ -237,8 +241,7 @@ class Run(ABC):
         def take(name: str, sent: Request, answer: Answer) -> None:
             self._note(name, answer)
             if not answer.refused:
-                message = Message.from_bytes(answer.message or b"", f"answer of {name}", server.reply_limit)
-                said[name] = server.read([message])[name]
+                said[name] = server.read([self._opened(name, answer, "answer")])[name]
 
         while len(said) < len(server.spec.sites) and time.monotonic() - began <= plan.patience:
             before = len(said)
@@ -315,16 +318,25 @@ class Run(ABC):
             self.clients.tell(f"site {name}: {'refused: ' if answer.refused else ''}{answer.note}")
 
     def _with_copy(self, name: str, asked: Request, answer: Answer) -> Request | None:
-        """Return the request again with the server's copy of the site, once."""
+        """Return the request again with the server's copy of the site, once, if the site's key asks for it."""
         self._note(name, answer)
-        return replace(asked, copy=self.server.copy_of(name).to_bytes()) if asked.copy is None else None
+        if asked.copy is not None or asked.message is None or answer.message is None:
+            return None
+        copy = self.server.copy_for(self._opened(name, answer, "request"), Message.from_bytes(asked.message).digest)
+        return replace(asked, copy=copy.to_bytes())
+
+    def _opened(self, name: str, answer: Answer, what: str) -> Message:
+        """Return the message of an answer, which must be of this site, and sealed by its key where it has one."""
+        limit, known = self.server.reply_limit, self.server.signers or {}
+        signers = {key: site for key, site in known.items() if site == name} or None
+        message = Message.from_bytes(answer.message or b"", f"{what} of {name}", limit, signers)
+        if message.header.get("site") != name:
+            raise message.refusal("site", name, message.header.get("site"))
+        return message
 
     def _read(self, name: str, answer: Answer, served: Served) -> SiteReply:
         """Return a reply that the server can take in."""
-        message = Message.from_bytes(answer.message or b"", f"reply of {name}", self.server.reply_limit)
-        if message.header.get("site") != name:
-            raise message.refusal("site", name, message.header.get("site"))
-        reply: SiteReply = self.server.read([message], served)[name]
+        reply: SiteReply = self.server.read([self._opened(name, answer, "reply")], served)[name]
         return reply
 
     def _leave_out(self, name: str, reply: SiteReply) -> None:
