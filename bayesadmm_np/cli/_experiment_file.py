@@ -33,6 +33,7 @@ from ..torch import (
     FedLapFunc,
     FedLaplace,
     IVONSteps,
+    LeNet,
     ResNet20,
     SGDSteps,
     ZenkeCNN,
@@ -63,6 +64,7 @@ NETWORKS: dict[str, Callable[..., torch.nn.Module]] = {
     "MLP": MLP,
     "ZenkeCNN": ZenkeCNN,
     "AcarCNN": AcarCNN,
+    "LeNet": LeNet,
     "ResNet20": ResNet20,
 }
 
@@ -168,9 +170,10 @@ class Split:
 
 @dataclass(frozen=True)
 class Hidden:
-    """The inner widths of an MLP."""
+    """The inner widths of an MLP, and what stands between them."""
 
     hidden: tuple[Count, ...] = (200, 100)
+    activation: Annotated[str, _one_of("activation", ("sigmoid", "relu"))] = "sigmoid"
 
 
 @dataclass(frozen=True)
@@ -338,8 +341,8 @@ class Experiment:
             raise ValueError(f"[model] name is missing; there is {', '.join(NETWORKS)}.")
         make = NETWORKS[_require_name("network", settings.pop("name"), NETWORKS, "[model] ")]
         if make is MLP:
-            inner = make_settings(Hidden, settings, "[model] ").hidden
-            return MLP((pixels, *inner, classes))
+            inner = make_settings(Hidden, settings, "[model] ")
+            return MLP((pixels, *inner.hidden, classes), inner.activation)  # type: ignore[arg-type]
         require_keys(settings, [name for name in inspect.signature(make).parameters if name != "n_classes"], "[model] ")
         return make(n_classes=classes, **settings)
 

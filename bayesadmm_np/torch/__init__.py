@@ -17,8 +17,9 @@ from .likelihoods import Bernoulli, Categorical, Gaussian, Likelihood, OwnLoss
 from .loop import Result, run
 from .methods import IVONADMM, IVONPVI, FedLapFunc, FedLaplace
 from .metrics import LossScores, RegressionScores, Scores, score
-from .models import MLP, AcarCNN, FilterResponseNorm, ResNet20, ZenkeCNN
+from .models import MLP, AcarCNN, FilterResponseNorm, LeNet, ResNet20, ZenkeCNN
 from .network import Rows, merge
+from .personal import BayesSteps, MoreauSteps, PFedBayes, PFedMe, PFedVEM, VEMSteps
 from .posterior import NetworkPosterior
 from .problem import AdamSteps, IVONSteps, SGDSteps
 from .state import RoundRecord
@@ -30,6 +31,7 @@ __all__ = [
     "MLP",
     "AcarCNN",
     "AdamSteps",
+    "BayesSteps",
     "Bernoulli",
     "Categorical",
     "FedLapFunc",
@@ -37,12 +39,17 @@ __all__ = [
     "FilterResponseNorm",
     "Gaussian",
     "IVONSteps",
+    "LeNet",
     "Likelihood",
     "LossScores",
+    "MoreauSteps",
     "NetworkData",
     "NetworkPosterior",
     "NetworkTask",
     "OwnLoss",
+    "PFedBayes",
+    "PFedMe",
+    "PFedVEM",
     "RegressionScores",
     "ResNet20",
     "Result",
@@ -51,6 +58,7 @@ __all__ = [
     "SGDSteps",
     "SampledCertificate",
     "Scores",
+    "VEMSteps",
     "ZenkeCNN",
     "final_model",
     "merge",

@@ -20,7 +20,7 @@ from .state import Broadcast, Duals, parts
 from .steps import local_work
 from .team import Team
 
-__all__ = ["Replies", "answer", "is_usable"]
+__all__ = ["Replies", "answer", "is_usable", "kept"]
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,20 @@ def _joined(parts: list[Trained]) -> Trained:
 
     steps = tuple(count for part in parts for count in part.steps)
     buffers = {name: torch.stack([part.buffers[name] for part in parts]) for name in parts[0].buffers}
-    return Trained(join("mean"), join("precision"), join("hess"), steps, buffers)
+    mean, precision, hess, own, own_precision = map(join, ("mean", "precision", "hess", "kept", "kept_precision"))
+    return Trained(mean, precision, hess, steps, buffers, own, own_precision)
+
+
+def kept(team: Team, broadcast: Broadcast, duals: Duals, chosen: Sequence[int], number: int, seed: int) -> Replies:
+    """Do the local work of a round, and return what these clients keep: means in `linear`, with their precisions."""
+    team = team.at(number)
+    seeds = [client_seed(seed, number, k) for k in chosen]
+    trained = _trained(team, broadcast, duals, chosen, seeds)
+    if trained.kept is None:
+        precision = _precision(team, broadcast, duals, chosen, trained, seeds)
+        return Replies(tuple(chosen), trained.mean, precision, trained.buffers)
+    precision = broadcast.precision[None] if trained.kept_precision is None else trained.kept_precision
+    return Replies(tuple(chosen), trained.kept, precision, trained.buffers)
 
 
 def _precision(

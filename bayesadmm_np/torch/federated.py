@@ -32,6 +32,7 @@ from .client import Replies, answer, is_usable
 from .likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from .methods import FunctionalMethod, LaplaceMethod
 from .network import Network, Rows
+from .personal import PersonalMethod
 from .problem import AdamSteps, IVONSteps, SGDSteps, Solver
 from .server import gathered, moved, recorded
 from .state import TENSORS, Broadcast, Duals, RoundRecord, State, digest
@@ -127,6 +128,8 @@ def _require_plain(method: object) -> None:
         require("network", "acceleration")
     if isinstance(method, FunctionalMethod):
         require("network", "shared inputs")
+    if isinstance(method, PersonalMethod):
+        require("network", "personal models")
 
 
 @dataclass(frozen=True)

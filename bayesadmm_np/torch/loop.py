@@ -15,13 +15,13 @@ from torch import Tensor, nn
 
 from .._validation import as_count, as_fraction, as_positive
 from ..splitting.loop import check_options, counter
-from ..splitting.methods import Method
+from ..splitting.methods import FedIvon, Method
 from ..splitting.result import Rounds
 from ..splitting.round import complete, present_clients
 from ..splitting.state import describe_method
 from ..splitting.status import Failure, Status
 from .certificate import SampledCertificate, certify, objective
-from .client import answer, is_usable
+from .client import answer, is_usable, kept
 from .likelihoods import Likelihood
 from .metrics import AnyScores
 from .network import Rows
@@ -100,6 +100,32 @@ class Result(Rounds):
     def posterior(self) -> NetworkPosterior:
         """q_g in use: samples, predictions and a file."""
         return posterior_of(self._team, self.state)
+
+    def personal(self, seed: int = 0) -> tuple[NetworkPosterior, ...]:
+        """Return a model for each client: what it has after one more local update, from the last server.
+
+        The update is the row's, and FedIvon's that of prior="server". Rows that keep a model beside what they send
+        return the one that they keep. With FedAvg this is fine-tuning.
+
+        Parameters
+        ----------
+        seed : int, default 0
+            Of batches and noise.
+        """
+        team, state = self._team, self.state
+        if team.method.name == "FedIvon":
+            team = replace(team, method=FedIvon())
+        everyone, seed = list(range(team.n_clients)), as_count(seed, "seed", minimum=0)
+        own = kept(team, state.broadcast, state.duals(everyone), everyone, state.round + 1, seed)
+        return tuple(
+            replace(
+                self.posterior,
+                mean=own.linear[k],
+                precision=own.precision[k if len(own.precision) > 1 else 0],
+                buffers={name: stack[k] for name, stack in own.buffers.items()},
+            )
+            for k in everyone
+        )
 
     def model(self) -> nn.Module:
         """Return a copy of the model with its parameters set to m_g and its statistics to the clients' mean."""

@@ -14,7 +14,7 @@ from .._validation import as_count, as_number, as_positive
 from .functional import SharedTerms
 from .kernel import Rates, check_betas
 
-__all__ = ["AdamSteps", "IVONSteps", "LocalProblem", "PointSteps", "SGDSteps", "Solver", "Trained"]
+__all__ = ["AdamSteps", "IVONSteps", "LocalProblem", "PersonalSteps", "PointSteps", "SGDSteps", "Solver", "Trained"]
 
 
 @dataclass(frozen=True)
@@ -229,7 +229,12 @@ class IVONSteps(Steps):
         return Rates.of(vars(self))
 
 
-Solver = AdamSteps | SGDSteps | IVONSteps
+@dataclass(frozen=True)
+class PersonalSteps(Steps):
+    """Local work with two models, the one that is sent and the one that is kept; see `personal`."""
+
+
+Solver = AdamSteps | SGDSteps | IVONSteps | PersonalSteps
 
 
 @dataclass(frozen=True)
@@ -255,6 +260,8 @@ class LocalProblem:
         λ where it is given, in place of N_k/(ρτ).
     reached : Tensor or None, shape (1, P)
         The precision at which IVON starts; None is that of h₀.
+    served : Tensor or None, shape (1, P) or (1, 1)
+        s_g, where `precision` may be the prior's.
     """
 
     start: Tensor
@@ -267,6 +274,7 @@ class LocalProblem:
     shared: SharedTerms | None = None
     ess: float | None = None
     reached: Tensor | None = None
+    served: Tensor | None = None
 
     def scale(self, masses: Sequence[float]) -> Tensor:
         """Return τ/N_k = 1/(ρλ), the weight of site and anchor beside a client's mean loss; shape (K, 1)."""
@@ -311,16 +319,22 @@ class LocalProblem:
 
 @dataclass(frozen=True)
 class Trained:
-    """What local work returns: m_k and, for IVON, s_k and h_k; shapes (K, P), and the buffers of one client."""
+    """What local work returns: m_k and, for IVON, s_k and h_k; shapes (K, P), and the buffers of one client.
+
+    Rows of `personal` also return what the clients keep: a mean, and where it is learned a precision.
+    """
 
     mean: Tensor
     precision: Tensor | None
     hess: Tensor | None
     steps: tuple[int, ...]
     buffers: dict[str, Tensor]
+    kept: Tensor | None = None
+    kept_precision: Tensor | None = None
 
-    def put(self, clients: Sequence[int], rows: tuple[Tensor, Tensor | None, Tensor | None]) -> None:
+    def put(self, clients: Sequence[int], rows: Sequence[Tensor | None]) -> None:
         """Set the rows of some clients."""
-        for whole, part in zip((self.mean, self.precision, self.hess), rows, strict=True):
+        wholes = self.mean, self.precision, self.hess, self.kept, self.kept_precision
+        for whole, part in zip(wholes, rows, strict=False):
             if whole is not None and part is not None:
                 whole[list(clients)] = part

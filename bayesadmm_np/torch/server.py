@@ -14,6 +14,7 @@ from .certificate import edges
 from .client import Replies
 from .functional import gather_mean, merged, traffic
 from .methods import FunctionalMethod
+from .personal import PersonalMethod, mean_of_scales
 from .state import AT_ONCE, Broadcast, Duals, RoundRecord, State
 from .team import Team
 
@@ -68,6 +69,8 @@ def gathered(team: Team, state: State, replies: Replies, duals: Duals | None = N
     if not bool((server > 0).all()):
         return Failure(Status.NOT_A_DISTRIBUTION, number, knob=method.knobs)
     mean, buffers = mixed / server, _statistics(team, replies) or state.buffers
+    if isinstance(method, PersonalMethod) and method.averages_scales:
+        mean, server = mean_of_scales(replies.linear, replies.precision)
     memory = merged(state.memory, replies.memory)
     if isinstance(method, FunctionalMethod) and memory is not None:
         problem = mixed, team.delta, team.temperature, buffers

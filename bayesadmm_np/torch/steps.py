@@ -16,7 +16,8 @@ from . import compiled
 from .kernel import Buffers, Terms, collect, draw, step_rate, update
 from .network import Network, Rows
 from .noise import Noise
-from .problem import AdamSteps, IVONSteps, LocalProblem, PointSteps, SGDSteps, Solver, Trained
+from .personal import VEM, Bayes, Moreau, stack_of
+from .problem import AdamSteps, IVONSteps, LocalProblem, PersonalSteps, PointSteps, SGDSteps, Solver, Trained
 from .randomness import generator
 from .threads import in_threads
 
@@ -98,8 +99,12 @@ def local_work(
     most = _largest_stack(data, problem.start)
     with torch.inference_mode(False):  # it is a mode of the caller's thread, and other threads write here too
         empty = partial(problem.start.new_empty, len(data), len(problem.start))
-        precision, hess = (empty(), empty()) if isinstance(solver, IVONSteps) else (None, None)
-        out = Trained(empty(), precision, hess, steps, {name: buffer.clone() for name, buffer in buffers.items()})
+        learned = isinstance(solver, IVONSteps) or (isinstance(solver, PersonalSteps) and problem.served is not None)
+        precision, hess = empty() if learned else None, empty() if isinstance(solver, IVONSteps) else None
+        kept, own = (empty(), precision) if isinstance(solver, PersonalSteps) else (None, None)
+        own = None if own is None else empty()
+        statistics = {name: buffer.clone() for name, buffer in buffers.items()}
+        out = Trained(empty(), precision, hess, steps, statistics, kept, own)
     work = _Work(network, data, problem, solver, seeds, out)
     device = problem.start.device
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
@@ -203,10 +208,16 @@ class _Work:
             stack.step(k, t + 1, gradient)
         self.out.put(plan.clients, stack.result())
 
-    def _stack(self, clients: Sequence[int], problem: LocalProblem, scale: Tensor) -> _Point | _IVON:
+    def _stack(
+        self, clients: Sequence[int], problem: LocalProblem, scale: Tensor
+    ) -> _Point | _IVON | Moreau | Bayes | VEM:
         if isinstance(self.solver, PointSteps):
             return _Point(problem, scale, self.solver, [_steps(self.data[k], self.solver) for k in clients])
-        return _IVON(problem, scale, self.solver, [self.seeds[k] for k in clients])
+        seeds = [self.seeds[k] for k in clients]
+        if isinstance(self.solver, PersonalSteps):
+            steps = [_steps(self.data[k], self.solver) for k in clients]
+            return stack_of(problem, scale, self.solver, seeds, steps, self.network)
+        return _IVON(problem, scale, self.solver, seeds)
 
 
 class _Point:

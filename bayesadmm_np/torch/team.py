@@ -17,6 +17,7 @@ from .functional import shared_terms
 from .likelihoods import Categorical, Likelihood
 from .methods import FunctionalMethod, family_of
 from .network import Network, Rows
+from .personal import PersonalMethod, VEMSteps, head_of
 from .problem import AdamSteps, IVONSteps, LocalProblem, PointSteps, Solver
 from .state import Broadcast, Duals, State
 
@@ -135,7 +136,9 @@ class Team:
             shared = shared_terms(self.network, broadcast.memory, broadcast.mean, chosen, broadcast.buffers)
         sites = duals.linear, duals.precision
         around = broadcast.mean, centre, precision, *sites, rho, self.temperature
-        return LocalProblem(*around, shared, self.ess, reached)
+        return LocalProblem(
+            *around, shared, self.ess, reached, broadcast.precision[None] if self.learns_precision else None
+        )
 
     def _continues(self, broadcast: Broadcast) -> bool:
         """Whether IVON starts at the server's precision: where it is the prior's still, nobody has learned any."""
@@ -206,9 +209,12 @@ def build(
     if method.prior_at == "clients" and family is not IsotropicGaussian:
         raise ValueError(f"{method.name}: shares of the prior at the clients are for the isotropic family only.")
     variational = family is DiagonalGaussian and method.expectation is None
-    chosen = solver or (IVONSteps() if variational else AdamSteps())
-    if not isinstance(chosen, IVONSteps if variational else PointSteps):
-        wanted = "IVONSteps(...)" if variational else "AdamSteps(...) or SGDSteps(...)"
+    kind: type[Solver] = IVONSteps if variational else AdamSteps
+    if isinstance(method, PersonalMethod):
+        kind = method.work
+    chosen = solver or kind()
+    if not isinstance(chosen, PointSteps if kind is AdamSteps else kind):
+        wanted = "AdamSteps(...) or SGDSteps(...)" if kind is AdamSteps else f"{kind.__name__}(...)"
         raise ValueError(f"{method.name} needs solver={wanted}, got {chosen!r}.")
     if batched and network.keeps_statistics:
         names = ", ".join(list(network.buffers)[:3])
@@ -224,6 +230,8 @@ def build(
         raise ValueError(f"ess is λ = ess/β itself in FedIvon: give FedIvon() and ess={chosen.ess / method.rho:g}.")
     if isinstance(chosen, PointSteps) and chosen.curvature_samples is not None and family is not DiagonalGaussian:
         raise ValueError(f"curvature_samples needs a row that takes a curvature, such as FedLapCov, got {method.name}.")
+    if isinstance(chosen, VEMSteps):
+        head_of(network)
     if isinstance(method, FunctionalMethod) and not isinstance(network.likelihood, Categorical):
         raise ValueError(f"{method.name} shares soft labels: it needs likelihood=Categorical().")
     _check_last_batches(network, clients, chosen.batch_size)

@@ -3,7 +3,7 @@
 import pytest
 
 torch = pytest.importorskip("torch", minversion="2.4", reason="the deep-learning path needs the extra `torch`")
-from bayesadmm_np.torch import MLP, AcarCNN, FilterResponseNorm, ResNet20, ZenkeCNN  # noqa: E402
+from bayesadmm_np.torch import MLP, AcarCNN, FilterResponseNorm, LeNet, ResNet20, ZenkeCNN  # noqa: E402
 
 
 def count(model):
@@ -27,6 +27,13 @@ SIZES = [
         10,
         (75 * 64 + 64) + (1600 * 64 + 64) + (1600 * 384 + 384) + (384 * 192 + 192) + (1920 + 10),
         797_962,
+    ),
+    (
+        lambda: LeNet(),
+        (3, 32, 32),
+        10,
+        (75 * 16 + 16) + (400 * 32 + 32) + (800 * 120 + 120) + (120 * 84 + 84) + (840 + 10),
+        121_182,
     ),
     (
         lambda: ResNet20(norm="batch"),

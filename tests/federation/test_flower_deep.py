@@ -26,6 +26,7 @@ from bayesadmm_np.torch import (  # noqa: E402
     IVONSteps,
     NetworkData,
     NetworkTask,
+    PFedMe,
     ResNet20,
     Rows,
     final_model,
@@ -672,6 +673,7 @@ def test_sites_with_another_model_or_without_one_do_not_begin_a_run():
     ("row", "settings", "message"),
     [
         (FedLapFunc(), {}, "shared inputs: FedLap-Func shares inputs of the clients, and runs in one process only"),
+        (PFedMe(), {}, "personal models: a site sends what the server takes, and keeps a dual alone"),
         (ba.Accelerated(M.PVI(0.5)), {}, "acceleration: the loop of networks mixes no rounds"),
         (M.BregmanADMM(), {}, "BregmanADMM is a row of the core only"),
         (M.FedAvg(), {"solver": IVON}, "FedAvg needs solver=AdamSteps"),

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..likelihoods import Categorical
 from ..network import Network, Rows
-from ..problem import AdamSteps, IVONSteps, LocalProblem, SGDSteps, Solver
+from ..problem import AdamSteps, IVONSteps, LocalProblem, Solver
 
 if TYPE_CHECKING:
     from .client import Client
@@ -43,8 +43,10 @@ def _client_module() -> ModuleType | None:
 def does(network: Network, data: Sequence[Rows], problem: LocalProblem, solver: Solver) -> bool:
     """Whether compiled code can do these clients' work: a plain network of classes on a CPU, one IVON sample a step."""
     return (
-        not isinstance(solver, SGDSteps)
-        and (not isinstance(solver, IVONSteps) or (solver.samples == 1 and solver.hess_approx == "price"))
+        (
+            isinstance(solver, AdamSteps)
+            or (isinstance(solver, IVONSteps) and solver.samples == 1 and solver.hess_approx == "price")
+        )
         and isinstance(network.likelihood, Categorical)
         and problem.start.device.type == "cpu"
         and all(network.is_pure(rows.X) for rows in data)
