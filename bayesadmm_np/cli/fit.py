@@ -67,10 +67,10 @@ class FitSettings:
     rounds: Annotated[int, option("Rounds, at most.", check=at_least(1))] = 100
     tol: Annotated[float, option("Tolerance on the pooled stationarity residual.")] = 1e-8
     covariance: Annotated[
-        Literal["model", "HC0", "HC1", "HC2", "HC3", "cluster"],
+        Literal["model", "quasi", "HC0", "HC1", "HC2", "HC3", "cluster"],
         option(
-            "Standard errors of the table: the model's, or robust ones, by row or with each site as a cluster. The "
-            "model file keeps the sums of all."
+            "Standard errors of the table: the model's, those times the root of the dispersion of counts (quasi), or "
+            "robust ones, by row or with each site as a cluster. The model file keeps the sums of all."
         ),
     ] = "model"
     weight_meaning: Meaning = "frequency"

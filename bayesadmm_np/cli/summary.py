@@ -20,7 +20,11 @@ def summary(
         Units, option("Units: the columns' own, or per standard deviation.", "UNIT", choices=UNITS)
     ] = "original",
     covariance: Annotated[
-        str, option("Covariance: the model's, or a robust one that the fit kept the sums of.", choices=COVARIANCES)
+        str,
+        option(
+            "Covariance: the model's, quasi-likelihood's, or a robust one that the fit kept the sums of.",
+            choices=COVARIANCES,
+        ),
     ] = "model",
     ratios: Annotated[bool, switch("Show odds or rate ratios with their intervals.")] = False,
     reference: Reference = None,

@@ -28,7 +28,7 @@ from ..splitting.certificate import Certificate
 from ..splitting.status import Status
 from .fitted import FittedGLM, Units
 from .settings import read_choice, read_switch
-from .summary import Summary, goodness, summarise
+from .summary import MODEL, QUASI, Summary, goodness, summarise
 from .term_tests import likelihood_ratio_tests, wald_tests
 
 __all__ = ["FittedEstimator"]
@@ -209,8 +209,9 @@ class FittedEstimator(BaseEstimator):
         Parameters
         ----------
         units : {'original', 'standardized'}
-        covariance : {'model', 'HC0', 'HC1', 'HC2', 'HC3', 'cluster'}
-            The model's, or a robust one: by row (White; MacKinnon and White) or by cluster (Liang and Zeger).
+        covariance : {'model', 'quasi', 'HC0', 'HC1', 'HC2', 'HC3', 'cluster'}
+            The model's, that times the dispersion of counts (quasi-likelihood), or a robust one: by row (White;
+            MacKinnon and White) or by cluster (Liang and Zeger).
         clusters : dict of sequence, optional
             Cluster of each row by site, rows of weight zero left out, for "cluster":
             `dict(list(frame.groupby("hospital")["ward"]))`. A cluster lies in one site. By default each site is one.
@@ -237,7 +238,7 @@ class FittedEstimator(BaseEstimator):
         """
         check_is_fitted(self, "fitted_")
         fitted = self.fitted_
-        if covariance != "model" and fitted.learns_covariance:
+        if covariance not in (MODEL, QUASI) and fitted.learns_covariance:
             fitted = self.with_robust((covariance,), clusters)
         losses = None
         if read_choice(intervals, "intervals", ("wald", "profile")) == "profile":
@@ -280,7 +281,7 @@ class FittedEstimator(BaseEstimator):
         check_is_fitted(self, "fitted_")
         if read_choice(how, "how", ("wald", "lr")) == "lr":
             return likelihood_ratio_tests(self.fitted_, self.losses("A likelihood-ratio test"), terms)
-        fitted = self.fitted_ if covariance == "model" else self.with_robust((covariance,), clusters)
+        fitted = self.fitted_ if covariance in (MODEL, QUASI) else self.with_robust((covariance,), clusters)
         return wald_tests(fitted, terms, covariance)
 
     def losses(self, reader: str = "losses()") -> Sequence[Loss]:

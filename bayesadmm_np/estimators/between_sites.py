@@ -19,10 +19,16 @@ from .._validation import Array, frozen
 from ..glm.inference import Estimate, Test, estimate
 from .fitted import FittedGLM, Units
 
-__all__ = ["CoefficientHeterogeneity", "Heterogeneity", "heterogeneity"]
+__all__ = ["CoefficientHeterogeneity", "Contradiction", "Heterogeneity", "contradiction", "heterogeneity"]
 
 LEAST = 1e-9
 """Smallest eigenvalue of a site's information, scaled to a diagonal of ones, that is told from zero."""
+
+CHANCE = 1e-6
+"""P below which sites contradict each other: practice that differs between hospitals is said by `heterogeneity`."""
+
+ENOUGH = 10
+"""Rows a coefficient from which on a site's own coefficients are about normal."""
 
 
 @dataclass(frozen=True)
@@ -118,17 +124,15 @@ def heterogeneity(model: FittedGLM, units: Units = "original") -> Heterogeneity:
         raise ValueError(
             f"a test of sites against each other needs a fit by maximum likelihood, not: {model.fit_name}."
         )
-    free = np.flatnonzero(~model.held)
+    fits = _own_fits(model)
+    free, whole = fits.free, list(fits.precisions)
     block = np.ix_(free, free)
-    precision = {name: np.asarray(site.factor.precision)[block] for name, site in model.sites.items()}
-    whole = [name for name in precision if _is_definite(precision[name])]
-    left_out = tuple(name for name in precision if name not in whole)
+    left_out = tuple(name for name in model.sites if name not in whole)
     if len(whole) < 2:
         raise ValueError(
             f"a test of sites against each other needs two whose rows determine all coefficients, got {len(whole)}."
         )
-    precisions = np.array([precision[name] for name in whole])
-    linear = np.array([model.sites[name].factor.linear[free] for name in whole])
+    precisions, linear = np.array(list(fits.precisions.values())), np.array(list(fits.linear.values()))
     own = np.array([_solved(H, b) for H, b in zip(precisions, linear, strict=True)])
     centre = _solved(precisions.sum(axis=0), linear.sum(axis=0))
     T = sum(float((b - centre) @ H @ (b - centre)) for b, H in zip(own, precisions, strict=True))
@@ -144,6 +148,76 @@ def heterogeneity(model: FittedGLM, units: Units = "original") -> Heterogeneity:
         ),
         left_out=left_out,
     )
+
+
+@dataclass(frozen=True)
+class Contradiction:
+    """A site whose rows say something else than those of the others; `str` is a sentence.
+
+    Attributes
+    ----------
+    sites : tuple
+        The site; both, where there are two.
+    test : Test
+        That its coefficients are those of the others together, a χ²: Wald's, of their difference.
+    """
+
+    sites: tuple[Any, ...]
+    test: Test
+
+    def __str__(self) -> str:
+        names = " and ".join(repr(str(site)) for site in self.sites)
+        chance = f"P = {self.test.p_value:.0e}" if self.test.p_value > 0 else "P < 1e-300"
+        who = f"Site {names} contradicts the others" if len(self.sites) == 1 else f"Sites {names} contradict each other"
+        return f"{who} ({chance}; heterogeneity has each site's coefficients): is the outcome coded alike?"
+
+
+def contradiction(model: FittedGLM) -> Contradiction | None:
+    """Return the site that contradicts the others most, where its coefficients are theirs at no P above `CHANCE`.
+
+    With β and H of the site, β' and H' of the others together, W = (β − β')ᵀ (H⁻¹ + H'⁻¹)⁻¹ (β − β'). P is times the
+    number of sites, and a site counts that has `ENOUGH` rows a coefficient. None also where the fit is no maximum.
+
+    Parameters
+    ----------
+    model : FittedGLM
+    """
+    if model.fit_name != "maximum likelihood" or model.family != "full" or not (model.holds or model.is_exact):
+        return None
+    own = _own_fits(model)
+    if len(own.precisions) < 2:
+        return None
+    d, total = len(own.free), np.sum(list(own.precisions.values()), axis=0)
+    worst: Contradiction | None = None
+    for name, H in own.precisions.items():
+        others = total - H
+        if model.sites[name].n_rows < ENOUGH * d or not _is_definite(others):
+            continue
+        linear = np.sum([part for site, part in own.linear.items() if site != name], axis=0)
+        apart = _solved(H, own.linear[name]) - _solved(others, linear)
+        W = float(apart @ H @ _solved(total, others @ apart))
+        P = min(1.0, len(own.precisions) * float(chdtrc(d, W)))
+        if P < CHANCE and (worst is None or worst.test.statistic < W):
+            sites = (name,) if len(own.precisions) > 2 else tuple(own.precisions)
+            worst = Contradiction(sites, Test("the coefficients of the others", W, d, None, P))
+    return worst
+
+
+@dataclass(frozen=True)
+class _OwnFits:
+    """Precisions and linear parts of the sites that determine all coefficients that are not held at zero."""
+
+    free: Any
+    precisions: Mapping[Any, Array]
+    linear: Mapping[Any, Array]
+
+
+def _own_fits(model: FittedGLM) -> _OwnFits:
+    free = np.flatnonzero(~model.held)
+    block = np.ix_(free, free)
+    precision = {name: np.asarray(site.factor.precision)[block] for name, site in model.sites.items()}
+    whole = {name: H for name, H in precision.items() if _is_definite(H)}
+    return _OwnFits(free, whole, {name: model.sites[name].factor.linear[free] for name in whole})
 
 
 def _is_definite(precision: Array) -> bool:
@@ -178,19 +252,21 @@ def _overall(model: FittedGLM, T: float, sites: list[Any]) -> Test:
 
 
 def _coefficient(name: str, own: Mapping[Any, float], variances: Array) -> CoefficientHeterogeneity:
-    b, w = frozen(np.array(list(own.values()))), 1.0 / variances
+    unit = 2.0 ** np.round(np.log2(variances.max()) / 2.0)  # no digit is lost, and squares of weights are numbers
+    b, v = frozen(np.array(list(own.values())) / unit), variances / unit**2
+    w = 1.0 / v
     Q, df = float(w @ (b - w @ b / w.sum()) ** 2), len(b) - 1
     spread = w.sum() - (w @ w) / w.sum()
     return CoefficientHeterogeneity(
         name=name,
         sites={
-            site: estimate(str(site), value, float(np.sqrt(v)))
-            for (site, value), v in zip(own.items(), variances, strict=True)
+            site: estimate(str(site), value, float(np.sqrt(variance)))
+            for (site, value), variance in zip(own.items(), variances, strict=True)
         },
         Q=Test(name, Q, df, None, float(chdtrc(df, Q))),
         I_squared=max(0.0, (Q - df) / Q) if Q > 0 else 0.0,
-        tau_squared=max(0.0, (Q - df) / spread),
-        tau_squared_reml=_reml(b, variances),
+        tau_squared=max(0.0, (Q - df) / spread) * unit**2,
+        tau_squared_reml=_reml(b, v) * unit**2,
     )
 
 

@@ -364,6 +364,12 @@ class FittedGLM:
         half = change @ root
         return np.asarray(half @ half.T)
 
+    @property
+    def spread(self) -> Array:
+        """The posterior covariance of the run's θ, shape (d, d), with zeros where a coefficient is held."""
+        free = ~self.held
+        return np.asarray(self.posterior.covariance_matrix * np.outer(free, free))
+
     @cached_property
     def uncentred(self) -> FittedGLM:
         """The same model with the intercept measured where the design columns are zero: precisions still add up."""

@@ -30,7 +30,7 @@ from ..glm.profile import profile_bound
 from ..glm.refit import drive
 from ..glm.site_statistics import ROBUST
 from ..losses.base import Loss
-from .between_sites import heterogeneity
+from .between_sites import contradiction, heterogeneity
 from .fitted import FittedGLM, Units, word
 
 __all__ = ["COVARIANCES", "Summary", "SummaryRow", "as_dict", "goodness", "information_shares", "summarise"]
@@ -41,7 +41,14 @@ WIDEST = 100
 MODEL = "model"
 """The covariance that the model's own variance gives."""
 
-COVARIANCES = (MODEL, *ROBUST)
+QUASI = "quasi"
+"""The model's times Pearson's χ² over its degrees of freedom, with t: quasi-likelihood (Wedderburn 1974)."""
+
+QUASI_NOTE = (
+    "Standard errors are the model's times the root of the dispersion; likelihood, its test and AIC are the model's."
+)
+
+COVARIANCES = (MODEL, QUASI, *ROBUST)
 
 ML = "maximum likelihood"
 OF_THE_MAXIMUM = ("aic", "bic", "r_squared", "adjusted_r_squared", "test")
@@ -66,7 +73,7 @@ FAR = 4.0
 
 OVERDISPERSED = (
     "The target varies more than the model says (dispersion above 1): its standard errors are likely too small. "
-    "Compare those of covariance HC1."
+    "Compare those of covariance quasi or HC1."
 )
 
 PER_CLASS = (
@@ -204,11 +211,13 @@ def information_shares(model: FittedGLM, change: Array) -> Array:
 
     Σ is the covariance of `change` @ θ. The precisions add up to Σ⁻¹, so that the shares of a coefficient add up to 1.
     """
-    spread = model.posterior.covariance_matrix @ change.T
-    variance = np.einsum("ij,ji->i", change, spread)
+    with np.errstate(over="ignore", invalid="ignore"):  # of columns without a unit that a float holds
+        spread = model.posterior.covariance_matrix @ change.T
+        variance = np.einsum("ij,ji->i", change, spread)
     precisions = [model.prior.precision, *(site.factor.precision for site in model.sites.values())]
     moved = [p @ spread if p.ndim == 2 else p[:, None] * spread for p in precisions]
-    return np.array([np.einsum("ji,ji->i", spread, each) / variance for each in moved])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.array([np.einsum("ji,ji->i", spread, each) / variance for each in moved])
 
 
 def diagnose_fit(model: FittedGLM) -> tuple[Finding, ...]:
@@ -274,7 +283,8 @@ def summarise(
     units : {'original', 'standardized'}
         The columns' own units, or per standard deviation.
     covariance : str, default 'model'
-        "HC0" to "HC3" and "cluster" are robust; the model's statistics must hold their sums.
+        "quasi" is the model's times the dispersion of counts. "HC0" to "HC3" and "cluster" are robust; the model's
+        statistics must hold their sums.
     ratios : bool, default False
         Whether to show exp(coef), an odds or rate ratio, with its interval.
     reference : label, optional
@@ -392,11 +402,17 @@ class Spread:
     def of(cls, model: FittedGLM, name: str) -> Spread:
         found, whole = model.statistics, goodness(model)
         is_t = found is not None and found.noise == "estimated" and model.fit_name == ML
+        if name == QUASI:
+            dispersion = None if whole is None or not _is_of_counts(model) else whole.dispersion
+            if dispersion is None or whole is None or not _is_at_the_maximum(model):
+                expected = "must be 'model' unless counts are fitted by maximum likelihood, with degrees of freedom"
+                raise ArgumentError("covariance", expected, repr(name))
+            return cls(name, dispersion * model.spread, whole.df_residual)
         if name == MODEL:
             df = whole.df_residual if is_t and whole is not None else None
             # without a degree of freedom nothing tells the noise variance
             known = model.learns_covariance and (df is None or df > 0)
-            return cls(name, model.posterior.covariance_matrix if known else None, df if known else None)
+            return cls(name, model.spread if known else None, df if known else None)
         robust = _robust(model, name)
         n_clusters = found.total.n_clusters if found is not None and name == "cluster" else 0
         return cls(name, robust.matrix, robust.df if is_t else None, n_clusters)
@@ -409,7 +425,7 @@ def _robust(model: FittedGLM, name: str) -> RobustCovariance:
         )
     if model.statistics is None:
         raise ArgumentError("covariance", f"must be {MODEL!r} for a model without statistics", repr(name))
-    bread = model.posterior.covariance_matrix / model.noise_variance
+    bread = model.spread / model.noise_variance
     outputs = model.layout.n_outputs if model.kind.outputs == "columns" else 1
     free = int((~model.held).sum()) // outputs
     return robust_covariance(name, bread, model.statistics.total, free, weights=model.statistics.weights)
@@ -560,7 +576,7 @@ def _at_the_maximum(model: FittedGLM, whole: GoodnessOfFit) -> dict[str, str]:
         facts[f"{law}, P"] = f"{whole.test.statistic:.4g}, {P}"
     if whole.dispersion is not None and model.kind.has_noise:
         facts["Residual sd"] = _fact(whole.dispersion**0.5)
-    elif whole.dispersion is not None and not model.kind.is_classifier:
+    elif whole.dispersion is not None and _is_of_counts(model):
         facts["Dispersion (Pearson/df)"] = _fact(whole.dispersion)
     return facts
 
@@ -618,15 +634,12 @@ def _note(model: FittedGLM, rows: Sequence[SummaryRow], spread: Spread, is_profi
         said.append("No null deviance, R² and test of all: the model of intercepts and offsets alone was not found.")
     if any(row.coef != row.coef for row in rows):
         said.append("There is no estimate, or no standard error of it, where – stands: see Data below.")
+        mixed = ", ".join(row.name for row in rows if row.coef == row.coef and row.std_err is None)
+        if mixed:
+            said.append(f"No standard error of {mixed}, with which a coefficient without an estimate mixes.")
     if any(row.p_value is None and row.std_err for row in rows):
         said.append("No test (–) where the prior holds more than half of the information.")
-    if _is_overdispersed(model, spread):
-        said.append(OVERDISPERSED)
-    if 0 < spread.n_clusters < FEW_CLUSTERS:
-        said.append(
-            f"{spread.n_clusters} clusters are few: such standard errors come out too small, as a rule below "
-            f"{FEW_CLUSTERS}."
-        )
+    said += _cautions(model, spread)
     if model.kind.has_flat_shift and rows[0].name == model.coefficient_names[0]:
         said.append(PER_CLASS)
     if is_profile:
@@ -634,10 +647,33 @@ def _note(model: FittedGLM, rows: Sequence[SummaryRow], spread: Spread, is_profi
     return " ".join(said)
 
 
+def _cautions(model: FittedGLM, spread: Spread) -> list[str]:
+    """Say what standard errors rest on, and which site contradicts the others."""
+    said = []
+    if _is_overdispersed(model, spread):
+        said.append(OVERDISPERSED)
+    if spread.name == QUASI:
+        said.append(QUASI_NOTE)
+    apart = None if model.statistics is None else contradiction(model)
+    if apart is not None:
+        said.append(str(apart))
+    if 0 < spread.n_clusters < FEW_CLUSTERS:
+        said.append(
+            f"{spread.n_clusters} clusters are few: such standard errors come out too small, as a rule below "
+            f"{FEW_CLUSTERS}."
+        )
+    return said
+
+
+def _is_of_counts(model: FittedGLM) -> bool:
+    """Whether the kind says how much a target varies, and the target may vary more."""
+    return not (model.kind.has_noise or model.kind.is_classifier)
+
+
 def _is_overdispersed(model: FittedGLM, spread: Spread) -> bool:
     """Whether a target varies so much more than the model says that its standard errors should be a fifth larger."""
     whole = goodness(model)
-    if whole is None or whole.dispersion is None or model.kind.has_noise or model.kind.is_classifier:
+    if whole is None or whole.dispersion is None or not _is_of_counts(model):
         return False
     # Pearson's statistic has a mean of `df_residual`, and a standard deviation of √(2/df) of it where counts are large
     rare = 1.0 + FAR * math.sqrt(2.0 / whole.df_residual)

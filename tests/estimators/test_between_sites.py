@@ -8,6 +8,7 @@ from scipy import stats
 from scipy.optimize import minimize_scalar
 
 from bayesadmm_np.estimators import FederatedLinearRegression, FederatedLogisticRegression, heterogeneity
+from bayesadmm_np.estimators.between_sites import contradiction
 
 sm = pytest.importorskip("statsmodels.api")
 meta = pytest.importorskip("statsmodels.stats.meta_analysis")
@@ -45,6 +46,52 @@ def test_least_squares_is_chows_test():
         assert np.allclose([item.std_err for item in row.sites.values()], errors, rtol=1e-6)
     # broken twin: the noise within the sites taken for the pooled one
     assert not np.isclose(found.test.statistic, ((pooled.ssr - within) / 6) / pooled.scale, rtol=1e-3)
+
+
+def hospitals(n_sites, flipped=()):
+    rng = np.random.default_rng(3)
+    X, site = rng.normal(size=(200 * n_sites, 2)), np.repeat(np.arange(n_sites), 200)
+    y = rng.random(len(X)) < 1.0 / (1.0 + np.exp(-X @ [1.0, -0.5]))
+    return X, np.where(np.isin(site, flipped), ~y, y).astype(int), site
+
+
+@pytest.mark.parametrize("n_sites", [2, 4])
+def test_a_site_with_its_outcome_the_other_way_round_is_named_in_the_table(n_sites):
+    """Twins: the same rows as they are, and sites that differ as hospitals do."""
+    X, y, site = hospitals(n_sites, flipped=[1])
+    model = FederatedLogisticRegression().fit(X, y, client=site)
+    found = contradiction(model.fitted_)
+    assert found.sites == ((0, 1) if n_sites == 2 else (1,))
+    assert str(found) in model.summary().note
+    X, y, site = hospitals(n_sites)
+    agreed = FederatedLogisticRegression().fit(X, y, client=site)
+    assert contradiction(agreed.fitted_) is None
+    assert "contradict" not in agreed.summary().note
+    X, y, site = linear(apart=0.1)
+    assert contradiction(fitted(X, y, site)) is None
+
+
+def test_the_statistic_of_a_contradiction_is_walds_of_two_fits():
+    """Of least squares with a known variance the site's own fit and that of the others are exact."""
+    X, y, site = linear(4, apart=3.0, n=300)
+    found = contradiction(fitted(X, y, site, noise_variance=1.0))
+    (k,) = found.sites
+    one, others = (sm.OLS(y[rows], full(X[rows])).fit() for rows in (site == k, site != k))
+    apart = one.params - others.params
+    W = apart @ np.linalg.solve(one.normalized_cov_params + others.normalized_cov_params, apart)
+    assert np.isclose(found.test.statistic, W, rtol=1e-8)
+    assert np.isclose(found.test.p_value, 3 * stats.chi2.sf(W, 3), rtol=1e-6)
+    assert contradiction(fitted(X[:60], y[:60], site[:60], noise_variance=1.0)) is None  # 20 rows for 3 coefficients
+
+
+@pytest.mark.parametrize("unit", [2.0**-400, 2.0**400])
+def test_numbers_between_sites_do_not_depend_on_units(unit):
+    """Squares of the weights of such columns are no floats; units of powers of two change no digit."""
+    X, y, site = linear(1, apart=0.8)
+    known, found = (heterogeneity(fitted(X * scale, y, site)).coefficients[0] for scale in (1.0, unit))
+    assert np.isclose(found.Q.statistic, known.Q.statistic, rtol=1e-9)
+    for name in ("tau_squared", "tau_squared_reml"):
+        assert np.isclose(getattr(found, name) * unit * unit, getattr(known, name), rtol=1e-9)
 
 
 def test_each_coefficient_has_the_numbers_of_a_meta_analysis():

@@ -444,6 +444,29 @@ def test_statistics_are_written_and_read(tmp_path, logistic):
         summarise(old, covariance="HC0")
 
 
+def test_quasi_likelihood_is_that_of_statsmodels():
+    """statsmodels' X2, and R's quasipoisson: the dispersion scales the variance, and t has its degrees of freedom."""
+    rng = np.random.default_rng(0)
+    X, site = rng.normal(size=(300, 2)), np.arange(300) % 3
+    y = rng.negative_binomial(2, 0.3, 300)
+    model = FederatedPoissonRegressor().fit(X, y, client=site)
+    design = sm.add_constant(X, prepend=False)
+    theirs = sm.GLM(y, design, family=sm.families.Poisson()).fit(scale="X2", tol=1e-14, use_t=True)
+    found = model.summary(covariance="quasi")
+    for name, values in {"std_err": theirs.bse, "statistic": theirs.tvalues, "p_value": theirs.pvalues}.items():
+        assert np.allclose([getattr(row, name) for row in found.rows], values, rtol=1e-8)  # a tenth of 1e-8 residuals
+    assert np.allclose([[row.low, row.high] for row in found.rows], theirs.conf_int(), atol=1e-8)
+    assert found.statistic == "t"
+    assert "root of the dispersion" in found.note
+    (first, *_) = model.test_terms(covariance="quasi")
+    assert np.isclose(first.statistic, theirs.tvalues[0] ** 2, rtol=1e-8)
+    assert first.df_residual == 297
+    # twins: the model's own errors, and classes, whose outcomes cannot vary more
+    assert not np.allclose([row.std_err for row in model.summary().rows], theirs.bse, rtol=0.1)
+    with pytest.raises(ValueError, match="covariance must be 'model' unless counts"):
+        FederatedLogisticRegression().fit(X, y > 4, client=site).summary(covariance="quasi")
+
+
 def test_an_intercept_that_mixes_with_a_coefficient_without_estimate_has_no_error():
     """In a level all are events: its coefficient is infinite, and the others are those of the rows outside it."""
     rng = np.random.default_rng(0)
@@ -456,6 +479,7 @@ def test_an_intercept_that_mixes_with_a_coefficient_without_estimate_has_no_erro
     assert np.allclose([intercept.coef, slope.coef, slope.std_err], [*rest.params, rest.bse[1]], rtol=1e-5)
     assert np.isnan(level.coef)
     assert intercept.std_err is None
+    assert "No standard error of (intercept)" in model.summary().note
     assert not model.certificate_.holds
     assert not model.fitted_.holds
 
