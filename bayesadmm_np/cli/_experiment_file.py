@@ -34,11 +34,15 @@ from ..torch import (
     FedLaplace,
     IVONSteps,
     LeNet,
+    PFedBayes,
+    PFedMe,
+    PFedVEM,
     ResNet20,
     SGDSteps,
     ZenkeCNN,
 )
 from ..torch.methods import family_of
+from ..torch.personal import PersonalMethod
 from ..torch.problem import Solver
 from ._options import make_settings, read_toml, require_keys, toml_value
 from ._terminal import missing_name
@@ -47,14 +51,16 @@ VERSION = 1
 FILE_KEYS = ("version", "name", "rounds", "seeds", "report", "data", "model", "training", "sweep", "method")
 Point = Mapping[str, Any]
 """One value for each key of a grid; a field of the solver is `solver.NAME`."""
-NETWORK_ROWS = {"IVONADMM": IVONADMM, "IVONPVI": IVONPVI, "FedLapFunc": FedLapFunc, "FedLaplace": FedLaplace}
+NETWORK_ROWS = {row.__name__: row for row in (IVONADMM, IVONPVI, FedLapFunc, FedLaplace, PFedMe, PFedBayes, PFedVEM)}
 ROWS: Mapping[str, Callable[..., Method]] = ChainMap(methods.TABLE, NETWORK_ROWS)  # type: ignore[arg-type]
 LOADERS: dict[str, Callable[..., data.Dataset]] = {
     "mnist": data.load_mnist,
     "fashion": data.load_fashion_mnist,
     "cifar10": data.load_cifar10,
 }
-SPLITS = ("iid", "two_dirichlet", "two_classes", "shards", "label_pairs")
+SPLITS = ("iid", "two_dirichlet", "two_classes", "shards", "label_pairs", "label_skew", "concept_drift")
+DRIFT = ((0, 6), (2, 4), (1, 3), (5, 7), (8, 9))
+"""The superclasses of concept_drift, which are made for Fashion-MNIST: tops, pullovers and coats, and so on."""
 SCALES = {"unit": 1.0, "raw": 255.0}
 """Largest value of a pixel, by name; the digits' raw pixels end at 16."""
 SOLVER = "solver."
@@ -116,8 +122,12 @@ class Split:
     """With the one before, parameters of two_dirichlet."""
     per_client: Count = 2
     """Parameter of shards."""
+    outside: Annotated[str, _one_of("data set", LOADERS)] | None = None
+    """Images of another kind: how well the entropy of predictions tells them from test rows, after the last round."""
 
     def __post_init__(self) -> None:
+        if self.split == "concept_drift" and self.name != "fashion":
+            raise ValueError(f"split concept_drift is made for fashion, got {self.name}.")
         if self.name == "digits" and self.size not in (None, 8):
             raise ValueError(f"size must be 8 for the digits, got {self.size}.")
 
@@ -129,6 +139,25 @@ class Split:
             largest = 16.0
         # in single precision, as they are trained on: the colour images take a gigabyte in double precision
         return (X * X.dtype.type(largest), y), (X_test * X_test.dtype.type(largest), y_test)
+
+    @property
+    def classes(self) -> int:
+        """Number of targets."""
+        return len(DRIFT) if self.split == "concept_drift" else 10
+
+    def targets(self, y: Any) -> Any:
+        """Return what is predicted for these classes."""
+        if self.split != "concept_drift":
+            return y
+        of = np.empty(10, dtype=np.int64)
+        for target, pair in enumerate(DRIFT):
+            of[list(pair)] = target
+        return of[np.asarray(y)]
+
+    def others(self) -> Any:
+        """Return test images of the kind `outside`, as `load` has its own."""
+        assert self.outside is not None
+        return replace(self, name=self.outside, split="iid", train=None, outside=None).load()[1][0]
 
     def _unit(self) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
         """Return what `load` does, with pixels in [0, 1]."""
@@ -160,7 +189,9 @@ class Split:
         rng, first = np.random.default_rng([seed, 1]), len(y) if self.split == "iid" else y
         more: dict[str, tuple[Any, ...]] = {
             "iid": (rng,),
+            "concept_drift": (DRIFT, rng),
             "label_pairs": (),
+            "label_skew": (rng,),
             "shards": (self.per_client, rng),
             "two_classes": (rng,),
             "two_dirichlet": (self.size_concentration, self.class_concentration, rng),
@@ -188,6 +219,8 @@ class Training:
     ensemble: Count = 32
     evaluate_every: Count = 1
     checkpoint_every: Count = 1
+    personal: bool = False
+    """Whether every client's own model is scored in the end, on the test rows of its classes."""
 
 
 @dataclass(frozen=True)
@@ -264,6 +297,8 @@ class Entry:
 
     def local_work(self, method: Method) -> Solver:
         """Return the solver that the row needs."""
+        if isinstance(method, PersonalMethod):
+            return make_settings(method.work, dict(self.solver), "[solver] ")
         variational = family_of(method) is DiagonalGaussian and method.expectation is None
         settings = dict(self.solver)
         there = ("ivon",) if variational else ("adam", "sgd")

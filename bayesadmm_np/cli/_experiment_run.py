@@ -6,7 +6,7 @@ import json
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,11 @@ from filelock import FileLock, Timeout
 
 from .._archive import ArchiveError
 from ..splitting.status import Status
-from ..torch import RoundRecord, Rows, Scores, merge, run
+from ..torch import Result, RoundRecord, Rows, Scores, auroc, merge, reliability, run, score
 from ..torch.state import digest
 from ._experiment_file import Entry, Experiment, Point, Sweep, written
 from ._terminal import write_json
 
-CLASSES = 10
 Tick = Callable[[str, int, float | None], None]
 """tick(what runs, rounds done of all, accuracy or None), after every round."""
 NOTES = "notes.json"
@@ -36,6 +35,8 @@ class Outcome:
     status: Status
     message: str
     history: tuple[RoundRecord, ...]
+    last: dict[str, Any] = field(default_factory=dict)
+    """What is scored once, after the last round."""
 
     @property
     def rounds(self) -> int:
@@ -79,6 +80,10 @@ class _Job:
     rounds: int
 
 
+Last = Callable[[Result, _Job, int | None], dict[str, Any]]
+"""Scores after the last round, of a run or of a client alone."""
+
+
 class Bench:
     """The data of an experiment and the folder of its results; trials and runs are for within `claimed`.
 
@@ -99,7 +104,8 @@ class Bench:
             _held(experiment, experiment.sweep, experiment.data.train or len(self.y))
         arrays = [torch.from_numpy(np.asarray(array)) for array in (self.X, self.y, X_test, y_test)]
         self._what = {**experiment.as_dict(), "rows": digest(arrays)}
-        self.test = _rows(experiment, X_test, y_test)
+        self.test, self.test_classes = _rows(experiment, X_test, y_test), np.asarray(y_test)
+        self.outside = None if experiment.data.outside is None else experiment.data.others()
         self.began = 0
         self.notes: list[str] = []
 
@@ -141,7 +147,35 @@ class Bench:
         """Run every method with every seed on all its rows, as far as that is not done."""
         jobs = _finals(self.experiment, methods)
         every = self.experiment.training.evaluate_every
-        return [self._outcome(job, self._clients(self._drawn(job.seed), job.seed), self.test, every) for job in jobs]
+        return [
+            self._outcome(job, self._clients(self._drawn(job.seed), job.seed), self.test, every, self._scored_last)
+            for job in jobs
+        ]
+
+    def _scored_last(self, result: Result, job: _Job, alone: int | None) -> dict[str, Any]:
+        """Score once what is not scored by round: reliability, images of another kind, and models of clients' own."""
+        shared, found = self.experiment.training, dict[str, Any]()
+        posterior = result.posterior
+        samples = [0] if posterior.kind == "point" else [0, shared.ensemble]
+        if self.outside is not None and alone is None:
+            other = _rows(self.experiment, self.outside, np.zeros(len(self.outside), dtype=np.int64)).X
+            for name, count in zip(("at_mean", "ensemble"), samples, strict=False):
+                inside = posterior.predict_proba(self.test.X, count)
+                found[name] = {"auroc": auroc(inside, posterior.predict_proba(other, count))}
+                found[name]["reliability"] = reliability(inside, self.test.y)
+        if shared.personal:
+            rows = self._drawn(job.seed)
+            parts = self.experiment.data.parts(self.y[rows], job.seed)
+            own = (posterior,) if job.entry.local else result.personal(job.seed)
+            chosen = range(len(parts)) if alone is None else [alone]
+            masks = [torch.from_numpy(np.isin(self.test_classes, self.y[rows[parts[k]]])) for k in chosen]
+            for name, count in zip(("at_mean", "ensemble"), samples, strict=False):
+                each = [
+                    score(one.predict_proba(self.test.X[mask], count).log(), self.test.y[mask])
+                    for one, mask in zip(own, masks, strict=True)
+                ]
+                found[f"personal_{name}"] = vars(_mean(each))
+        return found
 
     def _drawn(self, seed: int) -> Any:
         return self.experiment.data.subset(len(self.y), seed)
@@ -166,20 +200,24 @@ class Bench:
             checkpoint.unlink(missing_ok=True)
         return Trial(job.method, job.entry.label, job.point, **json.loads(path.read_text(encoding="utf-8")))
 
-    def _outcome(self, job: _Job, clients: list[Rows], test: Rows, every: int) -> Outcome:
+    def _outcome(self, job: _Job, clients: list[Rows], test: Rows, every: int, last: Last | None = None) -> Outcome:
         entry = job.entry
         if entry.local:
-            alone = [self._train(job, [rows], test, every, k) for k, rows in enumerate(clients)]
+            alone = [self._train(job, [rows], test, every, last, k) for k, rows in enumerate(clients)]
             failed = [(k, one) for k, one in enumerate(alone) if one.status.is_failure]
             number, worst = failed[0] if failed else (0, alone[0])
             message = f"client {number} alone: {worst.message}" if failed else worst.message
             found = replace(worst, message=message, history=_averaged([one.history for one in alone]))
+            each = [{name: Scores(**scores) for name, scores in one.last.items()} for one in alone]
+            found = replace(found, last={name: vars(_mean([one[name] for one in each])) for name in each[0]})
         else:
-            found = self._train(job, [merge(clients)] if entry.pooled else clients, test, every)
+            found = self._train(job, [merge(clients)] if entry.pooled else clients, test, every, last)
         self.began += _all_rounds(self.experiment, job)
         return found
 
-    def _train(self, job: _Job, clients: list[Rows], test: Rows, every: int, alone: int | None = None) -> Outcome:
+    def _train(
+        self, job: _Job, clients: list[Rows], test: Rows, every: int, last: Last | None = None, alone: int | None = None
+    ) -> Outcome:
         entry, shared, method = job.entry, self.experiment.training, job.entry.method()
         begun = self.began + (alone or 0) * job.rounds
 
@@ -190,7 +228,7 @@ class Bench:
 
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(job.seed)
-            model = self.experiment.network(test.X[0].numel(), CLASSES)
+            model = self.experiment.network(test.X[0].numel(), self.experiment.data.classes)
         checkpoint = self._checkpoint(f"{job.file}.npz" if alone is None else f"{job.file}_client{alone}.npz")
         name = job.name if alone is None else f"{job.name}, client {alone} alone"
         with self._noting(name), _going_on(name, checkpoint):
@@ -214,7 +252,8 @@ class Bench:
                 checkpoint_every=shared.checkpoint_every,
                 resume=checkpoint if checkpoint.exists() else None,
             )
-        return Outcome(entry.label, job.seed, result.status, result.message, result.history)
+            scored = {} if last is None or entry.pooled or result.status.is_failure else last(result, job, alone)
+        return Outcome(entry.label, job.seed, result.status, result.message, result.history, scored)
 
     @contextmanager
     def _noting(self, name: str) -> Iterator[None]:
@@ -336,7 +375,7 @@ def _rows(experiment: Experiment, X: Any, y: Any) -> Rows:
         side = round((images.shape[1] / channels) ** 0.5)
         images = torch.nn.functional.interpolate(images.view(-1, channels, side, side), (32, 32))
         images = images.expand(-1, 3, -1, -1)
-    return Rows(images.contiguous(), torch.tensor(y, dtype=torch.int64))
+    return Rows(images.contiguous(), torch.tensor(experiment.data.targets(y), dtype=torch.int64))
 
 
 def _claim(folder: Path, own: dict[str, Any]) -> None:

@@ -55,7 +55,7 @@ def experiment(
       name = "fashion"          # or mnist, cifar10, digits
       train = 6000              # others with every seed
       clients = 10
-      split = "two_dirichlet"   # or iid, two_classes, shards, label_pairs
+      split = "two_dirichlet"   # or iid, two_classes, shards, label_pairs, label_skew, concept_drift
       scale = "unit"            # or raw: pixels 0 ... 255, as the papers have them; or a number
       [model]
       name = "MLP"
@@ -277,7 +277,7 @@ def _runs(outcomes: Sequence[Any]) -> list[dict[str, Any]]:
         run["seconds"] = sum(record.seconds for record in outcome.history)
         for name in ("seconds", "bytes_down", "bytes_up"):
             run[f"{name}_round"] = _mean(getattr(record, name) for record in outcome.history)
-        run["curves"] = _curves(outcome.history)
+        run["curves"], run["last"] = _curves(outcome.history), outcome.last
         rows.append(run)
     return rows
 

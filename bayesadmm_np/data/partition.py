@@ -6,6 +6,7 @@ The arrays are disjoint, none is empty, and together they hold every row.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,17 @@ from numpy.typing import ArrayLike, NDArray
 
 from .._validation import as_count, as_number
 
-__all__ = ["by_column", "iid", "label_pairs", "shards", "small_large", "two_classes", "two_dirichlet"]
+__all__ = [
+    "by_column",
+    "concept_drift",
+    "iid",
+    "label_pairs",
+    "label_skew",
+    "shards",
+    "small_large",
+    "two_classes",
+    "two_dirichlet",
+]
 
 Partition = list[NDArray[np.int64]]
 
@@ -205,6 +216,111 @@ def two_classes(y: ArrayLike, clients: int, rng: np.random.Generator) -> Partiti
     for c, total in enumerate(np.bincount(code)):
         counts[given[:, c], c] = [len(part) for part in np.array_split(np.arange(total), uses)]
     return _deal(code, counts, rng)
+
+
+def label_skew(y: ArrayLike, clients: int, rng: np.random.Generator) -> Partition:
+    """Give one client of each pair a random half of the classes, and the other client the other half.
+
+    Every class is shuffled and cut at the same K/2 − 1 distinct random points (on the scale of its size), and a pair
+    has one piece of each class: clients differ in classes and in size, as in Zhu et al. (2023).
+
+    Parameters
+    ----------
+    y : array_like of int, shape (n,)
+        The label of each row.
+    clients : int
+        Number of clients K, even, and at most twice the rows of the smallest class.
+    rng : numpy.random.Generator
+
+    Returns
+    -------
+    list of ndarray of int64
+        K arrays of row numbers.
+
+    Raises
+    ------
+    ValueError
+        When `clients` is not as above.
+    TypeError
+        When `rng` is not a `numpy.random.Generator`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> y = np.arange(40) % 4
+    >>> [len(np.unique(y[part])) for part in label_skew(y, 6, np.random.default_rng(0))]
+    [2, 2, 2, 2, 2, 2]
+    """
+    classes = len(np.unique(_labels(y)))
+    return _pairs(y, clients, rng, lambda: rng.permutation(classes) % 2)
+
+
+def concept_drift(y: ArrayLike, clients: int, pairs: ArrayLike, rng: np.random.Generator) -> Partition:
+    """Give one client of each pair one class of every superclass, and the other client the other class.
+
+    Superclasses are pairs of classes. Cuts are those of `label_skew`. All clients have all superclasses, each with a
+    class of its own behind it, as in Zhu et al. (2023).
+
+    Parameters
+    ----------
+    y : array_like of int, shape (n,)
+        The class of each row.
+    clients : int
+        As in `label_skew`.
+    pairs : array_like of int, shape (C/2, 2)
+        The classes of each superclass.
+    rng : numpy.random.Generator
+
+    Returns
+    -------
+    list of ndarray of int64
+        K arrays of row numbers.
+
+    Raises
+    ------
+    ValueError
+        When `clients` is not as above, or `pairs` does not hold every class once.
+    TypeError
+        When `rng` is not a `numpy.random.Generator`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> y = np.arange(40) % 4
+    >>> parts = concept_drift(y, 4, [[0, 2], [1, 3]], np.random.default_rng(0))
+    >>> {len(np.unique(y[part] % 2)) for part in parts}
+    {2}
+    """
+    groups, classes = np.asarray(pairs), np.unique(_labels(y))
+    if groups.ndim != 2 or groups.shape[1] != 2 or not np.array_equal(np.sort(groups, axis=None), classes):
+        raise ValueError(f"pairs must hold each class once, two a superclass, got {groups.tolist()}.")
+
+    def owners() -> NDArray[np.int64]:
+        first = rng.integers(2, size=len(groups))
+        owner = np.empty(len(classes), dtype=np.int64)
+        for column in (0, 1):
+            owner[np.searchsorted(classes, groups[:, column])] = (first + column) % 2
+        return owner
+
+    return _pairs(y, clients, rng, owners)
+
+
+def _pairs(y: ArrayLike, clients: int, rng: np.random.Generator, owners: Callable[[], NDArray[np.int64]]) -> Partition:
+    """Cut every class at the same points; `owners` says for each class which client of a pair has its piece."""
+    _check_rng(rng)
+    labels = _labels(y)
+    classes, counts = np.unique(labels, return_counts=True)
+    clients = _clients(clients, len(labels))
+    least, pairs = int(counts.min()), clients // 2
+    if clients % 2 or pairs > least:
+        raise ValueError(f"clients must be even, and at most {2 * least}, twice the smallest class, got {clients}.")
+    cuts = 1 + np.sort(rng.choice(least - 1, pairs - 1, replace=False)) if pairs > 1 else np.empty(0, dtype=np.int64)
+    having = np.array([owners() for _ in range(pairs)])
+    owner = np.empty(len(labels), dtype=np.int64)
+    for c, count in enumerate(counts):
+        piece = np.searchsorted(cuts * count // least, np.arange(count), side="right")
+        owner[rng.permutation(np.flatnonzero(labels == classes[c]))] = 2 * piece + having[piece, c]
+    return _groups(owner, clients)
 
 
 def two_dirichlet(

@@ -16,7 +16,7 @@ from .ivon import IVON
 from .likelihoods import Bernoulli, Categorical, Gaussian, Likelihood, OwnLoss
 from .loop import Result, run
 from .methods import IVONADMM, IVONPVI, FedLapFunc, FedLaplace
-from .metrics import LossScores, RegressionScores, Scores, score
+from .metrics import LossScores, RegressionScores, Scores, auroc, reliability, score
 from .models import MLP, AcarCNN, FilterResponseNorm, LeNet, ResNet20, ZenkeCNN
 from .network import Rows, merge
 from .personal import BayesSteps, MoreauSteps, PFedBayes, PFedMe, PFedVEM, VEMSteps
@@ -60,8 +60,10 @@ __all__ = [
     "Scores",
     "VEMSteps",
     "ZenkeCNN",
+    "auroc",
     "final_model",
     "merge",
+    "reliability",
     "run",
     "score",
 ]
