@@ -10,6 +10,7 @@ from . import clients, families, losses
 from ._version import __version__
 from .splitting import methods
 from .splitting.accelerated import Accelerated
+from .splitting.choice import recommended as _recommended
 from .splitting.guarded import Guarded
 from .splitting.loop import run
 from .splitting.pooled import solve_pooled
@@ -19,6 +20,7 @@ from .splitting.result import Result, RunError
 from .splitting.sketched import Sketched
 from .splitting.status import Status
 
+methods.recommended = _recommended
 _sys.modules[f"{__name__}.methods"] = methods  # `import bayesadmm_np.methods` is the same module
 
 __all__ = [

@@ -41,6 +41,7 @@ def method_between_sites(settings: MethodSettings, inference: str, family: str) 
 
     The row of a posterior follows from the sites' loss and its parameters, and is a function of them.
     """
+    from ..families import DiagonalGaussian, FullGaussian
     from ..splitting.choice import posterior_method
     from ..splitting.guarded import Guarded
     from ..splitting.methods import Newton
@@ -56,7 +57,8 @@ def method_between_sites(settings: MethodSettings, inference: str, family: str) 
         return Guarded(Newton()), 0.0
     if family not in ("full", "diagonal"):
         raise Refused("--inference posterior needs --family full or diagonal, or a --method of that family.")
-    return lambda loss, dim: posterior_method(loss in WITH_TENSORS, dim, family == "diagonal"), 1.0
+    kind = FullGaussian if family == "full" else DiagonalGaussian
+    return lambda loss, dim: posterior_method(kind, dim, has_tensors=loss in WITH_TENSORS), 1.0
 
 
 def knobs(name: str) -> tuple[str, ...]:

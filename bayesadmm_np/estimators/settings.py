@@ -22,7 +22,7 @@ from ..losses.base import Loss
 from ..splitting.accelerated import Accelerated
 from ..splitting.choice import posterior_method
 from ..splitting.guarded import Guarded
-from ..splitting.methods import TABLE, Method, Newton
+from ..splitting.methods import PVI, TABLE, Method, Newton
 from .fitted import FAMILIES, STACKED_QR
 
 __all__ = [
@@ -90,10 +90,12 @@ class Settings:
 
         A joint Newton step is made with all sites, and so it is not the default where some are not asked.
         """
-        if not self.is_auto or self.inference != "posterior" or self.family is not FullGaussian:
+        if not self.is_auto or self.inference != "posterior":
             return self
-        known = all(loss.has_tensors and loss.is_convex for loss in losses) and self.options["participation"] == 1.0
-        return replace(self, method=posterior_method(known, losses[0].dim))
+        has_tensors = all(loss.has_tensors for loss in losses) and self.options["participation"] == 1.0
+        is_convex = all(loss.is_convex for loss in losses)
+        kind, dim = self.family, losses[0].dim
+        return replace(self, method=posterior_method(kind, dim, has_tensors=has_tensors, is_convex=is_convex))
 
     @property
     def row(self) -> Method:
@@ -224,7 +226,7 @@ def _read_method(method: Any, family: Any, inference: str) -> Method | Accelerat
     if inference == "likelihood":
         return Guarded(Newton())
     if isinstance(method, str) and method == "auto":
-        return posterior_method(False, 0, family == "diagonal")  # of a full covariance once the losses are known
+        return PVI()  # stands for the one that is chosen once the losses are known
     if isinstance(method, str) and method in TABLE:
         return TABLE[method]()
     names = ", ".join(repr(name) for name in ("auto", *TABLE))

@@ -14,7 +14,7 @@ from itertools import combinations_with_replacement, pairwise
 from typing import Any, Self
 
 import numpy as np
-from scipy.linalg import blas, lapack
+from scipy.linalg import blas, lapack, solve_triangular
 
 from .._validation import Array, frozen
 from .coordinates import pack, symmetric_from_lower, unpack
@@ -108,6 +108,18 @@ class Precision(ABC):
     @abstractmethod
     def solve_symmetrised(self, whitened: Array, right: Array) -> Array:
         """Return the E with E + ½(RE + ER) = `right`, for a whitened R ⪰ 0 and a whitened right side."""
+
+    @abstractmethod
+    def relative(self, parts: Sequence[Array]) -> tuple[Array, ...]:
+        """Return L⁻¹ R L⁻ᵀ for a symmetric R of the same structure, in its shape."""
+
+    @abstractmethod
+    def stretch_to(self, other: Self) -> tuple[Array, ...]:
+        """Return the upper triangular T with L'⁻ᵀ = L⁻ᵀT, where S' = L'L'ᵀ is the other one."""
+
+    @abstractmethod
+    def stretched(self, stretch: Sequence[Array]) -> Self:
+        """Return the precision with the root L⁻ᵀT of its inverse: `stretch_to` turned round."""
 
     @abstractmethod
     def trace_solve(self, parts: Sequence[Array]) -> float:
@@ -303,6 +315,15 @@ class DensePrecision(Precision):
         weights = 1.0 + 0.5 * np.maximum(values[:, None] + values, 0.0)
         return _packed(vectors @ (turned / weights) @ vectors.T)
 
+    def relative(self, parts: Sequence[Array]) -> tuple[Array, ...]:
+        return (_symmetric(self.half_solve(self.half_solve(parts[0]).T)),)
+
+    def stretch_to(self, other: Self) -> tuple[Array, ...]:
+        return (np.triu(other.half_solve(self.cholesky).T),)
+
+    def stretched(self, stretch: Sequence[Array]) -> Self:
+        return self.from_root(solve_triangular(stretch[0], self.cholesky.T))
+
     def trace_solve(self, parts: Sequence[Array]) -> float:
         return float(np.einsum("ij,ij->", self._covariance, parts[0]))
 
@@ -413,6 +434,15 @@ class DiagonalPrecision(Precision):
     def solve_symmetrised(self, whitened: Array, right: Array) -> Array:
         return right / (1.0 + np.maximum(whitened, 0.0))
 
+    def relative(self, parts: Sequence[Array]) -> tuple[Array, ...]:
+        return (self.whiten(parts),)
+
+    def stretch_to(self, other: Self) -> tuple[Array, ...]:
+        return (self._root / other._root,)
+
+    def stretched(self, stretch: Sequence[Array]) -> Self:
+        return self.like((self.diagonal / stretch[0] ** 2,))
+
     def trace_solve(self, parts: Sequence[Array]) -> float:
         return float(parts[0] @ self._variances)
 
@@ -488,6 +518,15 @@ class BlockPrecision(Precision):
 
     def sandwich(self, parts: Sequence[Array]) -> tuple[Array, ...]:
         return tuple(found for (found,) in self._each("sandwich", parts))
+
+    def relative(self, parts: Sequence[Array]) -> tuple[Array, ...]:
+        return tuple(found for (found,) in self._each("relative", parts))
+
+    def stretch_to(self, other: Self) -> tuple[Array, ...]:
+        return tuple(own.stretch_to(its)[0] for own, its in zip(self._blocks, other._blocks, strict=True))
+
+    def stretched(self, stretch: Sequence[Array]) -> Self:
+        return self.like([found.matrix for found in self._each("stretched", stretch)])
 
     def _pieces(self, *whitened: Array) -> Iterator[tuple[DensePrecision, tuple[Array, ...]]]:
         ends = np.cumsum([block.dim * (block.dim + 1) // 2 for block in self._blocks])[:-1]

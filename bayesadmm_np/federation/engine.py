@@ -193,6 +193,10 @@ class ServerEngine(Protocol[S]):
         """Whether the known residuals are below tol; if so, all sites are asked for the sums of the certificate."""
         return False
 
+    def only_evaluates(self, state: S) -> bool:
+        """Whether sites are asked for the sums of the certificate in place of an answer."""
+        return False
+
     def unsettled(self, state: S) -> Sequence[int]:
         """Return the sites whose residuals are, as far as is known, not below tol."""
         return range(len(self.spec.sites))

@@ -27,7 +27,7 @@ from ..losses.tensors import tensor_size
 from ..splitting.accelerated import combine
 from ..splitting.certificate import Certificate, PooledObjective
 from ..splitting.conclusion import concluded
-from ..splitting.guarded import is_at_rounding
+from ..splitting.guarded import evaluations, is_at_rounding, is_judged
 from ..splitting.history import RoundRecord
 from ..splitting.loop import ALL_ROUNDS, at_the_limit, has_converged
 from ..splitting.messages import Broadcast, Reply
@@ -292,6 +292,9 @@ class GLMServer(_Engine, ServerEngine[State]):
     def gather(self, state: State, replies: Sequence[SiteReply | None]) -> Gathered[State] | Failure:
         """Eq. 54, and the mix of an accelerated method."""
         answers = [None if one is None else one.answer for one in replies]
+        if self.only_evaluates(state):
+            lost = Expected(np.nan, state.q_g.natural * np.nan)  # of a site that overflows, and sends no sums
+            answers = evaluations(state.q_g, [None if one is None else one.report.sums or lost for one in replies])
         after = advance(self.server, self.spec.memory, state, answers, self.spec.safeguard)
         return after if isinstance(after, Failure) else Gathered(after.state, after.weights, after.counts)
 
@@ -323,8 +326,17 @@ class GLMServer(_Engine, ServerEngine[State]):
         record, tol = state.history[-1], self.spec.tol
         natural_gradients = [client.natural_gradient for client in record.clients]
         row = self.spec.row
-        known = row.is_newton or row.is_joint or max(record.edges.broadcast, record.edges.gather) <= tol
+        known = (
+            row.is_newton
+            or row.is_joint
+            or is_judged(row, state)
+            or max(record.edges.broadcast, record.edges.gather) <= tol
+        )
         return known and all(edge <= tol or edge == UNKNOWN for edge in natural_gradients)
+
+    def only_evaluates(self, state: State) -> bool:
+        """Whether a guarded row has fallen: sites send the sums at q_g, and solve nothing."""
+        return self.spec.row.client == "proximal" and is_judged(self.spec.row, state)
 
     def unsettled(self, state: State) -> Sequence[int]:
         """Return the sites with λ_k − λ_g or η_k + ∇_μ E_{q_k}[ℓ_k] above tol."""

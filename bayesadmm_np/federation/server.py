@@ -172,7 +172,7 @@ class Coordinator:
     @property
     def asks(self) -> tuple[bool, bool]:
         """Whether the outstanding broadcast asks for a solve, and for the sums of the certificate."""
-        solve = self.outcome is None and self.number <= self.spec.limit
+        solve = self.outcome is None and self.number <= self.spec.limit and not self.engine.only_evaluates(self.held)
         closed = self.waiting is not None and self.engine.is_nearly_closed(self.waiting)
         return solve, self.outcome is None and (not solve or closed)
 

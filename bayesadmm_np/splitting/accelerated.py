@@ -56,7 +56,7 @@ class Accelerated:
         as_count(self.memory, "memory")
         if self.method.dual_step == 0.0:
             raise ValueError(f"method={self.method.name} has no dual: there are no sites to accelerate.")
-        if self.method.guarded or self.method.is_joint:
+        if (self.method.guarded and self.method.client != "proximal") or self.method.is_joint:
             raise ValueError(f"method={self.method.name} cannot be accelerated: a mix of sites is not its step.")
         if self.method.sites is not None:
             raise ValueError(f"method={self.method.name} cannot be accelerated: a mix of sketches is no sketch.")

@@ -2,38 +2,90 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from ..families.base import ExponentialFamily
+from ..families.diagonal import DiagonalGaussian
+from ..families.full import FullGaussian
+from ..families.gaussian import Gaussian
+from ..losses.base import Loss
 from ..losses.tensors import tensor_size
 from .accelerated import Accelerated
 from .guarded import Guarded
 from .methods import PVI, JointNewton, Method
+from .sketched import Sketched
 
-__all__ = ["MOST_NUMBERS", "posterior_method"]
+__all__ = ["MOST_NUMBERS", "posterior_method", "recommended"]
 
 MOST_NUMBERS = 1 << 16
-"""Numbers in a site's tensors up to which a posterior is fitted by joint Newton steps: 33 parameters, half a MiB."""
+"""Numbers that a site sends beside λ_k up to which they are worth the exchanges: tensors of 33 parameters, the
+correlations of 362; half a MiB."""
 
 
-def posterior_method(has_tensors: bool, dim: int, is_diagonal: bool = False) -> Method | Accelerated:
-    """Return the method that needs the fewest exchanges for a posterior, of messages that are not too large.
+def recommended(prior: ExponentialFamily, clients: Sequence[Loss]) -> Method | Accelerated:
+    """Return what docs/choosing.md recommends for the posterior of these clients under this prior.
 
-    Guarded joint Newton steps for a full covariance, where the losses have the expected derivatives and a reply holds
-    at most `MOST_NUMBERS` of them; else accelerated PVI. Undamped it needs the fewest rounds with a full covariance,
-    and may diverge with a diagonal one.
+    Every row that it returns for convex losses has a guard, and cannot diverge (docs/guarantee.md).
 
     Parameters
     ----------
-    has_tensors : bool
-        Whether all losses have `tensors`.
-    dim : int
-        d.
-    is_diagonal : bool, default False
-        Whether the covariance is diagonal.
+    prior : ExponentialFamily
+        Its type is the family.
+    clients : sequence of Loss
 
     Examples
     --------
-    >>> posterior_method(True, 14).name, posterior_method(True, 34).name
-    ('guarded JointNewton', 'accelerated PVI')
+    >>> import numpy as np
+    >>> import bayesadmm_np as ba
+    >>> clients = [ba.losses.Logistic(np.eye(3), np.array([0, 1, 1]))]
+    >>> for family in (ba.families.FullGaussian, ba.families.DiagonalGaussian):
+    ...     print(ba.methods.recommended(family(np.zeros(3), 1.0), clients).name)
+    guarded JointNewton
+    guarded PVI with Full sites
     """
-    if is_diagonal:
-        return Accelerated(PVI(gamma=0.4))
-    return Guarded(JointNewton()) if has_tensors and tensor_size(dim) <= MOST_NUMBERS else Accelerated(PVI())
+    if not isinstance(prior, Gaussian):  # of a conjugate family one round of PVI is exact
+        return PVI()
+    return posterior_method(
+        type(prior),
+        prior.dim,
+        has_tensors=all(loss.has_tensors for loss in clients),
+        is_convex=all(loss.is_convex for loss in clients),
+    )
+
+
+def posterior_method(
+    family: type[Gaussian], dim: int, *, has_tensors: bool, is_convex: bool = True
+) -> Method | Accelerated:
+    """Return the method that needs the fewest exchanges for a posterior, of messages that are not too large.
+
+    For a full covariance joint Newton steps, where the losses have the expected derivatives and a reply holds at most
+    `MOST_NUMBERS` of them; for a diagonal one PVI whose sites keep their correlations, up to as many; else accelerated
+    PVI. Undamped it needs the fewest rounds with a full covariance, and may diverge with another. All have a guard
+    where the losses are convex.
+
+    Parameters
+    ----------
+    family : type
+        Class of the prior.
+    dim : int
+        d.
+    has_tensors : bool
+        Whether all losses have `tensors`.
+    is_convex : bool, default True
+        Whether all losses are convex.
+
+    Examples
+    --------
+    >>> from bayesadmm_np.families import FullGaussian
+    >>> [posterior_method(FullGaussian, dim, has_tensors=True).name for dim in (14, 34)]
+    ['guarded JointNewton', 'accelerated guarded PVI']
+    """
+    is_full = issubclass(family, FullGaussian)
+    accelerated = Accelerated(PVI(gamma=1.0 if is_full else 0.4))
+    if not is_convex:
+        return accelerated
+    if is_full and has_tensors and tensor_size(dim) <= MOST_NUMBERS:
+        return Guarded(JointNewton())
+    if issubclass(family, DiagonalGaussian) and dim * (dim - 1) // 2 <= MOST_NUMBERS:
+        return Guarded(Sketched(PVI(), "full"))
+    return Guarded(accelerated)

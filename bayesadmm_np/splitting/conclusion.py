@@ -24,12 +24,12 @@ def concluded(
     server: Server, state: State, at_server: Sequence[Expected] | None, has_converged: bool
 ) -> tuple[State, Sequence[Expected] | None]:
     """Return the state that a run ends at, and the expectations at its q_g; None where the server lacks them."""
-    if not (server.method.is_newton or server.method.is_joint) or not state.history:
+    if not (server.method.is_newton or server.method.guarded) or not state.history:
         return state, at_server
     back = None if has_converged else withdrawn(server, state, at_server)
     if back is not None:
         return back, None
-    if at_server is None or server.method.is_joint:
+    if at_server is None or not server.method.is_newton:
         return state, at_server
     last = PooledObjective(server.prior, state.q_g, at_server)
     found = last.laplace

@@ -21,15 +21,14 @@ from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import cho_factor, cho_solve, solve_triangular
+from scipy.linalg import cho_factor, cho_solve
 
 from .._validation import Array
 from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian
-from ..families.precision import DensePrecision
 from ..losses.tensors import pairs, unpack_tensors
 
-__all__ = ["Model", "along", "joint_step", "stretched", "tangent_fall"]
+__all__ = ["Model", "Slope", "along", "joint_step", "slope_to", "stretched"]
 
 MOST_STEPS = 100
 """Newton steps that the server takes on its model."""
@@ -110,38 +109,73 @@ def joint_step(prior: Gaussian, q: Gaussian, sites: Sequence[Natural], tensors: 
     for model in (_model(q, whole, np.add.reduce(tensors)), _model(q, whole, None)):
         x = model.minimum()
         if x is not None and model.slope(x) <= 0.0:
-            return stretched(q, q.mean + q.factor.colour(x[: q.dim]), np.eye(q.dim) + _triangle(x[q.dim :], q.dim))
+            return stretched(q, q.mean + q.factor.colour(x[: q.dim]), [np.eye(q.dim) + _triangle(x[q.dim :], q.dim)])
     return None
 
 
-def tangent_fall(prior: Gaussian, accepted: Gaussian, sites: Sequence[Natural], q: Gaussian) -> float:
-    """Return how much the tangent of the objective at `accepted`, from the sites there, falls on the way to q."""
-    whole = prior.natural.combine([1.0] * (1 + len(sites)), [prior.natural, *sites])
-    move, stretch = _between(accepted, q)
-    change = (stretch - np.eye(q.dim))[pairs(q.dim)]
-    return -_model(accepted, whole, None).slope(np.concatenate([move, change]))
+@dataclass(frozen=True)
+class Slope:
+    """The derivative of the objective along a line to another distribution, in mean and root of the covariance.
+
+    Attributes
+    ----------
+    value : float
+        gᵀ(m' − m) + tr[R(T − I)] − tr(T − I), with g and R = CᵀHC of the pooled gradient and curvature H, C' = CT.
+    entropy : float
+        What the entropy at the other end is above its tangent, tr(T − I) − log det T >= 0.
+    size : float
+        Size of the terms of `value`.
+    """
+
+    value: float
+    entropy: float
+    size: float
+
+    @property
+    def change(self) -> float:
+        """Change of the tangent of all but the entropy, which is kept as it is."""
+        return self.value + self.entropy
 
 
-def stretched(q: Gaussian, mean: Array, stretch: Array) -> Natural:
+def slope_to(prior: Gaussian, q: Gaussian, sites: Sequence[Natural], other: Gaussian) -> Slope:
+    """Return the slope at q, from the sites there, on the way to another one."""
+    move, kept = other.mean - q.mean, q.factor if q.learns_precision else None
+    pulls = [
+        site.linear if kept is None else site.linear - kept.like(site.parts[1:]).multiply(q.mean) for site in sites
+    ]
+    terms = [prior.factor.multiply(q.mean - prior.mean), *(-pull for pull in pulls)]
+    value, size = float(np.add.reduce(terms) @ move), float(sum(np.abs(term) for term in terms) @ np.abs(move))
+    if kept is None:
+        return Slope(value, 0.0, size)
+    whole = [np.add.reduce(own) for own in zip(prior.factor.parts, *(site.parts[1:] for site in sites), strict=True)]
+    entropy = 0.0
+    for own, stretch in zip(kept.relative(whole), kept.stretch_to(other.factor), strict=True):
+        bent = own * (stretch - _one(stretch))
+        lengths = stretch if stretch.ndim == 1 else np.diagonal(stretch)
+        value += float(bent.sum() - (lengths - 1.0).sum())
+        size += float(np.abs(bent).sum() + np.abs(lengths - 1.0).sum())
+        entropy += float((lengths - 1.0 - np.log(lengths)).sum())
+    return Slope(value, entropy, size)
+
+
+def stretched(q: Gaussian, mean: Array, stretch: Sequence[Array]) -> Natural:
     """Return λ of the law of mean + L⁻ᵀTu, for T = `stretch`."""
-    assert isinstance(q.factor, DensePrecision)
-    factor = DensePrecision.from_root(solve_triangular(stretch, q.factor.cholesky.T))
+    factor = q.factor.stretched(stretch) if q.learns_precision else q.factor
     return q.natural_from(factor.multiply(mean), factor.parts)
 
 
 def along(accepted: Gaussian, q: Gaussian, share: float) -> Natural:
-    """Return λ of the point between two, in mean and Cholesky factor of the covariance."""
-    _, stretch = _between(accepted, q)
+    """Return λ of the point between two, in mean and root of the covariance."""
     mean = accepted.mean + share * (q.mean - accepted.mean)
-    return stretched(accepted, mean, np.eye(q.dim) + share * (stretch - np.eye(q.dim)))
+    if not q.learns_precision:
+        return stretched(accepted, mean, ())
+    whole = accepted.factor.stretch_to(q.factor)
+    return stretched(accepted, mean, [_one(own) + share * (own - _one(own)) for own in whole])
 
 
-def _between(accepted: Gaussian, q: Gaussian) -> tuple[Array, Array]:
-    """Return the a and T of q, seen from `accepted`."""
-    assert isinstance(accepted.factor, DensePrecision)
-    assert isinstance(q.factor, DensePrecision)
-    stretch = np.triu(q.factor.half_solve(accepted.factor.cholesky).T)
-    return accepted.factor.cholesky.T @ (q.mean - accepted.mean), stretch
+def _one(stretch: Array) -> Array:
+    """The T that changes nothing."""
+    return np.eye(len(stretch)) if stretch.ndim == 2 else np.ones_like(stretch)
 
 
 def _model(q: Gaussian, whole: Natural, tensors: Array | None) -> Model:
@@ -149,8 +183,7 @@ def _model(q: Gaussian, whole: Natural, tensors: Array | None) -> Model:
     dim = q.dim
     rows, columns = pairs(dim)
     precision = q.factor.like(whole.parts[1:])
-    half = q.factor.half_solve(q.factor.half_solve(precision.parts[0]).T)
-    information = 0.5 * (half + half.T)
+    (information,) = q.factor.relative(precision.parts)
     gradient = q.factor.half_solve(precision.multiply(q.mean) - whole.linear)
     hessian = np.zeros((dim + rows.size,) * 2)
     hessian[:dim, :dim] = information

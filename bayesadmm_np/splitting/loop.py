@@ -22,7 +22,7 @@ from ..losses.expectations import Rule
 from .accelerated import Accelerated
 from .certificate import PooledObjective
 from .conclusion import concluded
-from .guarded import is_at_rounding
+from .guarded import is_at_rounding, is_judged
 from .history import RoundRecord
 from .methods import Method
 from .privacy import GaussianMechanism
@@ -243,8 +243,8 @@ def has_converged(server: Server, state: State, at_server: Sequence[Expected], t
     if server.method.is_newton:
         found = pooled.laplace
         return found is not None and found.residual <= tol
-    # a joint step ends at q_g too, where its duals would be natural gradients
-    closed = server.method.is_joint or state.history[-1].edges.largest <= tol
+    # a joint step and a guarded one end at q_g too, where its duals would be natural gradients
+    closed = server.method.is_joint or is_judged(server.method, state) or state.history[-1].edges.largest <= tol
     return closed and pooled.residual <= tol
 
 

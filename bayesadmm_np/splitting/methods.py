@@ -58,6 +58,7 @@ __all__ = [
     "Newton",
     "PreconditionedADMM",
     "Schedule",
+    "recommended",
 ]
 
 
@@ -159,8 +160,12 @@ class Method:
             raise ArgumentError("start", f"must be 'prior' for {self.name}: its server adds no sites to the prior")
         if self.is_joint and not (self.expectation == Exact() and self.alpha == 1.0 and self.schedule is None):
             raise ArgumentError("client", f"must not be 'joint' for {self.name}: alpha must be 1, and E_q be exact")
-        if self.guarded and not ((self.is_newton or self.is_joint) and self.schedule is None):
-            expected = "must be Newton(), JointNewton(), or another row that takes Newton's full step"
+        solves = self.client == "proximal" and self.dual_step > 0 and self.dual_rule.reads_natural
+        can_fall = solves and self.expectation != Delta(2) and self.max_rounds is None
+        if self.guarded and (
+            self.prior_at != "server" or not (can_fall or (self.client != "proximal" and self.alpha == 1))
+        ):
+            expected = "must be Newton(), JointNewton(), BLR(1.0), or a row whose dual moves along λ, such as PVI()"
             raise ArgumentError("method", expected, self.name)
         if self.sites is not None and (reason := self._without_sketches):
             raise ArgumentError("sites", f"must be 'family' for {self.name}: {reason}", repr(self.sites))
@@ -171,7 +176,7 @@ class Method:
         whole = self.rho == self.dual_step == 1.0 and self.client_share == "equal"
         if self.prior_at != "server" or not self.dual_step:
             return "its server adds no sites to the prior"
-        if self.is_newton or self.is_joint or self.guarded:
+        if self.is_newton or self.is_joint:
             return "its step takes the curvature of a FullGaussian"
         if self.alpha != 1.0:
             return "its server takes a mean of the sites' posteriors, which are diagonal"
@@ -225,6 +230,9 @@ class Method:
         """Return α for K clients."""
         return 1.0 / (1.0 + self.rho * n_clients) if self.alpha is None else self.alpha
 
+
+recommended: Callable[..., Any]
+"""The method to take where nobody chose one; it is made in `choice.py`, which wraps rows, and put here by the face."""
 
 TABLE: Registry[Callable[..., Method]] = Registry("method")
 """Every row by name. To add a method, write one function that returns a `Method` and register it here."""

@@ -147,6 +147,8 @@ class GaussianMechanism:
             raise ValueError("privacy cannot be combined with Accelerated: mixing rounds multiplies their noise.")
         if method.schedule is not None and prior.learns_precision:
             raise ValueError("privacy with a learned precision needs a row without a schedule.")
+        if method.guarded:
+            raise ValueError(f"privacy cannot be combined with {method.name}: the objective would be told.")
         if method.client != "proximal" or method.start == "sites" or not isinstance(method.dual_rule, AlongNatural):
             raise ValueError(
                 f"privacy needs clients that send λ_k and duals that move along λ, which {method.name} has not."

@@ -108,20 +108,23 @@ def gather(server: Server, limit: int, state: State, replies: Sequence[Reply | N
     """
     server = server.at(state.round + 1)
     method = server.method
-    if (method.guarded or method.is_joint) and any(reply is None for reply in replies):
+    judged = guarded.is_judged(method, state)
+    if (judged or method.is_joint) and any(reply is None for reply in replies):
         # q_g cannot be judged, nor the step be made, without all sites there: it is asked for again
         return _again(state, state.q_g, state.history[-1].alpha if state.history else 0.0)
-    if method.guarded and (again := guarded.retried(server, state, replies)) is not None:
+    if judged and (again := guarded.retried(server, state, replies)) is not None:
         return _again(state, *again)
+    if guarded.falls(server, state, replies):
+        return _again(state, guarded.refuge(server, state), 0.0)
     sites = tuple(old if reply is None else reply.site for old, reply in zip(state.sites, replies, strict=True))
     naturals = tuple(
         old if reply is None else reply.natural for old, reply in zip(state.naturals, replies, strict=True)
     )
     present = tuple(reply is not None for reply in replies)
-    alpha = method.server_alpha(len(sites))
+    alpha = 1.0 if judged else method.server_alpha(len(sites))
     if not any(present):
         return Gathered(sites, naturals, state.q_g.natural, alpha)
-    if safeguard and method.client == "proximal" and method.dual_step > 0.0:
+    if safeguard and not judged and method.client == "proximal" and method.dual_step > 0.0:
         alpha = server.safe_alpha(sites, naturals, alpha)
     natural = server.gather(sites, naturals, alpha, present)
     if method.is_joint:
@@ -133,7 +136,12 @@ def gather(server: Server, limit: int, state: State, replies: Sequence[Reply | N
             for old, reply in zip(state.sketches, replies, strict=True)
         )
         natural = sketched.gathered(server.prior, method.sites, sites, naturals, sketches)
-        return replace(found, natural=natural, sketches=sketches)
+        found = replace(found, natural=natural, sketches=sketches)
+    if judged and not method.is_newton:
+        natural, alpha = guarded.begun(server, state, sites, natural)
+        return replace(found, natural=natural, alpha=alpha)
+    if method.sites is not None:
+        return found
     if method.is_newton and not limit and all(present) and server.prior.contains(natural):
         step = newton_step(server.prior, state.q_g, natural, [reply.slope for reply in replies if reply is not None])
         if method.guarded:
@@ -159,17 +167,24 @@ def advance(
     """
     number = state.round + 1
     failed = client_failure(replies, number, safeguard)
-    if failed is not None and not (server.method.guarded and state.history):
+    taken_back = server.method.guarded and (state.history or server.method.client == "proximal")
+    # what a rule does not resolve is no fault of the point
+    if failed is not None and (failed.status is Status.COARSE_RULE or not taken_back):
         return _advised(server, state, failed)
+    if guarded.is_coarse(server, state, replies):
+        return Failure(Status.COARSE_RULE, number)
     gathered = gather(server, limit, state, replies, safeguard)
-    answers = replies if gathered.counts else [None] * len(replies)
+    step = None
     try:
         q_g = server.prior.with_natural(gathered.natural)
-        step = None
         if server.method.is_newton:
             q_g, step = _newton_point(state.q_g, q_g, gathered)
     except ValueError:  # λ_g is outside the domain
-        return Failure(Status.NOT_A_DISTRIBUTION, number, knob=server.method.knobs)
+        if not server.method.guarded or server.method.client != "proximal":
+            return Failure(Status.NOT_A_DISTRIBUTION, number, knob=server.method.knobs)
+        q_g = guarded.refuge(server, state)
+        gathered = _again(state, q_g, 0.0)
+    answers = replies if gathered.counts else [None] * len(replies)
     beside = sketched.floats_beside(server.method, q_g.natural.linear.size, len(state.sketches))
     clients = tuple(_client_record(state, k, reply, gathered, q_g) for k, reply in enumerate(answers))
     came = [reply for reply in replies if reply is not None]
@@ -328,12 +343,17 @@ class Round:
         """Ask the clients, gather, and measure."""
         began = perf_counter()
         team = self.team
+        is_evaluated = team.method.client == "proximal" and guarded.is_judged(team.method, state)
         kind, cavity = team.method.sites, None
-        if kind is not None and sketched.is_told(team.method):
+        if kind is not None and sketched.is_told(team.method) and not is_evaluated:
             cavity = sketched.Cavity.of(kind, state.q_g, state.sites, state.sketches)
         broadcast = Broadcast(state.round + 1, state.q_g.natural, cavity)
         present = present_clients(self.participation, broadcast.round, len(team.workers), self.seed)
-        replies = self._ask(broadcast, state, at_server, present)
+        if is_evaluated:
+            told = [own if here else None for own, here in zip(at_server, present, strict=True)]
+            replies = guarded.evaluations(state.q_g, told)
+        else:
+            replies = self._ask(broadcast, state, at_server, present)
         ahead = advance(team.server, team.memory, state, replies, self.safeguard)
         if isinstance(ahead, Failure):
             return ahead

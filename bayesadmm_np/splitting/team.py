@@ -12,6 +12,7 @@ from ..clients.newton import VariationalNewton
 from ..clients.own_fits import require_information, start_rule
 from ..clients.solver import Solver
 from ..families.base import ExponentialFamily
+from ..families.gaussian import Gaussian
 from ..losses.base import Expected, Loss
 from ..losses.expectations import Auto, Delta, Rule
 from .accelerated import Accelerated
@@ -194,6 +195,12 @@ def make_client(
         raise ValueError(f"{row.name} sends some d⁴/24 numbers: at most {MOST_JOINT} parameters, and here are {size}.")
     if row.sites is not None:
         require_sketch(row, loss, prior, resolved)
+    if row.guarded and not isinstance(prior, Gaussian):
+        raise ValueError(f"{row.name} needs a Gaussian prior, and {type(prior).__name__} is none.")
+    if row.guarded and not row.is_newton and resolved.is_delta and prior.natural.shapes[1:]:
+        raise ArgumentError(
+            "expectation", f"must be of the family for {row.name}, whose objective falls", repr(resolved)
+        )
     if row.guarded and not loss.is_convex:
         raise ValueError(f"{row.name} needs convex losses, and {loss.name} is not.")
     return Worker(loss, resolved, chosen, row, prior, share, n_clients, privacy)

@@ -81,7 +81,7 @@ def test_gradient_and_hessian_of_the_model_are_those_of_the_objective(name, rng)
     def at(x):
         stretch = np.eye(3)
         stretch[rows, columns] += x[3:]
-        return q.with_natural(joint.stretched(q, q.mean + q.factor.colour(x[:3]), stretch))
+        return q.with_natural(joint.stretched(q, q.mean + q.factor.colour(x[:3]), [stretch]))
 
     def gradient(x):
         """In (a, T): C_Aᵀg and, of T, the upper triangle of C_Aᵀ(P_0 + H)C_AT − T⁻ᵀ."""

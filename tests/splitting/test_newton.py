@@ -122,7 +122,7 @@ def test_the_reach_at_the_new_covariance_is_bounded_from_that_at_the_old_one(fac
 
 
 def test_rows_that_cannot_be_guarded_or_start_at_sites():
-    for row in (M.PVI(), M.BLR(1.0), M.BLR(0.5)):
+    for row in (M.FedLapCov(), M.BLR(0.5), M.FedAvg()):
         with pytest.raises(ValueError, match=r"must be Newton\(\)"):
             ba.Guarded(row)
     with pytest.raises(ValueError, match="must be a row of"):
