@@ -3,7 +3,8 @@
 Before code is moved, make them, and while it moves `GOLDENS=bits pytest tests/goldens` compares to the last bit on the
 same machine; without the switch numbers have the tolerance that is stated in test_goldens.py.
 
-The committed answers are those of b93a714, except for "fit, diagonal", where the intercept's standard error was wrong,
+The committed answers are those of b93a714, except for "fit, diagonal", where the intercept's standard error was wrong
+and the method of who chose none has changed,
 and "site step, end", whose message is not there: exit code 2, as for every file that is missing. Those of the commands
 were made anew when maximum likelihood became the default of `fit`, and the count of rounds that of exchanges.
 """
