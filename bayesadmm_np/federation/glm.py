@@ -14,7 +14,7 @@ from .._fields import NOT_NEGATIVE, Condition, Field
 from .._validation import Array
 from ..clients.problem import ClientStatus
 from ..families.base import ExponentialFamily
-from ..families.coordinates import Coordinates, Displacement, Natural
+from ..families.coordinates import Coordinates, Displacement, Natural, pairing
 from ..families.full import FullGaussian
 from ..families.gaussian import Gaussian, LearnedPrecisionGaussian
 from ..families.precision import DensePrecision
@@ -26,6 +26,7 @@ from ..losses.expectations import Delta, Exact
 from ..losses.tensors import tensor_size
 from ..splitting.accelerated import combine
 from ..splitting.certificate import Certificate, PooledObjective
+from ..splitting.coefficients import client_coefficients
 from ..splitting.conclusion import concluded
 from ..splitting.guarded import evaluations, is_at_rounding, is_judged
 from ..splitting.history import RoundRecord
@@ -50,6 +51,11 @@ from .spec import RunSpec
 __all__ = ["GLMAnswer", "GLMData", "GLMServer", "GLMSite", "GLMSpec", "GLMTask"]
 
 Sums = Expected | GaussianExpected
+
+NEVER_NEGATIVE = {"Logistic", "ReferenceSoftmax", "Softmax"}
+"""Losses that are −log of a probability, with no constant dropped."""
+MOST_NATS = 100.0
+ROUNDING = 1e-6
 
 
 @dataclass(frozen=True)
@@ -243,6 +249,13 @@ class GLMServer(_Engine, ServerEngine[State]):
         solved = header.solved
         report = Report(header.value, header.edge, _made_sums(header, found, self.spec, served))
         answer = None if solved is None else _made_answer(solved, found, self.spec, served, k, state.sites[k])
+        if self.spec.loss in NEVER_NEGATIVE:
+            if header.value is not None and header.value < 0:
+                raise refusal("value", f">= 0, as {self.spec.loss} is", header.value)
+            if "site" in found and (self.spec.row.is_newton or self.spec.row.is_joint):
+                _require_curvature(found["site"])
+            elif "natural" in found and header.value is not None and np.isfinite(header.value):
+                _require_within_reach(self.spec, served, k, state.sites[k], found["natural"], header.value)
         return SiteReply(served.round, report, answer)
 
     def ended(self, served: Served) -> ExponentialFamily:
@@ -793,6 +806,35 @@ def _made_answer(
         sketch=found.get("sketch"),
         is_evaluation=row.client != "proximal",
     )
+
+
+def _require_curvature(site: Natural) -> None:
+    """Raise where E[∇²ℓ_k] of a convex loss is not positive semidefinite, up to rounding."""
+    for part in site.parts[1:]:
+        values = np.linalg.eigvalsh(part) if part.ndim == 2 else part
+        if values.min(initial=0.0) < -ROUNDING * np.abs(values).max(initial=0.0):
+            raise refusal("site", "with a curvature that is positive semidefinite", f"one of {values.min():.3g}")
+
+
+def _require_within_reach(spec: GLMSpec, served: Served, k: int, site: Natural, natural: Natural, value: float) -> None:
+    """Raise where λ_k is farther from λ_g than the site's own loss there allows.
+
+    Of Eq. 15 λ_k is the minimum, and a loss of outcomes that are counted is nowhere below zero, so that
+
+        ρ KL(q_k‖q_g) + ⟨η_k, μ_k − μ_g⟩ ≤ E_{q_g}[ℓ_k] − E_{q_k}[ℓ_k] ≤ E_{q_g}[ℓ_k].
+
+    Solvers and rules of integration are not exact, and ten times the loss and `MOST_NATS` a parameter are forgiven.
+    """
+    row = spec.row.at(served.round)
+    if row.client != "proximal" or row.prior_at != "server" or row.sites is not None:
+        return
+    q_g, q_k = served.q_g, spec.prior.with_natural(natural)
+    rho = client_coefficients(row, spec.shares[k], len(spec.sites)).rho
+    away, held = rho * q_k.kl(q_g), pairing(site, q_k.expectation - q_g.expectation)
+    most = 10.0 * value + MOST_NATS * natural.linear.size
+    if not away + held <= most + ROUNDING * (abs(away) + abs(held)):
+        expected = f"within the reach of a site whose loss at λ_g is {value:.3g}: at most {most:.3g} nats from it"
+        raise refusal("natural", expected, f"{away + held:.3g}")
 
 
 def _pack_sums(at_server: Sums, spec: GLMSpec, arrays: dict[str, Array]) -> dict[str, Any] | None:

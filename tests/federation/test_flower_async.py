@@ -404,7 +404,7 @@ BAD = {
     "NaN": (broken, "natural must be finite, got nan at position 1"),
     "a value that is not finite": (lambda said: edited(said, {"value": float("nan")}), "value must be finite"),
     "another broadcast": (lambda said: edited(said, {"answers": "0" * 64}), "answers must be the digest"),
-    "nothing": (lambda said: Answer(b""), "whole bayesadmm archive"),
+    "nothing": (lambda said: Answer(b""), "got no signature"),
     "an error of the engine": (lambda said: "failed (Flower's error 2: no)", "failed"),
 }
 

@@ -354,7 +354,7 @@ def test_a_site_whose_first_message_is_the_final_one_needs_the_copy_too(tmp_path
     away = Message(final.kind, {**final.header, "counted": [0, 2, 2]}, final.arrays)  # as if it had never answered
     with pytest.raises(MessageError, match="a copy of the dual must come along, where a site begins"):
         site.step(away)
-    after, reply = site.adopt(server.spec, server.copy_of("a")).step(final)
+    after, reply = site.adopt(server.spec, server.copy_of("a").sealed(server.key)).step(final)
     assert reply is None
     assert all(np.array_equal(after.save().arrays[name], server.copy_of("a").arrays[name[8:]]) for name in COUNTED)
 
@@ -531,7 +531,7 @@ BAD = {
         "Expected `float`, got `str` - at `$.value[0]`",
     ),
     "an extra field": (lambda r: edited(r, {"more": 1}), "unknown field `more`"),
-    "damage": (lambda r: packed(r, r.content[VECTORS]["message"].data[:-9]), "whole bayesadmm archive"),
+    "damage": (lambda r: packed(r, r.content[VECTORS]["message"].data[:-9]), "got no signature"),
     "too large": (lambda r: packed(r, bytes(1 << 20)), "size must be at most"),
     "an exception": (lambda r: Error(code=2, reason="ValueError: no"), "failed"),
 }
