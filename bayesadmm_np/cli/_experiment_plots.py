@@ -33,6 +33,7 @@ SYMBOLS = {
 }
 """Keys of an experiment file in words."""
 NAMES = {"FedLapCov": "FedLap-Cov", "FedLapFunc": "FedLap-Func", "IVONADMM": "IVON-ADMM", "IVONPVI": "IVON-PVI"}
+NAMES |= {"PFedMe": "pFedMe", "PFedBayes": "pFedBayes", "PFedVEM": "pFedVEM"}
 ROWS = ("FedAvg", "FedProx", "FedDyn", "FedLap", "FedLapCov", "IVONADMM", "FedLapFunc", "IVONPVI")
 """Rows that look the same in the plots of different experiments."""
 MORE_COLOURS = ("#8B5A2B", "#B2182B", "#6A3D9A", "#7F7F00", "#00CED1")
