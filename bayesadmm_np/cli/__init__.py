@@ -29,6 +29,7 @@ COMMANDS = {
     "site": "One site of a run by files: its rows never leave it.",
     "server": "The server of a run by files: it sees posteriors, and no rows.",
     "flower": "The same runs on Flower, with sites on other machines.",
+    "report": "List what has left a site.",
     "export": "Make a model file of a run by files.",
     "reproduce": "Draw the papers' figures and check their claims.",
     "derive": "Derive a family's whole method with symbols.",

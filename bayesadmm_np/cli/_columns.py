@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,9 +27,9 @@ from ._terminal import Refused, option_words, worded_for_options
 
 if TYPE_CHECKING:
     from ..design.agreement import Table
-    from ..federation import GLMTable
+    from ..federation import DisclosureRules, GLMTable
 
-__all__ = ["RowSettings", "SiteConfig", "TableRows", "choices_of", "mechanism_of"]
+__all__ = ["RowSettings", "RuleSettings", "SiteConfig", "TableRows", "choices_of", "mechanism_of", "rules_of"]
 
 MANY = 50
 """Levels of a column of text from which on it hardly is a factor."""
@@ -38,7 +38,27 @@ FEW = 10
 
 
 @dataclass(frozen=True, kw_only=True)
-class RowSettings:
+class RuleSettings:
+    """What the owner of a site allows to be sent; None is the default of `federation.DisclosureRules`."""
+
+    minimum_rows: Annotated[int | None, option("Rows of this site, at least. Default: 10.", check=at_least(0))] = None
+    minimum_count: Annotated[
+        int | None,
+        option("Levels with fewer rows are not named; the column is then refused. Default: 3.", check=at_least(0)),
+    ] = None
+    minimum_class_count: Annotated[
+        int | None, option("Rows of a class of the target, at least, or none. Default: 3.", check=at_least(0))
+    ] = None
+    most_parameters: Annotated[float | None, option("Parameters a row, at most. Default: 0.33.")] = None
+    minimum_sites: Annotated[int | None, option("Sites of a run, at least. Default: 3.", check=at_least(0))] = None
+    most_numbers: Annotated[
+        float | None, option("Numbers sent in a run, by numbers that the rows hold, at most. Default: 3.")
+    ] = None
+    allow: Annotated[Names, option("Columns that may be used. Default: those named here.", "A,B,…")] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowSettings(RuleSettings):
     """What a site says of its file: the same at all sites."""
 
     target: Annotated[str, option("Column to be explained, where no formula names it.", "COLUMN")] = ""
@@ -64,9 +84,6 @@ class RowSettings:
     dropna: DropNA = False
     separator: Separator = ","
     na: NA = ()
-    minimum_count: Annotated[
-        int, option("Levels with fewer rows are not named; the column is then refused.", check=at_least(0))
-    ] = 0
     share_quantiles: Annotated[
         bool, option("Let the server find knots of bs(x, df) from counts: values of single rows.")
     ] = False
@@ -112,7 +129,7 @@ class TableRows:
                 config.loss,
                 weights=config.weights,
                 noise_variance=config.noise_variance,
-                minimum_count=config.minimum_count,
+                minimum_count=rules_of(config).minimum_count,
                 shares_quantiles=config.share_quantiles,
                 is_list=config.formula is None,
                 standardize=config.standardize,
@@ -127,7 +144,9 @@ class TableRows:
         """The site, whatever the run: its design comes with the run's agreement."""
         from ..federation import Site
 
-        return Site(self.config.name, self.data, *mechanism_of(self.config), refuses=self.config.refuse)
+        privacy, rounds = mechanism_of(self.config)
+        rules = rules_of(self.config)
+        return Site(self.config.name, self.data, privacy, rounds, refuses=self.config.refuse, rules=rules)
 
     @property
     def told(self) -> dict[str, Any]:
@@ -144,6 +163,14 @@ class TableRows:
             "levels": {name: list(one.levels) for name, one in described.columns.items() if one.levels},
             **({"warnings": warnings} if warnings else {}),
         }
+
+
+def rules_of(settings: RuleSettings) -> DisclosureRules:
+    """Return the site's rules: the usual ones, and what its owner has said."""
+    from ..federation import DisclosureRules
+
+    given = {item.name: getattr(settings, item.name) for item in fields(RuleSettings)}
+    return DisclosureRules(**{name: value for name, value in given.items() if value is not None})
 
 
 def mechanism_of(config: SiteConfig) -> tuple[Any, int | None]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Annotated, Any
 
-from ._options import option
+from ._columns import RuleSettings, rules_of
+from ._options import make_settings, option
 from ._terminal import Refused, require_writable, write_json
 
 CONFIG = "network.json"
@@ -53,29 +54,30 @@ def _keep(folder: Path, **known: Any) -> None:
     write_json(folder / CONFIG, known)
 
 
-def _site(name: str, reference: str) -> Any:
+def _site(name: str, reference: str, rules: RuleSettings) -> Any:
     from ..federation import Site
     from ..torch import NetworkData
 
     made = _function(reference)()
     if not (isinstance(made, tuple) and len(made) == 2):
         raise Refused(f"{reference} must return (rows, model), got {type(made).__name__}.")
-    return Site(name, NetworkData(*made))
+    return Site(name, NetworkData(*made), rules=rules_of(rules))
 
 
-def introduce_network(folder: Path, name: str, reference: str) -> dict[str, Any]:
+def introduce_network(folder: Path, name: str, reference: str, rules: RuleSettings) -> dict[str, Any]:
     """Write what a site remembers, and hello.npz."""
     from ..federation import site_key
+    from ..federation.disclosure import sent
     from ..federation.folders import STATE
 
     if (folder / STATE).exists():
         raise Refused(f"{folder} takes part in a run already; give a new run a folder of its own.")
-    site = _site(name, reference)
+    site = _site(name, reference, rules)
     require_writable(folder, "DIR")
     folder.mkdir(parents=True, exist_ok=True)
-    _keep(folder, name=name, function=reference, digest=site.data.digest)
+    _keep(folder, name=name, function=reference, digest=site.data.digest, rules=asdict(rules))
     site = replace(site, key=site_key(folder))
-    site.hello().write(folder / "hello.npz")
+    sent(site, folder, site.hello()).write(folder / "hello.npz")
     told = {"written": str(folder / "hello.npz"), "site": name, "key": site.key.identity}
     return {**told, "rows": len(site.data.rows)}
 
@@ -85,7 +87,7 @@ def load_network_site(folder: Path) -> Any:
     from ..federation import MessageError
 
     known = _config(folder)
-    site = _site(known["name"], known["function"])
+    site = _site(known["name"], known["function"], make_settings(RuleSettings, known["rules"], ""))
     if site.data.digest != known["digest"]:
         raise MessageError(
             f"{known['function']}: the rows of site {site.name!r} must be those of hello.npz, and they have changed "

@@ -148,6 +148,7 @@ def introduce(folder: Path, config: SiteConfig) -> dict[str, Any]:
     """Write what a site remembers, and hello.npz."""
     from .._archive import replace_text
     from ..federation import site_key
+    from ..federation.disclosure import sent
     from ..federation.folders import STATE
     from ..glm.questions import QUESTIONS
     from ._design import named_kind
@@ -165,12 +166,14 @@ def introduce(folder: Path, config: SiteConfig) -> dict[str, Any]:
     require_writable(folder, "DIR")
     folder.mkdir(parents=True, exist_ok=True)
     site = replace(site, key=site_key(folder))
+    hello = sent(site, folder, site.hello())
     known = {**asdict(rows.config), "data": str(config.data.absolute())}
     text = json.dumps({**known, DIGEST: site.data.digest}, indent=1) + "\n"
     replace_text(folder / CONFIG, text)
-    site.hello().write(folder / HELLO)
+    hello.write(folder / HELLO)
+    overrides = {"overrides": site.rules.overrides} if site.rules.overrides else {}
     told = {"written": str(folder / HELLO), "site": site.name, "key": site.key.identity}
-    return {**told, **rows.told, "privacy": _promise(site)}
+    return {**told, **rows.told, "privacy": _promise(site), **overrides}
 
 
 def _promise(site: Any) -> str | None:
@@ -393,6 +396,8 @@ def tell(plain: dict[str, Any], as_json: bool) -> int:
             print(f"{key:<10} {plain[key]}")
     if plain.get("formula"):
         print(f"{'formula':<10} {plain['formula']}")
+    for name, value in (plain.get("overrides") or {}).items():
+        print(f"{'override':<10} {name} {value}")
     for name, levels in (plain.get("levels") or {}).items():
         print(f"{'levels':<10} {name}: {', '.join(levels)}")
     left_out = plain.get("missing_rows") or {}

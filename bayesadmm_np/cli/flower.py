@@ -43,12 +43,12 @@ def new(
     data: Annotated[tuple[Path, ...], option("CSV file of a site; repeat it, one a site.", "FILE.csv")] = (),
     loss: Annotated[str, option("Kind of regression, as of `bayesadmm site init`.", "|".join(losses()))] = "logistic",
     rows: Annotated[RowSettings, Spread] = NO_ROWS,
-    sites: Annotated[int, option("Made-up sites, without --data.", check=at_least(1))] = 2,
+    sites: Annotated[int, option("Made-up sites, without --data.", check=at_least(1))] = 3,
     heart_disease: Annotated[bool, option("Four hospitals, instead of --data.")] = False,
 ) -> None:
     """Write a federation's folder: the app, with every key explained, and one folder a site.
 
-    Without --data two sites of made-up rows are written, so that `local` can be
+    Without --data three sites of made-up rows are written, so that `local` can be
     tried at once. A site is called as its file; its folder remembers where the rows
     are and holds none. On several machines each site makes its own folder there, by
     `bayesadmm site init`; DIR/README.md has all commands.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from ._columns import SiteConfig
+from ._columns import RuleSettings, SiteConfig
 from ._networks import Function, introduce_network
 from ._options import Json, Spread, option
 from ._run_files import CODES, EXAMPLE, Folder, answer, introduce, load_site, message_refusals, tell, with_example
@@ -18,6 +18,7 @@ HELP = f"""One site of a run by files: its rows never leave it.
 {CODES}"""
 FOOT = CODES
 REFUSALS = message_refusals
+USUAL = RuleSettings()
 
 
 @with_example
@@ -49,6 +50,7 @@ def network(
     /,
     *,
     name: Annotated[str, option("This site's name, different from all others'.", "NAME")],
+    rules: Annotated[RuleSettings, Spread] = USUAL,
     json: Json = False,
 ) -> None:
     """Introduce this site of a run of a network: write hello.npz for the server.
@@ -62,7 +64,7 @@ def network(
     Examples of use:
       bayesadmm site network a hospital.py:rows_and_model --name A
     """
-    tell(introduce_network(folder, name, function), json)
+    tell(introduce_network(folder, name, function, rules), json)
 
 
 def step(

@@ -111,7 +111,7 @@ def describe_columns(
     weights : str, optional
         Column of weights.
     minimum_count : int, default 0
-        Levels with fewer complete rows are not named.
+        Levels of predictors with fewer complete rows are not named.
     classes : bool, default False
         Whether the target names classes: then its numbers are levels, too.
 
@@ -139,7 +139,7 @@ def describe_columns(
     lacking: dict[str, tuple[str, ...]] = {name: () if near is None else (near,) for name, near in alike.items()}
     complete = complete_rows(found, table.n_rows)
     columns = {
-        name: describe_column(column, complete, roles[name] == "factor", minimum_count)
+        name: describe_column(column, complete, roles[name] == "factor", 0 if name == parsed.target else minimum_count)
         for name, column in found.items()
     }
     moments = {} if lacking else _moments(parsed, found, complete)

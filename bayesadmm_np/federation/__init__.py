@@ -2,6 +2,7 @@
 
 from .._signatures import SigningKey
 from .agreeing import needed_grids
+from .disclosure import DisclosureError, DisclosureRules
 from .folders import (
     FinalResult,
     ask_copy,
@@ -23,6 +24,8 @@ from .tables import GLMTable
 
 __all__ = [
     "Coordinator",
+    "DisclosureError",
+    "DisclosureRules",
     "FinalResult",
     "GLMData",
     "GLMSpec",

@@ -12,6 +12,7 @@ from .._archive import MissingFileError, refusal
 from .._errors import ArgumentError
 from ..families.coordinates import Natural
 from .account import charge
+from .disclosure import cleared, sent
 from .glm_spec import GLMSpec
 from .identity import read_key, site_key
 from .lock import locked
@@ -65,7 +66,8 @@ def step_site(
     Raises
     ------
     MessageError
-        When state or broadcast are refused, or the privacy granted in this folder is spent; no file was changed.
+        When state or broadcast are refused, the privacy granted in this folder is spent, or a rule of the site
+        keeps the reply back (`DisclosureError`); no file was changed.
     ValueError
         When another process has been at work in the folder for a minute.
 
@@ -74,8 +76,9 @@ def step_site(
     >>> import tempfile
     >>> import numpy as np
     >>> import bayesadmm_np as ba
-    >>> from bayesadmm_np.federation import Coordinator, GLMData, GLMTask, Site, step_site
-    >>> site = Site("A", GLMData(ba.losses.LeastSquares([[1.0]], [1.0])))
+    >>> from bayesadmm_np.federation import Coordinator, DisclosureRules, GLMData, GLMTask, Site, step_site
+    >>> loss = ba.losses.LeastSquares([[1.0]], [1.0])
+    >>> site = Site("A", GLMData(loss), rules=DisclosureRules.none())  # one row would not be sent
     >>> task = GLMTask(ba.methods.PVI(), ba.families.FullGaussian(np.zeros(1), 1.0))
     >>> server = Coordinator.start([site.hello()], task)
     >>> folder = tempfile.TemporaryDirectory()
@@ -94,19 +97,18 @@ def step_site(
             require_run(message)
             known = site.adopt(read_spec(message, site.data), Message.read(copy, signers=by_server(message.signer)))
         after, reply = known.step(message)
-        if reply is not None and after is known:  # of an inquiry and of grids a site keeps nothing
-            name = HELLO if reply.kind == "hello" else answer_name(site.name, reply.header["number"])
-            path = folder / name if out is None else Path(out)
-            for place in {path, folder / HELLO} if reply.kind == "hello" else {path}:
-                reply.write(place)
-            return after, path
-        account = charge(folder, after)
-        after.save().write(state)
-        account.write(folder)
-        if reply is None:
+        said = None if reply is None else cleared(after, folder, reply, message)
+        if after is not known:  # of an inquiry and of grids a site keeps nothing
+            account = charge(folder, after)
+            after.save().write(state)
+            account.write(folder)
+        if said is None:
             return after, None
-        path = folder / reply_name(site.name, reply.header["round"]) if out is None else Path(out)
-        reply.write(path)
+        reply, entry = said
+        entry.enter(folder)
+        path = folder / _said_name(site.name, reply) if out is None else Path(out)
+        for place in {path, folder / HELLO} if reply.kind == "hello" else {path}:
+            reply.write(place)
         return after, path
 
 
@@ -137,9 +139,10 @@ def ask_copy(folder: Path_, site: Site, broadcast: Path_) -> Path:
     >>> import tempfile
     >>> import numpy as np
     >>> import bayesadmm_np as ba
-    >>> from bayesadmm_np.federation import Coordinator, GLMData, GLMTask, Site, SigningKey
+    >>> from bayesadmm_np.federation import Coordinator, DisclosureRules, GLMData, GLMTask, Site, SigningKey
     >>> from bayesadmm_np.federation import ask_copy, give_copy, start_server, step_server, step_site
-    >>> site = Site("A", GLMData(ba.losses.LeastSquares([[1.0]], [1.0])), key=SigningKey(bytes(32)))
+    >>> data, allowed = GLMData(ba.losses.LeastSquares([[1.0]], [1.0])), DisclosureRules.none()
+    >>> site = Site("A", data, key=SigningKey(bytes(32)), rules=allowed)
     >>> task = GLMTask(ba.methods.PVI(), ba.families.FullGaussian(np.zeros(1), 1.0))
     >>> with tempfile.TemporaryDirectory() as a, tempfile.TemporaryDirectory() as run:
     ...     first = start_server(run, Coordinator.start([site.hello()], task))
@@ -152,7 +155,7 @@ def ask_copy(folder: Path_, site: Site, broadcast: Path_) -> Path:
     message = Message.read(broadcast)
     if message.kind not in ("broadcast", "final"):
         raise message.refusal("kind", "'broadcast' or 'final'", message.kind)
-    request = site.lost(message)
+    request = sent(site, folder, site.lost(message), message)
     path = Path(folder) / f"lost-{site.name}-{request.header['round']:04d}.npz"
     request.write(path)
     return path
@@ -193,6 +196,15 @@ def give_copy(folder: Path_, request: Path_, model: Any = None) -> Path:
         path = Path(folder) / f"copy-{copy.header['site']}-{server.number:04d}.npz"
         copy.write(path)
         return path
+
+
+def _said_name(site: str, reply: Message) -> str:
+    """Return what the file of what a site says is called."""
+    if reply.kind == "hello":
+        return HELLO
+    return (
+        reply_name(site, reply.header["round"]) if reply.kind == "reply" else answer_name(site, reply.header["number"])
+    )
 
 
 def reply_name(site: str, number: int) -> str:

@@ -510,6 +510,10 @@ class GLMData:
             "classes": list(self.classes),
         }
 
+    def rows_of(self, spec: RunSpec, name: str) -> GLMData:
+        """Return the rows as a run sees them: these."""
+        return self
+
     def join(self, spec: RunSpec, name: str, privacy: GaussianMechanism | None) -> GLMSite:
         """Return the engine of a run at this site; a ValueError where loss, family, rule or solver do not fit."""
         self._require_own(spec)

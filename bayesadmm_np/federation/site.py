@@ -15,6 +15,7 @@ from .._signatures import SigningKey, shown
 from .._validation import Array, as_count
 from ..glm.questions import pack
 from ..splitting.privacy import GaussianMechanism
+from .disclosure import DisclosureRules
 from .engine import A, SiteData, SiteEngine, require
 from .messages import (
     Message,
@@ -170,6 +171,9 @@ class Site:
         What an earlier step left; made by `step`, `restore` and `adopt`.
     refuses : tuple of str, default ()
         Questions of `glm.questions` that this site does not answer.
+    rules : DisclosureRules, optional
+        What the rows must be like before a message leaves by file or network, by default `DisclosureRules()`; in one
+        process no rule applies.
 
     Raises
     ------
@@ -199,9 +203,11 @@ class Site:
     key: SigningKey | None = None
     kept: SiteState | None = None
     refuses: tuple[str, ...] = ()
+    rules: DisclosureRules | None = None
 
     def __post_init__(self) -> None:
         as_site_name(self.name)
+        object.__setattr__(self, "rules", self.rules or DisclosureRules())
         if not hasattr(self.data, "introduction"):
             got = type(self.data).__name__
             raise ValueError(f"data must be GLMData(loss) or NetworkData(rows, model), got {got}.")

@@ -294,15 +294,15 @@ class GLMTable:
 
     def join(self, spec: RunSpec, name: str, privacy: Any) -> GLMSite:
         """Return the engine of a run with this site's part of the design that was agreed."""
-        return self._rows_of(spec, name).join(spec, name, privacy)
+        return self.rows_of(spec, name).join(spec, name, privacy)
 
     def respond(
         self, spec: RunSpec, site: str, name: str, content: Mapping[str, Any], arrays: Mapping[str, Array]
     ) -> Callable[[], Any]:
         """Check a question of a run, and return what answers it."""
-        return self._rows_of(spec, site).respond(spec, site, name, content, arrays)
+        return self.rows_of(spec, site).respond(spec, site, name, content, arrays)
 
-    def _rows_of(self, spec: RunSpec, name: str) -> GLMData:
+    def rows_of(self, spec: RunSpec, name: str) -> GLMData:
         """Return this site's part of the design that was agreed."""
         assert isinstance(spec, GLMSpec)
         if spec.agreement is None:

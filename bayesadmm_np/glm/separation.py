@@ -18,9 +18,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import expit
 
 from .._validation import Array
@@ -39,6 +40,7 @@ __all__ = [
     "factors_of",
     "find_split",
     "has_walls",
+    "rests_on",
     "smallest_separating",
 ]
 
@@ -106,7 +108,8 @@ class Answer:
     stands, moves, opposes : bool
         Whether a_jᵀd is zero, positive or negative for some j.
     change : float
-        max_j |a_jᵀs| among the a_j that stand still.
+        max_j |a_jᵀs| among the a_j that stand still, rounded down to a power of two: the largest value of a row is
+        nobody's business.
     """
 
     value: float
@@ -162,8 +165,44 @@ def has_walls(loss: Loss) -> bool:
     return isinstance(loss, LinearModelLoss) and loss.pointwise.walls(loss.y) is not None
 
 
+class _Walls(NamedTuple):
+    """The walls of a site's rows under a question: those that stand still, and where the others go."""
+
+    rows: Array
+    walls: Array
+    still: NDArray[np.bool]
+    moves: NDArray[np.bool]
+    opposes: NDArray[np.bool]
+    margin: Array
+    change: Array
+
+
 def answer(loss: LinearModelLoss, question: Question) -> Answer:
-    """Answer at a site; only the sums, two maxima and three times yes or no leave it."""
+    """Answer at a site; only the sums, a maximum's power of two and three times yes or no leave it."""
+    found, n_outputs = _walls_of(loss, question), loss.n_outputs
+    still, margin = found.still, found.margin
+    slope = np.einsum("nm,nmc->nc", np.where(still, -expit(-margin), 0.0), found.walls)
+    bends = np.einsum("nm,nmc,nmd->ncd", _weights(found), found.walls, found.walls)
+    curvature = RowCurvature(found.rows, bends if n_outputs > 1 else bends[:, 0, 0])
+    return Answer(
+        float(np.logaddexp(0.0, -margin)[still].sum()),
+        (slope.T @ found.rows).ravel(),
+        curvature.dense(),
+        bool(still.any()),
+        bool(found.moves.any()),
+        bool(found.opposes.any()),
+        _power_of_two(float(found.change[still].max(initial=0.0))),
+    )
+
+
+def rests_on(loss: LinearModelLoss, question: Question) -> tuple[int, int, Array]:
+    """Return how many rows have a wall that stands still, how many have none, and the weights of all in the sums."""
+    found = _walls_of(loss, question)
+    stands = found.still.any(axis=1)
+    return int(stands.sum()), int((~stands).sum()), _weights(found).sum(axis=1)
+
+
+def _walls_of(loss: LinearModelLoss, question: Question) -> _Walls:
     X, n_outputs = _weighted_rows(loss), loss.n_outputs
     walls = loss.pointwise.walls(loss.y[loss.weights > 0])
     assert walls is not None
@@ -173,7 +212,8 @@ def answer(loss: LinearModelLoss, question: Question) -> Answer:
         return np.asarray(np.einsum("nmc,nc->nm", walls, rows @ theta.reshape(n_outputs, -1).T))
 
     is_wall = walls.any(axis=2)
-    still, moves, opposes = is_wall, False, False
+    still = np.asarray(is_wall)
+    moves = opposes = np.zeros_like(still)
     if question.direction is not None:
         moved = along(question.direction)
         direction = question.direction.reshape(n_outputs, -1).T
@@ -182,22 +222,18 @@ def answer(loss: LinearModelLoss, question: Question) -> Answer:
         size = size + ROUNDING * np.abs(X) @ np.abs(question.basis @ direction)
         floor = np.maximum(question.floor, np.einsum("nmc,nc->nm", np.abs(walls), size))
         still = is_wall & (np.abs(moved) <= floor)
-        moves, opposes = bool((is_wall & (moved > floor)).any()), bool((is_wall & (moved < -floor)).any())
-    margin = along(question.theta)
-    weight = np.where(still, expit(margin) * expit(-margin), 0.0)
-    slope = np.einsum("nm,nmc->nc", np.where(still, -expit(-margin), 0.0), walls)
-    bends = np.einsum("nm,nmc,nmd->ncd", weight, walls, walls)
-    curvature = RowCurvature(rows, bends if n_outputs > 1 else bends[:, 0, 0])
-    change = 0.0 if question.step is None else np.abs(along(question.step))[still].max(initial=0.0)
-    return Answer(
-        float(np.logaddexp(0.0, -margin)[still].sum()),
-        (slope.T @ rows).ravel(),
-        curvature.dense(),
-        bool(still.any()),
-        moves,
-        opposes,
-        float(change),
-    )
+        moves, opposes = is_wall & (moved > floor), is_wall & (moved < -floor)
+    change = np.zeros_like(still, dtype=np.float64) if question.step is None else np.abs(along(question.step))
+    return _Walls(rows, walls, still, moves, opposes, along(question.theta), change)
+
+
+def _weights(found: _Walls) -> Array:
+    return np.where(found.still, expit(found.margin) * expit(-found.margin), 0.0)
+
+
+def _power_of_two(value: float) -> float:
+    """Return the power of two at or below a number: what is compared with `HALF` needs no digits of a single row."""
+    return float(np.ldexp(0.5, np.frexp(value)[1])) if 0 < value < np.inf else value
 
 
 def _weighted_rows(loss: LinearModelLoss) -> Array:

@@ -17,6 +17,7 @@ from bayesadmm_np.glm.kinds import COUNTS, LOG, Link, Target, read_kind
 from bayesadmm_np.losses import logistic_normal_moments
 from bayesadmm_np.losses.pointwise import Pointwise, RowMoments
 from oracles.cohorts import cohort
+from oracles.overrides import OPTIONS
 
 # ----------------------------------------------------------------------------------------------------
 # The user's package
@@ -165,7 +166,7 @@ def test_the_commands_the_model_file_and_a_run_by_files_know_it(registered, coun
 
     for name in ("north", "south"):
         frame[frame["site"] == name].drop(columns="site").to_csv(f"{name}.csv", index=False)
-        given = ("--data", f"{name}.csv", "--target", "stays", "--name", name, "--loss", NAME)
+        given = ("--data", f"{name}.csv", "--target", "stays", "--name", name, "--loss", NAME, *OPTIONS.split())
         assert bayesadmm("site", "init", name, *given)[0] == 0
     begin = (
         "server",

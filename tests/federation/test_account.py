@@ -10,6 +10,7 @@ from bayesadmm_np._archive import Archive, ArchiveError
 from bayesadmm_np.federation import Coordinator, GLMData, GLMTask, MessageError, Site, step_site
 from bayesadmm_np.federation.account import ACCOUNT, Account, Entry
 from bayesadmm_np.federation.dispatch import Request, answer, node
+from oracles.overrides import ALLOWED
 from oracles.problems import prior, team
 
 LOSS, OTHER = team("logistic", sizes=(5, 8))
@@ -18,18 +19,18 @@ GRANTED = 5
 
 
 def private(noise=NOISE, granted=GRANTED):
-    return Site("A", GLMData(LOSS), privacy=noise, privacy_rounds=granted)
+    return Site("A", GLMData(LOSS), privacy=noise, privacy_rounds=granted, rules=ALLOWED)
 
 
 def begin(rounds, seed=0):
-    hellos = [private().hello(), Site("B", GLMData(OTHER)).hello()]
+    hellos = [private().hello(), Site("B", GLMData(OTHER), rules=ALLOWED).hello()]
     task = GLMTask(ba.methods.PVI(gamma=1 / 2), prior("diagonal", 3), rounds=rounds, seed=seed, tol=1e-12)
     return Coordinator.start(hellos, task)
 
 
 def over_flower(folder, label, rounds, home=None, seed=0):
     """Let the site answer a whole run; return what it sent, up to its first refusal, and that."""
-    server, other, sent = begin(rounds, seed), Site("B", GLMData(OTHER)), []
+    server, other, sent = begin(rounds, seed), Site("B", GLMData(OTHER), rules=ALLOWED), []
     while server.outcome is None:
         broadcast = server.broadcast()
         said = answer(Request(label, broadcast.to_bytes()), folder, lambda spec: (private(), private().hello()), home)
@@ -44,7 +45,7 @@ def over_flower(folder, label, rounds, home=None, seed=0):
 
 
 def by_files(folder, rounds):
-    server, other, sent = begin(rounds), Site("B", GLMData(OTHER)), []
+    server, other, sent = begin(rounds), Site("B", GLMData(OTHER), rules=ALLOWED), []
     path = folder.with_name("broadcast.npz")
     while server.outcome is None:
         server.broadcast().write(path)
@@ -170,7 +171,7 @@ def test_a_site_without_privacy_keeps_no_account(tmp_path):
     begin(2).broadcast().write(tmp_path / "broadcast.npz")
     shutil.rmtree(tmp_path / "B", ignore_errors=True)
     (tmp_path / "B").mkdir()
-    step_site(tmp_path / "B", Site("B", GLMData(OTHER)), tmp_path / "broadcast.npz")
+    step_site(tmp_path / "B", Site("B", GLMData(OTHER), rules=ALLOWED), tmp_path / "broadcast.npz")
     assert not (tmp_path / "B" / ACCOUNT).exists()
 
 

@@ -19,6 +19,7 @@ pytest.importorskip("cyclopts", reason="the command line needs the extra `cli`")
 import bayesadmm_np as ba  # noqa: E402
 from bayesadmm_np import cli  # noqa: E402
 from bayesadmm_np.federation import Coordinator, GLMTask, Message, final_result, load_server, site_key  # noqa: E402
+from oracles.overrides import OPTIONS  # noqa: E402
 from oracles.problems import same_bits  # noqa: E402
 
 SITES = {"north": 25, "east": 40, "west": 15}
@@ -144,7 +145,7 @@ def test_by_default_a_run_ends_at_the_maximum_of_the_pooled_likelihood(bayesadmm
 
 def test_a_posterior_takes_few_exchanges(bayesadmm):
     """Guarded joint Newton steps, bit for bit as in one process; the broken twin is the likelihood."""
-    introduce(bayesadmm, "--target visits --loss poisson --features age,dose --weights w")
+    introduce(bayesadmm, f"--target visits --loss poisson --features age,dose --weights w {OPTIONS}")
     code, told = play(bayesadmm, "--inference posterior --prior-precision 0.5")
     prior = ba.families.FullGaussian(np.zeros(3), 0.5)
     result = ba.run(ba.Guarded(ba.methods.JointNewton()), losses("visits"), prior, tol=1e-8)
@@ -173,7 +174,7 @@ def test_columns_are_standardised_over_all_sites(bayesadmm):
 
 
 def test_a_run_that_fails_has_exit_code_one(bayesadmm):
-    introduce(bayesadmm, "--target visits --loss poisson --features age,dose")
+    introduce(bayesadmm, f"--target visits --loss poisson --features age,dose {OPTIONS}")
     code, told = play(bayesadmm, "--method BLR --family isotropic --rounds 30")
     assert code == 1
     assert told["status"] in ("DIVERGED", "NOT_A_DISTRIBUTION", "NOT_FINITE")
@@ -306,7 +307,7 @@ def test_the_final_message_is_the_result_and_ends_as_fit_does(bayesadmm):
 
 def test_the_same_command_again_is_another_run(bayesadmm):
     """Sites, options and numbers of rows are the same, labels perhaps not: messages must not mix."""
-    introduce(bayesadmm, "--target died --loss logistic --features age,dose")
+    introduce(bayesadmm, "--target died --loss logistic --features age,dose --minimum-sites 2")
     start = "server init {} north/hello.npz east/hello.npz --method PVI"
     for run in ("one", "two"):
         assert bayesadmm(start.format(run))[0] == 0

@@ -20,6 +20,7 @@ from bayesadmm_np.federation.flower import apps
 from bayesadmm_np.federation.flower.apps import RECORD, STYPE, VECTORS
 from oracles.keys import lied, own_key
 from oracles.loopback import SITES, LoopbackGrid, Node, quicken, run_app
+from oracles.overrides import ALLOWED
 from oracles.problems import prior, team
 
 M = ba.methods
@@ -342,7 +343,7 @@ def test_with_keys_a_name_stays_with_its_node(keyed, signs, tmp_path, caplog, mo
 class PrivateNode(Node):
     def load(self, folder, spec):
         noise = {"privacy": ba.GaussianMechanism(1.0, 0.5), "privacy_rounds": 10}
-        site = Site(self.name, GLMData(self.loss), key=own_key(self.folder), **noise)
+        site = Site(self.name, GLMData(self.loss), key=own_key(self.folder), rules=ALLOWED, **noise)
         return site, site.hello()
 
 

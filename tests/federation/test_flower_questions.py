@@ -22,6 +22,7 @@ from bayesadmm_np.federation import (
 from bayesadmm_np.federation.dispatch import Plan
 from bayesadmm_np.losses import LeastSquares, Logistic
 from oracles.loopback import SITES, LoopbackGrid, Node, quicken, run_app
+from oracles.overrides import ALLOWED
 
 NEWTON = ba.Guarded(ba.methods.Newton())
 
@@ -53,7 +54,7 @@ def task(case):
 def by_messages(case):
     """The same run without Flower; no state is put away."""
     named = zip(SITES, losses_of(case), strict=False)
-    sites = [Site(name, GLMData(loss, ("a", "b", "intercept"))) for name, loss in named]
+    sites = [Site(name, GLMData(loss, ("a", "b", "intercept")), rules=ALLOWED) for name, loss in named]
     server = Coordinator.start([site.hello() for site in sites], task(case))
     while server.outcome is None:
         sites, replies = zip(*(site.step(server.broadcast()) for site in sites), strict=True)
@@ -63,7 +64,7 @@ def by_messages(case):
 
 class Named(Node):
     def load(self, folder, spec):
-        site = Site(self.name, GLMData(self.loss, ("a", "b", "intercept")))
+        site = Site(self.name, GLMData(self.loss, ("a", "b", "intercept")), rules=ALLOWED)
         return site, site.hello()
 
 
@@ -130,7 +131,7 @@ def test_a_server_that_stopped_within_a_question_goes_on(tmp_path):
 
 
 def test_a_site_refuses_a_question_of_no_table():
-    site = Site("a", GLMData(losses_of("plain")[0], ("a", "b", "intercept")))
+    site = Site("a", GLMData(losses_of("plain")[0], ("a", "b", "intercept")), rules=ALLOWED)
     first = Coordinator.start([site.hello()], task("plain")).broadcast()
     changed = Message("inquiry", {**first.header, "name": "rows_themselves"}, first.arrays)
     with pytest.raises(MessageError, match="name must be a question of the table"):

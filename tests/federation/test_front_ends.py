@@ -17,6 +17,7 @@ from bayesadmm_np.estimators.term_tests import wald_tests  # noqa: E402
 from bayesadmm_np.federation import Message, load_server  # noqa: E402
 from bayesadmm_np.federation.messages import read_hellos  # noqa: E402
 from oracles.by_files import SITES, commands, write_tables  # noqa: E402
+from oracles.overrides import OPTIONS  # noqa: E402
 
 APART = {"rounds", "floats", "agreed", "method", "certificate", "model", "dropped_rows", "objective"}
 """How the fit was made, and what one of them alone has to say."""
@@ -54,7 +55,7 @@ def differences(one, other, rel):
 def run(call, site, server="", names=SITES):
     """Do a run by files in one command; return its exit code, its JSON and standard error."""
     for name in names:
-        code, out, err = call(f"site init {name} --data {name}.csv --name {name} {site}")
+        code, out, err = call(f"site init {name} --data {name}.csv --name {name} {OPTIONS} {site}")
         if code:
             return code, None, err
     code, out, err = call(f"server run run {' '.join(names)} {server} --no-progress --json")
@@ -157,7 +158,8 @@ def test_a_site_that_refuses_leaves_out_the_likelihood_ratios(call):
     code, told, _ = run(call, "--target died --loss logistic --features age --refuse derivatives", "--tests lr")
     assert (code, told["table"]["tests"]) == (0, [])
     assert "There are no likelihood-ratio tests of terms" in told["missing"][0]
-    assert call("site init alone --data east.csv --name east --target died --loss logistic --features age")[0] == 0
+    alone = "--target died --loss logistic --features age --minimum-sites 1"
+    assert call(f"site init alone --data east.csv --name east {alone}")[0] == 0
     told = json.loads(call("server run other alone --tests lr --prior-precision 1 --no-progress --json")[1])
     assert "the fit is not by maximum likelihood" in told["missing"][0]
 

@@ -7,6 +7,7 @@ import bayesadmm_np as ba
 from bayesadmm_np.federation import Coordinator, GLMData, GLMTask, Site, lock
 from bayesadmm_np.federation.dispatch import Answer, Plan, Request, answer, serve
 from bayesadmm_np.federation.dispatch.envelope import LONGEST_NOTE, one_line
+from oracles.overrides import ALLOWED
 
 HOSTILE = "\x1b]0;title\x07\x1b[2J\r\n\x00\u202e\ud800 and no end" + "x" * 10**6
 
@@ -24,7 +25,8 @@ class Grid:
     """A site that does its work, and one that has nothing but words."""
 
     def __init__(self, folder):
-        self.site, self.folder, self.said = Site("A", GLMData(ba.losses.LeastSquares([[1.0]], [1.0]))), folder, {}
+        loss = ba.losses.LeastSquares([[1.0]], [1.0])
+        self.site, self.folder, self.said = Site("A", GLMData(loss), rules=ALLOWED), folder, {}
 
     def nodes(self):
         return {1, 2}

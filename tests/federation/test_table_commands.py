@@ -14,6 +14,7 @@ from bayesadmm_np.splitting.guarded import Guarded  # noqa: E402
 from bayesadmm_np.splitting.methods import Newton  # noqa: E402
 from oracles.couriers import drive_sites  # noqa: E402
 from oracles.hospitals import SITES, tables_of, truth  # noqa: E402
+from oracles.overrides import OPTIONS  # noqa: E402
 from oracles.problems import same_bits  # noqa: E402
 
 WARDS = [f"C(ward)[T.{level}]" for level in ("9", "ICU", "état")]
@@ -60,7 +61,9 @@ def done(bayesadmm, *arguments):
 
 def introduce(bayesadmm, *options):
     return {
-        name: done(bayesadmm, "site", "init", f"at-{name}", "--data", f"{name}.csv", "--name", name, *options)
+        name: done(
+            bayesadmm, "site", "init", f"at-{name}", "--data", f"{name}.csv", "--name", name, *OPTIONS.split(), *options
+        )
         for name in SITES
     }
 
@@ -197,7 +200,7 @@ def test_text_that_hardly_is_a_factor_is_refused(case, bayesadmm, tmp_path):
     columns, words = TEXTS[case]
     n = len(columns["age"])
     pd.DataFrame({**columns, "died": np.arange(n) % 2}).to_csv(tmp_path / "a.csv", index=False)
-    options = ("--data", tmp_path / "a.csv", "--name", "A", "--target", "died", "--loss", "logistic")
+    options = ("--data", tmp_path / "a.csv", "--name", "A", "--target", "died", "--loss", "logistic", *OPTIONS.split())
     code, _, err = bayesadmm("site", "init", tmp_path / "at-A", *options)
     assert code == 2
     assert words in err

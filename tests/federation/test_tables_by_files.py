@@ -352,7 +352,7 @@ def test_firth_by_files_is_that_of_the_estimator(call, features):
 
 def test_firth_needs_a_likelihood_without_a_prior(call):
     write_tables()
-    call("site init east --data east.csv --name east --target died --loss logistic --features age")
+    call("site init east --data east.csv --name east --target died --loss logistic --features age --minimum-sites 1")
     for options in ("--penalty firth --prior-precision 1", "--penalty firth --method PVI"):
         code, _, err = call(f"server init run east/hello.npz {options}")
         assert code == 2

@@ -365,9 +365,9 @@ CALLS = {
     "derive nothing": "derive triangle",
     "reproduce nothing": "reproduce --only 7",
     "site init": "site init north --data north.csv --target died --name north --loss logistic --features age,dose "
-    "--standardize --json",
+    "--standardize --minimum-sites 2 --json",
     "site init 2": "site init west --data west.csv --target died --name west --loss logistic --features age,dose "
-    "--standardize --json",
+    "--standardize --minimum-sites 2 --json",
     "site init again": "site init north --data north.csv --target died --name north --loss logistic "
     "--features age,doze",
     "server init": "server init run north/hello.npz west/hello.npz --method PVI --gamma 0.5 --rounds 2 --json",

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from bayesadmm_np import cli
+from oracles.overrides import OPTIONS
 
 SITES = ("east", "north", "west")
 ROWS = {"east": 40, "north": 25, "west": 15}
@@ -64,7 +65,7 @@ def play(call, site, server="", sites=SITES, answering=None):
     `answering(path, names)` returns the sites that answer a message; the others are left out of the step.
     """
     for name in sites:
-        code, _, err = call(f"site init {name} --data {name}.csv --name {name} {site}")
+        code, _, err = call(f"site init {name} --data {name}.csv --name {name} {OPTIONS} {site}")
         assert code == 0, err
     hellos = " ".join(f"{name}/hello.npz" for name in sites)
     code, out, err = call(f"server init run {hellos} {server} --json")

@@ -9,6 +9,7 @@ from bayesadmm_np.federation.dispatch import answer
 from bayesadmm_np.federation.dispatch import client_manager as manager_module
 from bayesadmm_np.federation.dispatch import rounds as rounds_module
 from oracles.keys import own_key
+from oracles.overrides import ALLOWED
 
 
 class Clock:
@@ -83,5 +84,5 @@ class Scripted:
 
     def honest(self, name, request):
         (self.folder / name).mkdir(exist_ok=True)
-        site = Site(name, GLMData(self.losses[name]), key=own_key(self.folder / name))
+        site = Site(name, GLMData(self.losses[name]), key=own_key(self.folder / name), rules=ALLOWED)
         return answer(request, self.folder / name, lambda spec: (site, site.hello()))

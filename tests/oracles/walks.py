@@ -28,6 +28,7 @@ import numpy as np
 import bayesadmm_np
 from bayesadmm_np.cli import main
 from bayesadmm_np.families.base import ExponentialFamily
+from oracles.overrides import OPTIONS
 
 PACKAGE = f"{Path(bayesadmm_np.__file__).parent}{os.sep}"
 RHO, GAMMA, PRECISION = 0.7310585, 0.9, 0.3719
@@ -177,7 +178,7 @@ def fit():
 def by_files():
     """`site` and `server`, to the end."""
     for name in SIZES:
-        call(f"site init {name} --data {name}.csv --target died --name {name} --loss logistic")
+        call(f"site init {name} --data {name}.csv --target died --name {name} --loss logistic {OPTIONS}")
     call(f"server init run a/hello.npz b/hello.npz {METHOD} --seed 1")
     _rounds()
 
@@ -185,7 +186,7 @@ def by_files():
 def network_by_files():
     """The same of a network."""
     for name in SIZES:
-        call(f"site network {name}-net trial.py:{name} --name {name}")
+        call(f"site network {name}-net trial.py:{name} --name {name} {OPTIONS}")
     call("server network run-net trial.py:task a-net/hello.npz b-net/hello.npz")
     _rounds("-net")
 
@@ -231,9 +232,9 @@ def on_flower():
     for mark, task in tasks.items():
         for name in SIZES:
             if mark:
-                call(f"site network {name}-flower-net trial.py:{name} --name {name}")
+                call(f"site network {name}-flower-net trial.py:{name} --name {name} {OPTIONS}")
             else:
-                call(f"site init {name}-flower --data {name}.csv --target died --name {name} --loss logistic")
+                call(f"site init {name}-flower --data {name}.csv --target died --name {name} --loss logistic {OPTIONS}")
         grid = LoopbackGrid([Node(Path(f"{name}-flower{mark}")) for name in SIZES])
         with pytest.MonkeyPatch.context() as patch:
             quicken(patch)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -9,12 +10,15 @@ from typing import Any
 
 from .. import Site
 from ..account import charge
+from ..disclosure import DisclosureError, cleared, sent
 from ..lock import locked
 from ..messages import Message, MessageError, by_server, read_spec, require_run, require_to_site
 from ..spec import as_site_name
 from .envelope import Answer, Request, one_line
 
 __all__ = ["Load", "answer"]
+
+logger = logging.getLogger(__name__)
 
 Load = Callable[[Any], tuple[Site, Message]]
 """Return the site in the units of the spec (its own before a run), and what it says to introduce itself."""
@@ -52,20 +56,25 @@ def answer(
     --------
     >>> import tempfile
     >>> import bayesadmm_np as ba
-    >>> from bayesadmm_np.federation import GLMData, Message, Site
+    >>> from bayesadmm_np.federation import DisclosureRules, GLMData, Message, Site
     >>> from bayesadmm_np.federation.dispatch import Request, answer
-    >>> site = Site("A", GLMData(ba.losses.LeastSquares([[1.0]], [1.0])))
+    >>> loss = ba.losses.LeastSquares([[1.0]], [1.0])
+    >>> site = Site("A", GLMData(loss), rules=DisclosureRules.none())  # one row would not be sent
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     said = answer(Request("7"), folder, lambda spec: (site, site.hello()))
     >>> Message.from_bytes(said.message).header["site"]
     'A'
     """
     try:
-        if request.message is None:
-            return Answer(load(None)[1].to_bytes())
         home = Path(folder if home is None else home)
         with locked(home, "site"):
+            if request.message is None:
+                site, hello = load(None)
+                return Answer(sent(site, home, hello).to_bytes())
             return _stepped(request, Path(folder), load, home)
+    except DisclosureError as error:  # to the server without levels and numbers
+        logger.warning(str(error))
+        return Answer(note=error.told, refused=True)
     except ValueError as error:
         return Answer(note=one_line(str(error)), refused=True)
 
@@ -75,18 +84,20 @@ def _stepped(request: Request, folder: Path, load: Load, home: Path) -> Answer:
     broadcast = Message.from_bytes(request.message, "broadcast")
     require_to_site(broadcast)
     if broadcast.kind == "grids":
-        _, hello = load(None)[0].step(broadcast)
+        site, _ = load(None)
+        _, hello = site.step(broadcast)
         assert hello is not None
-        return Answer(hello.to_bytes())
+        return Answer(sent(site, home, hello, broadcast).to_bytes())
     label, run = as_site_name(request.label), require_run(broadcast)
     # of a run that this site takes part in the spec has been read before; a new one is as large as the rows allow
     is_new = not any(folder.glob(f"{label}-{run}-*.npz"))
     spec = read_spec(broadcast, load(None)[0].data if is_new else None)
     site, _ = load(spec)
     if broadcast.kind == "inquiry":  # of which a site keeps nothing
-        _, said = site.step(broadcast)
-        assert said is not None
-        return Answer(said.to_bytes(), said.header["refused"])
+        _, answered = site.step(broadcast)
+        assert answered is not None
+        answered = sent(site, home, answered, broadcast)
+        return Answer(answered.to_bytes(), answered.header["refused"])
     path = folder / f"{label}-{run}-{site.name}.npz"
     try:
         kept = Message.read(path) if path.exists() else None
@@ -104,13 +115,16 @@ def _stepped(request: Request, folder: Path, load: Load, home: Path) -> Answer:
     except MessageError as error:
         if site.key is None or request.copy is not None:
             raise
-        return Answer(site.lost(broadcast).to_bytes(), one_line(str(error)), refused=True)
+        return Answer(sent(site, home, site.lost(broadcast), broadcast).to_bytes(), one_line(str(error)), refused=True)
+    said = None if reply is None else cleared(after, home, reply, broadcast)
     account = charge(home, after)
     after.save().write(path)
     account.write(home)
-    if reply is None:
+    if said is None:
         broadcast.write(path.with_name(f"final-{path.name}"))
         return Answer()
+    reply, entry = said
+    entry.enter(home)
     note = "took the server's copy of its dual" if request.copy is not None else ""
     if kept is not None and request.copy is None:
         note = _what_differs(kept, broadcast, spec.sites.index(site.name))

@@ -1,0 +1,286 @@
+"""Attacks on rows from honest messages: under the usual rules of a site no row is recovered; without rules, all are.
+
+The attacker is the server, or whoever reads its folder. What it computes is in oracles/attacks.py.
+"""
+
+import numpy as np
+import pytest
+
+import bayesadmm_np as ba
+from bayesadmm_np.federation import (
+    Coordinator,
+    DisclosureError,
+    DisclosureRules,
+    GLMData,
+    GLMTable,
+    GLMTask,
+    Message,
+    Site,
+    step_site,
+)
+from bayesadmm_np.federation.disclosure import read_log, sent
+from bayesadmm_np.federation.messages import inquiry_of
+from bayesadmm_np.glm.questions import (
+    DerivativesQuestion,
+    DesignQuestion,
+    StatisticsQuestion,
+)
+from bayesadmm_np.glm.separation import Question as SeparationQuestion
+from bayesadmm_np.splitting.guarded import Guarded
+from oracles.attacks import (
+    far_point,
+    largest_value,
+    recovered,
+    row_of_a_single_one,
+    rows_of_two_curvatures,
+    two_values,
+    values_of_many_points,
+)
+from oracles.overrides import ALLOWED
+
+USUAL = DisclosureRules()
+RULES = pytest.mark.parametrize("rules", [USUAL, ALLOWED], ids=["usual rules", "no rules"])
+D = 14
+
+
+def logistic(seed, n, d=D):
+    rng = np.random.default_rng([seed, n])
+    X = np.column_stack([rng.normal(size=(n, d - 1)), np.ones(n)])
+    return X, (rng.random(n) < 0.5).astype(float)
+
+
+def likelihood(asks=True):
+    return GLMTask(
+        Guarded(ba.methods.Newton()),
+        lambda d: ba.families.FullGaussian(np.zeros(d), 0.0),
+        asks=asks,
+    )
+
+
+class Curious:
+    """A server that asks one site what it likes; the site's folder keeps what left."""
+
+    def __init__(self, tmp_path, rules, loss, features=(), n_sites=3):
+        self.folder = tmp_path
+        others = [Site(name, GLMData(loss, features)) for name in "BCDEF"[: n_sites - 1]]
+        self.site = Site("A", GLMData(loss, features), rules=rules)
+        self.server = Coordinator.start([one.hello() for one in (self.site, *others)], likelihood())
+        self.number = 0
+
+    def ask(self, question):
+        """Return the arrays of an honest answer; None where the site refuses."""
+        self.number += 1
+        spec = self.server.spec
+        inquiry_of(spec, self.number, *spec.pack_question(question)).write(self.folder / "inquiry.npz")
+        self.site, path = step_site(self.folder, self.site, self.folder / "inquiry.npz")
+        said = Message.read(path)
+        self.refused = said.header["refused"]
+        return None if self.refused else {name.removeprefix("a/"): value for name, value in said.arrays.items()}
+
+    def hessians(self, points):
+        """Return the curvatures that came."""
+        answers = [self.ask(DerivativesQuestion(point)) for point in points]
+        return [one["hessian"] for one in answers if one is not None]
+
+
+@RULES
+@pytest.mark.parametrize("n", [1, 2, 5, 10, 14])
+def test_the_rows_of_a_site_of_few_rows(n, rules, tmp_path):
+    """An honest run of maximum likelihood with two other sites of many rows; the attacker has the replies."""
+    X, y = logistic(0, n)
+    losses = {"A": ba.losses.Logistic(X, y), "B": ba.losses.Logistic(*logistic(1, 200))}
+    losses["C"] = ba.losses.Logistic(*logistic(2, 200))
+    sites = {name: Site(name, GLMData(loss), rules=rules) for name, loss in losses.items()}
+    for name in sites:
+        (tmp_path / name).mkdir()
+    server, replies = Coordinator.start([site.hello() for site in sites.values()], likelihood(asks=False)), []
+    try:
+        for _ in range(3):
+            server.broadcast().write(tmp_path / "broadcast.npz")
+            said = []
+            for name in sites:
+                sites[name], path = step_site(tmp_path / name, sites[name], tmp_path / "broadcast.npz")
+                said.append(Message.read(path))
+            replies.append(said[0])
+            server = server.step(said)
+    except DisclosureError as error:
+        refused, seen = error, np.zeros((0, D))
+    else:
+        refused, like = None, server.spec.prior.natural
+        curvatures = [like.from_vector(one.arrays["site"]).parts[1] for one in replies]
+        seen = rows_of_two_curvatures(curvatures[0], curvatures[2])
+    assert recovered(X, seen) == (n if rules is ALLOWED else 0)
+    if rules is USUAL:
+        assert (refused.site, refused.rule) == ("A", "minimum_rows" if n < 10 else "most_parameters")
+        assert not (tmp_path / "A" / "reply-A-0001.npz").exists()
+        assert read_log(tmp_path / "A") == ()
+
+
+@RULES
+def test_the_one_patient_of_a_level(rules, tmp_path):
+    rng = np.random.default_rng(3)
+    X = np.column_stack([rng.normal(60, 10, 40), np.arange(40) == 7, rng.normal(size=40)])
+    y = X @ [0.1, 2.0, 1.0] + rng.normal(size=40)
+    attacker = Curious(tmp_path, rules, ba.losses.LeastSquares(X, y), ("age", "ward[T.icu]", "dose"))
+    try:
+        # ridge: what the site adds to λ is XᵀX and Xᵀy
+        task = GLMTask(ba.methods.PVI(), ba.families.FullGaussian(np.zeros(3), 1.0))
+        hellos = [Site(name, attacker.site.data).hello() for name in "ABC"]
+        server = Coordinator.start(hellos, task)
+        server.broadcast().write(tmp_path / "broadcast.npz")
+        _, path = step_site(tmp_path, Site("A", attacker.site.data, rules=rules), tmp_path / "broadcast.npz")
+        prior = server.spec.prior.natural
+        own = prior.from_vector(Message.read(path).arrays["natural"]) - prior
+        family = server.spec.prior.with_natural(own + prior)
+        seen = row_of_a_single_one(family.precision - np.eye(3), own.linear, 1)
+    except DisclosureError as error:
+        refused, seen = error, np.zeros((0, 4))
+    assert recovered(np.append(X[7], y[7]), seen) == (rules is ALLOWED)
+    if rules is USUAL:
+        assert (refused.rule, refused.column, refused.level) == ("minimum_count", "ward", "icu")
+        assert "icu" not in refused.told
+        assert attacker.ask(DesignQuestion()) is None
+
+
+@RULES
+def test_two_rows_are_their_mean_and_spread(rules, tmp_path):
+    table = {"died": [0, 1], "age": [41.0, 67.0], "dose": [0.3, 1.9]}
+    data = GLMTable(table, "died ~ age + dose", is_list=True, standardize=True)
+    site, seen, refused = Site("A", data, rules=rules), np.zeros((0, 1)), None
+    try:
+        units = sent(site, tmp_path, site.hello()).header["table"]["units"]["age"]
+        seen = two_values(units["mean"], units["squares"])
+    except DisclosureError as error:
+        refused = error
+    assert recovered(np.array([[41.0], [67.0]]), seen) == (2 if rules is ALLOWED else 0)
+    if rules is USUAL:
+        assert (refused.rule, refused.got, refused.limit) == ("minimum_rows", 2, 10)
+
+
+def ages(n=20):
+    X, y = logistic(4, n, 2)
+    return X, y, ba.losses.Logistic(X, y)
+
+
+@RULES
+@pytest.mark.parametrize("slope", [30.0, 100.0, 300.0])
+def test_the_largest_value_at_a_far_point(slope, rules, tmp_path):
+    """One answer at a point beyond all rows, where the row with the largest age outweighs the rest."""
+    X, _, loss = ages()
+    attacker = Curious(tmp_path, rules, loss)
+    seen = [[largest_value(one), 1.0] for one in attacker.hessians([far_point(4.0, slope)])]
+    assert recovered(X[np.argmax(X[:, 0])], np.reshape(seen, (-1, 2)), to=1e-3) == (rules is ALLOWED)
+    if rules is USUAL:
+        assert (
+            attacker.refused
+            == "site A sends nothing, by its disclosure rule --minimum-count at the point that was asked for"
+        )
+
+
+@RULES
+def test_a_broadcast_at_a_far_point(rules, tmp_path):
+    """The same by a lie about q_g in a round."""
+    X, _, loss = ages()
+    attacker = Curious(tmp_path, rules, loss)
+    server = Coordinator.start([Site(n, attacker.site.data).hello() for n in "ABC"], likelihood(asks=False))
+    message = server.broadcast()
+    lie = server.spec.prior.natural.zeros().to_vector()
+    lie[:2] = far_point(4.0, 100.0)
+    lie[2:] = [1.0, 0.0, 1.0]
+    header = {**message.header, "certify": True}
+    Message("broadcast", header, {**message.arrays, "natural": lie}).write(tmp_path / "broadcast.npz")
+    site, seen, refused = Site("A", attacker.site.data, rules=rules), np.zeros((0, 2)), None
+    try:
+        _, path = step_site(tmp_path, site, tmp_path / "broadcast.npz")
+        found = server.spec.prior.natural.from_vector(Message.read(path).arrays["sums"]).parts[1]
+        seen = np.array([[largest_value(found), 1.0]])
+    except DisclosureError as error:
+        refused = error
+    assert recovered(X[np.argmax(X[:, 0])], seen, to=1e-3) == (rules is ALLOWED)
+    if rules is USUAL:
+        assert (refused.rule, refused.column) == ("minimum_count", "the point that was asked for")
+
+
+@RULES
+def test_the_sums_of_a_subset_of_one(rules, tmp_path):
+    """The question after a separation leaves out rows that a direction moves; all but the middle one here."""
+    X, _, loss = ages(21)
+    middle = np.sort(X[:, 0])[10]
+    attacker = Curious(tmp_path, rules, loss)
+    direction = far_point(middle, 1.0)
+    found = attacker.ask(SeparationQuestion(np.eye(2), np.zeros(2), direction, floor=1e-6))
+    seen = np.zeros((0, 2)) if found is None else [found["hessian"][1] / found["hessian"][1, 1]]
+    assert recovered([middle, 1.0], seen) == (rules is ALLOWED)
+
+
+def test_the_largest_change_of_a_row_is_a_power_of_two(tmp_path):
+    X, _, loss = ages()
+    attacker = Curious(tmp_path, ALLOWED, loss)
+    spec = attacker.server.spec
+    question = SeparationQuestion(np.eye(2), np.zeros(2), step=np.array([1.0, 0.0]))
+    inquiry_of(spec, 1, *spec.pack_question(question)).write(tmp_path / "inquiry.npz")
+    change = Message.read(step_site(tmp_path, attacker.site, tmp_path / "inquiry.npz")[1]).header["content"]["change"]
+    largest = np.abs(X[:, 0]).max()
+    assert change <= largest < 2 * change
+    assert np.log2(change) == round(np.log2(change))
+
+
+@RULES
+def test_a_bread_that_one_row_alone_fills(rules, tmp_path):
+    """HC3 divides by (1 − h)², and who asks chooses h: near 1 the row of the largest leverage is all there is."""
+    X, _, loss = ages()
+    attacker = Curious(tmp_path, rules, loss)
+    middle = X[np.argmax((X**2).sum(axis=1))]
+    bread = np.eye(2) * (1 - 1e-9) / (0.25 * middle @ middle)
+    found = attacker.ask(StatisticsQuestion(np.zeros(2), np.zeros(2), bread, ("HC3",)))
+    seen = np.zeros((0, 2)) if found is None else [found["meats/HC3"][1] / found["meats/HC3"][1, 1]]
+    assert recovered(middle, seen) == (rules is ALLOWED)
+
+
+def many_points(n, rules, tmp_path):
+    X, _, loss = ages(n)
+    attacker = Curious(tmp_path, rules, loss)
+    points = [far_point(centre, 2.0) for centre in np.linspace(-2.0, 2.0, 10)]
+    got = attacker.hessians(points)
+    seen = values_of_many_points(points[: len(got)], got, n) if got else np.zeros((0, 1))
+    return recovered(X[:, :1], seen, to=1e-3), len(got)
+
+
+def test_what_the_usual_rules_do_not_stop(tmp_path):
+    """Ten full answers at points of the server's choice are equations enough for one column of ten rows.
+
+    docs/security.md says so. With fewer numbers than the rows hold there are not enough.
+    """
+    for name in "ab":
+        (tmp_path / name).mkdir()
+    found, answers = many_points(10, USUAL, tmp_path / "a")
+    assert found >= 8
+    assert answers == 10
+    found, answers = many_points(10, DisclosureRules(most_numbers=0.5), tmp_path / "b")
+    assert found <= 1
+    assert answers <= 2
+
+
+def test_an_honest_run_is_allowed_by_the_usual_rules(tmp_path):
+    """Of 60 rows and five parameters, with all questions of a table: the rules are no bar to a usual fit."""
+    names, rng = "ABC", np.random.default_rng(5)
+    sites = {}
+    for name in names:
+        X = np.column_stack([rng.normal(size=(60, 4)), np.ones(60)])
+        y = (rng.random(60) < 1 / (1 + np.exp(-X @ [1, -1, 0.5, 0, 0.2]))).astype(float)
+        sites[name] = Site(name, GLMData(ba.losses.Logistic(X, y)))
+        (tmp_path / name).mkdir()
+    server = Coordinator.start([site.hello() for site in sites.values()], likelihood())
+    while server.outcome is None:
+        server.broadcast().write(tmp_path / "message.npz")
+        replies = []
+        for name in names:
+            sites[name], path = step_site(tmp_path / name, sites[name], tmp_path / "message.npz")
+            replies.append(Message.read(path))
+        server = server.step(replies)
+    assert server.outcome.status.name == "CONVERGED"
+    assert not server.outcome.table.missing
+    entries = read_log(tmp_path / "A")
+    assert len(entries) == server.exchanges
+    assert not any(one.refused for one in entries)
+    assert max(one.allowed["most_numbers"][0] for one in entries) < 3.0

@@ -1,0 +1,246 @@
+"""Rules of a site: each keeps back what it is about, names it, can be overridden, and what leaves is listed."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import bayesadmm_np as ba
+from bayesadmm_np.federation import (
+    Coordinator,
+    DisclosureError,
+    DisclosureRules,
+    GLMData,
+    GLMTable,
+    GLMTask,
+    Message,
+    MessageError,
+    Site,
+    step_site,
+)
+from bayesadmm_np.federation.disclosure import SENT, effective_rows, read_log, sent
+from bayesadmm_np.federation.dispatch import Request, answer
+from oracles.by_files import commands, write_tables
+
+pytest.importorskip("cyclopts", reason="the command line needs the extra `cli`")
+USUAL = DisclosureRules()
+
+
+def table(n=40, **columns):
+    rng = np.random.default_rng(n)
+    age = rng.normal(60.0, 10.0, n)
+    return {"died": np.arange(n) % 2, "age": age, "ward": np.where(np.arange(n) % 4, "a", "b"), **columns}
+
+
+def few(n, count):
+    """A 1 in so many of n rows."""
+    return (np.arange(n) < count).astype(float)
+
+
+CASES = {  # table, formula, rule, column, level, an override that allows it
+    "few rows": (table(9), "died ~ age", "minimum_rows", "", "", {"minimum_rows": 9, "most_parameters": 1.0}),
+    "a class of two": (
+        table(died=few(40, 2)),
+        "died ~ age",
+        "minimum_class_count",
+        "died",
+        "1",
+        {"minimum_class_count": 2},
+    ),
+    "a level of two": (
+        table(ward=np.where(few(40, 2), "icu", "a")),
+        "died ~ ward",
+        "minimum_count",
+        "ward",
+        "icu",
+        {"minimum_count": 2},
+    ),
+    "a number that is 0 but in two rows": (
+        table(dose=7.3 * few(40, 2)),
+        "died ~ age + dose",
+        "minimum_count",
+        "dose",
+        "",
+        {"minimum_count": 2},
+    ),
+    "a cell of two factors": (
+        table(sex=np.where(few(40, 1), "m", "f")),
+        "died ~ age + C(ward):age",
+        None,
+        "",
+        "",
+        {},
+    ),
+    "one row of two columns together": (
+        table(ill=few(40, 5), old=few(40, 6)),
+        "died ~ ill + old",
+        "minimum_count",
+        "a combination of columns",
+        "",
+        {"minimum_count": 1},
+    ),
+    "many parameters": (
+        table(12, a=np.arange(12.0) ** 2, b=np.sin(np.arange(12)), c=np.cos(np.arange(12) ** 2)),
+        "died ~ age + a + b + c",
+        "most_parameters",
+        "",
+        "",
+        {"most_parameters": 0.5},
+    ),
+    "a column that is not allowed": (
+        table(),
+        "died ~ age + ward",
+        "allow",
+        "ward",
+        "",
+        {"allow": ("died", "age", "ward")},
+    ),
+}
+
+
+def introduced(tmp_path, rows, formula, rules, n_sites=3):
+    """What a site sends before it steps, and then; the others have the same rows."""
+    site = Site("A", GLMTable(rows, formula, minimum_count=0), rules=rules)
+    hello = sent(site, tmp_path, site.hello())
+    others = [Site(name, site.data).hello() for name in "BCD"[: n_sites - 1]]
+    task = GLMTask(ba.methods.PVI(), lambda d: ba.families.FullGaussian(np.zeros(d), 1.0))
+    Coordinator.start([hello, *others], task).broadcast().write(tmp_path / "broadcast.npz")
+    return step_site(tmp_path, site, tmp_path / "broadcast.npz")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_each_rule_keeps_back_what_it_is_about(case, tmp_path):
+    rows, formula, rule, column, level, override = CASES[case]
+    allowed = {"allow": ("died", "age")} if rule == "allow" else {}
+    if rule is not None:
+        with pytest.raises(DisclosureError) as raised:
+            introduced(tmp_path, rows, formula, DisclosureRules(**allowed))
+        error = raised.value
+        assert (error.site, error.rule, error.column, error.level) == ("A", rule, column, level)
+        assert f"override the rule by `site init --{rule.replace('_', '-')}" in str(error)
+        assert error.remedy in str(error)
+        assert not any(digit in error.told for digit in "0123456789")  # others read no number
+        assert not list(tmp_path.glob("reply*"))
+    rules = DisclosureRules(**override)
+    introduced(tmp_path, rows, formula, rules)
+    assert read_log(tmp_path)[-1].kind == "reply"
+    assert rules.overrides == override
+    assert read_log(tmp_path)[-1].overrides == json.loads(json.dumps(override))
+
+
+@pytest.mark.parametrize(("n_sites", "least", "is_sent"), [(2, 3, False), (3, 3, True), (2, 2, True)])
+def test_a_run_of_two_sites_is_not_answered(n_sites, least, is_sent, tmp_path):
+    rules = DisclosureRules(minimum_sites=least)
+    if is_sent:
+        assert introduced(tmp_path, table(), "died ~ age", rules, n_sites)[1].exists()
+        return
+    with pytest.raises(DisclosureError, match="--minimum-sites wants at least 3 sites, got 2; ask for more sites"):
+        introduced(tmp_path, table(), "died ~ age", rules, n_sites)
+
+
+def test_a_run_may_go_on_until_its_numbers_are_spent(tmp_path):
+    """A message that is sent again counts once; one that is refused leaves state and list as they are."""
+    X = np.column_stack([np.linspace(-1, 1, 12), np.ones(12)])
+    data = GLMData(ba.losses.Logistic(X, np.arange(12) % 2))
+    sites = [Site(name, data, rules=DisclosureRules(most_numbers=0.5)) for name in "ABC"]
+    task = GLMTask(ba.methods.PVI(0.1), ba.families.FullGaussian(np.zeros(2), 1.0), tol=1e-12)
+    site, *others = sites
+
+    def play(server, others):
+        while True:
+            broadcast = server.broadcast()
+            broadcast.write(tmp_path / "broadcast.npz")
+            for _ in range(2):
+                path = step_site(tmp_path, site, tmp_path / "broadcast.npz")[1]
+            others, replies = zip(*(one.step(broadcast) for one in others), strict=True)
+            server = server.step([Message.read(path), *replies])
+
+    with pytest.raises(DisclosureError) as raised:
+        play(Coordinator.start([one.hello() for one in sites], task), others)
+    log, state = read_log(tmp_path), (tmp_path / "state.npz").read_bytes()
+    assert raised.value.rule == "most_numbers"
+    assert sum(one.numbers for one in log) <= 0.5 * 12 * 2 < sum(one.numbers for one in log) + log[-1].numbers
+    assert len({one.digest for one in log}) == len(log) > 0
+    with pytest.raises(DisclosureError):
+        step_site(tmp_path, site, tmp_path / "broadcast.npz")
+    assert (read_log(tmp_path), (tmp_path / "state.npz").read_bytes()) == (log, state)
+
+
+def test_in_one_process_no_rule_applies():
+    site = Site("A", GLMData(ba.losses.LeastSquares([[1.0]], [1.0])))
+    assert site.rules == USUAL
+    server = Coordinator.start([site.hello()], GLMTask(ba.methods.PVI(), ba.families.FullGaussian(np.zeros(1), 1.0)))
+    assert site.step(server.broadcast())[1].kind == "reply"
+
+
+def test_over_a_network_the_server_reads_the_rule_and_no_number(tmp_path, caplog):
+    site = Site("A", GLMTable(table(died=few(40, 2)), "died ~ age"))
+    said = answer(Request("run"), tmp_path, lambda spec: (site, site.hello()))
+    assert said.refused
+    assert said.message is None
+    assert said.note == "site A sends nothing, by its disclosure rule --minimum-class-count of column 'died'"
+    assert "at least 3 rows of each class of column 'died' with '1', got 2" in caplog.text  # the owner's log
+    assert not (tmp_path / SENT).exists()
+
+
+@pytest.mark.parametrize(("weights", "count"), [(np.ones(7), 7.0), (np.array([1.0, 1e-9]), 1.0), (np.zeros(3), 0.0)])
+def test_rows_on_which_a_sum_rests(weights, count):
+    assert effective_rows(weights) == pytest.approx(count, abs=1e-8)
+
+
+@pytest.mark.parametrize("wrong", [{"minimum_rows": -1}, {"most_numbers": 0.0}, {"most_parameters": float("nan")}])
+def test_limits_are_checked(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        DisclosureRules(**wrong)
+
+
+def test_a_line_that_a_kill_cut_short_is_of_a_message_that_did_not_leave(tmp_path):
+    introduced(tmp_path, table(), "died ~ age", USUAL)
+    whole, path = read_log(tmp_path), tmp_path / SENT
+    path.write_bytes(path.read_bytes()[:-20])
+    assert read_log(tmp_path) == whole[:-1]
+    step_site(tmp_path, Site("A", GLMTable(table(), "died ~ age")), tmp_path / "broadcast.npz")
+    assert [one.digest for one in read_log(tmp_path)] == [one.digest for one in whole]
+
+
+@pytest.fixture
+def call(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    return commands(capsys, monkeypatch)
+
+
+def test_the_report_lists_all_that_left(call):
+    """Messages, sizes and rules; the sizes are those of the files, and the overrides are recorded in the folder."""
+    write_tables()
+    for name in ("east", "north", "west"):
+        options = "--target died --loss logistic --features age,dose --minimum-class-count 1 --most-numbers 9"
+        assert call(f"site init {name} --data {name}.csv --name {name} {options}")[0] == 0
+    assert call("server run run east north west --no-progress")[0] == 0
+    code, out, _ = call("report east")
+    assert code == 0
+    entries = json.loads(call("report east --json")[1])["sent"]
+    files = [Path("east/hello.npz"), *sorted(Path("east").glob("*-east-*.npz"))]
+    assert sorted(one["bytes"] for one in entries) == sorted(path.stat().st_size for path in files)
+    assert f"{len(files)} messages have left, {sum(path.stat().st_size for path in files)} bytes" in out
+    assert "Overrides by the site's owner: minimum_class_count 1, most_numbers 9.0." in out
+    for words in ("minimum_rows 40 ≥ 10", "minimum_sites 3 ≥ 3", "most_parameters 0.075 ≤ 0.33", "reply 2", "design"):
+        assert words in out
+    kept = json.loads(Path("east/site.json").read_text())
+    assert (kept["minimum_class_count"], kept["most_numbers"], kept["minimum_rows"]) == (1, 9.0, None)
+    assert call("report run")[0] == 2
+
+
+def test_a_site_of_few_rows_does_not_say_hello(call):
+    write_tables()
+    start = "site init west --data west.csv --name west --target died --loss logistic --features age"
+    code, _, err = call(f"{start} --minimum-rows 16")
+    assert code == 3
+    assert "--minimum-rows wants at least 16 rows, got 15; let another site take these rows in, or override" in err
+    assert not Path("west/hello.npz").exists()
+    code, out, _ = call(f"{start} --minimum-rows 15")
+    assert (code, "override   minimum_rows 15" in out) == (0, True)
+
+
+def test_a_refusal_is_a_refused_message():
+    assert issubclass(DisclosureError, MessageError)
