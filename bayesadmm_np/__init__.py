@@ -11,6 +11,7 @@ from ._version import __version__
 from .splitting import methods
 from .splitting.accelerated import Accelerated
 from .splitting.choice import recommended as _recommended
+from .splitting.graph import best_graph_rho, graph_factor, run_on_graph
 from .splitting.guarded import Guarded
 from .splitting.loop import run
 from .splitting.pooled import solve_pooled
@@ -32,11 +33,14 @@ __all__ = [
     "Sketched",
     "Status",
     "__version__",
+    "best_graph_rho",
     "clients",
     "families",
+    "graph_factor",
     "local_rates",
     "losses",
     "methods",
     "run",
+    "run_on_graph",
     "solve_pooled",
 ]

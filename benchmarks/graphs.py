@@ -1,0 +1,193 @@
+"""Rounds without a server: by the graph, and by the scales of the columns.
+
+python benchmarks/graphs.py          # some minutes; writes benchmarks/results/graphs.json and docs/figures/graphs.png
+python benchmarks/graphs.py --plot   # draws the results again
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+from common import RESULTS, machine, write_json
+from tqdm import tqdm
+
+import bayesadmm_np as ba
+
+FIGURE = Path(__file__).parents[1] / "docs" / "figures" / "graphs.png"
+ROWS, TOL, MOST = 40, 1e-6, 2000
+BESIDE: dict[str, Any] = {"textcoords": "offset points", "ha": "right", "fontsize": 8}
+
+
+def ring(nodes: int) -> np.ndarray:
+    along = np.roll(np.eye(nodes), 1, axis=0)
+    return along + along.T
+
+
+def grid(side: int) -> np.ndarray:
+    path = np.diag(np.ones(side - 1), 1)
+    path = path + path.T
+    return np.kron(path, np.eye(side)) + np.kron(np.eye(side), path)
+
+
+def expander(nodes: int) -> np.ndarray:
+    """Two random rings over one another: nearly every such graph is an expander, of degree four."""
+    rng = np.random.default_rng(0)
+    while True:
+        orders = [rng.permutation(nodes) for _ in range(2)]
+        found = sum(ring(nodes)[np.ix_(order, order)] for order in orders)
+        if found.max() == 1.0:
+            return found
+
+
+GRAPHS = {
+    "ring": [ring(nodes) for nodes in (6, 9, 16, 25, 36)],
+    "grid": [grid(side) for side in (3, 4, 5, 6)],
+    "expander": [expander(nodes) for nodes in (9, 16, 25, 36)],
+    "all with all": [1.0 - np.eye(nodes) for nodes in (6, 16, 36)],
+}
+SCALES = (1.0, 3.0, 10.0, 30.0, 100.0)
+
+
+def clients(nodes: int, scale: float = 1.0, kind: str = "logistic") -> list[ba.losses.Loss]:
+    """Every node has rows about a centre of its own."""
+    rng = np.random.default_rng(1)
+    X = rng.standard_normal((nodes, ROWS, 3)) + 0.5 * rng.standard_normal((nodes, 1, 3))
+    f = X @ [1.0, -1.0, 0.5]
+    y = f + rng.standard_normal(f.shape) if kind == "linear" else rng.random(f.shape) < 1 / (1 + np.exp(-f))
+    X = X * [1.0, scale, 1.0]
+    loss = ba.losses.LeastSquares if kind == "linear" else ba.losses.Logistic
+    return [loss(X[k], y[k]) for k in range(nodes)]
+
+
+def reached(result: Any, best: Any) -> int | None:
+    """First round whose nodes are all within TOL posterior standard deviations a parameter."""
+    for number, naturals in enumerate(result.naturals):
+        if max(best.fisher_norm(natural - best.natural) for natural in naturals) <= TOL:
+            return number
+    return None
+
+
+def by_graph() -> list[dict[str, Any]]:
+    found = []
+    prior = ba.families.FullGaussian(np.zeros(3), 1.0)
+    for name, graphs in GRAPHS.items():
+        for graph in tqdm(graphs, desc=name):
+            nodes, laplacian = len(graph), np.diag(graph.sum(axis=1)) - graph
+            spectrum = np.linalg.eigvalsh(laplacian)
+            row = {"graph": name, "nodes": nodes, "gap": float(spectrum[1] / spectrum[-1])}
+            for kind in ("linear", "logistic"):
+                losses = clients(nodes, kind=kind)
+                best = ba.solve_pooled(losses, prior).posterior
+                result = ba.run_on_graph(losses, prior, graph, tol=1e-8)
+                rates = ba.local_rates(losses, prior, best)
+                row[kind] = {
+                    "rounds": reached(result, best),
+                    "factor": ba.graph_factor(graph, result.rho, rates.curvatures),
+                    "pooled": result.pooled,
+                    "status": result.status.name,
+                    "tree_hops": 2 * depth(graph) * newton_rounds(losses, best),
+                }
+            found.append(row)
+    return found
+
+
+def depth(graph: np.ndarray) -> int:
+    """The least depth of a spanning tree."""
+    away = np.where(graph > 0, 1.0, np.inf)
+    np.fill_diagonal(away, 0.0)
+    for k in range(len(away)):
+        away = np.minimum(away, away[:, k : k + 1] + away[k])
+    return int(away.max(axis=1).min())
+
+
+def newton_rounds(losses: list[ba.losses.Loss], best: Any) -> int:
+    """Exchanges of the joint Newton step, whose sums a tree can add up on the way."""
+    row = ba.Guarded(ba.methods.JointNewton())
+    for rounds in range(1, 20):
+        q = ba.run(row, losses, ba.families.FullGaussian(np.zeros(3), 1.0), rounds=rounds, tol=1e-12).posterior
+        if best.fisher_norm(q.natural - best.natural) <= TOL:
+            return rounds
+    raise RuntimeError("not within 20 exchanges.")
+
+
+def by_scale() -> list[dict[str, Any]]:
+    found, graph = [], ring(9)
+    families = {"full covariance": ba.families.FullGaussian, "isotropic": ba.families.IsotropicGaussian}
+    for name, family in families.items():
+        for scale in tqdm(SCALES, desc=name):
+            losses, prior = clients(9, scale, "linear"), family(np.zeros(3), 1.0)
+            best, rates = ba.solve_pooled(losses, prior).posterior, ba.local_rates(losses, prior)
+            rho = ba.best_graph_rho(graph)
+            if name == "isotropic":  # the best of a fine grid, by the theory
+                tried = np.geomspace(0.1, 1e6, 57)
+                rho = tried[np.argmin([ba.graph_factor(graph, x, rates.curvatures) for x in tried])]
+            result = ba.run_on_graph(losses, prior, graph, rho=rho, tol=1e-8, rounds=MOST)
+            factor = ba.graph_factor(graph, rho, rates.curvatures)
+            found.append(
+                {
+                    "family": name,
+                    "scale": scale,
+                    "rho": float(rho),
+                    "rounds": reached(result, best),
+                    "factor": factor,
+                    "status": result.status.name,
+                }
+            )
+    return found
+
+
+def draw(results: dict[str, Any]) -> None:
+    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), constrained_layout=True)
+    markers = dict(zip(GRAPHS, ("o", "s", "^", "D"), strict=True))
+    colours = dict(zip(GRAPHS, ("#0072B2", "#D55E00", "#009E73", "#000000"), strict=True))
+    for row in results["graphs"]:
+        for kind, filled in (("linear", True), ("logistic", False)):
+            colour = colours[row["graph"]]
+            left.plot(
+                row["gap"],
+                row[kind]["rounds"],
+                markers[row["graph"]],
+                color=colour,
+                markerfacecolor=colour if filled else "white",
+            )
+    gaps = np.geomspace(0.006, 1.0, 50)
+    left.plot(gaps, 17.0 / np.sqrt(gaps), ":", color="grey", label="∝ 1/√gap")
+    for name, marker in markers.items():
+        left.plot([], [], marker, color=colours[name], label=name)
+    left.plot([], [], "o", color="grey", label="least squares")
+    left.plot([], [], "o", color="grey", markerfacecolor="white", label="logistic")
+    left.set(xscale="log", yscale="log", xlabel="spectral gap of the graph (λ₂ over the largest λ of its Laplacian)")
+    left.set(ylabel="rounds to 1e-6 sd", title="Full covariance: the graph sets the pace")
+    left.legend(frameon=False, fontsize=8)
+    for family, marker in (("full covariance", "o-"), ("isotropic", "s--")):
+        rows = [row for row in results["scales"] if row["family"] == family and row["rounds"] is not None]
+        line = right.plot([row["scale"] for row in rows], [row["rounds"] for row in rows], marker, label=family)[0]
+        for row in results["scales"]:
+            if row["family"] == family and row["rounds"] is None:
+                right.plot(row["scale"], MOST, "^", color=line.get_color(), markerfacecolor="white")
+                right.annotate(f"not within {MOST}", (row["scale"], MOST), xytext=(-8, -3), **BESIDE)
+    right.set(xscale="log", yscale="log", xlabel="scale of one column against the others")
+    right.set(ylim=(None, 2.0 * MOST))
+    right.set(ylabel="rounds to 1e-6 sd", title="Least squares on a ring of nine: units of columns")
+    right.legend(frameon=False)
+    FIGURE.parent.mkdir(exist_ok=True)
+    figure.savefig(FIGURE, dpi=130)
+
+
+def main() -> None:
+    """Run and draw."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--plot", action="store_true", help="draw the results again")
+    path = RESULTS / "graphs.json"
+    if not parser.parse_args().plot:
+        write_json(path, {"machine": machine(), "graphs": by_graph(), "scales": by_scale()})
+    draw(json.loads(path.read_text(encoding="utf-8")))
+
+
+if __name__ == "__main__":
+    main()
