@@ -168,23 +168,37 @@ def keys(
     hosts: Annotated[
         tuple[str, ...], option("Name of the server besides localhost; may be repeated.", name="--host")
     ] = (),
+    rotate: Annotated[tuple[str, ...], option("Site that gets a new key; may be repeated.", "NAME")] = (),
+    at_site: Annotated[bool, option("Keys of --site alone: for a site, whose private key stays there.")] = False,
 ) -> None:
     """Make certificates for TLS, and a private and a public key for each site, in DIR/keys.
 
-    Keys that are there are kept. Give site NAME the files
-    keys/site-NAME and keys/ca.crt, and keep keys/server.key on the server; nobody needs more.
+    Keys that are there are kept. The server's certificate is renewed for another
+    --host, and in the last 30 days before it ends; what was there before is kept under
+    another name. Give site NAME keys/ca.crt, and keys/site-NAME where the site has not
+    made that key itself with --at-site (then it gives site-NAME.pub to the server);
+    keep keys/server.key and keys/ca.key on the server. Nobody needs more.
 
     Examples of use:
       bayesadmm flower keys trial
+      bayesadmm flower keys here --at-site --site north
+      bayesadmm flower keys trial --rotate north
       bayesadmm flower keys trial --host server.example.org --site north --site south
     """
     from ..federation.flower.keys import make_keys
     from ..federation.flower.project import KEY_FOLDER
 
     require_writable(folder, "DIR")
+    if at_site and not sites:
+        raise Refused("--at-site: of which site? Say so by --site.")
     names = sites or _site_names(folder)
-    make_keys(folder / KEY_FOLDER, names, ["localhost", "127.0.0.1", *hosts])
-    print(f"{folder / KEY_FOLDER}: TLS and keys of {', '.join(names)}")
+    try:
+        told = make_keys(folder / KEY_FOLDER, names, ["localhost", "127.0.0.1", *hosts], rotate, not at_site)
+    except ValueError as error:
+        raise Refused(str(error)) from error
+    print(f"{folder / KEY_FOLDER}: {'' if at_site else 'TLS and '}keys of {', '.join(names)}")
+    for sentence in told:
+        note(f"{sentence}.")
 
 
 @contextmanager

@@ -230,18 +230,74 @@ def test_made_up_sites_have_no_text(bayesadmm, tmp_path):
     assert "--categorical: of which tables?" in err
 
 
+def certificate(folder):
+    from cryptography import x509
+
+    return x509.load_pem_x509_certificate((folder / "server.pem").read_bytes())
+
+
+def hosts_of(folder):
+    from cryptography import x509
+
+    names = certificate(folder).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    return [str(name.value) for name in names]
+
+
+def test_keys_are_renewed_and_nothing_is_lost(bayesadmm, trial, monkeypatch):
+    """Another host, an end that is near, another key of a site: the old files stay, and the authority is the same."""
+    from bayesadmm_np.federation.flower import keys as keys_module
+
+    keys = trial / "keys"
+    assert bayesadmm("flower", "keys", trial)[0] == 0
+    before = {path.name: path.read_bytes() for path in keys.iterdir()}
+    code, _, err = bayesadmm("flower", "keys", trial, "--host", "new.example.org")
+    assert (code, "server.pem: renewed for localhost, 127.0.0.1, new.example.org" in err) == (0, True), err
+    assert hosts_of(keys) == ["localhost", "127.0.0.1", "new.example.org"]
+    certificate(keys).verify_directly_issued_by(authority_of(keys))
+    assert (keys / "ca.crt").read_bytes() == before["ca.crt"]
+    kept = {path.read_bytes() for path in keys.iterdir()}
+    assert kept >= set(before.values())
+    code, _, err = bayesadmm("flower", "keys", trial)
+    assert "renewed" not in err
+    monkeypatch.setattr(keys_module, "WARN_DAYS", keys_module.DAYS + 1)  # as if its end were near
+    assert "renewed" in bayesadmm("flower", "keys", trial)[2]
+    monkeypatch.undo()
+    code, _, err = bayesadmm("flower", "keys", trial, "--rotate", "site1")
+    assert (code, "site site1: a new key" in err) == (0, True), err
+    assert (keys / "site-site1").read_bytes() != before["site-site1"]
+    assert {path.read_bytes() for path in keys.iterdir()} >= kept
+    code, _, err = bayesadmm("flower", "keys", trial, "--rotate", "nobody")
+    assert (code, "rotate must name sites with keys" in err) == (2, True)
+    (keys / "ca.key").unlink()
+    code, _, err = bayesadmm("flower", "keys", trial, "--host", "other.example.org")
+    assert (code, "cannot be renewed, because ca.key is not there" in err) == (2, True)
+    assert "other.example.org" not in hosts_of(keys)
+
+
+def test_a_site_makes_its_own_key(bayesadmm, tmp_path):
+    assert bayesadmm("flower", "keys", tmp_path, "--at-site", "--site", "north")[0] == 0
+    assert sorted(path.name for path in (tmp_path / "keys").iterdir()) == ["site-north", "site-north.pub"]
+    assert "of which site?" in bayesadmm("flower", "keys", tmp_path, "--at-site")[2]
+
+
+def authority_of(folder):
+    from cryptography import x509
+
+    return x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
+
+
 def test_keys_are_private_and_kept_when_sites_are_added(bayesadmm, trial):
     keys = trial / "keys"
     assert bayesadmm("flower", "keys", trial, "--host", "server.example.org")[0] == 0
     before = {path.name: path.read_bytes() for path in keys.iterdir()}
     assert set(before) == {
-        *("ca.crt", "server.pem", "server.key"),
+        *("ca.crt", "ca.key", "server.pem", "server.key"),
         *(f"site-site{k}{end}" for k in (1, 2, 3) for end in ("", ".pub")),
     }
     assert bayesadmm("flower", "keys", trial, "--site", "new")[0] == 0
     assert {name: (keys / name).read_bytes() for name in before} == before
     assert (keys / "site-new.pub").exists()
-    for name in ("server.key", "site-site1", "site-new"):
+    for name in ("ca.key", "server.key", "site-site1", "site-new"):
         assert stat.S_IMODE((keys / name).stat().st_mode) == 0o600
     own, root = (x509.load_pem_x509_certificate(before[name]) for name in ("server.pem", "ca.crt"))
     own.verify_directly_issued_by(root)
