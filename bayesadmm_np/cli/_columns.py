@@ -4,24 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from ._formula import list_formula, require_formula_alone
-from ._options import (
-    NA,
-    Cluster,
-    Drop,
-    DropNA,
-    FormulaSettings,
-    Names,
-    Separator,
-    Weights,
-    at_least,
-    losses,
-    option,
-    switch,
-)
+from ._options import RuleSettings, SiteConfig
 from ._rows import choose_columns, is_number, read_frame, require_complete, require_numeric
 from ._terminal import Refused, option_words, worded_for_options
 
@@ -29,76 +15,12 @@ if TYPE_CHECKING:
     from ..design.agreement import Table
     from ..federation import DisclosureRules, GLMTable
 
-__all__ = ["RowSettings", "RuleSettings", "SiteConfig", "TableRows", "choices_of", "mechanism_of", "rules_of"]
+__all__ = ["TableRows", "choices_of", "mechanism_of", "rules_of"]
 
 MANY = 50
 """Levels of a column of text from which on it hardly is a factor."""
 FEW = 10
 """Levels up to which it may be one, however few the rows are."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RuleSettings:
-    """What the owner of a site allows to be sent; None is the default of `federation.DisclosureRules`."""
-
-    minimum_rows: Annotated[int | None, option("Rows of this site, at least. Default: 10.", check=at_least(0))] = None
-    minimum_count: Annotated[
-        int | None,
-        option("Levels with fewer rows are not named; the column is then refused. Default: 3.", check=at_least(0)),
-    ] = None
-    minimum_class_count: Annotated[
-        int | None, option("Rows of a class of the target, at least, or none. Default: 3.", check=at_least(0))
-    ] = None
-    most_parameters: Annotated[float | None, option("Parameters a row, at most. Default: 0.33.")] = None
-    minimum_sites: Annotated[int | None, option("Sites of a run, at least. Default: 3.", check=at_least(0))] = None
-    most_numbers: Annotated[
-        float | None, option("Numbers sent in a run, by numbers that the rows hold, at most. Default: 3.")
-    ] = None
-    allow: Annotated[Names, option("Columns that may be used. Default: those named here.", "A,B,…")] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class RowSettings(RuleSettings):
-    """What a site says of its file: the same at all sites."""
-
-    target: Annotated[str, option("Column to be explained, where no formula names it.", "COLUMN")] = ""
-    formula: Annotated[
-        str | None,
-        option("Target and predictors, as in 'died ~ age*sex + C(ward)'; the same at all sites.", "TEXT"),
-    ] = None
-    features: Annotated[Names, option("Columns to use. Default: all others.", "A,B,…")] = ()
-    drop: Drop = ()
-    categorical: Annotated[Names, option("Columns of numbers that are levels; text always is.", "A,B,…")] = ()
-    offset: Annotated[str | None, option("Column of the known part of the predictor.", "COLUMN")] = None
-    exposure: Annotated[str | None, option("Column whose logarithm is added to the offset.", "COLUMN")] = None
-    weights: Weights = None
-    cluster: Cluster = None
-    classes: Annotated[Names, option("Labels in order. Default: in order of name.", "A,B,…")] = ()
-    intercept: Annotated[bool, switch("Add a column of ones.")] = True
-    standardize: Annotated[bool, option("Pooled units, from sums.")] = False
-    noise_variance: Annotated[
-        float | None,
-        option("Noise variance of a linear regression. Default: estimated by a likelihood, 1 for a posterior."),
-    ] = None
-    refuse: Annotated[Names, option("Questions beside the rounds that this site does not answer.", "A,B,…")] = ()
-    dropna: DropNA = False
-    separator: Separator = ","
-    na: NA = ()
-    share_quantiles: Annotated[
-        bool, option("Let the server find knots of bs(x, df) from counts: values of single rows.")
-    ] = False
-    privacy_clip: Annotated[float | None, option("Longest update, in Fisher length.", "C")] = None
-    privacy_noise: Annotated[float | None, option("Noise on every answer, in units of 2C.", "Z")] = None
-    privacy_rounds: Annotated[int | None, option("Longest run that is answered.", "T")] = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class SiteConfig(RowSettings):
-    """Arguments of `site init`, which the site keeps."""
-
-    data: Annotated[Path, option("CSV file of this site's rows.", "FILE.csv")]
-    name: Annotated[str, option("This site's name, different from all others'.", "NAME")]
-    loss: Annotated[str, option("Kind of regression.", "|".join(losses()))]
 
 
 @dataclass(frozen=True)
@@ -205,21 +127,11 @@ def _by_formula(config: SiteConfig) -> tuple[str, tuple[str, ...], Table]:
 
 def _by_list(config: SiteConfig) -> tuple[str, tuple[str, ...], Table]:
     table = _read_table(config, config.categorical)
-    wanted = FormulaSettings(
-        target=config.target,
-        features=config.features,
-        drop=config.drop,
-        categorical=config.categorical,
-        weights=config.weights,
-        offset=config.offset,
-        exposure=config.exposure,
-        cluster=config.cluster,
-    )
-    chosen = choose_columns(table.names, wanted, config.data)
+    chosen = choose_columns(table.names, config, config.data)
     if config.classes:
         table.columns[config.target] = _labels(table.columns[config.target], config)
     _require_levels(table, [name for name in chosen if name not in config.categorical])
-    return list_formula(wanted, chosen, config.intercept), tuple(chosen), table
+    return list_formula(config, chosen, config.intercept), tuple(chosen), table
 
 
 def _labels(column: Any, config: SiteConfig) -> Any:

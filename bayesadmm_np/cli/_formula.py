@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ._options import DataSettings, FormulaSettings
+from ._options import ColumnSettings, DataSettings, FormulaSettings
 from ._rows import (
     Rows,
     choose_columns,
@@ -29,13 +29,11 @@ if TYPE_CHECKING:
 __all__ = ["listed_rows", "require_formula_alone", "rows_of_fit", "rows_of_model"]
 
 
-def require_formula_alone(settings: Any) -> None:
+def require_formula_alone(settings: ColumnSettings) -> None:
     """Refuse options that name columns beside a formula."""
-    named: dict[str, Any] = {"--target": settings.target, "--features": settings.features, "--drop": settings.drop}
-    named |= {"--categorical": settings.categorical, "--offset": settings.offset, "--exposure": settings.exposure}
-    for option, value in named.items():
-        if value:
-            raise Refused(f"{option}: the formula says it; leave {option} out.")
+    for name in ("target", "features", "drop", "categorical", "offset", "exposure"):
+        if getattr(settings, name):
+            raise Refused(f"--{name}: the formula says it; leave --{name} out.")
 
 
 def rows_of_fit(paths: Sequence[Path], settings: FormulaSettings, intercept: bool = True) -> Rows:
@@ -67,7 +65,7 @@ def listed_rows(paths: Sequence[Path], settings: DataSettings, intercept: bool =
     return _formula_rows(paths, settings, list_formula(settings, chosen, intercept))
 
 
-def list_formula(settings: DataSettings, chosen: Sequence[str], intercept: bool) -> str:
+def list_formula(settings: ColumnSettings, chosen: Sequence[str], intercept: bool) -> str:
     """Return the formula that lists the chosen columns."""
     from ..design.terms import formula_of_columns
 

@@ -10,8 +10,8 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Annotated, Any
 
-from ._columns import RuleSettings, rules_of
-from ._options import make_settings, option
+from ._columns import rules_of
+from ._options import RuleSettings, make_settings, option
 from ._terminal import Refused, require_writable, write_json
 
 CONFIG = "network.json"

@@ -123,12 +123,14 @@ Json = Annotated[bool, option("Print one JSON object, and nothing else, on stand
 Progress = Annotated[bool, switch("Show a progress bar.")]
 
 
+# a class and its subclasses stand in one file: where annotations are read, they are texts of that file
+
+
 @dataclass(frozen=True, kw_only=True)
-class DataSettings:
-    """Which rows and columns a command works on."""
+class ColumnSettings:
+    """Which columns a command works on, and how their file is written."""
 
     target: Annotated[str, option("Column to predict.", "COLUMN")]
-    client: Client = None
     features: Annotated[Names, option("Columns to use. Default: all that are left.", "A,B,C")] = ()
     drop: Drop = ()
     categorical: Categorical = ()
@@ -137,6 +139,16 @@ class DataSettings:
     exposure: Annotated[
         str | None, option("Column of times or populations at risk; its logarithm is added to the offset.", "COLUMN")
     ] = None
+    dropna: DropNA = False
+    separator: Separator = ","
+    na: NA = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSettings(ColumnSettings):
+    """Which rows and columns of all sites a command works on."""
+
+    client: Client = None
     loss: Annotated[
         str, option("Kind of regression; auto chooses by the target, and says so.", "|".join(losses("auto")))
     ] = "auto"
@@ -147,14 +159,11 @@ class DataSettings:
             "deviations; reports are in the columns' own units all the same."
         ),
     ] = True
-    dropna: DropNA = False
-    separator: Separator = ","
-    na: NA = ()
 
 
 @dataclass(frozen=True, kw_only=True)
-class FormulaSettings(DataSettings):
-    """Rows of a fit, whose target and predictors may be those of a formula."""
+class FormulaColumns(ColumnSettings):
+    """Columns whose names a formula may say."""
 
     target: Annotated[str, option("Column to predict, where no formula names it.", "COLUMN")] = ""
     formula: Annotated[
@@ -166,8 +175,137 @@ class FormulaSettings(DataSettings):
         ),
     ] = None
     cluster: Cluster = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FormulaSettings(FormulaColumns, DataSettings):
+    """Rows of a fit, whose target and predictors may be those of a formula."""
+
     site_intercepts: Annotated[bool, option("With --formula: an intercept for each site.")] = False
     ignore_case: Annotated[bool, option("With --formula: levels that differ in case or blanks alone are one.")] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class InferenceSettings:
+    """What is fitted, and to which accuracy."""
+
+    inference: Annotated[
+        Literal["auto", "likelihood", "posterior"],
+        option(
+            "Maximum likelihood, as glm has it (with a prior the posterior mode), or the variational posterior. "
+            "Default: likelihood, unless another option asks for a posterior."
+        ),
+    ] = "auto"
+    penalty: Annotated[
+        Literal["firth"] | None, option("firth: Firth's penalty, for a likelihood without a maximum.", "firth")
+    ] = None
+    weight_meaning: Meaning = "frequency"
+    tol: Annotated[float, option("Tolerance on the pooled stationarity residual.")] = 1e-8
+    rounds: Annotated[int, option("Rounds, at most.", check=at_least(1))] = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuleSettings:
+    """What the owner of a site allows to be sent; None is the default of `federation.DisclosureRules`."""
+
+    minimum_rows: Annotated[int | None, option("Rows of this site, at least. Default: 10.", check=at_least(0))] = None
+    minimum_count: Annotated[
+        int | None,
+        option("Levels with fewer rows are not named; the column is then refused. Default: 3.", check=at_least(0)),
+    ] = None
+    minimum_class_count: Annotated[
+        int | None, option("Rows of a class of the target, at least, or none. Default: 3.", check=at_least(0))
+    ] = None
+    most_parameters: Annotated[float | None, option("Parameters a row, at most. Default: 0.33.")] = None
+    minimum_sites: Annotated[int | None, option("Sites of a run, at least. Default: 3.", check=at_least(0))] = None
+    most_numbers: Annotated[
+        float | None, option("Numbers sent in a run, by numbers that the rows hold, at most. Default: 3.")
+    ] = None
+    allow: Annotated[Names, option("Columns that may be used. Default: those named here.", "A,B,…")] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowSettings(RuleSettings, FormulaColumns):
+    """What a site says of its file: the same at all sites."""
+
+    classes: Annotated[Names, option("Labels in order. Default: in order of name.", "A,B,…")] = ()
+    intercept: Annotated[bool, switch("Add a column of ones.")] = True
+    standardize: Annotated[bool, option("Pooled units, from sums.")] = False
+    noise_variance: Annotated[
+        float | None,
+        option("Noise variance of a linear regression. Default: estimated by a likelihood, 1 for a posterior."),
+    ] = None
+    refuse: Annotated[Names, option("Questions beside the rounds that this site does not answer.", "A,B,…")] = ()
+    share_quantiles: Annotated[
+        bool, option("Let the server find knots of bs(x, df) from counts: values of single rows.")
+    ] = False
+    privacy_clip: Annotated[float | None, option("Longest update, in Fisher length.", "C")] = None
+    privacy_noise: Annotated[float | None, option("Noise on every answer, in units of 2C.", "Z")] = None
+    privacy_rounds: Annotated[int | None, option("Longest run that is answered.", "T")] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SiteConfig(RowSettings):
+    """Arguments of `site init`, which the site keeps."""
+
+    data: Annotated[Path, option("CSV file of this site's rows.", "FILE.csv")]
+    name: Annotated[str, option("This site's name, different from all others'.", "NAME")]
+    loss: Annotated[str, option("Kind of regression.", "|".join(losses()))]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitSettings(InferenceSettings):
+    """Settings of a fit."""
+
+    family: Annotated[
+        str, option("Family of the posterior. Default: full, if the method allows it.", choices=families("auto"))
+    ] = "auto"
+    prior_precision: Annotated[
+        float | Literal["evidence"],
+        option("Prior precision of each coefficient, in the units of --standardize; 0 is no prior.", "NUMBER|evidence"),
+    ] = 0.0
+    noise_variance: Annotated[
+        float | Literal["auto", "unbiased", "evidence"],
+        option(
+            "Noise variance of linear regression. Default: unbiased, from the residuals, of a likelihood; evidence of "
+            "a posterior.",
+            "NUMBER|unbiased|evidence",
+        ),
+    ] = "auto"
+    intercept: Annotated[bool, switch("Fit an intercept.")] = True
+    penalize_intercept: Annotated[
+        bool, option("Give the intercept the prior of the coefficients; needed by point methods.")
+    ] = False
+    covariance: Annotated[
+        Literal["model", "quasi", "HC0", "HC1", "HC2", "HC3", "cluster"],
+        option(
+            "Standard errors of the table: the model's, those times the root of the dispersion of counts (quasi), or "
+            "robust ones, by row or with each site as a cluster. The model file keeps the sums of all."
+        ),
+    ] = "model"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSettings(InferenceSettings):
+    """Settings of a run, beside its method."""
+
+    family: Annotated[str, option("Family of the posterior.", choices=families())] = "full"
+    prior_precision: Annotated[
+        float | None,
+        option("Prior precision of every coefficient. Default: 0, none, of a likelihood; 1 of a posterior."),
+    ] = None
+    tests: Tests = "none"
+    safeguard: Annotated[bool, option("Keep every site's problem well posed.")] = False
+    reference: Annotated[
+        Names, option("Reference levels of factors. Default: the first of each.", "COLUMN=LEVEL,…")
+    ] = ()
+    ignore_case: Annotated[bool, option("Levels that differ in case or blanks alone are one.")] = False
+    drop_withheld: Annotated[bool, option("Leave out rows of levels that no site names.")] = False
+    site_intercepts: Annotated[bool, option("An intercept for each site.")] = False
+    reference_site: Annotated[str | None, option("Site whose intercept is the model's.", "NAME")] = None
+    seed: Annotated[int | None, option("Part of the run's id. Default: drawn, so that no other run has this id.")] = (
+        None
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

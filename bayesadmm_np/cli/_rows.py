@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .._validation import Array
-from ._options import DataSettings
+from ._options import ColumnSettings, DataSettings
 from ._terminal import Refused, missing_name, note, worded_for_options
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def read_rows(paths: Sequence[Path], settings: DataSettings) -> Rows:
     """Read one file with a site column, or one file a site (its name without the ending is the site's)."""
     frame, site = stack(paths, settings.client, settings.separator, settings.na)
     taken, chosen = _taken_and_chosen(frame.columns, settings, paths[0])
-    cluster = _cluster(settings)
+    cluster = getattr(settings, "cluster", None)
     needed = [*(name for name in taken if name != cluster), *chosen]
     frame, site, lost = _without_missing(frame, site, needed, settings.dropna)
     weights = None
@@ -165,10 +165,6 @@ def read_rows(paths: Sequence[Path], settings: DataSettings) -> Rows:
     )
 
 
-def _cluster(settings: DataSettings) -> str | None:
-    return getattr(settings, "cluster", None)
-
-
 def read_clusters(labels: Any, name: str) -> Any:
     """Return the clusters of rows, which every row must have."""
     from ..design.levels import is_missing
@@ -179,23 +175,18 @@ def read_clusters(labels: Any, name: str) -> Any:
     return np.asarray(labels, dtype=object)
 
 
-def choose_columns(columns: Collection[str], settings: DataSettings, path: Path) -> list[str]:
+def choose_columns(columns: Collection[str], settings: ColumnSettings, path: Path) -> list[str]:
     """Return the predictors of a file, in order."""
     return _taken_and_chosen(columns, settings, path)[1]
 
 
-def _taken_and_chosen(columns: Collection[str], settings: DataSettings, path: Path) -> tuple[dict[str, str], list[str]]:
+def _taken_and_chosen(
+    columns: Collection[str], settings: ColumnSettings, path: Path
+) -> tuple[dict[str, str], list[str]]:
     """Return the options by the columns that they name, and the predictors."""
-    special = {
-        "--target": settings.target,
-        "--client": settings.client,
-        "--weights": settings.weights,
-        "--cluster": _cluster(settings),
-        "--offset": settings.offset,
-        "--exposure": settings.exposure,
-    }
     taken: dict[str, str] = {}
-    for option, name in special.items():
+    for known in ("target", "client", "weights", "cluster", "offset", "exposure"):
+        option, name = f"--{known}", getattr(settings, known, None)
         if name is None:
             continue
         require_column(option, name, columns, path)
@@ -205,7 +196,7 @@ def _taken_and_chosen(columns: Collection[str], settings: DataSettings, path: Pa
     return taken, _features(columns, settings, taken, path)
 
 
-def _features(columns: Collection[str], settings: DataSettings, taken: Mapping[str, str], path: Path) -> list[str]:
+def _features(columns: Collection[str], settings: ColumnSettings, taken: Mapping[str, str], path: Path) -> list[str]:
     named = {"--features": settings.features or (), "--drop": settings.drop, "--categorical": settings.categorical}
     for option, names in named.items():
         for name in names:

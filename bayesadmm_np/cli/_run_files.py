@@ -7,18 +7,18 @@ import json
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from datetime import datetime
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 
-from ._columns import SiteConfig, TableRows, choices_of
+from ._columns import TableRows, choices_of
 from ._methods import method_between_sites
 from ._networks import is_network, load_network_site, model_of
-from ._options import Meaning, MethodSettings, Names, Tests, families, make_settings, option
+from ._options import MethodSettings, RunSettings, SiteConfig, make_settings, option
 from ._terminal import (
     Refused,
     exit_code,
@@ -91,42 +91,6 @@ def with_example(command: Callable[..., Any]) -> Callable[..., Any]:
     """Show the whole run in a command's help."""
     command.__doc__ = f"{inspect.cleandoc(command.__doc__ or '')}\n\n{EXAMPLE}"
     return command
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunSettings:
-    """Settings of a run, beside its method."""
-
-    inference: Annotated[
-        Literal["auto", "likelihood", "posterior"],
-        option(
-            "Maximum likelihood, as glm has it, or the variational posterior. Default: likelihood, unless --method "
-            "asks for another row."
-        ),
-    ] = "auto"
-    family: Annotated[str, option("Family of the posterior.", choices=families())] = "full"
-    prior_precision: Annotated[
-        float | None,
-        option("Prior precision of every coefficient. Default: 0, none, of a likelihood; 1 of a posterior."),
-    ] = None
-    penalty: Annotated[
-        Literal["firth"] | None, option("firth: Firth's penalty, for a likelihood without a maximum.", "firth")
-    ] = None
-    weight_meaning: Meaning = "frequency"
-    tests: Tests = "none"
-    tol: Annotated[float, option("Tolerance on the stationarity residual.")] = 1e-8
-    rounds: Annotated[int, option("Rounds, at most.")] = 100
-    safeguard: Annotated[bool, option("Keep every site's problem well posed.")] = False
-    reference: Annotated[
-        Names, option("Reference levels of factors. Default: the first of each.", "COLUMN=LEVEL,…")
-    ] = ()
-    ignore_case: Annotated[bool, option("Levels that differ in case or blanks alone are one.")] = False
-    drop_withheld: Annotated[bool, option("Leave out rows of levels that no site names.")] = False
-    site_intercepts: Annotated[bool, option("An intercept for each site.")] = False
-    reference_site: Annotated[str | None, option("Site whose intercept is the model's.", "NAME")] = None
-    seed: Annotated[int | None, option("Part of the run's id. Default: drawn, so that no other run has this id.")] = (
-        None
-    )
 
 
 @contextmanager

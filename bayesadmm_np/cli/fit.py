@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from ._methods import make_method
 from ._options import (
     Files,
+    FitSettings,
     FormulaSettings,
     Json,
-    Meaning,
     MethodSettings,
     Progress,
     Reference,
     Spread,
     Tests,
-    at_least,
-    families,
     option,
     switch,
 )
@@ -28,52 +26,6 @@ from ._terminal import exit_code, in_options, note, option_words, print_json, re
 if TYPE_CHECKING:
     from ..estimators.fitted import FittedGLM
     from ..glm.kinds import Kind
-
-
-@dataclass(frozen=True, kw_only=True)
-class FitSettings:
-    """Settings of a fit."""
-
-    inference: Annotated[
-        Literal["auto", "likelihood", "posterior"],
-        option(
-            "Maximum likelihood, as glm has it (with a prior the posterior mode), or the variational posterior. "
-            "Default: likelihood, unless --method, --family or --prior-precision evidence asks for a posterior."
-        ),
-    ] = "auto"
-
-    family: Annotated[
-        str, option("Family of the posterior. Default: full, if the method allows it.", choices=families("auto"))
-    ] = "auto"
-    prior_precision: Annotated[
-        float | Literal["evidence"],
-        option("Prior precision of each coefficient, in the units of --standardize; 0 is no prior.", "NUMBER|evidence"),
-    ] = 0.0
-    noise_variance: Annotated[
-        float | Literal["auto", "unbiased", "evidence"],
-        option(
-            "Noise variance of linear regression. Default: unbiased, from the residuals, of a likelihood; evidence of "
-            "a posterior.",
-            "NUMBER|unbiased|evidence",
-        ),
-    ] = "auto"
-    intercept: Annotated[bool, switch("Fit an intercept.")] = True
-    penalize_intercept: Annotated[
-        bool, option("Give the intercept the prior of the coefficients; needed by point methods.")
-    ] = False
-    penalty: Annotated[
-        Literal["firth"] | None, option("firth: Firth's penalty, for a likelihood without a maximum.", "firth")
-    ] = None
-    rounds: Annotated[int, option("Rounds, at most.", check=at_least(1))] = 100
-    tol: Annotated[float, option("Tolerance on the pooled stationarity residual.")] = 1e-8
-    covariance: Annotated[
-        Literal["model", "quasi", "HC0", "HC1", "HC2", "HC3", "cluster"],
-        option(
-            "Standard errors of the table: the model's, those times the root of the dispersion of counts (quasi), or "
-            "robust ones, by row or with each site as a cluster. The model file keeps the sums of all."
-        ),
-    ] = "model"
-    weight_meaning: Meaning = "frequency"
 
 
 DEFAULT = FitSettings()

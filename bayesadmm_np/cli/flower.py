@@ -14,8 +14,8 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from ._columns import RowSettings, SiteConfig, choices_of
-from ._options import Spread, at_least, converted, losses, option, read_toml, toml_value
+from ._columns import choices_of
+from ._options import RowSettings, SiteConfig, Spread, at_least, converted, losses, option, read_toml, toml_value
 from ._terminal import Refused, missing_name, note, require_writable, stop
 
 __all__ = ["keys", "local", "new"]

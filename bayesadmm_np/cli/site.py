@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from ._columns import RuleSettings, SiteConfig
 from ._networks import Function, introduce_network
-from ._options import Json, Spread, option
+from ._options import Json, RuleSettings, SiteConfig, Spread, option
 from ._run_files import CODES, EXAMPLE, Folder, answer, introduce, load_site, message_refusals, tell, with_example
 
 __all__ = ["init", "lost", "network", "step"]

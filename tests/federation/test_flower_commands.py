@@ -199,7 +199,7 @@ COLUMNS = {
     "text": (
         {"south": "dose,age,died\n1,old,0\n2,young,1\n"},
         ["--categorical", "dose"],
-        "site 'south': column 'age' holds text ('old') where site 'north' has numbers",
+        "site 'south': column 'age' holds 'old', 'young' where site 'north' has numbers",
     ),
 }
 

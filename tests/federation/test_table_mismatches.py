@@ -9,7 +9,7 @@ pytest.importorskip("polars", reason="some tables are polars frames")
 import pandas as pd
 
 import bayesadmm_np as ba
-from bayesadmm_np.cli._columns import SiteConfig
+from bayesadmm_np.cli._options import SiteConfig
 from bayesadmm_np.cli._run_files import introduce, load_site
 from bayesadmm_np.design.agreement import Design
 from bayesadmm_np.design.levels import TableError
