@@ -382,7 +382,7 @@ def PVI(gamma: Damping = 1.0) -> Method:
     """
     step, share = as_damping(gamma)
     name = "PVI" if gamma == 1.0 else "damped PVI"
-    knobs = "lower gamma or wrap the method in Accelerated"
+    knobs = "lower gamma or wrap the method in Guarded"
     return Method(name, 1.0, step, alpha=1.0, client_share=share, knobs=knobs)
 
 

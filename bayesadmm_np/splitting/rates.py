@@ -14,7 +14,7 @@ which a round shortens the error. docs/rates.md derives it and draws the conclus
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -134,6 +134,44 @@ class LocalRates:
             return 0.0, 1.0
         found = minimize_scalar(radius, bounds=(0.0, self.gamma_max), method="bounded")
         return float(found.x), float(found.fun)
+
+    def tuned(self, method: Method) -> Method:
+        """Return the row with the γ or the ρ of the smallest factor.
+
+        PVI gets `best_gamma`, at most 1, and BayesADMM `best_rho`. An optimum that a few rounds have come near is good
+        enough: run them, take `local_rates(clients, prior, result.posterior)`, and go on from `result.sites`.
+
+        Parameters
+        ----------
+        method : Method
+            A row with equal γ for all clients: one with α = ρ = 1, or one with α = 1/(1 + ρK) and γ = 1.
+
+        Raises
+        ------
+        ValueError
+            When `method` is another row, or no γ is stable.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import bayesadmm_np as ba
+        >>> X = np.random.default_rng(0).standard_normal((60, 4)) + 1.0
+        >>> clients = [ba.losses.LeastSquares(part, part.sum(axis=1)) for part in np.split(X, 3)]
+        >>> prior = ba.families.DiagonalGaussian(np.zeros(4), 1.0)
+        >>> rates = ba.local_rates(clients, prior)
+        >>> row = rates.tuned(ba.methods.PVI())
+        >>> bool(rates.factor(row) < 1.0 < rates.factor(ba.methods.PVI()))
+        True
+        """
+        row = Method.read(method)
+        plain = row.client == "proximal" and row.dual_rule.reads_natural and row.client_share == "equal"
+        if plain and row.prior_at == "server" and row.sites is None and row.schedule is None:
+            if row.alpha == row.rho == 1.0 and self.gamma_max > 0.0:
+                return replace(row, dual_step=min(self.best_gamma[0], 1.0))
+            if row.alpha is None and row.dual_step == row.rho:
+                rho = self.best_rho[0]
+                return replace(row, rho=rho, dual_step=rho)
+        raise ArgumentError("method", "must be a row such as PVI() or BayesADMM(), with a stable γ", row.name)
 
     @cached_property
     def best_rho(self) -> tuple[float, float]:

@@ -273,7 +273,7 @@ def _advised(server: Server, state: State, failed: Failure) -> Failure:
     least = (-linear + np.sqrt(linear**2 + 4.0 * first * count * own)) / (2.0 * first * count) if first else np.inf
     detail = f"it holds {shares[j]:.0%} of the curvature of coefficient {j}"
     detail += f": only from rho of about {least:.0g} on is a minimum sure"
-    return replace(failed, detail=detail, knob="damp a row with alpha=1, such as PVI,")
+    return replace(failed, detail=detail, knob="wrap the method in Guarded")
 
 
 def _diagonal(prior: LearnedPrecisionGaussian, parts: Sequence[Array]) -> Array:

@@ -30,8 +30,8 @@ notebook, reference_names = load("notebook"), load("reference_names")
 LESSONS = notebook.lessons()
 
 
-def test_there_are_eight_lessons():
-    assert [path.name[:2] for path in LESSONS] == [f"{number:02}" for number in range(1, 9)]
+def test_there_are_nine_lessons():
+    assert [path.name[:2] for path in LESSONS] == [f"{number:02}" for number in range(1, 10)]
 
 
 @pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)

@@ -179,6 +179,31 @@ def test_the_best_values_are_best():
     assert rates.factor(M.BayesADMM(3 * rho)) > factor + 0.01  # the twin
 
 
+@pytest.mark.parametrize("name", ["logistic", "poisson", "squares"])
+@pytest.mark.parametrize("family", ["full", "diagonal"])
+def test_the_tuned_row_is_as_fast_as_the_best_of_a_grid(family, name):
+    """From an optimum that four rounds came near; one round more is left for the start, as rates are of the end.
+
+    The twin: the worst of the same grid takes three times as many.
+    """
+    clients, prior_ = team(name, sizes=(20, 30, 25)), prior(family, 3)
+
+    def rounds(row):
+        result = ba.run(row, clients, prior_, rounds=400, raise_on_failure=False)
+        return result.rounds if result.status is ba.Status.CONVERGED else 400
+
+    for row, grid in (
+        (M.PVI(0.3), [M.PVI(gamma) for gamma in (0.1, 0.2, 0.4, 0.6, 0.8, 1.0)]),
+        (M.BayesADMM(1.0), [M.BayesADMM(rho) for rho in (0.1, 0.2, 0.3, 0.5, 1.0, 2.0)]),
+    ):
+        near = ba.run(ba.Guarded(row), clients, prior_, rounds=4, tol=1e-300).posterior
+        tuned, counts = local_rates(clients, prior_, near).tuned(row), [rounds(one) for one in grid]
+        assert rounds(tuned) <= 1.2 * min(counts) + 1
+        assert max(counts) > 3 * rounds(tuned)
+    with pytest.raises(ValueError, match="must be a row such as PVI"):
+        local_rates(clients, prior_).tuned(M.AMA(2.0))
+
+
 def test_bayesadmm_is_slow_where_the_sites_agree_at_once():
     """B_k → 0 (many rows): PVI's factor tends to zero, and BayesADMM's to ρK/(1 + ρK)."""
     for count, rho in ((2, 0.5), (5, 1.0), (3, 4.0)):
@@ -272,3 +297,5 @@ def test_the_advice_names_the_share():
     wanted = f"it holds 91% of the curvature of coefficient 0: only from rho of about {least:.0g} on is a minimum sure"
     assert wanted in result.message
     assert "raise rho" not in result.message
+    assert "wrap the method in Guarded" in result.message
+    assert ba.run(ba.Guarded(M.BayesADMM(1.0)), clients, prior_).status is ba.Status.CONVERGED
