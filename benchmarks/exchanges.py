@@ -17,13 +17,14 @@ linear programme finds a direction in which no label is against it. Writes resul
 import argparse
 import json
 from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import Any
 
 import numpy as np
 from common import RESULTS, machine, write_json
 from practice import problems as practice_problems
 from scipy.optimize import linprog
-from sklearn.datasets import load_breast_cancer, load_diabetes
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits, load_iris, load_wine
 from sklearn.preprocessing import scale
 from statsmodels import datasets
 
@@ -40,6 +41,7 @@ FLAT = 1e-12
 MOST = 60
 """Rounds after which a method counts as lost."""
 SITES = (2, 5, 10, 20)
+RNG = np.random.default_rng(0)
 PRECISIONS = (0.0, 1.0, 0.01)
 POSTERIOR_PRECISIONS = (1.0, 0.01, 1e-4)
 POSTERIOR_METHODS = {
@@ -49,7 +51,10 @@ POSTERIOR_METHODS = {
     "accelerated PVI from own fits": (ba.Accelerated(ba.methods.PVI()), True),
     "PVI from own fits": (ba.methods.PVI(), True),
 }
+OF_CLASSES = ("guarded JointNewton", "accelerated PVI")
+"""Methods that are tried with several classes, where PVI takes seconds a round."""
 LOSSES = {"logistic": ba.losses.Logistic, "poisson": ba.losses.Poisson, "squares": ba.losses.LeastSquares}
+"""By kind; "softmax 3" and the like is a softmax of so many classes with a reference."""
 METHODS = {
     "guarded Newton": (ba.Guarded(ba.methods.Newton()), True),
     "FedLap-Cov": (ba.methods.FedLapCov(), True),
@@ -77,6 +82,44 @@ def tables() -> Iterator[Table]:
     yield "breast cancer, 5 columns", "logistic", design(X[:, [0, 1, 4, 8, 9]]), y.astype(float)
     X, y = load_diabetes(return_X_y=True)
     yield "diabetes", "squares", design(X), y / np.std(y)
+
+
+def classes() -> Iterator[Table]:
+    """Yield the same of targets with several classes."""
+
+    def design(X: Any) -> np.ndarray:
+        return np.column_stack([scale(np.asarray(X, dtype=float)), np.ones(len(X))])
+
+    anes = datasets.anes96.load_pandas().data
+    X, party = design(anes[["logpopul", "selfLR", "age", "educ", "income"]]), anes["PID"].to_numpy(float)
+    yield "anes96, party", "softmax 7", X, party
+    yield "anes96, party in three", "softmax 3", X, np.digitize(party, [2.5, 3.5]).astype(float)
+    X, y = load_wine(return_X_y=True)
+    yield "wine, 3 columns", "softmax 3", design(X[:, [1, 2, 4]]), y.astype(float)
+    X, y = load_digits(n_class=4, return_X_y=True)
+    coarse = X.reshape(-1, 2, 4, 2, 4).sum(axis=(2, 4)).reshape(-1, 4)
+    yield "digits 0 to 3, 2×2 pixels", "softmax 4", design(coarse), y.astype(float)
+    X, y = load_iris(return_X_y=True)
+    yield "iris, sepals", "softmax 3", design(X[:, :2]), y.astype(float)
+    rng = np.random.default_rng(1)
+    for count, p, n in ((3, 6, 200), (4, 5, 300)):
+        X = np.column_stack([rng.normal(size=(n, p)), np.ones(n)])
+        f = X @ rng.normal(size=(p + 1, count))
+        yield f"random, {count} classes", f"softmax {count}", X, (f + rng.gumbel(size=f.shape)).argmax(1).astype(float)
+
+
+def loss_of(kind: str, X: np.ndarray, y: np.ndarray) -> Any:
+    """Return the loss of a kind."""
+    if kind in LOSSES:
+        return LOSSES[kind](X, y)
+    return ba.losses.ReferenceSoftmax(X, y.astype(int), int(kind.split()[1]))
+
+
+def prior_of(kind: str, X: np.ndarray, precision: float) -> Any:
+    """Return the prior, flat for intercepts."""
+    outputs = 1 if kind in LOSSES else int(kind.split()[1]) - 1
+    diagonal = np.tile([*[precision] * (X.shape[1] - 1), 0.0], outputs)
+    return ba.families.FullGaussian(np.zeros(diagonal.size), np.diag(diagonal))
 
 
 def splits(y: np.ndarray, rng: np.random.Generator) -> Iterator[tuple[str, np.ndarray]]:
@@ -172,10 +215,16 @@ def near_posterior(best: Any) -> Callable[[Any], bool]:
 
 def is_separable(kind: str, X: np.ndarray, y: np.ndarray) -> bool:
     """Whether some direction leaves no label on its wrong side, and some on its right one: the MLE is infinite."""
-    if kind != "logistic":
+    if kind in ("poisson", "squares"):
         return False
-    signed = np.where(y > 0, 1.0, -1.0)[:, None] * X
-    found = linprog(-signed.sum(axis=0), A_ub=-signed, b_ub=np.zeros(len(y)), bounds=(-1.0, 1.0))
+    if kind == "logistic":
+        signed = np.where(y > 0, 1.0, -1.0)[:, None] * X
+    else:  # the label's predictor minus each other's
+        units = np.eye(int(kind.split()[1]))
+        signed = np.vstack(
+            [np.kron(units[int(own)] - other, row) for row, own in zip(X, y, strict=True) for other in units]
+        )
+    found = linprog(-signed.sum(axis=0), A_ub=-signed, b_ub=np.zeros(len(signed)), bounds=(-1.0, 1.0))
     return bool(-found.fun > 1e-6)
 
 
@@ -197,21 +246,27 @@ def rows() -> Iterator[dict[str, Any]]:
 
 def posterior_rows() -> Iterator[dict[str, Any]]:
     """Yield one result of the variational posterior a problem, split and prior."""
-    for name, split, kind, X, y, site in problems():
-        losses = [LOSSES[kind](X[site == k], y[site == k]) for k in np.unique(site)]
-        whole, separable = [LOSSES[kind](X, y)], is_separable(kind, X, y)
+    of_classes = ((name, split, kind, X, y, site) for name, kind, X, y in classes() for split, site in splits(y, RNG))
+    known: dict[str, bool] = {}
+    for name, split, kind, X, y, site in chain(problems(), of_classes):
+        losses = [loss_of(kind, X[site == k], y[site == k]) for k in np.unique(site)]
+        whole = [loss_of(kind, X, y)]
+        separable = known[name] = known[name] if name in known else is_separable(kind, X, y)
         for precision in POSTERIOR_PRECISIONS:
-            prior = ba.families.FullGaussian(np.zeros(X.shape[1]), np.diag([precision] * (X.shape[1] - 1) + [0.0]))
-            there = near_posterior(ba.solve_pooled(whole, prior, tol=1e-11).posterior)
-            begun = ba.families.FullGaussian(
-                prior.mean, prior.precision + np.diag([0.0] * (X.shape[1] - 1) + [FLAT * 0.25 * len(y)])
-            )
+            prior = prior_of(kind, X, precision)
+            try:
+                there = near_posterior(ba.solve_pooled(whole, prior, tol=1e-11).posterior)
+            except RuntimeError:  # too few points for so wide a posterior
+                continue
+            flat = np.where(np.diag(prior.precision) == 0.0, FLAT * 0.25 * len(y), 0.0)
+            begun = ba.families.FullGaussian(prior.mean, prior.precision + np.diag(flat))
             cells = {
                 label: count(method, losses, prior if own else begun, there, own)
                 for label, (method, own) in POSTERIOR_METHODS.items()
+                if kind in LOSSES or label in OF_CLASSES
             }
             yield {
-                **{"problem": name, "split": split, "sites": len(losses), "dim": X.shape[1]},
+                **{"problem": name, "split": split, "sites": len(losses), "dim": prior.dim},
                 **{"prior": precision, "separable": separable, **cells},
             }
 
@@ -246,8 +301,8 @@ def posterior_table(found: list[dict[str, Any]]) -> str:
             cases = [row for row in own if row["prior"] == precision]
             if not cases:
                 continue
-            cells = [_cell([row[label] for row in cases]) for label in labels]
-            floats = [np.mean([row[label][1] for row in cases if row[label]] or [np.nan]) for label in labels]
+            cells = [_cell([row[label] for row in cases if label in row]) for label in labels]
+            floats = [np.mean([row[label][1] for row in cases if row.get(label)] or [np.nan]) for label in labels]
             numbers = " / ".join("–" if np.isnan(x) else f"{x:.0f}" for x in floats)
             lines.append(f"| {name} | {dim} | {precision:g} | {len(cases)} | {' | '.join(cells)} | {numbers} |")
     for text, own in (("1 and 0.01", (1.0, 0.01)), ("0.0001", (1e-4,))):

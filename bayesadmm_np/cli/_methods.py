@@ -11,7 +11,7 @@ from ._terminal import Refused, missing_name
 
 INFERENCES = ("auto", "likelihood", "posterior")
 
-WITH_TENSORS = ("LeastSquares", "Logistic", "Poisson")
+WITH_TENSORS = ("LeastSquares", "Logistic", "Poisson", "ReferenceSoftmax", "Softmax")
 """Names of losses with expected third and fourth derivatives."""
 
 
@@ -58,7 +58,7 @@ def method_between_sites(settings: MethodSettings, inference: str, family: str) 
     if family not in ("full", "diagonal"):
         raise Refused("--inference posterior needs --family full or diagonal, or a --method of that family.")
     kind = FullGaussian if family == "full" else DiagonalGaussian
-    return lambda loss, dim: posterior_method(kind, dim, has_tensors=loss in WITH_TENSORS), 1.0
+    return lambda loss, dim, n: posterior_method(kind, dim, has_tensors=loss in WITH_TENSORS, n_outputs=n), 1.0
 
 
 def knobs(name: str) -> tuple[str, ...]:

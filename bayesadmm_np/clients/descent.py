@@ -317,7 +317,7 @@ def hessian(chart: Chart, expected: GaussianExpected, gradient: Array) -> Array 
         return None
     if problem.rule != Exact():
         return None
-    third, fourth = unpack_tensors(problem.loss.tensors(q), q.dim)
+    third, fourth = unpack_tensors(problem.loss.tensors(q, problem.rule), q, problem.loss.n_outputs)
     rows, columns = pairs(q.dim)
     kept = np.concatenate([np.flatnonzero((rows == j) & (columns == k)) for j, k in q.factor.entries])
     scale = np.where(rows == columns, 1.0, np.sqrt(2.0))[kept]

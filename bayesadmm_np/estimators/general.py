@@ -37,9 +37,10 @@ class FederatedGLM(FederatedModel):
         variance of y.
     method : str, Method or Accelerated, default 'auto'
         A row of `bayesadmm_np.methods` by name, or one with its arguments. "auto" is guarded Newton for a likelihood.
-        For a posterior with full covariance of a logistic, linear or Poisson regression of up to 33 coefficients it is
-        guarded JointNewton, with participation=1; with a diagonal covariance of up to 362 guarded PVI whose sites keep
-        their correlations; elsewhere guarded accelerated PVI. `bayesadmm_np.methods.recommended` has the rule.
+        For a posterior with full covariance of a logistic, linear or Poisson regression of up to 33 coefficients, or a
+        softmax of up to some 45, it is guarded JointNewton, with participation=1; with a diagonal covariance of up to
+        362 guarded PVI whose sites keep their correlations; elsewhere guarded accelerated PVI.
+        `bayesadmm_np.methods.recommended` has the rule.
     family : {'auto', 'full', 'diagonal', 'fixed', 'isotropic'}
         Family of the posterior; "auto" is the fullest that the method is defined for.
     fit_intercept : bool, default True

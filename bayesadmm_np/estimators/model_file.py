@@ -63,6 +63,7 @@ class Bound:
     sd_units: float
     rigorous: bool
     reason: str
+    errors: float | None = None
 
 
 @dataclass(frozen=True)
@@ -195,7 +196,9 @@ def save_model(path: str | os.PathLike[str], model: FittedGLM) -> None:
         recorded=len(model.objective),
         edges=proof.edges,
         pooled=proof.pooled,
-        distance=None if bound is None else Bound(bound.mahalanobis, bound.sd_units, bound.rigorous, bound.reason),
+        distance=None
+        if bound is None
+        else Bound(bound.mahalanobis, bound.sd_units, bound.rigorous, bound.reason, bound.errors),
         statistics=statistics,
         agreement=model.columns.agreement,
     )
@@ -267,7 +270,7 @@ def _build(archive: Archive, header: Header) -> FittedGLM:
         raise archive.refusal("points", f"at most {MOST_POINTS}", rule.points)
     if said is not None:
         each = extra.get("distance", np.full(d, np.inf))
-        bound = Distance(said.mahalanobis, said.sd_units, each, said.rigorous, said.reason)
+        bound = Distance(said.mahalanobis, said.sd_units, each, said.rigorous, said.reason, said.errors)
     natural = archive.natural("posterior", like)
     return FittedGLM(
         **{name: getattr(header, name) for name in ALIKE},

@@ -94,8 +94,11 @@ class Settings:
             return self
         has_tensors = all(loss.has_tensors for loss in losses) and self.options["participation"] == 1.0
         is_convex = all(loss.is_convex for loss in losses)
-        kind, dim = self.family, losses[0].dim
-        return replace(self, method=posterior_method(kind, dim, has_tensors=has_tensors, is_convex=is_convex))
+        first, kind = losses[0], self.family
+        method = posterior_method(
+            kind, first.dim, has_tensors=has_tensors, is_convex=is_convex, n_outputs=first.n_outputs
+        )
+        return replace(self, method=method)
 
     @property
     def row(self) -> Method:

@@ -23,7 +23,6 @@ from ..glm.kinds import kind_of_loss
 from ..glm.questions import Respondent
 from ..losses.base import Expected, GaussianExpected, Loss, Margins
 from ..losses.expectations import Delta, Exact
-from ..losses.tensors import tensor_size
 from ..splitting.accelerated import combine
 from ..splitting.certificate import Certificate, PooledObjective
 from ..splitting.coefficients import client_coefficients
@@ -196,13 +195,14 @@ class GLMServer(_Engine, ServerEngine[State]):
     @cached_property
     def server(self) -> Server:
         """Eq. 54."""
-        return Server(self.spec.row, self.spec.prior, self.spec.shares, total=sum(self.spec.weights) or 1.0)
+        spec = self.spec
+        return Server(spec.row, spec.prior, spec.shares, total=sum(spec.weights) or 1.0, n_outputs=spec.n_outputs)
 
     @property
     def reply_size(self) -> int:
         """λ_k, η_k where it travels, the tensors of a joint step, and the sums of the certificate with their errors."""
         like = self.spec.prior.natural
-        tensors = tensor_size(like.linear.size) if self.spec.row.is_joint else 0
+        tensors = self.spec.tensor_size if self.spec.row.is_joint else 0
         beside = tensors + self.spec.sketch_size
         return 2 * like.size + self.spec.certificate_like.size + like.linear.size + beside
 
@@ -230,7 +230,7 @@ class GLMServer(_Engine, ServerEngine[State]):
             own = {
                 "natural": _inside(spec.prior),
                 "site": _natural(like),
-                "tensors": Field(tensor_size(like.linear.size)),
+                "tensors": Field(spec.tensor_size),
             }
             if spec.row.sites is not None:
                 own |= {"site": _natural(like, CONVEX), "sketch": _sketch(spec)}
@@ -300,7 +300,7 @@ class GLMServer(_Engine, ServerEngine[State]):
     def at_the_limit(self, state: State, replies: Sequence[SiteReply | None]) -> str:
         """As in one process; a site with privacy sends no value."""
         is_private = any(one is not None and one.report.value is None for one in replies)
-        return ALL_ROUNDS if is_private else at_the_limit(state, self.spec.row)
+        return ALL_ROUNDS if is_private else at_the_limit(state, self.spec.row, self.spec.n_outputs)
 
     def gather(self, state: State, replies: Sequence[SiteReply | None]) -> Gathered[State] | Failure:
         """Eq. 54, and the mix of an accelerated method."""

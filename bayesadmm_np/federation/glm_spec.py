@@ -21,6 +21,7 @@ from ..families.gaussian import Gaussian
 from ..glm.kinds import kind_of_loss
 from ..glm.site_statistics import WeightMeaning
 from ..losses.expectations import Rule
+from ..losses.tensors import tensor_size
 from ..splitting.accelerated import Accelerated
 from ..splitting.methods import TABLE, Method
 from ..splitting.sketched import floats_beside
@@ -162,6 +163,16 @@ class GLMSpec(RunSpec):
         return self.rounds if self.row.max_rounds is None else min(self.rounds, self.row.max_rounds)
 
     @property
+    def n_outputs(self) -> int:
+        """Predictors a row: every feature has as many coefficients."""
+        return predictors(self.prior.natural.linear.size, self.features)
+
+    @property
+    def tensor_size(self) -> int:
+        """Numbers of the tensors of a joint step."""
+        return tensor_size(self.prior.natural.linear.size, self.n_outputs)
+
+    @property
     def sketch_size(self) -> int:
         """Numbers of a site's sketch; 0 where sites keep none."""
         return 0 if self.row.sites is None else self.row.sites.size(self.prior.natural.linear.size)
@@ -272,6 +283,11 @@ def _memory(method: Method | Accelerated) -> int:
     return method.memory if isinstance(method, Accelerated) else 0
 
 
+def predictors(dim: int, features: Sequence[str]) -> int:
+    """Return the predictors a row: every feature has a coefficient for each."""
+    return max(1, dim // max(1, len(features)))
+
+
 def state_size(size: int, n_sites: int, memory: int) -> int:
     """Return the numbers of a state: λ_g, Newton's step, η_k, λ_k, and what acceleration remembers of a round.
 
@@ -288,8 +304,8 @@ class GLMTask:
     Parameters
     ----------
     method : Method, Accelerated or callable
-        A callable is method(loss, d) -> Method or Accelerated, of the name of the sites' loss and the number d of
-        parameters, which are known when the sites have said hello.
+        A callable is method(loss, d, C) -> Method or Accelerated, of the name of the sites' loss, the number d of
+        parameters and that of predictors a row, which are known when the sites have said hello.
     prior : ExponentialFamily or callable
         A callable is prior(d) -> ExponentialFamily; the number d of parameters is known when the sites have said hello.
     expectation : Rule, optional
@@ -319,7 +335,7 @@ class GLMTask:
     100
     """
 
-    method: Method | Accelerated | Callable[[str, int], Method | Accelerated]
+    method: Method | Accelerated | Callable[[str, int, int], Method | Accelerated]
     prior: ExponentialFamily | Callable[[int], ExponentialFamily]
     expectation: Rule | None = None
     solver: Solver | None = None
@@ -353,7 +369,7 @@ class GLMTask:
             features=first.features,
             classes=first.classes,
             prior=prior,
-            method=self._method(first.loss, first.dim),
+            method=self._method(first.loss, first.dim, first.features),
             **self._settings,
             **agreed,
         )
@@ -361,7 +377,9 @@ class GLMTask:
     def again(self, spec: GLMSpec) -> GLMSpec:
         """Return the spec that this task gives the sites of another spec."""
         dim = spec.prior.natural.linear.size
-        return replace(spec, prior=self._prior(dim), method=self._method(spec.loss, dim), **self._settings)
+        return replace(
+            spec, prior=self._prior(dim), method=self._method(spec.loss, dim, spec.features), **self._settings
+        )
 
     def _require_room(self, hellos: Sequence[Hello]) -> None:
         """Refuse more sites times parameters than a server can keep, before a prior of that size is made."""
@@ -376,12 +394,14 @@ class GLMTask:
         dense = not isinstance(small, BlockDiagonalGaussian) and (2, 2) in small.natural.shapes
         dim = hellos[0].dim
         size = dim + (dim * (dim + 1) // 2 if dense else 0)
-        require_room(hellos[0], len(hellos), state_size(size, len(hellos), _memory(self._method(hellos[0].loss, dim))))
+        method = self._method(hellos[0].loss, dim, hellos[0].features)
+        require_room(hellos[0], len(hellos), state_size(size, len(hellos), _memory(method)))
 
-    def _method(self, loss: str, dim: int) -> Any:
+    def _method(self, loss: str, dim: int, features: Sequence[str]) -> Any:
         method: Any = self.method
         # a row's own function is no choice: it is refused, as elsewhere
-        return method(loss, dim) if callable(method) and TABLE.name_of(method) is None else method
+        is_choice = callable(method) and TABLE.name_of(method) is None
+        return method(loss, dim, predictors(dim, features)) if is_choice else method
 
     def _prior(self, dim: int) -> Any:
         return self.prior if isinstance(self.prior, ExponentialFamily) or not callable(self.prior) else self.prior(dim)

@@ -240,6 +240,8 @@ class Loss(ABC):
 
     dim: int
     n_rows: int
+    n_outputs: int = 1
+    """Predictors a row: θ stacks as many vectors of coefficients of the same columns."""
     total_weight: float
     """Sum of the row weights, N_k: the weight of this client where methods weight clients by rows."""
     is_convex: bool = True
@@ -278,11 +280,11 @@ class Loss(ABC):
         """Whether the expected third and fourth derivatives are known: exactly, or because they are zero."""
         return self.is_quadratic or self.is_linear_in_statistics
 
-    def tensors(self, q: Gaussian) -> Array:
-        """Return E_q[∇³ℓ] and E_q[∇⁴ℓ] in coordinates in which q is standard, packed as `losses/tensors.py` says."""
+    def tensors(self, q: Gaussian, rule: Rule) -> Array:
+        """Return E_q[∇³ℓ] and E_q[∇⁴ℓ], packed as `losses/tensors.py` says."""
         if not self.has_tensors:
             raise ValueError(f"the expected third and fourth derivatives of {type(self).__name__} are not known.")
-        return np.zeros(tensor_size(q.dim))
+        return np.zeros(tensor_size(q.dim, self.n_outputs))
 
     @abstractmethod
     def check(self, prior: ExponentialFamily, rule: Rule) -> Rule:

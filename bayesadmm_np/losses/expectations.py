@@ -42,6 +42,10 @@ class Rule(ABC):
     def moments(self, loss: Pointwise, mean: Array, variance: Array, y: Array) -> RowMoments:
         """Average value, slope and curvature; mean is (n,) or (n, C), variance (n,) or (n, C, C)."""
 
+    def bends(self, loss: Pointwise, mean: Array, variance: Array, y: Array) -> tuple[Array, Array]:
+        """Average the third and fourth derivatives; exactly, where the loss can."""
+        return loss.bends(mean, variance, y)
+
     def resolve(self, loss: Pointwise) -> Rule:
         """Return the concrete rule for this loss, or raise a ValueError saying why it does not fit."""
         return self
@@ -125,10 +129,23 @@ class _PointRule(Rule):
         points, weights = self.nodes(loss.n_outputs)
         size = max(1, CHUNK // points.size)
         chunks = [
-            _average(loss, mean[i : i + size], variance[i : i + size], y[i : i + size], points, weights)
+            loss.expected_derivatives(_at(mean[i : i + size], variance[i : i + size], points), weights, y[i : i + size])
             for i in range(0, mean.shape[0], size)
         ]
         return RowMoments(*(np.concatenate(columns) for columns in zip(*chunks, strict=True)))
+
+    def bends(self, loss: Pointwise, mean: Array, variance: Array, y: Array) -> tuple[Array, Array]:
+        """Average over the same points, of a loss with several predictors a row."""
+        if loss.n_outputs == 1:
+            return loss.bends(mean, variance, y)
+        points, weights = self.nodes(loss.n_outputs)
+        size = max(1, CHUNK // (points.shape[0] * loss.n_outputs * (loss.n_outputs + 1)))
+        chunks = [
+            loss.bends_at(_at(mean[i : i + size], variance[i : i + size], points), weights)
+            for i in range(0, mean.shape[0], size)
+        ]
+        third, fourth = (np.concatenate(columns) for columns in zip(*chunks, strict=True))
+        return third, fourth
 
 
 @RULES.register
@@ -297,12 +314,13 @@ class Delta(Rule):
         return loss.expected_derivatives(mean[:, None], np.ones(1), y)
 
 
-def _average(loss: Pointwise, mean: Array, variance: Array, y: Array, points: Array, weights: Array) -> RowMoments:
-    if loss.n_outputs == 1:
-        return loss.expected_derivatives(mean[:, None] + np.sqrt(variance)[:, None] * points[:, 0], weights, y)
+def _at(mean: Array, variance: Array, points: Array) -> Array:
+    """Return the predictors of rows at the points: (n, M), or (n, M, C)."""
+    if mean.ndim == 1:
+        return np.asarray(mean[:, None] + np.sqrt(variance)[:, None] * points[:, 0])
     predictors = np.matmul(points, _root(variance).transpose(0, 2, 1))
     predictors += mean[:, None, :]
-    return loss.expected_derivatives(predictors, weights, y)
+    return np.asarray(predictors)
 
 
 def _root(covariance: Array) -> Array:

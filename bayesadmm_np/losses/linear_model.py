@@ -22,7 +22,7 @@ from ..families.gaussian import Gaussian
 from .base import GaussianExpected, Loss, Margins, RowCurvature, Rows, rounding_unit
 from .expectations import Delta, Exact, Rule
 from .pointwise import Pointwise, RowMoments
-from .tensors import pack_tensors
+from .tensors import pack_tensors, shared_root
 
 __all__ = [
     "LinearModelLoss",
@@ -48,6 +48,7 @@ class LinearModelLoss(Loss):
         self.X = read_design(X)
         self.n_rows, self.n_features = self.X.shape
         self.pointwise = pointwise
+        self.n_outputs = pointwise.n_outputs
         self.is_convex = pointwise.is_convex
         self.dim = self.n_features * pointwise.n_outputs
         if y.shape[0] != self.n_rows:
@@ -81,11 +82,6 @@ class LinearModelLoss(Loss):
             whole.offset = frozen(np.concatenate([own.reshape(shape) for own in each]))
         whole.n_rows, whole.total_weight = len(whole.X), float(whole.weights.sum())
         return whole
-
-    @property
-    def n_outputs(self) -> int:
-        """Predictors a row, C."""
-        return self.pointwise.n_outputs
 
     def predictor(self, theta: Array) -> Array:
         """Xθ + offset: (n,) or (n, C)."""
@@ -130,15 +126,16 @@ class LinearModelLoss(Loss):
 
     @property
     def has_tensors(self) -> bool:
-        """Whether the pointwise loss knows them, and its other expectations, exactly."""
-        return type(self.pointwise).bends is not Pointwise.bends and self.pointwise.has_exact
+        """Whether the pointwise loss knows them."""
+        return self.pointwise.has_bends
 
-    def tensors(self, q: Gaussian) -> Array:
-        """Return Σ_i w_i E[ℓ'''] z_i⊗z_i⊗z_i and the like for ℓ'''', z_i = L⁻¹x_i."""
+    def tensors(self, q: Gaussian, rule: Rule) -> Array:
+        """Return Σ_i w_i E[ℓ'''] z_i⊗z_i⊗z_i and the like for ℓ'''', z_i = R⁻¹x_i, for each set of classes."""
         if not self.has_tensors:
-            return super().tensors(q)
-        third, fourth = self.pointwise.bends(self.predictor(q.mean), self._spread(q), self.y)
-        return pack_tensors(q.factor.half_solve(self.X.T).T, self.weights * third, self.weights * fourth)
+            return super().tensors(q, rule)
+        third, fourth = rule.bends(self.pointwise, self.predictor(q.mean), self._spread(q), self.y)
+        z = shared_root(q, self.n_outputs).half_solve(self.X.T).T
+        return pack_tensors(z, (self.weights * third.T).T, (self.weights * fourth.T).T)
 
     def _moments(self, q: Gaussian, rule: Rule) -> RowMoments:
         spread = self.y if rule.is_delta else self._spread(q)  # the delta method never looks at it

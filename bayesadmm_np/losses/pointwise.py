@@ -7,6 +7,7 @@ the slope ∂ℓ/∂f and of the curvature ∂²ℓ/∂f². One point of weight 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +15,7 @@ from scipy.special import expit
 
 from .._validation import Array
 from .logistic_normal import logistic_normal_moments
+from .tensors import pairs, sorted_indices
 
 __all__ = ["BernoulliLogit", "CategoricalLogit", "Pointwise", "PoissonLog", "RowMoments"]
 
@@ -52,8 +54,19 @@ class Pointwise(ABC):
         return type(self).exact is not Pointwise.exact
 
     def bends(self, mean: Array, variance: Array, y: Array) -> tuple[Array, Array]:
-        """Return E[ℓ'''] and E[ℓ''''] under f ~ N(mean, variance), each (n,), of a loss with one predictor a row."""
+        """Return E[ℓ'''] and E[ℓ''''] under f ~ N(mean, variance), exactly: each (n,), or as `bends_at` has them."""
         raise NotImplementedError(f"the third and fourth derivatives of {type(self).__name__} are not known.")
+
+    def bends_at(self, predictors: Array, weights: Array) -> tuple[Array, Array]:
+        """Average ℓ''' and ℓ'''' over points (n, M, C): shapes (n, C(C+2, 3)) and (n, C(C+3, 4)), each entry once."""
+        raise NotImplementedError(f"the third and fourth derivatives of {type(self).__name__} are not known.")
+
+    @property
+    def has_bends(self) -> bool:
+        """Whether third and fourth derivatives are known, with several predictors at points, with one exactly."""
+        if self.n_outputs > 1:
+            return type(self).bends_at is not Pointwise.bends_at
+        return type(self).bends is not Pointwise.bends and self.has_exact
 
     def walls(self, y: Array) -> Array | None:
         """Return vectors b_ij, shape (n, m, C): ℓ(f_i + t u, y_i) stays bounded for t → ∞ iff b_ijᵀu >= 0 for all j.
@@ -185,6 +198,48 @@ class CategoricalLogit(Pointwise):
             binary.curvature[:, None, None] * np.outer(signs, signs),
         )
 
+    def bends(self, mean: Array, variance: Array, y: Array) -> tuple[Array, Array]:
+        """With two classes those of the logistic, with the sign of f₁ − f₀ for every index."""
+        if not self.has_exact:
+            return super().bends(mean, variance, y)
+        spread = variance[:, 0, 0] + variance[:, 1, 1] - 2.0 * variance[:, 0, 1]
+        third, fourth = BernoulliLogit().bends(mean[:, 1] - mean[:, 0], np.maximum(spread, 0.0), y)
+        return third[:, None] * [-1.0, 1.0, -1.0, 1.0], fourth[:, None] * [1.0, -1.0, 1.0, -1.0, 1.0]
+
+    def bends_at(self, predictors: Array, weights: Array) -> tuple[Array, Array]:
+        """Third and fourth cumulants of the label's indicators; the products of probabilities are averaged over points.
+
+        With δ_ab of two classes, and sums over the ways to place the indices,
+
+            κ_abc = δ_abc p_a − Σ δ_ab p_a p_c + 2 p_a p_b p_c
+            κ_abcd = δ_abcd p_a − Σ δ_abc p_a p_d − Σ δ_ab δ_cd p_a p_c + 2 Σ δ_ab p_a p_c p_d − 6 p_a p_b p_c p_d
+        """
+        own = predictors
+        if self.has_reference:
+            own = np.concatenate([np.zeros_like(own[:, :, :1]), own], axis=2)
+        p = np.exp(own - own.max(axis=2, keepdims=True))
+        p = (p / p.sum(axis=2, keepdims=True))[:, :, int(self.has_reference) :]
+        one = np.einsum("nma,m->na", p, weights)
+        two = np.matmul((p * weights[:, None]).transpose(0, 2, 1), p)
+        rows, columns = pairs(self.n_outputs)
+        products = p[:, :, rows] * p[:, :, columns]
+        weighted = (products * weights[:, None]).transpose(0, 2, 1)
+        three, four = np.matmul(weighted, p), np.matmul(weighted, products)
+        place = {pair: i for i, pair in enumerate(zip(rows.tolist(), columns.tolist(), strict=True))}
+
+        def power(*indices: int) -> Array:
+            """E[p_a p_b …] of up to four classes."""
+            a, b, *rest = sorted(indices) if len(indices) > 1 else (indices[0], -1)
+            if b < 0:
+                return one[:, a]
+            if not rest:
+                return two[:, a, b]
+            return three[:, place[a, b], rest[0]] if len(rest) == 1 else four[:, place[a, b], place[rest[0], rest[1]]]
+
+        third = [_cumulant(key, power) for key in sorted_indices(self.n_outputs, 3)]
+        fourth = [_cumulant(key, power) for key in sorted_indices(self.n_outputs, 4)]
+        return np.stack(third, axis=1), np.stack(fourth, axis=1)
+
     @property
     def has_exact(self) -> bool:
         """Two classes reduce to the logistic."""
@@ -194,3 +249,33 @@ class CategoricalLogit(Pointwise):
         """The label's predictor minus each other's; that of a reference class is zero."""
         units = np.eye(self.n_outputs + self.has_reference)[:, int(self.has_reference) :]
         return np.asarray(units[y.astype(np.intp)][:, None, :] - units)
+
+
+def _cumulant(indices: tuple[int, ...], power: Callable[..., Array]) -> Array:
+    """Joint cumulant of indicators: Σ over the partitions of the indices of (−1)^(b−1)(b−1)! Π of the b blocks' means.
+
+    The mean of a block is p_a where its indices are all a, else zero: two classes are never the label at once.
+    """
+    total: Array | float = 0.0
+    for blocks in _PARTITIONS[len(indices)]:
+        found = [{indices[i] for i in block} for block in blocks]
+        if all(len(block) == 1 for block in found):
+            total = total + _SIGNS[len(found)] * power(*(next(iter(block)) for block in found))
+    return np.asarray(total)
+
+
+_SIGNS = {1: 1.0, 2: -1.0, 3: 2.0, 4: -6.0}
+
+
+def _partitions(items: tuple[int, ...]) -> list[list[tuple[int, ...]]]:
+    if not items:
+        return [[]]
+    first, rest = items[0], items[1:]
+    found = []
+    for smaller in _partitions(rest):
+        found.append([(first,), *smaller])
+        found += [[*smaller[:i], (first, *block), *smaller[i + 1 :]] for i, block in enumerate(smaller)]
+    return found
+
+
+_PARTITIONS = {order: _partitions(tuple(range(order))) for order in (3, 4)}

@@ -8,33 +8,47 @@ with z_i = L⁻¹x_i, and they are packed as d(d+1)(d+2)/6 and d(d+1)(d+2)(d+3)/
 stands at C(m+3, 4) + C(l+2, 3) + C(k+1, 2) + j. With a pair (j, k), j ≤ k, as one index, T³ is a matrix of
 d × d(d+1)/2 numbers, and T⁴ one of d(d+1)/2 × d(d+1)/2: so they stand in the Hessian of the pooled objective in mean
 and Cholesky factor.
+
+With C predictors a row, f_ia = x_iᵀθ_a, a derivative of the loss has class indices beside those of the p columns,
+
+    T³_(a,j)(b,k)(c,l) = Σ_i w_i E_q[∂³ℓ/∂f_a∂f_b∂f_c] z_ij z_ik z_il,
+
+and is symmetric in the classes and in the columns, each alone: C(C+2, 3) C(p+2, 3) + C(C+3, 4) C(p+3, 4) numbers are
+kept, for d = Cp = 36 and C = 6 a fifth of what symmetry in pairs would leave. The rows z_i = R⁻¹x_i are then in units
+that all classes share, RRᵀ = the mean of the classes' blocks of S, and the server goes on to those of L.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
+from itertools import combinations_with_replacement
 from math import comb
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .._validation import Array
+from ..families.gaussian import Gaussian
+from ..families.precision import DensePrecision, Precision
 
-__all__ = ["pack_tensors", "pairs", "tensor_size", "unpack_tensors"]
+__all__ = ["pack_tensors", "pairs", "shared_root", "sorted_indices", "tensor_size", "unpack_tensors"]
 
 CHUNK = 1 << 20
 """Numbers of products z_ij z_ik held at once (8 MiB)."""
 
 
-def tensor_size(dim: int) -> int:
-    """Return the numbers of both tensors.
+def tensor_size(dim: int, n_outputs: int = 1) -> int:
+    """Return the numbers of both tensors, of d coefficients for C predictors.
 
     Examples
     --------
     >>> tensor_size(2)  # 4 and 5
     9
+    >>> tensor_size(36, 6), tensor_size(36)
+    (10192, 90687)
     """
-    return comb(dim + 2, 3) + comb(dim + 3, 4)
+    width = dim // n_outputs
+    return comb(n_outputs + 2, 3) * comb(width + 2, 3) + comb(n_outputs + 3, 4) * comb(width + 3, 4)
 
 
 def pairs(dim: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
@@ -43,27 +57,74 @@ def pairs(dim: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     return rows, columns
 
 
+def sorted_indices(dim: int, order: int) -> list[tuple[int, ...]]:
+    """Return the sorted indices of an entry, in the order in which entries are packed."""
+    return sorted(combinations_with_replacement(range(dim), order), key=lambda indices: indices[::-1])
+
+
+def shared_root(q: Gaussian, n_outputs: int) -> Precision:
+    """Return RRᵀ, the mean of the classes' blocks of S, whose root gives the rows' units; S itself of one predictor."""
+    if n_outputs == 1:
+        return q.factor
+    assert isinstance(q.factor, DensePrecision)
+    width = q.dim // n_outputs
+    blocks = q.factor.matrix.reshape(n_outputs, width, n_outputs, width)
+    return DensePrecision(np.einsum("ajak->jk", blocks) / n_outputs)
+
+
 def pack_tensors(z: Array, third: Array, fourth: Array) -> Array:
-    """Return both tensors of rows z, shape (n, d), with the weights w_iE[ℓ'''] and w_iE[ℓ'''']."""
+    """Return both tensors of rows z, shape (n, p), weights w_iE[ℓ'''] and w_iE[ℓ'''']: (n,), or a column an entry."""
     dim = z.shape[1]
+    third, fourth = third.reshape(len(z), -1), fourth.reshape(len(z), -1)
     rows, columns = pairs(dim)
-    cubes, quads = np.zeros((dim, rows.size)), np.zeros((rows.size, rows.size))
+    cubes = np.zeros((third.shape[1], dim, rows.size))
+    quads = np.zeros((fourth.shape[1], rows.size, rows.size))
     step = max(1, CHUNK // rows.size)
     for i in range(0, len(z), step):
         own = z[i : i + step]
         products = own[:, rows] * own[:, columns]
-        cubes += own.T @ (third[i : i + step, None] * products)
-        quads += products.T @ (fourth[i : i + step, None] * products)
+        for c, weight in enumerate(third[i : i + step].T):
+            cubes[c] += own.T @ (weight[:, None] * products)
+        for c, weight in enumerate(fourth[i : i + step].T):
+            quads[c] += products.T @ (weight[:, None] * products)
+    (_, first), (_, second) = _places(dim)
     return np.concatenate(
-        [table.ravel()[first] for table, (_, first) in zip((cubes, quads), _places(dim), strict=True)]
+        [cubes.reshape(len(cubes), -1)[:, first].ravel(), quads.reshape(len(quads), -1)[:, second].ravel()]
     )
 
 
-def unpack_tensors(packed: Array, dim: int) -> tuple[Array, Array]:
-    """Return T³ as (d, d(d+1)/2), and T⁴ as a square matrix of order d(d+1)/2."""
-    three, four = np.split(packed, [comb(dim + 2, 3)])
-    (third, _), (fourth, _) = _places(dim)
-    return three[third], four[fourth]
+def unpack_tensors(packed: Array, q: Gaussian, n_outputs: int = 1) -> tuple[Array, Array]:
+    """Return T³ as (d, d(d+1)/2) and T⁴ as a square matrix of order d(d+1)/2, where q is standard."""
+    dim, width = q.dim, q.dim // n_outputs
+    three, four = np.split(packed, [comb(n_outputs + 2, 3) * comb(width + 2, 3)])
+    if n_outputs == 1:
+        (third, _), (fourth, _) = _places(dim)
+        return three[third], four[fourth]
+    shared = shared_root(q, n_outputs)
+    assert isinstance(shared, DensePrecision)
+    turn = q.factor.half_solve(np.asarray(np.kron(np.eye(n_outputs), shared.cholesky), dtype=np.float64))
+    rows, columns = pairs(dim)
+    found = []
+    for order, own in ((3, three), (4, four)):
+        classes, numbers = _place(n_outputs, order), _place(width, order)
+        table = own.reshape(-1, comb(width + order - 1, order))
+        whole = table[classes.reshape(classes.shape + (1,) * order), numbers]
+        axes = [axis for pair in zip(range(order), range(order, 2 * order), strict=True) for axis in pair]
+        whole = whole.transpose(axes).reshape((dim,) * order)
+        for _ in range(order):  # the first axis is turned and becomes the last
+            whole = np.tensordot(whole, turn, axes=(0, 1))
+        found.append(whole[..., rows, columns])
+    third_, fourth_ = found[0], found[1][rows, columns]
+    return third_, 0.5 * (fourth_ + fourth_.T)
+
+
+def _place(dim: int, order: int) -> NDArray[np.intp]:
+    """Return the place of every entry of a symmetric tensor, shape (dim,) * order."""
+    indices = np.sort(np.stack(np.meshgrid(*(np.arange(dim),) * order, indexing="ij")), axis=0)
+    places = np.zeros(indices.shape[1:], dtype=np.intp)
+    for i, own in enumerate(indices):
+        places += _choose(own + i, i + 1)
+    return places
 
 
 @lru_cache(maxsize=4)

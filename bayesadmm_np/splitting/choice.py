@@ -18,8 +18,8 @@ from .sketched import Sketched
 __all__ = ["MOST_NUMBERS", "posterior_method", "recommended"]
 
 MOST_NUMBERS = 1 << 16
-"""Numbers that a site sends beside λ_k up to which they are worth the exchanges: tensors of 33 parameters, the
-correlations of 362; half a MiB."""
+"""Numbers that a site sends beside λ_k up to which they are worth the exchanges: tensors of 33 parameters (of 42 where
+rows have two predictors, of 45 with three and 48 with six), the correlations of 362; half a MiB."""
 
 
 def recommended(prior: ExponentialFamily, clients: Sequence[Loss]) -> Method | Accelerated:
@@ -50,11 +50,12 @@ def recommended(prior: ExponentialFamily, clients: Sequence[Loss]) -> Method | A
         prior.dim,
         has_tensors=all(loss.has_tensors for loss in clients),
         is_convex=all(loss.is_convex for loss in clients),
+        n_outputs=max(loss.n_outputs for loss in clients),
     )
 
 
 def posterior_method(
-    family: type[Gaussian], dim: int, *, has_tensors: bool, is_convex: bool = True
+    family: type[Gaussian], dim: int, *, has_tensors: bool, is_convex: bool = True, n_outputs: int = 1
 ) -> Method | Accelerated:
     """Return the method that needs the fewest exchanges for a posterior, of messages that are not too large.
 
@@ -73,6 +74,8 @@ def posterior_method(
         Whether all losses have `tensors`.
     is_convex : bool, default True
         Whether all losses are convex.
+    n_outputs : int, default 1
+        Predictors a row, C.
 
     Examples
     --------
@@ -84,7 +87,7 @@ def posterior_method(
     accelerated = Accelerated(PVI(gamma=1.0 if is_full else 0.4))
     if not is_convex:
         return accelerated
-    if is_full and has_tensors and tensor_size(dim) <= MOST_NUMBERS:
+    if is_full and has_tensors and tensor_size(dim, n_outputs) <= MOST_NUMBERS:
         return Guarded(JointNewton())
     if issubclass(family, DiagonalGaussian) and dim * (dim - 1) // 2 <= MOST_NUMBERS:
         return Guarded(Sketched(PVI(), "full"))

@@ -6,7 +6,7 @@ The theorem and its proof are in docs/certificate.md; names here are those of th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -30,6 +30,9 @@ PRIOR = "the residual is too large for a close bound, and the prior alone gives 
 FLAT = "the residual is too large for a close bound, and a flat prior gives none"
 ESTIMATE = "a first-order estimate; no bound is known for this loss and rule"
 NOTHING = "the pooled curvature is not finite and positive definite beyond rounding"
+
+TOLD = 1e-6
+"""Relative error of standard errors above which a bound names it."""
 
 UNRESOLVED = 0.5
 """Relative rounding error from which on the curvature is not trusted."""
@@ -83,6 +86,9 @@ class Distance:
         False for a first-order estimate.
     reason : str
         Argument that gave the bound, in words.
+    errors : float or None
+        Of a mode, bound on |s_j/s*_j − 1| and |s*_j/s_j − 1|, the standard errors s of its information against those at
+        the pooled mode; rounding apart. None of a mean, and where no bound is known.
     """
 
     mahalanobis: float
@@ -90,6 +96,9 @@ class Distance:
     per_coefficient: Array = field(compare=False, repr=False)
     rigorous: bool
     reason: str
+    errors: float | None = None
+    is_rounding: bool = field(default=True, compare=False, repr=False)
+    """Whether the gradient is within its rounding, so that another step would tell no more of the errors."""
 
     def __post_init__(self) -> None:
         if not (self.mahalanobis >= 0.0 and self.sd_units >= 0.0 and (self.per_coefficient >= 0.0).all()):
@@ -107,7 +116,10 @@ class Distance:
         word = "within" if self.rigorous else "about"
         how = "guaranteed" if self.rigorous else "not guaranteed"
         how += "" if self.reason == NEWTON else f": {self.reason}"
-        return f"every coefficient is {word} {self.sd_units:.1e} of its standard error from the pooled fit ({how})"
+        said = f"every coefficient is {word} {self.sd_units:.1e} of its standard error from the pooled fit ({how})"
+        if self.errors is not None and self.errors > TOLD:
+            said += f"; standard errors are known to {self.errors:.0e} of themselves, as fast as information changes"
+        return said
 
 
 def client_sums(expected: GaussianExpected) -> ClientSums:
@@ -174,12 +186,15 @@ def distance_bound(prior: Gaussian, q_g: Gaussian, sums: Sequence[ClientSums]) -
     if len(known) < len(reaches):
         return local.distance(np.abs(local.step), local.reported_step, False, ESTIMATE)
     ball = local.point_ball(max(known)) if point else local.variational_ball(max(known))
+    is_rounding = local.fuzz >= UNRESOLVED or local.step_length <= local.noise
     if ball is None:
-        return local.from_prior(prior, point)
-    radius, slack = ball
+        return replace(local.from_prior(prior, point), is_rounding=is_rounding)
+    radius, slack, turn = ball
     each = np.minimum(np.abs(local.step) + local.errors * slack, local.errors * radius)
     scale = 1.0 / float(np.sqrt(local.smallest)) if q_g.learns_precision else 1.0
-    return local.distance(each, min(local.reported_step + slack * scale, radius * scale), True, NEWTON)
+    found = local.distance(each, min(local.reported_step + slack * scale, radius * scale), True, NEWTON)
+    # every row's ℓ'' at the pooled mode is within a factor e^±turn of that here, and so is the information
+    return replace(found, errors=float(np.expm1(0.5 * turn)), is_rounding=is_rounding) if point else found
 
 
 @dataclass(frozen=True)
@@ -267,8 +282,11 @@ class _Local:
         """Standard errors √(H⁻¹)_jj."""
         return np.asarray(np.linalg.norm(self.whitener, axis=0))
 
-    def point_ball(self, reach: float) -> tuple[float, float] | None:
-        """Radius around m, and slack around m − H⁻¹g, in the metric of H; for a function of m alone."""
+    def point_ball(self, reach: float) -> tuple[float, float, float] | None:
+        """Radius around m and slack around m − H⁻¹g, in the metric of H, and the largest change of log ℓ'' of a row.
+
+        For a function of m alone.
+        """
         steep = reach / np.sqrt(self.smallest)
         least = (self.step_length + self.noise) / (1.0 - min(self.fuzz, UNRESOLVED))
         if self.fuzz >= UNRESOLVED or not steep * least < 1.0:
@@ -276,10 +294,10 @@ class _Local:
         radius = least if steep == 0.0 else -float(np.log1p(-steep * least)) / steep
         turn = steep * radius
         growth = float(np.expm1(turn)) / turn if turn > 0.0 else 1.0
-        return radius, radius * ((1.0 + self.fuzz) * growth - 1.0) + self.noise
+        return radius, radius * ((1.0 + self.fuzz) * growth - 1.0) + self.noise, turn
 
-    def variational_ball(self, reach: float) -> tuple[float, float] | None:
-        """Radius around m, and slack around m − H⁻¹g, for a function of mean and covariance."""
+    def variational_ball(self, reach: float) -> tuple[float, float, float] | None:
+        """The same for a function of mean and covariance."""
         if not reach <= FURTHEST:
             return None
         length = float(np.hypot(self.step_length + self.noise, self.excess))
@@ -293,7 +311,7 @@ class _Local:
             return None
         radius = 2.0 * length / (floor + float(np.sqrt(floor**2 - 2.0 * bend * length)))
         turned = cross * (1.0 + self.fuzz) + self.fuzz
-        return radius, radius * turned + 0.5 * data * radius**2 + self.noise
+        return radius, radius * turned + 0.5 * data * radius**2 + self.noise, cross * radius
 
     def from_prior(self, prior: Gaussian, point: bool) -> Distance:
         """The bound that the prior's strong convexity gives, whatever the residual; none from a flat prior."""

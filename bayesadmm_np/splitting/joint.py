@@ -36,6 +36,9 @@ MOST_STEPS = 100
 PRECISE = 1e-26
 """Squared length of the last of these steps, in the metric of the model."""
 
+MOST_SHORTENED = 12
+"""Times that a step of no distribution is shortened, each by ten."""
+
 INSIDE = 0.9
 """Part of the way to a zero on the diagonal of T that a step may go."""
 
@@ -99,17 +102,25 @@ class Model:
         return x
 
 
-def joint_step(prior: Gaussian, q: Gaussian, sites: Sequence[Natural], tensors: Sequence[Array]) -> Natural | None:
+def joint_step(
+    prior: Gaussian, q: Gaussian, sites: Sequence[Natural], tensors: Sequence[Array], n_outputs: int
+) -> Natural | None:
     """Return λ of the model's minimiser, from what all sites sent at q; None where there is none.
 
     Where rounding leaves the model without a minimum, the tensors are left out: what remains is positive definite, and
-    its minimiser a descent direction as well.
+    its minimiser a descent direction as well. A step to a covariance singular to rounding is shortened.
     """
     whole = prior.natural.combine([1.0] * (1 + len(sites)), [prior.natural, *sites])
-    for model in (_model(q, whole, np.add.reduce(tensors)), _model(q, whole, None)):
+    bends = unpack_tensors(np.add.reduce(tensors), q, n_outputs)
+    for model in (_model(q, whole, bends), _model(q, whole, None)):
         x = model.minimum()
         if x is not None and model.slope(x) <= 0.0:
-            return stretched(q, q.mean + q.factor.colour(x[: q.dim]), [np.eye(q.dim) + _triangle(x[q.dim :], q.dim)])
+            for _ in range(MOST_SHORTENED):  # so far a step that S would be singular to rounding
+                mean, stretch = q.mean + q.factor.colour(x[: q.dim]), [np.eye(q.dim) + _triangle(x[q.dim :], q.dim)]
+                natural = stretched(q, mean, stretch)
+                if prior.contains(natural):
+                    return natural
+                x = 0.1 * x
     return None
 
 
@@ -178,7 +189,7 @@ def _one(stretch: Array) -> Array:
     return np.eye(len(stretch)) if stretch.ndim == 2 else np.ones_like(stretch)
 
 
-def _model(q: Gaussian, whole: Natural, tensors: Array | None) -> Model:
+def _model(q: Gaussian, whole: Natural, tensors: tuple[Array, Array] | None) -> Model:
     """Return the model at q, from η_0 + Σ_kη_k there; without the tensors, where they are None."""
     dim = q.dim
     rows, columns = pairs(dim)
@@ -190,7 +201,7 @@ def _model(q: Gaussian, whole: Natural, tensors: Array | None) -> Model:
     same = columns[:, None] == columns[None, :]
     hessian[dim:, dim:] = np.where(same, information[rows[:, None], rows[None, :]], 0.0)
     if tensors is not None:
-        third, fourth = unpack_tensors(tensors, dim)
+        third, fourth = tensors
         hessian[:dim, dim:] = third
         hessian[dim:, :dim] = third.T
         hessian[dim:, dim:] += fourth

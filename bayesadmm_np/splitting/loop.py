@@ -17,6 +17,7 @@ from .._validation import as_count, as_fraction, as_positive
 from ..clients.solver import Solver
 from ..families.base import ExponentialFamily
 from ..families.coordinates import Natural
+from ..families.precision import DensePrecision
 from ..losses.base import Expected, Loss
 from ..losses.expectations import Rule
 from .accelerated import Accelerated
@@ -34,6 +35,12 @@ from .status import Failure, Status
 from .team import assemble
 
 __all__ = ["ALL_ROUNDS", "at_the_limit", "check_options", "counter", "has_converged", "run"]
+
+ERRORS = 100.0
+"""Largest relative error of standard errors in units of the tolerance."""
+
+LATE = 10
+"""Rounds after which a joint step that is refused is no longer one of a far start."""
 
 ALL_ROUNDS = "did all rounds: with noise on every answer no residual ends a run."
 
@@ -189,7 +196,7 @@ def run(
         if not status.is_failure:
             state, known = concluded(team.server, state, at_server, status is Status.CONVERGED)
             at_server = team.expect_all(state, apply) if known is None else list(known)
-    message = message or (ALL_ROUNDS if team.is_private else at_the_limit(state, team.method))
+    message = message or (ALL_ROUNDS if team.is_private else at_the_limit(state, team.method, team.server.n_outputs))
     result = Result(status, message, prior, state, tol, at_server, describe, failure)
     if status.is_failure and raise_on_failure:
         raise RunError(result)
@@ -235,25 +242,36 @@ def has_converged(server: Server, state: State, at_server: Sequence[Expected], t
     """Whether the circuit is closed and q_g is stationary for the pooled objective, both to `tol`.
 
     A Newton row ends at Laplace's approximation at q_g's mean, whose circuit is closed: its duals are natural gradients
-    at the server.
+    at the server. Its standard errors must be known too, to `ERRORS` times `tol` of themselves, unless the residual is
+    rounding already: where the likelihood is nearly flat its curvature changes within the bound on the mean.
     """
     if not state.history:
         return False
     pooled = PooledObjective(server.prior, state.q_g, at_server)
     if server.method.is_newton:
         found = pooled.laplace
-        return found is not None and found.residual <= tol
+        if found is None or not found.residual <= tol:
+            return False
+        bound = found.distance if isinstance(found.q.factor, DensePrecision) else None
+        if bound is None or bound.is_rounding:
+            return True
+        return bound.errors is not None and bound.errors <= ERRORS * tol
     # a joint step and a guarded one end at q_g too, where its duals would be natural gradients
     closed = server.method.is_joint or is_judged(server.method, state) or state.history[-1].edges.largest <= tol
     return closed and pooled.residual <= tol
 
 
-def at_the_limit(state: State, method: Method) -> str:
-    """Return the message of a run that used up its rounds: more of them do not help where the objective has risen."""
+def at_the_limit(state: State, method: Method, n_outputs: int = 1) -> str:
+    """Return the message of a run that used up its rounds: more of them do not help where the objective has risen.
+
+    Nor do they where a joint step has been refused late: values and slopes of F by points contradict each other.
+    """
     message = Status.ROUND_LIMIT.value
     last = state.history[-1].objective if state.history else state.start_objective
     if last > state.start_objective:
         message += f"; the objective is above its start ({last:.6g} > {state.start_objective:.6g}): {method.knobs}"
+    if method.is_joint and n_outputs > 1 and min((r.alpha for r in state.history[LATE:]), default=1.0) < 1.0:
+        message += f"; {Status.COARSE_RULE.value}"
     if method.guarded:
         away = sum(record.floats_down < len(record.clients) * state.q_g.natural.size for record in state.history)
         message += f"; {method.name} waits until all clients answer, and in {away} rounds one was away" if away else ""

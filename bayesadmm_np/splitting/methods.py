@@ -27,7 +27,7 @@ from ..families import (
     FullGaussian,
     IsotropicGaussian,
 )
-from ..losses.expectations import Delta, Exact, Rule
+from ..losses.expectations import Delta, Rule
 from ..losses.sketches import Sketch
 from .duals import DUAL_RULES, AlongExpectation, AlongNatural, DualRule
 from .schedules import SCHEDULES, Geometric, Schedule
@@ -158,8 +158,10 @@ class Method:
             raise ArgumentError("start", "must be 'prior' or 'sites'", repr(self.start))
         if self.start == "sites" and (at_clients or not self.dual_step):
             raise ArgumentError("start", f"must be 'prior' for {self.name}: its server adds no sites to the prior")
-        if self.is_joint and not (self.expectation == Exact() and self.alpha == 1.0 and self.schedule is None):
-            raise ArgumentError("client", f"must not be 'joint' for {self.name}: alpha must be 1, and E_q be exact")
+        if self.is_joint and not (self.expectation is None and self.alpha == 1.0 and self.schedule is None):
+            raise ArgumentError(
+                "client", f"must not be 'joint' for {self.name}: alpha must be 1, with no rule of its own"
+            )
         solves = self.client == "proximal" and self.dual_step > 0 and self.dual_rule.reads_natural
         can_fall = solves and self.expectation != Delta(2) and self.max_rounds is None
         if self.guarded and (
@@ -654,7 +656,7 @@ def JointNewton(start: Literal["prior", "sites"] = "sites") -> Method:
     contracts linearly, because it freezes how the sites' curvature depends on q, this converges quadratically. Clients
     solve nothing. They send the site −∇_μE_{q_g}[ℓ_k], as in BLR, and how it changes with q: the tensors of third and
     fourth expected derivatives, d(d+1)(d+2)/6 + d(d+1)(d+2)(d+3)/24 numbers, so that it is for d up to some thirty.
-    Losses must have exact expectations: logistic, Poisson, least squares. A round that lacks a site is done again.
+    Losses must have these tensors: logistic, Poisson, least squares, softmax. A round that lacks a site is done again.
 
     Parameters
     ----------
@@ -671,5 +673,5 @@ def JointNewton(start: Literal["prior", "sites"] = "sites") -> Method:
     >>> JointNewton().at(1).client, JointNewton().at(2).client
     ('own', 'joint')
     """
-    row = Method("JointNewton", 1.0, 1.0, alpha=1.0, client="joint", expectation=Exact(), families=(FullGaussian,))
+    row = Method("JointNewton", 1.0, 1.0, alpha=1.0, client="joint", families=(FullGaussian,))
     return replace(row, start=start, knobs="wrap the method in Guarded")

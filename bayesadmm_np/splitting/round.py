@@ -429,7 +429,7 @@ def _joint(server: Server, q_g: ExponentialFamily, replies: Sequence[Reply | Non
     assert isinstance(q_g, Gaussian)
     assert isinstance(server.prior, Gaussian)
     tensors = [reply.tensors for reply in came if reply.tensors is not None]
-    return joint_step(server.prior, q_g, [reply.site for reply in came], tensors)
+    return joint_step(server.prior, q_g, [reply.site for reply in came], tensors, server.n_outputs)
 
 
 def _client_record(

@@ -31,6 +31,8 @@ class Server:
         The row of the next round, where a schedule changes it: with its ρ_k the clients must be well posed.
     total : float, default 0.0
         N, which bounds the rounding of a sum over rows.
+    n_outputs : int, default 1
+        Predictors a row of the clients' losses, C.
     """
 
     method: Method
@@ -38,6 +40,7 @@ class Server:
     shares: tuple[float, ...]
     following: Method | None = None
     total: float = 0.0
+    n_outputs: int = 1
 
     def at(self, round: int) -> Server:
         """Return the server with the row of a round."""

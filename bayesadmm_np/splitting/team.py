@@ -132,7 +132,11 @@ def assemble(
             workers.append(make_client(row, loss, prior, rule, solver, tol, share, len(losses), privacy))
         except ValueError as error:
             raise ClientError(k, error) from error
-    server = Server(row, prior, tuple(worker.share for worker in workers), total=total)
+    outputs = {worker.loss.n_outputs for worker in workers}
+    if row.is_joint and len(outputs) > 1:
+        raise ArgumentError("clients", f"must have losses of as many predictors a row for {row.name}", sorted(outputs))
+    shares = tuple(worker.share for worker in workers)
+    server = Server(row, prior, shares, total=total, n_outputs=max(outputs))
     return Team(tuple(workers), server, memory)
 
 
@@ -190,6 +194,10 @@ def make_client(
         require_information(prior)
     if row.is_joint and not loss.has_tensors:
         raise ValueError(f"{row.name} needs the third and fourth derivatives of {loss.name}, which are not known.")
+    if row.is_joint and resolved.is_delta:
+        raise ArgumentError(
+            "expectation", f"must not be the delta method for {row.name}, which is of a posterior", rule
+        )
     if row.is_joint and prior.natural.linear.size > MOST_JOINT:
         size = prior.natural.linear.size
         raise ValueError(f"{row.name} sends some d⁴/24 numbers: at most {MOST_JOINT} parameters, and here are {size}.")

@@ -130,7 +130,7 @@ class Worker:
             finite = at_server.natural_gradient.is_finite()
             if self.method.is_joint and finite:
                 assert isinstance(q_g, Gaussian)
-                tensors = self.loss.tensors(q_g)
+                tensors = self.loss.tensors(q_g, self.rule)
                 finite = bool(np.isfinite(tensors).all())
             status = ClientStatus.STEPS_DONE if finite else ClientStatus.NOT_FINITE
             solution = Solution(q_g, at_server, 0.0, 0, status)

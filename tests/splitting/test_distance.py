@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import bayesadmm_np as ba
 from bayesadmm_np.splitting import certificate as certificates
 from bayesadmm_np.splitting import distance as module
+from bayesadmm_np.splitting import loop
 from bayesadmm_np.splitting.distance import ClientSums, client_sums, distance_bound
 from oracles.problems import EPS, prior, team
 
@@ -603,3 +604,59 @@ def test_a_curvature_that_is_singular_to_rounding_has_not_converged():
     result = ba.run(ba.methods.ADMM(1e6), clients, prior_, rounds=30, raise_on_failure=False)
     assert result.status is not ba.Status.CONVERGED
     assert result.certificate().pooled == np.inf
+
+
+def nearly_flat(seed, size):
+    """A logistic regression whose offsets leave few rows with any information."""
+    rng = np.random.default_rng(seed)
+    X, offset = rng.normal(size=(60, 2)), size * rng.normal(size=60)
+    y = (rng.random(60) < 1.0 / (1.0 + np.exp(-np.clip(offset, -500.0, 500.0)))).astype(float)
+    return np.column_stack([X, np.ones(60)]), y, offset
+
+
+def exact_errors(X, y, offset, start):
+    """Standard errors at the mode, by Newton's method in sixty digits."""
+    with mpmath.workdps(60):
+        rows, theta = [[mpmath.mpf(float(x)) for x in row] for row in X], mpmath.matrix(list(map(float, start)))
+        for _ in range(100):
+            gradient, hessian = mpmath.matrix(3, 1), mpmath.matrix(3, 3)
+            for row, label, by in zip(rows, y, offset, strict=True):
+                p = 1 / (1 + mpmath.exp(-float(by) - sum(x * theta[j] for j, x in enumerate(row))))
+                for j in range(3):
+                    gradient[j] += (p - int(label)) * row[j]
+                    for k in range(3):
+                        hessian[j, k] += p * (1 - p) * row[j] * row[k]
+            step = mpmath.lu_solve(hessian, gradient)
+            theta = theta - step
+            if mpmath.norm(step) < mpmath.mpf(10) ** -30:
+                covariance = mpmath.inverse(hessian)
+                return np.array([float(mpmath.sqrt(covariance[j, j])) for j in range(3)])
+    raise AssertionError("Newton's method did not converge")
+
+
+@pytest.mark.parametrize(("seed", "size"), [(5, 300.0), (8, 300.0), (1, 1000.0), (0, 10.0)])
+def test_standard_errors_have_a_bound_that_a_run_waits_for(seed, size, monkeypatch):
+    """Where the information changes within the bound on the mean; the twin waits for the residual alone.
+
+    Residuals of 1e-8 then leave errors of up to 0.17.
+    """
+    X, y, offset = nearly_flat(seed, size)
+    losses = [ba.losses.Logistic(X[k::3], y[k::3], offset=offset[k::3]) for k in range(3)]
+    flat = ba.families.FullGaussian(np.zeros(3), 0.0)
+
+    def off(result):
+        truth = exact_errors(X, y, offset, result.posterior.mean)
+        return np.abs(np.sqrt(result.posterior.variance) / truth - 1.0).max(), result.certificate().distance
+
+    options = {"rounds": 100, "tol": 1e-8}
+    error, bound = off(ba.run(ba.Guarded(ba.methods.Newton()), losses, flat, **options))
+    assert error <= bound.errors + 1e-8  # what sums in double precision lose of so small an information
+    assert error < 2e-6
+    assert bound.errors < 1e-5
+    assert ("standard errors are known to" in str(bound)) == (bound.errors > 1e-6)
+    monkeypatch.setattr(loop, "ERRORS", np.inf)
+    twin, bound = off(ba.run(ba.Guarded(ba.methods.Newton()), losses, flat, **options))
+    assert size == 10.0 or twin > 4e-6
+    if bound.errors is not None:
+        assert twin <= bound.errors + 1e-8
+        assert ("standard errors are known to" in str(bound)) == (size != 10.0)

@@ -5,14 +5,14 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from sklearn.datasets import load_breast_cancer
+from sklearn.datasets import load_breast_cancer, load_wine
 from sklearn.preprocessing import scale
 
 import bayesadmm_np as ba
 from bayesadmm_np.federation import Coordinator, GLMData, GLMTask, MessageError, Site
 from bayesadmm_np.losses import Exact, Total
-from bayesadmm_np.losses.tensors import pairs, tensor_size
-from bayesadmm_np.splitting import joint
+from bayesadmm_np.losses.tensors import pairs, tensor_size, unpack_tensors
+from bayesadmm_np.splitting import guarded, joint
 from oracles.couriers import differences, drive
 from oracles.problems import EPS, assert_close, prior, spd, team
 
@@ -99,7 +99,7 @@ def test_gradient_and_hessian_of_the_model_are_those_of_the_objective(name, rng)
     whole = prior_.natural
     for loss in losses:
         whole = whole - loss.expect(q, loss.check(q, Exact())).natural_gradient
-    tensors = sum(loss.tensors(q) for loss in losses)
+    tensors = unpack_tensors(sum(loss.tensors(q, Exact()) for loss in losses), q)
     model = joint._model(q, whole, tensors)
     size, step = 9, 1e-4
     units = np.eye(size) * step
@@ -239,12 +239,10 @@ def test_what_cannot_be_is_refused_before_the_run():
     losses, prior_ = team("logistic"), prior("full", 3)
     with pytest.raises(ValueError, match="needs a prior of the family FullGaussian"):
         ba.run(ROW, losses, prior("diagonal", 3))
-    with pytest.raises(ValueError, match="no exact integral is known"):
-        ba.run(ROW, team("softmax"), prior("full", 6))
-    with pytest.raises(ValueError, match="third and fourth derivatives of Softmax, which are not known"):
-        ba.run(ROW, team("softmax2"), prior("full", 4))
-    with pytest.raises(ValueError, match="is defined with expectation=Exact"):
-        ba.run(ROW, losses, prior_, expectation=ba.losses.GaussHermite())
+    with pytest.raises(ValueError, match="must not be the delta method"):
+        ba.run(ROW, losses, prior_, expectation=ba.losses.Delta(2))
+    with pytest.raises(ValueError, match="must have losses of as many predictors a row"):
+        ba.run(ROW, [*team("softmax2"), ba.losses.Logistic(np.ones((2, 4)), [0, 1])], prior("full", 4))
     with pytest.raises(ValueError, match="cannot be accelerated"):
         ba.Accelerated(M.JointNewton())
     with pytest.raises(ValueError, match="client must not be 'joint'"):
@@ -380,3 +378,87 @@ def test_a_reply_has_the_tensors_and_one_of_another_size_is_refused():
     short = replace(replies[0], arrays={**replies[0].arrays, "tensors": replies[0].arrays["tensors"][1:]})
     with pytest.raises(MessageError, match="tensors"):
         before.step([short, replies[1]])
+
+
+# ----------------------------------------------------------------------------------------------------
+# The softmax
+# ----------------------------------------------------------------------------------------------------
+
+
+def classes(name, seed=0):
+    """Losses of a softmax with a reference at sites, and a flat prior on the intercepts."""
+    if name == "wine":  # by label, so that sites lack classes
+        X, y = load_wine(return_X_y=True)
+        X = scale(X[:, [1, 2, 4]])
+        site, precision = np.argsort(np.argsort(y, kind="stable")) * 5 // len(y), 1e-4
+    else:  # 120 rows for 16 coefficients: points of a rule are few for so wide predictors
+        rng = np.random.default_rng(seed)
+        X = rng.standard_normal((120, 3))
+        f = np.column_stack([X, np.ones(120)]) @ rng.standard_normal((4, 5))
+        y = (f + rng.gumbel(size=f.shape)).argmax(axis=1)
+        site, precision = np.arange(120) % 3, 1e-2
+    design, C = np.column_stack([X, np.ones(len(y))]), int(y.max()) + 1
+    losses = [ba.losses.ReferenceSoftmax(design[site == k], y[site == k], C) for k in np.unique(site)]
+    flat = np.tile([*[precision] * X.shape[1], 0.0], C - 1)
+    return losses, FULL(np.zeros(flat.size), np.diag(flat))
+
+
+def test_a_softmax_takes_at_most_six_exchanges():
+    """Twin: the natural-gradient step from the same start, which has no tensors."""
+    losses, prior_ = classes("wine")
+    best = ba.solve_pooled(losses, prior_, tol=1e-11).posterior
+    deviation = np.sqrt(best.variance)
+
+    def is_there(record, q):
+        moved = np.abs((q.mean - best.mean) / deviation).max()
+        return bool(max(moved, np.abs(np.sqrt(q.variance) / deviation - 1.0).max()) <= 1e-6)
+
+    found = ba.run(ROW, losses, prior_, 60, tol=1e-300, callback=is_there)
+    assert found.rounds <= 6
+    assert found.history[1].floats_up == len(losses) * (prior_.natural.size + tensor_size(8, 2))
+    begun = ba.clients.own_fits(losses, prior_)
+    assert 1 + ba.run(M.BLR(1.0), losses, prior_, 60, sites=begun, tol=1e-300, callback=is_there).rounds > 6
+
+
+def test_of_a_softmax_no_accepted_step_increases_the_objective_by_more_than_points_can_tell():
+    """The answer is the fixed point of the rule, where its values of F need not be least; the twin is below."""
+    for seed in (0, 1, 2):
+        losses, prior_ = classes("coarse", seed)
+        result = ba.run(ROW, losses, prior_, 60, tol=1e-8)
+        assert result.status is ba.Status.CONVERGED
+        following = [*(record.alpha for record in result.history), 1.0]
+        accepted = np.array([F for F, alpha in zip(result.objective, following, strict=True) if alpha == 1.0])
+        assert (np.diff(accepted) <= guarded.CREDIT * (1.0 + np.abs(accepted[:-1]))).all()
+        best = ba.solve_pooled(losses, prior_).posterior
+        assert np.abs((result.posterior.mean - best.mean) / np.sqrt(best.variance)).max() < 1e-6
+
+
+def test_a_softmax_of_too_few_points_says_so_at_the_round_limit():
+    """Nearly separable rows, whose predictors are wide: values and slopes contradict each other at 256 points."""
+    losses, prior_ = classes("coarse", 4)
+    result = ba.run(ROW, losses, prior_, 30, tol=1e-8)
+    assert result.status is ba.Status.ROUND_LIMIT
+    assert "too few points" in result.message
+    assert "too few points" not in ba.run(ROW, losses, prior_, 4, tol=1e-300).message
+
+
+def test_of_a_softmax_refused_steps_are_refused_still():
+    """From far away with a narrow start; the twin without a guard increases F by more than its own size."""
+    losses, prior_ = classes("coarse")
+    rng = np.random.default_rng(3)
+    begin = FULL(15.0 * rng.standard_normal(16), 1e4)
+    apart = [(begin.natural - prior_.natural) * (1.0 / 3.0)] * 3
+    plain = ba.run(M.JointNewton(), losses, prior_, 8, sites=apart, tol=1e-8, raise_on_failure=False)
+    assert plain.status.is_failure or (np.diff(plain.objective) > 1e-3 * (1 + np.abs(plain.objective[1:]))).any()
+    result = ba.run(ROW, losses, prior_, 60, sites=apart, tol=1e-8)
+    assert result.status is ba.Status.CONVERGED
+    following = [*(record.alpha for record in result.history), 1.0]
+    accepted = np.array([F for F, alpha in zip(result.objective, following, strict=True) if alpha == 1.0])
+    assert (np.diff(accepted) <= guarded.CREDIT * (1.0 + np.abs(accepted[:-1]))).all()
+
+
+def test_a_softmax_goes_by_messages_bit_for_bit():
+    losses, prior_ = classes("wine")
+    result = ba.run(ROW, losses, prior_, 6, tol=1e-9)
+    server, sites = drive(ROW, losses, prior_, rounds=6, tol=1e-9)
+    assert not differences(result, server, sites)
