@@ -299,6 +299,9 @@ class RunSettings(InferenceSettings):
     reference: Annotated[
         Names, option("Reference levels of factors. Default: the first of each.", "COLUMN=LEVEL,…")
     ] = ()
+    sums_only: Annotated[
+        bool, option("Fit and certificate from sums over sites alone: no table of deviance, no shares of sites.")
+    ] = False
     ignore_case: Annotated[bool, option("Levels that differ in case or blanks alone are one.")] = False
     drop_withheld: Annotated[bool, option("Leave out rows of levels that no site names.")] = False
     site_intercepts: Annotated[bool, option("An intercept for each site.")] = False

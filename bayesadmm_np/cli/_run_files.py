@@ -181,7 +181,8 @@ def begin(folder: Path, hellos: Sequence[Path], method: MethodSettings, settings
     row, usual = method_between_sites(method, settings.inference, family)
     precision = usual if precision is None else precision
     options = {
-        name: getattr(settings, name) for name in ("tol", "rounds", "safeguard", "penalty", "weight_meaning", "tests")
+        name: getattr(settings, name)
+        for name in ("tol", "rounds", "safeguard", "penalty", "weight_meaning", "tests", "sums_only")
     }
     options["seed"] = secrets.randbelow(1 << 31) if settings.seed is None else settings.seed
     options["choices"] = choices_of(settings)
@@ -194,7 +195,7 @@ def begin(folder: Path, hellos: Sequence[Path], method: MethodSettings, settings
             "classes alone; or let the sites take --loss multinomial."
         )
     require_signed(read)
-    asks = all(is_kind_of_loss(loss) for loss in losses)
+    asks = all(is_kind_of_loss(loss) for loss in losses) and not settings.sums_only
     task = GLMTask(row, lambda d: prior(np.zeros(d), precision), asks=asks, **options)
     try:
         grids = needed_grids(read, task)

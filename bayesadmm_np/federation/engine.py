@@ -161,6 +161,10 @@ class ServerEngine(Protocol[S]):
     def start(self) -> S:
         """Return the state before the first round; its objective is not known yet."""
 
+    def used(self, state: S, replies: list[SiteReply | None]) -> list[SiteReply | None]:
+        """Return what a round uses of the replies about a state: all of them, or what their sums would be."""
+        return replies
+
     def complete(self, state: S, replies: Sequence[SiteReply | None]) -> S | Failure:
         """Fill in the record of the last round, or the objective at the start, from the sites' reports."""
 

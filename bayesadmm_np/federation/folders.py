@@ -530,7 +530,8 @@ def final_result(message: Message, server: Coordinator | None = None) -> FinalRe
     ('CONVERGED', array([0.5]), ['A'])
     """
     engine, served = read_final(message, _engine)
-    sites = {} if server is None else dict(zip(engine.spec.sites, server.state.sites, strict=True))
+    known = server is not None and not engine.spec.sums_only
+    sites = {} if server is None or not known else dict(zip(engine.spec.sites, server.state.sites, strict=True))
     return FinalResult(**vars(served.outcome), spec=engine.spec, posterior=engine.ended(served), sites=sites)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
@@ -43,7 +43,7 @@ from ..splitting.worker import Worker, moved_site
 from .engine import Gathered, ServerEngine, SiteEngine
 from .glm_questions import AskedTable, Prepared, prepare, tabulate, watch
 from .glm_spec import GLMSpec, GLMTask, state_size
-from .messages import Outcome, ReplyHeader, Report, Served, SiteReply
+from .messages import MessageError, Outcome, ReplyHeader, Report, Served, SiteReply
 from .questions import Asking, Talk
 from .spec import RunSpec
 
@@ -258,6 +258,15 @@ class GLMServer(_Engine, ServerEngine[State]):
                 _require_within_reach(self.spec, served, k, state.sites[k], found["natural"], header.value)
         return SiteReply(served.round, report, answer)
 
+    def used(self, state: State, replies: list[SiteReply | None]) -> list[SiteReply | None]:
+        """Return the replies, or in their places the sum over all sites and nothing else; see `summed`."""
+        if not self.spec.sums_only:
+            return replies
+        came = [one for one in replies if one is not None]
+        if len(came) < len(replies):
+            raise ValueError("sums_only: a sum over sites needs the replies of all; no site can be left out.")
+        return list(summed(came, state.q_g))
+
     def ended(self, served: Served) -> ExponentialFamily:
         """Return the posterior of a final message."""
         # natural parameters alone would lose digits of a fit that did not need them
@@ -413,10 +422,70 @@ class GLMServer(_Engine, ServerEngine[State]):
 
     def copy_of(self, state: State, k: int) -> tuple[int, dict[str, Array]]:
         """Return η_k and λ_k, and the sites that acceleration mixes."""
+        if self.spec.sums_only:
+            raise MessageError("sums_only: the server has sums over sites, and no copy of a site; start a new run.")
         arrays = {"natural": state.naturals[k].to_vector(), "site": state.sites[k].to_vector()}
         arrays |= {f"past{i}": item.sites[k].to_vector() for i, item in enumerate(state.memory)}
         arrays |= {"sketch": state.sketches[k]} if state.sketches else {}
         return len(state.memory), arrays
+
+
+def summed(replies: Sequence[SiteReply], q_g: Any) -> Iterator[SiteReply]:
+    """Yield the sum of the sites' replies as that of the first site, and zeros for each other site.
+
+    All that follows is a function of these sums. In place of the largest reach R of a site's rows it has
+    √(Σ_k R_k²) ≥ R, with which the bound of the certificate, which rises with R, holds too.
+    """
+    reports, answers = [one.report for one in replies], [one.answer for one in replies]
+    whole = Report(_plus([one.value for one in reports]), sum(one.edge for one in reports), None)
+    nothing = Report(None if whole.value is None else 0.0, 0.0, None)
+    if all(one.sums is not None for one in reports):
+        whole = replace(whole, sums=_sum_of_sums([one.sums for one in reports], q_g, whole.value))
+        nothing = replace(nothing, sums=_sum_of_sums([whole.sums], q_g, 0.0, share=0.0))
+    answer = None if any(one is None for one in answers) else _sum_of_answers([one for one in answers if one])
+    for k, one in enumerate(replies):
+        own = answer
+        if k and answer is not None:
+            slope = None if answer.slope is None else 0.0 * answer.slope
+            own = replace(answer, site=answer.site.zeros(), slope=slope, natural_gradient_edge=0.0)
+        yield replace(one, report=nothing if k else whole, answer=own)
+
+
+def _plus(values: Sequence[Any]) -> Any:
+    return None if any(value is None for value in values) else sum(values)
+
+
+def _sum_of_answers(answers: Sequence[Reply]) -> Reply:
+    first, n_sites = answers[0], len(answers)
+    site, apart = first.site, first.natural.zeros()
+    for other in answers[1:]:
+        site, apart = site + other.site, apart + (other.natural - first.natural)
+    return replace(
+        first,
+        natural=first.natural + apart * (1.0 / n_sites),  # of evaluations all are λ_g
+        site=site,
+        slope=_plus([one.slope for one in answers]),
+        status=next((one.status for one in answers if not one.status.is_usable), first.status),
+        iterations=sum(one.iterations for one in answers),
+        residual=sum(one.residual for one in answers),
+        natural_gradient_edge=sum(one.natural_gradient_edge for one in answers),
+        well_posed=all(one.well_posed for one in answers),
+    )
+
+
+def _sum_of_sums(each: Sequence[Any], q_g: Any, value: float, share: float = 1.0) -> GaussianExpected:
+    margins = [one.margins for one in each]
+    squares = _plus([None if one.reach is None else one.reach**2 for one in margins])
+    bound = Margins(
+        None if squares is None else share * float(np.sqrt(squares)),
+        share * sum(one.gradient_error for one in margins),
+        share * sum(one.curvature_error for one in margins),
+    )
+    parts = tuple(share * sum(part) for part in zip(*(one.curvature.parts for one in each), strict=True))
+    gradient = share * sum(one.gradient for one in each)
+    expected = GaussianExpected(q_g, value, gradient, _Curvature(parts), Delta(2), lambda: bound)
+    expected.__dict__["value"] = value
+    return expected
 
 
 STEP = ("mean", "move", "gradient")

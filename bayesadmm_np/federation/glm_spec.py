@@ -78,6 +78,8 @@ class GLMSpec(RunSpec):
         Of the rows' weights, in the sums of a table; see `glm.site_statistics`.
     tests : {'none', 'wald', 'lr'}
         Tests of terms in the table; with "lr" sites are also asked for the fits without each.
+    sums_only : bool, default False
+        Whether the server uses sums over sites alone; of a guarded Newton row without questions.
 
     Raises
     ------
@@ -116,6 +118,7 @@ class GLMSpec(RunSpec):
     penalty: Literal["firth"] | None = None
     weight_meaning: WeightMeaning = "frequency"
     tests: Literal["none", "wald", "lr"] = "none"
+    sums_only: bool = False
 
     def __post_init__(self) -> None:
         Method.read(self.row)
@@ -139,6 +142,8 @@ class GLMSpec(RunSpec):
             raise ValueError(f"scale must be > 0, got {self.scale.min():g}.")
         if self.asks:
             kind_of_loss(self.loss)
+        if self.sums_only and (self.asks or self.safeguard or not (self.row.is_newton and self.row.guarded)):
+            raise ArgumentError("sums_only", "must be off but for guarded Newton without questions and safeguard")
         if self.penalty and not (self.asks and self.row.is_newton and type(self.prior) is FullGaussian):
             raise ArgumentError("penalty", "must be None unless the fit is by maximum likelihood", repr(self.penalty))
 
@@ -325,6 +330,8 @@ class GLMTask:
         A weight of 2 is the row twice, or a row of half the variance.
     tests : {'none', 'wald', 'lr'}
         Tests of terms in the table; likelihood ratios take some four exchanges each.
+    sums_only : bool, default False
+        Whether the server uses sums over sites alone: of guarded Newton without questions, with a wider certificate.
 
     Examples
     --------
@@ -349,6 +356,7 @@ class GLMTask:
     penalty: Literal["firth"] | None = None
     weight_meaning: WeightMeaning = "frequency"
     tests: Literal["none", "wald", "lr"] = "none"
+    sums_only: bool = False
 
     model: ClassVar[None] = None
 

@@ -504,7 +504,7 @@ class Coordinator:
 
     def _advanced(self, replies: list[SiteReply | None]) -> Coordinator:
         """The loop's decisions in the loop's order: complete round t, stop or not, gather round t + 1."""
-        engine, number = self.engine, self.number
+        engine, number, replies = self.engine, self.number, self.engine.used(self.held, replies)
         state = engine.complete(self.held, replies)
         if isinstance(state, Failure):
             return self._ended(self.state, state.status, state.message, ())

@@ -18,6 +18,9 @@ from bayesadmm_np.federation import Coordinator
 from bayesadmm_np.federation.dispatch import Request, answer
 from bayesadmm_np.federation.flower.project import KEYS
 from bayesadmm_np.splitting.state import digest
+from oracles.overrides import OPTIONS
+
+ALLOWED = OPTIONS.split()
 
 
 @pytest.fixture
@@ -93,7 +96,12 @@ def test_a_wrong_value_of_a_key_is_named(change, complaint, trial):
 
 
 def test_sites_hold_no_rows_and_the_app_none_of_the_sites(trial):
-    assert sorted(path.name for path in (trial / "sites" / "site1").iterdir()) == ["hello.npz", "key.hex", "site.json"]
+    assert sorted(path.name for path in (trial / "sites" / "site1").iterdir()) == [
+        "hello.npz",
+        "key.hex",
+        "sent.jsonl",
+        "site.json",
+    ]
     assert sorted(path.name for path in (trial / "app").rglob("*") if path.is_file()) == [
         *("__init__.py", "client_app.py", "pyproject.toml", "server_app.py"),
     ]
@@ -115,10 +123,10 @@ def test_sites_of_files_are_called_as_their_files(bayesadmm, tmp_path):
     for name in ("north", "south"):
         np.savetxt(tmp_path / f"{name}.csv", [[1, 0], [2, 1], [0, 1]], delimiter=",", header="x,died", comments="")
     data = [item for name in ("north", "south") for item in ("--data", tmp_path / f"{name}.csv")]
-    assert bayesadmm("flower", "new", tmp_path / "two", *data, "--target", "died")[0] == 0
+    assert bayesadmm("flower", "new", *ALLOWED, tmp_path / "two", *data, "--target", "died")[0] == 0
     assert load_site(tmp_path / "two" / "sites" / "south", None)[0].name == "south"
     assert config(tmp_path / "two")["sites"] == 2
-    code, _, err = bayesadmm("flower", "new", tmp_path / "three", *data)
+    code, _, err = bayesadmm("flower", "new", *ALLOWED, tmp_path / "three", *data)
     assert code == 2
     assert "--target" in err
 
@@ -138,7 +146,7 @@ def wards(folder, **tables):
 
 def test_sites_with_text_are_those_of_site_init(bayesadmm, tmp_path):
     """The files stay where they are; levels are agreed on when the run begins, of all sites."""
-    code, _, err = bayesadmm("flower", "new", tmp_path / "fed", *wards(tmp_path), "--dropna")
+    code, _, err = bayesadmm("flower", "new", *ALLOWED, tmp_path / "fed", *wards(tmp_path), "--dropna")
     assert code == 0, err
     sites = [load_site(tmp_path / "fed" / "sites" / name, None) for name in WARDS]
     server = Coordinator.start([hello for _, hello in sites], read_plan(config(tmp_path / "fed")).task)
@@ -152,7 +160,7 @@ def test_sites_with_text_are_those_of_site_init(bayesadmm, tmp_path):
 
 
 def test_the_servers_choices_are_keys_of_the_app(bayesadmm, tmp_path):
-    assert bayesadmm("flower", "new", tmp_path / "fed", *wards(tmp_path), "--dropna")[0] == 0
+    assert bayesadmm("flower", "new", *ALLOWED, tmp_path / "fed", *wards(tmp_path), "--dropna")[0] == 0
     known = config(tmp_path / "fed")
     assert read_plan(known).task.choices is None
     changed = {"reference": "ward=c, old=yes", "ignore-case": True, "site-intercepts": True, "reference-site": "south"}
@@ -177,7 +185,7 @@ def test_the_servers_choices_are_keys_of_the_app(bayesadmm, tmp_path):
     ],
 )
 def test_what_is_wrong_with_text_is_said(change, more, complaint, bayesadmm, tmp_path):
-    code, _, err = bayesadmm("flower", "new", tmp_path / "fed", *wards(tmp_path, **change), "--dropna", *more)
+    code, _, err = bayesadmm("flower", "new", *ALLOWED, tmp_path / "fed", *wards(tmp_path, **change), "--dropna", *more)
     assert code == 2
     assert complaint in " ".join(err.split())
     assert not (tmp_path / "fed").exists()
@@ -211,7 +219,7 @@ COLUMNS = {
 @pytest.mark.parametrize("categorical", [[], ["--categorical", "age"]])
 def test_columns_in_another_order_are_those_of_the_first_table(categorical, bayesadmm, tmp_path):
     data = wards(tmp_path, **ROWS)
-    code, _, err = bayesadmm("flower", "new", tmp_path / "fed", *data, *categorical)
+    code, _, err = bayesadmm("flower", "new", *ALLOWED, tmp_path / "fed", *data, *categorical)
     assert code == 0, err
     sites, hellos = zip(*(load_site(tmp_path / "fed" / "sites" / name, None) for name in ROWS), strict=True)
     spec = Coordinator.start(hellos, read_plan(config(tmp_path / "fed")).task).spec
@@ -222,14 +230,16 @@ def test_columns_in_another_order_are_those_of_the_first_table(categorical, baye
 @pytest.mark.parametrize("kind", COLUMNS)
 def test_tables_that_cannot_run_together_are_refused_by_the_name_of_the_file(kind, bayesadmm, tmp_path):
     tables, options, complaint = COLUMNS[kind]
-    code, _, err = bayesadmm("flower", "new", tmp_path / "fed", *wards(tmp_path, **{**ROWS, **tables}), *options)
+    code, _, err = bayesadmm(
+        "flower", "new", *ALLOWED, tmp_path / "fed", *wards(tmp_path, **{**ROWS, **tables}), *options
+    )
     assert code == 2
     assert complaint in err
     assert not (tmp_path / "fed").exists()
 
 
 def test_made_up_sites_have_no_text(bayesadmm, tmp_path):
-    code, _, err = bayesadmm("flower", "new", tmp_path / "fed", "--categorical", "a")
+    code, _, err = bayesadmm("flower", "new", *ALLOWED, tmp_path / "fed", "--categorical", "a")
     assert code == 2
     assert "--categorical: of which tables?" in err
 
@@ -324,7 +334,7 @@ def test_what_cannot_be_run_is_refused_before_anything_starts(bayesadmm, trial, 
         code, _, err = bayesadmm("flower", "local", *arguments)
         assert code == 2
         assert complaint in err
-    assert bayesadmm("flower", "new", trial)[0] == 2
+    assert bayesadmm("flower", "new", *ALLOWED, trial)[0] == 2
     assert bayesadmm("flower", "keys", trial, "--site", "site1")[0] == 0
     code, _, err = bayesadmm("flower", "local", trial)
     assert code == 2
@@ -339,10 +349,14 @@ def test_what_new_refuses_leaves_nothing_behind(bayesadmm, tmp_path):
     own.mkdir()
     (own / "notes.txt").write_text("mine")
     for where in (folder, own):
-        code, _, err = bayesadmm("flower", "new", where, "--data", rows, "--target", "died", "--features", "doze")
+        code, _, err = bayesadmm(
+            "flower", "new", *ALLOWED, where, "--data", rows, "--target", "died", "--features", "doze"
+        )
         assert code == 2
         assert "did you mean 'dose'" in err
     assert not folder.exists()
     assert [path.name for path in own.iterdir()] == ["notes.txt"]
     # and so the corrected command is not in its own way
-    assert bayesadmm("flower", "new", folder, "--data", rows, "--target", "died", "--features", "dose")[0] == 0
+    assert (
+        bayesadmm("flower", "new", *ALLOWED, folder, "--data", rows, "--target", "died", "--features", "dose")[0] == 0
+    )

@@ -11,6 +11,7 @@ pytest.importorskip("cyclopts", reason="the command line needs the extra `cli`")
 from bayesadmm_np import cli  # noqa: E402
 from bayesadmm_np.federation import Message, load_server  # noqa: E402
 from bayesadmm_np.torch import final_model, run  # noqa: E402
+from oracles.overrides import OPTIONS  # noqa: E402
 
 FILE = """
 import torch
@@ -58,7 +59,7 @@ def command(tmp_path, monkeypatch, capsys, one_thread):
 
 def test_a_network_is_trained_by_the_same_commands(command, tmp_path):
     for name in "ab":
-        assert command("site", "network", name, f"trial.py:{name}", "--name", name)[0] == 0
+        assert command("site", "network", name, f"trial.py:{name}", "--name", name, *OPTIONS.split())[0] == 0
     code, said = command("server", "network", "run", "trial.py:task", "a/hello.npz", "b/hello.npz", "--json")
     plain = json.loads(said.out)
     assert (code, plain["family"], plain["sites"]) == (0, "network", {"a": 20, "b": 12})
