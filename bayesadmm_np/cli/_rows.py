@@ -150,7 +150,7 @@ def read_rows(paths: Sequence[Path], settings: DataSettings) -> Rows:
     frame, site, lost = _without_missing(frame, site, needed, settings.dropna)
     weights = None
     if settings.weights is not None:
-        weights = _weights(frame[settings.weights])
+        weights = _weights(frame[settings.weights], site)
         # a row of weight zero is no row, and a site without rows is no site
         frame, site, weights = frame[weights > 0], site[weights > 0], weights[weights > 0]
     return Rows(
@@ -375,10 +375,13 @@ def read_offset(frame: Any, offset: str | None, exposure: str | None) -> Array |
     return np.log(at_risk) if known is None else known + np.log(at_risk)
 
 
-def _weights(column: Any) -> Array:
+def _weights(column: Any, site: Any) -> Array:
+    from ..design.agreement import check_weights
+
     values = _numbers(column)
-    if (values < 0).any() or not values.any():
-        raise Refused(f"--weights: column {column.name!r} must hold weights >= 0, not all zero.")
+    for name in dict.fromkeys(site):
+        with worded_for_options(str(name)):
+            check_weights(values[site == name], column.name)
     return values
 
 

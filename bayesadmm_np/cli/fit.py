@@ -139,7 +139,7 @@ def _fitted(
     for warning in said:
         text = in_options(warning.message)
         for finding in estimator.fitted_.findings:  # the table has them, in the columns' own units
-            text = text.replace(str(finding), "").strip()
+            text = text.replace(in_options(finding), "").strip()
         if text:
             note(f"bayesadmm fit: {text}")
     counts = settings.weight_meaning == "frequency" and rows.weights is not None

@@ -19,6 +19,7 @@ __all__ = [
     "Agreement",
     "Design",
     "Table",
+    "check_weights",
     "complete_rows",
     "design",
     "needed_columns",
@@ -242,6 +243,12 @@ def design(table: Any, agreement: Agreement, site: str | None = None, *, for_pre
         raise TableError(error.fact, error.remedy, site, error.column) from error
 
 
+def check_weights(weights: Array, name: str) -> None:
+    """Refuse what is no weight, and a site without a row of positive weight."""
+    if (weights < 0).any() or not weights.any():
+        raise TableError("must hold weights >= 0, not all zero", "", column=name)
+
+
 def _design(table: Table, agreement: Agreement, wanted: list[str], site: str | None, for_prediction: bool) -> Design:
     columns, n_rows = table.named(wanted), table.n_rows
     if agreement.client in wanted and site is not None:
@@ -266,6 +273,8 @@ def _design(table: Table, agreement: Agreement, wanted: list[str], site: str | N
                 fact = f"holds the level {level_name(cell)!r}, which is not among those agreed ({levels})"
                 raise TableError(fact, column=name)
     rows = {name: values[known] for name, values in read.items()}
+    if agreement.weights in rows:
+        check_weights(rows[agreement.weights], agreement.weights)
     kept = complete.copy()
     kept[complete] = known
     n_kept, parsed = int(known.sum()), agreement.parsed

@@ -384,9 +384,13 @@ def _read_numbers(cells: Any, name: str) -> Array:
             raise TableError(f"must hold numbers, got {wrong[0]!r}", column=name)
         cells = [float(cell) for cell in cells]
     values: Array = np.asarray(cells, dtype=np.float64)
-    if np.isinf(values).any():
-        raise TableError(f"must hold finite numbers, got {int(np.isinf(values).sum())} infinite ones", column=name)
+    _check_infinite(int(np.isinf(values).sum()), None, name)
     return values
+
+
+def _check_infinite(count: int, site: str | None, name: str) -> None:
+    if count:
+        raise TableError(f"holds {count} infinite number(s)", "correct them, or leave them empty", site, name)
 
 
 def agree_column(
@@ -443,8 +447,7 @@ def _check_site(name: str, site: str, column: SiteColumn) -> None:
         raise TableError("holds dates", "write them as numbers, such as years since a day", site, name)
     if column.kind == "mixed" and not column.is_numeric:
         raise TableError("mixes numbers, text or other kinds", "write all its values in one way", site, name)
-    if column.infinite:
-        raise TableError(f"holds {column.infinite} infinite number(s)", "correct them, or leave them empty", site, name)
+    _check_infinite(column.infinite, site, name)
 
 
 def _agreed_kind(name: str, sites: Mapping[str, SiteColumn], role: str) -> Literal["number", "factor"]:

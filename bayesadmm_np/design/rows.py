@@ -219,6 +219,12 @@ def read_target(y: Any, is_labels: bool) -> Any:
     Numbers that a table keeps as objects become numbers.
     """
     column = np.asarray(y)
+    if column.ndim == 1 and column.dtype.kind == "f":
+        _require_column("y", column)
+        if is_labels and (column != np.floor(column)).any():
+            got = f"numbers such as {column[column != np.floor(column)][0]:g}"
+            advice = "measurements are for FederatedLinearRegression (Unknown label type: continuous)"
+            raise ArgumentError("y", "must hold class labels", got, advice)
     if column.ndim != 1 or column.dtype.kind not in "OUSmM":
         return y
     _require_values("y", column, "class labels" if is_labels else "numbers")
@@ -271,6 +277,10 @@ def split_rows(
             places.setdefault(label, []).append(i)
     if not places:
         raise ValueError("sample_weight must be positive for at least one row.")
+    without = next((name for name in labels if name not in places), None)
+    if without is not None:
+        got, advice = f"zeros at site {without!r}", "leave the rows of such a site out"
+        raise ArgumentError("sample_weight", "must be positive in some row of each site", got, advice)
     require_weights(weights)
     return {
         name: SiteRows(X[index], y[index], weights[index], None if offset is None else offset[index])

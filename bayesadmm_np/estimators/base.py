@@ -299,10 +299,12 @@ class FederatedModel(FittedEstimator):
         if fit.separation is not None:
             warnings.warn(SeparationWarning(self.fitted_.findings), stacklevel=3)
             return self
-        caveats: list[Callable[[Words], str]] = [partial(_plain, sentence) for sentence in fit.caveats]
+        caveats: list[Callable[[Words], str]] = list(fit.caveats)
         # one round of BCM on a quadratic has the answer, though it cannot know
         if not fit.caveat and self.status_ is not Status.CONVERGED and not self.certificate_.holds:
             caveats.append(partial(self._limit, fit.settings))
+        elif not caveats and not self.certificate_.holds:
+            caveats.append(self._unbounded)
         if caveats:
             warnings.warn(Caveat(caveats), stacklevel=3)
         return self
@@ -322,6 +324,13 @@ class FederatedModel(FittedEstimator):
             f"{self.message_.rstrip('.')}. Residual of the pooled stationarity condition: {residual:.1e}; {advice}."
         )
         return f"{message} {known}" if known else message
+
+    def _unbounded(self, words: Words) -> str:
+        """What a run says that converged to a point of which nothing is proven."""
+        proof = self.certificate_
+        return (
+            f"The run converged, and its certificate does not hold: {proof.verdict()}. {proof.distance or ''}".strip()
+        )
 
     def _store(self, rows: Mapping[Hashable, SiteRows], fit: Fit) -> None:
         fitted = self._fitted(rows, fit)
@@ -372,10 +381,6 @@ class FederatedModel(FittedEstimator):
             log_likelihood=-glm.loss(mean, fit.noise) - dropped if has_maximum else None,
             elbo=-float(result.objective[-1]) - dropped if settings.averages and not rule.is_delta else None,
         )
-
-
-def _plain(sentence: str, words: Words) -> str:
-    return sentence
 
 
 def _centre(rows: Mapping[Hashable, SiteRows], settings: Settings) -> Array | None:

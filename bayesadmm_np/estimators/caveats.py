@@ -33,7 +33,11 @@ class SeparationWarning(ConvergenceWarning):
 
     def __init__(self, findings: Sequence[Finding]) -> None:
         self.findings = tuple(findings)
-        super().__init__(" ".join(map(str, self.findings)))
+        super().__init__(self.worded(PLAIN))
+
+    def worded(self, words: Words) -> str:
+        """Return the sentences in the words of a caller."""
+        return " ".join(finding.worded(words) for finding in self.findings)
 
 
 class Caveat(ConvergenceWarning):

@@ -21,8 +21,8 @@ from .settings import Settings
 __all__ = ["fit_exact"]
 
 HELD = (
-    "X has columns that are constants or combinations of those before them, and their coefficients, which no rows "
-    "determine, are held at zero: {}; leave them out, or take ridge regression, whose prior determines them."
+    "Columns are constants or combinations of those before them, and their coefficients, which no rows determine, are "
+    "held at zero: {}; leave them out, or take ridge regression, whose prior determines them."
 )
 
 

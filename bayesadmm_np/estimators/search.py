@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from .._errors import PLAIN, Words
+from .._errors import PLAIN, Words, worded
 from .._validation import Array
 from ..design.rows import Layout, SiteRows
 from ..families.coordinates import Natural
@@ -76,7 +76,7 @@ class Fit:
         Numbers that were sent beside those in the history of `result`.
     findings : tuple of Finding
         What is wrong with the data, `separation` included.
-    caveats : tuple of str
+    caveats : tuple of callable
         What a user should know of data and fit.
     """
 
@@ -92,7 +92,7 @@ class Fit:
     is_searched: bool = False
     floats: int = 0
     findings: tuple[Finding, ...] = ()
-    caveats: tuple[str, ...] = ()
+    caveats: tuple[Callable[[Words], str], ...] = ()
 
     @property
     def start(self) -> Start:
@@ -147,8 +147,9 @@ def fit_and_diagnose(
 
 def _diagnosed(fit: Fit, findings: tuple[Finding, ...], separation: Separation | Undecided | None) -> Fit:
     every = findings if separation is None else (*findings, separation)
-    caveats = (*map(str, findings), *filter(None, [fit.caveat]))
-    return replace(fit, findings=every, caveats=caveats, separation=separation)
+    caveats = [finding.worded for finding in findings]
+    caveats += [lambda words: fit.caveat] if fit.caveat else []
+    return replace(fit, findings=every, caveats=tuple(caveats), separation=separation)
 
 
 def _mended(
@@ -168,9 +169,12 @@ def _mended(
         return _diagnosed(fit_glm(glm, replace(settings, precision=1.0), None, names), findings, separation)
     if settings.is_auto and glm.has_flat_shift and settings.averages and settings.precision is not None:
         fit = _diagnosed(fit_glm(glm, replace(settings, method=FedLapCov())), findings, None)
-        caveat = f"The variational fit failed ({error}) This is FedLapCov, Laplace's approximation."
-        return replace(fit, caveats=(*fit.caveats, caveat))
+        return replace(fit, caveats=(*fit.caveats, partial(_fell_back, error)))
     raise name_dependence(error, glm, rows, names) from error
+
+
+def _fell_back(error: RunError, words: Words) -> str:
+    return f"The variational fit failed ({worded(error, **vars(words))}) This is FedLapCov, Laplace's approximation."
 
 
 def fit_glm(glm: Glm, settings: Settings, start: Start | None = None, names: Sequence[str] = ()) -> Fit:

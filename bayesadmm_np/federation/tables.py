@@ -17,7 +17,7 @@ import numpy as np
 from .._archive import refusal
 from .._errors import ArgumentError
 from .._validation import Array, as_positive
-from ..design.agreement import Agreement, Design, Table, complete_rows, design, needed_columns
+from ..design.agreement import Agreement, Design, Table, check_weights, complete_rows, design, needed_columns
 from ..design.formula import (
     Moments,
     SiteColumns,
@@ -125,6 +125,9 @@ class GLMTable:
             raise TableError(f"no row is complete: missing values in {gaps}")
         self._require_target()
         self._weights  # noqa: B018 – what is no weight is refused here
+        parsed = parse(self.formula)
+        for offset in parsed.offsets:
+            self.row.require_offset(self._finite(parsed.expressions[offset].text))
         self._clusters(self._complete)
 
     @cached_property
@@ -211,8 +214,7 @@ class GLMTable:
             return None
         column, complete = self._columns[self.weights], self._complete
         found = np.asarray(AgreedColumn("number").read(column, complete, self.weights), dtype=np.float64)
-        if (found < 0).any() or not found.any():
-            raise TableError("must hold weights >= 0, not all zero", "", None, self.weights)
+        check_weights(found, self.weights)
         require_weights(found)
         return found
 
@@ -253,11 +255,15 @@ class GLMTable:
         }
 
     def _range(self, expression: str) -> tuple[float, float]:
+        values = self._finite(expression)
+        return float(values[0]), float(values[-1])
+
+    def _finite(self, expression: str) -> Array:
         values = self.values(expression)
         if not np.isfinite(values).all():
             wrong = int((~np.isfinite(values)).sum())
             raise TableError(f"{expression} is not finite in {wrong} row(s)", "correct them, or leave them empty")
-        return float(values[0]), float(values[-1])
+        return values
 
     def _units(self) -> dict[str, Moments]:
         found = {}

@@ -19,6 +19,7 @@ from scipy.special import expit, gammaln
 from .._errors import ArgumentError
 from .._registry import Registry, load_plugins
 from .._validation import Array
+from ..design.levels import TableError
 from ..losses.base import Loss
 from ..losses.expectations import Delta, Exact, GaussHermite, QuasiMonteCarlo, Rule
 from ..losses.least_squares import LeastSquares
@@ -47,6 +48,10 @@ __all__ = [
 
 FARTHEST = 700.0
 """Stands for an infinite predictor, of a count of zero: its exponential is still a number."""
+
+LARGEST_OFFSET = 1e4
+"""A number that all offsets share is the intercept's; from here on it costs digits of the predictor."""
+OFFSET_ADVICE = "an offset is on the scale of the predictor, as the logarithm of a time at risk is"
 
 
 @dataclass(frozen=True)
@@ -293,6 +298,15 @@ class Kind:
     def identified(self) -> Kind:
         """The row with the same probabilities whose coefficients the likelihood alone determines."""
         return KINDS["multinomial"]() if self.name == "softmax" else self
+
+    def require_offset(self, offset: Array | None, site: str | None = None) -> None:
+        """Refuse offsets whose exponentials no float holds beside each other, of links that take one."""
+        if offset is None or self.link is IDENTITY or not offset.size:
+            return
+        low, high = float(offset.min()), float(offset.max())
+        if high - low > FARTHEST or max(-low, high) > LARGEST_OFFSET:
+            fact = f"has offsets from {low:g} to {high:g}, which is more than exponentials can hold"
+            raise TableError(fact, OFFSET_ADVICE, site)
 
     def make_loss(
         self,

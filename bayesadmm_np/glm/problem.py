@@ -196,6 +196,8 @@ def make_glm(
     n_outputs = kind.n_outputs(0 if labels is None else labels.size, 1 if y.ndim == 1 else y.shape[1])
     layout = Layout(first.X.shape[1], n_outputs, has_intercept, centre)
     layout.require_offset(first.offset)
+    for name, site in rows.items():
+        kind.require_offset(site.offset, str(name))
     if centre is not None and first.offset is not None:
         layout = replace(layout, shift=float(w @ np.concatenate([site.offset for site in rows.values()]) / w.sum()))
     mean = w @ _indicators(y, labels) / w.sum()

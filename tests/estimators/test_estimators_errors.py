@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import date
 
 import numpy as np
@@ -10,7 +11,10 @@ import pytest
 from sklearn.exceptions import ConvergenceWarning
 
 import bayesadmm_np as ba
+from bayesadmm_np._errors import Words
 from bayesadmm_np.estimators import FederatedLogisticRegression, FederatedPoissonRegressor, SeparationWarning
+from bayesadmm_np.splitting.distance import Distance
+from bayesadmm_np.splitting.result import Result
 from oracles.cohorts import cohort, estimator, posterior_ridge
 
 L, R, P = FederatedLogisticRegression, posterior_ridge, FederatedPoissonRegressor
@@ -88,7 +92,24 @@ DATA = [
     (L(), {"client": np.full(32, np.nan)}, "client must name a site for every row, got nan at [0]"),
     (L(), {"client": np.ones((32, 1))}, "client must hold hashable labels, one a row, got [1.0] at [0]"),
     (L(), {"y": np.zeros(32)}, "y must hold at least two classes, got one class: 0.0"),
-    (L(), {"y": np.linspace(0, 1, 32)}, "Unknown label type"),
+    (
+        L(),
+        {"y": np.linspace(0, 1, 32)},
+        "y must hold class labels, got numbers such as 0.0322581; measurements are for",
+    ),
+    (L(), {"y": np.where(X[:, 0] > 1, np.nan, Y)}, "y must have a value in every row, got NaN or nothing in"),
+    (R(), {"y": np.where(X[:, 0] > 1, np.inf, Y)}, "y must hold finite numbers, got"),
+    (
+        L(),
+        {"sample_weight": (np.array(SITES) != SITES[0]).astype(float)},
+        f"sample_weight must be positive in some row of each site, got zeros at site {str(SITES[0])!r}",
+    ),
+    (
+        L(),
+        {"offset": np.full(32, 1e300)},
+        "has offsets from 1e+300 to 1e+300, which is more than exponentials can hold",
+    ),
+    (P(), {"offset": np.where(X[:, 0] > 0, 800.0, 0.0)}, "site 'north': has offsets from 0 to 800, which is more"),
     (L(), {"sample_weight": -np.ones(32)}, "Negative values in data passed to `sample_weight`"),
     (L(), {"sample_weight": np.ones(31)}, "sample_weight.shape == (31,), expected (32,)"),
     (L(), {"X": X[:, 0]}, "Expected 2D array, got 1D array instead"),
@@ -130,6 +151,32 @@ def test_three_classes_have_rules_of_their_own():
         L(1.0, family="diagonal").fit(X3, y3, client=sites)
 
 
+def test_offsets_of_least_squares_have_the_size_of_its_target():
+    model = R().fit(X, Y + 1e6, client=SITES, offset=np.full(32, 1e6))  # twin: no exponential is taken
+    assert np.isfinite(model.coef_).all()
+
+
+def test_a_converged_fit_of_which_nothing_is_proven_says_so():
+    """Twin: the same fit with a bound."""
+    model = L().fit(X, Y, client=SITES)
+    proof = model.fitted_.certificate
+    loose = replace(proof, distance=Distance.unknown(proof.distance.per_coefficient.size, "for this test"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Result, "certificate", lambda self: loose)
+        with pytest.warns(ConvergenceWarning, match="certificate does not hold: .* proves nothing without a bound"):
+            L().fit(X, Y, client=SITES)
+
+
+def test_warnings_are_said_in_the_words_of_a_caller():
+    options = Words(argument="--{}".format, setting=lambda name, value: f"--{name} {value}")
+    with pytest.warns(SeparationWarning) as said:
+        L().fit(X, (X[:, 0] > 0).astype(int), client=SITES)
+    message = said[0].message
+    assert "penalty='firth'" in str(message)
+    assert "--penalty firth" in message.worded(options)
+    assert "penalty='firth'" not in message.worded(options)
+
+
 def test_too_few_rounds_are_never_silent():
     with pytest.warns(ConvergenceWarning, match=r"raise max_rounds \(now 2\) or tol \(now 1e-08\)"):
         model = L(max_rounds=2).fit(X, Y, client=SITES)
@@ -161,6 +208,7 @@ def test_where_points_do_not_suffice_auto_takes_laplace_and_says_so():
 def test_without_scikit_learn_the_sentence_names_the_extra(tmp_path):
     code = """
 import sys
+from dataclasses import replace
 from datetime import date
 sys.modules["sklearn"] = None
 import bayesadmm_np.estimators as estimators

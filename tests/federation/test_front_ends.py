@@ -243,11 +243,15 @@ BAD = {
     "a site with one class": (one_class, "fitted", ""),
     "a site with one row": (one_row, "fitted", ""),
     "a column that a site lacks": (lacking, "refused", "column 'dose' is not in the table"),
-    "a weight below zero": (changed("w", -1.0), "refused", "w"),
+    "a weight below zero": (changed("w", -1.0), "refused", "column 'w' must hold weights >= 0"),
     "a weight of zero": (changed("w", 0.0), "fitted", ""),
     "a weight that is missing": (changed("w", np.nan), "fitted", ""),
     "an infinite weight": (changed("w", np.inf), "refused", "column 'w'"),
-    "an offset that overflows": (changed("known", 1e308), "failed", ""),
+    "an offset that overflows": (
+        changed("known", 1e308),
+        "refused",
+        "which is more than exponentials can hold",
+    ),
     "an infinite offset": (changed("known", np.inf), "refused", "column 'known' holds 1 infinite number(s)"),
     "a code among the classes": (changed("died", 2), "refused", "logistic"),
 }
@@ -270,10 +274,10 @@ def test_one_site_many_sites_and_too_few_rows_end_in_one_way(call, n_sites, n, e
     assert [one[0] for one in found] == [expected] * 3, found
 
 
-def test_a_site_without_a_row_of_positive_weight_is_no_site(call):
-    """In one process it is as absent; at a machine of its own it is told so, and cannot say hello."""
+def test_a_site_without_a_row_of_positive_weight_is_refused_by_name(call):
+    """It is no site, and who forgot it should hear of it."""
     tables = hospitals()
     tables["h01"]["w"] = 0.0
-    own, fitted, files = outcomes(call, tables, "died~age+dose", weights="w")
-    assert (own[0], fitted[0], files[0]) == ("fitted", "fitted", "refused")
-    assert "column 'w' must hold weights >= 0, not all zero" in files[1]
+    found = outcomes(call, tables, "died~age+dose", weights="w")
+    assert [one[0] for one in found] == ["refused"] * 3
+    assert all("column 'w' must hold weights >= 0, not all zero" in one[1] for one in found)
