@@ -377,11 +377,14 @@ def read_offset(frame: Any, offset: str | None, exposure: str | None) -> Array |
 
 def _weights(column: Any, site: Any) -> Array:
     from ..design.agreement import check_weights
+    from ..design.levels import TableError
 
     values = _numbers(column)
     for name in dict.fromkeys(site):
-        with worded_for_options(str(name)):
+        try:
             check_weights(values[site == name], column.name)
+        except TableError as error:
+            raise Refused(f"--weights: site {str(name)!r}: {error}") from error
     return values
 
 

@@ -472,7 +472,10 @@ def test_a_constant_column_leaves_the_error_of_the_intercept_alone(constant):
 
 
 def test_what_centring_leaves_of_a_constant_holds_nothing(monkeypatch):
-    """Twin: at a precision of what is left of the column the intercept's error is that of the column's own."""
+    """Twin: at a precision of what is left of the column the intercept's error is that of the column's own.
+
+    A table has a second guard: it takes no variance of a column that is held, which the twin does.
+    """
 
     def about_the_centre(self, j):
         total = sum(site.weights.sum() for site in self.rows)
@@ -480,4 +483,7 @@ def test_what_centring_leaves_of_a_constant_holds_nothing(monkeypatch):
         return self.information * float(square if square > 0.0 else 1.0)
 
     monkeypatch.setattr("bayesadmm_np.glm.problem.Glm.information_on", about_the_centre)
+    assert _intercept_error(3.0) == pytest.approx(_intercept_error(None), rel=1e-8)
+    whole = property(lambda model: model.posterior.covariance_matrix)
+    monkeypatch.setattr("bayesadmm_np.estimators.fitted.FittedGLM.spread", whole)
     assert max(_intercept_error(constant) for constant in (0.1, 3.0)) > 1e3 * _intercept_error(None)
