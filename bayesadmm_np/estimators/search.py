@@ -46,7 +46,7 @@ OFFSET = (
     "The offsets have a mean of {:g}, and no unpenalised intercept takes it up: fit one ({}), or "
     "subtract a number from the offsets."
 )
-OVERFLOWS = "site {!r}: the loss overflows at the start of the fit; scale X, or look at its rows."
+OVERFLOWS = "site {!r}: the loss overflows at the start of the fit; scale X{}, or look at its rows."
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ def fit_and_diagnose(
     RunError
         When a run failed, and the data do not say why; it names site, round and the knob to turn.
     """
-    _require_sums(glm)
+    _require_sums(glm, names)
     settings = settings.chosen(glm.losses(1.0))
     is_exact = settings.row is STACKED_QR
     glm, findings = (glm, ()) if is_exact or not settings.is_flat else name_superfluous(glm, rows, names)
@@ -317,13 +317,15 @@ def run_options(glm: Glm, settings: Settings) -> dict[str, Any]:
     return {**settings.options, "tol": settings.options["tol"] * float(np.sqrt(mean))}
 
 
-def _require_sums(glm: Glm) -> None:
+def _require_sums(glm: Glm, names: Sequence[str]) -> None:
     """Refuse a site whose sums of squares, or whose losses without effects, no float holds."""
     for name, squares, loss in zip(glm.names, glm.squares, glm.losses(1.0), strict=True):
         with np.errstate(over="ignore", invalid="ignore"):
             largest = [*squares, loss.value(glm.null_parameter)]
         if not np.isfinite(largest).all():
-            raise ValueError(" ".join(filter(None, [OVERFLOWS.format(name), about_offset(glm)])))
+            large = [column for column, square in zip(names, squares, strict=False) if not np.isfinite(square)]
+            said = OVERFLOWS.format(name, f", above all {', '.join(large)}" if large else "")
+            raise ValueError(" ".join(filter(None, [said, about_offset(glm)])))
 
 
 def about_offset(glm: Glm, words: Words = PLAIN) -> str:
@@ -354,7 +356,7 @@ def _first_sites(
     fresh = newton_sites(losses, prior, theta)
     for name, site in zip(glm.names, fresh, strict=True):
         if not site.is_finite():
-            raise ValueError(OVERFLOWS.format(name))
+            raise ValueError(OVERFLOWS.format(name, ""))
     return [known.get(name, site) for name, site in zip(glm.names, fresh, strict=True)]
 
 

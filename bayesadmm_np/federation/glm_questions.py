@@ -571,7 +571,7 @@ def _statistics(
         mask[:, -1:] = spec.has_intercept
         if spread is not None:
             null = null_start(theta, spread, mask.ravel())
-        null = null_fit(null, mask.ravel(), lambda fit: _driven(fit, ask, DerivativesQuestion))
+        null = null_fit(null, mask.ravel(), kind, lambda fit: _driven(fit, ask, DerivativesQuestion))
     bread = None if spread is None else spread / found.noise_variance
 
     def ask_sums(robust: tuple[str, ...] = ()) -> SiteStatistics:

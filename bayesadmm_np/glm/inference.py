@@ -5,7 +5,7 @@ The sums come from `site_statistics`, smaller models from `refit`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 from operator import add
@@ -19,8 +19,9 @@ from scipy.special import chdtrc, fdtrc, ndtr, ndtri, stdtr, stdtrit
 from .._errors import ArgumentError
 from .._validation import Array
 from ..losses.base import Loss
+from ..losses.poisson import Poisson
 from .kinds import Kind
-from .refit import Refit, drive, refit
+from .refit import Derivatives, Refit, drive, refit
 from .site_statistics import ROBUST, SiteStatistics, WeightMeaning, check_clusters, site_statistics
 
 __all__ = [
@@ -101,7 +102,11 @@ def fit_statistics(
         By site.
     """
     check_clusters(clusters or {})
-    found = null if is_intercept is None else null_fit(null, is_intercept, partial(drive, losses=list(losses.values())))
+    found = (
+        null
+        if is_intercept is None
+        else null_fit(null, is_intercept, kind, partial(drive, losses=list(losses.values())))
+    )
     null = theta if found is None else found
     sums = [
         site_statistics(
@@ -131,14 +136,38 @@ def null_start(theta: Array, covariance: Array, is_intercept: Array) -> Array:
     return found
 
 
-def null_fit(start: Array, is_intercept: Array, driven: Callable[[Any], Refit]) -> Array | None:
-    """Return θ of intercepts and offsets alone; None where it is not found, which ends no fit."""
+def null_fit(start: Array, is_intercept: Array, kind: Kind, driven: Callable[[Any], Refit]) -> Array | None:
+    """Return θ of intercepts and offsets alone; None where it is not found, which ends no fit.
+
+    Of counts with means exp(b + offset) it is in closed form, and takes one exchange.
+    """
     if not is_intercept.any():
         return np.zeros_like(start)
-    try:
-        return driven(refit(start, is_intercept)).theta
-    except ValueError:
-        return None
+    for fit in (_count_null, refit) if kind.loss is Poisson else (refit,):
+        try:
+            return driven(fit(start, is_intercept)).theta
+        except ValueError:
+            continue
+    return None
+
+
+def _count_null(start: Array, is_intercept: Array) -> Generator[Array, Iterable[Derivatives], Refit]:
+    """Return exp(b) = Σ w y / Σ w exp(offset) from one θ, where Σ w exp(f) = ℓ'' and Σ w y = ℓ'' − ℓ' of the intercept.
+
+    Raises
+    ------
+    ValueError
+        When the difference loses more than four digits, or there is none.
+    """
+    theta = np.where(is_intercept, start, 0.0)
+    answers = list((yield theta))
+    (j,) = np.flatnonzero(is_intercept)
+    fitted = sum(float(answer.hessian[j, j]) for answer in answers)
+    ratio = 1.0 - sum(float(answer.gradient[j]) for answer in answers) / fitted if fitted > 0.0 else np.nan
+    if not 1e-4 < ratio < np.inf:
+        raise ValueError("the counts are lost beside their means where the fit begins.")
+    theta[j] += np.log(ratio)
+    return Refit(theta, np.nan, 1)
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -299,22 +299,23 @@ class _Search:
             if values[0] <= RESOLVED * values[-1]:
                 break
             step = -vectors @ ((vectors.T @ now.gradient) / values)
-            if self.ask(theta, step=step).change < HALF:
+            there = self.ask(theta + step, step=step)  # the proof and the next iterate in one question
+            if there.change < HALF:
                 return "finite"
             for direction in _candidates(values, vectors, theta):
                 found = self._proven(theta, direction) or found
                 if found is not None and found.is_largest:
                     return found
-            theta, now = self._descend(theta, now, step)
+            theta, now = self._descend(theta, now, step, there)
         return found or "unknown"
 
-    def _descend(self, theta: Array, now: Answer, step: Array) -> tuple[Array, Answer]:
-        """Take the step, halved until the value falls."""
+    def _descend(self, theta: Array, now: Answer, step: Array, there: Answer) -> tuple[Array, Answer]:
+        """Take the step, whose end is `there`, halved until the value falls."""
         for _ in range(50):
-            there = self.ask(theta + step)
             if there.value < now.value:
                 return theta + step, there
             step = 0.5 * step
+            there = self.ask(theta + step)
         return theta, now
 
     def _proven(self, theta: Array, direction: Array) -> Split | None:

@@ -126,7 +126,11 @@ DATA = [
     ),
     (L(), {"y": np.array(["no", *Y[1:]], dtype=object)}, "y must hold labels of one kind, got 'no' and "),
     (L(1.0, inference="posterior"), {"X": 1e200 * X}, "site 'north': the loss overflows at the start of the fit"),
-    (L(), {"X": 1e200 * X}, "site 'north': the loss overflows at the start of the fit; scale X"),
+    (
+        L(),
+        {"X": X * np.where(np.arange(X.shape[1]) == 1, 1e200, 1.0)},
+        "site 'north': the loss overflows at the start of the fit; scale X, above all x1, or look at its rows.",
+    ),
     (P(), {"y": -np.ones(32)}, "y must hold counts or rates >= 0, got -1"),
     (P(), {"y": np.zeros(32)}, "y has the mean 0, at which the log link is not finite: an unpenalised intercept"),
     (R(), {"y": np.ones(32)}, "noise_variance='evidence' needs targets that differ"),
