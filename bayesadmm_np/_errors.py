@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 __all__ = ["PLAIN", "ArgumentError", "ClientError", "Worded", "Words", "ended", "worded"]
 
 
-@dataclass(frozen=True)
-class Words:
+class Words(NamedTuple):
     """Names that a layer of the library has for arguments, clients and switches of the layers below it.
 
     Attributes

@@ -98,6 +98,9 @@ def _call(name: str, tokens: list[str]) -> int:
         with contextlib.redirect_stdout(sys.stderr):  # no command of the group was named
             app.help_print(tokens)
         return 2
+    if hasattr(module, name) and tokens[1:] in (["--help"], ["-h"]):
+        app.help_print([name])  # the parser, which would get here too, reads all options first
+        return 0
     words = " ".join(app.parse_commands(tokens)[0])
     with getattr(module, "REFUSALS", refusals)(words):
         try:

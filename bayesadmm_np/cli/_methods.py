@@ -93,7 +93,7 @@ def needs_prior(family: str, method: Any) -> bool:
 
 def family_for(name: str, method: Any) -> type:
     """Return the family asked for, or the one that the method demands."""
-    from ..estimators.fitted import FAMILIES
+    from ..families.gaussians import FAMILIES
     from ..splitting.accelerated import Accelerated
 
     row = method.method if isinstance(method, Accelerated) else method

@@ -77,7 +77,7 @@ def methods(*others: str) -> tuple[str, ...]:
 
 def families(*others: str) -> tuple[str, ...]:
     """Return the names of all Gaussian families."""
-    from ..estimators.fitted import FAMILIES
+    from ..families.gaussians import FAMILIES
 
     return *others, *FAMILIES
 

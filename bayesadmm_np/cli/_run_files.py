@@ -167,7 +167,7 @@ def answer(folder: Path, broadcast: Path, out: Path | None, copy: Path | None = 
 def begin(folder: Path, hellos: Sequence[Path], method: MethodSettings, settings: RunSettings) -> dict[str, Any]:
     """Start a run of the sites that said hello, and write its first broadcast; or grids, where sites must count."""
     from ..design.levels import TableError
-    from ..estimators.fitted import FAMILIES
+    from ..families.gaussians import FAMILIES
     from ..federation import Coordinator, GLMTask, Message, MessageError, needed_grids, start_server
     from ..federation.dispatch.client_manager import HELLO_LIMIT
     from ..federation.messages import read_hello
@@ -320,7 +320,7 @@ def _result(result: Any, server: Any = None) -> dict[str, Any]:
     nothing = without_estimate(model.findings)
     whole = result.table is not None and result.certificate is not None
     covariance, certificate = model.covariance(), model.claimed
-    words = replace(option_words(), setting=lambda *named: f"server init NEW_DIR {option_words().setting(*named)}")
+    words = option_words()._replace(setting=lambda *named: f"server init NEW_DIR {option_words().setting(*named)}")
     is_tested = whole and model.has_maximum and model.fit_name == "maximum likelihood"
     how = result.spec.tests if is_tested and (model.reduced or result.spec.tests == "wald") else "none"
     tests = tests_of(model, how, "model")

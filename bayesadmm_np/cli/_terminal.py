@@ -85,7 +85,7 @@ def in_options(error: object) -> str:
     """Return a message, of an error or of a finding, with arguments spelled as the options that set them."""
     from .._errors import worded
 
-    return error if isinstance(error, str) else worded(error, **vars(option_words()))
+    return error if isinstance(error, str) else worded(error, **option_words()._asdict())
 
 
 @contextmanager

@@ -12,10 +12,11 @@ import numpy as np
 from .._errors import Words
 from .._validation import Array, as_positive
 from ..design.rows import Layout
-from ..estimators.fitted import FAMILIES, predictor
+from ..estimators.fitted import predictor
 from ..estimators.search import newton_sites
 from ..families import FullGaussian
 from ..families.gaussian import Gaussian
+from ..families.gaussians import FAMILIES
 from ..glm.kinds import Kind
 from ..losses.base import Loss
 from ..losses.expectations import Rule

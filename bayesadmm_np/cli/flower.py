@@ -283,9 +283,9 @@ def _site_names(folder: Path) -> list[str]:
 def read_plan(config: Mapping[str, Any]) -> Any:
     """Return the plan of an app's configuration, whose keys `flower new` writes and explains."""
     from .._errors import worded
-    from ..estimators.fitted import FAMILIES
     from ..estimators.settings import read_choice, read_weights
     from ..families.base import FAMILIES as SENDABLE
+    from ..families.gaussians import FAMILIES
     from ..federation import GLMTask
     from ..federation.dispatch import Plan
     from ..federation.flower.project import KEYS

@@ -67,7 +67,7 @@ class ClosedForm(Solver):
                 exact = anchor.with_natural(target)
             except ValueError:  # outside the domain: unbounded below
                 return self.measured(problem, anchor, 0, ClientStatus.ILL_POSED)
-            # ∇_μ E_q[ℓ] is constant, so λ is the target by construction; the circuit's edge is measured all the same
+            # ∇_μ E_q[ℓ] is constant, so λ is the target by construction, and there is no residual but rounding
             return Solution(exact, problem.expect(exact), 0.0, 1, ClientStatus.CONVERGED)
         assert isinstance(anchor, Gaussian)
         assert isinstance(expected, GaussianExpected)

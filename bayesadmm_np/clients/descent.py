@@ -19,7 +19,7 @@ other coordinates.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -69,8 +69,7 @@ def descend(problem: Subproblem, current: Iterate, done: int, max_iter: int, tol
     return current.solution(done, ClientStatus.CONVERGED)
 
 
-@dataclass(frozen=True)
-class Chart:
+class Chart(NamedTuple):
     """The coordinates (a, E) around q = N(m, S⁻¹), S = LLᵀ: mean m + L⁻ᵀa, covariance L⁻ᵀ(I + E)ᵖL⁻¹, E symmetric.
 
     With p = 2 they are a mean and a factor of the covariance, with p = 1 a mean and a covariance. A vector of the chart
@@ -115,8 +114,7 @@ class Chart:
         return np.concatenate([mean_part, 0.5 * self.power * self.problem.rho * excess])
 
 
-@dataclass(frozen=True)
-class _Step:
+class _Step(NamedTuple):
     """A direction of descent in a chart, and how far to go along it.
 
     Attributes

@@ -44,7 +44,7 @@ class _NamedFailure(Failure):
 
     def worded(self, words: Words = PLAIN) -> str:
         knob = self.knob.replace(PRIOR, words.argument(PRIOR))
-        words = replace(words, client=lambda k: f"site {self.sites[k]!r}")
+        words = words._replace(client=lambda k: f"site {self.sites[k]!r}")
         return " ".join(filter(None, [Failure.worded(replace(self, knob=knob), words), self.more(words)]))
 
 

@@ -17,9 +17,10 @@ from .._validation import Array
 from .._version import __version__
 from ..design.agreement import Agreement, design
 from ..design.rows import Layout
-from ..families import DiagonalGaussian, FixedPrecisionGaussian, FullGaussian, IsotropicGaussian
+from ..families import FullGaussian, IsotropicGaussian
 from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian
+from ..families.gaussians import FAMILIES
 from ..families.precision import DensePrecision
 from ..glm.diagnosis import Finding, without_estimate
 from ..glm.inference import FitStatistics
@@ -33,7 +34,6 @@ from ..splitting.methods import Newton
 from ..splitting.status import Status
 
 __all__ = [
-    "FAMILIES",
     "STACKED_QR",
     "UNITS",
     "Columns",
@@ -52,14 +52,6 @@ SAME = 1e-6
 
 UNBOUNDED = "the likelihood has no maximum, or none that is proven"
 """Why no distance to the pooled fit is known."""
-
-FAMILIES: dict[str, type[Gaussian]] = {
-    "full": FullGaussian,
-    "diagonal": DiagonalGaussian,
-    "fixed": FixedPrecisionGaussian,
-    "isotropic": IsotropicGaussian,
-}
-"""Of posteriors, by the short names of estimators and commands."""
 
 Units = Literal["original", "standardized"]
 UNITS: tuple[Units, ...] = ("original", "standardized")

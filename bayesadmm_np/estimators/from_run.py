@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from ..design.rows import Layout
+from ..families.gaussians import FAMILIES
 from ..glm.kinds import Kind, kind_of_loss
 from ..losses.expectations import Auto
 from ..splitting.history import RoundRecord
-from .fitted import FAMILIES, Columns, FittedGLM, Site
+from .fitted import Columns, FittedGLM, Site
 
 __all__ = ["fitted_run"]
 

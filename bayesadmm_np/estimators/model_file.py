@@ -16,6 +16,7 @@ from .._archive import Archive, ArchiveError, content_of, read_as
 from .._validation import as_positive
 from ..design.agreement import Agreement
 from ..design.rows import Layout
+from ..families.gaussians import FAMILIES
 from ..glm.diagnosis import as_dict, read_finding
 from ..glm.kinds import Kind, read_kind
 from ..glm.questions import pack_statistics, unpack_statistics
@@ -25,7 +26,7 @@ from ..splitting.distance import Distance
 from ..splitting.history import Edges
 from ..splitting.settings import decode, encode
 from ..splitting.status import Status
-from .fitted import FAMILIES, Columns, FittedGLM, Site, arrays_of_members, members
+from .fitted import Columns, FittedGLM, Site, arrays_of_members, members
 
 __all__ = ["ModelFileError", "load_model", "save_model"]
 

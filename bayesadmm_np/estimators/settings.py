@@ -14,6 +14,7 @@ from .._validation import Array, as_count, as_float_array, as_fraction, as_posit
 from ..design.rows import Layout
 from ..families import DiagonalGaussian, FullGaussian, IsotropicGaussian
 from ..families.gaussian import Gaussian
+from ..families.gaussians import FAMILIES
 from ..glm.inference import Noise
 from ..glm.kinds import Kind, read_kind
 from ..glm.problem import HOLD, Glm
@@ -23,7 +24,7 @@ from ..splitting.accelerated import Accelerated
 from ..splitting.choice import posterior_method
 from ..splitting.guarded import Guarded
 from ..splitting.methods import PVI, TABLE, Method, Newton
-from .fitted import FAMILIES, STACKED_QR
+from .fitted import STACKED_QR
 
 __all__ = [
     "EVIDENCE",

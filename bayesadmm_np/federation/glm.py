@@ -381,7 +381,7 @@ class GLMServer(_Engine, ServerEngine[State]):
         arrays = {name: value.to_vector() for name, value in found.items()}
         arrays |= {f"sketch{k}": numbers for k, numbers in enumerate(state.sketches)}
         if state.step is not None:
-            arrays |= {f"step/{name}": value for name, value in vars(state.step).items() if value is not None}
+            arrays |= {f"step/{name}": value for name, value in state.step._asdict().items() if value is not None}
         return {"memory": len(state.memory), "step": sum(name.startswith("step/") for name in arrays)}, arrays
 
     def state_fields(self, header: Any, like: State) -> Mapping[str, Field]:
@@ -447,7 +447,7 @@ def summed(replies: Sequence[SiteReply], q_g: Any) -> Iterator[SiteReply]:
         own = answer
         if k and answer is not None:
             slope = None if answer.slope is None else 0.0 * answer.slope
-            own = replace(answer, site=answer.site.zeros(), slope=slope, natural_gradient_edge=0.0)
+            own = answer._replace(site=answer.site.zeros(), slope=slope, natural_gradient_edge=0.0)
         yield replace(one, report=nothing if k else whole, answer=own)
 
 
@@ -460,8 +460,7 @@ def _sum_of_answers(answers: Sequence[Reply]) -> Reply:
     site, apart = first.site, first.natural.zeros()
     for other in answers[1:]:
         site, apart = site + other.site, apart + (other.natural - first.natural)
-    return replace(
-        first,
+    return first._replace(
         natural=first.natural + apart * (1.0 / n_sites),  # of evaluations all are λ_g
         site=site,
         slope=_plus([one.slope for one in answers]),
@@ -713,7 +712,7 @@ class GLMSite(_Engine, SiteEngine[GLMAnswer]):
         """Solve Eq. 15 and move the dual."""
         solved = self._solved(number, q_g, counted, report.sums)
         if self.worker.privacy is not None and earlier is not None:
-            solved = replace(solved, natural=earlier.natural, site=earlier.dual)
+            solved = solved._replace(natural=earlier.natural, site=earlier.dual)
         assert solved.gap is not None
         # fixed numbers of steps can overflow without notice
         finite = all(part.is_finite() for part in (solved.natural, solved.site, solved.gap))

@@ -23,8 +23,9 @@ from ..families import (
 )
 from ..losses import Delta, Exact, Rule
 from ..losses.base import Expected
-from ..splitting import Accelerated, Edges, Result, Status, methods, run, solve_pooled
+from ..splitting import Accelerated, Edges, Result, Status, methods, run
 from ..splitting.methods import Method
+from ..splitting.pooled import solve_pooled
 from . import words
 from .scene import Belief, Scene, make_scene
 from .settings import Settings

@@ -5,7 +5,6 @@ from .accelerated import Accelerated
 from .certificate import Certificate
 from .history import ClientRecord, Edges, RoundRecord
 from .loop import run
-from .pooled import Pooled, solve_pooled
 from .privacy import GaussianMechanism
 from .result import Result, RunError
 from .status import Status
@@ -16,12 +15,10 @@ __all__ = [
     "ClientRecord",
     "Edges",
     "GaussianMechanism",
-    "Pooled",
     "Result",
     "RoundRecord",
     "RunError",
     "Status",
     "methods",
     "run",
-    "solve_pooled",
 ]

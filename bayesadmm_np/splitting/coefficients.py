@@ -11,15 +11,14 @@ added up elsewhere, from these numbers and nothing else of the row.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from .methods import Method
 
 __all__ = ["ClientCoefficients", "GatherWeights", "client_coefficients", "gather_weights"]
 
 
-@dataclass(frozen=True)
-class ClientCoefficients:
+class ClientCoefficients(NamedTuple):
     """Scalars of one client.
 
     Attributes
@@ -37,8 +36,7 @@ class ClientCoefficients:
     prior: float
 
 
-@dataclass(frozen=True)
-class GatherWeights:
+class GatherWeights(NamedTuple):
     """Scalars of the server.
 
     Attributes

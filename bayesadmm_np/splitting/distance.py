@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -197,8 +198,7 @@ def distance_bound(prior: Gaussian, q_g: Gaussian, sums: Sequence[ClientSums]) -
     return replace(found, errors=float(np.expm1(0.5 * turn)), is_rounding=is_rounding) if point else found
 
 
-@dataclass(frozen=True)
-class _Local:
+class _Local(NamedTuple):
     """The pooled objective to second order around q_g, in the metric of H.
 
     Attributes

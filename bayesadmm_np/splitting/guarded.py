@@ -258,7 +258,7 @@ def bent(server: Server, state: State, natural: Natural, step: Step) -> Step:
     length = float(step.move @ here.multiply(step.move))
     if not float(bend @ here.multiply(bend)) <= MOST_BENT**2 * length:
         return step
-    return replace(step, move=step.move + bend)
+    return step._replace(move=step.move + bend)
 
 
 def is_at_rounding(server: Server, state: State, at_server: Sequence[Expected] | None) -> bool:

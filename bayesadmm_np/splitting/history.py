@@ -19,7 +19,8 @@ class Edges:
     broadcast : float
         max_k of λ_k − λ_g: primal agreement μ_k = μ_g.
     natural_gradient : float
-        max_k of η_k + ∇_μ E_{q_k}[ℓ_k]: duals are natural gradients. Infinite until every client has taken part.
+        max_k of η_k + ∇_μ E_{q_k}[ℓ_k]: duals are natural gradients. Infinite until every client has taken part; 0, and
+        not measured, after closed forms whose dual step makes it rounding by construction.
     gather : float
         λ_g − η_0 − Σ_k η_k: the duals add up to the server.
     dual_map : float

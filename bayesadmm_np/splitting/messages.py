@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from .._validation import Array
 from ..clients.problem import ClientStatus
@@ -12,8 +12,7 @@ from .sketched import Cavity
 __all__ = ["Broadcast", "Reply"]
 
 
-@dataclass(frozen=True)
-class Broadcast:
+class Broadcast(NamedTuple):
     """Server to client: the distribution to agree on.
 
     Attributes
@@ -36,8 +35,7 @@ class Broadcast:
         return self.natural.size
 
 
-@dataclass(frozen=True)
-class Reply:
+class Reply(NamedTuple):
     """Client to server: its distribution, and scalars about the solve.
 
     The dual η_k is kept by the client; the server follows it from λ_k and λ_g, so only one of the two is sent.

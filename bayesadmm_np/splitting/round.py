@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,8 +62,7 @@ StateT = TypeVar("StateT", bound=Any)
 Participation = float | Callable[[int, int, np.random.Generator], Any]
 
 
-@dataclass(frozen=True)
-class Gathered:
+class Gathered(NamedTuple):
     """The server's answer to the replies: every η_k and λ_k, λ_g, the α that was taken, the acceleration's memory.
 
     `weights` are those of an accelerated mix, which the clients need for their own sites; empty after a plain step.
@@ -83,8 +82,7 @@ class Gathered:
     sketches: tuple[Array, ...] = ()
 
 
-@dataclass(frozen=True)
-class Advance:
+class Advance(NamedTuple):
     """The state after gather, whose last record waits for its objective, and two fields of `Gathered`."""
 
     state: State
@@ -92,8 +90,7 @@ class Advance:
     counts: bool
 
 
-@dataclass(frozen=True)
-class Success:
+class Success(NamedTuple):
     """The next state, and every client's expectation at its q_g."""
 
     state: State
@@ -136,24 +133,24 @@ def gather(server: Server, limit: int, state: State, replies: Sequence[Reply | N
             for old, reply in zip(state.sketches, replies, strict=True)
         )
         natural = sketched.gathered(server.prior, method.sites, sites, naturals, sketches)
-        found = replace(found, natural=natural, sketches=sketches)
+        found = found._replace(natural=natural, sketches=sketches)
     if judged and not method.is_newton:
         natural, alpha = guarded.begun(server, state, sites, natural)
-        return replace(found, natural=natural, alpha=alpha)
+        return found._replace(natural=natural, alpha=alpha)
     if method.sites is not None:
         return found
     if method.is_newton and not limit and all(present) and server.prior.contains(natural):
         step = newton_step(server.prior, state.q_g, natural, [reply.slope for reply in replies if reply is not None])
         if method.guarded:
             step = guarded.bent(server, state, natural, step)
-        return replace(found, step=step, mean=step.mean + step.move)
+        return found._replace(step=step, mean=step.mean + step.move)
     if not limit or not all(present) or not server.prior.contains(natural):
         return found
     plain = server.prior.with_natural(natural)
     memory = remember(state.memory, limit, plain, (state.sites, state.q_g.natural), (sites, natural))
     mixed = mix(server, plain, memory, alpha)
     if mixed is None:
-        return replace(found, memory=memory)
+        return found._replace(memory=memory)
     sites, natural, weights = mixed
     return Gathered(sites, naturals, natural, alpha, memory, weights)
 

@@ -16,7 +16,8 @@ v_k = η_k + (V_k − D)m_k in the first part.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -116,8 +117,7 @@ def no_sketches(row: Method, dim: int, n_clients: int) -> tuple[Array, ...]:
     return () if row.sites is None else (np.zeros(row.sites.size(dim)),) * n_clients
 
 
-@dataclass(frozen=True)
-class Cavity:
+class Cavity(NamedTuple):
     """What a site is told beside λ_g: S without its diagonal, and S⁻¹.
 
     Attributes
@@ -147,8 +147,7 @@ class Cavity:
         return cls.around(q_g, coupling_of(kind, sites, sketches))
 
 
-@dataclass(frozen=True)
-class Own:
+class Own(NamedTuple):
     """What a site keeps: λ_k, η_k and the numbers of its sketch."""
 
     natural: Natural

@@ -7,11 +7,10 @@ import hashlib
 import json
 import os
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from .._archive import Archive, ArchiveError, content_of
 from .._validation import Array
 from ..families.base import ExponentialFamily
 from ..families.coordinates import Coordinates, Displacement, Natural
@@ -20,11 +19,13 @@ from ..losses.base import Loss
 from .history import RoundRecord
 from .methods import Method
 
+if TYPE_CHECKING:
+    from .._archive import Archive
+
 __all__ = ["Memory", "State", "Step", "digest", "load_state", "read_checkpoint", "save_state"]
 
 
-@dataclass(frozen=True)
-class Memory:
+class Memory(NamedTuple):
     """One remembered round: the sites and λ_g after it, and the displacement of each, read at its own server."""
 
     sites: tuple[Natural, ...]
@@ -32,8 +33,7 @@ class Memory:
     moves: tuple[Displacement, ...]
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(NamedTuple):
     """The step from the last accepted mean, neither of which passes through λ.
 
     Attributes
@@ -129,7 +129,7 @@ def save_state(path: str | os.PathLike[str], state: State, description: dict[str
     if state.step is not None:
         assert isinstance(state.q_g, Gaussian)
         arrays |= {"mean": state.q_g.mean}
-        arrays |= {f"step/{name}": value for name, value in vars(state.step).items() if value is not None}
+        arrays |= {f"step/{name}": value for name, value in state.step._asdict().items() if value is not None}
     arrays |= {f"sketch{k}": numbers for k, numbers in enumerate(state.sketches)}
     header = {
         "run": description,
@@ -139,6 +139,8 @@ def save_state(path: str | os.PathLike[str], state: State, description: dict[str
         "sketches": [numbers.size for numbers in state.sketches],
         "history": [record.to_dict() for record in state.history],
     }
+    from .._archive import Archive  # loaded by runs that keep checkpoints
+
     Archive("checkpoint", header, arrays).write(path, limit=None)
 
 
@@ -152,6 +154,8 @@ def load_state(path: str | os.PathLike[str], prior: ExponentialFamily, descripti
     FileNotFoundError
         When there is no such file.
     """
+    from .._archive import content_of
+
     archive = read_checkpoint(path, "checkpoint", description)
     with content_of(archive, "the state of a run"):
         return _rebuild(archive, prior)
@@ -159,6 +163,8 @@ def load_state(path: str | os.PathLike[str], prior: ExponentialFamily, descripti
 
 def read_checkpoint(path: str | os.PathLike[str], kind: str, description: dict[str, Any]) -> Archive:
     """Return the archive of a checkpoint whose run has this description."""
+    from .._archive import Archive, ArchiveError
+
     archive = Archive.read(path, limit=None, source=f"resume={os.fspath(path)!r}")
     if archive.kind != kind:
         raise archive.refusal("kind", repr(kind), archive.kind)

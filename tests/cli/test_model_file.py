@@ -8,10 +8,11 @@ import pytest
 import bayesadmm_np as ba
 from bayesadmm_np._archive import Archive
 from bayesadmm_np.design.rows import Layout
-from bayesadmm_np.estimators.fitted import FAMILIES, Columns, FittedGLM, Site, predictor
+from bayesadmm_np.estimators.fitted import Columns, FittedGLM, Site, predictor
 from bayesadmm_np.estimators.model_file import ModelFileError, load_model, save_model
 from bayesadmm_np.estimators.summary import summarise
 from bayesadmm_np.families import FullGaussian
+from bayesadmm_np.families.gaussians import FAMILIES
 from bayesadmm_np.glm.inference import FitStatistics
 from bayesadmm_np.glm.kinds import read_kind
 from bayesadmm_np.glm.site_statistics import SiteStatistics

@@ -183,7 +183,6 @@ NOT_CALLED = {
     "Expected",
     "GaussianExpected",
     "NotPositiveDefiniteError",
-    "Pooled",
     "Result",
     "RoundRecord",
     "RunError",

@@ -444,7 +444,7 @@ def test_the_residual_of_the_precision_counts():
     clients, prior_, pooled, q = coupled(1.001)
     local = module._Local.at(prior_, q, sums_at(clients, q, L.Exact()))
     reach = sums_at(clients, q, L.Exact())[0].reach
-    assert replace(local, excess=0.0).variational_ball(reach)[0] < abs(q.mean - pooled.mean)[0] * local.errors[0] ** -1
+    assert local._replace(excess=0.0).variational_ball(reach)[0] < abs(q.mean - pooled.mean)[0] * local.errors[0] ** -1
 
 
 def test_the_prior_bounds_what_the_curvature_cannot():

@@ -243,6 +243,14 @@ def test_duals_of_broken_twins_are_not_natural_gradients(name, family):
             check_natural_gradients(BayesADMM(1.5), name, family, rule, half=0.5)
 
 
+def test_an_edge_that_is_rounding_by_construction_is_not_measured():
+    """After a closed form and a whole step; what is zero to rounding stands as zero. Twin: half a step is measured."""
+    clients, prior_ = team("squares"), prior("full", DIM["squares"])
+    edges = [ba.run(BayesADMM(1.5, gamma), clients, prior_, rounds=1).history[-1].edges for gamma in (1.0, 0.5)]
+    assert edges[0].natural_gradient == 0.0
+    assert edges[1].natural_gradient > 1e-2
+
+
 @pytest.mark.parametrize("family", LEARNED)
 @pytest.mark.parametrize("name", ["logistic", "squares"])
 def test_bregman_duals_are_not_natural_gradients(name, family):
