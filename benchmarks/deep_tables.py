@@ -20,6 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import fedivon_figure
 import numpy as np
 import scale_figure
 
@@ -286,6 +287,10 @@ MAKERS: dict[str, Callable[..., str]] = {
     "trials": trial_span,
     "picture": picture,
     "scale": lambda *what: scale_figure.number(scale_figure.kept(), *what),
+    "fedivon standard": fedivon_figure.standard,
+    "fedivon personal": fedivon_figure.personal,
+    "fedivon epochs": fedivon_figure.epochs_table,
+    "fedivon claims": fedivon_figure.claims,
     "scale table": lambda: scale_figure.table(scale_figure.kept()),
 }
 

@@ -195,12 +195,12 @@ def test_the_page_is_what_the_script_writes(script):
     check(other)  # what is around them is kept
 
 
-@pytest.mark.parametrize("name", ["results.md", "input_scale.md"])
+@pytest.mark.parametrize("name", ["results.md", "input_scale.md", "fedivon.md"])
 def test_numbers_in_prose_are_those_of_the_results(script, name):
     made = script.filled((script.PAGES / name).read_text(encoding="utf-8"))
     shown = (ROOT / "docs" / name).read_text(encoding="utf-8")
     assert shown == made, f"run benchmarks/deep_tables.py: docs/{name} is not of these results"
-    assert shown.replace("81.5", "81.6") != made or name == "results.md"  # the twin
+    assert shown.replace("81.5", "81.6") != made or name != "input_scale.md"  # the twin
     assert "{{" not in shown
 
 
