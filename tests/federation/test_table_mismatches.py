@@ -19,6 +19,7 @@ from bayesadmm_np.splitting.guarded import Guarded
 from bayesadmm_np.splitting.methods import Newton
 from oracles.couriers import carried
 from oracles.mismatches import check, harmonised, is_another_truth, make_case, require_pooled, used
+from oracles.overrides import ALLOWED
 
 SEEDS = range(150)
 
@@ -102,7 +103,8 @@ def by_files(case, folder):
         pd.DataFrame({header: pd.Series(cells, dtype=object) for header, cells in columns.items()}).to_csv(
             path, index=False
         )
-        introduce(folder / name, SiteConfig(data=path, name=name, loss="poisson", formula=case.formula, dropna=True))
+        config = SiteConfig(data=path, name=name, loss="poisson", formula=case.formula, dropna=True, **vars(ALLOWED))
+        introduce(folder / name, config)
         site, hello = load_site(folder / name, None)
         sites.append(site)
         hellos.append(hello)
