@@ -174,7 +174,8 @@ def _mended(
 
 
 def _fell_back(error: RunError, words: Words) -> str:
-    return f"The variational fit failed ({worded(error, **vars(words))}) This is FedLapCov, Laplace's approximation."
+    why = worded(error, **words._asdict())
+    return f"The variational fit failed ({why}) This is FedLapCov, Laplace's approximation."
 
 
 def fit_glm(glm: Glm, settings: Settings, start: Start | None = None, names: Sequence[str] = ()) -> Fit:
