@@ -118,7 +118,7 @@ def describe(
     *,
     dictionary: Mapping[str, Rule] | None = None,
     columns: Sequence[str] | None = None,
-    words: Words = PLAIN,
+    words: Words | None = None,
 ) -> Description:
     """Return counts, means, standard deviations, quartiles, levels and missing values by site, and what looks wrong.
 
@@ -134,8 +134,8 @@ def describe(
         See `read_dictionary`.
     columns : sequence of str, optional
         Columns to describe; default all but the sites'.
-    words : Words
-        The reader's names for arguments, in advice.
+    words : Words, optional
+        The reader's names for arguments, in advice; default those of Python.
 
     Returns
     -------
@@ -172,11 +172,11 @@ def describe(
     for name in wanted:
         parts = {site: _values(table[name][index]) for site, index in places.items()}
         if len({values.dtype.kind == "f" for values, _ in parts.values() if values.size}) > 1:
-            advice = advice_on_words(_texts(parts), is_beside_numbers=True, words=words)
+            advice = advice_on_words(_texts(parts), is_beside_numbers=True, words=words or PLAIN)
             said = f"{name} holds numbers at some sites and text at others: {_kinds(parts)}"
             findings.append("; ".join(filter(None, [said, advice])) + ".")
             parts = {site: (values.astype(str), missing) for site, (values, missing) in parts.items()}
-        elif advice := advice_on_words(_texts(parts), words=words):
+        elif advice := advice_on_words(_texts(parts), words=words or PLAIN):
             findings.append(f"{name} holds numbers and text ({other_words(_texts(parts))[0]!r}); {advice}.")
         whole = np.concatenate([values for values, _ in parts.values()]), sum(gone for _, gone in parts.values())
         few = np.unique(whole[0]).size <= FEW if whole[0].dtype.kind == "f" else True

@@ -109,8 +109,10 @@ def run_on_graph(
         ρ > 0; default that of `best_graph_rho`, the fastest for least squares under a full covariance.
     rounds : int, default 1000
         At most.
-    expectation, solver
-        As in `run`.
+    expectation : Rule, optional
+        As in `run`; default `Auto()`.
+    solver : Solver, optional
+        As in `run`; default one for each loss.
     tol : float, default 1e-6
         The run ends when no edge's disagreement, and no node's change, is above it; in posterior standard deviations
         per parameter.
@@ -286,6 +288,13 @@ def best_graph_rho(graph: ArrayLike, prior_weight: float = 1.0) -> float:
     ------
     ValueError
         When the graph is not one.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import bayesadmm_np as ba
+    >>> round(ba.best_graph_rho(1.0 - np.eye(6)), 3)
+    0.033
     """
     from scipy.optimize import minimize_scalar  # here: it takes longer to load than the library
 
