@@ -42,7 +42,7 @@ FIXED = 1e6
 
 @dataclass(frozen=True)
 class MoreauSteps(PersonalSteps):
-    """pFedMe's local work (T Dinh et al. 2020, Algorithm 1): in every step, on one batch.
+    """pFedMe's local work (after T Dinh et al. 2020): in every step, on one batch.
 
         θ̃ ← θ̃ − α(∇L(θ̃) + λ(θ̃ − w)), `inner` times,    w ← w − ηλ(w − θ̃)
 
@@ -84,7 +84,7 @@ class MoreauSteps(PersonalSteps):
 
 @dataclass(frozen=True)
 class BayesSteps(PersonalSteps):
-    """pFedBayes's local work (Zhang et al. 2022, Algorithm 1): q = N(μ, σ²), σ = log(1 + eʳ), and steps of two kinds.
+    """pFedBayes's local work (after Zhang et al. 2022): q = N(μ, σ²), σ = log(1 + eʳ), and steps of two kinds.
 
         (μ, r) of q ← a gradient step on E_q[ℓ_k]/N_k + (ζ/N_k) KL(q‖w),    (μ, r) of w ← one on KL(q‖w)
 
