@@ -51,8 +51,8 @@ __all__ = [
 
 EXAMPLE = """A whole run of two sites, A and B, and a server S (any way of carrying the
 files will do):
-  A$ bayesadmm site init a --data a.csv --target died --name A --loss logistic
-  B$ bayesadmm site init b --data b.csv --target died --name B --loss logistic
+  A$ bayesadmm site init a --data a.csv --target died --name A --loss logistic --minimum-sites 2
+  B$ bayesadmm site init b --data b.csv --target died --name B --loss logistic --minimum-sites 2
      carry a/hello.npz and b/hello.npz to S
   S$ bayesadmm server init run a/hello.npz b/hello.npz
      carry run/inquiry-0001.npz to A and B

@@ -68,7 +68,8 @@ def run(
     Examples of use:
       bayesadmm site init a --data a.csv --target died --name A --loss logistic
       bayesadmm site init b --data b.csv --target died --name B --loss logistic
-      bayesadmm server run trial a b
+      bayesadmm site init c --data c.csv --target died --name C --loss logistic
+      bayesadmm server run trial a b c
     """
     return int(tell(standing(carry(folder, sites, method, settings, progress)), json))
 

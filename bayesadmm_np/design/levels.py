@@ -40,6 +40,8 @@ NUMBER = re.compile(r"[+-]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-
 """A number as text; with leading zeros it is a code."""
 DECIMAL = re.compile(r"(-?)(0|[1-9][0-9]*)(?:\.([0-9]*))?")
 """A level that is a number; 2E1 is a code."""
+COMMAS = re.compile(r"[-+]?[0-9]{1,3}([., ][0-9]{3})*,[0-9]+|[-+]?[0-9]+,[0-9]+|[0-9]{1,3}(,[0-9]{3})+(\.[0-9]*)?")
+"""A number that is not written as Python and R write it."""
 DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}(?:[T ]\S+)?|\d{1,2}([./-])\d{1,2}\1(?:\d{4}|\d{2})")
 LOOK_ALIKES = str.maketrans("авекмнорстухѕіјαβεικνορτυχ", "abekmhopctyxsijabeikvoptyx")
 """Letters of Cyrillic and Greek that stand for Latin ones in print, in upper or in lower case."""
@@ -455,6 +457,8 @@ def _agreed_kind(name: str, sites: Mapping[str, SiteColumn], role: str) -> Liter
         _check_factor(name, sites)
         return "factor"
     check_coding(name, sites)
+    for site, column in sites.items():
+        _check_commas(name, site, tuple(column.levels or ()))
     numbers = [site for site, column in sites.items() if column.kind in ("number", "boolean", "mixed")]
     texts = [site for site, column in sites.items() if column.kind == "text"]
     written = [site for site in texts if sites[site].is_numeric]
@@ -475,6 +479,14 @@ def _agreed_kind(name: str, sites: Mapping[str, SiteColumn], role: str) -> Liter
         raise TableError(fact, f"{factor}, or turn it into numbers", written[0], name)
     _check_factor(name, sites)
     return "factor"
+
+
+def _check_commas(name: str, site: str, levels: Sequence[str]) -> None:
+    """Refuse 17,5 and 1.234,5, which a formula would take for levels."""
+    rest = [level for level in levels if not DECIMAL.fullmatch(level) and level.casefold() not in FOR_MISSING]
+    if rest and all(COMMAS.fullmatch(level) for level in rest):
+        fact = f"holds numbers with commas ({', '.join(map(repr, rest[:3]))})"
+        raise TableError(fact, f"write 1234.5 for 1.234,5, or C({name}) for a factor", site, name)
 
 
 def _about_words(levels: Sequence[str], is_beside_numbers: bool, otherwise: str, words: Words) -> str:

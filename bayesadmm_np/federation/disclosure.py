@@ -131,7 +131,8 @@ class DisclosureError(MessageError):
         option = f"--{rule.replace('_', '-')}"
         of = (f" at {column}" if column in (COMBINED, A_POINT) else f" of column {column!r}") * bool(column)
         where = of + f" with {level!r}" * bool(level)
-        found, value = ("", column) if rule == "allow" else (f", got {got:.3g}", f"{got:.3g}")
+        own = math.floor(got) if isinstance(getattr(DisclosureRules, rule, None), int) else got
+        found, value = ("", column) if rule == "allow" else (f", got {got:.3g}", f"{own:.3g}")
         remedy = f"{REMEDY[rule]}, or override the rule by `site init {option} {value}`, which is recorded"
         wants = WANTS[rule].format(f"{limit:.3g}")
         super().__init__(f"site {site} sends nothing: {option} {wants}{where}{found}; {remedy}.")
