@@ -21,8 +21,9 @@ from .._archive import sync_folder
 from .._fields import read_fields
 from .._validation import Array, as_count
 from ..design.terms import parse
+from ..families.gaussian import Gaussian
 from ..glm.separation import rests_on
-from ..losses.base import Loss, Rows
+from ..losses.base import GaussianExpected, Loss, RowCurvature, Rows
 from ..losses.linear_model import LinearModelLoss
 from .messages import Message, MessageError, answer_of, read_question, read_spec
 
@@ -48,7 +49,8 @@ class DisclosureRules:
         Rows of the site.
     minimum_count : int, default 3
         Rows of a level, or rows that are not at a column's commonest value; none at all are allowed. Also rows on which
-        sums at a point rest, (Σv)²/Σv² of their curvatures v, which must not be fewer than the parameters either.
+        sums at a point rest, (Σv)²/Σv² of their curvatures v (there, and expected under a q_g), which must not be
+        fewer than the columns either.
     minimum_class_count : int, default 3
         Rows of a class of the target; none at all are allowed.
     most_parameters : float, default 0.33
@@ -378,19 +380,28 @@ def effective_rows(weights: Array) -> float:
 
 
 def _rows_at(loss: Loss, asked: Message, spec: Any) -> Iterator[float]:
-    """Yield how many rows the sums of a message rest on, at each point of it."""
-    for theta in _points(asked, spec):
-        rows = loss.rows(theta)
-        curvature = rows.curvature
-        yield effective_rows(
-            rows.weights * (curvature if curvature.ndim == 1 else np.trace(curvature, axis1=1, axis2=2))
-        )
-
-
-def _points(asked: Message, spec: Any) -> Iterator[Array]:
+    """Yield how many rows the sums of a message rest on: at each point of it, and in expectation under q_g."""
+    q_g = None
     if asked.kind == "broadcast":
         engine = spec.at_server()
         q_g = engine.q_made(read_fields(engine.q_fields, {name: asked.arrays[name] for name in engine.q_fields}))
+    for theta in _points(asked, q_g):
+        rows = loss.rows(theta)
+        yield effective_rows(rows.weights * _sizes(rows.curvature))
+    if isinstance(q_g, Gaussian):
+        with np.errstate(over="ignore", invalid="ignore"):  # an infinite weight outweighs all others
+            expected = loss.expect(q_g, loss.check(spec.prior, spec.rule))
+        if isinstance(expected, GaussianExpected) and isinstance(expected.curvature, RowCurvature):
+            yield effective_rows(_sizes(expected.curvature.weights))
+
+
+def _sizes(curvature: Array) -> Array:
+    """One number a row: its curvature, or the trace of those of its predictors."""
+    return curvature if curvature.ndim == 1 else np.trace(curvature, axis1=1, axis2=2)
+
+
+def _points(asked: Message, q_g: Any) -> Iterator[Array]:
+    if asked.kind == "broadcast":
         if hasattr(q_g, "mean"):
             yield q_g.mean
     elif asked.header["name"] != "separation":

@@ -35,6 +35,7 @@ from oracles.attacks import (
     rows_of_two_curvatures,
     two_values,
     values_of_many_points,
+    wide_but_at,
 )
 from oracles.overrides import ALLOWED
 
@@ -199,6 +200,59 @@ def test_a_broadcast_at_a_far_point(rules, tmp_path):
     assert recovered(X[np.argmax(X[:, 0])], seen, to=1e-3) == (rules is ALLOWED)
     if rules is USUAL:
         assert (refused.rule, refused.column) == ("minimum_count", "the point that was asked for")
+
+
+def age_83(n=60, d=8):
+    rng = np.random.default_rng(0)
+    age = 30.0 + rng.permutation(n)
+    X = np.column_stack([age, rng.normal(size=(n, d - 2)), np.ones(n)])
+    return X, int(np.flatnonzero(age == 83.0)[0]), rng
+
+
+def asked_for_sums(tmp_path, rules, loss, prior):
+    """Return E_q[∇²ℓ] of the prior in round 1 as a server asks for it, or the refusal."""
+    data = GLMData(loss)
+    server = Coordinator.start([Site(n, data).hello() for n in "ABC"], GLMTask(ba.methods.PVI(), prior))
+    message = server.broadcast()
+    Message("broadcast", {**message.header, "certify": True}, message.arrays).write(tmp_path / "broadcast.npz")
+    try:
+        _, path = step_site(tmp_path, Site("A", data, rules=rules), tmp_path / "broadcast.npz")
+    except DisclosureError as error:
+        return None, error
+    return server.spec.prior.natural.from_vector(Message.read(path).arrays["sums"]).parts[1], None
+
+
+@RULES
+def test_a_broadcast_that_is_wide_for_all_rows_but_one(rules, tmp_path):
+    """At q_g's mean all rows weigh the same; its covariance makes those vanish that are not of age 83."""
+    X, who, rng = age_83()
+    loss = ba.losses.Logistic(X, (rng.random(len(X)) < 0.5).astype(float))
+    target = np.r_[83.0, np.zeros(X.shape[1] - 2), 1.0]
+    prior = ba.families.FullGaussian(np.zeros(X.shape[1]), wide_but_at(target, 1e4))
+    found, refused = asked_for_sums(tmp_path, rules, loss, prior)
+    seen = np.zeros((0, X.shape[1])) if found is None else [found[-1] / found[-1, -1]]
+    assert recovered(X[who], seen, to=2e-2) == (rules is ALLOWED)
+    if rules is USUAL:
+        assert (refused.rule, refused.column) == ("minimum_count", "the point that was asked for")
+
+
+@RULES
+def test_a_broadcast_under_which_the_largest_row_outweighs(rules, tmp_path):
+    """Poisson: E_q[ℓ''] grows as exp of half the predictor's variance, here .33² age² / 2."""
+    X, _, rng = age_83()
+    loss = ba.losses.Poisson(X, rng.poisson(2.0, len(X)).astype(float))
+    prior = ba.families.FullGaussian(np.zeros(8), np.diag(np.r_[1 / 0.11, np.full(6, 1e6), 1.0]))
+    found, _ = asked_for_sums(tmp_path, rules, loss, prior)
+    seen = np.zeros((0, 8)) if found is None else [found[-1] / found[-1, -1]]
+    assert recovered(X[np.argmax(X[:, 0])], seen, to=1e-2) == (rules is ALLOWED)
+
+
+@pytest.mark.parametrize("sd", [0.1, 1.0, 10.0, 100.0])
+def test_an_honest_prior_is_no_refusal(sd, tmp_path):
+    """Standardised columns, m = 0, moderate and wide priors."""
+    X, y = logistic(6, 60, 8)
+    prior = ba.families.FullGaussian(np.zeros(8), 1 / sd**2)
+    assert asked_for_sums(tmp_path, USUAL, ba.losses.Logistic(X, y), prior)[1] is None
 
 
 @RULES

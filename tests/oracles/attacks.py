@@ -56,6 +56,15 @@ def far_point(centre, slope):
     return np.array([slope, -slope * centre])
 
 
+def wide_but_at(row, width):
+    """A precision under which predictors are narrow in one row of columns (x, z, …, 1), and wide at other x.
+
+    E_q[ℓ''] of a logistic row falls with the width of its predictor.
+    """
+    precision = np.diag(np.r_[1 / width**2, np.ones(len(row) - 2), 0.0])
+    return precision + np.outer(row, row)
+
+
 def values_of_many_points(points, hessians, n_rows, seed=0):
     """All x of columns (x, 1) from XᵀWX at many points: as many equations as there are, by least squares."""
     upper = np.triu_indices(2)
