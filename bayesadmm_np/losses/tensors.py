@@ -45,7 +45,7 @@ def tensor_size(dim: int, n_outputs: int = 1) -> int:
     >>> tensor_size(2)  # 4 and 5
     9
     >>> tensor_size(36, 6), tensor_size(36)
-    (10192, 90687)
+    (19012, 90687)
     """
     width = dim // n_outputs
     return comb(n_outputs + 2, 3) * comb(width + 2, 3) + comb(n_outputs + 3, 4) * comb(width + 3, 4)

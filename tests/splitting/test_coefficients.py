@@ -30,8 +30,8 @@ def written(row, share):
 @pytest.mark.parametrize("share", SHARES)
 def test_a_client_has_the_numbers_of_the_table(row, share):
     found = client_coefficients(row, share, len(SHARES))
-    np.testing.assert_allclose(dataclasses.astuple(found), written(row, share), rtol=EXACT, atol=0)
-    assert all(type(number) is float for number in dataclasses.astuple(found))
+    np.testing.assert_allclose(tuple(found), written(row, share), rtol=EXACT, atol=0)
+    assert all(type(number) is float for number in tuple(found))
 
 
 @pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
