@@ -86,9 +86,11 @@ def serve(plan: Plan, transport: Transport, label: str, tell: Callable[[str], An
     >>> import tempfile
     >>> import numpy as np
     >>> import bayesadmm_np as ba
-    >>> from bayesadmm_np.federation import GLMData, GLMTask, Site
+    >>> from bayesadmm_np.federation import DisclosureRules, GLMData, GLMTask, SigningKey, Site
     >>> from bayesadmm_np.federation.dispatch import Plan, answer, serve
-    >>> site = Site("A", GLMData(ba.losses.LeastSquares([[1.0]], [1.0])))
+    >>> loss = ba.losses.LeastSquares([[1.0]], [1.0])
+    >>> allowed = DisclosureRules.none()  # one row would not be sent
+    >>> site = Site("A", GLMData(loss), key=SigningKey(bytes(32)), rules=allowed)
     >>> class Here:
     ...     def nodes(self):
     ...         return {1}
