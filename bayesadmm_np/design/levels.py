@@ -29,6 +29,8 @@ __all__ = [
     "agree_column",
     "cells_of",
     "check_coding",
+    "check_commas",
+    "check_marks",
     "describe_column",
     "is_missing",
     "level_name",
@@ -458,7 +460,7 @@ def _agreed_kind(name: str, sites: Mapping[str, SiteColumn], role: str) -> Liter
         return "factor"
     check_coding(name, sites)
     for site, column in sites.items():
-        _check_commas(name, site, tuple(column.levels or ()))
+        check_commas(name, site, column.levels or ())
     numbers = [site for site, column in sites.items() if column.kind in ("number", "boolean", "mixed")]
     texts = [site for site, column in sites.items() if column.kind == "text"]
     written = [site for site in texts if sites[site].is_numeric]
@@ -481,8 +483,8 @@ def _agreed_kind(name: str, sites: Mapping[str, SiteColumn], role: str) -> Liter
     return "factor"
 
 
-def _check_commas(name: str, site: str, levels: Sequence[str]) -> None:
-    """Refuse 17,5 and 1.234,5, which a formula would take for levels."""
+def check_commas(name: str, site: str | None, levels: Iterable[str]) -> None:
+    """Refuse 17,5 and 1.234,5, which a formula would take for levels; a TableError names column and site."""
     rest = [level for level in levels if not DECIMAL.fullmatch(level) and level.casefold() not in FOR_MISSING]
     if rest and all(COMMAS.fullmatch(level) for level in rest):
         fact = f"holds numbers with commas ({', '.join(map(repr, rest[:3]))})"
@@ -503,10 +505,7 @@ def _check_factor(name: str, sites: Mapping[str, SiteColumn]) -> None:
     for site, own in levels.items():
         if sites[site].kind == "mixed" and set(SWITCHES) & set(own):
             raise TableError("mixes True and False with other values", "write them in one way", site, name)
-        missing = [level for level in own if level in MARKS or (are_numbers and level.casefold() in FOR_MISSING)]
-        if missing:
-            fact = f"holds {_listed(missing)}, which {'stands' if len(missing) == 1 else 'stand'} for a missing value"
-            raise TableError(fact, partial(_as_missing, missing), site, name)
+        check_marks(name, site, own, are_numbers)
         # 1e5 and 010 are numbers, and may be codes
         code = next((level for level in own if _is_float(level) and not DECIMAL.fullmatch(level)), None)
         others = [other for other in numbers if other != site]
@@ -522,6 +521,14 @@ def _check_factor(name: str, sites: Mapping[str, SiteColumn]) -> None:
     mixed = any(any(map(DECIMAL.fullmatch, own)) and not all(map(DECIMAL.fullmatch, own)) for own in levels.values())
     if not mixed:  # of one site that has both they are levels of one coding
         check_coding(name, sites)
+
+
+def check_marks(name: str, site: str | None, levels: Iterable[str], are_numbers: bool = False) -> None:
+    """Refuse texts such as '?', which name no level, and beside numbers words; a TableError names column and site."""
+    missing = [level for level in levels if level in MARKS or (are_numbers and level.casefold() in FOR_MISSING)]
+    if missing:
+        fact = f"holds {_listed(missing)}, which {'stands' if len(missing) == 1 else 'stand'} for a missing value"
+        raise TableError(fact, partial(_as_missing, missing), site, name)
 
 
 def _as_missing(missing: Sequence[str], words: Words) -> str:

@@ -135,7 +135,10 @@ class DisclosureError(MessageError):
         where = of + f" with {level!r}" * bool(level)
         own = math.floor(got) if isinstance(getattr(DisclosureRules, rule, None), int) else got
         found, value = ("", column) if rule == "allow" else (f", got {got:.3g}", f"{own:.3g}")
-        remedy = f"{REMEDY[rule]}, or override the rule by `site init {option} {value}`, which is recorded"
+        remedy = REMEDY[rule]
+        if column == A_POINT:  # its limit is the number of columns, too, where parameters a row count
+            remedy, value = "use fewer columns, or a narrower prior", f"{value} --most-parameters 1"
+        remedy += f", or override the rule for a new run by `site init {option} {value}`, which is recorded"
         wants = WANTS[rule].format(f"{limit:.3g}")
         super().__init__(f"site {site} sends nothing: {option} {wants}{where}{found}; {remedy}.")
         self.site, self.rule, self.column, self.level = site, rule, column, level

@@ -26,7 +26,7 @@ from ..design.formula import (
     quantiles_needed,
     require_columns,
 )
-from ..design.levels import AgreedColumn, TableError, cells_of, is_missing
+from ..design.levels import AgreedColumn, TableError, cells_of, check_commas, check_marks, is_missing
 from ..design.order_statistics import MOST_POINTS, counts_on
 from ..design.rows import require_weights
 from ..design.terms import parse
@@ -124,6 +124,7 @@ class GLMTable:
         if not self.described.n_complete:
             gaps = ", ".join(f"{name} ({one.missing})" for name, one in self.described.columns.items() if one.missing)
             raise TableError(f"no row is complete: missing values in {gaps}")
+        self._require_levels()
         self._require_target()
         self._weights  # noqa: B018 – what is no weight is refused here
         parsed = parse(self.formula)
@@ -140,6 +141,15 @@ class GLMTable:
     def _made(self) -> dict[str, GLMData]:
         """Designs by run: a site is asked for its own in every round."""
         return {}
+
+    def _require_levels(self) -> None:
+        """Refuse what names no level, before levels are told: where few rows have it, nobody else would see it."""
+        whole = describe_columns(self._table, self.formula, weights=self.weights, classes=self.row.is_classifier)
+        roles = parse(self.formula).roles
+        for name, column in whole.columns.items():
+            check_marks(name, None, column.levels or ())
+            if roles.get(name) != "factor":
+                check_commas(name, None, column.levels or ())
 
     def _require_target(self) -> None:
         """Refuse a target that the kind has not: text, or of classes numbers that a description would name."""

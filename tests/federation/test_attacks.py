@@ -3,6 +3,8 @@
 The attacker is the server, or whoever reads its folder. What it computes is in oracles/attacks.py.
 """
 
+import re
+
 import numpy as np
 import pytest
 
@@ -234,6 +236,8 @@ def test_a_broadcast_that_is_wide_for_all_rows_but_one(rules, tmp_path):
     assert recovered(X[who], seen, to=2e-2) == (rules is ALLOWED)
     if rules is USUAL:
         assert (refused.rule, refused.column) == ("minimum_count", "the point that was asked for")
+        advised = {name.replace("-", "_"): int(value) for name, value in re.findall(r"--(\S+) (\d+)", refused.remedy)}
+        assert asked_for_sums(tmp_path, DisclosureRules(**advised), loss, prior)[1] is None
 
 
 @RULES

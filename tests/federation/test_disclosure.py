@@ -118,7 +118,7 @@ def test_each_rule_keeps_back_what_it_is_about(case, tmp_path):
             introduced(tmp_path, rows, formula, DisclosureRules(**allowed))
         error = raised.value
         assert (error.site, error.rule, error.column, error.level) == ("A", rule, column, level)
-        assert f"override the rule by `site init --{rule.replace('_', '-')}" in str(error)
+        assert f"override the rule for a new run by `site init --{rule.replace('_', '-')}" in str(error)
         assert error.remedy in str(error)
         assert not any(digit in error.told for digit in "0123456789")  # others read no number
         assert not list(tmp_path.glob("reply*"))

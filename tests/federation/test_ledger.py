@@ -86,7 +86,11 @@ def test_what_does_not_follow_is_refused():
     for served, counted, complaint in (
         (broadcast(2), 0, "round must be 3 or later: this site has answered that round, got 2"),
         (broadcast(3, "another"), 0, "digest must be that of the broadcast of round 3 answered before"),
-        (broadcast(5), 4, r"counted must be a round that this site remembers, \[0, 3\] \(was its state file put back"),
+        (
+            broadcast(5),
+            4,
+            r"counted must be a round that this site remembers, \[0, 3\] \(was its state file lost",
+        ),
     ):
         with pytest.raises(MessageError, match=complaint):
             ledger.settled(served, counted)

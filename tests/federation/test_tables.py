@@ -366,3 +366,20 @@ def test_a_row_of_weight_zero_is_no_row():
         ends.append(server.state.q_g.mean)
     assert np.array_equal(ends[0], ends[1])
     assert not np.allclose(ends[0], ends[2])
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        (["233", "250", "?", "204"] * 5, r"column 'chol'.*holds '\?', which stands for a missing value"),
+        (["23,3", "25,0", "20,4", "21,1"] * 5, r"column 'chol'.*holds numbers with commas"),
+    ],
+)
+@pytest.mark.parametrize("minimum_count", [0, 100])
+def test_a_site_refuses_what_names_no_level_before_levels_are_told(column, message, minimum_count):
+    """Also of levels that are of too few rows to be told, which the agreement of the sites would not see."""
+    table = {"died": [0, 1] * 10, "chol": column}
+    with pytest.raises(TableError, match=message):
+        GLMTable(table, "died ~ chol", minimum_count=minimum_count)
+    numbers = [value.replace(",", ".").replace("?", "199") for value in column]
+    GLMTable({**table, "chol": numbers}, "died ~ chol", minimum_count=minimum_count)
