@@ -66,12 +66,12 @@ def test_a_formula_gives_the_estimators_fit_and_predicts_raw_tables(table, run):
 
 
 def test_a_word_among_numbers_is_named_with_the_option_that_makes_it_missing(table, run):
-    """A question mark at one site; the twin has a fourth different text, and such columns are text."""
+    """A word at one site; the twin has a fourth different text, and such columns are text."""
     table["bmi"] = table.bmi.astype(str)
     places = table.index[table.hospital == "Bern"][:4]
-    table.loc[places, "bmi"] = "?"
+    table.loc[places, "bmi"] = "lost"
     names = ("Basel", "Bern")
-    advice = "if '?' stands for a missing value, say so by --na '?'"
+    advice = "if 'lost' stands for a missing value, say so by --na 'lost'"
 
     def written():
         table.to_csv("all.csv", index=False)
@@ -85,13 +85,18 @@ def test_a_word_among_numbers_is_named_with_the_option_that_makes_it_missing(tab
 
     basel, bern, refused, whole, described = written()
     assert (advice in basel, advice in bern) == (False, True)
-    assert "site 'Bern': column 'bmi' holds text ('?') where site 'Basel' has numbers" in refused
-    assert "site 'Bern': column 'bmi' holds text ('?') where site 'Basel' has numbers" in whole
-    assert "text ('?')" in described
+    assert "site 'Bern': column 'bmi' holds text ('lost') where site 'Basel' has numbers" in refused
+    assert "site 'Bern': column 'bmi' holds text ('lost') where site 'Basel' has numbers" in whole
+    assert "text ('lost')" in described
     assert all(advice in said for said in (refused, whole, described))
-    run("fit", "all.csv", "--formula", "died ~ age + bmi", "--client", "hospital", "--na", "?", "--dropna")
-    table.loc[places, "bmi"] = ["?", "none", "lost", "later"]
+    run("fit", "all.csv", "--formula", "died ~ age + bmi", "--client", "hospital", "--na", "lost", "--dropna")
+    table.loc[places, "bmi"] = ["never", "none", "lost", "later"]
     assert not any("--na" in said for said in written())
+    table.loc[places, "bmi"] = "?"
+    table[table.hospital == "Bern"].to_csv("Bern.csv", index=False)
+    settings = ("--data", "Bern.csv", "--name", "Bern", "--loss", "logistic", "--formula", "died ~ age + bmi")
+    _, refused = run("site", "init", "mark", *settings, code=2)
+    assert "column 'bmi' holds '?', which stands for a missing value; say so by --na '?'" in refused
 
 
 @pytest.mark.parametrize("accused", ["Basel", "Bern"])
