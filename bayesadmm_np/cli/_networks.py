@@ -82,6 +82,12 @@ def introduce_network(folder: Path, name: str, reference: str, rules: RuleSettin
     return {**told, "rows": len(site.data.rows)}
 
 
+def change_network_rules(folder: Path, given: dict[str, Any]) -> None:
+    """Change the rules that a site remembers."""
+    known = _config(folder)
+    write_json(folder / CONFIG, {**known, "rules": {**known["rules"], **given}})
+
+
 def load_network_site(folder: Path) -> Any:
     """Return the site of a folder, whose rows are those of hello.npz."""
     from ..federation import MessageError

@@ -17,8 +17,8 @@ import numpy as np
 
 from ._columns import TableRows, choices_of
 from ._methods import method_between_sites
-from ._networks import is_network, load_network_site, model_of
-from ._options import MethodSettings, RunSettings, SiteConfig, make_settings, option
+from ._networks import change_network_rules, is_network, load_network_site, model_of
+from ._options import MethodSettings, RuleSettings, RunSettings, SiteConfig, make_settings, option
 from ._terminal import (
     Refused,
     exit_code,
@@ -41,6 +41,7 @@ __all__ = [
     "answer",
     "begin",
     "carry",
+    "change_rules",
     "introduce",
     "load_site",
     "message_refusals",
@@ -110,9 +111,8 @@ def message_refusals(command: str) -> Iterator[None]:
 
 def introduce(folder: Path, config: SiteConfig) -> dict[str, Any]:
     """Write what a site remembers, and hello.npz."""
-    from .._archive import replace_text
     from ..federation import site_key
-    from ..federation.disclosure import sent
+    from ..federation.disclosure import overrides_of, sent
     from ..federation.folders import STATE
     from ..glm.questions import QUESTIONS
     from ._design import named_kind
@@ -124,20 +124,48 @@ def introduce(folder: Path, config: SiteConfig) -> dict[str, Any]:
     if config.noise_variance is not None and config.noise_variance <= 0:
         raise Refused(f"--noise-variance must be > 0, got {config.noise_variance:g}.")
     if (folder / STATE).exists():
-        raise Refused(f"{folder} takes part in a run already; give a new run a folder of its own.")
+        raise Refused(
+            f"{folder} takes part in a run already; give a new run a folder of its own. `bayesadmm site rules` "
+            "changes what may leave it."
+        )
     rows = TableRows.read(config)
     site = rows.site
     require_writable(folder, "DIR")
     folder.mkdir(parents=True, exist_ok=True)
     site = replace(site, key=site_key(folder))
     hello = sent(site, folder, site.hello())
-    known = {**asdict(rows.config), "data": str(config.data.absolute())}
-    text = json.dumps({**known, DIGEST: site.data.digest}, indent=1) + "\n"
-    replace_text(folder / CONFIG, text)
+    _keep_config(folder, replace(rows.config, data=config.data.absolute()), site.data.digest)
     hello.write(folder / HELLO)
-    overrides = {"overrides": site.rules.overrides} if site.rules.overrides else {}
     told = {"written": str(folder / HELLO), "site": site.name, "key": site.key.identity}
-    return {**told, **rows.told, "privacy": _promise(site), **overrides}
+    return {**told, **rows.told, "privacy": _promise(site), "overrides": overrides_of(site)}
+
+
+def _keep_config(folder: Path, config: SiteConfig, digest: str) -> None:
+    from .._archive import replace_text
+
+    known = {**asdict(config), "data": str(config.data)}
+    replace_text(folder / CONFIG, json.dumps({**known, DIGEST: digest}, indent=1) + "\n")
+
+
+def change_rules(folder: Path, given: RuleSettings) -> dict[str, Any]:
+    """Change what a site's rules allow, from the next message on; what is not given stays."""
+    from ..federation.disclosure import overrides_of, sent
+    from ..federation.folders import STATE
+    from ..federation.lock import locked
+
+    said = {name: value for name, value in asdict(given).items() if value not in (None, ())}
+    with locked(folder, "site"):
+        if is_network(folder):
+            change_network_rules(folder, said)
+        else:
+            config, digest = _read_config(folder)
+            _keep_config(folder, replace(config, **said), digest)
+        site, _ = load_site(folder, None)
+        told = {"site": site.name, "overrides": overrides_of(site)}
+        if "minimum_count" in said and not (folder / STATE).exists():  # the levels that a hello names
+            sent(site, folder, site.hello()).write(folder / HELLO)
+            told = {"written": str(folder / HELLO), **told}
+        return told
 
 
 def _promise(site: Any) -> str | None:

@@ -7,9 +7,20 @@ from typing import Annotated
 
 from ._networks import Function, introduce_network
 from ._options import Json, RuleSettings, SiteConfig, Spread, option
-from ._run_files import CODES, EXAMPLE, Folder, answer, introduce, load_site, message_refusals, tell, with_example
+from ._run_files import (
+    CODES,
+    EXAMPLE,
+    Folder,
+    answer,
+    change_rules,
+    introduce,
+    load_site,
+    message_refusals,
+    tell,
+    with_example,
+)
 
-__all__ = ["init", "lost", "network", "step"]
+__all__ = ["init", "lost", "network", "rules", "step"]
 
 HELP = f"""One site of a run by files: its rows never leave it.
 
@@ -85,6 +96,27 @@ def step(
       bayesadmm site step a final.npz
     """
     return int(tell(answer(folder, broadcast, out, copy), json))
+
+
+def rules(
+    folder: Folder,
+    /,
+    *,
+    rules: Annotated[RuleSettings, Spread] = USUAL,
+    json: Json = False,
+) -> None:
+    """Change what this site's rules allow, before a run or in it: nothing begins anew.
+
+    Options that are not given stay as they were. The next step goes by the new rules,
+    and `bayesadmm report` lists what is not as by default with the messages that left
+    under it. Before the run --minimum-count also writes hello.npz again, which names
+    other levels then.
+
+    Examples of use:
+      bayesadmm site rules a --minimum-sites 2 --most-parameters 0.5
+      bayesadmm site rules a                            says what is not as by default
+    """
+    tell(change_rules(folder, rules), json)
 
 
 def lost(

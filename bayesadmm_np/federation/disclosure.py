@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,9 +22,11 @@ from .._fields import read_fields
 from .._validation import Array, as_count
 from ..design.terms import parse
 from ..families.gaussian import Gaussian
+from ..families.gaussians import FullGaussian
 from ..glm.separation import rests_on
 from ..losses.base import GaussianExpected, Loss, RowCurvature, Rows
 from ..losses.linear_model import LinearModelLoss
+from ..splitting.methods import PVI
 from .messages import Message, MessageError, answer_of, read_question, read_spec
 
 __all__ = ["SENT", "DisclosureError", "DisclosureRules", "Entry", "cleared", "read_log", "sent"]
@@ -34,6 +36,8 @@ DIGITS = 32
 """Of a digest."""
 ALONE = 0.99
 """Leverage from which on a combination of columns is the value of one row."""
+MOST_NAMED = 8
+"""Columns and levels that break one rule, after the first."""
 COMBINED, A_POINT = "a combination of columns", "the point that was asked for"
 
 
@@ -108,10 +112,44 @@ class DisclosureRules:
         return {name: value for name, value in asdict(self).items() if value != getattr(usual, name)}
 
 
-class DisclosureError(MessageError):
-    """A rule of a site keeps a message back: the text names site, rule, column, level, and the way out, `remedy`.
+class Check(NamedTuple):
+    """Something that a rule is about: what was found, the rule's limit, and where it is about one, column and level."""
 
-    Others read `told`, which has no level and no number.
+    rule: str
+    got: float
+    limit: float
+    column: str = ""
+    level: str = ""
+
+    @property
+    def option(self) -> str:
+        return f"--{self.rule.replace('_', '-')}"
+
+    @property
+    def holds(self) -> bool:
+        return self.got >= self.limit if self.rule.startswith("minimum") else self.got <= self.limit
+
+    @property
+    def nearer(self) -> Callable[..., Any]:
+        """Of two findings the one that is nearer to the limit, or farther beyond it."""
+        return min if self.rule.startswith("minimum") else max
+
+    @property
+    def of(self) -> str:
+        return (f" at {self.column}" if self.column in (COMBINED, A_POINT) else f" of column {self.column!r}") * bool(
+            self.column
+        )
+
+    @property
+    def where(self) -> str:
+        return self.of + f" with {self.level!r}" * bool(self.level)
+
+
+class DisclosureError(MessageError):
+    """Rules of a site keep a message back: the text names site, rules, columns, levels, and the way out, `remedy`.
+
+    All rules that are broken are named, so that their owner decides once. Others read `told`, which has no level and no
+    number.
 
     Parameters
     ----------
@@ -120,30 +158,71 @@ class DisclosureError(MessageError):
     got, limit : float
     column, level : str, default ''
         Where the rule is about one.
+    others : sequence of tuple, default ()
+        What else breaks a rule: rule, got, limit, column and level.
+    allow : tuple of str, default ()
+        Columns that the site allows.
 
     Examples
     --------
     >>> from bayesadmm_np.federation import DisclosureError
-    >>> error = DisclosureError("Basel", "minimum_count", 1, 3, "ward", "icu")
+    >>> error = DisclosureError("Basel", "minimum_count", 1, 3, "ward", "icu", [("minimum_rows", 8, 10)])
     >>> print(error.told)
-    site Basel sends nothing, by its disclosure rule --minimum-count of column 'ward'
+    site Basel sends nothing, by its disclosure rules --minimum-count of column 'ward', --minimum-rows
+    >>> print(error.remedy)
+    override by --minimum-count 1 --minimum-rows 8 (of `site init`, or in a run of `site rules`), which is recorded
     """
 
-    def __init__(self, site: str, rule: str, got: float, limit: float, column: str = "", level: str = "") -> None:
-        option = f"--{rule.replace('_', '-')}"
-        of = (f" at {column}" if column in (COMBINED, A_POINT) else f" of column {column!r}") * bool(column)
-        where = of + f" with {level!r}" * bool(level)
-        own = math.floor(got) if isinstance(getattr(DisclosureRules, rule, None), int) else got
-        found, value = ("", column) if rule == "allow" else (f", got {got:.3g}", f"{own:.3g}")
-        remedy = REMEDY[rule]
-        if column == A_POINT:  # its limit is the number of columns, too, where parameters a row count
-            remedy, value = "use fewer columns, or a narrower prior", f"{value} --most-parameters 1"
-        remedy += f", or override the rule for a new run by `site init {option} {value}`, which is recorded"
-        wants = WANTS[rule].format(f"{limit:.3g}")
-        super().__init__(f"site {site} sends nothing: {option} {wants}{where}{found}; {remedy}.")
-        self.site, self.rule, self.column, self.level = site, rule, column, level
-        self.got, self.limit, self.remedy = got, limit, remedy
-        self.told = f"site {site} sends nothing, by its disclosure rule {option}{of}"
+    def __init__(
+        self,
+        site: str,
+        rule: str,
+        got: float,
+        limit: float,
+        column: str = "",
+        level: str = "",
+        others: Sequence[tuple[Any, ...]] = (),
+        allow: Sequence[str] = (),
+    ) -> None:
+        self.site, self.rule, self.got, self.limit, self.column, self.level = site, rule, got, limit, column, level
+        broken = [Check(rule, got, limit, column, level), *(Check(*one) for one in others)]
+        rules = list(dict.fromkeys(one.rule for one in broken))
+        said, options = [], {}
+        for name in rules:
+            first, *more = [one for one in broken if one.rule == name]
+            found = "" if name == "allow" else f", got {first.got:.3g}"
+            also = "".join(f"{one.where}{'' if name == 'allow' else f' ({one.got:.3g})'}," for one in more[:MOST_NAMED])
+            rest = f" and {len(more) - MOST_NAMED} more" * (len(more) > MOST_NAMED)
+            also = f" (also{also.rstrip(',')}{rest})" * bool(more)
+            remedy = "use fewer columns, or a narrower prior" if first.column == A_POINT else REMEDY[name]
+            said.append(
+                f"{first.option} {WANTS[name].format(f'{first.limit:.3g}')}{first.where}{found}{also}; {remedy}"
+            )
+            options[first.option] = _override(name, [one for one in broken if one.rule == name], allow)
+        if any(one.column == A_POINT for one in broken):  # its limit is the number of columns, too
+            options["--most-parameters"] = _larger(options.get("--most-parameters", "1"), "1")
+        listed = " ".join(f"{name} {value}" for name, value in options.items())
+        self.remedy = f"override by {listed} (of `site init`, or in a run of `site rules`), which is recorded"
+        super().__init__(
+            f"site {site} sends nothing: {'. '.join(said)}{', or' if len(said) == 1 else '. Or'} {self.remedy}."
+        )
+        named = ", ".join(dict.fromkeys(one.option + one.of for one in broken))
+        self.told = f"site {site} sends nothing, by its disclosure rule{'s' * (len(rules) > 1)} {named}"
+
+
+def _larger(one: str, other: str) -> str:
+    return max(one, other, key=float)
+
+
+def _override(rule: str, broken: Sequence[Check], allow: Sequence[str]) -> str:
+    """Return the value of a rule under which all that breaks it is allowed, rounded to that side."""
+    if rule == "allow":
+        return ",".join((*allow, *(one.column for one in broken)))
+    worst = broken[0].nearer(one.got for one in broken)
+    if isinstance(getattr(DisclosureRules, rule), int):
+        return str(math.floor(worst))
+    step = 10.0 ** (math.floor(math.log10(worst)) - 2)
+    return f"{math.ceil(worst / step * (1 - 1e-12)) * step:.3g}"
 
 
 WANTS = {
@@ -268,12 +347,13 @@ def cleared(
     header, before = said.header, [one for one in read_log(folder) if one.run == said.header.get("run", "")]
     allowed: dict[str, list[float]] = {}
     try:
-        for rule, got, limit, *where in () if header.get("refused") else _checks(site, said, asked, before):
-            is_least = rule.startswith("minimum")
-            if not (got >= limit if is_least else got <= limit):
-                raise DisclosureError(site.name, rule, got, limit, *where)
-            nearest = min if is_least else max
-            allowed[rule] = nearest(allowed.get(rule, [got, limit]), [got, limit])
+        checks = [] if header.get("refused") else list(_checks(site, said, asked, before))
+        broken = list(dict.fromkeys(one for one in checks if not one.holds))
+        if broken:
+            raise DisclosureError(site.name, *broken[0], others=broken[1:], allow=site.rules.allow)
+        for one in checks:
+            near = [one.got, one.limit]
+            allowed[one.rule] = one.nearer(allowed.get(one.rule, near), near)
     except DisclosureError as error:
         if asked is None or said.kind != "answer":
             raise
@@ -289,8 +369,14 @@ def cleared(
         digest=said.digest[:DIGITS],
         refused=str(said.header.get("refused", "")),
         allowed=allowed,
-        overrides=site.rules.overrides,
+        overrides=overrides_of(site),
     )
+
+
+def overrides_of(site: Any) -> dict[str, Any]:
+    """Return what a site's owner allows beyond the usual rules."""
+    shares = {"share_quantiles": True} if getattr(site.data, "shares_quantiles", False) else {}
+    return {**site.rules.overrides, **shares}
 
 
 def sent(site: Any, folder: str | os.PathLike[str], said: Message, asked: Message | None = None) -> Message:
@@ -298,10 +384,6 @@ def sent(site: Any, folder: str | os.PathLike[str], said: Message, asked: Messag
     said, entry = cleared(site, folder, said, asked)
     entry.enter(folder)
     return said
-
-
-Check = tuple[str, float, float] | tuple[str, float, float, str] | tuple[str, float, float, str, str]
-"""Rule, what was found, its limit; column and level."""
 
 
 def _checks(site: Any, said: Message, asked: Message | None, before: Sequence[Entry]) -> Iterator[Check]:
@@ -313,16 +395,15 @@ def _checks(site: Any, said: Message, asked: Message | None, before: Sequence[En
         yield from _of_hello(site)
         return
     spec = read_spec(asked) if site.kept is None else site.kept.spec
-    yield "minimum_sites", len(spec.sites), rules.minimum_sites
+    yield Check("minimum_sites", len(spec.sites), rules.minimum_sites)
     if not hasattr(site.data, "rows_of"):  # a network, which has more parameters than rows
-        yield "minimum_rows", site.data.introduction()["rows"], rules.minimum_rows
+        yield Check("minimum_rows", site.data.introduction()["rows"], rules.minimum_rows)
         return
     loss: Loss = site.data.rows_of(spec, site.name).loss
-    yield "minimum_rows", loss.n_rows, rules.minimum_rows
-    yield "most_parameters", loss.dim / max(loss.n_rows, 1), rules.most_parameters
-    try:
-        rows = loss.rows(np.zeros(loss.dim))
-    except ValueError:  # a loss of the user's own that knows no rows
+    yield Check("minimum_rows", loss.n_rows, rules.minimum_rows)
+    yield Check("most_parameters", loss.dim / max(loss.n_rows, 1), rules.most_parameters)
+    rows = _rows_of(loss)
+    if rows is None:
         return
     if not before:  # a run has one design
         yield from _of_rows(rules, rows, spec)
@@ -331,27 +412,54 @@ def _checks(site: Any, said: Message, asked: Message | None, before: Sequence[En
     n_columns = rows.X.shape[1]
     least = max(rules.minimum_count, n_columns if rules.most_parameters < 1 else 0)
     for count in _rows_at(loss, asked, spec):
-        yield "minimum_count", count, least, A_POINT
+        yield Check("minimum_count", count, least, A_POINT)
     for count in _rows_of_a_subset(loss, asked, spec):
-        yield "minimum_count", count or math.inf, rules.minimum_count, A_POINT
+        yield Check("minimum_count", count or math.inf, rules.minimum_count, A_POINT)
     held = loss.n_rows * (int((np.ptp(rows.X, axis=0) > 0).sum()) + 1)
     sent = sum(one.numbers for one in before if one.digest != said.digest[:DIGITS]) + _numbers(said)
-    yield "most_numbers", sent / held, rules.most_numbers
+    yield Check("most_numbers", sent / held, rules.most_numbers)
 
 
 def _of_hello(site: Any) -> Iterator[Check]:
     """What is known before a run."""
     rules, said = site.rules, site.data.introduction()
-    yield "minimum_rows", said["rows"], rules.minimum_rows
+    yield Check("minimum_rows", said["rows"], rules.minimum_rows)
     described = getattr(site.data, "described", None)
     for name in (said.get("features", ()) if described is None else described.columns) if rules.allow else ():
-        yield "allow", float(name not in rules.allow), 0, name
+        yield Check("allow", float(name not in rules.allow), 0, name)
     if described is not None:
         target = parse(site.data.formula).target
         for name, column in described.columns.items():
             rule = "minimum_class_count" if name == target else "minimum_count"
             for level, count in (column.levels or {}).items():
-                yield rule, count, getattr(rules, rule), name, level
+                yield Check(rule, count, getattr(rules, rule), name, level)
+    if hasattr(site.data, "rows_of"):
+        yield from _of_own_design(site)
+
+
+def _of_own_design(site: Any) -> Iterator[Check]:
+    """What a run asks of the rows whatever the others have, so that all is said before it: its design has no less."""
+    from .glm import GLMTask
+    from .server import Coordinator
+
+    try:
+        task = GLMTask(PVI(), lambda d: FullGaussian(np.zeros(d), 1.0))
+        spec = Coordinator.start([replace(site, key=None).hello()], task).spec
+        loss = site.data.rows_of(spec, site.name).loss
+    except ValueError:  # alone it has no design: one class, knots of all rows, levels that the server may merge
+        return
+    yield Check("most_parameters", loss.dim / max(loss.n_rows, 1), site.rules.most_parameters)
+    rows = _rows_of(loss)
+    if rows is not None:
+        yield from _of_rows(site.rules, rows, spec)
+
+
+def _rows_of(loss: Loss) -> Rows | None:
+    """Return the rows of a loss; None of one of the user's own that knows none."""
+    try:
+        return loss.rows(np.zeros(loss.dim))
+    except ValueError:
+        return None
 
 
 def _of_rows(rules: DisclosureRules, rows: Rows, spec: Any) -> Iterator[Check]:
@@ -359,14 +467,15 @@ def _of_rows(rules: DisclosureRules, rows: Rows, spec: Any) -> Iterator[Check]:
     X, target = rows.X[rows.weights > 0], rows.target[rows.weights > 0]
     for name, column in zip(spec.features, X.T, strict=False):
         others = len(column) - int(np.unique(column, return_counts=True)[1].max())
-        yield "minimum_count", others or math.inf, rules.minimum_count, *_named(str(name))
+        yield Check("minimum_count", others or math.inf, rules.minimum_count, *_named(str(name)))
+    name = "" if spec.agreement is None else str(spec.agreement.target)
     for value, count in zip(*np.unique(target, return_counts=True), strict=True) if spec.classes else ():
-        yield "minimum_class_count", int(count), rules.minimum_class_count, "", str(spec.classes[int(value)])
+        yield Check("minimum_class_count", int(count), rules.minimum_class_count, name, str(spec.classes[int(value)]))
     # h_i is the largest (x_iᵀc)²/‖Xc‖² of all combinations c
     left, sizes, _ = np.linalg.svd(X / np.maximum(np.abs(X).max(axis=0), np.finfo(float).tiny), full_matrices=False)
     own = left[:, sizes > sizes.max() * 1e-12]
     is_alone = (own**2).sum(axis=1).max() > ALONE
-    yield "minimum_count", 1 if is_alone else math.inf, min(rules.minimum_count, 2), COMBINED
+    yield Check("minimum_count", 1 if is_alone else math.inf, min(rules.minimum_count, 2), COMBINED)
 
 
 def _named(feature: str) -> tuple[str, str]:

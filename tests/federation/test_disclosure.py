@@ -1,6 +1,7 @@
 """Rules of a site: each keeps back what it is about, names it, can be overridden, and what leaves is listed."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -118,7 +119,7 @@ def test_each_rule_keeps_back_what_it_is_about(case, tmp_path):
             introduced(tmp_path, rows, formula, DisclosureRules(**allowed))
         error = raised.value
         assert (error.site, error.rule, error.column, error.level) == ("A", rule, column, level)
-        assert f"override the rule for a new run by `site init --{rule.replace('_', '-')}" in str(error)
+        assert f"or override by --{rule.replace('_', '-')}" in str(error)
         assert error.remedy in str(error)
         assert not any(digit in error.told for digit in "0123456789")  # others read no number
         assert not list(tmp_path.glob("reply*"))
@@ -127,6 +128,38 @@ def test_each_rule_keeps_back_what_it_is_about(case, tmp_path):
     assert read_log(tmp_path)[-1].kind == "reply"
     assert rules.overrides == override
     assert read_log(tmp_path)[-1].overrides == json.loads(json.dumps(override))
+
+
+def followed(remedy):
+    """The rules that an error advises."""
+    values = re.findall(r"--([a-z-]+) (\S+)", remedy)
+    return {name.replace("-", "_"): float(value) if name.startswith("most") else int(value) for name, value in values}
+
+
+def test_all_rules_that_rows_break_are_named_at_once_before_the_run_and_one_override_answers_them(tmp_path):
+    """Five rows, a level of one, a class of two, a column that is 0 but in one row, 4 parameters: one refusal."""
+    rows = table(5, died=few(5, 2), ward=np.where(few(5, 1), "icu", "a"), dose=7.3 * few(5, 1))
+    with pytest.raises(DisclosureError) as raised:
+        introduced(tmp_path, rows, "died ~ age + ward + dose", USUAL)
+    assert not read_log(tmp_path)  # the hello did not leave
+    said = str(raised.value)
+    for words in (
+        "--minimum-rows wants at least 10 rows, got 5; ",
+        "--minimum-class-count wants none or at least 3 rows of each class of column 'died' with '1', got 2; ",
+        "--minimum-count wants none or at least 3 rows of column 'ward' with 'icu', got 1 (also of column 'dose' (1)",
+        "--most-parameters wants at most 0.33 parameters a row, got 0.8; ",
+    ):
+        assert words in said
+    advised = followed(raised.value.remedy)
+    assert advised == {"minimum_rows": 5, "minimum_class_count": 2, "minimum_count": 1, "most_parameters": 0.8}
+    introduced(tmp_path, rows, "died ~ age + ward + dose", DisclosureRules(**advised))
+    assert read_log(tmp_path)[-1].kind == "reply"
+
+
+@pytest.mark.parametrize("got", [0.4444, 0.3300001, 1 / 3, 5.0, 123.456])
+def test_the_advised_value_of_a_most_is_not_below_what_was_found(got):
+    advised = followed(DisclosureError("A", "most_parameters", got, 0.33).remedy)["most_parameters"]
+    assert got <= advised <= 1.01 * got
 
 
 @pytest.mark.parametrize(("n_sites", "least", "is_sent"), [(2, 3, False), (3, 3, True), (2, 2, True)])
@@ -240,6 +273,31 @@ def test_a_site_of_few_rows_does_not_say_hello(call):
     assert not Path("west/hello.npz").exists()
     code, out, _ = call(f"{start} --minimum-rows 15")
     assert (code, "override   minimum_rows 15" in out) == (0, True)
+
+
+def test_an_override_is_given_in_a_run_that_has_begun(call):
+    """The same folder, key and state: a refused step is repeated under the new rule, and the report lists it."""
+    write_tables()
+    options = "--loss logistic --minimum-class-count 1 --most-numbers 9 --share-quantiles"
+    for name in ("east", "north", "west"):
+        formula = "--target died --features age,dose"
+        assert call(f"site init {name} --data {name}.csv --name {name} {formula} {options}")[0] == 0
+    assert call("server run run east north west --no-progress --rounds 1")[0] == 1
+    assert call("site init east --data east.csv --name east --target died --loss logistic")[2].startswith(
+        "bayesadmm site init: east takes part in a run already"
+    )
+    assert call("server init second " + " ".join(f"{name}/hello.npz" for name in ("east", "north")))[0] == 0
+    (Path("east") / "state.npz").unlink()
+    before = json.loads(Path("east/site.json").read_text())
+    code, out, _ = call("site step east second/inquiry-0001.npz")
+    assert (code, "--minimum-sites" in out) == (0, True)  # a question is answered by a refusal
+    key = Path("east/key.hex").read_text()
+    code, out, _ = call("site rules east --minimum-sites 2")
+    assert (code, "override   minimum_sites 2" in out, "override   share_quantiles True" in out) == (0, True, True)
+    code, out, _ = call("site step east second/inquiry-0001.npz")
+    assert (code, "refused" in out, Path("east/key.hex").read_text() == key) == (0, False, True)
+    assert json.loads(Path("east/site.json").read_text()) == {**before, "minimum_sites": 2}
+    assert "minimum_sites 2, most_numbers 9.0, share_quantiles True." in call("report east")[1]
 
 
 def test_a_refusal_is_a_refused_message():
