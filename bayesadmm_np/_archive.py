@@ -37,18 +37,6 @@ from ._signatures import SEAL_SIZE, SigningKey, identity_of, is_seal, shown, ver
 from ._validation import ARRAYS, Array, frozen
 from ._version import __version__
 
-__all__ = [
-    "LIMIT",
-    "Archive",
-    "ArchiveError",
-    "MissingFileError",
-    "content_of",
-    "read_as",
-    "replace_atomically",
-    "replace_text",
-    "sync_folder",
-]
-
 SCHEMA = 3
 """Of container and contents together; 1 and 2 were the four formats before there was one."""
 LIMIT = 1 << 30

@@ -11,8 +11,6 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-__all__ = ["PLAIN", "ArgumentError", "ClientError", "Worded", "Words", "ended", "worded"]
-
 
 class Words(NamedTuple):
     """Names that a layer of the library has for arguments, clients and switches of the layers below it.

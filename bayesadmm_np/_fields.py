@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from ._archive import ArchiveError, described, read_as, refusal, shaped
 from ._validation import Array
 
-__all__ = ["NOT_NEGATIVE", "POSITIVE", "Condition", "Field", "check", "read_fields", "read_plain"]
-
 Known = Mapping[str, Any]
 """Sizes by their letters, what is known of the sender, and the fields that have been read before."""
 

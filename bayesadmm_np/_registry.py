@@ -11,8 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import TypeVar, cast
 
-__all__ = ["PLUGINS", "Registry", "UnknownNameError", "load_plugins", "nearest"]
-
 PLUGINS = "bayesadmm_np.plugins"
 """Group of the entry points that `load_plugins` loads."""
 

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-__all__ = ["SEAL_SIZE", "SigningKey", "identity_of", "is_seal", "shown", "verify"]
-
 MARK = b"bayesadmm Ed25519\n"
 KEY_SIZE = 32
 SEAL_SIZE = len(MARK) + KEY_SIZE + 64

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["aligned"]
-
 
 def aligned(lines: Sequence[Sequence[str]], left: int = 1, gap: str = "  ") -> list[str]:
     """Return one text a line of cells: the first `left` columns stand to the left, the others to the right."""

@@ -9,8 +9,6 @@ import numpy as np
 from .._validation import Array
 from ..families.coordinates import Natural
 
-__all__ = ["Mixer", "mixing_weights"]
-
 CHUNK = 1 << 15
 """Entries of a residual handled at once; a few such pieces fit into a core's cache."""
 

@@ -15,8 +15,6 @@ from ..losses.expectations import Rule
 from .problem import ClientStatus, Solution, Subproblem
 from .solver import SOLVERS, Solver
 
-__all__ = ["ClosedForm"]
-
 
 @SOLVERS.register
 @dataclass(frozen=True)

@@ -26,8 +26,6 @@ from .newton import VariationalNewton
 from .problem import Subproblem
 from .solver import Solver
 
-__all__ = ["Coupled", "CoupledExpected", "loosened"]
-
 LOOSE = 0.03, 1e-3
 """Residual at which a solve beside richer sites ends, relative to that at q_g, and the largest."""
 

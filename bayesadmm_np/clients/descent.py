@@ -31,8 +31,6 @@ from ..losses.expectations import Exact
 from ..losses.tensors import pairs, unpack_tensors
 from .problem import ClientStatus, Iterate, Solution, Subproblem
 
-__all__ = ["descend", "hessian"]
-
 MOST_DENSE = 1000
 """Most parameters for which the d × d matrix of Newton's step in the mean is formed."""
 PROBE = 1e-6

@@ -14,8 +14,6 @@ from ..losses.expectations import Rule
 from .problem import ClientStatus, Solution, Subproblem
 from .solver import SOLVERS, Solver
 
-__all__ = ["GradientSteps"]
-
 
 @SOLVERS.register
 @dataclass(frozen=True)

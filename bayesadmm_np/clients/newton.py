@@ -31,8 +31,6 @@ from .descent import descend
 from .problem import ClientStatus, Iterate, Solution, Subproblem
 from .solver import SOLVERS, Solver
 
-__all__ = ["VariationalNewton"]
-
 SHORTEST_STEP = 2.0**-30
 TRUST_RADIUS = 1.0
 """Largest KL between successive iterates where the subproblem is not convex."""

@@ -17,8 +17,6 @@ from .newton import VariationalNewton
 from .problem import ClientStatus, Solution, Subproblem
 from .solver import Solver
 
-__all__ = ["LIFT", "own_fit", "own_fits", "require_information", "start_rule"]
-
 LIFT = 0.1
 """Least precision of a site's own prior, in units of the site's information on each coefficient at the prior's mean."""
 

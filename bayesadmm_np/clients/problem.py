@@ -18,8 +18,6 @@ from ..families.precision import Precision
 from ..losses.base import Expected, GaussianExpected, Loss
 from ..losses.expectations import Rule
 
-__all__ = ["ClientStatus", "Iterate", "Solution", "Subproblem"]
-
 
 class ClientStatus(Enum):
     """How a client's solve ended; the value is the message."""

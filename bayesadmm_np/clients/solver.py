@@ -14,8 +14,6 @@ from ..losses.base import Expected, Loss
 from ..losses.expectations import Rule
 from .problem import ClientStatus, Solution, Subproblem
 
-__all__ = ["SOLVERS", "Solver"]
-
 
 class Solver(ABC):
     """Minimises a `Subproblem`; frozen hyper-parameters, no state between calls."""

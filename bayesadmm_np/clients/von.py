@@ -16,8 +16,6 @@ from ..losses.expectations import Delta
 from .problem import ClientStatus, Solution, Subproblem
 from .solver import SOLVERS, Solver
 
-__all__ = ["VON"]
-
 
 @SOLVERS.register
 @dataclass(frozen=True)

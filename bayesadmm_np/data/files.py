@@ -6,8 +6,6 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["DataUnavailableError", "Download", "fetch", "find"]
-
 DATA_VARIABLE = "BAYESADMM_DATA"
 
 PathLike = str | os.PathLike[str]

@@ -19,8 +19,6 @@ from .._validation import as_count
 from .dataset import Dataset
 from .files import Download, PathLike, fetch, find
 
-__all__ = ["load_cifar10", "load_digits", "load_fashion_mnist", "load_mnist"]
-
 MNIST_FILE = "mnist.npz"
 MNIST = Download(
     MNIST_FILE,

@@ -13,8 +13,6 @@ from .partition import _labels
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["plot_split"]
-
 # Okabe and Ito's palette, distinguishable under every common colour blindness.
 FEW = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
 

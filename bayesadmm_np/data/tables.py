@@ -15,8 +15,6 @@ from .._validation import Array, as_count
 from .dataset import Dataset, FederatedDataset
 from .files import Download, PathLike, fetch, find
 
-__all__ = ["load_credit_approval", "load_heart_disease"]
-
 ARCHIVE = "https://archive.ics.uci.edu/ml/machine-learning-databases/"
 LICENCE = "CC BY 4.0"
 

@@ -15,16 +15,6 @@ from .levels import AgreedColumn, TableError, cells_of, is_missing, level_name
 from .rows import SiteRows
 from .terms import Expression, Learned, Parsed, parse
 
-__all__ = [
-    "Agreement",
-    "Design",
-    "Table",
-    "check_weights",
-    "complete_rows",
-    "design",
-    "needed_columns",
-]
-
 
 @dataclass(frozen=True)
 class Agreement:

@@ -29,19 +29,6 @@ from .levels import (
 from .order_statistics import float_at
 from .terms import Learned, Parsed, parse, read_expression, refuse
 
-__all__ = [
-    "Moments",
-    "SiteColumns",
-    "agree",
-    "counter",
-    "describe_columns",
-    "expression_values",
-    "pooled_quantiles",
-    "quantiles_needed",
-    "quantiles_of",
-    "require_columns",
-]
-
 Quantiles = Callable[[str, Sequence[float]], Sequence[float]]
 
 

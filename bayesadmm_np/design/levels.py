@@ -21,21 +21,6 @@ import numpy as np
 from .._errors import PLAIN, Worded, Words, ended
 from .._validation import Array
 
-__all__ = [
-    "AgreedColumn",
-    "SiteColumn",
-    "TableError",
-    "agree_classes",
-    "agree_column",
-    "cells_of",
-    "check_coding",
-    "check_commas",
-    "check_marks",
-    "describe_column",
-    "is_missing",
-    "level_name",
-]
-
 Kind = Literal["number", "boolean", "text", "date", "mixed", "empty"]
 
 NUMBER = re.compile(r"[+-]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")

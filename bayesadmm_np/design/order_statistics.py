@@ -13,8 +13,6 @@ import numpy as np
 
 from .._validation import Array
 
-__all__ = ["MOST_POINTS", "Bracket", "counts_on", "float_at", "next_grid", "place_of"]
-
 MOST_POINTS = 1 << 12
 """Numbers of a grid."""
 

@@ -13,18 +13,6 @@ from numpy.typing import NDArray
 from .._errors import ArgumentError
 from .._validation import Array, as_float_array
 
-__all__ = [
-    "INTERCEPT",
-    "Layout",
-    "SiteRows",
-    "find_missing",
-    "read_client",
-    "read_offset",
-    "read_target",
-    "require_numbers",
-    "split_rows",
-]
-
 INTERCEPT = "(intercept)"
 """Name of the intercept among coefficients."""
 

@@ -16,8 +16,6 @@ from .._validation import Array
 from .levels import advice_on_words, other_words
 from .rows import find_missing, read_client
 
-__all__ = ["Column", "Description", "Rule", "describe", "read_dictionary"]
-
 QUANTILES = (0.25, 0.5, 0.75)
 """Of table one."""
 

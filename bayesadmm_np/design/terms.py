@@ -20,8 +20,6 @@ import numpy as np
 from .._errors import ArgumentError
 from .levels import level_name
 
-__all__ = ["Expression", "Learned", "Parsed", "formula_of_columns", "functions", "parse", "read_expression", "refuse"]
-
 LONGEST = 10_000
 """Characters of a formula."""
 LARGEST_POWER = 64

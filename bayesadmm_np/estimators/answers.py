@@ -31,8 +31,6 @@ from .settings import read_choice, read_switch
 from .summary import MODEL, QUASI, Summary, goodness, summarise
 from .term_tests import likelihood_ratio_tests, wald_tests
 
-__all__ = ["FittedEstimator"]
-
 
 def _is_classifier(model: FittedEstimator) -> bool:
     return read_kind(model.kind).is_classifier

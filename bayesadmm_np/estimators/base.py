@@ -30,8 +30,6 @@ from .search import Fit, Start, about_offset, fit_and_diagnose
 from .settings import Settings, read_settings
 from .summary import diagnose_fit
 
-__all__ = ["FederatedModel"]
-
 
 @dataclass(eq=False, repr=False)
 class FederatedModel(FittedEstimator):

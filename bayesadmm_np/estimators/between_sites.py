@@ -19,8 +19,6 @@ from .._validation import Array, frozen
 from ..glm.inference import Estimate, Test, estimate
 from .fitted import FittedGLM, Units
 
-__all__ = ["CoefficientHeterogeneity", "Contradiction", "Heterogeneity", "contradiction", "heterogeneity"]
-
 LEAST = 1e-9
 """Smallest eigenvalue of a site's information, scaled to a diagonal of ones, that is told from zero."""
 

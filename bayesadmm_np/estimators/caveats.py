@@ -9,8 +9,6 @@ from sklearn.exceptions import ConvergenceWarning
 from .._errors import PLAIN, Words
 from ..glm.diagnosis import Finding
 
-__all__ = ["Caveat", "SeparationWarning"]
-
 
 class SeparationWarning(ConvergenceWarning):
     """A fit whose likelihood has no maximum: the coefficients that it names are where the run stopped, no estimates.

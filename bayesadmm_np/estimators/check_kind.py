@@ -10,8 +10,6 @@ from ..glm.kinds import KINDS, Kind, read_kind
 from ..losses.expectations import GaussHermite
 from ..testing import check_loss
 
-__all__ = ["check_kind"]
-
 STEP = 1e-5
 """Of central differences: their error is about STEP² times a third derivative of order one, and 1e-16/STEP."""
 CLOSE = 1e-6

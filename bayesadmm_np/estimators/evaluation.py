@@ -20,8 +20,6 @@ from .._text import aligned
 from .._validation import Array, as_count, as_float_array
 from ..design.rows import read_client
 
-__all__ = ["ClassEvaluation", "Evaluation", "Interval", "SiteCounts", "evaluate", "roc", "site_counts"]
-
 EDGES = np.linspace(-16.0, 16.0, 3201)
 """Inner edges of the bins, in log-odds: a bin is 0.01 wide, and the two at the ends hold everything beyond."""
 

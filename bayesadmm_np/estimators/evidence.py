@@ -8,8 +8,6 @@ from typing import TypeVar
 import numpy as np
 from scipy.optimize import brentq
 
-__all__ = ["maximise"]
-
 Fitted = TypeVar("Fitted")
 
 XTOL = 1e-9

@@ -18,8 +18,6 @@ from ..splitting.result import Result
 from ..splitting.status import Status
 from .settings import Settings
 
-__all__ = ["fit_exact"]
-
 HELD = (
     "Columns are constants or combinations of those before them, and their coefficients, which no rows determine, are "
     "held at zero: {}; leave them out, or take ridge regression, whose prior determines them."

@@ -30,8 +30,6 @@ from ..splitting.result import RunError
 from ..splitting.status import Failure, Status
 from .settings import Settings, make_prior
 
-__all__ = ["name_dependence", "name_failure", "name_separation", "name_superfluous"]
-
 PRIOR = "prior_precision"
 
 

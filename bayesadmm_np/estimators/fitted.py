@@ -33,17 +33,6 @@ from ..splitting.distance import Distance
 from ..splitting.methods import Newton
 from ..splitting.status import Status
 
-__all__ = [
-    "STACKED_QR",
-    "UNITS",
-    "Columns",
-    "FittedGLM",
-    "Site",
-    "arrays_of_members",
-    "members",
-    "word",
-]
-
 STACKED_QR = replace(Newton(), name="stacked QR")
 """The row of Newton, whose one step on a quadratic this is, by factors in place of sums."""
 

@@ -15,8 +15,6 @@ from ..design.levels import TableError, agree_classes, cells_of, is_missing
 from ..design.terms import parse
 from ..glm.kinds import read_kind
 
-__all__ = ["OPTIONS", "fit_formula", "has_intercept", "make_designs", "split_table"]
-
 M = TypeVar("M")
 
 OPTIONS = ("weights", "reference", "ignore_case", "site_intercepts", "reference_site")

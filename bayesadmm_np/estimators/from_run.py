@@ -15,8 +15,6 @@ from ..losses.expectations import Auto
 from ..splitting.history import RoundRecord
 from .fitted import Columns, FittedGLM, Site
 
-__all__ = ["fitted_run"]
-
 
 def fitted_run(
     spec: Any,

@@ -8,8 +8,6 @@ from typing import Any
 from ..glm.kinds import Kind
 from .base import FederatedModel
 
-__all__ = ["FederatedGLM"]
-
 
 @dataclass(eq=False, repr=False)
 class FederatedGLM(FederatedModel):

@@ -9,8 +9,6 @@ from sklearn.base import MultiOutputMixin
 
 from .base import FederatedModel
 
-__all__ = ["FederatedLinearRegression"]
-
 
 @dataclass(eq=False, repr=False)
 class FederatedLinearRegression(MultiOutputMixin, FederatedModel):

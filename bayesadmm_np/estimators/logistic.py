@@ -12,8 +12,6 @@ from .._validation import Array, as_positive
 from .base import FederatedModel
 from .settings import read_choice
 
-__all__ = ["FederatedLogisticRegression"]
-
 BINARY = ("exact", "gauss-hermite", "probit", "plug-in")
 MULTINOMIAL = ("quasi-monte-carlo", "plug-in")
 

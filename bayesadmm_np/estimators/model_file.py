@@ -28,8 +28,6 @@ from ..splitting.settings import decode, encode
 from ..splitting.status import Status
 from .fitted import Columns, FittedGLM, Site, arrays_of_members, members
 
-__all__ = ["ModelFileError", "load_model", "save_model"]
-
 ModelFileError = ArchiveError
 """A file is no model of this library, is damaged, or contradicts itself."""
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from .base import FederatedModel
 
-__all__ = ["FederatedPoissonRegressor"]
-
 
 class FederatedPoissonRegressor(FederatedModel):
     """Poisson regression on rows that stay at their sites: counts of mean exp(xᵀw + b).

@@ -15,8 +15,6 @@ from .base import FederatedModel
 from .fitted import STACKED_QR
 from .settings import Settings, read_noise, read_switch, read_weights
 
-__all__ = ["FederatedRidge"]
-
 OLD = {item.name for item in fields(FederatedModel)} - {"kind", "fit_intercept", "noise_variance", "weight_meaning"}
 TOL = 1e-8
 """Of the certificate's residuals."""

@@ -30,8 +30,6 @@ from .faults import name_dependence, name_failure, name_separation, name_superfl
 from .fitted import STACKED_QR
 from .settings import Settings, make_prior
 
-__all__ = ["Fit", "Start", "about_offset", "fit_and_diagnose", "fit_glm", "newton_sites"]
-
 PRECISIONS = (1e-6, 1e6)
 """Range in which the evidence may choose the prior's precision."""
 

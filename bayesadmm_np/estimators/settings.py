@@ -26,17 +26,6 @@ from ..splitting.guarded import Guarded
 from ..splitting.methods import PVI, TABLE, Method, Newton
 from .fitted import STACKED_QR
 
-__all__ = [
-    "EVIDENCE",
-    "Settings",
-    "make_prior",
-    "read_choice",
-    "read_noise",
-    "read_settings",
-    "read_switch",
-    "read_weights",
-]
-
 EVIDENCE = "evidence"
 
 INFERENCES = ("likelihood", "posterior")

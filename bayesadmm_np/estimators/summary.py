@@ -33,8 +33,6 @@ from ..losses.base import Loss
 from .between_sites import contradiction, heterogeneity
 from .fitted import FittedGLM, Units, word
 
-__all__ = ["COVARIANCES", "Summary", "SummaryRow", "as_dict", "goodness", "information_shares", "summarise"]
-
 WIDEST = 100
 """Columns of a table: shares of the sites that do not fit beside the coefficients stand below them."""
 
@@ -400,6 +398,7 @@ class Spread:
 
     @classmethod
     def of(cls, model: FittedGLM, name: str) -> Spread:
+        """Return the spread by a covariance's name."""
         found, whole = model.statistics, goodness(model)
         is_t = found is not None and found.noise == "estimated" and model.fit_name == ML
         if name == QUASI:

@@ -14,8 +14,6 @@ from ..losses.base import Loss
 from .fitted import FittedGLM
 from .summary import MODEL, Spread, goodness
 
-__all__ = ["contrast", "likelihood_ratio_tests", "read_terms", "reduced_losses", "tests_of", "wald_tests"]
-
 Terms = Mapping[str, Sequence[str]] | None
 
 

@@ -13,8 +13,6 @@ from .._registry import Registry
 from .._validation import Array
 from .coordinates import Coordinates, Displacement, Expectation, Natural, pairing
 
-__all__ = ["FAMILIES", "ExponentialFamily"]
-
 
 class ExponentialFamily(ABC):
     """A member q(θ) = h(θ) exp(⟨λ, T(θ)⟩ − A(λ)) of an exponential family (Eq. 10).

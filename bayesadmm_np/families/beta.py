@@ -15,8 +15,6 @@ from .conjugate import ConjugateFamily, as_points, outside_is_impossible, positi
 from .coordinates import Expectation, Natural
 from .dirichlet import digamma_differences, inverse_digamma_differences, whiten_rows
 
-__all__ = ["Beta"]
-
 
 @FAMILIES.register
 class Beta(ConjugateFamily):

@@ -14,8 +14,6 @@ from .base import FAMILIES
 from .gaussian import LearnedPrecisionGaussian, read_dense
 from .precision import BlockPrecision
 
-__all__ = ["BlockDiagonalGaussian"]
-
 
 @FAMILIES.register
 class BlockDiagonalGaussian(LearnedPrecisionGaussian):

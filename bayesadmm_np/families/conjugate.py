@@ -14,8 +14,6 @@ from .._validation import Array, as_float_array, frozen
 from .base import ExponentialFamily
 from .coordinates import Coordinates, Expectation, Natural
 
-__all__ = ["ConjugateFamily", "as_points", "outside_is_impossible", "positive_vectors", "require_vectors"]
-
 
 class ConjugateFamily(ExponentialFamily):
     """A family whose ordinary parameters are the vectors `arguments`, of one length and positive.

@@ -19,8 +19,6 @@ from scipy.linalg import lapack
 from .._errors import ArgumentError
 from .._validation import Array, frozen
 
-__all__ = ["Coordinates", "Displacement", "Expectation", "Natural", "pairing"]
-
 
 class Coordinates:
     """An immutable vector made of parts (arrays); two-dimensional parts are symmetric matrices.

@@ -6,8 +6,6 @@ from .base import FAMILIES
 from .gaussian import LearnedPrecisionGaussian, read_diagonal
 from .precision import DiagonalPrecision
 
-__all__ = ["DiagonalGaussian"]
-
 
 @FAMILIES.register
 class DiagonalGaussian(LearnedPrecisionGaussian):

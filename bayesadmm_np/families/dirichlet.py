@@ -16,8 +16,6 @@ from .conjugate import ConjugateFamily, as_points, outside_is_impossible, positi
 from .coordinates import Expectation, Natural
 from .gamma import log_minus_digamma, trigamma_excess
 
-__all__ = ["Dirichlet"]
-
 
 @FAMILIES.register
 class Dirichlet(ConjugateFamily):

@@ -10,8 +10,6 @@ from .base import FAMILIES, ExponentialFamily
 from .gaussian import FixedPrecisionBase, read_dense, read_diagonal
 from .precision import Precision
 
-__all__ = ["FixedPrecisionGaussian"]
-
 
 def _read_factor(value: Any, dim: int, name: str) -> Precision:
     return read_dense(value, dim, name) if np.ndim(value) == 2 else read_diagonal(value, dim, name)

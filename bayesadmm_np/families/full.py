@@ -10,8 +10,6 @@ from .base import FAMILIES
 from .gaussian import LearnedPrecisionGaussian, read_dense
 from .precision import DensePrecision
 
-__all__ = ["FullGaussian"]
-
 
 @FAMILIES.register
 class FullGaussian(LearnedPrecisionGaussian):

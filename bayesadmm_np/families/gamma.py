@@ -14,8 +14,6 @@ from .base import FAMILIES
 from .conjugate import ConjugateFamily, as_points, outside_is_impossible, positive_vectors
 from .coordinates import Expectation, Natural
 
-__all__ = ["Gamma"]
-
 # log x − ψ(x) ~ 1/(2x) + Σ_k B_2k / (2k x^2k); from x = 10 on, these seven terms reach rounding error
 _BERNOULLI = (1 / 12, -1 / 120, 1 / 252, -1 / 240, 1 / 132, -691 / 32760, 1 / 12)
 _ASYMPTOTIC_FROM = 10.0

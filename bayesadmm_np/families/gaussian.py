@@ -20,8 +20,6 @@ from .base import ExponentialFamily
 from .coordinates import Displacement, Expectation, Natural
 from .precision import DensePrecision, DiagonalPrecision, NotPositiveDefiniteError, Precision
 
-__all__ = ["Gaussian", "LearnedPrecisionGaussian"]
-
 LOG_2PI = float(np.log(2.0 * np.pi))
 
 

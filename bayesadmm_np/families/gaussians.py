@@ -8,8 +8,6 @@ from .full import FullGaussian
 from .gaussian import Gaussian
 from .isotropic import IsotropicGaussian
 
-__all__ = ["FAMILIES"]
-
 FAMILIES: dict[str, type[Gaussian]] = {
     "full": FullGaussian,
     "diagonal": DiagonalGaussian,

@@ -13,8 +13,6 @@ from .coordinates import Natural
 from .gaussian import FixedPrecisionBase, Gaussian
 from .precision import DiagonalPrecision, Precision
 
-__all__ = ["IsotropicGaussian"]
-
 
 @FAMILIES.register
 class IsotropicGaussian(FixedPrecisionBase):

@@ -19,8 +19,6 @@ from scipy.linalg import blas, lapack, solve_triangular
 from .._validation import Array, frozen
 from .coordinates import pack, symmetric_from_lower, unpack
 
-__all__ = ["BlockPrecision", "DensePrecision", "DiagonalPrecision", "NotPositiveDefiniteError", "Precision"]
-
 
 class NotPositiveDefiniteError(ValueError):
     """A precision that must be positive definite is not."""

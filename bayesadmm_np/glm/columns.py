@@ -13,8 +13,6 @@ from scipy.linalg import solve_triangular
 
 from .._validation import Array
 
-__all__ = ["ROUNDING", "Relation", "find_relations", "orthonormal_basis"]
-
 ROUNDING = 1e-11
 """Part of a column outside the span of others, relative to its length, below which it lies in the span.
 

@@ -31,26 +31,6 @@ from .separation import (
     smallest_separating,
 )
 
-__all__ = [
-    "LONG",
-    "NEARLY",
-    "Collinear",
-    "Constant",
-    "Digits",
-    "Finding",
-    "PriorShare",
-    "Separation",
-    "Undecided",
-    "Zero",
-    "as_dict",
-    "diagnose_after",
-    "diagnose_before",
-    "find_separation",
-    "read_finding",
-    "weakest_direction",
-    "without_estimate",
-]
-
 LONG = 8
 """Rounds after which it is asked, once, whether a likelihood has a maximum: with one, few fits take as many."""
 

@@ -22,8 +22,6 @@ from ..families.precision import DensePrecision
 from ..losses.base import GaussianExpected, Loss, Margins
 from ..losses.expectations import Rule
 
-__all__ = ["FirthAnswer", "FirthFit", "FirthQuestion", "Tilted", "firth", "firth_answer", "fit_firth"]
-
 MOST_HALVINGS = 60
 """Of a step, which is then below the rounding of a coefficient."""
 

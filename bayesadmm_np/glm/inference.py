@@ -24,25 +24,6 @@ from .kinds import Kind
 from .refit import Derivatives, Refit, drive, refit
 from .site_statistics import ROBUST, SiteStatistics, WeightMeaning, check_clusters, site_statistics
 
-__all__ = [
-    "Estimate",
-    "FitStatistics",
-    "GoodnessOfFit",
-    "Noise",
-    "RobustCovariance",
-    "Test",
-    "contrasts",
-    "estimate",
-    "fit_statistics",
-    "goodness_of_fit",
-    "likelihood_ratio_test",
-    "null_fit",
-    "null_start",
-    "picks",
-    "robust_covariance",
-    "wald_test",
-]
-
 Noise = Literal["none", "estimated", "given"]
 """Whether a noise variance divides the loss, and where it comes from."""
 

@@ -30,22 +30,6 @@ from ..losses.poisson import Poisson
 from ..losses.softmax import ReferenceSoftmax, Softmax
 from .refit import drive, refit
 
-__all__ = [
-    "COUNTS",
-    "IDENTITY",
-    "KINDS",
-    "LABELS",
-    "LOG",
-    "LOGIT",
-    "NUMBERS",
-    "Kind",
-    "Link",
-    "Target",
-    "class_probabilities",
-    "kind_of_loss",
-    "read_kind",
-]
-
 FARTHEST = 700.0
 """Stands for an infinite predictor, of a count of zero: its exponential is still a number."""
 

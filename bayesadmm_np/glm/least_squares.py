@@ -20,8 +20,6 @@ from ..splitting.state import State
 from ..splitting.status import Status
 from .problem import HOLD
 
-__all__ = ["Solved", "information_of", "settled", "solve"]
-
 EPS = float(np.finfo(np.float64).eps)
 MOST_STEPS = 200
 NEAR = (

@@ -20,9 +20,6 @@ from .inference import FitStatistics, Noise, fit_statistics
 from .kinds import Kind
 from .site_statistics import WeightMeaning
 
-__all__ = ["HOLD", "Glm", "are_held", "carry", "carry_distance", "make_glm"]
-
-
 HOLD = 1.0 / float(np.finfo(np.float64).eps)
 """Prior precision that holds a coefficient at zero, relative to the information that the rows seem to have on it."""
 

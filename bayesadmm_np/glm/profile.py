@@ -11,8 +11,6 @@ from scipy.special import ndtri
 from .._validation import Array
 from .refit import Derivatives, Refit, refit
 
-__all__ = ["profile_bound"]
-
 REACH = float(ndtri(0.975))
 """Signed root of the drop of 2 log L at an end of a 95 % interval: √3.84."""
 

@@ -29,27 +29,6 @@ from .kinds import Kind
 from .refit import Derivatives, derivatives
 from .site_statistics import SiteStatistics, WeightMeaning, site_statistics, undivided
 
-__all__ = [
-    "LARGEST",
-    "QUESTIONS",
-    "DerivativesQuestion",
-    "Design",
-    "DesignQuestion",
-    "LeastSquaresQuestion",
-    "Respondent",
-    "RowsQuestion",
-    "RowsRoot",
-    "StatisticsQuestion",
-    "Sums",
-    "SumsQuestion",
-    "Triangle",
-    "name_of",
-    "pack",
-    "pack_statistics",
-    "unpack",
-    "unpack_statistics",
-]
-
 
 @dataclass(frozen=True, eq=False)
 class Respondent:

@@ -12,9 +12,6 @@ from scipy.linalg import cho_factor, cho_solve
 from .._validation import Array
 from ..losses.base import Loss
 
-__all__ = ["Derivatives", "Refit", "derivatives", "drive", "refit", "without"]
-
-
 Found = TypeVar("Found")
 
 

@@ -29,21 +29,6 @@ from ..losses.base import Loss, RowCurvature
 from ..losses.linear_model import LinearModelLoss, row_factor
 from .columns import orthonormal_basis
 
-__all__ = [
-    "Answer",
-    "Ask",
-    "Question",
-    "Split",
-    "answer",
-    "ask_losses",
-    "basis_within",
-    "factors_of",
-    "find_split",
-    "has_walls",
-    "rests_on",
-    "smallest_separating",
-]
-
 STEPS = 60
 """Newton steps of a search. A margin grows by 1 a step, and exp(−30) is the smallest weight that sums still resolve."""
 

@@ -19,16 +19,6 @@ from .._validation import Array, frozen
 from ..losses.base import Loss, RowCurvature, Rows
 from .kinds import LOGIT, Kind
 
-__all__ = [
-    "ROBUST",
-    "SiteStatistics",
-    "WeightMeaning",
-    "check_clusters",
-    "site_statistics",
-    "undivided",
-    "with_all_robust",
-]
-
 T = TypeVar("T")
 
 ROBUST = ("HC0", "HC1", "HC2", "HC3", "cluster")

@@ -20,18 +20,6 @@ from ..families.precision import DensePrecision, Precision
 from .expectations import Rule
 from .tensors import tensor_size
 
-__all__ = [
-    "LOSSES",
-    "Curvature",
-    "Expected",
-    "GaussianExpected",
-    "KroneckerCurvature",
-    "Loss",
-    "Margins",
-    "RowCurvature",
-    "Rows",
-]
-
 
 class Curvature(Protocol):
     """A Hessian that is formed only on request."""

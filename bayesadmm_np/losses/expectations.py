@@ -19,8 +19,6 @@ from .._registry import Registry
 from .._validation import Array, as_count, frozen
 from .pointwise import Pointwise, RowMoments
 
-__all__ = ["RULES", "Auto", "Delta", "Exact", "GaussHermite", "MonteCarlo", "QuasiMonteCarlo", "Rule"]
-
 CHUNK = 1 << 20
 """Numbers held at once by a point rule (8 MiB a temporary)."""
 

@@ -16,8 +16,6 @@ from .base import LOSSES, GaussianExpected, KroneckerCurvature, Loss, Margins, R
 from .expectations import Delta, Rule
 from .linear_model import as_theta, read_design, read_offset, read_weights, require_gaussian
 
-__all__ = ["LeastSquares"]
-
 
 @LOSSES.register
 class LeastSquares(Loss):

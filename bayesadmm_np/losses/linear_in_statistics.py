@@ -17,8 +17,6 @@ from ..families.precision import Precision
 from .base import LOSSES, Expected, GaussianExpected, Loss
 from .expectations import Delta, Rule
 
-__all__ = ["LinearInStatistics"]
-
 
 @LOSSES.register
 class LinearInStatistics(Loss):

@@ -24,18 +24,6 @@ from .expectations import Delta, Exact, Rule
 from .pointwise import Pointwise, RowMoments
 from .tensors import pack_tensors, shared_root
 
-__all__ = [
-    "LinearModelLoss",
-    "PointwiseLoss",
-    "as_theta",
-    "read_design",
-    "read_offset",
-    "read_weights",
-    "require_gaussian",
-    "row_factor",
-]
-
-
 _OF_ROWS = ("X", "y", "weights", "offset", "n_rows", "total_weight", "pointwise")
 
 

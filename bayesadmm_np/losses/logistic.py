@@ -9,8 +9,6 @@ from .base import LOSSES
 from .linear_model import PointwiseLoss
 from .pointwise import BernoulliLogit
 
-__all__ = ["Logistic"]
-
 
 @LOSSES.register
 class Logistic(PointwiseLoss):

@@ -25,8 +25,6 @@ from scipy.special import erfcx, ndtr
 from .._errors import ArgumentError
 from .._validation import Array, as_float_array
 
-__all__ = ["LogisticNormalMoments", "logistic_normal_moments"]
-
 # Entries of one temporary array, 256 kB: about six of them are alive at once and stay in cache.
 _BLOCK = 2**15
 

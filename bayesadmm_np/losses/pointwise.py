@@ -17,8 +17,6 @@ from .._validation import Array
 from .logistic_normal import logistic_normal_moments
 from .tensors import pairs, sorted_indices
 
-__all__ = ["BernoulliLogit", "CategoricalLogit", "Pointwise", "PoissonLog", "RowMoments"]
-
 
 class RowMoments(NamedTuple):
     """Per-row means of value (n,), slope (n,) or (n, C), and curvature (n,) or (n, C, C)."""

@@ -10,8 +10,6 @@ from .base import LOSSES
 from .linear_model import PointwiseLoss
 from .pointwise import PoissonLog
 
-__all__ = ["Poisson"]
-
 
 @LOSSES.register
 class Poisson(PointwiseLoss):

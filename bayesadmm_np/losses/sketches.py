@@ -20,8 +20,6 @@ from .._validation import Array, as_count
 from ..families.precision import DensePrecision
 from .base import Curvature, KroneckerCurvature, RowCurvature
 
-__all__ = ["SKETCHES", "Full", "Kronecker", "LowRank", "Sketch"]
-
 SWEEPS = 6
 """Alternating least-squares steps of the nearest Kronecker product; the first one is within some percent of it."""
 

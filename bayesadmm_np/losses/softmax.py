@@ -11,8 +11,6 @@ from .base import LOSSES
 from .linear_model import LinearModelLoss
 from .pointwise import CategoricalLogit
 
-__all__ = ["ReferenceSoftmax", "Softmax"]
-
 
 @LOSSES.register
 class Softmax(LinearModelLoss):

@@ -21,8 +21,6 @@ from .._errors import ArgumentError
 from .._validation import Array, as_float_array
 from .linear_model import read_design, read_offset, read_weights
 
-__all__ = ["COLLINEAR", "SiteFactor", "StackedFit", "fit_least_squares", "site_factor", "solve_stacked"]
-
 COLLINEAR = 2.0**-43
 """A column is collinear when rounding the entries of the design at this relative size could make it so: 500 times that
 of doubles, because columns are computed from others in a few operations."""

@@ -31,8 +31,6 @@ from .._validation import Array
 from ..families.gaussian import Gaussian
 from ..families.precision import DensePrecision, Precision
 
-__all__ = ["pack_tensors", "pairs", "shared_root", "sorted_indices", "tensor_size", "unpack_tensors"]
-
 CHUNK = 1 << 20
 """Numbers of products z_ij z_ik held at once (8 MiB)."""
 

@@ -16,8 +16,6 @@ from ..families.precision import Precision
 from .base import LOSSES, Curvature, Expected, GaussianExpected, Loss
 from .expectations import Rule
 
-__all__ = ["Total"]
-
 
 @LOSSES.register
 class Total(Loss):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from .model import Settings
 
-__all__ = ["EXAMPLES"]
-
 EXAMPLES: dict[str, Settings] = {
     "BayesADMM closes the circuit": Settings(),
     "ADMM: the same loop with points": Settings(method="ADMM", family="isotropic", rho=0.2),

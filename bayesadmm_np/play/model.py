@@ -30,8 +30,6 @@ from . import words
 from .scene import Belief, Scene, make_scene
 from .settings import Settings
 
-__all__ = ["DELTA", "FAMILIES", "TOL", "Family", "Frame", "Outcome", "Settings", "Verdict", "fits", "knobs", "simulate"]
-
 DELTA = 0.5
 """Precision of the prior."""
 TOL = 1e-6

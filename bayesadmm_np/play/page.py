@@ -27,8 +27,6 @@ from .scene import BOX
 from .style import TEMPLATE, status_html
 from .views import BoundaryView, CircuitView, GapView, ResidualView
 
-__all__ = ["Page", "make_server"]
-
 OWN = "your own settings"
 """Entry of the list of examples that stands for settings of the user's own."""
 WHOLE_WIDTH = ".bk-clearfix { display: block; width: 100%; }"

@@ -11,8 +11,6 @@ from ..families import ExponentialFamily
 from ..families.gaussian import Gaussian
 from ..losses import Logistic
 
-__all__ = ["BOX", "CLASS_SIZE", "Belief", "Scene", "boundary_segment", "make_scene", "sign_certainty"]
-
 CLASS_SIZE = 12
 """Points of each class, without the outlier."""
 BOX = (-5.0, 5.0, -3.6, 3.6)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from .model import DELTA, Verdict
 from .words import EDGE_NAMES
 
-__all__ = ["CLIENTS", "EDGES", "GREY", "INK", "SERVER", "TEMPLATE", "VERDICTS", "status_html"]
-
 INK = "#1b1b1b"
 GREY = "#767676"
 SERVER = "#000000"

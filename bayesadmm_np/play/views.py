@@ -18,8 +18,6 @@ from .scene import BOX, Belief, boundary_segment, sign_certainty
 from .style import CLIENTS, EDGES, GREY, INK, SERVER
 from .words import EDGE_NAMES, number
 
-__all__ = ["BoundaryView", "CircuitView", "GapView", "ResidualView"]
-
 Figure = Any
 FLOOR = 1e-16
 """Residuals below this are rounding, and zero has no logarithm: both are drawn at this height."""

@@ -12,19 +12,6 @@ from ..splitting import Edges, Status
 from ..splitting.methods import TABLE, Method
 from .settings import Settings
 
-__all__ = [
-    "EDGE_NAMES",
-    "SYMBOLS",
-    "converged",
-    "failure",
-    "is_running_away",
-    "is_worse_than_start",
-    "misfit",
-    "number",
-    "sentence",
-    "still_open",
-]
-
 SYMBOLS = {"rho": "ρ", "gamma": "γ", "learning_rate": "γ"}
 """Parameters of methods that the page sets, and the symbols of their sliders."""
 EDGE_NAMES = ("broadcast", "natural gradient", "gather", "dual map")

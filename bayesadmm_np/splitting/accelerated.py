@@ -15,8 +15,6 @@ from .methods import Method
 from .server import Server
 from .state import Memory
 
-__all__ = ["Accelerated", "combine", "mix"]
-
 
 @dataclass(frozen=True)
 class Accelerated:

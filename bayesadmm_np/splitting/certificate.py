@@ -16,8 +16,6 @@ from ..losses.base import Expected, GaussianExpected
 from .distance import Distance, client_sums, distance_bound
 from .history import Edges
 
-__all__ = ["Certificate", "PooledObjective"]
-
 WORTHWHILE = 0.01
 """Bound on the distance, in standard errors, above which a small residual is said to be worth little."""
 

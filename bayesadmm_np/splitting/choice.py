@@ -15,8 +15,6 @@ from .guarded import Guarded
 from .methods import PVI, JointNewton, Method
 from .sketched import Sketched
 
-__all__ = ["MOST_NUMBERS", "posterior_method", "recommended"]
-
 MOST_NUMBERS = 1 << 16
 """Numbers that a site sends beside λ_k up to which they are worth the exchanges: tensors of 33 parameters (of 42 where
 rows have two predictors, of 45 with three and 48 with six), the correlations of 362; half a MiB."""

@@ -15,8 +15,6 @@ from typing import NamedTuple
 
 from .methods import Method
 
-__all__ = ["ClientCoefficients", "GatherWeights", "client_coefficients", "gather_weights"]
-
 
 class ClientCoefficients(NamedTuple):
     """Scalars of one client.

@@ -17,8 +17,6 @@ from .guarded import withdrawn
 from .server import Server
 from .state import State
 
-__all__ = ["concluded"]
-
 
 def concluded(
     server: Server, state: State, at_server: Sequence[Expected] | None, has_converged: bool

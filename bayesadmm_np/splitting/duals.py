@@ -11,8 +11,6 @@ from .._validation import as_positive
 from ..families.base import ExponentialFamily
 from ..families.coordinates import Natural
 
-__all__ = ["DUAL_RULES", "AlongExpectation", "AlongNatural", "DualRule"]
-
 
 class DualRule(ABC):
     """How η_k follows from what a client found; a frozen dataclass without state.

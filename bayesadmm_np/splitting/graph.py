@@ -39,8 +39,6 @@ from .round import client_failure
 from .status import Failure, Status
 from .team import Team, assemble, require_start
 
-__all__ = ["GraphResult", "best_graph_rho", "graph_factor", "run_on_graph"]
-
 
 @dataclass(frozen=True, repr=False)
 class GraphResult:

@@ -30,21 +30,6 @@ from .methods import Method
 from .server import Server
 from .state import State, Step
 
-__all__ = [
-    "Change",
-    "Guarded",
-    "begun",
-    "bent",
-    "evaluations",
-    "falls",
-    "is_at_rounding",
-    "is_coarse",
-    "is_judged",
-    "refuge",
-    "retried",
-    "withdrawn",
-]
-
 ARMIJO = 1e-4
 """Least decrease of F, relative to that of its tangent."""
 

@@ -7,8 +7,6 @@ from typing import Any
 
 from ..clients.problem import ClientStatus
 
-__all__ = ["ClientRecord", "Edges", "RoundRecord"]
-
 
 @dataclass(frozen=True)
 class Edges:

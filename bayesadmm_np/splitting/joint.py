@@ -28,8 +28,6 @@ from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian
 from ..losses.tensors import pairs, unpack_tensors
 
-__all__ = ["Model", "Slope", "along", "joint_step", "slope_to", "stretched"]
-
 MOST_STEPS = 100
 """Newton steps that the server takes on its model."""
 

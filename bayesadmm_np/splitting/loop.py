@@ -34,8 +34,6 @@ from .state import State, digest, load_state, save_state
 from .status import Failure, Status
 from .team import assemble
 
-__all__ = ["ALL_ROUNDS", "at_the_limit", "check_options", "counter", "has_converged", "run"]
-
 ERRORS = 100.0
 """Largest relative error of standard errors in units of the tolerance."""
 

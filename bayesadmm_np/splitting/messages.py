@@ -9,8 +9,6 @@ from ..clients.problem import ClientStatus
 from ..families.coordinates import Natural
 from .sketched import Cavity
 
-__all__ = ["Broadcast", "Reply"]
-
 
 class Broadcast(NamedTuple):
     """Server to client: the distribution to agree on.

@@ -17,9 +17,6 @@ from ..losses.expectations import Auto, Rule
 from ..losses.linear_model import LinearModelLoss
 from ..losses.total import Total
 
-__all__ = ["Pooled", "solve_pooled"]
-
-
 NEAR = 1e-3
 """Residual, in Fisher lengths a parameter, up to which rounding is taken to hide the optimum and not its absence."""
 

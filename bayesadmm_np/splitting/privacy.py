@@ -17,8 +17,6 @@ from ..families.gaussian import Gaussian
 from .duals import AlongNatural
 from .methods import Method
 
-__all__ = ["GaussianMechanism", "fresh_normals"]
-
 FLOOR = 0.5
 """f of S_k ⪰ f S_g: a round takes at most half of the server's precision."""
 

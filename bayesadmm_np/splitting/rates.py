@@ -29,8 +29,6 @@ from .coefficients import client_coefficients, gather_weights
 from .methods import PVI, BayesADMM, Method
 from .pooled import solve_pooled
 
-__all__ = ["LocalRates", "local_rates"]
-
 PROBE = 1e-5
 """Length of the steps over which natural gradients are differenced, in the Fisher metric."""
 MOST_NUMBERS = 3000

@@ -17,8 +17,6 @@ from .certificate import Certificate, PooledObjective
 from .state import State, save_state
 from .status import Failure, Status
 
-__all__ = ["Result", "Rounds", "RunError"]
-
 
 class Rounds:
     """What every result says of its rounds, from its state."""

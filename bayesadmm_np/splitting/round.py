@@ -28,22 +28,6 @@ from .state import Memory, State, Step
 from .status import Failure, Status
 from .team import Team, require_start
 
-__all__ = [
-    "Advance",
-    "Gathered",
-    "Participation",
-    "Round",
-    "Success",
-    "advance",
-    "begin",
-    "client_failure",
-    "complete",
-    "diverged",
-    "edges",
-    "gather",
-    "rises_without_bound",
-]
-
 UNBOUNDED = 1e6
 """The objective rises without bound when it exceeds its start, and its best value by this many times its size."""
 

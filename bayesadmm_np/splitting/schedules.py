@@ -9,8 +9,6 @@ from typing import Any, TypeVar
 from .._registry import Registry
 from .._validation import as_positive
 
-__all__ = ["SCHEDULES", "Geometric", "Schedule"]
-
 Row = TypeVar("Row", bound=Any)
 """A `Method`, or what has its `rho`, `dual_step` and `alpha`."""
 

@@ -12,8 +12,6 @@ from .coefficients import ClientCoefficients, client_coefficients, gather_weight
 from .methods import Method
 from .state import State
 
-__all__ = ["Server"]
-
 BISECTIONS = 12
 
 

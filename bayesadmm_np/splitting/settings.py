@@ -27,8 +27,6 @@ from .duals import DUAL_RULES
 from .methods import Method
 from .schedules import SCHEDULES
 
-__all__ = ["SETTINGS", "decode", "decode_fields", "encode", "require_registered"]
-
 SETTINGS: Registry[type] = Registry("setting")
 """Frozen dataclasses of plain values that can be sent, beside the registered ones of the core."""
 SETTINGS.register(Method)

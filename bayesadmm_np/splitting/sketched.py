@@ -35,22 +35,6 @@ from ..losses.expectations import Rule
 from ..losses.sketches import Full, Sketch
 from .methods import Method
 
-__all__ = [
-    "Cavity",
-    "Own",
-    "Sketched",
-    "coupling_of",
-    "floats_beside",
-    "gathered",
-    "is_sketch",
-    "is_told",
-    "no_sketches",
-    "pack_cavity",
-    "require_sketch",
-    "sketch_of",
-    "unpack_cavity",
-]
-
 MOST_PARAMETERS = 4096
 """Most parameters: the server solves with a dense matrix, 128 MiB and some 2 s at this size."""
 

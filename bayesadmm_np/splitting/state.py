@@ -22,8 +22,6 @@ from .methods import Method
 if TYPE_CHECKING:
     from .._archive import Archive
 
-__all__ = ["Memory", "State", "Step", "digest", "load_state", "read_checkpoint", "save_state"]
-
 
 class Memory(NamedTuple):
     """One remembered round: the sites and λ_g after it, and the displacement of each, read at its own server."""

@@ -7,8 +7,6 @@ from enum import Enum
 
 from .._errors import PLAIN, Words
 
-__all__ = ["Failure", "Status"]
-
 
 class Status(Enum):
     """How a run ended; the value is the message."""

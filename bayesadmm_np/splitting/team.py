@@ -23,8 +23,6 @@ from .sketched import require_sketch
 from .state import State, describe_method, digest
 from .worker import Worker
 
-__all__ = ["Team", "assemble", "make_client", "read_rule", "require_family", "require_start"]
-
 MOST_JOINT = 64
 """Most parameters of a joint Newton step: its tensors are 6 MB then, and the Hessian at the server 37 MB."""
 

@@ -26,8 +26,6 @@ from .methods import Method
 from .privacy import GaussianMechanism
 from .sketched import Cavity, Own, sketch_of
 
-__all__ = ["Worker", "moved_site"]
-
 
 @dataclass(frozen=True)
 class Worker:

@@ -8,8 +8,6 @@ import sympy as sp
 from sympy.polys.fields import FracField
 from sympy.polys.matrices import DomainMatrix
 
-__all__ = ["field_inverse", "indexed", "is_zero", "solve_stepwise", "tidy"]
-
 SPECIAL = (sp.polygamma, sp.loggamma, sp.gamma, sp.digamma)
 """Functions whose inverses are not elementary: systems that hold them are not handed to sympy's solver."""
 

@@ -15,18 +15,6 @@ import sympy as sp
 
 from .family import SymbolicFamily, moment_symbols
 
-__all__ = [
-    "FAMILIES",
-    "bernoulli",
-    "beta",
-    "by_name",
-    "dirichlet",
-    "gamma",
-    "gaussian",
-    "inverse_gaussian",
-    "poisson",
-]
-
 HALF = sp.Rational(1, 2)
 Structure = Literal["unit", "fixed", "diagonal", "full"]
 

@@ -12,8 +12,6 @@ from .builtin import HALF, by_name
 from .family import SymbolicFamily
 from .updates import updates
 
-__all__ = ["derive_family", "derive_text"]
-
 SYMBOLS = {
     "λ": r"\lambda ",
     "μ": r"\mu ",

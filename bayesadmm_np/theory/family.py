@@ -14,8 +14,6 @@ import sympy as sp
 from .._validation import Array
 from .algebra import field_inverse, indexed, is_zero, solve_stepwise, tidy
 
-__all__ = ["NumericMaps", "SymbolicFamily"]
-
 
 @dataclass(frozen=True, eq=False)
 class SymbolicFamily:

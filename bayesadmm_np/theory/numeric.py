@@ -18,8 +18,6 @@ from ..families.conjugate import as_points, require_vectors
 from ..families.coordinates import Expectation, Natural
 from .family import NumericMaps, SymbolicFamily
 
-__all__ = ["NumericFamily", "numeric_family"]
-
 Sampler = Callable[..., Array]
 STEPS = 200
 

@@ -8,8 +8,6 @@ import sympy as sp
 from sympy.printing.latex import LatexPrinter
 from sympy.printing.str import StrPrinter
 
-__all__ = ["latex", "text"]
-
 GREEK = {"lambda": "λ", "mu": "μ", "eta": "η", "rho": "ρ", "alpha": "α", "theta": "θ", "gamma": "γ"}
 
 

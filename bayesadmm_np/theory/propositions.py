@@ -21,26 +21,6 @@ import sympy as sp
 
 from .algebra import is_zero
 
-__all__ = [
-    "PROPOSITIONS",
-    "Identity",
-    "Proposition",
-    "admm_server",
-    "ama_server",
-    "bayesian_learning_rule",
-    "client_optimality",
-    "damped_pvi",
-    "dual_is_natural_gradient",
-    "error_recursion",
-    "gaussian_natural_gradient",
-    "one_round",
-    "one_round_converse",
-    "scale_of_statistic",
-    "server_stationarity",
-    "server_step",
-    "sites_add_up",
-]
-
 K = sp.Symbol("K", integer=True, positive=True)
 RHO, GAMMA, WEIGHT = sp.symbols("rho gamma w", positive=True)
 LAM_G, ETA_0 = sp.symbols("lambda_g eta_0", real=True)

@@ -18,8 +18,6 @@ from . import builtin, printing
 from .algebra import is_zero
 from .family import SymbolicFamily
 
-__all__ = ["Row", "rows", "table3"]
-
 DIM = 2
 Block = Any
 Words = tuple[tuple[sp.Rational, str], ...]

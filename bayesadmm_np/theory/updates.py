@@ -10,8 +10,6 @@ import sympy as sp
 from .algebra import field_inverse, indexed, is_zero, tidy
 from .family import SymbolicFamily
 
-__all__ = ["Updates", "mean_over_clients", "updates"]
-
 RHO, ALPHA = sp.Symbol("rho", positive=True), sp.Symbol("alpha", positive=True)
 MEAN, SUM = sp.Function("Mean"), sp.Function("Sum")
 LARGEST = 150

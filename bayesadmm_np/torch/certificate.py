@@ -24,17 +24,6 @@ from .randomness import of_certificate
 from .state import Broadcast, State, parts
 from .team import Team
 
-__all__ = [
-    "SampledCertificate",
-    "certify",
-    "edges",
-    "fisher_length",
-    "losses",
-    "objective",
-    "pooled_objective",
-    "sampled_length",
-]
-
 Residual = tuple[Tensor, Tensor]
 """δ = (linear, precision) about the mean: linear − precision·m, and precision; shapes (P,) and (P,) or (1,)."""
 

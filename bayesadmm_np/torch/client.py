@@ -20,8 +20,6 @@ from .state import Broadcast, Duals, parts
 from .steps import local_work
 from .team import Team
 
-__all__ = ["Replies", "answer", "is_usable", "kept"]
-
 
 @dataclass(frozen=True)
 class Replies:

@@ -11,8 +11,6 @@ from torch.func import vjp, vmap
 from .dense import runs_own_code
 from .network import Network, Rows
 
-__all__ = ["diagonal_ggn"]
-
 CHUNKS = {"dense": 1000, "convolutional": 16, "other": 8}
 """Rows at once, by the kind of network; kinds that are not dense hold a gradient a row and class."""
 Slopes = Callable[[Tensor, Tensor], Tensor]

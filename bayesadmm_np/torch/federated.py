@@ -38,8 +38,6 @@ from .server import gathered, moved, recorded
 from .state import TENSORS, Broadcast, Duals, RoundRecord, State, digest
 from .team import Team, build, fit, read_device, read_network
 
-__all__ = ["NetworkData", "NetworkServer", "NetworkSite", "NetworkSpec", "NetworkTask", "final_model", "signature"]
-
 SETTINGS.register(AdamSteps)
 SETTINGS.register(SGDSteps)
 SETTINGS.register(IVONSteps)

@@ -22,8 +22,6 @@ from .methods import FunctionalMethod
 from .network import Network, Rows
 from .randomness import of_points
 
-__all__ = ["Memory", "SharedTerms", "gather_mean", "merged", "pick", "points_of", "shared_terms", "traffic"]
-
 Gradient = Callable[[Tensor, Tensor], Tensor]
 Buffers = dict[str, Tensor]
 

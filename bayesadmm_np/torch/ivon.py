@@ -17,8 +17,6 @@ from . import compiled
 from .kernel import Buffers, Rates, Terms, collect, draw, step_rate, update
 from .noise import draw_normals, next_key
 
-__all__ = ["IVON"]
-
 VECTORS = ("prior_mean", "prior_precision", "linear", "curvature")
 SAVED = ("hess", "momentum", "gradient", "product")
 UNMOVED = 0.01

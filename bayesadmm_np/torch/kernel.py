@@ -19,8 +19,6 @@ from torch import Tensor
 
 from .._validation import as_number, as_positive
 
-__all__ = ["Buffers", "Rates", "Terms", "check_betas", "collect", "draw", "step_rate", "update"]
-
 
 @dataclass(frozen=True)
 class Terms:

@@ -15,8 +15,6 @@ from torch.func import jacrev, vmap
 from .._validation import as_positive
 from .metrics import AnyScores, LossScores, RegressionScores, score
 
-__all__ = ["Bernoulli", "Categorical", "Gaussian", "Likelihood", "OwnLoss", "cross_entropy_slope"]
-
 
 class Likelihood(ABC):
     """The loss of a row as a function of the network's outputs; rows are independent.

@@ -32,8 +32,6 @@ from .server import gathered, recorded
 from .state import RoundRecord, State, digest, load_state, save_state
 from .team import Team, assemble, fit, read_device
 
-__all__ = ["Result", "run"]
-
 SCHEMA = 5  # 1: sites started at zero; 2: another noise; 3: did not tell architectures apart; 4: FedLap-Func's sums
 Callback = Callable[[RoundRecord, State], bool | None]
 

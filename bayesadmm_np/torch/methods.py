@@ -16,8 +16,6 @@ from ..losses.expectations import Delta
 from ..splitting.duals import DualRule
 from ..splitting.methods import PVI, FedIvon, Method
 
-__all__ = ["IVONADMM", "IVONPVI", "FedLapFunc", "FedLaplace", "FunctionalMethod", "LaplaceMethod", "family_of"]
-
 
 @dataclass(frozen=True)
 class FunctionalMethod(Method):

@@ -10,8 +10,6 @@ from torch import Tensor
 
 from .._validation import as_count
 
-__all__ = ["AnyScores", "LossScores", "RegressionScores", "Scores", "auroc", "reliability", "score", "scores_of"]
-
 
 @dataclass(frozen=True)
 class Scores:

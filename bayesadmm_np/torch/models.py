@@ -10,8 +10,6 @@ from torch import Tensor, nn
 
 from .._validation import as_count
 
-__all__ = ["MLP", "AcarCNN", "FilterResponseNorm", "LeNet", "ResNet20", "ZenkeCNN"]
-
 
 class MLP(nn.Sequential):
     """Fully connected, sigmoids or ReLU between; 784-200-100-10 with sigmoids is McMahan's, and the papers' tables'.

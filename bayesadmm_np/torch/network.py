@@ -16,8 +16,6 @@ from torch.func import functional_call, vjp, vmap
 from .dense import Dense, Slope
 from .likelihoods import Categorical, Likelihood, cross_entropy_slope
 
-__all__ = ["Network", "Rows", "merge"]
-
 
 @dataclass(frozen=True, eq=False)
 class Rows:

@@ -13,8 +13,6 @@ from torch import Tensor
 from . import compiled
 from .randomness import generator, noise_key
 
-__all__ = ["Noise", "draw_normals", "next_key", "normals", "philox"]
-
 Words = NDArray[np.uint32]
 LANES = 256
 """Counters of a block: its 1024 normals are the cosines and sines of two words each, in this order."""

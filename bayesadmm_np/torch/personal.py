@@ -22,18 +22,6 @@ from .network import Network
 from .noise import Noise
 from .problem import LocalProblem, PersonalSteps
 
-__all__ = [
-    "BayesSteps",
-    "MoreauSteps",
-    "PFedBayes",
-    "PFedMe",
-    "PFedVEM",
-    "PersonalMethod",
-    "PersonalSteps",
-    "VEMSteps",
-    "mean_of_scales",
-]
-
 Kept = tuple[Tensor, Tensor | None, None, Tensor, Tensor | None]
 """What is sent (mean, precision, no Hessian), and what is kept (mean, precision)."""
 FIXED = 1e6

@@ -17,8 +17,6 @@ from .network import Network
 from .randomness import of_posterior
 from .team import read_device, read_network
 
-__all__ = ["NetworkPosterior"]
-
 KIND = "posterior of a network"
 Kind = Literal["variational", "laplace", "point"]
 SAMPLES = 32

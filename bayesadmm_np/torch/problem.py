@@ -14,8 +14,6 @@ from .._validation import as_count, as_number, as_positive
 from .functional import SharedTerms
 from .kernel import Rates, check_betas
 
-__all__ = ["AdamSteps", "IVONSteps", "LocalProblem", "PersonalSteps", "PointSteps", "SGDSteps", "Solver", "Trained"]
-
 
 @dataclass(frozen=True)
 class Steps:

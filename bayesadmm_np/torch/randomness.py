@@ -18,17 +18,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-__all__ = [
-    "client_seed",
-    "generator",
-    "noise_key",
-    "of_certificate",
-    "of_curvature",
-    "of_points",
-    "of_posterior",
-    "of_scores",
-]
-
 
 def client_seed(seed: int, number: int, client: int) -> int:
     """Return the seed of a client's work in round `number`."""

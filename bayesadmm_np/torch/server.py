@@ -18,8 +18,6 @@ from .personal import PersonalMethod, mean_of_scales
 from .state import AT_ONCE, Broadcast, Duals, RoundRecord, State
 from .team import Team
 
-__all__ = ["gathered", "moved", "recorded"]
-
 
 def moved(team: Team, broadcast: Broadcast, duals: Duals, replies: Replies) -> Duals:
     """Eq. 16 for the clients of the replies, with the team of the round; the site and the server both do it."""

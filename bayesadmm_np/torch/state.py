@@ -17,8 +17,6 @@ from ..splitting.state import read_checkpoint
 from .functional import Memory
 from .metrics import AnyScores, scores_of
 
-__all__ = ["Broadcast", "Duals", "RoundRecord", "State", "digest", "load_state", "parts", "save_state"]
-
 
 @dataclass(frozen=True)
 class RoundRecord:

@@ -21,8 +21,6 @@ from .problem import AdamSteps, IVONSteps, LocalProblem, PersonalSteps, PointSte
 from .randomness import generator
 from .threads import in_threads
 
-__all__ = ["local_work"]
-
 Gradient = Callable[[Tensor, Tensor], Tensor]
 """(θ, out) → the gradients of the clients' mean losses, in out."""
 WORTH_A_THREAD = 50_000

@@ -21,9 +21,6 @@ from .personal import PersonalMethod, VEMSteps, head_of
 from .problem import AdamSteps, IVONSteps, LocalProblem, PointSteps, Solver
 from .state import Broadcast, Duals, State
 
-__all__ = ["Team", "assemble", "build", "fit", "read_device", "read_network"]
-
-
 DEVICES = ("cpu", "cuda", "meta")
 
 

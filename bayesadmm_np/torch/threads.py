@@ -9,8 +9,6 @@ from typing import TypeVar
 
 import torch
 
-__all__ = ["in_threads"]
-
 T = TypeVar("T")
 
 

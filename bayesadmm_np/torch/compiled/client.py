@@ -17,8 +17,6 @@ from ..problem import AdamSteps, IVONSteps, LocalProblem
 from ..randomness import noise_key
 from . import kernels
 
-__all__ = ["AdamClient", "Client", "IVONClient", "layers_of"]
-
 Floats = NDArray[np.floating[Any]]
 CODES = {nn.Sigmoid: kernels.SIGMOID, nn.Tanh: kernels.TANH, nn.ReLU: kernels.RELU}
 ALIGNED = 16

@@ -18,20 +18,6 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-__all__ = [
-    "RELU",
-    "SIGMOID",
-    "TANH",
-    "adam",
-    "gradient",
-    "ivon",
-    "normals",
-    "philox",
-    "sample",
-    "update",
-    "workspace",
-]
-
 Floats = NDArray[np.floating[Any]]
 Singles = NDArray[np.float32]
 Integers = NDArray[np.int64]
