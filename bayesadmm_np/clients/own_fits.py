@@ -39,10 +39,6 @@ def own_fits(losses: Sequence[Loss], prior: ExponentialFamily, expectation: Rule
     expectation : Rule, optional
         Rule for E_q; default Delta(2), for which q_k is Laplace's approximation at the mode.
 
-    Returns
-    -------
-    list of Natural
-
     Raises
     ------
     ValueError

@@ -212,10 +212,6 @@ def design(table: Any, agreement: Agreement, site: str | None = None, *, for_pre
     for_prediction : bool, default False
         Whether rows are to be predicted: no target or weights, and a missing value is refused.
 
-    Returns
-    -------
-    Design
-
     Raises
     ------
     TableError

@@ -102,10 +102,6 @@ def describe_columns(
     classes : bool, default False
         Whether the target names classes: then its numbers are levels, too.
 
-    Returns
-    -------
-    SiteColumns
-
     Raises
     ------
     TableError
@@ -151,10 +147,6 @@ def expression_values(table: Any, formula: str, expression: str, weights: str | 
     expression : str
     weights : str, optional
         Column of weights.
-
-    Returns
-    -------
-    ndarray
     """
     table = Table.of(table)
     columns = table.named(needed_columns(parse(formula).roles, weights))
@@ -172,10 +164,6 @@ def counter(table: Any, formula: str, weights: str | None = None) -> Callable[[s
     formula : str
     weights : str, optional
         Column of weights.
-
-    Returns
-    -------
-    callable
     """
 
     @cache
@@ -247,10 +235,6 @@ def agree(
         there is none, knots and bounds must stand in the formula: least, largest and middle values are values of rows.
     classes : bool, default False
         Whether the target names classes, as in `describe_columns`.
-
-    Returns
-    -------
-    Agreement
 
     Raises
     ------
@@ -406,14 +390,6 @@ def _moments_of(call: Learned, sites: Mapping[str, SiteColumns]) -> dict[str, fl
 def quantiles_needed(formula: str) -> dict[str, list[float]]:
     """Return the probabilities of the quantiles that the splines of a formula take from data, by expression.
 
-    Parameters
-    ----------
-    formula : str
-
-    Returns
-    -------
-    dict of str to list of float
-
     Examples
     --------
     >>> quantiles_needed("died ~ bs(age, 5, lower_bound=0)")
@@ -473,10 +449,6 @@ def pooled_quantiles(counts: Callable[[str, float], int], n_rows: int) -> Quanti
     n_rows : int
         Number of all sites' complete rows.
 
-    Returns
-    -------
-    callable
-
     Examples
     --------
     >>> import numpy as np
@@ -511,10 +483,6 @@ def quantiles_of(order_statistic: Callable[[str, int], float], n_rows: int) -> Q
         Function from an expression and a rank, from 1, to the value of this rank.
     n_rows : int
         Number of all sites' complete rows.
-
-    Returns
-    -------
-    callable
     """
 
     def quantiles(expression: str, probabilities: Sequence[float]) -> list[float]:

@@ -239,10 +239,6 @@ def describe_column(column: Any, complete: Array, wants_levels: bool, minimum_co
         Whether numbers are levels too; levels of text and of booleans are always named.
     minimum_count : int, default 0
         Levels with fewer complete rows are not named.
-
-    Returns
-    -------
-    SiteColumn
     """
     missing = int(is_missing(column).sum())
     cells = cells_of(column)[complete]

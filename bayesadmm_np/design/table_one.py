@@ -135,10 +135,6 @@ def describe(
     words : Words, optional
         The reader's names for arguments, in advice; default those of Python.
 
-    Returns
-    -------
-    Description
-
     Raises
     ------
     ValueError

@@ -211,10 +211,6 @@ def formula_of_columns(
         Column of the known part of the predictor, and one whose logarithm is added to it.
     intercept : bool, default True
 
-    Returns
-    -------
-    str
-
     Raises
     ------
     ArgumentError
@@ -262,10 +258,6 @@ def parse(formula: str) -> Parsed:
     ----------
     formula : str
         As of formulaic and of R: "died ~ age*sex + C(ward) + offset(log(days))".
-
-    Returns
-    -------
-    Parsed
 
     Raises
     ------
@@ -343,10 +335,6 @@ def read_expression(text: str, may_learn: bool = True) -> Expression:
     text : str
     may_learn : bool, default True
         Whether it may hold transforms that take something from data.
-
-    Returns
-    -------
-    Expression
 
     Raises
     ------

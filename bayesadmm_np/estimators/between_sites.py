@@ -101,10 +101,6 @@ def heterogeneity(model: FittedGLM, units: Units = "original") -> Heterogeneity:
     units : {'original', 'standardized'}
         Of the coefficients; T does not depend on them.
 
-    Returns
-    -------
-    Heterogeneity
-
     Raises
     ------
     ValueError
@@ -175,10 +171,6 @@ def contradiction(model: FittedGLM) -> Contradiction | None:
 
     With β and H of the site, β' and H' of the others together, W = (β − β')ᵀ (H⁻¹ + H'⁻¹)⁻¹ (β − β'). P is times the
     number of sites, and a site counts that has `ENOUGH` rows a coefficient. None also where the fit is no maximum.
-
-    Parameters
-    ----------
-    model : FittedGLM
     """
     if model.fit_name != "maximum likelihood" or model.family != "full" or not (model.holds or model.is_exact):
         return None

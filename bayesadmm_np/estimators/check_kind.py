@@ -24,10 +24,6 @@ def check_kind(kind: Kind | str) -> None:
     moments against quadrature, that the loss is least where the mean is the observation, that its curvature there is
     (dμ/df)²/V(μ), and that probabilities add up to one.
 
-    Parameters
-    ----------
-    kind : Kind or str
-
     Raises
     ------
     AssertionError

@@ -44,10 +44,6 @@ def fitted_run(
     missing : dict of str to int, optional
         Numbers of rows that the sites left out because of missing values.
 
-    Returns
-    -------
-    FittedGLM
-
     Raises
     ------
     ValueError

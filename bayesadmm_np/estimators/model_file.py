@@ -223,10 +223,6 @@ def load_model(path: str | os.PathLike[str]) -> FittedGLM:
     ----------
     path : path
 
-    Returns
-    -------
-    FittedGLM
-
     Raises
     ------
     ModelFileError

@@ -363,10 +363,6 @@ def diagnose_after(
     of : {'coefficients', 'standard errors'}
         See `Digits`.
 
-    Returns
-    -------
-    tuple of Finding
-
     Examples
     --------
     >>> import numpy as np

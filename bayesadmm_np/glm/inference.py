@@ -262,10 +262,6 @@ def goodness_of_fit(
     weights : {'frequency', 'analytic'}
     has_null : bool, default True
         See `FitStatistics`.
-
-    Returns
-    -------
-    GoodnessOfFit
     """
     n = total.n_observations(weights) * (n_outputs if kind.outputs == "columns" else 1)
     df_residual, df_model = n - n_parameters, n_parameters - n_intercepts

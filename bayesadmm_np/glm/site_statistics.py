@@ -136,10 +136,6 @@ def site_statistics(
         That `loss` was divided by.
     weights : {'frequency', 'analytic'}
 
-    Returns
-    -------
-    SiteStatistics
-
     Raises
     ------
     ValueError

@@ -160,10 +160,6 @@ def site_factor(
         Known part of the predictor: taken out of y.
     has_intercept : bool, default True
 
-    Returns
-    -------
-    SiteFactor
-
     Raises
     ------
     ValueError
@@ -227,10 +223,6 @@ def solve_stacked(
     weight_kind : {'frequency', 'analytic'}
         Whether a weight of two is the row twice, which counts in the degrees of freedom, or a row of half the variance,
         which does not. Coefficients are the same.
-
-    Returns
-    -------
-    StackedFit
 
     Raises
     ------

@@ -166,10 +166,6 @@ def fits(method: str, family: str) -> bool:
 def simulate(settings: Settings) -> Outcome:
     """Run the chosen method and describe what happened.
 
-    Parameters
-    ----------
-    settings : Settings
-
     Returns
     -------
     Outcome
