@@ -335,6 +335,8 @@ def _verified_seal(file: io.BufferedIOBase, size: int, source: str, signers: Sig
         known = " or ".join(f"{name}, {shown(identity)}" for identity, name in signers.items())
         expected = f"that of {known}" if len(signers) < 3 else "that of a site of this run"
         got = shown(signer) if seal else f"{shown(None)}: is the file whole?"
+        if seal:
+            expected += " (a site whose folder was made anew has another key: put its key.hex back from a backup)"
         raise refusal("signature", expected, got, source)
     file.seek(0)
     if seal:

@@ -73,6 +73,11 @@ data were not understood, 3 a message was refused (nothing was changed), 4 the
 likelihood has no maximum.
 """
 
+LOST = (
+    "If this folder was lost in a run, first put its key.hex back from a backup: then `site init`, with the options of "
+    "before, `site lost` and `site step --copy` go on. Without key.hex the coordinator must begin a new one."
+)
+
 NOBODY: Mapping[str, float] = MappingProxyType({})
 
 MODEL = """in Python, with the function `final_model` of bayesadmm_np.torch and `Message` of
@@ -300,6 +305,14 @@ def standing(server: Any, came: Mapping[str, float] = NOBODY, since: float | Non
         "objective": server.state.start_objective if last is None else last.objective,
         "edges": None if last is None else asdict(last.edges),
     }
+    gone = _in_vain(server)
+    if gone:
+        plain["warnings"] = [
+            f"Round {server.number - 1} changed nothing: a step of {terms.method.name} needs the replies of all sites, "
+            f"and {' and '.join(gone)} did not answer. If that is for good, begin a new run without, with a new folder "
+            "at each site (`site init`, `server init`); or in a new run of all take a method in which an absent site "
+            "keeps its factor (`server init NEW_DIR --method PVI --prior-precision 1`: a posterior)."
+        ]
     if server.left_out:
         plain["left_out"] = [{kind: number, "sites": list(names)} for kind, number, names in server.left_out]
     if server.outcome is None:
@@ -314,6 +327,17 @@ def standing(server: Any, came: Mapping[str, float] = NOBODY, since: float | Non
             "missing": [name for name in terms.sites if name not in came],
         }
     return plain | _result(ended(server), server)
+
+
+def _in_vain(server: Any) -> tuple[str, ...]:
+    """Return the sites without which the last round was closed, where it then changed nothing."""
+    from ..splitting.round import needs_all
+
+    if server.outcome is not None or not server.left_out or server.spec.engine != "glm":
+        return ()
+    (kind, number, names), method = server.left_out[-1], server.spec.method
+    is_last = (kind, number) == ("round", server.number - 1)
+    return names if is_last and needs_all(getattr(method, "method", method), server.state) else ()
 
 
 def _moment(seconds: float) -> str:
@@ -451,7 +475,7 @@ def _read_config(folder: Path) -> tuple[SiteConfig, str]:
     """Return what a site remembers, and the digest of its rows."""
     path = folder / CONFIG
     if not path.exists():
-        raise Refused(f"{folder} is no site: there is no {CONFIG}; run `bayesadmm site init` first.")
+        raise Refused(f"{folder} is no site: there is no {CONFIG}; run `bayesadmm site init` first. {LOST}")
     try:
         plain = dict(json.loads(path.read_text(encoding="utf-8")))
         known = str(plain.pop(DIGEST))

@@ -81,6 +81,11 @@ class Success(NamedTuple):
     at_server: list[Expected]
 
 
+def needs_all(method: Method, state: State) -> bool:
+    """Whether a round that some clients are absent from changes nothing."""
+    return method.is_joint or guarded.is_judged(method, state)
+
+
 def gather(server: Server, limit: int, state: State, replies: Sequence[Reply | None], safeguard: bool) -> Gathered:
     """The server's half: α (raised by the safeguard), Eq. 54, and the mix of an accelerated method.
 
@@ -90,7 +95,7 @@ def gather(server: Server, limit: int, state: State, replies: Sequence[Reply | N
     server = server.at(state.round + 1)
     method = server.method
     judged = guarded.is_judged(method, state)
-    if (judged or method.is_joint) and any(reply is None for reply in replies):
+    if needs_all(method, state) and any(reply is None for reply in replies):
         # q_g cannot be judged, nor the step be made, without all sites there: it is asked for again
         return _again(state, state.q_g, state.history[-1].alpha if state.history else 0.0)
     if judged and (again := guarded.retried(server, state, replies)) is not None:

@@ -281,3 +281,86 @@ def test_a_site_without_a_row_of_positive_weight_is_refused_by_name(call):
     found = outcomes(call, tables, "died~age+dose", weights="w")
     assert [one[0] for one in found] == ["refused"] * 3
     assert all("column 'w' must hold weights >= 0, not all zero" in one[1] for one in found)
+
+
+# ----------------------------------------------------------------------------------------------------
+# A site that is gone, a folder that is lost: the sentence says what works, and it works
+# ----------------------------------------------------------------------------------------------------
+
+
+def stepped(call, path, names):
+    """The files of the replies of these sites to a message."""
+    return [json.loads(call(f"site step {name} {path} --json")[1])["written"] for name in names]
+
+
+def begun(call, options=""):
+    for name in SITES:
+        site = f"--data {name}.csv --name {name} --target died --loss logistic --features age,dose {OPTIONS}"
+        assert call(f"site init {name} {site}")[0] == 0
+    hellos = " ".join(f"{name}/hello.npz" for name in SITES)
+    return json.loads(call(f"server init run {hellos} {options} --json")[1])["written"]
+
+
+@pytest.mark.parametrize("options", ["", "--inference posterior", "--method PVI --prior-precision 1"])
+def test_a_round_without_a_site_that_its_step_needs_says_so_at_once_and_what_works(call, options):
+    """PVI goes on without the site: nothing is to be said there."""
+    write_tables()
+    path = begun(call, options)
+    while "broadcast" not in path:
+        path = json.loads(call(f"server step run {' '.join(stepped(call, path, SITES))} --json")[1])["written"]
+    here = stepped(call, path, SITES[:2])
+    assert "changed nothing" not in call(f"server step run {' '.join(here)}")[2]  # west may come yet
+    err = call("server step run --without west")[2]
+    needs_all = "PVI" not in options
+    assert ("a step of " in err and "needs the replies of all sites, and west did not answer" in err) == needs_all
+    state = json.loads(call("server status run --json")[1])
+    assert bool(state.get("warnings")) == needs_all
+    if needs_all:
+        new = begun_anew(call)
+        assert new[0] == 0
+        assert list(new[1]["sites"]) == ["east", "north"]
+
+
+def begun_anew(call):
+    """As the sentence says: a new run without the site."""
+    for name in SITES[:2]:
+        site = f"--data {name}.csv --name {name} --target died --loss logistic --features age,dose {OPTIONS}"
+        assert call(f"site init {name}2 {site}")[0] == 0
+    code, out, _ = call("server run again east2 north2 --no-progress --json")
+    return code, json.loads(out)
+
+
+def test_a_lost_folder_goes_on_with_its_key_and_is_told_so_without_it(call):
+    from pathlib import Path
+    from shutil import rmtree
+
+    write_tables()
+    path = begun(call)
+    for _ in range(2):
+        path = json.loads(call(f"server step run {' '.join(stepped(call, path, SITES))} --json")[1])["written"]
+    key = Path("east/key.hex").read_text()
+    rmtree("east")
+    code, _, err = call(f"site step east {path}")
+    assert code == 2
+    assert "first put its key.hex back from a backup" in err
+    assert "the coordinator must begin a new one" in err
+    site = f"site init east --data east.csv --name east --target died --loss logistic --features age,dose {OPTIONS}"
+    assert call(site)[0] == 0  # a new key
+    request = json.loads(call(f"site lost east {path} --json")[1])["written"]
+    code, _, err = call(f"server copy run {request}")
+    assert code == 3
+    assert "put its key.hex back from a backup" in err
+    rmtree("east")
+    Path("east").mkdir()
+    Path("east/key.hex").write_text(key)
+    assert call(site)[0] == 0
+    request = json.loads(call(f"site lost east {path} --json")[1])["written"]
+    copy = json.loads(call(f"server copy run {request} --json")[1])["written"]
+    code, out, err = call(f"site step east {path} --copy {copy} --json")
+    assert code == 0, err
+    replies = [json.loads(out)["written"], *stepped(call, path, SITES[1:])]
+    while not path.endswith("final.npz"):
+        code, out, err = call(f"server step run {' '.join(replies)} --json")
+        path = json.loads(out)["written"]
+        replies = [] if path.endswith("final.npz") else stepped(call, path, SITES)
+    assert code == 0
