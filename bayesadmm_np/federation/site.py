@@ -398,6 +398,7 @@ class Site:
                 message.source,
             )
 
+    @np.errstate(over="ignore", invalid="ignore")  # no residual of a copy is trusted
     def adopt(self, spec: RunSpec, copy: Message) -> Site:
         """Return the site as the server knows it, from the server's copy of it.
 
@@ -413,7 +414,8 @@ class Site:
             raise MessageError(
                 f"site {self.name}: what it has spent of its privacy is lost with its state: start a new run."
             )
-        answer = engine.adopted(counted, vectors)
+        with content_of(copy, COMPUTABLE, UNCOMPUTABLE):
+            answer = engine.adopted(counted, vectors)
         # without an answer of this site in the sum the start of a run is what the server counts on
         return self if answer is None else replace(self, kept=SiteState(spec, Ledger(answer), past, copy.signer))
 

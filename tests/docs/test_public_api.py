@@ -180,6 +180,7 @@ NOT_CALLED = {
     "Summary",
     "SummaryRow",
     "TooFewError",
+    "WithheldError",
     "Expected",
     "GaussianExpected",
     "NotPositiveDefiniteError",

@@ -4,6 +4,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="needs the extra `flower`")
 
+import dataclasses
 import io
 import pickle
 import time
@@ -14,8 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import bayesadmm_np as ba
-from bayesadmm_np.federation import Coordinator, GLMData, GLMTask, Message, Site, load_server
-from bayesadmm_np.federation.dispatch import Plan, TooFewError
+from bayesadmm_np.federation import Coordinator, DisclosureRules, GLMData, GLMTask, Message, Site, load_server
+from bayesadmm_np.federation.dispatch import Answer, Plan, TooFewError, WithheldError
+from bayesadmm_np.federation.dispatch import answer as node_answer
 from bayesadmm_np.federation.flower import apps
 from bayesadmm_np.federation.flower.apps import RECORD, STYPE, VECTORS
 from oracles.keys import lied, own_key
@@ -257,6 +259,79 @@ def test_too_few_sites_stop_the_run_which_can_be_resumed(tmp_path):
         federate(tmp_path, dead, least=2, deadline=0.1, patience=0.3)
     assert load_server(tmp_path / "server").number == 3
     assert_pooled(*federate(tmp_path, lambda node, number, call: call(), least=2))
+
+
+class StrictNode(Node):
+    rules = DisclosureRules()
+
+    def load(self, folder, spec):
+        site = Site(self.name, GLMData(self.loss), key=own_key(self.folder), rules=self.rules)
+        return site, site.hello()
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+@pytest.mark.parametrize(("rules", "rule"), [({}, "minimum-rows"), ({"minimum_sites": 4}, "minimum-sites")])
+def test_a_site_whose_own_rules_refuse_ends_the_run_at_once(rules, rule, is_told, tmp_path, monkeypatch):
+    """The broken twin is a server that is not told why, and waits for as long as it is patient."""
+    none = dict.fromkeys(("minimum_rows", "minimum_count", "minimum_class_count", "minimum_sites"), 0)
+    limits = none | {"most_parameters": 9.0, "most_numbers": 1e9} | rules if rules else {}
+    monkeypatch.setattr(StrictNode, "rules", DisclosureRules(**limits))
+    kinds = [Node, StrictNode, Node]
+    clients = zip(kinds, SITES, team("logistic", sizes=SIZES), strict=False)
+    grid = LoopbackGrid([kind(name, loss, tmp_path) for kind, name, loss in clients])
+    patience = 3600.0 if is_told else 0.3
+    plan = Plan(GLMTask(M.PVI(), lambda dim: START), tmp_path / "server", 3, least=3, patience=patience)
+    if not is_told:
+        monkeypatch.setattr(apps, "answer", lambda *given: dataclasses.replace(node_answer(*given), withheld=False))
+    words = rf"cannot go on: site b sends nothing, by its disclosure rule --{rule}\." if is_told else "within 0.3 s"
+    with pytest.raises(WithheldError if is_told else TooFewError, match=words):
+        run_app(plan, grid)
+
+
+def test_a_rule_that_keeps_back_one_round_costs_no_more_than_that_round(tmp_path, caplog):
+    """A rule about a point: the next point may be allowed; the sites that are needed are there without it."""
+
+    def fault(node, number, call):
+        reply = call()
+        if node.name == "b" and number == 3:
+            told = Answer(
+                note="site b sends nothing, by its disclosure rule --minimum-count", refused=True, withheld=True
+            )
+            reply.content = apps._answer_record(apps._flower("app"), told)
+        return reply
+
+    server, pooled = federate(tmp_path, fault, patience=3600.0)
+    assert_pooled(server, pooled)
+    assert any("site b: refused: site b sends nothing" in record.getMessage() for record in caplog.records)
+
+
+@pytest.mark.parametrize("is_caught", [True, False])
+def test_what_flower_cannot_read_costs_its_sender_the_round(is_caught, tmp_path, caplog, monkeypatch):
+    """Its reader raises, and drops what came with it; in the broken twin one node ends the run."""
+
+    def fault(node, number, call):
+        reply = call()
+        reply.is_garbled = node.name == "b" and number in (2, 3)
+        return reply
+
+    honest = LoopbackGrid.pull_messages
+
+    def pulled(grid, tickets):
+        found = honest(grid, tickets)
+        if any(message.is_garbled for message in found):
+            raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
+        return found
+
+    monkeypatch.setattr(LoopbackGrid, "pull_messages", pulled)
+    if not is_caught:
+        monkeypatch.setattr(
+            apps._GridTransport, "pull", lambda self, tickets: self._read(self.grid.pull_messages(tickets))
+        )
+        with pytest.raises(UnicodeDecodeError):
+            federate(tmp_path, fault)
+        return
+    assert_pooled(*federate(tmp_path, fault))
+    assert any("site b: Flower could not read what was sent" in record.getMessage() for record in caplog.records)
 
 
 def test_a_run_does_not_begin_without_its_sites(tmp_path):

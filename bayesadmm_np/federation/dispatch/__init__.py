@@ -3,6 +3,6 @@
 from .envelope import Answer, Request
 from .node import answer
 from .plan import Plan
-from .rounds import TooFewError, serve
+from .rounds import TooFewError, WithheldError, serve
 
-__all__ = ["Answer", "Plan", "Request", "TooFewError", "answer", "serve"]
+__all__ = ["Answer", "Plan", "Request", "TooFewError", "WithheldError", "answer", "serve"]

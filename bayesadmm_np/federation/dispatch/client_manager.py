@@ -50,6 +50,8 @@ class ClientManager:
     node_of: dict[str, int] = field(default_factory=dict)
     opened: dict[str, _Open] = field(default_factory=dict)
     """By site, the request whose answer has not come."""
+    withheld: dict[str, str] = field(default_factory=dict)
+    """By site, or node without a name yet, the rule that keeps back what it was asked for; forgotten with a round."""
     present: Set[int] = frozenset()
     _looked: float = float("-inf")
     _greeted: dict[str, int] = field(default_factory=dict)
@@ -165,6 +167,8 @@ class ClientManager:
         try:
             if isinstance(answer, str):
                 raise MessageError(answer)
+            if answer.withheld:
+                self.withheld[name] = answer.note
             following = take(name, request, answer)
             if following is None and answer.refused:
                 self.failed(name)
@@ -196,6 +200,8 @@ class ClientManager:
                 self._refused.add(node)
 
     def _meet(self, node: int, answer: Answer) -> None:
+        if answer.withheld:
+            self.withheld[f"node {node}"] = answer.note
         if answer.refused:
             raise MessageError(answer.note)
         message = Message.from_bytes(answer.message or b"", f"hello of node {node}", HELLO_LIMIT)

@@ -56,6 +56,8 @@ class Answer:
         The site's note on its state.
     refused : bool, default False
         Whether the broadcast could not be answered, for the reason in `note`.
+    withheld : bool, default False
+        Whether that reason is a disclosure rule of the site, which asking again does not change.
 
     Examples
     --------
@@ -67,6 +69,7 @@ class Answer:
     message: bytes | None = None
     note: str = ""
     refused: bool = False
+    withheld: bool = False
 
 
 class Transport(Protocol):

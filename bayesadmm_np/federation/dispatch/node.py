@@ -74,7 +74,7 @@ def answer(
             return _stepped(request, Path(folder), load, home)
     except DisclosureError as error:  # to the server without levels and numbers
         logger.warning(str(error))
-        return Answer(note=error.told, refused=True)
+        return Answer(note=error.told, refused=True, withheld=True)
     except ValueError as error:
         return Answer(note=one_line(str(error)), refused=True)
 

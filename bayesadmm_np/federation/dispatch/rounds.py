@@ -37,7 +37,7 @@ from .client_manager import HELLO_LIMIT, ClientManager
 from .envelope import Answer, Request, Transport, one_line
 from .plan import Plan
 
-__all__ = ["PROGRESS", "AsyncRounds", "Rounds", "TooFewError", "serve"]
+__all__ = ["PROGRESS", "AsyncRounds", "Rounds", "TooFewError", "WithheldError", "serve"]
 
 LABEL, PROGRESS, FINAL = "label.txt", "progress.jsonl", "final.npz"
 
@@ -51,6 +51,23 @@ class TooFewError(RuntimeError):
     >>> issubclass(TooFewError, RuntimeError)
     True
     """
+
+
+class WithheldError(RuntimeError):
+    """Sites keep back, by their disclosure rules, what the run cannot go on without; the checkpoint is kept.
+
+    Examples
+    --------
+    >>> from bayesadmm_np.federation.dispatch import WithheldError
+    >>> issubclass(WithheldError, RuntimeError)
+    True
+    """
+
+    def __init__(self, notes: Collection[str]) -> None:
+        super().__init__(
+            f"the run cannot go on: {'; '.join(sorted(set(notes)))}. The log of the site, and a step by hand, say what "
+            "its rule asks for."
+        )
 
 
 def serve(plan: Plan, transport: Transport, label: str, tell: Callable[[str], Any]) -> Coordinator:
@@ -76,6 +93,8 @@ def serve(plan: Plan, transport: Transport, label: str, tell: Callable[[str], An
     ------
     TooFewError
         When too few sites answer for `plan.patience` seconds.
+    WithheldError
+        At once, when sites keep back, by their disclosure rules, what the run cannot go on without.
     ValueError
         When the folder holds a finished run, or one with other settings, or another server is at work in it.
 
@@ -134,8 +153,10 @@ def _begun(
         hellos[hello.site] = hello
 
     clients = ClientManager(transport, label, plan.keyed, tell, greet, plan.patience)
-    clients.meet(lambda: len(hellos) >= plan.sites, plan.patience)
+    clients.meet(lambda: len(hellos) >= plan.sites or bool(clients.withheld), plan.patience)
     if len(hellos) < plan.sites:
+        if clients.withheld:
+            raise WithheldError(clients.withheld.values())
         found = ", ".join(sorted(hellos)) or "none"
         raise TooFewError(f"{len(hellos)} of {plan.sites} sites said hello within {plan.patience:g} s: {found}.")
     _settle(plan, clients, hellos)
@@ -172,6 +193,8 @@ def _settle(plan: Plan, clients: ClientManager, hellos: dict[str, Hello]) -> Non
 
         clients.ask(request_for, take, plan.deadline)
         missing = sorted(set(hellos) - answered)
+        if set(missing) & set(clients.withheld):
+            raise WithheldError(clients.withheld.values())
         if missing and time.monotonic() - began > plan.patience:
             raise TooFewError(f"no counts for the run's splines came from {', '.join(missing)} in {plan.patience:g} s.")
         if missing:
@@ -274,6 +297,12 @@ class Run(ABC):
         self.clients.ask(lambda name: request, take, self.plan.deadline)
         final.write(self.plan.folder / FINAL)
 
+    def _require_willing(self, asked: Collection[str], least: int) -> None:
+        """Raise where so many answers cannot come, because rules of sites keep theirs back."""
+        notes = [self.clients.withheld[name] for name in asked if name in self.clients.withheld]
+        if notes and len(asked) - len(notes) < least:
+            raise WithheldError(notes)
+
     def _too_few(self, who: str, missing: Collection[str]) -> TooFewError:
         """Return the error that names who answered and who did not, and how to go on."""
         served, names = self.server.served, ", ".join(sorted(missing))
@@ -294,6 +323,7 @@ class Run(ABC):
         The line first: a crash between the two leaves one too many, which `_trim_log` finds, and never one too few.
         """
         self.server = server
+        self.clients.withheld.clear()  # some rules are about a point, and the next is another one
         for name in answered:
             self.clients.recovered(name)
         last = server.state.history[-1] if server.state.history else None
@@ -364,7 +394,8 @@ class Rounds(Run):
         tried: set[str] = set()
 
         def request_for(name: str) -> Request | None:
-            if name not in asked or name in replies or (name in tried and self.clients.rests(name)):
+            is_done = name in replies or name in self.clients.withheld
+            if name not in asked or is_done or (name in tried and self.clients.rests(name)):
                 return None
             tried.add(name)
             return request
@@ -379,6 +410,7 @@ class Rounds(Run):
         while len(self._left_out(replies)) < least:
             if time.monotonic() - began > plan.patience:
                 raise self._too_few(f"{len(replies)} of at least {least} sites", asked - set(replies))
+            self._require_willing(asked, least)
             before = len(replies)
             self.clients.ask(request_for, take, plan.deadline)
             if len(replies) == before:
@@ -425,6 +457,7 @@ class AsyncRounds(Run):
         while not (ready := self._ready()):
             self.clients.send(request_for, plan.deadline)
             if not self.clients.opened:  # who failed is asked again, after a while
+                self._require_willing(self._silent(), 1)
                 # not before: who works within the deadline is not silent, however short the patience
                 if time.monotonic() - began > plan.patience:
                     who = f"only {', '.join(sorted(self.came))}" if self.came else "no site"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import logging
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from pathlib import Path
 from typing import Any
 
@@ -124,7 +124,7 @@ class _GridTransport:
     """Requests and answers as Flower's messages."""
 
     def __init__(self, grid: Any) -> None:
-        self.grid = grid
+        self.grid, self.is_apart = grid, False
         self.flower = _flower("app")
 
     def nodes(self) -> Set[int]:
@@ -150,8 +150,25 @@ class _GridTransport:
         return {ticket: node for ticket, node in zip(tickets, nodes, strict=True) if ticket}
 
     def pull(self, tickets: Set[str]) -> dict[str, Answer | str]:
+        """Return what has come; what Flower itself cannot read, its reader raises, and drops what came with it.
+
+        So all that came with it are asked again, and from then on one at a time: one node cannot hold up the others.
+        """
         found: dict[str, Answer | str] = {}
-        for message in self.grid.pull_messages(set(tickets)):
+        for some in [{one} for one in sorted(tickets)] if self.is_apart else [set(tickets)]:
+            try:
+                found |= self._read(self.grid.pull_messages(some))
+            except Exception as error:
+                if isinstance(error, OSError) or type(error).__module__.startswith(("httpx", "grpc")):  # of the network
+                    raise
+                words = f"Flower could not read what was sent ({one_line(str(error)) or type(error).__name__})"
+                found |= dict.fromkeys(some, words)
+                self.is_apart = True
+        return found
+
+    def _read(self, messages: Iterable[Any]) -> dict[str, Answer | str]:
+        found: dict[str, Answer | str] = {}
+        for message in messages:
             # an error that the server's end makes has no other trace of the node that it is about
             ticket = message.metadata.reply_to_message_id
             if message.has_error():
@@ -167,7 +184,8 @@ def _request_record(flower: Any, request: Request) -> Any:
 
 
 def _answer_record(flower: Any, said: Answer) -> Any:
-    return _record(flower, {"note": said.note, "refused": said.refused}, {"message": said.message})
+    plain = {"note": said.note, "refused": said.refused, "withheld": said.withheld}
+    return _record(flower, plain, {"message": said.message})
 
 
 def _record(flower: Any, plain: dict[str, Any], messages: dict[str, bytes | None]) -> Any:
@@ -186,10 +204,10 @@ def _read_request(record: Any) -> Request:
 
 def _read_answer(record: Any) -> Answer | str:
     try:
-        plain, messages = _unrecord(record, {"note": str, "refused": bool}, {"message"})
+        plain, messages = _unrecord(record, {"note": str, "refused": bool, "withheld": bool}, {"message"})
     except ValueError as error:
         return str(error)
-    return Answer(messages.get("message"), plain["note"], plain["refused"])
+    return Answer(messages.get("message"), **plain)
 
 
 def _unrecord(record: Any, fields: dict[str, type], names: set[str]) -> tuple[dict[str, Any], dict[str, bytes]]:

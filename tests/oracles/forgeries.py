@@ -1,0 +1,200 @@
+"""Messages that are made up, of any structure, and sealed by an honest key or another; and what their readers say."""
+
+import contextlib
+import json
+import random
+import resource
+import tracemalloc
+
+import numpy as np
+
+import bayesadmm_np as ba
+from bayesadmm_np import _archive
+from bayesadmm_np.federation import (
+    Coordinator,
+    GLMData,
+    GLMTask,
+    Message,
+    MessageError,
+    SigningKey,
+    Site,
+)
+from bayesadmm_np.federation.messages import read_hello
+from bayesadmm_np.federation.spec import run_of
+from oracles.problems import prior, team
+
+KEYS = [SigningKey(bytes([k] * 32)) for k in range(2)]
+LOSSES = team("logistic", sizes=(25, 28))
+SITES = [Site(name, GLMData(loss), key=key) for name, loss, key in zip("AB", LOSSES, KEYS, strict=True)]
+SERVER = Coordinator.start([site.hello() for site in SITES], GLMTask(ba.methods.PVI(), prior("full", 3)))
+REPLY = SITES[0].step(SERVER.broadcast())[1]
+JOINED = SITES[0].step(SERVER.broadcast())[0]
+ASKING = Coordinator.start([site.hello() for site in SITES], GLMTask(ba.methods.PVI(), prior("full", 3), asks=True))
+ANSWER = SITES[0].step(ASKING.broadcast())[1]
+LOST = SITES[0].lost(SERVER.broadcast())
+HONEST = {
+    "hello": SITES[0].hello(),
+    "reply": REPLY,
+    "broadcast": SERVER.broadcast(),
+    "inquiry": ASKING.broadcast(),
+    "answer": ANSWER,
+    "lost": LOST,
+    "copy": SERVER.step([site.step(SERVER.broadcast())[1] for site in SITES]).copy_for(LOST, SERVER.served.digest),
+}
+NEEDS_KEY = {"reply": REPLY, "answer": ANSWER, "lost": LOST}
+"""What a server takes from the site's own key alone, and which broadcast it answers."""
+SHAPES = [(0,), (-1,), (2**31,), (2**40, 8), (2**63,), (10**30,), (1,) * 40]
+SPARE = 1 << 23
+"""Bytes that a reader may take beside ten times those of the message."""
+WORDS = ["", "A", "\ud800", "a\udcffb", "\x00\x1b[2J", "x" * 5000, "NaN", "../a", "__proto__", "١", "e\u0301"]
+NUMBERS = [0, -1, 1, 2**31, 2**63, -(2**63), 10**400, 1.5, -0.0, 5e-324, 1e308, -1e308, float("nan"), float("inf")]
+FLOATS = [0.0, -0.0, 5e-324, -5e-324, 1e-310, 1e-300, 1.0, -1.0, 1e20, 1e154, 1e200, 1.7e308, -1.7e308, np.nan, np.inf]
+
+
+def made_up(rng, depth=0):
+    """Any value that JSON can hold, and some that it cannot."""
+    kind = rng.randrange(9 if depth < 4 else 6)
+    if kind < 2:
+        return rng.choice(WORDS)
+    if kind < 5:
+        return rng.choice(NUMBERS)
+    if kind == 5:
+        return rng.choice([None, True, False])
+    if kind == 6:
+        return [made_up(rng, depth + 1) for _ in range(rng.choice([0, 1, 3, 30]))]
+    if kind == 7:
+        return {rng.choice(WORDS) or str(i): made_up(rng, depth + 1) for i in range(rng.randrange(4))}
+    nested = rng.choice(NUMBERS)
+    for _ in range(rng.choice([10, 31, 33, 900, 3000])):
+        nested = [nested]
+    return nested
+
+
+def numbers(rng, values):
+    """Vectors of other numbers, lengths and types."""
+    values = np.array(values, dtype=float).ravel()
+    how = rng.randrange(6) if values.size > 1 else 1
+    if how == 0:
+        return values[: rng.randrange(values.size + 1)]
+    if how == 1:
+        return np.zeros(rng.choice([0, 1, 10, 4000]))
+    if how == 2:
+        with np.errstate(all="ignore"):
+            return values.astype(rng.choice([np.float32, np.int64, np.bool_, np.int8]))
+    if how == 3:
+        return values.reshape(1, -1)
+    for _ in range(rng.randrange(1, 4)):
+        values[rng.randrange(values.size)] = rng.choice(FLOATS)
+    return values
+
+
+def forged(rng, message):
+    """Another header or other arrays, at any depth, sealed by the honest key, by another, or by none."""
+    header, arrays = json.loads(json.dumps(message.header)), dict(message.arrays)
+    for _ in range(rng.randrange(1, 3)):
+        place, name = header, rng.choice(sorted(header))
+        while isinstance(place[name], dict) and place[name] and rng.random() < 0.7:
+            place = place[name]
+            name = rng.choice(sorted(place))
+        how = rng.randrange(6)
+        if how == 0:
+            del place[name]
+            break
+        if how == 1:
+            place[rng.choice(WORDS)] = made_up(rng)
+        elif arrays and how < 4:
+            chosen = rng.choice(sorted(arrays))
+            arrays[chosen] = numbers(rng, arrays[chosen])
+        else:
+            place[name] = made_up(rng)
+    if "spec" in header and rng.random() < 0.5:  # as whoever makes a run would
+        with contextlib.suppress(ValueError, RecursionError):
+            header["run"] = run_of(header["spec"], arrays)
+    shape = rng.choice(SHAPES) if rng.random() < 0.1 else None
+    return written(Message(message.kind, header, arrays), rng.choice([KEYS[0], KEYS[0], KEYS[1], None]), shape)
+
+
+def written(message, key, shape=None):
+    """The bytes of a message, whatever its header holds: the writer's own checks are an honest writer's.
+
+    With a shape every array but the header says that it has it.
+    """
+    honest, start = _archive._json, _archive._npy_start
+    _archive._json = lambda value: json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode(
+        "utf-8", "surrogatepass"
+    )
+    if shape is not None:
+        _archive._npy_start = lambda dtype, own: start(dtype, own if dtype == np.uint8 else shape)
+    try:
+        return message.sealed(key).to_bytes(None)
+    finally:
+        _archive._json, _archive._npy_start = honest, start
+
+
+def heard(rng, kind, data):
+    """What a server or a site makes of bytes; a site is new, or has joined the run."""
+    message = Message.from_bytes(data, "stranger", 1 << 24)
+    site = rng.choice([SITES[0], JOINED])
+    if kind == "hello":
+        Coordinator.start([read_hello(message), SITES[1].hello()], GLMTask(ba.methods.PVI(), prior("full", 3)))
+    elif kind == "reply":
+        SERVER.step(list(SERVER.read([message]).values()))
+    elif kind == "answer":
+        ASKING.step(list(ASKING.read([message]).values()))
+    elif kind == "lost":
+        SERVER.copy_for(message, SERVER.served.digest)
+    elif kind == "copy":
+        site.adopt(SERVER.spec, message)
+    else:
+        site.step(message)
+    return message
+
+
+def most(size):
+    """Bytes of memory that reading a message of a size may take."""
+    return 10 * size + SPARE
+
+
+def hostile(count, seed, read=heard, traced=1.0):
+    """Read made-up messages; return how many were refused, those that were taken in, and the largest share of memory.
+
+    An error that is no refusal ends the test that calls this. Tracing every allocation takes most of the time: of the
+    messages that are not traced the growth of the process counts.
+    """
+    rng, refused, taken, share = random.Random(seed), 0, [], 0.0
+    for _ in range(count):
+        kind = rng.choice(sorted(HONEST))
+        try:
+            data = forged(rng, HONEST[kind])
+        except (ValueError, RecursionError):  # no bytes say it
+            continue
+        before, is_traced = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, rng.random() < traced
+        if is_traced:
+            tracemalloc.start()
+        try:
+            taken.append((kind, read(rng, kind, data)))
+        except MessageError as error:
+            refused += len(str(error).encode()) > 0  # a log can hold it
+        finally:
+            grown = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+            used = tracemalloc.get_traced_memory()[1] if is_traced else grown
+            share = max(share, used / most(len(data)))
+            tracemalloc.stop()
+    return refused, taken, share
+
+
+def altered(taken):
+    """Return what was taken in though the site that it names has not written it, or answers something else."""
+    found = []
+    for kind, message in taken:
+        if kind in NEEDS_KEY:
+            honest = (
+                message.signer == KEYS[0].identity and message.header["answers"] == NEEDS_KEY[kind].header["answers"]
+            )
+            honest = honest and all(np.isfinite(values).all() for values in message.arrays.values())
+        elif kind == "hello":
+            honest = message.signer == message.header["identity"]
+        else:
+            honest = True
+        found += [] if honest else [message]
+    return found
