@@ -19,7 +19,7 @@ from pathlib import Path
 
 os.environ.setdefault("MPLBACKEND", "Agg")
 
-__all__ = ["LESSONS", "Cell", "Ran", "lessons", "read_cells", "run_lesson", "title", "to_markdown"]
+__all__ = ["LESSONS", "Cell", "Ran", "exercise", "lessons", "read_cells", "run_lesson", "title", "to_markdown"]
 
 LESSONS = Path(__file__).parent / "lessons"
 MARKER = re.compile(r"^# %%(?P<rest>.*)$")
@@ -118,6 +118,21 @@ def to_markdown(path: Path, ran: list[Ran]) -> tuple[str, dict[str, bytes]]:
             figures[name] = figure
             parts.append(f"![figure {len(figures)} of this lesson]({name}){{ .figure }}")
     return "\n\n".join(parts) + "\n", figures
+
+
+def exercise(lesson: Path) -> str:
+    """Return the exercise of a lesson as the end of its page: the file to fill in, and its solution, folded."""
+    (path,) = (LESSONS / "exercises").glob(f"{lesson.name[:2]}_*.py")
+    task, solution = (
+        f"```python\n{file.read_text(encoding='utf-8').strip()}\n```"
+        for file in (path, path.parent / "solutions" / path.name)
+    )
+    name = f"docs/lessons/exercises/{path.name}"
+    return (
+        f"## Exercise\n\nFill in `{name}` and run it: it says what is wrong, or *Right*.\n\n"
+        f'??? question "{name}"\n\n{textwrap.indent(task, "    ")}\n\n'
+        f'??? success "A solution, and the usual mistake"\n\n{textwrap.indent(solution, "    ")}\n'
+    )
 
 
 def _svg(figure: object) -> bytes:

@@ -41,7 +41,8 @@ def on_files(files: Files, *, config: Any) -> Files:
         page = LessonFile(uri, None, config.site_dir, config.use_directory_urls)
         page.dest_uri = f"lessons/{path.stem}.html"
         page.generated_by = "site_hooks"
-        page.content_string = text + f"\n---\n\nThis page is an executed script: [{path.name}](scripts/{path.name}).\n"
+        source = f"\n---\n\nThis page is an executed script: [{path.name}](scripts/{path.name}).\n"
+        page.content_string = text + "\n" + notebook.exercise(path) + source
         files.append(page)
         extra: dict[str, str | bytes] = {f"lessons/{name}": figure for name, figure in figures.items()}
         extra[f"lessons/scripts/{path.name}"] = path.read_text(encoding="utf-8")

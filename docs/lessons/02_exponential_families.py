@@ -22,7 +22,14 @@ style.use()
 #
 # Fix the moments $\mathbb{E}_q[T(\theta)] = \mu$, here mean 0 and variance 1, with $T(\theta) = (\theta, \theta^2)$.
 # Many densities have them. Choose the one of largest entropy (Eq. 29): a Lagrangian with multipliers $\lambda$ for the
-# moment constraints (Eq. 30) gives
+# moment constraints and $\alpha$ for $\int q = 1$ (Eq. 30),
+#
+# $$-\int q\log\frac{q}{h} \;+\; \bigl\langle \lambda, \mathbb{E}_q[T] - \mu \bigr\rangle
+#   \;-\; \alpha\Bigl(\int q - 1\Bigr).$$
+#
+# Move $q$ to $q + \varepsilon r$ and keep what is linear in $\varepsilon$:
+# $\int r\,\bigl(-\log\frac{q}{h} - 1 + \langle\lambda, T\rangle - \alpha\bigr)$. It must vanish for *every*
+# $r$, so the bracket is zero at every $\theta$; with $A = \alpha + 1$, which $\int q = 1$ determines,
 #
 # $$q(\theta) = h(\theta)\, \exp\bigl(\langle \lambda, T(\theta) \rangle - A(\lambda)\bigr),
 #   \qquad\text{(Eq. 10, 31)}$$

@@ -3,7 +3,9 @@
 import importlib
 import importlib.util
 import re
+import runpy
 import sys
+from inspect import signature
 from pathlib import Path
 from types import ModuleType
 
@@ -50,6 +52,26 @@ def test_lesson_answers_its_exercise_with_code(path):
     assert "*Answer.*" in cells[exercise].source
     assert any("assert" in cell.source for cell in cells[exercise:] if not cell.is_text)
     assert re.search(r"Eq\. \d", path.read_text(encoding="utf-8"))
+
+
+def exercise_of(lesson: Path) -> tuple[dict, dict, list[str]]:
+    """Return the names of an exercise, those of its solution, and which functions the exercise asks for."""
+    (path,) = (DOCS / "lessons" / "exercises").glob(f"{lesson.name[:2]}_*.py")
+    task = runpy.run_path(str(path))
+    return task, runpy.run_path(str(path.parent / "solutions" / path.name)), list(signature(task["check"]).parameters)
+
+
+@pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
+def test_an_exercise_takes_its_solution_and_neither_the_stub_nor_the_usual_mistake(path):
+    task, solution, asked = exercise_of(path)
+    task["check"](*[solution[name] for name in asked])
+    with pytest.raises(NotImplementedError):
+        task["check"](*[task[name] for name in asked])
+    with pytest.raises(AssertionError) as caught:
+        task["check"](*[(solution | solution["MISTAKE"])[name] for name in asked])
+    assert len(str(caught.value)) > 10, "the check says what is wrong"
+    page = notebook.exercise(path)
+    assert page.count("???") == 2, "the file to fill in and its solution are folded"
 
 
 @pytest.mark.parametrize(
