@@ -43,10 +43,10 @@ class FederatedGLM(FederatedModel):
         Family of the posterior; "auto" is the fullest that the method is defined for.
     fit_intercept : bool, default True
     penalize_intercept : bool, default False
-        False leaves the intercept without a prior, as in scikit-learn. (A posterior's gets prior precision ε, 1e-8
-        of its information, which shifts estimates by at most ε |b| sd(b) standard errors, b being the intercept at
-        the pooled mean of the columns.) True counts it among the coefficients: a vector or matrix `prior_precision`
-        then has an entry for it, the last.
+        False leaves the intercept without a prior, as in scikit-learn. (A posterior's gets a nearly flat one about
+        the null model's intercept b, of precision I·max(1e-8/√I, 1e-12) where its information I is above 1. It
+        moves no estimate by more than max(1e-8, 1e-12 √I) |m − b| standard errors, m being the intercept.) True
+        counts it among the coefficients: a vector or matrix `prior_precision` then has an entry for it, the last.
     penalty : {'firth'}, optional
         Firth's penalty, for logistic and Poisson regression by maximum likelihood: the mode of likelihood × √det I,
         which is finite for separated data too; standard errors are from the information I there.

@@ -32,7 +32,13 @@ INFERENCES = ("likelihood", "posterior")
 """The mode with its curvature, as `glm` has it, or the variational posterior."""
 
 FLAT = 1e-8
-"""Prior precision of a posterior's unpenalised intercept, relative to the information that all rows hold on it."""
+"""Prior precision ε of a posterior's unpenalised intercept, relative to the information I that all rows hold on it.
+
+Centred at the null model's intercept b, the prior moves the intercept m by ε√I (m − b) standard errors, and a slope by
+no more: Σ Λ₀ (b − m) with Λ₀ = εI on the intercept alone and |Σ_0j| <= √(Σ_00 Σ_jj). So that rows without number do
+not make this large, ε falls to `FLAT`/√I, but not below `LEAST`, which sums in double precision still resolve.
+"""
+LEAST = 1e-12
 
 
 @dataclass(frozen=True)
@@ -316,7 +322,7 @@ def _read_jobs(value: Any) -> int:
 
 
 def make_prior(settings: Settings, precision: float | Array, glm: Glm, noise: float) -> Gaussian:
-    """Return the zero-mean prior of the family; a free intercept gets FLAT times its information."""
+    """Return the prior of the family: of mean zero, but flat (`FLAT`) about the null model for a free intercept."""
     layout, family = glm.layout, settings.family
     if family is not FullGaussian and np.ndim(precision) == 0 and precision == 0.0:
         raise ArgumentError("prior_precision", f"must be > 0 for {settings.row.name} with {family.__name__}", 0)
@@ -324,6 +330,7 @@ def make_prior(settings: Settings, precision: float | Array, glm: Glm, noise: fl
         if np.ndim(precision):
             raise ArgumentError("prior_precision", "must be a number for the isotropic family")
         return IsotropicGaussian(np.zeros(layout.dim), precision)
+    mean = np.zeros(layout.dim)
     block = _one_output(settings, precision, layout)
     if block.ndim == 2 and family is DiagonalGaussian:
         raise ArgumentError("prior_precision", "must be a number or a vector for the diagonal family", "a matrix")
@@ -334,12 +341,15 @@ def make_prior(settings: Settings, precision: float | Array, glm: Glm, noise: fl
         whole = np.tile(block, layout.n_outputs)
     if settings.is_free_intercept:
         exact = settings.inference == "likelihood" or (np.ndim(precision) == 0 and precision == 0.0)
-        share = 0.0 if exact and not glm.has_flat_shift else FLAT
-        whole = _free_intercepts(whole, glm, glm.information / noise, share)
+        information = glm.information / noise
+        share = max(FLAT / max(1.0, np.sqrt(information)), LEAST)
+        share = 0.0 if exact and not glm.has_flat_shift else share
+        whole = _free_intercepts(whole, glm, information, share)
+        mean = np.where(layout.is_intercept, glm.null_parameter, 0.0) if share else mean
     for j in glm.held:
         whole[j, j] = HOLD * glm.information_on(j) / noise
     try:
-        return family(np.zeros(layout.dim), whole)
+        return family(mean, whole)
     except ValueError as error:
         raise ValueError(f"prior_precision: {error}") from error
 

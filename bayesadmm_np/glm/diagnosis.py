@@ -37,6 +37,9 @@ LONG = 8
 FIFTH = 0.2
 """Share of the information on a coefficient from which on the prior is named."""
 
+HALF = 0.5
+"""Standard errors that the prior moves a coefficient by, from which on it is named."""
+
 EXACT = 1e-13
 """Part of a column outside the span of others up to which it is said to be their sum: rounding of some hundred rows."""
 
@@ -217,6 +220,18 @@ class PriorShare(Finding):
 
 
 @dataclass(frozen=True)
+class PriorPull(Finding):
+    """Coefficients that the prior moves by more than half a standard error: names, and standard errors."""
+
+    pulls: tuple[tuple[str, float], ...]
+    code: ClassVar[str] = "pull"
+
+    def __str__(self) -> str:
+        listed = _list([f"{name} ({pull:+.1f})" for name, pull in self.pulls])
+        return f"The prior, not the data, moved by more than half a standard error: {listed}."
+
+
+@dataclass(frozen=True)
 class Digits(Finding):
     """An information matrix that leaves few right digits.
 
@@ -247,7 +262,7 @@ class Digits(Finding):
 
 
 KINDS: dict[str, type[Finding]] = {
-    kind.code: kind for kind in (Zero, Constant, Collinear, Separation, Undecided, PriorShare, Digits)
+    kind.code: kind for kind in (Zero, Constant, Collinear, Separation, Undecided, PriorShare, PriorPull, Digits)
 }
 
 
@@ -348,8 +363,9 @@ def diagnose_after(
     prior_share: Array | None = None,
     root: Array | None = None,
     of: Literal["coefficients", "standard errors"] = "coefficients",
+    prior_pull: Array | None = None,
 ) -> tuple[Finding, ...]:
-    """Name coefficients on which the prior holds much of the information, and say how many digits are left.
+    """Name coefficients that the prior holds or moves, and say how many digits are left.
 
     Parameters
     ----------
@@ -362,6 +378,10 @@ def diagnose_after(
         B with precision = BᵀB, of a fit that never formed BᵀB.
     of : {'coefficients', 'standard errors'}
         See `Digits`.
+    prior_pull : ndarray, shape (d,), optional
+        How far the prior moved each coefficient, in standard errors: ΣΛ₀(m₀ − m) of the prior N(m₀, Λ₀⁻¹) and the
+        posterior N(m, Σ). It is the whole way to first order in ΣΛ₀, and less of it where ΣΛ₀ is large and the shares
+        say so.
 
     Examples
     --------
@@ -372,7 +392,10 @@ def diagnose_after(
     """
     shares = np.zeros(len(names)) if prior_share is None else prior_share
     much = tuple((name, float(share)) for name, share in zip(names, shares, strict=True) if share > FIFTH)
-    held = (PriorShare(much),) if much else ()
+    held: tuple[Finding, ...] = (PriorShare(much),) if much else ()
+    pulls = np.zeros(len(names)) if prior_pull is None else prior_pull
+    far = tuple((name, float(pull)) for name, pull in zip(names, pulls, strict=True) if abs(pull) > HALF)
+    held += (PriorPull(far),) if far else ()
     weakest, condition = weakest_direction(precision, root)
     lost = np.sqrt(condition) if root is not None else condition
     digits = int(-np.log10(np.finfo(float).eps * lost))

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from sklearn.exceptions import ConvergenceWarning
 
+import bayesadmm_np as ba
 from bayesadmm_np.estimators import FederatedLogisticRegression
 from bayesadmm_np.estimators.caveats import SeparationWarning
 from bayesadmm_np.glm import columns
@@ -16,6 +17,7 @@ from bayesadmm_np.glm.diagnosis import (
     Collinear,
     Constant,
     Digits,
+    PriorPull,
     PriorShare,
     Separation,
     Zero,
@@ -141,6 +143,19 @@ def test_a_prior_with_more_than_a_fifth_is_named():
     assert str(found[0]) == "Much of the information on b (21%) and c (90%) comes from the prior, not from the data."
 
 
+def test_a_prior_that_moves_an_estimate_is_named_whatever_its_share():
+    """A prior 1e6 standard errors away has a share of 1e-6, and moves the mode by one; twin: a share alone."""
+    rows = ba.losses.LeastSquares(np.ones((1, 1)), np.zeros(1))
+    prior = ba.families.FullGaussian(np.full(1, 1e6), np.full((1, 1), 1e-6))
+    q = ba.run(ba.methods.PVI(), [rows], prior, rounds=3).posterior
+    pull = q.covariance_matrix @ (prior.precision @ (prior.mean - q.mean)) / np.sqrt(q.variance)
+    assert pull == pytest.approx(q.mean / np.sqrt(q.variance), rel=1e-5)  # the likelihood's mode is 0
+    share = prior.precision[0] * q.variance
+    (found,) = diagnose_after(q.precision, ["x"], share, prior_pull=pull)
+    assert str(found) == "The prior, not the data, moved by more than half a standard error: x (+1.0)."
+    assert diagnose_after(q.precision, ["x"], share) == ()
+
+
 def test_digits_are_those_of_the_condition_without_units():
     """Units of columns do not count; a correlation of 1 − 1e-9 has condition 2e9, and 6 of 15.6 digits are left."""
     assert diagnose_after(np.diag([1e-12, 1e12]), "ab") == ()
@@ -180,11 +195,12 @@ def test_findings_and_the_warning_carry_names():
         Constant("b", 2.0),
         Collinear("c", (("a", 1.0), ("b", -2.0))),
         PriorShare((("d", 0.5),)),
+        PriorPull((("d", -0.7),)),
         Digits(3, 1e12, ("a",)),
         Separation(("x",), (("x", 1.0),), ("x",), is_complete=False),
     ]
     assert [read_finding(json.loads(json.dumps(as_dict(f)))) for f in given] == given
-    assert [f.code for f in given] == ["zero", "constant", "collinear", "prior", "digits", "separation"]
+    assert [f.code for f in given] == ["zero", "constant", "collinear", "prior", "pull", "digits", "separation"]
     warning = SeparationWarning(given[-1:])
     assert warning.findings == (given[-1],)
     assert str(warning) == str(given[-1])
