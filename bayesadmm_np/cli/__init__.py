@@ -124,12 +124,12 @@ def _load_plugins() -> None:
 
 def _application(name: str, module: Any) -> Any:
     """Return the parser of one command or group."""
-    from cyclopts import App, Parameter
+    from cyclopts import Parameter
 
-    from ._help import Plain, shown
+    from ._help import Application, Plain, shown
     from ._options import fill_from_config, require_numbers
 
-    app = App(
+    app = Application(
         name="bayesadmm",
         help_format="plaintext",
         config=(fill_from_config, require_numbers),
@@ -140,7 +140,7 @@ def _application(name: str, module: Any) -> Any:
     if hasattr(module, name):
         group, names = app, [name]
     else:
-        group, names = App(name=name, help_formatter=Plain(module.HELP), version_flags=()), module.__all__
+        group, names = Application(name=name, help_formatter=Plain(module.HELP), version_flags=()), module.__all__
         app.command(group)
     for each in names:
         function = getattr(module, each)

@@ -6,6 +6,8 @@ import inspect
 import textwrap
 from typing import Any
 
+from cyclopts import App
+
 LEFT = 26
 """Columns for an option and its value."""
 VALUES = {"FLOAT": "NUMBER", "INT": "NUMBER"}
@@ -16,6 +18,18 @@ def shown(default: Any) -> str:
     if default is None or default is False or default == ():
         return ""
     return "yes" if default is True else f"{default:g}" if isinstance(default, float) else str(default)
+
+
+class Application(App):
+    """A parser of one command line: its arguments are assembled once, and their help stands in their declarations."""
+
+    _assembled: Any = None
+
+    def assemble_argument_collection(self, *, default_parameter: Any = None, parse_docstring: bool = False) -> Any:
+        """Return the arguments."""
+        if self._assembled is None:
+            self._assembled = super().assemble_argument_collection(default_parameter=default_parameter)
+        return self._assembled
 
 
 class Plain:
