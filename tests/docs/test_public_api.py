@@ -91,6 +91,29 @@ def test_what_the_face_offers_can_be_imported(room):
     assert importlib.import_module(f"bayesadmm_np.{room}") is getattr(bayesadmm_np, room)
 
 
+FRESH = """
+import json, pickle, sys
+import numpy, scipy.linalg, scipy.special
+import {face} as face
+offered = sorted(set(face.__all__) - set(dir(face)))
+loaded = sorted(set(face.__all__) - set(vars(face)))
+kept = [name for name in loaded if callable(getattr(face, name)) and getattr(face, name).__module__.startswith("{face}")
+        and pickle.loads(pickle.dumps(getattr(face, name))) is not getattr(face, name)]
+print(json.dumps({{"missing": offered, "later": loaded, "not pickled": kept}}))
+"""
+
+
+@pytest.mark.parametrize("face", ["bayesadmm_np", "bayesadmm_np.estimators"])
+def test_what_is_loaded_later_is_completed_and_pickled(face, tmp_path):
+    """Tab completion lists what nobody has asked for yet; twin: a module's own list has not got it."""
+    found = import_in_a_fresh_interpreter(FRESH.format(face=face), tmp_path)
+    assert found["later"]
+    assert not found["missing"]
+    assert not found["not pickled"]
+    twin = FRESH.format(face=face).replace("dir(face)", "vars(face)")
+    assert import_in_a_fresh_interpreter(twin, tmp_path)["missing"] == found["later"]
+
+
 def test_broken_twin_an_attribute_that_is_no_module():
     with pytest.raises(ModuleNotFoundError):
         importlib.import_module("bayesadmm_np.Status")

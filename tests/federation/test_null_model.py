@@ -50,7 +50,27 @@ def test_wide_offsets_have_the_null_deviance_of_the_estimator(call, kind, spread
     # refits end at a decrement of 1e-12, half of which the loss may be off
     assert own == pytest.approx(as_dict(fit.fitted_)["goodness"]["null_deviance"], rel=1e-9)
     # one question about the columns, one for the sums at the end, and the null model's own: one where it is closed
-    assert len([name for name in sent if name.startswith("inquiry")]) <= (5 if kind == "logistic" else 3)
+    assert inquiries(sent) <= (5 if kind == "logistic" else 3)
+
+
+def test_the_null_model_of_counts_takes_one_exchange(call, monkeypatch, tmp_path):
+    """The twin searches for it as for any other kind: it asks more, and finds the same."""
+    found = {}
+    for name, closed in (("closed", inference.Poisson), ("searched", None)):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        monkeypatch.setattr(inference, "Poisson", closed)
+        write("poisson", 1.0)
+        _, told, sent = play(call, "--loss poisson --formula y~dose+offset(beside)")
+        assert told["status"] == "CONVERGED"
+        call("export run --out m.npz")
+        found[name] = inquiries(sent), as_dict(load_model("m.npz"))["goodness"]["null_deviance"]
+    assert found["closed"][0] == 3 < found["searched"][0]
+    assert found["closed"][1] == pytest.approx(found["searched"][1], rel=1e-9)  # half a decrement of 1e-12
+
+
+def inquiries(sent):
+    return len([name for name in sent if name.startswith("inquiry")])
 
 
 def test_a_null_model_that_is_not_found_withholds_what_compares_with_it_alone(call, monkeypatch):

@@ -265,6 +265,28 @@ def test_sites_elsewhere_answer_with_sums_alone():
     assert max(sizes) == 16  # the Hessian of four columns
 
 
+def test_a_proof_comes_with_the_next_iterate():
+    """Two steps prove the maximum, after two questions at zero; the twin asks for proof and iterate apart."""
+    X = np.column_stack([np.random.default_rng(1).normal(size=(60, 2)), np.ones(60)])
+    losses = [Logistic(X[k::2], (np.arange(30) % 2).astype(float)) for k in range(2)]
+    asked = []
+
+    def ask(question):
+        asked.append(question)
+        return [answer(loss, question) for loss in losses]
+
+    def apart(question):
+        if question.step is not None:
+            ask(replace(question, step=None))
+        return ask(question)
+
+    factors = [row_factor(loss.X) for loss in losses]
+    for how, least in ((ask, 4), (apart, 6)):
+        asked.clear()
+        assert find_separation([], ["a", "b", "(intercept)"], intercepts=[2], ask=how, factors=factors) is None
+        assert len(asked) == least
+
+
 def test_directions_are_told_in_the_readers_units():
     x = np.array([10.0, 20.0, 30.0, 40.0, 50.0, 60.0])
     scaled = np.column_stack([(x - 35.0) / 10.0, ONES])
