@@ -17,7 +17,7 @@ from filelock import FileLock, Timeout
 from .._archive import ArchiveError
 from ..splitting.status import Status
 from ..torch import Result, RoundRecord, Rows, Scores, auroc, merge, reliability, run, score
-from ..torch.state import digest
+from ..torch.network import digest
 from ._experiment_file import Entry, Experiment, Point, Sweep, written
 from ._terminal import write_json
 

@@ -22,6 +22,7 @@ from ..splitting.history import Edges
 from .curvature import diagonal_ggn
 from .randomness import of_certificate
 from .state import Broadcast, State, parts
+from .stream import Stream
 from .team import Team
 
 Residual = tuple[Tensor, Tensor]
@@ -41,6 +42,8 @@ class SampledCertificate(Certificate):
         Antithetic pairs of samples; 0 where nothing was sampled.
     natural_gradient_error, pooled_error : float
         Standard errors of these two residuals.
+    drawn : bool
+        Whether rows of a client are random, such as augmented ones: then losses are those of one draw of each row.
 
     Examples
     --------
@@ -57,6 +60,7 @@ class SampledCertificate(Certificate):
     pairs: int = 0
     natural_gradient_error: float = 0.0
     pooled_error: float = 0.0
+    drawn: bool = False
 
     @property
     def holds(self) -> bool:
@@ -65,6 +69,8 @@ class SampledCertificate(Certificate):
 
     def __str__(self) -> str:
         lines = super().__str__()
+        if self.drawn:
+            lines += "\n  rows are random: of one draw of each, and not of its expectation"
         if not self.pairs:
             return lines
         errors = f"natural gradient {self.natural_gradient_error:.1e}, pooled {self.pooled_error:.1e}"
@@ -109,8 +115,9 @@ def pooled_objective(team: Team, state: State, found: Sequence[Sequence[float]])
 
 def _loss(team: Team, k: int, theta: Tensor, buffers: dict[str, Tensor]) -> float:
     rows = team.clients[k]
-    logits = team.network.predict(theta, rows.X, buffers)
-    each = team.network.likelihood.losses(logits.double(), rows.y)
+    parts = [(team.network.predict(theta, X, buffers), y) for X, y, _ in rows.passes(10_000)]
+    logits, y = (torch.cat(found) for found in zip(*parts, strict=True))
+    each = team.network.likelihood.losses(logits.double(), y)
     return float(each.sum() if rows.weights is None else each @ rows.weights.double())
 
 
@@ -175,6 +182,7 @@ def certify(team: Team, state: State, pairs: int, tol: float, seed: int) -> Samp
         pairs=pairs if team.is_variational else 0,
         natural_gradient_error=natural_error,
         pooled_error=pooled_error,
+        drawn=any(isinstance(rows, Stream) and rows.draws for rows in team.clients.values()),
     )
 
 
@@ -223,9 +231,8 @@ def _natural_gradients(
 def _gradient(team: Team, k: int, theta: Tensor, buffers: dict[str, Tensor], chunk: int = 1000) -> Tensor:
     total, part = torch.zeros_like(theta), torch.empty_like(theta)[None]
     rows = team.clients[k]
-    weighted = rows.weighted.to(theta)
-    for X, y, weights in zip(rows.X.split(chunk), rows.y.split(chunk), weighted.split(chunk), strict=True):
-        options: dict[str, Any] = {"weights": weights[None], "buffers": buffers, "train": False}
+    for X, y, weights in rows.passes(chunk):
+        options: dict[str, Any] = {"weights": weights.to(theta)[None], "buffers": buffers, "train": False}
         total += team.network.gradient(theta[None], part, X=X[None], y=y[None], **options)[0]
     return total
 

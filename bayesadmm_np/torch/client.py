@@ -14,6 +14,7 @@ from .curvature import diagonal_ggn
 from .functional import Memory, points_of
 from .ivon import UNMOVED, complaint, unmoved
 from .methods import FunctionalMethod, LaplaceMethod
+from .network import Rows
 from .problem import IVONSteps, PointSteps, Trained
 from .randomness import client_seed, of_curvature
 from .state import Broadcast, Duals, parts
@@ -60,7 +61,7 @@ def answer(team: Team, broadcast: Broadcast, duals: Duals, chosen: Sequence[int]
     memory = None
     if isinstance(team.method, FunctionalMethod):
         own = [{name: stack[i] for name, stack in trained.buffers.items()} for i in range(len(chosen))]
-        rows = [team.clients[k] for k in chosen]
+        rows = [held for k in chosen if isinstance(held := team.clients[k], Rows)]
         answers = dict(zip(chosen, zip(rows, trained.mean, own, strict=True), strict=True))
         memory = points_of(team.method, team.network, broadcast.memory, answers, number, seed)
     return Replies(tuple(chosen), trained.mean.mul_(precision), precision, trained.buffers, memory)

@@ -10,6 +10,7 @@ from torch.func import vjp, vmap
 
 from .dense import runs_own_code
 from .network import Network, Rows
+from .stream import Stream
 
 CHUNKS = {"dense": 1000, "convolutional": 16, "other": 8}
 """Rows at once, by the kind of network; kinds that are not dense hold a gradient a row and class."""
@@ -20,7 +21,7 @@ Slopes = Callable[[Tensor, Tensor], Tensor]
 def diagonal_ggn(
     network: Network,
     theta: Tensor,
-    rows: Rows,
+    rows: Rows | Stream,
     buffers: dict[str, Tensor],
     samples: int | None = None,
     source: torch.Generator | None = None,
@@ -36,8 +37,8 @@ def diagonal_ggn(
     slopes_at: Slopes = likelihood.roots if samples is None else lambda f, y: likelihood.drawn(f, samples, source)
     kind = _kind(network.module)
     total, each, size = torch.zeros_like(theta), _by_row if kind == "other" else _by_layer, CHUNKS[kind]
-    for part in zip(rows.X.split(size), rows.y.split(size), rows.weighted.to(theta).split(size), strict=True):
-        total += each(network, theta, part, buffers, slopes_at)
+    for X, y, weights in rows.passes(size):
+        total += each(network, theta, (X, y, weights.to(theta)), buffers, slopes_at)
     return total
 
 

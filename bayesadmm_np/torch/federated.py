@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
 
 from .._archive import refusal
 from .._fields import Condition, Field
@@ -31,11 +32,12 @@ from .certificate import losses, pooled_objective
 from .client import Replies, answer, is_usable
 from .likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from .methods import FunctionalMethod, LaplaceMethod
-from .network import Network, Rows
+from .network import Network, Rows, digest
 from .personal import PersonalMethod
 from .problem import AdamSteps, IVONSteps, SGDSteps, Solver
 from .server import gathered, moved, recorded
-from .state import TENSORS, Broadcast, Duals, RoundRecord, State, digest
+from .state import TENSORS, Broadcast, Duals, RoundRecord, State
+from .stream import Stream
 from .team import Team, build, fit, read_device, read_network
 
 SETTINGS.register(AdamSteps)
@@ -107,7 +109,7 @@ class NetworkSpec(RunSpec):
         if not all(self.weights):
             raise ValueError(f"weights must be > 0, got {list(self.weights)}.")
 
-    def team(self, network: Network, here: Mapping[int, Rows]) -> Team:
+    def team(self, network: Network, here: Mapping[int, Rows | Stream]) -> Team:
         """Return what a round is computed with, where these sites' rows are."""
         settings = self.prior_precision, self.temperature, self.solver
         return build(self.method, network, self.weights, here, *settings, batched=False)
@@ -414,7 +416,8 @@ class NetworkData:
 
     Parameters
     ----------
-    rows : Rows
+    rows : Rows, Dataset or DataLoader
+        As the clients of `run`.
     model : Module
         With the layers of the server's; its own parameters are not used.
     device : str or device, default 'cpu'
@@ -438,7 +441,7 @@ class NetworkData:
     (6, 3)
     """
 
-    rows: Rows
+    rows: Rows | Dataset[Any] | DataLoader[Any]
     model: nn.Module
     device: str | torch.device = "cpu"
     likelihood: Likelihood | None = None
@@ -448,15 +451,18 @@ class NetworkData:
     engine: ClassVar[str] = "network"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.rows, Rows):
-            raise ValueError(f"rows must be Rows(X, y), got {type(self.rows).__name__}.")
+        if not isinstance(self.rows, Rows | Dataset | DataLoader):
+            raise ValueError(f"rows must be Rows(X, y), a Dataset or a DataLoader, got {type(self.rows).__name__}.")
         object.__setattr__(self, "network", read_network(self.model, read_device(self.device), self.likelihood))
 
     @property
     def digest(self) -> str:
         """Digest of the rows."""
-        weights = [] if self.rows.weights is None else [self.rows.weights]
-        return digest([self.rows.X, self.rows.y, *weights])
+        return self._own.digest
+
+    @property
+    def _own(self) -> Rows | Stream:
+        return self.rows if isinstance(self.rows, Rows) else Stream.of(self.rows)
 
     @property
     def most(self) -> int:
@@ -465,7 +471,7 @@ class NetworkData:
 
     def introduction(self) -> dict[str, Any]:
         """Return what a hello says: counts and the model's signature."""
-        return {**introduction_of(self.network), "rows": len(self.rows), "weight": float(self.rows.mass)}
+        return {**introduction_of(self.network), "rows": len(self._own), "weight": float(self._own.mass)}
 
     def join(self, spec: RunSpec, name: str, privacy: Any) -> NetworkSite:
         """Return the engine of a run at this site."""
@@ -474,7 +480,7 @@ class NetworkData:
         for item, expected, told in (
             ("model", own, spec.network),
             ("likelihood", self.network.likelihood, spec.likelihood),
-            ("weights", float(self.rows.mass), spec.weights[k]),
+            ("weights", float(self._own.mass), spec.weights[k]),
         ):
             if told != expected:
                 raise refusal(item, f"that of this site, {expected}", told)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
 
 from .._validation import as_count, as_fraction, as_positive
 from ..splitting.loop import check_options, counter
@@ -24,12 +25,13 @@ from .certificate import SampledCertificate, certify, objective
 from .client import answer, is_usable, kept
 from .likelihoods import Likelihood
 from .metrics import AnyScores
-from .network import Rows
+from .network import Rows, digest
 from .posterior import Kind, NetworkPosterior
 from .problem import Solver
 from .randomness import of_scores
 from .server import gathered, recorded
-from .state import RoundRecord, State, digest, load_state, save_state
+from .state import RoundRecord, State, load_state, save_state
+from .stream import Stream
 from .team import Team, assemble, fit, read_device
 
 SCHEMA = 5  # 1: sites started at zero; 2: another noise; 3: did not tell architectures apart; 4: FedLap-Func's sums
@@ -132,7 +134,7 @@ class Result(Rounds):
 
 def run(
     method: Method,
-    clients: Sequence[Rows],
+    clients: Sequence[Rows | Dataset[Any] | DataLoader[Any]],
     model: nn.Module,
     prior_precision: float = 1.0,
     rounds: int = 10,
@@ -163,7 +165,11 @@ def run(
     ----------
     method : Method
         A row of `bayesadmm_np.methods` for diagonal, fixed or isotropic Gaussians, or of this package.
-    clients : sequence of Rows
+    clients : sequence of Rows, Dataset or DataLoader
+        A Dataset has pairs (x, y) as rows, which are made when they are asked for. What a row draws (augmentation) is a
+        function of seed, round, client, step and row in training, and of the row in passes over all rows: for the
+        objective, FedLap-Cov's curvature and the certificate, which are then of one draw of each row. Of a DataLoader
+        its workers and `collate_fn` are used; order and batches are the solver's.
     model : Module
         Maps inputs to logits, or what else the likelihood takes, shape (n, C); it is copied, and stays as it is.
     prior_precision : float, default 1.0
@@ -234,6 +240,8 @@ def run(
     place = read_device(device)
     team = assemble(method, clients, model, prior_precision, temperature, solver, batched, place, likelihood)
     tests = None if evaluate is None else fit(evaluate, "evaluate", team.network, place)
+    if isinstance(tests, Stream):
+        raise ValueError("evaluate must be Rows, got a Dataset.")
     description = _describe(team, seed, participation)
     state = team.start()
     if resume is None:
@@ -329,12 +337,8 @@ def _describe(team: Team, seed: int, participation: object) -> dict[str, Any]:
         "seed": int(seed),
         "participation": _name_of(participation) if callable(participation) else participation,
         "model": f"{digest([team.network.start])} {team.network.fingerprint}",
-        "data": [_digest_of(rows) for rows in team.clients.values()],
+        "data": [rows.digest for rows in team.clients.values()],
     }
-
-
-def _digest_of(rows: Rows) -> str:
-    return digest([rows.X, rows.y] if rows.weights is None else [rows.X, rows.y, rows.weights])
 
 
 def _name_of(function: Callable[..., Any]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 
@@ -80,6 +80,32 @@ class Rows:
         """w_i, shape (n,)."""
         return torch.ones(len(self.X), device=self.X.device) if self.weights is None else self.weights
 
+    def passes(self, size: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Yield X, y and w of all rows, so many at a time."""
+        return zip(self.X.split(size), self.y.split(size), self.weighted.split(size), strict=True)
+
+    def batches(self, jobs: Iterable[tuple[Sequence[int], object]]) -> Iterator[Rows]:
+        """Yield the rows of some batches; their keys are for rows that are drawn."""
+        return (Rows(self.X[list(index)], self.y[list(index)]) for index, _ in jobs)
+
+    def first(self, count: int) -> Tensor:
+        """Return the inputs of the first rows."""
+        return self.X[:count]
+
+    @property
+    def digest(self) -> str:
+        """Digest of the rows."""
+        return digest([self.X, self.y] if self.weights is None else [self.X, self.y, self.weights])
+
+
+def digest(tensors: Sequence[Tensor]) -> str:
+    """Hash tensors, so that a run is not resumed with other data or another network."""
+    found = hashlib.sha256()
+    for tensor in tensors:
+        found.update(str((tuple(tensor.shape), tensor.dtype)).encode())
+        found.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return found.hexdigest()[:16]
+
 
 def merge(clients: Sequence[Rows]) -> Rows:
     """Return all clients' rows as those of one: pooled training is the same loop with this single client.
@@ -102,6 +128,8 @@ def merge(clients: Sequence[Rows]) -> Rows:
     """
     if not clients:
         raise ValueError("clients must hold at least one client, got none.")
+    if not all(isinstance(client, Rows) for client in clients):
+        raise ValueError("clients must be Rows: Datasets are joined by torch.utils.data.ConcatDataset.")
     for name in ("X", "y"):
         kinds = {(tuple(x.shape[1:]), x.dtype) for x in (getattr(client, name) for client in clients)}
         if len(kinds) > 1:

@@ -3,6 +3,8 @@
 | numbers | a function of |
 |---|---|
 | a client's order of rows, its noise on a CPU, dropout, labels for its curvature | seed, round, client |
+| what a row of a Dataset draws in training | seed, round, client, step, row |
+| what it draws in scores, objective, curvature and certificate | row |
 | noise of a stack of clients on a GPU | seed, round, the first client |
 | samples that scores are averaged over | seed, round |
 | samples of the objective and the certificate | seed |
@@ -27,6 +29,11 @@ def client_seed(seed: int, number: int, client: int) -> int:
 def noise_key(seed: int) -> NDArray[np.uint32]:
     """Return the key of a client's noise, which is apart from the order of its rows."""
     return np.random.SeedSequence([seed, 1]).generate_state(2).astype(np.uint32)
+
+
+def row_seed(key: tuple[int, ...], row: int) -> int:
+    """Return the seed of what a row of a Dataset draws; `key` is a client's seed and the step, or nothing."""
+    return int(np.random.SeedSequence([*key, row], spawn_key=(6, len(key))).generate_state(1)[0])
 
 
 def generator(device: torch.device | str, seed: int) -> torch.Generator:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -155,15 +154,6 @@ def parts(rows: Tensor) -> tuple[Tensor, ...]:
 KIND = "checkpoint of networks"
 MEMORY = tuple(field.name for field in fields(Memory))
 TENSORS = ("mean", "precision", "site_linear", "site_precision", "client_linear", "client_precision")
-
-
-def digest(tensors: list[Tensor]) -> str:
-    """Hash tensors, so that a run is not resumed with other data or another network."""
-    found = hashlib.sha256()
-    for tensor in tensors:
-        found.update(str((tuple(tensor.shape), tensor.dtype)).encode())
-        found.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-    return found.hexdigest()[:16]
 
 
 def save_state(path: str | os.PathLike[str], state: State, description: dict[str, Any]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from threading import Event
@@ -19,6 +19,7 @@ from .noise import Noise
 from .personal import VEM, Bayes, Moreau, stack_of
 from .problem import AdamSteps, IVONSteps, LocalProblem, PersonalSteps, PointSteps, SGDSteps, Solver, Trained
 from .randomness import generator
+from .stream import Stream
 from .threads import in_threads
 
 Gradient = Callable[[Tensor, Tensor], Tensor]
@@ -47,7 +48,7 @@ class _Plan:
         return sum(count > step for count in self.steps)
 
 
-def _plan(data: Mapping[int, Rows], solver: Solver, seeds: Sequence[int], like: Tensor) -> _Plan:
+def _plan(data: Mapping[int, Rows | Stream], solver: Solver, seeds: Sequence[int], like: Tensor) -> _Plan:
     """Return epochs of shuffled batches; where the last batch of an epoch is short, rows of weight zero fill it.
 
     A row of weight w_i has w_i n/N_k over the rows of its batch: the gradient estimates that of ℓ_k/N_k.
@@ -74,14 +75,14 @@ def _plan(data: Mapping[int, Rows], solver: Solver, seeds: Sequence[int], like: 
     return _Plan(order, masses, index.to(device), weight.to(device), steps, widths.astype(int).tolist())
 
 
-def _steps(rows: Rows, solver: Solver) -> int:
+def _steps(rows: Rows | Stream, solver: Solver) -> int:
     """Return how many steps a client takes in a round."""
     return solver.epochs * -(-len(rows) // solver.batch_size)
 
 
 def local_work(
     network: Network,
-    data: Sequence[Rows],
+    data: Sequence[Rows | Stream],
     problem: LocalProblem,
     solver: Solver,
     seeds: Sequence[int],
@@ -124,17 +125,18 @@ def _seed(device: torch.device, seed: int) -> None:
             torch.cuda.manual_seed(seed)
 
 
-def _is_divisible(network: Network, data: Sequence[Rows], start: Tensor) -> bool:
+def _is_divisible(network: Network, data: Sequence[Rows | Stream], start: Tensor) -> bool:
     """Whether several threads give the result of one, and give it sooner."""
     return (
         len(data) > 1
         and start.device.type == "cpu"
         and len(data) * len(start) >= WORTH_A_THREAD
-        and network.is_pure(data[0].X)  # a module may draw from a generator that threads share, or keep a state
+        and all(isinstance(rows, Rows) for rows in data)
+        and network.is_pure(data[0].first(1))  # a module may draw from a generator that threads share, or keep a state
     )
 
 
-def _largest_stack(data: Sequence[Rows], start: Tensor) -> int:
+def _largest_stack(data: Sequence[Rows | Stream], start: Tensor) -> int:
     """Return how many clients to stack: all of them on a GPU, where a call costs more than its work."""
     return max(STACK // len(start), 1) if start.device.type == "cpu" else len(data)
 
@@ -155,7 +157,7 @@ class _Work:
     """The local work of a round; threads share it, and write into rows of their own."""
 
     network: Network
-    data: Sequence[Rows]
+    data: Sequence[Rows | Stream]
     problem: LocalProblem
     solver: Solver
     seeds: Sequence[int]
@@ -186,25 +188,43 @@ class _Work:
         """Do the work of some clients as one computation."""
         network, start, buffers = self.network, self.problem.start, self.out.buffers
         plan = _plan({k: self.data[k] for k in group}, self.solver, self.seeds, start)
-        X, y = torch.cat([self.data[k].X for k in group]), torch.cat([self.data[k].y for k in group])
         sizes = torch.tensor(plan.masses, dtype=torch.float64).to(start)[:, None]
         problem = self.problem.of(plan.clients)
         shared = None if problem.shared is None else problem.shared.over(sizes)
         workspace = start.new_empty(0 if shared is None else len(group), len(start))
         stack = self._stack(plan.clients, problem, problem.scale(plan.masses))
         del problem  # its sites are copies
+        batches = self._batches(group, plan)
         for t in range(plan.steps[0]):
             if halt.is_set():
                 break
             k = plan.active(t)
             width = plan.widths[t]  # batch statistics are of every row that is passed, whatever its weight
-            chosen = plan.index[:k, t, :width]
-            batch, labels, weights = X[chosen], y[chosen], plan.weight[:k, t, :width]
+            batch, labels = next(batches)
+            weights = plan.weight[:k, t, :width]
             gradient: Gradient = partial(network.gradient, X=batch, y=labels, weights=weights, buffers=buffers)
             if shared is not None:
                 gradient = shared.beside(gradient, network, workspace, buffers)
             stack.step(k, t + 1, gradient)
         self.out.put(plan.clients, stack.result())
+
+    def _batches(self, group: Sequence[int], plan: _Plan) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the clients' inputs and labels of every step, shape (k, B, ...)."""
+        data = [self.data[k] for k in group]
+        shown = [plan.index[: plan.active(t), t, :width] for t, width in enumerate(plan.widths)]
+        held = [rows for rows in data if isinstance(rows, Rows)]
+        if len(held) == len(data):
+            X, y = torch.cat([rows.X for rows in held]), torch.cat([rows.y for rows in held])
+            yield from ((X[chosen], y[chosen]) for chosen in shown)
+            return
+        before = dict(zip(group, np.cumsum([0, *map(len, data)]).tolist(), strict=False))
+        each = [
+            self.data[k].batches([((shown[t][i] - before[k]).tolist(), (self.seeds[k], t)) for t in range(steps)])
+            for i, (k, steps) in enumerate(zip(plan.clients, plan.steps, strict=True))
+        ]
+        for chosen in shown:
+            found = [next(batches) for batches in each[: len(chosen)]]
+            yield torch.stack([rows.X for rows in found]), torch.stack([rows.y for rows in found])
 
     def _stack(
         self, clients: Sequence[int], problem: LocalProblem, scale: Tensor

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
 
 from .._validation import as_positive
 from ..families import DiagonalGaussian, IsotropicGaussian
@@ -20,6 +21,7 @@ from .network import Network, Rows
 from .personal import PersonalMethod, VEMSteps, head_of
 from .problem import AdamSteps, IVONSteps, LocalProblem, PointSteps, Solver
 from .state import Broadcast, Duals, State
+from .stream import Stream
 
 DEVICES = ("cpu", "cuda", "meta")
 
@@ -36,7 +38,7 @@ class Team:
     family: type
     network: Network
     sizes: tuple[float, ...]
-    clients: Mapping[int, Rows]
+    clients: Mapping[int, Rows | Stream]
     solver: Solver
     delta: float
     temperature: float
@@ -157,7 +159,7 @@ def read_device(device: str | torch.device) -> torch.device:
 
 def assemble(
     method: Method,
-    clients: Sequence[Rows],
+    clients: Sequence[Rows | Dataset[Any] | DataLoader[Any]],
     model: nn.Module,
     prior_precision: float,
     temperature: float,
@@ -168,12 +170,14 @@ def assemble(
 ) -> Team:
     """Check that everything fits, before the first round."""
     network = read_network(model, place, likelihood)
-    if isinstance(clients, Rows) or not isinstance(clients, Iterable):
-        raise ValueError(f"clients must be a sequence of Rows, one a client, got {type(clients).__name__}.")
+    if isinstance(clients, Rows | Dataset | DataLoader) or not isinstance(clients, Iterable):
+        raise ValueError(
+            f"clients must be a sequence of Rows, one a client, or of Datasets, got {type(clients).__name__}."
+        )
     data = tuple(fit(rows, f"client {k}", network, place) for k, rows in enumerate(clients))
     if not data:
         raise ValueError("clients must hold at least one client, got none.")
-    shapes = [tuple(rows.X.shape[1:]) for rows in data]
+    shapes = [tuple(rows.first(1).shape[1:]) for rows in data]
     for k, shape in enumerate(shapes):
         if shape != shapes[0]:
             raise ValueError(f"client {k}: inputs must have the shape of client 0's, {shapes[0]}, got {shape}.")
@@ -194,7 +198,7 @@ def build(
     method: Method,
     network: Network,
     sizes: tuple[float, ...],
-    clients: Mapping[int, Rows],
+    clients: Mapping[int, Rows | Stream],
     prior_precision: float,
     temperature: float,
     solver: Solver | None,
@@ -231,12 +235,14 @@ def build(
         head_of(network)
     if isinstance(method, FunctionalMethod) and not isinstance(network.likelihood, Categorical):
         raise ValueError(f"{method.name} shares soft labels: it needs likelihood=Categorical().")
+    if isinstance(method, FunctionalMethod) and any(isinstance(rows, Stream) for rows in clients.values()):
+        raise ValueError(f"{method.name} shares rows, drawn by their classes: its clients must be Rows.")
     _check_last_batches(network, clients, chosen.batch_size)
     delta, tau = as_positive(prior_precision, "prior_precision"), as_positive(temperature, "temperature")
     return Team(method, family, network, sizes, clients, chosen, delta, tau, batched)
 
 
-def _check_last_batches(network: Network, clients: Mapping[int, Rows], batch_size: int) -> None:
+def _check_last_batches(network: Network, clients: Mapping[int, Rows | Stream], batch_size: int) -> None:
     """Refuse a batch of one row where the model normalises over rows alone."""
     if not network.keeps_statistics:
         return
@@ -246,7 +252,7 @@ def _check_last_batches(network: Network, clients: Mapping[int, Rows], batch_siz
             place = network.start.device
             try:
                 with torch.random.fork_rng(devices=[place] if place.type == "cuda" else []):
-                    network.logits(network.leaves(network.start[None]), rows.X[None, :1], buffers, train=True)
+                    network.logits(network.leaves(network.start[None]), rows.first(1)[None], buffers, train=True)
             except ValueError as error:
                 raise ValueError(
                     f"client {k}: its {len(rows)} rows leave one to the last batch of {batch_size}, which the model "
@@ -254,27 +260,40 @@ def _check_last_batches(network: Network, clients: Mapping[int, Rows], batch_siz
                 ) from error
 
 
-def fit(rows: Rows, name: str, network: Network, place: torch.device) -> Rows:
-    """Move rows to the device and the network's dtype, and try two of them."""
-    if not isinstance(rows, Rows):
-        raise ValueError(f"{name}: expected Rows(X, y), got {type(rows).__name__}.")
-    weights = None if rows.weights is None else rows.weights.detach().to(place, network.start.dtype)
+def fit(given: object, name: str, network: Network, place: torch.device) -> Rows | Stream:
+    """Move rows to the device and the network's dtype, and try two of them; those of a Dataset when they are made."""
+    outputs = 0
+
+    def read(rows: Rows) -> Rows:
+        weights = None if rows.weights is None else rows.weights.detach().to(place, network.start.dtype)
+        try:
+            dtype = network.start.dtype if rows.X.is_floating_point() else rows.X.dtype
+            y = rows.y.to(place, network.start.dtype if rows.y.is_floating_point() else rows.y.dtype)
+            found = Rows(rows.X.to(place, dtype), y, weights)
+            return replace(found, y=network.likelihood.read(found.y, outputs)) if outputs else found
+        except ValueError as error:  # what is fine in double precision may not be in single
+            raise ValueError(f"{name}: {error}") from error
+
+    if isinstance(given, Rows):
+        found: Rows | Stream = read(given)
+    elif isinstance(given, Dataset | DataLoader):
+        try:
+            source = Stream.of(given)
+            source.draws  # noqa: B018  # refuses what no seed reproduces
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from error
+        found = replace(source, read=read)
+    else:
+        raise ValueError(f"{name}: expected Rows(X, y), a Dataset or a DataLoader, got {type(given).__name__}.")
+    first = found.first(2)
     try:
-        dtype = network.start.dtype if rows.X.is_floating_point() else rows.X.dtype
-        y = rows.y.to(place, network.start.dtype if rows.y.is_floating_point() else rows.y.dtype)
-        moved = Rows(rows.X.to(place, dtype), y, weights)
-    except ValueError as error:  # what is fine in double precision may not be in single
-        raise ValueError(f"{name}: {error}") from error
-    try:
-        outputs = network.predict(network.start, moved.X[:2], network.buffers)
+        logits = network.predict(network.start, first, network.buffers)
     except torch.cuda.OutOfMemoryError:
         raise
     except (RuntimeError, IndexError) as error:
-        shape = tuple(rows.X.shape[1:])
+        shape = tuple(first.shape[1:])
         raise ValueError(f"{name}: the model cannot map inputs of shape {shape} to logits: {error}") from error
-    if outputs.ndim != 2:
-        raise ValueError(f"{name}: the model must return outputs of shape (n, C), got {tuple(outputs.shape)}.")
-    try:
-        return replace(moved, y=network.likelihood.read(moved.y, outputs.shape[1]))
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from error
+    if logits.ndim != 2:
+        raise ValueError(f"{name}: the model must return outputs of shape (n, C), got {tuple(logits.shape)}.")
+    outputs = logits.shape[1]
+    return read(found) if isinstance(found, Rows) else found

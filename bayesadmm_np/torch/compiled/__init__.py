@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ..likelihoods import Categorical
 from ..network import Network, Rows
 from ..problem import AdamSteps, IVONSteps, LocalProblem, Solver
+from ..stream import Stream
 
 if TYPE_CHECKING:
     from .client import Client
@@ -40,7 +41,7 @@ def _client_module() -> ModuleType | None:
     return client
 
 
-def does(network: Network, data: Sequence[Rows], problem: LocalProblem, solver: Solver) -> bool:
+def does(network: Network, data: Sequence[Rows | Stream], problem: LocalProblem, solver: Solver) -> bool:
     """Whether compiled code can do these clients' work: a plain network of classes on a CPU, one IVON sample a step."""
     return (
         (
@@ -49,15 +50,16 @@ def does(network: Network, data: Sequence[Rows], problem: LocalProblem, solver: 
         )
         and isinstance(network.likelihood, Categorical)
         and problem.start.device.type == "cpu"
-        and all(network.is_pure(rows.X) for rows in data)
+        and all(isinstance(rows, Rows) and network.is_pure(rows.X) for rows in data)
         and _client_module() is not None
     )
 
 
-def client_of(network: Network, rows: Rows, problem: LocalProblem, solver: Solver, seed: int) -> Client:
+def client_of(network: Network, rows: Rows | Stream, problem: LocalProblem, solver: Solver, seed: int) -> Client:
     """Return one client's work, for which `does` is true; `problem` is this client's alone."""
     from .client import AdamClient, IVONClient
 
+    assert isinstance(rows, Rows)
     if isinstance(solver, IVONSteps):
         return IVONClient(network, rows, problem, solver, seed)
     assert isinstance(solver, AdamSteps)

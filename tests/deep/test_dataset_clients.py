@@ -1,0 +1,174 @@
+"""Clients whose rows a Dataset makes: the numbers of `Rows`, seeded augmentation, what is refused."""
+
+import random
+import weakref
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", minversion="2.4", reason="the deep-learning path needs the extra `torch`")
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, WeightedRandomSampler  # noqa: E402
+
+from bayesadmm_np import methods  # noqa: E402
+from bayesadmm_np.federation import Coordinator, Site  # noqa: E402
+from bayesadmm_np.torch import (  # noqa: E402
+    IVONADMM,
+    AdamSteps,
+    FedLapFunc,
+    IVONSteps,
+    NetworkData,
+    NetworkTask,
+    Rows,
+    merge,
+    run,
+)
+from oracles.overrides import ALLOWED  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+nn = torch.nn
+ADAM = AdamSteps(epochs=2, batch_size=8, lr=0.01)
+IVON = IVONSteps(epochs=2, batch_size=8, lr=0.1, hess_init=0.1, beta2=0.9)
+KINDS = {"IVON-ADMM": (IVONADMM(0.7, 0.3), IVON), "FedLapCov": (methods.FedLapCov(0.3), ADAM)}
+
+
+def rows():
+    source = torch.Generator().manual_seed(0)
+    X = torch.randn(60, 3, generator=source)
+    return [Rows(X[a:b], (X[a:b, 0] > 0).long()) for a, b in ((0, 21), (21, 40), (40, 60))]
+
+
+def model():
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Tanh(), nn.Linear(4, 2))  # not plain: one path for all
+
+
+class Jittered(Dataset):
+    """Rows that are moved anew whenever they are asked for, by all three generators."""
+
+    def __init__(self, given):
+        self.given = given
+
+    def __len__(self):
+        return len(self.given)
+
+    def __getitem__(self, i):
+        moved = torch.rand(3) + float(np.random.rand()) + random.random()  # noqa: NPY002
+        return self.given.X[i] + 0.1 * moved, int(self.given.y[i])
+
+
+class Drifting(Jittered):
+    """By a generator of its own, which nobody seeds."""
+
+    own = torch.Generator().manual_seed(0)
+
+    def __getitem__(self, i):
+        return self.given.X[i] + torch.rand(3, generator=self.own), int(self.given.y[i])
+
+
+def go(kind, clients, **options):
+    method, solver = KINDS[kind]
+    return run(method, clients, model(), **{"rounds": 3, "solver": solver} | options)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_that_are_made_when_asked_for_give_the_numbers_of_rows_that_are_held(kind):
+    """To the bit, beside a client that holds its rows; the twin lacks a row."""
+    a, b, c = rows()
+    streams = [TensorDataset(a.X, a.y), b, DataLoader(TensorDataset(c.X, c.y), batch_size=5)]
+    found, expected = go(kind, streams), go(kind, [a, b, c])
+    assert torch.equal(found.mean, expected.mean)
+    assert torch.equal(found.precision, expected.precision)
+    assert found.objective.tolist() == expected.objective.tolist()
+    assert str(found.certificate()) == str(expected.certificate())
+    assert not torch.equal(go(kind, [TensorDataset(a.X[:-1], a.y[:-1]), b, c]).mean, expected.mean)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_augmentation_is_a_function_of_the_seed(tmp_path, kind):
+    """Again, with workers, and after a stop: the same bits. The twins have another seed, and no augmentation."""
+    clients = [Jittered(own) for own in rows()]
+    states = random.getstate(), np.random.get_state()[1].copy()  # noqa: NPY002
+    expected = go(kind, clients)
+    path = tmp_path / "run.npz"
+    go(kind, clients, rounds=2, checkpoint=path)
+    workers = [DataLoader(clients[0], batch_size=8, num_workers=2, shuffle=True), *clients[1:]]
+    for found in (go(kind, clients), go(kind, workers), go(kind, clients, resume=path)):
+        assert torch.equal(found.mean, expected.mean)
+        assert found.objective.tolist() == expected.objective.tolist()
+    assert not torch.equal(go(kind, clients, seed=1).mean, expected.mean)
+    assert not torch.equal(go(kind, rows()).mean, expected.mean)
+    assert "of one draw of each" in str(expected.certificate())
+    assert random.getstate() == states[0]
+    assert (np.random.get_state()[1] == states[1]).all()  # noqa: NPY002
+
+
+def test_sites_with_datasets_are_the_clients_of_one_process():
+    clients, (method, solver) = [Jittered(own) for own in rows()[:2]], KINDS["IVON-ADMM"]
+    expected = run(method, clients, model(), rounds=2, solver=solver, batched=False)
+    sites = [Site(name, NetworkData(own, model()), rules=ALLOWED) for name, own in zip("AB", clients, strict=True)]
+    task = NetworkTask(method, model(), solver=solver, rounds=2)
+    server = Coordinator.start([site.hello() for site in sites], task)
+    while server.outcome is None:
+        sites, replies = zip(*(site.step(server.broadcast()) for site in sites), strict=True)
+        server = server.step(replies)
+    assert torch.equal(server.state.mean, expected.mean)
+
+
+def test_no_more_rows_are_held_than_are_worked_on():
+    """Of 700 rows at most a chunk of 256, and the one that is made."""
+    alive, most = [], 0
+
+    class Counted(Dataset):
+        def __len__(self):
+            return 700
+
+        def __getitem__(self, i):
+            nonlocal alive, most
+            row = torch.full((3,), i / 700)
+            alive = [*(ref for ref in alive if ref() is not None), weakref.ref(row)]
+            most = max(most, len(alive))
+            return row, i % 2
+
+    run(methods.FedAvg(), [Counted()], model(), rounds=1, solver=ADAM)
+    assert 200 < most <= 257
+
+
+class Endless(IterableDataset):
+    def __iter__(self):
+        yield torch.zeros(3), 0
+
+
+PLAIN = TensorDataset(torch.zeros(4, 3), torch.tensor([0, 1, 0, 1]))
+
+
+@pytest.mark.parametrize(
+    ("client", "message"),
+    [
+        (Endless(), "must have a length"),
+        (DataLoader(Endless()), "must have a length"),
+        (TensorDataset(torch.zeros(0, 3), torch.zeros(0)), "must have a length"),
+        (DataLoader(PLAIN, batch_size=3, drop_last=True), "every row once"),
+        (DataLoader(PLAIN, sampler=WeightedRandomSampler([1.0] * 4, 4)), "every row once"),
+        (TensorDataset(torch.zeros(4, 3)), "pairs"),
+        (TensorDataset(torch.full((4, 3), float("nan")), torch.zeros(4).long()), "client 0: X must be finite"),
+        (TensorDataset(torch.zeros(4, 3), torch.full((4,), 7)), "client 0: "),
+        (TensorDataset(torch.zeros(4, 5), torch.zeros(4).long()), "cannot map inputs of shape"),
+        (Drifting(rows()[0]), "global generators"),
+        ([PLAIN], "expected Rows"),
+    ],
+)
+def test_what_no_client_can_be_is_refused(client, message):
+    with pytest.raises(ValueError, match=message):
+        run(methods.FedAvg(), [client], model(), rounds=1, solver=ADAM)
+
+
+def test_where_rows_are_needed_a_dataset_is_refused():
+    for call in (
+        lambda: run(FedLapFunc(), [PLAIN], model(), rounds=1),
+        lambda: run(methods.FedAvg(), [PLAIN], model(), rounds=1, evaluate=PLAIN),
+        lambda: run(methods.FedAvg(), PLAIN, model(), rounds=1),
+        lambda: merge([PLAIN]),
+        lambda: NetworkData(PLAIN[0], model()),
+    ):
+        with pytest.raises(ValueError, match="Rows"):
+            call()
