@@ -19,6 +19,8 @@ Damping = float | Literal["rows"]
 
 def as_float_array(value: ArrayLike, name: str, ndim: int | tuple[int, ...] | None = None) -> Array:
     """Return `value` as a finite, non-empty float64 array, or raise a ValueError naming it."""
+    if np.ma.is_masked(value):
+        raise ArgumentError(name, "must be an array without missing values", f"{np.ma.count_masked(value)} masked")
     try:
         raw = np.asarray(value)
         if raw.dtype.kind in "USc":

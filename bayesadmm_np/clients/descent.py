@@ -13,7 +13,7 @@ are differences of gradients, and conjugate gradients solve for the step.
 
 In mean and covariance the entropy and the quadratic terms are convex too, and E exp(xᵀθ) is; the valley of such a loss,
 xᵀm + ½xᵀΣx constant, is straight there, and bent in (m, B). A step that had to be shortened is followed by one in the
-other coordinates.
+other coordinates, as is one that left what a step can gain as large as it was.
 """
 
 from __future__ import annotations
@@ -41,6 +41,12 @@ MOST_FORMED = 250
 """Most coordinates for which the Hessian of a step in mean and covariance is formed."""
 MOST_TRIALS = 60
 """Most points of one line search."""
+LENGTHEN = 4.0
+"""Factor between the trials of a search that goes beyond Newton's step."""
+NEGLIGIBLE = 4e-7
+"""Decrease of the objective, of ½ of (9e-4 standard deviations)², that no answer is refused for."""
+NEAR = 2e-4
+"""Residual, where the precision moves, that no answer is refused for."""
 MOST_IDLE = 3
 """Steps that rounding hides, and that do not lower the residual either, before the descent ends."""
 ROUNDING = 1e-13
@@ -52,7 +58,7 @@ def descend(problem: Subproblem, current: Iterate, done: int, max_iter: int, tol
     moves = current.q.learns_precision and not problem.rule.is_delta
     if moves and current.q.dim > MOST_DENSE and not current.residual <= tol:
         return current.solution(done, ClientStatus.ITERATION_LIMIT)
-    power, best, idle = 2, current, 0
+    power, best, idle, slope = 2, current, 0, -np.inf
     while not current.residual <= tol:
         if done >= max_iter:
             return current.solution(done, ClientStatus.ITERATION_LIMIT)
@@ -63,7 +69,8 @@ def descend(problem: Subproblem, current: Iterate, done: int, max_iter: int, tol
         if following is None:
             return best.solution(done, step.ending)
         current, done = following, done + 1
-        power = power if t == 1.0 else 3 - power
+        power = power if t == 1.0 and step.slope > 0.5 * slope else 3 - power
+        slope = step.slope
     return current.solution(done, ClientStatus.CONVERGED)
 
 
@@ -165,10 +172,18 @@ class _Step(NamedTuple):
 
     @property
     def ending(self) -> ClientStatus:
-        """What it means that no step along the direction helps: a gradient of the objective's own would have."""
+        """What it means that no step along the direction helps: a gradient of the objective's own would have.
+
+        Of a convex objective with such a gradient only rounding is left as the reason.
+        """
+        problem = self.chart.problem
         if self.is_hidden:
             return ClientStatus.ROUNDED
-        return ClientStatus.COARSE_RULE if self.chart.problem.rule.is_sampled else ClientStatus.ITERATION_LIMIT
+        if problem.rule.is_sampled:
+            return ClientStatus.COARSE_RULE
+        is_negligible = -self.slope <= NEGLIGIBLE * min(1.0, problem.rho)
+        is_negligible &= self.current.residual <= NEAR or not self.chart.moves_precision
+        return ClientStatus.ROUNDED if is_negligible else ClientStatus.UNRESOLVED
 
     def search(self) -> tuple[Iterate | None, float]:
         """Find a step that lowers the merit by Armijo's rule and does not overshoot; also return its length.
@@ -186,7 +201,7 @@ class _Step(NamedTuple):
                 falls = fall >= -1e-4 * t * self.slope and fall > self.hidden
                 slope = float(self.chart.gradient(t * self.direction, candidate.q, candidate.expected) @ self.direction)
                 flat = (falls or abs(fall) <= self.hidden) and abs(slope) <= -0.5 * self.slope
-                if flat or (falls and t == 1.0 and slope < 0.0):
+                if flat or (falls and t == 1.0 and 0.5 * self.slope <= slope < 0.0):
                     return candidate, t
             if candidate is not None and falls and (found[0] is None or candidate.merit < found[0].merit):
                 found = candidate, t
@@ -194,9 +209,12 @@ class _Step(NamedTuple):
                 low = t
             else:
                 high = t
-            if low > 0.0 and (high <= 2.0 * low or trial > MOST_TRIALS // 2):
+            if low > 0.0 and (high <= 2.0 * low or (high < np.inf and low >= 1.0) or trial > MOST_TRIALS // 2):
                 break
-            t = float(np.sqrt(low * high)) if low > 0.0 else t * (0.5 if trial < 3 else 0.1)
+            if low == t and high == np.inf:  # as steep as at the start: along E exp f a full step is short
+                t *= LENGTHEN
+            else:
+                t = float(np.sqrt(low * high)) if low > 0.0 else t * (0.5 if trial < 3 else 0.1)
         return found
 
     def _tried(self, t: float) -> Iterate | None:

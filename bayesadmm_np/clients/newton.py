@@ -36,6 +36,8 @@ TRUST_RADIUS = 1.0
 """Largest KL between successive iterates where the subproblem is not convex."""
 FAR = 1e3
 """Residual above which another start is sought: under a wide q, E exp f is orders of magnitude beyond any step."""
+NARROW, NARROWEST = 11, 40
+"""Factors of ten by which a start is narrowed, and the most where none is finite: predictors of variance 1e18."""
 ESCAPED = 100.0
 """KL to the server, per parameter of the mean, beyond which an iterate has left through the hole in the objective."""
 PATIENCE = 100
@@ -87,6 +89,7 @@ class VariationalNewton(Solver):
         as_count(self.max_iter, "max_iter")
         as_count(self.memory, "memory", minimum=0)
 
+    @np.errstate(over="ignore", invalid="ignore")  # the status says it
     def solve(
         self,
         problem: Subproblem,
@@ -286,7 +289,7 @@ def _nearer_start(problem: Subproblem, first: Iterate, rng: np.random.Generator)
     laplace = VariationalNewton(tol=1e-3).solve(point, start, rng).posterior
     assert isinstance(laplace, Gaussian)
     best = first
-    for narrowing in range(12):
+    for narrowing in range(NARROWEST):
         q = laplace
         if q.learns_precision:
             parts = [10.0**narrowing * part for part in q.factor.parts]
@@ -297,7 +300,7 @@ def _nearer_start(problem: Subproblem, first: Iterate, rng: np.random.Generator)
         candidate = Iterate.at(problem, q)
         if candidate.is_finite and not candidate.residual >= best.residual:
             best = candidate
-        if best.residual < FAR or not q.learns_precision:
+        if best.residual < FAR or not q.learns_precision or (best.is_finite and narrowing >= NARROW):
             break
     return best
 

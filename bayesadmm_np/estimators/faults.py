@@ -50,7 +50,7 @@ def name_failure(error: RunError, sites: Sequence[Hashable], more: Callable[[Wor
     """Return a run's error that names the site, and says more; commands word it by their options."""
     assert error.failure is not None  # every RunError has one
     failure = _NamedFailure(**vars(error.failure), sites=tuple(sites), more=more)
-    return RunError(replace(error.result, failure=failure, message=failure.message))
+    return RunError(replace(error.result, failure=failure, ending=failure.message))
 
 
 def name_superfluous(
@@ -80,7 +80,7 @@ def _relations(
 def name_dependence(error: RunError, glm: Glm, rows: Mapping[Hashable, SiteRows], names: Sequence[str]) -> RunError:
     """Name the columns whose dependence broke a run, by their relation or by the information where it was lost."""
     failure = error.result.failure
-    if failure is None or failure.status is not Status.NOT_A_DISTRIBUTION:
+    if failure is None or failure.status not in (Status.NOT_A_DISTRIBUTION, Status.UNRESOLVED):
         return error
     near = [
         f.relation
@@ -102,7 +102,7 @@ def name_dependence(error: RunError, glm: Glm, rows: Mapping[Hashable, SiteRows]
         said, these = f"the rows that count say next to nothing on {listed} together", "one of them"
     remedies = f"leave {these} out, shrink it with {PRIOR} > 0, or scale columns and weights"
     failure = replace(failure, detail=said, knob=remedies)
-    return RunError(replace(error.result, message=failure.message, failure=failure))
+    return RunError(replace(error.result, ending=failure.message, failure=failure))
 
 
 def name_separation(glm: Glm, settings: Settings, names: Sequence[str]) -> Separation | Undecided | None:

@@ -299,7 +299,7 @@ def _run(
     if watch is None or not watch.is_searched:
         return Fit(result, glm, settings, precision, noise, rounds)
     if result.status is Status.STOPPED:
-        result = replace(result, status=Status.NO_MAXIMUM, message=f"{Status.NO_MAXIMUM.value}.")
+        result = replace(result, status=Status.NO_MAXIMUM, ending=f"{Status.NO_MAXIMUM.value}.")
     return Fit(result, glm, settings, precision, noise, rounds, separation=watch.separation, is_searched=True)
 
 

@@ -70,6 +70,14 @@ class Certificate:
         """
         return self.holds and self.distance is not None and not self.distance.sd_units <= WORTHWHILE
 
+    @property
+    def doubt(self) -> str:
+        """What the bound on the distance takes from a residual below tol, in words; empty where it takes nothing."""
+        if self.is_worth_little:
+            assert self.distance is not None
+            return f"yet the mean may be {self.distance.sd_units:.1g} standard errors off: lower tol"
+        return "yet nothing bounds the distance: see certificate()" if self.is_stationary and not self.holds else ""
+
     def verdict(self, has_maximum: bool = True) -> str:
         """Return whether it holds, in words; nothing holds of a likelihood without a maximum."""
         is_stationary = self.is_stationary and has_maximum

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -46,7 +47,7 @@ class Result(Rounds):
     Attributes
     ----------
     status : Status
-    message : str
+    ending : str
         The status in words, with client, round and the knob to turn where a run failed.
     prior : ExponentialFamily
     state : State
@@ -59,7 +60,7 @@ class Result(Rounds):
     """
 
     status: Status
-    message: str
+    ending: str
     prior: ExponentialFamily
     state: State
     tol: float
@@ -70,6 +71,14 @@ class Result(Rounds):
     def __repr__(self) -> str:
         final = f", objective {self.objective[-1]:.8g}"
         return f"Result({self.status.name} after {self.rounds} rounds{final},\n  posterior={self.posterior!r})"
+
+    @cached_property
+    def message(self) -> str:
+        """How the run ended; also where the bound on the distance says that `CONVERGED` is worth little."""
+        if self.status is not Status.CONVERGED or not self.history:
+            return self.ending
+        found = self.certificate()
+        return f"{self.ending}; {found.doubt}" if found.doubt else self.ending
 
     @property
     def posterior(self) -> Any:

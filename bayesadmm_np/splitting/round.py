@@ -16,6 +16,7 @@ from ..clients.problem import ClientStatus, Solution
 from ..families.base import ExponentialFamily
 from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian, LearnedPrecisionGaussian
+from ..families.precision import DensePrecision
 from ..losses.base import Expected
 from . import guarded, sketched
 from .accelerated import mix, remember
@@ -35,6 +36,7 @@ _WHY = {
     ClientStatus.ITERATION_LIMIT: Status.CLIENT_LIMIT,
     ClientStatus.COARSE_RULE: Status.COARSE_RULE,
     ClientStatus.NOT_FINITE: Status.NOT_FINITE,
+    ClientStatus.UNRESOLVED: Status.UNRESOLVED,
 }
 
 UNKNOWN = float("inf")
@@ -167,6 +169,8 @@ def advance(
             q_g, step = _newton_point(state.q_g, q_g, gathered)
     except ValueError:  # λ_g is outside the domain
         if not server.method.guarded or server.method.client != "proximal":
+            if _is_rounding(server.prior, gathered.natural):
+                return Failure(Status.UNRESOLVED, number)
             return Failure(Status.NOT_A_DISTRIBUTION, number, knob=server.method.knobs)
         q_g = guarded.refuge(server, state)
         gathered = _again(state, q_g, 0.0)
@@ -260,6 +264,13 @@ def _advised(server: Server, state: State, failed: Failure) -> Failure:
     detail = f"it holds {shares[j]:.0%} of the curvature of coefficient {j}"
     detail += f": only from rho of about {least:.0g} on is a minimum sure"
     return replace(failed, detail=detail, knob="wrap the method in Guarded")
+
+
+def _is_rounding(prior: ExponentialFamily, natural: Natural) -> bool:
+    """Whether a dense precision lacks an inverse by no more than rounding: columns that are equal, say."""
+    if not isinstance(prior, LearnedPrecisionGaussian) or not isinstance(prior.factor, DensePrecision):
+        return False
+    return natural.is_finite() and prior.factor.like(natural.parts[1:]).is_semidefinite()
 
 
 def _diagonal(prior: LearnedPrecisionGaussian, parts: Sequence[Array]) -> Array:

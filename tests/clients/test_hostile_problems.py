@@ -50,7 +50,7 @@ def check(seed):
         assert solution.posterior.fisher_norm(solution.posterior.natural - again) <= 1.01e-8, drawn.words
     if solution.status is ClientStatus.ROUNDED:
         # ROUNDING lets a decrease of 1e-13 of the objective's terms pass: a decrement of √(2e-13 · 1e5) at most
-        assert error(drawn, solution.posterior) < 1e-3, drawn.words
+        assert error(drawn, solution.posterior) < 2e-3, drawn.words
     return solution.status
 
 
@@ -70,9 +70,11 @@ def test_without_the_descent_many_are_not(monkeypatch):
 
 @pytest.mark.slow
 def test_ten_thousand_hostile_problems():
-    """99 % are solved; most others are Poisson problems with a curvature beyond 1e16 times the prior precision."""
-    unsolved = [draw(seed).words for seed in range(10_000) if check(seed) not in SOLVED]
-    assert len(unsolved) <= 120, unsolved
+    """Most others are Poisson problems of a few rows whose S has a condition of 1e15 or more, and are named so."""
+    ended = {seed: check(seed) for seed in range(10_000)}
+    unsolved = {draw(seed).words: status.name for seed, status in ended.items() if status not in SOLVED}
+    assert len(unsolved) <= 40, unsolved
+    assert not set(unsolved.values()) - {"UNRESOLVED", "COARSE_RULE", "NOT_FINITE"}, unsolved
 
 
 def test_an_error_of_a_hundredth_of_a_standard_deviation_is_seen():
@@ -199,3 +201,33 @@ def test_the_hessian_that_is_formed_is_that_of_the_gradient(family, power):
     assert np.abs(formed - np.stack(columns, axis=1)).max() < 1e-8  # 1e-16/1e-5 and the square of 1e-5
     if power == 2:
         assert np.abs(formed - hessian(chart, expected, 0.9 * gradient)).max() > 1e-3
+
+
+# ----------------------------------------------------------------------------------------------------
+# What ends a descent
+# ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", [148, 1036, 4863, 7487])
+def test_a_bent_valley_is_left(seed):
+    """Wide Poisson predictors without counts: (m, B) alone creeps for 300 iterations, which the twin shows."""
+    assert check(seed) is ClientStatus.CONVERGED
+
+
+def test_without_the_other_coordinates_it_creeps(monkeypatch):
+    monkeypatch.setattr(Chart, "power", property(lambda chart: 2), raising=False)
+    assert check(7487) is ClientStatus.ITERATION_LIMIT
+
+
+def test_predictors_of_variance_1e18_find_a_start():
+    assert check(4902) in SOLVED
+
+
+@pytest.mark.parametrize("seed", [1013, 5609, 6526])
+def test_curvatures_further_apart_than_double_precision_are_named(seed):
+    drawn, solution = solve(seed)
+    assert solution.status is ClientStatus.UNRESOLVED
+    system = solution.posterior.factor.multiply(np.eye(solution.posterior.dim))
+    units = 1 / np.sqrt(np.diagonal(system))
+    values = np.linalg.eigvalsh(system * np.outer(units, units))
+    assert values[0] < 1e-15 * values[-1], drawn.words

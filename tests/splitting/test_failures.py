@@ -650,3 +650,66 @@ def test_clients_whose_rows_all_have_weight_zero_have_no_shares():
         ba.run(M.FedAvg(), clients, ba.families.IsotropicGaussian(np.zeros(2), 1.0))
     full = ba.families.FullGaussian(np.zeros(2), 1.0)
     assert ba.run(M.PVI(), clients, full).status is Status.CONVERGED
+
+
+# ----------------------------------------------------------------------------------------------------
+# What rounding or a loose bound is to be blamed for
+# ----------------------------------------------------------------------------------------------------
+
+
+def halves(X, y):
+    return [ba.losses.Logistic(X[k::3], y[k::3]) for k in range(3)]
+
+
+@pytest.mark.parametrize("row", [M.PVI(), M.BayesADMM(1.0)])
+def test_equal_columns_and_a_weak_prior_are_named_and_not_rho(rng, row):
+    z = rng.standard_normal(60)
+    X = 1e4 * np.column_stack([z, z, rng.standard_normal(60)])
+    clients = halves(X, rng.random(60) < 1 / (1 + np.exp(-z)))
+    result = ba.run(row, clients, ba.families.FullGaussian(np.zeros(3), 1e-8), raise_on_failure=False)
+    assert result.status is Status.UNRESOLVED
+    assert "leave out those that repeat others" in result.message
+    other = ba.run(row, clients, ba.families.FullGaussian(np.zeros(3), 1e8), raise_on_failure=False)
+    assert other.status is Status.CONVERGED
+
+
+def test_converged_says_when_it_is_worth_little(rng):
+    """A diagonal family on columns that are nearly equal hides an error κ = 1e8 times its residual."""
+    z = rng.standard_normal(60)
+    X = np.column_stack([z, z + 1e-4 * rng.standard_normal(60)])
+    clients = halves(X, rng.random(60) < 1 / (1 + np.exp(-z)))
+    prior = ba.families.DiagonalGaussian(np.zeros(2), 1e-3)
+    result = ba.run(ba.Guarded(M.BLR(1.0)), clients, prior, tol=1e-3)
+    assert result.status is Status.CONVERGED
+    assert result.certificate().distance.sd_units > 0.01
+    assert "standard errors off: lower tol" in result.message
+    plain = ba.run(M.PVI(), halves(X[:, :1], rng.random(60) < 0.5), ba.families.DiagonalGaussian(np.zeros(1), 1.0))
+    assert plain.message == Status.CONVERGED.value
+
+
+def test_admm_with_a_huge_rho_and_nearly_flat_prior_fails_or_ends_in_words(rng):
+    """Constant and both dummies × 100 leave the pooled curvature singular to rounding: no error escapes."""
+    group = np.arange(60) % 2
+    X = 100.0 * np.column_stack([np.ones(60), group, 1 - group])
+    prior = ba.families.IsotropicGaussian(np.zeros(3), 1e-10)
+    teams = [ba.losses.LeastSquares(X[k::3], (X @ [1.0, 0.5, 0.2])[k::3]) for k in range(3)]
+    for clients in (teams, halves(X, rng.random(60) < 0.5)):
+        result = ba.run(M.ADMM(1e6), clients, prior, raise_on_failure=False)
+        assert not result.certificate().is_stationary
+
+
+def test_a_pooled_fit_of_huge_columns_warns_of_nothing(rng):
+    X = 1e150 * rng.standard_normal((60, 3))
+    with pytest.raises(RuntimeError, match="solve_pooled"):
+        ba.solve_pooled(halves(X, X[:, 0] > 0), ba.families.DiagonalGaussian(np.zeros(3), 1.0), max_iter=3)
+
+
+@pytest.mark.parametrize("name", ["X", "y", "weights"])
+def test_missing_values_behind_a_mask_are_refused(rng, name):
+    given = {"X": rng.standard_normal((6, 2)), "y": np.arange(6.0) % 2, "weights": np.ones(6)}
+    mask = np.zeros(given[name].shape, dtype=bool)
+    whole = given | {name: np.ma.masked_array(given[name], mask)}
+    ba.losses.Logistic(**whole)  # a mask that hides nothing is no fault
+    mask.flat[3] = True
+    with pytest.raises(ValueError, match=f"{name} must be an array without missing values, got 1 masked"):
+        ba.losses.Logistic(**(given | {name: np.ma.masked_array(given[name], mask)}))
