@@ -290,8 +290,10 @@ def carry(folder: Path, sites: Sequence[Path], method: MethodSettings, settings:
     return server
 
 
-def standing(server: Any, came: Mapping[str, float] = NOBODY, since: float | None = None) -> dict[str, Any]:
-    """Where a run stands, as plain values: who has answered, and where `since` is given also since when."""
+def standing(
+    server: Any, came: Mapping[str, float] = NOBODY, since: float | None = None, refused: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Where a run stands, as plain values: who answered, where `since` is given also since when, and refused files."""
     from ..federation.folders import ended
 
     terms, last = server.spec, server.state.history[-1] if server.state.history else None
@@ -306,13 +308,16 @@ def standing(server: Any, came: Mapping[str, float] = NOBODY, since: float | Non
         "edges": None if last is None else asdict(last.edges),
     }
     gone = _in_vain(server)
+    warnings = [f"{one} It is left aside." for one in refused]
     if gone:
-        plain["warnings"] = [
+        warnings += [
             f"Round {server.number - 1} changed nothing: a step of {terms.method.name} needs the replies of all sites, "
             f"and {' and '.join(gone)} did not answer. If that is for good, begin a new run without, with a new folder "
             "at each site (`site init`, `server init`); or in a new run of all take a method in which an absent site "
             "keeps its factor (`server init NEW_DIR --method PVI --prior-precision 1`: a posterior)."
         ]
+    if warnings:
+        plain["warnings"] = warnings
     if server.left_out:
         plain["left_out"] = [{kind: number, "sites": list(names)} for kind, number, names in server.left_out]
     if server.outcome is None:

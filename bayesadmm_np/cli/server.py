@@ -121,10 +121,11 @@ def step(
       bayesadmm server step run
     """
     from ..federation import step_server
-    from ..federation.folders import arrivals
+    from ..federation.folders import arrivals, refused_files
 
     server, path = step_server(folder, replies, model_of(folder), partial, without)
-    return int(tell({"written": str(path), **standing(server, arrivals(folder, server)[0])}, json))
+    stands = standing(server, arrivals(folder, server)[0], refused=refused_files(folder, server))
+    return int(tell({"written": str(path), **stands}, json))
 
 
 def copy(
@@ -148,7 +149,7 @@ def status(folder: Folder, /, *, json: Json = False) -> int:
       bayesadmm server status run --json
     """
     from ..federation import load_server
-    from ..federation.folders import arrivals
+    from ..federation.folders import arrivals, refused_files
 
     server = load_server(folder, model_of(folder))
-    return int(tell(standing(server, *arrivals(folder, server)), json))
+    return int(tell(standing(server, *arrivals(folder, server), refused_files(folder, server)), json))

@@ -432,11 +432,32 @@ def missing_sites(folder: Path_, server: Coordinator) -> tuple[str, ...]:
 
 def kept_replies(folder: Path, server: Coordinator) -> dict[str, Any]:
     """Return the replies to the message that is out that lie in the server's folder, by site."""
-    if server.outcome is not None:
-        return {}
-    paths = [folder / _expected_name(server, name) for name in server.spec.sites]
-    limit, signers = server.reply_limit, server.signers
-    return server.read([Message.read(path, limit, signers=signers) for path in paths if path.exists()])
+    return _kept(folder, server)[0]
+
+
+def refused_files(folder: Path_, server: Coordinator) -> tuple[str, ...]:
+    """Return why files in the server's folder that have the names of replies are none; their sites have not answered.
+
+    Whoever can write into the folder can leave such a file there; a reply that comes takes its place.
+    """
+    return tuple(str(error) for error in _kept(Path(folder), server)[1])
+
+
+def _kept(folder: Path, server: Coordinator) -> tuple[dict[str, Any], list[MessageError]]:
+    """Return the replies that lie in the folder to the message that is out, and the refusals of files of their names."""
+    found: dict[str, Any] = {}
+    refused = []
+    for name in server.spec.sites if server.outcome is None else ():
+        path = folder / _expected_name(server, name)
+        messages, error = _read_each(server, [path]) if path.exists() else ([], None)
+        read = server.read(messages)
+        if set(read) - {name}:
+            error = refusal("site", name, *read, os.fspath(path))
+        if error is None:
+            found |= read
+        else:
+            refused.append(error)
+    return found, refused
 
 
 def _expected_name(server: Coordinator, site: str) -> str:

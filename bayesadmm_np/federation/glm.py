@@ -51,8 +51,9 @@ __all__ = ["GLMAnswer", "GLMData", "GLMServer", "GLMSite", "GLMSpec", "GLMTask"]
 
 Sums = Expected | GaussianExpected
 
-NEVER_NEGATIVE = {"Logistic", "ReferenceSoftmax", "Softmax"}
-"""Losses that are −log of a probability, with no constant dropped."""
+NEVER_NEGATIVE = {"LeastSquares", "Logistic", "ReferenceSoftmax", "Softmax"}
+"""Losses that are squares, or −log of a probability with no constant dropped."""
+CONVEX_LOSSES = NEVER_NEGATIVE | {"Poisson"}
 MOST_NATS = 100.0
 ROUNDING = 1e-6
 
@@ -249,14 +250,24 @@ class GLMServer(_Engine, ServerEngine[State]):
         solved = header.solved
         report = Report(header.value, header.edge, _made_sums(header, found, self.spec, served))
         answer = None if solved is None else _made_answer(solved, found, self.spec, served, k, state.sites[k])
-        if self.spec.loss in NEVER_NEGATIVE:
-            if header.value is not None and header.value < 0:
-                raise refusal("value", f">= 0, as {self.spec.loss} is", header.value)
-            if "site" in found and (self.spec.row.is_newton or self.spec.row.is_joint):
-                _require_curvature(found["site"])
-            elif "natural" in found and header.value is not None and np.isfinite(header.value):
-                _require_within_reach(self.spec, served, k, state.sites[k], found["natural"], header.value)
+        self._require_possible(header.value, found, served, k, state)
         return SiteReply(served.round, report, answer)
+
+    def _require_possible(
+        self, value: float | None, found: Mapping[str, Any], served: Served, k: int, state: State
+    ) -> None:
+        """Raise where no rows have what a site says, as far as that can be seen without its columns."""
+        loss, row = self.spec.loss, self.spec.row
+        is_never_negative = loss in NEVER_NEGATIVE
+        if is_never_negative and value is not None and value < 0:
+            raise refusal("value", f">= 0, as {loss} is", value)
+        if "site" in found and (row.is_newton or row.is_joint):
+            if loss in CONVEX_LOSSES:
+                _require_curvature(found["site"])
+            if loss == "LeastSquares" and row.is_newton and value is not None and np.isfinite(value):
+                _require_residuals(found["site"], value)
+        elif is_never_negative and "natural" in found and value is not None and np.isfinite(value):
+            _require_within_reach(self.spec, served, k, state.sites[k], found["natural"], value)
 
     def used(self, state: State, replies: list[SiteReply | None]) -> list[SiteReply | None]:
         """Return the replies, or in their places the sum over all sites and nothing else; see `summed`."""
@@ -886,6 +897,19 @@ def _require_curvature(site: Natural) -> None:
         values = np.linalg.eigvalsh(part) if part.ndim == 2 else part
         if values.min(initial=0.0) < -ROUNDING * np.abs(values).max(initial=0.0):
             raise refusal("site", "with a curvature that is positive semidefinite", f"one of {values.min():.3g}")
+
+
+def _require_residuals(site: Natural, value: float) -> None:
+    """Raise where a slope Xᵀr is longer than any with a loss ½‖r‖² and a curvature XᵀX: gᵀH⁺g ≤ ‖r‖²."""
+    if len(site.parts) != 2 or site.parts[1].ndim != 2:
+        return
+    slope, curvature = site.parts
+    sizes = np.sqrt(np.maximum(np.diag(curvature), 0.0)) + np.finfo(float).tiny  # columns of length one
+    values, vectors = np.linalg.eigh(curvature / sizes / sizes[:, None])
+    along = vectors.T @ (slope / sizes)
+    squares = float((along**2 / np.maximum(values, ROUNDING)).sum())
+    if not squares <= 2.0 * value * (1.0 + 1e-3) + ROUNDING:
+        raise refusal("site", f"with a slope that residuals of a loss of {value:.3g} have", f"one of {squares:.3g}")
 
 
 def _require_within_reach(spec: GLMSpec, served: Served, k: int, site: Natural, natural: Natural, value: float) -> None:

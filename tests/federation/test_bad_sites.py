@@ -57,8 +57,50 @@ LIES = {
 }
 
 
-def begin(row, folder):
-    sites = introduce(CLIENTS)
+def steepen(numbers):
+    numbers[:3] = 1e20
+
+
+POISSON, SQUARES = (team(name, sizes=(25, 28, 26)) for name in ("poisson", "squares"))
+OTHER_KINDS = {
+    "squares: a loss below zero": (SQUARES, M.PVI(), valued(-1.0), "value must be >= 0, as LeastSquares is"),
+    "squares: a tiny precision": (SQUARES, M.PVI(), changed("natural", shrink), "natural must be within the reach"),
+    "squares: a far mean": (SQUARES, M.PVI(), changed("natural", shift), "natural must be within the reach"),
+    "squares: a concave loss": (SQUARES, M.Newton(), changed("site", negate), "curvature that is positive"),
+    "squares: a slope of 1e20": (SQUARES, M.Newton(), changed("site", steepen), "with a slope that residuals"),
+    "Poisson: a concave loss": (POISSON, M.Newton(), changed("site", negate), "curvature that is positive"),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_KINDS)
+def test_lies_of_other_kinds_are_named(name, tmp_path, monkeypatch):
+    """The twin is a server that believes all."""
+    clients, row, lie, words = OTHER_KINDS[name]
+    sites = begin(row, tmp_path, clients)
+    sites, paths = answered(tmp_path, sites)
+    step_server(tmp_path, paths)
+    sites, paths = answered(tmp_path, sites, lie)
+    with pytest.raises(MessageError, match=rf"s1\.npz: .*{words}.* s0, s2 answered, and is kept"):
+        step_server(tmp_path, paths)
+    monkeypatch.setattr(glm, "NEVER_NEGATIVE", set())
+    monkeypatch.setattr(glm, "CONVEX_LOSSES", set())
+    monkeypatch.setattr(glm, "_require_residuals", lambda *given: None)
+    step_server(tmp_path, paths)
+
+
+@pytest.mark.parametrize("clients", [POISSON, SQUARES], ids=["Poisson", "squares"])
+@pytest.mark.parametrize("row", [M.PVI(), M.Newton()], ids=["PVI", "Newton"])
+def test_honest_sites_of_other_kinds_pass(clients, row, tmp_path):
+    sites = begin(row, tmp_path, clients)
+    server = load_server(tmp_path)
+    while server.outcome is None:
+        sites, paths = answered(tmp_path, sites)
+        server, _ = step_server(tmp_path, paths)
+    assert server.outcome.status.name == "CONVERGED"
+
+
+def begin(row, folder, clients=CLIENTS):
+    sites = introduce(clients)
     server = Coordinator.start([site.hello() for site in sites], GLMTask(row, START, rounds=30, tol=1e-6))
     start_server(folder, server)
     return sites
@@ -102,6 +144,7 @@ def test_a_server_that_believes_all_lets_one_site_end_the_run(name, tmp_path, mo
     """The twin. A guarded row sees that values and slopes contradict each other, and cannot say whose."""
     row, lie, _, end = LIES[name]
     monkeypatch.setattr(glm, "NEVER_NEGATIVE", set())
+    monkeypatch.setattr(glm, "CONVEX_LOSSES", set())
     sites = begin(row, tmp_path)
     for number in range(40):
         sites, paths = answered(tmp_path, sites, lie if number == 2 else None)

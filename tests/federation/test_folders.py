@@ -16,6 +16,7 @@ from bayesadmm_np.federation import (
     GLMTask,
     Message,
     MessageError,
+    SigningKey,
     final_result,
     load_server,
     lock,
@@ -24,6 +25,7 @@ from bayesadmm_np.federation import (
     step_server,
     step_site,
 )
+from bayesadmm_np.federation.folders import refused_files
 from oracles.couriers import introduce
 from oracles.problems import prior, same_bits, team
 
@@ -262,14 +264,26 @@ def test_a_round_ends_without_the_named_site_alone(halfway):
     assert (after.counted, after.left_out) == ((5, 5, 5), server.left_out)  # once said, recorded for good
 
 
-def test_what_was_kept_and_damaged_is_named(halfway):
+@pytest.mark.parametrize("how", ["half", "of another site", "of another key"])
+def test_a_file_in_the_place_of_a_reply_is_named_and_left_aside(how, halfway):
+    """Its site has not answered; the others are kept, and a reply that comes takes its place."""
     folder, folders, _, path, _ = halfway
     replies = [step_site(f, s, path)[1] for f, s in zip(folders, introduce(CLIENTS), strict=True)]
-    step_server(folder / "server", replies[:1])
-    kept = folder / "server" / "reply-s0-0004.npz"
-    kept.write_bytes(kept.read_bytes()[:-1])
-    with pytest.raises(MessageError, match=r"reply-s0-0004\.npz: file must be a whole"):
-        step_server(folder / "server", replies[1:])
+    planted = folder / "server" / "reply-s0-0004.npz"
+    data = replies[0].read_bytes()
+    files = {
+        "half": data[:-1],
+        "of another site": replies[1].read_bytes(),
+        "of another key": Message.read(replies[0]).sealed(SigningKey(bytes(32))).to_bytes()[:-1] + b"x",
+    }
+    planted.write_bytes(files[how])
+    server, out = step_server(folder / "server", replies[1:])
+    assert (server.number, out, missing_sites(folder / "server", server)) == (4, path, ("s0",))
+    (words,) = refused_files(folder / "server", server)
+    assert "reply-s0-0004.npz: " in words
+    server, _ = step_server(folder / "server", replies[:1])
+    assert server.counted == (4, 4, 4)
+    assert refused_files(folder / "server", server) == ()
 
 
 def test_a_reply_larger_than_the_run_allows_is_not_read(halfway):
