@@ -444,7 +444,7 @@ def refused_files(folder: Path_, server: Coordinator) -> tuple[str, ...]:
 
 
 def _kept(folder: Path, server: Coordinator) -> tuple[dict[str, Any], list[MessageError]]:
-    """Return the replies that lie in the folder to the message that is out, and the refusals of files of their names."""
+    """Return the replies to the message that is out that lie in the folder, and the refusals of other files."""
     found: dict[str, Any] = {}
     refused = []
     for name in server.spec.sites if server.outcome is None else ():
