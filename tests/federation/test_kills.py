@@ -1,0 +1,286 @@
+"""Nothing is lost, and the result is the same to the last bit: kill -9 at random moments, no room, older backups.
+
+CI kills some dozens of times. `KILLS=500 pytest -m slow tests/federation/test_kills.py` kills 500 processes in some
+minutes; `pytest -m deployment` does it to Flower's own.
+"""
+
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import bayesadmm_np as ba
+from bayesadmm_np import _archive
+from bayesadmm_np.federation import (
+    Coordinator,
+    GLMData,
+    GLMTask,
+    MessageError,
+    Site,
+    ask_copy,
+    give_copy,
+    load_server,
+    start_server,
+    step_server,
+    step_site,
+)
+from bayesadmm_np.federation.disclosure import read_log
+from bayesadmm_np.federation.dispatch import Plan, client_manager, serve
+from oracles.keys import own_key
+from oracles.kills import Killer, Processes, ended, forked
+from oracles.overrides import ALLOWED, OPTIONS
+from oracles.problems import prior, same_bits, team
+
+CLIENTS = team("logistic", sizes=(5, 8, 6))
+START = prior("full", 3)
+NAMES = ("s0", "s1", "s2")
+TASK = GLMTask(ba.methods.PVI(0.5), START, rounds=6, tol=1e-12)
+IN_PROCESS = ba.run(ba.methods.PVI(0.5), CLIENTS, START, rounds=6, tol=1e-12)
+
+
+def site(folder, name):
+    """A site as a process begins: from its folder alone."""
+    return Site(name, GLMData(CLIENTS[NAMES.index(name)]), key=own_key(folder / name), rules=ALLOWED)
+
+
+def begin(folder):
+    for name in (*NAMES, "server"):
+        (folder / name).mkdir(parents=True)
+    hellos = [site(folder, name).hello() for name in NAMES]
+
+    def start():
+        start_server(folder / "server", Coordinator.start(hellos, TASK))
+
+    return start
+
+
+def outstanding(folder):
+    return max((folder / "server").glob("broadcast-*.npz"))
+
+
+def carry(folder, persist, after=lambda number: None):
+    """Do a run; every step is a call of `persist`."""
+    persist(begin(folder))
+    for number in range(1, 20):
+        path = outstanding(folder)
+        replies = [folder / name / f"reply-{name}-{number:04d}.npz" for name in NAMES]
+        for name in NAMES:
+            persist(lambda name=name, path=path: step_site(folder / name, site(folder, name), path))
+        persist(lambda replies=replies: step_server(folder / "server", replies))
+        after(number)
+        if (folder / "server" / "final.npz").exists():
+            break
+    for name in NAMES:
+        persist(lambda name=name: step_site(folder / name, site(folder, name), folder / "server" / "final.npz"))
+
+
+def assert_whole(folder):
+    """The bits of one process, in state and history; each reply is listed once; nothing half stands under a name."""
+    server = load_server(folder / "server")
+    assert same_bits(server.state.q_g.natural, IN_PROCESS.posterior.natural)
+    assert [record.objective for record in server.state.history] == list(IN_PROCESS.objective[1:])
+    assert len(set(server.counted)) == 1
+    for name in NAMES:
+        digests = [entry.digest for entry in read_log(folder / name)]
+        assert len(digests) == len(set(digests)) >= server.number - 1
+
+
+def by_files(folder, count, seed):
+    """A run by files of which every step may be killed; return how many were."""
+    killer = Killer(random.Random(seed), count)
+    carry(folder, killer.persist)
+    assert_whole(folder)
+    return killer.kills
+
+
+def by_transport(folder, count, seed):
+    """A run over a transport whose server and sites may be killed; return how many were."""
+    folder.mkdir(parents=True)
+    killer = Killer(random.Random(seed), count)
+    plan = Plan(TASK, folder / "server", 3, least=3, deadline=20.0, patience=120.0)
+    asking = Processes(CLIENTS, folder, Killer(random.Random(seed + 1), count))
+    over, kills = False, 0
+    while not over:
+        asking.killer.rng.seed(seed + kills)
+        process = forked(lambda: serve(plan, asking, "1", lambda text: None))
+        lives = killer.left > 0 and killer.rng.uniform(0.05, 0.6)
+        if lives:
+            killer.left -= 1
+        over = ended(process, lives or None)
+        kills += over is None
+        over = bool(over) or (folder / "server" / "final.npz").exists()
+    assert_whole(folder)
+    return kills + len(list(folder.glob("*.killed")))
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch):
+    """Processes of one machine need not be waited for."""
+    monkeypatch.setattr(client_manager, "POLL", 0.005)
+    monkeypatch.setattr(client_manager, "REFRESH", 0.05)
+
+
+@pytest.mark.parametrize("way", [by_files, by_transport])
+def test_kills_at_random_moments_lose_nothing(way, tmp_path):
+    assert way(tmp_path / "run", 12, 0) >= 6
+
+
+@pytest.mark.slow
+def test_many_kills_over_all_transports(tmp_path):
+    wanted, began, kills = int(os.environ.get("KILLS", "100")), time.monotonic(), {}
+    for way in (by_files, by_transport, by_command):
+        kills[way.__name__], seed = 0, 1
+        share = wanted // 20 if way is by_command else wanted * 19 // 40 + 1
+        while kills[way.__name__] < share:
+            kills[way.__name__] += way(tmp_path / way.__name__ / str(seed), 40, seed)
+            seed += 1
+    print(f"{kills} in {time.monotonic() - began:.0f} s")
+    assert sum(kills.values()) >= wanted
+
+
+def by_command(folder, count, seed):
+    """`bayesadmm server run`, which carries all messages itself, killed and begun again."""
+    folder.mkdir(parents=True)
+    rng, command = random.Random(seed), [sys.executable, "-m", "bayesadmm_np"]
+    for k, name in enumerate("abc"):
+        rows = [f"{rng.gauss(k, 1):.3f},{rng.random() < 0.5:d}" for _ in range(30)]
+        (folder / f"{name}.csv").write_text("\n".join(["x,y", *rows]) + "\n")
+        options = f"--data {folder}/{name}.csv --target y --name {name} --loss logistic {OPTIONS}".split()
+        for at in ("killed", "whole"):
+            subprocess.run(
+                [*command, "site", "init", f"{folder}/{at}-{name}", *options], check=True, capture_output=True
+            )
+
+    def run(at):
+        sites = [f"{folder}/{at}-{name}" for name in "abc"]
+        return subprocess.Popen(
+            [
+                *command,
+                "server",
+                "run",
+                f"{folder}/{at}",
+                *sites,
+                "--no-progress",
+                "--method",
+                "PVI",
+                "--prior-precision",
+                "1",
+            ],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+
+    began = time.monotonic()
+    assert run("whole").wait() == 0
+    took, kills = time.monotonic() - began, 0
+    for _ in range(min(count, 6)):
+        process = run("killed")
+        time.sleep(rng.uniform(0.3, 1.0) * took)
+        process.send_signal(signal.SIGKILL)
+        kills += process.wait() == -signal.SIGKILL
+    assert run("killed").wait() == 0
+    one, other = (load_server(folder / at) for at in ("killed", "whole"))
+    assert same_bits(one.state.q_g.natural, other.state.q_g.natural)
+    assert [a.objective for a in one.state.history] == [a.objective for a in other.state.history]
+    return kills
+
+
+def cramped(most, failed):
+    """Let no file grow beyond so many bytes, as on a disk that is full; with room again the step is repeated."""
+
+    def persist(act):
+        def within():
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+            act()
+
+        failed.append(not ended(forked(within)))
+        assert ended(forked(act))
+
+    return persist
+
+
+@pytest.mark.parametrize(
+    "most", [pytest.param(0, marks=pytest.mark.slow), 200, pytest.param(1500, marks=pytest.mark.slow)]
+)
+def test_a_full_disk_loses_nothing(most, tmp_path):
+    failed = []
+    carry(tmp_path / "run", cramped(most, failed))
+    assert sum(failed) > 20
+    assert_whole(tmp_path / "run")
+
+
+def test_a_file_that_is_written_in_its_place_is_lost(tmp_path, monkeypatch):
+    """The broken twin: half a file under the name of the whole one."""
+
+    def in_place(path, fill, rights=0o600):
+        with open(path, "wb", buffering=0) as file:
+            fill(file)
+
+    monkeypatch.setattr(_archive, "replace_atomically", in_place)
+    with pytest.raises(AssertionError):
+        carry(tmp_path / "run", cramped(1500, []))
+
+
+def test_a_clock_that_jumps_changes_nothing(tmp_path, monkeypatch):
+    """All files seem to be of another year after every exchange, and so does the present."""
+
+    def jump(number):
+        when = time.time() + (-1) ** number * 10 * 365 * 86400.0
+        for path in (tmp_path / "run").rglob("*"):
+            os.utime(path, (when, when))
+        monkeypatch.setattr(time, "time", lambda: when)
+
+    carry(tmp_path / "run", lambda act: act(), jump)
+    assert_whole(tmp_path / "run")
+
+
+def copied(folder, name, path):
+    """A reply with the server's copy of the site."""
+    copy = give_copy(folder / "server", ask_copy(folder / name, site(folder, name), path))
+    return step_site(folder / name, site(folder, name), path, copy=copy)[1]
+
+
+@pytest.mark.parametrize("who", [("s1",), ("server",), ("server", "s2")])
+def test_a_folder_from_an_older_backup_is_noticed_and_catches_up(who, tmp_path):
+    """Of a site, of the server, or of both: it says so, and the server's copies of the sites lead to the same bits."""
+    folder = tmp_path / "run"
+    refused = []
+
+    def after(number):
+        if number == 2:
+            shutil.copytree(folder, tmp_path / "backup")
+        if number == 4:
+            for name in who:
+                shutil.rmtree(folder / name)
+                shutil.copytree(tmp_path / "backup" / name, folder / name)
+
+    carry_with_copies(folder, refused, after)
+    assert refused
+    assert all(any(words in text for words in ("round must be", "counted must be", "answers")) for text in refused)
+    server = load_server(folder / "server")
+    assert same_bits(server.state.q_g.natural, IN_PROCESS.posterior.natural)
+
+
+def carry_with_copies(folder, refused, after):
+    """Do a run in which a site that refuses takes the server's copy."""
+    begin(folder)()
+    for step in range(1, 20):
+        path, replies = outstanding(folder), []
+        for name in NAMES:
+            try:
+                replies.append(step_site(folder / name, site(folder, name), path)[1])
+            except MessageError as error:
+                refused.append(str(error))
+                replies.append(copied(folder, name, path))
+        _, out = step_server(folder / "server", replies)
+        if out.name == "final.npz":
+            break
+        after(step)
