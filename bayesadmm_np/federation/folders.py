@@ -452,7 +452,7 @@ def _kept(folder: Path, server: Coordinator) -> tuple[dict[str, Any], list[Messa
         messages, error = _read_each(server, [path]) if path.exists() else ([], None)
         read = server.read(messages)
         if set(read) - {name}:
-            error = refusal("site", name, *read, os.fspath(path))
+            error = refusal("site", name, next(iter(read)), os.fspath(path))
         if error is None:
             found |= read
         else:
