@@ -33,6 +33,7 @@ from typing import IO, Any, TypeVar, get_origin
 import numpy as np
 from numpy.typing import NDArray
 
+from ._errors import needed_by
 from ._signatures import SEAL_SIZE, SigningKey, identity_of, is_seal, shown, verify
 from ._validation import ARRAYS, Array, frozen
 from ._version import __version__
@@ -378,11 +379,8 @@ def read_as(kind: type[T], plain: Any, source: str) -> T:
     ArchiveError
         The text begins with `source` and ends with the place, as in "at `$.prior.mean[0]`".
     """
-    try:
+    with needed_by("reading files and messages needs msgspec", "estimators"):
         import msgspec  # here: the core is NumPy and SciPy alone
-    except ImportError as error:
-        hint = "reading files and messages needs msgspec: pip install 'bayesadmm-np[estimators]'."
-        raise ImportError(hint) from error
     try:
         found = msgspec.convert(plain, kind, dec_hook=_array)
         _require_known(plain, msgspec.to_builtins(found, enc_hook=lambda value: None), "$")

@@ -8,7 +8,8 @@ their names.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 
@@ -43,6 +44,15 @@ PLAIN = Words()
 def ended(sentence: str) -> str:
     """Return a sentence with its full stop; a question has its mark."""
     return sentence if sentence.endswith("?") else f"{sentence}."
+
+
+@contextmanager
+def needed_by(reader: str, extra: str) -> Iterator[None]:
+    """Say who needs a package that cannot be imported inside the block, and which extra brings it."""
+    try:
+        yield
+    except ImportError as error:
+        raise ImportError(f"{reader}: pip install 'bayesadmm-np[{extra}]'.") from error
 
 
 class Worded(ValueError):

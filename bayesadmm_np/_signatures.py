@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from ._errors import needed_by
+
 MARK = b"bayesadmm Ed25519\n"
 KEY_SIZE = 32
 SEAL_SIZE = len(MARK) + KEY_SIZE + 64
@@ -85,8 +87,6 @@ def shown(identity: str | None) -> str:
 
 
 def _ed25519() -> Any:
-    try:
+    with needed_by("signed messages need cryptography", "cli"):
         from cryptography.hazmat.primitives.asymmetric import ed25519
-    except ImportError as error:
-        raise ImportError("signed messages need cryptography: pip install 'bayesadmm-np[cli]'.") from error
     return ed25519

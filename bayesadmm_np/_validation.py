@@ -85,6 +85,13 @@ def as_damping(gamma: Damping) -> tuple[float, Literal["equal", "dual"]]:
     return as_fraction(gamma, "gamma"), "equal"
 
 
+def as_switch(value: Any, name: str) -> bool:
+    """Return `value` as True or False."""
+    if not isinstance(value, bool | np.bool_):
+        raise ArgumentError(name, "must be True or False", repr(value))
+    return bool(value)
+
+
 def as_number(value: Any, name: str) -> float:
     """Return `value` as a finite float."""
     try:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .._errors import needed_by
 from .._validation import as_count
 from .dataset import Dataset
 from .files import Download, PathLike, fetch, find
@@ -80,12 +81,8 @@ def load_digits() -> Dataset:
     >>> float(digits.X.min()), float(digits.X.max())
     (0.0, 1.0)
     """
-    try:
+    with needed_by("load_digits needs scikit-learn, which is not installed", "demos"):
         from sklearn.datasets import load_digits as bundled
-    except ImportError as error:
-        raise ImportError(
-            "load_digits needs scikit-learn, which is not installed: pip install 'bayesadmm-np[demos]'"
-        ) from error
     X, y = bundled(return_X_y=True)
     return Dataset(
         X=np.asarray(X, dtype=np.float64) / 16.0,
@@ -390,12 +387,8 @@ def _read_jpegs(path: Path, train: int | None) -> Arrays:
 
 def _decode(stream: bytes, offset: NDArray[Any], what: str) -> NDArray[np.uint8]:
     """Return JPEG images as bytes of shape (n, 3, 32, 32)."""
-    try:
+    with needed_by("load_cifar10 needs Pillow for JPEG images, which is not installed", "demos"):
         from PIL import Image
-    except ImportError as error:
-        raise ImportError(
-            "load_cifar10 needs Pillow for JPEG images, which is not installed: pip install 'bayesadmm-np[demos]'"
-        ) from error
     images = np.empty((len(offset) - 1, *COLOUR), np.uint8)
     for i, (begin, end) in enumerate(pairwise(offset)):
         try:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .._errors import needed_by
 from .partition import _labels
 
 if TYPE_CHECKING:
@@ -71,13 +72,9 @@ def plot_split(
         raise ValueError("parts must hold the rows of at least one client, got none")
     names = _names("clients", clients, [str(k + 1) for k in range(len(parts))])
     titles = _names("classes", classes, [str(label) for label in labels])
-    try:
+    with needed_by("plot_split needs matplotlib, which is not installed", "demos"):
         import matplotlib as mpl
         import matplotlib.pyplot as plt
-    except ImportError as error:
-        raise ImportError(
-            "plot_split needs matplotlib, which is not installed: pip install 'bayesadmm-np[demos]'"
-        ) from error
 
     if ax is None:
         _, ax = plt.subplots(layout="constrained")

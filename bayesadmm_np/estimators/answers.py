@@ -14,7 +14,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
 from .._errors import ArgumentError
-from .._validation import Array
+from .._validation import Array, as_switch
 from ..design.agreement import Agreement, design
 from ..design.rows import SiteRows, read_offset, require_numbers
 from ..families.coordinates import Natural
@@ -27,7 +27,7 @@ from ..losses.base import Loss
 from ..splitting.certificate import Certificate
 from ..splitting.status import Status
 from .fitted import FittedGLM, Units
-from .settings import read_choice, read_switch
+from .settings import read_choice
 from .summary import MODEL, QUASI, Summary, goodness, summarise
 from .term_tests import likelihood_ratio_tests, wald_tests
 
@@ -355,7 +355,7 @@ class FittedEstimator(BaseEstimator):
         ValueError
             When `return_std` asks for what the family does not learn, or what a class has not.
         """
-        wants_sd = read_switch(return_std, "return_std")
+        wants_sd = as_switch(return_std, "return_std")
         rows, known = self._rows_to_predict(X, offset, exposure)
         if self.fitted_.kind.is_classifier:
             if wants_sd:

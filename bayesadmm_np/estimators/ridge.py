@@ -9,11 +9,11 @@ from typing import Any, Self
 from sklearn.base import MultiOutputMixin
 
 from .._errors import ArgumentError
-from .._validation import as_number
+from .._validation import as_number, as_switch
 from ..families import FullGaussian
 from .base import FederatedModel
 from .fitted import STACKED_QR
-from .settings import Settings, read_noise, read_switch, read_weights
+from .settings import Settings, read_noise, read_weights
 
 OLD = {item.name for item in fields(FederatedModel)} - {"kind", "fit_intercept", "noise_variance", "weight_meaning"}
 TOL = 1e-8
@@ -104,7 +104,7 @@ class FederatedRidge(MultiOutputMixin, FederatedModel):
             inference="likelihood",
             precision=alpha,
             noise=read_noise(self.noise_variance, "likelihood"),
-            fit_intercept=read_switch(self.fit_intercept, "fit_intercept"),
+            fit_intercept=as_switch(self.fit_intercept, "fit_intercept"),
             penalize_intercept=False,
             options={"tol": TOL},
             is_relative=True,

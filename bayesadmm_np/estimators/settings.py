@@ -10,7 +10,7 @@ import numpy as np
 from joblib import effective_n_jobs
 
 from .._errors import ArgumentError
-from .._validation import Array, as_count, as_float_array, as_fraction, as_positive
+from .._validation import Array, as_count, as_float_array, as_fraction, as_positive, as_switch
 from ..design.rows import Layout
 from ..families import DiagonalGaussian, FullGaussian, IsotropicGaussian
 from ..families.gaussian import Gaussian
@@ -162,22 +162,22 @@ def read_settings(estimator: Any) -> Settings:
         inference=inference,
         precision=precision,
         noise=read_noise(estimator.noise_variance, inference),
-        fit_intercept=read_switch(estimator.fit_intercept, "fit_intercept"),
-        penalize_intercept=read_switch(estimator.penalize_intercept, "penalize_intercept"),
+        fit_intercept=as_switch(estimator.fit_intercept, "fit_intercept"),
+        penalize_intercept=as_switch(estimator.penalize_intercept, "penalize_intercept"),
         options={
             "rounds": as_count(estimator.max_rounds, "max_rounds"),
             "tol": as_positive(estimator.tol, "tol"),
             "participation": _read_participation(estimator.participation, inference),
             "seed": _read_seed(estimator.random_state),
             "n_jobs": _read_jobs(estimator.n_jobs),
-            "progress": read_switch(estimator.progress, "progress"),
+            "progress": as_switch(estimator.progress, "progress"),
             "safeguard": row_has_dual,
         },
         penalty=_read_penalty(estimator.penalty),
         is_auto=isinstance(estimator.method, str) and estimator.method == "auto",
         weights=read_weights(estimator.weight_meaning),
     )
-    read_switch(estimator.warm_start, "warm_start")
+    as_switch(estimator.warm_start, "warm_start")
     _check_family(settings)
     if precision is None:
         settings.require_evidence("prior_precision")
@@ -185,13 +185,6 @@ def read_settings(estimator: Any) -> Settings:
         expected = "must be None unless the fit is by maximum likelihood, without a prior"
         raise ArgumentError("penalty", expected, repr(settings.penalty))
     return settings
-
-
-def read_switch(value: Any, name: str) -> bool:
-    """Check True or False."""
-    if not isinstance(value, bool | np.bool_):
-        raise ValueError(f"{name} must be True or False, got {value!r}.")
-    return bool(value)
 
 
 def read_choice(value: Any, name: str, choices: tuple[str, ...]) -> str:

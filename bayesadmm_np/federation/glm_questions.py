@@ -54,7 +54,7 @@ from ..glm.questions import (
     unpack,
     unpack_statistics,
 )
-from ..glm.refit import Derivatives, refit, without
+from ..glm.refit import Derivatives, driven, refit, without
 from ..glm.separation import Question as SeparationQuestion
 from ..glm.site_statistics import SiteStatistics, with_all_robust
 from ..losses.base import GaussianExpected, KroneckerCurvature, Margins
@@ -296,7 +296,7 @@ def _firth(found: Prepared, ask: Asking) -> Prepared:
     free = np.diagonal(spec.prior.precision) == 0
     assert found.null is not None
     try:
-        fit = _driven(firth(found.null, free=free), ask)
+        fit = driven(firth(found.null, free=free), ask)
     except ArgumentError as error:
         if error.argument == "X":
             raise
@@ -310,18 +310,6 @@ def _firth(found: Prepared, ask: Asking) -> Prepared:
     ]
     result = settled(prior, posterior, [_expected(posterior, own, None) for own in tilted], spec.tol)
     return replace(found, result=result)
-
-
-def _driven(
-    fit: Any, ask: Callable[[Any], Sequence[Any]], wrap: Callable[[Any], Any] = lambda question: question
-) -> Any:
-    """Answer a fit that yields questions."""
-    question = next(fit)
-    while True:
-        try:
-            question = fit.send(ask(question if wrap is None else wrap(question)))
-        except StopIteration as end:
-            return end.value
 
 
 def _expected(posterior: FullGaussian, sums: Sums, reach: float | None) -> GaussianExpected:
@@ -571,7 +559,7 @@ def _statistics(
         mask[:, -1:] = spec.has_intercept
         if spread is not None:
             null = null_start(theta, spread, mask.ravel())
-        null = null_fit(null, mask.ravel(), kind, lambda fit: _driven(fit, ask, DerivativesQuestion))
+        null = null_fit(null, mask.ravel(), kind, lambda fit: driven(fit, lambda at: ask(DerivativesQuestion(at))))
     bread = None if spread is None else spread / found.noise_variance
 
     def ask_sums(robust: tuple[str, ...] = ()) -> SiteStatistics:
@@ -598,7 +586,7 @@ def _reduced(found: Prepared, ask: Asking, start: Array) -> tuple[dict[str, floa
             continue
         try:
             fit = refit(start, without(sizes["d"], places) & free)
-            values[term] = _driven(fit, ask, DerivativesQuestion).value * told
+            values[term] = driven(fit, lambda at: ask(DerivativesQuestion(at))).value * told
         except Declined:
             raise
         except ValueError as error:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from .._archive import ArchiveError, MissingFileError
+from .._errors import needed_by
 
 __all__ = ["locked"]
 
@@ -27,10 +28,8 @@ def locked(
     ArchiveError
         When another process holds it for longer than `seconds` (default: a minute), or it cannot be written to.
     """
-    try:
+    with needed_by("folders of a run need filelock", "cli"):
         from filelock import FileLock, Timeout
-    except ImportError as error:
-        raise ImportError("folders of a run need filelock: pip install 'bayesadmm-np[cli]'.") from error
     if not Path(folder).is_dir():
         raise MissingFileError(f"{os.fspath(folder)}: folder must be one that can be written to, and there is none.")
     lock = FileLock(Path(folder) / f".{who}.lock")

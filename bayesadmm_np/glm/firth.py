@@ -21,6 +21,7 @@ from ..families.gaussian import Gaussian
 from ..families.precision import DensePrecision
 from ..losses.base import GaussianExpected, Loss, Margins
 from ..losses.expectations import Rule
+from .refit import driven
 
 MOST_HALVINGS = 60
 """Of a step, which is then below the rounding of a coefficient."""
@@ -251,15 +252,16 @@ def fit_firth(losses: Sequence[Loss], start: ArrayLike | None = None, **options:
     >>> fit_firth([cured]).mean.round(4)  # log odds with half a patient more in each cell
     array([-0.5108,  2.4567])
     """
-    fit = firth(np.zeros(losses[0].dim) if start is None else start, **options)
-    question, floats = next(fit), 0
-    while True:
+    floats = 0
+
+    def ask(question: FirthQuestion) -> list[FirthAnswer]:
+        nonlocal floats
         answers = [firth_answer(loss, question) for loss in losses]
         floats += sum(np.size(item) for answer in answers for item in (*question, *answer) if item is not None)
-        try:
-            question = fit.send(answers)
-        except StopIteration as end:
-            return replace(end.value, floats=floats)
+        return answers
+
+    fit = driven(firth(np.zeros(losses[0].dim) if start is None else start, **options), ask)
+    return replace(fit, floats=floats)
 
 
 class Tilted(Loss):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -12,6 +12,8 @@ from scipy.linalg import cho_factor, cho_solve
 from .._validation import Array
 from ..losses.base import Loss
 
+Asked = TypeVar("Asked")
+Answers = TypeVar("Answers")
 Found = TypeVar("Found")
 
 
@@ -95,14 +97,19 @@ def _solved(matrix: Array, vector: Array) -> Array:
         raise ValueError("the rows do not determine the coefficients of the model without the term.") from error
 
 
-def drive(fit: Generator[Array, Iterable[Derivatives], Found], losses: Sequence[Loss]) -> Found:
-    """Answer a `refit`, or what drives one, from the losses of all sites, in one process."""
-    theta = next(fit)
+def driven(fit: Generator[Asked, Answers, Found], ask: Callable[[Asked], Answers]) -> Found:
+    """Return what a fit that yields questions comes to, when `ask` answers them."""
+    question = next(fit)
     while True:
         try:
-            theta = fit.send([derivatives(loss, theta) for loss in losses])
+            question = fit.send(ask(question))
         except StopIteration as end:
             return end.value
+
+
+def drive(fit: Generator[Array, Iterable[Derivatives], Found], losses: Sequence[Loss]) -> Found:
+    """Answer a `refit`, or what drives one, from the losses of all sites, in one process."""
+    return driven(fit, lambda theta: [derivatives(loss, theta) for loss in losses])
 
 
 def without(dim: int, term: ArrayLike) -> NDArray[np.bool_]:

@@ -102,6 +102,7 @@ class SiteStatistics:
         return self.weight if weights == "frequency" else float(self.n_rows)
 
 
+@np.errstate(over="ignore", invalid="ignore", divide="ignore")  # a fit that ran away shows in the sums
 def site_statistics(
     kind: Kind,
     loss: Loss,
@@ -150,21 +151,6 @@ def site_statistics(
     >>> round(site_statistics(read_kind("poisson"), loss, [0.7], [0.7]).pearson, 4)
     0.9934
     """
-    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # a fit that ran away shows in the sums
-        return _site_statistics(kind, loss, theta, null, robust, bread, clusters, noise_variance, weights)
-
-
-def _site_statistics(
-    kind: Kind,
-    loss: Loss,
-    theta: ArrayLike,
-    null: ArrayLike,
-    robust: Collection[str],
-    bread: Array | None,
-    clusters: Sequence[Hashable] | None,
-    noise_variance: float,
-    weights: WeightMeaning,
-) -> SiteStatistics:
     unknown = set(robust) - set(ROBUST)
     if unknown:
         raise ArgumentError("robust", f"must name some of {', '.join(ROBUST)}", repr(unknown.pop()))

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from .._errors import ArgumentError
-from .._validation import as_count, as_fraction, as_positive
+from .._errors import ArgumentError, needed_by
+from .._validation import as_count, as_fraction, as_positive, as_switch
 from ..clients.solver import Solver
 from ..families.base import ExponentialFamily
 from ..families.coordinates import Natural
@@ -210,8 +210,7 @@ def check_options(
 ) -> None:
     """Check the options that runs have with networks too; `form` is how the callback is called."""
     for name, value in switches.items():
-        if not isinstance(value, bool | np.bool_):
-            raise ArgumentError(name, "must be True or False", repr(value))
+        as_switch(value, name)
     if callback is not None and not callable(callback):
         raise ArgumentError("callback", f"must be callable as {form}", repr(callback))
     for name, path in (("checkpoint", checkpoint), ("resume", resume)):
@@ -280,10 +279,8 @@ def counter(done: int, limit: int, name: str, progress: bool) -> Iterable[int]:
     """Count the rounds that are left, in a progress bar where one is wanted."""
     if not progress:
         return range(done, limit)
-    try:
+    with needed_by("progress=True needs tqdm", "demos"):
         from tqdm.auto import tqdm
-    except ImportError as error:
-        raise ImportError("progress=True needs tqdm: pip install 'bayesadmm-np[demos]'.") from error
     bar: Iterable[int] = tqdm(range(done, limit), initial=done, total=limit, desc=name, unit="round")
     return bar
 
@@ -294,9 +291,7 @@ def _mapper(n_jobs: int) -> Iterator[Any]:
     if n_jobs == 1:
         yield lambda function, items: [function(item) for item in items]
         return
-    try:
+    with needed_by("n_jobs > 1 needs joblib", "demos"):
         from joblib import Parallel, delayed
-    except ImportError as error:
-        raise ImportError("n_jobs > 1 needs joblib: pip install 'bayesadmm-np[demos]'.") from error
     with Parallel(n_jobs=n_jobs, prefer="threads") as pool:
         yield lambda function, items: pool(delayed(function)(item) for item in items)

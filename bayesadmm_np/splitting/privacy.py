@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 from scipy.special import ndtri
 
-from .._errors import ArgumentError
+from .._errors import ArgumentError, needed_by
 from .._validation import Array, as_count, as_number, as_positive
 from ..families.base import ExponentialFamily
 from ..families.coordinates import Natural
@@ -189,8 +189,6 @@ def _read_delta(delta: Any) -> float:
 
 
 def _accountant() -> Any:
-    try:
+    with needed_by("epsilon needs dp-accounting", "privacy"):
         import dp_accounting
-    except ImportError as error:
-        raise ImportError("epsilon needs dp-accounting: pip install 'bayesadmm-np[privacy]'.") from error
     return dp_accounting

@@ -24,7 +24,7 @@ from .duals import AlongNatural
 from .messages import Broadcast, Reply
 from .methods import Method
 from .privacy import GaussianMechanism
-from .sketched import Cavity, Own, sketch_of
+from .sketched import Own, sketch_of
 
 
 @dataclass(frozen=True)
@@ -78,6 +78,7 @@ class Worker:
         mixture = (own.rho * q_g.natural + own.prior * self.prior.natural) * (1.0 / weight)
         return Subproblem(self.loss, self.rule, q_g.with_natural(mixture), site, weight)
 
+    @np.errstate(over="ignore", invalid="ignore")  # the reply's status says it
     def step(
         self,
         broadcast: Broadcast,
@@ -98,38 +99,24 @@ class Worker:
         `noise` is what privacy adds to the answer, in units of its scale. `sketch` are λ_k and the sketch of the
         client's last answer, where sites keep one.
         """
-        rng = np.random.default_rng([seed, broadcast.round, index])
-        with np.errstate(over="ignore", invalid="ignore"):  # the reply's status says it
-            own = None if sketch is None else Own(sketch[0], site, sketch[1])
-            return self.at(broadcast.round)._answer(q_g, site, at_server, start, rng, noise, own, broadcast.cavity)
-
-    def _answer(
-        self,
-        q_g: ExponentialFamily,
-        site: Natural,
-        at_server: Expected,
-        start: ExponentialFamily | None,
-        rng: np.random.Generator,
-        noise: Array | None,
-        own: Own | None,
-        cavity: Cavity | None,
-    ) -> Reply:
-        began = perf_counter()
-        problem, solver = self.subproblem(q_g, site), self.solver
-        kind = self.method.sites
+        began, rng = perf_counter(), np.random.default_rng([seed, broadcast.round, index])
+        own = None if sketch is None else Own(sketch[0], site, sketch[1])
+        cavity, worker = broadcast.cavity, self.at(broadcast.round)
+        problem, solver = worker.subproblem(q_g, site), worker.solver
+        kind = worker.method.sites
         if kind is not None and own is not None and cavity is not None:
-            problem = own.subproblem(kind, self.loss, self.rule, q_g, cavity)
-            at_server = problem.loss.around(at_server, q_g, self.rule)  # type: ignore[attr-defined]
+            problem = own.subproblem(kind, worker.loss, worker.rule, q_g, cavity)
+            at_server = problem.loss.around(at_server, q_g, worker.rule)  # type: ignore[attr-defined]
             solver = loosened(solver, problem, q_g, at_server)
         tensors = None
-        if self.method.client == "own":
-            rule = self.loss.check(self.prior, start_rule(self.rule))
-            solution = own_fit(self.loss, rule, self.prior, self.n_clients, self.solver, rng)
-        elif self.method.client in ("gradient", "joint"):
+        if worker.method.client == "own":
+            rule = worker.loss.check(worker.prior, start_rule(worker.rule))
+            solution = own_fit(worker.loss, rule, worker.prior, worker.n_clients, worker.solver, rng)
+        elif worker.method.client in ("gradient", "joint"):
             finite = at_server.natural_gradient.is_finite()
-            if self.method.is_joint and finite:
+            if worker.method.is_joint and finite:
                 assert isinstance(q_g, Gaussian)
-                tensors = self.loss.tensors(q_g, self.rule)
+                tensors = worker.loss.tensors(q_g, worker.rule)
                 finite = bool(np.isfinite(tensors).all())
             status = ClientStatus.STEPS_DONE if finite else ClientStatus.NOT_FINITE
             solution = Solution(q_g, at_server, 0.0, 0, status)
@@ -139,24 +126,24 @@ class Worker:
             solution = solver.solve(problem, first, rng, None if warm else at_server)
             if isinstance(solution.expected, CoupledExpected):
                 solution = replace(solution, expected=solution.expected.own)
-        if self.privacy is not None:
-            return self._private_reply(self.privacy, q_g, site, solution, noise)
-        moved = self._dual_step(site, solution, q_g)
-        gap = self.gap(solution, moved)
+        if worker.privacy is not None:
+            return worker._private_reply(worker.privacy, q_g, site, solution, noise)
+        moved = worker._dual_step(site, solution, q_g)
+        gap = worker.gap(solution, moved)
         return Reply(
-            natural=q_g.natural if self.method.client == "own" else solution.posterior.natural,
+            natural=q_g.natural if worker.method.client == "own" else solution.posterior.natural,
             site=moved,
             iterations=solution.iterations,
             status=solution.status,
             residual=solution.residual,
-            natural_gradient_edge=0.0 if self._is_rounding(solution) else solution.posterior.fisher_norm(gap),
+            natural_gradient_edge=0.0 if worker._is_rounding(solution) else solution.posterior.fisher_norm(gap),
             gap=gap,
             well_posed=problem.is_well_posed,
             seconds=perf_counter() - began,
-            slope=getattr(solution.expected, "gradient", None) if self.method.is_newton else None,
+            slope=getattr(solution.expected, "gradient", None) if worker.method.is_newton else None,
             tensors=tensors,
             sketch=None if kind is None else sketch_of(kind, solution.expected),
-            is_evaluation=self.method.client != "proximal",
+            is_evaluation=worker.method.client != "proximal",
         )
 
     def _private_reply(

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import sympy as sp
 from numpy.typing import ArrayLike
+from scipy.optimize import brentq
 
 from .._validation import Array, as_float_array
 from ..families.base import ExponentialFamily
@@ -123,7 +124,7 @@ class NumericFamily(ExponentialFamily):
                 raise ValueError(f"impossible moments for {type(self).__name__}: {expectation}.")
             return self._make(natural)
         starts, targets = np.stack(self.natural.parts, axis=1), np.stack(expectation.parts, axis=1)
-        solve = _bracketed_newton if starts.shape[1] == 1 else _damped_newton
+        solve = _bracketed if starts.shape[1] == 1 else _damped_newton
         rows = [solve(self.rules, start, target) for start, target in zip(starts, targets, strict=True)]
         return self._make(Natural(*np.array(rows).T.copy()))
 
@@ -312,8 +313,8 @@ def _bounds(symbolic: SymbolicFamily) -> tuple[float, float]:
     return float(region.inf), float(region.sup)
 
 
-def _bracketed_newton(rules: _Rules, start: Array, target: Array) -> Array:
-    """Solve A'(λ) = μ, A' increasing: walk to a bracket, then Newton, bisecting whenever it leaves the bracket."""
+def _bracketed(rules: _Rules, start: Array, target: Array) -> Array:
+    """Solve A'(λ) = μ, A' increasing: walk to a bracket, then Brent's method."""
     maps, (low, high), goal = rules.maps, rules.bounds, float(target[0])
     gap = lambda x: float(maps.expectation(x)[0]) - goal  # noqa: E731
     x = float(start[0])
@@ -332,17 +333,7 @@ def _bracketed_newton(rules: _Rules, start: Array, target: Array) -> Array:
                 raise ValueError(f"impossible moment {goal:g} for {rules.symbolic.name}.")
         else:
             raise ValueError(f"impossible moment {goal:g} for {rules.symbolic.name}.")
-        left, right = min(near, far), max(near, far)
-        for _ in range(STEPS):
-            value = gap(x)
-            left, right = (x, right) if value < 0 else (left, x)
-            move = -value / float(maps.fisher(x)[0])
-            following = x + move
-            if not left < following < right:
-                following = 0.5 * (left + right)
-            if value == 0 or abs(following - x) <= 4e-16 * (1.0 + abs(x)):
-                break
-            x = following
+        x = x if here == 0 else brentq(gap, near, far, xtol=4e-16, rtol=4.0 * np.finfo(float).eps)
     return np.array([x])
 
 

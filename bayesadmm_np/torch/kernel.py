@@ -17,7 +17,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from .._validation import as_number, as_positive
+from .._validation import as_number, as_positive, as_switch
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,7 @@ class Rates:
         if self.hess_approx not in ("price", "gradsq"):
             raise ValueError(f"hess_approx must be 'price' or 'gradsq', got {self.hess_approx!r}.")
         for name in ("debias", "rescale_lr"):
-            if not isinstance(getattr(self, name), bool):
-                raise ValueError(f"{name} must be True or False, got {getattr(self, name)!r}.")
+            as_switch(getattr(self, name), name)
         if isinstance(self.clip_radius, bool | str) or not self.clip_radius > 0:
             raise ValueError(f"clip_radius must be > 0, got {self.clip_radius!r}.")
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from .._validation import Damping, as_count, as_damping, as_positive
+from .._validation import Damping, as_count, as_damping, as_positive, as_switch
 from ..families import DiagonalGaussian, ExponentialFamily, FixedPrecisionGaussian, IsotropicGaussian
 from ..losses.expectations import Delta
 from ..splitting.duals import DualRule
@@ -201,10 +201,8 @@ def FedLaplace(accumulate: bool = False) -> Method:
     >>> FedLaplace().expectation
     Delta(order=2)
     """
-    if not isinstance(accumulate, bool):
-        raise ValueError(f"accumulate must be True or False, got {accumulate!r}.")
     row = replace(FedIvon(), name="FedLaplace", expectation=Delta(2))
-    return row if accumulate else LaplaceMethod(**vars(row))
+    return row if as_switch(accumulate, "accumulate") else LaplaceMethod(**vars(row))
 
 
 def family_of(method: Method) -> type[ExponentialFamily]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..._archive import LIMIT
+from ..._errors import needed_by
 from .. import Message, Site
 from ..dispatch.envelope import LONGEST_NOTE, Answer, Request, one_line
 from ..dispatch.node import answer
@@ -229,7 +230,5 @@ def _is_field(value: Any, kind: type) -> bool:
 
 
 def _flower(name: str) -> Any:
-    try:
+    with needed_by("bayesadmm_np.federation.flower needs Flower", "flower"):
         return importlib.import_module(f"flwr.{name}")
-    except ImportError as error:
-        raise ImportError("bayesadmm_np.federation.flower needs Flower: pip install 'bayesadmm-np[flower]'.") from error

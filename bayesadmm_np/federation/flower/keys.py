@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ..._errors import needed_by
 from ..spec import as_site_name
 
 __all__ = ["make_keys"]
@@ -49,11 +50,9 @@ def make_keys(
     ImportError
         When `cryptography`, which comes with Flower, is not installed.
     """
-    try:
+    with needed_by("making keys needs cryptography", "flower"):
         from cryptography.hazmat.primitives import serialization
         from cryptography.hazmat.primitives.asymmetric import ec
-    except ImportError as error:
-        raise ImportError("making keys needs cryptography: pip install 'bayesadmm-np[flower]'.") from error
 
     for name in sites:
         as_site_name(name)
