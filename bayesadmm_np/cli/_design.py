@@ -197,5 +197,5 @@ def code_of(model: FittedGLM, what: str) -> int:
 
 
 def site_names(rows: Rows) -> tuple[str, ...]:
-    """Return the sites in order of first appearance."""
-    return tuple(dict.fromkeys(str(name) for name in rows.site))
+    """Return the sites in order of their names, as everywhere."""
+    return tuple(sorted({str(name) for name in rows.site}))

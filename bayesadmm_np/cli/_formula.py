@@ -150,7 +150,7 @@ def _tables(
 
     texts = [name for name, role in roles.items() if role == "factor"]
     frames = read_sites(paths, client, settings.separator, settings.na, texts)
-    return frames if client is None else split_table(frames[paths[0].stem], client)
+    return frames if client is None else split_table(next(iter(frames.values())), client)
 
 
 def _rows(agreement: Agreement, designs: Mapping[str, Design], dropna: bool) -> Rows:

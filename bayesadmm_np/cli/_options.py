@@ -94,8 +94,14 @@ Spread = Parameter(name="*")
 
 # --- options of several commands ------------------------------------------------------------------------------
 
-Files = Annotated[list[Path], Parameter(name="DATA", help="One CSV file with a column of sites, or one file a site.")]
-ModelFile = Annotated[Path, Parameter(name="MODEL", help="Model file that bayesadmm fit wrote.")]
+Files = Annotated[
+    list[Path],
+    Parameter(name="DATA", help="One CSV file with a column of sites, or one file a site (NAME=FILE.csv names it)."),
+]
+ModelFile = Annotated[
+    Path,
+    Parameter(name="MODEL", help="Model file that bayesadmm fit wrote, or the folder of a server whose run has ended."),
+]
 Client = Annotated[str | None, option("Column that names each row's site, in one file.", "COLUMN")]
 Drop = Annotated[Names, option("Columns to leave out.", "A,B")]
 Categorical = Annotated[

@@ -103,7 +103,7 @@ def read_frame(
     """
     import pandas as pd
 
-    separator = "\t" if separator in TABS else separator
+    path, separator = named_file(path)[1], "\t" if separator in TABS else separator
     if len(separator) != 1:
         raise Refused(f"--separator: {separator!r} is not one character (write tab for a tab).")
     try:
@@ -215,19 +215,29 @@ def _features(columns: Collection[str], settings: ColumnSettings, taken: Mapping
     return chosen
 
 
+def named_file(path: Path) -> tuple[str, Path]:
+    """Return the site of a file, and the file: of NAME=FILE.csv, or of a file that is called as the site."""
+    name, mark, file = str(path).partition("=")
+    return (name, Path(file)) if mark and not path.exists() else (path.stem, path)
+
+
 def read_sites(
     paths: Sequence[Path], client: str | None, separator: str, missing: Sequence[str], labels: Collection[str] = ()
 ) -> dict[str, Any]:
     """Return a frame for each file, by the file's name; one file alone may have a column of sites."""
     if client is not None and len(paths) > 1:
         raise Refused("--client is for one file with a column of sites; with several files each file is a site.")
-    stems = [path.stem for path in paths]
-    for stem in stems:
-        if stems.count(stem) > 1:
-            raise Refused(f"two files are called {stem!r}: a site's name is its file's name; rename one.")
-    frames = {path.stem: read_frame(path, separator, missing, (client, *labels)) for path in paths}
+    names = [named_file(path)[0] for path in paths]
+    for name in names:
+        if names.count(name) > 1:
+            raise Refused(
+                f"two files are called {name!r}: a site's name is its file's name; write NAME=FILE.csv for one."
+            )
+    frames = {
+        name: read_frame(path, separator, missing, (client, *labels)) for name, path in zip(names, paths, strict=True)
+    }
     if client is not None:
-        require_column("--client", client, frames[stems[0]].columns, paths[0])
+        require_column("--client", client, frames[names[0]].columns, paths[0])
     return frames
 
 

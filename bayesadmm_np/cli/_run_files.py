@@ -45,6 +45,8 @@ __all__ = [
     "introduce",
     "load_site",
     "message_refusals",
+    "model_of_run",
+    "read_model",
     "standing",
     "tell",
     "with_example",
@@ -348,6 +350,34 @@ def _in_vain(server: Any) -> tuple[str, ...]:
 def _moment(seconds: float) -> str:
     """Return a time as this machine's clock shows it."""
     return datetime.fromtimestamp(seconds).astimezone().isoformat(" ", "minutes")
+
+
+def read_model(path: Path) -> Any:
+    """Return the model of a file, or of a server's folder whose run has ended."""
+    from ..estimators.model_file import load_model
+
+    return model_of_run(path, None, 1.0) if path.is_dir() else load_model(path)
+
+
+def model_of_run(folder: Path, target: str | None, noise_variance: float) -> Any:
+    """Return the model of a run that has ended, from its server's folder."""
+    from .._validation import as_positive
+    from ..federation import final_result, load_server
+
+    server = load_server(folder)
+    if server.spec.engine != "glm":
+        raise Refused(f"the run in {folder} is of a network: {MODEL}")
+    if server.outcome is None:
+        raise Refused(f"the run in {folder} has not ended: it waits for broadcast {server.number} to be answered.")
+    agreed: Any = server.spec.agreement
+    if target is None and agreed is None:
+        raise Refused("--target must name the column that is predicted: `bayesadmm export` has it.")
+    if None not in (target, agreed) and target != agreed.target:
+        raise Refused(f"--target: the sites agreed on {agreed.target!r}, got {target!r}.")
+    noise = as_positive(noise_variance, "--noise-variance")
+    if server.outcome.certificate is None:
+        raise Refused(f"the run in {folder} ended without the sums of all sites: {server.outcome.message}")
+    return ended_model(final_result(server.broadcast(), server), server, target or "y", noise)
 
 
 def ended_model(result: Any, server: Any = None, target: str = "y", noise_variance: float = 1.0) -> Any:

@@ -12,6 +12,7 @@ from ._design import code_labels, code_of, site_names
 from ._formula import rows_of_model
 from ._options import NA, Client, DropNA, Files, Json, ModelFile, Separator, Weights, option
 from ._rows import Rows
+from ._run_files import read_model
 from ._terminal import Refused, missing_name, option_words, print_json, text_table
 
 if TYPE_CHECKING:
@@ -40,14 +41,13 @@ def certify(
     Examples of use:
       bayesadmm certify model.npz patients.csv
       bayesadmm certify model.npz north.csv south.csv
+      bayesadmm certify run A=a.csv B=b.csv             a run by files, in its folder
       bayesadmm certify model.npz patients.csv --tol 1e-4
 
     Exit codes: 0 the certificate holds, 1 it does not; 2 the command, the model or
     the data were refused; 4 the likelihood of the model has no maximum.
     """
-    from ..estimators.model_file import load_model
-
-    fitted = load_model(model)
+    fitted = read_model(model)
     rows = rows_of_model(fitted, data, client=client, weights=weights, dropna=dropna, separator=separator, na=na)
     holds = run_certify(fitted, rows, tol, json)
     return code_of(fitted, "residual and coefficients") or int(not holds)
@@ -55,8 +55,8 @@ def certify(
 
 def _how_named(model: FittedGLM) -> str:
     if model.client is None:
-        files = " ".join(f"{name}.csv" for name in model.sites)
-        return f"Its sites were not named by a column: give one file a site, named after it, without --client: {files}."
+        files = " ".join(f"{name}=FILE.csv" for name in model.sites)
+        return f"Its sites were not named by a column: give one file a site, by its name, without --client: {files}."
     return f"Its sites are the values of the column {model.client!r}: give one file, with --client {model.client}."
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from ._design import code_labels, code_of
 from ._formula import rows_of_model
 from ._options import NA, Client, DropNA, Files, Json, ModelFile, Separator, option
+from ._run_files import read_model
 from ._terminal import Refused, note, print_json, require_out
 
 
@@ -43,9 +44,8 @@ def evaluate(
     """
     from ..estimators.evaluation import evaluate as held_against
     from ..estimators.fitted import word
-    from ..estimators.model_file import load_model
 
-    fitted = load_model(model)
+    fitted = read_model(model)
     if not fitted.classes:
         raise Refused(f"{model}: a model of classes was expected, and it is a {fitted.kind.title}.")
     if figure is not None:

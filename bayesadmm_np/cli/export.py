@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from ._options import option
-from ._terminal import Refused, exit_code, note, require_out
+from ._terminal import exit_code, note, require_out
 
 
 def export(
@@ -32,24 +32,11 @@ def export(
     Exit codes: 0 written, and the certificate holds; 1 written, and it does not;
     2 the command or the run were refused; 4 written, and the likelihood has no maximum.
     """
-    from .._validation import as_positive
     from ..estimators.model_file import save_model
-    from ..federation import final_result, load_server
-    from ._run_files import ended_model
+    from ._run_files import model_of_run
 
     require_out(out, folder.glob("reply-*.npz"), folder)
-    server = load_server(folder)
-    if server.outcome is None:
-        raise Refused(f"the run in {folder} has not ended: it waits for broadcast {server.number} to be answered.")
-    agreed: Any = getattr(server.spec, "agreement", None)
-    if target is None and agreed is None:
-        raise Refused("--target must name the column that is predicted.")
-    if None not in (target, agreed) and target != agreed.target:
-        raise Refused(f"--target: the sites agreed on {agreed.target!r}, got {target!r}.")
-    noise = as_positive(noise_variance, "--noise-variance")
-    if server.outcome.certificate is None:
-        raise Refused(f"the run in {folder} ended without the sums of all sites: {server.outcome.message}")
-    model = ended_model(final_result(server.broadcast(), server), server, target or "y", noise)
+    model = model_of_run(folder, target, noise_variance)
     save_model(out, model)
     note(f"model written to {out}.")
     return exit_code(model)

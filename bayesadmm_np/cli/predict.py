@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from ._options import NA, Drop, Json, ModelFile, Separator, option
 from ._rows import Rows, rows_to_predict
+from ._run_files import read_model
 from ._terminal import note, print_json, require_out, write_csv
 
 if TYPE_CHECKING:
@@ -42,12 +43,11 @@ def predict(
     Exit codes: 0 predicted; 2 the command, the model or the data were refused;
     4 predicted, but the likelihood of the model has no maximum.
     """
-    from ..estimators.model_file import load_model
     from ._design import code_of
 
     if out is not None:
         require_out(out, [model, data])
-    fitted = load_model(model)
+    fitted = read_model(model)
     new, places = rows_to_predict(fitted, data, drop, dropna, separator, na)
     rows = _predicted(fitted, new)
     if dropna:

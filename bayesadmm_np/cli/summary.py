@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from ..estimators.fitted import UNITS, Units
 from ..estimators.summary import COVARIANCES
 from ._options import Json, ModelFile, Reference, Tests, option, switch
+from ._run_files import read_model
 from ._terminal import Refused, option_words, print_json, text_table
 
 
@@ -51,11 +52,10 @@ def summary(
     Exit codes: 0 all is well, 2 the command or the model were refused.
     """
     from .._errors import ArgumentError, worded
-    from ..estimators.model_file import load_model
     from ..estimators.summary import as_dict, summarise
     from ..estimators.term_tests import contrast, tests_of
 
-    found = load_model(model)
+    found = read_model(model)
     shown: Any = {"covariance": covariance, "reference": reference, "words": option_words()}
     shown["tests"] = tests_of(found, tests, covariance)
     try:

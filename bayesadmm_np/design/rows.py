@@ -258,7 +258,7 @@ def read_offset(offset: Any, exposure: Any, n_rows: int) -> Array | None:
 def split_rows(
     X: Array, y: Any, weights: Array, labels: list[Hashable], offset: Array | None = None
 ) -> dict[Hashable, SiteRows]:
-    """Group rows by label, in order of first appearance; a row of weight zero is no row."""
+    """Group rows by label, in order of their names; a row of weight zero is no row."""
     places: dict[Hashable, list[int]] = {}
     for i, label in enumerate(labels):
         if weights[i] > 0:
@@ -272,7 +272,7 @@ def split_rows(
     require_weights(weights)
     return {
         name: SiteRows(X[index], y[index], weights[index], None if offset is None else offset[index])
-        for name, index in places.items()
+        for name, index in sorted(places.items(), key=lambda item: str(item[0]))
     }
 
 

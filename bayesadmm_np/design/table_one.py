@@ -161,7 +161,9 @@ def describe(
         raise ArgumentError("data", "must have a column beside the sites'")
     n_rows = len(table[wanted[0]])
     labels = ["all rows"] * n_rows if client is None else [str(label) for label in read_client(client, n_rows)]
-    places = {site: np.array([i for i, label in enumerate(labels) if label == site]) for site in dict.fromkeys(labels)}
+    places = {
+        site: np.array([i for i, label in enumerate(labels) if label == site]) for site in sorted({*labels}, key=str)
+    }
     described, findings, violations = {}, [], []
     for name in wanted:
         parts = {site: _values(table[name][index]) for site, index in places.items()}

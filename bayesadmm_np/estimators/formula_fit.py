@@ -173,10 +173,10 @@ def _described(tables: Mapping[str, Any], formula: str, weights: str | None) -> 
 
 
 def split_table(data: Any, client: str | None) -> dict[str, Any]:
-    """Return tables by site: as they came, or the rows of one table by its column of sites, in order of appearance."""
+    """Return tables by site: as they came, or the rows of one table by its column of sites; in order of their names."""
     if isinstance(data, Mapping) and data and all(_is_table(part) for part in data.values()):
         _require_distinct(data)
-        return {str(site): table for site, table in data.items()}
+        return {str(site): data[site] for site in sorted(data, key=str)}
     names = Table.of(data).names
     if client is None:
         return {"all": data}
@@ -192,7 +192,7 @@ def split_table(data: Any, client: str | None) -> dict[str, Any]:
     sites = np.array([str(label) for label in labels.tolist()], dtype=object)
     return {
         site: {name: _take(data[name], np.flatnonzero(sites == site)) for name in names}
-        for site in dict.fromkeys(sites.tolist())
+        for site in sorted({*sites.tolist()})
     }
 
 

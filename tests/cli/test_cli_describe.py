@@ -35,7 +35,7 @@ def table(tmp_path):
 def test_the_table_and_what_looks_wrong(capsys, monkeypatch, table):
     code, out, err = run(capsys, monkeypatch, table, "--client", "hospital")
     assert (code, err) == (0, "")
-    assert out.splitlines()[0].split() == ["all", "(23)", "north", "(3)", "west", "(10)", "south", "(10)"]
+    assert out.splitlines()[0].split() == ["all", "(23)", "north", "(3)", "south", "(10)", "west", "(10)"]
     assert "! chol is 0 in 3 of 23 rows (north 3), and the nearest other value is 180" in out
     code, out, _ = run(capsys, monkeypatch, table, "--client", "hospital", "--json", "--columns", "age")
     assert code == 0

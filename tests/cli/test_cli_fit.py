@@ -550,7 +550,7 @@ def test_certify_says_how_the_sites_of_the_model_were_named(bayesadmm, fitted, c
     assert bayesadmm("fit", *parts, "--target", "target", "--no-progress", "--out", tmp_path / "files.npz")[0] == 0
     code, _, err = bayesadmm("certify", tmp_path / "files.npz", path, "--client", "site")
     assert code == 2
-    assert "without --client: North.csv South.csv West.csv" in err
+    assert "without --client: North=FILE.csv South=FILE.csv West=FILE.csv" in err
 
 
 @pytest.mark.parametrize(

@@ -364,3 +364,61 @@ def test_a_lost_folder_goes_on_with_its_key_and_is_told_so_without_it(call):
         path = json.loads(out)["written"]
         replies = [] if path.endswith("final.npz") else stepped(call, path, SITES)
     assert code == 0
+
+
+# One order of sites; a run's folder as a model
+# ----------------------------------------------------------------------------------------------------
+
+
+def test_sites_stand_in_the_order_of_their_names_in_every_front_end(call):
+    table = write_tables().iloc[::-1].reset_index(drop=True)  # west, north, east by appearance
+    table.to_csv("all.csv", index=False)
+    formula = ["--formula", "died~age+dose"]
+    backwards = " ".join(f"{name}.csv" for name in SITES[::-1])
+    found = {
+        "column": call(f"fit all.csv --client site {' '.join(formula)} --no-progress --json")[1],
+        "files": call(f"fit {backwards} {' '.join(formula)} --no-progress --json")[1],
+        "list": call("fit all.csv --client site --target died --features age,dose --no-progress --json")[1],
+    }
+    _, by_run, _ = run(call, f"{' '.join(formula)} --loss logistic", names=SITES[::-1])
+    sites = {name: list(json.loads(out)["sites"]) for name, out in found.items()} | {"run": list(by_run["sites"])}
+    model = FederatedGLM("logistic").fit(table[["age", "dose"]], table["died"], client=table["site"])
+    by_formula = FederatedGLM.from_formula("died ~ age + dose", table, client="site", kind="logistic")
+    sites |= {"python": list(model.fitted_.sites), "python, formula": list(by_formula.fitted_.sites)}
+    assert sites == {key: list(SITES) for key in sites}
+    described = call("describe all.csv --client site")[1].splitlines()
+    assert next(line for line in described if "east" in line).split()[2::2] == list(SITES)  # all (80) east (40) …
+
+
+@pytest.fixture
+def ended(call):
+    write_tables()
+    for name in SITES:
+        options = f"--target died --loss logistic --categorical ward --features age,ward {OPTIONS}"
+        assert call(f"site init {name} --data {name}.csv --name hospital-{name} {options}")[0] == 0
+    assert call("server run run east north west --no-progress")[0] == 0
+    assert call("export run --out model.npz")[0] == 0
+    return call
+
+
+@pytest.mark.parametrize("model", ["run", "model.npz"])
+def test_a_runs_folder_is_a_model_and_its_sites_are_named_beside_their_files(ended, model):
+    files = " ".join(f"hospital-{name}={name}.csv" for name in SITES)
+    code, out, err = ended(f"certify {model} {files} --json")
+    assert (code, json.loads(out)["holds"]) == (0, True), err
+    code, _, err = ended(f"certify {model} {FILES}")
+    assert code == 2
+    assert "hospital-north=FILE.csv" in err
+    table = json.loads(ended(f"summary {model} --tests wald --json")[1])
+    assert [test["name"] for test in table["tests"]] == ["age", "C(ward)"]
+    assert table == json.loads(ended("summary model.npz --tests wald --json")[1])
+    assert ended(f"predict {model} east.csv")[1] == ended("predict model.npz east.csv")[1]
+    assert ended(f"evaluate {model} {FILES} --json")[1] == ended(f"evaluate model.npz {FILES} --json")[1]
+
+
+def test_a_run_that_goes_on_is_no_model(call):
+    write_tables()
+    begun(call)
+    code, _, err = call("summary run")
+    assert (code, "the run in run has not ended" in err) == (2, True)
+    assert call("summary east")[0] == 2
