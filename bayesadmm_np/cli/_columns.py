@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from ..design.agreement import Table
     from ..federation import DisclosureRules, GLMTable
 
-__all__ = ["TableRows", "choices_of", "mechanism_of", "rules_of"]
-
 MANY = 50
 """Levels of a column of text from which on it hardly is a factor."""
 FEW = 10

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from ..design.agreement import Agreement, Design
     from ..estimators.fitted import FittedGLM
 
-__all__ = ["listed_rows", "require_formula_alone", "rows_of_fit", "rows_of_model"]
-
 
 def require_formula_alone(settings: ColumnSettings) -> None:
     """Refuse options that name columns beside a formula."""

@@ -20,22 +20,6 @@ if TYPE_CHECKING:
     from ..design.agreement import Agreement
     from ..estimators.fitted import FittedGLM
 
-__all__ = [
-    "Rows",
-    "choose_columns",
-    "is_number",
-    "read_clusters",
-    "read_frame",
-    "read_offset",
-    "read_rows",
-    "read_sites",
-    "require_column",
-    "require_complete",
-    "require_numeric",
-    "rows_to_predict",
-    "stack",
-]
-
 SEPARATED = "if it is separated otherwise, say so by --separator ';' or tab"
 TABS = ("tab", "\\t")
 WHOLE = re.compile(r"\s*(-?(?:0|[1-9]\d*))(?:\.0*)?\s*")

@@ -34,24 +34,6 @@ from ._terminal import (
     text_table,
 )
 
-__all__ = [
-    "Folder",
-    "RunSettings",
-    "SiteConfig",
-    "answer",
-    "begin",
-    "carry",
-    "change_rules",
-    "introduce",
-    "load_site",
-    "message_refusals",
-    "model_of_run",
-    "read_model",
-    "standing",
-    "tell",
-    "with_example",
-]
-
 EXAMPLE = """A whole run of two sites, A and B, and a server S (any way of carrying the
 files will do):
   A$ bayesadmm site init a --data a.csv --target died --name A --loss logistic --minimum-sites 2

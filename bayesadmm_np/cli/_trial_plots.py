@@ -17,8 +17,6 @@ from matplotlib.transforms import offset_copy
 from ..demos import style
 from ._trials import CLOSE, Trial, cell_text
 
-__all__ = ["COLOURS", "MARKERS", "Cell", "draw_cells", "draw_compare", "draw_sweep"]
-
 LOOKS = (
     ("#0072B2", "o"),
     ("#D55E00", "s"),

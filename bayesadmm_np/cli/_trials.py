@@ -30,8 +30,6 @@ from ._methods import family_for, needs_prior
 from ._options import DataSettings, at_least, option
 from ._terminal import Refused
 
-__all__ = ["CLOSE", "Problem", "Runner", "Trial", "TrialSettings", "cell_text", "evaluate", "read_problem"]
-
 CLOSE = 0.01
 """Standard deviations: what counts as close to the pooled answer."""
 

@@ -14,7 +14,8 @@ from .folders import (
     step_server,
     step_site,
 )
-from .glm import GLMData, GLMSpec, GLMTask
+from .glm import GLMData
+from .glm_spec import GLMSpec, GLMTask
 from .identity import site_key
 from .messages import Message, MessageError, Outcome
 from .server import Coordinator

@@ -17,8 +17,6 @@ from .._validation import Array, as_positive
 from ..splitting.privacy import GaussianMechanism
 from .site import Site
 
-__all__ = ["ACCOUNT", "Account", "Entry", "charge"]
-
 ACCOUNT = "privacy.npz"
 KIND = "privacy account"
 SLACK = 1e-9

@@ -28,8 +28,6 @@ from ..glm.kinds import Kind, read_kind
 from .columns import INTERCEPT, TableHeader, asked_of, count_name
 from .messages import Hello, Message, read_hellos
 
-__all__ = ["agreed_hellos", "classes_of", "features_of", "needed_grids", "require_agreement"]
-
 
 def features_of(agreement: Agreement) -> tuple[str, ...]:
     """Return the columns of the design, with the ones last."""

@@ -13,8 +13,6 @@ from .._archive import Archive as Message
 from .._validation import Array
 from ..design.formula import Moments, SiteColumns
 
-__all__ = ["INTERCEPT", "MOST_LEVELS", "TableHeader", "asked_of", "count_name", "count_names"]
-
 INTERCEPT = "intercept"
 """Name of a column of ones; with such a column last, the others can be centred."""
 MOST_LEVELS = 64

@@ -29,8 +29,6 @@ from ..losses.linear_model import LinearModelLoss
 from ..splitting.methods import PVI
 from .messages import Message, MessageError, answer_of, read_question, read_spec
 
-__all__ = ["SENT", "DisclosureError", "DisclosureRules", "Entry", "cleared", "read_log", "sent"]
-
 SENT = "sent.jsonl"
 DIGITS = 32
 """Of a digest."""
@@ -123,10 +121,12 @@ class Check(NamedTuple):
 
     @property
     def option(self) -> str:
+        """The rule as an option of the command line."""
         return f"--{self.rule.replace('_', '-')}"
 
     @property
     def holds(self) -> bool:
+        """Whether the rule is kept."""
         return self.got >= self.limit if self.rule.startswith("minimum") else self.got <= self.limit
 
     @property
@@ -136,12 +136,14 @@ class Check(NamedTuple):
 
     @property
     def of(self) -> str:
+        """The column, in words; empty where there is none."""
         return (f" at {self.column}" if self.column in (COMBINED, A_POINT) else f" of column {self.column!r}") * bool(
             self.column
         )
 
     @property
     def where(self) -> str:
+        """Column and level, in words."""
         return self.of + f" with {self.level!r}" * bool(self.level)
 
 
@@ -439,7 +441,7 @@ def _of_hello(site: Any) -> Iterator[Check]:
 
 def _of_own_design(site: Any) -> Iterator[Check]:
     """What a run asks of the rows whatever the others have, so that all is said before it: its design has no less."""
-    from .glm import GLMTask
+    from .glm_spec import GLMTask
     from .server import Coordinator
 
     try:

@@ -52,18 +52,6 @@ from .messages import Hello, ReplyHeader, Report, Served, SiteReply
 from .questions import Talk
 from .spec import RunSpec
 
-__all__ = [
-    "NOT_THERE",
-    "Gathered",
-    "Kept",
-    "ServerEngine",
-    "SiteData",
-    "SiteEngine",
-    "Task",
-    "require",
-    "require_sum_of_factors",
-]
-
 S = TypeVar("S", bound="AnyState")
 A = TypeVar("A", bound="Kept")
 

@@ -20,19 +20,6 @@ from .messages import Message, MessageError, Outcome, by_server, read_final, rea
 from .server import Coordinator
 from .site import Site
 
-__all__ = [
-    "STATE",
-    "FinalResult",
-    "ask_copy",
-    "final_result",
-    "give_copy",
-    "load_server",
-    "missing_sites",
-    "start_server",
-    "step_server",
-    "step_site",
-]
-
 Path_ = str | os.PathLike[str]
 STATE, HELLO = "state.npz", "hello.npz"
 

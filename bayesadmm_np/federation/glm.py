@@ -42,12 +42,10 @@ from ..splitting.team import make_client
 from ..splitting.worker import Worker, moved_site
 from .engine import Gathered, ServerEngine, SiteEngine
 from .glm_questions import AskedTable, Prepared, prepare, tabulate, watch
-from .glm_spec import GLMSpec, GLMTask, state_size
+from .glm_spec import GLMSpec, state_size
 from .messages import MessageError, Outcome, ReplyHeader, Report, Served, SiteReply
 from .questions import Asking, Talk
 from .spec import RunSpec
-
-__all__ = ["GLMAnswer", "GLMData", "GLMServer", "GLMSite", "GLMSpec", "GLMTask"]
 
 Sums = Expected | GaussianExpected
 

@@ -64,17 +64,6 @@ from ..splitting.result import Result
 from ..splitting.status import Status
 from .questions import Asking, Declined, Unsettled
 
-__all__ = [
-    "AskedTable",
-    "Prepared",
-    "answer_made",
-    "pack_question",
-    "prepare",
-    "question_made",
-    "tabulate",
-    "watch",
-]
-
 Covariance = Callable[[], Array]
 
 

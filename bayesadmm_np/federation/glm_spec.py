@@ -32,8 +32,6 @@ from .columns import INTERCEPT
 from .messages import Hello, require_room
 from .spec import MOST_ROWS, RunSpec, sized
 
-__all__ = ["INTERCEPT", "GLMSpec", "GLMTask"]
-
 MOST_NUMBERS = 1 << 26
 """Free numbers of a prior: half a GiB."""
 

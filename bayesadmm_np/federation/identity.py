@@ -8,8 +8,6 @@ from pathlib import Path
 from .._archive import ArchiveError, replace_atomically
 from .._signatures import SigningKey, shown
 
-__all__ = ["KEY", "read_key", "site_key"]
-
 KEY = "key.hex"
 
 

@@ -11,8 +11,6 @@ from typing import Literal
 from .._archive import ArchiveError, MissingFileError
 from .._errors import needed_by
 
-__all__ = ["locked"]
-
 PATIENCE = 60.0
 """Seconds that a second process waits for the first."""
 

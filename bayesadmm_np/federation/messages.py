@@ -38,44 +38,6 @@ from ..splitting.status import Status
 from .columns import TableHeader, count_names
 from .spec import ENGINES, MOST_ROWS, SPEC_VECTORS, RunSpec, as_site_name, run_of
 
-__all__ = [
-    "Answer",
-    "Hello",
-    "LostHeader",
-    "Message",
-    "MessageError",
-    "Outcome",
-    "Question",
-    "ReplyHeader",
-    "Report",
-    "Served",
-    "SiteReply",
-    "answer_bytes",
-    "answer_of",
-    "by_server",
-    "by_site",
-    "content_of",
-    "digests_of",
-    "encode_certificate",
-    "inquiry_of",
-    "read_answer",
-    "read_answer_bytes",
-    "read_copy",
-    "read_final",
-    "read_hello",
-    "read_hellos",
-    "read_outcome",
-    "read_past",
-    "read_question",
-    "read_reply",
-    "read_served",
-    "read_spec",
-    "require_room",
-    "require_run",
-    "require_to_site",
-    "taken",
-]
-
 LONGEST_IDENTITY = 200
 """Characters: a public key of any kind in use fits."""
 

@@ -24,8 +24,6 @@ from .._archive import refusal
 from .._fields import read_plain
 from .messages import Answer, Message, answer_bytes, inquiry_of, read_answer_bytes
 
-__all__ = ["Asking", "Declined", "Outstanding", "Talk", "Unsettled", "Waiting"]
-
 MOST_EXCHANGES = 1000
 """Of one question in a run: honest sites need some 40, or 10 a term that is tested; a lie could go on for ever."""
 

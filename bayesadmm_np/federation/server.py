@@ -36,8 +36,6 @@ from .messages import (
 )
 from .questions import Outstanding, Talk, Waiting
 
-__all__ = ["Coordinator"]
-
 NOTHING_ASKED = Talk()
 
 LeftOut = tuple[tuple[Literal["round", "question"], int, tuple[str, ...]], ...]

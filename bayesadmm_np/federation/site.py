@@ -35,8 +35,6 @@ from .messages import (
 )
 from .spec import RunSpec, as_site_name
 
-__all__ = ["Ledger", "Site", "SiteState"]
-
 COMPUTABLE = "a q_g (natural) and a prior with which the rows of this site can be fitted"
 """What a broadcast must hold beside numbers of the right count: an overflow is the server's doing."""
 UNCOMPUTABLE = (ArithmeticError, ValueError)

@@ -16,8 +16,6 @@ from .._archive import LIMIT, Archive, refusal
 from .._validation import Array, as_count
 from ..splitting.settings import decode_fields, encode, require_registered
 
-__all__ = ["ENGINES", "MOST_ROWS", "SPEC_VECTORS", "RunSpec", "as_site_name", "run_of", "sized"]
-
 MOST_ROWS = 1 << 53
 """Of a site: up to there a float64 holds every whole number."""
 

@@ -40,8 +40,6 @@ from .glm_spec import GLMSpec
 from .messages import Message, MessageError
 from .spec import RunSpec
 
-__all__ = ["GLMTable"]
-
 MOST_CLASSES = 50
 """More values would be numbers, which a description must not name."""
 

@@ -10,8 +10,6 @@ from typing import Any
 from ..messages import Hello, Message, MessageError, content_of, read_hello
 from .envelope import Answer, Request, Transport
 
-__all__ = ["ClientManager"]
-
 HELLO_LIMIT = 1 << 24
 """Bytes of a hello: names and sums of columns."""
 POLL = 0.1

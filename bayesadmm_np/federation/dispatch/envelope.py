@@ -6,8 +6,6 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Protocol
 
-__all__ = ["LONGEST_NOTE", "Answer", "Request", "Transport", "one_line"]
-
 LONGEST_NOTE = 1000
 """Characters of what is said of a site in a log."""
 

@@ -16,8 +16,6 @@ from ..messages import Message, MessageError, by_server, read_spec, require_run,
 from ..spec import as_site_name
 from .envelope import Answer, Request, one_line
 
-__all__ = ["Load", "answer"]
-
 logger = logging.getLogger(__name__)
 
 Load = Callable[[Any], tuple[Site, Message]]

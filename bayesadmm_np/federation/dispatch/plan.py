@@ -10,8 +10,6 @@ from ..._validation import as_count, as_fraction, as_positive
 from .. import Coordinator, load_server
 from ..engine import Task, require_sum_of_factors
 
-__all__ = ["Plan"]
-
 
 @dataclass(frozen=True)
 class Plan:

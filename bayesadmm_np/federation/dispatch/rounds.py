@@ -37,8 +37,6 @@ from .client_manager import HELLO_LIMIT, ClientManager
 from .envelope import Answer, Request, Transport, one_line
 from .plan import Plan
 
-__all__ = ["PROGRESS", "AsyncRounds", "Rounds", "TooFewError", "WithheldError", "serve"]
-
 LABEL, PROGRESS, FINAL = "label.txt", "progress.jsonl", "final.npz"
 
 

@@ -16,8 +16,6 @@ from ..dispatch.node import answer
 from ..dispatch.plan import Plan
 from ..dispatch.rounds import serve
 
-__all__ = ["client_app", "server_app"]
-
 RECORD, VECTORS = "bayesadmm", "messages"
 STYPE = "bayesadmm.npz"
 """What the bytes of an array are: never unpacked by Flower, or by `numpy.load`."""

@@ -13,8 +13,6 @@ from typing import Any
 from ..._errors import needed_by
 from ..spec import as_site_name
 
-__all__ = ["make_keys"]
-
 DAYS, AUTHORITY_DAYS = 365, 3650
 WARN_DAYS = 30
 """So long before its end the server's certificate is renewed."""

@@ -19,8 +19,6 @@ from typing import IO, Any
 
 from .project import APP, KEY_FOLDER, SITES
 
-__all__ = ["LocalFederation", "follow"]
-
 HOST = "127.0.0.1"
 PORTS = (20000, 32000)
 SETTINGS = {

@@ -6,8 +6,6 @@ from pathlib import Path
 
 from ..._version import __version__
 
-__all__ = ["APP", "KEYS", "KEY_FOLDER", "RUNS", "SITES", "write_app"]
-
 APP, SITES, RUNS, KEY_FOLDER = "app", "sites", "runs", "keys"
 
 KEYS = {
