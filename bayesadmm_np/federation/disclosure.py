@@ -529,9 +529,9 @@ def _rows_of_a_subset(loss: Loss, asked: Message, spec: Any) -> Iterator[float]:
     read = read_question(asked)
     question = spec.question_made(read.name, read.content, read.arrays)
     if read.name == "separation" and isinstance(loss, LinearModelLoss):
-        *counts, weights = rests_on(loss, question)
-        yield from counts
-        yield effective_rows(weights) if counts[0] else 0
+        for *counts, weights in rests_on(loss, question):
+            yield from counts
+            yield effective_rows(weights) if counts[0] else 0
     if read.name == "statistics" and {"HC2", "HC3"} & set(question.robust):
         rows = loss.rows(question.theta)
         p = rows.X.shape[1]

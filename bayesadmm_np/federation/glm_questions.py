@@ -100,7 +100,7 @@ def answer_made(
     asked = {name: getattr(question, name) for name in entry.asked}
     sizes["k"] = 2 if kind.is_classifier and kind.outputs == "one" else sizes["c"] + kind.has_reference
     if isinstance(question, SeparationQuestion):
-        sizes["r"] = question.basis.shape[1]
+        sizes["b"], _, sizes["r"] = question.basis.shape
     if isinstance(question, LeastSquaresQuestion):
         sizes["s"] = sizes["n"] - question.has_intercept
     least = 0.0 if kind.is_classifier or kind.is_least_squares else -np.inf

@@ -21,12 +21,13 @@ from ..losses.linear_model import LinearModelLoss
 from .columns import Relation, find_relations
 from .separation import (
     Ask,
-    Question,
+    Outcome,
     Split,
+    ask_at_zero,
     ask_losses,
     basis_within,
     factors_of,
-    find_split,
+    find_splits,
     has_walls,
     smallest_separating,
 )
@@ -58,11 +59,8 @@ TOUCHED = 1e-8
 These directions are known to 1e-9, see `separation.STILL`.
 """
 
-SPARED = 1e-6
-"""Part of the largest move of a row along a direction, below which a column is tried to be spared as the cause."""
-
 MOST_TERMS = 6
-"""Terms and names that a sentence still shows, and columns that are searched for as the cause."""
+"""Terms and names that a sentence still shows."""
 
 
 def _remedies(words: Words) -> str:
@@ -159,7 +157,7 @@ class Separation(Finding):
     Attributes
     ----------
     columns : tuple of str
-        Columns that separate; none of six or fewer can be spared. Empty where the intercept alone does.
+        Columns that separate, none of which can be spared. Empty where the intercept alone does.
     direction : tuple of (str, float)
         Coefficients along which no row's loss grows, and some fall for ever.
     names : tuple of str
@@ -432,7 +430,8 @@ def find_separation(
     """Prove that a likelihood has no maximum and say why, or prove that it has one.
 
     Offsets, weights and the sizes of counts do not matter. The search takes some ten exchanges of sums over rows, and
-    needs no fit.
+    needs no fit: a few prove a maximum; what proves a separation, and that none of its columns can be spared, is asked
+    side by side.
 
     Parameters
     ----------
@@ -449,8 +448,7 @@ def find_separation(
     change : ndarray, shape (C p, C p), optional
         The matrix A of θ in the reader's units = Aθ + b, as `FittedGLM.in_units` returns it; default I.
     ask : callable, optional
-        Way to ask sites elsewhere, see `separation.Question`; then the columns named as the cause are all that have no
-        estimate, to save exchanges.
+        Way to ask sites elsewhere, see `separation.Question`.
     factors : sequence of ndarray, optional
         R factors of sites elsewhere, by `losses.linear_model.row_factor`.
 
@@ -481,51 +479,35 @@ def find_separation(
     free = [j for j in range(len(columns)) if j not in penalised]
     always = [j for j in free if j in intercepts]
 
-    def split(chosen: Sequence[int]) -> Split | str:
-        return find_split(shared, basis_within(stacked, sorted(chosen)), len(outputs))
+    def split(sets: Sequence[Sequence[int]], is_nested: bool = False) -> list[Outcome]:
+        bases = [basis_within(stacked, sorted([*always, *some])) for some in sets]
+        return find_splits(shared, at_zero, bases, len(outputs), is_nested)
 
-    found = split(free)
+    basis = basis_within(stacked, free)
+    if not basis.shape[1]:
+        return None
+    at_zero = ask_at_zero(ask, stacked, basis, len(outputs))
+    (found,) = find_splits(ask, at_zero, [basis], len(outputs), is_whole=True)
     if found == "finite":
         return None
     names = [f"{output}: {name}" if output else name for output in outputs for name in columns]
     if not isinstance(found, Split):
         return Undecided(tuple(names[c * len(columns) + j] for c in range(len(outputs)) for j in free))
     moved = _touched(found, change)
-    cause = sorted({j % len(columns) for j in moved} - set(always))
-    if losses:
-        cause = smallest_separating(lambda some: isinstance(split([*always, *some]), Split), cause, MOST_TERMS)
-        smaller = split([*always, *cause])
-        assert isinstance(smaller, Split)
-        way, sparse = _moved(smaller.direction, change), _touched(smaller, change)
-    else:
-        found, cause = _pruned(found, cause, always, shared, stacked, len(outputs))
-        way = _moved(found.direction, change)
-        sparse = [j for j in moved if way[j]]
+    size = np.abs(found.direction.reshape(len(outputs), -1)).max(axis=0) * np.linalg.norm(np.vstack(stacked), axis=0)
+    cause = sorted({j % len(columns) for j in moved} - set(always), key=lambda j: -size[j])
+    smaller = found
+    if found.span.shape[1] > 1 or found.whole.shape[1] < len(free) * len(outputs):  # otherwise there is one direction
+        cause, smaller = smallest_separating(split, cause)
+    along = replace(smaller, span=smaller.direction[:, None])
+    way, sparse = _moved(smaller.direction, change), _touched(along, change)
     largest = np.abs(way[sparse]).max()
     return Separation(
-        tuple(columns[j] for j in cause),
+        tuple(columns[j] for j in sorted(cause)),
         tuple((names[j], float(way[j] / largest)) for j in sparse),
         tuple(names[j] for j in moved),
         found.is_complete,
     )
-
-
-def _pruned(
-    found: Split, cause: list[int], always: list[int], ask: Ask, factors: Sequence[Array], n_outputs: int
-) -> tuple[Split, list[int]]:
-    """Leave out columns that the direction hardly moves along, if one more exchange proves that they can be spared."""
-    lengths = np.linalg.norm(np.vstack(factors), axis=0)
-    size = np.abs(found.direction.reshape(n_outputs, -1)).max(axis=0) * lengths
-    kept = [j for j in cause if size[j] > SPARED * size.max()]
-    if len(kept) == len(cause):
-        return found, cause
-    inside = np.isin(np.arange(lengths.size), [*always, *kept])
-    direction = np.where(np.tile(inside, n_outputs), found.direction, 0.0)
-    basis = np.eye(lengths.size)
-    answers = ask(Question(basis, np.zeros_like(direction), direction))
-    if any(one.opposes for one in answers) or not any(one.moves for one in answers):
-        return found, cause
-    return replace(found, direction=direction), kept
 
 
 def _moved(vector: Array, change: Array | None) -> Array:

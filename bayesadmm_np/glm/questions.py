@@ -294,6 +294,9 @@ def _has_ones(root: Array, known: Mapping[str, Any], column: int) -> bool:
 MATRIX = Field("d d")
 VECTOR = Field("d")
 SEMIDEFINITE = Condition("symmetric and positive semidefinite", _semidefinite)
+EACH_SEMIDEFINITE = SEMIDEFINITE._replace(
+    holds=lambda value, known: all(_semidefinite(matrix, known) for matrix in value)
+)
 WEIGHT = Condition("the weight of the rows in its hello, {told_weight}, times its noise variance", _is_weight)
 TABLE_WEIGHT = WEIGHT._replace(  # where a noise variance may have divided them, another answer has said it
     holds=lambda value, known: known["kind"].has_noise or _is_weight(value, known)
@@ -357,12 +360,13 @@ CLUSTERS = Condition(
 NO_PULL = Condition(
     "zero where no covariance came", lambda pull, known: known["covariance"] is not None or not pull.any()
 )
-STANDING = Condition("0 where no row stands still", lambda value, known: known["stands"] or not np.any(value))
+STANDING = Condition("0 where no row stands still", lambda value, known: not np.any(value[known["stands"] == 0]))
+YES_OR_NO = Condition("0 or 1", lambda value, known: np.isin(value, (0.0, 1.0)).all())
 
 WILD = {"value": Field("", (LOSS,), may_overflow=True)}
 """Sums at a point that a search has chosen can overflow."""
 WILD |= {"gradient": Field("d", may_overflow=True), "hessian": Field("d d", (SEMIDEFINITE,), may_overflow=True)}
-COORDINATES = Field("c*r")
+COORDINATES = Field("b c*r")
 FREE = Field()
 """A plain value of which nothing but its type can be told."""
 
@@ -401,13 +405,13 @@ QUESTIONS: Mapping[str, Entry] = {
     "separation": Entry(
         separation.Question,
         separation.Answer,
-        {"basis": Field("p r"), **dict.fromkeys(("theta", "direction", "step"), COORDINATES), "floor": FREE},
+        {"basis": Field("b p r"), **dict.fromkeys(("theta", "direction", "step"), COORDINATES), "floor": Field("b")},
         {
-            "value": Field("", (NOT_NEGATIVE, STANDING)),
-            "gradient": Field("c*r", (STANDING,)),
-            "hessian": Field("c*r c*r", (SEMIDEFINITE, STANDING)),
-            **dict.fromkeys(("stands", "moves", "opposes"), FREE),
-            "change": Field("", (NOT_NEGATIVE, STANDING)),
+            "value": Field("b", (NOT_NEGATIVE, STANDING)),
+            "gradient": Field("b c*r", (STANDING,)),
+            "hessian": Field("b c*r c*r", (EACH_SEMIDEFINITE, STANDING)),
+            **dict.fromkeys(separation.YES_OR_NO, Field("b", (YES_OR_NO,))),
+            "change": Field("b", (NOT_NEGATIVE, STANDING)),
         },
         lambda site, question: separation.answer(site.loss, question),  # type: ignore[arg-type]
     ),

@@ -15,8 +15,8 @@ needs a row to leave its site.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import reduce
 from typing import Literal, NamedTuple
 
@@ -59,8 +59,8 @@ ROUGH = 0.5
 
 
 @dataclass(frozen=True)
-class Question:
-    """What the server asks all sites.
+class Part:
+    """What a search asks at one point.
 
     Attributes
     ----------
@@ -82,41 +82,95 @@ class Question:
 
 
 @dataclass(frozen=True)
+class Question:
+    """What the server asks all sites in one exchange: `Part`s, b of them, with zeros up to the widest basis.
+
+    A direction or a step of zeros is none.
+    """
+
+    basis: Array
+    theta: Array
+    direction: Array
+    floor: Array
+    step: Array
+
+    @classmethod
+    def of(cls, *parts: Part) -> Question:
+        """Return the parts as one question."""
+        widest = max(part.basis.shape[1] for part in parts)
+
+        def padded(part: Part, vector: Array | None) -> Array:
+            width = part.basis.shape[1]
+            blocks = np.zeros((part.theta.size // max(width, 1), widest))
+            blocks[:, :width] = 0.0 if vector is None else vector.reshape(-1, width)
+            return blocks.ravel()
+
+        return cls(
+            np.stack([np.pad(part.basis, ((0, 0), (0, widest - part.basis.shape[1]))) for part in parts]),
+            np.stack([padded(part, part.theta) for part in parts]),
+            np.stack([padded(part, part.direction) for part in parts]),
+            np.array([part.floor for part in parts], dtype=np.float64),
+            np.stack([padded(part, part.step) for part in parts]),
+        )
+
+    @property
+    def parts(self) -> list[Part]:
+        """All of one width."""
+        each = zip(self.basis, self.theta, self.direction, self.floor.tolist(), self.step, strict=True)
+        return [Part(*one) for one in each]
+
+
+@dataclass(frozen=True)
 class Answer:
-    """What a site says: sums over the walls a_j that stand still under the direction, and what the others do.
+    """What a site says of each part: sums over the walls a_j that stand still, and what the others do.
 
     Attributes
     ----------
-    value : float
+    value : ndarray, shape (b,)
         Σ_j log(1 + exp(−a_jᵀv)).
-    gradient, hessian : ndarray, shapes (C r,) and (C r, C r)
-    stands, moves, opposes : bool
+    gradient, hessian : ndarrays, shapes (b, C r) and (b, C r, C r)
+    stands, moves, opposes : ndarray of 0 and 1, shape (b,)
         Whether a_jᵀd is zero, positive or negative for some j.
-    change : float
+    change : ndarray, shape (b,)
         max_j |a_jᵀs| among the a_j that stand still, rounded down to a power of two: the largest value of a row is
         nobody's business.
     """
 
-    value: float
+    value: Array
     gradient: Array
     hessian: Array
-    stands: bool
-    moves: bool
-    opposes: bool
-    change: float
+    stands: Array
+    moves: Array
+    opposes: Array
+    change: Array
+
+    @classmethod
+    def of(cls, *answers: Answer) -> Answer:
+        """Return the answers to parts as one."""
+        return cls(**{item.name: np.array([getattr(one, item.name) for one in answers]) for item in fields(cls)})
 
     def __add__(self, other: Answer) -> Answer:
         return Answer(
             self.value + other.value,
             self.gradient + other.gradient,
             self.hessian + other.hessian,
-            self.stands or other.stands,
-            self.moves or other.moves,
-            self.opposes or other.opposes,
-            max(self.change, other.change),
+            np.maximum(self.stands, other.stands),
+            np.maximum(self.moves, other.moves),
+            np.maximum(self.opposes, other.opposes),
+            np.maximum(self.change, other.change),
         )
 
+    def part(self, place: int, like: Part) -> Answer:
+        """Return the answer to one part, without the zeros of wider ones."""
+        width = like.basis.shape[1]
+        n_outputs = like.theta.size // width
+        widest = self.gradient.shape[1] // n_outputs
+        own = (np.arange(n_outputs)[:, None] * widest + np.arange(width)).ravel()
+        one = Answer(**{item.name: getattr(self, item.name)[place] for item in fields(Answer)})
+        return replace(one, gradient=one.gradient[own], hessian=one.hessian[np.ix_(own, own)])
 
+
+YES_OR_NO = ("stands", "moves", "opposes")
 Ask = Callable[[Question], Sequence[Answer]]
 
 
@@ -145,6 +199,11 @@ class Split:
     is_largest: bool
 
 
+Outcome = Split | Literal["finite", "unknown"]
+AtZero = Callable[[Array], Answer]
+Searching = Generator[list[Part], list[Answer], Outcome]
+
+
 def has_walls(loss: Loss) -> bool:
     """Whether something can be said about separation."""
     return isinstance(loss, LinearModelLoss) and loss.pointwise.walls(loss.y) is not None
@@ -163,31 +222,36 @@ class _Walls(NamedTuple):
 
 
 def answer(loss: LinearModelLoss, question: Question) -> Answer:
-    """Answer at a site; only the sums, a maximum's power of two and three times yes or no leave it."""
+    """Answer at a site; only the sums, a maximum's power of two and three times yes or no a part leave it."""
+    return Answer.of(*(_answer(loss, part) for part in question.parts))
+
+
+def _answer(loss: LinearModelLoss, question: Part) -> Answer:
     found, n_outputs = _walls_of(loss, question), loss.n_outputs
     still, margin = found.still, found.margin
     slope = np.einsum("nm,nmc->nc", np.where(still, -expit(-margin), 0.0), found.walls)
     bends = np.einsum("nm,nmc,nmd->ncd", _weights(found), found.walls, found.walls)
     curvature = RowCurvature(found.rows, bends if n_outputs > 1 else bends[:, 0, 0])
     return Answer(
-        float(np.logaddexp(0.0, -margin)[still].sum()),
+        np.asarray(np.logaddexp(0.0, -margin)[still].sum()),
         (slope.T @ found.rows).ravel(),
         curvature.dense(),
-        bool(still.any()),
-        bool(found.moves.any()),
-        bool(found.opposes.any()),
+        np.asarray(still.any(), dtype=np.float64),
+        np.asarray(found.moves.any(), dtype=np.float64),
+        np.asarray(found.opposes.any(), dtype=np.float64),
         _power_of_two(float(found.change[still].max(initial=0.0))),
     )
 
 
-def rests_on(loss: LinearModelLoss, question: Question) -> tuple[int, int, Array]:
-    """Return how many rows have a wall that stands still, how many have none, and the weights of all in the sums."""
-    found = _walls_of(loss, question)
-    stands = found.still.any(axis=1)
-    return int(stands.sum()), int((~stands).sum()), _weights(found).sum(axis=1)
+def rests_on(loss: LinearModelLoss, question: Question) -> Iterator[tuple[int, int, Array]]:
+    """Yield of each part how many rows have a wall that stands still, how many have none, and weights in the sums."""
+    for part in question.parts:
+        found = _walls_of(loss, part)
+        stands = found.still.any(axis=1)
+        yield int(stands.sum()), int((~stands).sum()), _weights(found).sum(axis=1)
 
 
-def _walls_of(loss: LinearModelLoss, question: Question) -> _Walls:
+def _walls_of(loss: LinearModelLoss, question: Part) -> _Walls:
     X, n_outputs = _weighted_rows(loss), loss.n_outputs
     walls = loss.pointwise.walls(loss.y[loss.weights > 0])
     assert walls is not None
@@ -216,9 +280,9 @@ def _weights(found: _Walls) -> Array:
     return np.where(found.still, expit(found.margin) * expit(-found.margin), 0.0)
 
 
-def _power_of_two(value: float) -> float:
+def _power_of_two(value: float) -> Array:
     """Return the power of two at or below a number: what is compared with `HALF` needs no digits of a single row."""
-    return float(np.ldexp(0.5, np.frexp(value)[1])) if 0 < value < np.inf else value
+    return np.asarray(np.ldexp(0.5, np.frexp(value)[1]) if 0 < value < np.inf else value)
 
 
 def _weighted_rows(loss: LinearModelLoss) -> Array:
@@ -226,114 +290,185 @@ def _weighted_rows(loss: LinearModelLoss) -> Array:
     return loss.X if loss.weights.all() else loss.X[loss.weights > 0]
 
 
-def find_split(ask: Ask, basis: Array, n_outputs: int) -> Split | Literal["finite", "unknown"]:
-    """Prove separation, or that a maximum exists, within the columns of a basis.
+def ask_at_zero(ask: Ask, factors: Sequence[Array], basis: Array, n_outputs: int) -> AtZero:
+    """Ask for the sums at zero within the columns of a basis; return those within a basis inside of it."""
+    part, root = Part(basis, np.zeros(n_outputs * basis.shape[1])), np.vstack(factors)
+    total = reduce(Answer.__add__, ask(Question.of(part))).part(0, part)
+
+    def within(inner: Array) -> Answer:
+        places = np.kron(np.eye(n_outputs), (root @ basis).T @ (root @ inner))  # the design @ basis is orthonormal
+        return replace(total, gradient=places.T @ total.gradient, hessian=places.T @ total.hessian @ places)
+
+    return within
+
+
+def find_splits(
+    ask: Ask,
+    at_zero: AtZero,
+    bases: Sequence[Array],
+    n_outputs: int,
+    is_nested: bool = False,
+    is_whole: bool = False,
+) -> list[Outcome]:
+    """Prove separation, or that a maximum exists, within the columns of each basis; all at once.
 
     A damped Newton run from zero in coordinates in which the information at zero is the identity. Each iterate offers
-    two proofs: its step, that of the maximum, and the part of the iterate in the eigenvectors of the smallest
-    eigenvalues, where the rows that stand still have no information, that of separation.
+    three proofs: its step, that of the maximum, and, of separation, itself and its part in the eigenvectors of the
+    smallest eigenvalues, where the rows that stand still have no information.
 
     Parameters
     ----------
     ask : callable
         Question → an answer of each site.
-    basis : ndarray, shape (p, r)
+    at_zero : callable
+        See `ask_at_zero`, of a basis that spans all others.
+    bases : sequence of ndarray, shape (p, r)
         Of a full column rank design X @ basis, nearly orthonormal; see `orthonormal_basis`.
     n_outputs : int
         C.
+    is_nested : bool, default False
+        Whether each basis spans the ones before it: what is known of one then tells the others', which are "unknown".
+    is_whole : bool, default False
+        Whether a separation is looked for that is the largest.
 
     Returns
     -------
-    Split, "finite" or "unknown"
-        "unknown" where rounding hides both proofs.
+    list of Split, "finite" or "unknown"
+        "unknown" where rounding hides both proofs, or nobody needs it.
     """
-    return _Search(ask, basis, n_outputs).run() if basis.shape[1] else "finite"
+    found: list[Outcome] = ["unknown"] * len(bases)
+    running = {k: _Search(basis, n_outputs, is_whole).run(at_zero(basis)) for k, basis in enumerate(bases)}
+    waiting: dict[int, list[Part]] = {}
+    told: dict[int, list[Answer] | None] = dict.fromkeys(running)
+    while True:
+        for k, own in told.items():
+            try:
+                waiting[k] = next(running[k]) if own is None else running[k].send(own)
+            except StopIteration as end:
+                found[k] = end.value
+                waiting.pop(k, None)
+        if is_nested:
+            split = next((k for k, one in enumerate(found) if isinstance(one, Split)), len(bases))
+            finite = max((k for k, one in enumerate(found) if one == "finite"), default=-1)
+            waiting = {k: own for k, own in waiting.items() if finite < k < split}
+        if not waiting:
+            return found
+        parts = [part for own in waiting.values() for part in own]
+        total = reduce(Answer.__add__, ask(Question.of(*parts)))
+        answers = (total.part(i, part) for i, part in enumerate(parts))
+        told = {k: [next(answers) for _ in own] for k, own in waiting.items()}
 
 
 class _Search:
-    def __init__(self, ask: Ask, basis: Array, n_outputs: int) -> None:
-        self._ask, self._basis, self._n_outputs = ask, basis, n_outputs
-        self._zero = np.zeros(n_outputs * basis.shape[1])
-        self._frame = np.eye(self._zero.size)
-        information = self.ask(self._zero).hessian
-        values, vectors = np.linalg.eigh(information)
+    """One search: generators of the parts that are asked, which are sent the answers."""
+
+    def __init__(self, basis: Array, n_outputs: int, is_whole: bool) -> None:
+        self._basis, self._n_outputs, self._is_whole = basis, n_outputs, is_whole
+
+    def _part(
+        self, theta: Array, direction: Array | None = None, floor: float = 0.0, step: Array | None = None
+    ) -> Part:
+        there = [None if vector is None else self._frame @ vector for vector in (direction, step)]
+        return Part(self._basis, self._frame @ theta, there[0], floor, there[1])
+
+    def _framed(self, total: Answer) -> Answer:
+        frame = self._frame
+        return replace(total, gradient=frame.T @ total.gradient, hessian=frame.T @ total.hessian @ frame)
+
+    def run(self, now: Answer) -> Searching:
+        if not now.gradient.size:
+            return "finite"
+        values, vectors = np.linalg.eigh(now.hessian)
         real = values > RESOLVED * max(values[-1], np.finfo(float).tiny)
         self._frame = vectors[:, real] / np.sqrt(values[real])
-        self._placed = np.kron(np.eye(n_outputs), basis) @ self._frame
-
-    def ask(
-        self, theta: Array, direction: Array | None = None, floor: float = 0.0, step: Array | None = None
-    ) -> Answer:
-        """Sum the answers, in coordinates of the frame."""
-        there = [None if vector is None else self._frame @ vector for vector in (direction, step)]
-        question = Question(self._basis, self._frame @ theta, there[0], floor, there[1])
-        total = reduce(Answer.__add__, self._ask(question))
-        return replace(
-            total,
-            gradient=self._frame.T @ total.gradient,
-            hessian=self._frame.T @ total.hessian @ self._frame,
-        )
-
-    def run(self) -> Split | Literal["finite", "unknown"]:
-        theta = np.zeros(self._frame.shape[1])
+        self._placed = np.kron(np.eye(self._n_outputs), self._basis) @ self._frame
+        now, theta = self._framed(now), np.zeros(self._frame.shape[1])
         if not theta.size:
             return "finite"
-        now, found = self.ask(theta), None
+        found: Split | None = None
+        proofs: list[_Proof] = []
         for _ in range(STEPS):
             values, vectors = np.linalg.eigh(now.hessian)
             if values[0] <= RESOLVED * values[-1]:
                 break
             step = -vectors @ ((vectors.T @ now.gradient) / values)
-            there = self.ask(theta + step, step=step)  # the proof and the next iterate in one question
+            proofs += [_Proof(self._proven(theta, way)) for way in _candidates(values, vectors, theta)]
+            # the proof, the next iterate, and all that is under way in one question
+            end = theta + step
+            asked = [self._part(end, step=step), self._part(np.zeros_like(end), end)]
+            there, whole, *others = yield [*asked, *(proof.part for proof in proofs)]
             if there.change < HALF:
                 return "finite"
-            for direction in _candidates(values, vectors, theta):
-                found = self._proven(theta, direction) or found
-                if found is not None and found.is_largest:
-                    return found
-            theta, now = self._descend(theta, now, step, there)
+            if whole.moves and not whole.opposes and not whole.stands:
+                every = self._placed
+                return Split(every @ end, True, every, every, True)
+            proofs, found = _advanced(proofs, others, found)
+            if found is not None and (found.is_largest or not self._is_whole):
+                return found
+            theta, now = yield from self._descend(theta, now, step, self._framed(there))
+        while proofs and not (found is not None and found.is_largest):
+            proofs, found = _advanced(proofs, (yield [proof.part for proof in proofs]), found)
         return found or "unknown"
 
-    def _descend(self, theta: Array, now: Answer, step: Array, there: Answer) -> tuple[Array, Answer]:
+    def _descend(
+        self, theta: Array, now: Answer, step: Array, there: Answer
+    ) -> Generator[list[Part], list[Answer], tuple[Array, Answer]]:
         """Take the step, whose end is `there`, halved until the value falls."""
         for _ in range(50):
             if there.value < now.value:
                 return theta + step, there
             step = 0.5 * step
-            there = self.ask(theta + step)
+            (told,) = yield [self._part(theta + step)]
+            there = self._framed(told)
         return theta, now
 
-    def _proven(self, theta: Array, direction: Array) -> Split | None:
+    def _proven(self, theta: Array, direction: Array) -> Generator[Part, Answer, Split | None]:
         """Prove that no row opposes a direction, after taking out of it what moves the rows that hardly move."""
-        origin = np.zeros_like(theta)
-        rough = self.ask(origin, direction, ROUGH)
+        rough = yield self._part(np.zeros_like(theta), direction, ROUGH)
         if rough.opposes or not rough.moves:
             return None
-        values, vectors = np.linalg.eigh(rough.hessian)  # at the origin the frame makes all rows together 1
+        values, vectors = np.linalg.eigh(self._framed(rough).hessian)  # the frame makes all rows together 1 at 0
         silent = values <= RESOLVED
         span, rest = vectors[:, silent], vectors[:, ~silent]
         direction = span @ (span.T @ direction)
         if not direction.any():
             return None
-        exact = self.ask(theta, direction)
+        exact = yield self._part(theta, direction)
         if exact.opposes or not exact.moves:
             return None
-        return Split(
-            self._placed @ direction,
-            not exact.stands,
-            self._placed @ span,
-            self._placed,
-            not exact.stands or self._has_maximum(theta, direction, exact, rest),
-        )
-
-    def _has_maximum(self, theta: Array, direction: Array, still: Answer, rest: Array) -> bool:
-        """Whether the rows that stand still under a direction prove that they have one."""
+        is_complete = not exact.stands
+        found = Split(self._placed @ direction, is_complete, self._placed @ span, self._placed, is_complete)
+        if is_complete or not self._is_whole:
+            return found
+        still = self._framed(exact)  # whether the rows that stand still prove that they have a maximum
         information = rest.T @ still.hessian @ rest
         values = np.linalg.eigvalsh(information) if information.size else np.ones(1)
         if values[0] <= RESOLVED * values[-1]:
-            return False
+            return found
         step = -rest @ np.linalg.solve(information, rest.T @ still.gradient)
-        return self.ask(theta, direction, step=step).change < HALF
+        told = yield self._part(theta, direction, step=step)
+        return replace(found, is_largest=bool(told.change < HALF))
+
+
+class _Proof:
+    """A proof under way, and the part that it waits for."""
+
+    def __init__(self, proof: Generator[Part, Answer, Split | None]) -> None:
+        self.proof, self.part = proof, next(proof)
+
+
+def _advanced(
+    proofs: Sequence[_Proof], answers: Sequence[Answer], found: Split | None
+) -> tuple[list[_Proof], Split | None]:
+    """Return the proofs that go on, and the best separation that is proven, the largest if there is one."""
+    left = []
+    for one, told in zip(proofs, answers, strict=True):
+        try:
+            one.part = one.proof.send(told)
+            left.append(one)
+        except StopIteration as end:
+            found = found if end.value is None or (found is not None and found.is_largest) else end.value
+    return left, found
 
 
 def _candidates(values: Array, vectors: Array, theta: Array) -> Iterator[Array]:
@@ -348,32 +483,42 @@ def _candidates(values: Array, vectors: Array, theta: Array) -> Iterator[Array]:
             yield weak @ (weak.T @ theta)
 
 
-def smallest_separating(is_separated: Callable[[list[int]], bool], columns: Sequence[int], most: int) -> list[int]:
-    """Return columns that separate, none of which can be spared, out of columns that do.
+def smallest_separating(
+    split: Callable[[Sequence[Sequence[int]], bool], Sequence[Outcome]], columns: Sequence[int]
+) -> tuple[list[int], Split]:
+    """Return columns that separate, none of which can be spared, out of columns that do, and how they do.
 
-    Columns more never undo a separation, so bisection finds the last that is needed, again and again (Junker's
-    QuickXplain, in one list).
+    Columns more never undo a separation. So the last column of the shortest list that separates is needed, and so is
+    each without which the list does not.
 
     Parameters
     ----------
-    is_separated : callable
+    split : callable
+        Sets of columns, and whether each holds the ones before it → what is proven of them.
     columns : sequence of int
         In the order of preference.
-    most : int
-        Columns that are looked for; where more are needed, the others may hold some that can be spared.
     """
+    known: dict[frozenset[int], Split] = {}
+
+    def separate(sets: list[list[int]], is_nested: bool) -> list[bool]:
+        proven = split(sets, is_nested)
+        known.update((frozenset(one), how) for one, how in zip(sets, proven, strict=True) if isinstance(how, Split))
+        return [isinstance(how, Split) for how in proven]
+
     needed: list[int] = []
     left = list(columns)
-    while not is_separated(needed):
-        if len(needed) == most:
-            return sorted(needed + left)
-        low, high = 0, len(left)  # needed + left[:low] is not separated, needed + left[:high] is
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (low, middle) if is_separated(needed + left[:middle]) else (middle, high)
-        needed.append(left[high - 1])
-        left = left[: high - 1]
-    return sorted(needed)
+    while True:  # needed + left separates
+        lists = [needed + left[:i] for i in range(len(left) + 1)]
+        first = separate(lists, True).index(True)
+        if not first:
+            break
+        needed, left = [*needed, left[first - 1]], left[: first - 1]
+        spared = separate([[*needed, *(i for i in left if i != j)] for j in left], False) if left else []
+        needed += [j for j, is_spare in zip(left, spared, strict=True) if not is_spare]
+        left = [j for j, is_spare in zip(left, spared, strict=True) if is_spare]
+        if len(left) < 2:
+            break
+    return sorted(needed), known[frozenset(needed)]
 
 
 def ask_losses(losses: Sequence[LinearModelLoss]) -> Ask:

@@ -27,7 +27,7 @@ from bayesadmm_np.glm.questions import (
     DesignQuestion,
     StatisticsQuestion,
 )
-from bayesadmm_np.glm.separation import Question as SeparationQuestion
+from bayesadmm_np.glm.separation import Part, Question
 from bayesadmm_np.splitting.guarded import Guarded
 from oracles.attacks import (
     far_point,
@@ -266,8 +266,8 @@ def test_the_sums_of_a_subset_of_one(rules, tmp_path):
     middle = np.sort(X[:, 0])[10]
     attacker = Curious(tmp_path, rules, loss)
     direction = far_point(middle, 1.0)
-    found = attacker.ask(SeparationQuestion(np.eye(2), np.zeros(2), direction, floor=1e-6))
-    seen = np.zeros((0, 2)) if found is None else [found["hessian"][1] / found["hessian"][1, 1]]
+    found = attacker.ask(Question.of(Part(np.eye(2), np.zeros(2), direction, floor=1e-6)))
+    seen = np.zeros((0, 2)) if found is None else [found["hessian"][0, 1] / found["hessian"][0, 1, 1]]
     assert recovered([middle, 1.0], seen) == (rules is ALLOWED)
 
 
@@ -275,12 +275,12 @@ def test_the_largest_change_of_a_row_is_a_power_of_two(tmp_path):
     X, _, loss = ages()
     attacker = Curious(tmp_path, ALLOWED, loss)
     spec = attacker.server.spec
-    question = SeparationQuestion(np.eye(2), np.zeros(2), step=np.array([1.0, 0.0]))
+    question = Question.of(Part(np.eye(2), np.zeros(2), step=np.array([1.0, 0.0])))
     inquiry_of(spec, 1, *spec.pack_question(question)).write(tmp_path / "inquiry.npz")
-    change = Message.read(step_site(tmp_path, attacker.site, tmp_path / "inquiry.npz")[1]).header["content"]["change"]
+    change = Message.read(step_site(tmp_path, attacker.site, tmp_path / "inquiry.npz")[1]).arrays["a/change"]
     largest = np.abs(X[:, 0]).max()
     assert change <= largest < 2 * change
-    assert np.log2(change) == round(np.log2(change))
+    assert np.log2(change) == np.round(np.log2(change))
 
 
 @RULES

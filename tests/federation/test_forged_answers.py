@@ -174,11 +174,7 @@ PLAUSIBLE = {
         ("moves", "other"),
     },
     "rows": {("root", "negative"), ("has_walls", "other")},
-    "separation": {
-        *((field, "off by one") for field in ("value", "change")),
-        ("gradient", "negative"),
-        *((field, "other") for field in ("moves", "opposes")),
-    },
+    "separation": {("gradient", "negative")},
     "derivatives": OVERFLOWS,
     "sums": {("gradient", "negative"), *((field, "off by one") for field in ("value", "curvature_error"))},
     "statistics": {
