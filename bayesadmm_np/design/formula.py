@@ -308,7 +308,7 @@ def require_columns(sites: Mapping[Any, SiteColumns], parsed: Parsed, names: Ite
         remedy = "leave it out of the formula" if name in parsed.predictors else ""
         if near:
             same = not everywhere and near[0].strip().casefold() == name.casefold()
-            remedy = f"there it is called {near[0]!r}: rename it" if same else f"did you mean {near[0]!r}?"
+            remedy = f"its own name for it is {near[0]!r}: rename it" if same else f"did you mean {near[0]!r}?"
         if everywhere and len(sites) > 1:
             raise TableError("is not in the table of any site", remedy, None, name)
         raise TableError("is not in the table", remedy, site, name)

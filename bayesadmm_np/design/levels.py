@@ -366,7 +366,10 @@ def _read_numbers(cells: Any, name: str) -> Array:
     if cells.dtype.kind not in "iufb":
         wrong = [cell for cell in cells if not _is_number(cell)]
         if wrong:
-            raise TableError(f"must hold numbers, got {wrong[0]!r}", column=name)
+            texts = [str(cell) for cell in wrong]
+            raise TableError(
+                f"must hold numbers, got {wrong[0]!r}", lambda words: advice_on_words(texts, True, words), column=name
+            )
         cells = [float(cell) for cell in cells]
     values: Array = np.asarray(cells, dtype=np.float64)
     _check_infinite(int(np.isinf(values).sum()), None, name)

@@ -201,6 +201,10 @@ def _first_word(column: Array) -> Any:
     return None
 
 
+MANY = 20
+"""Numbers in a target, and rows of each on average, up to which they may be classes."""
+
+
 def read_target(y: Any, is_labels: bool) -> Any:
     """Return a target of which dates, missing labels and text in the place of numbers are refused.
 
@@ -213,6 +217,12 @@ def read_target(y: Any, is_labels: bool) -> Any:
             got = f"numbers such as {column[column != np.floor(column)][0]:g}"
             advice = "measurements are for FederatedLinearRegression (Unknown label type: continuous)"
             raise ArgumentError("y", "must hold class labels", got, advice)
+    if is_labels and column.ndim == 1 and column.dtype.kind in "iuf":
+        many = np.unique(column).size
+        if many > MANY and column.size < MANY * many:
+            got = f"{many} different numbers in {column.size} rows"
+            advice = "measurements are for FederatedLinearRegression, counts for FederatedPoissonRegressor"
+            raise ArgumentError("y", "must hold class labels", got, f"{advice}; write labels as text")
     if column.ndim != 1 or column.dtype.kind not in "OUSmM":
         return y
     _require_values("y", column, "class labels" if is_labels else "numbers")

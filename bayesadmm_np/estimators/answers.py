@@ -344,7 +344,7 @@ class FittedEstimator(BaseEstimator):
         return_std : bool, default False
             Whether to return the standard deviation of a new observation too; not for classes.
         offset, exposure : array_like, shape (n,), optional
-            As in `fit`.
+            As in `fit`. Left out, the offset is 0 and the exposure 1, also of a model that was fitted to others.
 
         Returns
         -------

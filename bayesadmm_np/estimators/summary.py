@@ -43,7 +43,8 @@ QUASI = "quasi"
 """The model's times Pearson's χ² over its degrees of freedom, with t: quasi-likelihood (Wedderburn 1974)."""
 
 QUASI_NOTE = (
-    "Standard errors are the model's times the root of the dispersion; likelihood, its test and AIC are the model's."
+    "Standard errors are the model's times the root of the dispersion; a quasi-likelihood has no AIC, and no test of "
+    "the likelihood ratio."
 )
 
 COVARIANCES = (MODEL, QUASI, *ROBUST)
@@ -344,7 +345,8 @@ def as_dict(
         for row in rows
     ]
     proof, distance, whole = model.certificate, model.widest_distance(), goodness(model)
-    withheld = () if _is_at_the_maximum(model) else OF_THE_MAXIMUM
+    withheld = () if _is_at_the_maximum(model) and covariance != QUASI else OF_THE_MAXIMUM
+    withheld = (*withheld, "log_likelihood") if covariance == QUASI else withheld
     assert proof is not None
     return {
         "status": model.status.name,
@@ -406,8 +408,9 @@ class Spread:
         if name == QUASI:
             dispersion = None if whole is None or not _is_of_counts(model) else whole.dispersion
             if dispersion is None or whole is None or not _is_at_the_maximum(model):
-                expected = "must be 'model' unless counts are fitted by maximum likelihood, with degrees of freedom"
-                raise ArgumentError("covariance", expected, repr(name))
+                expected = "must be another for this fit: quasi-likelihood is for counts, by maximum likelihood"
+                advice = "'HC1' allows for a variance that is not the model's"
+                raise ArgumentError("covariance", expected, repr(name), advice)
             return cls(name, dispersion * model.spread, whole.df_residual)
         if name == MODEL:
             df = whole.df_residual if is_t and whole is not None else None
@@ -541,7 +544,7 @@ def _facts(model: FittedGLM, spread: Spread) -> tuple[dict[str, str], dict[str, 
         left["Covariance"] = f"{spread.name}, {spread.n_clusters} of them"
     right = {"Observations": f"{sum(site.n_rows for site in model.sites.values())}"} if model.sites else {}
     likelihood = _log_likelihood(model, whole)
-    if likelihood is not None:
+    if likelihood is not None and spread.name != QUASI:
         left["Log-likelihood"] = _fact(likelihood)
     if whole is not None:
         right["Observations"] = f"{whole.n_observations:g}"
@@ -549,7 +552,7 @@ def _facts(model: FittedGLM, spread: Spread) -> tuple[dict[str, str], dict[str, 
         if whole.null_deviance is not None:
             left["Null deviance"] = _fact(whole.null_deviance)
         if _is_at_the_maximum(model):
-            right |= _at_the_maximum(model, whole)
+            right |= _at_the_maximum(model, whole, is_quasi=spread.name == QUASI)
     if model.elbo is not None and model.inference == "posterior":
         right["ELBO"] = _fact(model.elbo)
     return left, right
@@ -565,8 +568,10 @@ def _is_at_the_maximum(model: FittedGLM) -> bool:
     return model.fit_name == ML and (model.holds or model.is_exact)
 
 
-def _at_the_maximum(model: FittedGLM, whole: GoodnessOfFit) -> dict[str, str]:
+def _at_the_maximum(model: FittedGLM, whole: GoodnessOfFit, is_quasi: bool) -> dict[str, str]:
     facts = {"Df residuals, model": f"{whole.df_residual:g}, {whole.df_model:g}"}
+    if is_quasi and whole.dispersion is not None:
+        return facts | {"Dispersion (Pearson/df)": _fact(whole.dispersion)}
     if whole.r_squared is not None:
         adjusted = "" if whole.adjusted_r_squared is None else f", adjusted {whole.adjusted_r_squared:.4f}"
         facts["R²" if model.kind.has_noise else "Pseudo R² (McFadden)"] = f"{whole.r_squared:.4f}{adjusted}"

@@ -222,7 +222,7 @@ def refusal(tables, formula, **options):
 def test_each_refusal_names_site_and_column():
     fine = {"y": [0, 1, 1], "x": [1.0, 2.0, 3.0], "w": ["a", "b", "c"]}
     wrong = {
-        "is not in the table; there it is called 'X'": ({**fine, "X": fine["x"]}, ("x",)),
+        "is not in the table; its own name for it is 'X'": ({**fine, "X": fine["x"]}, ("x",)),
         "holds dates": ({**fine, "x": np.array(["2024-01-01", "2024-01-02", "2024-01-03"], "M8[D]")}, ()),
         "holds text ('old') where site 'A' has numbers": ({**fine, "x": ["1", "2", "old"]}, ()),
         "holds 1 infinite": ({**fine, "x": [1.0, np.inf, 2.0]}, ()),

@@ -12,6 +12,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 import bayesadmm_np as ba
 from bayesadmm_np._errors import Words
+from bayesadmm_np.design.rows import read_target
 from bayesadmm_np.estimators import FederatedLogisticRegression, FederatedPoissonRegressor, SeparationWarning
 from bayesadmm_np.splitting.distance import Distance
 from bayesadmm_np.splitting.result import Result
@@ -242,3 +243,24 @@ def test_separation_is_named_where_no_round_was_done():
         model = L().fit(nearly, (nearly[:, 0] > 0).astype(int), client=sites)
     assert np.isfinite(model.coef_).all()
     assert all(row.std_err is None for row in model.summary().rows)
+
+
+def test_measurements_are_no_classes():
+    """41 ages are no labels; the twins are ten digits, and 41 labels as text."""
+    ages = np.arange(82) % 41 + 40
+    rows, sites = np.arange(82.0)[:, None], np.arange(82) % 2
+    for y in (ages, ages.astype(float)):
+        with pytest.raises(ValueError, match="y must hold class labels, got 41 different numbers in 82 rows; measure"):
+            L().fit(rows, y, client=sites)
+    assert read_target(ages % 10, is_labels=True) is not None
+    assert read_target(ages.astype(str), is_labels=True) is not None
+    assert read_target(np.repeat(ages, 21), is_labels=True) is not None
+
+
+def test_a_mark_in_new_rows_is_refused_with_what_to_do():
+    table = {"x": np.arange(40.0) % 7, "y": np.arange(40) % 2, "site": np.arange(40) % 2}
+    model = L.from_formula("y ~ x", table, client="site")
+    with pytest.raises(
+        ValueError, match=r"column 'x' must hold numbers, got '\?'; if '\?' stands for a missing value, w"
+    ):
+        model.predict({"x": np.array([1.0, "?"], dtype=object)})

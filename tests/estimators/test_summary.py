@@ -458,12 +458,23 @@ def test_quasi_likelihood_is_that_of_statsmodels():
     assert np.allclose([[row.low, row.high] for row in found.rows], theirs.conf_int(), atol=1e-8)
     assert found.statistic == "t"
     assert "root of the dispersion" in found.note
+    # a quasi-likelihood has no likelihood, and none of what is made of it
+    told, own = as_dict(model.fitted_, covariance="quasi"), as_dict(model.fitted_)
+    for name in ("aic", "bic", "r_squared", "test", "log_likelihood"):
+        assert told["goodness"][name] is None
+        assert own["goodness"][name] is not None
+    assert told["goodness"]["dispersion"] == own["goodness"]["dispersion"]
+    for word in ("AIC", "LR χ²", "Log-likelihood", "McFadden"):
+        assert word not in str(found).replace("no AIC", "")
+        assert word in str(model.summary())
     (first, *_) = model.test_terms(covariance="quasi")
     assert np.isclose(first.statistic, theirs.tvalues[0] ** 2, rtol=1e-8)
     assert first.df_residual == 297
     # twins: the model's own errors, and classes, whose outcomes cannot vary more
     assert not np.allclose([row.std_err for row in model.summary().rows], theirs.bse, rtol=0.1)
-    with pytest.raises(ValueError, match="covariance must be 'model' unless counts"):
+    with pytest.raises(
+        ValueError, match="quasi-likelihood is for counts, by maximum likelihood, got 'quasi'; 'HC1' allows"
+    ):
         FederatedLogisticRegression().fit(X, y > 4, client=site).summary(covariance="quasi")
 
 
