@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 import sys
@@ -45,13 +46,15 @@ def new(
     rows: Annotated[RowSettings, Spread] = NO_ROWS,
     sites: Annotated[int, option("Made-up sites, without --data.", check=at_least(1))] = 3,
     heart_disease: Annotated[bool, option("Four hospitals, instead of --data.")] = False,
+    elsewhere: Annotated[int | None, option("Sites on other machines: the app alone.", check=at_least(1))] = None,
 ) -> None:
     """Write a federation's folder: the app, with every key explained, and one folder a site.
 
     Without --data three sites of made-up rows are written, so that `local` can be
     tried at once. A site is called as its file; its folder remembers where the rows
     are and holds none. On several machines each site makes its own folder there, by
-    `bayesadmm site init`; DIR/README.md has all commands.
+    `bayesadmm site init`, and --elsewhere writes the app alone; DIR/README.md has all
+    commands.
 
     Options of the rows are those of `site init`: text and formulas too. What tables
     cannot agree on, whatever the server chooses, is refused here.
@@ -61,6 +64,7 @@ def new(
       bayesadmm flower new trial --data north.csv --data south.csv --target died --loss logistic --standardize
       bayesadmm flower new trial --data north.csv --data south.csv --formula 'died ~ age*sex + C(ward)' --dropna
       bayesadmm flower new heart --heart-disease
+      bayesadmm flower new trial --elsewhere 4
     """
     from ..federation import Message
     from ..federation.agreeing import require_agreement
@@ -73,8 +77,14 @@ def new(
     named = [name for name in (*COLUMNS, "classes") if getattr(rows, name)]
     if named and not data:
         raise Refused(f"--{named[0]}: of which tables? Say so by --data.")
+    if elsewhere and (heart_disease or data):
+        raise Refused("--elsewhere: sites on other machines have their rows there; leave out --data.")
     with _all_or_nothing(folder):
         require_writable(folder, "DIR")
+        if elsewhere:
+            write_app(folder, elsewhere)
+            print(f"{folder}: an app for {elsewhere} sites on other machines\nnext:     {folder / 'README.md'}")
+            return
         if data and not (rows.target or rows.formula):
             raise Refused("--target: which column of --data is to be explained? Or let --formula say it.")
         if heart_disease:
@@ -169,34 +179,41 @@ def keys(
         tuple[str, ...], option("Name of the server besides localhost; may be repeated.", name="--host")
     ] = (),
     rotate: Annotated[tuple[str, ...], option("Site that gets a new key; may be repeated.", "NAME")] = (),
-    at_site: Annotated[bool, option("Keys of --site alone: for a site, whose private key stays there.")] = False,
+    at_site: Annotated[bool, option("Keys of --site alone: in the folder of a site that is so by itself.")] = False,
 ) -> None:
-    """Make certificates for TLS, and a private and a public key for each site, in DIR/keys.
+    """Make keys in DIR/keys: of a site in its folder, of TLS in the server's.
+
+    In the folder of `bayesadmm site init` the site makes the key of its own node: the
+    private key stays, and keys/site-NAME.pub goes to the server. In the server's
+    folder certificates for TLS are made: give the sites keys/ca.crt, and keep
+    server.key and ca.key. Sites of `flower new` lie on this machine and get keys in
+    DIR/keys; so does --site NAME, whose private key then has to travel.
 
     Keys that are there are kept. The server's certificate is renewed for another
     --host, and in the last 30 days before it ends; what was there before is kept under
-    another name. Give site NAME keys/ca.crt, and keys/site-NAME where the site has not
-    made that key itself with --at-site (then it gives site-NAME.pub to the server);
-    keep keys/server.key and keys/ca.key on the server. Nobody needs more.
+    another name.
 
     Examples of use:
-      bayesadmm flower keys trial
-      bayesadmm flower keys here --at-site --site north
-      bayesadmm flower keys trial --rotate north
-      bayesadmm flower keys trial --host server.example.org --site north --site south
+      bayesadmm flower keys here
+      bayesadmm flower keys trial --host server.example.org
+      bayesadmm flower keys here --rotate north
     """
     from ..federation.flower.keys import make_keys
-    from ..federation.flower.project import KEY_FOLDER
+    from ..federation.flower.project import APP, KEY_FOLDER, SITES
 
     require_writable(folder, "DIR")
-    if at_site and not sites:
+    own = _own_name(folder)
+    if at_site and not (sites or own):
         raise Refused("--at-site: of which site? Say so by --site.")
-    names = sites or _site_names(folder)
+    at_site = at_site or own is not None
+    is_server = (folder / APP).exists() and not (folder / SITES).exists()
+    names = sites or ([own] if own else [] if is_server else _site_names(folder))
     try:
         told = make_keys(folder / KEY_FOLDER, names, ["localhost", "127.0.0.1", *hosts], rotate, not at_site)
     except ValueError as error:
         raise Refused(str(error)) from error
-    print(f"{folder / KEY_FOLDER}: {'' if at_site else 'TLS and '}keys of {', '.join(names)}")
+    made = [*["TLS"] * (not at_site), *[f"keys of {', '.join(names)}"] * bool(names)]
+    print(f"{folder / KEY_FOLDER}: {' and '.join(made)}")
     for sentence in told:
         note(f"{sentence}.")
 
@@ -278,6 +295,12 @@ def _site_names(folder: Path) -> list[str]:
     if not names:
         raise Refused(f"{folder / SITES} holds no site; run `bayesadmm flower new` first.")
     return names
+
+
+def _own_name(folder: Path) -> str | None:
+    """Return the name of the site whose folder this is."""
+    path = folder / "site.json"
+    return str(json.loads(path.read_text(encoding="utf-8"))["name"]) if path.exists() else None
 
 
 def read_plan(config: Mapping[str, Any]) -> Any:

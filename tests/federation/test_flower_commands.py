@@ -294,6 +294,23 @@ def test_a_site_makes_its_own_key(bayesadmm, tmp_path):
     assert "of which site?" in bayesadmm("flower", "keys", tmp_path, "--at-site")[2]
 
 
+def test_keys_of_nodes_are_made_where_the_sites_are(bayesadmm, tmp_path):
+    """In a site's folder its own alone; where sites are elsewhere TLS alone, and no site is made up."""
+    rows = tmp_path / "rows.csv"
+    np.savetxt(rows, [[1, 0], [2, 1], [0, 1]], delimiter=",", header="x,died", comments="")
+    site, server = tmp_path / "here", tmp_path / "trial"
+    options = ["--data", rows, "--target", "died", "--name", "Lund", "--loss", "logistic"]
+    assert bayesadmm("site", "init", site, *options, *ALLOWED)[0] == 0
+    assert bayesadmm("flower", "keys", site)[0] == 0
+    assert sorted(path.name for path in (site / "keys").iterdir()) == ["site-Lund", "site-Lund.pub"]
+    assert bayesadmm("flower", "new", server, "--elsewhere", 4)[0] == 0
+    assert sorted(path.name for path in server.iterdir()) == ["README.md", "app"]
+    assert config(server)["sites"] == 4
+    assert bayesadmm("flower", "keys", server)[0] == 0
+    assert sorted(path.name for path in (server / "keys").iterdir()) == ["ca.crt", "ca.key", "server.key", "server.pem"]
+    assert "leave out --data" in bayesadmm("flower", "new", tmp_path / "x", "--elsewhere", 4, "--data", rows)[2]
+
+
 def authority_of(folder):
     from cryptography import x509
 

@@ -103,16 +103,7 @@ All on this machine, over loopback:
 
     bayesadmm flower local .
 
-On several machines, each with `pip install 'bayesadmm-np[flower]'` (the folders `sites/NAME` then lie at the sites):
-
-    server$ flower-superlink --host 0.0.0.0 --disable-runtime-dependency-installation --enable-supernode-auth \\
-              --ssl-ca-certfile keys/ca.crt --ssl-certfile keys/server.pem --ssl-keyfile keys/server.key
-    server$ flwr supernode register keys/site-NAME.pub          # once a site; its address is in $FLWR_HOME/config.toml
-    site$   bayesadmm site init here --data rows.csv --target y --name NAME --loss logistic
-    site$   flower-supernode --superlink SERVER:8000 --root-certificates ca.crt \\
-              --auth-supernode-private-key site-NAME --node-config 'site="/absolute/here"'
-    server$ flwr run app --stream -c 'keyed=true run-folder="/absolute/runs/0001"'
-    server$ bayesadmm server status runs/0001
+On several machines the folders `sites/NAME` lie at the sites; docs/flower.md of bayesadmm-np has every command.
 
 Set `FLWR_TELEMETRY_ENABLED=0` and `FLWR_DISABLE_UPDATE_CHECK=1` everywhere.
 """
