@@ -118,6 +118,7 @@ def recorded(team: Team, state: State, after: State, present: Sequence[int], dro
         seconds=0.0,
         at_mean=None,
         ensemble=None,
+        precision_median=float(after.precision.median()),
     )
     return replace(after, history=(*state.history, record))
 

@@ -42,6 +42,8 @@ class RoundRecord:
         Duration of the round, without objective, edges and scores.
     at_mean, ensemble : Scores, RegressionScores or LossScores, or None
         Scores on the evaluation rows: at the server's mean, and averaged over samples of its posterior.
+    precision_median : float
+        Median of s_g after the round: where it rises without end, steps and samples shrink.
     """
 
     round: int
@@ -55,6 +57,7 @@ class RoundRecord:
     seconds: float
     at_mean: AnyScores | None
     ensemble: AnyScores | None
+    precision_median: float = float("nan")
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain numbers and lists (for JSON)."""
