@@ -67,8 +67,7 @@ def _site(name: str, reference: str, rules: RuleSettings) -> Any:
 def introduce_network(folder: Path, name: str, reference: str, rules: RuleSettings) -> dict[str, Any]:
     """Write what a site remembers, and hello.npz."""
     from ..federation import site_key
-    from ..federation.disclosure import sent
-    from ..federation.folders import STATE
+    from ..federation.folders import STATE, say_hello
 
     if (folder / STATE).exists():
         raise Refused(f"{folder} takes part in a run already; give a new run a folder of its own.")
@@ -77,7 +76,7 @@ def introduce_network(folder: Path, name: str, reference: str, rules: RuleSettin
     folder.mkdir(parents=True, exist_ok=True)
     _keep(folder, name=name, function=reference, digest=site.data.digest, rules=asdict(rules))
     site = replace(site, key=site_key(folder))
-    sent(site, folder, site.hello()).write(folder / "hello.npz")
+    say_hello(folder, site)
     told = {"written": str(folder / "hello.npz"), "site": name, "key": site.key.identity}
     return {**told, "rows": len(site.data.rows)}
 

@@ -101,8 +101,8 @@ def message_refusals(command: str) -> Iterator[None]:
 def introduce(folder: Path, config: SiteConfig) -> dict[str, Any]:
     """Write what a site remembers, and hello.npz."""
     from ..federation import site_key
-    from ..federation.disclosure import overrides_of, sent
-    from ..federation.folders import STATE
+    from ..federation.disclosure import overrides_of
+    from ..federation.folders import STATE, say_hello
     from ..glm.questions import QUESTIONS
     from ._design import named_kind
 
@@ -122,9 +122,8 @@ def introduce(folder: Path, config: SiteConfig) -> dict[str, Any]:
     require_writable(folder, "DIR")
     folder.mkdir(parents=True, exist_ok=True)
     site = replace(site, key=site_key(folder))
-    hello = sent(site, folder, site.hello())
+    say_hello(folder, site)
     _keep_config(folder, replace(rows.config, data=config.data.absolute()), site.data.digest)
-    hello.write(folder / HELLO)
     told = {"written": str(folder / HELLO), "site": site.name, "key": site.key.identity}
     return {**told, **rows.told, "privacy": _promise(site), "overrides": overrides_of(site)}
 
@@ -138,8 +137,8 @@ def _keep_config(folder: Path, config: SiteConfig, digest: str) -> None:
 
 def change_rules(folder: Path, given: RuleSettings) -> dict[str, Any]:
     """Change what a site's rules allow, from the next message on; what is not given stays."""
-    from ..federation.disclosure import overrides_of, sent
-    from ..federation.folders import STATE
+    from ..federation.disclosure import overrides_of
+    from ..federation.folders import STATE, say_hello
     from ..federation.lock import locked
 
     said = {name: value for name, value in asdict(given).items() if value not in (None, ())}
@@ -152,7 +151,7 @@ def change_rules(folder: Path, given: RuleSettings) -> dict[str, Any]:
         site, _ = load_site(folder, None)
         told = {"site": site.name, "overrides": overrides_of(site)}
         if "minimum_count" in said and not (folder / STATE).exists():  # the levels that a hello names
-            sent(site, folder, site.hello()).write(folder / HELLO)
+            say_hello(folder, site)
             told = {"written": str(folder / HELLO), **told}
         return told
 
@@ -166,8 +165,8 @@ def _promise(site: Any) -> str | None:
 
 def answer(folder: Path, broadcast: Path, out: Path | None, copy: Path | None = None) -> dict[str, Any]:
     """Write the reply to a broadcast, or return the result that a final message holds."""
-    from ..federation import Message, step_site
-    from ..federation.folders import ended
+    from ..federation import step_site
+    from ..federation.folders import ended, told
 
     data = [] if is_network(folder) else [_read_config(folder)[0].data]
     if out is not None:
@@ -175,10 +174,7 @@ def answer(folder: Path, broadcast: Path, out: Path | None, copy: Path | None = 
     site, path = step_site(folder, load_site(folder, None)[0], broadcast, out, copy)
     if path is None:
         return {"site": site.name, **_result(ended(broadcast))}
-    said, reply = {"written": str(path), "site": site.name}, Message.read(path)
-    if reply.kind == "answer":
-        return {**said, "question": reply.header["name"], "refused": reply.header["refused"] or None}
-    return said if reply.kind == "hello" else {**said, "round": reply.header["round"]}
+    return {"written": str(path), "site": site.name, **told(path)}
 
 
 def begin(folder: Path, hellos: Sequence[Path], method: MethodSettings, settings: RunSettings) -> dict[str, Any]:
@@ -517,9 +513,6 @@ def _known_site(folder: Path) -> Any:
 
 def load_site(folder: Path, terms: Any) -> tuple[Any, Any]:
     """Return the site of a folder that `site init` made, whatever the terms of the run, and its hello."""
-    from ..federation import Message
-    from ..federation.identity import read_key
+    from ..federation.folders import introduced
 
-    site, hello = load_network_site(folder) if is_network(folder) else _known_site(folder), Message.read(folder / HELLO)
-    known = hello.header.get("identity")
-    return replace(site, key=None if known is None else read_key(folder, known)), hello
+    return introduced(folder, load_network_site(folder) if is_network(folder) else _known_site(folder))

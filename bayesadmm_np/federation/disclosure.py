@@ -1,6 +1,6 @@
 """What may leave a site: the rules of its owner, checked where messages leave, and the list of all that has left.
 
-`cleared` is the one place. It is called for every message of a site that goes into a file or over a network. In one
+`checked` has the rules. `Site.cleared` asks it for every message that goes into a file or over a network. In one
 process nothing is sent, and no rule applies.
 """
 
@@ -9,29 +9,22 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from .._archive import sync_folder
-from .._fields import read_fields
-from .._validation import Array, as_count
+from .._validation import as_count
 from ..design.terms import parse
-from ..families.gaussian import Gaussian
 from ..families.gaussians import FullGaussian
-from ..glm.separation import rests_on
-from ..losses.base import GaussianExpected, Loss, RowCurvature, Rows
-from ..losses.linear_model import LinearModelLoss
+from ..losses.base import Rows
 from ..splitting.methods import PVI
-from .messages import Message, MessageError, answer_of, read_question, read_spec
+from .messages import Heard, MessageError
 
 SENT = "sent.jsonl"
-DIGITS = 32
-"""Of a digest."""
 ALONE = 0.99
 """Leverage from which on a combination of columns is the value of one row."""
 MOST_NAMED = 8
@@ -325,54 +318,54 @@ def _lines(path: Path) -> list[bytes]:
 # ----------------------------------------------------------------------------------------------------
 
 
-def cleared(
-    site: Any, folder: str | os.PathLike[str], said: Message, asked: Message | None = None
-) -> tuple[Message, Entry]:
-    """Check a message of a site against its rules; return it, and what is to be entered in the folder's list.
+@dataclass(frozen=True)
+class Basis:
+    """What an answer rests on, as the rules see it.
 
-    A question beside the rounds that the rules do not allow is answered by a refusal, so that the run can go on.
+    Attributes
+    ----------
+    n_rows, dim : int
+        A network has dim 0: its parameters are more than its rows.
+    rows : Rows or None
+        None where the loss knows none.
+    points : iterable of float
+        How many rows the sums rest on, at each point of the message and under its q_g.
+    picked : iterable of float
+        How many rows a question picks; 0 for none.
+    """
+
+    n_rows: int
+    dim: int = 0
+    rows: Rows | None = None
+    points: Iterable[float] = ()
+    picked: Iterable[float] = ()
+
+
+def checked(site: Any, entry: Entry, before: Sequence[Entry]) -> Entry:
+    """Return the entry of a message, with all that the rules of its site allowed of it.
 
     Parameters
     ----------
     site : Site
         After its step.
-    folder : path
-        The site's own, with the list.
-    said, asked : Message
-        What is to be sent, and what it answers; a hello may answer nothing.
+    entry : Entry
+    before : sequence of Entry
+        The messages of the run that have left.
 
     Raises
     ------
     DisclosureError
         When a rule keeps it back.
     """
-    header, before = said.header, [one for one in read_log(folder) if one.run == said.header.get("run", "")]
     allowed: dict[str, list[float]] = {}
-    try:
-        checks = [] if header.get("refused") else list(_checks(site, said, asked, before))
-        broken = list(dict.fromkeys(one for one in checks if not one.holds))
-        if broken:
-            raise DisclosureError(site.name, *broken[0], others=broken[1:], allow=site.rules.allow)
-        for one in checks:
-            near = [one.got, one.limit]
-            allowed[one.rule] = one.nearer(allowed.get(one.rule, near), near)
-    except DisclosureError as error:
-        if asked is None or said.kind != "answer":
-            raise
-        said, allowed = answer_of(read_question(asked), site.name, {}, {}, error.told).sealed(site.key), {}
-    return said, Entry(
-        time=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        kind=said.kind,
-        run=str(header.get("run", "")),
-        number=int(header.get("number", header.get("round", 0))),
-        name=str(header.get("name", "")),
-        bytes=said.size,
-        numbers=_numbers(said),
-        digest=said.digest[:DIGITS],
-        refused=str(said.header.get("refused", "")),
-        allowed=allowed,
-        overrides=overrides_of(site),
-    )
+    checks = [] if entry.refused else list(_checks(site, entry, before))
+    broken = list(dict.fromkeys(one for one in checks if not one.holds))
+    if broken:
+        raise DisclosureError(site.name, *broken[0], others=broken[1:], allow=site.rules.allow)
+    for one in checks:
+        near = [one.got, one.limit]
+        allowed[one.rule] = one.nearer(allowed.get(one.rule, near), near)
+    return replace(entry, allowed=allowed)
 
 
 def overrides_of(site: Any) -> dict[str, Any]:
@@ -381,44 +374,27 @@ def overrides_of(site: Any) -> dict[str, Any]:
     return {**site.rules.overrides, **shares}
 
 
-def sent(site: Any, folder: str | os.PathLike[str], said: Message, asked: Message | None = None) -> Message:
-    """Return a message that is `cleared` and entered in the folder's list; of an answer maybe the refusal."""
-    said, entry = cleared(site, folder, said, asked)
-    entry.enter(folder)
-    return said
-
-
-def _checks(site: Any, said: Message, asked: Message | None, before: Sequence[Entry]) -> Iterator[Check]:
+def _checks(site: Any, entry: Entry, before: Sequence[Entry]) -> Iterator[Check]:
     """Yield all that the rules are about."""
     rules: DisclosureRules = site.rules
-    if said.kind == "lost":  # which depends on no row
+    if entry.kind == "lost":  # which depends on no row
         return
-    if asked is None or said.kind == "hello":
+    if entry.kind == "hello":
         yield from _of_hello(site)
         return
-    spec = read_spec(asked) if site.kept is None else site.kept.spec
+    spec, basis = site.heard.spec, site.data.basis(site.heard, site.name)
     yield Check("minimum_sites", len(spec.sites), rules.minimum_sites)
-    if not hasattr(site.data, "rows_of"):  # a network, which has more parameters than rows
-        yield Check("minimum_rows", site.data.introduction()["rows"], rules.minimum_rows)
+    yield from _of_design(rules, basis, spec, is_new=not before)  # a run has one design
+    if basis.rows is None or site.privacy is not None:  # what is sent is noised, and a refusal would not be
         return
-    loss: Loss = site.data.rows_of(spec, site.name).loss
-    yield Check("minimum_rows", loss.n_rows, rules.minimum_rows)
-    yield Check("most_parameters", loss.dim / max(loss.n_rows, 1), rules.most_parameters)
-    rows = _rows_of(loss)
-    if rows is None:
-        return
-    if not before:  # a run has one design
-        yield from _of_rows(rules, rows, spec)
-    if site.privacy is not None:  # what is sent is noised, and a refusal would not be
-        return
-    n_columns = rows.X.shape[1]
+    n_columns = basis.rows.X.shape[1]
     least = max(rules.minimum_count, n_columns if rules.most_parameters < 1 else 0)
-    for count in _rows_at(loss, asked, spec):
+    for count in basis.points:
         yield Check("minimum_count", count, least, A_POINT)
-    for count in _rows_of_a_subset(loss, asked, spec):
+    for count in basis.picked:
         yield Check("minimum_count", count or math.inf, rules.minimum_count, A_POINT)
-    held = loss.n_rows * (int((np.ptp(rows.X, axis=0) > 0).sum()) + 1)
-    sent = sum(one.numbers for one in before if one.digest != said.digest[:DIGITS]) + _numbers(said)
+    held = basis.n_rows * (int((np.ptp(basis.rows.X, axis=0) > 0).sum()) + 1)
+    sent = sum(one.numbers for one in before if one.digest != entry.digest) + entry.numbers
     yield Check("most_numbers", sent / held, rules.most_numbers)
 
 
@@ -435,7 +411,7 @@ def _of_hello(site: Any) -> Iterator[Check]:
             rule = "minimum_class_count" if name == target else "minimum_count"
             for level, count in (column.levels or {}).items():
                 yield Check(rule, count, getattr(rules, rule), name, level)
-    if hasattr(site.data, "rows_of"):
+    if site.data.engine == "glm":
         yield from _of_own_design(site)
 
 
@@ -447,99 +423,32 @@ def _of_own_design(site: Any) -> Iterator[Check]:
     try:
         task = GLMTask(PVI(), lambda d: FullGaussian(np.zeros(d), 1.0))
         spec = Coordinator.start([replace(site, key=None).hello()], task).spec
-        loss = site.data.rows_of(spec, site.name).loss
+        basis = site.data.basis(Heard(spec), site.name)
     except ValueError:  # alone it has no design: one class, knots of all rows, levels that the server may merge
         return
-    yield Check("most_parameters", loss.dim / max(loss.n_rows, 1), site.rules.most_parameters)
-    rows = _rows_of(loss)
-    if rows is not None:
-        yield from _of_rows(site.rules, rows, spec)
+    yield from _of_design(site.rules, basis, spec, is_new=True)
 
 
-def _rows_of(loss: Loss) -> Rows | None:
-    """Return the rows of a loss; None of one of the user's own that knows none."""
-    try:
-        return loss.rows(np.zeros(loss.dim))
-    except ValueError:
-        return None
-
-
-def _of_rows(rules: DisclosureRules, rows: Rows, spec: Any) -> Iterator[Check]:
-    """The columns of the design, the classes of the target, and combinations of columns."""
-    X, target = rows.X[rows.weights > 0], rows.target[rows.weights > 0]
-    for name, column in zip(spec.features, X.T, strict=False):
-        others = len(column) - int(np.unique(column, return_counts=True)[1].max())
+def _of_design(rules: DisclosureRules, basis: Basis, spec: Any, is_new: bool) -> Iterator[Check]:
+    """Counts of rows and parameters; of a new design its columns, the classes of the target, and combinations."""
+    yield Check("minimum_rows", basis.n_rows, rules.minimum_rows)
+    if not basis.dim:
+        return
+    yield Check("most_parameters", basis.dim / max(basis.n_rows, 1), rules.most_parameters)
+    if basis.rows is None or not is_new:
+        return
+    rows = basis.rows
+    for name, others in zip(spec.features, rows.others, strict=False):
         yield Check("minimum_count", others or math.inf, rules.minimum_count, *_named(str(name)))
     name = "" if spec.agreement is None else str(spec.agreement.target)
-    for value, count in zip(*np.unique(target, return_counts=True), strict=True) if spec.classes else ():
+    counted = np.unique(rows.target[rows.weights > 0], return_counts=True)
+    for value, count in zip(*counted, strict=True) if spec.classes else ():
         yield Check("minimum_class_count", int(count), rules.minimum_class_count, name, str(spec.classes[int(value)]))
-    # h_i is the largest (x_iᵀc)²/‖Xc‖² of all combinations c
-    left, sizes, _ = np.linalg.svd(X / np.maximum(np.abs(X).max(axis=0), np.finfo(float).tiny), full_matrices=False)
-    own = left[:, sizes > sizes.max() * 1e-12]
-    is_alone = (own**2).sum(axis=1).max() > ALONE
-    yield Check("minimum_count", 1 if is_alone else math.inf, min(rules.minimum_count, 2), COMBINED)
+    alone = 1 if rows.largest_leverage > ALONE else math.inf
+    yield Check("minimum_count", alone, min(rules.minimum_count, 2), COMBINED)
 
 
 def _named(feature: str) -> tuple[str, str]:
     """Return column and level of a column of the design, such as ward[T.icu]."""
     name, mark, level = feature.partition("[")
     return (name, level.removesuffix("]").removeprefix("T.")) if mark else (feature, "")
-
-
-def effective_rows(weights: Array) -> float:
-    """Return (Σv)²/Σv²: n of n equal weights, 1 of one that outweighs all others."""
-    most = weights.max(initial=0.0)
-    size = weights / most if 0 < most < math.inf else np.zeros(1)
-    return float(size.sum() ** 2 / max(size @ size, 1e-300))
-
-
-def _rows_at(loss: Loss, asked: Message, spec: Any) -> Iterator[float]:
-    """Yield how many rows the sums of a message rest on: at each point of it, and in expectation under q_g."""
-    q_g = None
-    if asked.kind == "broadcast":
-        engine = spec.at_server()
-        q_g = engine.q_made(read_fields(engine.q_fields, {name: asked.arrays[name] for name in engine.q_fields}))
-    for theta in _points(asked, q_g):
-        rows = loss.rows(theta)
-        yield effective_rows(rows.weights * _sizes(rows.curvature))
-    if isinstance(q_g, Gaussian):
-        with np.errstate(over="ignore", invalid="ignore"):  # an infinite weight outweighs all others
-            expected = loss.expect(q_g, loss.check(spec.prior, spec.rule))
-        if isinstance(expected, GaussianExpected) and isinstance(expected.curvature, RowCurvature):
-            yield effective_rows(_sizes(expected.curvature.weights))
-
-
-def _sizes(curvature: Array) -> Array:
-    """One number a row: its curvature, or the trace of those of its predictors."""
-    return curvature if curvature.ndim == 1 else np.trace(curvature, axis1=1, axis2=2)
-
-
-def _points(asked: Message, q_g: Any) -> Iterator[Array]:
-    if asked.kind == "broadcast":
-        if hasattr(q_g, "mean"):
-            yield q_g.mean
-    elif asked.header["name"] != "separation":
-        yield from (asked.arrays[name] for name in ("q/theta", "q/null") if name in asked.arrays)
-
-
-def _rows_of_a_subset(loss: Loss, asked: Message, spec: Any) -> Iterator[float]:
-    """Yield how many rows a question picks, by a direction or by its own weights; 0 where it picks none."""
-    if asked.kind != "inquiry":
-        return
-    read = read_question(asked)
-    question = spec.question_made(read.name, read.content, read.arrays)
-    if read.name == "separation" and isinstance(loss, LinearModelLoss):
-        for *counts, weights in rests_on(loss, question):
-            yield from counts
-            yield effective_rows(weights) if counts[0] else 0
-    if read.name == "statistics" and {"HC2", "HC3"} & set(question.robust):
-        rows = loss.rows(question.theta)
-        p = rows.X.shape[1]
-        leverages = rows.curvature * np.einsum("ij,ij->i", rows.X @ question.bread[:p, :p], rows.X)
-        yield effective_rows(1.0 / np.maximum(1.0 - leverages, 1e-12) ** 2)
-
-
-def _numbers(message: Message) -> int:
-    """Count the different numbers of a message: a matrix has most of its entries twice, a reply some of its sums."""
-    values = [array.ravel().astype(np.float64) for array in message.arrays.values()]
-    return int(np.unique(np.concatenate(values)).size) if values else 0

@@ -307,6 +307,9 @@ class SiteData(Protocol):
     def join(self, spec: RunSpec, name: str, privacy: Any) -> SiteEngine[Any]:
         """Return the engine of a run that this site takes part in, or refuse the spec."""
 
+    def basis(self, heard: Any, name: str) -> Any:
+        """Return the `disclosure.Basis` of the answer to what was heard."""
+
     @property
     def most(self) -> int | None:
         """Most numbers that a parameter of a run with these rows can have; None for no bound."""

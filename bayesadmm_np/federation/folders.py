@@ -12,7 +12,7 @@ from .._archive import MissingFileError, refusal
 from .._errors import ArgumentError
 from ..families.coordinates import Natural
 from .account import charge
-from .disclosure import cleared, sent
+from .disclosure import read_log
 from .glm_spec import GLMSpec
 from .identity import read_key, site_key
 from .lock import locked
@@ -84,8 +84,8 @@ def step_site(
             require_run(message)
             known = site.adopt(read_spec(message, site.data), Message.read(copy, signers=by_server(message.signer)))
         after, reply = known.step(message)
-        said = None if reply is None else cleared(after, folder, reply, message)
-        if after is not known:  # of an inquiry and of grids a site keeps nothing
+        said = None if reply is None else after.cleared(reply, read_log(folder))
+        if after.kept is not known.kept:  # of an inquiry and of grids a site keeps nothing
             account = charge(folder, after)
             after.save().write(state)
             account.write(folder)
@@ -97,6 +97,33 @@ def step_site(
         for place in {path, folder / HELLO} if reply.kind == "hello" else {path}:
             reply.write(place)
         return after, path
+
+
+def sent(site: Site, folder: Path_, said: Message) -> Message:
+    """Return a message that is cleared and entered in the folder's log; of an answer maybe the refusal."""
+    said, entry = site.cleared(said, read_log(folder))
+    entry.enter(folder)
+    return said
+
+
+def say_hello(folder: Path_, site: Site) -> None:
+    """Write the hello of a site into its folder."""
+    sent(site, folder, site.hello()).write(Path(folder) / HELLO)
+
+
+def introduced(folder: Path_, site: Site) -> tuple[Site, Message]:
+    """Return a site with the key of the hello in its folder, and the hello."""
+    hello = Message.read(Path(folder) / HELLO)
+    known = hello.header.get("identity")
+    return replace(site, key=None if known is None else read_key(folder, known)), hello
+
+
+def told(path: Path_) -> dict[str, Any]:
+    """Return for its owner what a site's file is about: a round, or a question and why it is refused."""
+    said = Message.read(path)
+    if said.kind == "answer":
+        return {"question": said.header["name"], "refused": said.header["refused"] or None}
+    return {} if said.kind == "hello" else {"round": said.header["round"]}
 
 
 def ask_copy(folder: Path_, site: Site, broadcast: Path_) -> Path:
@@ -142,7 +169,7 @@ def ask_copy(folder: Path_, site: Site, broadcast: Path_) -> Path:
     message = Message.read(broadcast)
     if message.kind not in ("broadcast", "final"):
         raise message.refusal("kind", "'broadcast' or 'final'", message.kind)
-    request = sent(site, folder, site.lost(message), message)
+    request = sent(site, folder, site.lost(message))
     path = Path(folder) / f"lost-{site.name}-{request.header['round']:04d}.npz"
     request.write(path)
     return path

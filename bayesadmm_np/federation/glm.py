@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
@@ -21,7 +22,7 @@ from ..families.precision import DensePrecision
 from ..glm.diagnosis import LONG
 from ..glm.kinds import kind_of_loss
 from ..glm.questions import Respondent
-from ..losses.base import Expected, GaussianExpected, Loss, Margins
+from ..losses.base import Expected, GaussianExpected, Loss, Margins, RowCurvature, effective_rows
 from ..losses.expectations import Delta, Exact
 from ..splitting.accelerated import combine
 from ..splitting.certificate import Certificate, PooledObjective
@@ -40,10 +41,11 @@ from ..splitting.state import Memory, State, Step, digest
 from ..splitting.status import Failure
 from ..splitting.team import make_client
 from ..splitting.worker import Worker, moved_site
+from .disclosure import Basis
 from .engine import Gathered, ServerEngine, SiteEngine
 from .glm_questions import AskedTable, Prepared, prepare, tabulate, watch
 from .glm_spec import GLMSpec, state_size
-from .messages import MessageError, Outcome, ReplyHeader, Report, Served, SiteReply
+from .messages import Heard, MessageError, Outcome, Question, ReplyHeader, Report, Served, SiteReply
 from .questions import Asking, Talk
 from .spec import RunSpec
 
@@ -587,9 +589,28 @@ class GLMData:
             "classes": list(self.classes),
         }
 
-    def rows_of(self, spec: RunSpec, name: str) -> GLMData:
-        """Return the rows as a run sees them: these."""
-        return self
+    def basis(self, heard: Heard, name: str) -> Basis:
+        """Return what an answer rests on."""
+        rows = None
+        with suppress(ValueError):  # a loss of the user's own may know no rows
+            rows = self.loss.rows(np.zeros(self.loss.dim))
+        picked: Iterable[float] = ()
+        if isinstance(heard.asked, Question):
+            name = heard.asked.name
+            question = heard.spec.question_made(name, heard.asked.content, heard.asked.arrays)
+            picked = self._respondent(heard.spec).picks(name, question)
+        return Basis(self.loss.n_rows, self.loss.dim, rows, self._points(heard), picked)
+
+    def _points(self, heard: Heard) -> Iterator[float]:
+        asked, points = heard.asked, []
+        if isinstance(asked, Served):
+            points = [asked.q_g.mean] if hasattr(asked.q_g, "mean") else []
+        elif asked is not None and asked.name != "separation":
+            points = [asked.arrays[name] for name in ("theta", "null") if name in asked.arrays]
+        for theta in points:
+            yield self.loss.rows(theta).effective
+        if isinstance(heard.sums, GaussianExpected) and isinstance(heard.sums.curvature, RowCurvature):
+            yield effective_rows(heard.sums.curvature.weights)
 
     def join(self, spec: RunSpec, name: str, privacy: GaussianMechanism | None) -> GLMSite:
         """Return the engine of a run at this site; a ValueError where loss, family, rule or solver do not fit."""
@@ -615,8 +636,10 @@ class GLMData:
         if not spec.asks:
             raise refusal("kind", "'broadcast' or 'final' in a run without questions", "inquiry")
         question = spec.question_made(name, content, arrays)
-        respondent = Respondent(kind_of_loss(spec.loss), self.loss, self.noise_variance, self.moves, self.clusters)
-        return lambda: respondent.answer(name, question)
+        return lambda: self._respondent(spec).answer(name, question)
+
+    def _respondent(self, spec: GLMSpec) -> Respondent:
+        return Respondent(kind_of_loss(spec.loss), self.loss, self.noise_variance, self.moves, self.clusters)
 
     def _require_own(self, spec: RunSpec) -> None:
         """Refuse a run that is not of this loss and these columns."""

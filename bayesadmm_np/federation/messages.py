@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from importlib import import_module
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -356,6 +356,14 @@ class Answer(AnswerHeader):
     arrays: Mapping[str, Array]
     digest: str
     source: str
+
+
+class Heard(NamedTuple):
+    """What a site has read of its last message: spec, what was asked, and E_{q_g}[ℓ_k] where it was made."""
+
+    spec: Any
+    asked: Served | Question | None = None
+    sums: Any = None
 
 
 # ----------------------------------------------------------------------------------------------------

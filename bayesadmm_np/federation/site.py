@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, Generic, Literal
 
@@ -15,11 +16,13 @@ from .._signatures import SigningKey, shown
 from .._validation import Array, as_count
 from ..glm.questions import pack
 from ..splitting.privacy import GaussianMechanism
-from .disclosure import DisclosureRules
+from .disclosure import DisclosureError, DisclosureRules, Entry, checked, overrides_of
 from .engine import A, SiteData, SiteEngine, require
 from .messages import (
+    Heard,
     Message,
     MessageError,
+    Question,
     Served,
     answer_of,
     by_server,
@@ -35,6 +38,8 @@ from .messages import (
 )
 from .spec import RunSpec, as_site_name
 
+DIGITS = 32
+"""Of a digest in the log."""
 COMPUTABLE = "a q_g (natural) and a prior with which the rows of this site can be fitted"
 """What a broadcast must hold beside numbers of the right count: an overflow is the server's doing."""
 UNCOMPUTABLE = (ArithmeticError, ValueError)
@@ -168,6 +173,8 @@ class Site:
         server knows of a site, and nobody is given a copy.
     kept : SiteState, optional
         What an earlier step left; made by `step`, `restore` and `adopt`.
+    heard : Heard, optional
+        What the last step has answered; made by `step`.
     refuses : tuple of str, default ()
         Questions of `glm.questions` that this site does not answer.
     rules : DisclosureRules, optional
@@ -201,6 +208,7 @@ class Site:
     privacy_rounds: int | None = None
     key: SigningKey | None = None
     kept: SiteState | None = None
+    heard: Heard | None = None
     refuses: tuple[str, ...] = ()
     rules: DisclosureRules | None = None
 
@@ -282,7 +290,8 @@ class Site:
         if broadcast.kind == "grids":
             return self, self._counted(broadcast)
         if broadcast.kind == "inquiry":
-            return self, self._questioned(broadcast).sealed(self.key)
+            after, answer = self._questioned(broadcast)
+            return after, answer.sealed(self.key)
         known = None if self.kept is None else self.kept.spec
         # the run's id is compared first, and a spec that is known is not read again
         require_run(broadcast, None if known is None else known.run)
@@ -304,7 +313,7 @@ class Site:
         header = {**hello.header, "table": {**hello.header["table"], "asked": asked}}
         return Message("hello", header, arrays, hello.source).sealed(self.key)
 
-    def _questioned(self, message: Message) -> Message:
+    def _questioned(self, message: Message) -> tuple[Site, Message]:
         """Answer a question beside the rounds, or say why not."""
         require_run(message, None if self.kept is None else self.kept.spec.run)
         with content_of(message, "a question of this run"):
@@ -320,7 +329,50 @@ class Site:
             content, arrays = ({}, {}) if refused else pack(answer())
         except UNCOMPUTABLE as error:
             content, arrays, refused = {}, {}, str(error) or type(error).__name__
-        return answer_of(question, self.name, content, arrays, refused)
+        return replace(self, heard=Heard(spec, question)), answer_of(question, self.name, content, arrays, refused)
+
+    def cleared(self, said: Message, log: Sequence[Entry]) -> tuple[Message, Entry]:
+        """Check a message of the last step against the rules; return it, and what is to be entered in the log.
+
+        A question beside the rounds that the rules do not allow is answered by a refusal, so that the run can go on.
+
+        Parameters
+        ----------
+        said : Message
+        log : sequence of Entry
+            Of all that has left this site.
+
+        Raises
+        ------
+        DisclosureError
+            When a rule keeps it back.
+        """
+        entry = self._entry(said)
+        try:
+            return said, checked(self, entry, [one for one in log if one.run == entry.run])
+        except DisclosureError as error:
+            if said.kind != "answer":
+                raise
+            assert self.heard is not None
+            assert isinstance(self.heard.asked, Question)
+            said = answer_of(self.heard.asked, self.name, {}, {}, error.told).sealed(self.key)
+            return said, self._entry(said)
+
+    def _entry(self, said: Message) -> Entry:
+        header = said.header
+        return Entry(
+            time=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            kind=said.kind,
+            run=str(header.get("run", "")),
+            number=int(header.get("number", header.get("round", 0))),
+            name=str(header.get("name", "")),
+            bytes=said.size,
+            numbers=_numbers(said),
+            digest=said.digest[:DIGITS],
+            refused=str(header.get("refused", "")),
+            allowed={},
+            overrides=overrides_of(self),
+        )
 
     def _answered(self, served: Served, engine: SiteEngine[Any], server: str | None) -> tuple[Site, Message | None]:
         known = self.kept or SiteState(engine.spec, Ledger(engine.first(served.q_g)), (), server)
@@ -331,7 +383,7 @@ class Site:
         if self.kept is None and served.round > 1 and engine.begins_at_round_one:
             raise refusal("round", "1, or a copy of the dual must come along, where a site begins", served.round)
         if served.outcome is not None:
-            return replace(self, kept=kept), None
+            return replace(self, kept=kept, heard=None), None
         counted, solved = kept.ledger.counted, None
         report, header, arrays = engine.report(served.q_g, counted, served.certify)
         if served.solve:
@@ -341,7 +393,8 @@ class Site:
                 kept = replace(kept, ledger=replace(kept.ledger, pending=answer))
         common = {"run": engine.spec.run, "round": served.round, "site": self.name, "answers": served.digest}
         header = {**common, **header, "solved": solved}
-        return replace(self, kept=kept), Message("reply", header, arrays, f"reply of {self.name}")
+        after = replace(self, kept=kept, heard=Heard(engine.spec, served, report.sums))
+        return after, Message("reply", header, arrays, f"reply of {self.name}")
 
     def save(self) -> Message:
         """Return the state as a message of kind "site", without rows.
@@ -448,3 +501,9 @@ def _settled(kept: SiteState, served: Served, engine: SiteEngine[Any]) -> SiteSt
         return replace(kept, ledger=ledger)
     answer, past = engine.settled(ledger.counted, kept.past, served)
     return replace(kept, ledger=replace(ledger, counted=answer), past=past)
+
+
+def _numbers(message: Message) -> int:
+    """Count the different numbers of a message: a matrix has most of its entries twice, a reply some of its sums."""
+    values = [array.ravel().astype(np.float64) for array in message.arrays.values()]
+    return int(np.unique(np.concatenate(values)).size) if values else 0

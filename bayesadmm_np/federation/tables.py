@@ -35,9 +35,10 @@ from ..glm.questions import LARGEST
 from ..losses.base import Loss
 from .agreeing import classes_of, features_of
 from .columns import MOST_LEVELS, TableHeader, asked_of, count_name
+from .disclosure import Basis
 from .glm import GLMData, GLMSite
 from .glm_spec import GLMSpec
-from .messages import Message, MessageError
+from .messages import Heard, Message, MessageError
 from .spec import RunSpec
 
 MOST_CLASSES = 50
@@ -316,6 +317,10 @@ class GLMTable:
     ) -> Callable[[], Any]:
         """Check a question of a run, and return what answers it."""
         return self.rows_of(spec, site).respond(spec, site, name, content, arrays)
+
+    def basis(self, heard: Heard, name: str) -> Basis:
+        """Return what an answer rests on."""
+        return self.rows_of(heard.spec, name).basis(heard, name)
 
     def rows_of(self, spec: RunSpec, name: str) -> GLMData:
         """Return this site's part of the design that was agreed."""

@@ -7,7 +7,7 @@ are as plain values and arrays; a model file holds its statistics in the same wa
 from __future__ import annotations
 
 import typing
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, NamedTuple
 
@@ -17,9 +17,9 @@ from .._archive import refusal
 from .._fields import NOT_NEGATIVE, POSITIVE, Condition, Field, check, read_fields, read_plain
 from .._validation import ARRAYS, Array
 from ..families import FullGaussian
-from ..losses.base import GaussianExpected, Loss
+from ..losses.base import GaussianExpected, Loss, effective_rows
 from ..losses.expectations import Delta
-from ..losses.linear_model import row_factor
+from ..losses.linear_model import LinearModelLoss, row_factor
 from ..losses.stacked_qr import SiteFactor
 from ..losses.stacked_qr import site_factor as triangle
 from . import separation
@@ -70,6 +70,18 @@ class Respondent:
         if not entry.may_overflow and not all(np.isfinite(array).all() for array in pack(found)[1].values()):
             raise ValueError("the sums over its rows overflow there")
         return found
+
+    def picks(self, name: str, question: Any) -> Iterator[float]:
+        """Yield how many rows a question picks, by a direction or by its own weights; 0 where it picks none."""
+        if name == "separation" and isinstance(self.loss, LinearModelLoss):
+            for *counts, weights in separation.rests_on(self.loss, question):
+                yield from counts
+                yield effective_rows(weights) if counts[0] else 0
+        if name == "statistics" and {"HC2", "HC3"} & set(question.robust):
+            rows = self.loss.rows(question.theta)
+            p = rows.X.shape[1]
+            leverages = rows.curvature * np.einsum("ij,ij->i", rows.X @ question.bread[:p, :p], rows.X)
+            yield effective_rows(1.0 / np.maximum(1.0 - leverages, 1e-12) ** 2)
 
 
 class DesignQuestion(NamedTuple):

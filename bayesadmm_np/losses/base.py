@@ -122,6 +122,33 @@ class Rows(NamedTuple):
     slope: Array
     curvature: Array
 
+    @property
+    def effective(self) -> float:
+        """How many rows the sums of curvatures rest on, (Σv)²/Σv²; of several predictors v is a trace."""
+        return effective_rows(self.curvature, self.weights)
+
+    @property
+    def others(self) -> list[int]:
+        """By column of X how many rows of positive weight are not at its commonest value there."""
+        columns = self.X[self.weights > 0].T
+        return [len(column) - int(np.unique(column, return_counts=True)[1].max()) for column in columns]
+
+    @property
+    def largest_leverage(self) -> float:
+        """The largest (x_iᵀc)²/‖Xc‖² of all rows i of positive weight and all combinations c of columns."""
+        used = self.weights > 0
+        sizes = np.maximum(np.abs(self.X[used]).max(axis=0), np.finfo(float).tiny)
+        left, spread, _ = np.linalg.svd(self.X[used] / sizes, full_matrices=False)
+        return float((left[:, spread > spread.max() * 1e-12] ** 2).sum(axis=1).max())
+
+
+def effective_rows(sizes: Array, weights: Array | float = 1.0) -> float:
+    """Return (Σv)²/Σv² of sizes or traces v: n of n equal ones, 1 of one that outweighs all others."""
+    found = weights * (sizes if sizes.ndim == 1 else np.trace(sizes, axis1=1, axis2=2))
+    most = found.max(initial=0.0)
+    size = found / most if 0 < most < np.inf else np.zeros(1)
+    return float(size.sum() ** 2 / max(size @ size, 1e-300))
+
 
 def rounding_unit(n_rows: int, n_features: int) -> float:
     """Relative error of a sum over rows of products over features; integrals and exponentials are good to 1000 ulp."""

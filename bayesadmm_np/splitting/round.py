@@ -236,7 +236,7 @@ def edges(server: Server, q_g: ExponentialFamily, sites: Sequence[Natural], clie
     return Edges(
         broadcast=max(client.broadcast for client in clients),
         natural_gradient=max(client.natural_gradient for client in clients),
-        gather=server.gather_residual(q_g, sites),
+        gather=q_g.fisher_norm(server.gather_residual(q_g.natural, sites)),
         dual_map=_dual_map(q_g),
     )
 

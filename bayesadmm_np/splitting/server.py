@@ -72,14 +72,14 @@ class Server:
         kept = [(weight, term) for weight, term in zip(weights, terms, strict=True) if weight]
         return self.prior.natural.combine([weight for weight, _ in kept], [term for _, term in kept])
 
-    def gather_residual(self, q_g: ExponentialFamily, sites: Sequence[Natural]) -> float:
-        """Fisher length per parameter of wλ_g − η_0 − Ση_k: the third edge of the circuit."""
+    def gather_residual(self, natural: Natural, sites: Sequence[Natural]) -> Natural:
+        """Return wλ_g − η_0 − Ση_k: the third edge of the circuit."""
         at_server = self.method.prior_at == "server"
         weight = self.prior.prior_weight if at_server else 0.0
-        terms, weights = [q_g.natural, *sites], [weight, *(-1.0 for _ in sites)]
+        terms, weights = [natural, *sites], [weight, *(-1.0 for _ in sites)]
         if at_server:
             terms, weights = [*terms, self.prior.natural], [*weights, -1.0]
-        return q_g.fisher_norm(q_g.natural.combine(weights, terms))
+        return natural.combine(weights, terms)
 
     def objective(self, state: State, values: Sequence[float]) -> float:
         """Σ_k E_{q_g}[ℓ_k] + KL(q_g‖prior) from the clients' values."""

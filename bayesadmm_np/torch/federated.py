@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader, Dataset
 from .._archive import refusal
 from .._fields import Condition, Field
 from .._validation import Array, as_count, as_positive
+from ..federation.disclosure import Basis
 from ..federation.engine import Gathered, ServerEngine, SiteEngine, require
 from ..federation.messages import Hello, Message, ReplyHeader, Report, Served, SiteReply, read_final
 from ..federation.spec import RunSpec
@@ -472,6 +473,10 @@ class NetworkData:
     def introduction(self) -> dict[str, Any]:
         """Return what a hello says: counts and the model's signature."""
         return {**introduction_of(self.network), "rows": len(self._own), "weight": float(self._own.mass)}
+
+    def basis(self, heard: Any, name: str) -> Basis:
+        """Return what an answer rests on: a network has more parameters than rows."""
+        return Basis(len(self._own))
 
     def join(self, spec: RunSpec, name: str, privacy: Any) -> NetworkSite:
         """Return the engine of a run at this site."""

@@ -20,7 +20,8 @@ from bayesadmm_np.federation import (
     Site,
     step_site,
 )
-from bayesadmm_np.federation.disclosure import read_log, sent
+from bayesadmm_np.federation.disclosure import read_log
+from bayesadmm_np.federation.folders import sent
 from bayesadmm_np.federation.messages import inquiry_of
 from bayesadmm_np.glm.questions import (
     DerivativesQuestion,

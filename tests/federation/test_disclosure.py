@@ -20,8 +20,10 @@ from bayesadmm_np.federation import (
     Site,
     step_site,
 )
-from bayesadmm_np.federation.disclosure import SENT, effective_rows, read_log, sent
+from bayesadmm_np.federation.disclosure import SENT, read_log
 from bayesadmm_np.federation.dispatch import Request, answer
+from bayesadmm_np.federation.folders import sent
+from bayesadmm_np.losses.base import effective_rows
 from oracles.by_files import commands, write_tables
 
 pytest.importorskip("cyclopts", reason="the command line needs the extra `cli`")

@@ -1,7 +1,8 @@
-"""How many files of the package hold a value on its way: `python tests/oracles/walks.py [folder of a checkout] [-v]`.
+"""Files and rooms of the package that hold a value on its way: `python tests/oracles/walks.py [checkout] [-v]`.
 
 While commands run, every call and return of a function of the package is looked at. A file counts when one of its
-functions has the value in a local variable, parameters and `self` included. The values are
+functions has the value in a local variable, parameters and `self` included. A room is a folder of the package, or a
+file beside the folders. The values are
 
     rho        the number that was typed
     X          an array or frame with a column of the data, also shifted and scaled
@@ -260,12 +261,17 @@ def counted(journey):
     return {what: seen.get(what, {}) for what in values}
 
 
+def rooms(files):
+    """Return the rooms of files: folders of the package, and files beside these."""
+    return {file.split(os.sep)[0] for file in files}
+
+
 if __name__ == "__main__":
     for journey in TABLE:
         if journey == "both" and not os.path.exists(f"{PACKAGE}federation"):
             continue
         for what, files in counted(journey).items():
-            print(f"{journey:<6} {what:<10} {len(files):>3}  {' '.join(sorted(files))}")
+            print(f"{journey:<6} {what:<10} {len(files):>3} {len(rooms(files)):>3}  {' '.join(sorted(files))}")
             if "-v" in sys.argv:
                 for file, names in sorted(files.items()):
                     print(f"    {file}: {'; '.join(f'{f} {sorted(names[f])}' for f in sorted(names))}"[:400])

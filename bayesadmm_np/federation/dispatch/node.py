@@ -10,7 +10,8 @@ from typing import Any
 
 from .. import Site
 from ..account import charge
-from ..disclosure import DisclosureError, cleared, sent
+from ..disclosure import DisclosureError, read_log
+from ..folders import sent
 from ..lock import locked
 from ..messages import Message, MessageError, by_server, read_spec, require_run, require_to_site
 from ..spec import as_site_name
@@ -85,16 +86,16 @@ def _stepped(request: Request, folder: Path, load: Load, home: Path) -> Answer:
         site, _ = load(None)
         _, hello = site.step(broadcast)
         assert hello is not None
-        return Answer(sent(site, home, hello, broadcast).to_bytes())
+        return Answer(sent(site, home, hello).to_bytes())
     label, run = as_site_name(request.label), require_run(broadcast)
     # of a run that this site takes part in the spec has been read before; a new one is as large as the rows allow
     is_new = not any(folder.glob(f"{label}-{run}-*.npz"))
     spec = read_spec(broadcast, load(None)[0].data if is_new else None)
     site, _ = load(spec)
     if broadcast.kind == "inquiry":  # of which a site keeps nothing
-        _, answered = site.step(broadcast)
+        site, answered = site.step(broadcast)
         assert answered is not None
-        answered = sent(site, home, answered, broadcast)
+        answered = sent(site, home, answered)
         return Answer(answered.to_bytes(), answered.header["refused"])
     path = folder / f"{label}-{run}-{site.name}.npz"
     try:
@@ -113,8 +114,8 @@ def _stepped(request: Request, folder: Path, load: Load, home: Path) -> Answer:
     except MessageError as error:
         if site.key is None or request.copy is not None:
             raise
-        return Answer(sent(site, home, site.lost(broadcast), broadcast).to_bytes(), one_line(str(error)), refused=True)
-    said = None if reply is None else cleared(after, home, reply, broadcast)
+        return Answer(sent(site, home, site.lost(broadcast)).to_bytes(), one_line(str(error)), refused=True)
+    said = None if reply is None else after.cleared(reply, read_log(home))
     account = charge(home, after)
     after.save().write(path)
     account.write(home)
