@@ -447,6 +447,54 @@ def test_the_residual_of_the_precision_counts():
     assert local._replace(excess=0.0).variational_ball(reach)[0] < abs(q.mean - pooled.mean)[0] * local.errors[0] ** -1
 
 
+@pytest.mark.parametrize("reach", [0.3, 1.0])
+@pytest.mark.parametrize("size", [1e-4, 1e-3])
+def test_the_ball_solves_the_equation_of_the_proof(reach, size):
+    """docs/certificate.md: r is the root of μr − ½Br² = √(|H^-½ g|² + |excess|²), and there is none beyond its top.
+
+    Each factor that could be left out (2 before B, 1 + excess, its root in the cross term, ½Tr²) changes a number here
+    by more than the tolerance, which is that of a few operations.
+    """
+    clients, prior_, _, q = coupled(1.001)
+    local = module._Local.at(prior_, q, sums_at(clients, q, L.Exact()))
+    local = local._replace(noise=0.0, fuzz=0.0, smallest=1.0, excess=size, gradient=0.0 * local.gradient)
+    radius, slack, turned = local.variational_ball(reach)
+    cross = reach * np.sqrt(1.0 + size)
+    floor = module.least_curvature(cross)
+    third = module.largest_third_derivative(reach, reach, 1.0 + size, 2.0 * size / floor)
+    bend = third + module.ENTROPY_BEND
+    np.testing.assert_allclose(floor * radius - 0.5 * bend * radius**2, size, rtol=1e-10)
+    np.testing.assert_allclose(turned, cross * radius, rtol=1e-12)
+    np.testing.assert_allclose(slack, cross * radius + 0.5 * third * radius**2, rtol=1e-12)
+    sizes = np.geomspace(1e-6, 1.0, 400)  # the largest length with a ball is where the parabola has its top
+    found = [local._replace(excess=own).variational_ball(reach) is not None for own in sizes]
+    tops = []
+    for own in sizes:
+        least = module.least_curvature(reach * np.sqrt(1.0 + own))
+        tops.append(
+            least**2
+            / (
+                2.0
+                * (module.largest_third_derivative(reach, reach, 1.0 + own, 2.0 * own / least) + module.ENTROPY_BEND)
+            )
+        )
+    assert found == [own <= top for own, top in zip(sizes, tops, strict=True)]
+    assert 0 < sum(found) < len(found)
+
+
+def test_the_residual_of_a_fixed_precision_is_the_newton_decrement(rng):
+    """√(gᵀH⁻¹g / d): a whole solve, or d for its root, is another number."""
+    X = rng.standard_normal((30, 3))
+    clients, prior_ = [L.LeastSquares(X, X.sum(axis=1))], F.FixedPrecisionGaussian(np.zeros(3), 0.5)
+    q = prior_.at(np.array([0.3, -0.2, 0.1]), prior_.factor.parts)
+    expected = [loss.expect(q, L.Delta(1)) for loss in clients]
+    gradient = 0.5 * q.mean + X.T @ (X @ q.mean - X.sum(axis=1))
+    decrement = np.sqrt(gradient @ np.linalg.solve(X.T @ X + 0.5 * np.eye(3), gradient))
+    np.testing.assert_allclose(
+        certificates.PooledObjective(prior_, q, expected).residual, decrement / np.sqrt(3.0), rtol=1e-12
+    )
+
+
 def test_the_prior_bounds_what_the_curvature_cannot():
     clients, prior_, rule = problem("logistic, full", 1)
     q = F.FullGaussian(np.full(3, 3.0), 0.5)

@@ -12,7 +12,16 @@ from bayesadmm_np.families import Expectation, Natural
 from bayesadmm_np.theory import SymbolicFamily, builtin, derive_text, numeric_family, table3, updates
 from bayesadmm_np.theory.algebra import field_inverse, indexed, is_zero, tidy
 from bayesadmm_np.theory.derive import derive_family
-from bayesadmm_np.theory.propositions import ETA_0, LAM_G, PROPOSITIONS, RHO, K, one_round, one_round_converse
+from bayesadmm_np.theory.propositions import (
+    ETA_0,
+    LAM_G,
+    PROPOSITIONS,
+    RHO,
+    K,
+    client_optimality,
+    one_round,
+    one_round_converse,
+)
 from bayesadmm_np.theory.table import rows
 
 ONE_DIMENSIONAL = [name for name, make in builtin.FAMILIES.items() if len(make().theta) == 1]
@@ -492,3 +501,12 @@ def test_field_inverse_is_an_inverse():
 def test_the_numeric_core_does_not_import_sympy():
     code = "import sys, bayesadmm_np; assert 'sympy' not in sys.modules and 'bayesadmm_np.theory' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_both_sides_of_eq_32_hold_rho():
+    """An identity that is posed and claimed without ρ would hold as well: both sides say F(λ − λ_g) of it."""
+    identity = client_optimality()
+    for left, right in zip(identity.left, identity.right, strict=True):
+        assert sp.diff(left, RHO) != 0
+        assert sp.diff(right, RHO) != 0
+        assert sp.diff(right, RHO, 2) == 0

@@ -1,0 +1,11 @@
+"""Lines that a reader would get wrong are noticed by the tests that are named for them."""
+
+import pytest
+
+from oracles.mutants import MUTANTS, survives
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_no_mutant_survives(mutant):
+    assert not survives(mutant)
