@@ -467,14 +467,21 @@ class Coordinator:
 
     @property
     def rows(self) -> tuple[int, ...]:
-        """Rows of each site."""
-        return tuple(int(hello["rows"]) for hello in self.hellos)
+        """Rows of each site: of its hello, or as an answer counts them, without those that an agreement drops."""
+        found = [int(hello["rows"]) for hello in self.hellos]
+        for answers in self.talk.exchanges:
+            counted = (None if one is None else one.content.get("n_rows") for one in answers)
+            found = [old if new is None else int(new) for old, new in zip(found, counted, strict=True)]
+        return tuple(found)
 
     @property
     def missing_rows(self) -> dict[str, int]:
-        """Rows that sites with tables left out because of missing values, by site, where there are any."""
-        tables = {hello["site"]: hello["table"]["described"] for hello in self.hellos if hello.get("table")}
-        left_out = {site: int(table["n_rows"]) - int(table["n_complete"]) for site, table in tables.items()}
+        """Rows that sites left out, by site, where there are any: a value is missing, or no site names its level."""
+        left_out = {}
+        for hello, used in zip(self.hellos, self.rows, strict=True):
+            if hello.get("table"):
+                told = hello["table"]["described"]
+                left_out[hello["site"]] = int(told["n_rows"]) - int(told["n_complete"]) + int(hello["rows"]) - used
         return {site: count for site, count in left_out.items() if count}
 
     # ------------------------------------------------------------------------------------------------
@@ -483,7 +490,7 @@ class Coordinator:
 
     def _about(self, k: int) -> dict[str, Any]:
         """What a site's answers are held against."""
-        return {"told_rows": self.rows[k], "told_weight": self.spec.weights[k]}
+        return {"told_rows": int(self.hellos[k]["rows"]), "told_weight": self.spec.weights[k]}
 
     def _read(self, message: Message, k: int, served: Served) -> SiteReply:
         current, name = self.served, self.spec.sites[k]

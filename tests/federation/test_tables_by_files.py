@@ -129,6 +129,9 @@ def test_rows_of_levels_that_nobody_names_are_left_out(call, server):
     assert (code, told["status"], told["missing"]) == (0, "CONVERGED", [])
     own = exported(call)
     assert own.statistics.total.n_rows == len(rows) - rare.sum() < len(rows)
+    left = {name: int(count) for name, count in rows[~rare]["site"].value_counts().sort_index().items()}
+    assert told["sites"] == {name: site.n_rows for name, site in own.sites.items()} == left
+    assert left != {name: int(count) for name, count in rows["site"].value_counts().items()}  # those of the hellos
     settings = {"inference": "posterior", "prior_precision": 1.0, "penalize_intercept": True} if server else {}
     fits = [
         FederatedGLM.from_formula(formula, table, "site", kind="logistic", weights="w", **settings)
@@ -138,7 +141,9 @@ def test_rows_of_levels_that_nobody_names_are_left_out(call, server):
     said = [[row["coef"], row["std_err"]] for row in as_dict(own)["coefficients"]]
     np.testing.assert_allclose(said, left, rtol=1e-6, atol=1e-9)
     assert len(whole) > len(left)  # broken twin: no row was left out
-    assert f"no site names their level: {rare.sum()}" in " ".join(call("summary m.npz")[1].split())
+    assert f"a value is missing, or no site names their level: north {rare.sum()}" in " ".join(
+        call("summary m.npz")[1].split()
+    )
 
 
 def test_the_commands_print_what_fit_prints(call):
