@@ -127,7 +127,7 @@ def looks(labels: Sequence[str]) -> list[dict[str, Any]]:
     """Keywords of `Axes.plot`, one a method: the same in every plot, and no two alike."""
     return [
         {"color": _colour(j), "marker": MARKERS[j % len(MARKERS)], "linewidth": 1.0, "markersize": 3.5}
-        for j in _places(labels)
+        for j in places(labels)
     ]
 
 
@@ -150,7 +150,7 @@ def _colour(place: int) -> Any:
     return hsv_to_rgb((0.618034 * place % 1.0, 0.55, 0.45 + 0.4 / (1 + place - len(own))))
 
 
-def _places(labels: Sequence[str]) -> list[int]:
+def places(labels: Sequence[str]) -> list[int]:
     """Number the looks of methods: a row's first line has the row's own, all others the first that are free."""
     words = [label.split(" ")[0] for label in labels]
     kept = {words.index(row): place for place, row in enumerate(ROWS) if row in words}

@@ -231,7 +231,7 @@ class Bench:
             model = self.experiment.network(test.X[0].numel(), self.experiment.data.classes)
         checkpoint = self._checkpoint(f"{job.file}.npz" if alone is None else f"{job.file}_client{alone}.npz")
         name = job.name if alone is None else f"{job.name}, client {alone} alone"
-        with self._noting(name), _going_on(name, checkpoint):
+        with self.noting(name), going_on(name, checkpoint):
             result = run(
                 method,
                 clients,
@@ -256,7 +256,7 @@ class Bench:
         return Outcome(entry.label, job.seed, result.status, result.message, result.history, scored)
 
     @contextmanager
-    def _noting(self, name: str) -> Iterator[None]:
+    def noting(self, name: str) -> Iterator[None]:
         """Make notes of a run's warnings."""
 
         def take(message: Warning | str, *_: Any, **__: Any) -> None:
@@ -277,7 +277,7 @@ class Bench:
 
 
 @contextmanager
-def _going_on(name: str, checkpoint: Path) -> Iterator[None]:
+def going_on(name: str, checkpoint: Path) -> Iterator[None]:
     """Word the refusal of a checkpoint with the advice to remove it, not with an argument's name."""
     try:
         yield

@@ -267,7 +267,7 @@ class GLMServer(_Engine, ServerEngine[State]):
             if loss == "LeastSquares" and row.is_newton and value is not None and np.isfinite(value):
                 _require_residuals(found["site"], value)
         elif is_never_negative and "natural" in found and value is not None and np.isfinite(value):
-            _require_within_reach(self.spec, served, k, state.sites[k], found["natural"], value)
+            require_within_reach(self.spec, served, k, state.sites[k], found["natural"], value)
 
     def used(self, state: State, replies: list[SiteReply | None]) -> list[SiteReply | None]:
         """Return the replies, or in their places the sum over all sites and nothing else; see `summed`."""
@@ -933,7 +933,7 @@ def _require_residuals(site: Natural, value: float) -> None:
         raise refusal("site", f"with a slope that residuals of a loss of {value:.3g} have", f"one of {squares:.3g}")
 
 
-def _require_within_reach(spec: GLMSpec, served: Served, k: int, site: Natural, natural: Natural, value: float) -> None:
+def require_within_reach(spec: GLMSpec, served: Served, k: int, site: Natural, natural: Natural, value: float) -> None:
     """Raise where λ_k is farther from λ_g than the site's own loss there allows.
 
     Of Eq. 15 λ_k is the minimum, and a loss of outcomes that are counted is nowhere below zero, so that

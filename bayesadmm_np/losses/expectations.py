@@ -232,7 +232,7 @@ class QuasiMonteCarlo(_PointRule):
 
     def nodes(self, n_outputs: int) -> tuple[Array, Array]:
         """Moment-matched points with equal weights."""
-        return _matched_sobol(self.points, n_outputs, self.seed)
+        return matched_sobol(self.points, n_outputs, self.seed)
 
 
 @RULES.register
@@ -335,7 +335,8 @@ def _gauss_hermite(points: int) -> tuple[Array, Array]:
 
 
 @lru_cache(maxsize=16)
-def _matched_sobol(points: int, n_outputs: int, seed: int) -> tuple[Array, Array]:
+def matched_sobol(points: int, n_outputs: int, seed: int) -> tuple[Array, Array]:
+    """Return quasi-random nodes of a standard normal, whose mean and covariance are exact, and their weights."""
     # imported here: scipy.stats takes longer to import than the rest of the package
     from scipy.special import ndtri
     from scipy.stats import qmc

@@ -43,7 +43,7 @@ class Page:
     def __init__(self, document: Document) -> None:
         self._document = document
         self._pending: Any = None
-        self._playing: Any = None
+        self.playing: Any = None
         self._quiet = False
         self._make_controls()
         self.views = (CircuitView(), BoundaryView(), GapView(), ResidualView())
@@ -99,7 +99,7 @@ class Page:
         self.example.on_change("value", self._example_chosen)
         self.views[1].outlier.on_change("data", self._outlier_dragged)
         self.round.on_change("value", self._round_chosen)
-        self.play.on_click(self._play_or_stop)
+        self.play.on_click(self.play_or_stop)
 
     # ---------------------------------------------------------------- reacting
 
@@ -138,9 +138,10 @@ class Page:
             return
         if self._pending is not None:
             self._document.remove_timeout_callback(self._pending)
-        self._pending = self._document.add_timeout_callback(self._run_after_pause, PAUSE_MS)
+        self._pending = self._document.add_timeout_callback(self.run_after_pause, PAUSE_MS)
 
-    def _run_after_pause(self) -> None:
+    def run_after_pause(self) -> None:
+        """Run with the sliders as they are, once they have rested."""
         self._pending = None
         self._run(follow=self.round.value >= self.outcome.rounds)
 
@@ -159,25 +160,27 @@ class Page:
         if not self._quiet:
             self._draw()
 
-    def _play_or_stop(self) -> None:
-        if self._playing is not None:
+    def play_or_stop(self) -> None:
+        """Show round after round, or stop that."""
+        if self.playing is not None:
             self._stop()
             return
         if self.round.value >= self.outcome.rounds:
             self.round.value = 0
-        self._playing = self._document.add_periodic_callback(self._step, STEP_MS)
+        self.playing = self._document.add_periodic_callback(self.step, STEP_MS)
         self.play.label = "■"
 
-    def _step(self) -> None:
+    def step(self) -> None:
+        """Show the next round."""
         if self.round.value >= self.outcome.rounds:
             self._stop()
         else:
             self.round.value += 1
 
     def _stop(self) -> None:
-        if self._playing is not None:
-            self._document.remove_periodic_callback(self._playing)
-            self._playing = None
+        if self.playing is not None:
+            self._document.remove_periodic_callback(self.playing)
+            self.playing = None
         self.play.label = "▶"
 
     # ---------------------------------------------------------------- running and drawing

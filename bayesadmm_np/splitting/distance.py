@@ -178,7 +178,7 @@ def distance_bound(prior: Gaussian, q_g: Gaussian, sums: Sequence[ClientSums]) -
     """
     _check(q_g, sums)
     with np.errstate(over="ignore", invalid="ignore"):  # a sum that is not finite is answered in words
-        local = _Local.at(prior, q_g, sums)
+        local = Local.at(prior, q_g, sums)
     point = not q_g.learns_precision or all(client.at_mean for client in sums)
     if local is None or (local.fuzz >= UNRESOLVED and not point):
         return Distance.unknown(q_g.dim, NOTHING)
@@ -198,7 +198,7 @@ def distance_bound(prior: Gaussian, q_g: Gaussian, sums: Sequence[ClientSums]) -
     return replace(found, errors=float(np.expm1(0.5 * turn)), is_rounding=is_rounding) if point else found
 
 
-class _Local(NamedTuple):
+class Local(NamedTuple):
     """The pooled objective to second order around q_g, in the metric of H.
 
     Attributes
@@ -233,7 +233,7 @@ class _Local(NamedTuple):
     smallest: float
 
     @classmethod
-    def at(cls, prior: Gaussian, q: Gaussian, sums: Sequence[ClientSums]) -> _Local | None:
+    def at(cls, prior: Gaussian, q: Gaussian, sums: Sequence[ClientSums]) -> Local | None:
         """Add up; None where the curvature is not positive definite beyond rounding."""
         identity = np.eye(q.dim)
         unit = rounding_unit(len(sums), q.dim)

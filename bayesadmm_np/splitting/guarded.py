@@ -381,13 +381,13 @@ def _mode_change(server: Server, state: State, origin: int, sites: Sequence[Natu
     """Return it of the mode."""
     accepted, _ = _ends(server, state)
     last = state.history[-1]
-    after, rounding = _mode_objective(server, state.q_g, last.objective, sites)
+    after, rounding = mode_objective(server, state.q_g, last.objective, sites)
     if origin == 0 and server.method.start == "sites":
         # the sites' own fits follow from no point; with the unknown ½ tr(HΣ) ≥ 0 left in it, F(m_0) is bounded above
-        before, own_rounding = _mode_objective(server, accepted, state.start_objective, ())
+        before, own_rounding = mode_objective(server, accepted, state.start_objective, ())
         fall = 0.0
     else:
-        before, own_rounding = _mode_objective(server, accepted, _objective(state, origin), state.sites)
+        before, own_rounding = mode_objective(server, accepted, _objective(state, origin), state.sites)
         assert state.step is not None
         assert state.step.gradient is not None
         fall = -last.alpha * float(state.step.gradient @ state.step.move)
@@ -441,7 +441,7 @@ def _accepted(server: Server, state: State) -> Gaussian:
     return accepted
 
 
-def _mode_objective(
+def mode_objective(
     server: Server, q: ExponentialFamily, objective: float, sites: Sequence[Natural]
 ) -> tuple[float, float]:
     """Return F(m) and its rounding: the objective at q without ½ tr((P_0 + Σ_kH_k)Σ) and the entropy.

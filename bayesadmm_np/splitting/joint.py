@@ -110,7 +110,7 @@ def joint_step(
     """
     whole = prior.natural.combine([1.0] * (1 + len(sites)), [prior.natural, *sites])
     bends = unpack_tensors(np.add.reduce(tensors), q, n_outputs)
-    for model in (_model(q, whole, bends), _model(q, whole, None)):
+    for model in (joint_model(q, whole, bends), joint_model(q, whole, None)):
         x = model.minimum()
         if x is not None and model.slope(x) <= 0.0:
             for _ in range(MOST_SHORTENED):  # so far a step that S would be singular to rounding
@@ -187,7 +187,7 @@ def _one(stretch: Array) -> Array:
     return np.eye(len(stretch)) if stretch.ndim == 2 else np.ones_like(stretch)
 
 
-def _model(q: Gaussian, whole: Natural, tensors: tuple[Array, Array] | None) -> Model:
+def joint_model(q: Gaussian, whole: Natural, tensors: tuple[Array, Array] | None) -> Model:
     """Return the model at q, from η_0 + Σ_kη_k there; without the tensors, where they are None."""
     dim = q.dim
     rows, columns = pairs(dim)

@@ -149,7 +149,7 @@ def step_rate(lr: float, delta: float | Tensor, rates: Rates) -> float | Tensor:
 
 def draw(b: Buffers, terms: Terms) -> None:
     """Line 2: θ = m + σε with σ = 1/√(λ(h + δ)) (line 7), for the √(1/λ) ε that lies in `noise`."""
-    (_fused(_draw) if _is_fused(b) else _draw)(b, terms)
+    (_fused(_draw) if is_fused(b) else _draw)(b, terms)
 
 
 def _draw(b: Buffers, terms: Terms) -> None:
@@ -172,7 +172,7 @@ def update(b: Buffers, terms: Terms, rates: Rates, step: int, samples: int) -> N
     """Lines 3 to 6, from the sums over `samples`; the other buffers may be overwritten."""
     # a tensor, because some releases of `torch.compile` make a program for every number
     unbias = b.mean.new_full((), 1.0 / (1.0 - rates.beta1**step) if rates.debias else 1.0)
-    (_fused(_update) if _is_fused(b) else _update)(b, terms, rates, unbias, samples)
+    (_fused(_update) if is_fused(b) else _update)(b, terms, rates, unbias, samples)
 
 
 def _update(b: Buffers, terms: Terms, rates: Rates, unbias: Tensor, samples: int) -> None:
@@ -197,7 +197,7 @@ def _update(b: Buffers, terms: Terms, rates: Rates, unbias: Tensor, samples: int
     _plus(b.mean, -1.0, terms.rate, direction, out=b.mean)
 
 
-def _is_fused(b: Buffers) -> bool:
+def is_fused(b: Buffers) -> bool:
     """Whether `torch.compile` makes one kernel of a pass: over several clients, on a GPU with Triton.
 
     A pass over one client is so small that the call of a compiled program would take longer. The optimiser's rates may

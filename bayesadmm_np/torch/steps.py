@@ -48,7 +48,7 @@ class _Plan:
         return sum(count > step for count in self.steps)
 
 
-def _plan(data: Mapping[int, Rows | Stream], solver: Solver, seeds: Sequence[int], like: Tensor) -> _Plan:
+def make_plan(data: Mapping[int, Rows | Stream], solver: Solver, seeds: Sequence[int], like: Tensor) -> _Plan:
     """Return epochs of shuffled batches; where the last batch of an epoch is short, rows of weight zero fill it.
 
     A row of weight w_i has w_i n/N_k over the rows of its batch: the gradient estimates that of ℓ_k/N_k.
@@ -104,11 +104,11 @@ def local_work(
         own = None if own is None else empty()
         statistics = {name: buffer.clone() for name, buffer in buffers.items()}
         out = Trained(empty(), precision, hess, steps, statistics, kept, own)
-    work = _Work(network, data, problem, solver, seeds, out)
+    work = Work(network, data, problem, solver, seeds, out)
     device = problem.start.device
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         _seed(device, seeds[0])
-        groups = _balanced(steps, threads)
+        groups = balanced(steps, threads)
         if compiled.does(network, data, problem, solver):
             with compiled.one_blas_thread():
                 in_threads([partial(work.one_by_one, group) for group in groups])
@@ -141,7 +141,7 @@ def _largest_stack(data: Sequence[Rows | Stream], start: Tensor) -> int:
     return max(STACK // len(start), 1) if start.device.type == "cpu" else len(data)
 
 
-def _balanced(steps: Sequence[int], most: int) -> list[list[int]]:
+def balanced(steps: Sequence[int], most: int) -> list[list[int]]:
     """Return the clients in at most `most` groups, none empty, which have about as many steps each."""
     groups: list[list[int]] = [[] for _ in range(min(most, len(steps)))]
     loads = [0] * len(groups)
@@ -153,7 +153,7 @@ def _balanced(steps: Sequence[int], most: int) -> list[list[int]]:
 
 
 @dataclass(frozen=True)
-class _Work:
+class Work:
     """The local work of a round; threads share it, and write into rows of their own."""
 
     network: Network
@@ -168,7 +168,7 @@ class _Work:
         """Do the work of some clients one after the other, compiled: an epoch is one call."""
         for k in group:
             rows, solver = self.data[k], self.solver
-            plan = _plan({k: rows}, solver, self.seeds, self.problem.start)
+            plan = make_plan({k: rows}, solver, self.seeds, self.problem.start)
             client = compiled.client_of(self.network, rows, self.problem.of([k]), solver, self.seeds[k])
             epoch = plan.steps[0] // solver.epochs
             for t in range(0, plan.steps[0], epoch):
@@ -187,7 +187,7 @@ class _Work:
     def in_stack(self, group: Sequence[int], halt: Event) -> None:
         """Do the work of some clients as one computation."""
         network, start, buffers = self.network, self.problem.start, self.out.buffers
-        plan = _plan({k: self.data[k] for k in group}, self.solver, self.seeds, start)
+        plan = make_plan({k: self.data[k] for k in group}, self.solver, self.seeds, start)
         sizes = torch.tensor(plan.masses, dtype=torch.float64).to(start)[:, None]
         problem = self.problem.of(plan.clients)
         shared = None if problem.shared is None else problem.shared.over(sizes)

@@ -604,7 +604,7 @@ def test_batches_estimate_the_weighted_mean_without_a_bias():
     """Batches of four of twelve rows: in an epoch every row has w_i/N_k, times the number of batches."""
     (client,) = weighted(problem((12,)))
     like = torch.zeros(1, dtype=torch.float64)
-    plan = steps._plan({0: client}, AdamSteps(epochs=2, batch_size=4), [0], like)
+    plan = steps.make_plan({0: client}, AdamSteps(epochs=2, batch_size=4), [0], like)
     found = torch.zeros(12, dtype=torch.float64).index_add_(0, plan.index.flatten(), plan.weight.flatten())
     assert torch.allclose(found / 6, client.weights / client.weights.sum(), rtol=1e-14, atol=0)
     assert plan.widths == [4] * 6

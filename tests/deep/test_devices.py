@@ -144,13 +144,13 @@ def test_networks_of_images_stay_there(elsewhere, name):
 
 def test_what_lies_on_the_cpu_is_refused(elsewhere, monkeypatch):
     """The twin: the weights of the rows were forgotten there."""
-    plan = steps._plan
+    plan = steps.make_plan
 
     def forgotten(*given):
         made = plan(*given)
         return replace(made, weight=torch.ones(made.weight.shape))
 
-    monkeypatch.setattr(steps, "_plan", forgotten)
+    monkeypatch.setattr(steps, "make_plan", forgotten)
     with pytest.raises(RuntimeError, match="mixes devices"):
         trained(FedAvg(), ADAM, MLP((5, 4, 3)), (5,))
 

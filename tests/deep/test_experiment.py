@@ -387,18 +387,18 @@ def test_what_a_killed_command_left_half_written_is_removed_from_its_own_folder_
 def test_a_method_looks_the_same_in_every_plot():
     """Its own colour also where others are missing; the twin: all lines of one plot differ."""
     fewer, more = ["FedAvg", "FedDyn", "IVONADMM"], ["pooled", "FedAvg", "FedProx", "FedDyn", "IVONADMM"]
-    looks = dict(zip(more, plots._places(more), strict=True))
-    assert plots._places(fewer) == [looks[row] for row in fewer]
+    looks = dict(zip(more, plots.places(more), strict=True))
+    assert plots.places(fewer) == [looks[row] for row in fewer]
     many = ["FedAvg a=1", "FedAvg a=2", "pooled", "local", *plots.ROWS[1:]]
-    assert plots._places(many)[0] == 0
-    assert len(set(plots._places(many))) == len(many)
+    assert plots.places(many)[0] == 0
+    assert len(set(plots.places(many))) == len(many)
 
 
 def test_only_an_archive_is_refused_with_the_advice_to_delete_it():
     words = r"^'a.npz': file is of another run. Delete it, and X begins anew.$"
-    with pytest.raises(ValueError, match=words), module._going_on("X", Path("a.npz")):
+    with pytest.raises(ValueError, match=words), module.going_on("X", Path("a.npz")):
         raise ArchiveError("file is of another run.", "resume='b'")
-    with pytest.raises(ValueError, match=r"^resume= is no archive$"), module._going_on("X", Path("a.npz")):
+    with pytest.raises(ValueError, match=r"^resume= is no archive$"), module.going_on("X", Path("a.npz")):
         raise ValueError("resume= is no archive")
 
 
@@ -448,7 +448,7 @@ def test_every_run_has_its_own_notes(file, tmp_path):
     with warnings.catch_warnings(), bench.claimed():
         warnings.simplefilter("default")
         for name in ("a, seed 0", "b, seed 0", "a, seed 0"):
-            with bench._noting(name):
+            with bench.noting(name):
                 for _ in range(2):
                     warnings.warn("the same\n  words", stacklevel=1)
     assert said == bench.notes == ["a, seed 0: the same words", "b, seed 0: the same words"]

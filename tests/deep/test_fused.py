@@ -72,7 +72,7 @@ def test_the_count_can_grow(monkeypatch):
 
 def test_only_several_clients_on_a_gpu(monkeypatch):
     def is_fused(*shape, device="meta"):
-        return kernel._is_fused(kernel.Buffers.like(torch.zeros(*shape, device=device), 0.1))
+        return kernel.is_fused(kernel.Buffers.like(torch.zeros(*shape, device=device), 0.1))
 
     assert not is_fused(2, 3, device="cpu")
     monkeypatch.setattr(kernel, "_fuses", lambda kind: kind == "meta")

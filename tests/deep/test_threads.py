@@ -129,13 +129,13 @@ def test_stacks_on_a_cpu_are_small(make, solver, threads, room, expected, stacks
     """With room for so many of 43 parameters; stacks are of equal size, and what clients do does not change."""
     torch.set_num_threads(threads)
     row = methods.FedAvg() if isinstance(solver, AdamSteps) else IVONADMM(0.7, 0.3)
-    sizes, in_stack = [], steps._Work.in_stack
+    sizes, in_stack = [], steps.Work.in_stack
 
     def noted(work, group, halt):
         sizes.append(len(group))
         in_stack(work, group, halt)
 
-    monkeypatch.setattr(steps._Work, "in_stack", noted)
+    monkeypatch.setattr(steps.Work, "in_stack", noted)
     reference = run(row, problem(), made(make), rounds=1, solver=solver).state
     assert sizes == ([2, 2] if stacks == [2] else [4])  # the twin: small networks have room
     sizes.clear()
@@ -157,8 +157,8 @@ def test_no_stack_begins_after_a_failure_elsewhere(halts, begun, monkeypatch):
         if halts:
             halt.set()
 
-    monkeypatch.setattr(steps._Work, "in_stack", in_stack)
-    steps._Work(None, (), None, ADAM_SHORT, (), None).in_stacks([0, 1, 2], 2, event)
+    monkeypatch.setattr(steps.Work, "in_stack", in_stack)
+    steps.Work(None, (), None, ADAM_SHORT, (), None).in_stacks([0, 1, 2], 2, event)
     assert seen == begun
 
 
@@ -176,9 +176,9 @@ def test_solvers_of_ones_own_and_inference_mode_work_in_threads(kind, stacks):
 
 
 def test_groups_have_about_as_many_steps():
-    assert steps._balanced([5, 1, 1, 1, 2], 2) == [[0], [1, 2, 3, 4]]
-    assert steps._balanced([3, 3], 8) == [[0], [1]]
-    assert steps._balanced([3, 4, 5], 1) == [[0, 1, 2]]
+    assert steps.balanced([5, 1, 1, 1, 2], 2) == [[0], [1, 2, 3, 4]]
+    assert steps.balanced([3, 3], 8) == [[0], [1]]
+    assert steps.balanced([3, 4, 5], 1) == [[0, 1, 2]]
 
 
 # ----------------------------------------------------------------------------------------------------

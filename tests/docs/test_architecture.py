@@ -204,3 +204,63 @@ def test_every_file_that_the_page_names_is_there():
     page = PAGE.read_text(encoding="utf-8")
     assert missing(page) == []
     assert missing(page + "`splitting/nowhere.py`") == ["splitting/nowhere.py"]
+
+
+KEPT = {
+    "_json": "the writers of bytes, which a forger replaces",
+    "_npy_start": "the writers of bytes, which a forger replaces",
+    "_glm": "the sums of a fit under settings of another one",
+    "_rows": "rows that a pickled estimator must not hold",
+    "_agreed": "a step that a test's own server does otherwise",
+    "_flower": "the import of an extra",
+    "_fused": "kernels without their compiler",
+    "_things": "what a registry held before a test",
+    "_margins": "a loss of one's own that gives none",
+    "_team": "what only a run can make",
+    "_buffers": "memory that must not be copied",
+    "_draw": "kernels without their compiler",
+    "_update": "kernels without their compiler",
+    "_block": "kernels without their compiler",
+    "_circle": "kernels without their compiler",
+    "_radius": "kernels without their compiler",
+}
+"""Names of a file's own that tests reach for all the same, and why."""
+
+
+def reached(source):
+    """Yield names of a file's own that a test takes from something else, and other tests that it imports.
+
+    A broken twin may replace what is inside: that is what it is for.
+    """
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in ("self", "cls"):
+            continue
+        if isinstance(node, ast.Attribute):
+            names = [node.attr]
+        elif isinstance(node, ast.ImportFrom):
+            names = [] if (node.module or "").split(".")[0] in ("torch", "numpy") else [a.name for a in node.names]
+            yield from (name for name in (node.module or "").split(".") if name.startswith("test_"))
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name.split(".")[-1].startswith("test_"))
+            continue
+        else:
+            continue
+        for name in names:
+            if name.startswith("_") and not name.endswith("__") and name not in FOREIGN and name not in KEPT:
+                yield name
+
+
+FOREIGN = {"_replace", "_asdict", "_fields", "_make", "_exit", "_dynamo", "_to_copy", "_message_id"}
+"""Names of the standard library, and of other packages, that are their users' all the same."""
+FILES = {path.stem for path in SOURCES if path.stem.startswith("_")}
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "tests").rglob("*.py")), ids=lambda path: path.stem)
+def test_tests_know_no_name_of_a_files_own_and_no_other_test(path):
+    assert set(reached(path.read_text(encoding="utf-8"))) <= FILES
+
+
+@pytest.mark.parametrize("source", ["loop._inner()", "from bayesadmm_np.run import _a", "from test_cli import f"])
+def test_a_test_that_knows_too_much_is_seen(source):
+    assert set(reached(source)) - FILES

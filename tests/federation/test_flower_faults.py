@@ -297,7 +297,7 @@ def test_a_rule_that_keeps_back_one_round_costs_no_more_than_that_round(tmp_path
             told = Answer(
                 note="site b sends nothing, by its disclosure rule --minimum-count", refused=True, withheld=True
             )
-            reply.content = apps._answer_record(apps._flower("app"), told)
+            reply.content = apps.answer_record(apps._flower("app"), told)
         return reply
 
     server, pooled = federate(tmp_path, fault, patience=3600.0)
@@ -325,7 +325,7 @@ def test_what_flower_cannot_read_costs_its_sender_the_round(is_caught, tmp_path,
     monkeypatch.setattr(LoopbackGrid, "pull_messages", pulled)
     if not is_caught:
         monkeypatch.setattr(
-            apps._GridTransport, "pull", lambda self, tickets: self._read(self.grid.pull_messages(tickets))
+            apps.GridTransport, "pull", lambda self, tickets: self._read(self.grid.pull_messages(tickets))
         )
         with pytest.raises(UnicodeDecodeError):
             federate(tmp_path, fault)
@@ -447,5 +447,5 @@ def test_records_of_a_request_are_checked_at_the_site(tmp_path):
     node = Node("a", team("logistic", sizes=SIZES)[0], tmp_path)
     for record in ({RECORD: ConfigRecord({"label": 7}), VECTORS: ArrayRecord({})}, {}):
         with pytest.raises(ValueError, match="must"):
-            apps._read_request(RecordDict(record))
+            apps.read_request(RecordDict(record))
     assert node.load(node.folder, None)[0].name == "a"

@@ -89,7 +89,7 @@ def wired(rng, data):
 
 def heard(rng, kind, data):
     """What the server makes of a node's answer."""
-    said = apps._GridTransport(wired(rng, data)).pull({"m0"})["m0"]
+    said = apps.GridTransport(wired(rng, data)).pull({"m0"})["m0"]
     if isinstance(said, str):
         raise MessageError(said)
     assert isinstance(said, Answer)

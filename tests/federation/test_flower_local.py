@@ -18,7 +18,7 @@ from bayesadmm_np.federation.flower import local
 local.WATCHDOG = local.WATCHDOG if {watched} else ()
 with local.LocalFederation(Path(sys.argv[1]), keyed=False) as federation:
     # a program that starts another, as superlink and supernodes do
-    process = federation._start("program", ["sh", "-c", "sleep 600 & sleep 600"])
+    process = federation.start("program", ["sh", "-c", "sleep 600 & sleep 600"])
     print(process.pid, flush=True)
     time.sleep(600)
 """
@@ -57,14 +57,14 @@ def test_a_killed_starter_takes_its_processes_along(watched, tmp_path):
 @pytest.mark.parametrize(("script", "code"), [("exit 3", 3), ("kill -9 $$", 256 - 9)])
 def test_the_exit_code_is_the_programs(script, code, tmp_path):
     with local.LocalFederation(tmp_path, keyed=False) as federation:
-        assert federation._start("program", ["sh", "-c", script]).wait(SECONDS) == code
+        assert federation.start("program", ["sh", "-c", script]).wait(SECONDS) == code
 
 
 def test_a_program_that_is_asked_to_end_has_time_for_it(tmp_path):
     """The watchdog outlives the request; would it not, its group would be killed at once."""
     script = "trap 'sleep 1; echo bye; exit' TERM; echo ready; while :; do sleep 0.1; done"
     with local.LocalFederation(tmp_path, keyed=False) as federation:
-        federation._start("program", ["sh", "-c", script])
+        federation.start("program", ["sh", "-c", script])
         end = time.monotonic() + SECONDS
         while federation.last_words("program") != "ready":
             assert time.monotonic() < end

@@ -455,7 +455,7 @@ def test_matched_points_integrate_quadratics(n_outputs, points, seed):
 
 def test_points_depend_on_the_seed_only():
     first = L.QuasiMonteCarlo(64, 3).nodes(2)[0]
-    L.expectations._matched_sobol.cache_clear()
+    L.expectations.matched_sobol.cache_clear()
     np.testing.assert_array_equal(L.QuasiMonteCarlo(64, 3).nodes(2)[0], first)
     assert not np.allclose(L.QuasiMonteCarlo(64, 4).nodes(2)[0], first)
     np.testing.assert_array_equal(L.MonteCarlo(8, 3).nodes(2)[0], L.MonteCarlo(8, 3).nodes(2)[0])

@@ -248,12 +248,12 @@ def test_the_controls_drive_the_views():
         for at in range(page.outcome.rounds + 1):
             page.round.value = at
     page.method.value = "FedIvon"
-    page._run_after_pause()  # a session's event loop would call it
+    page.run_after_pause()  # a session's event loop would call it
     assert page.example.value == OWN
     assert page.outcome.verdict is Verdict.INVALID
     assert 'data-verdict="INVALID"' in page.status.text
     page.family.value = "diagonal"
-    page._run_after_pause()
+    page.run_after_pause()
     assert page.outcome.verdict is not Verdict.INVALID
     assert page.rho.disabled
     page.views[1].outlier.data = {"x": [99.0], "y": [0.04]}
@@ -267,12 +267,12 @@ def test_playing_steps_through_the_rounds():
     from bayesadmm_np.play.page import Page
 
     page = Page(Document())
-    page._play_or_stop()
+    page.play_or_stop()
     assert page.round.value == 0
     for _ in range(page.outcome.rounds + 1):
-        page._step()
+        page.step()
     assert page.round.value == page.outcome.rounds
-    assert page._playing is None
+    assert page.playing is None
 
 
 def free_port():

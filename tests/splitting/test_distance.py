@@ -442,7 +442,7 @@ def test_a_gradient_of_zero_is_no_proof_when_the_precision_is_off():
 def test_the_residual_of_the_precision_counts():
     """Twin that takes the precision to be right."""
     clients, prior_, pooled, q = coupled(1.001)
-    local = module._Local.at(prior_, q, sums_at(clients, q, L.Exact()))
+    local = module.Local.at(prior_, q, sums_at(clients, q, L.Exact()))
     reach = sums_at(clients, q, L.Exact())[0].reach
     assert local._replace(excess=0.0).variational_ball(reach)[0] < abs(q.mean - pooled.mean)[0] * local.errors[0] ** -1
 

@@ -100,7 +100,7 @@ def test_gradient_and_hessian_of_the_model_are_those_of_the_objective(name, rng)
     for loss in losses:
         whole = whole - loss.expect(q, loss.check(q, Exact())).natural_gradient
     tensors = unpack_tensors(sum(loss.tensors(q, Exact()) for loss in losses), q)
-    model = joint._model(q, whole, tensors)
+    model = joint.joint_model(q, whole, tensors)
     size, step = 9, 1e-4
     units = np.eye(size) * step
     slopes = [(objective(losses, prior_, at(e)) - objective(losses, prior_, at(-e))) / (2 * step) for e in units]
@@ -109,7 +109,7 @@ def test_gradient_and_hessian_of_the_model_are_those_of_the_objective(name, rng)
     entropy = np.diag(np.concatenate([np.zeros(3), (rows == columns).astype(float)]))
     assert_close(hessian, model.hessian + entropy, 1e-6)
     assert np.linalg.eigvalsh(model.hessian).min() > -1e-12
-    twin = joint._model(q, whole, None)
+    twin = joint.joint_model(q, whole, None)
     assert name == "squares" or np.abs(hessian - twin.hessian - entropy).max() > 1e-2
 
 

@@ -295,7 +295,7 @@ def test_the_server_knows_the_mode_objective_without_the_rows(rng):
     objective = sum(one.value for one in at_q) + q.kl(prior_)
     server = ba.splitting.team.assemble(M.Newton(), losses, prior_, None, None, 1e-6).server
     sites = [-one.natural_gradient for one in at_q]
-    found, rounding = guarded._mode_objective(server, q, objective, sites)
+    found, rounding = guarded.mode_objective(server, q, objective, sites)
     assert abs(found - mode_objective(losses, prior_, q.mean)) <= rounding < 1e-9
     assert abs(objective - q.kl(prior_) + q.mean_distance(prior_) - found) > 0.1
 
@@ -340,7 +340,7 @@ def test_the_slack_holds_where_the_covariance_is_nearly_singular(rng):
         q = FULL(mean, total.hessian(mean + 0.1 * rng.standard_normal(3)))
         at_q = [loss.expect(q, DELTA) for loss in losses]
         objective = sum(one.value for one in at_q) + q.kl(flat(3))
-        found, rounding = guarded._mode_objective(server, q, objective, [-one.natural_gradient for one in at_q])
+        found, rounding = guarded.mode_objective(server, q, objective, [-one.natural_gradient for one in at_q])
         error = abs(found - mode_objective(losses, flat(3), mean))
         assert error <= rounding < 1e-2
         worst = max(worst, error)

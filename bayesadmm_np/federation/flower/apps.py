@@ -64,12 +64,12 @@ def client_app(load: Callable[[Path, Any], tuple[Site, Message]]) -> Any:
     def reply(message: Any, context: Any) -> Any:
         folder = Path(str(context.node_config["site"]))
         said = answer(
-            _read_request(message.content),
+            read_request(message.content),
             str(context.node_config.get("state-dir", folder)),
             lambda spec: load(folder, spec),
             folder,
         )
-        return flower.Message(_answer_record(flower, said), reply_to=message)
+        return flower.Message(answer_record(flower, said), reply_to=message)
 
     app.train()(reply)
     app.query()(reply)
@@ -109,7 +109,7 @@ def server_app(plan: Plan | Callable[[Mapping[str, Any]], Plan]) -> Any:
 
     def main(grid: Any, context: Any) -> None:
         wanted = plan(context.run_config) if callable(plan) else plan
-        server = serve(wanted, _GridTransport(grid), str(context.run_id), logger.warning)
+        server = serve(wanted, GridTransport(grid), str(context.run_id), logger.warning)
         assert server.outcome is not None
         if server.outcome.status.is_failure:
             raise RuntimeError(server.outcome.message)
@@ -119,7 +119,7 @@ def server_app(plan: Plan | Callable[[Mapping[str, Any]], Plan]) -> Any:
     return app
 
 
-class _GridTransport:
+class GridTransport:
     """Requests and answers as Flower's messages."""
 
     def __init__(self, grid: Any) -> None:
@@ -182,7 +182,7 @@ def _request_record(flower: Any, request: Request) -> Any:
     return _record(flower, {"label": request.label}, {"message": request.message, "copy": request.copy})
 
 
-def _answer_record(flower: Any, said: Answer) -> Any:
+def answer_record(flower: Any, said: Answer) -> Any:
     plain = {"note": said.note, "refused": said.refused, "withheld": said.withheld}
     return _record(flower, plain, {"message": said.message})
 
@@ -196,7 +196,7 @@ def _record(flower: Any, plain: dict[str, Any], messages: dict[str, bytes | None
     return flower.RecordDict({RECORD: flower.ConfigRecord(plain), VECTORS: flower.ArrayRecord(arrays)})
 
 
-def _read_request(record: Any) -> Request:
+def read_request(record: Any) -> Request:
     plain, messages = _unrecord(record, {"label": str}, {"message", "copy"})
     return Request(plain["label"], messages.get("message"), messages.get("copy"))
 

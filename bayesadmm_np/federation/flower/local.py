@@ -101,14 +101,14 @@ class LocalFederation:
             options = ["--enable-supernode-auth", "--ssl-ca-certfile", self._key("ca.crt")]
             options += ["--ssl-certfile", self._key("server.pem"), "--ssl-keyfile", self._key("server.key")]
         options += ["--isolation", "process", "--host", HOST, "--port", str(self.port)]
-        process = self._start("superlink", ["flower-superlink", *options])
+        process = self.start("superlink", ["flower-superlink", *options])
         end = time.monotonic() + START_SECONDS
         while not _listens(self.port):
             if process.poll() is not None or time.monotonic() > end:
                 raise RuntimeError(f"Flower's superlink did not start: {self.last_words('superlink')}")
             time.sleep(0.1)
         # what runs the ServerApp: the superlink would start it in another session, where it may outlive a killed one
-        self._start("superexec", ["flower-superexec", *client, "--runtime-api-address", f"{HOST}:{self.port}"])
+        self.start("superexec", ["flower-superexec", *client, "--runtime-api-address", f"{HOST}:{self.port}"])
 
     def start_site(self, name: str, key: str | None = None) -> None:
         """Start the supernode of a site; the folder of the site is all that it is told.
@@ -121,7 +121,7 @@ class LocalFederation:
             options += ["--auth-supernode-private-key", self._key(f"site-{key or name}")]
         config = f"site={json.dumps(str(self.folder / SITES / name))}"
         link = ["--superlink", f"{HOST}:{self.port}", "--port", str(_free_port())]
-        self._start(f"site-{name}", ["flower-supernode", *options, *link, "--node-config", config])
+        self.start(f"site-{name}", ["flower-supernode", *options, *link, "--node-config", config])
 
     def register(self, names: Sequence[str]) -> None:
         """Tell the superlink the public keys of sites.
@@ -142,7 +142,7 @@ class LocalFederation:
         # a JSON string, number or boolean is one of TOML, too
         text = "".join(f"{name} = {json.dumps(value)}\n" for name, value in changes.items())
         path.write_text(text, encoding="utf-8")
-        return self._start("run", ["flwr", "run", str(self.folder / APP), "local", "--stream", "-c", str(path)])
+        return self.start("run", ["flwr", "run", str(self.folder / APP), "local", "--stream", "-c", str(path)])
 
     def last_words(self, name: str, n_lines: int = 15) -> str:
         """Return the end of a process's log."""
@@ -150,7 +150,8 @@ class LocalFederation:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
         return "\n".join(lines[-n_lines:])
 
-    def _start(self, name: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
+    def start(self, name: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
+        """Start a program that writes to a log of its name, and ends with this process."""
         log: IO[bytes]
         with open(self.home / f"{name}.log", "ab") as log:
             # a session of its own: what it starts can be ended with it, and nothing else
