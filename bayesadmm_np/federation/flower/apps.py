@@ -127,9 +127,11 @@ class GridTransport:
         self.flower = _flower("app")
 
     def nodes(self) -> Set[int]:
+        """Return the nodes that are there."""
         return set(self.grid.get_node_ids())
 
     def push(self, requests: Mapping[int, Request], seconds: float) -> dict[str, int]:
+        """Send each node its request; return the messages' names."""
         nodes = sorted(requests)
         kind = self.flower.MessageType
         messages = [
@@ -183,6 +185,7 @@ def _request_record(flower: Any, request: Request) -> Any:
 
 
 def answer_record(flower: Any, said: Answer) -> Any:
+    """Return an answer as Flower carries it."""
     plain = {"note": said.note, "refused": said.refused, "withheld": said.withheld}
     return _record(flower, plain, {"message": said.message})
 
@@ -197,6 +200,7 @@ def _record(flower: Any, plain: dict[str, Any], messages: dict[str, bytes | None
 
 
 def read_request(record: Any) -> Request:
+    """Read a request out of what Flower carried."""
     plain, messages = _unrecord(record, {"label": str}, {"message", "copy"})
     return Request(plain["label"], messages.get("message"), messages.get("copy"))
 
