@@ -15,11 +15,9 @@ if TYPE_CHECKING:
     from .evaluation import evaluate
     from .fitted import FittedGLM
     from .formula_fit import fit_formula
-    from .general import FederatedGLM
-    from .linear import FederatedLinearRegression
+    from .general import FederatedGLM, FederatedLinearRegression, FederatedPoissonRegressor
     from .logistic import FederatedLogisticRegression
     from .model_file import load_model, save_model
-    from .poisson import FederatedPoissonRegressor
     from .ridge import FederatedRidge
     from .summary import Summary, SummaryRow
     from .term_tests import contrast
@@ -51,9 +49,9 @@ HOMES = {
     "KINDS": "..glm.kinds",
     "Agreement": "..design.agreement",
     "FederatedGLM": ".general",
-    "FederatedLinearRegression": ".linear",
+    "FederatedLinearRegression": ".general",
     "FederatedLogisticRegression": ".logistic",
-    "FederatedPoissonRegressor": ".poisson",
+    "FederatedPoissonRegressor": ".general",
     "FederatedRidge": ".ridge",
     "contrast": ".term_tests",
     "describe": "..design.table_one",

@@ -21,9 +21,9 @@ from bokeh.models.widgets.sliders import Slider
 from bokeh.server.server import Server
 
 from ..splitting.methods import TABLE
-from .examples import EXAMPLES
 from .model import FAMILIES, Outcome, Settings, fits, knobs, simulate
 from .scene import BOX
+from .settings import EXAMPLES
 from .style import TEMPLATE, status_html
 from .views import BoundaryView, CircuitView, GapView, ResidualView
 

@@ -18,13 +18,9 @@ def shown(*extensions):
     package = griffe.load(
         "bayesadmm_np", search_paths=[str(ROOT)], extensions=griffe.load_extensions("dataclasses", *extensions)
     )
-    homes = {
-        "general": "FederatedGLM",
-        "linear": "FederatedLinearRegression",
-        "logistic": "FederatedLogisticRegression",
-    }
+    homes = dict(zip(NAMES, ("general", "general", "logistic"), strict=True))
     return {
-        name: [each.name for each in package[f"estimators.{home}.{name}"].parameters] for home, name in homes.items()
+        name: [each.name for each in package[f"estimators.{home}.{name}"].parameters] for name, home in homes.items()
     }
 
 

@@ -15,9 +15,9 @@ import pytest
 
 import bayesadmm_np as ba
 from bayesadmm_np.play import model, serve, words
-from bayesadmm_np.play.examples import EXAMPLES
 from bayesadmm_np.play.model import FAMILIES, Settings, Verdict, fits, knobs, simulate
 from bayesadmm_np.play.scene import BOX, CLASS_SIZE, Belief, boundary_segment, make_scene, sign_certainty
+from bayesadmm_np.play.settings import EXAMPLES
 
 needs_bokeh = pytest.mark.skipif(find_spec("bokeh") is None, reason="the page needs Bokeh: pip install '.[play]'")
 
@@ -225,9 +225,7 @@ def test_without_bokeh_the_command_says_what_to_install(monkeypatch):
 
 
 def test_the_model_needs_no_bokeh():
-    code = (
-        "import sys, bayesadmm_np.play.examples; print([m for m in sys.modules if m.startswith(('bokeh', 'tornado'))])"
-    )
+    code = "import sys, bayesadmm_np.play.model; print([m for m in sys.modules if m.startswith(('bokeh', 'tornado'))])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
