@@ -10,7 +10,7 @@ import numpy as np
 
 from .._validation import Array
 from ..design.levels import TableError, agree_classes
-from ..design.rows import INTERCEPT
+from ..design.rows import INTERCEPT, require_size
 from ..estimators.fitted import Columns, FittedGLM, word
 from ..glm.diagnosis import Collinear, Finding, Separation, without_estimate
 from ..glm.kinds import Kind, read_kind
@@ -125,6 +125,7 @@ def fit_columns(rows: Rows, standardize: bool, intercept: bool = True) -> Column
     weights = np.ones(len(rows.target)) if rows.weights is None else rows.weights
     for j, column in enumerate(rows.matrix.T):
         here = column[weights > 0]
+        require_size(f"column {names[j]!r}", here)
         if (here == here[0]).all():
             if intercept and rows.agreement is None:
                 note(

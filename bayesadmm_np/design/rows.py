@@ -24,6 +24,10 @@ WEIGHTS = (1e-12, 1e12)
 """Range of the mean weight in which rows add up to an information that a run in double precision resolves."""
 
 
+SMALLEST = 1e-70
+"""Size of a column: squares of 1e-140 and sums of 1e140 leave room for products with weights and curvatures."""
+
+
 @dataclass(frozen=True)
 class SiteRows:
     """The rows of one site, all of positive weight.
@@ -186,6 +190,14 @@ def _require_values(what: str, column: Array, kind: str = "numbers") -> None:
     if missing.any():
         gaps = f"NaN or nothing in {missing.sum()} of {missing.size} rows, the first of them row {missing.argmax()}"
         raise ArgumentError(what, "must have a value in every row", gaps, "drop these rows or impute the values")
+
+
+def require_size(what: str, column: Array) -> None:
+    """Refuse numbers whose squares no sum holds: the same in all front ends, whatever the kind."""
+    size = float(np.abs(column).max(initial=0.0))
+    if size and not SMALLEST <= size <= 1.0 / SMALLEST:
+        expected = f"must have a largest value between {SMALLEST:g} and {1.0 / SMALLEST:g} in size, or zeros"
+        raise ArgumentError(what, expected, f"{size:.3g}", "give it in another unit")
 
 
 def _first_word(column: Array) -> Any:

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from .._errors import PLAIN, Words, worded
+from .._errors import PLAIN, ArgumentError, Words, worded
 from .._validation import Array
-from ..design.rows import Layout, SiteRows
+from ..design.rows import Layout, SiteRows, require_size
 from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian
 from ..glm.diagnosis import LONG, Finding, Separation, Undecided
@@ -39,6 +39,9 @@ NOISES = (1e-6, 1e2)
 
 LARGE = 10.0
 """Mean offset of which a failed run is told: a chance of 5e-5, or counts of 2e4."""
+
+APART = 150.0
+"""Means of offsets at two sites, a factor of 1e65 of rates: Newton's way from one to the other is a unit a round."""
 
 OFFSET = (
     "The offsets have a mean of {:g}, and no unpenalised intercept takes it up: fit one ({}), or "
@@ -317,7 +320,14 @@ def run_options(glm: Glm, settings: Settings) -> dict[str, Any]:
 
 
 def _require_sums(glm: Glm, names: Sequence[str]) -> None:
-    """Refuse a site whose sums of squares, or whose losses without effects, no float holds."""
+    """Refuse a column whose sums of squares, or a site whose losses without effects, no float holds."""
+    for j, column in enumerate(names):
+        require_size(f"column {column!r}", np.array([np.abs(site.X[:, j]).max(initial=0.0) for site in glm.rows]))
+    means = [float(np.average(site.offset, weights=site.weights)) for site in glm.rows if site.offset is not None]
+    if not glm.kind.is_least_squares and means and max(means) - min(means) > APART:
+        expected = f"must have means within {APART:g} of each other at the sites, as parts of the linear predictor"
+        low, high = (value + glm.layout.shift for value in (min(means), max(means)))
+        raise ArgumentError("offset", expected, f"{low:g} and {high:g}", "give the logarithm of an exposure")
     for name, squares, loss in zip(glm.names, glm.squares, glm.losses(1.0), strict=True):
         with np.errstate(over="ignore", invalid="ignore"):
             largest = [*squares, loss.value(glm.null_parameter)]

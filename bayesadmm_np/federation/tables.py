@@ -28,10 +28,9 @@ from ..design.formula import (
 )
 from ..design.levels import AgreedColumn, TableError, cells_of, check_commas, check_marks, is_missing
 from ..design.order_statistics import MOST_POINTS, counts_on
-from ..design.rows import require_weights
+from ..design.rows import require_size, require_weights
 from ..design.terms import parse
 from ..glm.kinds import Kind, read_kind
-from ..glm.questions import LARGEST
 from ..losses.base import Loss
 from .agreeing import classes_of, features_of
 from .columns import MOST_LEVELS, TableHeader, asked_of, count_name
@@ -362,11 +361,8 @@ class GLMTable:
         if spec.scale is not None and not self.standardize and not (spec.asks and (spec.scale == 1.0).all()):
             raise refusal("scale", "left out: this site was not told to standardize", "one")
         rows = made.rows(agreement.has_intercept, spec.centre, spec.scale)
-        with np.errstate(over="ignore"):
-            large = np.flatnonzero((rows.X**2).sum(axis=0) > LARGEST)
-        if large.size:
-            fact = f"has squares that add up to more than {LARGEST:g}, which no message of sums may hold"
-            raise TableError(fact, "give it in other units, or standardize", None, spec.features[large[0]])
+        for name, column in zip(spec.features, rows.X.T, strict=False):
+            require_size(f"column {name!r}", column)
         y = self._target(rows.y, agreement, spec.classes)
         outputs = self.row.n_outputs(len(spec.classes))
         loss = self.row.make_loss(rows.X, y, rows.weights, rows.offset, outputs, self._noise)
