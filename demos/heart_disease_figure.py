@@ -100,12 +100,17 @@ def draw_coefficients(axes, numbers, shown):
 
 
 def draw_distances(axes, numbers):
-    tabular.draw_distances(axes, numbers["curves"], LOOKS, marks=9, dashes=(0, (2, 2)), top=20)
+    tabular.draw_distances(axes, numbers["curves"], LOOKS, marks=9, dashes=(0, (2, 2)), top=2e4)
     axes.set_xscale("symlog", linthresh=10, linscale=1.2)
     ticks = [0, 2, 4, 6, 8, 10, 20, 50, 100]
     axes.set_xticks(ticks, [str(tick) for tick in ticks])
     axes.set_xlim(0, max(len(curve["distance"]) for curve in numbers["curves"]) - 1)
     axes.set(ylabel="largest error of a mean\n(posterior sd)", title="b  Distance to each method's pooled fit")
+    axes.axvline(10, ymax=0.7, color=style.MUTED, linewidth=0.7)  # where the scale changes
+    for x, side, text in ((9.8, "right", "linear"), (10.4, "left", "logarithmic")):
+        axes.text(x, 10.0, text, ha=side, va="center", fontsize="x-small", color=style.MUTED)
+    axes.set_yticks([10.0**k for k in range(-8, 1, 2)])
+    axes.legend(loc="upper center", ncols=3, fontsize="xx-small", handlelength=2.4, columnspacing=1.0, labelspacing=0.3)
 
 
 def draw_reliability(axes, numbers):

@@ -339,3 +339,10 @@ def test_local_adam_with_many_small_steps_is_the_exact_solve(family, rule):
 def test_the_drawing_is_not_empty(small, name, tmp_path):
     _, png = style.save(DEMOS[name].DEMO.picture(small(name)), tmp_path, "figure")
     assert png.stat().st_size > 50_000
+
+
+def test_the_panel_of_distances_has_a_legend_and_marks_its_change_of_scale():
+    numbers = shared.read_results(ROOT / "figures" / "heart_disease.json")["heart"]["numbers"]
+    panel = next(axes for axes in heart_disease.DEMO.picture(numbers).axes if axes.get_title("left")[:1] == "b")
+    assert [text.get_text() for text in panel.get_legend().get_texts()] == [one["label"] for one in numbers["curves"]]
+    assert {text.get_text() for text in panel.texts} == {"linear", "logarithmic"}
