@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import bayesadmm_np as ba
+from bayesadmm_np.design.terms import parse
 from bayesadmm_np.federation import Coordinator, GLMData, GLMTask, Message, MessageError, Site
 from oracles.problems import prior
 
@@ -71,3 +72,16 @@ def test_a_prior_that_cannot_be_made_of_two_parameters_is_asked_for_all(error):
 def test_as_many_parameters_of_a_diagonal_family_have_room():
     hello = {"dim": 30000, "features": [f"f{j}" for j in range(30000)]}
     assert begin(hello, lambda d: ba.families.DiagonalGaussian(np.zeros(d), 1.0)).number == 1
+
+
+LONG = {"(a+b+c)**30": False, "(((a+b)**9+c)**9+b)**9": False, "a*b*c*d*e*f*g*h*i*j*k*l*m*n": False, "(a+b+c)**3": True}
+
+
+@pytest.mark.parametrize("predictors", LONG)
+def test_a_formula_of_too_many_products_is_refused_before_they_are_formed(predictors):
+    """A hello may say any formula: of a few bytes some would take minutes."""
+    if LONG[predictors]:
+        assert len(parse(f"y ~ {predictors}").terms) == 8
+    else:
+        with pytest.raises(ValueError, match="must stand for at most 2000 products of columns"):
+            parse(f"y ~ {predictors}")
