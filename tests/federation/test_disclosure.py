@@ -209,6 +209,22 @@ def test_in_one_process_no_rule_applies():
     assert site.step(server.broadcast())[1].kind == "reply"
 
 
+def test_the_rules_see_the_expectation_of_the_answer_and_make_none_again(tmp_path, monkeypatch):
+    """A step by file takes as many expectations as one in the same process, where no rule applies."""
+    made, expect = [], ba.losses.Logistic.expect
+    monkeypatch.setattr(ba.losses.Logistic, "expect", lambda self, q, rule: made.append(q) or expect(self, q, rule))
+    X = np.column_stack([np.linspace(-1, 1, 40), np.ones(40)])
+    site = Site("A", GLMData(ba.losses.Logistic(X, np.arange(40) % 2)), rules=DisclosureRules(minimum_sites=1))
+    task = GLMTask(ba.methods.PVI(0.5), ba.families.FullGaussian(np.zeros(2), 1.0))
+    broadcast = Coordinator.start([site.hello()], task).broadcast()
+    broadcast.write(tmp_path / "broadcast.npz")
+    site.step(broadcast)
+    alone = len(made)
+    step_site(tmp_path, site, tmp_path / "broadcast.npz")
+    assert len(made) - alone == alone > 0
+    assert read_log(tmp_path)[-1].allowed["minimum_count"]  # the points were looked at
+
+
 def test_over_a_network_the_server_reads_the_rule_and_no_number(tmp_path, caplog):
     site = Site("A", GLMTable(table(died=few(40, 2)), "died ~ age"))
     said = answer(Request("run"), tmp_path, lambda spec: (site, site.hello()))
