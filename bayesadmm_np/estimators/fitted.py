@@ -235,6 +235,14 @@ class FittedGLM:
         return self.layout.parameters(self.columns.names, self.output_names)
 
     @property
+    def pull(self) -> Array:
+        """By how many standard deviations the prior moves each coefficient, Σ S_0 (m_0 − m) / √diag Σ."""
+        q = self.posterior
+        return np.asarray(
+            q.covariance_matrix @ (self.prior.precision @ (self.prior.mean - q.mean)) / np.sqrt(q.variance)
+        )
+
+    @property
     def has_maximum(self) -> bool:
         """Whether no finding, and no end of the rounds, says that the likelihood may have no maximum."""
         return self.status is not Status.NO_MAXIMUM and not without_estimate(self.findings)

@@ -234,9 +234,8 @@ def diagnose_fit(model: FittedGLM) -> tuple[Finding, ...]:
     factor = model.posterior.factor
     own = factor.cholesky.T[:, kept] if model.is_exact and isinstance(factor, DensePrecision) else None
     of: Any = "standard errors" if model.inference == "likelihood" and own is None else "coefficients"
-    q, prior = model.posterior, model.prior
-    pull = q.covariance_matrix @ (prior.precision @ (prior.mean - q.mean)) / np.sqrt(q.variance)
-    return diagnose_after(q.precision[np.ix_(kept, kept)], names, shares[0, kept], own, of, pull[kept])
+    precision = model.posterior.precision[np.ix_(kept, kept)]
+    return diagnose_after(precision, names, shares[0, kept], own, of, model.pull[kept])
 
 
 def goodness(model: FittedGLM, loss: float | None = None, n_dropped: int = 0) -> GoodnessOfFit | None:
