@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import scipy.linalg
 from common import softmax_clients
 
 import bayesadmm_np as ba
@@ -54,6 +55,11 @@ def test_ridge_in_one_round_490_parameters_target_100_ms(benchmark):
     result = benchmark(lambda: ba.run(ba.methods.BayesADMM(rho=1 / 5), clients, prior(), rounds=1))
     pooled = ba.solve_pooled(clients, prior()).posterior
     np.testing.assert_allclose(result.posterior.mean, pooled.mean, atol=1e-9)
+
+
+def test_cholesky_of_order_490_of_which_the_ridge_round_takes_some_sixty(benchmark):
+    root = np.random.default_rng(5).standard_normal((490, 490))
+    benchmark(scipy.linalg.cholesky, root @ root.T + 490 * np.eye(490), lower=True, check_finite=False)
 
 
 @pytest.mark.parametrize("deviation", [0.5, 8.0])

@@ -93,6 +93,13 @@ class ZenkeCNN(nn.Sequential):
         )
 
 
+def _two_convolutions(first: int, second: int, wide: int, narrow: int, n_classes: int) -> list[nn.Module]:
+    """Layers for 32×32 colours: convolutions 5×5, each pooled 2×2, and two hidden layers."""
+    convolutions = [nn.Conv2d(3, first, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(first, second, 5), nn.ReLU()]
+    hidden = [nn.Linear(second * 5 * 5, wide), nn.ReLU(), nn.Linear(wide, narrow), nn.ReLU()]
+    return [*convolutions, nn.MaxPool2d(2), nn.Flatten(), *hidden, nn.Linear(narrow, n_classes)]
+
+
 class AcarCNN(nn.Sequential):
     """The CIFAR network of Acar et al. 2021, after McMahan et al.: two convolutions, two hidden layers, no dropout.
 
@@ -101,20 +108,7 @@ class AcarCNN(nn.Sequential):
     """
 
     def __init__(self, n_classes: int = 10) -> None:
-        super().__init__(
-            nn.Conv2d(3, 64, 5),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Conv2d(64, 64, 5),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Flatten(),
-            nn.Linear(64 * 5 * 5, 384),
-            nn.ReLU(),
-            nn.Linear(384, 192),
-            nn.ReLU(),
-            nn.Linear(192, as_count(n_classes, "n_classes")),
-        )
+        super().__init__(*_two_convolutions(64, 64, 384, 192, as_count(n_classes, "n_classes")))
 
 
 class LeNet(nn.Sequential):
@@ -125,20 +119,7 @@ class LeNet(nn.Sequential):
     """
 
     def __init__(self, n_classes: int = 10) -> None:
-        super().__init__(
-            nn.Conv2d(3, 16, 5),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Conv2d(16, 32, 5),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Flatten(),
-            nn.Linear(32 * 5 * 5, 120),
-            nn.ReLU(),
-            nn.Linear(120, 84),
-            nn.ReLU(),
-            nn.Linear(84, as_count(n_classes, "n_classes")),
-        )
+        super().__init__(*_two_convolutions(16, 32, 120, 84, as_count(n_classes, "n_classes")))
 
 
 class FilterResponseNorm(nn.Module):
