@@ -12,6 +12,8 @@ from oracles.hostile import draw
 
 SAMPLE = 150
 """Problems in every run of the tests; the slow test has ten thousand."""
+IN_DOUBT = 6446
+"""A softmax whose curvature is singular to rounding: called ROUNDED, and .03 standard deviations off."""
 SOLVED = (ClientStatus.CONVERGED, ClientStatus.ROUNDED)
 
 
@@ -71,9 +73,9 @@ def test_without_the_descent_many_are_not(monkeypatch):
 @pytest.mark.slow
 def test_ten_thousand_hostile_problems():
     """Most others are Poisson problems of a few rows whose S has a condition of 1e15 or more, and are named so."""
-    ended = {seed: check(seed) for seed in range(10_000)}
+    ended = {seed: check(seed) for seed in range(10_000) if seed != IN_DOUBT}
     unsolved = {draw(seed).words: status.name for seed, status in ended.items() if status not in SOLVED}
-    assert len(unsolved) <= 40, unsolved
+    assert len(unsolved) + 1 <= 40, unsolved
     assert not set(unsolved.values()) - {"UNRESOLVED", "COARSE_RULE", "NOT_FINITE"}, unsolved
 
 
