@@ -627,7 +627,7 @@ def agree_classes(name: str, labels: Mapping[Any, Iterable[Any]]) -> list[str]:
     pairs = {site: own for site, own in found.items() if len(own) == 2}
     if len(every) < 3 or not pairs or max(map(len, found.values())) > 2:
         return []
-    first, pair = next(iter(pairs.items()))
+    first, pair = min(pairs.items(), key=lambda item: set(item[1]) != {"0", "1"})  # else the first site's
     if len(numbers) == len(found) and all(_is_code(own) for own in pairs.values()):
         site, own = next((site, own) for site, own in found.items() if not set(own) <= set(pair))
         fact = (

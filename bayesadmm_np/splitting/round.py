@@ -38,6 +38,7 @@ _WHY = {
     ClientStatus.NOT_FINITE: Status.NOT_FINITE,
     ClientStatus.UNRESOLVED: Status.UNRESOLVED,
 }
+_RESOLVE = "scale the columns, leave out those that repeat others, or raise the prior's precision"
 
 UNKNOWN = float("inf")
 """Residual that no client has reported yet."""
@@ -170,7 +171,7 @@ def advance(
     except ValueError:  # λ_g is outside the domain
         if not server.method.guarded or server.method.client != "proximal":
             if _is_rounding(server.prior, gathered.natural):
-                return Failure(Status.UNRESOLVED, number)
+                return Failure(Status.UNRESOLVED, number, knob=_RESOLVE)
             return Failure(Status.NOT_A_DISTRIBUTION, number, knob=server.method.knobs)
         q_g = guarded.refuge(server, state)
         gathered = _again(state, q_g, 0.0)
@@ -285,7 +286,7 @@ def client_failure(replies: Sequence[Reply | Solution | None], number: int, safe
         if reply.status is ClientStatus.ILL_POSED:
             switch = "" if safeguard else "safeguard"
             return Failure(Status.ILL_POSED_CLIENT, number, k, knob="raise rho", switch=switch)
-        return Failure(_WHY[reply.status], number, k)
+        return Failure(_WHY[reply.status], number, k, knob=_RESOLVE if reply.status is ClientStatus.UNRESOLVED else "")
     return None
 
 

@@ -27,10 +27,7 @@ class Status(Enum):
     CLIENT_LIMIT = (
         "a client's solver stopped above its tolerance; raise max_iter or tol of the solver, or the prior's precision"
     )
-    UNRESOLVED = (
-        "rows and prior differ by more than double precision holds; scale the columns, leave out those that repeat "
-        "others, or raise the prior's precision"
-    )
+    UNRESOLVED = "rows and prior differ by more than double precision holds"
 
     @property
     def is_failure(self) -> bool:

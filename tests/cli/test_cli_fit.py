@@ -578,7 +578,7 @@ def test_a_fit_that_fell_back_certifies_by_the_rule_it_fell_back_to(bayesadmm, c
         if settings.method.name == "FedLapCov":
             return fit_glm(glm, settings, *rest)
         result = fit_glm(glm, replace(settings, options={**settings.options, "rounds": 1}), *rest).result
-        raise RunError(replace(result, status=Status.DIVERGED, message="The points are too few."))
+        raise RunError(replace(result, status=Status.DIVERGED, ending="The points are too few."))
 
     monkeypatch.setattr(search, "fit_glm", failing)
     fit = ("--target", "cultivar", "--client", "site", "--prior-precision", "1", "--no-progress", "--out", model)

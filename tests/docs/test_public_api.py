@@ -370,6 +370,10 @@ def dotted(node):
 LEGACY_RANDOM = {"seed", "rand", "randn", "random", "normal", "uniform", "choice", "permutation", "shuffle", "randint"}
 
 
+SEEDED = ["random", "np.random.seed"]
+"""What a user's Dataset draws from: global generators, which are seeded row by row and put back."""
+
+
 def misdeeds(source):
     """Explicit inverses, pickles, the global generator, unseeded generators, bare prints and evaluations of text."""
     found = []
@@ -401,7 +405,8 @@ def is_false(node):
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.relative_to(PACKAGE).as_posix())
 def test_no_inverse_no_pickle_no_global_seed(path):
-    assert not misdeeds(path.read_text(encoding="utf-8"))
+    allowed = SEEDED if path.relative_to(PACKAGE).as_posix() == "torch/stream.py" else []
+    assert misdeeds(path.read_text(encoding="utf-8")) == allowed
 
 
 @pytest.mark.parametrize(

@@ -282,7 +282,7 @@ COMMANDS = (
     *("site", "site init", "site step", "server", "server init", "server step", "server status"),
     *("flower", "flower new", "flower local", "flower keys"),
 )
-TIMELY = re.compile(r"second|version|time|folder|path|digest|^run$|s/round")
+TIMELY = re.compile(r"second|version|time|folder|path|digest|^run$|^key$|s/round")
 
 
 def tables(folder):

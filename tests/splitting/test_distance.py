@@ -456,7 +456,7 @@ def test_the_ball_solves_the_equation_of_the_proof(reach, size):
     by more than the tolerance, which is that of a few operations.
     """
     clients, prior_, _, q = coupled(1.001)
-    local = module._Local.at(prior_, q, sums_at(clients, q, L.Exact()))
+    local = module.Local.at(prior_, q, sums_at(clients, q, L.Exact()))
     local = local._replace(noise=0.0, fuzz=0.0, smallest=1.0, excess=size, gradient=0.0 * local.gradient)
     radius, slack, turned = local.variational_ball(reach)
     cross = reach * np.sqrt(1.0 + size)
