@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 
 def aligned(lines: Sequence[Sequence[str]], left: int = 1, gap: str = "  ") -> list[str]:
@@ -12,3 +13,8 @@ def aligned(lines: Sequence[Sequence[str]], left: int = 1, gap: str = "  ") -> l
         gap.join(c.ljust(w) if j < left else c.rjust(w) for j, (c, w) in enumerate(zip(line, widths, strict=True)))
         for line in lines
     ]
+
+
+def word(label: Any) -> str:
+    """Write a class label as it stands in a table."""
+    return f"{label:.12g}" if isinstance(label, float) else str(label)

@@ -22,6 +22,8 @@ from .fitted import FittedGLM, Units
 LEAST = 1e-9
 """Smallest eigenvalue of a site's information, scaled to a diagonal of ones, that is told from zero."""
 
+SAME = 1e-9
+"""Difference of predictors, relative to them, up to which rounding makes it: rows that lie on a plane."""
 CHANCE = 1e-6
 """P below which sites contradict each other: practice that differs between hospitals is said by `heterogeneity`."""
 
@@ -166,11 +168,12 @@ class Contradiction:
         return f"{who} ({chance}; heterogeneity has each site's coefficients): is the outcome coded alike?"
 
 
-def contradiction(model: FittedGLM) -> Contradiction | None:
+def contradiction(model: FittedGLM, dispersion: float = 1.0) -> Contradiction | None:
     """Return the site that contradicts the others most, where its coefficients are theirs at no P above `CHANCE`.
 
     With β and H of the site, β' and H' of the others together, W = (β − β')ᵀ (H⁻¹ + H'⁻¹)⁻¹ (β − β'). P is times the
-    number of sites, and a site counts that has `ENOUGH` rows a coefficient. None also where the fit is no maximum.
+    number of sites, and a site counts that has `ENOUGH` rows a coefficient. W is divided by a dispersion above 1 of
+    counts. None also where the fit is no maximum, and where the two differ by rounding of the predictors.
     """
     if model.fit_name != "maximum likelihood" or model.family != "full" or not (model.holds or model.is_exact):
         return None
@@ -178,6 +181,7 @@ def contradiction(model: FittedGLM) -> Contradiction | None:
     if len(own.precisions) < 2:
         return None
     d, total = len(own.free), np.sum(list(own.precisions.values()), axis=0)
+    all_linear = np.sum(list(own.linear.values()), axis=0)
     worst: Contradiction | None = None
     for name, H in own.precisions.items():
         others = total - H
@@ -185,7 +189,9 @@ def contradiction(model: FittedGLM) -> Contradiction | None:
             continue
         linear = np.sum([part for site, part in own.linear.items() if site != name], axis=0)
         apart = _solved(H, own.linear[name]) - _solved(others, linear)
-        W = float(apart @ H @ _solved(total, others @ apart))
+        if apart @ total @ apart <= SAME**2 * float(_solved(total, all_linear) @ all_linear):
+            continue
+        W = float(apart @ H @ _solved(total, others @ apart)) / max(1.0, dispersion)
         P = min(1.0, len(own.precisions) * float(chdtrc(d, W)))
         if P < CHANCE and (worst is None or worst.test.statistic < W):
             sites = (name,) if len(own.precisions) > 2 else tuple(own.precisions)

@@ -13,6 +13,7 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .._text import word
 from .._validation import Array
 from .._version import __version__
 from ..design.agreement import Agreement, design
@@ -44,11 +45,6 @@ UNBOUNDED = "the likelihood has no maximum, or none that is proven"
 
 Units = Literal["original", "standardized"]
 UNITS: tuple[Units, ...] = ("original", "standardized")
-
-
-def word(label: Any) -> str:
-    """Write a class label as it stands in a table."""
-    return f"{label:.12g}" if isinstance(label, float) else str(label)
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from .._errors import PLAIN, ArgumentError, Words
-from .._text import aligned
+from .._text import aligned, word
 from .._validation import Array
 from ..design.rows import INTERCEPT
 from ..families.precision import DensePrecision
@@ -31,7 +31,7 @@ from ..glm.refit import drive
 from ..glm.site_statistics import ROBUST
 from ..losses.base import Loss
 from .between_sites import contradiction, heterogeneity
-from .fitted import FittedGLM, Units, word
+from .fitted import FittedGLM, Units
 
 WIDEST = 100
 """Columns of a table: shares of the sites that do not fit beside the coefficients stand below them."""
@@ -658,7 +658,9 @@ def _cautions(model: FittedGLM, spread: Spread) -> list[str]:
         said.append(OVERDISPERSED)
     if spread.name == QUASI:
         said.append(QUASI_NOTE)
-    apart = None if model.statistics is None else contradiction(model)
+    whole = goodness(model)
+    spare = whole.dispersion if whole is not None and _is_of_counts(model) else None
+    apart = None if model.statistics is None else contradiction(model, spare or 1.0)
     if apart is not None:
         said.append(str(apart))
     if 0 < spread.n_clusters < FEW_CLUSTERS:

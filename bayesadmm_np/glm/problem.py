@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._errors import ArgumentError
+from .._text import word
 from .._validation import Array, frozen
 from ..design.rows import Layout, SiteRows
 from ..families.coordinates import Natural
@@ -117,7 +118,7 @@ class Glm:
     @property
     def outputs(self) -> tuple[str, ...]:
         """One name an output: of its class, or y0, y1, …; an empty one where there is a single output."""
-        return self.kind.output_names([str(label) for label in self.classes], self.layout.n_outputs)
+        return self.kind.output_names([word(label) for label in self.classes], self.layout.n_outputs)
 
     @property
     def classes(self) -> list[Any]:

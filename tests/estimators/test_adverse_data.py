@@ -511,3 +511,17 @@ def test_a_posteriors_nearly_flat_intercept_moves_no_slope_of_large_counts(rng, 
     errors = np.array([row.std_err for row in plain.summary().rows])
     moved = np.append(posterior.coef_ - plain.coef_, posterior.intercept_ - plain.intercept_) / errors
     assert (np.abs(moved).max() < 1e-5) == is_near
+
+
+@pytest.mark.parametrize("written", [float, str])
+def test_a_class_without_an_estimate_has_none_however_classes_are_written(written, rng):
+    """The first column separates class 0; classes of 0.0, 1.0 and 2.0 had numbers there once."""
+    y = np.repeat([0, 1, 2], 30)
+    X = rng.standard_normal((90, 2)) + 8.0 * (y == 0)[:, None] * [1.0, 0.0]
+    table = {}
+    for form in (int, written):
+        with pytest.warns(SeparationWarning):
+            model = FederatedGLM("multinomial").fit(X, y.astype(form), client=np.arange(90) % 3)
+        table[form] = [(row.name, np.isnan(row.coef)) for row in model.summary().rows]
+    assert any(is_missing for _, is_missing in table[int])
+    assert table[written] == table[int]

@@ -128,7 +128,12 @@ def _quick(monkeypatch):
 
 @pytest.mark.parametrize("way", [by_files, by_transport])
 def test_kills_at_random_moments_lose_nothing(way, tmp_path):
-    assert way(tmp_path / "run", 12, 0) >= 6
+    kills = 0
+    for seed in range(20):  # a fast machine may be done before the moment comes
+        kills += way(tmp_path / str(seed), 12, seed)
+        if kills >= 6:
+            return
+    pytest.fail(f"{kills} kills in 20 runs")
 
 
 @pytest.mark.slow
