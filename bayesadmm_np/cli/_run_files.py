@@ -271,7 +271,7 @@ def carry(folder: Path, sites: Sequence[Path], method: MethodSettings, settings:
 
 
 def standing(
-    server: Any, came: Mapping[str, float] = NOBODY, since: float | None = None, refused: Sequence[str] = ()
+    server: Any, came: Mapping[str, float] = NOBODY, since: float | None = None, refused: Sequence[Exception] = ()
 ) -> dict[str, Any]:
     """Where a run stands, as plain values: who answered, where `since` is given also since when, and refused files."""
     from ..federation.folders import ended

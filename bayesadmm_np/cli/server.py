@@ -121,10 +121,11 @@ def step(
       bayesadmm server step run
     """
     from ..federation import step_server
-    from ..federation.folders import arrivals, refused_files
+    from ..federation.folders import arrivals
 
     server, path = step_server(folder, replies, model_of(folder), partial, without)
-    stands = standing(server, arrivals(folder, server)[0], refused=refused_files(folder, server))
+    came, _, refused = arrivals(folder, server)
+    stands = standing(server, came, refused=refused)
     return int(tell({"written": str(path), **stands}, json))
 
 
@@ -149,7 +150,7 @@ def status(folder: Folder, /, *, json: Json = False) -> int:
       bayesadmm server status run --json
     """
     from ..federation import load_server
-    from ..federation.folders import arrivals, refused_files
+    from ..federation.folders import arrivals
 
     server = load_server(folder, model_of(folder))
-    return int(tell(standing(server, *arrivals(folder, server), refused_files(folder, server)), json))
+    return int(tell(standing(server, *arrivals(folder, server)), json))

@@ -12,6 +12,7 @@ from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.linalg import solve_triangular
 
 from .._text import word
 from .._validation import Array
@@ -43,6 +44,8 @@ SAME = 1e-6
 UNBOUNDED = "the likelihood has no maximum, or none that is proven"
 """Why no distance to the pooled fit is known."""
 
+DETERMINED = 1.0 - 1e-8
+"""Share of the prior in the information on some direction from which on rounding alone may be the rows'."""
 Units = Literal["original", "standardized"]
 UNITS: tuple[Units, ...] = ("original", "standardized")
 
@@ -232,11 +235,22 @@ class FittedGLM:
 
     @property
     def pull(self) -> Array:
-        """By how many standard deviations the prior moves each coefficient, Σ S_0 (m_0 − m) / √diag Σ."""
-        q = self.posterior
-        return np.asarray(
-            q.covariance_matrix @ (self.prior.precision @ (self.prior.mean - q.mean)) / np.sqrt(q.variance)
-        )
+        """By how many standard errors of the rows alone the prior moved each coefficient: H⁻¹S_0(m_0 − m)/√diag H⁻¹.
+
+        H = S − S_0 is the information of the rows. That is the whole way for least squares, and elsewhere what a Newton
+        step without the prior undoes. NaN where the rows do not determine all coefficients.
+        """
+        free = np.flatnonzero(~self.held)
+        q, prior, block = self.posterior, self.prior.precision, np.ix_(free, free)
+        root = np.linalg.cholesky(q.precision[block])
+        # of S = LLᵀ and L⁻¹S_0L⁻ᵀ = UwUᵀ, H⁻¹ = RRᵀ with R = L⁻ᵀU(1 − w)^-½
+        within = solve_triangular(root, solve_triangular(root, prior[block], lower=True).T, lower=True)
+        shares, vectors = np.linalg.eigh(0.5 * (within + within.T))
+        found = np.full(len(q.mean), np.nan)
+        if shares[-1] < DETERMINED:
+            R = solve_triangular(root.T, vectors / np.sqrt(1.0 - shares))
+            found[free] = R @ (R.T @ (prior @ (self.prior.mean - q.mean))[free]) / np.linalg.norm(R, axis=1)
+        return found
 
     @property
     def has_maximum(self) -> bool:

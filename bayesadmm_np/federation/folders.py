@@ -449,14 +449,6 @@ def kept_replies(folder: Path, server: Coordinator) -> dict[str, Any]:
     return _kept(folder, server)[0]
 
 
-def refused_files(folder: Path_, server: Coordinator) -> tuple[str, ...]:
-    """Return why files in the server's folder that have the names of replies are none; their sites have not answered.
-
-    Whoever can write into the folder can leave such a file there; a reply that comes takes its place.
-    """
-    return tuple(str(error) for error in _kept(Path(folder), server)[1])
-
-
 def _kept(folder: Path, server: Coordinator) -> tuple[dict[str, Any], list[MessageError]]:
     """Return the replies to the message that is out that lie in the folder, and the refusals of other files."""
     found: dict[str, Any] = {}
@@ -503,12 +495,17 @@ def _publish(folder: Path, server: Coordinator) -> Path:
     return path
 
 
-def arrivals(folder: Path_, server: Coordinator) -> tuple[dict[str, float], float]:
-    """Return when replies to the message that is out came, by site, and since when it is out: times of the files."""
+def arrivals(folder: Path_, server: Coordinator) -> tuple[dict[str, float], float, list[MessageError]]:
+    """Return when replies to the message that is out came, by site, since when it is out, and what no replies are.
+
+    The times are those of the files. Whoever can write into the folder can leave a file with the name of a reply there;
+    its site has not answered, and a reply that comes takes its place.
+    """
     out = Path(folder, _out_name(server))
-    came = kept_replies(Path(folder), server)
+    came, refused = _kept(Path(folder), server)
     times = {name: Path(folder, _expected_name(server, name)).stat().st_mtime for name in came}
-    return times, (out if out.exists() else Path(folder, STATE)).stat().st_mtime  # Flower's broadcasts are no files
+    since = (out if out.exists() else Path(folder, STATE)).stat().st_mtime  # Flower's broadcasts are no files
+    return times, since, refused
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,6 +20,7 @@ from ..design.rows import INTERCEPT
 from ..losses.linear_model import LinearModelLoss
 from .columns import Relation, find_relations
 from .separation import (
+    MOST_SETS,
     Ask,
     Outcome,
     Split,
@@ -58,6 +59,9 @@ TOUCHED = 1e-8
 
 These directions are known to 1e-9, see `separation.STILL`.
 """
+
+LONGEST = 1 << 20
+"""Entries of the Hessians of all sets that are asked about in one exchange: some 30 MB with the proofs beside them."""
 
 MOST_TERMS = 6
 """Terms and names that a sentence still shows."""
@@ -157,7 +161,7 @@ class Separation(Finding):
     Attributes
     ----------
     columns : tuple of str
-        Columns that separate, none of which can be spared. Empty where the intercept alone does.
+        Columns that separate; none of twelve or fewer can be spared. Empty where the intercept alone does.
     direction : tuple of (str, float)
         Coefficients along which no row's loss grows, and some fall for ever.
     names : tuple of str
@@ -226,7 +230,7 @@ class PriorPull(Finding):
 
     def __str__(self) -> str:
         listed = _list([f"{name} ({pull:+.1f})" for name, pull in self.pulls])
-        return f"The prior, not the data, moved by more than half a standard error: {listed}."
+        return f"The prior moved estimates by more than half a standard error: {listed}."
 
 
 @dataclass(frozen=True)
@@ -377,9 +381,7 @@ def diagnose_after(
     of : {'coefficients', 'standard errors'}
         See `Digits`.
     prior_pull : ndarray, shape (d,), optional
-        How far the prior moved each coefficient, in standard errors: ΣΛ₀(m₀ − m) of the prior N(m₀, Λ₀⁻¹) and the
-        posterior N(m, Σ). It is the whole way to first order in ΣΛ₀, and less of it where ΣΛ₀ is large and the shares
-        say so.
+        How far the prior moved each coefficient, in standard errors, as `FittedGLM.pull` has it; NaN for unknown.
 
     Examples
     --------
@@ -498,7 +500,8 @@ def find_separation(
     cause = sorted({j % len(columns) for j in moved} - set(always), key=lambda j: -size[j])
     smaller = found
     if found.span.shape[1] > 1 or found.whole.shape[1] < len(free) * len(outputs):  # otherwise there is one direction
-        cause, smaller = smallest_separating(split, cause)
+        most = max(2, min(MOST_SETS, LONGEST // (len(free) * len(outputs)) ** 2))
+        cause, smaller = smallest_separating(split, cause, found, most)
     along = replace(smaller, span=smaller.direction[:, None])
     way, sparse = _moved(smaller.direction, change), _touched(along, change)
     largest = np.abs(way[sparse]).max()

@@ -57,6 +57,11 @@ GAPS = 3
 ROUGH = 0.5
 """|a_jᵀd| below which a row is first taken to stand still, d being the way of the search: others moved by 1 a step."""
 
+MOST_SETS = 16
+"""Sets of columns that are asked about side by side."""
+MOST_NEEDED = 12
+"""Columns that are searched for: where more are needed, others that can be spared are named with them."""
+
 
 @dataclass(frozen=True)
 class Part:
@@ -484,12 +489,16 @@ def _candidates(values: Array, vectors: Array, theta: Array) -> Iterator[Array]:
 
 
 def smallest_separating(
-    split: Callable[[Sequence[Sequence[int]], bool], Sequence[Outcome]], columns: Sequence[int]
+    split: Callable[[Sequence[Sequence[int]], bool], Sequence[Outcome]],
+    columns: Sequence[int],
+    found: Split,
+    most: int = MOST_SETS,
 ) -> tuple[list[int], Split]:
     """Return columns that separate, none of which can be spared, out of columns that do, and how they do.
 
     Columns more never undo a separation. So the last column of the shortest list that separates is needed, and so is
-    each without which the list does not.
+    each without which the list does not. Where rounding hides the proof of a set, or more than `MOST_NEEDED` are
+    needed, there may be some that can be spared.
 
     Parameters
     ----------
@@ -497,6 +506,10 @@ def smallest_separating(
         Sets of columns, and whether each holds the ones before it → what is proven of them.
     columns : sequence of int
         In the order of preference.
+    found : Split
+        Of all columns.
+    most : int
+        Sets that are asked about in one exchange: each is a Hessian of a site.
     """
     known: dict[frozenset[int], Split] = {}
 
@@ -507,18 +520,26 @@ def smallest_separating(
 
     needed: list[int] = []
     left = list(columns)
-    while True:  # needed + left separates
-        lists = [needed + left[:i] for i in range(len(left) + 1)]
-        first = separate(lists, True).index(True)
-        if not first:
+    while True:  # needed + left separates, as far as rounding shows it
+        low, high = -1, len(left)  # needed + left[:low] does not, needed + left[:high] does
+        while high - low > 1:
+            places = sorted({low + 1 + (high - low - 2) * i // max(most - 1, 1) for i in range(most)})
+            proven = separate([needed + left[:place] for place in places], True)
+            first = proven.index(True) if True in proven else len(places)
+            low, high = ([low, *places][first], [*places, high][first])
+        if not high or len(needed) >= MOST_NEEDED:
             break
-        needed, left = [*needed, left[first - 1]], left[: first - 1]
-        spared = separate([[*needed, *(i for i in left if i != j)] for j in left], False) if left else []
-        needed += [j for j, is_spare in zip(left, spared, strict=True) if not is_spare]
-        left = [j for j, is_spare in zip(left, spared, strict=True) if is_spare]
-        if len(left) < 2:
+        needed, left = [*needed, left[high - 1]], left[: high - 1]
+        if 0 < len(left) <= most:
+            spared = separate([[*needed, *(i for i in left if i != j)] for j in left], False)
+            needed += [j for j, is_spare in zip(left, spared, strict=True) if not is_spare]
+            left = [j for j, is_spare in zip(left, spared, strict=True) if is_spare]
+        if frozenset(needed) in known or not (left or separate([needed], False)[0]):
             break
-    return sorted(needed), known[frozenset(needed)]
+    for some in (needed, [*needed, *left]):
+        if frozenset(some) in known:
+            return sorted(some), known[frozenset(some)]
+    return sorted(columns), found
 
 
 def ask_losses(losses: Sequence[LinearModelLoss]) -> Ask:

@@ -98,11 +98,12 @@ class Stream:
 
     @property
     def draws(self) -> bool:
-        """Whether the first row is another with another key; ValueError where it is another with the same one."""
-        first, same, other = (rows.X for rows in self.batches([([0], key) for key in (FULL, FULL, (1,))]))
+        """Whether some row moves the global generators; ValueError where the first is another with the same key."""
+        first, same = (rows.X for rows in self.batches([([0], FULL)] * 2))
         if not torch.equal(first, same):
             raise ValueError("a Dataset's rows may draw from the global generators of torch, NumPy and Python alone.")
-        return not torch.equal(first, other)
+        rows = _Seeded(self.dataset, self.collate)
+        return any(rows.draws(i) for i in range(len(self)))
 
     @property
     def digest(self) -> str:
@@ -123,12 +124,29 @@ class _Seeded(Dataset[Any]):
         with _kept_generators():
             return self.collate([self._row(int(i), key) for i in index])
 
+    def draws(self, i: int) -> bool:
+        """Whether a row moves a generator, whatever comes of it: a flip may leave a row as it is."""
+        with _kept_generators():
+            _seed(row_seed(FULL, i))
+            before = _states()
+            self.dataset[i]
+            return _states() != before
+
     def _row(self, i: int, key: tuple[int, ...]) -> Any:
-        seed = row_seed(key, i)
-        torch.default_generator.manual_seed(seed)
-        np.random.seed(seed)  # noqa: NPY002  # augmentations draw from it
-        random.seed(seed)
+        _seed(row_seed(key, i))
         return self.dataset[i]
+
+
+def _seed(seed: int) -> None:
+    """Seed the global generators, from which a user's augmentations draw: no other can be handed to `dataset[i]`."""
+    torch.default_generator.manual_seed(seed)
+    np.random.seed(seed)  # noqa: NPY002
+    random.seed(seed)
+
+
+def _states() -> tuple[Any, ...]:
+    _, key, *rest = np.random.get_state()  # noqa: NPY002
+    return torch.get_rng_state().numpy().tobytes(), random.getstate(), np.asarray(key).tobytes(), *rest
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from bayesadmm_np.torch import (  # noqa: E402
     merge,
     run,
 )
+from bayesadmm_np.torch.stream import Stream  # noqa: E402
 from oracles.overrides import ALLOWED  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -63,6 +64,37 @@ class Drifting(Jittered):
 
     def __getitem__(self, i):
         return self.given.X[i] + torch.rand(3, generator=self.own), int(self.given.y[i])
+
+
+class Seldom(Jittered):
+    """One row alone draws, and the draw leaves it as it is: nothing that two passes could show."""
+
+    def __init__(self, given, draw=torch.rand):
+        self.given, self.draw = given, draw
+
+    def __getitem__(self, i):
+        if i == len(self) - 1:
+            self.draw(1)
+        return self.given.X[i], int(self.given.y[i])
+
+
+@pytest.mark.parametrize("draw", [torch.rand, np.random.rand, lambda n: random.random()])
+def test_whether_rows_are_random_is_seen_by_what_they_draw(draw):
+    """The twin compares the first row under two keys, which says nothing of a flip that comes once in two rows."""
+    given = rows()[0]
+    before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tobytes()  # noqa: NPY002
+    assert Stream.of(Seldom(given, draw)).draws
+    assert before[1:] == (random.getstate(), np.random.get_state()[1].tobytes())  # noqa: NPY002
+    assert torch.equal(before[0], torch.get_rng_state())
+    assert not Stream.of(TensorDataset(given.X, given.y)).draws
+    first = [next(Stream.of(Seldom(given, draw)).batches([([0], key)])).X for key in ((), (1,))]
+    assert torch.equal(*first)
+
+
+def test_a_certificate_says_that_rows_are_random():
+    held, said = rows(), "rows are random: of one draw of each"
+    assert said in str(go("FedLapCov", [Seldom(held[0]), *held[1:]]).certificate())
+    assert said not in str(go("FedLapCov", held).certificate())
 
 
 def go(kind, clients, **options):

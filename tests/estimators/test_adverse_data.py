@@ -525,3 +525,19 @@ def test_a_class_without_an_estimate_has_none_however_classes_are_written(writte
         table[form] = [(row.name, np.isnan(row.coef)) for row in model.summary().rows]
     assert any(is_missing for _, is_missing in table[int])
     assert table[written] == table[int]
+
+
+@pytest.mark.parametrize("delta", [1.0, 30.0, 1000.0])
+def test_the_pull_of_a_prior_is_the_way_from_least_squares_in_its_standard_errors(delta, rng):
+    """However large the prior's share; the twin, of first order in it, falls as the share grows."""
+    X = rng.standard_normal((60, 2)) @ [[1.0, 0.8], [0.0, 0.6]]
+    y = X @ [0.5, -0.3] + rng.standard_normal(60)
+    held, free = (FederatedGLM("linear", prior, noise_variance=1.0).fit(X, y).fitted_ for prior in (delta, 0.0))
+    q, prior = held.posterior, held.prior
+    wanted = (q.mean - free.posterior.mean) / np.sqrt(free.posterior.variance)
+    assert held.pull == pytest.approx(wanted, abs=1e-6)
+    first_order = q.covariance_matrix @ (prior.precision @ (prior.mean - q.mean)) / np.sqrt(q.variance)
+    assert abs(first_order - wanted).max() > 1e-3
+    assert any(finding.code == "pull" for finding in held.findings) == bool((abs(wanted) > 0.5).any())
+    few = FederatedGLM("linear", delta, noise_variance=1.0).fit(X[:1], y[:1]).fitted_
+    assert np.isnan(few.pull[:2]).all()  # one row, three coefficients

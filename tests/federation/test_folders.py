@@ -25,7 +25,7 @@ from bayesadmm_np.federation import (
     step_server,
     step_site,
 )
-from bayesadmm_np.federation.folders import refused_files
+from bayesadmm_np.federation.folders import arrivals
 from oracles.couriers import introduce
 from oracles.problems import prior, same_bits, team
 
@@ -279,11 +279,11 @@ def test_a_file_in_the_place_of_a_reply_is_named_and_left_aside(how, halfway):
     planted.write_bytes(files[how])
     server, out = step_server(folder / "server", replies[1:])
     assert (server.number, out, missing_sites(folder / "server", server)) == (4, path, ("s0",))
-    (words,) = refused_files(folder / "server", server)
+    (words,) = map(str, arrivals(folder / "server", server)[2])
     assert "reply-s0-0004.npz: " in words
     server, _ = step_server(folder / "server", replies[:1])
     assert server.counted == (4, 4, 4)
-    assert refused_files(folder / "server", server) == ()
+    assert not arrivals(folder / "server", server)[2]
 
 
 def test_a_reply_larger_than_the_run_allows_is_not_read(halfway):

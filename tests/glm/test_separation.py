@@ -119,7 +119,7 @@ def test_broken_searches_are_found_out(monkeypatch, constant, value):
 def test_a_set_of_all_that_moves_is_found_out(monkeypatch):
     """The twin of the smallest set, as sites elsewhere once had it."""
 
-    def all_that_move(split, columns):
+    def all_that_move(split, columns, found, most):
         return sorted(columns), split([columns], False)[0]
 
     monkeypatch.setattr(diagnosis, "smallest_separating", all_that_move)
@@ -362,6 +362,9 @@ def test_few_exchanges_find_it():
     assert np.mean(np.array(taken[False]) <= 15) > 0.85
 
 
+ALL = separation.Split(ONE, True, ONE, ONE, True)
+
+
 def test_the_smallest_set_is_found_side_by_side():
     asked = []
 
@@ -369,11 +372,46 @@ def test_the_smallest_set_is_found_side_by_side():
         asked.append(sets)
         return [split if {3, 11} <= set(one) or {2, 5} <= set(one) else "finite" for one in sets]
 
-    split = separation.Split(ONE, True, ONE, ONE, True)
-    assert smallest_separating(splits, range(16)) == ([2, 5], split)
+    split = ALL
+    assert smallest_separating(splits, range(16), split) == ([2, 5], split)
     assert len(asked) == 3
-    assert smallest_separating(splits, [2, 11, 7, 3]) == ([3, 11], split)
-    assert smallest_separating(lambda sets, is_nested: [split] * len(sets), range(3)) == ([], split)
+    assert smallest_separating(splits, [2, 11, 7, 3], split) == ([3, 11], split)
+    assert smallest_separating(lambda sets, is_nested: [split] * len(sets), range(3), split) == ([], split)
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 16])
+@pytest.mark.parametrize("needed", [{0}, {199}, {7, 150}, set(range(0, 40, 4)), set(range(12))])
+def test_many_columns_are_searched_by_few_sets_at_a_time(needed, most):
+    """The twin without the bound asked about 200 sets at once, with a Hessian of 200² numbers each."""
+    widest = 0
+
+    def splits(sets, is_nested):
+        nonlocal widest
+        widest = max(widest, len(sets))
+        return [ALL if needed <= set(one) else "finite" for one in sets]
+
+    assert smallest_separating(splits, range(200 if len(needed) < 5 else 40), ALL, most) == (sorted(needed), ALL)
+    assert widest <= most
+
+
+def test_a_search_for_very_many_columns_ends(monkeypatch):
+    """Of 60 columns that are all needed twelve are found out; the twin goes on to the last."""
+    asked = []
+
+    def splits(sets, is_nested):
+        asked.append(sets)
+        return [ALL if set(range(60)) <= set(one) else "finite" for one in sets]
+
+    assert smallest_separating(splits, range(200), ALL)[0] == list(range(60))
+    few, _ = len(asked), asked.clear()
+    monkeypatch.setattr(separation, "MOST_NEEDED", 60)
+    assert smallest_separating(splits, range(200), ALL)[0] == list(range(60))
+    assert len(asked) > 2 * few
+
+
+def test_where_rounding_hides_the_proof_of_a_set_all_columns_are_named():
+    whole = range(4)
+    assert smallest_separating(lambda sets, is_nested: ["unknown"] * len(sets), whole, ALL) == (list(whole), ALL)
 
 
 @pytest.mark.parametrize("seed", range(40))
