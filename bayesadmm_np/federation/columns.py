@@ -12,6 +12,7 @@ import numpy as np
 from .._archive import Archive as Message
 from .._validation import Array
 from ..design.formula import Moments, SiteColumns
+from ..design.terms import parse
 
 INTERCEPT = "intercept"
 """Name of a column of ones; with such a column last, the others can be centred."""
@@ -58,6 +59,7 @@ class TableHeader:
         return said
 
     def __post_init__(self) -> None:
+        parse(self.described.formula)  # that of a stranger must not end a server later
         if not all(np.isfinite(ends).all() and ends[0] <= ends[1] for ends in self.ranges.values()):
             raise ValueError(f"ranges must be finite and rising, got {self.ranges}")
         if len(self.asked) > MOST_LEVELS:

@@ -7,7 +7,8 @@ import pytest
 
 import bayesadmm_np as ba
 from bayesadmm_np.design.terms import parse
-from bayesadmm_np.federation import Coordinator, GLMData, GLMTask, Message, MessageError, Site
+from bayesadmm_np.federation import Coordinator, GLMData, GLMTable, GLMTask, Message, MessageError, Site
+from bayesadmm_np.federation.messages import read_hello
 from oracles.problems import prior
 
 X = np.random.default_rng(0).standard_normal((6, 3))
@@ -85,3 +86,15 @@ def test_a_formula_of_too_many_products_is_refused_before_they_are_formed(predic
     else:
         with pytest.raises(ValueError, match="must stand for at most 2000 products of columns"):
             parse(f"y ~ {predictors}")
+
+
+@pytest.mark.parametrize("formula", ["y ~ (", "y ~ (a + b)**90 * c**80", "y ~ open('x')", "y", "~", "y ~ \ud800"])
+def test_a_formula_that_cannot_be_read_is_a_refusal_of_its_hello_alone(formula):
+    """Over a transport whatever else is raised would end the server; the twin is the hello as it was made."""
+    site = Site("A", GLMTable({"y": [0, 1, 1, 0], "a": [1.0, 2.0, 4.0, 3.0]}, "y ~ a"))
+    hello = site.hello()
+    assert read_hello(hello).table is not None
+    table = hello.header["table"]
+    told = {**hello.header, "table": {**table, "described": {**table["described"], "formula": formula}}}
+    with pytest.raises(MessageError, match="formula"):
+        read_hello(Message("hello", told, hello.arrays, "hello of A"))
