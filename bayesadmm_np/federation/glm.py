@@ -596,9 +596,9 @@ class GLMData:
             rows = self.loss.rows(np.zeros(self.loss.dim))
         picked: Iterable[float] = ()
         if isinstance(heard.asked, Question):
-            name = heard.asked.name
-            question = heard.spec.question_made(name, heard.asked.content, heard.asked.arrays)
-            picked = self._respondent(heard.spec).picks(name, question)
+            asked = heard.asked
+            question = heard.spec.question_made(asked.name, asked.content, asked.arrays)
+            picked = self._respondent(heard.spec).picks(asked.name, question)
         return Basis(self.loss.n_rows, self.loss.dim, rows, self._points(heard), picked)
 
     def _points(self, heard: Heard) -> Iterator[float]:

@@ -137,8 +137,8 @@ class Answer:
     stands, moves, opposes : ndarray of 0 and 1, shape (b,)
         Whether a_jᵀd is zero, positive or negative for some j.
     change : ndarray, shape (b,)
-        max_j |a_jᵀs| among the a_j that stand still, rounded down to a power of two: the largest value of a row is
-        nobody's business.
+        max_j |a_jᵀs| among the a_j that stand still, rounded down to a power of two. One answer has no digits of a
+        row; many, for steps of the server's choice, do: see docs/security.md.
     """
 
     value: Array

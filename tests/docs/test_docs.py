@@ -1,5 +1,6 @@
 """Every Python block of the documentation runs, page by page, top to bottom."""
 
+import json
 import re
 from pathlib import Path
 
@@ -32,3 +33,25 @@ def test_the_extractor_sees_blocks():
 def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
         assert (page.parent / target).exists(), target
+
+
+def test_the_exchanges_of_several_classes_are_those_of_the_results_file():
+    """Each cell of the table, and the sentence below it; the twin is the table with a case more."""
+    rows = json.loads((ROOT / "benchmarks" / "results" / "exchanges_posterior.json").read_text(encoding="utf-8"))[
+        "rows"
+    ]
+    page = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    page = page[page.index("### Several classes") : page.index("## Rounds to the posterior of a regression")]
+    table = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("| ")][
+        1:
+    ]
+    assert len(table) == 21
+    whole = []
+    for name, _, prior, cases, exchanges, *_ in table:
+        own = [row for row in rows if row["problem"] == name and row["prior"] == float(prior)]
+        taken = [cell[0] for row in own if (cell := row["guarded JointNewton"]) is not None]
+        assert len(own) == int(cases)
+        assert exchanges == (f"{sum(taken) / len(taken):.1f} ({max(taken)})" if taken else "–")
+        whole += [] if own[0]["separable"] else taken
+    assert f"At most six in {sum(one <= 6 for one in whole)} of the {len(whole)} cases" in page
+    assert max(whole) == 7
