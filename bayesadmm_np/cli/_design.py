@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from .._text import word
 from .._validation import Array
 from ..design.levels import TableError, agree_classes
 from ..design.rows import INTERCEPT, require_size
-from ..estimators.fitted import Columns, FittedGLM, word
+from ..estimators.fitted import Columns, FittedGLM
 from ..glm.diagnosis import Collinear, Finding, Separation, without_estimate
 from ..glm.kinds import Kind, read_kind
 from ._options import DataSettings

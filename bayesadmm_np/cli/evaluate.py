@@ -42,8 +42,8 @@ def evaluate(
     Exit codes: 0 evaluated; 2 the command, the model or the data were refused;
     4 evaluated, but the likelihood of the model has no maximum.
     """
+    from .._text import word
     from ..estimators.evaluation import evaluate as held_against
-    from ..estimators.fitted import word
 
     fitted = read_model(model)
     if not fitted.classes:

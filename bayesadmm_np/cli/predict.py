@@ -66,7 +66,7 @@ def predict(
 
 def _predicted(model: FittedGLM, rows: Rows) -> list[dict[str, Any]]:
     """Return one dictionary a row."""
-    from ..estimators.fitted import word
+    from .._text import word
 
     if model.kind.is_classifier:
         chances = model.probabilities(rows.matrix, offset=rows.offset)

@@ -242,7 +242,10 @@ class FittedGLM:
         """
         free = np.flatnonzero(~self.held)
         q, prior, block = self.posterior, self.prior.precision, np.ix_(free, free)
-        root = np.linalg.cholesky(q.precision[block])
+        assert isinstance(q.factor, DensePrecision)  # of the full family
+        root = np.asarray(
+            np.linalg.qr(q.factor.cholesky.T[:, free], mode="r")
+        ).T  # least squares never formed S, but its factor
         # of S = LLᵀ and L⁻¹S_0L⁻ᵀ = UwUᵀ, H⁻¹ = RRᵀ with R = L⁻ᵀU(1 − w)^-½
         within = solve_triangular(root, solve_triangular(root, prior[block], lower=True).T, lower=True)
         shares, vectors = np.linalg.eigh(0.5 * (within + within.T))
