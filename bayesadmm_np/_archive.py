@@ -21,6 +21,7 @@ import math
 import os
 import re
 import secrets
+import stat
 import struct
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -209,8 +210,11 @@ class Archive:
         """
         source = os.fspath(path) if source is None else source
         try:
-            with open(path, "rb") as file:
-                return cls._decoded(file, os.fstat(file.fileno()).st_size, source, limit, signers)
+            with open(path, "rb", opener=_without_waiting) as file:
+                about = os.fstat(file.fileno())
+                if not stat.S_ISREG(about.st_mode):
+                    raise ArchiveError("file must be a regular file, and it is not.", source)
+                return cls._decoded(file, about.st_size, source, limit, signers)
         except FileNotFoundError as error:
             raise MissingFileError(f"file must be readable: {error.strerror}.", source) from error
         except OSError as error:
@@ -501,6 +505,11 @@ def described(values: NDArray[Any]) -> str:
     if values.dtype != np.float64:
         return f"{values.dtype} of shape {values.shape}"
     return f"{values.size}" if values.ndim == 1 else f"shape {values.shape}"
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """Open a file; opening a named pipe would otherwise wait for its writer for ever."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def _short(value: Any, length: int = 120) -> str:

@@ -548,6 +548,14 @@ def test_file_and_folder_are_synced_before_anybody_is_told(tmp_path, monkeypatch
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_named_pipe_is_refused_and_not_waited_for(tmp_path):
+    """Whoever may write into the folder could otherwise stop the reader for ever."""
+    os.mkfifo(tmp_path / "reply.npz")
+    with pytest.raises(ArchiveError, match=r"reply\.npz.*file must be a regular file"):
+        Archive.read(tmp_path / "reply.npz")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
 def test_neither_a_device_nor_a_folder_is_replaced(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "folder").mkdir()

@@ -263,7 +263,10 @@ def _products(node: Any) -> float:
     symbol = node.operator.symbol
     if symbol in ("**", "^"):
         power = str(node.args[-1])
-        return float(min(each[0], 1e9) ** min(int(power), 30)) if power.isdecimal() else math.inf
+        # the parser multiplies as often as the power says, even where one column stays one
+        if not power.isdecimal() or len(power) > 3 or int(power) > LARGEST_POWER:
+            return math.inf
+        return float(min(each[0], 1e9) ** min(int(power), 30))
     if symbol in ("*", "/"):
         return math.prod(1.0 + one for one in each)
     if symbol in (":", "%in%"):
