@@ -337,6 +337,7 @@ NOT_THERE: dict[tuple[str, str], str] = {
     ("network", "acceleration"): "the loop of networks mixes no rounds; use the row without Accelerated",
     ("network", "privacy"): "the loop of networks has no clipped and noised answers",
     ("network", "personal models"): "a site sends what the server takes, and keeps a dual alone",
+    ("network", "kept moments"): "a site keeps a dual alone: its solver starts anew in every round",
     ("network", "shared inputs"): "FedLap-Func shares inputs of the clients, and runs in one process only",
 }
 """Reasons why an engine lacks a feature, by engine and feature. docs/federation.md repeats the whole list."""

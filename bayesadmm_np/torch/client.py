@@ -15,7 +15,7 @@ from .functional import Memory, points_of
 from .ivon import UNMOVED, complaint, unmoved
 from .methods import FunctionalMethod, LaplaceMethod
 from .network import Rows
-from .problem import IVONSteps, PointSteps, Trained
+from .problem import IVONSteps, Moments, PointSteps, Trained
 from .randomness import client_seed, of_curvature
 from .state import Broadcast, Duals, parts
 from .steps import local_work
@@ -27,7 +27,7 @@ class Replies:
     """What some clients answered, one row a client: λ_k = (s_km_k, s_k), and their running statistics.
 
     `linear` is of shape (k, P), `precision` of shape (k, P), or (1, 1) where it is not learned. With FedLap-Func
-    `memory` holds the points that the clients share.
+    `memory` holds the points that the clients share. `moments` stay with the clients.
     """
 
     clients: tuple[int, ...]
@@ -35,6 +35,7 @@ class Replies:
     precision: Tensor
     buffers: dict[str, Tensor]
     memory: Memory | None = None
+    moments: Moments | None = None
 
     def of(self, kept: Tensor) -> Replies:
         """Return the rows that a mask of shape (k,) keeps; where it keeps all, these replies themselves."""
@@ -44,7 +45,8 @@ class Replies:
         precision = self.precision[kept] if len(self.precision) > 1 else self.precision
         buffers = {name: stack[kept] for name, stack in self.buffers.items()}
         memory = None if self.memory is None else self.memory.of(self.memory.owned_by(clients))
-        return Replies(clients, self.linear[kept], precision, buffers, memory)
+        moments = self.moments and self.moments.of(kept.nonzero()[:, 0].tolist())
+        return Replies(clients, self.linear[kept], precision, buffers, memory, moments)
 
 
 def answer(team: Team, broadcast: Broadcast, duals: Duals, chosen: Sequence[int], number: int, seed: int) -> Replies:
@@ -64,12 +66,19 @@ def answer(team: Team, broadcast: Broadcast, duals: Duals, chosen: Sequence[int]
         rows = [held for k in chosen if isinstance(held := team.clients[k], Rows)]
         answers = dict(zip(chosen, zip(rows, trained.mean, own, strict=True), strict=True))
         memory = points_of(team.method, team.network, broadcast.memory, answers, number, seed)
-    return Replies(tuple(chosen), trained.mean.mul_(precision), precision, trained.buffers, memory)
+    moments = None
+    if duals.moments is not None:
+        assert trained.moments is not None
+        done = tuple(map(sum, zip(duals.moments.steps, trained.steps, strict=True)))
+        moments = Moments(trained.moments, done)
+    return Replies(tuple(chosen), trained.mean.mul_(precision), precision, trained.buffers, memory, moments)
 
 
 def is_usable(replies: Replies, buffers: dict[str, Tensor]) -> Tensor:
     """Whether λ_k is that of a distribution, and the running statistics are as finite as they were; shape (k,)."""
     finite = _are_finite(replies.linear) & _are_finite(replies.precision)
+    if replies.moments is not None:
+        finite = finite & _are_finite(replies.moments.vectors.flatten(1))
     for name, stack in replies.buffers.items():
         sound = torch.isfinite(stack) | ~torch.isfinite(buffers[name])  # a mask of −∞ is one from the start
         finite = finite & sound.reshape(len(stack), -1).all(dim=1)
@@ -100,8 +109,8 @@ def _joined(parts: list[Trained]) -> Trained:
 
     steps = tuple(count for part in parts for count in part.steps)
     buffers = {name: torch.stack([part.buffers[name] for part in parts]) for name in parts[0].buffers}
-    mean, precision, hess, own, own_precision = map(join, ("mean", "precision", "hess", "kept", "kept_precision"))
-    return Trained(mean, precision, hess, steps, buffers, own, own_precision)
+    mean, precision, hess, *rest = map(join, ("mean", "precision", "hess", "kept", "kept_precision", "moments"))
+    return Trained(mean, precision, hess, steps, buffers, *rest)
 
 
 def kept(team: Team, broadcast: Broadcast, duals: Duals, chosen: Sequence[int], number: int, seed: int) -> Replies:

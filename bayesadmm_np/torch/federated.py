@@ -35,7 +35,7 @@ from .likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from .methods import FunctionalMethod, LaplaceMethod
 from .network import Network, Rows, digest
 from .personal import PersonalMethod
-from .problem import AdamSteps, IVONSteps, SGDSteps, Solver
+from .problem import AdamSteps, IVONSteps, SGDSteps, Solver, moments_of
 from .server import gathered, moved, recorded
 from .state import TENSORS, Broadcast, Duals, RoundRecord, State
 from .stream import Stream
@@ -103,6 +103,8 @@ class NetworkSpec(RunSpec):
 
     def __post_init__(self) -> None:
         _require_plain(self.method)
+        if moments_of(self.solver):
+            require("network", "kept moments")
         for name in ("prior_precision", "temperature"):
             object.__setattr__(self, name, as_positive(getattr(self, name), name))
         as_count(self.dim, "dim")

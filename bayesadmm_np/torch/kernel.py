@@ -168,10 +168,14 @@ def collect(b: Buffers, gradient: Tensor, rates: Rates, samples: int) -> None:
         b.gradient.add_(gradient)
 
 
-def update(b: Buffers, terms: Terms, rates: Rates, step: int, samples: int) -> None:
-    """Lines 3 to 6, from the sums over `samples`; the other buffers may be overwritten."""
+def update(b: Buffers, terms: Terms, rates: Rates, step: int | Tensor, samples: int) -> None:
+    """Lines 3 to 6, from the sums over `samples`; the other buffers may be overwritten.
+
+    `step` counts from 1, of all clients, or of each in float64, shape (K, 1).
+    """
     # a tensor, because some releases of `torch.compile` make a program for every number
-    unbias = b.mean.new_full((), 1.0 / (1.0 - rates.beta1**step) if rates.debias else 1.0)
+    factor = 1.0 / (1.0 - rates.beta1**step) if rates.debias else 1.0
+    unbias = factor.to(b.mean) if isinstance(factor, Tensor) else b.mean.new_full((), factor)
     (_fused(_update) if is_fused(b) else _update)(b, terms, rates, unbias, samples)
 
 

@@ -10,7 +10,7 @@ from typing import Literal, Self
 import torch
 from torch import Tensor
 
-from .._validation import as_count, as_number, as_positive
+from .._validation import as_count, as_number, as_positive, as_switch
 from .functional import SharedTerms
 from .kernel import Rates, check_betas
 
@@ -62,9 +62,11 @@ class PointSteps(Steps):
     """Local work of a point method, and how the curvature is found where the method needs one (FedLap-Cov)."""
 
     curvature_samples: int | None = field(default=None, kw_only=True)
+    keep_moments: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        as_switch(self.keep_moments, "keep_moments")
         if self.curvature_samples is not None:
             as_count(self.curvature_samples, "curvature_samples")
 
@@ -85,6 +87,9 @@ class AdamSteps(PointSteps):
     curvature_samples : int, optional
         Labels a row from which a method that needs the curvature (FedLap-Cov) estimates it; default: the exact one, for
         which every row has as many gradients as there are classes, less one.
+    keep_moments : bool, default False
+        Whether a client's moments and its count of steps go on from the last round that it took part in, in place of
+        starting at zero: 2P more numbers a client, which stay with it. In one process only.
     schedule : {'constant', 'linear', 'cosine'}
         How the rate falls over the rounds, from `lr` towards `lr_end`.
     schedule_rounds : int, optional
@@ -129,6 +134,8 @@ class SGDSteps(PointSteps):
         α.
     momentum : float, default 0.0
         β, in [0, 1).
+    keep_moments : bool, default False
+        Whether b goes on from the last round.
     curvature_samples, schedule, schedule_rounds, lr_end
         As in `AdamSteps`.
 
@@ -151,6 +158,8 @@ class SGDSteps(PointSteps):
         super().__post_init__()
         if not 0.0 <= as_number(self.momentum, "momentum") < 1.0:
             raise ValueError(f"momentum must lie in [0, 1), got {self.momentum!r}.")
+        if self.keep_moments and not self.momentum:
+            raise ValueError("keep_moments needs momentum > 0: without it there is nothing to keep.")
 
 
 @dataclass(frozen=True)
@@ -185,6 +194,9 @@ class IVONSteps(Steps):
     ess : float, optional
         λ of every client, in place of N_k/(ρτ): client k's loss is ρλ/N_k times its sum over rows, and `temperature`
         has no part.
+    keep_moments : bool, default False
+        Whether a client's average of gradients, and its count of steps for the debiasing, go on from its last round.
+        In one process only.
     schedule, schedule_rounds, lr_end
         As in `AdamSteps`.
 
@@ -211,10 +223,12 @@ class IVONSteps(Steps):
     rescale_lr: bool = True
     hess_start: Literal["h0", "server"] = "h0"
     ess: float | None = None
+    keep_moments: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         as_count(self.samples, "samples")
+        as_switch(self.keep_moments, "keep_moments")
         if self.hess_start not in ("h0", "server"):
             raise ValueError(f"hess_start must be 'h0' or 'server', got {self.hess_start!r}.")
         if self.ess is not None:
@@ -230,6 +244,32 @@ class IVONSteps(Steps):
 @dataclass(frozen=True)
 class PersonalSteps(Steps):
     """Local work with two models, the one that is sent and the one that is kept; see `personal`."""
+
+
+def moments_of(solver: Steps) -> int:
+    """Return how many vectors a client keeps between rounds."""
+    if not getattr(solver, "keep_moments", False):
+        return 0
+    return 2 if isinstance(solver, AdamSteps) else 1
+
+
+@dataclass(frozen=True)
+class Moments:
+    """What some clients' solvers keep between rounds: averages of gradients, shape (k, 1 or 2, P), and steps done."""
+
+    vectors: Tensor
+    steps: tuple[int, ...]
+
+    def of(self, chosen: Sequence[int]) -> Moments:
+        """Return those of some of the clients."""
+        return Moments(self.vectors[list(chosen)], tuple(self.steps[k] for k in chosen))
+
+    def put(self, clients: Sequence[int], new: Moments) -> Moments:
+        """Return these with those of some clients anew."""
+        index = torch.tensor(list(clients), device=self.vectors.device)
+        counts = dict(zip(clients, new.steps, strict=True))
+        steps = tuple(counts.get(k, count) for k, count in enumerate(self.steps))
+        return Moments(self.vectors.index_copy(0, index, new.vectors), steps)
 
 
 Solver = AdamSteps | SGDSteps | IVONSteps | PersonalSteps
@@ -260,6 +300,8 @@ class LocalProblem:
         The precision at which IVON starts; None is that of h₀.
     served : Tensor or None, shape (1, P) or (1, 1)
         s_g, where `precision` may be the prior's.
+    moments : Moments or None
+        Where the solvers go on from.
     """
 
     start: Tensor
@@ -273,6 +315,7 @@ class LocalProblem:
     ess: float | None = None
     reached: Tensor | None = None
     served: Tensor | None = None
+    moments: Moments | None = None
 
     def scale(self, masses: Sequence[float]) -> Tensor:
         """Return τ/N_k = 1/(ρλ), the weight of site and anchor beside a client's mean loss; shape (K, 1)."""
@@ -312,6 +355,7 @@ class LocalProblem:
             curvature=rows(self.curvature),
             rho=rows(self.rho),
             shared=None if self.shared is None else self.shared.of(chosen),
+            moments=None if self.moments is None else self.moments.of(chosen),
         )
 
 
@@ -329,10 +373,11 @@ class Trained:
     buffers: dict[str, Tensor]
     kept: Tensor | None = None
     kept_precision: Tensor | None = None
+    moments: Tensor | None = None
 
     def put(self, clients: Sequence[int], rows: Sequence[Tensor | None]) -> None:
         """Set the rows of some clients."""
-        wholes = self.mean, self.precision, self.hess, self.kept, self.kept_precision
+        wholes = self.mean, self.precision, self.hess, self.kept, self.kept_precision, self.moments
         for whole, part in zip(wholes, rows, strict=False):
             if whole is not None and part is not None:
                 whole[list(clients)] = part

@@ -84,6 +84,7 @@ def gathered(team: Team, state: State, replies: Replies, duals: Duals | None = N
         state.start_objective,
         state.history,
         memory,
+        state.moments and state.moments.put(replies.clients, replies.moments or state.moments.of(replies.clients)),
     )
 
 

@@ -15,6 +15,7 @@ from ..splitting.history import Edges
 from ..splitting.state import read_checkpoint
 from .functional import Memory
 from .metrics import AnyScores, scores_of
+from .problem import Moments
 
 
 @dataclass(frozen=True)
@@ -88,10 +89,14 @@ class Broadcast:
 
 @dataclass(frozen=True)
 class Duals:
-    """η_k = (v_k, V_k) of some clients, one row a client; of shape (1, 1) where the method has none."""
+    """η_k = (v_k, V_k) of some clients, one row a client; of shape (1, 1) where the method has none.
+
+    Beside it what else stays with a client: its solver's moments, where they are kept.
+    """
 
     linear: Tensor
     precision: Tensor
+    moments: Moments | None = None
 
 
 @dataclass(frozen=True)
@@ -115,6 +120,8 @@ class State:
     history : tuple of RoundRecord
     memory : Memory or None
         Shared inputs and soft labels; only FedLap-Func has them, after the first answer.
+    moments : Moments or None
+        Where the clients' solvers go on from, with `keep_moments`.
     """
 
     mean: Tensor
@@ -127,6 +134,7 @@ class State:
     start_objective: float
     history: tuple[RoundRecord, ...]
     memory: Memory | None = None
+    moments: Moments | None = None
 
     @property
     def round(self) -> int:
@@ -142,7 +150,8 @@ class State:
         """Return η_k of some clients; where they are all clients, this state's own tensors and no copy."""
         chosen = list(clients)
         sites = self.site_linear, self.site_precision
-        return Duals(*(site if len(site) == 1 or chosen == list(range(len(site))) else site[chosen] for site in sites))
+        v, V = (site if len(site) == 1 or chosen == list(range(len(site))) else site[chosen] for site in sites)
+        return Duals(v, V, None if self.moments is None else self.moments.of(chosen))
 
 
 AT_ONCE = 2**19
@@ -165,6 +174,9 @@ def save_state(path: str | os.PathLike[str], state: State, description: dict[str
     tensors.update({f"buffer/{name}": value for name, value in state.buffers.items()})
     if state.memory is not None:
         tensors.update({f"memory/{name}": getattr(state.memory, name) for name in MEMORY})
+    if state.moments is not None:
+        tensors["moments"] = state.moments.vectors
+        tensors["moment_steps"] = torch.tensor(state.moments.steps)
     header = {
         "run": description,
         "start_objective": state.start_objective,
@@ -197,9 +209,20 @@ def load_state(path: str | os.PathLike[str], like: State, description: dict[str,
         buffers = {name: read(f"buffer/{name}", value) for name, value in like.buffers.items()}
         shared = any(name.startswith("memory/") for name in archive.arrays)
         memory = _read_memory(archive, like.mean) if shared else None
+        moments = like.moments
+        if moments is not None:
+            counts = read("moment_steps", torch.tensor(moments.steps))
+            moments = Moments(read("moments", moments.vectors), tuple(counts.tolist()))
         start_objective = float(archive.header["start_objective"])
         history = tuple(RoundRecord.from_dict(plain) for plain in archive.header["history"])
-        return State(**tensors, buffers=buffers, start_objective=start_objective, history=history, memory=memory)
+        return State(
+            **tensors,
+            buffers=buffers,
+            start_objective=start_objective,
+            history=history,
+            memory=memory,
+            moments=moments,
+        )
 
 
 def _tensor(archive: Archive, name: str) -> Tensor:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
 from threading import Event
 
 import numpy as np
@@ -103,7 +103,8 @@ def local_work(
         kept, own = (empty(), precision) if isinstance(solver, PersonalSteps) else (None, None)
         own = None if own is None else empty()
         statistics = {name: buffer.clone() for name, buffer in buffers.items()}
-        out = Trained(empty(), precision, hess, steps, statistics, kept, own)
+        moments = None if problem.moments is None else torch.empty_like(problem.moments.vectors)
+        out = Trained(empty(), precision, hess, steps, statistics, kept, own, moments)
     work = Work(network, data, problem, solver, seeds, out)
     device = problem.start.device
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
@@ -246,13 +247,21 @@ class _Point:
         self.gradient = torch.zeros_like(self.mean)
         quadratic = problem.quadratic(scale)
         self.quadratic = quadratic and tuple(x.expand_as(self.mean) for x in quadratic)
-        # one parameter for all clients of the same number of steps, which drop out together
-        sizes = list(Counter(steps).values())
+        # one parameter for all clients of the same numbers of steps, now and before: they drop out together
+        self.kept = problem.moments
+        done = (0,) * len(steps) if self.kept is None else self.kept.steps
+        sizes = [len(list(group)) for _, group in groupby(zip(steps, done, strict=True))]
         self.rows = [rows.requires_grad_() for rows in self.mean.split(sizes)]
         self.first = [sum(sizes[:i]) for i in range(len(sizes))]
         for rows, own in zip(self.rows, self.gradient.split(sizes), strict=True):
             rows.grad = own
         self.optimiser = _optimiser(self.rows, solver)
+        self.names = ("momentum_buffer",) if isinstance(solver, SGDSteps) else ("exp_avg", "exp_avg_sq")
+        if self.kept is not None:
+            for rows, first in zip(self.rows, self.first, strict=True):
+                vectors = self.kept.vectors[first : first + len(rows)].unbind(dim=1)
+                state = {name: vector.clone() for name, vector in zip(self.names, vectors, strict=True)}
+                self.optimiser.state[rows] = {"step": torch.tensor(float(done[first])).to(rows.device), **state}
 
     def step(self, k: int, t: int, gradient: Gradient) -> None:
         gradient(self.mean[:k], self.gradient[:k])
@@ -264,8 +273,12 @@ class _Point:
                 rows.grad = None
         self.optimiser.step()
 
-    def result(self) -> tuple[Tensor, None, None]:
-        return self.mean, None, None
+    def result(self) -> tuple[Tensor | None, ...]:
+        if self.kept is None:
+            return (self.mean,)
+        states = [self.optimiser.state[rows] for rows in self.rows]
+        vectors = [torch.cat([state[name] for state in states]) for name in self.names]
+        return self.mean, None, None, None, None, torch.stack(vectors, dim=1)
 
 
 def _optimiser(rows: list[Tensor], solver: PointSteps) -> torch.optim.Optimizer:
@@ -289,6 +302,10 @@ class _IVON:
         # a tensor, or every rate would be a program of its own
         rate = step_rate(solver.lr, delta, self.rates)
         self.terms = Terms(ess, delta, rate if isinstance(rate, Tensor) else start.new_full((1, 1), rate), *around)
+        self.done = None
+        if problem.moments is not None:
+            self.buffers.momentum.copy_(problem.moments.vectors[:, 0])
+            self.done = torch.tensor(problem.moments.steps, dtype=torch.float64, device=start.device)[:, None]
 
     def step(self, k: int, t: int, gradient: Gradient) -> None:
         b, terms, samples = self.buffers.first(k), self.terms.first(k), self.solver.samples
@@ -297,8 +314,9 @@ class _IVON:
             b.noise.mul_(self.spread[:k])
             draw(b, terms)
             collect(b, gradient(b.theta, b.slot(sample)), self.rates, sample)
-        update(b, terms, self.rates, t, samples)
+        update(b, terms, self.rates, t if self.done is None else self.done[:k] + t, samples)
 
-    def result(self) -> tuple[Tensor, Tensor, Tensor]:
+    def result(self) -> tuple[Tensor | None, ...]:
         b = self.buffers
-        return b.mean, (b.hess + self.delta).mul_(self.ess), b.hess
+        moments = None if self.done is None else b.momentum[:, None]
+        return b.mean, (b.hess + self.delta).mul_(self.ess), b.hess, None, None, moments

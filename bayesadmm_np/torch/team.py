@@ -19,7 +19,7 @@ from .likelihoods import Categorical, Likelihood
 from .methods import FunctionalMethod, family_of
 from .network import Network, Rows
 from .personal import PersonalMethod, VEMSteps, head_of
-from .problem import AdamSteps, IVONSteps, LocalProblem, PointSteps, Solver
+from .problem import AdamSteps, IVONSteps, LocalProblem, Moments, PointSteps, Solver, moments_of
 from .state import Broadcast, Duals, State
 from .stream import Stream
 
@@ -100,7 +100,7 @@ class Team:
         which every λ_k is λ_g leaves the server where it is. From m_g = 0 this is Algorithm 1's start, η_k = 0;
         without it a row with α = 1 loses the start in its first round.
         """
-        mean, clients = self.network.start, self.n_clients
+        mean, clients, kept = self.network.start, self.n_clients, moments_of(self.solver)
         one = 1.0 if self.family is IsotropicGaussian else self.delta
         precision = torch.full_like(mean if self.learns_precision else mean[:1], one)
         site = precision.new_zeros(1, 1)
@@ -119,6 +119,7 @@ class Team:
             self.network.buffers,
             float("nan"),
             (),
+            moments=Moments(mean.new_zeros(clients, kept, len(mean)), (0,) * clients) if kept else None,
         )
 
     def problem(self, broadcast: Broadcast, duals: Duals, chosen: Sequence[int]) -> LocalProblem:
@@ -135,9 +136,8 @@ class Team:
             shared = shared_terms(self.network, broadcast.memory, broadcast.mean, chosen, broadcast.buffers)
         sites = duals.linear, duals.precision
         around = broadcast.mean, centre, precision, *sites, rho, self.temperature
-        return LocalProblem(
-            *around, shared, self.ess, reached, broadcast.precision[None] if self.learns_precision else None
-        )
+        served = broadcast.precision[None] if self.learns_precision else None
+        return LocalProblem(*around, shared, self.ess, reached, served, duals.moments)
 
     def _continues(self, broadcast: Broadcast) -> bool:
         """Whether IVON starts at the server's precision: where it is the prior's still, nobody has learned any."""

@@ -40,7 +40,8 @@ class Client(ABC):
             points = len(problem.shared.X)
         self.layers = layers_of(network, batch_size + points, X)
         _check(rows.y, X.shape[1], self.layers[0])
-        self.start = problem.start.numpy()
+        self.start, self.kept = problem.start.numpy(), problem.moments
+        self.done = 0 if self.kept is None else self.kept.steps[0]
         self.scale = problem.scale([rows.mass])
         self.rows = X, rows.y.contiguous().numpy()
         if problem.shared is not None:  # the same in every step: behind the rows of a batch
@@ -60,9 +61,17 @@ class Client(ABC):
     def take_steps(self, begun: int, index: Tensor, weights: Tensor) -> None:
         """Take steps `begun` + 1, …, one a batch; `index` and `weights` are of its rows, shape (T, B)."""
 
+    def kept_moment(self, which: int) -> Tensor | float:
+        """Return where an average of gradients goes on from."""
+        return 0.0 if self.kept is None else self.kept.vectors[0, which]
+
+    def moments(self, *averages: Floats) -> Tensor | None:
+        """Return them where they are kept."""
+        return None if self.kept is None else torch.from_numpy(np.stack(averages))
+
     @abstractmethod
-    def result(self) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Return m_k and, for IVON, s_k and h_k."""
+    def result(self) -> tuple[Tensor | None, ...]:
+        """Return m_k and, for IVON, s_k and h_k; then None twice, and what the solver keeps."""
 
 
 def _check(y: Tensor, width: int, shapes: NDArray[np.int64]) -> None:
@@ -80,16 +89,17 @@ class AdamClient(Client):
     def __init__(self, network: Network, rows: Rows, problem: LocalProblem, solver: AdamSteps) -> None:
         super().__init__(network, rows, problem, solver.batch_size)
         self.rates = tuple(map(float, (solver.lr, solver.beta1, solver.beta2, solver.eps)))
-        arrays = self.side_by_side(self.start, 0.0, 0.0, 0.0, *(problem.quadratic(self.scale) or ()))
+        averages = self.kept_moment(0), self.kept_moment(1)
+        arrays = self.side_by_side(self.start, *averages, 0.0, *(problem.quadratic(self.scale) or ()))
         nothing = np.empty(0, self.start.dtype)
         self.state, self.terms = arrays[:4], arrays[4:] or (nothing, nothing)
 
     def take_steps(self, begun: int, index: Tensor, weights: Tensor) -> None:  # noqa: D102
         batches = index.numpy(), weights.numpy()
-        kernels.adam(self.state, self.terms, self.rows, batches, self.layers, begun, self.rates)
+        kernels.adam(self.state, self.terms, self.rows, batches, self.layers, self.done + begun, self.rates)
 
-    def result(self) -> tuple[Tensor, None, None]:  # noqa: D102
-        return torch.from_numpy(self.state[0]), None, None
+    def result(self) -> tuple[Tensor | None, ...]:  # noqa: D102
+        return torch.from_numpy(self.state[0]), None, None, None, None, self.moments(*self.state[1:3])
 
 
 class IVONClient(Client):
@@ -101,15 +111,16 @@ class IVONClient(Client):
         ess, delta, slope, curvature = problem.terms(self.scale)
         rate = torch.zeros_like(delta) + step_rate(solver.lr, delta, solver.rates)
         hess = problem.hess_start(solver.hess_init, ess, delta)
-        arrays = self.side_by_side(self.start, hess, 0.0, 0.0, 0.0, 0.0, delta, rate, slope, curvature)
+        state = self.start, hess, self.kept_moment(0), 0.0, 0.0, 0.0
+        arrays = self.side_by_side(*state, delta, rate, slope, curvature)
         self.ess, self.key, self.state, self.terms = float(ess), noise_key(seed), arrays[:6], arrays[6:]
 
     def take_steps(self, begun: int, index: Tensor, weights: Tensor) -> None:  # noqa: D102
         batches = index.numpy(), weights.numpy()
         given = self.rows, batches, self.layers, self.key, begun, self.rates, self.debias
-        kernels.ivon(self.state, self.terms, self.ess, *given)
+        kernels.ivon(self.state, self.terms, self.ess, *given, self.done)
 
-    def result(self) -> tuple[Tensor, Tensor, Tensor]:  # noqa: D102
-        mean, hess = self.state[:2]
+    def result(self) -> tuple[Tensor | None, ...]:  # noqa: D102
+        mean, hess, average = self.state[:3]
         precision = (hess + self.terms[0]) * hess.dtype.type(self.ess)
-        return torch.from_numpy(mean), torch.from_numpy(precision), torch.from_numpy(hess)
+        return *map(torch.from_numpy, (mean, precision, hess)), None, None, self.moments(average)

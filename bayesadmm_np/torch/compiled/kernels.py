@@ -376,11 +376,12 @@ def ivon(
     begun: int,
     rates: tuple[float, ...],
     debias: bool,
+    done: int,
 ) -> None:
     """Algorithm 2's steps `begun` + 1, …, one a batch and each with one sample.
 
     `state` is m, h, g and memory for gradient, θ and noise; `terms` are δ, α, v − δm_p and u, an entry a parameter;
-    `ess` is λ; `rates` are β₁, β₂ and the clip radius; the rest is as in `adam`.
+    `ess` is λ; `rates` are β₁, β₂ and the clip radius; `done` steps are behind g; the rest is as in `adam`.
     """
     mean, hess, momentum, grad, theta, noise = state
     delta, rate, slope, curvature = terms
@@ -395,7 +396,7 @@ def ivon(
             _take(rows, index[t - 1], weights[t - 1], layers)
             gradient(theta, grad, layers)
             if debias:
-                unbias = kind(1.0 / (1.0 - beta1 ** (begun + t)))
+                unbias = kind(1.0 / (1.0 - beta1 ** (done + begun + t)))
         numbers = kind(ess), kind(1.0 - beta2), kind(1.0 - beta1), unbias, kind(clip)
         for begin in range(0, mean.size, BLOCK):
             end = min(begin + BLOCK, mean.size)
