@@ -14,7 +14,7 @@ from .folders import (
     step_server,
     step_site,
 )
-from .glm import GLMData
+from .glm_site import GLMData
 from .glm_spec import GLMSpec, GLMTask
 from .identity import site_key
 from .messages import Message, MessageError, Outcome

@@ -22,7 +22,7 @@ MOST_ROWS = 1 << 53
 SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,63}")
 
 ENGINES = {
-    "glm": ("bayesadmm_np.federation.glm", "GLMSpec", "GLMServer"),
+    "glm": ("bayesadmm_np.federation.glm_server", "GLMSpec", "GLMServer"),
     "network": ("bayesadmm_np.torch.federated", "NetworkSpec", "NetworkServer"),
 }
 """Module, spec and engine at the server; those of networks are imported when a message asks for them, with torch."""

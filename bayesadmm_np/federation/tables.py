@@ -35,7 +35,7 @@ from ..losses.base import Loss
 from .agreeing import classes_of, features_of
 from .columns import MOST_LEVELS, TableHeader, asked_of, count_name
 from .disclosure import Basis
-from .glm import GLMData, GLMSite
+from .glm_site import GLMData, GLMSite
 from .glm_spec import GLMSpec
 from .messages import Heard, Message, MessageError
 from .spec import RunSpec

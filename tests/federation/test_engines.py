@@ -22,7 +22,7 @@ from bayesadmm_np.federation import (
 from bayesadmm_np.federation import messages as messages_module
 from bayesadmm_np.federation import site as site_module
 from bayesadmm_np.federation.engine import NOT_THERE, require
-from bayesadmm_np.federation.glm import GLMServer
+from bayesadmm_np.federation.glm_server import GLMServer
 from bayesadmm_np.federation.messages import read_spec
 from bayesadmm_np.federation.spec import run_of
 from oracles.couriers import carried, introduce

@@ -108,11 +108,14 @@ def test_other_options_make_another_run():
 
 BROKEN = {
     "a dual of the other sign": (
-        "bayesadmm_np.federation.glm.moved_site",
+        "bayesadmm_np.federation.glm_messages.moved_site",
         lambda m, share, n, s, own, g: s - (own - g),
     ),
-    "a site that does not mix": ("bayesadmm_np.federation.glm.combine", lambda weights, past: past[-1]),
-    "a server that never asks": ("bayesadmm_np.federation.glm.GLMServer.is_nearly_closed", lambda self, state: False),
+    "a site that does not mix": ("bayesadmm_np.federation.glm_site.combine", lambda weights, past: past[-1]),
+    "a server that never asks": (
+        "bayesadmm_np.federation.glm_server.GLMServer.is_nearly_closed",
+        lambda self, state: False,
+    ),
 }
 
 

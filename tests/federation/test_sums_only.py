@@ -5,7 +5,7 @@ import pytest
 
 import bayesadmm_np as ba
 from bayesadmm_np.federation import Coordinator, GLMData, GLMTask, Message, MessageError, Site, final_result
-from bayesadmm_np.federation.glm import GLMServer
+from bayesadmm_np.federation.glm_server import GLMServer
 from bayesadmm_np.losses.expectations import Delta
 from bayesadmm_np.splitting.guarded import Guarded
 

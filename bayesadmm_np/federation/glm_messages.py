@@ -1,0 +1,364 @@
+"""What messages say of losses of the core: q_g down, λ_k, η_k and sums up; and what no rows could say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from .._archive import refusal
+from .._fields import Condition, Field
+from .._validation import Array
+from ..clients.problem import ClientStatus
+from ..families.base import ExponentialFamily
+from ..families.coordinates import Natural, pairing
+from ..families.gaussian import Gaussian, LearnedPrecisionGaussian
+from ..losses.base import Expected, GaussianExpected, Margins
+from ..losses.expectations import Delta, Exact
+from ..splitting.coefficients import client_coefficients
+from ..splitting.messages import Reply
+from ..splitting.sketched import floats_beside, is_sketch, is_told
+from ..splitting.state import State
+from ..splitting.worker import moved_site
+from .glm_spec import GLMSpec
+from .messages import ReplyHeader, Report, Served, SiteReply
+
+Sums = Expected | GaussianExpected
+
+NEVER_NEGATIVE = {"LeastSquares", "Logistic", "ReferenceSoftmax", "Softmax"}
+"""Losses that are squares, or −log of a probability with no constant dropped."""
+CONVEX_LOSSES = NEVER_NEGATIVE | {"Poisson"}
+MOST_NATS = 100.0
+ROUNDING = 1e-6
+
+
+@dataclass(frozen=True)
+class SolvedHeader:
+    """How a site's solve went."""
+
+    status: str
+    iterations: int
+    residual: float
+    edge: float
+    well_posed: bool
+
+    def __post_init__(self) -> None:
+        if self.status not in ClientStatus.__members__ or self.ended is ClientStatus.ABSENT:
+            raise ValueError(f"solved.status must be a status of a client that took part, got {self.status}")
+        if self.iterations < 0:
+            raise ValueError(f"solved.iterations must be an integer from 0, got {self.iterations}")
+
+    @property
+    def ended(self) -> ClientStatus:
+        """The status."""
+        return ClientStatus[self.status]
+
+
+@dataclass(frozen=True)
+class SumsHeader:
+    """What a certificate needs beside the sums."""
+
+    reach: float | None
+    curvature_error: float
+    at_mean: bool
+
+    def __post_init__(self) -> None:
+        if not (self.curvature_error >= 0 and (self.reach is None or self.reach >= 0)):
+            raise ValueError(f"reach and curvature_error must be >= 0, got {self.reach} and {self.curvature_error}")
+
+
+@dataclass(frozen=True)
+class GLMReplyHeader(ReplyHeader):
+    """A reply."""
+
+    value: float | None
+    edge: float
+    solved: SolvedHeader | None
+    certificate: SumsHeader | None
+
+
+@dataclass(frozen=True)
+class GLMEngine:
+    """The part that server and site share: they both read q_g."""
+
+    spec: GLMSpec
+
+    @property
+    def q_fields(self) -> Mapping[str, Field]:
+        """λ_g, and the sites' sketches where they are told."""
+        row, dim = self.spec.row, self.spec.prior.natural.linear.size
+        table = {"natural": inside_field(self.spec.prior)}
+        return table | ({"sketches": Field(floats_beside(row, dim, len(self.spec.sites)))} if is_told(row) else {})
+
+    def q_made(self, found: Mapping[str, Any]) -> ExponentialFamily:
+        """Return q_g."""
+        q_g = self.made(found["natural"])
+        if "sketches" in found:
+            q_g.__dict__["told"] = found["sketches"]  # beside the distribution, for the solve that it is read for
+        return q_g
+
+    def made(self, natural: Natural) -> ExponentialFamily:
+        """Return q_g from what is sent of it: λ_g, or the mean and the precision of a Newton row."""
+        start = self.spec.prior.start()
+        if not self.spec.row.is_newton:
+            return start.with_natural(natural)
+        assert isinstance(start, LearnedPrecisionGaussian)
+        return start.at(natural.linear, natural.parts[1:])
+
+    def sent(self, q_g: ExponentialFamily) -> Natural:
+        """Inverse of `made`: λ = (Sm, S) would keep the mean of a Newton row to cond(S) ulp alone."""
+        if not self.spec.row.is_newton:
+            return q_g.natural
+        assert isinstance(q_g, Gaussian)
+        return q_g.natural_from(q_g.mean, q_g.factor.parts)
+
+
+def natural_field(like: Natural, *conditions: Condition) -> Field:
+    """A natural parameter with the shapes of `like`; packed matrices are symmetric by construction."""
+    return Field(like.size, conditions, like.from_vector)
+
+
+def inside_field(family: ExponentialFamily) -> Field:
+    """The natural parameter of a distribution."""
+    words = "a distribution: its precision must be positive definite"
+    is_inside = Condition(words, lambda natural, known: family.contains(natural), lambda natural: "one that is not")
+    return natural_field(family.natural, is_inside)
+
+
+CONVEX = Condition(
+    "of a curvature with a diagonal >= 0", lambda site, known: np.all(site.parts[1] >= 0), lambda site: "a negative one"
+)
+
+
+def sketch_field(spec: GLMSpec) -> Field:
+    """The sketch of a positive semidefinite curvature."""
+    kind, dim = spec.row.sites, spec.prior.natural.linear.size
+    assert kind is not None
+
+    def is_valid(numbers: Array, known: Any) -> bool:
+        return is_sketch(kind, numbers, dim)
+
+    return Field(kind.size(dim), (Condition("of a correlation matrix", is_valid, lambda numbers: "another's"),))
+
+
+def made_answer(
+    solved: SolvedHeader, found: Mapping[str, Any], spec: GLMSpec, served: Served, k: int, site: Natural
+) -> Reply:
+    """Return λ_k where it is not λ_g, and follow η_k from `site`, what it was."""
+    row, q_g = spec.row.at(served.round), served.q_g
+    natural, moved, slope = found.get("natural", q_g.natural), q_g.natural, None
+    if solved.ended.is_usable:
+        if "site" in found:
+            moved = found["site"]
+            if row.is_newton:
+                assert isinstance(q_g, Gaussian)
+                slope, curvature = -moved.linear, moved.parts[1:]
+                moved = -q_g.natural_gradient(slope, curvature)
+        elif row.dual_step == 0.0:
+            moved = site
+        else:
+            moved = moved_site(row, spec.shares[k], len(spec.sites), site, natural, q_g.natural)
+    return Reply(
+        natural=natural,
+        site=moved,
+        iterations=solved.iterations,
+        status=solved.ended,
+        residual=solved.residual,
+        natural_gradient_edge=solved.edge,
+        gap=None,
+        well_posed=solved.well_posed,
+        seconds=0.0,
+        slope=slope,
+        tensors=found.get("tensors"),
+        sketch=found.get("sketch"),
+        is_evaluation=row.client != "proximal",
+    )
+
+
+# ----------------------------------------------------------------------------------------------------
+# Whether any rows can say so
+# ----------------------------------------------------------------------------------------------------
+
+
+def require_possible(
+    spec: GLMSpec, value: float | None, found: Mapping[str, Any], served: Served, k: int, state: State
+) -> None:
+    """Raise where no rows have what a site says, as far as that can be seen without its columns."""
+    is_never_negative = spec.loss in NEVER_NEGATIVE
+    if is_never_negative and value is not None and value < 0:
+        raise refusal("value", f">= 0, as {spec.loss} is", value)
+    if "site" in found and (spec.row.is_newton or spec.row.is_joint):
+        if spec.loss in CONVEX_LOSSES:
+            _require_curvature(found["site"])
+        if spec.loss == "LeastSquares" and spec.row.is_newton and value is not None and np.isfinite(value):
+            _require_residuals(found["site"], value)
+    elif is_never_negative and "natural" in found and value is not None and np.isfinite(value):
+        require_within_reach(spec, served, k, state.sites[k], found["natural"], value)
+
+
+def _require_curvature(site: Natural) -> None:
+    """Raise where E[∇²ℓ_k] of a convex loss is not positive semidefinite, up to rounding."""
+    for part in site.parts[1:]:
+        values = np.linalg.eigvalsh(part) if part.ndim == 2 else part
+        if values.min(initial=0.0) < -ROUNDING * np.abs(values).max(initial=0.0):
+            raise refusal("site", "with a curvature that is positive semidefinite", f"one of {values.min():.3g}")
+
+
+def _require_residuals(site: Natural, value: float) -> None:
+    """Raise where a slope Xᵀr is longer than any with a loss ½‖r‖² and a curvature XᵀX: gᵀH⁺g ≤ ‖r‖²."""
+    if len(site.parts) != 2 or site.parts[1].ndim != 2:
+        return
+    slope, curvature = site.parts
+    sizes = np.sqrt(np.maximum(np.diag(curvature), 0.0)) + np.finfo(float).tiny  # columns of length one
+    values, vectors = np.linalg.eigh(curvature / sizes / sizes[:, None])
+    along = vectors.T @ (slope / sizes)
+    squares = float((along**2 / np.maximum(values, ROUNDING)).sum())
+    if not squares <= 2.0 * value * (1.0 + 1e-3) + ROUNDING:
+        raise refusal("site", f"with a slope that residuals of a loss of {value:.3g} have", f"one of {squares:.3g}")
+
+
+def require_within_reach(spec: GLMSpec, served: Served, k: int, site: Natural, natural: Natural, value: float) -> None:
+    """Raise where λ_k is farther from λ_g than the site's own loss there allows.
+
+    Of Eq. 15 λ_k is the minimum, and a loss of outcomes that are counted is nowhere below zero, so that
+
+        ρ KL(q_k‖q_g) + ⟨η_k, μ_k − μ_g⟩ ≤ E_{q_g}[ℓ_k] − E_{q_k}[ℓ_k] ≤ E_{q_g}[ℓ_k].
+
+    Solvers and rules of integration are not exact, and ten times the loss and `MOST_NATS` a parameter are forgiven.
+    """
+    row = spec.row.at(served.round)
+    if row.client != "proximal" or row.prior_at != "server" or row.sites is not None:
+        return
+    q_g, q_k = served.q_g, spec.prior.with_natural(natural)
+    rho = client_coefficients(row, spec.shares[k], len(spec.sites)).rho
+    away, held = rho * q_k.kl(q_g), pairing(site, q_k.expectation - q_g.expectation)
+    most = 10.0 * value + MOST_NATS * natural.linear.size
+    if not away + held <= most + ROUNDING * (abs(away) + abs(held)):
+        expected = f"within the reach of a site whose loss at λ_g is {value:.3g}: at most {most:.3g} nats from it"
+        raise refusal("natural", expected, f"{away + held:.3g}")
+
+
+# ----------------------------------------------------------------------------------------------------
+# Sums at q_g
+# ----------------------------------------------------------------------------------------------------
+
+
+def packed_sums(at_server: Sums, spec: GLMSpec, arrays: dict[str, Array]) -> dict[str, Any] | None:
+    """Put g and H at q_g into `arrays`, with their rounding errors; None where they overflow.
+
+    Of a family that is no Gaussian ∇_μ E_q[ℓ], of which no bound is made.
+    """
+    if not isinstance(at_server, GaussianExpected):
+        gradient = at_server.natural_gradient
+        if not gradient.is_finite():
+            return None
+        arrays |= {"sums": gradient.to_vector(), "errors": np.zeros(gradient.linear.size)}
+        return {"reach": None, "curvature_error": 0.0, "at_mean": False}
+    like = spec.certificate_like
+    if len(like.shapes[1]) == 2 and len(like.shapes) == 2:
+        curvature: tuple[Array, ...] = (at_server.curvature.dense(),)
+    else:
+        curvature = at_server.projected
+    sums = Natural(at_server.gradient, *curvature)
+    margins = at_server.margins
+    if not (sums.is_finite() and np.isfinite(margins.gradient_error).all()):
+        return None
+    arrays |= {"sums": sums.to_vector(), "errors": margins.gradient_error}
+    return {"reach": margins.reach, "curvature_error": margins.curvature_error, "at_mean": at_server.is_at_mean}
+
+
+def made_sums(header: GLMReplyHeader, found: Mapping[str, Any], spec: GLMSpec, served: Served) -> Sums | None:
+    """E_{q_g}[ℓ_k] as the site computed it, from g, H and the margins of its rounding."""
+    sent, q_g, value = header.certificate, served.q_g, header.value
+    if sent is None:
+        return None
+    if value is None:
+        raise refusal("value", "a number where sums are sent", None)
+    sums = found["sums"]
+    margins = Margins(sent.reach, found["errors"], sent.curvature_error)
+    if not isinstance(q_g, Gaussian):
+        return Expected(value, sums)
+    rule = Delta(1) if not spec.rule.carries_curvature else Delta(2) if sent.at_mean else Exact()
+    expected = GaussianExpected(q_g, value, sums.linear, _Curvature(sums.parts[1:]), rule, lambda: margins)
+    expected.__dict__["value"] = value  # as computed at the site, whatever the rule adds
+    return expected
+
+
+@dataclass(frozen=True)
+class _Curvature:
+    """A curvature as it came: dense, or in the structure of the family."""
+
+    parts: tuple[Array, ...]
+
+    def dense(self) -> Array:
+        return self.parts[0]
+
+    def project(self, factor: Any) -> tuple[Array, ...]:
+        return self.parts
+
+    def multiply(self, vector: Array) -> Array:
+        return np.asarray(self.parts[0] @ vector)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Sums over sites alone
+# ----------------------------------------------------------------------------------------------------
+
+
+def summed(replies: Sequence[SiteReply], q_g: Any) -> Iterator[SiteReply]:
+    """Yield the sum of the sites' replies as that of the first site, and zeros for each other site.
+
+    All that follows is a function of these sums. In place of the largest reach R of a site's rows it has
+    √(Σ_k R_k²) ≥ R, with which the bound of the certificate, which rises with R, holds too.
+    """
+    reports, answers = [one.report for one in replies], [one.answer for one in replies]
+    whole = Report(_plus([one.value for one in reports]), sum(one.edge for one in reports), None)
+    nothing = Report(None if whole.value is None else 0.0, 0.0, None)
+    if all(one.sums is not None for one in reports):
+        whole = replace(whole, sums=_sum_of_sums([one.sums for one in reports], q_g, whole.value))
+        nothing = replace(nothing, sums=_sum_of_sums([whole.sums], q_g, 0.0, share=0.0))
+    answer = None if any(one is None for one in answers) else _sum_of_answers([one for one in answers if one])
+    for k, one in enumerate(replies):
+        own = answer
+        if k and answer is not None:
+            slope = None if answer.slope is None else 0.0 * answer.slope
+            own = answer._replace(site=answer.site.zeros(), slope=slope, natural_gradient_edge=0.0)
+        yield replace(one, report=nothing if k else whole, answer=own)
+
+
+def _plus(values: Sequence[Any]) -> Any:
+    return None if any(value is None for value in values) else sum(values)
+
+
+def _sum_of_answers(answers: Sequence[Reply]) -> Reply:
+    first, n_sites = answers[0], len(answers)
+    site, apart = first.site, first.natural.zeros()
+    for other in answers[1:]:
+        site, apart = site + other.site, apart + (other.natural - first.natural)
+    return first._replace(
+        natural=first.natural + apart * (1.0 / n_sites),  # of evaluations all are λ_g
+        site=site,
+        slope=_plus([one.slope for one in answers]),
+        status=next((one.status for one in answers if not one.status.is_usable), first.status),
+        iterations=sum(one.iterations for one in answers),
+        residual=sum(one.residual for one in answers),
+        natural_gradient_edge=sum(one.natural_gradient_edge for one in answers),
+        well_posed=all(one.well_posed for one in answers),
+    )
+
+
+def _sum_of_sums(each: Sequence[Any], q_g: Any, value: float, share: float = 1.0) -> GaussianExpected:
+    margins = [one.margins for one in each]
+    squares = _plus([None if one.reach is None else one.reach**2 for one in margins])
+    bound = Margins(
+        None if squares is None else share * float(np.sqrt(squares)),
+        share * sum(one.gradient_error for one in margins),
+        share * sum(one.curvature_error for one in margins),
+    )
+    parts = tuple(share * sum(part) for part in zip(*(one.curvature.parts for one in each), strict=True))
+    gradient = share * sum(one.gradient for one in each)
+    expected = GaussianExpected(q_g, value, gradient, _Curvature(parts), Delta(2), lambda: bound)
+    expected.__dict__["value"] = value
+    return expected

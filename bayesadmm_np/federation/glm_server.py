@@ -1,0 +1,345 @@
+"""The engine of losses of the core at the server: a state is that of `bayesadmm_np.run`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+
+from .._archive import refusal
+from .._fields import NOT_NEGATIVE, Field
+from .._validation import Array
+from ..families.base import ExponentialFamily
+from ..families.coordinates import Coordinates, Displacement, Natural
+from ..families.full import FullGaussian
+from ..families.gaussian import Gaussian
+from ..families.precision import DensePrecision
+from ..glm.diagnosis import LONG
+from ..losses.base import Expected
+from ..splitting.certificate import Certificate, PooledObjective
+from ..splitting.conclusion import concluded
+from ..splitting.guarded import evaluations, is_at_rounding, is_judged
+from ..splitting.history import RoundRecord
+from ..splitting.loop import ALL_ROUNDS, at_the_limit, has_converged
+from ..splitting.result import Result
+from ..splitting.round import UNKNOWN, advance, complete
+from ..splitting.server import Server
+from ..splitting.sketched import is_told, no_sketches, pack_cavity
+from ..splitting.state import Memory, State, Step
+from ..splitting.status import Failure
+from .engine import Gathered, ServerEngine
+from .glm_messages import (
+    CONVEX,
+    GLMEngine,
+    GLMReplyHeader,
+    Sums,
+    inside_field,
+    made_answer,
+    made_sums,
+    natural_field,
+    require_possible,
+    sketch_field,
+    summed,
+)
+from .glm_questions import AskedTable, Prepared, prepare, tabulate, watch
+from .glm_spec import GLMSpec, state_size
+from .messages import MessageError, Outcome, Report, Served, SiteReply
+from .questions import Asking, Talk
+
+
+@dataclass(frozen=True)
+class GLMServer(GLMEngine, ServerEngine[State]):
+    """The engine at the server: the pure functions of `bayesadmm_np.splitting`, applied to what the sites sent."""
+
+    SUMMED: ClassVar[tuple[str, ...]] = ("value", "natural", "site", "tensors", "edge", "sums", "errors", "certificate")
+    PER_SITE: ClassVar[tuple[str, ...]] = ("natural", "site", "sketch", "solved")
+    record: ClassVar[Any] = RoundRecord
+    reply_header: ClassVar[Any] = GLMReplyHeader
+
+    known: Prepared | None = None
+    """What was asked before the first round."""
+
+    @classmethod
+    def of(cls, spec: GLMSpec, model: Any) -> GLMServer:
+        """Return the engine of a run."""
+        if model is not None:
+            raise ValueError("model must not be given: the run is not of a network.")
+        return cls(spec)
+
+    def prepared(self, talk: Talk) -> tuple[GLMServer, Result | None]:
+        """Ask about columns, and for a fit that needs no rounds."""
+        if not self.spec.asks:
+            return self, None
+        ask = Asking(talk, self.spec)
+        known = replace(prepare(self.spec, ask), done=ask.done, floats=ask.floats)
+        return replace(self, spec=known.spec, known=known), known.result
+
+    def is_long(self, state: State) -> bool:
+        """Whether it is time to ask if the likelihood has a maximum."""
+        asks = self.known is not None and self.spec.row.is_newton and self.known.searched is None
+        return asks and len(state.history) == LONG
+
+    def watched(self, talk: Talk, state: State) -> tuple[GLMServer, Certificate | None]:
+        """Ask whether the likelihood has a maximum; where it has none the run ends."""
+        assert self.known is not None
+        ask = Asking(talk, self.spec, self.known.done, self.known.floats)
+        known, certificate = watch(self.known, ask, state)
+        return replace(self, known=replace(known, done=ask.done, floats=ask.floats)), certificate
+
+    def table(self, talk: Talk, state: State, outcome: Outcome) -> AskedTable | None:
+        """Ask for deviance, criteria, robust covariances, and for why there is no maximum."""
+        known = self.known
+        if known is None:
+            return None
+        fitted: Any = state.q_g if known.result is None else known.result.posterior
+        is_robust = self.spec.row.is_newton and type(self.spec.prior) is FullGaussian
+        covariance = (lambda: fitted.covariance_matrix) if is_robust else None
+        return tabulate(known, Asking(talk, self.spec, known.done, known.floats), fitted.mean, covariance, outcome)
+
+    @cached_property
+    def server(self) -> Server:
+        """Eq. 54."""
+        spec = self.spec
+        return Server(spec.row, spec.prior, spec.shares, total=sum(spec.weights) or 1.0, n_outputs=spec.n_outputs)
+
+    @property
+    def reply_size(self) -> int:
+        """λ_k, η_k where it travels, the tensors of a joint step, and the sums of the certificate with their errors."""
+        like = self.spec.prior.natural
+        tensors = self.spec.tensor_size if self.spec.row.is_joint else 0
+        beside = tensors + self.spec.sketch_size
+        return 2 * like.size + self.spec.certificate_like.size + like.linear.size + beside
+
+    @property
+    def state_size(self) -> int:
+        """Numbers of a state."""
+        n_sites = len(self.spec.sites)
+        return state_size(self.spec.prior.natural.size, n_sites, self.spec.memory) + n_sites * self.spec.sketch_size
+
+    def pack_q(self, state: State) -> dict[str, Array]:
+        """Return what is sent of q_g."""
+        sent = {"natural": self.sent(state.q_g).to_vector()}
+        row = self.spec.row
+        return sent | ({"sketches": pack_cavity(row, state.sites, state.sketches)} if is_told(row) else {})
+
+    def q_of(self, state: State) -> ExponentialFamily:
+        """Return q_g."""
+        return state.q_g
+
+    def reply_fields(self, header: GLMReplyHeader, served: Served) -> Mapping[str, Field]:
+        """λ_k, η_k, the tensors of a joint step or a sketch, and the sums of the certificate."""
+        spec, table = self.spec, {}
+        if header.solved is not None and header.solved.ended.is_usable:
+            like = spec.prior.natural
+            own = {
+                "natural": inside_field(spec.prior),
+                "site": natural_field(like),
+                "tensors": Field(spec.tensor_size),
+            }
+            if spec.row.sites is not None:
+                own |= {"site": natural_field(like, CONVEX), "sketch": sketch_field(spec)}
+            table = {name: own[name] for name in own if name in spec.answered(served.round)}
+        if header.certificate is not None:
+            if not served.certify:
+                raise refusal("certificate", "null in a round that does not ask for it", "sums")
+            like = spec.certificate_like
+            table |= {"sums": natural_field(like), "errors": Field(like.linear.size, (NOT_NEGATIVE,))}
+        return table
+
+    def reply_made(
+        self, header: GLMReplyHeader, found: Mapping[str, Any], served: Served, k: int, state: State
+    ) -> SiteReply:
+        """Return E_{q_g}[ℓ_k], the edge of the counted answer, λ_k and the sums; η_k is followed from `state`."""
+        solved = header.solved
+        report = Report(header.value, header.edge, made_sums(header, found, self.spec, served))
+        answer = None if solved is None else made_answer(solved, found, self.spec, served, k, state.sites[k])
+        require_possible(self.spec, header.value, found, served, k, state)
+        return SiteReply(served.round, report, answer)
+
+    def used(self, state: State, replies: list[SiteReply | None]) -> list[SiteReply | None]:
+        """Return the replies, or in their places the sum over all sites and nothing else; see `summed`."""
+        if not self.spec.sums_only:
+            return replies
+        came = [one for one in replies if one is not None]
+        if len(came) < len(replies):
+            raise ValueError("sums_only: a sum over sites needs the replies of all; no site can be left out.")
+        return list(summed(came, state.q_g))
+
+    def ended(self, served: Served) -> ExponentialFamily:
+        """Return the posterior of a final message."""
+        # natural parameters alone would lose digits of a fit that did not need them
+        exact: ExponentialFamily | None = getattr(served.outcome and served.outcome.table, "exact", None)
+        return served.q_g if exact is None else exact
+
+    def start(self) -> State:
+        """Duals at zero, the server at the prior."""
+        begin = self.spec.prior.start()
+        q_g = begin if self.spec.row.is_newton else begin.with_natural(begin.natural)
+        n_sites = len(self.spec.sites)
+        sites, naturals = (begin.natural.zeros(),) * n_sites, (q_g.natural,) * n_sites
+        sketches = no_sketches(self.spec.row, self.spec.prior.natural.linear.size, n_sites)
+        return State(q_g, sites, naturals, (), float("nan"), (), sketches=sketches)
+
+    def complete(self, state: State, replies: Sequence[SiteReply | None]) -> State | Failure:
+        """Fill in the objective, and the natural-gradient edges that the sites know."""
+        values = [one.report.value for one in replies if one is not None and one.report.value is not None]
+        is_whole = len(values) == len(replies)
+        objective = self.server.objective(state, values) if is_whole else float("nan")
+        if not state.history:
+            return replace(state, start_objective=objective)
+        record = state.history[-1]
+        clients = tuple(
+            client if one is None else replace(client, natural_gradient=one.report.edge)
+            for client, one in zip(record.clients, replies, strict=True)
+        )
+        edges = replace(record.edges, natural_gradient=max(client.natural_gradient for client in clients))
+        return complete(self.spec.row, state, objective, is_whole, clients=clients, edges=edges)
+
+    def has_converged(self, state: State, replies: Sequence[SiteReply | None]) -> bool:
+        """Whether the circuit is closed and q_g is stationary, as in one process; known when all have sent sums."""
+        sums = _sums(replies)
+        return sums is not None and has_converged(self.server, state, sums, self.spec.tol)
+
+    def is_at_rounding(self, state: State, replies: Sequence[SiteReply | None]) -> bool:
+        """As in one process; known when all have sent sums."""
+        return is_at_rounding(self.server, state, _sums(replies))
+
+    def at_the_limit(self, state: State, replies: Sequence[SiteReply | None]) -> str:
+        """As in one process; a site with privacy sends no value."""
+        is_private = any(one is not None and one.report.value is None for one in replies)
+        return ALL_ROUNDS if is_private else at_the_limit(state, self.spec.row, self.spec.n_outputs)
+
+    def gather(self, state: State, replies: Sequence[SiteReply | None]) -> Gathered[State] | Failure:
+        """Eq. 54, and the mix of an accelerated method."""
+        answers = [None if one is None else one.answer for one in replies]
+        if self.only_evaluates(state):
+            lost = Expected(np.nan, state.q_g.natural * np.nan)  # of a site that overflows, and sends no sums
+            answers = evaluations(state.q_g, [None if one is None else one.report.sums or lost for one in replies])
+        after = advance(self.server, self.spec.memory, state, answers, self.spec.safeguard)
+        return after if isinstance(after, Failure) else Gathered(after.state, after.weights, after.counts)
+
+    def concluded(
+        self, state: State, replies: Sequence[SiteReply | None], has_converged: bool
+    ) -> tuple[State, Sequence[SiteReply | None]]:
+        """The last accepted point of a Newton row, with the curvature there."""
+        after, sums = concluded(self.server, state, _sums(replies), has_converged)
+        if sums is None:
+            return after, () if after is not state else replies
+        if self.spec.asks and self.spec.row.is_newton:  # shares are those at the end
+            after = replace(after, sites=tuple(-own.natural_gradient for own in sums))
+        known = zip(replies, sums, strict=True)
+        return after, [one and replace(one, report=replace(one.report, sums=own)) for one, own in known]
+
+    def certificate(self, state: State, replies: Sequence[SiteReply | None]) -> Certificate | None:
+        """Return the certificate from the sums of all sites."""
+        sums, q_g = _sums(replies), state.q_g
+        if sums is None:
+            return None
+        pooled = PooledObjective(self.spec.prior, q_g, sums)
+        # a diagonal or block family sends its own part of the curvature only: too little for a bound
+        dense = isinstance(q_g, Gaussian) and (not q_g.learns_precision or isinstance(q_g.factor, DensePrecision))
+        distance = pooled.distance if dense else None
+        return Certificate(state.history[-1].edges, pooled.residual, self.spec.tol, distance)
+
+    def is_nearly_closed(self, state: State) -> bool:
+        """Whether the edges, as far as they are known, are below tol."""
+        record, tol = state.history[-1], self.spec.tol
+        natural_gradients = [client.natural_gradient for client in record.clients]
+        row = self.spec.row
+        known = (
+            row.is_newton
+            or row.is_joint
+            or is_judged(row, state)
+            or max(record.edges.broadcast, record.edges.gather) <= tol
+        )
+        return known and all(edge <= tol or edge == UNKNOWN for edge in natural_gradients)
+
+    def only_evaluates(self, state: State) -> bool:
+        """Whether a guarded row has fallen: sites send the sums at q_g, and solve nothing."""
+        return self.spec.row.client == "proximal" and is_judged(self.spec.row, state)
+
+    def unsettled(self, state: State) -> Sequence[int]:
+        """Return the sites with λ_k − λ_g or η_k + ∇_μ E_{q_k}[ℓ_k] above tol."""
+        clients, tol = state.history[-1].clients, self.spec.tol
+        return [k for k, one in enumerate(clients) if not max(one.broadcast, one.natural_gradient) <= tol]
+
+    def has_lost(self, value: Any) -> bool:
+        """Whether E_{q_g}[ℓ_k] is no number, which a guarded row can use; a site with privacy sends none."""
+        return not self.spec.row.guarded and value is not None and not np.isfinite(value)
+
+    def pack_state(self, state: State) -> tuple[dict[str, Any], dict[str, Array]]:
+        """Return q_g, η_k, λ_k, what acceleration remembers, and Newton's step."""
+        found: dict[str, Coordinates] = {"server": self.sent(state.q_g)}
+        found |= {f"site{k}": site for k, site in enumerate(state.sites)}
+        found |= {f"natural{k}": natural for k, natural in enumerate(state.naturals)}
+        for i, item in enumerate(state.memory):
+            found[f"memory{i}/server"] = item.natural
+            found |= {f"memory{i}/site{k}": site for k, site in enumerate(item.sites)}
+            found |= {f"memory{i}/move{k}": move for k, move in enumerate(item.moves)}
+        arrays = {name: value.to_vector() for name, value in found.items()}
+        arrays |= {f"sketch{k}": numbers for k, numbers in enumerate(state.sketches)}
+        if state.step is not None:
+            arrays |= {f"step/{name}": value for name, value in state.step._asdict().items() if value is not None}
+        return {"memory": len(state.memory), "step": sum(name.startswith("step/") for name in arrays)}, arrays
+
+    def state_fields(self, header: Any, like: State) -> Mapping[str, Field]:
+        """q_g, η_k, λ_k and sketches, what acceleration remembers, and Newton's step."""
+        shape, n_sites = self.spec.prior.natural, len(self.spec.sites)
+        names = ["server", *_numbered("site", n_sites), *_numbered("natural", n_sites)]
+        for i in range(header["memory"]):
+            names += [f"memory{i}/server", *_numbered(f"memory{i}/site", n_sites)]
+            names += _numbered(f"memory{i}/move", n_sites + 1)
+        step = {f"step/{name}": Field(shape.linear.size) for name in STEP[: header["step"]]}
+        sketches = {name: sketch_field(self.spec) for name in self._sketches}
+        return {name: natural_field(shape) for name in names} | step | sketches
+
+    def state_made(self, header: Any, found: Mapping[str, Any], like: State) -> State:
+        """Inverse of `pack_state`."""
+        n_sites = len(self.spec.sites)
+
+        def column(name: str, count: int = n_sites) -> tuple[Natural, ...]:
+            return tuple(found[one] for one in _numbered(name, count))
+
+        memory = tuple(
+            Memory(
+                column(f"memory{i}/site"),
+                found[f"memory{i}/server"],
+                tuple(Displacement(*move.parts) for move in column(f"memory{i}/move", n_sites + 1)),
+            )
+            for i in range(header["memory"])
+        )
+        step = Step(*(found[f"step/{name}"] for name in STEP[: header["step"]])) if header["step"] else None
+        q_g, sites, naturals = self.made(found["server"]), column("site"), column("natural")
+        after = replace(like, q_g=q_g, sites=sites, naturals=naturals, memory=memory, step=step)
+        return replace(after, sketches=tuple(found[name] for name in self._sketches))
+
+    @property
+    def _sketches(self) -> list[str]:
+        """Names of the sites' sketches."""
+        return [] if self.spec.row.sites is None else _numbered("sketch", len(self.spec.sites))
+
+    def copy_of(self, state: State, k: int) -> tuple[int, dict[str, Array]]:
+        """Return η_k and λ_k, and the sites that acceleration mixes."""
+        if self.spec.sums_only:
+            raise MessageError("sums_only: the server has sums over sites, and no copy of a site; start a new run.")
+        arrays = {"natural": state.naturals[k].to_vector(), "site": state.sites[k].to_vector()}
+        arrays |= {f"past{i}": item.sites[k].to_vector() for i, item in enumerate(state.memory)}
+        arrays |= {"sketch": state.sketches[k]} if state.sketches else {}
+        return len(state.memory), arrays
+
+
+STEP = ("mean", "move", "gradient")
+"""Parts of Newton's step; the last is kept where there is one."""
+
+
+def _numbered(name: str, count: int) -> list[str]:
+    return [f"{name}{k}" for k in range(count)]
+
+
+def _sums(replies: Sequence[SiteReply | None]) -> list[Sums] | None:
+    """The sums of all sites at q_g, where all have sent them."""
+    found = [one.report.sums for one in replies if one is not None and one.report.sums is not None]
+    return found if len(found) == len(replies) else None

@@ -1,0 +1,368 @@
+"""The engine of losses of the core at a site: its rows as a loss, and what it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from .._archive import refusal
+from .._fields import Field
+from .._validation import Array
+from ..clients.problem import ClientStatus
+from ..families.base import ExponentialFamily
+from ..families.coordinates import Natural
+from ..glm.kinds import kind_of_loss
+from ..glm.questions import Respondent
+from ..losses.base import GaussianExpected, Loss, RowCurvature, effective_rows
+from ..splitting.accelerated import combine
+from ..splitting.messages import Broadcast, Reply
+from ..splitting.privacy import GaussianMechanism, fresh_normals
+from ..splitting.round import UNKNOWN
+from ..splitting.sketched import no_sketches, unpack_cavity
+from ..splitting.state import digest
+from ..splitting.team import make_client
+from ..splitting.worker import Worker, moved_site
+from .disclosure import Basis
+from .engine import SiteEngine
+from .glm_messages import (
+    GLMEngine,
+    Sums,
+    natural_field,
+    packed_sums,
+    sketch_field,
+)
+from .glm_spec import GLMSpec
+from .messages import Heard, Question, Report, Served
+from .spec import RunSpec
+
+
+@dataclass(frozen=True)
+class GLMData:
+    """The rows of a site as a loss.
+
+    Parameters
+    ----------
+    loss : Loss
+        ℓ_k, a sum over this site's rows.
+    features : tuple of str, default ()
+        Names of the columns of the design, in order; without any x1, x2, …
+    classes : tuple of str, default ()
+        What the labels 0, 1, … stand for.
+    noise_variance : float, optional
+        The one that the loss was divided by; None where there is none, or a run may estimate it.
+    moves : bool, default False
+        Whether whoever made this data measures columns from the centre of a run's spec.
+    clusters : sequence, optional
+        Cluster of each row, for robust standard errors by cluster; by default the site is one.
+    told_weight : float, optional
+        Weight of the rows in the site's hello; more than the loss's where an agreement has dropped rows.
+
+    Raises
+    ------
+    ValueError
+        When `loss` is no loss.
+
+    Examples
+    --------
+    >>> import bayesadmm_np as ba
+    >>> from bayesadmm_np.federation import GLMData
+    >>> GLMData(ba.losses.LeastSquares([[1.0, 2.0]], [1.0])).features
+    ('x1', 'x2')
+    """
+
+    loss: Loss
+    features: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
+    noise_variance: float | None = None
+    moves: bool = False
+    clusters: Sequence[Hashable] | None = None
+    told_weight: float | None = None
+
+    engine: ClassVar[str] = "glm"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.loss, Loss):
+            raise ValueError(f"loss must be a loss of bayesadmm_np.losses, got {type(self.loss).__name__}.")
+        if not self.features:
+            count = getattr(self.loss, "n_features", self.loss.dim)
+            object.__setattr__(self, "features", tuple(f"x{j + 1}" for j in range(count)))
+
+    @property
+    def digest(self) -> str:
+        """Digest of the arrays of the loss."""
+        return digest(self.loss)
+
+    @property
+    def most(self) -> int:
+        """Numbers of (Sm, S) of a full covariance."""
+        return self.loss.dim + self.loss.dim * (self.loss.dim + 1) // 2
+
+    def introduction(self) -> dict[str, Any]:
+        """Return what a hello says."""
+        return {
+            "loss": self.loss.name,
+            "dim": self.loss.dim,
+            "rows": self.loss.n_rows,
+            "weight": self.loss.total_weight,
+            "features": list(self.features),
+            "classes": list(self.classes),
+        }
+
+    def basis(self, heard: Heard, name: str) -> Basis:
+        """Return what an answer rests on."""
+        rows = None
+        with suppress(ValueError):  # a loss of the user's own may know no rows
+            rows = self.loss.rows(np.zeros(self.loss.dim))
+        picked: Iterable[float] = ()
+        if isinstance(heard.asked, Question):
+            asked = heard.asked
+            question = heard.spec.question_made(asked.name, asked.content, asked.arrays)
+            picked = self._respondent(heard.spec).picks(asked.name, question)
+        return Basis(self.loss.n_rows, self.loss.dim, rows, self._points(heard), picked)
+
+    def _points(self, heard: Heard) -> Iterator[float]:
+        asked, points = heard.asked, []
+        if isinstance(asked, Served):
+            points = [asked.q_g.mean] if hasattr(asked.q_g, "mean") else []
+        elif asked is not None and asked.name != "separation":
+            points = [asked.arrays[name] for name in ("theta", "null") if name in asked.arrays]
+        for theta in points:
+            yield self.loss.rows(theta).effective
+        if isinstance(heard.sums, GaussianExpected) and isinstance(heard.sums.curvature, RowCurvature):
+            yield effective_rows(heard.sums.curvature.weights)
+
+    def join(self, spec: RunSpec, name: str, privacy: GaussianMechanism | None) -> GLMSite:
+        """Return the engine of a run at this site; a ValueError where loss, family, rule or solver do not fit."""
+        self._require_own(spec)
+        assert isinstance(spec, GLMSpec)
+        index = spec.sites.index(name)
+        # with privacy nothing but the noised answer depends on the rows
+        told = self.loss.total_weight if self.told_weight is None else self.told_weight
+        if privacy is None and spec.weights[index] != told:
+            raise refusal("weights", f"{told:g} for the rows of this site", spec.weights[index])
+        if privacy is not None:
+            privacy.check(spec.row, spec.memory, spec.prior, len(spec.sites))
+        settings = spec.row, self.loss, spec.prior, spec.rule, spec.solver, spec.tol
+        worker = make_client(*settings, spec.shares[index], len(spec.sites), privacy)
+        return GLMSite(spec, index, worker)
+
+    def respond(
+        self, spec: RunSpec, site: str, name: str, content: Mapping[str, Any], arrays: Mapping[str, Array]
+    ) -> Callable[[], Any]:
+        """Check a question of a run, and return what answers it."""
+        self._require_own(spec)
+        assert isinstance(spec, GLMSpec)
+        if not spec.asks:
+            raise refusal("kind", "'broadcast' or 'final' in a run without questions", "inquiry")
+        question = spec.question_made(name, content, arrays)
+        return lambda: self._respondent(spec).answer(name, question)
+
+    def _respondent(self, spec: GLMSpec) -> Respondent:
+        return Respondent(kind_of_loss(spec.loss), self.loss, self.noise_variance, self.moves, self.clusters)
+
+    def _require_own(self, spec: RunSpec) -> None:
+        """Refuse a run that is not of this loss and these columns."""
+        assert isinstance(spec, GLMSpec)
+        for field in ("features", "classes"):
+            own, told = getattr(self, field), getattr(spec, field)
+            if told != own:
+                raise refusal(field, f"those of this site, {list(own)}", list(told))
+        if spec.loss != self.loss.name:
+            raise refusal("loss", f"that of this site, {self.loss.name}", spec.loss)
+        if spec.prior.natural.linear.shape != (self.loss.dim,):
+            size = spec.prior.natural.linear.size
+            raise refusal("prior", f"of the {self.loss.dim} parameters of this site's loss", size)
+
+
+@dataclass(frozen=True)
+class GLMAnswer:
+    """What a site answered in a round.
+
+    Attributes
+    ----------
+    round : int
+        Round of the broadcast that was answered; 0 before the first.
+    natural : Natural
+        λ_k.
+    dual : Natural
+        η_k after the dual step.
+    gap : Natural
+        η_k + ∇_μ E_{q_k}[ℓ_k].
+    edge : float
+        Fisher length of `gap` per parameter.
+    sketch : ndarray or None
+        Of the curvature, where sites keep one.
+    """
+
+    round: int
+    natural: Natural
+    dual: Natural
+    gap: Natural
+    edge: float
+    sketch: Array | None = None
+
+    @property
+    def numbers(self) -> list[Any]:
+        """What is kept in the header."""
+        return [self.round, self.edge]
+
+    @property
+    def vectors(self) -> dict[str, Array]:
+        """What is kept as vectors."""
+        found = {"natural": self.natural.to_vector(), "site": self.dual.to_vector(), "gap": self.gap.to_vector()}
+        return found if self.sketch is None else found | {"sketch": self.sketch}
+
+
+@dataclass(frozen=True)
+class GLMSite(GLMEngine, SiteEngine[GLMAnswer]):
+    """The engine at a site: a `Worker`, and what is said of its answers."""
+
+    numbers: ClassVar[Any] = tuple[int, float]
+
+    index: int
+    worker: Worker
+
+    def first(self, q_g: ExponentialFamily) -> GLMAnswer:
+        """λ_k at the prior, η_k at zero."""
+        start = self.spec.prior.start()
+        zero = start.natural.zeros()
+        sketches = no_sketches(self.spec.row, self.spec.prior.natural.linear.size, 1)
+        return GLMAnswer(0, start.natural, zero, zero, UNKNOWN, *sketches)
+
+    def settled(
+        self, answer: GLMAnswer, past: tuple[Natural, ...], served: Served
+    ) -> tuple[GLMAnswer, tuple[Natural, ...]]:
+        """Mix η_k of an answer that has just been counted, where an accelerated step was taken."""
+        memory, mixed = self.spec.memory, served.mixed
+        past = (*past, answer.dual)[-(memory + 1) :] if memory else ()
+        if mixed is None or mixed[0] != answer.round:
+            return answer, past
+        weights = np.array(mixed[1])
+        if len(weights) > len(past):
+            raise refusal("mixed", f"at most {len(past)} weights, one a round kept", len(weights))
+        dual = combine(weights, past[len(past) - len(weights) :])
+        edge = served.q_g.with_natural(answer.natural).fisher_norm(answer.gap + (dual - answer.dual))
+        return replace(answer, dual=dual, edge=edge), past
+
+    def report(
+        self, q_g: ExponentialFamily, counted: GLMAnswer, certify: bool
+    ) -> tuple[Report, dict[str, Any], dict[str, Array]]:
+        """Return E_{q_g}[ℓ_k], the edge, and on demand the sums; with privacy nothing of them."""
+        fields: dict[str, Any] = {"value": None, "edge": counted.edge, "certificate": None}
+        arrays: dict[str, Array] = {}
+        if self.worker.privacy is not None:
+            return Report(), fields, arrays
+        at_server = self.worker.expect(q_g)
+        if certify:
+            fields["certificate"] = packed_sums(at_server, self.spec, arrays)
+        return Report(at_server.value, counted.edge, at_server), {**fields, "value": at_server.value}, arrays
+
+    def answer(
+        self, number: int, q_g: ExponentialFamily, counted: GLMAnswer, report: Report, earlier: GLMAnswer | None
+    ) -> tuple[GLMAnswer | None, dict[str, Any], dict[str, Array]]:
+        """Solve Eq. 15 and move the dual."""
+        solved = self._solved(number, q_g, counted, report.sums)
+        if self.worker.privacy is not None and earlier is not None:
+            solved = solved._replace(natural=earlier.natural, site=earlier.dual)
+        assert solved.gap is not None
+        # fixed numbers of steps can overflow without notice
+        finite = all(part.is_finite() for part in (solved.natural, solved.site, solved.gap))
+        status = solved.status if finite or not solved.status.is_usable else ClientStatus.NOT_FINITE
+        fields = {
+            "status": status.name,
+            "iterations": solved.iterations,
+            "residual": solved.residual,
+            "edge": solved.natural_gradient_edge,
+            "well_posed": solved.well_posed,
+        }
+        if not status.is_usable:  # the run ends here: there is no answer to send or to keep
+            return None, fields, {}
+        found = {"natural": solved.natural.to_vector(), "site": solved.site.to_vector(), "tensors": solved.tensors}
+        found["sketch"] = solved.sketch
+        if solved.slope is not None:  # η_k about m_g, which the server moves back to zero by the same arithmetic
+            found["site"] = Natural(-solved.slope, *solved.site.parts[1:]).to_vector()
+        arrays = {name: vector for name in self.spec.answered(number) if (vector := found[name]) is not None}
+        kept = solved.natural, solved.site, solved.gap, solved.natural_gradient_edge, solved.sketch
+        return GLMAnswer(number, *kept), fields, arrays
+
+    @property
+    def answer_fields(self) -> Mapping[str, Field]:
+        """λ_k, η_k, η_k + ∇_μ E_{q_k}[ℓ_k], and a sketch."""
+        return dict.fromkeys(("natural", "site", "gap"), self.past_field) | self._sketch
+
+    def answer_made(self, numbers: Any, found: Mapping[str, Any]) -> GLMAnswer:
+        """Return an answer as it is kept."""
+        number, edge = numbers
+        return GLMAnswer(number, found["natural"], found["site"], found["gap"], edge, found.get("sketch"))
+
+    @property
+    def _sketch(self) -> dict[str, Field]:
+        return {} if self.spec.row.sites is None else {"sketch": sketch_field(self.spec)}
+
+    @property
+    def copy_fields(self) -> Mapping[str, Field]:
+        """λ_k, η_k, and a sketch."""
+        return dict.fromkeys(("natural", "site"), self.past_field) | self._sketch
+
+    def adopted(self, counted: int, found: Mapping[str, Any]) -> GLMAnswer | None:
+        """Return the counted answer of a server's copy; the edge, which the server does not keep, is measured anew."""
+        if counted == 0:
+            return None
+        spec, worker, natural, dual = self.spec, self.worker, found["natural"], found["site"]
+        posterior = spec.prior.start().with_natural(natural)
+        gap = dual + worker.expect(posterior).natural_gradient
+        if own := worker.coefficients.prior:
+            gap = gap + (own * spec.prior.prior_weight * natural - own * spec.prior.natural)
+        return GLMAnswer(counted, natural, dual, gap, posterior.fisher_norm(gap), found.get("sketch"))
+
+    @property
+    def most_past(self) -> int:  # type: ignore[override]
+        """Duals that acceleration mixes."""
+        return self.spec.memory + 1
+
+    @property
+    def past_field(self) -> Field:  # type: ignore[override]
+        """η_k."""
+        return natural_field(self.spec.prior.natural)
+
+    def _solved(self, number: int, q_g: ExponentialFamily, counted: GLMAnswer, at_server: Sums | None) -> Reply:
+        spec, worker = self.spec, self.worker
+        start = q_g.with_natural(counted.natural) if spec.warm_start else None
+        told, n_sites = q_g.__dict__.get("told"), len(spec.sites)
+        cavity = None if told is None else unpack_cavity(spec.row, q_g, n_sites, told)
+        message = Broadcast(number, q_g.natural, cavity)
+        own = None if counted.sketch is None else (counted.natural, counted.sketch)
+        noise = None if worker.privacy is None else fresh_normals(message.floats)
+        try:
+            at_server = worker.expect(q_g) if at_server is None else at_server
+            return worker.step(message, q_g, counted.dual, at_server, start, spec.seed, self.index, noise, own)
+        except (ArithmeticError, ValueError):
+            if worker.privacy is None or noise is None:
+                raise
+            # a server could choose q_g so that some rows overflow: silence would tell of them
+            return _noise_alone(worker.at(number), worker.privacy, q_g, counted.dual, noise)
+
+
+def _noise_alone(
+    worker: Worker, privacy: GaussianMechanism, q_g: ExponentialFamily, dual: Natural, noise: Array
+) -> Reply:
+    """The answer of a private site whose loss cannot be evaluated: an update of zero, noised like any other."""
+    natural = privacy.noised(q_g, q_g.natural, noise)
+    moved = dual
+    if worker.method.dual_step:
+        moved = moved_site(worker.method, worker.share, worker.n_clients, dual, natural, q_g.natural)
+    return Reply(
+        natural=natural,
+        site=moved,
+        iterations=0,
+        status=ClientStatus.STEPS_DONE,
+        residual=UNKNOWN,
+        natural_gradient_edge=UNKNOWN,
+        gap=dual.zeros(),
+        well_posed=worker.subproblem(q_g, dual).is_well_posed,
+        seconds=0.0,
+    )
