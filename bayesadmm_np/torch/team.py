@@ -260,6 +260,11 @@ def _check_last_batches(network: Network, clients: Mapping[int, Rows | Stream], 
                 ) from error
 
 
+def _with(rows: Rows, **tensors: Any) -> Rows:
+    """Return rows with other tensors; themselves where none is another, because a look at every input takes time."""
+    return rows if all(getattr(rows, name) is each for name, each in tensors.items()) else replace(rows, **tensors)
+
+
 def fit(given: object, name: str, network: Network, place: torch.device) -> Rows | Stream:
     """Move rows to the device and the network's dtype, and try two of them; those of a Dataset when they are made."""
     outputs = 0
@@ -269,8 +274,8 @@ def fit(given: object, name: str, network: Network, place: torch.device) -> Rows
         try:
             dtype = network.start.dtype if rows.X.is_floating_point() else rows.X.dtype
             y = rows.y.to(place, network.start.dtype if rows.y.is_floating_point() else rows.y.dtype)
-            found = Rows(rows.X.to(place, dtype), y, weights)
-            return replace(found, y=network.likelihood.read(found.y, outputs)) if outputs else found
+            found = _with(rows, X=rows.X.to(place, dtype), y=y, weights=weights)
+            return _with(found, y=network.likelihood.read(found.y, outputs)) if outputs else found
         except ValueError as error:  # what is fine in double precision may not be in single
             raise ValueError(f"{name}: {error}") from error
 
