@@ -36,6 +36,7 @@ from numpy.typing import NDArray
 
 from ._errors import needed_by
 from ._signatures import SEAL_SIZE, SigningKey, identity_of, is_seal, shown, verify
+from ._text import visible
 from ._validation import ARRAYS, Array, frozen
 from ._version import __version__
 
@@ -70,7 +71,7 @@ class ArchiveError(ValueError):
     """
 
     def __init__(self, reason: str, source: str = "") -> None:
-        super().__init__(f"{source}: {reason}" if source else reason)
+        super().__init__(visible(f"{source}: {reason}" if source else reason))
         self.reason, self.source = reason, source
 
 

@@ -15,6 +15,15 @@ def aligned(lines: Sequence[Sequence[str]], left: int = 1, gap: str = "  ") -> l
     ]
 
 
+_OBEYED = [*range(32), *range(127, 160), 0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A)]
+_SHOWN = {code: "�" for code in _OBEYED if chr(code) not in "\t\n"}
+
+
+def visible(text: str) -> str:
+    """Return text without the characters that a terminal obeys: a stranger's names and levels stand in tables."""
+    return text.translate(_SHOWN)
+
+
 def word(label: Any) -> str:
     """Write a class label as it stands in a table."""
     return f"{label:.12g}" if isinstance(label, float) else str(label)

@@ -10,7 +10,7 @@ import warnings
 from typing import Any
 
 from .._version import __version__
-from ._terminal import missing_name, note, refusals, stop
+from ._terminal import Visible, missing_name, note, refusals, stop
 
 __all__ = ["COMMANDS", "main"]
 
@@ -58,7 +58,10 @@ def main() -> None:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
     try:
-        code = _run(sys.argv[1:])
+        # a file or a pipe gets the data as they are
+        screen: Any = Visible(sys.stdout) if sys.stdout.isatty() else sys.stdout
+        with contextlib.redirect_stdout(screen):
+            code = _run(sys.argv[1:])
         sys.stdout.flush()
     except BrokenPipeError:  # of head, or of a pager that was left: what is buffered goes nowhere
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

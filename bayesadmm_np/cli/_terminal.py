@@ -11,13 +11,13 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 import numpy as np
 
 from .._archive import replace_text
 from .._registry import nearest
-from .._text import aligned
+from .._text import aligned, visible
 
 if TYPE_CHECKING:
     from .._errors import Words
@@ -51,13 +51,27 @@ def exit_code(model: FittedGLM) -> int:
 
 def stop(message: str, code: int) -> NoReturn:
     """Print a message to standard error and exit."""
-    print(message, file=sys.stderr)
+    note(message)
     raise SystemExit(code)
 
 
 def note(message: str) -> None:
     """Say something that is no result: standard output is left to results."""
-    print(message, file=sys.stderr)
+    print(visible(message), file=sys.stderr)
+
+
+class Visible:
+    """A terminal that is not sent what it would obey: much of what is printed comes from elsewhere."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+
+    def write(self, text: str) -> int:
+        """Write text."""
+        return self.stream.write(visible(text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
 
 
 OPTIONS = {"max_rounds": "rounds", "fit_intercept": "intercept"}

@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 import bayesadmm_np as ba
-from bayesadmm_np.federation import Coordinator, GLMData, GLMTask, Site, lock
+from bayesadmm_np import _archive
+from bayesadmm_np.cli import _terminal
+from bayesadmm_np.federation import Coordinator, GLMData, GLMTable, GLMTask, Message, Site, lock
 from bayesadmm_np.federation.dispatch import Answer, Plan, Request, answer, serve
 from bayesadmm_np.federation.dispatch.envelope import LONGEST_NOTE, one_line
 from oracles.overrides import ALLOWED
@@ -19,6 +21,38 @@ def test_a_line_is_bounded_printable_and_can_be_encoded(text):
     assert line.isprintable()
     assert line.encode().decode() == line
     assert line == text or text in (HOSTILE, "x" * (LONGEST_NOTE + 1))
+
+
+def test_what_a_message_holds_cannot_move_the_cursor(tmp_path, bayesadmm, monkeypatch):
+    """A hello's formula in a refusal on standard error, and a model's name of a column in a table on a terminal."""
+    table = GLMTable({"y": [0, 1, 1, 0], "a": [1.0, 2.0, 4.0, 3.0]}, "y ~ a")
+    hello = Site("A", table).hello()
+    said = hello.header["table"]
+    formula = {**said["described"], "formula": "y ~ Q('\x1b[2J\u202e"}
+    Message("hello", {**hello.header, "table": {**said, "described": formula}}, hello.arrays).write(tmp_path / "a.npz")
+
+    def refused():
+        code, _, err = bayesadmm("server", "init", tmp_path / "server", tmp_path / "a.npz")
+        assert code == 3
+        assert "y ~ Q(" in err
+        return err
+
+    assert "\x1b" not in refused()
+    assert "\u202e" not in refused()
+    for module in (_archive, _terminal):
+        monkeypatch.setattr(module, "visible", str)
+    assert "\x1b" in refused()
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_table_cannot_move_the_cursor_of_a_terminal_and_a_file_gets_the_data(
+    is_terminal, tmp_path, bayesadmm, monkeypatch
+):
+    (tmp_path / "a.csv").write_text("site,y\n" + "a\x1b[2J,1\nb,2\n" * 20)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: is_terminal)
+    code, out, _ = bayesadmm("describe", tmp_path / "a.csv")
+    assert code == 0
+    assert ("\x1b" in out) is not is_terminal
 
 
 class Grid:
