@@ -1,4 +1,4 @@
-"""Nothing is lost, and the result is the same to the last bit: kill -9 at random moments, no room, older backups.
+"""Nothing is lost and no bit changes: kill -9 at random moments, no room, no rights, older backups.
 
 CI kills some dozens of times. `KILLS=500 pytest -m slow tests/federation/test_kills.py` kills 500 processes in some
 minutes; `pytest -m deployment` does it to Flower's own.
@@ -220,6 +220,37 @@ def test_a_full_disk_loses_nothing(most, tmp_path):
     carry(tmp_path / "run", cramped(most, failed))
     assert sum(failed) > 20
     assert_whole(tmp_path / "run")
+
+
+def read_only(folder, failed):
+    """Forbid new files in all folders; where that is over the step is repeated."""
+
+    def persist(act):
+        folders = [folder, *(path for path in folder.rglob("*") if path.is_dir())]
+        for each in folders:
+            each.chmod(0o555)
+
+        def quiet():
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+            act()
+
+        failed.append(not ended(forked(quiet)))
+        for each in folders:
+            each.chmod(0o755)
+        assert ended(forked(act))
+
+    return persist
+
+
+def test_folders_that_may_not_be_written_lose_nothing(tmp_path):
+    folder, failed = tmp_path / "run", []
+    folder.mkdir()
+    (tmp_path / "closed").mkdir(mode=0o555)
+    if os.access(tmp_path / "closed", os.W_OK):
+        pytest.skip("may write everywhere")
+    carry(folder, read_only(folder, failed))
+    assert sum(failed) > 20
+    assert_whole(folder)
 
 
 def test_a_file_that_is_written_in_its_place_is_lost(tmp_path, monkeypatch):
