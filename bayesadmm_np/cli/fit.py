@@ -21,7 +21,7 @@ from ._options import (
     option,
     switch,
 )
-from ._terminal import exit_code, in_options, note, option_words, print_json, require_out
+from ._terminal import exit_code, note, option_words, print_json, require_out
 
 if TYPE_CHECKING:
     from ..estimators.fitted import FittedGLM
@@ -112,6 +112,7 @@ def _fitted(
     import pandas as pd
     from sklearn.exceptions import ConvergenceWarning
 
+    from ..estimators.caveats import Caveat
     from ._design import choose_kind, fit_columns, in_own_units, target_units
     from ._formula import rows_of_fit
 
@@ -137,9 +138,9 @@ def _fitted(
             offset=None if rows.offset is None else rows.offset / scale,
         )
     for warning in said:
-        text = in_options(warning.message)
-        for finding in estimator.fitted_.findings:  # the table has them, in the columns' own units
-            text = text.replace(in_options(finding), "").strip()
+        about: Any = warning.message
+        # of a caveat the table has the findings, in the columns' own units
+        text = " ".join(say(option_words()) for say in about.sentences) if isinstance(about, Caveat) else str(about)
         if text:
             note(f"bayesadmm fit: {text}")
     counts = settings.weight_meaning == "frequency" and rows.weights is not None

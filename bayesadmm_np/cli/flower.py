@@ -98,7 +98,7 @@ def new(
         if not data:
             data, rows, loss = _made_up(folder / "data", sites), replace(rows, target="y"), "logistic"
         for path in data:
-            with _of_file(path):
+            with _of_site(path.stem):
                 config = SiteConfig(data=path, name=path.stem, loss=loss, **vars(rows))
                 introduce(folder / SITES / path.stem, config)
         hellos = read_hellos([Message.read(folder / SITES / path.stem / "hello.npz") for path in data])
@@ -239,9 +239,8 @@ def _common_features(data: Sequence[Path], rows: RowSettings) -> tuple[str, ...]
     features: tuple[str, ...] = ()
     others = {rows.target, rows.offset, rows.exposure, rows.weights, rows.cluster, *rows.drop}
     for path in data:
-        with _of_file(path):
-            frame = read_frame(path, rows.separator)
-            require_column("--target", rows.target, frame.columns, path)
+        frame = read_frame(path, rows.separator)
+        require_column("--target", rows.target, frame.columns, path)
         found = tuple(name for name in frame.columns if name not in others)
         features = features or found
         lacking, extra = (sorted(set(a) - set(b)) for a, b in ((features, found), (found, features)))
@@ -255,12 +254,12 @@ def _common_features(data: Sequence[Path], rows: RowSettings) -> tuple[str, ...]
 
 
 @contextmanager
-def _of_file(path: Path) -> Iterator[None]:
-    """Name the file in what is refused of it."""
+def _of_site(name: str) -> Iterator[None]:
+    """Name the site in what is refused of its file."""
     try:
         yield
     except Refused as error:
-        raise Refused(str(error) if str(path) in str(error) else f"{path}: {error}") from error
+        raise Refused(f"site {name}: {error}") from error
 
 
 def _made_up(folder: Path, n_sites: int) -> tuple[Path, ...]:

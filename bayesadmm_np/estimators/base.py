@@ -301,10 +301,10 @@ class FederatedModel(FittedEstimator):
         # one round of BCM on a quadratic has the answer, though it cannot know
         if not fit.caveat and self.status_ is not Status.CONVERGED and not self.certificate_.holds:
             caveats.append(partial(self._limit, fit.settings))
-        elif not caveats and not self.certificate_.holds:
+        elif not (caveats or fit.findings or self.certificate_.holds):
             caveats.append(self._unbounded)
-        if caveats:
-            warnings.warn(Caveat(caveats), stacklevel=3)
+        if caveats or fit.findings:
+            warnings.warn(Caveat(fit.findings, caveats), stacklevel=3)
         return self
 
     def _limit(self, settings: Settings, words: Words) -> str:

@@ -10,7 +10,19 @@ from .._errors import PLAIN, Words
 from ..glm.diagnosis import Finding
 
 
-class SeparationWarning(ConvergenceWarning):
+class Caveat(ConvergenceWarning):
+    """What a user should know of a fit: findings about the data, and sentences; `worded` has the words of a caller."""
+
+    def __init__(self, findings: Sequence[Finding], sentences: Sequence[Callable[[Words], str]] = ()) -> None:
+        self.findings, self.sentences = tuple(findings), tuple(sentences)
+        super().__init__(self.worded(PLAIN))
+
+    def worded(self, words: Words) -> str:
+        """Return the sentences in the words of a caller."""
+        return " ".join([*(found.worded(words) for found in self.findings), *(say(words) for say in self.sentences)])
+
+
+class SeparationWarning(Caveat):
     """A fit whose likelihood has no maximum: the coefficients that it names are where the run stopped, no estimates.
 
     Parameters
@@ -28,23 +40,3 @@ class SeparationWarning(ConvergenceWarning):
     >>> SeparationWarning([Undecided(("age",))]).findings[0].names
     ('age',)
     """
-
-    def __init__(self, findings: Sequence[Finding]) -> None:
-        self.findings = tuple(findings)
-        super().__init__(self.worded(PLAIN))
-
-    def worded(self, words: Words) -> str:
-        """Return the sentences in the words of a caller."""
-        return " ".join(finding.worded(words) for finding in self.findings)
-
-
-class Caveat(ConvergenceWarning):
-    """What a user should know of a fit; `worded` says it in the words of a caller."""
-
-    def __init__(self, sentences: Sequence[Callable[[Words], str]]) -> None:
-        self.sentences = sentences
-        super().__init__(self.worded(PLAIN))
-
-    def worded(self, words: Words) -> str:
-        """Return the sentences."""
-        return " ".join(say(words) for say in self.sentences)

@@ -78,7 +78,7 @@ class Fit:
     findings : tuple of Finding
         What is wrong with the data, `separation` included.
     caveats : tuple of callable
-        What a user should know of data and fit.
+        What a user should know of the fit beside the findings.
     """
 
     result: Result
@@ -148,9 +148,8 @@ def fit_and_diagnose(
 
 def _diagnosed(fit: Fit, findings: tuple[Finding, ...], separation: Separation | Undecided | None) -> Fit:
     every = findings if separation is None else (*findings, separation)
-    caveats = [finding.worded for finding in findings]
-    caveats += [lambda words: fit.caveat] if fit.caveat else []
-    return replace(fit, findings=every, caveats=tuple(caveats), separation=separation)
+    caveats = (lambda words: fit.caveat,) if fit.caveat else ()
+    return replace(fit, findings=every, caveats=caveats, separation=separation)
 
 
 def _mended(

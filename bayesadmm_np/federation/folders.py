@@ -21,6 +21,8 @@ from .server import Coordinator
 from .site import Site
 
 Path_ = str | os.PathLike[str]
+Replies = dict[str, tuple[Message, Any]]
+"""By site: the message, and what it says."""
 STATE, HELLO = "state.npz", "hello.npz"
 
 
@@ -84,15 +86,12 @@ def step_site(
             require_run(message)
             known = site.adopt(read_spec(message, site.data), Message.read(copy, signers=by_server(message.signer)))
         after, reply = known.step(message)
-        said = None if reply is None else after.cleared(reply, read_log(folder))
-        if after.kept is not known.kept:  # of an inquiry and of grids a site keeps nothing
-            account = charge(folder, after)
-            after.save().write(state)
-            account.write(folder)
-        if said is None:
+        if after.kept is not known.kept:
+            reply = put_away(after, folder, state, reply)
+        elif reply is not None:  # of an inquiry and of grids a site keeps nothing
+            reply = sent(after, folder, reply)
+        if reply is None:
             return after, None
-        reply, entry = said
-        entry.enter(folder)
         path = folder / _said_name(site.name, reply) if out is None else Path(out)
         for place in {path, folder / HELLO} if reply.kind == "hello" else {path}:
             reply.write(place)
@@ -102,6 +101,22 @@ def step_site(
 def sent(site: Site, folder: Path_, said: Message) -> Message:
     """Return a message that is cleared and entered in the folder's log; of an answer maybe the refusal."""
     said, entry = site.cleared(said, read_log(folder))
+    entry.enter(folder)
+    return said
+
+
+def put_away(site: Site, folder: Path, state: Path, said: Message | None) -> Message | None:
+    """Write what a site keeps of its step, account and log, in this order; return what may leave then.
+
+    What a rule keeps back, or the account has not, leaves all files as they were.
+    """
+    cleared = None if said is None else site.cleared(said, read_log(folder))
+    account = charge(folder, site)
+    site.save().write(state)
+    account.write(folder)
+    if cleared is None:
+        return None
+    said, entry = cleared
     entry.enter(folder)
     return said
 
@@ -377,40 +392,49 @@ def step_server(
             if name not in server.spec.sites:
                 raise ArgumentError("without", f"must name sites of {', '.join(server.spec.sites)}", name)
         given, refused = _read_each(server, replies)
-        came = {**kept_replies(folder, server), **server.read(given)}
+        came = _kept(folder, server)[0] | {name: reply for name, (_, reply) in given.items()}
         left = [name for name in server.spec.sites if name in without or (partial and name not in came)]
-        if refused is not None:
-            for reply in given:
-                reply.write(folder / _expected_name(server, *server.read([reply])))
+        if refused:
+            _keep(folder, server, given)
             kept = f" {', '.join(sorted(came))} answered, and is kept." if came else ""
-            raise MessageError(f"{refused.reason}{kept}", refused.source) from refused
+            raise MessageError(f"{refused[0].reason}{kept}", refused[0].source) from refused[0]
         counts = [reply for name, reply in came.items() if name not in left]
         if left and not counts and server.outcome is None:
             name = "partial" if partial else "without"
             raise ValueError(f"{name} must leave a reply of round {server.number} that has come; there is none.")
         if not counts or len(counts) + len(left) < len(server.spec.sites):
-            for reply in given:
-                reply.write(folder / _expected_name(server, reply.header["site"]))
+            _keep(folder, server, given)
             return server, _publish(folder, server)
         after = server.without(counts, left)
         after.save().write(folder / STATE)
         return after, _publish(folder, after)
 
 
-def _read_each(server: Coordinator, paths: Sequence[Path_]) -> tuple[list[Message], MessageError | None]:
-    """Read replies one by one; return the new ones that the server can take in, and the first refusal."""
-    found, refused = [], None
+def _read_each(server: Coordinator, paths: Sequence[Path_]) -> tuple[Replies, list[MessageError]]:
+    """Read replies one by one; return the new ones that the server can take in, and the refusals."""
+    found: Replies = {}
+    refused = []
     for path in paths:
         try:
             message = Message.read(path, server.reply_limit, signers=server.signers)
-            if message.digest not in server.taken:  # of the last step, once more: it is in the sum
-                server.read([message])
-                found.append(message)
+            if message.digest in server.taken:  # of the last step, once more: it is in the sum
+                continue
+            ((name, reply),) = server.read([message]).items()
         except MissingFileError:
             raise
         except MessageError as error:
-            refused = refused or error
+            refused.append(error)
+            continue
+        if name in found:
+            raise message.refusal("site", "one that has not replied yet", name)
+        found[name] = message, reply
     return found, refused
+
+
+def _keep(folder: Path, server: Coordinator, replies: Replies) -> None:
+    """Write replies that wait for others into the server's folder."""
+    for name, (message, _) in replies.items():
+        message.write(folder / _expected_name(server, name))
 
 
 def missing_sites(folder: Path_, server: Coordinator) -> tuple[str, ...]:
@@ -440,13 +464,8 @@ def missing_sites(folder: Path_, server: Coordinator) -> tuple[str, ...]:
     ...     missing_sites(folder, server)
     ('A', 'B')
     """
-    came = server.spec.sites if server.outcome is not None else kept_replies(Path(folder), server)
+    came = server.spec.sites if server.outcome is not None else _kept(Path(folder), server)[0]
     return tuple(name for name in server.spec.sites if name not in came)
-
-
-def kept_replies(folder: Path, server: Coordinator) -> dict[str, Any]:
-    """Return the replies to the message that is out that lie in the server's folder, by site."""
-    return _kept(folder, server)[0]
 
 
 def _kept(folder: Path, server: Coordinator) -> tuple[dict[str, Any], list[MessageError]]:
@@ -455,14 +474,13 @@ def _kept(folder: Path, server: Coordinator) -> tuple[dict[str, Any], list[Messa
     refused = []
     for name in server.spec.sites if server.outcome is None else ():
         path = folder / _expected_name(server, name)
-        messages, error = _read_each(server, [path]) if path.exists() else ([], None)
-        read = server.read(messages)
-        if set(read) - {name}:
-            error = refusal("site", name, next(iter(read)), os.fspath(path))
-        if error is None:
-            found |= read
-        else:
-            refused.append(error)
+        read, errors = _read_each(server, [path] if path.exists() else [])
+        for other, (_, reply) in read.items():
+            if other == name:
+                found[name] = reply
+            else:
+                errors.append(refusal("site", name, other, os.fspath(path)))
+        refused += errors
     return found, refused
 
 

@@ -62,7 +62,7 @@ from ..losses.expectations import Delta
 from ..splitting.certificate import Certificate, PooledObjective
 from ..splitting.result import Result
 from ..splitting.status import Status
-from .questions import Asking, Declined, Unsettled
+from .questions import Asking, Declined, Refused, Unsettled
 
 Covariance = Callable[[], Array]
 
@@ -555,7 +555,7 @@ def _statistics(
         about_null = theta if null is None else null
         return sum_of(ask(StatisticsQuestion(theta, about_null, bread, robust, spec.weight_meaning)))
 
-    total = ask_sums() if bread is None else with_all_robust(kind, ask_sums, Declined)
+    total = ask_sums() if bread is None else with_all_robust(kind, ask_sums, Refused)
     return FitStatistics(total, found.noise, spec.weight_meaning, null is not None), found
 
 

@@ -38,6 +38,10 @@ class Declined(Exception):
         super().__init__("; ".join(f"site {site}: {reason}" for site, reason in reasons.items()))
 
 
+class Refused(Declined):
+    """Every site was there, and some refused the question."""
+
+
 class Unsettled(ValueError):
     """A question that was asked again and again, and came to no end: answers of several sites do not fit together."""
 
@@ -146,7 +150,7 @@ class Asking:
         Raises
         ------
         Declined
-            When a site did not answer.
+            When a site did not answer; `Refused` where none was away.
         """
         out = Outstanding(self.spec, self.done + 1, question)
         if self.done == len(self.talk.exchanges):
@@ -170,5 +174,5 @@ class Asking:
             else:
                 found.append(out.made(answer))
         if reasons:
-            raise Declined(name, reasons)
+            raise (Declined if None in answers else Refused)(name, reasons)
         return found

@@ -7,6 +7,7 @@ can carry it. `inference` reads the totals at the server.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self, TypeVar
 
@@ -175,17 +176,15 @@ def site_statistics(
     )
 
 
-def with_all_robust(kind: Kind, ask: Callable[[tuple[str, ...]], T], raised: type[Exception] = ValueError) -> T:
-    """Return the answer of `ask` with the sums of all robust covariances that are defined.
+def with_all_robust(kind: Kind, ask: Callable[[tuple[str, ...]], T], refused: type[Exception] = ValueError) -> T:
+    """Return the answer of `ask` with the sums of all robust covariances that it gives.
 
-    Those of leverages are not for classes, nor where a row has leverage 1, which `ask` says by an exception `raised`.
+    Those of leverages are not defined for classes, nor where a row has leverage 1, and a site's rules may keep them
+    back. Where `ask` raises `refused`, it is asked again without them.
     """
     if kind.outputs != "classes":
-        try:
+        with suppress(refused):
             return ask(("HC0", "HC2", "HC3", "cluster"))
-        except raised as error:
-            if "HC2" not in str(error):
-                raise
     return ask(("HC0", "cluster"))
 
 

@@ -7,9 +7,9 @@ import pytest
 
 import bayesadmm_np as ba
 from bayesadmm_np._archive import Archive, ArchiveError
-from bayesadmm_np.federation import Coordinator, GLMData, GLMTask, MessageError, Site, step_site
+from bayesadmm_np.federation import Coordinator, GLMData, GLMTask, MessageError, Site, folders, step_site
 from bayesadmm_np.federation.account import ACCOUNT, Account, Entry
-from bayesadmm_np.federation.dispatch import Request, answer, node
+from bayesadmm_np.federation.dispatch import Request, answer
 from oracles.overrides import ALLOWED
 from oracles.problems import prior, team
 
@@ -68,7 +68,7 @@ def test_new_labels_and_runs_share_one_account(tmp_path):
 
 def test_an_account_for_each_run_would_give_more(tmp_path, monkeypatch):
     """The broken twin: what the account was before."""
-    monkeypatch.setattr(node, "charge", lambda folder, site: Account())
+    monkeypatch.setattr(folders, "charge", lambda folder, site: Account())
     assert disclosed(tmp_path) > GRANTED
 
 

@@ -201,7 +201,7 @@ COLUMNS = {
         [],
         "column 'died' holds 3 classes at all sites ('a', 'b', 'c'), and logistic needs two",
     ),
-    "a gap": ({"south": "dose,age,died\n1,,0\n2,3,1\n"}, [], "south.csv: missing values in age (1)"),
+    "a gap": ({"south": "dose,age,died\n1,,0\n2,3,1\n"}, [], "site south: missing values in age (1)"),
     "semicolons": (
         {"south": "dose;age;died\n1;2;0\n"},
         [],
@@ -228,7 +228,7 @@ def test_columns_in_another_order_are_those_of_the_first_table(categorical, baye
 
 
 @pytest.mark.parametrize("kind", COLUMNS)
-def test_tables_that_cannot_run_together_are_refused_by_the_name_of_the_file(kind, bayesadmm, tmp_path):
+def test_tables_that_cannot_run_together_are_refused_by_the_name_of_file_or_site(kind, bayesadmm, tmp_path):
     tables, options, complaint = COLUMNS[kind]
     code, _, err = bayesadmm(
         "flower", "new", *ALLOWED, tmp_path / "fed", *wards(tmp_path, **{**ROWS, **tables}), *options

@@ -186,3 +186,22 @@ def test_every_question_has_a_name_and_comes_back_as_it_was():
     asked = StatisticsQuestion(np.zeros(3), np.ones(3))
     again = unpack(StatisticsQuestion, *pack(asked), QUESTIONS["statistics"].asked, {"d": 3})
     assert again.null.tolist() == [1.0, 1.0, 1.0]
+
+
+def test_without_the_sums_of_leverages_there_are_the_other_robust_ones(monkeypatch):
+    """A site that refuses those of leverages is asked again without; of a site that is away nothing more is asked."""
+    server, sites = until("statistics")
+    respond = Respondent.answer
+
+    def cautious(self, name, question):
+        if name == "statistics" and "HC3" in question.robust:
+            raise ValueError("no leverages")
+        return respond(self, name, question)
+
+    monkeypatch.setattr(Respondent, "answer", cautious)
+    absent = server.step([sites[0].step(server.broadcast())[1]])
+    assert absent.outcome.table.statistics is None
+    while server.outcome is None:
+        server = server.step([site.step(server.broadcast())[1] for site in sites])
+    assert sorted(server.outcome.table.statistics.total.meats) == ["HC0", "cluster"]
+    assert not server.outcome.table.missing

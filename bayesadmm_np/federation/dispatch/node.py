@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from .. import Site
-from ..account import charge
-from ..disclosure import DisclosureError, read_log
-from ..folders import sent
+from ..disclosure import DisclosureError
+from ..folders import put_away, sent
 from ..lock import locked
 from ..messages import Message, MessageError, by_server, read_spec, require_run, require_to_site
 from ..spec import as_site_name
@@ -83,20 +82,14 @@ def _stepped(request: Request, folder: Path, load: Load, home: Path) -> Answer:
     broadcast = Message.from_bytes(request.message, "broadcast")
     require_to_site(broadcast)
     if broadcast.kind == "grids":
-        site, _ = load(None)
-        _, hello = site.step(broadcast)
-        assert hello is not None
-        return Answer(sent(site, home, hello).to_bytes())
+        return _said(load(None)[0], home, broadcast)
     label, run = as_site_name(request.label), require_run(broadcast)
     # of a run that this site takes part in the spec has been read before; a new one is as large as the rows allow
     is_new = not any(folder.glob(f"{label}-{run}-*.npz"))
     spec = read_spec(broadcast, load(None)[0].data if is_new else None)
     site, _ = load(spec)
     if broadcast.kind == "inquiry":  # of which a site keeps nothing
-        site, answered = site.step(broadcast)
-        assert answered is not None
-        answered = sent(site, home, answered)
-        return Answer(answered.to_bytes(), answered.header["refused"])
+        return _said(site, home, broadcast)
     path = folder / f"{label}-{run}-{site.name}.npz"
     try:
         kept = Message.read(path) if path.exists() else None
@@ -115,21 +108,24 @@ def _stepped(request: Request, folder: Path, load: Load, home: Path) -> Answer:
         if site.key is None or request.copy is not None:
             raise
         return Answer(sent(site, home, site.lost(broadcast)).to_bytes(), one_line(str(error)), refused=True)
-    said = None if reply is None else after.cleared(reply, read_log(home))
-    account = charge(home, after)
-    after.save().write(path)
-    account.write(home)
-    if said is None:
+    reply = put_away(after, home, path, reply)
+    if reply is None:
         broadcast.write(path.with_name(f"final-{path.name}"))
         return Answer()
-    reply, entry = said
-    entry.enter(home)
     note = "took the server's copy of its dual" if request.copy is not None else ""
     if kept is not None and request.copy is None:
         note = _what_differs(kept, broadcast, spec.sites.index(site.name))
     if reply.header["solved"] is False:
         note = "trained to what is no distribution, which is left out"
     return Answer(reply.to_bytes(), note)
+
+
+def _said(site: Site, home: Path, message: Message) -> Answer:
+    """The answer to grids or to a question beside the rounds."""
+    site, said = site.step(message)
+    assert said is not None
+    said = sent(site, home, said)
+    return Answer(said.to_bytes(), said.header.get("refused", ""))
 
 
 def _what_differs(kept: Message, broadcast: Message, index: int) -> str:
