@@ -575,7 +575,10 @@ def _check_fixed_point(team: Team, pooled: ExponentialFamily) -> State:
     """From λ_g = λ_k = λ* and η_k = −∇_μ E_{q*}[ℓ_k] (less the client's part of the prior) a round moves nothing."""
     zero = pooled.natural.zeros()
     solutions = [Solution(pooled, worker.expect(pooled), 0.0, 0, ClientStatus.CONVERGED) for worker in team.workers]
-    sites = tuple(-worker.gap(solution, zero) for worker, solution in zip(team.workers, solutions, strict=True))
+    sites = tuple(
+        -worker.gap(solution.posterior, solution.expected, zero)
+        for worker, solution in zip(team.workers, solutions, strict=True)
+    )
     state = State(pooled, sites, (pooled.natural,) * len(sites), (), float("nan"), ())
     after = _next(team, state).state
     moved = pooled.fisher_norm(after.q_g.natural - pooled.natural)

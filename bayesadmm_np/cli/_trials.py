@@ -28,7 +28,7 @@ from ._design import choose_kind, code_labels, fit_columns, site_names, target_u
 from ._formula import listed_rows
 from ._methods import family_for, needs_prior
 from ._options import DataSettings, at_least, option
-from ._terminal import Refused
+from ._terminal import Refused, in_options
 
 CLOSE = 0.01
 """Standard deviations: what counts as close to the pooled answer."""
@@ -257,7 +257,7 @@ class Runner:
                 callback=lambda _, q: iterates.append(q),
             )
         except (ValueError, RuntimeError) as error:
-            return Trial(label, short, "refused", message=str(error))
+            return Trial(label, short, "refused", message=in_options(error))
         failed = result.status.is_failure
         score, nll = (float("nan"),) * 2 if failed else evaluate(problem, result.posterior)
         trial = Trial(

@@ -126,14 +126,16 @@ class GLMData:
 
     def _points(self, heard: Heard) -> Iterator[float]:
         asked, points = heard.asked, []
+        own = heard.sums.curvature if isinstance(heard.sums, GaussianExpected) else None
+        if isinstance(own, RowCurvature):
+            yield effective_rows(own.weights)
         if isinstance(asked, Served):
-            points = [asked.q_g.mean] if hasattr(asked.q_g, "mean") else []
+            is_known = isinstance(own, RowCurvature) and heard.sums.is_at_mean
+            points = [asked.q_g.mean] if hasattr(asked.q_g, "mean") and not is_known else []
         elif asked is not None and asked.name != "separation":
             points = [asked.arrays[name] for name in ("theta", "null") if name in asked.arrays]
         for theta in points:
             yield self.loss.rows(theta).effective
-        if isinstance(heard.sums, GaussianExpected) and isinstance(heard.sums.curvature, RowCurvature):
-            yield effective_rows(heard.sums.curvature.weights)
 
     def join(self, spec: RunSpec, name: str, privacy: GaussianMechanism | None) -> GLMSite:
         """Return the engine of a run at this site; a ValueError where loss, family, rule or solver do not fit."""
@@ -314,9 +316,7 @@ class GLMSite(GLMEngine, SiteEngine[GLMAnswer]):
             return None
         spec, worker, natural, dual = self.spec, self.worker, found["natural"], found["site"]
         posterior = spec.prior.start().with_natural(natural)
-        gap = dual + worker.expect(posterior).natural_gradient
-        if own := worker.coefficients.prior:
-            gap = gap + (own * spec.prior.prior_weight * natural - own * spec.prior.natural)
+        gap = worker.gap(posterior, worker.expect(posterior), dual)
         return GLMAnswer(counted, natural, dual, gap, posterior.fisher_norm(gap), found.get("sketch"))
 
     @property

@@ -202,23 +202,9 @@ class GLMSpec(RunSpec):
         d, p = self.prior.natural.linear.size, len(self.features)
         return 4 * d * d + 8 * d + 2 * (p + 1 + d) ** 2 + MOST_OUTPUTS
 
-    def pack_question(self, question: Any) -> tuple[str, dict[str, Any], dict[str, Array]]:
-        """Return the name, the plain values and the arrays of a question."""
-        return glm_questions.pack_question(question)
-
-    def question_made(self, name: str, content: Mapping[str, Any], arrays: Mapping[str, Array]) -> Any:
-        """Return a question from plain values and arrays, which are checked."""
-        return glm_questions.question_made(self, name, content, arrays)
-
-    def answer_made(
-        self,
-        question: Any,
-        content: Mapping[str, Any],
-        arrays: Mapping[str, Array],
-        about: Mapping[str, Any] | None = None,
-    ) -> Any:
-        """Return the answer to a question from plain values and arrays, checked with what is known `about` the site."""
-        return glm_questions.answer_made(self, question, content, arrays, about)
+    pack_question = staticmethod(glm_questions.pack_question)
+    question_made = glm_questions.question_made
+    answer_made = glm_questions.answer_made
 
     def read_table(self, plain: Mapping[str, Any], arrays: Mapping[str, Array]) -> glm_questions.AskedTable:
         """Read what sites were asked for beside the rounds."""

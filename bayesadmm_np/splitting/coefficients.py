@@ -4,8 +4,9 @@
     dual     η_k ← η_k + γ_k (λ_k − λ_g)                                            Eq. 16
     gather   λ_g ← Σ_k a_k λ_k + b Σ_k η_k + c η_0                                  Eq. 54
 
-`client_coefficients` gives ρ_k, γ_k and π_k, and `gather_weights` gives a_k, b and c. The arrays are
-added up elsewhere, from these numbers and nothing else of the row.
+`client_coefficients` gives ρ_k, γ_k and π_k, and `gather_weights` gives a_k, b and c. A closed circuit has
+wλ_g = c_0η_0 + Σ_kη_k, of which `circuit_weights` gives w and c_0. The arrays are added up elsewhere, from these
+numbers and nothing else of the row.
 """
 
 from __future__ import annotations
@@ -71,6 +72,11 @@ def client_coefficients(method: Method, share: float, n_clients: int) -> ClientC
     return ClientCoefficients(rho, step, {"server": 0.0, "clients": share, "each": 1.0}[method.prior_at])
 
 
+def circuit_weights(method: Method, prior_weight: float) -> tuple[float, float]:
+    """Return w and c_0 of wλ_g = c_0η_0 + Σ_kη_k; both are zero where the prior sits at the clients."""
+    return (prior_weight, 1.0) if method.prior_at == "server" else (0.0, 0.0)
+
+
 def gather_weights(
     method: Method,
     shares: Sequence[float],
@@ -100,11 +106,11 @@ def gather_weights(
     GatherWeights(naturals=(0.25, 0.25), sites=0.5, prior=0.5, divisor=1.0)
     """
     alpha = method.server_alpha(len(shares)) if alpha is None else alpha
-    at_server = method.prior_at == "server"
-    divisor = 1.0 - alpha + alpha * (prior_weight if at_server else 0.0)
+    weight, prior = circuit_weights(method, prior_weight)
+    divisor = 1.0 - alpha + alpha * weight
     naturals = tuple((1.0 - alpha) * weight / divisor for weight in _mean(method, shares, present))
     each = alpha / divisor
-    return GatherWeights(naturals, each, each if at_server else 0.0, divisor)
+    return GatherWeights(naturals, each, prior * each, divisor)
 
 
 def _mean(method: Method, shares: Sequence[float], present: Sequence[bool] | None) -> Sequence[float]:

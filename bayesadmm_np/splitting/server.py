@@ -8,7 +8,7 @@ from functools import cached_property
 
 from ..families.base import ExponentialFamily
 from ..families.coordinates import Natural
-from .coefficients import ClientCoefficients, client_coefficients, gather_weights
+from .coefficients import ClientCoefficients, circuit_weights, client_coefficients, gather_weights
 from .methods import Method
 from .state import State
 
@@ -74,11 +74,10 @@ class Server:
 
     def gather_residual(self, natural: Natural, sites: Sequence[Natural]) -> Natural:
         """Return wλ_g − η_0 − Ση_k: the third edge of the circuit."""
-        at_server = self.method.prior_at == "server"
-        weight = self.prior.prior_weight if at_server else 0.0
+        weight, prior = circuit_weights(self.method, self.prior.prior_weight)
         terms, weights = [natural, *sites], [weight, *(-1.0 for _ in sites)]
-        if at_server:
-            terms, weights = [*terms, self.prior.natural], [*weights, -1.0]
+        if prior:
+            terms, weights = [*terms, self.prior.natural], [*weights, -prior]
         return natural.combine(weights, terms)
 
     def objective(self, state: State, values: Sequence[float]) -> float:

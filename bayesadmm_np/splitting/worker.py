@@ -129,7 +129,7 @@ class Worker:
         if worker.privacy is not None:
             return worker._private_reply(worker.privacy, q_g, site, solution, noise)
         moved = worker._dual_step(site, solution, q_g)
-        gap = worker.gap(solution, moved)
+        gap = worker.gap(solution.posterior, solution.expected, moved)
         return Reply(
             natural=q_g.natural if worker.method.client == "own" else solution.posterior.natural,
             site=moved,
@@ -191,14 +191,14 @@ class Worker:
         is_whole = row.dual_step == row.rho and row.client_share != "dual" and type(row.dual_rule) is AlongNatural
         return is_whole and row.client == "proximal" and row.prior_at == "server" and solution.residual == 0.0
 
-    def gap(self, solution: Solution, site: Natural) -> Natural:
+    def gap(self, posterior: ExponentialFamily, expected: Expected, site: Natural) -> Natural:
         """η_k + ∇_μ E_{q_k}[ℓ_k]: zero when the dual is a natural gradient (Eq. 33)."""
-        gap = site + solution.expected.natural_gradient
+        gap = site + expected.natural_gradient
         if self.method.prior_at == "server":
             return gap
         prior = self.coefficients.prior
         weight = prior * self.prior.prior_weight
-        return gap + (weight * solution.posterior.natural - prior * self.prior.natural)
+        return gap + (weight * posterior.natural - prior * self.prior.natural)
 
 
 def moved_site(method: Method, share: float, n_clients: int, site: Natural, own: Natural, served: Natural) -> Natural:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from ..splitting.certificate import Certificate
+from ..splitting.coefficients import circuit_weights
 from ..splitting.history import Edges
 from .curvature import diagonal_ggn
 from .randomness import of_certificate
@@ -124,9 +125,9 @@ def _loss(team: Team, k: int, theta: Tensor, buffers: dict[str, Tensor]) -> floa
 def edges(team: Team, state: State, natural_gradient: float = float("inf")) -> Edges:
     """Return the core's four residuals; the natural gradients' is infinite where it was not estimated."""
     linear, precision = state.precision * state.mean, state.precision
-    weight, at_server = team.prior_weight, float(team.method.prior_at == "server")
+    weight, prior = circuit_weights(team.method, team.prior_weight)
     sites = [x.sum(dim=0) for x in (state.site_linear, state.site_precision)]
-    excess = weight * precision - sites[1] - at_server * team.delta if team.learns_precision else 0.0 * precision
+    excess = weight * precision - sites[1] - prior * team.delta if team.learns_precision else 0.0 * precision
     return Edges(
         broadcast=_furthest(team, state, linear),
         natural_gradient=natural_gradient,

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from .._validation import as_positive
 from ..families import DiagonalGaussian, IsotropicGaussian
-from ..splitting.coefficients import client_coefficients
+from ..splitting.coefficients import circuit_weights, client_coefficients
 from ..splitting.methods import Method
 from .functional import shared_terms
 from .likelihoods import Categorical, Likelihood
@@ -88,8 +88,6 @@ class Team:
     @property
     def prior_weight(self) -> float:
         """KL(q‖prior) = w KL(q‖start) + const: only the isotropic family has w = δ (see the core's table)."""
-        if self.method.prior_at != "server":
-            return 0.0
         return self.delta if self.family is IsotropicGaussian else 1.0
 
     def start(self) -> State:
@@ -106,7 +104,7 @@ class Team:
         site = precision.new_zeros(1, 1)
         if self.method.dual_step:
             # a prior at the clients is part of their problem: the server has nothing to share out
-            above = self.prior_weight * precision * mean
+            above = circuit_weights(self.method, self.prior_weight)[0] * precision * mean
             site = (above / clients).expand(clients, -1).clone()
         learned = (clients, len(mean)) if self.method.dual_step and self.learns_precision else (1, 1)
         return State(
@@ -128,7 +126,7 @@ class Team:
         reached = precision if self._continues(broadcast) else None
         if self.method.prior_at != "server":
             own = self.coefficients(chosen, "prior")
-            weight = rho + own * (self.delta if self.family is IsotropicGaussian else 1.0)
+            weight = rho + own * self.prior_weight
             mixed = rho * precision + own * self.delta
             centre, precision, rho = rho * precision / mixed * centre, mixed / weight, weight
         shared = None

@@ -225,6 +225,25 @@ def test_the_rules_see_the_expectation_of_the_answer_and_make_none_again(tmp_pat
     assert read_log(tmp_path)[-1].allowed["minimum_count"]  # the points were looked at
 
 
+@pytest.mark.parametrize(
+    ("row", "precision", "counts"), [(ba.Guarded(ba.methods.Newton()), 0.0, 1), (ba.methods.PVI(), 1.0, 2)]
+)
+def test_rows_at_the_mean_are_counted_once_where_the_expectation_is_there(row, precision, counts):
+    """Newton's sums are at the mean, and tell how many rows they rest on; those under q_g are another count."""
+    X = np.random.default_rng(0).normal(size=(30, 2))
+    losses = [ba.losses.Logistic(X[:15], X[:15, 0] > 0.3), ba.losses.Logistic(X[15:], X[15:, 0] > 0.1)]
+    sites = [Site(name, GLMData(loss)) for name, loss in zip("AB", losses, strict=True)]
+    start = ba.families.FullGaussian(np.zeros(2), precision)
+    server = Coordinator.start([site.hello() for site in sites], GLMTask(row, start, tol=1e-9))
+    for _ in range(2):
+        sites, replies = zip(*(site.step(server.broadcast()) for site in sites), strict=True)
+        q_g, server = server.served.q_g, server.step(replies)
+    found = sorted(sites[0].data.basis(sites[0].heard, "A").points)
+    assert len(found) == counts
+    own = losses[0].rows(q_g.mean).effective
+    assert min(abs(count / own - 1.0) for count in found) < 1e-12
+
+
 def test_over_a_network_the_server_reads_the_rule_and_no_number(tmp_path, caplog):
     site = Site("A", GLMTable(table(died=few(40, 2)), "died ~ age"))
     said = answer(Request("run"), tmp_path, lambda spec: (site, site.hello()))

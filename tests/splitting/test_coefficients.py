@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import bayesadmm_np as ba
-from bayesadmm_np.splitting.coefficients import client_coefficients, gather_weights
+from bayesadmm_np.splitting.coefficients import circuit_weights, client_coefficients, gather_weights
 
 ROWS = {name: make() for name, make in ba.methods.TABLE.items()}
 ROWS["FedLap, by rows"] = ba.methods.FedLap(gamma="rows")
@@ -64,6 +64,19 @@ def test_the_weights_keep_a_fixed_point():
             sites = 0.25 * served - prior if row.prior_at == "server" else 0.0
             again = sum(found.naturals) * served + found.sites * sites + found.prior * prior
             assert abs(again - served) < 20 * np.finfo(float).eps, name
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_closed_circuit_is_the_fixed_point_of_eq_54_with_alpha_one(name):
+    """wλ_g = c_0η_0 + Σ_kη_k; a twin without the prior is not within the tolerance."""
+    row, served, prior = ROWS[name], 1.7, 0.4
+    weight, share = circuit_weights(row, 0.25)
+    sites = weight * served - share * prior
+    found = gather_weights(row, SHARES, alpha=1.0, prior_weight=0.25) if weight else None
+    assert (weight, share) == ((0.25, 1.0) if row.prior_at == "server" else (0.0, 0.0))
+    if found is not None:
+        assert found.sites * sites + found.prior * prior == pytest.approx(served, rel=EXACT)
+        assert found.sites * (0.25 * served) + found.prior * prior != pytest.approx(served, rel=1e-3)
 
 
 @pytest.mark.parametrize("change", ["alpha", "mean", "share"])
