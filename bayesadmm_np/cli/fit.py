@@ -163,6 +163,7 @@ def _fitted(
         classes=classes,
         target_centre=centre,
         target_scale=scale,
+        shown=settings.covariance,
         log_likelihood=None if likelihood is None else float(likelihood - weight * np.log(scale)),
         elbo=None if fitted.elbo is None else float(fitted.elbo - weight * np.log(scale)),
     )

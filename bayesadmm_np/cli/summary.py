@@ -21,12 +21,13 @@ def summary(
         Units, option("Units: the columns' own, or per standard deviation.", "UNIT", choices=UNITS)
     ] = "original",
     covariance: Annotated[
-        str,
+        str | None,
         option(
-            "Covariance: the model's, quasi-likelihood's, or a robust one that the fit kept the sums of.",
+            "Covariance: the model's, quasi-likelihood's, or a robust one that the fit kept the sums of. Default: the "
+            "one that the fit printed.",
             choices=COVARIANCES,
         ),
-    ] = "model",
+    ] = None,
     ratios: Annotated[bool, switch("Show odds or rate ratios with their intervals.")] = False,
     reference: Reference = None,
     tests: Tests = "none",
@@ -56,6 +57,7 @@ def summary(
     from ..estimators.term_tests import contrast, tests_of
 
     found = read_model(model)
+    covariance = covariance or found.shown
     shown: Any = {"covariance": covariance, "reference": reference, "words": option_words()}
     shown["tests"] = tests_of(found, tests, covariance)
     try:

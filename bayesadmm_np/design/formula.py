@@ -26,6 +26,7 @@ from .levels import (
     agree_column,
     describe_column,
 )
+from .levels import require_one_kind as require_kind
 from .order_statistics import float_at
 from .terms import Learned, Parsed, parse, read_expression, refuse
 
@@ -128,6 +129,15 @@ def describe_columns(
     moments = {} if lacking else _moments(parsed, found, complete)
     renamed = {name: str(called) for name, called in own.items() if str(called) != name}
     return SiteColumns(formula, len(complete), int(complete.sum()), columns, lacking, renamed, moments)
+
+
+def require_one_kind(table: Any, formula: str, weights: str | None = None, site: str | None = None) -> None:
+    """Refuse columns that hold values of several kinds where the table is: see `levels.require_one_kind`."""
+    table = Table.of(table)
+    found = table.named(needed_columns(parse(formula).roles, weights))
+    complete = complete_rows(found, table.n_rows)
+    for name, column in found.items():
+        require_kind(name, column, complete, site)
 
 
 def _roles(parsed: Parsed, weights: str | None, classes: bool) -> dict[str, Any]:

@@ -272,6 +272,33 @@ def describe_column(column: Any, complete: Array, wants_levels: bool, minimum_co
     return SiteColumn(kind, missing, is_numeric, 0, kept, len(found) - len(kept), is_ordered, rewritten)
 
 
+def require_one_kind(name: str, column: Any, complete: Array, site: str | None = None) -> None:
+    """Refuse a column of several kinds with a value and its row, which a description would disclose to the server.
+
+    Parameters
+    ----------
+    name : str
+    column : array_like, shape (n,)
+    complete : ndarray of bool, shape (n,)
+        See `describe_column`.
+    site : str, optional
+
+    Raises
+    ------
+    TableError
+        With the first value of the rarest kind; rows have the labels of a frame, or count from 0.
+    """
+    said = describe_column(column, complete, False)
+    if said.kind != "mixed" or said.is_numeric:
+        return
+    cells, rows = cells_of(column)[complete], np.flatnonzero(complete)
+    kinds = [_kind(cell) for cell in cells.tolist()]
+    i = kinds.index(min(reversed(kinds), key=Counter(kinds).__getitem__))
+    label = column.index[rows[i]] if hasattr(column, "iloc") else rows[i]
+    fact = f"mixes numbers, text or other kinds, such as {cells[i]!r} in row {label}"
+    raise TableError(fact, "write all its values in one way", site, name)
+
+
 def _count_infinite(cells: Any) -> int:
     if cells.dtype.kind == "O":
         cells = np.array([float(cell) for cell in cells if _kind(cell) == "number"])
@@ -480,6 +507,13 @@ def _about_words(levels: Sequence[str], is_beside_numbers: bool, otherwise: str,
     return f"{otherwise}; {advice}" if advice else otherwise
 
 
+def _about_withheld(words: Words) -> str:
+    return (
+        f"merge them there with another level, {words.switch('drop_withheld')} here to leave their rows out, or let "
+        f"that site begin again with a smaller {words.argument('minimum_count')}"
+    )
+
+
 def _check_factor(name: str, sites: Mapping[str, SiteColumn]) -> None:
     """Refuse levels of which nobody knows whether they are the same, and words that are none."""
     levels = {site: tuple(column.levels or ()) for site, column in sites.items()}
@@ -548,7 +582,7 @@ def _agree_levels(
         if column.withheld:
             fact = f"has {column.withheld} level(s) with too few rows to be named"
             if not drop_withheld:
-                raise TableError(fact, "merge them there with another level, or let their rows be dropped", site, name)
+                raise TableError(fact, _about_withheld, site, name)
             lines.append(f"{name}: site {site!r} {fact}; rows of levels that no site names are left out")
         written = [f"{cell!r} for {level!r}" for level, cell in column.rewritten.items()]
         if written:

@@ -28,7 +28,7 @@ from ..splitting.certificate import Certificate
 from ..splitting.status import Status
 from .fitted import FittedGLM, Units
 from .settings import read_choice
-from .summary import MODEL, QUASI, Summary, goodness, summarise
+from .summary import COVARIANCES, MODEL, QUASI, Summary, summarise
 from .term_tests import likelihood_ratio_tests, wald_tests
 
 
@@ -150,7 +150,7 @@ class FittedEstimator(BaseEstimator):
     @property
     def log_likelihood_(self) -> float | None:
         """At the mean, all constants kept, of least squares at the variance RSS/n; None without a maximum."""
-        whole = goodness(self.fitted_) if self.fitted_.inference == "likelihood" else None
+        whole = self.fitted_.goodness() if self.fitted_.inference == "likelihood" else None
         if whole is not None:
             return whole.log_likelihood
         return self.fitted_.log_likelihood
@@ -236,7 +236,7 @@ class FittedEstimator(BaseEstimator):
         """
         check_is_fitted(self, "fitted_")
         fitted = self.fitted_
-        if covariance not in (MODEL, QUASI) and fitted.learns_covariance:
+        if read_choice(covariance, "covariance", COVARIANCES) not in (MODEL, QUASI) and fitted.learns_covariance:
             fitted = self.with_robust((covariance,), clusters)
         losses = None
         if read_choice(intervals, "intervals", ("wald", "profile")) == "profile":
@@ -279,7 +279,8 @@ class FittedEstimator(BaseEstimator):
         check_is_fitted(self, "fitted_")
         if read_choice(how, "how", ("wald", "lr")) == "lr":
             return likelihood_ratio_tests(self.fitted_, self.losses("A likelihood-ratio test"), terms)
-        fitted = self.fitted_ if covariance in (MODEL, QUASI) else self.with_robust((covariance,), clusters)
+        is_known = read_choice(covariance, "covariance", COVARIANCES) in (MODEL, QUASI)
+        fitted = self.fitted_ if is_known else self.with_robust((covariance,), clusters)
         return wald_tests(fitted, terms, covariance)
 
     def losses(self, reader: str = "losses()") -> Sequence[Loss]:
@@ -300,6 +301,9 @@ class FittedEstimator(BaseEstimator):
         fitted = self.fitted_
         if fitted.statistics is None:
             return fitted
+        if clusters is not None and {*clusters} != {*fitted.sites}:
+            expected = f"must have the sites {', '.join(map(str, fitted.sites))}"
+            raise ArgumentError("clusters", expected, ", ".join(map(str, clusters)) or "none")
         settings: dict[str, Any] = {
             "noise": fitted.noise_variance,
             "source": fitted.statistics.noise,

@@ -15,15 +15,26 @@ from scipy.linalg import cho_factor, cho_solve, eigvalsh
 from scipy.optimize import brentq
 from scipy.special import chdtrc, fdtrc
 
+from .._errors import ArgumentError
 from .._validation import Array, frozen
 from ..glm.inference import Estimate, Test, estimate
 from .fitted import FittedGLM, Units
+from .settings import read_choice
 
 LEAST = 1e-9
 """Smallest eigenvalue of a site's information, scaled to a diagonal of ones, that is told from zero."""
 
 SAME = 1e-9
 """Difference of predictors, relative to them, up to which rounding makes it: rows that lie on a plane."""
+MODEL = "model"
+"""The covariance that the model's own variance gives."""
+
+QUASI = "quasi"
+"""The model's times Pearson's χ² over its degrees of freedom, with t: quasi-likelihood (Wedderburn 1974)."""
+
+DISPERSED = 1.44
+"""Pearson's χ² over its degrees of freedom at which standard errors should be 1.2 times as large: 1.2²."""
+
 CHANCE = 1e-6
 """P below which sites contradict each other: practice that differs between hospitals is said by `heterogeneity`."""
 
@@ -64,15 +75,22 @@ class Heterogeneity:
     ----------
     test : Test
         That all sites have the same coefficients: T = Σ_k (β_k − β̄)ᵀ H_k (β_k − β̄), a χ² with (K − 1) d degrees of
-        freedom; Chow's F where the noise variance is estimated, exact for normal errors.
+        freedom; Chow's F where the noise variance is estimated, exact for normal errors. Of a quasi-likelihood T over
+        the dispersion φ and its degrees of freedom, an F with those of φ.
     coefficients : tuple of CoefficientHeterogeneity
     left_out : tuple
         Names of sites whose rows do not determine all coefficients.
+    dispersion : float or None
+        φ of counts, Pearson's χ² of the pooled fit over its degrees of freedom; None of other targets.
+    is_scaled : bool
+        Whether variances are times φ.
     """
 
     test: Test
     coefficients: tuple[CoefficientHeterogeneity, ...]
     left_out: tuple[Any, ...]
+    dispersion: float | None = None
+    is_scaled: bool = False
 
     def __str__(self) -> str:
         width = max(len(row.name) for row in self.coefficients)
@@ -86,12 +104,17 @@ class Heterogeneity:
         note = [f"Left out, because their rows do not determine all coefficients: {out}."] if out else []
         note += ["Q (Cochran) tests whether the sites have the same coefficient; I² is the share of the variation that"]
         note += ["is more than chance; τ is the sd between sites, by DerSimonian and Laird and by REML."]
+        if self.dispersion is not None and self.is_scaled:
+            note += [f"Variances are times the dispersion of the counts, {self.dispersion:.4g}."]
+        elif self.dispersion is not None and self.dispersion > DISPERSED:
+            note += [f"The counts vary {self.dispersion:.4g} times as much as the model says, which counts here as"]
+            note += ["disagreement: covariance quasi divides it out."]
         return "\n".join([str(self.test), "-" * len(head), head, *lines, "-" * len(head), *note])
 
     __repr__ = __str__
 
 
-def heterogeneity(model: FittedGLM, units: Units = "original") -> Heterogeneity:
+def heterogeneity(model: FittedGLM, units: Units = "original", covariance: str = MODEL) -> Heterogeneity:
     """Test whether the sites of a fit by maximum likelihood have the same coefficients.
 
     T is approximate where the loss is no quadratic: it takes one Newton step for each site's own fit. Few rows at a
@@ -102,6 +125,8 @@ def heterogeneity(model: FittedGLM, units: Units = "original") -> Heterogeneity:
     model : FittedGLM
     units : {'original', 'standardized'}
         Of the coefficients; T does not depend on them.
+    covariance : {'model', 'quasi'}
+        "quasi" takes variances times the dispersion of the pooled counts, as the table of that name does.
 
     Raises
     ------
@@ -120,6 +145,11 @@ def heterogeneity(model: FittedGLM, units: Units = "original") -> Heterogeneity:
         raise ValueError(
             f"a test of sites against each other needs a fit by maximum likelihood, not: {model.fit_name}."
         )
+    spare = model.overdispersion
+    is_scaled = read_choice(covariance, "covariance", (MODEL, QUASI)) == QUASI
+    if is_scaled and spare is None:
+        raise ArgumentError("covariance", "must be 'model' for this fit: quasi-likelihood is for counts", repr(QUASI))
+    scale = spare if is_scaled and spare is not None else 1.0
     fits = _own_fits(model)
     free, whole = fits.free, list(fits.precisions)
     block = np.ix_(free, free)
@@ -135,14 +165,16 @@ def heterogeneity(model: FittedGLM, units: Units = "original") -> Heterogeneity:
     change, shift = model.in_units(units)
     change, shift = change[block], shift[free]
     moved = own @ change.T + shift
-    variances = np.array([np.einsum("ij,ji->i", change, _solved(H, change.T)) for H in precisions])
+    variances = scale * np.array([np.einsum("ij,ji->i", change, _solved(H, change.T)) for H in precisions])
     return Heterogeneity(
-        test=_overall(model, T, whole),
+        test=_overall(model, T, whole, spare if is_scaled else None),
         coefficients=tuple(
             _coefficient(name, dict(zip(whole, moved[:, j], strict=True)), variances[:, j])
             for j, name in enumerate(np.array(model.coefficient_names)[free].tolist())
         ),
         left_out=left_out,
+        dispersion=spare,
+        is_scaled=is_scaled,
     )
 
 
@@ -168,14 +200,14 @@ class Contradiction:
         return f"{who} ({chance}; heterogeneity has each site's coefficients): is the outcome coded alike?"
 
 
-def contradiction(model: FittedGLM, dispersion: float = 1.0) -> Contradiction | None:
+def contradiction(model: FittedGLM) -> Contradiction | None:
     """Return the site that contradicts the others most, where its coefficients are theirs at no P above `CHANCE`.
 
     With β and H of the site, β' and H' of the others together, W = (β − β')ᵀ (H⁻¹ + H'⁻¹)⁻¹ (β − β'). P is times the
     number of sites, and a site counts that has `ENOUGH` rows a coefficient. W is divided by a dispersion above 1 of
     counts. None also where the fit is no maximum, and where the two differ by rounding of the predictors.
     """
-    if model.fit_name != "maximum likelihood" or model.family != "full" or not (model.holds or model.is_exact):
+    if not model.is_at_maximum or model.family != "full":
         return None
     own = _own_fits(model)
     if len(own.precisions) < 2:
@@ -191,7 +223,7 @@ def contradiction(model: FittedGLM, dispersion: float = 1.0) -> Contradiction | 
         apart = _solved(H, own.linear[name]) - _solved(others, linear)
         if apart @ total @ apart <= SAME**2 * float(_solved(total, all_linear) @ all_linear):
             continue
-        W = float(apart @ H @ _solved(total, others @ apart)) / max(1.0, dispersion)
+        W = float(apart @ H @ _solved(total, others @ apart)) / max(1.0, model.overdispersion or 1.0)
         P = min(1.0, len(own.precisions) * float(chdtrc(d, W)))
         if P < CHANCE and (worst is None or worst.test.statistic < W):
             sites = (name,) if len(own.precisions) > 2 else tuple(own.precisions)
@@ -229,9 +261,13 @@ def _solved(precision: Array, vector: Array) -> Array:
     return np.asarray((cho_solve(cho_factor(precision / np.outer(scale, scale)), columns).T / scale).T)
 
 
-def _overall(model: FittedGLM, T: float, sites: list[Any]) -> Test:
+def _overall(model: FittedGLM, T: float, sites: list[Any], dispersion: float | None) -> Test:
     d, name = int((~model.held).sum()), "the same coefficients at all sites"
     df, statistics = (len(sites) - 1) * d, model.statistics
+    whole = model.goodness()
+    if dispersion is not None and whole is not None:
+        F = T / df / dispersion
+        return Test(name, F, df, whole.df_residual, float(fdtrc(df, whole.df_residual, F)))
     if statistics is None or statistics.noise != "estimated":
         return Test(name, T, df, None, float(chdtrc(df, T)))
     # in units of the pooled noise variance; sites that are left out take their rows and their misfit with them
@@ -239,6 +275,8 @@ def _overall(model: FittedGLM, T: float, sites: list[Any]) -> Test:
     if len(sites) < len(model.sites) or rows != statistics.total.n_observations(statistics.weights):
         return Test(name, T, df, None, float(chdtrc(df, T)))
     left, df_left = 2.0 * statistics.total.loss / model.noise_variance - T, rows - len(sites) * d
+    if model.has_noise_of_rounding:
+        raise ValueError("an F test of sites against each other needs residuals: those of this fit are rounding.")
     if df_left <= 0 or left <= 0:
         raise ValueError(
             "an F test of sites against each other needs more rows than coefficients of all sites together."

@@ -25,7 +25,7 @@ from ..families.gaussian import Gaussian
 from ..families.gaussians import FAMILIES
 from ..families.precision import DensePrecision
 from ..glm.diagnosis import Finding, without_estimate
-from ..glm.inference import FitStatistics
+from ..glm.inference import FitStatistics, GoodnessOfFit, goodness_of_fit
 from ..glm.kinds import IDENTITY, Kind
 from ..glm.problem import are_held, carry, carry_distance
 from ..losses.base import Loss
@@ -43,6 +43,12 @@ SAME = 1e-6
 
 UNBOUNDED = "the likelihood has no maximum, or none that is proven"
 """Why no distance to the pooled fit is known."""
+
+ROUNDING = 64 * float(np.finfo(np.float64).eps)
+"""Root of the residual over the null deviance up to which residuals are rounding: a few dozen operations a row."""
+
+CLOSE = 1e-6
+"""Bound on a coefficient, relative to the largest, from which on it says nothing."""
 
 DETERMINED = 1.0 - 1e-8
 """Share of the prior in the information on some direction from which on rounding alone may be the rows'."""
@@ -174,6 +180,8 @@ class FittedGLM:
         the likelihood has no maximum.
     findings : tuple of Finding
         What is wrong with the data.
+    shown : str
+        Covariance of the table that the fit printed, which is that of the model file's table.
     version : str
         Version of the library that fitted it.
     """
@@ -207,6 +215,7 @@ class FittedGLM:
     log_likelihood: float | None = None
     elbo: float | None = None
     findings: tuple[Finding, ...] = ()
+    shown: str = "model"
     version: str = __version__
 
     # ------------------------------------------------------------------------------------------------
@@ -264,6 +273,47 @@ class FittedGLM:
     def holds(self) -> bool:
         """Whether the pooled stationarity residual was below tol at the fit, of a likelihood that has a maximum."""
         return self.certificate is not None and self.certificate.holds and self.has_maximum
+
+    @property
+    def is_at_maximum(self) -> bool:
+        """Whether it is a maximum of the likelihood, which criteria, R² and the test of all coefficients suppose."""
+        return self.fit_name == "maximum likelihood" and (self.holds or self.is_exact)
+
+    def goodness(self, loss: float | None = None, n_dropped: int = 0) -> GoodnessOfFit | None:
+        """Return what is known of the fit as a whole, in the units of the target; None in models without statistics.
+
+        `loss` and `n_dropped` are for the same model without some coefficients: the pooled loss of its own fit, at a
+        noise variance of 1, and how many coefficients are gone.
+        """
+        found, layout = self.statistics, self.layout
+        if found is None:
+            return None
+        # a shift common to all classes leaves every probability as it is
+        free = layout.n_outputs - self.kind.has_flat_shift
+        return goodness_of_fit(
+            self.kind,
+            found.total if loss is None else replace(found.total, loss=loss),
+            free * layout.width - n_dropped - int(self.held.sum()),
+            free * layout.has_intercept,
+            n_outputs=layout.n_outputs,
+            noise=found.noise,
+            noise_variance=self.noise_variance,
+            target_scale=self.target_scale,
+            weights=found.weights,
+            has_null=found.has_null,
+        )
+
+    @cached_property
+    def has_noise_of_rounding(self) -> bool:
+        """Whether residuals of least squares are the rounding of y, from which no noise variance can be told."""
+        whole = self.goodness() if self.statistics is not None and self.statistics.noise == "estimated" else None
+        return whole is not None and whole.deviance <= ROUNDING**2 * (whole.null_deviance or 0.0)
+
+    @property
+    def overdispersion(self) -> float | None:
+        """Pearson's χ² over its degrees of freedom at a maximum for counts; None elsewhere."""
+        whole = self.goodness() if self.kind.is_of_counts and self.is_at_maximum else None
+        return None if whole is None else whole.dispersion
 
     @property
     def claimed(self) -> Certificate | None:
@@ -423,6 +473,16 @@ class FittedGLM:
         """Return the larger of the bounds in both units."""
         bounds = [found for units in UNITS if (found := self.distance(units, bound)) is not None]
         return max(bounds, key=lambda found: found.sd_units, default=None)
+
+    def said_distance(self) -> str | None:
+        """Return the bound in words; of a fit that sums cannot certify in the coefficients' own units, if at all."""
+        found, own = self.widest_distance(), self.distance()
+        if found is None or own is None or not self.is_exact or self.holds or not np.isfinite(own.sd_units):
+            return None if found is None else str(found)
+        widest = own.per_coefficient.max()
+        if widest > CLOSE * np.abs(self.mean()).max():
+            return "no bound: sums in doubles give none for these columns, and triangular factors need no sums"
+        return f"every coefficient is within {widest:.1e} of the pooled fit (guaranteed), in its own units"
 
     def _covariance(self, units: Units) -> Array:
         found = self.covariance(units)

@@ -10,7 +10,7 @@ import numpy as np
 
 from .._errors import ArgumentError
 from ..design.agreement import Agreement, Design, Table, design
-from ..design.formula import SiteColumns, agree, counter, describe_columns, pooled_quantiles
+from ..design.formula import SiteColumns, agree, counter, describe_columns, pooled_quantiles, require_one_kind
 from ..design.levels import TableError, agree_classes, cells_of, is_missing
 from ..design.terms import parse
 from ..glm.kinds import read_kind
@@ -164,6 +164,8 @@ def make_designs(
 
 
 def _described(tables: Mapping[str, Any], formula: str, weights: str | None) -> dict[str, SiteColumns]:
+    for site, table in tables.items():
+        require_one_kind(table, formula, weights, site)
     said = {site: describe_columns(table, formula, weights=weights) for site, table in tables.items()}
     targets = [each.columns.get(parse(formula).target_column) for each in said.values()]
     if len({target.is_numeric for target in targets if target is not None}) < 2:

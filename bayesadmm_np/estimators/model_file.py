@@ -33,7 +33,7 @@ ModelFileError = ArchiveError
 
 ALIKE = (
     *("target", "client", "offset", "exposure", "noise_variance", "target_centre", "target_scale", "penalty"),
-    *("inference", "method", "message", "rounds", "floats", "log_likelihood", "elbo", "version", "reduced"),
+    *("inference", "method", "message", "rounds", "floats", "log_likelihood", "elbo", "version", "reduced", "shown"),
 )
 """Fields that a model and its header have in common."""
 
@@ -105,6 +105,7 @@ class Header:
     statistics: dict[str, Any] | None = None
     reduced: dict[str, float] = field(default_factory=dict)
     agreement: Agreement | None = None
+    shown: Literal["model", "quasi", "HC0", "HC1", "HC2", "HC3", "cluster"] = "model"
 
     def __post_init__(self) -> None:
         for name, names in (("features", self.features), ("classes", self.classes), ("sites", self.site_names)):

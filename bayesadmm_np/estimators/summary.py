@@ -23,24 +23,17 @@ from ..glm.inference import (
     RobustCovariance,
     Test,
     estimate,
-    goodness_of_fit,
     robust_covariance,
 )
 from ..glm.profile import profile_bound
 from ..glm.refit import drive
 from ..glm.site_statistics import ROBUST
 from ..losses.base import Loss
-from .between_sites import contradiction, heterogeneity
+from .between_sites import DISPERSED, MODEL, QUASI, contradiction, heterogeneity
 from .fitted import FittedGLM, Units
 
 WIDEST = 100
 """Columns of a table: shares of the sites that do not fit beside the coefficients stand below them."""
-
-MODEL = "model"
-"""The covariance that the model's own variance gives."""
-
-QUASI = "quasi"
-"""The model's times Pearson's χ² over its degrees of freedom, with t: quasi-likelihood (Wedderburn 1974)."""
 
 QUASI_NOTE = (
     "Standard errors are the model's times the root of the dispersion; a quasi-likelihood has no AIC, and no test of "
@@ -63,9 +56,6 @@ PROFILE = "Intervals are those of the profile likelihood; P is Wald's."
 
 FEW_CLUSTERS = 30
 """Below it a covariance by clusters is known to be too small on average (Cameron and Miller 2015, section VI)."""
-
-DISPERSED = 1.44
-"""Pearson's χ² over its degrees of freedom at which standard errors should be 1.2 times as large: 1.2²."""
 
 FAR = 4.0
 """Standard deviations of Pearson's statistic from its mean that are no chance."""
@@ -160,7 +150,7 @@ class Summary:
     __repr__ = __str__
 
     def _cells(self, row: SummaryRow) -> list[str]:
-        cells = [row.name, _scaled(row.coef, 4), _scaled(row.std_err, 3), _number(row.statistic, 3), _p(row.p_value)]
+        cells = [row.name, _scaled(row.coef, 4), _scaled(row.std_err, 3), _scaled(row.statistic, 3), _p(row.p_value)]
         if not self.ratio:
             return [*cells, _scaled(row.low, 3), _scaled(row.high, 3)]
         # exp of an intercept is the odds or the rate where every column is zero, and no ratio
@@ -236,32 +226,6 @@ def diagnose_fit(model: FittedGLM) -> tuple[Finding, ...]:
     of: Any = "standard errors" if model.inference == "likelihood" and own is None else "coefficients"
     precision = model.posterior.precision[np.ix_(kept, kept)]
     return diagnose_after(precision, names, shares[0, kept], own, of, model.pull[kept])
-
-
-def goodness(model: FittedGLM, loss: float | None = None, n_dropped: int = 0) -> GoodnessOfFit | None:
-    """Return what is known of the fit as a whole, in the units of the target; None in models without statistics.
-
-    `loss` and `n_dropped` are for the same model without some coefficients: the pooled loss of its own fit, at a noise
-    variance of 1, and how many coefficients are gone.
-    """
-    found, layout = model.statistics, model.layout
-    if found is None:
-        return None
-    # a shift common to all classes leaves every probability as it is
-    free = layout.n_outputs - model.kind.has_flat_shift
-    total = found.total if loss is None else replace(found.total, loss=loss)
-    return goodness_of_fit(
-        model.kind,
-        total,
-        free * layout.width - n_dropped - int(model.held.sum()),
-        free * layout.has_intercept,
-        n_outputs=layout.n_outputs,
-        noise=found.noise,
-        noise_variance=model.noise_variance,
-        target_scale=model.target_scale,
-        weights=found.weights,
-        has_null=found.has_null,
-    )
 
 
 def summarise(
@@ -343,9 +307,10 @@ def as_dict(
         }
         for row in rows
     ]
-    proof, distance, whole = model.certificate, model.widest_distance(), goodness(model)
-    withheld = () if _is_at_the_maximum(model) and covariance != QUASI else OF_THE_MAXIMUM
-    withheld = (*withheld, "log_likelihood") if covariance == QUASI else withheld
+    proof, whole = model.certificate, model.goodness()
+    is_plain = covariance != QUASI and not model.has_noise_of_rounding
+    withheld = () if model.is_at_maximum and is_plain else OF_THE_MAXIMUM
+    withheld = withheld if is_plain else (*withheld, "log_likelihood")
     assert proof is not None
     return {
         "status": model.status.name,
@@ -359,7 +324,7 @@ def as_dict(
         "rounds": model.rounds,
         "floats": model.floats,
         "noise_variance": model.noise_variance * model.target_scale**2 if model.kind.has_noise else None,
-        "log_likelihood": _finite(_log_likelihood(model, whole)),
+        "log_likelihood": _finite(_log_likelihood(model, whole)) if is_plain else None,
         "elbo": model.elbo,
         "goodness": None
         if whole is None
@@ -376,7 +341,7 @@ def as_dict(
         "df": spread.df,
         "coefficients": plain,
         "tests": [asdict(test) for test in tests],
-        "heterogeneity": _between_sites(model, units),
+        "heterogeneity": _between_sites(model, units, covariance),
         "prior_precision": _prior_precision(model),
         "note": _note(model, rows, spread, losses is not None),
         "findings": [finding_as_dict(finding, words) for finding in model.findings],
@@ -385,7 +350,7 @@ def as_dict(
             "pooled": proof.pooled,
             "tol": proof.tol,
             "edges": asdict(proof.edges),
-            "distance": None if distance is None else str(distance),
+            "distance": model.said_distance(),
         },
     }
 
@@ -402,19 +367,18 @@ class Spread:
     @classmethod
     def of(cls, model: FittedGLM, name: str) -> Spread:
         """Return the spread by a covariance's name."""
-        found, whole = model.statistics, goodness(model)
+        found, whole = model.statistics, model.goodness()
         is_t = found is not None and found.noise == "estimated" and model.fit_name == ML
         if name == QUASI:
-            dispersion = None if whole is None or not _is_of_counts(model) else whole.dispersion
-            if dispersion is None or whole is None or not _is_at_the_maximum(model):
+            if model.overdispersion is None or whole is None:
                 expected = "must be another for this fit: quasi-likelihood is for counts, by maximum likelihood"
                 advice = "'HC1' allows for a variance that is not the model's"
                 raise ArgumentError("covariance", expected, repr(name), advice)
-            return cls(name, dispersion * model.spread, whole.df_residual)
+            return cls(name, model.overdispersion * model.spread, whole.df_residual)
         if name == MODEL:
             df = whole.df_residual if is_t and whole is not None else None
             # without a degree of freedom nothing tells the noise variance
-            known = model.learns_covariance and (df is None or df > 0)
+            known = model.learns_covariance and (df is None or df > 0) and not model.has_noise_of_rounding
             return cls(name, model.spread if known else None, df if known else None)
         robust = _robust(model, name)
         n_clusters = found.total.n_clusters if found is not None and name == "cluster" else 0
@@ -434,12 +398,12 @@ def _robust(model: FittedGLM, name: str) -> RobustCovariance:
     return robust_covariance(name, bread, model.statistics.total, free, weights=model.statistics.weights)
 
 
-def _between_sites(model: FittedGLM, units: Units) -> dict[str, Any] | None:
+def _between_sites(model: FittedGLM, units: Units, covariance: str) -> dict[str, Any] | None:
     """Whether the sites agree; None where fewer than two determine all coefficients, or their factors are not here."""
-    if not _is_at_the_maximum(model):
+    if not model.is_at_maximum:
         return None
     try:
-        found = asdict(heterogeneity(model, units))
+        found = asdict(heterogeneity(model, units, QUASI if covariance == QUASI else MODEL))
     except ValueError:
         return None
     for row in found["coefficients"]:
@@ -537,20 +501,20 @@ def _differences(model: FittedGLM, reference: Any) -> tuple[Array, tuple[str, ..
 
 def _facts(model: FittedGLM, spread: Spread) -> tuple[dict[str, str], dict[str, str]]:
     """Return what stands above the coefficients; what holds at a maximum of the likelihood alone only there."""
-    whole = goodness(model)
+    whole = model.goodness()
     left = {"Covariance": spread.name if spread.matrix is not None else "none"}
     if spread.n_clusters:
         left["Covariance"] = f"{spread.name}, {spread.n_clusters} of them"
     right = {"Observations": f"{sum(site.n_rows for site in model.sites.values())}"} if model.sites else {}
     likelihood = _log_likelihood(model, whole)
-    if likelihood is not None and spread.name != QUASI:
+    if likelihood is not None and spread.name != QUASI and not model.has_noise_of_rounding:
         left["Log-likelihood"] = _fact(likelihood)
     if whole is not None:
         right["Observations"] = f"{whole.n_observations:g}"
         left["Deviance"] = _fact(whole.deviance)
         if whole.null_deviance is not None:
             left["Null deviance"] = _fact(whole.null_deviance)
-        if _is_at_the_maximum(model):
+        if model.is_at_maximum:
             right |= _at_the_maximum(model, whole, is_quasi=spread.name == QUASI)
     if model.elbo is not None and model.inference == "posterior":
         right["ELBO"] = _fact(model.elbo)
@@ -562,11 +526,6 @@ def _log_likelihood(model: FittedGLM, whole: GoodnessOfFit | None) -> float | No
     return model.log_likelihood if whole is None or model.inference == "posterior" else whole.log_likelihood
 
 
-def _is_at_the_maximum(model: FittedGLM) -> bool:
-    """Whether the fit is a maximum of the likelihood, which criteria, R² and the test of all coefficients suppose."""
-    return model.fit_name == ML and (model.holds or model.is_exact)
-
-
 def _at_the_maximum(model: FittedGLM, whole: GoodnessOfFit, is_quasi: bool) -> dict[str, str]:
     facts = {"Df residuals, model": f"{whole.df_residual:g}, {whole.df_model:g}"}
     if is_quasi and whole.dispersion is not None:
@@ -574,6 +533,8 @@ def _at_the_maximum(model: FittedGLM, whole: GoodnessOfFit, is_quasi: bool) -> d
     if whole.r_squared is not None:
         adjusted = "" if whole.adjusted_r_squared is None else f", adjusted {whole.adjusted_r_squared:.4f}"
         facts["R²" if model.kind.has_noise else "Pseudo R² (McFadden)"] = f"{whole.r_squared:.4f}{adjusted}"
+    if model.has_noise_of_rounding:
+        return facts
     facts["AIC, BIC"] = f"{_fact(whole.aic)}, {_fact(whole.bic)}"
     if whole.test is not None:
         law = "LR χ²" if whole.test.df_residual is None else "F"
@@ -581,7 +542,7 @@ def _at_the_maximum(model: FittedGLM, whole: GoodnessOfFit, is_quasi: bool) -> d
         facts[f"{law}, P"] = f"{whole.test.statistic:.4g}, {P}"
     if whole.dispersion is not None and model.kind.has_noise:
         facts["Residual sd"] = _fact(whole.dispersion**0.5)
-    elif whole.dispersion is not None and _is_of_counts(model):
+    elif whole.dispersion is not None and model.kind.is_of_counts:
         facts["Dispersion (Pearson/df)"] = _fact(whole.dispersion)
     return facts
 
@@ -615,9 +576,9 @@ def _header(model: FittedGLM, units: Units, words: Words) -> dict[str, str]:
     if model.certificate is not None:
         proof = model.certificate
         header["Certificate"] = f"{proof.verdict(model.has_maximum)} (residual {proof.pooled:.1e})"
-    distance = model.widest_distance()
+    distance = model.said_distance()
     if distance is not None:
-        header["Distance"] = str(distance)
+        header["Distance"] = distance
     return header
 
 
@@ -625,6 +586,8 @@ def _note(model: FittedGLM, rows: Sequence[SummaryRow], spread: Spread, is_profi
     if not model.learns_covariance:
         return f"{model.method} with the {model.family} family learns no covariance: there are no standard errors."
     said = []
+    if model.has_noise_of_rounding:
+        said.append("The residuals are the rounding of y: they tell no noise variance, and there is no standard error.")
     if model.penalty:
         said.append("Standard errors are from the information at the mode, and tests are Wald's.")
     if model.inference == "posterior":
@@ -658,9 +621,7 @@ def _cautions(model: FittedGLM, spread: Spread) -> list[str]:
         said.append(OVERDISPERSED)
     if spread.name == QUASI:
         said.append(QUASI_NOTE)
-    whole = goodness(model)
-    spare = whole.dispersion if whole is not None and _is_of_counts(model) else None
-    apart = None if model.statistics is None else contradiction(model, spare or 1.0)
+    apart = None if model.statistics is None else contradiction(model)
     if apart is not None:
         said.append(str(apart))
     if 0 < spread.n_clusters < FEW_CLUSTERS:
@@ -671,19 +632,15 @@ def _cautions(model: FittedGLM, spread: Spread) -> list[str]:
     return said
 
 
-def _is_of_counts(model: FittedGLM) -> bool:
-    """Whether the kind says how much a target varies, and the target may vary more."""
-    return not (model.kind.has_noise or model.kind.is_classifier)
-
-
 def _is_overdispersed(model: FittedGLM, spread: Spread) -> bool:
     """Whether a target varies so much more than the model says that its standard errors should be a fifth larger."""
-    whole = goodness(model)
-    if whole is None or whole.dispersion is None or not _is_of_counts(model):
+    whole = model.goodness()
+    spare = model.overdispersion
+    if whole is None or spare is None or spread.name != MODEL:
         return False
     # Pearson's statistic has a mean of `df_residual`, and a standard deviation of √(2/df) of it where counts are large
     rare = 1.0 + FAR * math.sqrt(2.0 / whole.df_residual)
-    return spread.name == MODEL and _is_at_the_maximum(model) and whole.dispersion > max(DISPERSED, rare)
+    return spare > max(DISPERSED, rare)
 
 
 def _prior_precision(model: FittedGLM) -> str:

@@ -12,7 +12,7 @@ from ..glm.inference import Estimate, Test, contrasts, likelihood_ratio_test, pi
 from ..glm.refit import drive, refit, without
 from ..losses.base import Loss
 from .fitted import FittedGLM
-from .summary import MODEL, Spread, goodness
+from .summary import MODEL, Spread
 
 Terms = Mapping[str, Sequence[str]] | None
 
@@ -115,12 +115,12 @@ def reduced_losses(model: FittedGLM, losses: Sequence[Loss], terms: Terms = None
 
 def ratio_tests(model: FittedGLM, terms: Terms = None) -> tuple[Test, ...]:
     """Test each term of which the model knows the loss of the fit without it."""
-    full, found = goodness(model), []
+    full, found = model.goodness(), []
     if full is None or model.statistics is None:
         raise ValueError("a likelihood-ratio test needs a model with statistics.")
     for term, places in read_terms(model, terms).items():
         if term in model.reduced:
-            reduced = goodness(model, model.reduced[term], len(places))
+            reduced = model.goodness(model.reduced[term], len(places))
             assert reduced is not None
             found.append(likelihood_ratio_test(full, reduced, term, noise=model.statistics.noise))
     return tuple(found)

@@ -25,6 +25,7 @@ from ..design.formula import (
     expression_values,
     quantiles_needed,
     require_columns,
+    require_one_kind,
 )
 from ..design.levels import AgreedColumn, TableError, cells_of, check_commas, check_marks, is_missing
 from ..design.order_statistics import MOST_POINTS, counts_on
@@ -142,6 +143,7 @@ class GLMTable:
 
     def _require_levels(self) -> None:
         """Refuse what names no level, before levels are told: where few rows have it, nobody else would see it."""
+        require_one_kind(self._table, self.formula, self.weights)
         whole = describe_columns(self._table, self.formula, weights=self.weights, classes=self.row.is_classifier)
         roles = parse(self.formula).roles
         for name, column in whole.columns.items():

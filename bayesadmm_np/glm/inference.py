@@ -545,6 +545,7 @@ def robust_covariance(
         factor = n / df
     elif name == "cluster":
         if n_parameters >= G:  # their scores add up to zero at the fit: the rank is G − 1 at most
-            raise ArgumentError("clusters", f"must be more than the {n_parameters} parameters", f"{G} clusters")
+            expected = f"must be another here: clusters must be more than the {n_parameters} parameters"
+            raise ArgumentError("covariance", expected, f"{name!r} of {G} clusters")
         factor, df = G / (G - 1) * (n - 1) / df, G - 1.0
     return RobustCovariance(name, factor * (bread @ total.meats[key] @ bread), df)

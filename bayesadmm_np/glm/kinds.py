@@ -243,6 +243,11 @@ class Kind:
         return self.target.is_labels
 
     @property
+    def is_of_counts(self) -> bool:
+        """Whether the kind says how much a target varies, and the target may vary more."""
+        return not (self.has_noise or self.is_classifier)
+
+    @property
     def has_flat_shift(self) -> bool:
         """Whether a shift common to all outputs leaves the likelihood as it is."""
         return self.outputs == "classes" and not self.has_reference

@@ -26,7 +26,7 @@ NEAR = (
     "A relative change of {:.0e} in the columns makes one of them a combination of the others: the last digits of the "
     "coefficients are rounding, and sums in doubles cannot certify them."
 )
-PERFECT = "The fit is perfect: standard errors are rounding, and sums in doubles cannot certify it."
+PERFECT = "The fit is perfect, or nearly: standard errors are near rounding, and sums in doubles cannot certify it."
 UNCERTIFIED = (
     "Sums in doubles cannot certify this fit, whose columns are nearly dependent; the coefficients are those of "
     "triangular factors, and need no such sums."

@@ -45,6 +45,11 @@ def test_generated_mismatches_are_refused_by_name_or_give_the_pooled_design():
     assert 30 < refused < 130  # the generator exercises both ends
 
 
+def test_a_declared_number_beside_words_alone_is_refused():
+    """Of 10 600 tables the one where a site declares the level 10, which it alone has, and another has words alone."""
+    assert run([3879]) == (1, 1)
+
+
 @pytest.mark.slow
 def test_ten_thousand_mismatches():
     checked, refused = run(range(10_600))

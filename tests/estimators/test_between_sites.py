@@ -7,9 +7,17 @@ import pytest
 from scipy import stats
 from scipy.optimize import minimize_scalar
 
-from bayesadmm_np.estimators import FederatedGLM, FederatedLinearRegression, FederatedLogisticRegression, heterogeneity
+from bayesadmm_np.estimators import (
+    FederatedGLM,
+    FederatedLinearRegression,
+    FederatedLogisticRegression,
+    FederatedPoissonRegressor,
+    heterogeneity,
+)
 from bayesadmm_np.estimators.between_sites import contradiction
 from bayesadmm_np.estimators.caveats import Caveat
+from bayesadmm_np.estimators.fitted import FittedGLM
+from bayesadmm_np.estimators.summary import as_dict
 
 sm = pytest.importorskip("statsmodels.api")
 meta = pytest.importorskip("statsmodels.stats.meta_analysis")
@@ -168,17 +176,42 @@ def test_a_site_that_determines_nothing_is_left_out_by_name():
         heterogeneity(replace(model, inference="posterior"))
 
 
-def test_overdispersed_counts_and_rounding_contradict_nobody():
+def test_overdispersed_counts_and_rounding_contradict_nobody(monkeypatch):
     """Twins: the same counts without their dispersion, and a plane that is another at one site."""
     rng = np.random.default_rng(55)
     X, site = rng.standard_normal((300, 2)), np.arange(300) % 3
     counted = FederatedGLM("poisson").fit(
         X, rng.poisson(rng.gamma(0.25, np.exp(1.5 + 0.3 * X[:, 0]) / 0.25)), client=site
     )
-    assert contradiction(counted.fitted_) is not None
     assert "contradict" not in counted.summary().note
+    with monkeypatch.context() as patched:
+        patched.setattr(FittedGLM, "overdispersion", None)
+        assert contradiction(counted.fitted_) is not None
     plane = 3.0 + 2.0 * X[:, 0]
     with pytest.warns(Caveat, match="The fit is perfect"):
         assert "contradict" not in FederatedGLM("linear").fit(X, plane, client=site).summary().note
     bent = plane + 1e-3 * (site == 1) * X[:, 1]
     assert "contradict" in FederatedGLM("linear").fit(X, bent, client=site).summary().note
+
+
+def test_heterogeneity_of_a_quasi_likelihood_is_divided_by_the_dispersion():
+    """T/φ over its degrees of freedom is an F, and every Q a φ-th; the twin, unscaled, finds sites that disagree."""
+    rng = np.random.default_rng(18)
+    X, site = rng.standard_normal((600, 2)), np.arange(600) % 3
+    y = rng.poisson(rng.gamma(0.4, np.exp(1 + 0.3 * X[:, 0]) / 0.4))
+    fitted = FederatedPoissonRegressor().fit(X, y, client=site).fitted_
+    phi = fitted.overdispersion
+    assert phi > 3
+    plain, quasi = heterogeneity(fitted), heterogeneity(fitted, covariance="quasi")
+    assert np.isclose(quasi.test.statistic, plain.test.statistic / plain.test.df / phi, rtol=1e-12)
+    assert (quasi.test.df, quasi.test.df_residual) == (6, 597)
+    assert plain.test.p_value < 1e-3 < 0.01 < quasi.test.p_value
+    for one, other in zip(plain.coefficients, quasi.coefficients, strict=True):
+        assert np.isclose(other.Q.statistic, one.Q.statistic / phi, rtol=1e-10)
+        assert np.isclose(other.sites[0].std_err, one.sites[0].std_err * np.sqrt(phi), rtol=1e-12)
+    assert "covariance quasi divides it out" in str(plain)
+    assert "covariance quasi divides it out" not in str(quasi)
+    assert as_dict(fitted, covariance="quasi")["heterogeneity"]["test"]["statistic"] == quasi.test.statistic
+    classes = FederatedLogisticRegression().fit(X, y > 1, client=site).fitted_
+    with pytest.raises(ValueError, match="covariance must be 'model' for this fit"):
+        heterogeneity(classes, covariance="quasi")

@@ -13,6 +13,7 @@ from sklearn.exceptions import NotFittedError
 
 from bayesadmm_np._archive import Archive, ArchiveError
 from bayesadmm_np._errors import ArgumentError
+from bayesadmm_np.design.formula import agree, describe_columns
 from bayesadmm_np.design.levels import TableError
 from bayesadmm_np.estimators import (
     FederatedLinearRegression,
@@ -23,6 +24,7 @@ from bayesadmm_np.estimators import (
 )
 from bayesadmm_np.estimators.formula_fit import fit_formula
 from bayesadmm_np.estimators.summary import as_dict
+from bayesadmm_np.federation import GLMTable
 from bayesadmm_np.splitting.methods import FedLapCov
 
 FORMULA = "died ~ center(age)*sex + C(ward, Treatment('medical')) + bs(bmi, 4)"
@@ -239,3 +241,18 @@ def test_sites_that_would_share_a_name_are_refused(one_table):
         data["site"] = np.array([1] * 6 + ["1"] * 6, dtype=object)
     with pytest.raises(ValueError, match="client must name each site differently, got 1 and '1'"):
         fit_formula(FederatedLinearRegression(), "y ~ x", data, client="site" if one_table else None)
+
+
+def test_a_cell_of_another_kind_is_named_with_its_row_where_the_table_is():
+    """In one process and at a site; the server of sites elsewhere is told no value."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"site": np.repeat(["a", "b"], 20), "x": rng.standard_normal(40), "y": rng.integers(0, 2, 40)})
+    frame["x"] = frame["x"].astype(object)
+    frame.loc[27, "x"] = "high"
+    words = r"column 'x' mixes numbers, text or other kinds, such as 'high' in row 27; write all its values in one way"
+    with pytest.raises(TableError, match=f"site 'b': {words}"):
+        FederatedLogisticRegression.from_formula("y ~ x", frame, client="site")
+    with pytest.raises(TableError, match=words):
+        GLMTable(frame[frame.site == "b"], "y ~ x")
+    with pytest.raises(TableError, match="mixes numbers, text or other kinds; write"):
+        agree({"b": describe_columns(frame, "y ~ x")}, "y ~ x")

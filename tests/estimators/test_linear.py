@@ -1,6 +1,7 @@
 """Linear and ridge regression by one exchange: NIST's digits, scikit-learn's and statsmodels' numbers, refusals."""
 
 import pickle
+import re
 import warnings
 
 import numpy as np
@@ -15,6 +16,7 @@ from bayesadmm_np.estimators import (
     FederatedGLM,
     FederatedLinearRegression,
     FederatedRidge,
+    heterogeneity,
     load_model,
     save_model,
 )
@@ -155,7 +157,7 @@ def test_predictions_pickles_files_and_pipelines(rows, tmp_path):
 
 def test_a_perfect_fit_and_a_fit_without_residuals_are_said():
     X, _, _ = cohort("ridge")
-    with pytest.warns(ConvergenceWarning, match="The fit is perfect: standard errors are rounding"):
+    with pytest.warns(ConvergenceWarning, match="The fit is perfect, or nearly: standard errors are near rounding"):
         model = FederatedLinearRegression().fit(X, X @ np.arange(1.0, 1 + X.shape[1]) + 3.0)
     assert_allclose(model.coef_, np.arange(1.0, 1 + X.shape[1]), rtol=1e-12)
     assert errors_of(model).max() < 1e-10
@@ -165,6 +167,24 @@ def test_a_perfect_fit_and_a_fit_without_residuals_are_said():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         FederatedLinearRegression(noise_variance=1.0).fit(few, few[:, 0] ** 2)
+
+
+@pytest.mark.parametrize(("scale", "is_told"), [(0.0, False), (1e-11, True)])
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_residuals_of_rounding_tell_no_standard_error(scale, is_told):
+    """The twin has residuals a thousand times the rounding of y, and keeps its standard errors and their bound."""
+    rng = np.random.default_rng(1)
+    X, sites = rng.standard_normal((300, 2)), np.repeat([0, 1, 2], 100)
+    model = FederatedLinearRegression().fit(X, 1 + X @ [2.0, -3.0] + scale * rng.standard_normal(300), client=sites)
+    table = str(model.summary())
+    assert ("tell no noise variance" in table) is not is_told
+    assert ("AIC" in table) is is_told
+    assert (model.summary().rows[0].std_err is not None) is is_told
+    assert re.search(r"every coefficient is within \S+e-1[0-9] of the pooled fit", " ".join(table.split()))
+    assert "of its standard error" not in table
+    if not is_told:
+        with pytest.raises(ValueError, match="those of this fit are rounding"):
+            heterogeneity(model.fitted_)
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -235,7 +235,11 @@ def inherent(case):
     if "ward" in names and "C(ward" not in case.formula:
         # a site where all wards look like numbers and no level is declared: its levels are not named
         wards = {site: set(held.ward) for site, held in rows.groupby("site")}
-        faults |= {(site, "ward") for site, held in wards.items() if held == {"10"} and site not in case.declared}
+        of_words = {site for site, held in wards.items() if "10" not in held}
+        # a site that declares a level 10 means a factor, unless another has words alone: is 10 then the code of one?
+        faults |= {
+            (site, "ward") for site, held in wards.items() if held == {"10"} and (of_words or site not in case.declared)
+        }
     for name in ("died", "age"):
         # numbers written as text at every site: a factor or a number?
         bare = (name == "died" and case.formula.startswith("died")) or (
