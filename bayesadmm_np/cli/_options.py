@@ -217,7 +217,11 @@ class RuleSettings:
     minimum_rows: Annotated[int | None, option("Rows of this site, at least. Default: 10.", check=at_least(0))] = None
     minimum_count: Annotated[
         int | None,
-        option("Levels with fewer rows are not named; the column is then refused. Default: 3.", check=at_least(0)),
+        option(
+            "Rows of a level, at least, or none: the server is not told a rarer one, and refuses the column unless "
+            "it has --drop-withheld. Also rows on which a sum rests. Default: 3.",
+            check=at_least(0),
+        ),
     ] = None
     minimum_class_count: Annotated[
         int | None, option("Rows of a class of the target, at least, or none. Default: 3.", check=at_least(0))
@@ -226,6 +230,9 @@ class RuleSettings:
     minimum_sites: Annotated[int | None, option("Sites of a run, at least. Default: 3.", check=at_least(0))] = None
     most_numbers: Annotated[
         float | None, option("Numbers sent in a run, by numbers that the rows hold, at most. Default: 3.")
+    ] = None
+    most_evaluations: Annotated[
+        float | None, option("Evaluations of the rows by `site evaluate`, at most. Default: 1.")
     ] = None
     allow: Annotated[Names, option("Columns that may be used. Default: those named here.", "A,B,…")] = ()
 

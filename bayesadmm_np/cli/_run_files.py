@@ -181,7 +181,7 @@ def begin(folder: Path, hellos: Sequence[Path], method: MethodSettings, settings
     """Start a run of the sites that said hello, and write its first broadcast; or grids, where sites must count."""
     from ..design.levels import TableError
     from ..families.gaussians import FAMILIES
-    from ..federation import Coordinator, GLMTask, Message, MessageError, needed_grids, start_server
+    from ..federation import Coordinator, DisclosureRules, GLMTask, Message, MessageError, needed_grids, start_server
     from ..federation.dispatch.client_manager import HELLO_LIMIT
     from ..federation.messages import read_hello
     from ..glm.kinds import KINDS, is_kind_of_loss, kind_of_loss
@@ -227,6 +227,8 @@ def begin(folder: Path, hellos: Sequence[Path], method: MethodSettings, settings
         raise read[0].refusal("loss", expected, server.spec.loss) from error
     require_writable(folder, "DIR")
     folder.mkdir(parents=True, exist_ok=True)
+    if len(read) < DisclosureRules().minimum_sites:
+        note(f"{len(read)} sites: by the usual rules none answers; each needs --minimum-sites {len(read)} of its own.")
     written = str(start_server(folder, server))
     (folder / GRIDS).unlink(missing_ok=True)
     agreed = [] if server.spec.agreement is None else list(server.spec.agreement.lines)
@@ -495,6 +497,11 @@ def _read_config(folder: Path) -> tuple[SiteConfig, str]:
         return make_settings(SiteConfig, plain, ""), known
     except (ValueError, KeyError, TypeError) as error:
         raise Refused(f"{path} is damaged ({error}); run `bayesadmm site init` again.") from error
+
+
+def read_config(folder: Path) -> SiteConfig:
+    """Return what a site of a regression remembers."""
+    return _read_config(folder)[0]
 
 
 def _known_site(folder: Path) -> Any:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 
+from ._columns import rules_of
 from ._design import code_labels, code_of
 from ._formula import rows_of_model
 from ._options import NA, Client, DropNA, Files, Json, ModelFile, Separator, option
-from ._run_files import read_model
+from ._run_files import read_config, read_model
 from ._terminal import Refused, note, print_json, require_out
 
 
@@ -38,25 +40,24 @@ def evaluate(
     Examples of use:
       bayesadmm evaluate model.npz new.csv --client hospital
       bayesadmm evaluate model.npz north.csv south.csv --figure validation.svg
+      bayesadmm evaluate model.npz counts-*.npz             of `site evaluate`: no rows
 
     Exit codes: 0 evaluated; 2 the command, the model or the data were refused;
     4 evaluated, but the likelihood of the model has no maximum.
     """
-    from .._text import word
     from ..estimators.evaluation import evaluate as held_against
+    from ..estimators.evaluation_file import read_counts
 
-    fitted = read_model(model)
-    if not fitted.classes:
-        raise Refused(f"{model}: a model of classes was expected, and it is a {fitted.kind.title}.")
+    fitted = _model_of_classes(model)
     if figure is not None:
         require_out(figure, [model, *data])
         if figure.suffix not in (".svg", ".pdf", ".png"):
             raise Refused(f"--figure: {figure} must end in .svg, .pdf or .png.")
-    rows = rows_of_model(fitted, data, client=client, with_weights=False, dropna=dropna, separator=separator, na=na)
-    labels = code_labels(rows, fitted.target, fitted.classes)
-    chances = fitted.probabilities(rows.matrix, offset=rows.offset)
-    names = np.array([word(label) for label in fitted.classes])
-    found = held_against(chances, names[labels], rows.site.astype(str), classes=tuple(names))
+    if all(path.suffix == ".npz" for path in data):
+        found: Any = read_counts(data, fitted)
+    else:
+        chances, labels, names, sites = _predicted(fitted, data, client, dropna=dropna, separator=separator, na=na)
+        found = held_against(chances, labels, sites, classes=tuple(names))
     if json:
         print_json(found.to_dict())
     else:
@@ -70,3 +71,58 @@ def evaluate(
             page.savefig(figure, dpi=220)
         note(f"figure written to {figure}.")
     return code_of(fitted, "predictions")
+
+
+def count(folder: Path, model: Path, data: Path | None, out: Path | None) -> dict[str, Any]:
+    """Write what a site says of its predictions, under its rules, and enter it in the list of what has left."""
+    from ..design.terms import parse
+    from ..estimators.evaluation import site_counts
+    from ..estimators.evaluation_file import pack_counts
+    from ..federation.disclosure import Entry, checked_counts, read_log
+    from ..federation.lock import locked
+
+    fitted, config = replace(_model_of_classes(model), client=None), read_config(folder)
+    if len(fitted.classes) > 2:
+        raise Refused(
+            f"{model}: a model of two classes was expected, and it has {len(fitted.classes)}: counts of several "
+            "classes by the same rows can be subtracted."
+        )
+    if config.privacy_noise is not None:
+        raise Refused(f"{folder}: this site puts noise on what it sends, and counts of predictions have none.")
+    rules, path = rules_of(config), data or config.data
+    given: dict[str, Any] = {name: getattr(config, name) for name in ("dropna", "separator", "na")}
+    chances, labels, names, _ = _predicted(fitted, [Path(f"{config.name}={path}")], None, **given)
+    out = folder / f"counts-{config.name}.npz" if out is None else out
+    require_out(out, [model, path], folder)
+    classes = {str(name): int((labels == name).sum()) for name in names}
+    whole = site_counts(chances[:, 1], labels == names[1])
+    least = max(rules.minimum_rows, 1), rules.minimum_class_count
+    is_enough = all(n == 0 or n >= least[1] for n in classes.values()) and len(labels) >= least[0]
+    agreed = fitted.columns.agreement
+    columns = [*(fitted.columns.names if agreed is None else agreed.parsed.predictors), fitted.target]
+    columns = [name for name in columns if agreed is None or name != agreed.client]
+    named = tuple(parse(config.formula).roles) if config.formula else (*config.features, config.target)
+    with locked(folder, "site"):
+        said = pack_counts(config.name, fitted, whole.coarse(*least) if is_enough else whole)
+        entry = Entry.of(said, rules.overrides)
+        allowed = replace(rules, allow=rules.allow or named)
+        checked_counts(config.name, allowed, classes, columns, entry, read_log(folder)).enter(folder)
+        said.write(out)
+    return {"written": str(out), "site": config.name, "rows": len(labels), "classes": classes}
+
+
+def _model_of_classes(path: Path) -> Any:
+    fitted = read_model(path)
+    if not fitted.classes:
+        raise Refused(f"{path}: a model of classes was expected, and it is a {fitted.kind.title}.")
+    return fitted
+
+
+def _predicted(fitted: Any, data: list[Path], client: str | None, **settings: Any) -> tuple[Any, Any, Any, Any]:
+    """Return probabilities, labels, names of the classes, and sites of rows."""
+    from .._text import word
+
+    rows = rows_of_model(fitted, data, client=client, with_weights=False, **settings)
+    names = np.array([word(label) for label in fitted.classes])
+    labels = names[code_labels(rows, fitted.target, fitted.classes)]
+    return fitted.probabilities(rows.matrix, offset=rows.offset), labels, names, rows.site.astype(str)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 from ._networks import Function, introduce_network
-from ._options import Json, RuleSettings, SiteConfig, Spread, option
+from ._options import Json, ModelFile, RuleSettings, SiteConfig, Spread, option
 from ._run_files import (
     CODES,
     EXAMPLE,
@@ -20,7 +20,7 @@ from ._run_files import (
     with_example,
 )
 
-__all__ = ["init", "lost", "network", "rules", "step"]
+__all__ = ["evaluate", "init", "lost", "network", "rules", "step"]
 
 HELP = f"""One site of a run by files: its rows never leave it.
 
@@ -117,6 +117,31 @@ def rules(
       bayesadmm site rules a                            says what is not as by default
     """
     tell(change_rules(folder, rules), json)
+
+
+def evaluate(
+    folder: Folder,
+    model: ModelFile,
+    /,
+    *,
+    data: Annotated[Path | None, option("CSV file of other rows. Default: those of this site.", "FILE.csv")] = None,
+    out: Annotated[Path | None, option("File of the counts. Default: in DIR.", "FILE.npz")] = None,
+    json: Json = False,
+) -> None:
+    """Count this site's outcomes by their predictions, for an evaluation over sites.
+
+    The file holds rows of both classes by spans of the prediction, each with the rows
+    of --minimum-rows and none or --minimum-class-count of each class. Rows stay. A
+    site says this once, for one model and one set of rows (--most-evaluations), and
+    `bayesadmm report` lists it.
+
+    Examples of use:
+      bayesadmm site evaluate a model.npz               writes a/counts-A.npz
+      bayesadmm evaluate model.npz counts-A.npz counts-B.npz counts-C.npz
+    """
+    from .evaluate import count
+
+    tell(count(folder, model, data, out), json)
 
 
 def lost(

@@ -23,6 +23,9 @@ from ..design.rows import read_client
 EDGES = np.linspace(-16.0, 16.0, 3201)
 """Inner edges of the bins, in log-odds: a bin is 0.01 wide, and the two at the ends hold everything beyond."""
 
+WIDTH = 25
+"""Bins of the narrowest span of coarse counts: 0.25 in log-odds."""
+
 NORMAL_975 = 1.959963984540054
 GROUPS = 10
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
@@ -54,6 +57,8 @@ class SiteCounts:
         Sum of the predicted probabilities.
     brier, surprise : float
         Sums of (y − p)² and of −log p(y).
+    spans : tuple of (first bin, last bin, events, others, bin of the mean prediction)
+        Of counts that were made coarse (`coarse`), whose rows stand in one bin each; () where each row is in its own.
     """
 
     events: Array
@@ -61,6 +66,7 @@ class SiteCounts:
     predicted: Array
     brier: float
     surprise: float
+    spans: tuple[tuple[int, ...], ...] = ()
 
     def __add__(self, other: SiteCounts) -> SiteCounts:
         return SiteCounts(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
@@ -96,9 +102,74 @@ class SiteCounts:
 
     @property
     def auc_error(self) -> float:
-        """Bound on what the bins change: half of the pairs that share one."""
-        pairs = self.n_events * (self.n_rows - self.n_events)
-        return 0.5 * float(self.events @ self.others) / pairs if pairs else 0.0
+        """Bound on what the bins change: half of the pairs that share one; of coarse counts by pairs whose spans do."""
+        n0 = self.n_rows - self.n_events
+        pairs = self.n_events * n0
+        if not self.spans or not pairs:
+            return 0.5 * float(self.events @ self.others) / pairs if pairs else 0.0
+        first, last, events, others, _ = np.array(self.spans).T
+
+        def others_where(ends: Array, starts: Array, side: Any) -> Array:
+            order = np.argsort(ends)
+            return np.append(0, np.cumsum(others[order]))[np.searchsorted(ends[order], starts, side)]
+
+        low, high = events @ others_where(last, first, "left"), events @ others_where(first, last, "right")
+        return float(max(high / pairs - self.auc.estimate, self.auc.estimate - low / pairs))
+
+    @property
+    def brier_error(self) -> float:
+        """Bound on what coarse counts change in the Brier score: every row at either end of its span; else 0."""
+        if not self.spans:
+            return 0.0
+        first, last, events, others, mean = np.array(self.spans).T
+        low, high, m = expit(np.append(-np.inf, EDGES)[first]), expit(np.append(EDGES, np.inf)[last]), _middle(mean)
+        most = events @ ((1 - low) ** 2 - (1 - m) ** 2) + others @ (high**2 - m**2)
+        least = events @ ((1 - m) ** 2 - (1 - high) ** 2) + others @ (m**2 - low**2)
+        return float(max(most, least)) / self.n_rows
+
+    def coarse(self, rows: int, of_class: int) -> SiteCounts:
+        """Return what may leave a site: counts in spans of `rows` and more, with no or `of_class` rows of each class.
+
+        All bins are halved, and their halves, to a width of 0.25 in log-odds; a half that may not leave joins its
+        neighbour. So no edge of a span stands where a row is. Of a span the counts and the bin of its mean prediction
+        are known, and no sum over predictions, whose digits can hold single rows.
+
+        Raises
+        ------
+        ValueError
+            When all rows together may not leave.
+        """
+        sums = np.cumsum(np.insert([self.events, self.others, self.predicted], 0, 0.0, axis=1), axis=1)
+
+        def held(span: tuple[int, int]) -> Array:
+            return sums[:, span[1]] - sums[:, span[0]]
+
+        def may_leave(span: tuple[int, int]) -> bool:
+            events, others, _ = held(span)
+            return events + others >= max(rows, 1) and all(n == 0 or n >= of_class for n in (events, others))
+
+        def spans(whole: tuple[int, int]) -> list[tuple[int, int]]:
+            first, end = whole
+            halves = (first, (first + end) // 2), ((first + end) // 2, end)
+            if end - first < 2 * WIDTH or not any(map(may_leave, halves)):
+                return [whole]
+            found = [span for half in halves for span in (spans(half) if may_leave(half) else [half])]
+            found = [span for span in found if held(span)[:2].any()]
+            while not may_leave(found[0]):
+                found[:2] = [(found[0][0], found[1][1])]
+            while not may_leave(found[-1]):
+                found[-2:] = [(found[-2][0], found[-1][1])]
+            return found
+
+        whole = 0, self.events.size
+        if not may_leave(whole):
+            raise ArgumentError("counts", f"must be of {rows} rows, and of no or {of_class} of each class")
+        found = []
+        for first, end in spans(whole):
+            events, others, predicted = held((first, end))
+            mean = np.searchsorted(EDGES, logit(np.clip(predicted / (events + others), 0.0, 1.0)), side="right")
+            found.append((first, end - 1, int(events), int(others), int(np.clip(mean, first, end - 1))))
+        return as_counts(found)
 
     @property
     def observed_to_expected(self) -> Interval:
@@ -137,6 +208,23 @@ def _wilson(events: float, n: float) -> Interval:
     centre = (share + z * z / (2 * n)) / (1 + z * z / n)
     reach = z * np.sqrt(share * (1 - share) / n + z * z / (4 * n * n)) / (1 + z * z / n)
     return Interval(share, float(max(centre - reach, 0.0)), float(min(centre + reach, 1.0)))
+
+
+def _middle(bins: Array) -> Array:
+    """Probability in the middle of each bin; of the two at the ends as if they were as wide as the others."""
+    return np.asarray(expit(EDGES[0] + (bins - 0.5) * (EDGES[1] - EDGES[0])))
+
+
+def as_counts(spans: Sequence[tuple[int, ...]]) -> SiteCounts:
+    """Return coarse counts, whose rows all have the mean prediction of their span; their log loss is unknown."""
+    _, _, events, others, mean = np.array(spans).T
+    p = _middle(mean)
+
+    def placed(values: Array) -> Array:
+        return np.bincount(mean, values, EDGES.size + 1).astype(np.float64)
+
+    brier = float(events @ (1 - p) ** 2 + others @ p**2)
+    return SiteCounts(placed(events), placed(others), placed((events + others) * p), brier, float("nan"), tuple(spans))
 
 
 def site_counts(probability: ArrayLike, event: ArrayLike) -> SiteCounts:
@@ -204,14 +292,19 @@ class Evaluation:
                     str(counts.auc) if np.isfinite(counts.auc.estimate) else "one class",
                     str(counts.observed_to_expected),
                     f"{counts.brier_score:.4f}",
-                    f"{counts.log_loss:.4f}",
+                    "–" if np.isnan(counts.log_loss) else f"{counts.log_loss:.4f}",
                 )
             )
+        every = (self.pooled, *self.sites.values())
         note = (
             f"Events are rows of {self.event!r}. O/E: events observed over expected. The bins change no AUC by more "
-            f"than {max(c.auc_error for c in (self.pooled, *self.sites.values())):.0e}."
+            f"than {max(c.auc_error for c in every):.0e}"
         )
-        return f"{_ruled(lines)}\n{note}"
+        if self.pooled.spans:
+            note += (
+                f", and no Brier score by more than {max(c.brier_error for c in every):.0e}: counts of files are coarse"
+            )
+        return f"{_ruled(lines)}\n{note}."
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
@@ -222,7 +315,9 @@ class Evaluation:
                 "auc": asdict(counts.auc),
                 "observed_to_expected": asdict(counts.observed_to_expected),
                 "brier": counts.brier_score,
-                "log_loss": counts.log_loss,
+                "log_loss": None if np.isnan(counts.log_loss) else counts.log_loss,
+                "auc_error": counts.auc_error,
+                "brier_error": counts.brier_error,
                 "calibration": [
                     {"predicted": p, "observed": asdict(share), "rows": n} for p, share, n in counts.calibration()
                 ],

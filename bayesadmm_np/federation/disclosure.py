@@ -9,14 +9,15 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._archive import sync_folder
+from .._archive import Archive, sync_folder
 from .._validation import as_count
 from ..design.terms import parse
 from ..families.gaussians import FullGaussian
@@ -25,6 +26,8 @@ from ..splitting.methods import PVI
 from .messages import Heard, MessageError
 
 SENT = "sent.jsonl"
+DIGITS = 32
+"""Of a digest in the list."""
 ALONE = 0.99
 """Leverage from which on a combination of columns is the value of one row."""
 MOST_NAMED = 8
@@ -54,6 +57,9 @@ class DisclosureRules:
         Sites of a run: of two each learns the other's sums.
     most_numbers : float, default 3.0
         Different numbers that leave in a run, by the numbers that the rows hold: rows times columns and target.
+    most_evaluations : int, default 1
+        Counts of predictions that leave (`bayesadmm site evaluate`): the difference of those by two models, or of two
+        sets of rows, can be one row's outcome.
     allow : tuple of str, default ()
         Columns that a run may use; () allows those that the site has named.
 
@@ -75,12 +81,13 @@ class DisclosureRules:
     most_parameters: float = 0.33
     minimum_sites: int = 3
     most_numbers: float = 3.0
+    most_evaluations: float = 1
     allow: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("minimum_rows", "minimum_count", "minimum_class_count", "minimum_sites"):
             as_count(getattr(self, name), name, minimum=0)
-        for name in ("most_parameters", "most_numbers"):
+        for name in ("most_parameters", "most_numbers", "most_evaluations"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be > 0, got {getattr(self, name)}.")
 
@@ -94,6 +101,7 @@ class DisclosureRules:
             most_parameters=math.inf,
             minimum_sites=0,
             most_numbers=math.inf,
+            most_evaluations=math.inf,
         )
 
     @property
@@ -130,9 +138,9 @@ class Check(NamedTuple):
     @property
     def of(self) -> str:
         """The column, in words; empty where there is none."""
-        return (f" at {self.column}" if self.column in (COMBINED, A_POINT) else f" of column {self.column!r}") * bool(
-            self.column
-        )
+        if self.column in (COMBINED, A_POINT):
+            return f" at {self.column}"
+        return f" of column {self.column!r}" * bool(self.column)
 
     @property
     def where(self) -> str:
@@ -227,6 +235,7 @@ WANTS = {
     "most_parameters": "wants at most {} parameters a row",
     "minimum_sites": "wants at least {} sites",
     "most_numbers": "wants at most {} numbers sent by number of its rows",
+    "most_evaluations": "wants at most {} evaluation of its rows",
     "allow": "wants columns of its list alone",
 }
 REMEDY = {
@@ -236,6 +245,7 @@ REMEDY = {
     "most_parameters": "use fewer columns",
     "minimum_sites": "ask for more sites",
     "most_numbers": "ask for fewer rounds or columns",
+    "most_evaluations": "use the counts that it has written",
     "allow": "leave the column out",
 }
 
@@ -254,7 +264,7 @@ class Entry:
     time : str
         UTC, to the second.
     kind : str
-        "hello", "reply" or "answer".
+        "hello", "reply", "answer" or "evaluation".
     run : str
         Of the message; "" before a run.
     number : int
@@ -283,6 +293,26 @@ class Entry:
     refused: str
     allowed: dict[str, list[float]]
     overrides: dict[str, Any]
+
+    @classmethod
+    def of(cls, said: Archive, overrides: Mapping[str, Any]) -> Entry:
+        """Return the entry of a message, before the rules were asked."""
+        header = said.header
+        values = [array.ravel().astype(np.float64) for array in said.arrays.values()]
+        return cls(
+            time=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            kind=said.kind,
+            run=str(header.get("run", "")),
+            number=int(header.get("number", header.get("round", 0))),
+            name=str(header.get("name", "")),
+            bytes=said.size,
+            # a matrix has most of its entries twice, a reply some of its sums
+            numbers=int(np.unique(np.concatenate(values)).size) if values else 0,
+            digest=said.digest[:DIGITS],
+            refused=str(header.get("refused", "")),
+            allowed={},
+            overrides=dict(overrides),
+        )
 
     def enter(self, folder: str | os.PathLike[str]) -> None:
         """Append to the folder's list, on the disk before the message leaves; what is sent again is there already."""
@@ -357,11 +387,51 @@ def checked(site: Any, entry: Entry, before: Sequence[Entry]) -> Entry:
     DisclosureError
         When a rule keeps it back.
     """
+    return _allowed(site.name, site.rules, entry, [] if entry.refused else list(_checks(site, entry, before)))
+
+
+def checked_counts(
+    name: str,
+    rules: DisclosureRules,
+    classes: Mapping[str, int],
+    columns: Iterable[str],
+    entry: Entry,
+    before: Sequence[Entry],
+) -> Entry:
+    """Return the entry of counts of predictions, with what the rules allowed of it.
+
+    Parameters
+    ----------
+    name : str
+        Of the site.
+    rules : DisclosureRules
+    classes : dict of int
+        Rows by class.
+    columns : iterable of str
+        Of the model.
+    entry : Entry
+    before : sequence of Entry
+        All that has left.
+
+    Raises
+    ------
+    DisclosureError
+        When a rule keeps it back.
+    """
+    checks = [Check("minimum_rows", sum(classes.values()), max(rules.minimum_rows, 1))]
+    least = rules.minimum_class_count
+    checks += [Check("minimum_class_count", n or math.inf, least, "", label) for label, n in classes.items()]
+    counted = {one.digest for one in before if one.kind == entry.kind} | {entry.digest}
+    checks.append(Check("most_evaluations", len(counted), rules.most_evaluations))
+    checks += [Check("allow", float(each not in rules.allow), 0, each) for each in columns if rules.allow]
+    return _allowed(name, rules, entry, checks)
+
+
+def _allowed(name: str, rules: DisclosureRules, entry: Entry, checks: Sequence[Check]) -> Entry:
     allowed: dict[str, list[float]] = {}
-    checks = [] if entry.refused else list(_checks(site, entry, before))
     broken = list(dict.fromkeys(one for one in checks if not one.holds))
     if broken:
-        raise DisclosureError(site.name, *broken[0], others=broken[1:], allow=site.rules.allow)
+        raise DisclosureError(name, *broken[0], others=broken[1:], allow=rules.allow)
     for one in checks:
         near = [one.got, one.limit]
         allowed[one.rule] = one.nearer(allowed.get(one.rule, near), near)
@@ -393,8 +463,8 @@ def _checks(site: Any, entry: Entry, before: Sequence[Entry]) -> Iterator[Check]
         yield Check("minimum_count", count, least, A_POINT)
     for count in basis.picked:
         yield Check("minimum_count", count or math.inf, rules.minimum_count, A_POINT)
-    held = basis.n_rows * (int((np.ptp(basis.rows.X, axis=0) > 0).sum()) + 1)
     sent = sum(one.numbers for one in before if one.digest != entry.digest) + entry.numbers
+    held = basis.n_rows * (int((np.ptp(basis.rows.X, axis=0) > 0).sum()) + 1)
     yield Check("most_numbers", sent / held, rules.most_numbers)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, Generic, Literal
 
@@ -38,8 +37,6 @@ from .messages import (
 )
 from .spec import RunSpec, as_site_name
 
-DIGITS = 32
-"""Of a digest in the log."""
 COMPUTABLE = "a q_g (natural) and a prior with which the rows of this site can be fitted"
 """What a broadcast must hold beside numbers of the right count: an overflow is the server's doing."""
 UNCOMPUTABLE = (ArithmeticError, ValueError)
@@ -359,20 +356,7 @@ class Site:
             return said, self._entry(said)
 
     def _entry(self, said: Message) -> Entry:
-        header = said.header
-        return Entry(
-            time=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-            kind=said.kind,
-            run=str(header.get("run", "")),
-            number=int(header.get("number", header.get("round", 0))),
-            name=str(header.get("name", "")),
-            bytes=said.size,
-            numbers=_numbers(said),
-            digest=said.digest[:DIGITS],
-            refused=str(header.get("refused", "")),
-            allowed={},
-            overrides=overrides_of(self),
-        )
+        return Entry.of(said, overrides_of(self))
 
     def _answered(self, served: Served, engine: SiteEngine[Any], server: str | None) -> tuple[Site, Message | None]:
         known = self.kept or SiteState(engine.spec, Ledger(engine.first(served.q_g)), (), server)
@@ -501,9 +485,3 @@ def _settled(kept: SiteState, served: Served, engine: SiteEngine[Any]) -> SiteSt
         return replace(kept, ledger=ledger)
     answer, past = engine.settled(ledger.counted, kept.past, served)
     return replace(kept, ledger=replace(ledger, counted=answer), past=past)
-
-
-def _numbers(message: Message) -> int:
-    """Count the different numbers of a message: a matrix has most of its entries twice, a reply some of its sums."""
-    values = [array.ravel().astype(np.float64) for array in message.arrays.values()]
-    return int(np.unique(np.concatenate(values)).size) if values else 0
