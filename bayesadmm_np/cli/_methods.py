@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ._options import MethodSettings
+import numpy as np
+
+from .._errors import ArgumentError
+from ._columns import choices_of
+from ._options import MethodSettings, RunSettings
 from ._terminal import Refused, missing_name
+
+if TYPE_CHECKING:
+    from ..federation import GLMTask
 
 INFERENCES = ("auto", "likelihood", "posterior")
 
@@ -59,6 +66,28 @@ def method_between_sites(settings: MethodSettings, inference: str, family: str) 
         raise Refused("--inference posterior needs --family full or diagonal, or a --method of that family.")
     kind = FullGaussian if family == "full" else DiagonalGaussian
     return lambda loss, dim, n: posterior_method(kind, dim, has_tensors=loss in WITH_TENSORS, n_outputs=n), 1.0
+
+
+def task_of(method: MethodSettings, settings: RunSettings, seed: int, **more: Any) -> GLMTask:
+    """Return the task of a run between sites, of the options of a command or the keys of an app."""
+    from ..families.gaussians import FAMILIES
+    from ..federation import GLMTask
+
+    if settings.penalty and (method.method != "auto" or settings.prior_precision):
+        expected = "must be left out with a method or a prior precision"
+        raise ArgumentError("penalty", expected, advice="Firth's is for a fit by maximum likelihood")
+    row, precision = method_between_sites(method, settings.inference, settings.family)
+    precision = precision if settings.prior_precision is None else settings.prior_precision
+    prior: Any = FAMILIES[settings.family]
+    same = ("tol", "rounds", "safeguard", "penalty", "weight_meaning", "tests")
+    return GLMTask(
+        row,
+        lambda dim: prior(np.zeros(dim), precision),
+        seed=seed,
+        choices=choices_of(settings),
+        **{name: getattr(settings, name) for name in same},
+        **more,
+    )
 
 
 def knobs(name: str) -> tuple[str, ...]:

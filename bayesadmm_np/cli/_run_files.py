@@ -15,8 +15,8 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from ._columns import TableRows, choices_of
-from ._methods import method_between_sites
+from ._columns import TableRows
+from ._methods import task_of
 from ._networks import change_network_rules, is_network, load_network_site, model_of
 from ._options import MethodSettings, RuleSettings, RunSettings, SiteConfig, make_settings, option
 from ._terminal import (
@@ -180,36 +180,23 @@ def answer(folder: Path, broadcast: Path, out: Path | None, copy: Path | None = 
 def begin(folder: Path, hellos: Sequence[Path], method: MethodSettings, settings: RunSettings) -> dict[str, Any]:
     """Start a run of the sites that said hello, and write its first broadcast; or grids, where sites must count."""
     from ..design.levels import TableError
-    from ..families.gaussians import FAMILIES
-    from ..federation import Coordinator, DisclosureRules, GLMTask, Message, MessageError, needed_grids, start_server
+    from ..federation import Coordinator, DisclosureRules, Message, MessageError, needed_grids, start_server
     from ..federation.dispatch.client_manager import HELLO_LIMIT
     from ..federation.messages import read_hello
     from ..glm.kinds import KINDS, is_kind_of_loss, kind_of_loss
 
-    family, precision = settings.family, settings.prior_precision
-    if family not in FAMILIES:
-        raise Refused(f"--family: {missing_name('there is no family', family, FAMILIES)}")
-    if settings.penalty and (method.method != "auto" or precision):
-        raise Refused("--penalty: firth is for a fit by maximum likelihood: leave out --method and --prior-precision.")
-    row, usual = method_between_sites(method, settings.inference, family)
-    precision = usual if precision is None else precision
-    options = {
-        name: getattr(settings, name)
-        for name in ("tol", "rounds", "safeguard", "penalty", "weight_meaning", "tests", "sums_only")
-    }
-    options["seed"] = secrets.randbelow(1 << 31) if settings.seed is None else settings.seed
-    options["choices"] = choices_of(settings)
     read = [read_hello(Message.read(path, HELLO_LIMIT)) for path in hellos]
-    prior: Any = FAMILIES[family]
     losses = {hello.loss for hello in read}
-    if precision == 0.0 and "Softmax" in losses:
+    asks = all(is_kind_of_loss(loss) for loss in losses) and not settings.sums_only
+    seed = secrets.randbelow(1 << 31) if settings.seed is None else settings.seed
+    task = task_of(method, settings, seed, asks=asks, sums_only=settings.sums_only)
+    prior: Any = task.prior
+    if "Softmax" in losses and not np.any(prior(1).precision):
         raise Refused(
             "--prior-precision must be > 0 for sites with --loss softmax: the rows determine differences between "
             "classes alone; or let the sites take --loss multinomial."
         )
     require_signed(read)
-    asks = all(is_kind_of_loss(loss) for loss in losses) and not settings.sums_only
-    task = GLMTask(row, lambda d: prior(np.zeros(d), precision), asks=asks, **options)
     try:
         grids = needed_grids(read, task)
         if grids is not None:

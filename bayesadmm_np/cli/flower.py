@@ -8,15 +8,26 @@ import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Annotated, Any
 
 import numpy as np
 
-from ._columns import choices_of
-from ._options import RowSettings, SiteConfig, Spread, at_least, converted, losses, option, read_toml, toml_value
+from ._options import (
+    MethodSettings,
+    RowSettings,
+    RunSettings,
+    SiteConfig,
+    Spread,
+    at_least,
+    converted,
+    losses,
+    make_settings,
+    option,
+    read_toml,
+    toml_value,
+)
 from ._terminal import Refused, missing_name, note, require_writable, stop
 
 __all__ = ["keys", "local", "new"]
@@ -33,6 +44,8 @@ ROWS = 120
 
 Folder = Annotated[Path, option("The federation's folder.", name="DIR")]
 NO_ROWS = RowSettings()
+UNSAID = ("rho", "gamma", "prior_precision", "penalty", "reference_site")
+"""Keys of an app of which an empty text or 0 is no value."""
 COLUMNS = ("target", "formula", "features", "drop", "categorical", "offset", "exposure", "weights", "cluster")
 """Options that name columns of a table."""
 
@@ -305,14 +318,11 @@ def _own_name(folder: Path) -> str | None:
 def read_plan(config: Mapping[str, Any]) -> Any:
     """Return the plan of an app's configuration, whose keys `flower new` writes and explains."""
     from .._errors import worded
-    from ..estimators.settings import read_choice, read_weights
     from ..families.base import FAMILIES as SENDABLE
     from ..families.gaussians import FAMILIES
-    from ..federation import GLMTask
     from ..federation.dispatch import Plan
     from ..federation.flower.project import KEYS
-    from ._methods import method_between_sites
-    from ._options import MethodSettings
+    from ._methods import task_of
 
     missing = sorted(set(KEYS) - set(config))
     if missing:
@@ -328,27 +338,19 @@ def read_plan(config: Mapping[str, Any]) -> Any:
             f"{plain['family']!r}; {', '.join(others)} are set in Python: server_app(Plan(GLMTask(...), ...)), and "
             "client_app(load) where the losses are others too."
         )
-    family: Any = FAMILIES[plain["family"]]
-    # the configuration of an app has no null: 0 stands for the method's own
-    named = {name: plain[name] or None for name in ("rho", "gamma")}
-    settings = MethodSettings(method=plain["method"], accelerate=plain["accelerate"], **named)
-    method, usual = method_between_sites(settings, plain["inference"], plain["family"])
-    precision = plain["prior_precision"] or usual
+    # the configuration of an app has no null: what is empty or 0 stands for the default
+    given = {name: value for name, value in plain.items() if value or name not in UNSAID}
+    given["reference"] = [pair.strip() for pair in plain["reference"].split(",") if pair.strip()]
 
-    def of(*names: str) -> dict[str, Any]:
-        return {name: plain[name] for name in names}
+    def made(kind: Any) -> Any:
+        return make_settings(kind, {one.name: given[one.name] for one in fields(kind) if one.name in given}, "")
 
     try:
-        options = of("tol", "rounds", "seed", "safeguard", "warm_start")
-        if plain["penalty"] not in ("", "firth") or (plain["penalty"] and (plain["method"] != "auto" or precision)):
-            raise ValueError("penalty must be 'firth' for a fit by maximum likelihood, or empty.")
-        options |= {"asks": True, "penalty": plain["penalty"] or None}
-        options["weight_meaning"] = read_weights(plain["weight_meaning"])
-        options["tests"] = read_choice(plain["tests"], "tests", ("none", "wald", "lr"))
-        plain["reference"] = tuple(filter(None, (pair.strip() for pair in plain["reference"].split(","))))
-        chosen = choices_of(SimpleNamespace(**plain))
-        task = GLMTask(method, lambda dim: family(np.zeros(dim), precision), choices=chosen, **options)
-        options = of("sites", "participation", "max_staleness", "deadline", "patience", "keyed")
+        task = task_of(
+            made(MethodSettings), made(RunSettings), plain["seed"], asks=True, warm_start=plain["warm_start"]
+        )
+        names = ("sites", "participation", "max_staleness", "deadline", "patience", "keyed")
+        options = {name: plain[name] for name in names}
         return Plan(task, folder=Path(plain["run_folder"]), least=plain["sites_per_round"], **options)
     except ValueError as error:
         keys = {"least": "sites-per-round"}

@@ -67,7 +67,7 @@ def test_a_posterior_is_by_the_method_with_the_fewest_rounds(trial):
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        ({"inference": "evidence"}, "there is no inference 'evidence'"),
+        ({"inference": "evidence"}, "inference must be auto or likelihood or posterior, got 'evidence'"),
         ({"inference": "likelihood", "method": "PVI"}, "--inference likelihood needs --method auto"),
         ({"inference": "posterior", "family": "fixed"}, "--inference posterior needs --family full or diagonal"),
         ({"inference": "posterior", "max-staleness": 1}, "max-staleness must be 0.*not known yet"),
