@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
+from .._errors import ArgumentError
 from ._formula import list_formula, require_formula_alone
 from ._options import RuleSettings, SiteConfig
 from ._rows import choose_columns, is_number, read_frame, require_complete, require_numeric
@@ -175,7 +176,7 @@ def choices_of(settings: Any) -> dict[str, Any] | None:
     for pair in settings.reference:
         column, mark, level = pair.partition("=")
         if not (column and mark and level):
-            raise Refused(f"--reference must be COLUMN=LEVEL, got {pair!r}.")
+            raise ArgumentError("reference", "must be COLUMN=LEVEL", repr(pair))
         levels[column] = level
     switches = ("ignore_case", "drop_withheld", "site_intercepts", "reference_site")
     given: dict[str, Any] = {"reference": levels, **{name: getattr(settings, name) for name in switches}}

@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .._errors import ArgumentError
+from .._registry import nearest
 from ._columns import choices_of
 from ._options import MethodSettings, RunSettings
-from ._terminal import Refused, missing_name
 
 if TYPE_CHECKING:
     from ..federation import GLMTask
-
-INFERENCES = ("auto", "likelihood", "posterior")
 
 WITH_TENSORS = ("LeastSquares", "Logistic", "Poisson", "ReferenceSoftmax", "Softmax")
 """Names of losses with expected third and fourth derivatives."""
@@ -31,14 +29,17 @@ def make_method(settings: MethodSettings) -> Any:
     given = {key: value for key in ("rho", "gamma") if (value := getattr(settings, key)) is not None}
     if name == "auto":
         if given or settings.accelerate:
-            raise Refused("--rho, --gamma and --accelerate need --method: auto has chosen them already.")
+            named = next(iter(given), "accelerate")
+            raise ArgumentError(named, "must be left out where the method is auto, which chooses it")
         return name
     if name not in TABLE:
-        raise Refused(f"--method: {missing_name('there is no method', name, ('auto', *TABLE))}")
+        near = nearest(name, ("auto", *TABLE))
+        advice = f"did you mean {near!r}?" if near else f"the rows are {', '.join(TABLE)}"
+        raise ArgumentError("method", "must be auto or a row of the table", repr(name), advice)
     takes = knobs(name)
     for key in given:
         if key not in takes:
-            raise Refused(f"--{key}: {name} has no {key}; it takes {', '.join(takes) or 'nothing'}.")
+            raise ArgumentError(key, f"must be left out: {name} takes {', '.join(takes) or 'nothing'}")
     row = TABLE[name](**given)
     return Accelerated(row) if settings.accelerate else row
 
@@ -53,17 +54,16 @@ def method_between_sites(settings: MethodSettings, inference: str, family: str) 
     from ..splitting.guarded import Guarded
     from ..splitting.methods import Newton
 
-    if inference not in INFERENCES:
-        raise Refused(f"--inference: {missing_name('there is no inference', inference, INFERENCES)}")
     row = make_method(settings)
     if row != "auto":
         if inference == "likelihood":
-            raise Refused("--inference likelihood needs --method auto, which is guarded Newton.")
+            raise ArgumentError("inference", "must be auto or posterior with a method other than auto", "likelihood")
         return row, 1.0
     if inference != "posterior":
         return Guarded(Newton()), 0.0
     if family not in ("full", "diagonal"):
-        raise Refused("--inference posterior needs --family full or diagonal, or a --method of that family.")
+        expected = "must be full or diagonal for a posterior whose method is auto"
+        raise ArgumentError("family", expected, family, "or choose a method of this family")
     kind = FullGaussian if family == "full" else DiagonalGaussian
     return lambda loss, dim, n: posterior_method(kind, dim, has_tensors=loss in WITH_TENSORS, n_outputs=n), 1.0
 

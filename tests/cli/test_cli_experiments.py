@@ -206,7 +206,7 @@ def test_without_a_prior_the_methods_that_need_one_are_named(bayesadmm, csv):
         ("sweep", ("--rho", "1,big"), ["--rho", "'1,big'"]),
         ("sweep", ("--rho", "1,1"), ["--rho", "twice"]),
         ("sweep", ("--rho", "1", "--gamma", "0"), ["gamma"]),
-        ("sweep", ("--method", "PVI", "--rho", "1"), ["PVI has no rho"]),
+        ("sweep", ("--method", "PVI", "--rho", "1"), ["--rho must be left out: PVI takes gamma"]),
         ("sweep", ("--method", "FedAvg"), ["FedAvg has neither rho nor gamma"]),
         ("sweep", ("--method", "auto", "--rho", "1"), ["'auto'"]),
         ("sweep", ("--method", "ADMM", "--rho", "1", "--accelerate", "--target", "nope"), ["'nope'"]),

@@ -231,7 +231,10 @@ NOT_UNDERSTOOD = {
     "no hello": ("server init run nothing.npz", "init: nothing.npz: no such file or directory."),
     "no server": ("server step nowhere north/hello.npz", "nowhere: folder must be one that can be written to"),
     "a method that is not there": ("server init run north/hello.npz --method PVJ", "there is no method 'PVJ'"),
-    "a method without ρ": ("server init run north/hello.npz --method PVI --rho 1", "PVI has no rho"),
+    "a method without ρ": (
+        "server init run north/hello.npz --method PVI --rho 1",
+        "--rho must be left out: PVI takes gamma",
+    ),
     "no method": ("server init run north/hello.npz --method autos", "there is no method 'autos'"),
     "a family that is not there": ("server init run north/hello.npz --family ful", "did you mean 'full'?"),
     "a family that does not fit": ("server init run north/hello.npz --method ADMM", "needs a prior of the family"),

@@ -68,8 +68,14 @@ def test_a_posterior_is_by_the_method_with_the_fewest_rounds(trial):
     ("change", "complaint"),
     [
         ({"inference": "evidence"}, "inference must be auto or likelihood or posterior, got 'evidence'"),
-        ({"inference": "likelihood", "method": "PVI"}, "--inference likelihood needs --method auto"),
-        ({"inference": "posterior", "family": "fixed"}, "--inference posterior needs --family full or diagonal"),
+        (
+            {"inference": "likelihood", "method": "PVI"},
+            "^inference must be auto or posterior with a method other than auto, got likelihood",
+        ),
+        (
+            {"inference": "posterior", "family": "fixed"},
+            "^family must be full or diagonal for a posterior whose method is auto, got fixed",
+        ),
         ({"inference": "posterior", "max-staleness": 1}, "max-staleness must be 0.*not known yet"),
         ({"family": "triangular"}, "family must be one of full, diagonal, .* got 'triangular'"),
         ({"family": "Gamma"}, r"Beta, BlockDiagonalGaussian, Dirichlet, Gamma are set in Python: server_app\(Plan\("),
