@@ -40,3 +40,6 @@ class SeparationWarning(Caveat):
     >>> SeparationWarning([Undecided(("age",))]).findings[0].names
     ('age',)
     """
+
+    def __init__(self, findings: Sequence[Finding]) -> None:
+        super().__init__(findings)

@@ -485,7 +485,7 @@ def test_what_cannot_be_had_is_refused():
     with pytest.raises(ValueError, match="the same robust covariances"):
         fit.total + Fit((kind, X, y), robust=("HC0",)).total
     one = Fit((kind, X, y), robust=("cluster",), clusters=np.zeros(16, dtype=int))
-    with pytest.raises(ValueError, match="more than the 7 parameters, got 1 clusters"):
+    with pytest.raises(ValueError, match="more than the 7 parameters"):
         robust_covariance("cluster", one.bread, replace(one.total, n_clusters=1), 7)
 
 
