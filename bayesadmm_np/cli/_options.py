@@ -234,6 +234,10 @@ class RuleSettings:
     most_evaluations: Annotated[
         float | None, option("Evaluations of the rows by `site evaluate`, at most. Default: 1.")
     ] = None
+    most_comparisons: Annotated[
+        float | None,
+        option("Comparisons of rows with points and directions of a server, in all runs, at most. Default: 12."),
+    ] = None
     allow: Annotated[Names, option("Columns that may be used. Default: those named here.", "A,B,…")] = ()
 
 

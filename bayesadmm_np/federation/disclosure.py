@@ -60,6 +60,9 @@ class DisclosureRules:
     most_evaluations : int, default 1
         Counts of predictions that leave (`bayesadmm site evaluate`): the difference of those by two models, or of two
         sets of rows, can be one row's outcome.
+    most_comparisons : float, default 12.0
+        Comparisons of rows of the site's folder, in whatever runs: directions of a search for separation that rows
+        are compared with of which nothing else tells the answer, and refusals about a point, which tell of it.
     allow : tuple of str, default ()
         Columns that a run may use; () allows those that the site has named.
 
@@ -82,12 +85,13 @@ class DisclosureRules:
     minimum_sites: int = 3
     most_numbers: float = 3.0
     most_evaluations: float = 1
+    most_comparisons: float = 12.0
     allow: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("minimum_rows", "minimum_count", "minimum_class_count", "minimum_sites"):
             as_count(getattr(self, name), name, minimum=0)
-        for name in ("most_parameters", "most_numbers", "most_evaluations"):
+        for name in ("most_parameters", "most_numbers", "most_evaluations", "most_comparisons"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be > 0, got {getattr(self, name)}.")
 
@@ -102,6 +106,7 @@ class DisclosureRules:
             minimum_sites=0,
             most_numbers=math.inf,
             most_evaluations=math.inf,
+            most_comparisons=math.inf,
         )
 
     @property
@@ -236,6 +241,7 @@ WANTS = {
     "minimum_sites": "wants at least {} sites",
     "most_numbers": "wants at most {} numbers sent by number of its rows",
     "most_evaluations": "wants at most {} evaluation of its rows",
+    "most_comparisons": "wants at most {} comparisons of its rows with points and directions, in all runs",
     "allow": "wants columns of its list alone",
 }
 REMEDY = {
@@ -246,6 +252,7 @@ REMEDY = {
     "minimum_sites": "ask for more sites",
     "most_numbers": "ask for fewer rounds or columns",
     "most_evaluations": "use the counts that it has written",
+    "most_comparisons": "begin no more runs whose questions are refused, and leave separating columns out",
     "allow": "leave the column out",
 }
 
@@ -280,6 +287,8 @@ class Entry:
         By rule, what it was about and its limit.
     overrides : dict
         Rules that are not as by default.
+    split : str
+        Digest of the rows that a direction chose; sums over two choices could differ by one row.
     """
 
     time: str
@@ -293,6 +302,7 @@ class Entry:
     refused: str
     allowed: dict[str, list[float]]
     overrides: dict[str, Any]
+    split: str = ""
 
     @classmethod
     def of(cls, said: Archive, overrides: Mapping[str, Any]) -> Entry:
@@ -362,6 +372,8 @@ class Basis:
         How many rows the sums rest on, at each point of the message and under its q_g.
     picked : iterable of float
         How many rows a question picks; 0 for none.
+    compared : sequence of str
+        Of each direction that rows are compared with (see `most_comparisons`), which rows it chooses: a digest, or "".
     """
 
     n_rows: int
@@ -369,9 +381,10 @@ class Basis:
     rows: Rows | None = None
     points: Iterable[float] = ()
     picked: Iterable[float] = ()
+    compared: Sequence[str] = ()
 
 
-def checked(site: Any, entry: Entry, before: Sequence[Entry]) -> Entry:
+def checked(site: Any, entry: Entry, log: Sequence[Entry]) -> Entry:
     """Return the entry of a message, with all that the rules of its site allowed of it.
 
     Parameters
@@ -379,15 +392,15 @@ def checked(site: Any, entry: Entry, before: Sequence[Entry]) -> Entry:
     site : Site
         After its step.
     entry : Entry
-    before : sequence of Entry
-        The messages of the run that have left.
+    log : sequence of Entry
+        The messages that have left, of all runs.
 
     Raises
     ------
     DisclosureError
         When a rule keeps it back.
     """
-    return _allowed(site.name, site.rules, entry, [] if entry.refused else list(_checks(site, entry, before)))
+    return _allowed(site.name, site.rules, entry, [] if entry.refused else list(_checks(site, entry, log)))
 
 
 def checked_counts(
@@ -435,7 +448,8 @@ def _allowed(name: str, rules: DisclosureRules, entry: Entry, checks: Sequence[C
     for one in checks:
         near = [one.got, one.limit]
         allowed[one.rule] = one.nearer(allowed.get(one.rule, near), near)
-    return replace(entry, allowed=allowed)
+    chosen = "".join(one.level for one in checks if one.rule == "most_comparisons")
+    return replace(entry, allowed=allowed, split=chosen)
 
 
 def overrides_of(site: Any) -> dict[str, Any]:
@@ -444,7 +458,7 @@ def overrides_of(site: Any) -> dict[str, Any]:
     return {**site.rules.overrides, **shares}
 
 
-def _checks(site: Any, entry: Entry, before: Sequence[Entry]) -> Iterator[Check]:
+def _checks(site: Any, entry: Entry, log: Sequence[Entry]) -> Iterator[Check]:
     """Yield all that the rules are about."""
     rules: DisclosureRules = site.rules
     if entry.kind == "lost":  # which depends on no row
@@ -453,10 +467,20 @@ def _checks(site: Any, entry: Entry, before: Sequence[Entry]) -> Iterator[Check]
         yield from _of_hello(site)
         return
     spec, basis = site.heard.spec, site.data.basis(site.heard, site.name)
+    before = [one for one in log if one.run == entry.run]
     yield Check("minimum_sites", len(spec.sites), rules.minimum_sites)
     yield from _of_design(rules, basis, spec, is_new=not before)  # a run has one design
     if basis.rows is None or site.privacy is not None:  # what is sent is noised, and a refusal would not be
         return
+    told, splits = _comparisons(log, entry), {split for split in basis.compared if split}
+    own = max(len(basis.compared), told >= rules.most_comparisons)
+    spent = Check("most_comparisons", told + own, rules.most_comparisons)
+    if not spent.holds:  # whatever the rows say
+        yield spent
+        return
+    yield spent._replace(level=min(splits, default=""))
+    choices = len(splits | {one.split for one in log if one.split})
+    yield Check("minimum_count", 1 if choices > 1 else math.inf, min(rules.minimum_count, 2), A_POINT)
     n_columns = basis.rows.X.shape[1]
     least = max(rules.minimum_count, n_columns if rules.most_parameters < 1 else 0)
     for count in basis.points:
@@ -466,6 +490,16 @@ def _checks(site: Any, entry: Entry, before: Sequence[Entry]) -> Iterator[Check]
     sent = sum(one.numbers for one in before if one.digest != entry.digest) + entry.numbers
     held = basis.n_rows * (int((np.ptp(basis.rows.X, axis=0) > 0).sum()) + 1)
     yield Check("most_numbers", sent / held, rules.most_numbers)
+
+
+def _comparisons(log: Sequence[Entry], entry: Entry) -> float:
+    """Return how many comparisons the messages before this one made; what is sent again was counted."""
+    total = 0.0
+    for one in log:
+        if one.digest == entry.digest:
+            break
+        total = one.allowed.get("most_comparisons", [total])[0] + (A_POINT in one.refused)
+    return total
 
 
 def _of_hello(site: Any) -> Iterator[Check]:

@@ -25,8 +25,10 @@ from ..glm.diagnosis import (
     Constant,
     Finding,
     Separation,
+    Undecided,
     Zero,
     as_dict,
+    coefficient_names,
     diagnose_before,
     find_separation,
     read_finding,
@@ -149,6 +151,8 @@ class Prepared:
         What the table lacks, and which site did not answer.
     searched : tuple of Finding or None
         A separation, or none; None where nobody has looked.
+    unsearched : str
+        Why nobody could look for one.
     done, floats : int
         Number of questions, and of the numbers that they took.
     """
@@ -163,6 +167,7 @@ class Prepared:
     caveat: str = ""
     missing: tuple[str, ...] = ()
     searched: tuple[Finding, ...] | None = None
+    unsearched: str = ""
     done: int = 0
     floats: int = 0
 
@@ -462,6 +467,11 @@ def tabulate(found: Prepared, ask: Asking, theta: Array, covariance: Covariance 
     is_proven = outcome.status is Status.CONVERGED and bound is not None and bool(np.isfinite(bound.sd_units))
     if is_likelihood and found.result is None and not is_proven and found.searched is None:
         found = _searched(found, ask)
+    if found.unsearched and bound is not None and not is_proven:  # a bound, which a maximum would make finite
+        outputs = kind.output_names(tuple(spec.classes), sizes_of(spec)["c"])
+        free = np.diagonal(spec.prior.precision) == 0
+        names = tuple(np.array(coefficient_names(_columns(spec), outputs))[free].tolist())
+        found = replace(found, searched=(Undecided(names, found.unsearched),))
     findings, missing = (*found.findings, *(found.searched or ())), [*found.missing, *filter(None, [found.caveat])]
     statistics = None
     if not without_estimate(findings) and not outcome.status.is_failure:
@@ -491,15 +501,18 @@ def tabulate(found: Prepared, ask: Asking, theta: Array, covariance: Covariance 
     )
 
 
-def watch(found: Prepared, ask: Asking, state: Any) -> tuple[Prepared, Certificate | None]:
-    """Look for a separation once a run is long; with one the run stops, with the certificate of where it is."""
+def watch(found: Prepared, ask: Asking, state: Any) -> tuple[Prepared, bool, Certificate | None]:
+    """Look for a separation once a run is long; with one the run stops, with the certificate of where it is, if any."""
     found = _searched(found, ask)
     if not any(isinstance(finding, Separation) for finding in found.searched or ()):
-        return found, None
+        return found, False, None
     spec, q_g = found.spec, state.q_g
-    expected = [_expected(q_g, own, None) for own in ask(SumsQuestion(q_g.mean))]
+    try:
+        expected = [_expected(q_g, own, None) for own in ask(SumsQuestion(q_g.mean))]
+    except Declined:  # at a point that may be far off
+        return found, True, None
     pooled = PooledObjective(spec.prior, q_g, expected)
-    return found, Certificate(state.history[-1].edges, pooled.residual, spec.tol, pooled.distance)
+    return found, True, Certificate(state.history[-1].edges, pooled.residual, spec.tol, pooled.distance)
 
 
 def _searched(found: Prepared, ask: Asking) -> Prepared:
@@ -507,13 +520,23 @@ def _searched(found: Prepared, ask: Asking) -> Prepared:
     kind = kind_of_loss(found.spec.loss)
     if kind.is_least_squares:
         return replace(found, searched=())
+    declined: list[Declined] = []
+
+    def asked(question: Any) -> list[Any]:
+        try:
+            return ask(question)
+        except Declined as refused:
+            declined.append(refused)
+            raise
+
     try:
-        return replace(found, searched=_separation(found.spec, kind, ask))
+        named = replace(found, searched=_separation(found.spec, kind, asked))
+        return named.lacking("Columns may be named that can be spared", declined[0]) if declined else named
     except (Declined, Unsettled) as declined:
-        return replace(found, searched=()).lacking("Separation was not looked for", declined)
+        return replace(found, searched=(), unsearched=str(declined)).lacking("Separation was not looked for", declined)
 
 
-def _separation(spec: Any, kind: Kind, ask: Asking) -> tuple[Finding, ...]:
+def _separation(spec: Any, kind: Kind, ask: Callable[[Any], list[Any]]) -> tuple[Finding, ...]:
     """Prove that the likelihood has a maximum, or name why not."""
     roots = ask(RowsQuestion())
     if not all(one.has_walls for one in roots):
@@ -529,6 +552,7 @@ def _separation(spec: Any, kind: Kind, ask: Asking) -> tuple[Finding, ...]:
         change=_change(spec),
         ask=ask,
         factors=[one.root for one in roots],
+        stop=Declined,
     )
     return () if found is None else (found,)
 

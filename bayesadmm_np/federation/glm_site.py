@@ -118,11 +118,13 @@ class GLMData:
         with suppress(ValueError):  # a loss of the user's own may know no rows
             rows = self.loss.rows(np.zeros(self.loss.dim))
         picked: Iterable[float] = ()
+        compared: Sequence[str] = ()
         if isinstance(heard.asked, Question):
             asked = heard.asked
             question = heard.spec.question_made(asked.name, asked.content, asked.arrays)
-            picked = self._respondent(heard.spec).picks(asked.name, question)
-        return Basis(self.loss.n_rows, self.loss.dim, rows, self._points(heard), picked)
+            respondent = self._respondent(heard.spec)
+            picked, compared = respondent.picks(asked.name, question), respondent.compares(asked.name, question)
+        return Basis(self.loss.n_rows, self.loss.dim, rows, self._points(heard), picked, compared)
 
     def _points(self, heard: Heard) -> Iterator[float]:
         asked, points = heard.asked, []

@@ -541,10 +541,10 @@ class Coordinator:
         """Ask whether the run has an end, and go on, or end it."""
         now = replace(self, question=None, watched=True)
         try:
-            engine, certificate = self.engine.watched(self.talk, self.state)
+            engine, is_over, certificate = self.engine.watched(self.talk, self.state)
         except Waiting as waiting:
             return replace(now, question=waiting.question)
-        if certificate is None:
+        if not is_over:
             return replace(now, engine=engine)
         status = Status.NO_MAXIMUM
         return replace(now, engine=engine, waiting=None)._closed(status, f"{status.value}.", certificate)

@@ -346,7 +346,7 @@ class Site:
         """
         entry = self._entry(said)
         try:
-            return said, checked(self, entry, [one for one in log if one.run == entry.run])
+            return said, checked(self, entry, log)
         except DisclosureError as error:
             if said.kind != "answer":
                 raise

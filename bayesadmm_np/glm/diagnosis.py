@@ -7,6 +7,7 @@ search of `glm/separation.py`. Nothing here looks at a row.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, Literal
 
@@ -193,9 +194,10 @@ class Separation(Finding):
 
 @dataclass(frozen=True)
 class Undecided(Finding):
-    """A likelihood of which rounding hides whether it has a maximum."""
+    """A likelihood of which nobody knows whether it has a maximum: rounding hides it, or the reason why none looked."""
 
     names: tuple[str, ...]
+    reason: str = ""
     code: ClassVar[str] = "undecided"
 
     def __str__(self) -> str:
@@ -203,6 +205,11 @@ class Undecided(Finding):
 
     def worded(self, words: Words) -> str:
         """Return the sentence."""
+        if self.reason:
+            return (
+                "The data may be separated, and the search for separation had no end, as sites did not answer "
+                f"({self.reason}): no estimate is to be trusted; take {_remedies(words)}."
+            )
         return (
             "The data are so nearly separated, or columns so nearly collinear, that double precision cannot tell "
             f"whether the likelihood has a maximum: no estimate is to be trusted; take {_remedies(words)}."
@@ -428,6 +435,7 @@ def find_separation(
     change: Array | None = None,
     ask: Ask | None = None,
     factors: Sequence[Array] | None = None,
+    stop: type[Exception] = NotImplementedError,
 ) -> Separation | Undecided | None:
     """Prove that a likelihood has no maximum and say why, or prove that it has one.
 
@@ -453,6 +461,9 @@ def find_separation(
         Way to ask sites elsewhere, see `separation.Question`.
     factors : sequence of ndarray, optional
         R factors of sites elsewhere, by `losses.linear_model.row_factor`.
+    stop : type of exception, default NotImplementedError
+        What `ask` raises where a site answers no more: all columns that move are then named as the cause, if a
+        separation is proven by then; otherwise it is raised.
 
     Returns
     -------
@@ -492,7 +503,7 @@ def find_separation(
     (found,) = find_splits(ask, at_zero, [basis], len(outputs), is_whole=True)
     if found == "finite":
         return None
-    names = [f"{output}: {name}" if output else name for output in outputs for name in columns]
+    names = coefficient_names(columns, outputs)
     if not isinstance(found, Split):
         return Undecided(tuple(names[c * len(columns) + j] for c in range(len(outputs)) for j in free))
     moved = _touched(found, change)
@@ -501,7 +512,8 @@ def find_separation(
     smaller = found
     if found.span.shape[1] > 1 or found.whole.shape[1] < len(free) * len(outputs):  # otherwise there is one direction
         most = max(2, min(MOST_SETS, LONGEST // (len(free) * len(outputs)) ** 2))
-        cause, smaller = smallest_separating(split, cause, found, most)
+        with suppress(stop):
+            cause, smaller = smallest_separating(split, cause, found, most)
     along = replace(smaller, span=smaller.direction[:, None])
     way, sparse = _moved(smaller.direction, change), _touched(along, change)
     largest = np.abs(way[sparse]).max()
@@ -511,6 +523,11 @@ def find_separation(
         tuple(names[j] for j in moved),
         found.is_complete,
     )
+
+
+def coefficient_names(columns: Sequence[str], outputs: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of coefficients, by output, then column."""
+    return tuple(f"{output}: {name}" if output else name for output in outputs for name in columns)
 
 
 def _moved(vector: Array, change: Array | None) -> Array:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import typing
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -71,12 +72,26 @@ class Respondent:
             raise ValueError("the sums over its rows overflow there")
         return found
 
+    def _parts(self, question: separation.Question) -> Iterator[separation.RestsOn]:
+        assert isinstance(self.loss, LinearModelLoss)
+        return separation.rests_on(self.loss, question, self.held)
+
+    @cached_property
+    def held(self) -> separation.Held:
+        """See `separation.held`."""
+        assert isinstance(self.loss, LinearModelLoss)
+        return separation.held(self.loss)
+
+    def compares(self, name: str, question: Any) -> list[str]:
+        """Return the split of rows by each direction of a question that is compared with rows that are not held."""
+        return [part.split for part in self._parts(question) if part.compared] if name == "separation" else []
+
     def picks(self, name: str, question: Any) -> Iterator[float]:
         """Yield how many rows a question picks, by a direction or by its own weights; 0 where it picks none."""
-        if name == "separation" and isinstance(self.loss, LinearModelLoss):
-            for *counts, weights in separation.rests_on(self.loss, question):
-                yield from counts
-                yield effective_rows(weights) if counts[0] else 0
+        if name == "separation":
+            for part in self._parts(question):
+                yield from (part.held, part.free, part.stands, part.goes if part.split else 0)
+                yield effective_rows(part.weights) if part.weights.any() else 0
         if name == "statistics" and {"HC2", "HC3"} & set(question.robust):
             rows = self.loss.rows(question.theta)
             p = rows.X.shape[1]
@@ -417,15 +432,14 @@ QUESTIONS: Mapping[str, Entry] = {
     "separation": Entry(
         separation.Question,
         separation.Answer,
-        {"basis": Field("b p r"), **dict.fromkeys(("theta", "direction", "step"), COORDINATES), "floor": Field("b")},
+        {"basis": Field("b p r"), **dict.fromkeys(("theta", "direction"), COORDINATES), "floor": Field("b")},
         {
             "value": Field("b", (NOT_NEGATIVE, STANDING)),
             "gradient": Field("b c*r", (STANDING,)),
             "hessian": Field("b c*r c*r", (EACH_SEMIDEFINITE, STANDING)),
             **dict.fromkeys(separation.YES_OR_NO, Field("b", (YES_OR_NO,))),
-            "change": Field("b", (NOT_NEGATIVE, STANDING)),
         },
-        lambda site, question: separation.answer(site.loss, question),  # type: ignore[arg-type]
+        lambda site, question: separation.answer(site.loss, question, site.held),  # type: ignore[arg-type]
     ),
     "derivatives": Entry(
         DerivativesQuestion,

@@ -9,12 +9,14 @@ the logistic Albert and Anderson, Biometrika 71, 1984):
 
 Offsets, positive weights and the sizes of counts play no part, so the search runs on Σ_j log(1 + exp(−a_jᵀv)), whatever
 the kind of GLM. A Newton step s from any v proves the second case when |a_jᵀs| < 1 for all j: with p_j = σ(−a_jᵀv), the
-numbers λ_j = p_j − p_j(1 − p_j) a_jᵀs are positive, and Σ λ_j a_j = −g − Hs = 0. A direction proves the first. Neither
-needs a row to leave its site.
+numbers λ_j = p_j − p_j(1 − p_j) a_jᵀs are positive, and Σ λ_j a_j = −g − Hs = 0. No |a_jᵀs| is above the root of
+Σ_j (a_jᵀs)² = 4 sᵀH_0 s, with H_0 the Hessian at zero, so that sums prove it. A direction proves the first case: the
+sites compare their rows with it, and of a site whose own rows have a maximum the answer is known beforehand (`held`).
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import reduce
@@ -33,7 +35,7 @@ STEPS = 60
 """Newton steps of a search. A margin grows by 1 a step, and exp(−30) is the smallest weight that sums still resolve."""
 
 HALF = 0.5
-"""Largest |a_jᵀs| that counts as less than 1: s is known to `RESOLVED`⁻¹ roundings, 1e-4."""
+"""Largest bound on |a_jᵀs| that counts as less than 1: s is known to `RESOLVED`⁻¹ roundings, 1e-4."""
 
 RESOLVED = 1e-12
 """Least eigenvalue, relative to the largest, that a sum of rows in double precision tells from zero."""
@@ -53,6 +55,9 @@ WIDE = 2.0
 
 GAPS = 3
 """Gaps of the spectrum that are tried: rows that move at different paces leave some inside the part that moves."""
+
+FALLING = 0.7
+"""Part of the value that a step leaves where all rows are separated: exp(−1) in the end."""
 
 ROUGH = 0.5
 """|a_jᵀd| below which a row is first taken to stand still, d being the way of the search: others moved by 1 a step."""
@@ -76,28 +81,25 @@ class Part:
         Rows that it moves are left out of the sums.
     floor : float, default 0.0
         |a_jᵀd| up to which a row stands still, rounding apart.
-    step : ndarray, shape (C r,), optional
     """
 
     basis: Array
     theta: Array
     direction: Array | None = None
     floor: float = 0.0
-    step: Array | None = None
 
 
 @dataclass(frozen=True)
 class Question:
     """What the server asks all sites in one exchange: `Part`s, b of them, with zeros up to the widest basis.
 
-    A direction or a step of zeros is none.
+    A direction of zeros is none.
     """
 
     basis: Array
     theta: Array
     direction: Array
     floor: Array
-    step: Array
 
     @classmethod
     def of(cls, *parts: Part) -> Question:
@@ -115,14 +117,13 @@ class Question:
             np.stack([padded(part, part.theta) for part in parts]),
             np.stack([padded(part, part.direction) for part in parts]),
             np.array([part.floor for part in parts], dtype=np.float64),
-            np.stack([padded(part, part.step) for part in parts]),
         )
 
     @property
     def parts(self) -> list[Part]:
         """All of one width."""
-        each = zip(self.basis, self.theta, self.direction, self.floor.tolist(), self.step, strict=True)
-        return [Part(*one) for one in each]
+        each = zip(self.basis, self.theta, self.direction, self.floor.tolist(), strict=True)
+        return [Part(basis, theta, way if way.any() else None, floor) for basis, theta, way, floor in each]
 
 
 @dataclass(frozen=True)
@@ -135,10 +136,8 @@ class Answer:
         Σ_j log(1 + exp(−a_jᵀv)).
     gradient, hessian : ndarrays, shapes (b, C r) and (b, C r, C r)
     stands, moves, opposes : ndarray of 0 and 1, shape (b,)
-        Whether a_jᵀd is zero, positive or negative for some j.
-    change : ndarray, shape (b,)
-        max_j |a_jᵀs| among the a_j that stand still, rounded down to a power of two. One answer has no digits of a
-        row; many, for steps of the server's choice, do: see docs/security.md.
+        Whether a_jᵀd is zero, positive or negative for some j. Walls that are `held` always stand; where d moves one
+        of them and the floor is 0, some move and some oppose. Without a direction `opposes` says whether any is held.
     """
 
     value: Array
@@ -147,7 +146,6 @@ class Answer:
     stands: Array
     moves: Array
     opposes: Array
-    change: Array
 
     @classmethod
     def of(cls, *answers: Answer) -> Answer:
@@ -162,7 +160,6 @@ class Answer:
             np.maximum(self.stands, other.stands),
             np.maximum(self.moves, other.moves),
             np.maximum(self.opposes, other.opposes),
-            np.maximum(self.change, other.change),
         )
 
     def part(self, place: int, like: Part) -> Answer:
@@ -177,6 +174,7 @@ class Answer:
 
 YES_OR_NO = ("stands", "moves", "opposes")
 Ask = Callable[[Question], Sequence[Answer]]
+Held = NDArray[np.bool]
 
 
 @dataclass(frozen=True)
@@ -215,24 +213,53 @@ def has_walls(loss: Loss) -> bool:
 
 
 class _Walls(NamedTuple):
-    """The walls of a site's rows under a question: those that stand still, and where the others go."""
+    """The walls of a site's rows under a question: those that stand still, and whether others move along or oppose."""
 
     rows: Array
     walls: Array
-    still: NDArray[np.bool]
-    moves: NDArray[np.bool]
-    opposes: NDArray[np.bool]
+    still: Held
+    moves: bool
+    opposes: bool
     margin: Array
-    change: Array
 
 
-def answer(loss: LinearModelLoss, question: Question) -> Answer:
-    """Answer at a site; only the sums, a maximum's power of two and three times yes or no a part leave it."""
-    return Answer.of(*(_answer(loss, part) for part in question.parts))
+def held(loss: LinearModelLoss) -> Held:
+    """Return which walls no separation moves, as the site's own rows show it; all where they have a maximum.
+
+    Every direction that moves such a wall moves some of them against it: Σ_j λ_j a_j = 0 over them, with λ_j > 0. So
+    what a site says of them, whatever the direction, follows from the factor of their rows.
+
+    Returns
+    -------
+    ndarray of bool, shape (n, m)
+        Of the rows of positive weight; none where rounding hides the proof.
+    """
+    walls = _walls(loss)
+    is_wall = np.asarray(walls.any(axis=2))
+    factors, n_outputs = factors_of([loss]), loss.n_outputs
+    basis = basis_within(factors, range(loss.n_features))
+    if not basis.shape[1] or not is_wall.any():
+        return is_wall
+    free = np.zeros_like(is_wall)
+
+    def ask(question: Question) -> list[Answer]:
+        return [answer(loss, question, free)]
+
+    (found,) = find_splits(ask, ask_at_zero(ask, factors, basis, n_outputs), [basis], n_outputs, is_whole=True)
+    if not isinstance(found, Split) or not found.is_largest:
+        return is_wall if found == "finite" else free
+    way = found.direction.reshape(n_outputs, -1) @ factors[0].T @ (factors[0] @ basis)  # in the basis
+    return _walls_of(loss, Part(basis, np.zeros(way.size), way.ravel()), free).still
 
 
-def _answer(loss: LinearModelLoss, question: Part) -> Answer:
-    found, n_outputs = _walls_of(loss, question), loss.n_outputs
+def answer(loss: LinearModelLoss, question: Question, fixed: Held | None = None) -> Answer:
+    """Answer at a site; only the sums and three times yes or no a part leave it. `fixed` is `held(loss)`."""
+    known = held(loss) if fixed is None else fixed
+    return Answer.of(*(_answer(loss, part, known) for part in question.parts))
+
+
+def _answer(loss: LinearModelLoss, question: Part, fixed: Held) -> Answer:
+    found, n_outputs = _walls_of(loss, question, fixed), loss.n_outputs
     still, margin = found.still, found.margin
     slope = np.einsum("nm,nmc->nc", np.where(still, -expit(-margin), 0.0), found.walls)
     bends = np.einsum("nm,nmc,nmd->ncd", _weights(found), found.walls, found.walls)
@@ -241,53 +268,87 @@ def _answer(loss: LinearModelLoss, question: Part) -> Answer:
         np.asarray(np.logaddexp(0.0, -margin)[still].sum()),
         (slope.T @ found.rows).ravel(),
         curvature.dense(),
-        np.asarray(still.any(), dtype=np.float64),
-        np.asarray(found.moves.any(), dtype=np.float64),
-        np.asarray(found.opposes.any(), dtype=np.float64),
-        _power_of_two(float(found.change[still].max(initial=0.0))),
+        *(np.asarray(float(said)) for said in (still.any(), found.moves, found.opposes)),
     )
 
 
-def rests_on(loss: LinearModelLoss, question: Question) -> Iterator[tuple[int, int, Array]]:
-    """Yield of each part how many rows have a wall that stands still, how many have none, and weights in the sums."""
+class RestsOn(NamedTuple):
+    """What the answer to a part rests on: rows that are held and that are not, weights, and what a direction compares.
+
+    Attributes
+    ----------
+    held, free : int
+        Rows with a wall that is held, and without one.
+    weights : ndarray
+        Of the rows in the sums.
+    compared : bool
+        Whether a direction is compared with walls that are not held.
+    split : str
+        Digest of those of them that stand, where others do not, so that the direction chooses rows; otherwise empty.
+    stands, goes : int
+        Then rows with a wall that is not held and stands, and rows none of whose walls does.
+    """
+
+    held: int
+    free: int
+    weights: Array
+    compared: bool
+    split: str = ""
+    stands: int = 0
+    goes: int = 0
+
+
+def rests_on(loss: LinearModelLoss, question: Question, fixed: Held) -> Iterator[RestsOn]:
+    """Yield of each part what its answer rests on."""
+    loose = _walls(loss).any(axis=2) & ~fixed
+    rows = fixed.any(axis=1)
     for part in question.parts:
-        found = _walls_of(loss, part)
-        stands = found.still.any(axis=1)
-        yield int(stands.sum()), int((~stands).sum()), _weights(found).sum(axis=1)
+        found, compared = _walls_of(loss, part, fixed), part.direction is not None and bool(loose.any())
+        counts = (int(rows.sum()), int((~rows).sum())) if compared else (0, 0)
+        own = RestsOn(*counts, _weights(found).sum(axis=1), compared)
+        stands = found.still & loose
+        if compared and stands.any() and (loose & ~stands).any():
+            goes = (loose & ~stands).any(axis=1) & ~found.still.any(axis=1)
+            own = own._replace(split=_digest(stands), stands=int(stands.any(axis=1).sum()), goes=int(goes.sum()))
+        yield own
 
 
-def _walls_of(loss: LinearModelLoss, question: Part) -> _Walls:
-    X, n_outputs = _weighted_rows(loss), loss.n_outputs
+def _digest(rows: Held) -> str:
+    return hashlib.sha256(rows.tobytes()).hexdigest()[:16]
+
+
+def _walls(loss: LinearModelLoss) -> Array:
     walls = loss.pointwise.walls(loss.y[loss.weights > 0])
     assert walls is not None
+    return walls
+
+
+def _walls_of(loss: LinearModelLoss, question: Part, fixed: Held) -> _Walls:
+    X, n_outputs, walls = _weighted_rows(loss), loss.n_outputs, _walls(loss)
     rows = X @ question.basis
 
     def along(theta: Array) -> Array:
         return np.asarray(np.einsum("nmc,nc->nm", walls, rows @ theta.reshape(n_outputs, -1).T))
 
-    is_wall = walls.any(axis=2)
-    still = np.asarray(is_wall)
-    moves = opposes = np.zeros_like(still)
-    if question.direction is not None:
-        moved = along(question.direction)
-        direction = question.direction.reshape(n_outputs, -1).T
-        # of the whole direction: an output that it leaves alone is known no better than the others
-        size = STILL * np.linalg.norm(direction) * np.linalg.norm(rows, axis=1)[:, None]
-        size = size + ROUNDING * np.abs(X) @ np.abs(question.basis @ direction)
-        floor = np.maximum(question.floor, np.einsum("nmc,nc->nm", np.abs(walls), size))
-        still = is_wall & (np.abs(moved) <= floor)
-        moves, opposes = is_wall & (moved > floor), is_wall & (moved < -floor)
-    change = np.zeros_like(still, dtype=np.float64) if question.step is None else np.abs(along(question.step))
-    return _Walls(rows, walls, still, moves, opposes, along(question.theta), change)
+    is_wall = np.asarray(walls.any(axis=2))
+    margin = along(question.theta)
+    if question.direction is None:
+        return _Walls(rows, walls, is_wall, False, bool(fixed.any()), margin)
+    moved = along(question.direction)
+    direction = question.direction.reshape(n_outputs, -1).T
+    # of the whole direction: an output that it leaves alone is known no better than the others
+    size = STILL * np.linalg.norm(direction) * np.linalg.norm(rows, axis=1)[:, None]
+    size = size + ROUNDING * np.abs(X) @ np.abs(question.basis @ direction)
+    floor = np.maximum(question.floor, np.einsum("nmc,nc->nm", np.abs(walls), size))
+    loose = is_wall & ~fixed
+    both = question.floor == 0 and bool((fixed & (np.abs(moved) > floor)).any())
+    still = is_wall & (fixed | (np.abs(moved) <= floor))
+    moves, opposes = (bool((loose & far).any()) or both for far in (moved > floor, moved < -floor))
+    return _Walls(rows, walls, still, moves, opposes, margin)
 
 
 def _weights(found: _Walls) -> Array:
     return np.where(found.still, expit(found.margin) * expit(-found.margin), 0.0)
-
-
-def _power_of_two(value: float) -> Array:
-    """Return the power of two at or below a number: what is compared with `HALF` needs no digits of a single row."""
-    return np.asarray(np.ldexp(0.5, np.frexp(value)[1]) if 0 < value < np.inf else value)
 
 
 def _weighted_rows(loss: LinearModelLoss) -> Array:
@@ -370,11 +431,9 @@ class _Search:
     def __init__(self, basis: Array, n_outputs: int, is_whole: bool) -> None:
         self._basis, self._n_outputs, self._is_whole = basis, n_outputs, is_whole
 
-    def _part(
-        self, theta: Array, direction: Array | None = None, floor: float = 0.0, step: Array | None = None
-    ) -> Part:
-        there = [None if vector is None else self._frame @ vector for vector in (direction, step)]
-        return Part(self._basis, self._frame @ theta, there[0], floor, there[1])
+    def _part(self, theta: Array, direction: Array | None = None, floor: float = 0.0) -> Part:
+        there = None if direction is None else self._frame @ direction
+        return Part(self._basis, self._frame @ theta, there, floor)
 
     def _framed(self, total: Answer) -> Answer:
         frame = self._frame
@@ -390,23 +449,28 @@ class _Search:
         now, theta = self._framed(now), np.zeros(self._frame.shape[1])
         if not theta.size:
             return "finite"
-        found: Split | None = None
+        # where a wall is held no separation is complete, and none need be compared to see it
+        may_be_complete, before, found = not now.opposes, now.value, None
         proofs: list[_Proof] = []
         for _ in range(STEPS):
             values, vectors = np.linalg.eigh(now.hessian)
             if values[0] <= RESOLVED * values[-1]:
                 break
             step = -vectors @ ((vectors.T @ now.gradient) / values)
-            proofs += [_Proof(self._proven(theta, way)) for way in _candidates(values, vectors, theta)]
-            # the proof, the next iterate, and all that is under way in one question
-            end = theta + step
-            asked = [self._part(end, step=step), self._part(np.zeros_like(end), end)]
-            there, whole, *others = yield [*asked, *(proof.part for proof in proofs)]
-            if there.change < HALF:
+            if _is_short(step):
                 return "finite"
-            if whole.moves and not whole.opposes and not whole.stands:
-                every = self._placed
-                return Split(every @ end, True, every, every, True)
+            if not may_be_complete or now.value > FALLING * before:
+                proofs += [_Proof(self._proven(theta, way)) for way in _candidates(values, vectors, theta)]
+            before = now.value
+            # the next iterate, and all that is under way in one question
+            end = theta + step
+            whole = [self._part(np.zeros_like(end), end)] if may_be_complete else []
+            there, *others = yield [self._part(end), *whole, *(proof.part for proof in proofs)]
+            if whole:
+                first, *others = others
+                if first.moves and not first.opposes and not first.stands:
+                    every = self._placed
+                    return Split(every @ end, True, every, every, True)
             proofs, found = _advanced(proofs, others, found)
             if found is not None and (found.is_largest or not self._is_whole):
                 return found
@@ -451,8 +515,12 @@ class _Search:
         if values[0] <= RESOLVED * values[-1]:
             return found
         step = -rest @ np.linalg.solve(information, rest.T @ still.gradient)
-        told = yield self._part(theta, direction, step=step)
-        return replace(found, is_largest=bool(told.change < HALF))
+        return replace(found, is_largest=_is_short(step))
+
+
+def _is_short(step: Array) -> bool:
+    """Whether all |a_jᵀs| are below `HALF`, by their root sum of squares: the frame makes H_0 the identity."""
+    return bool(2.0 * np.linalg.norm(step) < HALF)
 
 
 class _Proof:
@@ -544,7 +612,8 @@ def smallest_separating(
 
 def ask_losses(losses: Sequence[LinearModelLoss]) -> Ask:
     """Return the way to ask sites whose rows are in this process."""
-    return lambda question: [answer(loss, question) for loss in losses]
+    known = [held(loss) for loss in losses]
+    return lambda question: [answer(loss, question, fixed) for loss, fixed in zip(losses, known, strict=True)]
 
 
 def factors_of(losses: Sequence[LinearModelLoss]) -> list[Array]:

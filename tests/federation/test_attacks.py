@@ -260,10 +260,72 @@ def test_an_honest_prior_is_no_refusal(sd, tmp_path):
     assert asked_for_sums(tmp_path, USUAL, ba.losses.Logistic(X, y), prior)[1] is None
 
 
+# ----------------------------------------------------------------------------------------------------
+# Questions of separation that a server writes by itself
+# ----------------------------------------------------------------------------------------------------
+
+
+def deaths(n=21):
+    """Rows of one class: a direction that no row opposes is news, and the site compares its rows with it."""
+    X, _, _ = ages(n)
+    return X, ba.losses.Logistic(X, np.ones(n))
+
+
+def way(at):
+    """A direction that the rows with x > `at` follow, and the others oppose."""
+    return Part(np.eye(2), np.zeros(2), np.array([1.0, -at]))
+
+
+def smallest_value(attacker, questions=60, sides=lambda found: found["opposes"][0]):
+    """Bisect for the smallest x by whether some row opposes."""
+    low, high = -8.0, 8.0
+    for _ in range(questions):
+        middle = (low + high) / 2
+        found = attacker.ask(Question.of(way(middle)))
+        if found is None:
+            break
+        low, high = (low, middle) if sides(found) else (middle, high)
+    return (low + high) / 2
+
+
+@RULES
+def test_the_outermost_row_by_comparisons(rules, tmp_path):
+    X, loss = deaths()
+    attacker = Curious(tmp_path, rules, loss)
+    seen = smallest_value(attacker)
+    assert recovered([X[:, 0].min(), 1.0], [[seen, 1.0]]) == (rules is ALLOWED)
+    if rules is USUAL:
+        assert attacker.refused == "site A sends nothing, by its disclosure rule --most-comparisons"
+        assert abs(seen - X[:, 0].min()) > 16.0 / 2 ** (USUAL.most_comparisons + 4)
+        # nor does another run on the same rows, in the same folder
+        again = Curious(tmp_path, rules, loss)
+        again.server = Coordinator.start([Site(n, again.site.data, rules=rules).hello() for n in "ABC"], likelihood())
+        assert again.ask(Question.of(way(0.0))) is not None  # what was asked first is sent again
+        assert again.ask(Question.of(way(0.123))) is None
+        assert again.refused == attacker.refused
+
+
+@pytest.mark.parametrize("floor", [0.0, 1e-6, 0.3, 1.0])
+def test_a_site_with_a_maximum_of_its_own_tells_no_direction(floor, tmp_path):
+    """Of both classes, mixed: whatever the server asks, one answer. Not even without rules a comparison is told."""
+    X, _, loss = ages(60)
+    attacker = Curious(tmp_path, ALLOWED, loss)
+    questions = [Question.of(Part(np.eye(2), np.zeros(2), way(at).direction, floor)) for at in np.linspace(-5, 5, 40)]
+    answers = [attacker.ask(question) for question in questions]
+    for answer in answers:
+        for name, value in answer.items():
+            np.testing.assert_array_equal(value, answers[0][name])
+    assert recovered([X[:, 0].min(), 1.0], [[smallest_value(attacker), 1.0]]) == 0
+    # and its usual rules let it answer them all, as an honest search needs
+    (tmp_path / "usual").mkdir()
+    usual = Curious(tmp_path / "usual", DisclosureRules(most_numbers=1e9), loss)
+    assert all(usual.ask(question) is not None for question in questions)
+
+
 @RULES
 def test_the_sums_of_a_subset_of_one(rules, tmp_path):
     """The question after a separation leaves out rows that a direction moves; all but the middle one here."""
-    X, _, loss = ages(21)
+    X, loss = deaths()
     middle = np.sort(X[:, 0])[10]
     attacker = Curious(tmp_path, rules, loss)
     direction = far_point(middle, 1.0)
@@ -272,16 +334,39 @@ def test_the_sums_of_a_subset_of_one(rules, tmp_path):
     assert recovered([middle, 1.0], seen) == (rules is ALLOWED)
 
 
-def test_the_largest_change_of_a_row_is_a_power_of_two(tmp_path):
-    X, _, loss = ages()
-    attacker = Curious(tmp_path, ALLOWED, loss)
-    spec = attacker.server.spec
-    question = Question.of(Part(np.eye(2), np.zeros(2), step=np.array([1.0, 0.0])))
-    inquiry_of(spec, 1, *spec.pack_question(question)).write(tmp_path / "inquiry.npz")
-    change = Message.read(step_site(tmp_path, attacker.site, tmp_path / "inquiry.npz")[1]).arrays["a/change"]
-    largest = np.abs(X[:, 0]).max()
-    assert change <= largest < 2 * change
-    assert np.log2(change) == np.round(np.log2(change))
+@RULES
+def test_two_subsets_that_differ_by_a_row(rules, tmp_path):
+    """Each of ten rows or eleven; their difference is one. Of a folder's rows one choice is answered, ever."""
+    X, loss = deaths()
+    x = np.sort(X[:, 0])
+    attacker = Curious(tmp_path, rules, loss)
+    found = []
+    for last in (9, 10):
+        low, high = x[0] - 0.1, (x[last] + x[last + 1]) / 2
+        part = Part(np.eye(2), np.zeros(2), np.array([1.0, -(low + high) / 2]), (high - low) / 2)
+        found.append(attacker.ask(Question.of(part)))
+    if rules is ALLOWED:
+        line = (found[1]["hessian"] - found[0]["hessian"])[0, 1]
+        assert recovered([x[10], 1.0], [line / line[1]]) == 1
+    else:
+        assert found[0] is not None
+        assert found[1] is None
+
+
+def test_refusals_are_comparisons(tmp_path):
+    """Whether a point is too far tells of the rows: after twelve refusals in a folder every point is refused."""
+    _, _, loss = ages(60)
+    attacker = Curious(tmp_path, DisclosureRules(most_numbers=1e9), loss)
+    for _ in range(12):
+        assert attacker.ask(DerivativesQuestion(np.zeros(2))) is not None
+        assert attacker.ask(DerivativesQuestion(far_point(attacker.number, 200.0))) is None
+        assert attacker.refused.endswith("--minimum-count at the point that was asked for")
+    for point in (np.zeros(2), far_point(4.0, 200.0)):
+        assert attacker.ask(DerivativesQuestion(point)) is None
+        assert attacker.refused == "site A sends nothing, by its disclosure rule --most-comparisons"
+    # broken twin: an owner who allows more of them
+    attacker.site = Site("A", attacker.site.data, rules=DisclosureRules(most_numbers=1e9, most_comparisons=99))
+    assert attacker.ask(DerivativesQuestion(np.zeros(2))) is not None
 
 
 @RULES
@@ -318,6 +403,20 @@ def test_what_the_usual_rules_do_not_stop(tmp_path):
     found, answers = many_points(10, DisclosureRules(most_numbers=0.5), tmp_path / "b")
     assert found <= 1
     assert answers <= 2
+
+
+def test_the_reach_of_a_certificate_is_a_number_of_one_row(tmp_path):
+    """docs/security.md says so: under a q_g that is narrow but along one column, it is the largest value of that."""
+    X, _, loss = ages(60)
+    server = Coordinator.start([Site(n, GLMData(loss)).hello() for n in "ABC"], likelihood(asks=False))
+    message, like = server.broadcast(), server.spec.prior.natural.zeros()
+    lie = np.concatenate([np.zeros(2), [1.0, 0.0, 1e16]])
+    assert lie.size == like.size
+    header = {**message.header, "certify": True}
+    Message("broadcast", header, {**message.arrays, "natural": lie}).write(tmp_path / "broadcast.npz")
+    _, path = step_site(tmp_path, Site("A", GLMData(loss)), tmp_path / "broadcast.npz")
+    reach = Message.read(path).header["certificate"]["reach"]
+    assert reach == pytest.approx(np.abs(X[:, 0]).max(), rel=1e-9)
 
 
 def test_an_honest_run_is_allowed_by_the_usual_rules(tmp_path):

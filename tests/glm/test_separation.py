@@ -16,11 +16,11 @@ from bayesadmm_np.glm.diagnosis import (
     read_finding,
     without_estimate,
 )
-from bayesadmm_np.glm.separation import Answer, answer, smallest_separating
+from bayesadmm_np.glm.separation import Answer, Part, Question, answer, held, smallest_separating
 from bayesadmm_np.losses import LeastSquares, Logistic, Poisson, Softmax
 from bayesadmm_np.losses.linear_model import row_factor
 from bayesadmm_np.losses.pointwise import BernoulliLogit, CategoricalLogit, PoissonLog
-from oracles.separable import is_complete, is_separated, moved_coefficients, random_problem, walls_of
+from oracles.separable import is_complete, is_moved, is_separated, moved_coefficients, random_problem, walls_of
 
 ONES = np.ones(6)
 ONE = np.ones(1)
@@ -278,26 +278,51 @@ def test_sites_elsewhere_answer_with_sums_alone():
     assert max(sizes) <= 16 * 8  # the Hessians of four columns, of some points
 
 
-def test_a_proof_comes_with_the_next_iterate():
-    """Two steps prove the maximum, after one question at zero; the twin asks for proof and iterate apart."""
+def test_a_maximum_is_proven_by_the_sums_of_two_exchanges():
+    """The step from the second point is short; no site says how far a row of its own moves."""
     X = np.column_stack([np.random.default_rng(1).normal(size=(60, 2)), np.ones(60)])
     losses = [Logistic(X[k::2], (np.arange(30) % 2).astype(float)) for k in range(2)]
-    asked = []
+    found, exchanges = counted(losses)
+    assert (found, exchanges) == (None, 2)
 
-    def ask(question):
-        asked.append(question)
-        return [answer(loss, question) for loss in losses]
 
-    def apart(question):
-        if question.step.any():
-            ask(replace(question, step=np.zeros_like(question.step)))
-        return ask(question)
+def overlapping(seed, n=60):
+    """Rows whose own likelihood has a maximum."""
+    rng = np.random.default_rng(seed)
+    X = np.column_stack([rng.normal(size=(n, 2)), rng.integers(0, 2, n), np.ones(n)])
+    return Logistic(X, (rng.random(n) < 0.5).astype(float))
 
-    factors = [row_factor(loss.X) for loss in losses]
-    for how, least in ((ask, 3), (apart, 5)):
-        asked.clear()
-        assert find_separation([], ["a", "b", "(intercept)"], intercepts=[2], ask=how, factors=factors) is None
-        assert len(asked) == least
+
+@pytest.mark.parametrize("floor", [0.0, 0.5])
+def test_a_site_with_a_maximum_says_nothing_of_a_direction(floor):
+    """Whatever the direction, all of its rows are in the sums, and the words follow from the factor of the rows."""
+    loss, rng = overlapping(3), np.random.default_rng(0)
+    assert held(loss).all()
+    frame, theta = np.eye(4), rng.normal(size=4)
+    without = answer(loss, Question.of(Part(frame, theta)))
+    for direction in (*rng.normal(size=(20, 4)), *np.eye(4)):
+        said = answer(loss, Question.of(Part(frame, theta, direction, floor)))
+        for name in ("value", "gradient", "hessian", "stands"):
+            np.testing.assert_array_equal(getattr(said, name), getattr(without, name))
+        assert (said.moves, said.opposes) == ((0, 0) if floor else (1, 1))
+    # the twin that takes every row for loose answers by the direction, and sums the rows that stand
+    told = [
+        answer(loss, Question.of(Part(frame, theta, np.r_[1.0, 0, 0, -at], 0.5)), np.zeros((60, 1), dtype=bool))
+        for at in (-1.0, 0.0, 1.0)
+    ]
+    assert len({(float(one.moves[0]), float(one.opposes[0]), float(one.value[0])) for one in told}) == 3
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_rows_that_are_held_are_those_that_no_direction_frees(seed):
+    """By a programme a wall: max a_jᵀd over all a_iᵀd >= 0, |d| <= 1, is 0 where it is held."""
+    loss = random_problem(np.random.default_rng(seed))[0]
+    if not (loss.weights > 0).any():
+        return
+    walls, _ = walls_of([loss])
+    is_wall = loss.pointwise.walls(loss.y[loss.weights > 0]).any(axis=2)
+    free = [not is_held for is_held in held(loss)[is_wall]]
+    assert free == [is_moved(walls, j) for j in range(len(walls))]
 
 
 def test_directions_are_told_in_the_readers_units():

@@ -38,6 +38,12 @@ def is_complete(walls):
     return linprog(cost, A_ub=-walls, b_ub=-least, bounds=(None, None), method="highs").status == 0
 
 
+def is_moved(walls, j):
+    """Decide whether a direction that no wall opposes moves this one."""
+    found = linprog(-walls[j], A_ub=-walls, b_ub=np.zeros(len(walls)), bounds=(-1, 1), method="highs")
+    return -found.fun > PROGRAMME
+
+
 def moved_coefficients(walls):
     """Return the coefficients that a direction of separation moves, by two programmes each."""
     found = []
