@@ -143,6 +143,7 @@ def target_units(kind: Kind, target: Array, weights: Array | None, settings: Dat
     """Return centre and scale of measurements: a prior of precision 1 must not depend on their units."""
     if not kind.has_noise or not settings.standardize:
         return 0.0, 1.0
+    require_size("y", target)
     return _moments(target, np.ones(len(target)) if weights is None else weights)
 
 

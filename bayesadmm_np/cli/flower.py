@@ -57,23 +57,22 @@ def new(
     data: Annotated[tuple[Path, ...], option("CSV file of a site; repeat it, one a site.", "FILE.csv")] = (),
     loss: Annotated[str, option("Kind of regression, as of `bayesadmm site init`.", "|".join(losses()))] = "logistic",
     rows: Annotated[RowSettings, Spread] = NO_ROWS,
-    sites: Annotated[int, option("Made-up sites, without --data.", check=at_least(1))] = 3,
+    sites: Annotated[int | None, option("Made-up sites, instead of --data.", check=at_least(1))] = None,
     heart_disease: Annotated[bool, option("Four hospitals, instead of --data.")] = False,
     elsewhere: Annotated[int | None, option("Sites on other machines: the app alone.", check=at_least(1))] = None,
 ) -> None:
     """Write a federation's folder: the app, with every key explained, and one folder a site.
 
-    Without --data three sites of made-up rows are written, so that `local` can be
-    tried at once. A site is called as its file; its folder remembers where the rows
-    are and holds none. On several machines each site makes its own folder there, by
-    `bayesadmm site init`, and --elsewhere writes the app alone; DIR/README.md has all
-    commands.
+    A site is called as its file; its folder remembers where the rows are and holds
+    none. --sites 3 makes up three sites, so that `local` can be tried at once. On
+    several machines each site makes its own folder there, by `bayesadmm site init`,
+    and --elsewhere writes the app alone; DIR/README.md has all commands.
 
     Options of the rows are those of `site init`: text and formulas too. What tables
     cannot agree on, whatever the server chooses, is refused here.
 
     Examples of use:
-      bayesadmm flower new trial
+      bayesadmm flower new trial --sites 3
       bayesadmm flower new trial --data north.csv --data south.csv --target died --loss logistic --standardize
       bayesadmm flower new trial --data north.csv --data south.csv --formula 'died ~ age*sex + C(ward)' --dropna
       bayesadmm flower new heart --heart-disease
@@ -87,11 +86,15 @@ def new(
 
     if heart_disease and data:
         raise Refused("--heart-disease brings its own data: leave out --data.")
+    if sites and (data or heart_disease or elsewhere):
+        raise Refused("--sites: made-up sites stand alone; leave out --data, --heart-disease and --elsewhere.")
     named = [name for name in (*COLUMNS, "classes") if getattr(rows, name)]
     if named and not data:
         raise Refused(f"--{named[0]}: of which tables? Say so by --data.")
     if elsewhere and (heart_disease or data):
         raise Refused("--elsewhere: sites on other machines have their rows there; leave out --data.")
+    if not (data or heart_disease or elsewhere or sites):
+        raise Refused("--data: of which sites? Name their files, or say --elsewhere 3, or --sites 3 for made-up ones.")
     with _all_or_nothing(folder):
         require_writable(folder, "DIR")
         if elsewhere:
@@ -107,8 +110,8 @@ def new(
         names = [path.stem for path in data]
         if len(set(names)) < len(names):
             raise Refused("--data: a site is called as its file, so that files need different names.")
-        write_app(folder, len(data) or sites)
-        if not data:
+        write_app(folder, len(data) or sites or 0)
+        if sites:
             data, rows, loss = _made_up(folder / "data", sites), replace(rows, target="y"), "logistic"
         for path in data:
             with _of_site(path.stem):

@@ -322,6 +322,8 @@ def _require_sums(glm: Glm, names: Sequence[str]) -> None:
     """Refuse a column whose sums of squares, or a site whose losses without effects, no float holds."""
     for j, column in enumerate(names):
         require_size(f"column {column!r}", np.array([np.abs(site.X[:, j]).max(initial=0.0) for site in glm.rows]))
+    if glm.labels is None:
+        require_size("y", np.concatenate([site.y.ravel() for site in glm.rows]))
     means = [float(np.average(site.offset, weights=site.weights)) for site in glm.rows if site.offset is not None]
     if not glm.kind.is_least_squares and means and max(means) - min(means) > APART:
         expected = f"must have means within {APART:g} of each other at the sites, as parts of the linear predictor"

@@ -406,6 +406,8 @@ def step_server(
             _keep(folder, server, given)
             return server, _publish(folder, server)
         after = server.without(counts, left)
+        if (folder / _out_name(after)).is_dir():  # before the state goes on
+            raise ValueError(f"{folder / _out_name(after)} is a folder in the place of a message; move it away.")
         after.save().write(folder / STATE)
         return after, _publish(folder, after)
 
@@ -505,7 +507,7 @@ def _publish(folder: Path, server: Coordinator) -> Path:
     for kind, last in (("reply", rounds), ("answer", server.asked)):
         for path in folder.glob(f"{kind}-*-*.npz"):
             name, _, number = path.stem.removeprefix(f"{kind}-").rpartition("-")
-            if name in server.spec.sites and number.isdecimal() and int(number) <= last:
+            if name in server.spec.sites and number.isdecimal() and int(number) <= last and not path.is_dir():
                 path.unlink(missing_ok=True)
     path, message = folder / _out_name(server), server.broadcast()
     if not (path.exists() and path.read_bytes() == message.to_bytes()):  # its time says since when it is out

@@ -366,6 +366,8 @@ class GLMTable:
         for name, column in zip(spec.features, rows.X.T, strict=False):
             require_size(f"column {name!r}", column)
         y = self._target(rows.y, agreement, spec.classes)
+        if not spec.classes:
+            require_size(f"column {agreement.target!r}", y)
         outputs = self.row.n_outputs(len(spec.classes))
         loss = self.row.make_loss(rows.X, y, rows.weights, rows.offset, outputs, self._noise)
         told = self.noise_variance if self.row.has_noise else None

@@ -228,7 +228,8 @@ def make_glm(
         own = 0.0 if kind.constant is None else float(kind.constant(y).sum())
         glm = replace(glm, dropped=own - 0.5 * n_outputs * float(np.log(w).sum()))
     n_observed = (float(w.sum()) if meaning == "frequency" else float(w.size)) * n_outputs
-    spread = (y.reshape(w.size, -1) - mean) ** 2
+    with np.errstate(over="ignore"):  # the fit names what is too large
+        spread = (y.reshape(w.size, -1) - mean) ** 2
     return replace(glm, n_observed=n_observed, null_variance=float(w @ spread.sum(axis=1)) / n_observed)
 
 

@@ -600,7 +600,7 @@ def unpack(
     for name, value in each.items() if not is_own else ():
         most = np.max(np.abs(value), initial=0.0) if isinstance(value, float | np.ndarray) else 0.0
         if most > LARGEST and not table[name.partition("/")[0]].may_overflow:
-            raise refusal(name, f"at most {LARGEST:g} in size, so that its square is a number", most)
+            raise refusal(name, f"at most {LARGEST:g} in size, so that its square is a number", float(most))
     for field in table if not is_own else ():
         for name in each:
             if field in (name, name.partition("/")[0]):

@@ -127,6 +127,8 @@ DATA = [
     ),
     (L(), {"y": np.array(["no", *Y[1:]], dtype=object)}, "y must hold labels of one kind, got 'no' and "),
     (L(1.0, inference="posterior"), {"X": 1e200 * X}, "column 'x0' must have a largest value between 1e-70 and 1e+70"),
+    (R(), {"y": np.append(1e200, np.ones(31))}, "y must have a largest value between 1e-70 and 1e+70 in size"),
+    (P(), {"y": np.append(1e200, np.ones(31))}, "y must have a largest value between 1e-70 and 1e+70 in size"),
     (L(), {"X": 1e-200 * X}, "column 'x0' must have a largest value between 1e-70 and 1e+70 in size, or zeros, got"),
     (
         L(),

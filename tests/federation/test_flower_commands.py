@@ -250,6 +250,15 @@ def test_made_up_sites_have_no_text(bayesadmm, tmp_path):
     assert "--categorical: of which tables?" in err
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [([], "--data: of which sites?"), (["--sites", 2, "--elsewhere", 2], "--sites: made-up sites stand alone")],
+)
+def test_no_sites_are_made_up_that_nobody_asked_for(bayesadmm, tmp_path, options, words):
+    code, _, err = bayesadmm("flower", "new", tmp_path / "fed", *options)
+    assert (code, words in err, (tmp_path / "fed").exists()) == (2, True, False)
+
+
 def certificate(folder):
     from cryptography import x509
 

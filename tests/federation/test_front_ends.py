@@ -3,6 +3,7 @@
 import json
 import tomllib
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -322,6 +323,64 @@ def test_a_round_without_a_site_that_its_step_needs_says_so_at_once_and_what_wor
         new = begun_anew(call)
         assert new[0] == 0
         assert list(new[1]["sites"]) == ["east", "north"]
+
+
+def test_a_round_that_changed_nothing_is_no_end(call):
+    """The site that was left out answers the next broadcast, and the fit is the one of all; a twin is without it."""
+    write_tables()
+    path, rounds = begun(call, ""), 0
+    while not path.endswith("final.npz"):
+        away = "broadcast" in path and (rounds := rounds + 1) == 2
+        replies = stepped(call, path, SITES[:2] if away else SITES)
+        without = "--without west" if away else ""
+        out = call(f"server step run {' '.join(replies)} {without} --json")[1]
+        path = json.loads(out)["written"]
+    found = json.loads(out)["mean"]
+    fits = {}
+    for sites in (SITES, SITES[:2]):
+        files = " ".join(f"{name}.csv" for name in sites)
+        plain = json.loads(
+            call(f"fit {files} --target died --features age,dose --loss logistic --json --no-progress")[1]
+        )
+        fits[sites] = [row["coef"] for row in plain["coefficients"]]
+    assert np.allclose(found, fits[SITES], rtol=1e-6)  # both end with residuals below 1e-8
+    assert not np.allclose(found, fits[SITES[:2]], rtol=1e-2)
+
+
+@pytest.mark.parametrize("place", ["answer-west-0001.npz", "broadcast-0001.npz"])
+def test_a_folder_in_the_place_of_a_message_stops_no_state(call, place):
+    """It is left aside, or refused before the state goes on; without it the same step goes through."""
+    write_tables()
+    path = begun(call, "")
+    state = Path("run/state.npz")
+    blocked, before = Path("run") / place, state.read_bytes()
+    blocked.mkdir()
+    replies = stepped(call, path, SITES)
+    code, out, err = call(f"server step run {' '.join(replies)} --json")
+    if code:
+        assert (code, place in err, state.read_bytes() == before) == (2, True, True)
+        blocked.rmdir()
+        code, out, err = call(f"server step run {' '.join(replies)} --json")
+    assert (code, json.loads(out)["written"]) == (0, "run/broadcast-0001.npz"), err
+    assert state.read_bytes() != before
+
+
+@pytest.mark.parametrize(("kind", "command"), [("linear", "pressure"), ("poisson", "visits")])
+def test_a_target_that_is_too_large_is_blamed_itself(call, kind, command):
+    import pandas as pd
+
+    write_tables()
+    table = pd.read_csv("east.csv").astype({command: float})
+    table.loc[0, command] = 1e200
+    table.to_csv("east.csv", index=False)
+    words = f"--formula {command}~age --loss {kind}"
+    code, _, err = call(f"fit east.csv north.csv west.csv {words}")
+    assert (code, "must have a largest value between 1e-70 and 1e+70" in err) == (2, True), err
+    for name in SITES:
+        assert call(f"site init {name} --data {name}.csv --name {name} {words} {OPTIONS}")[0] == 0
+    code, _, err = call("server run run east north west --no-progress")
+    assert code
+    assert f"column '{command}' must have a largest value between 1e-70 and 1e+70" in err
 
 
 def begun_anew(call):
