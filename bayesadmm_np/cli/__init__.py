@@ -17,23 +17,23 @@ __all__ = ["COMMANDS", "main"]
 MISSING = "bayesadmm: the command line needs packages that are not installed: pip install 'bayesadmm-np[cli]'"
 
 COMMANDS = {
-    "describe": "Table one over sites, and what looks wrong, before a fit.",
+    "describe": "Describe the columns before a fit: table one by site, and what looks wrong.",
     "fit": "Fit a regression to rows at several sites.",
     "predict": "Predict new rows.",
     "summary": "Print the table of a model file.",
-    "evaluate": "Discrimination and calibration of a model over sites.",
+    "evaluate": "Measure discrimination and calibration of a model, by site.",
     "certify": "Check a model against its rows.",
-    "compare": "Every method against the pooled answer.",
-    "sweep": "Rounds for a grid of ρ and γ.",
-    "experiment": "Networks over clients, from a file.",
-    "site": "One site of a run by files: its rows never leave it.",
-    "server": "The server of a run by files: it sees posteriors, and no rows.",
-    "flower": "The same runs on Flower, with sites on other machines.",
+    "compare": "Run every method, and compare each with the pooled answer.",
+    "sweep": "Count rounds for a grid of ρ and γ.",
+    "experiment": "Train neural networks over clients, as a file describes.",
+    "site": "Be a site in a run by files; its rows never leave it.",
+    "server": "Be the server of a run by files; it never sees rows.",
+    "flower": "Run the same on Flower, with sites on other machines.",
     "report": "List what has left a site.",
-    "export": "Make a model file of a run by files.",
+    "export": "Write the model file of a run by files.",
     "reproduce": "Draw the papers' figures and check their claims.",
-    "derive": "Derive a family's whole method with symbols.",
-    "play": "Every knob as a slider, on a local page.",
+    "derive": "Derive the method of a family symbolically.",
+    "play": "Open a local page with sliders for the settings.",
 }
 """Commands and what they do. Each is a module of this package with a function of its name, whose docstring is the
 help, or a group: a module whose `__all__` are its commands and `HELP` its help. A module may have a `FOOT`, which the
@@ -47,7 +47,7 @@ Commands:
 {commands}
 
 Options:
-  --help, -h  Say this, or after a command, what it does.
+  --help, -h  Show this help; after a command, show its help.
   --version   Print the version."""
 
 

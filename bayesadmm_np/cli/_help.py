@@ -58,7 +58,7 @@ class Plain:
             value = f" {VALUES.get(entry.metavar, entry.metavar)}" if entry.metavar and labels[0][0] == "-" else ""
             _print_row(", ".join(labels) + value, _described(entry), width)
         if panel.title != "Arguments":
-            _print_row("--help, -h", "Say this.", width)
+            _print_row("--help, -h", "Show this help.", width)
 
 
 def _described(entry: Any) -> str:

@@ -96,36 +96,50 @@ Spread = Parameter(name="*")
 
 Files = Annotated[
     list[Path],
-    Parameter(name="DATA", help="One CSV file with a column of sites, or one file a site (NAME=FILE.csv names it)."),
+    Parameter(
+        name="DATA",
+        help="One CSV file with a column of sites, or one file for each site (NAME=FILE.csv gives the site a name).",
+    ),
 ]
 ModelFile = Annotated[
     Path,
     Parameter(name="MODEL", help="Model file that bayesadmm fit wrote, or the folder of a server whose run has ended."),
 ]
-Client = Annotated[str | None, option("Column that names each row's site, in one file.", "COLUMN")]
+Client = Annotated[str | None, option("Column that names the site of each row, if all rows are in one file.", "COLUMN")]
 Drop = Annotated[Names, option("Columns to leave out.", "A,B")]
 Categorical = Annotated[
-    Names, option("Columns of text or codes, as 0/1 columns of their levels, those of all sites pooled.", "A,B")
+    Names, option("Columns of text or codes. Each level found at any site becomes a 0/1 column.", "A,B")
 ]
-Weights = Annotated[str | None, option("Column of row weights >= 0: weight 2 is two rows.", "COLUMN")]
+Weights = Annotated[str | None, option("Column of row weights >= 0. A row of weight 2 counts as two rows.", "COLUMN")]
 Cluster = Annotated[
     str | None,
-    option("Column of clusters in a site, for --covariance cluster. Default: each site is one.", "COLUMN"),
+    option(
+        "Column that names the cluster of each row, for standard errors by cluster. Default: each site is one.",
+        "COLUMN",
+    ),
 ]
 Meaning = Annotated[
     Literal["frequency", "analytic"],
-    option("Meaning of weight 2 in --weights: the row twice, or a row of half the variance, which counts once."),
+    option(
+        "Meaning of a weight of 2 in --weights. frequency: two equal rows. analytic: one row with half the variance."
+    ),
 ]
 Tests = Annotated[
     Literal["none", "wald", "lr"],
-    option("Tests of the terms, below the coefficients: Wald's, or by the likelihood ratio (F of least squares)."),
+    option(
+        "Print tests of the terms below the coefficients: Wald tests, or likelihood-ratio tests (F for least squares)."
+    ),
 ]
-Reference = Annotated[str | None, option("Class that the others are compared with. Default: the first.", "CLASS")]
-DropNA = Annotated[bool, option("Drop rows with missing values, and say how many.")]
-Separator = Annotated[str, option("Character between cells; tab is a tab.", "CHAR", show_default=lambda _: "a comma")]
-NA = Annotated[Names, option("Further words for a missing value, such as '?'.", "A,B")]
-Accelerate = Annotated[bool, option("Anderson mixing around the method.")]
-Json = Annotated[bool, option("Print one JSON object, and nothing else, on standard output.")]
+Reference = Annotated[
+    str | None, option("Class with which the others are compared. Default: the first class.", "CLASS")
+]
+DropNA = Annotated[bool, option("Leave out rows with missing values, and print how many.")]
+Separator = Annotated[
+    str, option("Character between cells; write tab for a tab.", "CHAR", show_default=lambda _: "a comma")
+]
+NA = Annotated[Names, option("Words that mean a missing value, such as '?', besides an empty cell.", "A,B")]
+Accelerate = Annotated[bool, option("Accelerate the method by Anderson mixing.")]
+Json = Annotated[bool, option("Print one JSON object on standard output, and nothing else.")]
 Progress = Annotated[bool, switch("Show a progress bar.")]
 
 
@@ -137,11 +151,11 @@ class ColumnSettings:
     """Which columns a command works on, and how their file is written."""
 
     target: Annotated[str, option("Column to predict.", "COLUMN")]
-    features: Annotated[Names, option("Columns to use. Default: all that are left.", "A,B,C")] = ()
+    features: Annotated[Names, option("Columns to use as predictors. Default: all remaining columns.", "A,B,C")] = ()
     drop: Drop = ()
     categorical: Categorical = ()
     weights: Weights = None
-    offset: Annotated[str | None, option("Column of the known part of the predictor.", "COLUMN")] = None
+    offset: Annotated[str | None, option("Column to add to the linear predictor, with coefficient 1.", "COLUMN")] = None
     exposure: Annotated[
         str | None, option("Column of times or populations at risk; its logarithm is added to the offset.", "COLUMN")
     ] = None
@@ -156,13 +170,13 @@ class DataSettings(ColumnSettings):
 
     client: Client = None
     loss: Annotated[
-        str, option("Kind of regression; auto chooses by the target, and says so.", "|".join(losses("auto")))
+        str, option("Kind of regression; auto chooses by the values of the target.", "|".join(losses("auto")))
     ] = "auto"
     standardize: Annotated[
         bool,
         switch(
-            "Centre and scale numeric columns, and the target of linear regression, by pooled means and standard "
-            "deviations; reports are in the columns' own units all the same."
+            "Centre and scale numeric columns, and the target of a linear regression, by pooled means and standard "
+            "deviations. Results are printed in the columns' own units."
         ),
     ] = True
 
@@ -171,12 +185,12 @@ class DataSettings(ColumnSettings):
 class FormulaColumns(ColumnSettings):
     """Columns whose names a formula may say."""
 
-    target: Annotated[str, option("Column to predict, where no formula names it.", "COLUMN")] = ""
+    target: Annotated[str, option("Column to predict; needed without --formula.", "COLUMN")] = ""
     formula: Annotated[
         str | None,
         option(
-            "Target and predictors, as in 'died ~ age*sex + C(ward) + offset(log(days))', in place of --target, "
-            "--features, --drop, --categorical, --offset and --exposure. Levels are agreed between the sites by name.",
+            "Target and predictors, as in 'died ~ age*sex + C(ward) + offset(log(days))'. Replaces --target, "
+            "--features, --drop, --categorical, --offset and --exposure. The sites agree on levels by name.",
             "TEXT",
         ),
     ] = None
@@ -187,8 +201,10 @@ class FormulaColumns(ColumnSettings):
 class FormulaSettings(FormulaColumns, DataSettings):
     """Rows of a fit, whose target and predictors may be those of a formula."""
 
-    site_intercepts: Annotated[bool, option("With --formula: an intercept for each site.")] = False
-    ignore_case: Annotated[bool, option("With --formula: levels that differ in case or blanks alone are one.")] = False
+    site_intercepts: Annotated[bool, option("With --formula: fit an intercept for each site.")] = False
+    ignore_case: Annotated[
+        bool, option("With --formula: treat levels that differ only in case or blanks as one level.")
+    ] = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,67 +214,79 @@ class InferenceSettings:
     inference: Annotated[
         Literal["auto", "likelihood", "posterior"],
         option(
-            "Maximum likelihood, as glm has it (with a prior the posterior mode), or the variational posterior. "
-            "Default: likelihood, unless another option asks for a posterior."
+            "What to fit. likelihood: maximum likelihood, as in R's glm; with a prior, the posterior mode. posterior: "
+            "the variational posterior. auto: likelihood, unless another option needs a posterior."
         ),
     ] = "auto"
     penalty: Annotated[
-        Literal["firth"] | None, option("firth: Firth's penalty, for a likelihood without a maximum.", "firth")
+        Literal["firth"] | None,
+        option("firth: add Firth's penalty, which gives finite estimates for separated data.", "firth"),
     ] = None
     weight_meaning: Meaning = "frequency"
     tol: Annotated[float, option("Tolerance on the pooled stationarity residual.")] = 1e-8
-    rounds: Annotated[int, option("Rounds, at most.", check=at_least(1))] = 100
+    rounds: Annotated[int, option("Maximum number of rounds.", check=at_least(1))] = 100
 
 
 @dataclass(frozen=True, kw_only=True)
 class RuleSettings:
     """What the owner of a site allows to be sent; None is the default of `federation.DisclosureRules`."""
 
-    minimum_rows: Annotated[int | None, option("Rows of this site, at least. Default: 10.", check=at_least(0))] = None
+    minimum_rows: Annotated[
+        int | None, option("Minimum number of rows at this site. Default: 10.", check=at_least(0))
+    ] = None
     minimum_count: Annotated[
         int | None,
         option(
-            "Rows of a level, at least, or none: the server is not told a rarer one, and refuses the column unless "
-            "it has --drop-withheld. Also rows on which a sum rests. Default: 3.",
+            "Minimum number of rows of a level. The server is not told a rarer level, and refuses its column unless it "
+            "runs with --drop-withheld. It is also the minimum number of rows behind a sum. Default: 3.",
             check=at_least(0),
         ),
     ] = None
     minimum_class_count: Annotated[
-        int | None, option("Rows of a class of the target, at least, or none. Default: 3.", check=at_least(0))
+        int | None,
+        option("Minimum number of rows of a class of the target, if the site has any. Default: 3.", check=at_least(0)),
     ] = None
-    most_parameters: Annotated[float | None, option("Parameters a row, at most. Default: 0.33.")] = None
-    minimum_sites: Annotated[int | None, option("Sites of a run, at least. Default: 3.", check=at_least(0))] = None
+    most_parameters: Annotated[float | None, option("Maximum number of parameters per row. Default: 0.33.")] = None
+    minimum_sites: Annotated[int | None, option("Minimum number of sites in a run. Default: 3.", check=at_least(0))] = (
+        None
+    )
     most_numbers: Annotated[
-        float | None, option("Numbers sent in a run, by numbers that the rows hold, at most. Default: 3.")
+        float | None, option("Maximum of numbers sent in a run for each number that the rows hold. Default: 3.")
     ] = None
     most_evaluations: Annotated[
-        float | None, option("Evaluations of the rows by `site evaluate`, at most. Default: 1.")
+        float | None, option("Maximum number of evaluations of the same rows by `site evaluate`. Default: 1.")
     ] = None
     most_comparisons: Annotated[
         float | None,
-        option("Comparisons of rows with points and directions of a server, in all runs, at most. Default: 12."),
+        option("Maximum number of comparisons of rows with a server's points and directions. Default: 12."),
     ] = None
-    allow: Annotated[Names, option("Columns that may be used. Default: those named here.", "A,B,…")] = ()
+    allow: Annotated[Names, option("Columns that a run may use. Default: the columns of this command.", "A,B,…")] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class RowSettings(RuleSettings, FormulaColumns):
     """What a site says of its file: the same at all sites."""
 
-    classes: Annotated[Names, option("Labels in order. Default: in order of name.", "A,B,…")] = ()
+    classes: Annotated[Names, option("Labels of the classes, in order. Default: sorted by name.", "A,B,…")] = ()
     intercept: Annotated[bool, switch("Add a column of ones.")] = True
-    standardize: Annotated[bool, option("Pooled units, from sums.")] = False
+    standardize: Annotated[bool, option("Divide columns by pooled standard deviations, computed from sums.")] = False
     noise_variance: Annotated[
         float | None,
-        option("Noise variance of a linear regression. Default: estimated by a likelihood, 1 for a posterior."),
+        option("Noise variance of a linear regression. Default: estimated for a likelihood, 1 for a posterior."),
     ] = None
-    refuse: Annotated[Names, option("Questions beside the rounds that this site does not answer.", "A,B,…")] = ()
+    refuse: Annotated[
+        Names, option("Questions of the server that this site does not answer; docs/federation.md lists them.", "A,B,…")
+    ] = ()
     share_quantiles: Annotated[
-        bool, option("Let the server find knots of bs(x, df) from counts: values of single rows.")
+        bool, option("Let the server find the knots of bs(x, df) from counts. This discloses values of single rows.")
     ] = False
-    privacy_clip: Annotated[float | None, option("Longest update, in Fisher length.", "C")] = None
-    privacy_noise: Annotated[float | None, option("Noise on every answer, in units of 2C.", "Z")] = None
-    privacy_rounds: Annotated[int | None, option("Longest run that is answered.", "T")] = None
+    privacy_clip: Annotated[
+        float | None, option("Largest update, as a Fisher length; a longer one is clipped to C.", "C")
+    ] = None
+    privacy_noise: Annotated[
+        float | None, option("Standard deviation of the noise on every answer, in units of 2C.", "Z")
+    ] = None
+    privacy_rounds: Annotated[int | None, option("Largest number of rounds of a run that this site joins.", "T")] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -266,7 +294,7 @@ class SiteConfig(RowSettings):
     """Arguments of `site init`, which the site keeps."""
 
     data: Annotated[Path, option("CSV file of this site's rows.", "FILE.csv")]
-    name: Annotated[str, option("This site's name, different from all others'.", "NAME")]
+    name: Annotated[str, option("Name of this site; no two sites may share a name.", "NAME")]
     loss: Annotated[str, option("Kind of regression.", "|".join(losses()))]
 
 
@@ -275,29 +303,32 @@ class FitSettings(InferenceSettings):
     """Settings of a fit."""
 
     family: Annotated[
-        str, option("Family of the posterior. Default: full, if the method allows it.", choices=families("auto"))
+        str, option("Family of the posterior; auto: full, if the method allows it.", choices=families("auto"))
     ] = "auto"
     prior_precision: Annotated[
         float | Literal["evidence"],
-        option("Prior precision of each coefficient, in the units of --standardize; 0 is no prior.", "NUMBER|evidence"),
+        option(
+            "Prior precision of each coefficient, in the units of --standardize; 0 means no prior.", "NUMBER|evidence"
+        ),
     ] = 0.0
     noise_variance: Annotated[
         float | Literal["auto", "unbiased", "evidence"],
         option(
-            "Noise variance of linear regression. Default: unbiased, from the residuals, of a likelihood; evidence of "
+            "Noise variance of linear regression. Default: unbiased (from residuals) for a likelihood, evidence for "
             "a posterior.",
             "NUMBER|unbiased|evidence",
         ),
     ] = "auto"
     intercept: Annotated[bool, switch("Fit an intercept.")] = True
     penalize_intercept: Annotated[
-        bool, option("Give the intercept the prior of the coefficients; needed by point methods.")
+        bool,
+        option("Give the intercept the prior of the coefficients. Methods without a learned covariance need it."),
     ] = False
     covariance: Annotated[
         Literal["model", "quasi", "HC0", "HC1", "HC2", "HC3", "cluster"],
         option(
-            "Standard errors of the table: the model's, those times the root of the dispersion of counts (quasi), or "
-            "robust ones, by row or with each site as a cluster. The model file keeps the sums of all."
+            "Standard errors of the table. model: the model's. quasi: the model's, scaled by the dispersion of counts. "
+            "HC0 to HC3: robust, by row. cluster: robust, by cluster. The model file has the sums for all."
         ),
     ] = "model"
 
@@ -309,35 +340,36 @@ class RunSettings(InferenceSettings):
     family: Annotated[str, option("Family of the posterior.", choices=families())] = "full"
     prior_precision: Annotated[
         float | None,
-        option("Prior precision of every coefficient. Default: 0, none, of a likelihood; 1 of a posterior."),
+        option("Prior precision of every coefficient. Default: 0 (no prior) for a likelihood, 1 for a posterior."),
     ] = None
     tests: Tests = "none"
-    safeguard: Annotated[bool, option("Keep every site's problem well posed.")] = False
+    safeguard: Annotated[bool, option("Raise α just enough that the problem of every site has a minimum.")] = False
     reference: Annotated[
-        Names, option("Reference levels of factors. Default: the first of each.", "COLUMN=LEVEL,…")
+        Names, option("Reference level of each factor. Default: its first level.", "COLUMN=LEVEL,…")
     ] = ()
     sums_only: Annotated[
-        bool, option("Fit and certificate from sums over sites alone: no table of deviance, no shares of sites.")
+        bool,
+        option("Use only sums over sites, for fit and certificate; no deviance, no shares of sites."),
     ] = False
-    ignore_case: Annotated[bool, option("Levels that differ in case or blanks alone are one.")] = False
-    drop_withheld: Annotated[bool, option("Leave out rows of levels that no site names.")] = False
-    site_intercepts: Annotated[bool, option("An intercept for each site.")] = False
-    reference_site: Annotated[str | None, option("Site whose intercept is the model's.", "NAME")] = None
-    seed: Annotated[int | None, option("Part of the run's id. Default: drawn, so that no other run has this id.")] = (
-        None
-    )
+    ignore_case: Annotated[bool, option("Treat levels that differ only in case or blanks as one level.")] = False
+    drop_withheld: Annotated[bool, option("Leave out rows whose level is too rare for a site to name it.")] = False
+    site_intercepts: Annotated[bool, option("Fit an intercept for each site.")] = False
+    reference_site: Annotated[str | None, option("Site whose intercept is the intercept of the model.", "NAME")] = None
+    seed: Annotated[
+        int | None, option("Seed, also a part of the run's id. Default: drawn at random, so that the id is unique.")
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class MethodSettings:
     """Which row of the table a command runs."""
 
-    method: Annotated[str, option("Method, a row of docs/methods.md.", choices=methods("auto"))] = "auto"
-    rho: Annotated[float | None, option("ρ of a method that has one, > 0. Default: the method's.")] = None
+    method: Annotated[str, option("Method; docs/methods.md lists them.", choices=methods("auto"))] = "auto"
+    rho: Annotated[float | None, option("ρ > 0, for a method that has it. Default: that of the method.")] = None
     gamma: Annotated[
         float | Literal["rows"] | None,
         option(
-            "γ of a method that has one, in (0, 1]; rows: each site's share of the rows, for PVI and its kin.",
+            "γ in (0, 1], for a method that has it. rows: each site's share of the rows (PVI and its variants).",
             "NUMBER|rows",
         ),
     ] = None

@@ -34,8 +34,7 @@ from ._terminal import (
     text_table,
 )
 
-EXAMPLE = """A whole run of two sites, A and B, and a server S (any way of carrying the
-files will do):
+EXAMPLE = """A whole run with two sites, A and B, and a server S (carry the files in any way):
   A$ bayesadmm site init a --data a.csv --target died --name A --loss logistic --minimum-sites 2
   B$ bayesadmm site init b --data b.csv --target died --name B --loss logistic --minimum-sites 2
      carry a/hello.npz and b/hello.npz to S
@@ -51,10 +50,10 @@ With the folders a and b on this machine, `bayesadmm server run run a b` does al
 steps after the first two.
 """
 
-CODES = """Exit codes: 0 done (the output says whether there are rounds to do; at the end the
-certificate holds), 1 the run ended without that, or failed, 2 the command or the
-data were not understood, 3 a message was refused (nothing was changed), 4 the
-likelihood has no maximum.
+CODES = """Exit codes: 0 done (the output says what comes next; at the end the certificate
+holds), 1 the run failed, or ended without a certificate that holds, 2 the command
+or the data were not understood, 3 a message was refused (nothing was changed),
+4 the likelihood has no maximum.
 """
 
 LOST = (
@@ -74,7 +73,7 @@ DIGEST = "digest"
 DELTA = 1e-5
 """Of the ε that a site is told; `GaussianMechanism.epsilon` gives it for any other."""
 
-Folder = Annotated[Path, option("Folder of this site or server; init makes it.", name="DIR")]
+Folder = Annotated[Path, option("Folder of this site or server; init creates it.", name="DIR")]
 
 
 def with_example(command: Callable[..., Any]) -> Callable[..., Any]:

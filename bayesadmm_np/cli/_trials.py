@@ -1,4 +1,4 @@
-"""One problem, many runs: each ends as a row, whatever happens, held against the pooled answer."""
+"""Many runs on one problem: each becomes a row, also when it fails, and is compared with the pooled answer."""
 
 from __future__ import annotations
 
@@ -42,9 +42,7 @@ LAST = 13
 class TrialSettings:
     """What `compare` and `sweep` share: the problem, and how each run is done."""
 
-    family: Annotated[str, option("Family of the methods that work with either.", choices=("full", "diagonal"))] = (
-        "full"
-    )
+    family: Annotated[str, option("Family of the methods that can use either.", choices=("full", "diagonal"))] = "full"
     prior_precision: Annotated[
         float,
         option(

@@ -26,7 +26,7 @@ def certify(
     *,
     client: Client = None,
     weights: Weights = None,
-    tol: Annotated[float | None, option("Tolerance on the residual. Default: that of the fit.")] = None,
+    tol: Annotated[float | None, option("Tolerance on the residual. Default: the tolerance of the fit.")] = None,
     dropna: DropNA = False,
     separator: Separator = ",",
     na: NA = (),
@@ -34,14 +34,14 @@ def certify(
 ) -> int:
     """Check a model file against the rows that it was fitted to, from sums over each site's rows.
 
-    Recomputes the residual of the pooled stationarity condition at the model's
-    posterior and the bound that it gives on the distance to the pooled fit. The
-    table shows whose rows are not those of the fit.
+    Recomputes the residual of the pooled stationarity condition at the posterior of
+    the model, and from it the bound on the distance to the pooled fit. The table
+    shows which sites have other rows than at the fit.
 
     Examples of use:
       bayesadmm certify model.npz patients.csv
       bayesadmm certify model.npz north.csv south.csv
-      bayesadmm certify run A=a.csv B=b.csv             a run by files, in its folder
+      bayesadmm certify run A=a.csv B=b.csv             the folder of a run by files
       bayesadmm certify model.npz patients.csv --tol 1e-4
 
     Exit codes: 0 the certificate holds, 1 it does not; 2 the command, the model or

@@ -21,19 +21,22 @@ def compare(
     *,
     settings: Annotated[DataSettings, Spread],
     methods: Annotated[Names, option("Methods to run. Default: all that apply.", "A,B,C")] = (),
-    rho: Annotated[float | None, option("ρ of the methods that have one, > 0.")] = None,
-    gamma: Annotated[float | None, option("γ of the methods that have one, in (0, 1].")] = None,
+    rho: Annotated[float | None, option("ρ > 0, for the methods that have it.")] = None,
+    gamma: Annotated[float | None, option("γ in (0, 1], for the methods that have it.")] = None,
     how: Annotated[TrialSettings, Spread] = DEFAULT,
-    rounds: Annotated[int, option("Rounds of each method, at most.", check=at_least(1))] = 50,
+    rounds: Annotated[int, option("Maximum number of rounds of each method.", check=at_least(1))] = 50,
     holdout: Annotated[
-        float, option("Share of each site's rows to score on; 0 scores on the rows fitted.", check=within(0, 1))
+        float,
+        option(
+            "Share of the rows of each site to hold out for scoring; 0: score the rows of the fit.", check=within(0, 1)
+        ),
     ] = 0.25,
-    seed: Annotated[int, option("Seed of the choice of these rows.", check=at_least(0))] = 0,
-    out: Annotated[Path | None, option("Folder where tables and plot are written too.", "DIR")] = None,
+    seed: Annotated[int, option("Seed of the random choice of these rows.", check=at_least(0))] = 0,
+    out: Annotated[Path | None, option("Folder for the tables and the plot.", "DIR")] = None,
     json: Json = False,
     progress: Progress = True,
 ) -> None:
-    r"""Run every method that applies on one data set, and hold each against the pooled answer.
+    r"""Run every method that applies on one data set, and compare each with the pooled answer.
 
     Each method is run once, with exact solves. The distance is the largest of
     |coefficient − pooled coefficient| in posterior standard deviations, where the

@@ -14,7 +14,7 @@ def derive(
     *,
     latex: Annotated[bool, option("Print LaTeX.")] = False,
 ) -> None:
-    """Derive a family's whole method from its statistic and log-partition alone.
+    """Derive the whole method of a family from its statistic and log-partition function.
 
     Prints μ = ∇A, its inverse, A*, KL, the Fisher matrix, the natural gradient, and
     the client, dual and server steps.

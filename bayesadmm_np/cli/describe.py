@@ -19,7 +19,10 @@ def describe(
     drop: Drop = (),
     dictionary: Annotated[
         Path | None,
-        option("What each column may hold: a table a column, with min, max, levels, most_missing.", "FILE.toml"),
+        option(
+            "What each column may hold: a TOML table for each column, with min, max, levels, most_missing.",
+            "FILE.toml",
+        ),
     ] = None,
     separator: Separator = ",",
     na: NA = (),
@@ -27,22 +30,22 @@ def describe(
 ) -> int:
     """Describe the columns of several sites before a fit: table one by site and pooled.
 
-    Prints counts, means, standard deviations, quartiles, levels and missing values,
-    and below them, after an exclamation mark, what looks wrong: a cholesterol of 0,
-    a site in another unit, levels that differ in their writing alone, and whatever
-    contradicts the data dictionary.
+    Prints counts, means, standard deviations, quartiles, levels and missing values.
+    Lines with an exclamation mark name what looks wrong: a cholesterol of 0, a site
+    with another unit, levels that differ only in spelling, and values that
+    contradict the data dictionary.
 
     Examples of use:
       bayesadmm describe patients.csv --client hospital
       bayesadmm describe north.csv south.csv --dictionary codebook.toml
 
-    The file codebook.toml has a table a column:
+    The file codebook.toml has one table for each column:
       [cholesterol]
       min = 80
       max = 700
       most_missing = 0.1
 
-    Exit codes: 0 described, 1 described, and the data contradict the dictionary,
+    Exit codes: 0 described, 1 described, but the data contradict the dictionary,
     2 the command or the data were not understood.
     """
     from ..design.table_one import describe as table_one

@@ -23,19 +23,19 @@ def evaluate(
     *,
     client: Client = None,
     figure: Annotated[
-        Path | None, option("Figure of discrimination and calibration to write: .svg, .pdf or .png.", "FILE")
+        Path | None, option("File for a figure of discrimination and calibration: .svg, .pdf or .png.", "FILE")
     ] = None,
     dropna: DropNA = False,
     separator: Separator = ",",
     na: NA = (),
     json: Json = False,
 ) -> int:
-    """Hold a model of classes against outcomes: discrimination and calibration by site and pooled.
+    """Measure the discrimination and calibration of a classification model, by site and pooled.
 
-    Prints the area under the ROC curve with DeLong's interval, events observed over
-    events expected, Brier score and log loss; of three and more classes each against
-    all others. The sites need not be those of the fit:
-    new rows are the better test. Computed from counts, as sites elsewhere can send.
+    Prints the area under the ROC curve with DeLong's interval, the ratio of observed
+    to expected events, the Brier score and the log loss. With three or more classes,
+    each class is compared with all others. The sites may differ from the sites of
+    the fit; new rows are the better test. All numbers come from counts.
 
     Examples of use:
       bayesadmm evaluate model.npz new.csv --client hospital

@@ -18,14 +18,16 @@ from ._terminal import Refused, note, plain, print_json, require_writable, stop,
 
 
 def experiment(
-    file: Annotated[Path, option("What to run.")],
+    file: Annotated[Path, option("Experiment file.")],
     /,
     *,
-    out: Annotated[Path | None, option("Folder of the results. Default: the file's name, beside it.", "DIR")] = None,
+    out: Annotated[
+        Path | None, option("Folder for the results. Default: a folder beside FILE, with its name.", "DIR")
+    ] = None,
     changes: Annotated[
         tuple[str, ...],
         option(
-            "Value in place of what the file says, such as training.device=cpu; method.KEY is of every method, "
+            "Replace a value of the file, as in training.device=cpu; method.KEY sets a key of every method, "
             "method.LABEL.KEY of one. May be repeated.",
             "KEY=VALUE",
             name="--set",
@@ -36,10 +38,10 @@ def experiment(
 ) -> None:
     """Run the methods of an experiment file on a network, with several seeds.
 
-    The file is TOML; every key must be known. After every round the state is written to
-    the folder of results, so that the same command goes on, bit for bit, after it was
-    stopped at any moment; two commands at once in one folder are refused. A run that
-    diverges is a row that says so, and what a run warns of is a note in results.json.
+    The file is TOML; an unknown key is refused. The state is written after every round.
+    A command that was stopped can be repeated: it continues, with the same results bit
+    for bit. Two commands at once in one folder are refused. A run that diverges is
+    marked in the table; warnings of a run are notes in results.json.
 
     Examples of use:
       bayesadmm experiment fashion.toml
@@ -53,7 +55,7 @@ def experiment(
       seeds = [0, 1, 2]
       [data]
       name = "fashion"          # or mnist, cifar10, digits
-      train = 6000              # others with every seed
+      train = 6000              # other rows for every seed
       clients = 10
       split = "two_dirichlet"   # or iid, two_classes, shards, label_pairs, label_skew, concept_drift
       scale = "unit"            # or raw: pixels 0 ... 255, as the papers have them; or a number
@@ -70,9 +72,9 @@ def experiment(
       [[method]]
       row = "FedAvg"            # also: pooled = true, or local = true, every client alone
 
-    To tune every method with the same budget, on rows held out of those to train on:
+    To tune every method with the same budget, on validation rows held out of the training rows:
       [sweep]
-      budget = 6                # trials a method, at most
+      budget = 6                # most trials of a method
       validation = 0.1
       [[method]]
       row = "FedDyn"

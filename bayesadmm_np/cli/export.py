@@ -14,16 +14,16 @@ def export(
     /,
     *,
     out: Annotated[Path, option("Model file to write.", "FILE.npz")],
-    target: Annotated[str | None, option("Column that is predicted, where the sites did not say it.", "COLUMN")] = None,
+    target: Annotated[str | None, option("Name of the target, if the sites did not send it.", "COLUMN")] = None,
     noise_variance: Annotated[
-        float, option("Noise variance of linear regression, where the run has not asked its sites for it.")
+        float, option("Noise variance of linear regression, if the run has not asked the sites for it.")
     ] = 1.0,
 ) -> int:
-    """Make a model file of a run by files that has ended.
+    """Write the model file of a run by files that has ended.
 
-    DIR is the server's folder. Sites that a program of yours made may not say what the
-    target is called, nor a known noise variance: say it here, so that predict and
-    certify know.
+    DIR is the folder of the server. Sites made by a program of your own may not send
+    the name of the target, or a known noise variance. Give them here, so that predict
+    and certify know them.
 
     Examples of use:
       bayesadmm export run --out model.npz

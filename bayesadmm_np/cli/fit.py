@@ -43,21 +43,25 @@ def fit(
     ratios: Annotated[bool, switch("Show odds or rate ratios with their intervals.")] = False,
     reference: Reference = None,
     intervals: Annotated[
-        Literal["wald", "profile"], option("Intervals: symmetric, or of the profile likelihood, for small samples.")
+        Literal["wald", "profile"],
+        option("Confidence intervals: symmetric (wald), or from the profile likelihood, for small samples."),
     ] = "wald",
     tests: Tests = "none",
     config: Annotated[
-        Path | None, option("Settings by the names of the options; what is typed wins.", "FILE.toml")
+        Path | None,
+        option(
+            "File of settings, named like the options. An option on the command line takes precedence.", "FILE.toml"
+        ),
     ] = None,
     out: Annotated[Path | None, option("Model file to write.", "FILE.npz")] = None,
     json: Json = False,
     progress: Progress = True,
 ) -> int:
-    r"""Fit a regression to rows at several sites: the answer that pooling the rows would have given.
+    r"""Fit a regression to rows at several sites; the result is the fit of the pooled rows.
 
-    Prints coefficients with standard errors, each site's share of the information
-    on them, and a certificate: how far the answer is from the pooled one at most.
-    The model file holds no rows.
+    Prints the coefficients with standard errors, the share of the information that
+    each site has on them, and a certificate: a bound on the distance between this
+    result and the pooled fit. The model file holds no rows.
 
     Examples of use:
       bayesadmm fit patients.csv --target died --client hospital --out model.npz
@@ -69,12 +73,12 @@ def fit(
       bayesadmm fit patients.csv --config study.toml --json
 
     The file study.toml has the options as keys (target = "died", rho = 1.0,
-    features = ["age", "dose"]); a key that is no option is refused.
+    features = ["age", "dose"]); an unknown key is refused.
 
     Exit codes: 0 fitted, and the certificate holds; 1 fitted, but not converged
     (the model is written), or the run failed (nothing is written); 2 the command
     or the data were not understood; 4 the likelihood has no maximum (the model is
-    written, and says which coefficients have no estimate).
+    written, and names the coefficients without an estimate).
     """
     from ..estimators.model_file import save_model
     from ..estimators.summary import as_dict, summarise

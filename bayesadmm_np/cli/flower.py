@@ -32,7 +32,7 @@ from ._terminal import Refused, missing_name, note, require_writable, stop
 
 __all__ = ["keys", "local", "new"]
 
-HELP = """The same runs on Flower, with sites on other machines.
+HELP = """Run the same on Flower, with sites on other machines.
 
   bayesadmm flower new trial --data north.csv --data south.csv --target died --loss logistic
   bayesadmm flower keys trial
@@ -54,22 +54,29 @@ def new(
     folder: Folder,
     /,
     *,
-    data: Annotated[tuple[Path, ...], option("CSV file of a site; repeat it, one a site.", "FILE.csv")] = (),
-    loss: Annotated[str, option("Kind of regression, as of `bayesadmm site init`.", "|".join(losses()))] = "logistic",
+    data: Annotated[tuple[Path, ...], option("CSV file of a site; repeat the option for every site.", "FILE.csv")] = (),
+    loss: Annotated[str, option("Kind of regression, as in `bayesadmm site init`.", "|".join(losses()))] = "logistic",
     rows: Annotated[RowSettings, Spread] = NO_ROWS,
-    sites: Annotated[int | None, option("Made-up sites, instead of --data.", check=at_least(1))] = None,
-    heart_disease: Annotated[bool, option("Four hospitals, instead of --data.")] = False,
-    elsewhere: Annotated[int | None, option("Sites on other machines: the app alone.", check=at_least(1))] = None,
+    sites: Annotated[
+        int | None, option("Number of sites with made-up rows, instead of --data.", check=at_least(1))
+    ] = None,
+    heart_disease: Annotated[
+        bool, option("Use the heart-disease tables of four hospitals, instead of --data.")
+    ] = False,
+    elsewhere: Annotated[
+        int | None, option("Write only the app, for this number of sites on other machines.", check=at_least(1))
+    ] = None,
 ) -> None:
-    """Write a federation's folder: the app, with every key explained, and one folder a site.
+    """Write the folder of a federation: the app, and one folder for each site.
 
-    A site is called as its file; its folder remembers where the rows are and holds
-    none. --sites 3 makes up three sites, so that `local` can be tried at once. On
-    several machines each site makes its own folder there, by `bayesadmm site init`,
-    and --elsewhere writes the app alone; DIR/README.md has all commands.
+    The file app/pyproject.toml explains every key. With --sites 3 the command
+    makes up three sites, so that you can try `local` at once. A site has the name of
+    its file; its folder stores the path of the rows, and no rows. If the sites are on
+    other machines, each makes its own folder with `bayesadmm site init`, and
+    --elsewhere writes the app alone; DIR/README.md lists all commands.
 
-    Options of the rows are those of `site init`: text and formulas too. What tables
-    cannot agree on, whatever the server chooses, is refused here.
+    The options for rows are the same as in `site init`, text and formulas included.
+    Tables that cannot agree, whatever the server chooses, are refused here.
 
     Examples of use:
       bayesadmm flower new trial --sites 3
@@ -128,18 +135,20 @@ def local(
     folder: Folder,
     /,
     *,
-    sites: Annotated[int | None, option("The first so many sites; default all.", check=at_least(1))] = None,
+    sites: Annotated[
+        int | None, option("Number of sites; the first ones are taken. Default: all.", check=at_least(1))
+    ] = None,
     changes: Annotated[
-        tuple[str, ...], option("Key of the app for this run; may be repeated.", "KEY=VALUE", name="--set")
+        tuple[str, ...], option("Set a key of the app for this run; may be repeated.", "KEY=VALUE", name="--set")
     ] = (),
-    resume: Annotated[bool, option("Go on with the last run.")] = False,
-    insecure: Annotated[bool, option("Without TLS and keys, also where there are.")] = False,
+    resume: Annotated[bool, option("Continue the last run.")] = False,
+    insecure: Annotated[bool, option("Use no TLS and no keys, even if DIR has them.")] = False,
 ) -> int:
-    """Run a federation on this machine: one server and one process a site, over loopback.
+    """Run a federation on this machine: a server and a process for each site, over loopback.
 
-    With DIR/keys (see `bayesadmm flower keys`) by TLS and with a key a site. Every
-    process that is started is ended. --set changes a key of app/pyproject.toml for
-    this run. The last lines of every process's log are in DIR/.flwr.
+    If DIR/keys exists (see `bayesadmm flower keys`), the run uses TLS and a key for
+    each site. The command ends every process that it has started. --set changes a key
+    of app/pyproject.toml for this run. DIR/.flwr holds the last lines of every log.
 
     Examples of use:
       bayesadmm flower local trial
@@ -189,25 +198,25 @@ def keys(
     /,
     *,
     sites: Annotated[
-        tuple[str, ...], option("Site that gets keys; may be repeated. Default: those of DIR/sites.", name="--site")
+        tuple[str, ...], option("Site that gets keys; may be repeated. Default: the sites of DIR/sites.", name="--site")
     ] = (),
     hosts: Annotated[
         tuple[str, ...], option("Name of the server besides localhost; may be repeated.", name="--host")
     ] = (),
     rotate: Annotated[tuple[str, ...], option("Site that gets a new key; may be repeated.", "NAME")] = (),
-    at_site: Annotated[bool, option("Keys of --site alone: in the folder of a site that is so by itself.")] = False,
+    at_site: Annotated[bool, option("Make the keys of --site alone, as in the folder of a single site.")] = False,
 ) -> None:
-    """Make keys in DIR/keys: of a site in its folder, of TLS in the server's.
+    """Make keys in DIR/keys: the key of a site, or the TLS certificates of the server.
 
-    In the folder of `bayesadmm site init` the site makes the key of its own node: the
-    private key stays, and keys/site-NAME.pub goes to the server. In the server's
-    folder certificates for TLS are made: give the sites keys/ca.crt, and keep
-    server.key and ca.key. Sites of `flower new` lie on this machine and get keys in
-    DIR/keys; so does --site NAME, whose private key then has to travel.
+    In a folder of `bayesadmm site init`, this command makes the key of the site's own
+    node. The private key stays there, and keys/site-NAME.pub goes to the server. In
+    the folder of the server, it makes certificates for TLS: give keys/ca.crt to the
+    sites, and keep server.key and ca.key secret. Sites of `flower new` are on this
+    machine and get their keys in DIR/keys. So does a --site NAME, whose private key
+    you then have to carry to the site.
 
-    Keys that are there are kept. The server's certificate is renewed for another
-    --host, and in the last 30 days before it ends; what was there before is kept under
-    another name.
+    Existing keys are kept. The certificate of the server is renewed for a new --host,
+    and in its last 30 days; the old one is kept under another name.
 
     Examples of use:
       bayesadmm flower keys here

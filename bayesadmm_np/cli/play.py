@@ -10,13 +10,13 @@ from ._terminal import stop
 
 def play(
     *,
-    port: Annotated[int, option("Port on 127.0.0.1; 0 takes a free one.", check=within(0, 65536))] = 8765,
+    port: Annotated[int, option("Port on 127.0.0.1; 0 takes any free port.", check=within(0, 65536))] = 8765,
     browser: Annotated[bool, switch("Open the page in a browser.")] = True,
 ) -> None:
-    """Open a page on this machine where ρ, γ, family, method, the outlier and the label skew are sliders.
+    """Open a local page with sliders for ρ, γ, family, method, the outlier and the label skew.
 
-    The circuit, the decision boundary, the objective and the residuals are drawn again at every change. The
-    page is served on 127.0.0.1 only and needs no network. Stop it with Ctrl-C.
+    Every change redraws the circuit, the decision boundary, the objective and the
+    residuals. The page is served on 127.0.0.1 only and needs no network. Stop it with Ctrl-C.
     Needs: pip install 'bayesadmm-np[play]'.
     """
     from ..play import serve

@@ -21,10 +21,11 @@ def predict(
     data: Annotated[Path, option("CSV file of new rows.")],
     /,
     *,
-    out: Annotated[Path | None, option("File of the predictions. Default: standard output.", "FILE.csv")] = None,
+    out: Annotated[Path | None, option("File for the predictions. Default: standard output.", "FILE.csv")] = None,
     drop: Drop = (),
     dropna: Annotated[
-        bool, option("Leave out rows with missing values; a column row then counts the rows of the file from 1.")
+        bool,
+        option("Leave out rows with missing values; a column row then holds row numbers of the file, from 1."),
     ] = False,
     separator: Separator = ",",
     na: NA = (),
@@ -32,9 +33,10 @@ def predict(
 ) -> int:
     """Predict new rows from a model file.
 
-    Classification: the probability of each class, integrated over a posterior.
-    Regression: mean and standard deviation of a new observation. The columns of the
-    fit must be there; others are ignored, and a note names them.
+    A classification model gives the probability of each class, averaged over the
+    posterior if there is one. A regression gives the mean and the standard deviation
+    of a new observation. DATA must have the columns of the fit; other columns are
+    ignored, and a note names them.
 
     Examples of use:
       bayesadmm predict model.npz new.csv --out predictions.csv

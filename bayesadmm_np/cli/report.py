@@ -10,11 +10,11 @@ __all__ = ["report"]
 
 
 def report(folder: Folder, /, *, json: Json = False) -> None:
-    """List everything that has left a site, when, how large, and by which rule.
+    """List everything that has left a site: when, how large, and under which rule.
 
-    DIR is the site's own folder, of runs by files or on Flower. A message that was
-    sent again is listed once. What each kind of message discloses is in
-    docs/privacy.md; what the rules are, in docs/security.md.
+    DIR is the folder of the site, from runs by files or on Flower. A message that was
+    sent twice is listed once. docs/privacy.md explains what each kind of message
+    discloses; docs/security.md explains the rules.
 
     Examples of use:
       bayesadmm report a

@@ -26,8 +26,8 @@ def reproduce(
             choices=DATASETS,
         ),
     ] = "digits",
-    out: Annotated[Path, option("Folder to write to; made if it is not there.", "DIR")] = Path("figures"),
-    force: Annotated[bool, option("Write every file, also when no number has changed.")] = False,
+    out: Annotated[Path, option("Folder to write to; created if it does not exist.", "DIR")] = Path("figures"),
+    force: Annotated[bool, option("Write every file, even if no number has changed.")] = False,
     progress: Progress = True,
 ) -> int:
     """Draw the paper's figures from runs of this library, and check what they claim.
@@ -40,12 +40,12 @@ def reproduce(
       5b  Multiclass logistic regression over five clients: distance from the
           pooled answer per round, for six methods and two families.
 
-    Only when asked for, because it needs PyTorch (pip install 'bayesadmm-np[torch]';
+    Drawn only with --only, because it needs PyTorch (pip install 'bayesadmm-np[torch]';
     without it the figure is skipped):
       5c  IVON-ADMM against IVON-PVI on a small neural network over ten clients,
           both tuned with the same budget.
 
-    Only when asked for, with tables that do not come with the library (they are
+    Drawn only with --only, from tables that do not come with the library (they are
     read from the folder named by BAYESADMM_DATA, or downloaded):
       heart   Four hospitals: federated coefficients with error bars are the
               pooled ones; scores, calibration, rounds and floats sent.

@@ -11,7 +11,7 @@ from ._run_files import CODES, EXAMPLE, Folder, RunSettings, begin, carry, messa
 
 __all__ = ["copy", "init", "network", "run", "status", "step"]
 
-HELP = f"""The server of a run by files: it sees posteriors and sums, no rows.
+HELP = f"""Be the server of a run by files; it sees posteriors and sums, but no rows.
 
 {EXAMPLE}
 {CODES}"""
@@ -23,23 +23,25 @@ DEFAULT = RunSettings()
 
 def init(
     folder: Folder,
-    hellos: Annotated[list[Path], option("Messages that introduce the sites, one a site.", name="HELLO")],
+    hellos: Annotated[list[Path], option("The hello messages, one from each site.", name="HELLO")],
     /,
     *,
     method: Annotated[MethodSettings, Spread] = AUTO,
     settings: Annotated[RunSettings, Spread] = DEFAULT,
     json: Json = False,
 ) -> None:
-    """Make a run of the sites that said hello, and write its first broadcast.
+    """Begin a run with the sites that sent a hello, and write its first message.
 
-    By default the run ends at the maximum of the pooled likelihood, with model
-    standard errors, as glm has them (auto: guarded Newton from the sites' own fits). With
-    --inference posterior auto is the row of docs/methods.md with the fewest rounds.
-    Any other method is a row of that table, with a prior.
+    By default the run ends at the maximum of the pooled likelihood, with the standard
+    errors of the model, as in R's glm. --method auto is then guarded Newton, which
+    starts from the fits of the single sites. With --inference posterior, auto is the
+    method with the fewest rounds. docs/methods.md lists the other methods; they need
+    a prior.
 
-    Sites agree here on levels by name, or are refused by site and column. Where knots
-    of a spline are quantiles of all rows, grids.npz is written first: each site
-    steps it, and its new hello.npz comes here.
+    This command also makes the sites agree on levels, by name; a column on which they
+    cannot agree is refused. If a spline takes its knots from all rows, the first
+    message is grids.npz: run `site step` with it at each site, and give the new
+    hello.npz to this command.
 
     Examples of use:
       bayesadmm server init run hello-A.npz hello-B.npz
@@ -52,7 +54,7 @@ def init(
 
 def run(
     folder: Folder,
-    sites: Annotated[list[Path], option("Folders of the sites, made by bayesadmm site init.", name="SITE")],
+    sites: Annotated[list[Path], option("Folders of the sites, which bayesadmm site init made.", name="SITE")],
     /,
     *,
     method: Annotated[MethodSettings, Spread] = AUTO,
@@ -62,8 +64,8 @@ def run(
 ) -> int:
     """Do a whole run with sites whose folders are on this machine or a shared drive.
 
-    The same messages as by init, step and carrying; an interrupted run goes on by the
-    same command, with the settings that it began with.
+    The messages are the same as with `server init`, `site step` and `server step`.
+    After an interruption the same command continues the run, with its first settings.
 
     Examples of use:
       bayesadmm site init a --data a.csv --target died --name A --loss logistic
@@ -77,17 +79,17 @@ def run(
 def network(
     folder: Folder,
     function: Function,
-    hellos: Annotated[list[Path], option("Messages that introduce the sites, one a site.", name="HELLO")],
+    hellos: Annotated[list[Path], option("The hello messages, one from each site.", name="HELLO")],
     /,
     *,
     json: Json = False,
 ) -> None:
-    """Make a run of a network for the sites that said hello, and write its first broadcast.
+    """Begin a run of a network with the sites that sent a hello, and write its first broadcast.
 
-    FUNCTION of FILE.py takes no arguments and returns a NetworkTask of
-    `bayesadmm_np.torch`: method, model, solver, rounds and seed. Steps and status are
-    those of other runs. At the end, in Python, `bayesadmm_np.torch.final_model(message,
-    model)` returns the trained model, with message =
+    FUNCTION in FILE.py takes no arguments and returns a NetworkTask of
+    `bayesadmm_np.torch`: method, model, solver, rounds and seed. The commands step and
+    status work as in other runs. At the end `bayesadmm_np.torch.final_model(message,
+    model)` returns the trained model in Python, with message =
     `bayesadmm_np.federation.Message.read("final.npz")`.
 
     Examples of use:
@@ -102,18 +104,20 @@ def step(
     replies: Annotated[tuple[Path, ...], option("Replies of the sites.", name="REPLY")] = (),
     /,
     *,
-    without: Annotated[Names, option("Sites without which the round ends; it is recorded.", "NAME,…")] = (),
-    partial: Annotated[bool, option("End the round without all sites whose replies have not come.")] = False,
+    without: Annotated[
+        Names, option("End the round without these sites, when all others have answered; the run records it.", "NAME,…")
+    ] = (),
+    partial: Annotated[bool, option("End the round now, without the sites that have not answered.")] = False,
     json: Json = False,
 ) -> int:
-    """Take in replies; when all are there, write the next broadcast or the final message.
+    """Collect replies; when all have come, write the next broadcast or the final message.
 
-    Replies may come one by one: they are kept in DIR until all sites have answered
-    the last broadcast, and the output says who is missing. With --without NAME the
-    round ends when all others have answered, with --partial at once: who is left out
-    keeps its factor, convergence waits for it, and what it still sends of this round
-    is refused. The run records it. Without replies, or with those of the last step
-    again, the message that is out is written again.
+    Replies may come one by one. DIR keeps them until all sites have answered the last
+    broadcast, and the output names the missing sites. With --without NAME the round
+    ends when all other sites have answered; with --partial it ends at once. A site
+    that is left out keeps its factor, and its late reply to this round is refused.
+    The run records this, and cannot converge before the site answers again. Without
+    new replies, the current message is written again.
 
     Examples of use:
       bayesadmm server step run reply-A-0001.npz reply-B-0001.npz
@@ -130,9 +134,9 @@ def step(
 
 
 def copy(
-    folder: Folder, request: Annotated[Path, option("Request of `bayesadmm site lost`.")], /, *, json: Json = False
+    folder: Folder, request: Annotated[Path, option("File that `bayesadmm site lost` wrote.")], /, *, json: Json = False
 ) -> None:
-    """Write the server's copy of a site that has lost its state, for a request that the site has signed.
+    """Write the server's copy of a site's state, for the signed request of a site that has lost it.
 
     Examples of use:
       bayesadmm server copy run lost-A-0005.npz         writes run/copy-A-0005.npz
@@ -143,7 +147,7 @@ def copy(
 
 
 def status(folder: Folder, /, *, json: Json = False) -> int:
-    """Say where a run stands; changes nothing.
+    """Show the state of a run; change nothing.
 
     Examples of use:
       bayesadmm server status run

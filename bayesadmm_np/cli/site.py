@@ -22,7 +22,7 @@ from ._run_files import (
 
 __all__ = ["evaluate", "init", "lost", "network", "rules", "step"]
 
-HELP = f"""One site of a run by files: its rows never leave it.
+HELP = f"""Be a site in a run by files; its rows never leave it.
 
 {EXAMPLE}
 {CODES}"""
@@ -41,15 +41,15 @@ def init(
 ) -> None:
     """Introduce this site: read the rows, and write hello.npz for the server.
 
-    The message holds names and counts (with --standardize also the sum and the sum
-    of squares of each column), no rows. It is signed with this site's key, which is
-    made here, in DIR/key.hex, and never leaves: nobody else can answer in this
-    site's name. Columns must be in the same units at all sites; --standardize, given
-    at all of them, divides by pooled standard deviations. DIR remembers where the
-    rows are; later steps read them again.
+    The message holds names and counts, and no rows. With --standardize it also holds
+    the sum and the sum of squares of each column. This command makes the key of the
+    site, DIR/key.hex, and signs the message with it. The key stays here, so nobody
+    else can answer in the name of this site. A column must have the same unit at all
+    sites. Give --standardize at all sites or at none. DIR stores the path of the
+    rows; later steps read them again.
 
-    What an answer discloses, and what noise on it buys, is in docs/privacy.md. The
-    three options --privacy-... go together; hello.npz itself is not noised.
+    docs/privacy.md explains what an answer discloses, and what noise achieves. The
+    three options --privacy-... belong together; hello.npz itself has no noise.
     """
     tell(introduce(folder, config), json)
 
@@ -59,16 +59,17 @@ def network(
     function: Function,
     /,
     *,
-    name: Annotated[str, option("This site's name, different from all others'.", "NAME")],
+    name: Annotated[str, option("Name of this site; no two sites may share a name.", "NAME")],
     rules: Annotated[RuleSettings, Spread] = USUAL,
     json: Json = False,
 ) -> None:
     """Introduce this site of a run of a network: write hello.npz for the server.
 
-    FUNCTION of FILE.py takes no arguments and returns (Rows(X, y), model), with the
-    Rows of `bayesadmm_np.torch`; it is called in every step. The model has the
-    layers of the server's. The steps are those of other runs. At the end, in Python,
-    `bayesadmm_np.torch.final_model(message, model)` returns the trained model, with
+    FUNCTION in FILE.py takes no arguments and returns (Rows(X, y), model), with Rows
+    from `bayesadmm_np.torch`. Every step calls it. The model must have the same
+    layers as the model of the server. All further steps are the same as in other
+    runs. At the end `bayesadmm_np.torch.final_model(message, model)` returns the
+    trained model in Python, with
     message = `bayesadmm_np.federation.Message.read("final.npz")`.
 
     Examples of use:
@@ -82,11 +83,13 @@ def step(
     broadcast: Annotated[Path, option("Message from the server.")],
     /,
     *,
-    out: Annotated[Path | None, option("File of the reply. Default: in DIR.", "FILE.npz")] = None,
-    copy: Annotated[Path | None, option("The server's copy of this site, where DIR has lost it.", "FILE.npz")] = None,
+    out: Annotated[Path | None, option("File for the reply. Default: a file in DIR.", "FILE.npz")] = None,
+    copy: Annotated[
+        Path | None, option("The server's copy of the state of this site, if DIR has lost it.", "FILE.npz")
+    ] = None,
     json: Json = False,
 ) -> int:
-    """Answer a broadcast, or take in the final message.
+    """Answer a broadcast, or read the final message.
 
     An interrupted step can be repeated: the same broadcast gives the same bytes.
 
@@ -105,16 +108,16 @@ def rules(
     rules: Annotated[RuleSettings, Spread] = USUAL,
     json: Json = False,
 ) -> None:
-    """Change what this site's rules allow, before a run or in it: nothing begins anew.
+    """Change the rules of this site, before or during a run; the run goes on.
 
-    Options that are not given stay as they were. The next step goes by the new rules,
-    and `bayesadmm report` lists what is not as by default with the messages that left
-    under it. Before the run --minimum-count also writes hello.npz again, which names
-    other levels then.
+    Rules that you do not name keep their values. The next step follows the new rules.
+    `bayesadmm report` lists every rule that differs from its default, with the
+    messages that left under it. Before the run, --minimum-count also writes hello.npz
+    again, because other levels may then be named.
 
     Examples of use:
       bayesadmm site rules a --minimum-sites 2 --most-parameters 0.5
-      bayesadmm site rules a                            says what is not as by default
+      bayesadmm site rules a                            lists rules that differ from their defaults
     """
     tell(change_rules(folder, rules), json)
 
@@ -146,15 +149,16 @@ def evaluate(
 
 def lost(
     folder: Folder,
-    broadcast: Annotated[Path, option("Message that this site could not answer.")],
+    broadcast: Annotated[Path, option("Broadcast that this site could not answer.")],
     /,
     *,
     json: Json = False,
 ) -> None:
-    """Ask the server for its copy of this site, where state.npz is lost, damaged or old.
+    """Ask the server for its copy of this site's state, if state.npz is lost, damaged or old.
 
-    The request is signed with the key in DIR: nobody else is given the copy, so keep a
-    copy of DIR/key.hex. The rows must be those of the rounds before.
+    The request is signed with the key in DIR, and only the owner of this key gets the
+    copy. So keep a backup of DIR/key.hex. The rows must be the same as in the rounds
+    before.
 
     Examples of use:
       bayesadmm site lost a broadcast-0005.npz          writes a/lost-A-0005.npz

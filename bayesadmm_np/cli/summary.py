@@ -18,13 +18,14 @@ def summary(
     /,
     *,
     units: Annotated[
-        Units, option("Units: the columns' own, or per standard deviation.", "UNIT", choices=UNITS)
+        Units,
+        option("Units of the coefficients: the columns' own units, or per standard deviation.", "UNIT", choices=UNITS),
     ] = "original",
     covariance: Annotated[
         str | None,
         option(
-            "Covariance: the model's, quasi-likelihood's, or a robust one that the fit kept the sums of. Default: the "
-            "one that the fit printed.",
+            "Standard errors: from the model, from quasi-likelihood, or robust, if the fit kept the sums for them. "
+            "Default: those that the fit printed.",
             choices=COVARIANCES,
         ),
     ] = None,
@@ -34,14 +35,14 @@ def summary(
     contrasts: Annotated[
         tuple[str, ...],
         option(
-            "Weighted sum of coefficients, by their names in the table; may be repeated.",
+            "Test a weighted sum of coefficients, named as in the table; may be repeated.",
             "NAME=WEIGHT,…",
             name="--contrast",
         ),
     ] = (),
     json: Json = False,
 ) -> None:
-    """Print the table of a model file: coefficients, standard errors, shares of the sites, certificate.
+    """Print the table of a model file: coefficients, standard errors, shares of sites, certificate.
 
     Examples of use:
       bayesadmm summary model.npz

@@ -31,17 +31,17 @@ def sweep(
     /,
     *,
     settings: Annotated[DataSettings, Spread],
-    method: Annotated[str, option("Method, a row of docs/methods.md.", choices=methods())] = "BayesADMM",
-    rho: Annotated[Numbers, option("Values of ρ. Default: the method's.", "A,B,C")] = (),
-    gamma: Annotated[Numbers, option("Values of γ. Default: the method's.", "A,B,C")] = (),
+    method: Annotated[str, option("Method; docs/methods.md lists them.", choices=methods())] = "BayesADMM",
+    rho: Annotated[Numbers, option("Values of ρ. Default: that of the method.", "A,B,C")] = (),
+    gamma: Annotated[Numbers, option("Values of γ. Default: that of the method.", "A,B,C")] = (),
     accelerate: Accelerate = False,
     how: Annotated[TrialSettings, Spread] = DEFAULT,
-    rounds: Annotated[int, option("Rounds of each cell, at most.", check=at_least(1))] = 100,
-    out: Annotated[Path | None, option("Folder where table and plot are written too.", "DIR")] = None,
+    rounds: Annotated[int, option("Maximum number of rounds of each cell.", check=at_least(1))] = 100,
+    out: Annotated[Path | None, option("Folder for the table and the plot.", "DIR")] = None,
     json: Json = False,
     progress: Progress = True,
 ) -> None:
-    r"""Rounds to the pooled answer for a grid of ρ and γ, with the settings marked that diverge.
+    r"""Count the rounds to the pooled answer for a grid of ρ and γ, and mark the settings that diverge.
 
     Say which values to try: --rho, --gamma or both.
 
@@ -51,8 +51,8 @@ def sweep(
       bayesadmm sweep patients.csv --target died --client hospital \
           --method PVI --gamma 0.1,0.2,0.5,1
 
-    With --out: sweep.csv, sweep.svg and sweep.png. ✗ is a run that failed, >100 one
-    that had not converged after 100 rounds.
+    With --out: sweep.csv, sweep.svg and sweep.png. ✗ marks a run that failed; >100
+    marks a run that had not converged after 100 rounds.
 
     Exit codes: 0 the grid was made, 2 the command or the data were refused.
     """
