@@ -133,10 +133,11 @@ def evaluate(
 ) -> None:
     """Count this site's outcomes by their predictions, for an evaluation over sites.
 
-    The file holds rows of both classes by spans of the prediction, each with the rows
-    of --minimum-rows and none or --minimum-class-count of each class. Rows stay. A
-    site says this once, for one model and one set of rows (--most-evaluations), and
-    `bayesadmm report` lists it.
+    For each span of the predicted probability, the file holds the number of rows of
+    each class. A span has at least --minimum-rows rows, and of each class none or at
+    least --minimum-class-count. The rows stay at the site. A site answers once, for
+    one model and one set of rows (--most-evaluations), and `bayesadmm report` lists
+    it.
 
     Examples of use:
       bayesadmm site evaluate a model.npz               writes a/counts-A.npz
