@@ -17,7 +17,7 @@ __all__ = ["COMMANDS", "main"]
 MISSING = "bayesadmm: the command line needs packages that are not installed: pip install 'bayesadmm-np[cli]'"
 
 COMMANDS = {
-    "describe": "Describe the columns before a fit: table one, and what looks wrong.",
+    "describe": "Describe the columns before a fit: table one, and what looks odd.",
     "fit": "Fit a regression to rows at several sites.",
     "predict": "Predict new rows.",
     "summary": "Print the table of a model file.",
