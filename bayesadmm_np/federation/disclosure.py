@@ -33,6 +33,7 @@ ALONE = 0.99
 MOST_NAMED = 8
 """Columns and levels that break one rule, after the first."""
 COMBINED, A_POINT = "a combination of columns", "the point that was asked for"
+AT_A_POINT = "separation (a likelihood without a maximum) may be the reason; use fewer columns, or a narrower prior"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,7 +203,7 @@ class DisclosureError(MessageError):
             also = "".join(f"{one.where}{'' if name == 'allow' else f' ({one.got:.3g})'}," for one in more[:MOST_NAMED])
             rest = f" and {len(more) - MOST_NAMED} more" * (len(more) > MOST_NAMED)
             also = f" (also{also.rstrip(',')}{rest})" * bool(more)
-            remedy = "use fewer columns, or a narrower prior" if first.column == A_POINT else REMEDY[name]
+            remedy = AT_A_POINT if first.column == A_POINT else REMEDY[name]
             said.append(
                 f"{first.option} {WANTS[name].format(f'{first.limit:.3g}')}{first.where}{found}{also}; {remedy}"
             )

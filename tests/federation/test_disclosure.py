@@ -339,3 +339,19 @@ def test_an_override_is_given_in_a_run_that_has_begun(call):
 
 def test_a_refusal_is_a_refused_message():
     assert issubclass(DisclosureError, MessageError)
+
+
+@pytest.mark.parametrize("is_separated", [True, False])
+def test_a_round_refused_on_the_way_to_infinity_speaks_of_separation(is_separated, tmp_path, bayesadmm):
+    """Completely separated rows: sums rest on ever fewer of them. The labels of the twin have noise: its run ends."""
+    rng = np.random.default_rng(1)
+    for name in "abc":
+        age, dose, noise = rng.standard_normal((3, 200))
+        died = age + 0.3 * dose > 0.1 + (not is_separated) * noise
+        rows = [f"{x:.3f},{z:.3f},{int(y)}" for x, z, y in zip(age, dose, died, strict=True)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["age,dose,died", *rows]) + "\n")
+        options = ["--data", tmp_path / f"{name}.csv", "--target", "died", "--name", name, "--loss", "logistic"]
+        assert bayesadmm("site", "init", tmp_path / name, *options)[0] == 0
+    code, _, err = bayesadmm("server", "run", tmp_path / "run", *(tmp_path / name for name in "abc"), "--no-progress")
+    assert code == (3 if is_separated else 0)
+    assert ("separation" in err) is is_separated
