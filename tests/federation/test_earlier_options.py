@@ -77,6 +77,7 @@ def test_a_whole_run_is_exported_with_the_old_options(typed):
 
 
 def test_a_site_with_noise_takes_the_old_options(typed):
+    pytest.importorskip("dp_accounting", reason="needs the extra `privacy`")
     typed(
         "site init A --data A.csv --target died --name A --loss logistic --features age --no-intercept "
         f"--privacy-clip 1 --privacy-noise 4 --privacy-rounds 3 --json {OPTIONS}"
