@@ -812,7 +812,7 @@ def test_a_deployment_with_a_bound_on_staleness_is_pooled(tmp_path):
         return subprocess.run(command, capture_output=True, text=True, check=False, timeout=900)
 
     folder = tmp_path / "trial"
-    assert bayesadmm("new", folder).returncode == 0
+    assert bayesadmm("new", folder, "--sites", 3).returncode == 0
     done = bayesadmm("local", folder, "--set", "max-staleness=2", "--set", "tol=1e-3")
     assert done.returncode == 0, done.stderr
     lines = [json.loads(line) for line in (folder / "runs" / "0001" / "progress.jsonl").read_text().splitlines()]

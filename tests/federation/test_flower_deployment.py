@@ -36,7 +36,7 @@ def bayesadmm(*arguments):
 @pytest.fixture
 def folder(tmp_path):
     """A federation of two made-up sites."""
-    done = bayesadmm("flower", "new", tmp_path / "trial")
+    done = bayesadmm("flower", "new", tmp_path / "trial", "--sites", 3)
     assert done.returncode == 0, done.stderr
     return tmp_path / "trial"
 
