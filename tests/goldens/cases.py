@@ -4,7 +4,6 @@ import csv
 import itertools
 import json
 import re
-import shutil
 import tempfile
 import warnings
 from importlib.util import find_spec
@@ -272,8 +271,6 @@ COMMANDS = (
         "summary",
         "certify",
         "compare",
-        "sweep",
-        "experiment",
         "export",
         "reproduce",
         "derive",
@@ -306,7 +303,6 @@ def tables(folder):
     write(folder / "other.csv", names, [(row[0], f"{2 * float(row[1]):.6f}", *row[2:]) for row in rows])
     (folder / "study.toml").write_text('target = "died"\nclient = "site"\nrho = 2.0\nfeatures = ["age", "dose"]\n')
     (folder / "wrong.toml").write_text('target = "died"\nrhoo = 2.0\n')
-    shutil.copy(Path(__file__).with_name("small.toml"), folder)
 
 
 def write(path, names, rows):
@@ -350,16 +346,13 @@ CALLS = {
     "predict classes": "predict s.npz all.csv --drop ward,times,died,cost,visits",
     "predict costs": "predict r.npz all.csv --drop ward,times,died,kind,visits",
     "predict counts": "predict p.npz all.csv --drop ward,times,died,kind,cost",
-    "predict without a column": "predict m.npz small.toml",
+    "predict without a column": "predict m.npz study.toml",
     "certify": "certify m.npz all.csv --json",
     "certify ridge": "certify r.npz all.csv --json",
     "certify other rows": "certify m.npz other.csv --client site --json",
-    "compare": f"compare all.csv {DIED} --rounds 8",
     "compare some": "compare all.csv --target visits --features age,dose --loss poisson --methods PVI,FedLap,BCM "
-    f"--holdout 0 --family diagonal --rounds 8 {SITES}",
+    f"--family diagonal --rounds 8 {SITES}",
     "compare no method": f"compare all.csv {DIED} --methods PVX",
-    "sweep": f"sweep all.csv {DIED} --rho 0.1,1 --gamma 0.5,1 --rounds 20",
-    "sweep of nothing": f"sweep all.csv {DIED}",
     "derive": "derive gamma",
     "derive as LaTeX": "derive gaussian-fixed --latex",
     "derive nothing": "derive triangle",
@@ -390,9 +383,6 @@ CALLS = {
     "summary of an export": "summary e.npz --json",
     "certify an export": "certify e.npz north.csv west.csv --json --tol 10",
     "export of nothing": "export north --target died --out f.npz",
-    "experiment": "experiment small.toml --out small --no-progress",
-    "experiment with a change": "experiment small.toml --out small2 --no-progress --set rounds=2 --set report=[2]",
-    "experiment of no file": "experiment all.csv --no-progress",
     "flower new": "flower new trial --data north.csv --data west.csv --target died --features age,dose",
     "flower new again": "flower new trial --sites 2",
     "flower keys": "flower keys trial",
@@ -446,7 +436,7 @@ def record_csv(text, tag=""):
     }
 
 
-NEEDS = {"experiment": "torch", "flower": "flwr", "derive": "sympy"}
+NEEDS = {"flower": "flwr", "derive": "sympy"}
 
 
 def is_installed(words):
@@ -457,8 +447,6 @@ def is_installed(words):
 
 def cli():
     """A case whose command cannot run here is None."""
-    if find_spec("torch") is not None:
-        one_thread()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         tables(folder)
@@ -480,10 +468,6 @@ def called(case, words, folder):
         record |= record_csv(said.out)
     elif case.startswith("derive"):
         record["text"] = said.out
-    if case == "experiment":
-        written = folder / "small"
-        record["files"] = sorted(path.name for path in written.glob("[a-z]*.*"))
-        record |= record_csv((written / "table.csv").read_text(), "table ")
     if case == "flower new":
         record["files"] = sorted(str(path.relative_to(folder)) for path in (folder / "trial").rglob("*"))
     return record
