@@ -331,7 +331,7 @@ class FederatedModel(FittedEstimator):
             f"The run converged, and its certificate does not hold: {proof.verdict()}. {proof.distance or ''}".strip()
         )
 
-    @one_thread_where_small(lambda self, rows, fit: fit.glm.layout.n_features)
+    @one_thread_where_small(lambda self, rows, fit: fit.glm.layout.dim)
     def _store(self, rows: Mapping[Hashable, SiteRows], fit: Fit) -> None:
         fitted = self._fitted(rows, fit)
         fitted = replace(fitted, findings=(*fit.findings, *diagnose_fit(fitted)))

@@ -113,7 +113,7 @@ class Start:
     layout: Layout
 
 
-@one_thread_where_small(lambda glm, *_: glm.layout.n_features)
+@one_thread_where_small(lambda glm, *_: glm.layout.dim)
 def fit_and_diagnose(
     glm: Glm, rows: Mapping[Hashable, SiteRows], settings: Settings, start: Start | None, names: Sequence[str]
 ) -> Fit:

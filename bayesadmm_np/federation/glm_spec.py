@@ -166,19 +166,24 @@ class GLMSpec(RunSpec):
         return self.rounds if self.row.max_rounds is None else min(self.rounds, self.row.max_rounds)
 
     @property
+    def dim(self) -> int:
+        """Number of parameters."""
+        return int(self.prior.natural.linear.size)
+
+    @property
     def n_outputs(self) -> int:
         """Predictors a row: every feature has as many coefficients."""
-        return predictors(self.prior.natural.linear.size, self.features)
+        return predictors(self.dim, self.features)
 
     @property
     def tensor_size(self) -> int:
         """Numbers of the tensors of a joint step."""
-        return tensor_size(self.prior.natural.linear.size, self.n_outputs)
+        return tensor_size(self.dim, self.n_outputs)
 
     @property
     def sketch_size(self) -> int:
         """Numbers of a site's sketch; 0 where sites keep none."""
-        return 0 if self.row.sites is None else self.row.sites.size(self.prior.natural.linear.size)
+        return 0 if self.row.sites is None else self.row.sites.size(self.dim)
 
     @property
     def message_limit(self) -> int:

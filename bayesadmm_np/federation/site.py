@@ -12,6 +12,7 @@ import numpy as np
 from .._archive import LIMIT, read_as, refusal
 from .._fields import read_plain
 from .._signatures import SigningKey, shown
+from .._threads import one_thread_if_small
 from .._validation import Array, as_count
 from ..glm.questions import pack
 from ..splitting.privacy import GaussianMechanism
@@ -296,7 +297,7 @@ class Site:
             engine = self._engine(known or read_spec(broadcast, self.data))
             served = read_served(broadcast, engine.spec, engine)
             self._require_granted(engine.spec, served)
-        with content_of(broadcast, COMPUTABLE, UNCOMPUTABLE):
+        with content_of(broadcast, COMPUTABLE, UNCOMPUTABLE), one_thread_if_small(engine.spec.dim):
             after, reply = self._answered(served, engine, broadcast.signer)
         return after, None if reply is None else reply.sealed(self.key)
 
@@ -323,7 +324,8 @@ class Site:
         if self.privacy is not None:
             refused = "it has privacy, and sends nothing but noised answers"
         try:
-            content, arrays = ({}, {}) if refused else pack(answer())
+            with one_thread_if_small(spec.dim):
+                content, arrays = ({}, {}) if refused else pack(answer())
         except UNCOMPUTABLE as error:
             content, arrays, refused = {}, {}, str(error) or type(error).__name__
         return replace(self, heard=Heard(spec, question)), answer_of(question, self.name, content, arrays, refused)
