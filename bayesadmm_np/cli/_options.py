@@ -250,15 +250,11 @@ class RuleSettings:
     minimum_sites: Annotated[int | None, option("Minimum number of sites in a run. Default: 3.", check=at_least(0))] = (
         None
     )
-    most_numbers: Annotated[
-        float | None, option("Maximum of numbers sent in a run for each number that the rows hold. Default: 3.")
+    budget: Annotated[
+        float | None, option("Maximum of numbers sent in all runs for each number that the rows hold. Default: 10.")
     ] = None
     most_evaluations: Annotated[
         float | None, option("Maximum number of evaluations of the same rows by `site evaluate`. Default: 1.")
-    ] = None
-    most_comparisons: Annotated[
-        float | None,
-        option("Maximum number of comparisons of rows with a server's points and directions. Default: 12."),
     ] = None
     allow: Annotated[Names, option("Columns that a run may use. Default: the columns of this command.", "A,B,…")] = ()
 

@@ -16,7 +16,7 @@ from .._threads import one_thread_if_small
 from .._validation import Array, as_count
 from ..glm.questions import pack
 from ..splitting.privacy import GaussianMechanism
-from .disclosure import DisclosureError, DisclosureRules, Entry, checked, overrides_of
+from .disclosure import A_POINT, DisclosureError, DisclosureRules, Entry, checked, overrides_of
 from .engine import A, SiteData, SiteEngine, require
 from .messages import (
     Heard,
@@ -355,7 +355,8 @@ class Site:
             assert self.heard is not None
             assert isinstance(self.heard.asked, Question)
             said = answer_of(self.heard.asked, self.name, {}, {}, error.told).sealed(self.key)
-            return said, self._entry(said)
+            cost = entry.numbers if error.column == A_POINT else 0  # a refusal of a point tells of the rows
+            return said, replace(self._entry(said), numbers=cost)
 
     def _entry(self, said: Message) -> Entry:
         return Entry.of(said, overrides_of(self))
