@@ -271,9 +271,7 @@ def test_codes_are_levels_whether_they_are_read_as_numbers_or_as_text():
     np.testing.assert_array_equal(design(tables["B"], agreement).matrix, [[0.0, 0.0], [0.0, 1.0]])
     assert "'01'" in str(refusal({**tables, "C": {"y": [0, 1], "code": ["01", "2"]}}, formula))
     texts = {site: {"y": [0, 1], "code": codes} for site, codes in {"A": ["1", "b"], "B": ["b", "01"]}.items()}
-    assert "differ in zeros in front alone" in str(refusal(texts, "y ~ code", ignore_case=True))
-    # 2E1 may be a ward
-    assert "'2E1'" in str(refusal({**tables, "C": {"y": [0, 1], "code": ["2E1", "2"]}}, formula))
+    assert "zeros alone" in str(refusal(texts, "y ~ code", ignore_case=True))
 
 
 def test_a_declared_factor_is_one_even_where_its_levels_are_numbers():

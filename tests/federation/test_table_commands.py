@@ -209,7 +209,7 @@ def test_a_mismatch_is_a_refused_message_and_nothing_is_written(bayesadmm, files
     code, out, err = bayesadmm("server", "init", "run", *hellos)
     assert (code, out) == (3, "")
     assert "site 'Chur': column 'ward' holds" in err
-    assert "differ in case or in blanks alone" in err
+    assert "differ in case" in err
     assert not (files / "run").exists()
     code, _, err = bayesadmm("server", "init", "run", *hellos, "--ignore-case", "--reference", "ward=ICU")
     assert code == 0
