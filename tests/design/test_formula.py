@@ -140,6 +140,14 @@ def test_names_in_backticks_and_names_like_functions(rows):
     assert agreed(named, "died ~ log").names == ("log",)
 
 
+def test_terms_are_those_of_the_formula_whatever_brackets_names_have(rows):
+    table = rows.assign(**{"age[years]": rows.days, "ward": rows.ward.replace("icu", "icu [a]")})
+    formula = "died ~ age + `age[years]` + ward + bs(age, knots=[40], lower_bound=0, upper_bound=110, degree=1)"
+    terms = agreed(table, formula).terms
+    assert [len(columns) for columns in terms.values()] == [1, 1, 2, 2]
+    assert list(terms)[1:3] == ["age[years]", "ward"]
+
+
 def test_two_columns_of_one_name_are_refused(rows):
     with pytest.raises(ArgumentError, match="'age:days'"):
         agreed(rows.assign(**{"age:days": 1.0}), "died ~ age:days + `age:days`").names  # noqa: B018
