@@ -273,9 +273,6 @@ class RowSettings(RuleSettings, FormulaColumns):
     refuse: Annotated[
         Names, option("Questions of the server that this site does not answer; docs/federation.md lists them.", "A,B,…")
     ] = ()
-    share_quantiles: Annotated[
-        bool, option("Let the server find the knots of bs(x, df) from counts. This discloses values of single rows.")
-    ] = False
     privacy_clip: Annotated[
         float | None, option("Largest update, as a Fisher length; a longer one is clipped to C.", "C")
     ] = None

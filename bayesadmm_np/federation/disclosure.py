@@ -440,12 +440,6 @@ def _allowed(name: str, rules: DisclosureRules, entry: Entry, checks: Sequence[C
     return replace(entry, allowed=allowed)
 
 
-def overrides_of(site: Any) -> dict[str, Any]:
-    """Return what a site's owner allows beyond the usual rules."""
-    shares = {"share_quantiles": True} if getattr(site.data, "shares_quantiles", False) else {}
-    return {**site.rules.overrides, **shares}
-
-
 def _checks(site: Any, entry: Entry, log: Sequence[Entry]) -> Iterator[Check]:
     """Yield all that the rules are about."""
     rules: DisclosureRules = site.rules

@@ -188,15 +188,12 @@ def test_messages_that_are_refused_have_exit_code_three(bayesadmm, tmp_path):
     before = {path: path.read_bytes() for path in tmp_path.rglob("*.*") if path.suffix not in ("", ".lock")}
     hello = Message.read("north/hello.npz")
     Message("hello", {**hello.header, "loss": "Unheard"}, hello.arrays).sealed(site_key("north")).write("unknown.npz")
-    Message("question", {"formula": "died ~ bs(age, 3)", "levels": 1}, {}).write("older.npz")
-    for name in ("unknown.npz", "older.npz"):
-        before[tmp_path / name] = (tmp_path / name).read_bytes()
+    before[tmp_path / "unknown.npz"] = (tmp_path / "unknown.npz").read_bytes()
     (tmp_path / "half.npz").write_bytes((tmp_path / "run/broadcast-0001.npz").read_bytes()[:300])
     before[tmp_path / "half.npz"] = (tmp_path / "half.npz").read_bytes()
     for command, words in {
         "site step north half.npz": "half.npz: file must be a whole bayesadmm archive",
-        "site step north north/hello.npz": "kind must be 'grids', 'broadcast', 'inquiry' or 'final'",
-        "site step north older.npz": "an older bayesadmm_np wrote it, which called grids a question: update the server",
+        "site step north north/hello.npz": "kind must be 'broadcast', 'inquiry' or 'final'",
         "site step west run/broadcast-0001.npz": "sites must be names with 'west' among them",
         "server step run half.npz": "got no signature: is the file whole?",
         "server step run north/hello.npz": "kind must be 'reply'",
