@@ -414,11 +414,6 @@ def make_settings(kind: Callable[..., Settings], plain: Any, where: str) -> Sett
     """Make a dataclass of a table of a TOML file: keys must be known, and values of their types.
 
     A function among a type's annotations is called with the value and its key, and refuses what it does not like.
-
-    Raises
-    ------
-    ValueError
-        With the table, the key, and what was expected.
     """
     if not isinstance(plain, Mapping):
         raise ValueError(f"{where}must be a table.")

@@ -88,7 +88,7 @@ def is_missing(column: Any) -> Array:
     cells = cells_of(column)
     gone: Array = np.asarray(find_missing(cells), dtype=bool)
     if cells.dtype.kind == "O":
-        gone |= np.array([isinstance(cell, str) and not cell.strip() for cell in cells], dtype=bool)
+        gone = gone | np.array([isinstance(cell, str) and not cell.strip() for cell in cells], dtype=bool)
     return gone
 
 

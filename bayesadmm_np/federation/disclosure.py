@@ -57,7 +57,7 @@ class DisclosureRules:
     minimum_sites : int, default 3
         Sites of a run: of two each learns the other's sums.
     budget : float, default 10.0
-        Different numbers that leave the site's folder in all runs, by the numbers that the rows hold: rows times columns
+        Numbers that leave the site's folder in all runs, by the numbers that the rows hold: rows times columns
         and target. A refused answer about a point counts as if sent, as the refusal tells of the rows.
     most_evaluations : int, default 1
         Counts of predictions that leave (`bayesadmm site evaluate`): the difference of those by two models, or of two
