@@ -57,8 +57,8 @@ class DisclosureRules:
     minimum_sites : int, default 3
         Sites of a run: of two each learns the other's sums.
     budget : float, default 10.0
-        Different numbers that leave the site's folder in all runs, by the numbers that the rows hold: rows times columns
-        and target. A refused answer about a point counts as if sent, as the refusal tells of the rows.
+        Different numbers that leave the site's folder in all runs, by the numbers that the rows hold (rows times
+        columns and target). A refused answer about a point counts as if sent, as the refusal tells of the rows.
     most_evaluations : int, default 1
         Counts of predictions that leave (`bayesadmm site evaluate`): the difference of those by two models, or of two
         sets of rows, can be one row's outcome.
@@ -301,6 +301,7 @@ class Entry:
         """Return the entry of a message, before the rules were asked."""
         header = said.header
         values = [array.ravel().astype(np.float64) for array in said.arrays.values()]
+        plain = sum(isinstance(value, float) for value in header.get("content", {}).values())
         return cls(
             time=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
             kind=said.kind,
@@ -309,7 +310,7 @@ class Entry:
             name=str(header.get("name", "")),
             bytes=said.size,
             # a matrix has most of its entries twice, a reply some of its sums
-            numbers=int(np.unique(np.concatenate(values)).size) if values else 0,
+            numbers=plain + (int(np.unique(np.concatenate(values)).size) if values else 0),
             digest=said.digest[:DIGITS],
             refused=str(header.get("refused", "")),
             allowed={},

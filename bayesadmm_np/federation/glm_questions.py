@@ -102,7 +102,7 @@ def answer_made(
     asked = {name: getattr(question, name) for name in entry.asked}
     sizes["k"] = 2 if kind.is_classifier and kind.outputs == "one" else sizes["c"] + kind.has_reference
     if isinstance(question, SeparationQuestion):
-        sizes["b"], _, sizes["r"] = question.basis.shape
+        sizes["r"] = question.basis.shape[1]
     if isinstance(question, LeastSquaresQuestion):
         sizes["s"] = sizes["n"] - question.has_intercept
     least = 0.0 if kind.is_classifier or kind.is_least_squares else -np.inf
@@ -520,18 +520,8 @@ def _searched(found: Prepared, ask: Asking) -> Prepared:
     kind = kind_of_loss(found.spec.loss)
     if kind.is_least_squares:
         return replace(found, searched=())
-    declined: list[Declined] = []
-
-    def asked(question: Any) -> list[Any]:
-        try:
-            return ask(question)
-        except Declined as refused:
-            declined.append(refused)
-            raise
-
     try:
-        named = replace(found, searched=_separation(found.spec, kind, asked))
-        return named.lacking("Columns may be named that can be spared", declined[0]) if declined else named
+        return replace(found, searched=_separation(found.spec, kind, ask))
     except (Declined, Unsettled) as declined:
         return replace(found, searched=(), unsearched=str(declined)).lacking("Separation was not looked for", declined)
 
@@ -552,7 +542,6 @@ def _separation(spec: Any, kind: Kind, ask: Callable[[Any], list[Any]]) -> tuple
         change=_change(spec),
         ask=ask,
         factors=[one.root for one in roots],
-        stop=Declined,
     )
     return () if found is None else (found,)
 

@@ -72,10 +72,6 @@ class Respondent:
             raise ValueError("the sums over its rows overflow there")
         return found
 
-    def _parts(self, question: separation.Question) -> Iterator[separation.RestsOn]:
-        assert isinstance(self.loss, LinearModelLoss)
-        return separation.rests_on(self.loss, question, self.held)
-
     @cached_property
     def held(self) -> separation.Held:
         """See `separation.held`."""
@@ -85,9 +81,8 @@ class Respondent:
     def picks(self, name: str, question: Any) -> Iterator[float]:
         """Yield how many rows a question picks, by a direction or by its own weights; 0 where it picks none."""
         if name == "separation":
-            for part in self._parts(question):
-                yield from (part.held, part.free, part.stands, part.goes if part.split else 0)
-                yield effective_rows(part.weights) if part.weights.any() else 0
+            assert isinstance(self.loss, LinearModelLoss)
+            yield from separation.rests_on(self.loss, question, self.held)
         if name == "statistics" and {"HC2", "HC3"} & set(question.robust):
             rows = self.loss.rows(question.theta)
             p = rows.X.shape[1]
@@ -317,9 +312,6 @@ def _has_ones(root: Array, known: Mapping[str, Any], column: int) -> bool:
 MATRIX = Field("d d")
 VECTOR = Field("d")
 SEMIDEFINITE = Condition("symmetric and positive semidefinite", _semidefinite)
-EACH_SEMIDEFINITE = SEMIDEFINITE._replace(
-    holds=lambda value, known: all(_semidefinite(matrix, known) for matrix in value)
-)
 WEIGHT = Condition("the weight of the rows in its hello, {told_weight}, times its noise variance", _is_weight)
 TABLE_WEIGHT = WEIGHT._replace(  # where a noise variance may have divided them, another answer has said it
     holds=lambda value, known: known["kind"].has_noise or _is_weight(value, known)
@@ -383,13 +375,12 @@ CLUSTERS = Condition(
 NO_PULL = Condition(
     "zero where no covariance came", lambda pull, known: known["covariance"] is not None or not pull.any()
 )
-STANDING = Condition("0 where no row stands still", lambda value, known: not np.any(value[known["stands"] == 0]))
-YES_OR_NO = Condition("0 or 1", lambda value, known: np.isin(value, (0.0, 1.0)).all())
+YES_OR_NO = Condition("0 or 1", lambda value, known: value in (0.0, 1.0))
 
 WILD = {"value": Field("", (LOSS,), may_overflow=True)}
 """Sums at a point that a search has chosen can overflow."""
 WILD |= {"gradient": Field("d", may_overflow=True), "hessian": Field("d d", (SEMIDEFINITE,), may_overflow=True)}
-COORDINATES = Field("b c*r")
+COORDINATES = Field("c*r")
 FREE = Field()
 """A plain value of which nothing but its type can be told."""
 
@@ -428,12 +419,12 @@ QUESTIONS: Mapping[str, Entry] = {
     "separation": Entry(
         separation.Question,
         separation.Answer,
-        {"basis": Field("b p r"), **dict.fromkeys(("theta", "direction"), COORDINATES), "floor": Field("b")},
+        {"basis": Field("p r"), "theta": COORDINATES, "direction": COORDINATES, "floor": FREE},
         {
-            "value": Field("b", (NOT_NEGATIVE, STANDING)),
-            "gradient": Field("b c*r", (STANDING,)),
-            "hessian": Field("b c*r c*r", (EACH_SEMIDEFINITE, STANDING)),
-            **dict.fromkeys(separation.YES_OR_NO, Field("b", (YES_OR_NO,))),
+            "value": Field("", (NOT_NEGATIVE,)),
+            "gradient": COORDINATES,
+            "hessian": Field("c*r c*r", (SEMIDEFINITE,)),
+            **dict.fromkeys(separation.YES_OR_NO, Field("", (YES_OR_NO,))),
         },
         lambda site, question: separation.answer(site.loss, question, site.held),  # type: ignore[arg-type]
     ),
