@@ -131,30 +131,12 @@ def answer_made(
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """What is known before the first round.
+    """Facts known before the first round.
 
-    Attributes
-    ----------
-    spec : GLMSpec
-        Of the rounds: with columns measured at their means, and a prior that holds superfluous ones at zero.
-    findings : tuple of Finding
-    design : tuple of Design or None
-        The sites' sums about columns and target, where they were asked.
-    null : ndarray or None
-        θ of the model of intercepts alone.
-    noise : {'none', 'estimated', 'given'}
-    noise_variance : float
-    result : Result or None
-        A fit that needs no rounds.
-    caveat : str
-    missing : tuple of str
-        What the table lacks, and which site did not answer.
-    searched : tuple of Finding or None
-        A separation, or none; None where nobody has looked.
-    unsearched : str
-        Why nobody could look for one.
-    done, floats : int
-        Number of questions, and of the numbers that they took.
+    `spec` is that of the rounds, with columns measured at their means, and a prior that holds superfluous ones at zero.
+    `design` has the sites' sums where they were asked, `null` θ of the model of intercepts alone, `result` a fit that
+    needs no rounds, `missing` what the table lacks, and why. `searched` is a separation, or none; None where nobody has
+    looked, and `unsearched` why nobody could. `done` and `floats` count the questions and the numbers that they took.
     """
 
     spec: Any
@@ -377,26 +359,12 @@ def _design_root(factor: Any, is_free: bool) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class AskedTable:
-    """What a table says beside the posterior.
+    """A table beside the posterior.
 
-    Attributes
-    ----------
-    findings : tuple of Finding
-    statistics : FitStatistics or None
-    noise_variance : float
-    missing : tuple of str
-        What the table lacks, and which site did not answer; what keeps a fit from being certified.
-    penalty : str or None
-    method : str or None
-        How the fit was made where it needed no rounds.
-    exchanges : int
-        Number of questions.
-    floats : int
-        Numbers that questions and answers held.
-    exact : FullGaussian or None
-        The posterior where its natural parameters would lose digits.
-    reduced : dict of str to float
-        Pooled loss of the fit without each term, at a noise variance of 1.
+    `missing` says what it lacks, which site did not answer, and what keeps a fit from being certified; `method` how the
+    fit was made where it needed no rounds. `exchanges` counts questions, `floats` the numbers of questions and answers.
+    `exact` is the posterior where its natural parameters would lose digits, `reduced` the pooled loss of the fit
+    without each term, at a noise variance of 1.
     """
 
     findings: tuple[Finding, ...] = ()

@@ -87,15 +87,9 @@ class Zero(Finding):
 
 @dataclass(frozen=True)
 class Constant(Finding):
-    """A column that the intercepts make up.
+    """A column that the intercepts make up, up to a part `rest` of its length, 0 where that is rounding.
 
-    Attributes
-    ----------
-    column : str
-    value : float or None
-        None where it differs between sites, each of which has an intercept.
-    rest : float
-        Part of it that is not, relative to its length; 0 where it is rounding.
+    `value` is None where it differs between sites, each of which has an intercept.
     """
 
     column: str
@@ -117,12 +111,7 @@ class Constant(Finding):
 class Collinear(Finding):
     """A column that is a sum of others: column = Σ coefficient · other, none of which can be spared.
 
-    Attributes
-    ----------
-    column : str
-    terms : tuple of (str, float)
-    rest : float
-        Part of it that is not, relative to its length; 0 where it is rounding.
+    `rest` is the part of it that is not, relative to its length; 0 where it is rounding.
     """
 
     column: str
@@ -227,18 +216,10 @@ class PriorPull(Finding):
 
 @dataclass(frozen=True)
 class Digits(Finding):
-    """An information matrix that leaves few right digits.
+    """An information matrix that leaves few right digits, at most `digits`; `condition` is at a unit diagonal.
 
-    Attributes
-    ----------
-    digits : int
-        Right digits that double precision leaves, at most.
-    condition : float
-        Condition number of the information with a unit diagonal.
-    names : tuple of str
-        Coefficients of the direction on which there is least information.
-    of : {'coefficients', 'standard errors'}
-        The numbers that lose them. Where Newton's method goes by gradients the information gives standard errors alone.
+    `names` are the coefficients of the direction on which there is least information, `of` are the numbers that lose
+    digits. Where Newton's method goes by gradients the information gives standard errors alone.
     """
 
     digits: int
@@ -266,13 +247,7 @@ def as_dict(finding: Finding, words: Words = PLAIN) -> dict[str, Any]:
 
 
 def read_finding(fields: Mapping[str, Any]) -> Finding:
-    """Return the finding that `as_dict` wrote, and JSON carried.
-
-    Raises
-    ------
-    ValueError
-        When it is none.
-    """
+    """Return the finding that `as_dict` wrote, and JSON carried; a ValueError when it is none."""
     given = {key: value for key, value in fields.items() if key not in ("code", "sentence")}
     if fields.get("code") not in KINDS:
         raise ArgumentError("finding", f"must have a code among {', '.join(KINDS)}", repr(fields.get("code")))
@@ -361,26 +336,9 @@ def diagnose_after(
 ) -> tuple[Finding, ...]:
     """Name coefficients that the prior holds or moves, and say how many digits are left.
 
-    Parameters
-    ----------
-    precision : ndarray, shape (d, d)
-        Pooled information, prior and sites together.
-    names : sequence of str, length d
-    prior_share : ndarray, shape (d,), optional
-        The prior's share of the information on each coefficient, `summary.information_shares(...)[0]`.
-    root : ndarray, shape (m, d), optional
-        B with precision = BᵀB, of a fit that never formed BᵀB.
-    of : {'coefficients', 'standard errors'}
-        See `Digits`.
-    prior_pull : ndarray, shape (d,), optional
-        How far the prior moved each coefficient, in standard errors, as `FittedGLM.pull` has it; NaN for unknown.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from bayesadmm_np.glm.diagnosis import diagnose_after
-    >>> print(*diagnose_after(np.diag([4.0, 1e8]), ["dose", "age"], prior_share=np.array([0.25, 0.0])))
-    Much of the information on dose (25%) comes from the prior, not from the data.
+    `precision`, shape (d, d), is the pooled information, prior and sites together, or `root` is B with precision = BᵀB,
+    of a fit that never formed BᵀB. `prior_share` is the prior's share of the information on each coefficient,
+    `prior_pull` how far the prior moved each, in standard errors, NaN for unknown.
     """
     shares = np.zeros(len(names)) if prior_share is None else prior_share
     much = tuple((name, float(share)) for name, share in zip(names, shares, strict=True) if share > FIFTH)

@@ -33,18 +33,10 @@ from .site_statistics import SiteStatistics, WeightMeaning, site_statistics, und
 
 @dataclass(frozen=True, eq=False)
 class Respondent:
-    """What a site answers from.
+    """A site that answers, with the noise variance that it was told, which divides the loss, or None.
 
-    Attributes
-    ----------
-    kind : Kind
-    loss : Loss
-    noise_variance : float or None
-        The one that the site was told, which divides the loss; None where there is none, or it is to be estimated.
-    moves : bool
-        Whether the site's columns are measured from wherever a run says.
-    clusters : sequence or None
-        Cluster of each row; the site is one by default.
+    `moves` says whether the site's columns are measured from wherever a run says; `clusters` has the cluster of each
+    row, by default one of the site.
     """
 
     kind: Kind
@@ -59,13 +51,7 @@ class Respondent:
         return undivided(self.loss.rows(np.zeros(self.loss.dim)).weights, self.noise_variance or 1.0)
 
     def answer(self, name: str, question: Any) -> Any:
-        """Answer a question of the table.
-
-        Raises
-        ------
-        ValueError
-            When the rows have no such sums, or these overflow.
-        """
+        """Answer a question of the table; a ValueError when the rows have no such sums, or these overflow."""
         entry = QUESTIONS[name]
         found = entry.respond(self, question)
         if not entry.may_overflow and not all(np.isfinite(array).all() for array in pack(found)[1].values()):
@@ -96,23 +82,7 @@ class DesignQuestion(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Design:
-    """Sums about columns and target.
-
-    Attributes
-    ----------
-    root : ndarray, shape (m, p)
-        R with RᵀR = Σ_i w_i x_i x_iᵀ.
-    sums : ndarray, shape (p,)
-        Σ_i w_i x_i.
-    target : ndarray, shape (c,)
-        Σ_i w_i y_i, or of each class Σ_i w_i.
-    weight : float
-        Σ_i w_i.
-    has_offset : bool
-    noise_variance : float or None
-    moves : bool
-        See `Respondent`.
-    """
+    """Sums about columns and target: R with RᵀR = Σ w x xᵀ, Σ w x, Σ w y or of each class Σ w, and Σ w."""
 
     root: Array
     sums: Array
@@ -502,7 +472,6 @@ def unpack_statistics(
     """Inverse of `pack_statistics`; the arrays have `prefix` before their names."""
     if plain is None:
         return None
-    plain = {"has_null": True, **plain}  # files of before had no null model to miss
     if set(plain) != {"noise", "weights", "total", "has_null"}:
         raise refusal("statistics", "exactly the fields has_null, noise, total, weights", sorted(plain))
     said: Any = tuple[Noise, WeightMeaning, bool]
@@ -514,16 +483,7 @@ def unpack_statistics(
 
 
 def pack(value: Any) -> tuple[dict[str, Any], dict[str, Array]]:
-    """Return plain values and arrays by the names of the fields; a mapping of arrays is its keys, and arrays of theirs.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from bayesadmm_np.glm.questions import StatisticsQuestion, pack
-    >>> plain, arrays = pack(StatisticsQuestion(np.zeros(2), np.ones(2)))
-    >>> plain["robust"], sorted(arrays)
-    ((), ['null', 'theta'])
-    """
+    """Return plain values and arrays by the names of the fields; a mapping of arrays is its keys and their arrays."""
     plain: dict[str, Any] = {}
     arrays: dict[str, Array] = {}
     for name, (hint, _) in _fields(type(value)).items():
@@ -549,25 +509,9 @@ def unpack(
 ) -> Any:
     """Inverse of `pack`: a value whose fields have the types of their annotations, and whose arrays fit together.
 
-    Parameters
-    ----------
-    kind : type
-    plain : dict
-        The plain values.
-    arrays : dict of ndarray
-        Under `prefix` and their names; others are left out where there is a prefix.
-    table : dict of Field
-        Of the arrays; see `Entry`.
-    known : dict
-        What letters of the shapes stand for, and what conditions are told.
-    prefix : str, default ''
-    is_own : bool, default False
-        Whether nobody else can have written it, so that conditions are left aside.
-
-    Raises
-    ------
-    ArchiveError
-        When something is missing, of another type or shape, or not finite.
+    `arrays` are under `prefix` and their names, `table` has their shapes and conditions, `known` what letters of the
+    shapes stand for, and what conditions are told. Conditions are left aside if `is_own`: nobody else can have written
+    the value. Raises an ArchiveError when something is missing, of another type or shape, or not finite.
     """
     expected = {name for name, (hint, _) in _fields(kind).items() if hint != "array"}
     if set(plain) != expected:

@@ -109,20 +109,11 @@ Held = NDArray[np.bool]
 
 @dataclass(frozen=True)
 class Split:
-    """A proven separation.
+    """A proven separation along `direction`, shape (C p,), which no row opposes; complete where every row moves.
 
-    Attributes
-    ----------
-    direction : ndarray, shape (C p,)
-        d: no row opposes it.
-    is_complete : bool
-        Whether every row moves.
-    span : ndarray, shape (C p, k)
-        Directions that move none of the rows that stand still under d.
-    whole : ndarray, shape (C p, r)
-        All directions that move any row; a row of it is as long as the coefficient's standard error, without effects.
-    is_largest : bool
-        Whether the rows that stand still were proven to have a maximum, so that `span` holds every separation.
+    `span`, shape (C p, k), has the directions that move none of the rows that stand still; if `is_largest` these were
+    proven to have a maximum, so that the span holds every separation. `whole`, shape (C p, r), has all directions that
+    move any row; a row of it is as long as the coefficient's standard error, without effects.
     """
 
     direction: Array
