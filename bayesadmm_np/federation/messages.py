@@ -295,7 +295,7 @@ class Report:
     Attributes
     ----------
     value : object
-        The site's part of the objective; None at a site with privacy, or where the value belongs to an older q_g.
+        The site's part of the objective; None at a site with privacy.
     edge : float
         Natural-gradient edge of the answer that is counted; ∞ where it is not known.
     sums : object
@@ -313,8 +313,6 @@ class SiteReply:
 
     Attributes
     ----------
-    round : int
-        Of the broadcast that it answers.
     report : Report
     answer : object
         As the engine has it.
@@ -328,7 +326,6 @@ class SiteReply:
         The site's part of the objective where it is no number, so that the answer must not count; else None.
     """
 
-    round: int
     report: Report
     answer: Any
     site: int = -1
