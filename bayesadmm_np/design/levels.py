@@ -187,26 +187,12 @@ def _in_order(levels: Iterable[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class SiteColumn:
-    """What a site says of a column; plain values, no rows.
+    """Description of a column at a site: plain values, no rows.
 
-    Attributes
-    ----------
-    kind : str
-        "number", "boolean", "text", "date", "mixed", or "empty" where no complete row has a value.
-    missing : int
-        Rows without a value.
-    is_numeric : bool
-        Whether each value is a number, or a text that can be read as one.
-    infinite : int
-        Infinite numbers.
-    levels : dict of str to int, or None
-        Number of complete rows by level; None where levels were not asked for.
-    withheld : int
-        Levels that too few rows hold to be named.
-    is_ordered : bool
-        Whether `levels` has the column's own order, as a categorical column of pandas declares one.
-    rewritten : dict of str to str
-        How a level is written there, where it is no number and written otherwise: " Yes" for "Yes".
+    The kind is "empty" where no complete row has a value. A numeric column has numbers, or texts that can be read as
+    numbers. `levels` counts complete rows by level, and is None where levels were not asked for; `withheld` counts
+    levels of too few rows to be named. An ordered column has levels in the order that a categorical of pandas declares.
+    `rewritten` has the cells that levels of text are written as there, such as " Yes" for "Yes".
     """
 
     kind: Kind
@@ -305,17 +291,7 @@ def _declared(column: Any) -> list[str]:
 
 @dataclass(frozen=True)
 class AgreedColumn:
-    """The reading of a column that all sites share.
-
-    Attributes
-    ----------
-    kind : str
-        "number" or "factor".
-    levels : tuple of str
-        Levels of a factor; the first is the reference.
-    spellings : dict of str to str
-        Other ways to write a level, and the level.
-    """
+    """The reading of a column that all sites share: levels of a factor, the reference first, and other spellings."""
 
     kind: Literal["number", "factor"]
     levels: tuple[str, ...] = ()
