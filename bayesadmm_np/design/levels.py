@@ -36,7 +36,7 @@ CODE = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]{1,3})?")
 """A folded level that may be a number, or a code of the same digits."""
 SWITCHES = {"False", "True"}
 CODE_ALIKE = "write them in one way at all sites"
-FOR_MISSING = frozenset({"?", ".", "-", "--", "na", "n/a", "#n/a", "nan", "null", "missing", "unknown"})
+FOR_MISSING = frozenset({*(mark.casefold() for mark in MARKS), "-", "missing", "unknown"})
 """Words, in lower case, that tables have for a missing value."""
 MOST = 6
 """Levels shown in a sentence."""
@@ -86,10 +86,9 @@ class TableError(Worded):
 def is_missing(column: Any) -> Array:
     """Return where a column has no value: None, NaN, NaT, NA, or text that is blank, shape (n,) of bool."""
     cells = cells_of(column)
-    gone: Array = np.asarray(find_missing(cells), dtype=bool)
-    if cells.dtype.kind == "O":
-        gone |= np.array([isinstance(cell, str) and not cell.strip() for cell in cells], dtype=bool)
-    return gone
+    if cells.dtype.kind != "O":
+        return np.asarray(find_missing(cells))
+    return np.array([isinstance(cell, str) and not cell.strip() for cell in cells], dtype=bool) | find_missing(cells)
 
 
 def cells_of(column: Any) -> Any:
@@ -166,7 +165,7 @@ def _fold(level: str) -> str:
     return " ".join(unicodedata.normalize("NFKC", level).casefold().split())
 
 
-def _twin(level: str) -> str:
+def twin(level: str) -> str:
     """Return what likely twins share: their fold, or the number that both may be, as 010 and 10."""
     fold = _fold(level)
     return str(Decimal(fold).normalize()) if CODE.fullmatch(fold) else fold
@@ -591,7 +590,7 @@ def _spellings(name: str, levels: Mapping[Any, Mapping[str, int]], ignore_case: 
         counts.update(own)
     alike: dict[str, list[str]] = defaultdict(list)
     for level in _in_order(counts):
-        alike[_twin(level)].append(level)
+        alike[twin(level)].append(level)
     spellings: dict[str, str] = {}
     for group in alike.values():
         folds = set(map(_fold, group))
