@@ -135,24 +135,7 @@ def _fit(estimator: Any, agreement: Agreement, designs: Mapping[str, Design], cl
 def make_designs(
     tables: Mapping[str, Any], formula: str, *, weights: str | None = None, **choices: Any
 ) -> tuple[Agreement, dict[str, Design]]:
-    """Let sites describe their tables, agree, and make their designs, in one process.
-
-    Parameters
-    ----------
-    tables : dict of tables
-        By site.
-    formula : str
-    weights : str, optional
-        Column of weights.
-    **choices
-        As of `agree`.
-
-    Returns
-    -------
-    agreement : Agreement
-    designs : dict of Design
-        By site.
-    """
+    """Let sites describe their tables, agree on `choices` (see `agree`), and make their designs, in one process."""
     said = _described(tables, formula, weights)
 
     def quantiles(expression: str, probabilities: Sequence[float]) -> list[float]:

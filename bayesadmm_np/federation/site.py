@@ -12,10 +12,11 @@ import numpy as np
 from .._archive import LIMIT, read_as, refusal
 from .._fields import read_plain
 from .._signatures import SigningKey, shown
+from .._threads import one_thread_if_small
 from .._validation import Array, as_count
 from ..glm.questions import pack
 from ..splitting.privacy import GaussianMechanism
-from .disclosure import DisclosureError, DisclosureRules, Entry, checked
+from .disclosure import A_POINT, DisclosureError, DisclosureRules, Entry, checked
 from .engine import A, SiteData, SiteEngine, require
 from .messages import (
     Heard,
@@ -293,7 +294,7 @@ class Site:
             engine = self._engine(known or read_spec(broadcast, self.data))
             served = read_served(broadcast, engine.spec, engine)
             self._require_granted(engine.spec, served)
-        with content_of(broadcast, COMPUTABLE, UNCOMPUTABLE):
+        with content_of(broadcast, COMPUTABLE, UNCOMPUTABLE), one_thread_if_small(engine.spec.dim):
             after, reply = self._answered(served, engine, broadcast.signer)
         return after, None if reply is None else reply.sealed(self.key)
 
@@ -310,7 +311,8 @@ class Site:
         if self.privacy is not None:
             refused = "it has privacy, and sends nothing but noised answers"
         try:
-            content, arrays = ({}, {}) if refused else pack(answer())
+            with one_thread_if_small(spec.dim):
+                content, arrays = ({}, {}) if refused else pack(answer())
         except UNCOMPUTABLE as error:
             content, arrays, refused = {}, {}, str(error) or type(error).__name__
         return replace(self, heard=Heard(spec, question)), answer_of(question, self.name, content, arrays, refused)
@@ -340,7 +342,8 @@ class Site:
             assert self.heard is not None
             assert isinstance(self.heard.asked, Question)
             said = answer_of(self.heard.asked, self.name, {}, {}, error.told).sealed(self.key)
-            return said, self._entry(said)
+            cost = entry.numbers if error.column == A_POINT else 0  # a refusal of a point tells of the rows
+            return said, replace(self._entry(said), numbers=cost)
 
     def _entry(self, said: Message) -> Entry:
         assert self.rules is not None
