@@ -16,7 +16,7 @@ from ...splitting.round import present_clients
 from .. import Coordinator
 from ..folders import STATE, with_key
 from ..lock import locked
-from ..messages import Hello, Message, MessageError, read_hello
+from ..messages import Hello, Message
 from ..spec import as_site_name
 from .client_manager import ClientManager
 from .envelope import Answer, Request, Transport, one_line
