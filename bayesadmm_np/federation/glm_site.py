@@ -118,13 +118,11 @@ class GLMData:
         with suppress(ValueError):  # a loss of the user's own may know no rows
             rows = self.loss.rows(np.zeros(self.loss.dim))
         picked: Iterable[float] = ()
-        compared: Sequence[str] = ()
         if isinstance(heard.asked, Question):
             asked = heard.asked
             question = heard.spec.question_made(asked.name, asked.content, asked.arrays)
-            respondent = self._respondent(heard.spec)
-            picked, compared = respondent.picks(asked.name, question), respondent.compares(asked.name, question)
-        return Basis(self.loss.n_rows, self.loss.dim, rows, self._points(heard), picked, compared)
+            picked = self._respondent(heard.spec).picks(asked.name, question)
+        return Basis(self.loss.n_rows, self.loss.dim, rows, self._points(heard), picked)
 
     def _points(self, heard: Heard) -> Iterator[float]:
         asked, points = heard.asked, []

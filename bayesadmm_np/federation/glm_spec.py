@@ -165,9 +165,14 @@ class GLMSpec(RunSpec):
         return self.rounds if self.row.max_rounds is None else min(self.rounds, self.row.max_rounds)
 
     @property
+    def dim(self) -> int:
+        """Number of parameters."""
+        return int(self.prior.natural.linear.size)
+
+    @property
     def sketch_size(self) -> int:
         """Numbers of a site's sketch; 0 where sites keep none."""
-        return 0 if self.row.sites is None else self.row.sites.size(self.prior.natural.linear.size)
+        return 0 if self.row.sites is None else self.row.sites.size(self.dim)
 
     @property
     def message_limit(self) -> int:

@@ -647,7 +647,7 @@ def test_codes_with_leading_zeros_are_not_numbers(bayesadmm, tmp_path, csv, site
     csv("b", pd.DataFrame({"x": [0.0, 1.0, 2.0], "code": ["010", "10", "x1"], "y": [0, 1, 0]}))
     code, _, err = bayesadmm("fit", *paths, *fit, *some)
     assert code == 2
-    assert "site 'b': column 'code' holds '10', and '010' at site 'a': the two differ in zeros in front alone" in err
+    assert "site 'b': column 'code' holds '10', and '010' at site 'a'" in err
 
 
 def test_a_file_that_is_read_is_not_written_over(bayesadmm, fitted, tmp_path):

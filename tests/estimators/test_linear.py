@@ -304,12 +304,6 @@ def test_arguments_are_refused_in_words(rows, made, sentence):
         made().fit(X, y, client=sites)
 
 
-@pytest.mark.parametrize("name", ["prior_precision", "method", "family", "tol"])
-def test_an_argument_of_the_old_ridge_says_where_it_went(name):
-    with pytest.raises(TypeError, match=rf"FederatedLinearRegression\({name}=..., inference='posterior'\)"):
-        FederatedRidge(**{name: 1.0})
-
-
 def test_offsets_that_are_not_finite_are_refused(rows):
     X, y, sites = rows
     with pytest.raises(ValueError, match="offset must be finite"):

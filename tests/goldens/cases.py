@@ -265,23 +265,6 @@ def torch_area():
 # The command line
 # ----------------------------------------------------------------------------------------------------
 
-COMMANDS = (
-    *(
-        "fit",
-        "predict",
-        "summary",
-        "certify",
-        "compare",
-        "sweep",
-        "experiment",
-        "export",
-        "reproduce",
-        "derive",
-        "play",
-    ),
-    *("site", "site init", "site step", "server", "server init", "server step", "server status"),
-    *("flower", "flower new", "flower local", "flower keys"),
-)
 TIMELY = re.compile(r"second|version|time|folder|path|digest|^run$|^key$|s/round")
 
 
@@ -402,12 +385,6 @@ CALLS = {
 }
 
 
-def options_of(text):
-    """The options that a help text lists, one a line or several."""
-    listed = [line.strip().split("  ")[0] for line in text.splitlines() if re.match(r"\W*--[a-z]", line)]
-    return sorted({name for line in listed for name in re.findall(r"--[a-z][a-z0-9-]+", line)} - {"--help"})
-
-
 def flattened(value, at=""):
     """Numbers of a JSON text by their place; without times, versions and paths."""
     if isinstance(value, dict):
@@ -422,16 +399,14 @@ def flattened(value, at=""):
 
 
 def record_json(text, tag=""):
-    """One vector of the numbers of a JSON text, with their places; counts, names and switches as they are."""
+    """One vector of the numbers of a JSON text, with their places; counts, names and switches as they are, no prose."""
     pairs = list(flattened(json.loads(text)))
     floats = [(at, value) for at, value in pairs if isinstance(value, float)]
     plain = {at: Path(v).name if isinstance(v, str) and "/" in v else v for at, v in pairs if not isinstance(v, float)}
-    sentences = [at for at, value in plain.items() if isinstance(value, str) and " " in value]
     return {
         f"{tag}numbers": np.array([value for _, value in floats]),
         f"{tag}places": [at for at, _ in floats],
-        f"{tag}plain": {at: value for at, value in plain.items() if at not in sentences},
-        f"{tag}sentences": sentences,
+        f"{tag}plain": {at: value for at, value in plain.items() if not (isinstance(value, str) and " " in value)},
     }
 
 
@@ -462,9 +437,6 @@ def cli():
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         tables(folder)
-        for words in COMMANDS:
-            said = adaptor.command(*words.split(), "--help", folder=folder)
-            yield f"help: {words}", {"code": said.code, "options": options_of(said.out)}
         for case, words in CALLS.items():
             yield case, called(case, words, folder) if is_installed(words) else None
 
@@ -472,20 +444,14 @@ def cli():
 def called(case, words, folder):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        said = adaptor.command(*words.split(), folder=folder)
-    record = {"code": said.code, "is silent": not said.err.strip()} if said.code else {"code": said.code}
-    if said.out.startswith("{"):
-        record |= record_json(said.out)
-    elif case.startswith("predict") and said.code == 0:
-        record |= record_csv(said.out)
-    elif case.startswith("derive"):
-        record["text"] = said.out
+        code, out = adaptor.command(*words.split(), folder=folder)
+    record = {"code": code}
+    if out.startswith("{"):
+        record |= record_json(out)
+    elif case.startswith("predict") and code == 0:
+        record |= record_csv(out)
     if case == "experiment":
-        written = folder / "small"
-        record["files"] = sorted(path.name for path in written.glob("[a-z]*.*"))
-        record |= record_csv((written / "table.csv").read_text(), "table ")
-    if case == "flower new":
-        record["files"] = sorted(str(path.relative_to(folder)) for path in (folder / "trial").rglob("*"))
+        record |= record_csv((folder / "small" / "table.csv").read_text(), "table ")
     return record
 
 
