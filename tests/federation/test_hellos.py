@@ -21,19 +21,19 @@ def begin(header=None, start=None):
     return Coordinator.start([hello], GLMTask(ba.methods.PVI(), start or prior("full", 3)))
 
 
-NAMES = (
-    ({"features": ["a", "b", "a"]}, "features must be different names at site A, got 'a' twice"),
-    ({"classes": ["no", "no"]}, "classes must be different names at site A, got 'no' twice"),
-    ({"weight": 0.0}, "weight must be > 0"),
-    ({"weight": 1e308}, "weight must be > 0 and at most"),
-    ({"features": ["a", "b"]}, "dim must be a multiple of the number of features"),
-)
+NAMES = [
+    ("features", {"features": ["a", "b", "a"]}),
+    ("classes", {"classes": ["no", "no"]}),
+    ("weight", {"weight": 0.0}),
+    ("weight", {"weight": 1e308}),
+    ("dim", {"features": ["a", "b"]}),
+]
 
 
 def test_names_and_weights_that_make_no_run_are_refused():
     begin()
-    for header, words in NAMES:
-        with pytest.raises(MessageError, match=words):
+    for named, header in NAMES:
+        with pytest.raises(MessageError, match=f"{named} must be"):
             begin(header)
 
 
@@ -62,7 +62,7 @@ def test_a_hello_of_many_parameters_is_refused_before_a_prior_is_made():
 def test_a_prior_that_cannot_be_made_of_two_parameters_is_asked_for_all():
     def start(d):
         if d != 3:
-            raise AssertionError("three parameters")
+            raise IndexError("three parameters")
         return prior("full", 3)
 
     assert begin(start=start).number == 1
@@ -73,20 +73,14 @@ def test_as_many_parameters_of_a_diagonal_family_have_room():
     assert begin(hello, lambda d: ba.families.DiagonalGaussian(np.zeros(d), 1.0)).number == 1
 
 
-LONG = (
-    "(a+b+c)**30",
-    "a**999999999",
-    f"a**{'9' * 5000}",
-    "(((a+b)**9+c)**9+b)**9",
-    "a*b*c*d*e*f*g*h*i*j*k*l*m*n",
-)
+LONG = ["(a+b+c)**30", f"a**{'9' * 5000}", "(((a+b)**9+c)**9+b)**9", "a*b*c*d*e*f*g*h*i*j*k*l*m*n"]
 
 
 def test_a_formula_of_too_many_products_is_refused_before_they_are_formed():
-    """A hello may say any formula: of a few bytes some would take minutes. Twin: a formula of eight."""
+    """A hello may say any formula: of a few bytes some would take minutes."""
     assert len(parse("y ~ (a+b+c)**3").terms) == 8
     for predictors in LONG:
-        with pytest.raises(ValueError, match="at most 2000 products"):
+        with pytest.raises(ValueError, match="must stand for at most 2000 products of columns"):
             parse(f"y ~ {predictors}")
 
 
