@@ -182,18 +182,6 @@ def test_summary_shows_ratios_and_says_what_a_file_does_not_hold(bayesadmm, csv,
     assert (code, "--reference must be a class" in err) == (2, True), err
 
 
-def test_a_summary_has_the_covariance_that_the_fit_printed(bayesadmm, csv, tmp_path):
-    """Of quasi-likelihood and a robust one; the twin names the model's, and has other standard errors."""
-    rng = np.random.default_rng(2)
-    frame = pd.DataFrame({"site": np.repeat(list("abc"), 60), "x": rng.normal(size=180)})
-    frame["falls"] = rng.poisson(rng.gamma(0.5, np.exp(1 + 0.3 * frame.x) / 0.5))
-    data = (csv("falls", frame), "--target", "falls", "--client", "site", "--loss", "poisson", "--no-progress")
-    for name in ("quasi", "HC1"):
-        printed = bayesadmm("fit", *data, "--covariance", name, "--out", tmp_path / "m.npz")[1]
-        assert bayesadmm("summary", tmp_path / "m.npz")[1] == printed
-        assert bayesadmm("summary", tmp_path / "m.npz", "--covariance", "model")[1] != printed
-
-
 def test_clusters_reference_and_meaning_of_weights(bayesadmm, csv):
     """Against statsmodels; the broken twins are errors by row, the first class and frequency weights."""
     sm = pytest.importorskip("statsmodels.api")

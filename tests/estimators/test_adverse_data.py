@@ -184,14 +184,6 @@ def test_without_an_intercept_a_large_offset_is_fitted_or_named(kind, mean, rng)
     assert np.abs((found - oracle.params) / oracle.bse).max() < 1e-6
 
 
-def test_an_offset_of_a_formula(rng):
-    X, y, offset, oracle = with_offset("poisson", rng, -60.0)
-    frame = pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "y": y, "known": offset, "site": np.arange(60) % 3})
-    model = FederatedGLM.from_formula("y ~ a + b + offset(known)", frame, "site", kind="poisson")
-    assert np.abs((model.coef_ - oracle.params[1:]) / oracle.bse[1:]).max() < 1e-8
-    np.testing.assert_allclose(model.predict(frame), oracle.fittedvalues, rtol=1e-8)
-
-
 # ----------------------------------------------------------------------------------------------------
 # Columns that nearly say the same
 # ----------------------------------------------------------------------------------------------------

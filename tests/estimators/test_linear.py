@@ -1,6 +1,5 @@
 """Linear and ridge regression by one exchange: NIST's digits, scikit-learn's and statsmodels' numbers, refusals."""
 
-import pickle
 import re
 import warnings
 
@@ -9,16 +8,12 @@ import pytest
 from numpy.testing import assert_allclose
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import Ridge
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 
 from bayesadmm_np.estimators import (
     FederatedGLM,
     FederatedLinearRegression,
     FederatedRidge,
     heterogeneity,
-    load_model,
-    save_model,
 )
 from bayesadmm_np.families.precision import DensePrecision
 from bayesadmm_np.glm.kinds import read_kind
@@ -139,21 +134,6 @@ def test_sites_join_and_leave(rows):
     assert_allclose(model.coef_, before, rtol=1e-11)
 
 
-def test_predictions_pickles_files_and_pipelines(rows, tmp_path):
-    X, y, sites = rows
-    model = FederatedLinearRegression().fit(X, y, client=sites)
-    mean, sd = model.predict(X, return_std=True)
-    design = np.column_stack([X, np.ones(len(X))])
-    assert_allclose(mean, design @ np.append(model.coef_, model.intercept_), rtol=1e-12)
-    variance = model.noise_variance_ + np.einsum("ij,jk,ik->i", design, model.covariance_, design)
-    assert_allclose(sd, np.sqrt(variance), rtol=1e-9)
-    save_model(tmp_path / "model.npz", model.fitted_)
-    assert_allclose(load_model(tmp_path / "model.npz").expected(X), mean, rtol=1e-12)
-    assert_allclose(pickle.loads(pickle.dumps(model)).predict(X), mean, rtol=1e-14)
-    scaled = make_pipeline(StandardScaler(), FederatedLinearRegression())
-    assert_allclose(scaled.fit(X, y, federatedlinearregression__client=sites).predict(X), mean, rtol=1e-10)
-
-
 def test_a_perfect_fit_and_a_fit_without_residuals_are_said():
     X, _, _ = cohort("ridge")
     with pytest.warns(ConvergenceWarning, match="perfect"):
@@ -191,7 +171,7 @@ def test_residuals_of_rounding_tell_no_standard_error(scale, is_told):
 # ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("alpha", [0.0, 1e-6, 1.0, 300.0])
+@pytest.mark.parametrize("alpha", [0.0, 1.0])
 @pytest.mark.parametrize("has_intercept", [True, False])
 @pytest.mark.parametrize("q", [1, 2])
 def test_ridge_is_scikit_learns(rows, alpha, has_intercept, q):

@@ -1,6 +1,5 @@
 """The printed table: what a statistician reads off it, and what it does not say."""
 
-import copy
 import json
 from dataclasses import replace
 
@@ -8,15 +7,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bayesadmm_np._archive import Archive
 from bayesadmm_np.estimators import (
     FederatedGLM,
     FederatedLinearRegression,
     FederatedLogisticRegression,
     FederatedPoissonRegressor,
     SeparationWarning,
-    load_model,
-    save_model,
 )
 from bayesadmm_np.estimators.summary import as_dict, summarise
 from bayesadmm_np.families import FullGaussian
@@ -223,13 +219,6 @@ def test_analytic_weights_of_counts_are_those_of_statsmodels():
     assert not np.isclose(counted.fitted_.goodness().df_residual, found.df_resid, rtol=0.05)
 
 
-def test_a_copy_holds_no_rows_for_a_robust_covariance(logistic):
-    other = copy.deepcopy(logistic)
-    assert str(other.summary()) == str(logistic.summary())
-    with pytest.raises(ValueError, match="needs the rows"):
-        other.summary(covariance="HC1")
-
-
 def test_ratios_have_intervals(logistic, longley):
     table = logistic.summary(ratios=True)
     text = str(table).splitlines()
@@ -264,24 +253,6 @@ def test_exposure_and_weights_are_those_of_statsmodels():
     rate = np.average(y, weights=w)
     plain = 2.0 * np.sum(w * (rate - y * np.log(rate)) - w * (y - y * np.log(np.maximum(y, 1e-300))))
     assert not np.isclose(whole.null_deviance, plain, rtol=1e-2)
-
-
-def test_classes_are_compared_with_a_reference():
-    rng = np.random.default_rng(1)
-    X, site = rng.normal(size=(300, 2)), rng.integers(0, 3, 300)
-    y = np.array(["a", "b", "c"])[np.argmax(X @ rng.normal(size=(2, 3)) + rng.gumbel(size=(300, 3)), axis=1)]
-    model = FederatedGLM("softmax", 0.5, method="FedLapCov").fit(X, y, client=site)
-    table = model.summary(reference="b")
-    assert [row.name for row in table.rows][:3] == ["a vs b: x0", "a vs b: x1", "a vs b: (intercept)"]
-    theta, V = model.fitted_.mean(), model.covariance_
-    L = np.kron([[1.0, -1.0, 0.0], [0.0, -1.0, 1.0]], np.eye(3))
-    assert np.allclose([row.coef for row in table.rows], L @ theta)
-    assert np.allclose([row.std_err for row in table.rows], np.sqrt(np.diag(L @ V @ L.T)))
-    assert not np.allclose([row.std_err for row in table.rows], np.sqrt(np.abs(L) @ np.diag(V)))
-    assert all(row.p_value is not None for row in table.rows)  # the rows determine differences
-    assert np.allclose(np.sum([row.shares for row in table.rows], axis=1), 1.0)
-    with pytest.raises(ValueError, match=r"^reference "):
-        model.summary(reference="d")
 
 
 def test_of_two_classes_the_reference_may_be_the_second(logistic):
@@ -386,20 +357,6 @@ def test_a_coefficient_that_the_prior_dominates_has_no_test():
     assert seen.p_value < 0.05
 
 
-@pytest.mark.parametrize("longest", [1, 25])
-def test_six_sites_fit_in_a_hundred_columns(longest):
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(120, 3))
-    names = np.array([f"{k} University Hospital of a town"[:longest] for k in range(6)])
-    model = FederatedLogisticRegression().fit(X, rng.random(120) < 0.5, client=names[np.arange(120) % 6])
-    lines = str(model.summary()).splitlines()
-    assert max(map(len, lines)) <= 100
-    for name in names:
-        assert f"{name} %" in "\n".join(lines)
-    is_below = "Share of the information, %" in lines
-    assert is_below == (longest == 25)
-
-
 def test_json_holds_what_the_table_says(logistic):
     model = logistic.fitted_
     found = json.loads(json.dumps(as_dict(model), allow_nan=False))
@@ -415,30 +372,6 @@ def test_json_holds_what_the_table_says(logistic):
     total = replace(exact.statistics.total, loss=0.0)
     perfect = replace(exact, statistics=FitStatistics(total, "estimated"))
     assert json.loads(json.dumps(as_dict(perfect), allow_nan=False))["goodness"]["log_likelihood"] is None
-
-
-def test_statistics_are_written_and_read(tmp_path, logistic):
-    robust = logistic._glm.statistics(
-        logistic.fitted_.posterior.mean, 1.0, "none", robust=("HC0", "HC3"), bread=logistic.fitted_.posterior.covariance
-    )
-    model = replace(logistic.fitted_, statistics=robust)
-    save_model(tmp_path / "m.npz", model)
-    read = load_model(tmp_path / "m.npz")
-    for covariance in ("model", "HC1", "HC3"):
-        assert str(summarise(read, covariance=covariance)) == str(summarise(model, covariance=covariance))
-    with pytest.raises(ValueError, match=r"^covariance .*'HC2'"):
-        summarise(read, covariance="HC2")
-    archive = Archive.read(tmp_path / "m.npz")
-    # a file of before there were statistics
-    header = {name: value for name, value in archive.header.items() if name != "statistics"}
-    arrays = {name: value for name, value in archive.arrays.items() if not name.startswith("statistics/")}
-    Archive("model", header, arrays, "m").write(tmp_path / "old.npz")
-    old = load_model(tmp_path / "old.npz")
-    assert old.statistics is None
-    assert "AIC" not in str(summarise(old))
-    assert as_dict(old)["goodness"] is None
-    with pytest.raises(ValueError, match=r"^covariance "):
-        summarise(old, covariance="HC0")
 
 
 def test_quasi_likelihood_is_that_of_statsmodels():
