@@ -51,7 +51,6 @@ class TableRows:
                 weights=config.weights,
                 noise_variance=config.noise_variance,
                 minimum_count=rules_of(config).minimum_count,
-                shares_quantiles=config.share_quantiles,
                 is_list=config.formula is None,
                 standardize=config.standardize,
                 cluster=config.cluster,

@@ -16,9 +16,6 @@ from ._options import MethodSettings, RunSettings
 if TYPE_CHECKING:
     from ..federation import GLMTask
 
-WITH_TENSORS = ("LeastSquares", "Logistic", "Poisson", "ReferenceSoftmax", "Softmax")
-"""Names of losses with expected third and fourth derivatives."""
-
 
 def make_method(settings: MethodSettings) -> Any:
     """Return a row of the table with its arguments, or "auto"."""
@@ -47,7 +44,7 @@ def make_method(settings: MethodSettings) -> Any:
 def method_between_sites(settings: MethodSettings, inference: str, family: str) -> tuple[Any, float]:
     """Return the row of a run between sites, and its prior's precision: by default that of the likelihood's maximum.
 
-    The row of a posterior follows from the sites' loss and its parameters, and is a function of them.
+    The row of a posterior is a function of the number of parameters, which hellos tell.
     """
     from ..families import DiagonalGaussian, FullGaussian
     from ..splitting.choice import posterior_method
@@ -65,7 +62,7 @@ def method_between_sites(settings: MethodSettings, inference: str, family: str) 
         expected = "must be full or diagonal for a posterior whose method is auto"
         raise ArgumentError("family", expected, family, "or choose a method of this family")
     kind = FullGaussian if family == "full" else DiagonalGaussian
-    return lambda loss, dim, n: posterior_method(kind, dim, has_tensors=loss in WITH_TENSORS, n_outputs=n), 1.0
+    return lambda dim: posterior_method(kind, dim, has_tensors=False), 1.0
 
 
 def task_of(method: MethodSettings, settings: RunSettings, seed: int, **more: Any) -> GLMTask:

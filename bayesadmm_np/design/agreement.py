@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
@@ -97,6 +97,11 @@ class Agreement:
     @cached_property
     def names(self) -> tuple[str, ...]:
         """Names of the design's columns, in order, without the intercept."""
+        return tuple(name for names in self.terms.values() for name in names)
+
+    @cached_property
+    def terms(self) -> dict[str, tuple[str, ...]]:
+        """Names of the design's columns by term of the formula, in order, without the intercept."""
         row = {name: np.array([0 if column.kind == "factor" else np.nan]) for name, column in self.columns.items()}
         return _matrix(self, row, 1)[0]
 
@@ -264,11 +269,11 @@ def _design(table: Table, agreement: Agreement, wanted: list[str], site: str | N
     kept = complete.copy()
     kept[complete] = known
     n_kept, parsed = int(known.sum()), agreement.parsed
-    names, matrix = _matrix(agreement, rows, n_kept)
+    _, matrix = _matrix(agreement, rows, n_kept)
     offsets = [_finite(parsed.expressions[offset], rows, n_kept) for offset in parsed.offsets]
     return Design(
         matrix,
-        names,
+        agreement.names,
         None if for_prediction else _target(agreement, rows, n_kept),
         np.sum(offsets, axis=0) if offsets else None,
         None if for_prediction or agreement.weights is None else rows[agreement.weights],
@@ -301,8 +306,13 @@ def _check_finite(values: Array, what: str) -> None:
         raise TableError(f"{what} is not finite in {wrong} row(s)", "correct them, or leave them empty")
 
 
-def _matrix(agreement: Agreement, rows: Mapping[str, Any], n_rows: int) -> tuple[tuple[str, ...], Array]:
-    """Put the terms together as formulaic does, from factors that were evaluated here."""
+def terms_of(names: Sequence[str], agreement: Agreement | None) -> dict[str, tuple[str, ...]]:
+    """Return the columns of a design by term: those of the formula, or without one each column by itself."""
+    return {name: (name,) for name in names} if agreement is None else agreement.terms
+
+
+def _matrix(agreement: Agreement, rows: Mapping[str, Any], n_rows: int) -> tuple[dict[str, tuple[str, ...]], Array]:
+    """Put the terms together as formulaic does, from factors that were evaluated here; return names by term, too."""
     import pandas as pd
     from formulaic import ModelSpec
     from formulaic.parser.types import Factor, Term
@@ -341,11 +351,15 @@ def _matrix(agreement: Agreement, rows: Mapping[str, Any], n_rows: int) -> tuple
         if names.count(name) > 1:
             raise ArgumentError("formula", "must give each column of the design a name of its own", repr(name))
     matrix = np.asarray(made, dtype=np.float64)
-    keep = [j for j, name in enumerate(names) if not (name == "Intercept" and agreement.has_intercept)]
+    slices = {str(term): found for term, found in made.model_spec.term_slices.items()}
+    if agreement.has_intercept:
+        intercept = slices.pop("1")
+        matrix = np.delete(matrix, intercept, axis=1)
+    by_term = {term: tuple(names[found]) for term, found in slices.items()}
     if not is_probe:
-        for j in keep:
-            _check_finite(matrix[:, j], names[j])
-    return tuple(names[j] for j in keep), matrix[:, keep]
+        for name, column in zip((name for found in by_term.values() for name in found), matrix.T, strict=True):
+            _check_finite(column, name)
+    return by_term, matrix
 
 
 def _check_learned(call: Learned, found: Mapping[str, Any]) -> None:

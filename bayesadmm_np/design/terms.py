@@ -228,21 +228,6 @@ def formula_of_columns(
     return f"{_quoted(target)} ~ {' + '.join(terms)}{'' if intercept else ' - 1'}"
 
 
-def terms_of(names: Sequence[str], by_formula: bool) -> dict[str, tuple[str, ...]]:
-    """Return the columns of a design by term: each is one, or those that a formula's factor has levels of.
-
-    Examples
-    --------
-    >>> terms_of(["age", "C(ward)[T.b]:age", "C(ward)[T.c]:age"], True)
-    {'age': ('age',), 'C(ward):age': ('C(ward)[T.b]:age', 'C(ward)[T.c]:age')}
-    """
-    found: dict[str, tuple[str, ...]] = {}
-    for name in names:
-        term = re.sub(r"\[[^\]]*\]", "", name) if by_formula else name
-        found[term] = (*found.get(term, ()), name)
-    return found
-
-
 def _quoted(name: str) -> str:
     """A column's name as a formula takes it."""
     if "`" in name:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from .._errors import ArgumentError
 from ..design.agreement import Agreement, Design, Table, design
-from ..design.formula import SiteColumns, agree, counter, describe_columns, pooled_quantiles, require_one_kind
+from ..design.formula import SiteColumns, agree, describe_columns, expression_values, require_one_kind
 from ..design.levels import TableError, agree_classes, cells_of, is_missing
 from ..design.terms import parse
 from ..glm.kinds import read_kind
@@ -137,11 +137,12 @@ def make_designs(
 ) -> tuple[Agreement, dict[str, Design]]:
     """Let sites describe their tables, agree on `choices` (see `agree`), and make their designs, in one process."""
     said = _described(tables, formula, weights)
-    quantiles = None
-    if any(call.name == "bs" for call in parse(formula).learned) and not any(each.lacking for each in said.values()):
-        asked = [counter(table, formula, weights) for table in tables.values()]
-        n_rows = sum(each.n_complete for each in said.values())
-        quantiles = pooled_quantiles(lambda expression, value: sum(ask(expression, value) for ask in asked), n_rows)
+
+    def quantiles(expression: str, probabilities: Sequence[float]) -> list[float]:
+        values = [expression_values(table, formula, expression, weights) for table in tables.values()]
+        found: list[float] = np.quantile(np.concatenate(values), probabilities).tolist()
+        return found
+
     agreement = agree(said, formula, weights=weights, quantiles=quantiles, **choices)
     return agreement, {site: design(table, agreement, site) for site, table in tables.items()}
 

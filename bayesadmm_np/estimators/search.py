@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from .._errors import PLAIN, ArgumentError, Words, worded
+from .._threads import one_thread_where_small
 from .._validation import Array
 from ..design.rows import Layout, SiteRows, require_size
 from ..families.coordinates import Natural
@@ -90,6 +91,7 @@ class Start:
     layout: Layout
 
 
+@one_thread_where_small(lambda glm, *_: glm.layout.dim)
 def fit_and_diagnose(
     glm: Glm, rows: Mapping[Hashable, SiteRows], settings: Settings, start: Start | None, names: Sequence[str]
 ) -> Fit:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from .._errors import ArgumentError
 from .._registry import nearest
-from ..design.terms import terms_of
+from ..design.agreement import terms_of
 from ..glm.inference import Estimate, Test, contrasts, likelihood_ratio_test, picks, wald_test
 from ..glm.refit import drive, refit, without
 from ..losses.base import Loss
@@ -24,7 +24,7 @@ def read_terms(model: FittedGLM, terms: Terms = None) -> dict[str, list[int]]:
     """
     columns, layout = model.columns, model.layout
     names = columns.names
-    given = terms_of(names, columns.agreement is not None) if terms is None else terms
+    given = terms_of(names, columns.agreement) if terms is None else terms
     found = {}
     for term, members in given.items():
         unknown = [name for name in members if name not in names]

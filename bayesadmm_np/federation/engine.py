@@ -17,7 +17,6 @@ hides the parts, would do:
     quantity                             used for                                          over sites
     E_{q_g}[ℓ_k]                         objective, and whether the run diverges           sum
     η_k, or its move γ_k(λ_k − λ_g)      Eq. 54: λ_g                                       sum
-    E_{q_g}[∇³ℓ_k], E_{q_g}[∇⁴ℓ_k]       λ_g of a joint Newton step                        sum
     λ_k                                  Eq. 54 with α < 1                                 mean by shares
     running statistics of a network      those of q_g                                      mean by shares
     E_{q_g}[∇ℓ_k], E_{q_g}[∇²ℓ_k]        pooled residual and distance of the certificate   sum

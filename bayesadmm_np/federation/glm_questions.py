@@ -16,8 +16,8 @@ from .._archive import refusal
 from .._errors import ArgumentError
 from .._fields import Field, read_fields, read_plain
 from .._validation import Array
+from ..design.agreement import terms_of
 from ..design.rows import INTERCEPT
-from ..design.terms import terms_of
 from ..families import FullGaussian
 from ..families.precision import DensePrecision
 from ..glm.diagnosis import (
@@ -593,7 +593,7 @@ def _reduced(found: Prepared, ask: Asking, start: Array) -> tuple[dict[str, floa
         return {}, []
     told = found.noise_variance if found.noise == "given" else 1.0
     names, values, missing = list(spec.features[: sizes["p"] - spec.has_intercept]), {}, []
-    for term, members in terms_of(names, spec.agreement is not None).items():
+    for term, members in terms_of(names, spec.agreement).items():
         places = [o * sizes["p"] + names.index(name) for o in range(sizes["c"]) for name in members]
         if not free[places].any():
             continue

@@ -82,10 +82,6 @@ class Respondent:
         assert isinstance(self.loss, LinearModelLoss)
         return separation.held(self.loss)
 
-    def compares(self, name: str, question: Any) -> list[str]:
-        """Return the split of rows by each direction of a question that is compared with rows that are not held."""
-        return [part.split for part in self._parts(question) if part.compared] if name == "separation" else []
-
     def picks(self, name: str, question: Any) -> Iterator[float]:
         """Yield how many rows a question picks, by a direction or by its own weights; 0 where it picks none."""
         if name == "separation":
