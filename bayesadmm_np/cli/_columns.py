@@ -24,13 +24,7 @@ FEW = 10
 
 @dataclass(frozen=True)
 class TableRows:
-    """The rows of a site as a table, which becomes a design when the sites have agreed.
-
-    Attributes
-    ----------
-    config : SiteConfig
-    data : GLMTable
-    """
+    """The rows of a site as a table, which becomes a design when the sites have agreed."""
 
     config: SiteConfig
     data: GLMTable
@@ -51,7 +45,6 @@ class TableRows:
                 weights=config.weights,
                 noise_variance=config.noise_variance,
                 minimum_count=rules_of(config).minimum_count,
-                shares_quantiles=config.share_quantiles,
                 is_list=config.formula is None,
                 standardize=config.standardize,
                 cluster=config.cluster,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,9 +15,6 @@ from ._options import MethodSettings, RunSettings
 
 if TYPE_CHECKING:
     from ..federation import GLMTask
-
-WITH_TENSORS = ("LeastSquares", "Logistic", "Poisson", "ReferenceSoftmax", "Softmax")
-"""Names of losses with expected third and fourth derivatives."""
 
 
 def make_method(settings: MethodSettings) -> Any:
@@ -46,7 +44,7 @@ def make_method(settings: MethodSettings) -> Any:
 def method_between_sites(settings: MethodSettings, inference: str, family: str) -> tuple[Any, float]:
     """Return the row of a run between sites, and its prior's precision: by default that of the likelihood's maximum.
 
-    The row of a posterior follows from the sites' loss and its parameters, and is a function of them.
+    The row of a posterior is a function of the numbers of parameters and of predictors a row, which hellos tell.
     """
     from ..families import DiagonalGaussian, FullGaussian
     from ..splitting.choice import posterior_method
@@ -64,7 +62,15 @@ def method_between_sites(settings: MethodSettings, inference: str, family: str) 
         expected = "must be full or diagonal for a posterior whose method is auto"
         raise ArgumentError("family", expected, family, "or choose a method of this family")
     kind = FullGaussian if family == "full" else DiagonalGaussian
-    return lambda loss, dim, n: posterior_method(kind, dim, has_tensors=loss in WITH_TENSORS, n_outputs=n), 1.0
+
+    def chosen(dim: int, n_outputs: int) -> Any:
+        row: Any = posterior_method(kind, dim, has_tensors=False)
+        if kind is DiagonalGaussian or n_outputs == 1:
+            return row
+        # points of a softmax cannot resolve a wide prior: the first round is the sites' own fits
+        return replace(row, method=replace(row.method, start="sites"))
+
+    return chosen, 1.0
 
 
 def task_of(method: MethodSettings, settings: RunSettings, seed: int, **more: Any) -> GLMTask:

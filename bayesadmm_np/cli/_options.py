@@ -246,15 +246,11 @@ class RuleSettings:
     minimum_sites: Annotated[int | None, option("Minimum number of sites in a run. Default: 3.", check=at_least(0))] = (
         None
     )
-    most_numbers: Annotated[
-        float | None, option("Maximum of numbers sent in a run for each number that the rows hold. Default: 3.")
+    budget: Annotated[
+        float | None, option("Maximum of numbers sent in all runs for each number that the rows hold. Default: 10.")
     ] = None
     most_evaluations: Annotated[
         float | None, option("Maximum number of evaluations of the same rows by `site evaluate`. Default: 1.")
-    ] = None
-    most_comparisons: Annotated[
-        float | None,
-        option("Maximum number of comparisons of rows with a server's points and directions. Default: 12."),
     ] = None
     allow: Annotated[Names, option("Columns that a run may use. Default: the columns of this command.", "A,B,…")] = ()
 
@@ -273,9 +269,6 @@ class RowSettings(RuleSettings, FormulaColumns):
     refuse: Annotated[
         Names, option("Questions of the server that this site does not answer; docs/federation.md lists them.", "A,B,…")
     ] = ()
-    share_quantiles: Annotated[
-        bool, option("Let the server find the knots of bs(x, df) from counts. This discloses values of single rows.")
-    ] = False
     privacy_clip: Annotated[
         float | None, option("Largest update, as a Fisher length; a longer one is clipped to C.", "C")
     ] = None
@@ -411,13 +404,7 @@ Settings = TypeVar("Settings")
 
 
 def make_settings(kind: Callable[..., Settings], plain: Any, where: str) -> Settings:
-    """Make a dataclass of a table of a TOML file: keys must be known, and values of their types.
-
-    Raises
-    ------
-    ValueError
-        With the table, the key, and what was expected.
-    """
+    """Make a dataclass of a table of a TOML file: keys must be known, and values of their types."""
     if not isinstance(plain, Mapping):
         raise ValueError(f"{where}must be a table.")
     known = fields(kind)  # type: ignore[arg-type]

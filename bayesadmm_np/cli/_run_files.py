@@ -67,7 +67,7 @@ MODEL = """in Python, with the function `final_model` of bayesadmm_np.torch and 
            bayesadmm_np.federation: final_model(Message.read("final.npz"), model)"""
 """How to get a trained network: no command of this package writes a file of PyTorch."""
 
-CONFIG, HELLO, GRIDS = "site.json", "hello.npz", "grids.npz"
+CONFIG, HELLO = "site.json", "hello.npz"
 DIGEST = "digest"
 """Key of the digest of the rows that hello.npz was made from; the others are fields of `SiteConfig`."""
 DELTA = 1e-5
@@ -100,7 +100,6 @@ def message_refusals(command: str) -> Iterator[None]:
 def introduce(folder: Path, config: SiteConfig) -> dict[str, Any]:
     """Write what a site remembers, and hello.npz."""
     from ..federation import site_key
-    from ..federation.disclosure import overrides_of
     from ..federation.folders import STATE, say_hello
     from ..glm.questions import QUESTIONS
     from ._design import named_kind
@@ -124,7 +123,7 @@ def introduce(folder: Path, config: SiteConfig) -> dict[str, Any]:
     say_hello(folder, site)
     _keep_config(folder, replace(rows.config, data=config.data.absolute()), site.data.digest)
     told = {"written": str(folder / HELLO), "site": site.name, "key": site.key.identity}
-    return {**told, **rows.told, "privacy": _promise(site), "overrides": overrides_of(site)}
+    return {**told, **rows.told, "privacy": _promise(site), "overrides": site.rules.overrides}
 
 
 def _keep_config(folder: Path, config: SiteConfig, digest: str) -> None:
@@ -136,7 +135,6 @@ def _keep_config(folder: Path, config: SiteConfig, digest: str) -> None:
 
 def change_rules(folder: Path, given: RuleSettings) -> dict[str, Any]:
     """Change what a site's rules allow, from the next message on; what is not given stays."""
-    from ..federation.disclosure import overrides_of
     from ..federation.folders import STATE, say_hello
     from ..federation.lock import locked
 
@@ -148,7 +146,7 @@ def change_rules(folder: Path, given: RuleSettings) -> dict[str, Any]:
             config, digest = _read_config(folder)
             _keep_config(folder, replace(config, **said), digest)
         site, _ = load_site(folder, None)
-        told = {"site": site.name, "overrides": overrides_of(site)}
+        told = {"site": site.name, "overrides": site.rules.overrides}
         if "minimum_count" in said and not (folder / STATE).exists():  # the levels that a hello names
             say_hello(folder, site)
             told = {"written": str(folder / HELLO), **told}
@@ -177,9 +175,9 @@ def answer(folder: Path, broadcast: Path, out: Path | None, copy: Path | None = 
 
 
 def begin(folder: Path, hellos: Sequence[Path], method: MethodSettings, settings: RunSettings) -> dict[str, Any]:
-    """Start a run of the sites that said hello, and write its first broadcast; or grids, where sites must count."""
+    """Start a run of the sites that said hello, and write its first broadcast."""
     from ..design.levels import TableError
-    from ..federation import Coordinator, DisclosureRules, Message, MessageError, needed_grids, start_server
+    from ..federation import Coordinator, DisclosureRules, Message, MessageError, start_server
     from ..federation.dispatch.client_manager import HELLO_LIMIT
     from ..federation.messages import read_hello
     from ..glm.kinds import KINDS, is_kind_of_loss, kind_of_loss
@@ -197,12 +195,6 @@ def begin(folder: Path, hellos: Sequence[Path], method: MethodSettings, settings
         )
     require_signed(read)
     try:
-        grids = needed_grids(read, task)
-        if grids is not None:
-            require_writable(folder, "DIR")
-            folder.mkdir(parents=True, exist_ok=True)
-            grids.write(folder / GRIDS)
-            return {"written": str(folder / GRIDS), "asks": [hello.site for hello in read]}
         server = Coordinator.start(read, task)
     except TableError as error:
         raise MessageError(in_options(error)) from error
@@ -216,7 +208,6 @@ def begin(folder: Path, hellos: Sequence[Path], method: MethodSettings, settings
     if len(read) < DisclosureRules().minimum_sites:
         note(f"{len(read)} sites: by the usual rules none answers; each needs --minimum-sites {len(read)} of its own.")
     written = str(start_server(folder, server))
-    (folder / GRIDS).unlink(missing_ok=True)
     agreed = [] if server.spec.agreement is None else list(server.spec.agreement.lines)
     return {"written": written, **standing(server), "agreed": agreed}
 
@@ -239,10 +230,6 @@ def carry(folder: Path, sites: Sequence[Path], method: MethodSettings, settings:
 
     if not (folder / STATE).exists():
         told = begin(folder, [site / HELLO for site in sites], method, settings)
-        while "asks" in told:
-            for site in sites:
-                answer(site, folder / GRIDS, None)
-            told = begin(folder, [site / HELLO for site in sites], method, settings)
         for line in told["agreed"]:
             note(f"{line}.")
     loaded = {site: load_site(site, None)[0] for site in sites}
@@ -441,10 +428,6 @@ def tell(plain: dict[str, Any], as_json: bool) -> int:
         print(f"{'left out':<10} {', '.join(names)}: {kind} {number} was closed without")
     for line in plain.get("agreed", ()):
         note(f"{line}.")
-    if "asks" in plain:
-        whom = ", ".join(plain["asks"])
-        print(f"{'status':<10} asks {whom} for counts: carry the grids there, `bayesadmm site step` it, and")
-        print(f"{'':<10} `bayesadmm server init` again with the hello.npz that this writes")
     if "message" in plain:
         print(f"{'status':<10} {plain['message']}")
         if "mean" not in plain and not failed:

@@ -39,9 +39,7 @@ def init(
     a prior.
 
     This command also makes the sites agree on levels, by name; a column on which they
-    cannot agree is refused. If a spline takes its knots from all rows, the first
-    message is grids.npz: run `site step` with it at each site, and give the new
-    hello.npz to this command.
+    cannot agree is refused.
 
     Examples of use:
       bayesadmm server init run hello-A.npz hello-B.npz

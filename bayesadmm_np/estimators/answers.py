@@ -37,15 +37,7 @@ def _is_classifier(model: FittedEstimator) -> bool:
 
 
 class FittedEstimator(BaseEstimator):
-    """Base of the estimators: what they answer once `fit` has set these.
-
-    Attributes
-    ----------
-    kind : Kind or str
-    fitted_ : FittedGLM
-    classes_ : ndarray
-        Labels, of classifiers.
-    """
+    """Base of the estimators: what they answer once `fit` has set `fitted_`."""
 
     kind: Kind | str
     fitted_: FittedGLM

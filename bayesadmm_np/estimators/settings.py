@@ -28,9 +28,6 @@ from .fitted import STACKED_QR
 
 EVIDENCE = "evidence"
 
-INFERENCES = ("likelihood", "posterior")
-"""The mode with its curvature, as `glm` has it, or the variational posterior."""
-
 FLAT = 1e-8
 """Prior precision ε of a posterior's unpenalised intercept, relative to the information I that all rows hold on it.
 
@@ -45,27 +42,8 @@ LEAST = 1e-12
 class Settings:
     """Settings of one `fit`.
 
-    Attributes
-    ----------
-    method : Method or Accelerated
-    family : type
-    inference : {'likelihood', 'posterior'}
-        The mode of likelihood and prior with its curvature, or the variational posterior.
-    precision : float, ndarray or None
-        Precision of the prior, 0 where there is none; None where the evidence chooses it.
-    noise : float or None
-        Noise variance of kinds that have one; None where it is estimated, by the evidence of a posterior and by the
-        residuals of a likelihood.
-    fit_intercept, penalize_intercept : bool
-    options : dict
-        Passed on to `run`.
-    penalty : {None, 'firth'}
-    is_relative : bool, default False
-        Whether `precision` is times the noise variance: scikit-learn's alpha.
-    is_auto : bool, default False
-        Whether the method was left to be chosen.
-    weights : {'frequency', 'analytic'}
-        Whether a weight of two is the row twice, or a row of half the variance.
+    The evidence chooses a `precision` of None, and 0 is no prior; a `noise` of None is estimated. `options` go to
+    `run`. With `is_relative`, `precision` is times the noise variance, as scikit-learn's alpha is.
     """
 
     method: Method | Accelerated
@@ -196,7 +174,7 @@ def read_choice(value: Any, name: str, choices: tuple[str, ...]) -> str:
 
 def _read_inference(estimator: Any) -> Literal["likelihood", "posterior"]:
     """Resolve "auto": the likelihood, unless another argument asks for what a posterior alone has."""
-    given = read_choice(estimator.inference, "inference", ("auto", *INFERENCES))
+    given = read_choice(estimator.inference, "inference", ("auto", "likelihood", "posterior"))
     asks = {
         "prior_precision": isinstance(estimator.prior_precision, str),
         "method": not (isinstance(estimator.method, str) and estimator.method == "auto"),

@@ -239,31 +239,9 @@ def summarise(
     tests: Sequence[Test] = (),
     words: Words = PLAIN,
 ) -> Summary:
-    """Return the table of a fitted model.
+    """Return the table of a fitted model; see `FederatedGLM.summary`.
 
-    Parameters
-    ----------
-    model : FittedGLM
-    units : {'original', 'standardized'}
-        The columns' own units, or per standard deviation.
-    covariance : str, default 'model'
-        "quasi" is the model's times the dispersion of counts. "HC0" to "HC3" and "cluster" are robust; the model's
-        statistics must hold their sums.
-    ratios : bool, default False
-        Whether to show exp(coef), an odds or rate ratio, with its interval.
-    reference : label, optional
-        Of classes: rows are the differences to this class, log odds ratios.
-    losses : sequence of Loss, optional
-        Of all sites, in the units of the run: intervals are then those of the profile likelihood.
-    tests : sequence of Test
-        Of terms, which stand below the coefficients.
-    words : Words
-        The reader's names for arguments, in what is said about the data.
-
-    Raises
-    ------
-    ValueError
-        When the fit has no such covariance, its exp(coef) is no ratio, or there is no such class.
+    With the `losses` of all sites, in the units of the run, intervals are those of the profile likelihood.
     """
     if ratios and not model.kind.ratio:
         raise ArgumentError("ratios", f"must be False for {model.kind.title}: exp(coef) is no ratio", ratios)

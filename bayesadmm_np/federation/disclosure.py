@@ -56,14 +56,12 @@ class DisclosureRules:
         Parameters a row.
     minimum_sites : int, default 3
         Sites of a run: of two each learns the other's sums.
-    most_numbers : float, default 3.0
-        Different numbers that leave in a run, by the numbers that the rows hold: rows times columns and target.
+    budget : float, default 10.0
+        Different numbers that leave the site's folder in all runs, by the numbers that the rows hold (rows times
+        columns and target). A refused answer about a point counts as if sent, as the refusal tells of the rows.
     most_evaluations : int, default 1
         Counts of predictions that leave (`bayesadmm site evaluate`): the difference of those by two models, or of two
         sets of rows, can be one row's outcome.
-    most_comparisons : float, default 12.0
-        Comparisons of rows of the site's folder, in whatever runs: directions of a search for separation that rows
-        are compared with of which nothing else tells the answer, and refusals about a point, which tell of it.
     allow : tuple of str, default ()
         Columns that a run may use; () allows those that the site has named.
 
@@ -84,15 +82,14 @@ class DisclosureRules:
     minimum_class_count: int = 3
     most_parameters: float = 0.33
     minimum_sites: int = 3
-    most_numbers: float = 3.0
+    budget: float = 10.0
     most_evaluations: float = 1
-    most_comparisons: float = 12.0
     allow: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("minimum_rows", "minimum_count", "minimum_class_count", "minimum_sites"):
             as_count(getattr(self, name), name, minimum=0)
-        for name in ("most_parameters", "most_numbers", "most_evaluations", "most_comparisons"):
+        for name in ("most_parameters", "budget", "most_evaluations"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be > 0, got {getattr(self, name)}.")
 
@@ -105,9 +102,8 @@ class DisclosureRules:
             minimum_class_count=0,
             most_parameters=math.inf,
             minimum_sites=0,
-            most_numbers=math.inf,
+            budget=math.inf,
             most_evaluations=math.inf,
-            most_comparisons=math.inf,
         )
 
     @property
@@ -240,9 +236,8 @@ WANTS = {
     "minimum_class_count": "wants none or at least {} rows of each class",
     "most_parameters": "wants at most {} parameters a row",
     "minimum_sites": "wants at least {} sites",
-    "most_numbers": "wants at most {} numbers sent by number of its rows",
+    "budget": "wants at most {} numbers sent in all runs by number of its rows",
     "most_evaluations": "wants at most {} evaluation of its rows",
-    "most_comparisons": "wants at most {} comparisons of its rows with points and directions, in all runs",
     "allow": "wants columns of its list alone",
 }
 REMEDY = {
@@ -251,9 +246,8 @@ REMEDY = {
     "minimum_class_count": "let another site take these rows in, or leave this site out",
     "most_parameters": "use fewer columns",
     "minimum_sites": "ask for more sites",
-    "most_numbers": "ask for fewer rounds or columns",
+    "budget": "ask for fewer runs, rounds or columns",
     "most_evaluations": "use the counts that it has written",
-    "most_comparisons": "begin no more runs whose questions are refused, and leave separating columns out",
     "allow": "leave the column out",
 }
 
@@ -265,31 +259,11 @@ REMEDY = {
 
 @dataclass(frozen=True)
 class Entry:
-    """A message that has left the site.
+    """A message that has left the site, or a refusal.
 
-    Attributes
-    ----------
-    time : str
-        UTC, to the second.
-    kind : str
-        "hello", "reply", "answer" or "evaluation".
-    run : str
-        Of the message; "" before a run.
-    number : int
-        Round, or number of the question.
-    name : str
-        Of the question.
-    bytes, numbers : int
-        Size of the message, and different numbers in it.
-    digest : str
-    refused : str
-        Rule that kept the content back; the message says so and holds nothing.
-    allowed : dict of str to list
-        By rule, what it was about and its limit.
-    overrides : dict
-        Rules that are not as by default.
-    split : str
-        Digest of the rows that a direction chose; sums over two choices could differ by one row.
+    `number` is the round, or the number of the question of this `name`. `numbers` counts the different numbers in it.
+    `refused` is the rule that kept the content back, `allowed` has by rule what it was about and its limit, and
+    `overrides` the rules that are not as by default.
     """
 
     time: str
@@ -303,13 +277,13 @@ class Entry:
     refused: str
     allowed: dict[str, list[float]]
     overrides: dict[str, Any]
-    split: str = ""
 
     @classmethod
     def of(cls, said: Archive, overrides: Mapping[str, Any]) -> Entry:
         """Return the entry of a message, before the rules were asked."""
         header = said.header
         values = [array.ravel().astype(np.float64) for array in said.arrays.values()]
+        plain = sum(isinstance(value, float) for value in header.get("content", {}).values())
         return cls(
             time=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
             kind=said.kind,
@@ -318,7 +292,7 @@ class Entry:
             name=str(header.get("name", "")),
             bytes=said.size,
             # a matrix has most of its entries twice, a reply some of its sums
-            numbers=int(np.unique(np.concatenate(values)).size) if values else 0,
+            numbers=plain + (int(np.unique(np.concatenate(values)).size) if values else 0),
             digest=said.digest[:DIGITS],
             refused=str(header.get("refused", "")),
             allowed={},
@@ -361,20 +335,10 @@ def _lines(path: Path) -> list[bytes]:
 
 @dataclass(frozen=True)
 class Basis:
-    """What an answer rests on, as the rules see it.
+    """Rows that an answer rests on, as the rules see them; `rows` is None where the loss knows none.
 
-    Attributes
-    ----------
-    n_rows, dim : int
-        A network has dim 0: its parameters are more than its rows.
-    rows : Rows or None
-        None where the loss knows none.
-    points : iterable of float
-        How many rows the sums rest on, at each point of the message and under its q_g.
-    picked : iterable of float
-        How many rows a question picks; 0 for none.
-    compared : sequence of str
-        Of each direction that rows are compared with (see `most_comparisons`), which rows it chooses: a digest, or "".
+    A network has dim 0: its parameters are more than its rows. `points` yields how many rows the sums rest on, at each
+    point of the message and under its q_g; `picked` how many rows a question picks, 0 for none.
     """
 
     n_rows: int
@@ -382,24 +346,12 @@ class Basis:
     rows: Rows | None = None
     points: Iterable[float] = ()
     picked: Iterable[float] = ()
-    compared: Sequence[str] = ()
 
 
 def checked(site: Any, entry: Entry, log: Sequence[Entry]) -> Entry:
-    """Return the entry of a message, with all that the rules of its site allowed of it.
+    """Return the entry of a message of a site after its step, with all that the rules of the site allowed of it.
 
-    Parameters
-    ----------
-    site : Site
-        After its step.
-    entry : Entry
-    log : sequence of Entry
-        The messages that have left, of all runs.
-
-    Raises
-    ------
-    DisclosureError
-        When a rule keeps it back.
+    `log` has the messages that have left, of all runs. Raises a DisclosureError when a rule keeps the message back.
     """
     return _allowed(site.name, site.rules, entry, [] if entry.refused else list(_checks(site, entry, log)))
 
@@ -412,26 +364,7 @@ def checked_counts(
     entry: Entry,
     before: Sequence[Entry],
 ) -> Entry:
-    """Return the entry of counts of predictions, with what the rules allowed of it.
-
-    Parameters
-    ----------
-    name : str
-        Of the site.
-    rules : DisclosureRules
-    classes : dict of int
-        Rows by class.
-    columns : iterable of str
-        Of the model.
-    entry : Entry
-    before : sequence of Entry
-        All that has left.
-
-    Raises
-    ------
-    DisclosureError
-        When a rule keeps it back.
-    """
+    """Return the entry of counts of predictions by class, with what the rules allowed, or raise a DisclosureError."""
     checks = [Check("minimum_rows", sum(classes.values()), max(rules.minimum_rows, 1))]
     least = rules.minimum_class_count
     checks += [Check("minimum_class_count", n or math.inf, least, "", label) for label, n in classes.items()]
@@ -449,14 +382,7 @@ def _allowed(name: str, rules: DisclosureRules, entry: Entry, checks: Sequence[C
     for one in checks:
         near = [one.got, one.limit]
         allowed[one.rule] = one.nearer(allowed.get(one.rule, near), near)
-    chosen = "".join(one.level for one in checks if one.rule == "most_comparisons")
-    return replace(entry, allowed=allowed, split=chosen)
-
-
-def overrides_of(site: Any) -> dict[str, Any]:
-    """Return what a site's owner allows beyond the usual rules."""
-    shares = {"share_quantiles": True} if getattr(site.data, "shares_quantiles", False) else {}
-    return {**site.rules.overrides, **shares}
+    return replace(entry, allowed=allowed)
 
 
 def _checks(site: Any, entry: Entry, log: Sequence[Entry]) -> Iterator[Check]:
@@ -473,34 +399,18 @@ def _checks(site: Any, entry: Entry, log: Sequence[Entry]) -> Iterator[Check]:
     yield from _of_design(rules, basis, spec, is_new=not before)  # a run has one design
     if basis.rows is None or site.privacy is not None:  # what is sent is noised, and a refusal would not be
         return
-    told, splits = _comparisons(log, entry), {split for split in basis.compared if split}
-    own = max(len(basis.compared), told >= rules.most_comparisons)
-    spent = Check("most_comparisons", told + own, rules.most_comparisons)
-    if not spent.holds:  # whatever the rows say
-        yield spent
+    sent = sum(one.numbers for one in log if one.digest != entry.digest) + entry.numbers
+    held = basis.n_rows * (int((np.ptp(basis.rows.X, axis=0) > 0).sum()) + 1)
+    spent = Check("budget", sent / held, rules.budget)
+    yield spent
+    if not spent.holds:  # whatever else the rows would say
         return
-    yield spent._replace(level=min(splits, default=""))
-    choices = len(splits | {one.split for one in log if one.split})
-    yield Check("minimum_count", 1 if choices > 1 else math.inf, min(rules.minimum_count, 2), A_POINT)
     n_columns = basis.rows.X.shape[1]
     least = max(rules.minimum_count, n_columns if rules.most_parameters < 1 else 0)
     for count in basis.points:
         yield Check("minimum_count", count, least, A_POINT)
     for count in basis.picked:
         yield Check("minimum_count", count or math.inf, rules.minimum_count, A_POINT)
-    sent = sum(one.numbers for one in before if one.digest != entry.digest) + entry.numbers
-    held = basis.n_rows * (int((np.ptp(basis.rows.X, axis=0) > 0).sum()) + 1)
-    yield Check("most_numbers", sent / held, rules.most_numbers)
-
-
-def _comparisons(log: Sequence[Entry], entry: Entry) -> float:
-    """Return how many comparisons the messages before this one made; what is sent again was counted."""
-    total = 0.0
-    for one in log:
-        if one.digest == entry.digest:
-            break
-        total = one.allowed.get("most_comparisons", [total])[0] + (A_POINT in one.refused)
-    return total
 
 
 def _of_hello(site: Any) -> Iterator[Check]:

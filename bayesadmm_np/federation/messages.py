@@ -5,7 +5,6 @@ whole; what is an engine's own is read by the engine's table of fields. Behind t
 Sites and servers with keys seal what they send; whose seal a message needs is checked before the message is read.
 
     hello      site → server    the site's name, the names of its columns, and counts; no rows
-    grids      server → sites   before a run: numbers on which sites count a column; see `agreeing`
     inquiry    server → sites   the run's spec, and what is asked beside the rounds; see `questions`
     answer     site → server    sums over the site's rows, or why there are none
     broadcast  server → sites   the run's spec, q_g, which answers are counted, what is asked
@@ -35,7 +34,7 @@ from .._signatures import shown
 from .._validation import Array
 from ..splitting.certificate import Certificate
 from ..splitting.status import Status
-from .columns import TableHeader, count_names
+from .columns import TableHeader
 from .spec import ENGINES, MOST_ROWS, SPEC_VECTORS, RunSpec, as_site_name, run_of
 
 LONGEST_IDENTITY = 200
@@ -87,13 +86,10 @@ class Hello(HelloHeader):
     ----------
     site, identity, loss, dim, rows, weight, features, classes, table
         As in the message; a site with a table of raw columns has no dim, features and classes yet.
-    columns : dict of ndarray, shape (p,)
-        The counts that a site with a table was asked for.
     source : str
         Of the message.
     """
 
-    columns: Mapping[str, Array]
     source: str
 
     def require_same_site(self, other: Hello) -> None:
@@ -299,7 +295,7 @@ class Report:
     Attributes
     ----------
     value : object
-        The site's part of the objective; None at a site with privacy, or where the value belongs to an older q_g.
+        The site's part of the objective; None at a site with privacy.
     edge : float
         Natural-gradient edge of the answer that is counted; ∞ where it is not known.
     sums : object
@@ -317,8 +313,6 @@ class SiteReply:
 
     Attributes
     ----------
-    round : int
-        Of the broadcast that it answers.
     report : Report
     answer : object
         As the engine has it.
@@ -332,7 +326,6 @@ class SiteReply:
         The site's part of the objective where it is no number, so that the answer must not count; else None.
     """
 
-    round: int
     report: Report
     answer: Any
     site: int = -1
@@ -374,12 +367,10 @@ class Heard(NamedTuple):
 def read_hello(message: Message) -> Hello:
     """Read a site's introduction."""
     header = read_as(HelloHeader, message.header, message.source)
-    names = set() if header.table is None else count_names(message.arrays)
-    message.require("hello", message.header, names)
-    columns = {name: message.vector(name, message.arrays[name].size) for name in names}
+    message.require("hello", message.header, ())
     if message.signer != header.identity:
         raise message.refusal("signature", f"that of its identity, {shown(header.identity)}", shown(message.signer))
-    return Hello(**vars(header), columns=columns, source=message.source)
+    return Hello(**vars(header), source=message.source)
 
 
 def read_hellos(messages: Sequence[Message | Hello]) -> list[Hello]:
@@ -498,13 +489,8 @@ def by_server(identity: str | None) -> Mapping[str, str] | None:
 
 def require_to_site(message: Message) -> None:
     """Raise unless a message is of a kind that sites are sent."""
-    if message.kind == "question":
-        raise MessageError(
-            "an older bayesadmm_np wrote it, which called grids a question: update the server, and begin again.",
-            message.source,
-        )
-    if message.kind not in ("grids", "broadcast", "inquiry", "final"):
-        raise message.refusal("kind", "'grids', 'broadcast', 'inquiry' or 'final'", message.kind)
+    if message.kind not in ("broadcast", "inquiry", "final"):
+        raise message.refusal("kind", "'broadcast', 'inquiry' or 'final'", message.kind)
 
 
 def require_run(message: Message, known: str | None = None) -> str:

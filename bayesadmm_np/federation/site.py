@@ -12,10 +12,11 @@ import numpy as np
 from .._archive import LIMIT, read_as, refusal
 from .._fields import read_plain
 from .._signatures import SigningKey, shown
+from .._threads import one_thread_if_small
 from .._validation import Array, as_count
 from ..glm.questions import pack
 from ..splitting.privacy import GaussianMechanism
-from .disclosure import DisclosureError, DisclosureRules, Entry, checked, overrides_of
+from .disclosure import A_POINT, DisclosureError, DisclosureRules, Entry, checked
 from .engine import A, SiteData, SiteEngine, require
 from .messages import (
     Heard,
@@ -264,8 +265,7 @@ class Site:
         Parameters
         ----------
         broadcast : Message
-            Of kind "broadcast", "inquiry" or "final", or before a run "grids", which another hello with counts answers.
-            Of grids and of an inquiry the site keeps nothing.
+            Of kind "broadcast", "inquiry" or "final"; of an inquiry the site keeps nothing.
 
         Returns
         -------
@@ -284,8 +284,6 @@ class Site:
         if self.kept is not None and broadcast.signer != self.kept.server:
             expected = f"that of the server whose run this site has joined, {shown(self.kept.server)}"
             raise broadcast.refusal("signature", expected, shown(broadcast.signer))
-        if broadcast.kind == "grids":
-            return self, self._counted(broadcast)
         if broadcast.kind == "inquiry":
             after, answer = self._questioned(broadcast)
             return after, answer.sealed(self.key)
@@ -296,19 +294,9 @@ class Site:
             engine = self._engine(known or read_spec(broadcast, self.data))
             served = read_served(broadcast, engine.spec, engine)
             self._require_granted(engine.spec, served)
-        with content_of(broadcast, COMPUTABLE, UNCOMPUTABLE):
+        with content_of(broadcast, COMPUTABLE, UNCOMPUTABLE), one_thread_if_small(engine.spec.dim):
             after, reply = self._answered(served, engine, broadcast.signer)
         return after, None if reply is None else reply.sealed(self.key)
-
-    def _counted(self, grids: Message) -> Message:
-        """Return the hello with counts on grids."""
-        counted = getattr(self.data, "counted", None)
-        if counted is None or self.kept is not None:
-            raise grids.refusal("grids", "sent before a run, and to sites with tables", f"some at {self.name}")
-        asked, arrays = counted(grids)
-        hello = self.hello()
-        header = {**hello.header, "table": {**hello.header["table"], "asked": asked}}
-        return Message("hello", header, arrays, hello.source).sealed(self.key)
 
     def _questioned(self, message: Message) -> tuple[Site, Message]:
         """Answer a question beside the rounds, or say why not."""
@@ -323,7 +311,8 @@ class Site:
         if self.privacy is not None:
             refused = "it has privacy, and sends nothing but noised answers"
         try:
-            content, arrays = ({}, {}) if refused else pack(answer())
+            with one_thread_if_small(spec.dim):
+                content, arrays = ({}, {}) if refused else pack(answer())
         except UNCOMPUTABLE as error:
             content, arrays, refused = {}, {}, str(error) or type(error).__name__
         return replace(self, heard=Heard(spec, question)), answer_of(question, self.name, content, arrays, refused)
@@ -353,10 +342,12 @@ class Site:
             assert self.heard is not None
             assert isinstance(self.heard.asked, Question)
             said = answer_of(self.heard.asked, self.name, {}, {}, error.told).sealed(self.key)
-            return said, self._entry(said)
+            cost = entry.numbers if error.column == A_POINT else 0  # a refusal of a point tells of the rows
+            return said, replace(self._entry(said), numbers=cost)
 
     def _entry(self, said: Message) -> Entry:
-        return Entry.of(said, overrides_of(self))
+        assert self.rules is not None
+        return Entry.of(said, self.rules.overrides)
 
     def _answered(self, served: Served, engine: SiteEngine[Any], server: str | None) -> tuple[Site, Message | None]:
         known = self.kept or SiteState(engine.spec, Ledger(engine.first(served.q_g)), (), server)

@@ -13,10 +13,12 @@ from typing import Any
 import numpy as np
 
 from .._errors import ArgumentError, needed_by
+from .._threads import one_thread_where_small
 from .._validation import as_count, as_fraction, as_positive, as_switch
 from ..clients.solver import Solver
 from ..families.base import ExponentialFamily
 from ..families.coordinates import Natural
+from ..families.gaussian import Gaussian
 from ..families.precision import DensePrecision
 from ..losses.base import Expected, Loss
 from ..losses.expectations import Rule
@@ -45,6 +47,7 @@ ALL_ROUNDS = "did all rounds: with noise on every answer no residual ends a run.
 Callback = Callable[[RoundRecord, ExponentialFamily], bool | None]
 
 
+@one_thread_where_small(lambda method, clients, prior, *_, **__: prior.dim if isinstance(prior, Gaussian) else 0)
 def run(
     method: Method | Accelerated,
     clients: Sequence[Loss],

@@ -12,20 +12,35 @@ from bayesadmm_np.federation import Coordinator, GLMTable, GLMTask, Message, Sit
 from bayesadmm_np.federation.messages import read_spec
 from bayesadmm_np.losses import LinearInStatistics, QuasiMonteCarlo
 from oracles.couriers import carried, differences, drive, introduce, names_of
-from oracles.problems import PRIORS, prior, same_bits, skewed_logistic, team
+from oracles.problems import prior, same_bits, skewed_logistic, team
 from oracles.rows_of_the_table import ROWS, families_of
 
 M = ba.methods
 SIZES = (5, 8, 6)
 
-LOSSES = ("logistic", "squares", "poisson", "softmax")
-
-
-CASES = [(name, family, loss) for name, row in ROWS.items() for family in families_of(row) for loss in LOSSES]
+CASES = [
+    ("BayesADMM", "full", "logistic"),  # λ_k and a server with a memory
+    ("ADMM", "isotropic", "squares"),
+    ("PreconditionedADMM", "fixed", "logistic"),
+    ("BregmanADMM", "full", "poisson"),  # duals that the server cannot follow from λ
+    ("AMA", "diagonal", "poisson"),
+    ("PVI", "block", "softmax"),
+    ("PVI by rows", "full", "logistic"),
+    ("FedLapCov", "full", "softmax"),
+    ("FedDyn", "isotropic", "logistic"),  # the prior at the clients
+    ("FedIvon", "diagonal", "logistic"),  # no dual
+    ("BCM", "full", "squares"),  # one round
+    ("BLR", "diagonal", "softmax"),  # no solve
+    ("Newton", "full", "logistic"),  # own fits first, then slopes and curvatures
+    ("guarded Newton", "block", "poisson"),
+    ("accelerated BayesADMM", "block", "logistic"),
+    ("accelerated FedLapCov by rows", "diagonal", "poisson"),
+]
 
 
 @pytest.mark.parametrize(("name", "family", "loss"), CASES)
 def test_messages_and_one_process_agree_bit_for_bit(name, family, loss):
+    assert family in families_of(ROWS[name])
     clients = team(loss, sizes=SIZES)
     start = prior(family, clients[0].dim)
     options = {"rounds": 4, "tol": 1e-3}
@@ -48,8 +63,16 @@ CONJUGATE = {
 }
 
 
-@pytest.mark.parametrize("row", ["PVI", "damped PVI", "BayesADMM", "AMA", "BregmanADMM", "BLR", "accelerated PVI"])
-@pytest.mark.parametrize("family", CONJUGATE)
+@pytest.mark.parametrize(
+    ("family", "row"),
+    [
+        ("Gamma", "PVI"),
+        ("Beta", "BayesADMM"),
+        ("Dirichlet", "BregmanADMM"),
+        ("Gamma", "BLR"),
+        ("Beta", "accelerated PVI"),
+    ],
+)
 def test_so_do_those_of_conjugate_families(family, row):
     start, *clients = CONJUGATE[family]
     options = {"rounds": 8, "tol": 1e-6}
@@ -70,11 +93,6 @@ def test_a_conjugate_prior_is_sent_as_it_was_made():
     assert np.array_equal(heard.shape, start.shape)
     assert np.array_equal(heard.rate, start.rate)
     assert not np.array_equal(ba.families.Gamma.from_natural(start.natural).shape, start.shape)
-
-
-def test_every_row_of_the_table_is_there():
-    used = {row.method.name if isinstance(row, ba.Accelerated) else row.name for row in ROWS.values()}
-    assert {make().name for make in M.TABLE.values()} <= used
 
 
 OPTIONS = {
@@ -141,22 +159,19 @@ def test_a_conjugate_loss_travels():
     assert not differences(result, *drive(M.BayesADMM(1 / 3), clients, start, rounds=3))
 
 
-@pytest.mark.parametrize("family", PRIORS)
-def test_a_prior_of_two_numbers_is_sent_as_two_numbers(family):
-    d = 40
-    made = {
-        "full": lambda: ba.families.FullGaussian(np.zeros(d), 0.3),
-        "diagonal": lambda: ba.families.DiagonalGaussian(np.zeros(d), 0.3),
-        "block": lambda: ba.families.BlockDiagonalGaussian(np.zeros(d), 0.3, blocks=[d - 3, 3]),
-        "fixed": lambda: ba.families.FixedPrecisionGaussian(np.zeros(d), 0.3),
-        "isotropic": lambda: ba.families.IsotropicGaussian(np.zeros(d), 0.3),
-    }[family]()
-    rng = np.random.default_rng(0)
+def test_a_prior_of_two_numbers_is_sent_as_two_numbers():
+    d, rng = 12, np.random.default_rng(0)
     clients = [ba.losses.Logistic(rng.standard_normal((9, d)), np.arange(9) % 2) for _ in range(2)]
-    result = ba.run(M.PVI(0.5), clients, made, rounds=2, raise_on_failure=False)
-    server, sites = drive(M.PVI(0.5), clients, made, rounds=2)
-    assert not differences(result, server, sites)
-    assert set(server.broadcast().arrays) == {"natural"}
+    F = ba.families
+    made = [
+        *(kind(np.zeros(d), 0.3) for kind in (F.FullGaussian, F.DiagonalGaussian, F.FixedPrecisionGaussian)),
+        F.BlockDiagonalGaussian(np.zeros(d), 0.3, blocks=[d - 3, 3]),
+        F.IsotropicGaussian(np.zeros(d), 0.3),
+    ]
+    sent = [Coordinator.start([s.hello() for s in introduce(clients)], GLMTask(M.PVI(0.5), one)) for one in made]
+    assert [set(server.broadcast().arrays) for server in sent] == [{"natural"}] * len(made)
+    heard = [read_spec(carried(server.broadcast())).prior for server in sent]
+    assert all(same_bits(one.natural, other.natural) for one, other in zip(heard, made, strict=True))
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -221,21 +236,19 @@ def away(number, k):
 
 
 ABSENT = {
-    "PVI": (M.PVI(), "full"),
-    "BayesADMM": (M.BayesADMM(2.0), "full"),
-    "BLR": (M.BLR(0.5), "diagonal"),
-    "BregmanADMM": (M.BregmanADMM(2.0, 0.5), "full"),
-    "FedDyn": (M.FedDyn(2.0), "isotropic"),
-    "FedAvg": (M.FedAvg(), "isotropic"),
-    "accelerated": (ba.Accelerated(M.PVI(0.5), 2), "diagonal"),
-    "accelerated ADMM": (ba.Accelerated(M.BayesADMM(1.0), 3), "full"),
+    "PVI": (M.PVI(), "full", 1e-4),
+    "BayesADMM": (M.BayesADMM(2.0), "full", 1e-300),
+    "BLR": (M.BLR(0.5), "diagonal", 1e-300),
+    "BregmanADMM": (M.BregmanADMM(2.0, 0.5), "full", 1e-300),
+    "FedDyn": (M.FedDyn(2.0), "isotropic", 1e-300),
+    "FedAvg": (M.FedAvg(), "isotropic", 1e-300),
+    "accelerated": (ba.Accelerated(M.PVI(0.5), 2), "diagonal", 1e-4),
 }
 
 
 @pytest.mark.parametrize("name", ABSENT)
-@pytest.mark.parametrize("tol", [1e-300, 1e-4])
-def test_absent_sites_keep_their_factor_as_in_process(name, tol):
-    row, family = ABSENT[name]
+def test_absent_sites_keep_their_factor_as_in_process(name):
+    row, family, tol = ABSENT[name]
     clients, start = team("logistic", sizes=SIZES), prior(family, 3)
     options = {"rounds": 10, "tol": tol}
 
@@ -369,8 +382,7 @@ def test_results_name_sites_and_parameters():
     assert final_result(server.broadcast()).sites == {}
 
 
-@pytest.mark.parametrize("size", [1e100, 1e160, 1e300, -1.7e308])
-@pytest.mark.parametrize("family", ["full", "diagonal"])
+@pytest.mark.parametrize(("size", "family"), [(1e100, "full"), (1e160, "full"), (-1.7e308, "diagonal")])
 def test_a_huge_answer_to_an_accelerated_run_ends_it_and_no_step_raises(size, family):
     # squares and products of such numbers are infinite: what cannot be mixed is not mixed
     clients = team("poisson", sizes=(5, 8))  # whose replies are not held against their losses

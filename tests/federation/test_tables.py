@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import bayesadmm_np as ba
+from bayesadmm_np._errors import ArgumentError
 from bayesadmm_np.design.levels import TableError
 from bayesadmm_np.design.terms import formula_of_columns
 from bayesadmm_np.federation import (
@@ -15,21 +16,17 @@ from bayesadmm_np.federation import (
     GLMData,
     GLMTable,
     GLMTask,
-    Message,
     MessageError,
     Site,
-    needed_grids,
 )
 from bayesadmm_np.splitting.guarded import Guarded
 from bayesadmm_np.splitting.methods import Newton
-from oracles.couriers import carried, differences, drive_sites, greeted
+from oracles.couriers import carried, differences, drive_sites
 from oracles.hospitals import WARDS, pooled_losses, tables_of, truth
 
 CASES = {
     "text": ("died ~ age + ward", "logistic", {}),
     "interactions": ("died ~ dose*ward + I(age/10)", "logistic", {}),
-    "splines": ("died ~ bs(age, 5) + ward", "logistic", {"shares_quantiles": True}),
-    "splines of doubles": ("cost ~ bs(dose, df=4, degree=2) + ward", "linear", {"shares_quantiles": True}),
     "knots": (
         "died ~ bs(age, knots=[40, 60], lower_bound=10, upper_bound=100) + ward",
         "logistic",
@@ -110,51 +107,11 @@ def sites_of(formula, kind="logistic", tables=None, **options):
     return [Site(name, GLMTable(table, formula, kind, **options)) for name, table in tables.items()]
 
 
-@pytest.mark.parametrize(
-    ("formula", "kind", "exchanges"),
-    [("died ~ bs(age, 5)", "logistic", 1), ("cost ~ bs(dose, df=4, degree=2)", "linear", 7)],
-)
-def test_whole_numbers_need_one_grid_and_doubles_a_few(formula, kind, exchanges):
-    """At most four ranks are open, and half of 4096 numbers is spread over each one's floats: 2⁹ a grid, of 2⁶³."""
-    _, asked = greeted(sites_of(formula, kind, shares_quantiles=True), TASK)
-    assert 1 <= asked <= exchanges
-
-
-def test_a_site_that_shares_no_quantiles_is_not_asked():
-    sites = sites_of("died ~ bs(age, 5)")
-    with pytest.raises(ba.ArgumentError if hasattr(ba, "ArgumentError") else ValueError, match="share quantiles"):
-        needed_grids([site.hello() for site in sites], TASK)
-    willing = sites_of("died ~ bs(age, 5)", shares_quantiles=True)
-    grids = needed_grids([site.hello() for site in willing], TASK)
-    with pytest.raises(MessageError, match="and this site does not"):
-        sites[0].step(grids)
-
-
-def test_a_run_needs_the_counts_that_it_asks_for():
-    sites = sites_of("died ~ bs(age, 5)", shares_quantiles=True)
-    with pytest.raises(ValueError, match="counts that needed_grids asks for"):
-        Coordinator.start([site.hello() for site in sites], TASK)
-
-
-def test_counts_of_rows_that_have_changed_since_are_asked_for_again():
-    sites = sites_of("died ~ bs(age, 5)", shares_quantiles=True)
-    hellos, _ = greeted(sites, TASK)
-    assert needed_grids(hellos, TASK) is None
-    younger = tables_of(truth())["Bern"].assign(age=5)
-    stale = [
-        *hellos[:1],
-        Site("Bern", GLMTable(younger, "died ~ bs(age, 5)", shares_quantiles=True)).hello(),
-        hellos[2],
-    ]
-    assert needed_grids(stale, TASK) is not None
-
-
-def test_counts_that_no_rows_have_are_refused():
-    hellos, _ = greeted(sites_of("died ~ bs(age, 5)", shares_quantiles=True), TASK)
-    first = hellos[0]
-    arrays = {name: values + 1000 for name, values in first.arrays.items()}
-    with pytest.raises(MessageError, match="rising counts of at most 31 rows"):
-        needed_grids([Message("hello", first.header, arrays), *hellos[1:]], TASK)
+def test_a_spline_without_knots_is_refused_at_the_site():
+    """Quantiles are values of rows. Twin: the formula that has them, among `CASES`."""
+    for formula in ("died ~ bs(age, 5)", "died ~ bs(age, knots=[40], upper_bound=100)"):
+        with pytest.raises(ArgumentError, match="lower_bound="):
+            sites_of(formula)
 
 
 def test_a_hello_says_levels_and_counts_and_nothing_of_numbers():
