@@ -253,11 +253,6 @@ class Kind:
         return self.outputs == "classes" and not self.has_reference
 
     @property
-    def score_name(self) -> str:
-        """What a score of predictions is called."""
-        return "accuracy" if self.is_classifier else "R²" if self.has_noise else "D²"
-
-    @property
     def rule(self) -> Rule:
         """The rule that `Auto` becomes."""
         if self.expectation is not None:
@@ -356,13 +351,6 @@ class Kind:
         predictor = np.nan_to_num(self.link.forward(mean), neginf=-FARTHEST, posinf=FARTHEST)
         theta = np.zeros(self.n_outputs(0, 1 if y.ndim == 1 else y.shape[1]))
         return self.make_loss(np.ones((len(y), 1)), y, weights, offset=predictor).value(theta)
-
-    def surprise(self, y: Array, mean: Array) -> float:
-        """Return the mean of −log p(y_i | μ_i) over rows, all constants kept, at a noise variance of 1."""
-        if not np.isfinite(mean).all():
-            return float("inf")
-        dropped = 0.0 if self.constant is None else float(self.constant(y).sum())
-        return (self.loss_at(y, mean) + dropped) / len(y)
 
     def explained(self, y: Array, mean: Array, weights: Any = None, offset: Array | None = None) -> float:
         """Return the share of the null model's deviance that predictions explain: R² of least squares.

@@ -21,7 +21,7 @@ import torch
 import bayesadmm_np
 from bayesadmm_np.torch import Result, Rows, Scores, auroc, merge, reliability, run, score
 
-from .files import Entry, Experiment, Point, written
+from .files import Entry, Experiment, written
 
 SCORES = ("accuracy", "nll", "ece", "brier")
 KINDS = (("", "at_mean"), ("ensemble_", "ensemble"))
@@ -56,8 +56,10 @@ class Bench:
         path.write_text(json.dumps(own, indent=1), encoding="utf-8")
         (self.X, self.y), (X_test, self.y_test) = experiment.data.load()
         self.test = self.rows(X_test, self.y_test)
-        outside = None if experiment.data.outside is None else experiment.data.others()
-        self.outside = None if outside is None else self.rows(outside, np.zeros(len(outside), dtype=np.int64)).X
+        self.outside = None
+        if experiment.data.outside is not None:
+            others = experiment.data.others()
+            self.outside = self.rows(others, np.zeros(len(others), dtype=np.int64)).X
 
     def sweep(self) -> list[dict[str, Any]]:
         """Run every trial, and mark the best of each method; none without a sweep."""
@@ -76,12 +78,11 @@ class Bench:
                 name, file = f"trial of {entry.label} {written(point)}".rstrip(), f"sweep_{k:02d}_{j:03d}"
                 job = Job(name, file, entry.at(point), sweep.seed, rounds, rounds)
                 record = self.done(job, clients, validation)
-                scores = {key: values[-1] for key, values in record["curves"].items() if values}
-                if record["failed"]:
-                    scores = {}
-                trial = {"method": entry.label, **{key: point.get(key, "") for key in keys}, "status": record["status"]}
-                trial |= {"rounds": record["rounds"], "validation_accuracy": scores.get("accuracy", math.nan)}
-                own.append(trial | {"validation_nll": scores.get("nll", math.nan), "chosen": "no"})
+                trial = {"method": entry.label, **{key: point.get(key, "") for key in keys}}
+                trial |= {name: record[name] for name in ("status", "rounds")}
+                for name in ("accuracy", "nll"):
+                    trial[f"validation_{name}"] = math.nan if record["failed"] else record["curves"][name][-1]
+                own.append({**trial, "chosen": "no"})
             max(own, key=_merit)["chosen"] = "yes"
             found += own
         return found
@@ -102,8 +103,7 @@ class Bench:
         path = self.folder / "checkpoints" / f"{job.file}.json"
         if not path.exists():
             if job.entry.local:
-                alone = [self.train(job, [rows], test, k) for k, rows in enumerate(clients)]
-                record = _together(alone)
+                record = _together([self.train(job, [rows], test, k) for k, rows in enumerate(clients)])
             else:
                 record = self.train(job, [merge(clients)] if job.entry.pooled else clients, test)
             path.write_text(json.dumps(record), encoding="utf-8")
@@ -216,25 +216,16 @@ def _mean_of(scores: list[dict[str, float]]) -> dict[str, float]:
 
 
 def _together(alone: list[Record]) -> Record:
-    """The mean scores of clients alone, as far as all of them came; their seconds together, and nothing sent."""
-    failed = [(k, one) for k, one in enumerate(alone) if one["failed"]]
-    number, worst = failed[0] if failed else (0, alone[0])
-    n = min(one["rounds"] for one in alone)
-    seconds = [sum(one["spent"]["seconds"][j] for one in alone) for j in range(n)]
-    shortest = min((one["curves"] for one in alone), key=lambda curves: len(curves["round"]))
-    means = {
-        name: np.mean([one["curves"][name][: len(shortest["round"])] for one in alone], axis=0).tolist()
-        for name in shortest
-        if name != "round"
-    }
-    return {
-        **worst,
-        "message": f"client {number} alone: {worst['message']}" if failed else worst["message"],
-        "rounds": n,
-        "spent": {"seconds": seconds, "bytes_down": [0] * n, "bytes_up": [0] * n},
-        "curves": {"round": shortest["round"], **means},
-        "last": {name: _mean_of([one["last"][name] for one in alone]) for name in worst["last"]},
-    }
+    """The mean scores of clients alone, or the first that failed; their seconds together, and nothing sent."""
+    for number, one in enumerate(alone):
+        if one["failed"]:
+            return {**one, "message": f"client {number} alone: {one['message']}"}
+    first = alone[0]
+    means = {name: np.mean([one["curves"][name] for one in alone], axis=0).tolist() for name in first["curves"]}
+    spent = {name: [0] * first["rounds"] for name in first["spent"]}
+    spent["seconds"] = np.sum([one["spent"]["seconds"] for one in alone], axis=0).tolist()
+    last = {name: _mean_of([one["last"][name] for one in alone]) for name in first["last"]}
+    return {**first, "spent": spent, "curves": {**means, "round": first["curves"]["round"]}, "last": last}
 
 
 def row(label: str, number: int, runs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -252,7 +243,8 @@ def row(label: str, number: int, runs: list[dict[str, Any]]) -> dict[str, Any]:
                 means = [_mean([_scored(one["curves"], prefix + name, at) for at in wanted]) for one in done]
                 values = [mean for mean in means if not math.isnan(mean)]
                 found[f"{prefix}{name}{suffix}_mean"] = _mean(values)
-                found[f"{prefix}{name}{suffix}_sd"] = _deviation(values)
+                with np.errstate(invalid="ignore"):  # an infinite NLL has no deviation
+                    found[f"{prefix}{name}{suffix}_sd"] = float(np.std(values)) if values else math.nan
     spent = {name: [x for one in done for x in one["spent"][name][:number]] for name in own[0]["spent"]}
     found["bytes_round"] = _mean([sum(pair) for pair in zip(spent["bytes_down"], spent["bytes_up"], strict=True)])
     return found | {"seconds_round": _mean(spent["seconds"]), "seeds_done": len(done), "seeds": len(own)}
@@ -267,11 +259,6 @@ def _mean(values: list[float]) -> float:
     return float(np.mean(values)) if values else math.nan
 
 
-def _deviation(values: list[float]) -> float:
-    with np.errstate(invalid="ignore"):  # an infinite NLL has no deviation
-        return float(np.std(values)) if values else math.nan
-
-
 def run_file(experiment: Experiment, folder: Path) -> dict[str, Any]:
     """Run what is not done, write sweep.csv and results.json, and return the latter."""
     bench = Bench(experiment, folder)
@@ -284,7 +271,7 @@ def run_file(experiment: Experiment, folder: Path) -> dict[str, Any]:
     entries = experiment.expanded()
     if trials:
         best = {one["method"]: one for one in trials if one["chosen"] == "yes"}
-        entries = [entry.at(_point(entry, best[entry.label])) for entry in entries]
+        entries = [entry.at({key: best[entry.label][key] for key in entry.grid}) for entry in entries]
     runs = bench.final(entries)
     table = [row(entry.label, number, runs) for entry in entries for number in experiment.report]
     for one in runs:
@@ -298,10 +285,6 @@ def run_file(experiment: Experiment, folder: Path) -> dict[str, Any]:
     text = json.dumps(_plain(results), indent=1, ensure_ascii=False, allow_nan=False)
     (folder / "results.json").write_text(text + "\n", encoding="utf-8")
     return results
-
-
-def _point(entry: Entry, trial: dict[str, Any]) -> Point:
-    return {key: trial[key] for key in entry.grid}
 
 
 def _plain(value: Any) -> Any:
