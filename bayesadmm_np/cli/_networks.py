@@ -92,7 +92,7 @@ def load_network_site(folder: Path) -> Any:
     from ..federation import MessageError
 
     known = _config(folder)
-    site = _site(known["name"], known["function"], make_settings(RuleSettings, known["rules"], ""))
+    site = _site(known["name"], known["function"], make_settings(RuleSettings, known["rules"]))
     if site.data.digest != known["digest"]:
         raise MessageError(
             f"{known['function']}: the rows of site {site.name!r} must be those of hello.npz, and they have changed "

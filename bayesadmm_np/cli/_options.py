@@ -403,20 +403,19 @@ def toml_value(text: str) -> Any:
 Settings = TypeVar("Settings")
 
 
-def make_settings(kind: Callable[..., Settings], plain: Any, where: str) -> Settings:
-    """Make a dataclass of a table of a TOML file: keys must be known, and values of their types."""
+def make_settings(kind: Callable[..., Settings], plain: Any) -> Settings:
+    """Make a dataclass of a table of a file: keys must be known, and values of their types."""
     if not isinstance(plain, Mapping):
-        raise ValueError(f"{where}must be a table.")
-    known = fields(kind)  # type: ignore[arg-type]
-    require_keys(plain, [f.name for f in known], where)
-    for item in known:
-        if item.name not in plain and item.default is MISSING and item.default_factory is MISSING:
-            raise ValueError(f"{where}{item.name} is missing.")
+        raise ValueError("must be a table.")
+    known = {item.name: item for item in fields(kind)}  # type: ignore[arg-type]
+    for key in plain:
+        if key not in known:
+            raise ValueError(missing_name("there is no key", key, known))
+    for name, item in known.items():
+        if name not in plain and item.default is MISSING and item.default_factory is MISSING:
+            raise ValueError(f"{name} is missing.")
     hints = get_type_hints(kind, include_extras=True)
-    try:
-        return kind(**{key: converted(value, hints[key], key) for key, value in plain.items()})
-    except ValueError as error:
-        raise ValueError(f"{where}{error}") from error
+    return kind(**{key: converted(value, hints[key], key) for key, value in plain.items()})
 
 
 def converted(value: Any, hint: Any, name: str, example: str = "") -> Any:
@@ -427,14 +426,6 @@ def converted(value: Any, hint: Any, name: str, example: str = "") -> Any:
         return msgspec.convert(value, hint, dec_hook=lambda kind, text: kind(text))  # paths are written as texts
     except (msgspec.ValidationError, TypeError) as error:
         raise ValueError(f"{name} must be {expected(hint)}{example}, got {value!r}.") from error
-
-
-def require_keys(plain: Iterable[str], known: Iterable[str], where: str) -> None:
-    """Refuse a key that is not known, and suggest the nearest."""
-    names = list(known)
-    for key in plain:
-        if key not in names:
-            raise ValueError(f"{where}{missing_name('there is no key', key, names)}")
 
 
 def fill_from_config(_: object, __: object, arguments: Iterable[Any]) -> None:

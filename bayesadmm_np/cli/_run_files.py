@@ -463,7 +463,7 @@ def _read_config(folder: Path) -> tuple[SiteConfig, str]:
     try:
         plain = dict(json.loads(path.read_text(encoding="utf-8")))
         known = str(plain.pop(DIGEST))
-        return make_settings(SiteConfig, plain, ""), known
+        return make_settings(SiteConfig, plain), known
     except (ValueError, KeyError, TypeError) as error:
         raise Refused(f"{path} is damaged ({error}); run `bayesadmm site init` again.") from error
 

@@ -355,7 +355,7 @@ def read_plan(config: Mapping[str, Any]) -> Any:
     given["reference"] = [pair.strip() for pair in plain["reference"].split(",") if pair.strip()]
 
     def made(kind: Any) -> Any:
-        return make_settings(kind, {one.name: given[one.name] for one in fields(kind) if one.name in given}, "")
+        return make_settings(kind, {one.name: given[one.name] for one in fields(kind) if one.name in given})
 
     try:
         task = task_of(
