@@ -45,7 +45,7 @@ FEW_WORDS = 3
 
 
 Remedy = str | Callable[[Words], str]
-"""What to do, in the words of a reader where it says so."""
+"""Advice; a function gives advice in the words of a reader."""
 
 
 class TableError(Worded):

@@ -310,8 +310,10 @@ def play_again(call, *options):
     return play(call, *options)
 
 
-@pytest.mark.parametrize(("loss", "target"), [("logistic", "died"), ("poisson", "visits"), ("linear", "pressure")])
-@pytest.mark.parametrize("units", ["", "--standardize"])
+@pytest.mark.parametrize(
+    ("loss", "target", "units"),
+    [("logistic", "died", ""), ("poisson", "visits", "--standardize"), ("linear", "pressure", "")],
+)
 def test_collinear_and_constant_columns_are_named_and_held(call, loss, target, units):
     rows = write_tables()
     code, told, _ = play(call, f"--target {target} --loss {loss} --features age,dose,twice,one {units}")
