@@ -107,15 +107,6 @@ def test_a_run_of_three_sites_is_the_run_in_process(bayesadmm):
     assert "north (25 rows)" in out
 
 
-def test_weights_and_diagonal_families_reach_the_sites(bayesadmm):
-    introduce(bayesadmm, "--target visits --loss poisson --features age,dose --weights w")
-    _, told = play(bayesadmm, "--method BayesADMM --rho 2 --family diagonal --rounds 4 --tol 1e-3")
-    prior = ba.families.DiagonalGaussian(np.zeros(3), 1.0)
-    result = ba.run(ba.methods.BayesADMM(2.0), losses("visits"), prior, rounds=4, tol=1e-3)
-    assert told["mean"] == result.posterior.mean.tolist()
-    assert told["status"] == result.status.name
-
-
 def test_by_default_a_run_ends_at_the_maximum_of_the_pooled_likelihood(bayesadmm):
     """As statsmodels has it from all rows; the broken twin is the posterior under a prior."""
     sm = pytest.importorskip("statsmodels.api")
@@ -146,21 +137,6 @@ def test_a_posterior_takes_few_exchanges(bayesadmm):
     assert np.allclose(told["mean"], pooled.mean, rtol=1e-6)
     mode = ba.run(ba.Guarded(ba.methods.Newton()), losses("visits"), prior, tol=1e-8).posterior
     assert np.abs((mode.mean - pooled.mean) / np.sqrt(pooled.variance)).max() > 1e-4
-
-
-def test_columns_are_standardised_over_all_sites(bayesadmm):
-    introduce(bayesadmm, "--target died --loss logistic --features age,dose --standardize")
-    _, told = play(bayesadmm, "--method PVI")
-    frame = pd.concat([pd.read_csv(f"{name}.csv") for name in SITES])
-    X = frame[["age", "dose"]].to_numpy()
-    Z = np.column_stack([(X - X.mean(axis=0)) / X.std(axis=0), np.ones(len(X))])
-    y = (frame["died"] == "yes").astype(float)
-    pooled = ba.solve_pooled([ba.losses.Logistic(Z, y)], ba.families.FullGaussian(np.zeros(3), 1.0)).posterior
-    # tol is 1e-6 of a standard error
-    assert np.allclose(np.array(told["mean"])[:2], pooled.mean[:2] / X.std(axis=0), rtol=1e-4)
-    assert np.allclose(np.array(told["standard_error"])[:2], np.sqrt(pooled.variance[:2]) / X.std(axis=0), rtol=1e-4)
-    intercept = pooled.mean[2] - pooled.mean[:2] @ (X.mean(axis=0) / X.std(axis=0))
-    assert np.isclose(told["mean"][2], intercept, rtol=1e-4)
 
 
 def test_a_run_that_fails_has_exit_code_one(bayesadmm):

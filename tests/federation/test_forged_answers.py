@@ -248,15 +248,6 @@ def test_a_refused_answer_leaves_those_of_others_and_the_run(asked, tmp_path):
     assert after.outcome.table.statistics is not None
 
 
-def test_the_coordinator_goes_on_without_a_site_that_is_refused(asked, tmp_path):
-    server, (_, other) = asked["statistics"]
-    start_server(tmp_path, server)
-    other.write(tmp_path / "other.npz")
-    after, _ = step_server(tmp_path, [tmp_path / "other.npz"], partial=True)
-    assert after.outcome.status is ba.Status.CONVERGED
-    assert "(site A: it was away)" in after.outcome.table.missing[-1]
-
-
 def lying(server, sites, forge):
     """Do a run in which the first site forges its answers to Firth's questions; count these."""
     exchanges = 0
