@@ -24,13 +24,7 @@ FEW = 10
 
 @dataclass(frozen=True)
 class TableRows:
-    """The rows of a site as a table, which becomes a design when the sites have agreed.
-
-    Attributes
-    ----------
-    config : SiteConfig
-    data : GLMTable
-    """
+    """The rows of a site as a table, which becomes a design when the sites have agreed."""
 
     config: SiteConfig
     data: GLMTable

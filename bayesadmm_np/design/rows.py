@@ -257,7 +257,8 @@ def find_missing(column: Array) -> Any:
         return np.zeros(column.size, dtype=bool)
     if column.dtype.kind == "f":
         return np.isnan(column)
-    return np.array([value is None or type(value).__name__ == "NAType" or value != value for value in column])
+    gone = (value is None or type(value).__name__ == "NAType" or value != value for value in column)
+    return np.fromiter(gone, dtype=bool, count=column.size)
 
 
 def read_offset(offset: Any, exposure: Any, n_rows: int) -> Array | None:

@@ -13,7 +13,7 @@ import numpy as np
 from .._errors import PLAIN, ArgumentError, Words
 from .._text import aligned
 from .._validation import Array
-from .levels import advice_on_words, other_words
+from .levels import advice_on_words, other_words, twin
 from .rows import find_missing, read_client
 
 QUANTILES = (0.25, 0.5, 0.75)
@@ -261,7 +261,7 @@ def _findings(name: str, parts: Mapping[str, tuple[Array, int]], columns: Mappin
         return [*found, *_code_for_missing(name, parts, values), *_other_units(name, parts)]
     spelled: dict[str, set[str]] = {}
     for level in values.astype(str).tolist():
-        spelled.setdefault(" ".join(level.lower().split()), set()).add(level)
+        spelled.setdefault(twin(level), set()).add(level)
     for levels in spelled.values():
         if len(levels) > 1:
             listed = ", ".join(map(repr, sorted(levels)))

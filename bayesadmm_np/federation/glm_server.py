@@ -149,7 +149,7 @@ class GLMServer(GLMEngine, ServerEngine[State]):
         report = Report(header.value, header.edge, made_sums(header, found, self.spec, served))
         answer = None if solved is None else made_answer(solved, found, self.spec, served, k, state.sites[k])
         require_possible(self.spec, header.value, found, served, k, state)
-        return SiteReply(served.round, report, answer)
+        return SiteReply(report, answer)
 
     def used(self, state: State, replies: list[SiteReply | None]) -> list[SiteReply | None]:
         """Return the replies, or in their places the sum over all sites and nothing else; see `summed`."""
@@ -247,11 +247,6 @@ class GLMServer(GLMEngine, ServerEngine[State]):
     def only_evaluates(self, state: State) -> bool:
         """Whether a guarded row has fallen: sites send the sums at q_g, and solve nothing."""
         return self.spec.row.client == "proximal" and is_judged(self.spec.row, state)
-
-    def unsettled(self, state: State) -> Sequence[int]:
-        """Return the sites with λ_k − λ_g or η_k + ∇_μ E_{q_k}[ℓ_k] above tol."""
-        clients, tol = state.history[-1].clients, self.spec.tol
-        return [k for k, one in enumerate(clients) if not max(one.broadcast, one.natural_gradient) <= tol]
 
     def has_lost(self, value: Any) -> bool:
         """Whether E_{q_g}[ℓ_k] is no number, which a guarded row can use; a site with privacy sends none."""

@@ -269,7 +269,7 @@ class Report:
     """A site's report on q_g."""
 
     value: Any = None
-    """The site's part of the objective; None at a site with privacy, or where the value belongs to an older q_g."""
+    """The site's part of the objective; None at a site with privacy."""
     edge: float = float("inf")
     """Natural-gradient edge of the answer that is counted; ∞ where it is not known."""
     sums: Any = None
@@ -280,7 +280,6 @@ class Report:
 class SiteReply:
     """A reply that a server has read: the report, and the answer, None where there is none to count."""
 
-    round: int
     report: Report
     answer: Any
     site: int = -1

@@ -166,20 +166,9 @@ def make_glm(
     class_factors: Callable[[Array, Array], Array],
     meaning: WeightMeaning = "frequency",
 ) -> Glm:
-    """Read all targets and return the model.
+    """Read all targets and return the model; `is_free` says whether the prior leaves the intercept alone.
 
-    Parameters
-    ----------
-    kind : Kind
-    rows : mapping of SiteRows
-    has_intercept, is_free : bool
-        Whether there is an intercept, and whether the prior leaves it alone.
-    centre : ndarray or None
-        See `Layout`.
-    class_factors : callable
-        (classes, their weights) → a factor of the row weights for each class.
-    meaning : {'frequency', 'analytic'}
-        Of the row weights.
+    `class_factors` maps classes and their weights to a factor of the row weights for each class.
     """
     targets = [site.y for site in rows.values()]
     weights = [site.weights for site in rows.values()]

@@ -136,7 +136,7 @@ def test_warnings_are_said_in_the_words_of_a_caller():
 
 
 def test_too_few_rounds_are_never_silent():
-    with pytest.warns(ConvergenceWarning, match=r"raise max_rounds \(now 2\) or tol \(now 1e-08\)"):
+    with pytest.warns(ConvergenceWarning, match="max_rounds"):
         model = L(max_rounds=2).fit(X, Y, client=SITES)
     assert not model.certificate_.holds
     assert model.status_ is ba.Status.ROUND_LIMIT
@@ -179,7 +179,7 @@ except ImportError as error:
 
 
 def test_an_unknown_name_is_an_attribute_error():
-    with pytest.raises(AttributeError, match="has no attribute 'FederatedLasso'"):
+    with pytest.raises(AttributeError, match="FederatedLasso"):
         ba.estimators.FederatedLasso  # noqa: B018
     assert "FederatedRidge" in dir(ba.estimators)
 

@@ -177,7 +177,7 @@ def test_unpenalised_intercepts_of_the_softmax_sum_to_zero_as_do_its_slopes():
     assert np.abs(model.coef_.sum(axis=0)).max() < 1e-6 * scale
 
 
-@pytest.mark.parametrize("delta", [1.0, 1e-3, 1e-6])
+@pytest.mark.parametrize("delta", [1.0, 1e-6])
 def test_one_class_at_each_site_is_an_ordinary_problem(delta):
     """No site could fit this alone: every one has a single class."""
     X, y, _ = cohort("logistic", seed=3)

@@ -4,6 +4,7 @@ The attacker is the server, or whoever reads its folder. What it computes is in 
 """
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -28,7 +29,7 @@ from bayesadmm_np.glm.questions import (
     DesignQuestion,
     StatisticsQuestion,
 )
-from bayesadmm_np.glm.separation import Part, Question
+from bayesadmm_np.glm.separation import Question
 from bayesadmm_np.splitting.guarded import Guarded
 from oracles.attacks import (
     far_point,
@@ -72,14 +73,15 @@ class Curious:
         self.number = 0
 
     def ask(self, question):
-        """Return the arrays of an honest answer; None where the site refuses."""
+        """Return the fields of an honest answer; None where the site refuses."""
         self.number += 1
         spec = self.server.spec
         inquiry_of(spec, self.number, *spec.pack_question(question)).write(self.folder / "inquiry.npz")
         self.site, path = step_site(self.folder, self.site, self.folder / "inquiry.npz")
         said = Message.read(path)
         self.refused = said.header["refused"]
-        return None if self.refused else {name.removeprefix("a/"): value for name, value in said.arrays.items()}
+        arrays = {name.removeprefix("a/"): value for name, value in said.arrays.items()}
+        return None if self.refused else {**said.header["content"], **arrays}
 
     def hessians(self, points):
         """Return the curvatures that came."""
@@ -273,15 +275,15 @@ def deaths(n=21):
 
 def way(at):
     """A direction that the rows with x > `at` follow, and the others oppose."""
-    return Part(np.eye(2), np.zeros(2), np.array([1.0, -at]))
+    return Question(np.eye(2), np.zeros(2), np.array([1.0, -at]), 0.0)
 
 
-def smallest_value(attacker, questions=60, sides=lambda found: found["opposes"][0]):
+def smallest_value(attacker, questions=60, sides=lambda found: found["opposes"]):
     """Bisect for the smallest x by whether some row opposes."""
     low, high = -8.0, 8.0
     for _ in range(questions):
         middle = (low + high) / 2
-        found = attacker.ask(Question.of(way(middle)))
+        found = attacker.ask(way(middle))
         if found is None:
             break
         low, high = (low, middle) if sides(found) else (middle, high)
@@ -299,7 +301,7 @@ def test_the_outermost_row_by_comparisons(rules, tmp_path):
         assert attacker.refused == "site A sends nothing, by its disclosure rule --budget"
         again = Curious(tmp_path, rules, loss)
         again.server = Coordinator.start([Site(n, again.site.data, rules=rules).hello() for n in "ABC"], likelihood())
-        assert again.ask(Question.of(way(0.123))) is None
+        assert again.ask(way(0.123)) is None
         assert again.refused == attacker.refused
 
 
@@ -308,7 +310,7 @@ def test_a_site_with_a_maximum_of_its_own_tells_no_direction(floor, tmp_path):
     """Of both classes, mixed: whatever the server asks, one answer. Not even without rules a comparison is told."""
     X, _, loss = ages(60)
     attacker = Curious(tmp_path, ALLOWED, loss)
-    questions = [Question.of(Part(np.eye(2), np.zeros(2), way(at).direction, floor)) for at in np.linspace(-5, 5, 12)]
+    questions = [replace(way(at), floor=floor) for at in np.linspace(-5, 5, 12)]
     answers = [attacker.ask(question) for question in questions]
     for answer in answers:
         for name, value in answer.items():
@@ -327,8 +329,8 @@ def test_the_sums_of_a_subset_of_one(rules, tmp_path):
     middle = np.sort(X[:, 0])[10]
     attacker = Curious(tmp_path, rules, loss)
     direction = far_point(middle, 1.0)
-    found = attacker.ask(Question.of(Part(np.eye(2), np.zeros(2), direction, floor=1e-6)))
-    seen = np.zeros((0, 2)) if found is None else [found["hessian"][0, 1] / found["hessian"][0, 1, 1]]
+    found = attacker.ask(Question(np.eye(2), np.zeros(2), direction, floor=1e-6))
+    seen = np.zeros((0, 2)) if found is None else [found["hessian"][1] / found["hessian"][1, 1]]
     assert recovered([middle, 1.0], seen) == (rules is ALLOWED)
 
 
@@ -340,9 +342,8 @@ def test_two_subsets_that_differ_by_a_row(tmp_path):
     found = []
     for last in (9, 10):
         low, high = x[0] - 0.1, (x[last] + x[last + 1]) / 2
-        part = Part(np.eye(2), np.zeros(2), np.array([1.0, -(low + high) / 2]), (high - low) / 2)
-        found.append(attacker.ask(Question.of(part)))
-    line = (found[1]["hessian"] - found[0]["hessian"])[0, 1]
+        found.append(attacker.ask(replace(way((low + high) / 2), floor=(high - low) / 2)))
+    line = (found[1]["hessian"] - found[0]["hessian"])[1]
     assert recovered([x[10], 1.0], [line / line[1]]) == 1
 
 

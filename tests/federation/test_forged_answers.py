@@ -174,7 +174,7 @@ PLAUSIBLE = {
         ("moves", "other"),
     },
     "rows": {("root", "negative"), ("has_walls", "other")},
-    "separation": {("gradient", "negative")},
+    "separation": {("gradient", "negative"), *((field, "off by one") for field in ("value", "moves", "opposes"))},
     "derivatives": OVERFLOWS,
     "sums": {("gradient", "negative"), *((field, "off by one") for field in ("value", "curvature_error"))},
     "statistics": {

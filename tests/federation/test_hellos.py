@@ -84,13 +84,13 @@ def test_a_formula_of_too_many_products_is_refused_before_they_are_formed():
             parse(f"y ~ {predictors}")
 
 
-@pytest.mark.parametrize("formula", ["y ~ (", "y ~ (a + b)**90 * c**80", "y ~ open('x')", "y", "~", "y ~ \ud800"])
-def test_a_formula_that_cannot_be_read_is_a_refusal_of_its_hello_alone(formula):
+def test_a_formula_that_cannot_be_read_is_a_refusal_of_its_hello_alone():
     """Over a transport whatever else is raised would end the server; the twin is the hello as it was made."""
     site = Site("A", GLMTable({"y": [0, 1, 1, 0], "a": [1.0, 2.0, 4.0, 3.0]}, "y ~ a"))
     hello = site.hello()
     assert read_hello(hello).table is not None
     table = hello.header["table"]
-    told = {**hello.header, "table": {**table, "described": {**table["described"], "formula": formula}}}
-    with pytest.raises(MessageError, match="formula"):
-        read_hello(Message("hello", told, hello.arrays, "hello of A"))
+    for formula in ("y ~ (", "y ~ (a + b)**90 * c**80", "y ~ open('x')", "y", "~", "y ~ \ud800"):
+        told = {**hello.header, "table": {**table, "described": {**table["described"], "formula": formula}}}
+        with pytest.raises(MessageError, match="formula"):
+            read_hello(Message("hello", told, hello.arrays, "hello of A"))

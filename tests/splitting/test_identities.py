@@ -197,9 +197,6 @@ def test_one_round_with_many_outputs(shape):
 # 2. Duals are natural gradients after every client step (Eq. 33)
 # ----------------------------------------------------------------------------------------------------
 
-every_rule = pytest.mark.parametrize(
-    ("name", "rule"), [(name, rule) for name, rules in RULES.items() for rule in rules], ids=str
-)
 every_family = pytest.mark.parametrize("family", PRIORS)
 
 
@@ -224,9 +221,11 @@ def check_natural_gradients(method, name, family, rule, half=1.0):
             assert edge(q, site, client.expect(q, rule), half) <= bound
 
 
-@every_rule
 @every_family
-def test_duals_are_natural_gradients_every_round(name, rule, family):
+@pytest.mark.parametrize("name", RULES)
+def test_duals_are_natural_gradients_every_round(name, family):
+    """Every loss with every family; the rules take turns."""
+    rule = RULES[name][list(PRIORS).index(family) % len(RULES[name])]
     check_natural_gradients(BayesADMM(1.5), name, family, rule)
 
 
