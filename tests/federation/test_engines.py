@@ -116,15 +116,6 @@ def test_a_site_compares_the_run_before_it_reads_the_spec(monkeypatch):
     assert not read
 
 
-@pytest.mark.parametrize("dim", [4, 9 * 10**15, 5 * 10**4])
-def test_a_hello_cannot_ask_for_more_parameters_than_it_names_columns(dim):
-    _, sites = begin()
-    hellos = [replace(site.hello(), header={**site.hello().header, "dim": dim}) for site in sites]
-    task = GLMTask(M.PVI(), lambda d: pytest.fail("a prior was made"))
-    with pytest.raises(MessageError, match="dim must be a multiple of the number of features, 3"):
-        Coordinator.start(hellos, task)
-
-
 def test_a_run_whose_checkpoint_could_not_be_read_does_not_begin(monkeypatch):
     begin()
     monkeypatch.setattr(messages_module, "LIMIT", 700)

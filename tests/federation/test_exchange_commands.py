@@ -3,7 +3,6 @@
 import errno
 import json
 import os
-import re
 import shutil
 import stat
 import sys
@@ -310,25 +309,12 @@ def test_replies_come_one_by_one_and_status_says_who_is_missing(bayesadmm):
     assert sorted(told["missing"]) == sorted([first, last])
     out = bayesadmm("server status run")[1]
     assert f"of {', '.join(sorted([first, last]))}; {second} answered" in out
-    moment = r"\d{4}-\d\d-\d\d \d\d:\d\d"
-    assert re.search(rf"since +{moment}\S*; {second} answered {moment}", out)
-    code, out, _ = bayesadmm(f"server step run {last}/reply-{last}-0001.npz {first}/reply-{first}-0001.npz --json")
-    assert json.loads(out)["written"] == "run/broadcast-0002.npz"
-    assert json.loads(out)["answered"] == []
-    code, _, err = bayesadmm("server step run --partial")
-    assert code == 2
-    assert "partial must leave a reply of round 2 that has come" in err
-    bayesadmm(f"site step {last} run/broadcast-0002.npz")
-    bayesadmm(f"server step run {last}/reply-{last}-0002.npz")
-    code, _, err = bayesadmm(f"server step run --without {first},nort")
-    assert (code, f"--without must name sites of {', '.join(sorted(SITES))}, got nort" in err) == (2, True), err
-    told = json.loads(bayesadmm(f"server step run --without {first},{second} --json")[1])
-    assert told["written"] == "run/broadcast-0003.npz"
-    assert told["left_out"] == [{"round": 2, "sites": sorted([first, second])}]
-    assert (
-        f"left out   {', '.join(sorted([first, second]))}: round 2 was closed without"
-        in bayesadmm("server status run")[1]
-    )
+    told = json.loads(bayesadmm(f"server step run --without {first},{last} --json")[1])
+    assert told["written"] == "run/broadcast-0002.npz"
+    assert told["left_out"] == [{"round": 1, "sites": sorted([first, last])}]
+    assert "left out" in bayesadmm("server status run")[1]
+    assert bayesadmm("server step run --partial")[0] == 2  # nobody has answered
+    assert bayesadmm("server step run --without nort")[0] == 2
 
 
 def test_a_reply_replaces_nothing_that_somebody_needs(bayesadmm, tmp_path):

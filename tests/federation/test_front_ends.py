@@ -3,7 +3,6 @@
 import json
 import tomllib
 import warnings
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -293,55 +292,6 @@ def test_a_round_without_a_site_that_its_step_needs_says_so_at_once_and_what_wor
             assert call(f"site init {name}2 {site}")[0] == 0
         code, out, _ = call("server run again east2 north2 --no-progress --json")
         assert (code, list(json.loads(out)["sites"])) == (0, ["east", "north"])
-
-
-def test_a_folder_in_the_place_of_a_message_stops_no_state(call):
-    """Refused before the state goes on; without it the same step goes through."""
-    write_tables()
-    path = begun(call, "")
-    state = Path("run/state.npz")
-    blocked, before = Path("run/broadcast-0001.npz"), state.read_bytes()
-    blocked.mkdir()
-    replies = stepped(call, path, SITES)
-    code, out, err = call(f"server step run {' '.join(replies)} --json")
-    assert (code, blocked.name in err, state.read_bytes() == before) == (2, True, True)
-    blocked.rmdir()
-    code, out, err = call(f"server step run {' '.join(replies)} --json")
-    assert (code, json.loads(out)["written"]) == (0, "run/broadcast-0001.npz"), err
-
-
-def test_a_lost_folder_goes_on_with_its_key_and_is_told_so_without_it(call):
-    from pathlib import Path
-    from shutil import rmtree
-
-    write_tables()
-    path = begun(call)
-    for _ in range(2):
-        path = json.loads(call(f"server step run {' '.join(stepped(call, path, SITES))} --json")[1])["written"]
-    key = Path("east/key.hex").read_text()
-    rmtree("east")
-    code, _, err = call(f"site step east {path}")
-    assert code == 2
-    assert "key.hex" in err
-    site = f"site init east --data east.csv --name east --target died --loss logistic --features age,dose {OPTIONS}"
-    assert call(site)[0] == 0  # a new key
-    request = json.loads(call(f"site lost east {path} --json")[1])["written"]
-    code, _, err = call(f"server copy run {request}")
-    assert (code, "key.hex" in err) == (3, True)
-    rmtree("east")
-    Path("east").mkdir()
-    Path("east/key.hex").write_text(key)
-    assert call(site)[0] == 0
-    request = json.loads(call(f"site lost east {path} --json")[1])["written"]
-    copy = json.loads(call(f"server copy run {request} --json")[1])["written"]
-    code, out, err = call(f"site step east {path} --copy {copy} --json")
-    assert code == 0, err
-    replies = [json.loads(out)["written"], *stepped(call, path, SITES[1:])]
-    while not path.endswith("final.npz"):
-        code, out, err = call(f"server step run {' '.join(replies)} --json")
-        path = json.loads(out)["written"]
-        replies = [] if path.endswith("final.npz") else stepped(call, path, SITES)
-    assert code == 0
 
 
 # One order of sites; a run's folder as a model
