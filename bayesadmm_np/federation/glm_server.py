@@ -53,8 +53,6 @@ from .questions import Asking, Talk
 class GLMServer(GLMEngine, ServerEngine[State]):
     """The engine at the server: the pure functions of `bayesadmm_np.splitting`, applied to what the sites sent."""
 
-    SUMMED: ClassVar[tuple[str, ...]] = ("value", "natural", "site", "edge", "sums", "errors", "certificate")
-    PER_SITE: ClassVar[tuple[str, ...]] = ("natural", "site", "sketch", "solved")
     record: ClassVar[Any] = RoundRecord
     reply_header: ClassVar[Any] = GLMReplyHeader
 
