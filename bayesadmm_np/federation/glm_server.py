@@ -20,8 +20,7 @@ from ..families.precision import DensePrecision
 from ..glm.diagnosis import LONG
 from ..losses.base import Expected
 from ..splitting.certificate import Certificate, PooledObjective
-from ..splitting.conclusion import concluded
-from ..splitting.guarded import evaluations, is_at_rounding, is_judged
+from ..splitting.guarded import concluded, evaluations, is_at_rounding, is_judged
 from ..splitting.history import RoundRecord
 from ..splitting.loop import ALL_ROUNDS, at_the_limit, has_converged
 from ..splitting.result import Result
@@ -54,8 +53,6 @@ from .questions import Asking, Talk
 class GLMServer(GLMEngine, ServerEngine[State]):
     """The engine at the server: the pure functions of `bayesadmm_np.splitting`, applied to what the sites sent."""
 
-    SUMMED: ClassVar[tuple[str, ...]] = ("value", "natural", "site", "edge", "sums", "errors", "certificate")
-    PER_SITE: ClassVar[tuple[str, ...]] = ("natural", "site", "sketch", "solved")
     record: ClassVar[Any] = RoundRecord
     reply_header: ClassVar[Any] = GLMReplyHeader
 

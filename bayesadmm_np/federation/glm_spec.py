@@ -70,11 +70,11 @@ class GLMSpec(RunSpec):
     asks : bool, default False
         Whether sites are asked for the sums of a table, before and after the rounds; see `glm_questions`.
     penalty : {'firth'}, optional
-        Of the likelihood; the fit is then made by questions alone.
+        Firth's penalty, of a likelihood without a prior; the fit is then made by questions alone.
     weight_meaning : {'frequency', 'analytic'}
-        Of the rows' weights, in the sums of a table; see `glm.site_statistics`.
+        A weight of 2 is the row twice, or a row of half the variance; see `glm.site_statistics`.
     tests : {'none', 'wald', 'lr'}
-        Tests of terms in the table; with "lr" sites are also asked for the fits without each.
+        Tests of terms in the table; likelihood ratios take some four exchanges each.
     sums_only : bool, default False
         Whether the server uses sums over sites alone; of a guarded Newton row without questions.
 
@@ -309,15 +309,11 @@ class GLMTask:
     choices : dict, optional
         Of `design.formula.agree`, where sites have tables: reference, ignore_case, site_intercepts, reference_site.
     asks : bool, default False
-        Whether sites are asked, before and after the rounds, for the sums of a table; of generalised linear models.
     penalty : {'firth'}, optional
-        Firth's penalty, of a likelihood without a prior.
     weight_meaning : {'frequency', 'analytic'}
-        A weight of 2 is the row twice, or a row of half the variance.
     tests : {'none', 'wald', 'lr'}
-        Tests of terms in the table; likelihood ratios take some four exchanges each.
     sums_only : bool, default False
-        Whether the server uses sums over sites alone: of guarded Newton without questions, with a wider certificate.
+        These and all without a text are as in `GLMSpec`.
 
     Examples
     --------

@@ -8,7 +8,7 @@ import pytest
 import bayesadmm_np as ba
 from bayesadmm_np.clients import VON, GradientSteps
 from bayesadmm_np.estimators.from_run import fitted_run
-from bayesadmm_np.federation import Coordinator, GLMTable, GLMTask, Message, Site, final_result
+from bayesadmm_np.federation import Coordinator, GLMTask, Message, final_result
 from bayesadmm_np.federation.messages import read_spec
 from bayesadmm_np.losses import LinearInStatistics, QuasiMonteCarlo
 from oracles.couriers import carried, differences, drive, introduce, names_of
@@ -147,16 +147,6 @@ def test_broken_twins_are_noticed(case, monkeypatch):
     assert not differences(result, *drive(row, clients, start, **options))
     monkeypatch.setattr(*BROKEN[case])
     assert differences(result, *drive(row, clients, start, **options))
-
-
-def test_a_conjugate_loss_travels():
-    rng = np.random.default_rng(0)
-    start = prior("full", 3)
-    clients = [
-        LinearInStatistics(start.with_natural(start.natural).natural * float(w), n_rows=4) for w in rng.random(3)
-    ]
-    result = ba.run(M.BayesADMM(1 / 3), clients, start, rounds=3)
-    assert not differences(result, *drive(M.BayesADMM(1 / 3), clients, start, rounds=3))
 
 
 def test_a_prior_of_two_numbers_is_sent_as_two_numbers():
@@ -323,52 +313,6 @@ def test_the_same_step_again_is_the_same_bytes():
         assert after.step(replies) is after
         assert after.save().to_bytes() == server.step(replies).save().to_bytes()
         server = after
-
-
-def test_messages_hold_no_rows():
-    clients, start = team("logistic", sizes=SIZES), prior("full", 3)
-    site = introduce(clients)[0]
-    server = Coordinator.start([site.hello()], GLMTask(M.PVI(), start))
-    after, reply = site.step(server.broadcast())
-    rows = {float(x) for x in clients[0].X[:, 1:].ravel()}
-    for message in (site.hello(), reply, after.save()):
-        assert rows.isdisjoint({float(x) for values in message.arrays.values() for x in values})
-
-
-def test_common_units_are_those_of_all_rows():
-    rng = np.random.default_rng(0)
-    X = np.column_stack([1900 + 30 * rng.standard_normal(50), rng.standard_normal(50), np.full(50, 3.0), np.ones(50)])
-    y, parts = (rng.random(50) < 0.5).astype(float), (slice(0, 20), slice(20, 50))
-    formula = "died ~ year + dose + constant"
-    sites = [
-        Site(
-            name,
-            GLMTable(
-                {"year": X[rows, 0], "dose": X[rows, 1], "constant": X[rows, 2], "died": y[rows]},
-                formula,
-                is_list=True,
-                standardize=True,
-            ),
-        )
-        for name, rows in zip("AB", parts, strict=True)
-    ]
-    prior_ = ba.families.FullGaussian(np.zeros(4), 1.0)
-    server = Coordinator.start([site.hello() for site in sites], GLMTask(M.PVI(), prior_))
-    centre, scale = server.spec.centre, server.spec.scale
-    # two passes over numbers of size 1900, in another order
-    assert np.allclose(centre[:2], X[:, :2].mean(axis=0), rtol=1e-12)
-    assert np.allclose(scale[:2], X[:, :2].std(axis=0), rtol=1e-12)
-    assert centre[2:].tolist() == [0.0, 0.0]  # constant columns stay
-    assert scale[2:].tolist() == [1.0, 1.0]
-    while server.outcome is None:
-        sites, replies = zip(*(one.step(carried(server.broadcast())) for one in sites), strict=True)
-        server = server.step(replies)
-    model = fitted_run(server.spec, final_result(server.broadcast()))
-    mean, covariance = model.mean(), model.covariance()
-    # the predictor does not depend on the units
-    standardised = (X - centre) / scale
-    assert np.allclose(X @ mean, standardised @ server.state.q_g.mean, atol=1e-9)
-    assert np.allclose(X @ covariance @ X.T, standardised @ server.state.q_g.covariance @ standardised.T, atol=1e-9)
 
 
 def test_results_name_sites_and_parameters():
