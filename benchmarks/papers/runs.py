@@ -106,7 +106,9 @@ class Bench:
                 record = _together([self.train(job, [rows], test, k) for k, rows in enumerate(clients)])
             else:
                 record = self.train(job, [merge(clients)] if job.entry.pooled else clients, test)
-            path.write_text(json.dumps(record), encoding="utf-8")
+            part = path.with_suffix(".part")
+            part.write_text(json.dumps(record), encoding="utf-8")
+            part.replace(path)
             if test is not self.test:
                 for state in path.parent.glob(f"{job.file}*.npz"):
                     state.unlink()
