@@ -1,4 +1,4 @@
-"""What a site says of its file, and the file as a table of raw columns: by a formula, or by a list of them."""
+"""A site's description of its file, and the file as a table of raw columns: by a formula, or by a list of them."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class TableRows:
 
     @property
     def told(self) -> dict[str, Any]:
-        """What `site init` says of the rows."""
+        """Description of the rows that `site init` prints."""
         from ..design.levels import advice_on_words
 
         described, words = self.data.described, option_words()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -101,36 +100,3 @@ def knobs(name: str) -> tuple[str, ...]:
     from ..splitting.methods import TABLE
 
     return tuple(inspect.signature(TABLE[name]).parameters)
-
-
-def all_methods(rho: float | None = None, gamma: float | None = None) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Yield every row's name and a way to make it, each with the knobs that it has; and two kin of PVI."""
-    from ..splitting.accelerated import Accelerated
-    from ..splitting.methods import PVI, TABLE
-
-    given = {key: value for key, value in (("rho", rho), ("gamma", gamma)) if value is not None}
-
-    def maker(name: str) -> Callable[[], Any]:
-        return lambda: TABLE[name](**{key: value for key, value in given.items() if key in knobs(name)})
-
-    for name in TABLE:
-        yield name, maker(name)
-    yield "damped PVI", lambda: PVI(0.5 if gamma is None else gamma)
-    yield "accelerated PVI", lambda: Accelerated(maker("PVI")())
-
-
-def needs_prior(family: str, method: Any) -> bool:
-    """Whether a method is defined under a proper prior alone: its family has no flat one."""
-    from ..families import FullGaussian
-
-    return family_for(family, method) is not FullGaussian
-
-
-def family_for(name: str, method: Any) -> type:
-    """Return the family asked for, or the one that the method demands."""
-    from ..families.gaussians import FAMILIES
-    from ..splitting.accelerated import Accelerated
-
-    row = method.method if isinstance(method, Accelerated) else method
-    asked: type = FAMILIES[name]
-    return asked if not row.families or asked in row.families else row.families[0]

@@ -18,7 +18,7 @@ from .terms import Expression, Learned, Parsed, parse
 
 @dataclass(frozen=True)
 class Agreement:
-    """What all sites make their designs by: plain values, sent to each of them and kept with the fitted model.
+    """Instructions by which all sites make their designs: plain values, sent to each site and kept with the model.
 
     Attributes
     ----------

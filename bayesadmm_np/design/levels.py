@@ -45,7 +45,7 @@ FEW_WORDS = 3
 
 
 Remedy = str | Callable[[Words], str]
-"""What to do, in the words of a reader where it says so."""
+"""Advice; a function gives advice in the words of a reader."""
 
 
 class TableError(Worded):
@@ -168,7 +168,8 @@ def _fold(level: str) -> str:
 def twin(level: str) -> str:
     """Return what likely twins share: their fold, or the number that both may be, as 010 and 10."""
     fold = _fold(level)
-    return str(Decimal(fold).normalize()) if CODE.fullmatch(fold) else fold
+    is_short = len(fold) <= 28  # digits of a Decimal
+    return str(Decimal(fold).normalize()) if is_short and CODE.fullmatch(fold) else fold
 
 
 def _in_order(levels: Iterable[str]) -> tuple[str, ...]:
@@ -309,16 +310,13 @@ class AgreedColumn:
             return _read_numbers(cells, name)
         place = {level: k for k, level in enumerate(self.levels)}
         place |= {spelling: place[level] for spelling, level in self.spellings.items()}
-        known: dict[Any, int] = {}
-        codes = np.full(len(cells), -1)
-        for i, cell in enumerate(cells.tolist()):
-            key = (type(cell), cell)
-            if key not in known:
-                if _kind(cell) in ("date", "other"):
-                    raise TableError(f"holds {cell!r}, which is no level", column=name)
-                known[key] = place.get(level_name(cell), -1)
-            codes[i] = known[key]
-        return codes
+        keys = [(type(cell), cell) for cell in cells.tolist()]  # True and 1 are equal
+        known = dict.fromkeys(keys, -1)
+        for key in known:
+            if _kind(key[1]) in ("date", "other"):
+                raise TableError(f"holds {key[1]!r}, which is no level", column=name)
+            known[key] = place.get(level_name(key[1]), -1)
+        return np.array([known[key] for key in keys], dtype=int)
 
     def require(self, level: str, name: str) -> None:
         """Refuse a reference that is no level."""

@@ -53,7 +53,7 @@ OFFSET = re.compile(r"offset\((.*)\)")
 QUOTED = r"\"(?:\\.|[^\"])*\"|'(?:\\.|[^'])*'|`([^`]*)`"
 """A text, or a name in backticks."""
 UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
-"""What Python's parser may raise."""
+"""Errors that Python's parser may raise."""
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -190,7 +190,7 @@ def _quoted(name: str) -> str:
 
 
 MOST_PRODUCTS = 2000
-"""Of columns in a formula: forming 6 561 takes seconds."""
+"""Products of columns in a formula: forming 6 561 takes seconds."""
 
 
 def _products(node: Any) -> float:

@@ -128,11 +128,6 @@ class FittedEstimator(BaseEstimator):
         return self.fitted_.status
 
     @property
-    def objective_(self) -> float:
-        """The run's objective at the end."""
-        return float(self.fitted_.objective[-1])
-
-    @property
     def elbo_(self) -> float:
         """The bound on the log evidence."""
         if self.fitted_.elbo is None:

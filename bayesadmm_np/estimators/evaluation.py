@@ -17,7 +17,7 @@ from scipy.special import expit, logit
 
 from .._errors import ArgumentError
 from .._text import aligned
-from .._validation import Array, as_count, as_float_array
+from .._validation import Array, as_float_array
 from ..design.rows import read_client
 
 EDGES = np.linspace(-16.0, 16.0, 3201)
@@ -420,7 +420,7 @@ def roc(counts: SiteCounts) -> tuple[Array, Array]:
 
 
 def evaluate(
-    probability: ArrayLike, y: ArrayLike, client: Any = None, *, classes: Any = None, least: int = 1
+    probability: ArrayLike, y: ArrayLike, client: Any = None, *, classes: Any = None
 ) -> Evaluation | ClassEvaluation:
     """Hold predicted probabilities against outcomes, by site and pooled.
 
@@ -434,8 +434,6 @@ def evaluate(
     classes : sequence, optional
         Labels in the order of `probability`, as an estimator's `classes_`, default 0 to C − 1; of two the second is the
         event.
-    least : int, default 1
-        Smallest number of rows of a site; a site with fewer is refused by name.
 
     Returns
     -------
@@ -463,13 +461,9 @@ def evaluate(
     if not known.all():
         listed = " and ".join(map(repr, names.tolist())) if names.size == 2 else ", ".join(map(repr, names.tolist()))
         raise ArgumentError("y", f"must hold the classes {listed}", repr(labels[~known].tolist()[0]))
-    as_count(least, "least")
     sites: dict[Hashable, list[int]] = {}
     for i, name in enumerate(read_client(client, labels.size)):
         sites.setdefault(name, []).append(i)
-    for name, index in sites.items():
-        if len(index) < least:
-            raise ArgumentError("client", f"must have at least {least} rows a site", f"{len(index)} at {name!r}")
     if names.size == 2:
         return _against(p[:, 1], labels == names[1], sites, names[1])
     if not np.allclose(p.sum(axis=1), 1.0, atol=1e-6):

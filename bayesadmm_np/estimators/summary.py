@@ -253,7 +253,7 @@ def summarise(
         statistic="z" if spread.df is None else "t",
         ratio=model.kind.ratio if ratios else "",
         sources=("prior", *map(str, model.sites)),
-        header={**_header(model, units, words), "Model": model.titled(reference)},
+        header=_header(model, units, reference, words),
         note=_note(model, rows, spread, losses is not None),
         tests=tuple(tests),
     )
@@ -525,13 +525,13 @@ def _at_the_maximum(model: FittedGLM, whole: GoodnessOfFit, is_quasi: bool) -> d
     return facts
 
 
-def _header(model: FittedGLM, units: Units, words: Words) -> dict[str, str]:
+def _header(model: FittedGLM, units: Units, reference: Any, words: Words) -> dict[str, str]:
     sites = ", ".join(f"{name} {site.n_rows}" for name, site in model.sites.items())
     family = f"{model.family} family, " if model.inference == "posterior" else ""
     many = "site" if len(model.sites) == 1 else "sites"
     rounds = "1 round" if model.rounds == 1 else f"{model.rounds} rounds"
     header = {
-        "Model": model.title,
+        "Model": model.titled(reference),
         "Fit": model.fit_name,
         "Rows": f"{sum(site.n_rows for site in model.sites.values())} at {len(model.sites)} {many}: {sites}"
         if sites

@@ -205,7 +205,7 @@ class DisclosureError(MessageError):
             )
             options[first.option] = _override(name, [one for one in broken if one.rule == name], allow)
         if any(one.column == A_POINT for one in broken):  # its limit is the number of columns, too
-            options["--most-parameters"] = _larger(options.get("--most-parameters", "1"), "1")
+            options["--most-parameters"] = max(options.get("--most-parameters", "1"), "1", key=float)
         listed = " ".join(f"{name} {value}" for name, value in options.items())
         self.remedy = f"override by {listed} (of `site init`, or in a run of `site rules`), which is recorded"
         super().__init__(
@@ -213,10 +213,6 @@ class DisclosureError(MessageError):
         )
         named = ", ".join(dict.fromkeys(one.option + one.of for one in broken))
         self.told = f"site {site} sends nothing, by its disclosure rule{'s' * (len(rules) > 1)} {named}"
-
-
-def _larger(one: str, other: str) -> str:
-    return max(one, other, key=float)
 
 
 def _override(rule: str, broken: Sequence[Check], allow: Sequence[str]) -> str:

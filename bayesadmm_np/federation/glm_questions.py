@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -332,15 +334,10 @@ def _least_squares(found: Prepared, ask: Asking) -> Prepared:
         noise_variance=solved.noise,
     )
     share = (noise or 1.0) / solved.noise
-    expected = [_expected(posterior, scaled(own, share), 0.0) for own in ask(SumsQuestion(theta))]
+    sums = (Sums(*(share * one for one in own)) for own in ask(SumsQuestion(theta)))
+    expected = [_expected(posterior, own, 0.0) for own in sums]
     result = settled(prior, posterior, expected, spec.tol)
     return replace(found, result=result, caveat=solved.caveat(result.status is Status.CONVERGED))
-
-
-def scaled(sums: Sums, share: float) -> Sums:
-    """Return sums at another noise variance."""
-    first = (share * sums.value, share * sums.gradient, share * sums.hessian, share * sums.errors)
-    return Sums(*first, share * sums.curvature_error)
 
 
 def _design_root(factor: Any, is_free: bool) -> Array:
@@ -534,7 +531,7 @@ def _statistics(
 
     def ask_sums(robust: tuple[str, ...] = ()) -> SiteStatistics:
         about_null = theta if null is None else null
-        return sum_of(ask(StatisticsQuestion(theta, about_null, bread, robust, spec.weight_meaning)))
+        return reduce(add, ask(StatisticsQuestion(theta, about_null, bread, robust, spec.weight_meaning)))
 
     total = ask_sums() if bread is None else with_all_robust(kind, ask_sums, Refused)
     return FitStatistics(total, found.noise, spec.weight_meaning, null is not None), found
@@ -562,11 +559,3 @@ def _reduced(found: Prepared, ask: Asking, start: Array) -> tuple[dict[str, floa
         except ValueError as error:
             missing.append(f"There is no likelihood-ratio test of {term}: {error}")
     return values, missing
-
-
-def sum_of(answers: Sequence[SiteStatistics]) -> SiteStatistics:
-    """Return the sum over sites."""
-    total = answers[0]
-    for answer in answers[1:]:
-        total = total + answer
-    return total

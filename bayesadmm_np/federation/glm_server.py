@@ -20,8 +20,7 @@ from ..families.precision import DensePrecision
 from ..glm.diagnosis import LONG
 from ..losses.base import Expected
 from ..splitting.certificate import Certificate, PooledObjective
-from ..splitting.conclusion import concluded
-from ..splitting.guarded import evaluations, is_at_rounding, is_judged
+from ..splitting.guarded import concluded, evaluations, is_at_rounding, is_judged
 from ..splitting.history import RoundRecord
 from ..splitting.loop import ALL_ROUNDS, at_the_limit, has_converged
 from ..splitting.result import Result

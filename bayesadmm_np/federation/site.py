@@ -322,7 +322,7 @@ class Site:
             assert self.heard is not None
             assert isinstance(self.heard.asked, Question)
             said = answer_of(self.heard.asked, self.name, {}, {}, error.told).sealed(self.key)
-            cost = entry.numbers if error.column == A_POINT else 0  # a refusal of a point tells of the rows
+            cost = entry.numbers if A_POINT in error.told else 0  # a refusal of a point tells of the rows
             return said, replace(self._entry(said), numbers=cost)
 
     def _entry(self, said: Message) -> Entry:

@@ -52,24 +52,12 @@ class FirthAnswer(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class FirthFit:
-    """The mode of ℓ(θ) − ½ log det I(θ).
+    """The mode of ℓ(θ) − ½ log det I(θ), with the `information` I there; standard errors are from its inverse.
 
-    Attributes
-    ----------
-    mean : ndarray, shape (d,)
-    information : ndarray, shape (d, d)
-        I at the mode, the sum of the sites' Hessians there; standard errors are from its inverse. Tests and intervals
-        from them are Wald's; with separated data the likelihood is far from a parabola, and they are wide.
-    sites : tuple of Natural
-        Factors (I_k θ − g_k, I_k) of the sites, g_k the gradient with the site's share of the penalty's: they add up to
-        (I θ, I).
-    pulls : tuple of ndarray, shape (d,)
-        The sites' shares of ½ ∇ log det I.
-    value, penalty : float
-        ℓ and ½ log det I; the objective is their difference.
-    exchanges : int
-    floats : int
-        Numbers in the questions and answers of all sites, where `fit_firth` asked them.
+    Tests and intervals from them are Wald's; with separated data the likelihood is far from a parabola, and they are
+    wide. `sites` has the factors (I_k θ − g_k, I_k), g_k the gradient with the site's share of the penalty's: they add
+    up to (I θ, I). `pulls` are the shares of ½ ∇ log det I; `value` is ℓ, and `penalty` ½ log det I. `floats` counts
+    the numbers in the questions and answers of all sites, where `fit_firth` asked them.
     """
 
     mean: Array
@@ -241,11 +229,6 @@ class Tilted(Loss):
 
     Its Hessian is that of ℓ, so that a run that starts at the mode ends there, with N(mode, I⁻¹). No reach is claimed:
     c is that of one θ, and a distance to the mode is a first-order estimate.
-
-    Parameters
-    ----------
-    loss : Loss
-    tilt : ndarray, shape (d,)
     """
 
     def __init__(self, loss: Loss, tilt: Array) -> None:

@@ -153,32 +153,18 @@ class Test:
 
 @dataclass(frozen=True)
 class GoodnessOfFit:
-    """What a table says of a fit as a whole, at its maximum of the likelihood.
+    """A fit as a whole, at its maximum of the likelihood; numbers that compare with the null model are None without it.
 
-    Attributes
-    ----------
-    n_observations : float
-        Σ w_i of frequency weights, the number of rows of analytic ones; times the outputs of least squares.
-    n_parameters : int
-        Number of coefficients and intercepts; a noise variance is not counted.
-    df_model, df_residual : float
-        Coefficients beside the intercepts, and n − parameters.
-    deviance, null_deviance : float
-        2 Σ w_i (ℓ_i − ℓ_i at μ_i = y_i), of the fit and of the intercepts alone. The residual sum of squares of least
-        squares. What compares with the null model is None where that was not found.
-    log_likelihood, null_log_likelihood : float
-        All constants kept. An estimated noise variance is the one that maximises it, RSS/n.
-    dispersion : float or None
-        Pearson's χ² over `df_residual`; the unbiased noise variance of least squares. None without degrees of freedom.
-    aic, bic : float
-        −2 log L + 2 p and −2 log L + p log n, p = `n_parameters` and n = `n_observations`. R counts an estimated noise
-        variance as a parameter too: p + 1.
-    r_squared : float or None
-        McFadden's 1 − log L/log L₀; of least squares 1 − RSS/RSS₀. None where the null model fits perfectly.
-    adjusted_r_squared : float or None
-        Of least squares alone.
-    test : Test or None
-        Likelihood-ratio test of all coefficients beside the intercepts; the F test where the noise is estimated.
+    `n_observations` is Σ w_i of frequency weights, the number of rows of analytic ones, times the outputs of least
+    squares. `n_parameters` counts coefficients and intercepts, not a noise variance; `df_model` the coefficients beside
+    the intercepts, and `df_residual` is n − parameters.
+
+    Deviances are 2 Σ w_i (ℓ_i − ℓ_i at μ_i = y_i), of least squares the residual sum of squares. Likelihoods keep all
+    constants; an estimated noise variance is the one that maximises them, RSS/n. `dispersion` is Pearson's χ² over
+    `df_residual`, of least squares the unbiased noise variance. `aic` and `bic` are −2 log L + 2 p and −2 log L + p log
+    n; R counts an estimated noise variance as a parameter too. `r_squared` is McFadden's 1 − log L/log L₀, of least
+    squares 1 − RSS/RSS₀ beside `adjusted_r_squared`, and None where the null model fits perfectly. `test` is the
+    likelihood-ratio test of all coefficients beside the intercepts, or the F test where the noise is estimated.
     """
 
     n_observations: float
@@ -282,15 +268,9 @@ def _f_test(name: str, explained: float, df: int, left: float, df_residual: floa
 
 @dataclass(frozen=True)
 class Estimate:
-    """A coefficient or a contrast; all but the first two are None where they would mean nothing.
+    """A coefficient or a contrast; all but the first two fields are None where they would mean nothing.
 
-    Attributes
-    ----------
-    name : str
-    coef : float
-    std_err, statistic, p_value, low, high : float or None
-        Standard error, coef/std_err, its two-sided P, and the ends of the 95 % interval: of the t distribution where
-        the noise variance is estimated, otherwise of the normal.
+    P is two-sided, and the interval of 95 %: by t where the noise variance is estimated, otherwise by the normal.
     """
 
     name: str

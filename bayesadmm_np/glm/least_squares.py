@@ -53,11 +53,6 @@ class Solved:
     penalty: Array
     held: tuple[str, ...]
 
-    @property
-    def has_freedom(self) -> bool:
-        """Whether the noise variance is known: given, or told by residuals."""
-        return not self.is_estimated or self.fit.df > 0
-
     def at_the_centre(self, centre: Array | None) -> tuple[Array, FullGaussian, FullGaussian]:
         """Return θ, prior and posterior; the intercept, where there is one, is b + coefᵀcentre for a `centre`."""
         fit = self.fit
@@ -79,7 +74,7 @@ class Solved:
 
     def caveat(self, has_converged: bool) -> str:
         """Return what is to be known of the fit besides what is held."""
-        if not self.has_freedom:
+        if self.is_estimated and not self.fit.df > 0:
             return NO_FREEDOM
         if has_converged:
             return ""

@@ -345,6 +345,7 @@ CLUSTERS = Condition(
 NO_PULL = Condition(
     "zero where no covariance came", lambda pull, known: known["covariance"] is not None or not pull.any()
 )
+NARROW = Condition("of no more columns than the design", lambda basis, known: basis.shape[1] <= basis.shape[0])
 YES_OR_NO = Condition("0 or 1", lambda value, known: value in (0.0, 1.0))
 
 WILD = {"value": Field("", (LOSS,), may_overflow=True)}
@@ -389,7 +390,7 @@ QUESTIONS: Mapping[str, Entry] = {
     "separation": Entry(
         separation.Question,
         separation.Answer,
-        {"basis": Field("p r"), "theta": COORDINATES, "direction": COORDINATES, "floor": FREE},
+        {"basis": Field("p r", (NARROW,)), "theta": COORDINATES, "direction": COORDINATES, "floor": FREE},
         {
             "value": Field("", (NOT_NEGATIVE,)),
             "gradient": COORDINATES,

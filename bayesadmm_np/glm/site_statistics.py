@@ -34,25 +34,13 @@ HIGHEST_LEVERAGE = 1.0 - 1e-10
 
 @dataclass(frozen=True, eq=False)
 class SiteStatistics:
-    """Sums over the rows of a site at the pooled fit; `+` gives the sums of both sites.
+    """Sums over a site's rows at the pooled fit, at a noise variance of 1, in the units of the loss; `+` adds sites.
 
-    All at a noise variance of 1, in the units of the loss.
-
-    Attributes
-    ----------
-    n_rows : int
-    weight, log_weight : float
-        Σ w_i and Σ log w_i.
-    loss, null_loss, saturated_loss : float
-        Σ w_i ℓ_i at the fit, at the model of intercepts alone, and where every mean is the observation itself.
-    constant : float
-        What the loss leaves out of −log p.
-    pearson : float
-        Σ w_i (y_i − μ_i)²/V(μ_i); of classes, summed over them with V = μ.
-    meats : dict of str to ndarray, shape (d, d)
-        Σ s_i s_iᵀ, s_i the score of a row: "HC0", "HC2" (s_i over √(1 − h_i)), "HC3" (over 1 − h_i), and "cluster",
-        where s is that of a cluster.
-    n_clusters : int
+    `weight` and `log_weight` are Σ w_i and Σ log w_i. `loss`, `null_loss` and `saturated_loss` are Σ w_i ℓ_i at the
+    fit, at the model of intercepts alone, and where every mean is the observation itself; `constant` is what the loss
+    leaves out of −log p. `pearson` is Σ w_i (y_i − μ_i)²/V(μ_i); of classes, summed over them with V = μ. `meats` has Σ
+    s_i s_iᵀ, shape (d, d), s_i the score of a row: "HC0", "HC2" (s_i over √(1 − h_i)), "HC3" (over 1 − h_i), and
+    "cluster", where s is that of one of `n_clusters` clusters.
     """
 
     n_rows: int

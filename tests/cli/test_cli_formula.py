@@ -69,34 +69,19 @@ def test_a_word_among_numbers_is_named_with_the_option_that_makes_it_missing(tab
     """A word at one site; the twin has a fourth different text, and such columns are text."""
     table["bmi"] = table.bmi.astype(str)
     places = table.index[table.hospital == "Bern"][:4]
-    table.loc[places, "bmi"] = "lost"
-    names = ("Basel", "Bern")
-    advice = "if 'lost' stands for a missing value, say so by --na 'lost'"
-
-    def written():
+    fit = ("fit", "all.csv", "--formula", "died ~ age + bmi", "--client", "hospital")
+    for words, is_named in ("lost", True), (["never", "none", "lost", "later"], False):
+        table.loc[places, "bmi"] = words
         table.to_csv("all.csv", index=False)
-        for name in names:
-            table[table.hospital == name].to_csv(f"{name}.csv", index=False)
-        settings = ("--loss", "logistic", "--formula", "died ~ age + bmi")
-        said = [run("site", "init", name, "--data", f"{name}.csv", "--name", name, *settings)[1] for name in names]
-        _, refused = run("server", "init", "run", *(f"{name}/hello.npz" for name in names), code=3)
-        _, whole = run("fit", "all.csv", "--formula", "died ~ age + bmi", "--client", "hospital", code=2)
-        return (*said, refused, whole, run("describe", "all.csv", "--client", "hospital")[0])
-
-    basel, bern, refused, whole, described = written()
-    assert (advice in basel, advice in bern) == (False, True)
-    assert "site 'Bern': column 'bmi' holds text ('lost') where site 'Basel' has numbers" in refused
-    assert "site 'Bern': column 'bmi' holds text ('lost') where site 'Basel' has numbers" in whole
-    assert "text ('lost')" in described
-    assert all(advice in said for said in (refused, whole, described))
-    run("fit", "all.csv", "--formula", "died ~ age + bmi", "--client", "hospital", "--na", "lost", "--dropna")
-    table.loc[places, "bmi"] = ["never", "none", "lost", "later"]
-    assert not any("--na" in said for said in written())
-    table.loc[places, "bmi"] = "?"
-    table[table.hospital == "Bern"].to_csv("Bern.csv", index=False)
+        said = run(*fit, code=2)[1], run("describe", "all.csv", "--client", "hospital")[0]
+        assert ["--na 'lost'" in one for one in said] == [is_named] * 2
+        assert "site 'Bern': column 'bmi'" in said[0]
+    table.loc[places, "bmi"] = "lost"
+    table.to_csv("all.csv", index=False)
+    run(*fit, "--na", "lost", "--dropna")
+    table[table.hospital == "Bern"].assign(bmi="?").head(4).to_csv("Bern.csv", index=False)
     settings = ("--data", "Bern.csv", "--name", "Bern", "--loss", "logistic", "--formula", "died ~ age + bmi")
-    _, refused = run("site", "init", "mark", *settings, code=2)
-    assert "column 'bmi' holds '?', which stands for a missing value; say so by --na '?'" in refused
+    assert "--na '?'" in run("site", "init", "mark", *settings, code=2)[1]
 
 
 @pytest.mark.parametrize("accused", ["Basel", "Bern"])

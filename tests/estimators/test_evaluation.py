@@ -95,16 +95,6 @@ def test_calibration_groups_hold_all_rows_and_cover():
     assert sum(share.low <= mean <= share.high for mean, share, _ in wrong) <= 4
 
 
-def test_the_figure_names_every_site():
-    p, y, site = draws()
-    with mpl.rc_context():
-        figure = Figure(figsize=(7.2, 3.2), layout="constrained")
-        evaluate(p, y, site).plot(figure)
-    left, right = figure.axes
-    assert sorted(text.get_text()[0] for text in left.get_legend().get_texts()) == ["0", "1", "2", "a"]
-    assert right.get_legend() is not None
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

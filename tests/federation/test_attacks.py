@@ -18,6 +18,7 @@ from bayesadmm_np.federation import (
     GLMTable,
     GLMTask,
     Message,
+    MessageError,
     Site,
     step_site,
 )
@@ -90,7 +91,7 @@ class Curious:
 
 
 @RULES
-@pytest.mark.parametrize("n", [1, 2, 5, 10, 14])
+@pytest.mark.parametrize("n", [1, 5, 14])
 def test_the_rows_of_a_site_of_few_rows(n, rules, tmp_path):
     """An honest run of maximum likelihood with two other sites of many rows; the attacker has the replies."""
     X, y = logistic(0, n)
@@ -169,7 +170,7 @@ def ages(n=20):
 
 
 @RULES
-@pytest.mark.parametrize("slope", [30.0, 100.0, 300.0])
+@pytest.mark.parametrize("slope", [30.0, 300.0])
 def test_the_largest_value_at_a_far_point(slope, rules, tmp_path):
     """One answer at a point beyond all rows, where the row with the largest age outweighs the rest."""
     X, _, loss = ages()
@@ -254,7 +255,7 @@ def test_a_broadcast_under_which_the_largest_row_outweighs(rules, tmp_path):
     assert recovered(X[np.argmax(X[:, 0])], seen, to=1e-2) == (rules is ALLOWED)
 
 
-@pytest.mark.parametrize("sd", [0.1, 1.0, 10.0, 100.0])
+@pytest.mark.parametrize("sd", [0.1, 100.0])
 def test_an_honest_prior_is_no_refusal(sd, tmp_path):
     """Standardised columns, m = 0, moderate and wide priors."""
     X, y = logistic(6, 60, 8)
@@ -320,6 +321,13 @@ def test_a_site_with_a_maximum_of_its_own_tells_no_direction(floor, tmp_path):
     (tmp_path / "usual").mkdir()
     usual = Curious(tmp_path / "usual", DisclosureRules(budget=1e9), loss)
     assert all(usual.ask(question) is not None for question in questions)
+
+
+def test_a_basis_is_no_wider_than_the_design(tmp_path):
+    """Else a message of a megabyte asks for a Hessian of gigabytes."""
+    attacker = Curious(tmp_path, USUAL, deaths()[1])
+    with pytest.raises(MessageError, match="basis"):
+        attacker.ask(Question(np.eye(2, 3), np.zeros(3), np.zeros(3), 0.0))
 
 
 @RULES

@@ -74,11 +74,11 @@ def outcome(case, folder):
 
 
 def test_files_give_the_pooled_design_or_refuse_by_name(tmp_path):
-    cases = {seed: case for seed in range(50) if not is_another_truth(case := make_case(seed))}
+    cases = {seed: case for seed in range(40) if not is_another_truth(case := make_case(seed))}
     # in a file a column of codes is text at every site, of which "unknown" is a level like others
     cases = {seed: case for seed, case in cases.items() if "code" not in case.words}
     found = [outcome(case, tmp_path / f"{seed}") for seed, case in cases.items()]
-    assert 3 < sum(found) < 35
+    assert 3 < sum(found) < 28
 
 
 def test_the_check_of_files_catches_rows_in_another_order(tmp_path):

@@ -16,6 +16,7 @@ from bayesadmm_np.glm.diagnosis import (
     read_finding,
     without_estimate,
 )
+from bayesadmm_np.glm.questions import QUESTIONS, pack, unpack
 from bayesadmm_np.glm.separation import Answer, Question, answer, held
 from bayesadmm_np.losses import LeastSquares, Logistic, Poisson, Softmax
 from bayesadmm_np.losses.linear_model import row_factor
@@ -67,7 +68,7 @@ def disagreement(losses, found):
     return None
 
 
-@pytest.mark.parametrize("seeds", [range(60), pytest.param(range(60, 3000), marks=pytest.mark.slow)], ids=["", "all"])
+@pytest.mark.parametrize("seeds", [range(40), pytest.param(range(40, 3000), marks=pytest.mark.slow)], ids=["", "all"])
 def test_findings_are_those_of_linear_programmes(seeds):
     wrong, separated = {}, 0
     for seed in seeds:
@@ -303,7 +304,7 @@ def test_a_site_with_a_maximum_says_nothing_of_a_direction(floor):
 def test_rows_that_are_held_are_those_that_no_direction_frees():
     """By a programme a wall: max a_jᵀd over all a_iᵀd >= 0, |d| <= 1, is 0 where it is held."""
     wrong = []
-    for seed in range(25):
+    for seed in range(15):
         loss = random_problem(np.random.default_rng(seed))[0]
         if (loss.weights > 0).any():
             walls, _ = walls_of([loss])
@@ -349,24 +350,29 @@ def test_findings_survive_a_file():
 
 
 def counted(losses):
-    """A finding, and the exchanges that it took."""
-    asked = []
+    """A finding from questions and answers as messages hold them, and the exchanges that it took."""
+    entry, asked = QUESTIONS["separation"], []
+    known = [held(loss) for loss in losses]
 
     def ask(question):
         asked.append(question)
-        return [answer(loss, question) for loss in losses]
+        sizes = {"c": losses[0].n_outputs, "p": losses[0].n_features, "r": question.basis.shape[1]}
+        there = unpack(Question, *pack(question), entry.asked, sizes)
+        answers = [pack(answer(loss, there, fixed)) for loss, fixed in zip(losses, known, strict=True)]
+        return [unpack(Answer, plain, arrays, entry.said, sizes) for plain, arrays in answers]
 
     columns = [f"x{j}" for j in range(losses[0].n_features)]
     factors = [row_factor(loss.X[loss.weights > 0]) for loss in losses]
     return find_separation([], columns, outputs=outputs_of(losses), ask=ask, factors=factors), len(asked)
 
 
-def test_few_exchanges_find_it():
+def test_few_exchanges_between_sites_find_the_same():
     taken = {True: [], False: []}
     for seed in range(60):
         losses = random_problem(np.random.default_rng(seed))
         found, exchanges = counted(losses)
         taken[found is None].append(exchanges)
+        assert found == diagnose(losses)
     assert max(taken[True]) <= 17
     assert max(taken[False]) <= 40
     assert np.median(taken[True]) <= 3
@@ -377,7 +383,7 @@ def test_few_exchanges_find_it():
 def test_a_bound_on_the_distance_is_a_proof_that_there_is_a_maximum():
     """Newton's run with a flat prior: separated rows get no bound, others with independent columns converge to one."""
     wrong = []
-    for seed in range(40):
+    for seed in range(20):
         losses = random_problem(np.random.default_rng(seed))
         walls, _ = walls_of(losses)
         is_free, has_maximum = bool(np.linalg.matrix_rank(walls) == walls.shape[1]), not bool(is_separated(walls))
