@@ -17,7 +17,6 @@ import numpy as np
 
 from ._columns import TableRows
 from ._methods import task_of
-from ._networks import change_network_rules, is_network, load_network_site, model_of
 from ._options import MethodSettings, RuleSettings, RunSettings, SiteConfig, make_settings, option
 from ._terminal import (
     Refused,
@@ -62,10 +61,6 @@ LOST = (
 )
 
 NOBODY: Mapping[str, float] = MappingProxyType({})
-
-MODEL = """in Python, with the function `final_model` of bayesadmm_np.torch and `Message` of
-           bayesadmm_np.federation: final_model(Message.read("final.npz"), model)"""
-"""How to get a trained network: no command of this package writes a file of PyTorch."""
 
 CONFIG, HELLO = "site.json", "hello.npz"
 DIGEST = "digest"
@@ -140,11 +135,8 @@ def change_rules(folder: Path, given: RuleSettings) -> dict[str, Any]:
 
     said = {name: value for name, value in asdict(given).items() if value not in (None, ())}
     with locked(folder, "site"):
-        if is_network(folder):
-            change_network_rules(folder, said)
-        else:
-            config, digest = _read_config(folder)
-            _keep_config(folder, replace(config, **said), digest)
+        config, digest = _read_config(folder)
+        _keep_config(folder, replace(config, **said), digest)
         site, _ = load_site(folder, None)
         told = {"site": site.name, "overrides": site.rules.overrides}
         if "minimum_count" in said and not (folder / STATE).exists():  # the levels that a hello names
@@ -162,15 +154,14 @@ def _promise(site: Any) -> str | None:
 
 def answer(folder: Path, broadcast: Path, out: Path | None, copy: Path | None = None) -> dict[str, Any]:
     """Write the reply to a broadcast, or return the result that a final message holds."""
-    from ..federation import step_site
-    from ..federation.folders import ended, told
+    from ..federation import Message, final_result, step_site
+    from ..federation.folders import told
 
-    data = [] if is_network(folder) else [_read_config(folder)[0].data]
     if out is not None:
-        require_out(out, [broadcast, *data], folder)
+        require_out(out, [broadcast, read_config(folder).data], folder)
     site, path = step_site(folder, load_site(folder, None)[0], broadcast, out, copy)
     if path is None:
-        return {"site": site.name, **_result(ended(broadcast))}
+        return {"site": site.name, **_result(final_result(Message.read(broadcast)))}
     return {"written": str(path), "site": site.name, **told(path)}
 
 
@@ -233,12 +224,11 @@ def carry(folder: Path, sites: Sequence[Path], method: MethodSettings, settings:
         for line in told["agreed"]:
             note(f"{line}.")
     loaded = {site: load_site(site, None)[0] for site in sites}
-    network = model_of(folder)
-    server, path = step_server(folder, (), network)
+    server, path = step_server(folder, ())
     with tqdm(desc=server.spec.method.name, unit=" exchanges", initial=server.exchanges, disable=not progress) as bar:
         while server.outcome is None:
             replies = [step_site(site, known, path)[1] for site, known in loaded.items()]
-            server, path = step_server(folder, [reply for reply in replies if reply is not None], network)
+            server, path = step_server(folder, [reply for reply in replies if reply is not None])
             bar.update(server.exchanges - bar.n)
     for site, known in loaded.items():
         step_site(site, known, path)
@@ -249,13 +239,13 @@ def standing(
     server: Any, came: Mapping[str, float] = NOBODY, since: float | None = None, refused: Sequence[Exception] = ()
 ) -> dict[str, Any]:
     """Where a run stands, as plain values: who answered, where `since` is given also since when, and refused files."""
-    from ..federation.folders import ended
+    from ..federation import final_result
 
     terms, last = server.spec, server.state.history[-1] if server.state.history else None
     plain: dict[str, Any] = {
         "run": terms.run,
         "method": terms.method.name,
-        "family": type(terms.prior).__name__ if terms.engine == "glm" else terms.engine,
+        "family": type(terms.prior).__name__,
         "sites": dict(zip(terms.sites, server.rows, strict=True)),
         "missing_rows": server.missing_rows,
         "rounds": server.exchanges,
@@ -286,14 +276,14 @@ def standing(
             "answered": list(came),
             "missing": [name for name in terms.sites if name not in came],
         }
-    return plain | _result(ended(server), server)
+    return plain | _result(final_result(server.broadcast(), server), server)
 
 
 def _in_vain(server: Any) -> tuple[str, ...]:
     """Return the sites without which the last round was closed, where it then changed nothing."""
     from ..splitting.round import needs_all
 
-    if server.outcome is not None or not server.left_out or server.spec.engine != "glm":
+    if server.outcome is not None or not server.left_out:
         return ()
     (kind, number, names), method = server.left_out[-1], server.spec.method
     is_last = (kind, number) == ("round", server.number - 1)
@@ -318,8 +308,6 @@ def model_of_run(folder: Path, target: str | None, noise_variance: float) -> Any
     from ..federation import final_result, load_server
 
     server = load_server(folder)
-    if server.spec.engine != "glm":
-        raise Refused(f"the run in {folder} is of a network: {MODEL}")
     if server.outcome is None:
         raise Refused(f"the run in {folder} has not ended: it waits for broadcast {server.number} to be answered.")
     agreed: Any = server.spec.agreement
@@ -350,12 +338,9 @@ def _result(result: Any, server: Any = None) -> dict[str, Any]:
     """What is said of how a run ended."""
     from ..estimators.summary import as_dict, summarise
     from ..estimators.term_tests import tests_of
-    from ..federation import FinalResult
     from ..glm.diagnosis import without_estimate
 
     said = {"status": result.status.name, "message": result.message, "objective": result.objective[-1]}
-    if not isinstance(result, FinalResult):
-        return said
     model = ended_model(result, server)
     nothing = without_estimate(model.findings)
     whole = result.table is not None and result.certificate is not None
@@ -430,8 +415,6 @@ def tell(plain: dict[str, Any], as_json: bool) -> int:
         note(f"{line}.")
     if "message" in plain:
         print(f"{'status':<10} {plain['message']}")
-        if "mean" not in plain and not failed:
-            print(f"{'model':<10} {MODEL}")
     for sentence in (
         *plain.get("missing", ()),
         *plain.get("warnings", ()),
@@ -491,4 +474,4 @@ def load_site(folder: Path, terms: Any) -> tuple[Any, Any]:
     """Return the site of a folder that `site init` made, whatever the terms of the run, and its hello."""
     from ..federation.folders import introduced
 
-    return introduced(folder, load_network_site(folder) if is_network(folder) else _known_site(folder))
+    return introduced(folder, _known_site(folder))

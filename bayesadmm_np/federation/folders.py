@@ -16,7 +16,7 @@ from .disclosure import read_log
 from .glm_spec import GLMSpec
 from .identity import read_key, site_key
 from .lock import locked
-from .messages import Message, MessageError, Outcome, by_server, read_final, read_outcome, read_spec, require_run
+from .messages import Message, MessageError, Outcome, by_server, read_final, read_spec, require_run
 from .server import Coordinator
 from .site import Site
 
@@ -571,15 +571,6 @@ def final_result(message: Message, server: Coordinator | None = None) -> FinalRe
     known = server is not None and not engine.spec.sums_only
     sites = {} if server is None or not known else dict(zip(engine.spec.sites, server.state.sites, strict=True))
     return FinalResult(**vars(served.outcome), spec=engine.spec, posterior=engine.ended(served), sites=sites)
-
-
-def ended(of: Coordinator | Path_) -> Outcome:
-    """Return how the run of a server, or of a final message's file, ended: of losses of the core a `FinalResult`."""
-    server = of if isinstance(of, Coordinator) else None
-    message = Message.read(of) if not isinstance(of, Coordinator) else of.broadcast()
-    plain = message.header.get("spec")
-    is_core = isinstance(plain, dict) and plain.get("engine") == GLMSpec.engine
-    return final_result(message, server) if is_core else read_outcome(message)
 
 
 def _engine(spec: Any) -> Any:

@@ -513,23 +513,13 @@ def read_served(message: Message, spec: RunSpec, engine: Any) -> Served:
 
 def read_final(message: Message, engine: Callable[[Any], Any]) -> tuple[Any, Served]:
     """Read a final message; `engine` makes the engine of the spec, or refuses it. Return engine and message."""
-    spec = _ended_spec(message)
-    with content_of(message, "of this run", ()):
-        made = engine(spec)
-    return made, read_served(message, spec, made)
-
-
-def read_outcome(message: Message) -> Outcome:
-    """Read how a run ended, whatever its engine, and nothing of its q_g."""
-    spec = _ended_spec(message)
-    return _read_outcome(message, read_as(FinalHeader, message.header, message.source), spec)
-
-
-def _ended_spec(message: Message) -> Any:
     if message.kind != "final":
         raise message.refusal("kind", "'final'", message.kind)
     require_run(message)
-    return read_spec(message)
+    spec = read_spec(message)
+    with content_of(message, "of this run", ()):
+        made = engine(spec)
+    return made, read_served(message, spec, made)
 
 
 def _read_outcome(message: Message, header: FinalHeader, spec: RunSpec) -> Outcome:

@@ -38,8 +38,8 @@ from oracles.problems import prior, same_bits, team
 CLIENTS = team("logistic", sizes=(5, 8, 6))
 START = prior("full", 3)
 NAMES = ("s0", "s1", "s2")
-TASK = GLMTask(ba.methods.PVI(0.5), START, rounds=6, tol=1e-12)
-IN_PROCESS = ba.run(ba.methods.PVI(0.5), CLIENTS, START, rounds=6, tol=1e-12)
+TASK = GLMTask(ba.methods.PVI(0.5), START, rounds=4, tol=1e-12)
+IN_PROCESS = ba.run(ba.methods.PVI(0.5), CLIENTS, START, rounds=4, tol=1e-12)
 
 
 def site(folder, name):
