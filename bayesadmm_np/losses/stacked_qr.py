@@ -58,56 +58,28 @@ class SiteFactor:
 
 @dataclass(frozen=True, eq=False)
 class StackedFit:
-    """The least-squares fit of all rows together.
+    """The least-squares fit of all rows together."""
 
-    Attributes
-    ----------
-    coef : ndarray, shape (q, p)
-        Coefficients; NaN of a collinear column.
-    intercept : ndarray, shape (q,)
-        Zeros without an intercept.
-    root : ndarray, shape (d, d)
-        C with covariance(coef and then intercept) = σ² C Cᵀ, the same for each output; NaN of a collinear column.
-    centre : ndarray, shape (p,)
-        A point near the pooled mean, at which `information_root` measures the intercept; zeros without one.
-    information_root : ndarray, shape (r, d)
-        B with σ⁻² BᵀB the information on the coefficients and then the intercept at `centre`: b + coefᵀcentre. The
-        penalty counts.
-    rss : ndarray, shape (q,)
-        Σ_i w_i r_i², without the penalty.
-    rank : int
-        Number of coefficients that the rows determine, the intercept included.
-    parameters : float
-        Effective number: `rank`, or with a penalty tr[(XᵀX + P)⁻¹XᵀX].
-    df : float
-        Degrees of freedom of the residuals: n − parameters, where n is Σ w_i of frequency weights and the number of
-        rows of analytic weights.
-    n : float
-    log_weight : float
-        Σ log w_i of analytic weights, which their log likelihood holds; 0 of frequency weights.
-    collinear : tuple of str
-        Names of columns that are combinations of those before them.
-    closeness : float
-        Smallest relative change of the design's entries that makes another column collinear, to first order; digits of
-        the coefficients that rounding of the design takes are −log10 of it.
-    floats : int
-        Numbers that the sites sent together.
-    """
-
-    coef: Array
-    intercept: Array
+    coef: Array  # shape (q, p); NaN of a collinear column
+    intercept: Array  # shape (q,); zeros without an intercept
+    # shape (d, d): C with covariance(coef and then intercept) = σ² C Cᵀ for each output; NaN of a collinear column
     root: Array
+    # shape (p,): a point near the pooled mean, at which `information_root` measures the intercept; zeros without one
     centre: Array
+    # shape (r, d): B with σ⁻² BᵀB the information on the coefficients and the intercept at `centre`, b + coefᵀcentre,
+    # the penalty included
     information_root: Array
-    rss: Array
-    rank: int
-    parameters: float
-    df: float
-    n: float
-    log_weight: float
-    collinear: tuple[str, ...]
+    rss: Array  # shape (q,): Σ_i w_i r_i², without the penalty
+    rank: int  # number of coefficients that the rows determine, the intercept included
+    parameters: float  # effective number: `rank`, or with a penalty tr[(XᵀX + P)⁻¹XᵀX]
+    df: float  # of the residuals: n − parameters
+    n: float  # Σ w_i of frequency weights, the number of rows of analytic weights
+    log_weight: float  # Σ log w_i of analytic weights, which their log likelihood holds; 0 of frequency weights
+    collinear: tuple[str, ...]  # names of columns that are combinations of those before them
+    # smallest relative change of the design's entries that makes another column collinear, to first order; digits of
+    # the coefficients that rounding of the design takes are −log10 of it
     closeness: float
-    floats: int
+    floats: int  # numbers that the sites sent together
 
     @property
     def variance(self) -> Array:

@@ -244,15 +244,13 @@ class SymbolicFamily:
         slope = sp.Matrix([sp.diff(function, lam) for lam in self.natural])
         return tuple(tidy(entry) for entry in self.fisher_inverse * slope)
 
-    def with_statistic(self, scale: Sequence[sp.Expr | int], suffix: str = "") -> SymbolicFamily:
+    def with_statistic(self, scale: Sequence[sp.Expr | int]) -> SymbolicFamily:
         """Return the same family of distributions for the statistic scale∘T, so that λ becomes λ/scale.
 
         Parameters
         ----------
         scale : sequence of Expr
             One non-zero number for each natural coordinate.
-        suffix : str, default ""
-            Text added to the name.
 
         Examples
         --------
@@ -270,7 +268,6 @@ class SymbolicFamily:
         old |= {mu: mu / f for mu, f in zip(self.moments, factors, strict=True)}
         return replace(
             self,
-            name=self.name + suffix,
             natural=natural,
             statistic=tuple(sp.expand(f * t) for f, t in zip(factors, self.statistic, strict=True)),
             log_partition=self.log_partition.subs(old, simultaneous=True),

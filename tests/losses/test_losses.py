@@ -10,7 +10,6 @@ from scipy.linalg import block_diag
 from scipy.special import digamma
 
 import bayesadmm_np as ba
-from bayesadmm_np.testing import check_loss
 from oracles.refusals import assert_refused
 
 F, L = ba.families, ba.losses
@@ -214,14 +213,6 @@ def test_least_squares_keeps_one_gram_matrix_for_all_outputs(rng):
     expected = loss.expect(q, loss.check(q, L.Auto()))
     assert expected.value == pytest.approx(0.5 * np.sum(y**2) + 0.25 * 500 * np.sum(X**2), rel=1e-12)
     np.testing.assert_allclose(expected.projected[0], np.tile((X**2).sum(axis=0), 500), rtol=1e-12)
-
-
-@every_loss
-@pytest.mark.parametrize("seed", range(3))
-def test_derivatives_and_expectations_pass_the_checks(kind, seed):
-    """Under one family: tests/testing has the others, and a twin of every one of these checks."""
-    _, loss, _ = drawn(kind, 10 + seed)
-    check_loss(loss, F.DiagonalGaussian(np.zeros(loss.dim), 2.0), seed=seed)
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -1,19 +1,15 @@
 """What goes wrong is said, with client, round and knob; what need not go wrong does not."""
 
 import warnings
-from collections import Counter
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import bayesadmm_np as ba
-from bayesadmm_np.clients import ClientStatus, ClosedForm, GradientSteps, Solver, Subproblem, VariationalNewton
+from bayesadmm_np.clients import ClientStatus, ClosedForm, GradientSteps, Subproblem, VariationalNewton
 from bayesadmm_np.families import Natural
 from bayesadmm_np.losses import Auto, Delta, Exact, GaussHermite, LinearInStatistics
-from oracles.flow import check_against_flow, flow
 from oracles.problems import (
     LEARNED,
     assert_close,
@@ -29,22 +25,6 @@ from oracles.refusals import assert_refused
 M = ba.methods
 Status = ba.Status
 
-# ----------------------------------------------------------------------------------------------------
-# (a) Where the client's problem is not convex: the solver against the natural-gradient flow
-# ----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Recorder(Solver):
-    """The default solver, remembering what it was asked and what it answered."""
-
-    seen: list = field(default_factory=list)
-
-    def solve(self, problem, start, rng, expected=None):
-        solution = VariationalNewton().solve(problem, start, rng, expected)
-        self.seen.append((problem, solution))
-        return solution
-
 
 def make_prior(family, mean, precision):
     if family == "block":
@@ -59,44 +39,8 @@ def make_prior(family, mean, precision):
     return made[family](mean, precision)
 
 
-def nonconvex_problems(family, seeds, per_run=2):
-    """Subproblems with ρS_g − V not ⪰ 0 that BayesADMM(ρ = 1/3) met on skewed logistic data."""
-    found = []
-    for seed in seeds:
-        recorder = Recorder()
-        start = make_prior(family, np.zeros(2), 0.3)
-        clients = skewed_logistic(seed)
-        ba.run(M.BayesADMM(1 / 3), clients, start, rounds=6, solver=recorder, raise_on_failure=False)
-        hard = [pair for pair in recorder.seen if not pair[0].is_well_posed]
-        found += hard[-per_run:]
-    return found
-
-
-@pytest.mark.parametrize("family", ["full", "diagonal"])
-def test_solver_agrees_with_the_natural_gradient_flow_where_the_problem_is_not_convex(family):
-    problems = nonconvex_problems(family, range(12))
-    verdicts, fooled = Counter(), 0
-    for problem, solution in problems:
-        outcome = flow(problem)
-        verdicts[outcome[0]] += 1
-        check_against_flow(problem, solution, outcome)
-        # the same check on answers that are wrong: never moved, or CONVERGED after an escape
-        if outcome[0] == "converged":
-            wrong = replace(solution, posterior=problem.anchor)
-        else:
-            wrong = replace(solution, status=ClientStatus.CONVERGED)
-        with pytest.raises(AssertionError):
-            check_against_flow(problem, wrong, outcome)
-        fooled += 1
-    assert len(problems) >= 10
-    assert verdicts["converged"] >= 3
-    assert verdicts["left"] >= 1
-    assert verdicts["undecided"] == 0
-    assert fooled == len(problems)
-
-
 # ----------------------------------------------------------------------------------------------------
-# (b) Well posed means solved
+# (a) Awkward data is solved where the problem is well posed; tests/properties draws the others
 # ----------------------------------------------------------------------------------------------------
 
 KINDS = ("plain", "separable", "one class", "constant column", "zero column", "fewer rows", "one row", "scaled")
@@ -148,34 +92,10 @@ def solve_well_posed(name, kind, family, precision, rho, with_site, seed):
     return problem, solution
 
 
-@given(
-    kind=st.sampled_from(KINDS),
-    family=st.sampled_from(["full", "diagonal", "block", "fixed", "isotropic"]),
-    exponent=st.floats(-4, 2),
-    rho=st.sampled_from([1 / 3, 1.0, 10.0]),
-    with_site=st.booleans(),
-    seed=st.integers(0, 2**32 - 1),
-)
-def test_well_posed_logistic_problems_converge(kind, family, exponent, rho, with_site, seed):
-    solve_well_posed("logistic", kind, family, 10.0**exponent, rho, with_site, seed)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_well_posed_logistic_problems_converge_for_weak_priors_and_awkward_data(kind):
     for family in ("full", "diagonal", "block", "fixed", "isotropic"):
         solve_well_posed("logistic", kind, family, 1e-4, 1.0, False, 0)
-
-
-@given(
-    kind=st.sampled_from([kind for kind in KINDS if kind != "scaled"]),
-    family=st.sampled_from(["full", "diagonal", "block"]),
-    exponent=st.floats(-0.5, 2),
-    rho=st.sampled_from([1 / 3, 1.0, 10.0]),
-    with_site=st.booleans(),
-    seed=st.integers(0, 2**32 - 1),
-)
-def test_well_posed_poisson_problems_converge(kind, family, exponent, rho, with_site, seed):
-    solve_well_posed("poisson", kind, family, 10.0**exponent, rho, with_site, seed)
 
 
 POISSON_HARD = {
@@ -216,8 +136,9 @@ def test_hopeless_poisson_problems_are_reported(case):
     assert VariationalNewton().solve(problem, anchor, rng).status is status
 
 
-@pytest.mark.parametrize("row", [M.BayesADMM(1.0), M.PVI(), ba.Accelerated(M.PVI(0.5))], ids=lambda row: row.name)
-@pytest.mark.parametrize("family", ["full", "diagonal"])
+@pytest.mark.parametrize(
+    ("row", "family"), [(M.BayesADMM(1.0), "full"), (M.PVI(), "diagonal"), (ba.Accelerated(M.PVI(0.5)), "diagonal")]
+)
 def test_awkward_clients_work_together(row, family):
     """One class, one row, a constant column, fewer rows than columns, all at once."""
     rng = np.random.default_rng(0)
@@ -236,11 +157,11 @@ def test_awkward_clients_work_together(row, family):
 
 
 # ----------------------------------------------------------------------------------------------------
-# (c) The safeguard
+# (b) The safeguard
 # ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("family", "seed"), [("full", 1), ("full", 3), ("diagonal", 0), ("diagonal", 7)])
+@pytest.mark.parametrize(("family", "seed"), [("full", 1), ("diagonal", 7)])
 def test_safeguard_saves_runs_that_fail_without_it(family, seed):
     clients, prior_ = skewed_logistic(seed, n_clients=5), make_prior(family, np.zeros(2), 0.05)
     plain = ba.run(M.BayesADMM(1.0), clients, prior_, rounds=150, raise_on_failure=False)
@@ -290,7 +211,7 @@ def test_with_alpha_one_and_rho_one_nothing_is_ever_ill_posed(seed):
 
 
 # ----------------------------------------------------------------------------------------------------
-# (d) How runs fail
+# (c) How runs fail
 # ----------------------------------------------------------------------------------------------------
 
 
@@ -387,7 +308,7 @@ def test_no_failure_warns():
 
 
 # ----------------------------------------------------------------------------------------------------
-# (e) Bad input
+# (d) Bad input
 # ----------------------------------------------------------------------------------------------------
 
 
@@ -479,7 +400,7 @@ def test_bad_input_is_noticed_before_the_first_round():
 
 
 # ----------------------------------------------------------------------------------------------------
-# (f) Stochastic and inexact solvers, warm starts
+# (e) Stochastic and inexact solvers, warm starts
 # ----------------------------------------------------------------------------------------------------
 
 
