@@ -40,7 +40,7 @@ OFFSET_ADVICE = "an offset is on the scale of the predictor, as the logarithm of
 
 @dataclass(frozen=True)
 class Target:
-    """What the target of a regression may hold.
+    """Values that the target of a regression may hold.
 
     Attributes
     ----------
@@ -248,7 +248,7 @@ class Kind:
 
     @property
     def score_name(self) -> str:
-        """What a score of predictions is called."""
+        """Name of the score of predictions."""
         return "accuracy" if self.is_classifier else "R²" if self.has_noise else "D²"
 
     @property
