@@ -1,4 +1,4 @@
-"""What may leave a site: the rules of its owner, checked where messages leave, and the list of all that has left.
+"""Rules of a site's owner for all that may leave, checked where messages leave, and the list of all that has left.
 
 `checked` has the rules. `Site.cleared` asks it for every message that goes into a file or over a network. In one
 process nothing is sent, and no rule applies.
@@ -27,7 +27,7 @@ from .messages import Heard, MessageError
 
 SENT = "sent.jsonl"
 DIGITS = 32
-"""Of a digest in the list."""
+"""Digits of a digest in the list."""
 ALONE = 0.99
 """Leverage from which on a combination of columns is the value of one row."""
 MOST_NAMED = 8
@@ -38,7 +38,7 @@ AT_A_POINT = "separation (a likelihood without a maximum) may be the reason; use
 
 @dataclass(frozen=True, kw_only=True)
 class DisclosureRules:
-    """What the rows of a site must be like, before anything that depends on them is sent by file or network.
+    """Limits that the rows of a site must keep before anything that depends on them is sent by file or network.
 
     The defaults of rows, levels and parameters are those of DataSHIELD and of vantage6's GLM.
 
@@ -108,7 +108,7 @@ class DisclosureRules:
 
     @property
     def overrides(self) -> dict[str, Any]:
-        """What is not as by default."""
+        """Rules that are not as by default."""
         usual = DisclosureRules()
         return {name: value for name, value in asdict(self).items() if value != getattr(usual, name)}
 
@@ -134,7 +134,7 @@ class Check(NamedTuple):
 
     @property
     def nearer(self) -> Callable[..., Any]:
-        """Of two findings the one that is nearer to the limit, or farther beyond it."""
+        """Choose of two findings the one that is nearer to the limit, or farther beyond it."""
         return min if self.rule.startswith("minimum") else max
 
     @property
@@ -410,7 +410,7 @@ def _checks(site: Any, entry: Entry, log: Sequence[Entry]) -> Iterator[Check]:
 
 
 def _of_hello(site: Any) -> Iterator[Check]:
-    """What is known before a run."""
+    """Yield the checks that are known before a run."""
     rules, said = site.rules, site.data.introduction()
     yield Check("minimum_rows", said["rows"], rules.minimum_rows)
     described = getattr(site.data, "described", None)
@@ -427,7 +427,7 @@ def _of_hello(site: Any) -> Iterator[Check]:
 
 
 def _of_own_design(site: Any) -> Iterator[Check]:
-    """What a run asks of the rows whatever the others have, so that all is said before it: its design has no less."""
+    """Yield what a run asks of the rows whatever other sites have, so that all is said before the run."""
     from .glm_spec import GLMTask
     from .server import Coordinator
 

@@ -1,4 +1,4 @@
-"""What the engine of GLMs asks sites beside the rounds, so that a run has the table that one process would have given.
+"""Questions of the engine of GLMs beside the rounds, so that a run has the table that one process would have given.
 
 Before the first round: which columns say the same, where they lie, and of least squares or Firth's penalty the fit
 itself. After the last one: why a likelihood has no maximum, and the sums of deviance, criteria and robust covariances.

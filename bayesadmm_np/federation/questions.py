@@ -25,7 +25,7 @@ from .._fields import read_plain
 from .messages import Answer, Message, answer_bytes, inquiry_of, read_answer_bytes
 
 MOST_EXCHANGES = 1000
-"""Of one question in a run: honest sites need some 40, or 10 a term that is tested; a lie could go on for ever."""
+"""Exchanges of one question in a run: honest sites need some 40, or 10 a tested term; a lie could go on for ever."""
 
 AWAY = "it was away"
 
@@ -60,7 +60,7 @@ class Outstanding:
 
     @property
     def name(self) -> str:
-        """Of the question."""
+        """Name of the question."""
         return str(self.spec.pack_question(self.question)[0])
 
     @cached_property

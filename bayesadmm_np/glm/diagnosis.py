@@ -1,4 +1,4 @@
-"""What is wrong with the data, by name: findings, each with a sentence and a name for programs.
+"""Faults of the data by name: findings, each with a sentence and a name for programs.
 
 Findings before a fit come from the sites' R factors, after it from the fitted precision, and of separation from the
 search of `glm/separation.py`. Nothing here looks at a row.

@@ -24,7 +24,7 @@ from ..losses.expectations import Rule
 from .refit import driven
 
 MOST_HALVINGS = 60
-"""Of a step, which is then below the rounding of a coefficient."""
+"""Halvings of a step, which is then below the rounding of a coefficient."""
 
 ROUNDING = 1e-13
 """Part of the objective by which it may rise in a step near the end, where the fall is below rounding."""

@@ -1,4 +1,4 @@
-"""What a regression table says beside the coefficients: pure functions of totals over sites, at the server.
+"""Numbers of a regression table beside the coefficients: pure functions of totals over sites, at the server.
 
 The sums come from `site_statistics`, smaller models from `refit`.
 """

@@ -40,7 +40,7 @@ OFFSET_ADVICE = "an offset is on the scale of the predictor, as the logarithm of
 
 @dataclass(frozen=True)
 class Target:
-    """What the target of a regression may hold.
+    """Values that the target of a regression may hold.
 
     Attributes
     ----------

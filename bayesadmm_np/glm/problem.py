@@ -1,4 +1,4 @@
-"""What a generalised linear model hands to the loop: parameter layout, one loss a site, and the null model."""
+"""A generalised linear model as the loop takes it: parameter layout, one loss a site, and the null model."""
 
 from __future__ import annotations
 

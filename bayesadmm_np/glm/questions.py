@@ -1,4 +1,4 @@
-"""What a server may ask the sites of a GLM beside the rounds: a fixed table of questions, each about sums over rows.
+"""Questions of a server to the sites of a GLM beside the rounds: a fixed table, each about sums over rows.
 
 An answer is a function of a site's rows and of the question alone. `pack` and `unpack` say what questions and answers
 are as plain values and arrays; a model file holds its statistics in the same way.
@@ -77,7 +77,7 @@ class Respondent:
 
 
 class DesignQuestion(NamedTuple):
-    """What the columns and the target have in common over all rows."""
+    """Ask for sums about columns and target."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,7 +192,7 @@ def _sums(site: Respondent, question: SumsQuestion) -> Sums:
 
 
 class StatisticsQuestion(NamedTuple):
-    """What `site_statistics` takes."""
+    """Arguments of `site_statistics`."""
 
     theta: Array
     null: Array
@@ -242,7 +242,7 @@ class Entry(NamedTuple):
 
 UNIT = float(np.finfo(np.float64).eps)
 LARGEST = 1e150
-"""Of a number in an answer: the server squares them and adds them up."""
+"""Largest number in an answer: the server squares them and adds them up."""
 
 
 def _slack(known: Mapping[str, Any]) -> float:

@@ -47,10 +47,13 @@ proofs fail rather than err where it is < 1e-7.
 """
 
 ROUNDING = 1e-14
-"""Of a product of p numbers, relative to that of their sizes."""
+"""Error of a product of p numbers, relative to that of their sizes."""
 
-WIDE = 10.0
-"""Ratio of neighbouring eigenvalues that makes a gap."""
+WIDE, NARROW = 10.0, 2.0
+"""Ratios of neighbouring eigenvalues that make a gap: at first, and where the information has `FADED`."""
+
+FADED = 1e-3
+"""Smallest eigenvalue, relative to the largest, from which on narrow gaps are tried: each gap costs two exchanges."""
 
 GAPS = 3
 """Gaps of the spectrum that are tried: rows that move at different paces leave some inside the part that moves."""
@@ -331,9 +334,10 @@ def _candidates(values: Array, vectors: Array, theta: Array) -> Iterator[Array]:
     Where the search starts all eigenvalues are 1.
     """
     gaps = np.append(values[1:], max(1.0, values[-1])) / values
+    wide = WIDE if values[0] > FADED * values[-1] else NARROW
     for last in np.argsort(-gaps)[:GAPS]:
         weak = vectors[:, : last + 1]
-        if gaps[last] > WIDE:
+        if gaps[last] > wide:
             yield weak @ (weak.T @ theta)
 
 

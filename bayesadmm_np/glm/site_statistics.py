@@ -1,4 +1,4 @@
-"""What a site sends after the fit, for the numbers of a table beside the coefficients: sums over its rows.
+"""Sums over a site's rows after the fit, for the numbers of a table beside the coefficients.
 
 The sums of the sites add up to those of the pooled rows, so one exchange after the fit is enough, and secure summation
 can carry it. `inference` reads the totals at the server.

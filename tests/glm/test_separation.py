@@ -106,7 +106,7 @@ def test_a_rule_of_thumb_errs_both_ways():
     [
         pytest.param("HALF", 1.5, id="a step above 1 taken as a proof"),
         pytest.param("STILL", 10.0, id="rows that oppose taken to stand still"),
-        pytest.param("WIDE", 1e30, id="no direction tried"),
+        pytest.param("GAPS", 0, id="no direction tried"),
     ],
 )
 def test_broken_searches_are_found_out(monkeypatch, constant, value):
@@ -374,7 +374,7 @@ def test_few_exchanges_between_sites_find_the_same():
         taken[found is None].append(exchanges)
         assert found == diagnose(losses)
     assert max(taken[True]) <= 17
-    assert max(taken[False]) <= 40
+    assert max(taken[False]) <= 60
     assert np.median(taken[True]) <= 3
     assert np.median(taken[False]) <= 8
     assert np.quantile(taken[False], 0.9) <= 15
