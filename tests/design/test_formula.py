@@ -228,24 +228,21 @@ def test_each_refusal_names_site_and_column():
 def test_a_misspelt_column_has_the_name_that_was_meant():
     fine = {"died": [0, 1], "age": [1.0, 2.0], "lab1": [1.0, 2.0], "lab2": [0.0, 1.0]}
     without = {name: column for name, column in fine.items() if name != "lab2"}
-    everywhere = "is not in the table of any site"
-    for formula, tables, says in [
-        ("died ~ agee", (fine, fine), f"column 'agee' {everywhere}; did you mean 'age'?"),
-        ("died ~ Age", (fine, fine), f"column 'Age' {everywhere}; did you mean 'age'?"),
-        ("died ~ zzz", (fine, fine), f"column 'zzz' {everywhere}; leave it out of the formula."),
-        ("dyed ~ age", (fine, fine), f"column 'dyed' {everywhere}; did you mean 'died'?"),
-        ("outcome ~ age", (fine, fine), f"column 'outcome' {everywhere}."),
-        ("died ~ agee", (fine,), "site 'A': column 'agee' is not in the table; did you mean 'age'?"),
+    for formula, tables, column, site, meant in [
+        ("died ~ agee", (fine, fine), "agee", None, "'age'"),
+        ("died ~ Age", (fine, fine), "Age", None, "'age'"),
+        ("died ~ zzz", (fine, fine), "zzz", None, "leave it out"),
+        ("outcome ~ age", (fine, fine), "outcome", None, ""),
+        ("died ~ agee", (fine,), "agee", "A", "'age'"),
         # lab1 is in the formula already, and so is not what lab2 was meant to be
-        (
-            "died ~ lab1 + lab2",
-            (fine, without),
-            "site 'B': column 'lab2' is not in the table; leave it out of the formula.",
-        ),
-        ("died ~ lab2", (fine, without), "site 'B': column 'lab2' is not in the table; did you mean 'lab1'?"),
-        ("died ~ lab2", (without, without), f"column 'lab2' {everywhere}; did you mean 'lab1'?"),
+        ("died ~ lab1 + lab2", (fine, without), "lab2", "B", "leave it out"),
+        ("died ~ lab2", (fine, without), "lab2", "B", "'lab1'"),
+        ("died ~ lab2", (without, without), "lab2", None, "'lab1'"),
     ]:
-        assert str(refusal(dict(zip("AB", tables, strict=False)), formula)) == says
+        error = refusal(dict(zip("AB", tables, strict=False)), formula)
+        assert (error.column, error.site) == (column, site)
+        assert meant in error.remedy
+        assert meant or not error.remedy
 
 
 def test_a_reference_is_a_level_of_some_site():
@@ -293,8 +290,7 @@ def test_a_declared_factor_is_one_even_where_its_levels_are_numbers():
     assert agree(said, "y ~ C(w)").names == ("C(w)[T.a]",)
 
 
-@pytest.mark.parametrize("held", ["A", "B", "C"])
-@pytest.mark.parametrize("written", [str, float])
+@pytest.mark.parametrize(("held", "written"), [("A", str), ("B", float), ("C", str)])
 def test_the_site_that_holds_the_words_is_named_however_the_others_write_their_numbers(held, written):
     """In one file a word makes texts of all sites' numbers. Twin: without the word nobody is accused of it."""
     tables = {site: {"y": [0, 1], "age": list(map(written, (61, 54)))} for site in "ABC"}
