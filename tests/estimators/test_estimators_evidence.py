@@ -22,8 +22,9 @@ def test_the_elbo_of_a_ridge_regression_is_the_log_evidence():
         assert np.isclose(model.elbo_, log_evidence(X, y, precision, noise), rtol=1e-11)
 
 
-@pytest.mark.parametrize("kind", ["logistic", "softmax", "ridge", "poisson"])
-@pytest.mark.parametrize("penalize_intercept", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "penalize_intercept"), [("logistic", False), ("softmax", True), ("ridge", False), ("poisson", True)]
+)
 def test_slope_of_the_elbo(kind, penalize_intercept):
     """Central differences of step h = 1e-3 in log δ err by h²/6 times the third derivative, of the size of the slope:
     1e-6 relative. The softmax's rule has a value and a gradient that differ by its integration error.
