@@ -361,7 +361,7 @@ def read_plan(config: Mapping[str, Any]) -> Any:
         task = task_of(
             made(MethodSettings), made(RunSettings), plain["seed"], asks=True, warm_start=plain["warm_start"]
         )
-        names = ("sites", "participation", "max_staleness", "deadline", "patience", "keyed")
+        names = ("sites", "participation", "deadline", "patience", "keyed")
         options = {name: plain[name] for name in names}
         return Plan(task, folder=Path(plain["run_folder"]), least=plain["sites_per_round"], **options)
     except ValueError as error:

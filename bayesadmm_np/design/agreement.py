@@ -18,7 +18,7 @@ from .terms import Expression, Learned, Parsed, parse
 
 @dataclass(frozen=True)
 class Agreement:
-    """What all sites make their designs by: plain values, sent to each of them and kept with the fitted model.
+    """Instructions by which all sites make their designs: plain values, sent to each site and kept with the model.
 
     Attributes
     ----------
@@ -108,15 +108,7 @@ class Agreement:
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """A table's columns, read once: of a frame, or of a mapping from names to columns.
-
-    Attributes
-    ----------
-    names : tuple
-        As they are written, with repetitions.
-    columns : dict
-        By their names as they are written.
-    """
+    """A table's columns, read once from a frame or a mapping, by their names as they are written."""
 
     names: tuple[Any, ...]
     columns: dict[Any, Any]
@@ -155,23 +147,9 @@ class Table:
 class Design:
     """The rows of a site as a regression takes them.
 
-    Attributes
-    ----------
-    matrix : ndarray, shape (n, p)
-        Without a column for the intercept.
-    names : tuple of str
-        Names of its columns.
-    y : ndarray, shape (n,), or None
-        Numbers, or texts; None for a prediction.
-    offset : ndarray, shape (n,), or None
-        Sum of the formula's offsets.
-    weights : ndarray, shape (n,), or None
-    kept : ndarray of bool
-        Rows of the table that are rows of the design.
-    missing : dict of str to int
-        Missing values by column.
-    withheld : int
-        Rows left out because of a level that no site named.
+    The matrix, shape (n, p), has no column for the intercept; y is None for a prediction. `kept` marks the table's rows
+    that are rows of the design, `missing` counts missing values by column, and `withheld` the rows that were left out
+    because of a level that no site named.
     """
 
     matrix: Array
@@ -206,22 +184,10 @@ class Design:
 
 
 def design(table: Any, agreement: Agreement, site: str | None = None, *, for_prediction: bool = False) -> Design:
-    """Make the design of a table as agreed.
+    """Make the design of a table as agreed, or raise a TableError where the table is not as it was agreed.
 
-    Parameters
-    ----------
-    table : Table, frame, or mapping from names to columns
-    agreement : Agreement
-    site : str, optional
-        Name of the site; needed where sites have intercepts of their own and the table has no column of them.
-    for_prediction : bool, default False
-        Whether rows are to be predicted: no target or weights, and a missing value is refused.
-
-    Raises
-    ------
-    TableError
-        When the table is not as it was agreed: a column lacks, a level is not among those agreed, an expression is not
-        finite.
+    The site's name is needed where sites have intercepts of their own and the table has no column of them. Rows to be
+    predicted need no target or weights, and a missing value among them is refused.
     """
     parsed = agreement.parsed
     names = parsed.predictors if for_prediction else needed_columns(parsed.roles, agreement.weights)

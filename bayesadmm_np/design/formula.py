@@ -38,7 +38,7 @@ Quantiles = Callable[[str, Sequence[float]], Sequence[float]]
 
 @dataclass(frozen=True)
 class Moments:
-    """Number of values, their mean, and the sum of squared deviations from it."""
+    """Number of values, their mean, and the sum of squared deviations from the mean."""
 
     count: int
     mean: float
@@ -48,24 +48,26 @@ class Moments:
         if self.count < 0 or not np.isfinite([self.mean, self.squares]).all() or self.squares < 0:
             raise ValueError(f"moments must be finite, of a count >= 0, got {self}")
 
+    @classmethod
+    def of(cls, values: Array) -> Moments:
+        """Return the moments of some values, at least one."""
+        mean = float(values.mean())
+        return cls(len(values), mean, float(((values - mean) ** 2).sum()))
+
+    @classmethod
+    def pooled(cls, parts: Sequence[Moments]) -> Moments:
+        """Return the moments of all values together."""
+        count = sum(part.count for part in parts)
+        mean = sum(part.count * part.mean for part in parts) / count
+        return cls(count, mean, sum(part.squares + part.count * (part.mean - mean) ** 2 for part in parts))
+
 
 @dataclass(frozen=True)
 class SiteColumns:
-    """What a site says of its table before the first round: plain values, no rows.
+    """Description of a site's table before the first round: plain values of the formula's columns, no rows.
 
-    Attributes
-    ----------
-    formula : str
-        Formula that was described for: its columns alone are described.
-    n_rows, n_complete : int
-        Rows, and rows in which none of the columns is missing.
-    columns : dict of str to SiteColumn
-    lacking : dict of str to tuple of str
-        Columns that the table has not, with the name of another column that is most like each.
-    renamed : dict of str to str
-        Columns whose name has blanks around it in the table, and that name.
-    moments : dict of str to Moments
-        Of what center(…) and scale(…) take, over complete rows, by expression.
+    `lacking` names columns that the table has not, with the most similar other column of each; `renamed` those with
+    blanks around their name in the table. `moments` are those that center(…) and scale(…) take over complete rows.
     """
 
     formula: str
@@ -86,25 +88,9 @@ def describe_columns(
 ) -> SiteColumns:
     """Describe the columns of a site's table that a formula needs.
 
-    Named are levels of text and of C(…), with their number of complete rows, and nothing of other columns but their
-    kind, the number of missing values, and moments where center(…) or scale(…) asks for them.
-
-    Parameters
-    ----------
-    table : Table, frame, or mapping from names to columns
-        Of pandas or polars, or anything whose columns NumPy reads.
-    formula : str
-    weights : str, optional
-        Column of weights.
-    minimum_count : int, default 0
-        Levels of predictors with fewer complete rows are not named.
-    classes : bool, default False
-        Whether the target names classes: then its numbers are levels, too.
-
-    Raises
-    ------
-    TableError
-        When the table has a column twice.
+    Levels of text and of C(…) are named, with their number of complete rows; levels of predictors with fewer than
+    `minimum_count` rows are not. Other columns have their kind, the number of missing values, and moments where
+    center(…) or scale(…) asks for them. Where the target names classes, its numbers are levels, too.
 
     Examples
     --------
@@ -130,7 +116,7 @@ def describe_columns(
 
 
 def require_one_kind(table: Any, formula: str, weights: str | None = None, site: str | None = None) -> None:
-    """Refuse columns that hold values of several kinds where the table is: see `levels.require_one_kind`."""
+    """Refuse columns of several kinds where the table is: see `levels.require_one_kind`."""
     table = Table.of(table)
     found = table.named(needed_columns(parse(formula).roles, weights))
     complete = complete_rows(found, table.n_rows)
@@ -139,7 +125,7 @@ def require_one_kind(table: Any, formula: str, weights: str | None = None, site:
 
 
 def _roles(parsed: Parsed, weights: str | None, classes: bool) -> dict[str, Any]:
-    """What each column must be; a target of classes is a factor."""
+    """Return what each column must be; a target of classes is a factor."""
     roles = needed_columns(parsed.roles, weights)
     return {**roles, parsed.target: "factor"} if classes and parsed.target in roles else roles
 
@@ -165,9 +151,7 @@ def _moments(parsed: Parsed, columns: Mapping[str, Any], complete: Array) -> dic
         if call.name == "bs" or not complete.any():
             continue
         try:
-            values = _numbers(columns, complete, call.argument)
-            mean = float(values.mean())
-            found[call.argument] = Moments(len(values), mean, float(((values - mean) ** 2).sum()))
+            found[call.argument] = Moments.of(_numbers(columns, complete, call.argument))
         except ValueError:  # text, or log(0): refused by name when the sites agree
             continue
     return found
@@ -189,37 +173,10 @@ def agree(
 ) -> Agreement:
     """Find one design for the tables of all sites, or refuse by site and column.
 
-    Parameters
-    ----------
-    sites : dict of str to SiteColumns
-        Descriptions by site.
-    formula : str
-    reference : dict of str to str, optional
-        Reference level by column; default its first level. C(ward, Treatment("medical")) says it in the formula.
-    ignore_case : bool, default False
-        Whether levels that differ in case, or in blanks between words, are one.
-    weights : str, optional
-        Column of weights.
-    drop_withheld : bool, default False
-        Whether rows of levels that no site names are left out, in place of a refusal.
-    site_intercepts : bool, default False
-        Whether each site has an intercept of its own: a factor of the sites joins the formula.
-    reference_site : str, optional
-        Site whose intercept is the model's; default the first by name.
-    client : str, default "site"
-        Name of the factor of sites.
-    quantiles : callable, optional
-        Function from an expression and probabilities to quantiles over all sites' complete rows, for bs(x, df) in one
-        process. Without this function knots and bounds must stand in the formula: quantiles are values of rows.
-    classes : bool, default False
-        Whether the target names classes, as in `describe_columns`.
-
-    Raises
-    ------
-    TableError
-        When tables cannot be made alike without a guess.
-    ArgumentError
-        When an argument does not fit the formula.
+    `reference` has a level by column, in place of its first one. With `ignore_case` levels that differ in case, or in
+    blanks between words, are one. With `drop_withheld` rows of levels that no site names are left out. With
+    `site_intercepts` a factor of the sites, of the name `client`, joins the formula. `quantiles` is a function from an
+    expression and probabilities to quantiles over all sites' rows, for bs(x, df) in one process.
 
     Examples
     --------
@@ -353,16 +310,13 @@ def _moments_of(call: Learned, sites: Mapping[str, SiteColumns]) -> dict[str, fl
     for site, found in sites.items():
         if call.argument not in found.moments:
             raise TableError(f"{call.text} has no finite mean there", "", site)
-    parts = [found.moments[call.argument] for found in sites.values()]
-    count = sum(part.count for part in parts)
-    mean = sum(part.count * part.mean for part in parts) / count
-    squares = sum(part.squares + part.count * (part.mean - mean) ** 2 for part in parts)
-    divisor = count if call.name == "standardize" else count - 1
+    whole = Moments.pooled([found.moments[call.argument] for found in sites.values()])
+    divisor = whole.count if call.name == "standardize" else whole.count - 1
     if call.name == "center":
-        return {"center": mean, "scale": None}
-    if divisor < 1 or not squares > 0:
+        return {"center": whole.mean, "scale": None}
+    if divisor < 1 or not whole.squares > 0:
         raise TableError(f"{call.argument} is constant over all sites, and {call.text} would divide by zero", "")
-    return {"center": mean, "scale": float(np.sqrt(squares / divisor))}
+    return {"center": whole.mean, "scale": float(np.sqrt(whole.squares / divisor))}
 
 
 def spline(call: Learned, quantiles: Quantiles | None = None) -> dict[str, Any]:

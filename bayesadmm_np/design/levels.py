@@ -36,7 +36,7 @@ CODE = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]{1,3})?")
 """A folded level that may be a number, or a code of the same digits."""
 SWITCHES = {"False", "True"}
 CODE_ALIKE = "write them in one way at all sites"
-FOR_MISSING = frozenset({"?", ".", "-", "--", "na", "n/a", "#n/a", "nan", "null", "missing", "unknown"})
+FOR_MISSING = frozenset({*(mark.casefold() for mark in MARKS), "-", "missing", "unknown"})
 """Words, in lower case, that tables have for a missing value."""
 MOST = 6
 """Levels shown in a sentence."""
@@ -45,7 +45,7 @@ FEW_WORDS = 3
 
 
 Remedy = str | Callable[[Words], str]
-"""What to do, in the words of a reader where it says so."""
+"""Advice; a function gives advice in the words of a reader."""
 
 
 class TableError(Worded):
@@ -86,10 +86,9 @@ class TableError(Worded):
 def is_missing(column: Any) -> Array:
     """Return where a column has no value: None, NaN, NaT, NA, or text that is blank, shape (n,) of bool."""
     cells = cells_of(column)
-    gone: Array = np.asarray(find_missing(cells), dtype=bool)
-    if cells.dtype.kind == "O":
-        gone = gone | np.array([isinstance(cell, str) and not cell.strip() for cell in cells], dtype=bool)
-    return gone
+    if cells.dtype.kind != "O":
+        return np.asarray(find_missing(cells))
+    return np.array([isinstance(cell, str) and not cell.strip() for cell in cells], dtype=bool) | find_missing(cells)
 
 
 def cells_of(column: Any) -> Any:
@@ -166,10 +165,11 @@ def _fold(level: str) -> str:
     return " ".join(unicodedata.normalize("NFKC", level).casefold().split())
 
 
-def _twin(level: str) -> str:
+def twin(level: str) -> str:
     """Return what likely twins share: their fold, or the number that both may be, as 010 and 10."""
     fold = _fold(level)
-    return str(Decimal(fold).normalize()) if CODE.fullmatch(fold) else fold
+    is_short = len(fold) <= 28  # digits of a Decimal
+    return str(Decimal(fold).normalize()) if is_short and CODE.fullmatch(fold) else fold
 
 
 def _in_order(levels: Iterable[str]) -> tuple[str, ...]:
@@ -187,26 +187,12 @@ def _in_order(levels: Iterable[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class SiteColumn:
-    """What a site says of a column; plain values, no rows.
+    """Description of a column at a site: plain values, no rows.
 
-    Attributes
-    ----------
-    kind : str
-        "number", "boolean", "text", "date", "mixed", or "empty" where no complete row has a value.
-    missing : int
-        Rows without a value.
-    is_numeric : bool
-        Whether each value is a number, or a text that can be read as one.
-    infinite : int
-        Infinite numbers.
-    levels : dict of str to int, or None
-        Number of complete rows by level; None where levels were not asked for.
-    withheld : int
-        Levels that too few rows hold to be named.
-    is_ordered : bool
-        Whether `levels` has the column's own order, as a categorical column of pandas declares one.
-    rewritten : dict of str to str
-        How a level is written there, where it is no number and written otherwise: " Yes" for "Yes".
+    The kind is "empty" where no complete row has a value. A numeric column has numbers, or texts that can be read as
+    numbers. `levels` counts complete rows by level, and is None where levels were not asked for; `withheld` counts
+    levels of too few rows to be named. An ordered column has levels in the order that a categorical of pandas declares.
+    `rewritten` has the cells that levels of text are written as there, such as " Yes" for "Yes".
     """
 
     kind: Kind
@@ -305,17 +291,7 @@ def _declared(column: Any) -> list[str]:
 
 @dataclass(frozen=True)
 class AgreedColumn:
-    """The reading of a column that all sites share.
-
-    Attributes
-    ----------
-    kind : str
-        "number" or "factor".
-    levels : tuple of str
-        Levels of a factor; the first is the reference.
-    spellings : dict of str to str
-        Other ways to write a level, and the level.
-    """
+    """The reading of a column that all sites share: levels of a factor, the reference first, and other spellings."""
 
     kind: Literal["number", "factor"]
     levels: tuple[str, ...] = ()
@@ -334,16 +310,13 @@ class AgreedColumn:
             return _read_numbers(cells, name)
         place = {level: k for k, level in enumerate(self.levels)}
         place |= {spelling: place[level] for spelling, level in self.spellings.items()}
-        known: dict[Any, int] = {}
-        codes = np.full(len(cells), -1)
-        for i, cell in enumerate(cells.tolist()):
-            key = (type(cell), cell)
-            if key not in known:
-                if _kind(cell) in ("date", "other"):
-                    raise TableError(f"holds {cell!r}, which is no level", column=name)
-                known[key] = place.get(level_name(cell), -1)
-            codes[i] = known[key]
-        return codes
+        keys = [(type(cell), cell) for cell in cells.tolist()]  # True and 1 are equal
+        known = dict.fromkeys(keys, -1)
+        for key in known:
+            if _kind(key[1]) in ("date", "other"):
+                raise TableError(f"holds {key[1]!r}, which is no level", column=name)
+            known[key] = place.get(level_name(key[1]), -1)
+        return np.array([known[key] for key in keys], dtype=int)
 
     def require(self, level: str, name: str) -> None:
         """Refuse a reference that is no level."""
@@ -615,7 +588,7 @@ def _spellings(name: str, levels: Mapping[Any, Mapping[str, int]], ignore_case: 
         counts.update(own)
     alike: dict[str, list[str]] = defaultdict(list)
     for level in _in_order(counts):
-        alike[_twin(level)].append(level)
+        alike[twin(level)].append(level)
     spellings: dict[str, str] = {}
     for group in alike.values():
         folds = set(map(_fold, group))

@@ -15,7 +15,7 @@ import numpy as np
 from .._errors import ArgumentError
 from .._validation import Array
 from ..design.agreement import Agreement
-from ..design.formula import agree
+from ..design.formula import Moments, agree
 from ..design.levels import TableError
 from ..design.terms import parse
 from ..glm.kinds import Kind, read_kind
@@ -131,11 +131,8 @@ def _pooled_units(tables: Mapping[str, TableHeader], agreement: Agreement, featu
         for site, table in tables.items():
             if name not in table.units:
                 raise TableError("has no mean and standard deviation", "write its values as numbers", site, name)
-        parts = [table.units[name] for table in tables.values()]
-        count = sum(part.count for part in parts)
-        mean = sum(part.count * part.mean for part in parts) / count
-        squares = sum(part.squares + part.count * (part.mean - mean) ** 2 for part in parts)
-        if squares > 0:
-            centre[j] = mean if agreement.has_intercept else 0.0
-            scale[j] = np.sqrt(squares / count)
+        whole = Moments.pooled([table.units[name] for table in tables.values()])
+        if whole.squares > 0:
+            centre[j] = whole.mean if agreement.has_intercept else 0.0
+            scale[j] = np.sqrt(whole.squares / whole.count)
     return {"centre": centre, "scale": scale}

@@ -1,4 +1,4 @@
-"""What a hello says of a table with raw columns: a description without rows, for its agreement with others."""
+"""A description of a table with raw columns in a hello: no rows, for an agreement with other sites."""
 
 from __future__ import annotations
 
@@ -15,21 +15,10 @@ INTERCEPT = "intercept"
 
 @dataclass(frozen=True)
 class TableHeader:
-    """What a hello says of a table, before its columns have become a design.
+    """Description of a table in a hello, before its columns have become a design.
 
-    Attributes
-    ----------
-    kind : str
-        Kind of GLM, with its options.
-    described : SiteColumns
-    weights : str or None
-        Column of weights.
-    is_list : bool
-        Whether the formula was made of a list of columns, in the table's own order.
-    orders : dict of str to tuple of str
-        Levels in the order that a column declares; what is sent has its keys in order of name.
-    units : dict of str to Moments
-        Of columns of numbers, where they are to be standardised.
+    The kind has its options. A list is a formula made of columns in the table's own order. `orders` has levels in the
+    order that a column declares, as keys are sent in order of name; `units` has moments of columns to be standardised.
     """
 
     kind: str

@@ -57,8 +57,8 @@ class DisclosureRules:
     minimum_sites : int, default 3
         Sites of a run: of two each learns the other's sums.
     budget : float, default 10.0
-        Numbers that leave the site's folder in all runs, by the numbers that the rows hold: rows times columns
-        and target. A refused answer about a point counts as if sent, as the refusal tells of the rows.
+        Different numbers that leave the site's folder in all runs, by the numbers that the rows hold (rows times
+        columns and target). A refused answer about a point counts as if sent, as the refusal tells of the rows.
     most_evaluations : int, default 1
         Counts of predictions that leave (`bayesadmm site evaluate`): the difference of those by two models, or of two
         sets of rows, can be one row's outcome.
@@ -205,7 +205,7 @@ class DisclosureError(MessageError):
             )
             options[first.option] = _override(name, [one for one in broken if one.rule == name], allow)
         if any(one.column == A_POINT for one in broken):  # its limit is the number of columns, too
-            options["--most-parameters"] = _larger(options.get("--most-parameters", "1"), "1")
+            options["--most-parameters"] = max(options.get("--most-parameters", "1"), "1", key=float)
         listed = " ".join(f"{name} {value}" for name, value in options.items())
         self.remedy = f"override by {listed} (of `site init`, or in a run of `site rules`), which is recorded"
         super().__init__(
@@ -213,10 +213,6 @@ class DisclosureError(MessageError):
         )
         named = ", ".join(dict.fromkeys(one.option + one.of for one in broken))
         self.told = f"site {site} sends nothing, by its disclosure rule{'s' * (len(rules) > 1)} {named}"
-
-
-def _larger(one: str, other: str) -> str:
-    return max(one, other, key=float)
 
 
 def _override(rule: str, broken: Sequence[Check], allow: Sequence[str]) -> str:
@@ -259,29 +255,11 @@ REMEDY = {
 
 @dataclass(frozen=True)
 class Entry:
-    """A message that has left the site.
+    """A message that has left the site, or a refusal.
 
-    Attributes
-    ----------
-    time : str
-        UTC, to the second.
-    kind : str
-        "hello", "reply", "answer" or "evaluation".
-    run : str
-        Of the message; "" before a run.
-    number : int
-        Round, or number of the question.
-    name : str
-        Of the question.
-    bytes, numbers : int
-        Size of the message, and different numbers in it.
-    digest : str
-    refused : str
-        Rule that kept the content back; the message says so and holds nothing.
-    allowed : dict of str to list
-        By rule, what it was about and its limit.
-    overrides : dict
-        Rules that are not as by default.
+    `number` is the round, or the number of the question of this `name`. `numbers` counts the different numbers in it.
+    `refused` is the rule that kept the content back, `allowed` has by rule what it was about and its limit, and
+    `overrides` the rules that are not as by default.
     """
 
     time: str
@@ -301,6 +279,7 @@ class Entry:
         """Return the entry of a message, before the rules were asked."""
         header = said.header
         values = [array.ravel().astype(np.float64) for array in said.arrays.values()]
+        plain = sum(isinstance(value, float) for value in header.get("content", {}).values())
         return cls(
             time=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
             kind=said.kind,
@@ -309,7 +288,7 @@ class Entry:
             name=str(header.get("name", "")),
             bytes=said.size,
             # a matrix has most of its entries twice, a reply some of its sums
-            numbers=int(np.unique(np.concatenate(values)).size) if values else 0,
+            numbers=plain + (int(np.unique(np.concatenate(values)).size) if values else 0),
             digest=said.digest[:DIGITS],
             refused=str(header.get("refused", "")),
             allowed={},
@@ -352,18 +331,10 @@ def _lines(path: Path) -> list[bytes]:
 
 @dataclass(frozen=True)
 class Basis:
-    """What an answer rests on, as the rules see it.
+    """Rows that an answer rests on, as the rules see them; `rows` is None where the loss knows none.
 
-    Attributes
-    ----------
-    n_rows, dim : int
-        A network has dim 0: its parameters are more than its rows.
-    rows : Rows or None
-        None where the loss knows none.
-    points : iterable of float
-        How many rows the sums rest on, at each point of the message and under its q_g.
-    picked : iterable of float
-        How many rows a question picks; 0 for none.
+    A network has dim 0: its parameters are more than its rows. `points` yields how many rows the sums rest on, at each
+    point of the message and under its q_g; `picked` how many rows a question picks, 0 for none.
     """
 
     n_rows: int
@@ -374,20 +345,9 @@ class Basis:
 
 
 def checked(site: Any, entry: Entry, log: Sequence[Entry]) -> Entry:
-    """Return the entry of a message, with all that the rules of its site allowed of it.
+    """Return the entry of a message of a site after its step, with all that the rules of the site allowed of it.
 
-    Parameters
-    ----------
-    site : Site
-        After its step.
-    entry : Entry
-    log : sequence of Entry
-        The messages that have left, of all runs.
-
-    Raises
-    ------
-    DisclosureError
-        When a rule keeps it back.
+    `log` has the messages that have left, of all runs. Raises a DisclosureError when a rule keeps the message back.
     """
     return _allowed(site.name, site.rules, entry, [] if entry.refused else list(_checks(site, entry, log)))
 
@@ -400,26 +360,7 @@ def checked_counts(
     entry: Entry,
     before: Sequence[Entry],
 ) -> Entry:
-    """Return the entry of counts of predictions, with what the rules allowed of it.
-
-    Parameters
-    ----------
-    name : str
-        Of the site.
-    rules : DisclosureRules
-    classes : dict of int
-        Rows by class.
-    columns : iterable of str
-        Of the model.
-    entry : Entry
-    before : sequence of Entry
-        All that has left.
-
-    Raises
-    ------
-    DisclosureError
-        When a rule keeps it back.
-    """
+    """Return the entry of counts of predictions by class, with what the rules allowed, or raise a DisclosureError."""
     checks = [Check("minimum_rows", sum(classes.values()), max(rules.minimum_rows, 1))]
     least = rules.minimum_class_count
     checks += [Check("minimum_class_count", n or math.inf, least, "", label) for label, n in classes.items()]

@@ -27,7 +27,6 @@ hides the parts, would do:
     λ_k, η_k                             copy for a site that lost its state               each
     status of the solve                  the site that a failed run names                  each
 
-An engine lists the fields of a reply of the first kind in `SUMMED`, and the fields of the second kind in `PER_SITE`.
 `gather` and `complete` use the replies; a protocol that sums over sites would change these two functions.
 """
 
@@ -38,13 +37,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from .._archive import refusal
-from .._errors import ArgumentError
 from .._fields import Field
 from .._validation import Array
-from ..splitting.accelerated import Accelerated
 from ..splitting.certificate import Certificate
-from ..splitting.duals import AlongNatural
-from ..splitting.methods import Method
 from ..splitting.result import Result
 from ..splitting.status import Failure
 from .messages import Hello, ReplyHeader, Report, Served, SiteReply
@@ -102,10 +97,6 @@ class Gathered(Generic[S]):
 class ServerEngine(Protocol[S]):
     """An engine at the server; what has a body is inherited by engines that do all their rounds."""
 
-    SUMMED: ClassVar[tuple[str, ...]]
-    """Fields of a reply that are used as a sum, mean or maximum over sites."""
-    PER_SITE: ClassVar[tuple[str, ...]]
-    """Fields of a reply that are used for each site."""
     record: ClassVar[Any]
     """Class of the record of a round, with `to_dict` and `from_dict`."""
     spec: Any
@@ -187,10 +178,6 @@ class ServerEngine(Protocol[S]):
     def only_evaluates(self, state: S) -> bool:
         """Whether sites are asked for the sums of the certificate in place of an answer."""
         return False
-
-    def unsettled(self, state: S) -> Sequence[int]:
-        """Return the sites whose residuals are, as far as is known, not below tol."""
-        return range(len(self.spec.sites))
 
     def has_lost(self, value: Any) -> bool:
         """Whether a site's part of the objective is lost, so that its answer must not count."""
@@ -347,36 +334,3 @@ def require(engine: str, feature: str) -> None:
     reason = NOT_THERE.get((engine, feature))
     if reason is not None:
         raise ValueError(f"{feature}: {reason}; docs/federation.md lists what each engine has.")
-
-
-def require_sum_of_factors(method: Any) -> None:
-    """Raise a ValueError unless an answer to an older λ_g can be folded in without those of the other sites.
-
-    With α = 1 the server is λ_g = (η_0 + Σ_k η_k)/w (Eq. 54), and η_k ← η_k + γρ(λ_k − λ_g^{(s)}) is by the
-    stationarity of Eq. 15 the mixture (1 − γ)η_k − γ∇_μ E_{q_k}[ℓ_k], whatever the version s. A row that also takes
-    the mean of the λ_k would mix versions of the server; a mix of rounds (Anderson), and a method of one round, have
-    no order of single sites.
-    """
-    if not isinstance(method, Method | Accelerated):
-        name, reason = "a method chosen by loss and size", "it is not known yet"
-    elif isinstance(method, Accelerated):
-        name, reason = f"accelerated {method.method.name}", "it mixes whole rounds of all sites"
-    elif method.guarded:
-        name, reason = method.name, "it compares rounds of all sites"
-    elif method.sites is not None:
-        name, reason = method.name, "a site solves beside the sketches of all sites at one λ_g"
-    elif method.is_joint:
-        name, reason = method.name, "its step needs all sites at one λ_g"
-    elif method.alpha != 1.0 or method.prior_at != "server" or method.dual_step == 0.0:
-        name, reason = method.name, "its server averages the λ_k of all sites, which would be of different versions"
-    elif not isinstance(method.dual_rule, AlongNatural):
-        name, reason = method.name, "its dual does not move along λ, where a factor is no mixture of natural gradients"
-    elif method.max_rounds is not None:
-        name, reason = method.name, f"it is a method of {method.max_rounds} round"
-    else:
-        return
-    advice = (
-        "PVI, FedLap, FedLapCov and AMA, whose server is the prior and the sum of the sites' factors, can fold in one "
-        "site at a time"
-    )
-    raise ArgumentError("max_staleness", f"must be 0 (rounds) for {name}: {reason}", advice=advice)

@@ -22,7 +22,7 @@ from .site import Site
 
 Path_ = str | os.PathLike[str]
 Replies = dict[str, tuple[Message, Any]]
-"""By site: the message, and what it says."""
+"""Messages and their contents by site."""
 STATE, HELLO = "state.npz", "hello.npz"
 
 

@@ -20,8 +20,7 @@ from ..families.precision import DensePrecision
 from ..glm.diagnosis import LONG
 from ..losses.base import Expected
 from ..splitting.certificate import Certificate, PooledObjective
-from ..splitting.conclusion import concluded
-from ..splitting.guarded import evaluations, is_at_rounding, is_judged
+from ..splitting.guarded import concluded, evaluations, is_at_rounding, is_judged
 from ..splitting.history import RoundRecord
 from ..splitting.loop import ALL_ROUNDS, at_the_limit, has_converged
 from ..splitting.result import Result
@@ -54,8 +53,6 @@ from .questions import Asking, Talk
 class GLMServer(GLMEngine, ServerEngine[State]):
     """The engine at the server: the pure functions of `bayesadmm_np.splitting`, applied to what the sites sent."""
 
-    SUMMED: ClassVar[tuple[str, ...]] = ("value", "natural", "site", "edge", "sums", "errors", "certificate")
-    PER_SITE: ClassVar[tuple[str, ...]] = ("natural", "site", "sketch", "solved")
     record: ClassVar[Any] = RoundRecord
     reply_header: ClassVar[Any] = GLMReplyHeader
 
@@ -151,7 +148,7 @@ class GLMServer(GLMEngine, ServerEngine[State]):
         report = Report(header.value, header.edge, made_sums(header, found, self.spec, served))
         answer = None if solved is None else made_answer(solved, found, self.spec, served, k, state.sites[k])
         require_possible(self.spec, header.value, found, served, k, state)
-        return SiteReply(served.round, report, answer)
+        return SiteReply(report, answer)
 
     def used(self, state: State, replies: list[SiteReply | None]) -> list[SiteReply | None]:
         """Return the replies, or in their places the sum over all sites and nothing else; see `summed`."""
@@ -249,11 +246,6 @@ class GLMServer(GLMEngine, ServerEngine[State]):
     def only_evaluates(self, state: State) -> bool:
         """Whether a guarded row has fallen: sites send the sums at q_g, and solve nothing."""
         return self.spec.row.client == "proximal" and is_judged(self.spec.row, state)
-
-    def unsettled(self, state: State) -> Sequence[int]:
-        """Return the sites with λ_k − λ_g or η_k + ∇_μ E_{q_k}[ℓ_k] above tol."""
-        clients, tol = state.history[-1].clients, self.spec.tol
-        return [k for k, one in enumerate(clients) if not max(one.broadcast, one.natural_gradient) <= tol]
 
     def has_lost(self, value: Any) -> bool:
         """Whether E_{q_g}[ℓ_k] is no number, which a guarded row can use; a site with privacy sends none."""

@@ -182,23 +182,7 @@ class GLMData:
 
 @dataclass(frozen=True)
 class GLMAnswer:
-    """What a site answered in a round.
-
-    Attributes
-    ----------
-    round : int
-        Round of the broadcast that was answered; 0 before the first.
-    natural : Natural
-        λ_k.
-    dual : Natural
-        η_k after the dual step.
-    gap : Natural
-        η_k + ∇_μ E_{q_k}[ℓ_k].
-    edge : float
-        Fisher length of `gap` per parameter.
-    sketch : ndarray or None
-        Of the curvature, where sites keep one.
-    """
+    """λ_k, η_k after the dual step, η_k + ∇_μ E_{q_k}[ℓ_k] with its length, and a sketch, of a round from 0."""
 
     round: int
     natural: Natural

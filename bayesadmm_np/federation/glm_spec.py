@@ -70,11 +70,11 @@ class GLMSpec(RunSpec):
     asks : bool, default False
         Whether sites are asked for the sums of a table, before and after the rounds; see `glm_questions`.
     penalty : {'firth'}, optional
-        Of the likelihood; the fit is then made by questions alone.
+        Firth's penalty, of a likelihood without a prior; the fit is then made by questions alone.
     weight_meaning : {'frequency', 'analytic'}
-        Of the rows' weights, in the sums of a table; see `glm.site_statistics`.
+        A weight of 2 is the row twice, or a row of half the variance; see `glm.site_statistics`.
     tests : {'none', 'wald', 'lr'}
-        Tests of terms in the table; with "lr" sites are also asked for the fits without each.
+        Tests of terms in the table; likelihood ratios take some four exchanges each.
     sums_only : bool, default False
         Whether the server uses sums over sites alone; of a guarded Newton row without questions.
 
@@ -295,8 +295,8 @@ class GLMTask:
     Parameters
     ----------
     method : Method, Accelerated or callable
-        A callable is method(d) -> Method or Accelerated; the number d of parameters is known when the sites have said
-        hello. A row whose replies hold tensors, `JointNewton`, is refused.
+        A callable is method(d, C) -> Method or Accelerated; the numbers of parameters and of predictors a row are known
+        when the sites have said hello. A row whose replies hold tensors, `JointNewton`, is refused.
     prior : ExponentialFamily or callable
         A callable is prior(d) -> ExponentialFamily.
     expectation : Rule, optional
@@ -309,15 +309,11 @@ class GLMTask:
     choices : dict, optional
         Of `design.formula.agree`, where sites have tables: reference, ignore_case, site_intercepts, reference_site.
     asks : bool, default False
-        Whether sites are asked, before and after the rounds, for the sums of a table; of generalised linear models.
     penalty : {'firth'}, optional
-        Firth's penalty, of a likelihood without a prior.
     weight_meaning : {'frequency', 'analytic'}
-        A weight of 2 is the row twice, or a row of half the variance.
     tests : {'none', 'wald', 'lr'}
-        Tests of terms in the table; likelihood ratios take some four exchanges each.
     sums_only : bool, default False
-        Whether the server uses sums over sites alone: of guarded Newton without questions, with a wider certificate.
+        These and all without a text are as in `GLMSpec`.
 
     Examples
     --------
@@ -328,7 +324,7 @@ class GLMTask:
     100
     """
 
-    method: Method | Accelerated | Callable[[int], Method | Accelerated]
+    method: Method | Accelerated | Callable[[int, int], Method | Accelerated]
     prior: ExponentialFamily | Callable[[int], ExponentialFamily]
     expectation: Rule | None = None
     solver: Solver | None = None
@@ -367,7 +363,7 @@ class GLMTask:
             features=first.features,
             classes=first.classes,
             prior=prior,
-            method=self._method(first.dim),
+            method=self._method(first.dim, first.features),
             **self._settings,
             **agreed,
         )
@@ -375,7 +371,7 @@ class GLMTask:
     def again(self, spec: GLMSpec) -> GLMSpec:
         """Return the spec that this task gives the sites of another spec."""
         dim = spec.prior.natural.linear.size
-        return replace(spec, prior=self._prior(dim), method=self._method(dim), **self._settings)
+        return replace(spec, prior=self._prior(dim), method=self._method(dim, spec.features), **self._settings)
 
     def _require_room(self, hellos: Sequence[Hello]) -> None:
         """Refuse more sites times parameters than a server can keep, before a prior of that size is made."""
@@ -390,14 +386,14 @@ class GLMTask:
         dense = not isinstance(small, BlockDiagonalGaussian) and (2, 2) in small.natural.shapes
         dim = hellos[0].dim
         size = dim + (dim * (dim + 1) // 2 if dense else 0)
-        method = self._method(dim)
+        method = self._method(dim, hellos[0].features)
         require_room(hellos[0], len(hellos), state_size(size, len(hellos), _memory(method)))
 
-    def _method(self, dim: int) -> Any:
+    def _method(self, dim: int, features: Sequence[str]) -> Any:
         method: Any = self.method
         # a row's own function is no choice: it is refused, as elsewhere
         is_choice = callable(method) and TABLE.name_of(method) is None
-        return method(dim) if is_choice else method
+        return method(dim, max(1, dim // max(1, len(features)))) if is_choice else method
 
     def _prior(self, dim: int) -> Any:
         return self.prior if isinstance(self.prior, ExponentialFamily) or not callable(self.prior) else self.prior(dim)

@@ -80,15 +80,7 @@ class HelloHeader:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Hello(HelloHeader):
-    """A site's introduction as a server has read it.
-
-    Attributes
-    ----------
-    site, identity, loss, dim, rows, weight, features, classes, table
-        As in the message; a site with a table of raw columns has no dim, features and classes yet.
-    source : str
-        Of the message.
-    """
+    """A site's introduction as a server has read it; a site with raw columns has no dim, features and classes yet."""
 
     source: str
 
@@ -257,32 +249,16 @@ class Outcome:
 
 @dataclass(frozen=True, eq=False)
 class Served:
-    """A broadcast: q_g, what to do with it, and which answers it rests on; or a final message.
-
-    Attributes
-    ----------
-    round : int
-    q_g : object
-        As the engine has it.
-    solve : bool
-        Whether sites solve, or only report.
-    certify : bool
-        Whether all sites are asked: for the certificate, or for the objective after the last round.
-    counted : tuple of int
-        Round of each site's last answer in the server's sum; 0 for none yet.
-    mixed : tuple or None
-        The last round that acceleration mixed, and its weights.
-    outcome : Outcome or None
-        Of a final message.
-    digest : str
-        Of the message, which its answers repeat.
-    """
+    """A broadcast: q_g, what to do with it, and which answers it rests on; or a final message, with an outcome."""
 
     round: int
     q_g: Any
     solve: bool
+    """Whether sites solve, or only report."""
     certify: bool
+    """Whether all sites are asked: for the certificate, or for the objective after the last round."""
     counted: tuple[int, ...]
+    """Round of each site's last answer in the server's sum; 0 for none yet."""
     mixed: Mixed | None
     outcome: Outcome | None = None
     digest: str = ""
@@ -290,51 +266,28 @@ class Served:
 
 @dataclass(frozen=True)
 class Report:
-    """A site's report on q_g.
-
-    Attributes
-    ----------
-    value : object
-        The site's part of the objective; None at a site with privacy, or where the value belongs to an older q_g.
-    edge : float
-        Natural-gradient edge of the answer that is counted; ∞ where it is not known.
-    sums : object
-        What the certificate is made of, where it was asked for.
-    """
+    """A site's report on q_g."""
 
     value: Any = None
+    """The site's part of the objective; None at a site with privacy."""
     edge: float = float("inf")
+    """Natural-gradient edge of the answer that is counted; ∞ where it is not known."""
     sums: Any = None
+    """What the certificate is made of, where it was asked for."""
 
 
 @dataclass(frozen=True, eq=False)
 class SiteReply:
-    """A reply that a server has read: the report, and the answer, None where there is none to count.
+    """A reply that a server has read: the report, and the answer, None where there is none to count."""
 
-    Attributes
-    ----------
-    round : int
-        Of the broadcast that it answers.
-    report : Report
-    answer : object
-        As the engine has it.
-    site : int
-        Number of the site.
-    digest : str
-        Of the message.
-    answers : str
-        Digest of the broadcast that was out when it was read: no server in another round can take it in.
-    lost : object
-        The site's part of the objective where it is no number, so that the answer must not count; else None.
-    """
-
-    round: int
     report: Report
     answer: Any
     site: int = -1
     digest: str = ""
     answers: str = ""
+    """Digest of the broadcast that was out when the reply was read: no server in another round can take it in."""
     lost: Any = None
+    """The site's part of the objective where it is no number, so that the answer must not count; else None."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -497,13 +450,7 @@ def require_to_site(message: Message) -> None:
 
 
 def require_run(message: Message, known: str | None = None) -> str:
-    """Return the run of a broadcast; it is compared before anything else of the message is looked at.
-
-    Raises
-    ------
-    MessageError
-        When the run is not the digest of the spec that comes with it, or not the `known` one.
-    """
+    """Return the run of a broadcast, which must be the digest of its spec, and the `known` one where there is one."""
     spec = message.header.get("spec")
     if not isinstance(spec, dict):
         raise message.refusal("spec", "that of a run", spec)
@@ -519,13 +466,8 @@ def require_run(message: Message, known: str | None = None) -> str:
 def read_spec(message: Message, data: Any = None) -> Any:
     """Read the spec that a message repeats, checking every type and range, with the reader of its engine.
 
-    A site gives its `data`: what is of another engine, or larger than a parameter of its own can be, is refused before
-    it is made.
-
-    Raises
-    ------
-    MessageError
-        When a field is missing, of another type, or out of range.
+    A site gives its `data`: another engine, or a prior larger than a parameter of its own can be, is refused before
+    either is made.
     """
     plain = message.header.get("spec")
     name = plain.get("engine") if isinstance(plain, dict) else None
@@ -546,13 +488,7 @@ def read_spec(message: Message, data: Any = None) -> Any:
 
 
 def read_served(message: Message, spec: RunSpec, engine: Any) -> Served:
-    """Read a broadcast or a final message of this run, whole, before anybody keeps anything of it.
-
-    Raises
-    ------
-    MessageError
-        When a field is of another type, or fields contradict each other or the spec.
-    """
+    """Read a broadcast or a final message of this run, whole, before anybody keeps anything of it."""
     is_final = message.kind == "final"
     kind = "final" if is_final else "broadcast"
     beside = {name for name in message.arrays if name in SPEC_VECTORS or (is_final and name.startswith("table/"))}

@@ -128,15 +128,8 @@ class Talk:
 class Asking:
     """Ask all sites, from a talk: past questions are answered at once, and the first new one is raised as `Waiting`.
 
-    Attributes
-    ----------
-    talk : Talk
-    spec : object
-        Of the run, in whose units sites answer; it may change between questions.
-    done : int
-        Number of questions so far.
-    floats : int
-        Numbers sent by all parties so far.
+    Sites answer in the units of `spec`, which may change between questions. `done` counts the questions so far, and
+    `floats` the numbers that all parties sent.
     """
 
     talk: Talk
@@ -145,13 +138,7 @@ class Asking:
     floats: int = 0
 
     def __call__(self, question: Any) -> list[Any]:
-        """Return the answers of all sites, in order.
-
-        Raises
-        ------
-        Declined
-            When a site did not answer; `Refused` where none was away.
-        """
+        """Return the answers of all sites, in order, or raise `Declined`; `Refused` where no site was away."""
         out = Outstanding(self.spec, self.done + 1, question)
         if self.done == len(self.talk.exchanges):
             if self.talk.count(out.name) >= MOST_EXCHANGES:

@@ -14,7 +14,7 @@ from .._signatures import SigningKey, shown
 from .._threads import one_thread_where_small
 from ..splitting.certificate import Certificate
 from ..splitting.status import Failure, Status
-from .engine import ServerEngine, Task, require_sum_of_factors
+from .engine import ServerEngine, Task
 from .messages import (
     Answer,
     Hello,
@@ -178,7 +178,7 @@ class Coordinator:
 
     @cached_property
     def served(self) -> Served:
-        """What the outstanding message says, by which a reply is read, also when the server is further on."""
+        """What the outstanding message says, by which a reply is read."""
         own = self.engine.q_of(self.held), *self.asks, self.counted, self.mixed, self.outcome
         return Served(self.number, *own, self._message().digest)
 
@@ -192,16 +192,6 @@ class Coordinator:
         """Number of messages that sites have answered: questions and broadcasts, the first and the last included."""
         needed_none = self.ended is not None and not self.held.history
         return self.asked + (0 if needed_none else self.number - 1)
-
-    @property
-    def unsettled(self) -> frozenset[str]:
-        """Sites whose residual λ_k − λ_g or η_k + ∇_μ E_{q_k}[ℓ_k] is, as far as is known, above tol.
-
-        Before the first step these are all sites.
-        """
-        if self.waiting is None:
-            return frozenset(self.spec.sites)
-        return frozenset(self.spec.sites[k] for k in self.engine.unsettled(self.waiting))
 
     def broadcast(self) -> Message:
         """Return the message to the sites: a question, q_g, or when the run has ended the final one."""
@@ -286,24 +276,13 @@ class Coordinator:
         return self.served.digest if self.question is None else self.question.message.digest
 
     @np.errstate(over="ignore", invalid="ignore")
-    def read(self, replies: Sequence[Message], served: Served | None = None) -> dict[str, SiteReply | Answer]:
-        """Return replies by site, each one that `step` can take in.
-
-        A reply to an older broadcast of version s moves its factor by Δη_k = γρ(λ_k − λ_g^{(s)}) all the same; what it
-        says of objective and certificate, which are those of that λ_g, is left unused. η_k itself is never old: a
-        broadcast from before the site's last counted answer is refused.
-
-        Parameters
-        ----------
-        replies : sequence of Message
-        served : Served, optional
-            The broadcast that they answer where that is not the outstanding one. For rows whose server is the prior and
-            the sum of the factors.
+    def read(self, replies: Sequence[Message]) -> dict[str, SiteReply | Answer]:
+        """Return replies to the outstanding broadcast by site, each one that `step` can take in.
 
         Raises
         ------
         MessageError, ValueError
-            As `step`; also when `served` is older, and the row cannot use it.
+            As `step`.
         """
         if replies and self.outcome is not None:
             raise ValueError(f"the run has ended ({self.outcome.status.name}): there is no round for a reply.")
@@ -313,10 +292,7 @@ class Coordinator:
         if self.question is not None:
             each = by_site("answer", replies, sites).items()
             return {sites[k]: read_answer(one, self.question, self._about(k)) for k, one in each}
-        served = self.served if served is None else served
-        if served.digest != self.served.digest:
-            require_sum_of_factors(self.spec.method)
-        return {sites[k]: self._read(one, k, served) for k, one in by_site("reply", replies, sites).items()}
+        return {sites[k]: self._read(one, k) for k, one in by_site("reply", replies, sites).items()}
 
     def save(self) -> Message:
         """Return the whole state as a message of kind "server"."""
@@ -495,20 +471,13 @@ class Coordinator:
         """What a site's answers are held against."""
         return {"told_rows": int(self.hellos[k]["rows"]), "told_weight": self.spec.weights[k]}
 
-    def _read(self, message: Message, k: int, served: Served) -> SiteReply:
-        current, name = self.served, self.spec.sites[k]
-        if served.counted[k] != self.counted[k]:  # Δη_k is from a factor that is no longer counted
-            raise message.refusal("answers", f"a broadcast that counts round {self.counted[k]} of it", name)
-        header, vectors = read_reply(message, self.spec.run, served, self.engine)
+    def _read(self, message: Message, k: int) -> SiteReply:
+        header, vectors = read_reply(message, self.spec.run, self.served, self.engine)
         with content_of(message, "a reply"):
-            reply = self.engine.reply_made(header, vectors, served, k, self.held)
-        report, value = reply.report, reply.report.value
-        if served.round != current.round:
-            if not current.solve:
-                raise message.refusal("round", f"{current.round}: all rounds are done", served.round)
-            report = replace(report, value=None, sums=None)
+            reply = self.engine.reply_made(header, vectors, self.served, k, self.held)
+        value = reply.report.value
         lost = value if self.engine.has_lost(value) else None
-        return replace(reply, report=report, site=k, digest=message.digest, answers=current.digest, lost=lost)
+        return replace(reply, site=k, digest=message.digest, answers=self.served.digest, lost=lost)
 
     def _advanced(self, replies: list[SiteReply | None]) -> Coordinator:
         """The loop's decisions in the loop's order: complete round t, stop or not, gather round t + 1."""
@@ -533,7 +502,7 @@ class Coordinator:
             state=state,
             waiting=after.state,
             counted=tuple(
-                old if one is None or one.answer is None or not after.counts else one.round
+                old if one is None or one.answer is None or not after.counts else number
                 for old, one in zip(self.counted, replies, strict=True)
             ),
             mixed=(number, after.weights) if after.weights else self.mixed,

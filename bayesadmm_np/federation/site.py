@@ -67,29 +67,18 @@ class Ledger(Generic[A]):
     An answer is λ_k as the site sent it, with η_k after the dual step. The next broadcast says which of the two the
     server counts: the pending answer, or, if that got lost, the one that was counted before. The site goes on from the
     counted answer alone, so it never needs an older answer or a second pending one.
-
-    Attributes
-    ----------
-    counted : object
-        The last answer that the server took into its sum; that of round 0 before the first.
-    pending : object or None
-        An answer that the server may or may not have counted; the site does not know yet.
-    answered : tuple of (int, str)
-        Round and digest of the last broadcast that was answered.
     """
 
     counted: A
     pending: A | None = None
     answered: tuple[int, str] = (0, "")
+    """Round and digest of the last broadcast that was answered."""
 
     def settled(self, served: Served, counted: int) -> Ledger[A]:
         """Return what is known with a broadcast that counts the site's answer of round `counted`: nothing is pending.
 
-        Raises
-        ------
-        MessageError
-            When the broadcast is older than the last one, another of the same round, or counts an answer that the
-            site does not remember.
+        A broadcast that is older than the last one, another of the same round, or counts an answer that the site does
+        not remember, is refused.
         """
         number, digest = self.answered
         last = self.counted
@@ -132,23 +121,14 @@ class Ledger(Generic[A]):
 
 @dataclass(frozen=True)
 class SiteState:
-    """What a site remembers between rounds.
-
-    Attributes
-    ----------
-    spec : RunSpec
-    ledger : Ledger
-        The answer that the server counts, with η_k as acceleration has mixed it since, and the pending answer.
-    past : tuple
-        The η_k that acceleration mixes.
-    server : str or None
-        Public key of the server that sent the first broadcast; None where it has none. No other is heard.
-    """
+    """What a site remembers between rounds."""
 
     spec: RunSpec
     ledger: Ledger[Any]
     past: tuple[Any, ...]
+    """The η_k that acceleration mixes."""
     server: str | None = None
+    """Public key of the server that sent the first broadcast; None where it has none. No other is heard."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -342,7 +322,7 @@ class Site:
             assert self.heard is not None
             assert isinstance(self.heard.asked, Question)
             said = answer_of(self.heard.asked, self.name, {}, {}, error.told).sealed(self.key)
-            cost = entry.numbers if error.column == A_POINT else 0  # a refusal of a point tells of the rows
+            cost = entry.numbers if A_POINT in error.told else 0  # a refusal of a point tells of the rows
             return said, replace(self._entry(said), numbers=cost)
 
     def _entry(self, said: Message) -> Entry:

@@ -274,9 +274,7 @@ class GLMTable:
         for (name, is_number), *_ in parse(self.formula).terms:
             column = self.described.columns.get(name)
             if not is_number and column is not None and column.is_numeric:
-                values = self.values(f"`{name}`")
-                mean = float(values.mean())
-                found[name] = Moments(len(values), mean, float(((values - mean) ** 2).sum()))
+                found[name] = Moments.of(self.values(f"`{name}`"))
         return found
 
     def join(self, spec: RunSpec, name: str, privacy: Any) -> GLMSite:

@@ -124,14 +124,8 @@ RULES: dict[str, Rule] = {
 def class_probabilities(mean: Array, spread: Array, how: str | None = None) -> Array:
     """Return E_q[p(y = c)] of the logit and the softmax, shape (n, C): each tail on its own, so that none is lost.
 
-    Parameters
-    ----------
-    mean : ndarray, shape (n,) or (n, C)
-        Means of the predictors.
-    spread : ndarray, shape (n,) or (n, C, C)
-        Their (co)variances.
-    how : str, optional
-        A key of `RULES`, or "probit" (MacKay's approximation) for two classes; default the most accurate.
+    The predictors have means (n,) or (n, C) and variances (n,) or (n, C, C). `how` is a key of `RULES`, or "probit"
+    (MacKay's approximation) for two classes; default the most accurate.
     """
     if how == "probit":
         first = expit(mean / np.sqrt(1.0 + np.pi / 8.0 * spread))
@@ -306,18 +300,7 @@ class Kind:
         n_outputs: int = 1,
         noise_variance: float = 1.0,
     ) -> Loss:
-        """Return the loss of a site's rows, a sum over them.
-
-        Parameters
-        ----------
-        design : ndarray, shape (n, p)
-        y : array_like
-            Labels 0 … C − 1, or numbers.
-        weights, offset : array_like, shape (n,), optional
-        n_outputs : int, default 1
-        noise_variance : float, default 1.0
-            Noise variance of kinds that have one.
-        """
+        """Return the loss of a site's rows, a sum over them; y has labels 0 … C − 1, or numbers."""
         if self.has_noise:
             weights = (np.ones(len(design)) if weights is None else np.asarray(weights)) / noise_variance
         if self.loss is None:

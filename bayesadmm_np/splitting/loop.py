@@ -24,8 +24,7 @@ from ..losses.base import Expected, Loss
 from ..losses.expectations import Rule
 from .accelerated import Accelerated
 from .certificate import PooledObjective
-from .conclusion import concluded
-from .guarded import is_at_rounding, is_judged
+from .guarded import concluded, is_at_rounding, is_judged
 from .history import RoundRecord
 from .methods import Method
 from .privacy import GaussianMechanism

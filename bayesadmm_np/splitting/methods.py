@@ -29,8 +29,7 @@ from ..families import (
 )
 from ..losses.expectations import Delta, Rule
 from ..losses.sketches import Sketch
-from .duals import DUAL_RULES, AlongExpectation, AlongNatural, DualRule
-from .schedules import SCHEDULES, Geometric, Schedule
+from .duals import DUAL_RULES, SCHEDULES, AlongExpectation, AlongNatural, DualRule, Geometric, Schedule
 
 __all__ = [
     "ADMM",

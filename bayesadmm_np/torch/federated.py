@@ -234,17 +234,11 @@ def introduction_of(network: Network) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class NetworkAnswered:
-    """λ_k with its running statistics, and the q_g that it answers."""
+    """λ_k with its running statistics."""
 
     linear: Tensor
     precision: Tensor | None
     buffers: dict[str, Tensor]
-    q_g: Broadcast
-
-    def replies(self, k: int, like: Tensor) -> Replies:
-        """Return the answer as that of one client."""
-        precision = like[None] if self.precision is None else self.precision[None]
-        return Replies((k,), self.linear[None], precision, {name: x[None] for name, x in self.buffers.items()})
 
 
 @dataclass(frozen=True)
@@ -275,8 +269,6 @@ class _Engine:
 class NetworkServer(_Engine, ServerEngine[State]):
     """The engine at the server: the pure functions of `bayesadmm_np.torch`, applied to what the sites sent."""
 
-    SUMMED: ClassVar[tuple[str, ...]] = ("value", "linear", "precision", "statistics")
-    PER_SITE: ClassVar[tuple[str, ...]] = ("linear", "precision", "solved")
     record: ClassVar[Any] = RoundRecord
     reply_header: ClassVar[Any] = NetworkReplyHeader
 
@@ -334,8 +326,8 @@ class NetworkServer(_Engine, ServerEngine[State]):
         answered = None
         if header.solved:
             precision, statistics = found.get("precision"), found.get("statistics", {})
-            answered = NetworkAnswered(found["linear"], precision, statistics, served.q_g)
-        return SiteReply(served.round, Report(header.value), answered)
+            answered = NetworkAnswered(found["linear"], precision, statistics)
+        return SiteReply(Report(header.value), answered)
 
     def start(self) -> State:
         """Return the server at the model's parameters."""
@@ -357,7 +349,7 @@ class NetworkServer(_Engine, ServerEngine[State]):
         """Eq. 16 and Eq. 54; a site whose λ_k is no distribution is left out."""
         present = [k for k, one in enumerate(replies) if one is not None]
         good = {k: one for k, one in enumerate(replies) if one is not None and one.answer is not None}
-        after = gathered(self.team, state, self._replies(state, good), self._late_duals(state, good))
+        after = gathered(self.team, state, self._replies(state, good))
         if isinstance(after, Failure):
             return after
         dropped = [k for k in present if k not in good]
@@ -395,17 +387,6 @@ class NetworkServer(_Engine, ServerEngine[State]):
             torch.stack(precision) if precision else state.precision[None],
             {name: torch.stack([one.buffers[name] for one in answers]) for name in state.buffers if answers},
         )
-
-    def _late_duals(self, state: State, good: Mapping[int, SiteReply]) -> Duals | None:
-        """η_k of sites of which one answered an older q_g: each moves from the one that it answers."""
-        if all(one.round == state.round + 1 for one in good.values()) or not self.spec.method.dual_step:
-            return None
-        each = [
-            moved(self.team.at(one.round), one.answer.q_g, state.duals([k]), one.answer.replies(k, state.precision))
-            for k, one in good.items()
-        ]
-        precision = torch.cat([one.precision for one in each]) if self.team.learns_precision else state.site_precision
-        return Duals(torch.cat([one.linear for one in each]), precision)
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -38,11 +38,8 @@ def moved(team: Team, broadcast: Broadcast, duals: Duals, replies: Replies) -> D
     return Duals(linear, move(duals.precision, replies.precision, broadcast.precision))
 
 
-def gathered(team: Team, state: State, replies: Replies, duals: Duals | None = None) -> State | Failure:
-    """Eq. 16 and Eq. 54: the duals move, and the server mixes means, sites and prior. The record is still to come.
-
-    `duals` are those of the replies' clients where they have moved from an older broadcast than the state's.
-    """
+def gathered(team: Team, state: State, replies: Replies) -> State | Failure:
+    """Eq. 16 and Eq. 54: the duals move, and the server mixes means, sites and prior. The record is still to come."""
     number = state.round + 1
     if not replies.clients:
         return Failure(Status.NOT_FINITE, number, detail="no client gave a finite answer", knob=team.method.knobs)
@@ -54,7 +51,7 @@ def gathered(team: Team, state: State, replies: Replies, duals: Duals | None = N
     if learned:
         client_precision = _with_rows(client_precision, replies.clients, replies.precision)
     if method.dual_step:
-        duals = duals or moved(team, state.broadcast, state.duals(replies.clients), replies)
+        duals = moved(team, state.broadcast, state.duals(replies.clients), replies)
         site_linear = _with_rows(site_linear, replies.clients, duals.linear)
         if learned:
             site_precision = _with_rows(site_precision, replies.clients, duals.precision)

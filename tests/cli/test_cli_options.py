@@ -155,10 +155,10 @@ def test_plugins_are_loaded_before_a_command_is_read(tmp_path):
     (tmp_path / "stranger.py").write_text(
         "from bayesadmm_np.splitting.methods import PVI, TABLE\nTABLE.register(lambda: PVI(0.5), name='Stranger')\n"
     )
-    there = run("sweep", "--help", env=os.environ | {"PYTHONPATH": str(tmp_path), "PYTHONIOENCODING": "utf-8"})
+    there = run("fit", "--help", env=os.environ | {"PYTHONPATH": str(tmp_path), "PYTHONIOENCODING": "utf-8"})
     assert (there.returncode, there.stderr) == (0, "")
     assert "Stranger" in there.stdout
-    assert "Stranger" not in run("sweep", "--help", env=os.environ | {"PYTHONIOENCODING": "utf-8"}).stdout
+    assert "Stranger" not in run("fit", "--help", env=os.environ | {"PYTHONIOENCODING": "utf-8"}).stdout
 
 
 def test_a_pager_that_was_left_is_no_traceback():

@@ -332,13 +332,14 @@ def fits(kind, rule):
     return not (kind == "softmax" and rule == L.Exact())
 
 
+PAIRS = [(kind, family) for kind in KINDS for family in FAMILIES]
 COMBINATIONS = [
     pytest.param(kind, family, rule, id=f"{kind}-{family}-{rule}")
-    for kind in KINDS
-    for family in FAMILIES
-    for rule in RULES
+    for number, (kind, family) in enumerate(PAIRS)
+    for rule in [RULES[number % len(RULES)]]
     if fits(kind, rule)
 ]
+"""Every kind with every family; the rules take turns."""
 
 
 @pytest.mark.parametrize(("kind", "family", "rule"), COMBINATIONS)

@@ -2,6 +2,7 @@
 
 import stat
 import tomllib
+from dataclasses import replace
 
 import pytest
 
@@ -51,11 +52,13 @@ def test_new_writes_an_app_whose_every_key_is_explained_and_read(trial):
 def test_a_posterior_is_by_the_method_with_the_fewest_rounds(trial):
     """The twin takes maximum likelihood; all have a guard."""
     chosen = read_plan({**config(trial), "inference": "posterior"}).task
-    assert chosen.method(3) == chosen.method(70) == ba.Guarded(ba.Accelerated(ba.methods.PVI()))
+    assert chosen.method(3, 1) == chosen.method(70, 1) == ba.Guarded(ba.Accelerated(ba.methods.PVI()))
+    of_classes = ba.Accelerated(replace(ba.methods.PVI(), start="sites"))
+    assert chosen.method(42, 7) == ba.Guarded(of_classes)
     assert np.array_equal(chosen.prior(2).precision, np.eye(2))
     diagonal = read_plan({**config(trial), "inference": "posterior", "family": "diagonal"}).task
-    assert diagonal.method(362) == ba.Guarded(ba.Sketched(ba.methods.PVI(), "full"))
-    assert diagonal.method(363) == ba.Guarded(ba.Accelerated(ba.methods.PVI(gamma=0.4)))
+    assert diagonal.method(362, 1) == ba.Guarded(ba.Sketched(ba.methods.PVI(), "full"))
+    assert diagonal.method(363, 1) == ba.Guarded(ba.Accelerated(ba.methods.PVI(gamma=0.4)))
     assert read_plan(config(trial)).task.method == ba.Guarded(ba.methods.Newton())
 
 
@@ -71,19 +74,12 @@ def test_a_posterior_is_by_the_method_with_the_fewest_rounds(trial):
             {"inference": "posterior", "family": "fixed"},
             "^family must be full or diagonal for a posterior whose method is auto, got fixed",
         ),
-        ({"inference": "posterior", "max-staleness": 1}, "max-staleness must be 0.*not known yet"),
         ({"family": "triangular"}, "family must be one of full, diagonal, .* got 'triangular'"),
         ({"family": "Gamma"}, r"Beta, BlockDiagonalGaussian, Dirichlet, Gamma are set in Python: server_app\(Plan\("),
         ({"method": "PVX"}, "PVI"),
         ({"sites-per-round": 4}, "sites-per-round must be at most"),
-        (
-            {"max-staleness": 1, "sites-per-round": 2, "method": "PVI"},
-            "sites-per-round must be 1 in an asynchronous run",
-        ),
-        ({"max-staleness": 1, "method": "BayesADMM"}, "max-staleness must be 0"),
         ({"participation": 0.0}, "participation must lie"),
         ({"deadline": -1.0}, "deadline must be"),
-        ({"max-staleness": 0.5}, "max-staleness must be an integer, as in max-staleness = 0, got 0.5"),
         ({"sites": 2.9}, "sites must be an integer"),
         ({"rounds": True}, "rounds must be an integer"),
         ({"accelerate": "False"}, "accelerate must be true or false, as in accelerate = false, got 'False'"),
@@ -353,8 +349,6 @@ def test_what_cannot_be_run_is_refused_before_anything_starts(bayesadmm, trial, 
     for arguments, complaint in (
         ([trial, "--sites", 4], "there are 3"),
         ([trial, "--set", "round=3"], "did you mean 'rounds'"),
-        ([trial, "--set", "max-staleness=two"], "max-staleness must be an integer"),
-        ([trial, "--set", "max-staleness=2", "--set", "method=BayesADMM"], "max-staleness must be 0"),
         ([trial, "--resume"], "there is no run"),
         ([tmp_path / "none"], "holds no site"),
     ):

@@ -20,9 +20,7 @@ from oracles.problems import same_bits  # noqa: E402
 WARDS = [f"C(ward)[T.{level}]" for level in ("9", "ICU", "état")]
 SPLINE = "bs(age, knots=(40, 60), lower_bound=0, upper_bound=120)"
 FORMULAS = {
-    "interactions": ("died ~ dose*ward + I(age/10)", "logistic", ()),
     "splines": (f"died ~ {SPLINE} + ward", "logistic", ()),
-    "offset": ("stays ~ dose + ward + offset(log(days))", "poisson", ()),
     "weights": ("died ~ age + ward", "logistic", ("--weights", "w")),
     "text that is predicted": ("stage ~ dose + ward", "multinomial", ()),
 }
@@ -148,34 +146,28 @@ def test_offset_and_exposure_are_columns_by_name(bayesadmm, files):
 
 INIT = ("--data", "Bern.csv", "--name", "Bern", "--loss", "logistic")
 TARGET = ("--target", "died", "--features", "age,ward")
-WRONG = {
-    "missing rows": (
-        (*TARGET, "--categorical", "ward"),
-        "missing values in age (1), ward (2): fill them in, or drop these rows with --dropna",
-    ),
-    "a formula and a list": ((*TARGET, "--formula", "died ~ age"), "--target: the formula says it"),
-    "labels": (("--formula", "died ~ age", "--classes", "0,1"), "--classes: sites with a formula agree on labels"),
-    "a label that is not listed": ((*TARGET, "--classes", "0,2", "--dropna"), "column 'died' also holds '1'"),
-    "a formula that is none": (("--formula", "died ~ age +"), "--formula must be a formula like"),
-    "code": (("--formula", "died ~ __import__('os')"), "must not call __import__"),
-    "a column that is not there": (
-        ("--formula", "died ~ agee"),
-        "'Bern': column 'agee' is not in the table; did you mean 'age'?",
-    ),
-    "units": (("--formula", "died ~ age", "--standardize", "--dropna"), "write scale(x) in it"),
-    "no intercept": (("--formula", "died ~ age", "--no-intercept"), "write '- 1' in the formula"),
-    "no target": ((), "--target must name the column to be explained, or --formula say it"),
-    "a column that is not chosen": ((*TARGET, "--categorical", "stage"), "'stage' is not among the features"),
-}
+WRONG = (
+    ((*TARGET, "--categorical", "ward"), "missing values in age (1), ward (2)"),
+    ((*TARGET, "--formula", "died ~ age"), "--target: the formula says it"),
+    (("--formula", "died ~ age", "--classes", "0,1"), "--classes"),
+    ((*TARGET, "--classes", "0,2", "--dropna"), "column 'died' also holds '1'"),
+    (("--formula", "died ~ age +"), "--formula must be a formula like"),
+    (("--formula", "died ~ __import__('os')"), "must not call __import__"),
+    (("--formula", "died ~ agee"), "did you mean 'age'?"),
+    (("--formula", "died ~ age", "--standardize", "--dropna"), "write scale(x) in it"),
+    (("--formula", "died ~ bs(age, 5)", "--dropna"), "lower_bound="),
+    (("--formula", "died ~ age", "--no-intercept"), "write '- 1' in the formula"),
+    ((), "--target must name the column"),
+    ((*TARGET, "--categorical", "stage"), "'stage' is not among the features"),
+)
 
 
-@pytest.mark.parametrize("case", WRONG)
-def test_what_is_wrong_at_a_site_is_said_there(case, bayesadmm, files):
-    options, words = WRONG[case]
-    code, out, err = bayesadmm("site", "init", "at-Bern", *INIT, *options)
-    assert (code, out) == (2, "")
-    assert words in err
-    assert not (files / "at-Bern").exists()
+def test_what_is_wrong_at_a_site_is_said_there(bayesadmm, files):
+    for options, words in WRONG:
+        code, out, err = bayesadmm("site", "init", "at-Bern", *INIT, *options)
+        assert (code, out) == (2, "")
+        assert words in err
+        assert not (files / "at-Bern").exists()
 
 
 TEXTS = {

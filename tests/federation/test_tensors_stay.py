@@ -111,7 +111,7 @@ def test_a_server_refuses_a_joint_step_before_anything_is_sent(row):
     with pytest.raises(ArgumentError) as known:
         GLMTask(row, prior)
     with pytest.raises(ArgumentError) as chosen:  # the method is known when sites have said hello
-        Coordinator.start([site.hello() for site in sites()], GLMTask(lambda d: row, prior))
+        Coordinator.start([site.hello() for site in sites()], GLMTask(lambda d, n: row, prior))
     for error in (known.value, chosen.value):
         assert (error.argument, error.got) == ("method", row.name)
         assert "Guarded(Accelerated(PVI()))" in error.advice

@@ -4,7 +4,6 @@ import csv
 import itertools
 import json
 import re
-import shutil
 import tempfile
 import warnings
 from importlib.util import find_spec
@@ -288,7 +287,6 @@ def tables(folder):
         write(folder / f"{site}.csv", names[:-1], [row[:-1] for row in rows if row[-1] == site])
     write(folder / "other.csv", names, [(row[0], f"{2 * float(row[1]):.6f}", *row[2:]) for row in rows])
     (folder / "study.toml").write_text('target = "died"\nclient = "site"\nrho = 2.0\nfeatures = ["age", "dose"]\n')
-    shutil.copy(Path(__file__).with_name("small.toml"), folder)
 
 
 def write(path, names, rows):
@@ -327,12 +325,9 @@ CALLS = {
     "certify": "certify m.npz all.csv --json",
     "certify ridge": "certify r.npz all.csv --json",
     "certify other rows": "certify m.npz other.csv --client site --json",
-    "compare": f"compare all.csv {DIED} --rounds 8",
     "compare some": "compare all.csv --target visits --features age,dose --loss poisson --methods PVI,FedLap,BCM "
-    f"--holdout 0 --family diagonal --rounds 8 {SITES}",
+    f"--family diagonal --rounds 8 {SITES}",
     "compare no method": f"compare all.csv {DIED} --methods PVX",
-    "sweep": f"sweep all.csv {DIED} --rho 0.1,1 --gamma 0.5,1 --rounds 20",
-    "sweep of nothing": f"sweep all.csv {DIED}",
     "site init": "site init north --data north.csv --target died --name north --loss logistic --features age,dose "
     "--standardize --minimum-sites 2 --json",
     "site init 2": "site init west --data west.csv --target died --name west --loss logistic --features age,dose "
@@ -359,9 +354,6 @@ CALLS = {
     "summary of an export": "summary e.npz --json",
     "certify an export": "certify e.npz north.csv west.csv --json --tol 10",
     "export of nothing": "export north --target died --out f.npz",
-    "experiment": "experiment small.toml --out small --no-progress",
-    "experiment with a change": "experiment small.toml --out small2 --no-progress --set rounds=2 --set report=[2]",
-    "experiment of no file": "experiment all.csv --no-progress",
     "flower new": "flower new trial --data north.csv --data west.csv --target died --features age,dose",
     "flower new again": "flower new trial --sites 2",
     "flower keys": "flower keys trial",
@@ -405,7 +397,7 @@ def record_csv(text, tag=""):
     }
 
 
-NEEDS = {"experiment": "torch", "flower": "flwr"}
+NEEDS = {"flower": "flwr"}
 
 
 def is_installed(words):
@@ -416,8 +408,6 @@ def is_installed(words):
 
 def cli():
     """A case whose command cannot run here is None."""
-    if find_spec("torch") is not None:
-        one_thread()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         tables(folder)
@@ -434,8 +424,6 @@ def called(case, words, folder):
         record |= record_json(out)
     elif case.startswith("predict") and code == 0:
         record |= record_csv(out)
-    if case == "experiment":
-        record |= record_csv((folder / "small" / "table.csv").read_text(), "table ")
     return record
 
 

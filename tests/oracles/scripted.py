@@ -45,13 +45,6 @@ class Scripted:
         self.members = dict(enumerate(losses, start=1))
         self.numbers, self.free, self.jobs, self.mail = {}, {}, [], {}
         self.ids = itertools.count()
-        self.served = []
-        """When each λ_g was first sent."""
-
-    def state(self, name):
-        paths = (self.folder / name).glob("*.npz")
-        (path,) = (path for path in paths if not path.name.startswith(("final", "privacy")))
-        return path
 
     def nodes(self):
         return set(self.members)
@@ -65,8 +58,6 @@ class Scripted:
             if kind is not None and request.copy is None:
                 number += 1
                 self.numbers[name] = number
-                if not self.served or self.served[-1][1].digest != kind.digest:
-                    self.served.append((self.clock.now, kind))
             is_quick = kind is None or kind.kind == "final" or request.copy is not None
             begins = max(self.clock.now, self.free.get(name, 0.0))
             self.free[name] = begins + (0.0 if is_quick else self.takes(name, number))

@@ -24,12 +24,11 @@ TRIES = 4
 
 @dataclass(frozen=True)
 class _Open:
-    """A request on its way, to a node, until it is no longer waited for."""
+    """A request on its way to a node."""
 
     ticket: str
     node: int
     request: Request
-    end: float
 
 
 @dataclass
@@ -87,46 +86,13 @@ class ClientManager:
             return None if name in done else request_for(name)
 
         while (left := end - time.monotonic()) > 0:
-            self.send(once, left)
+            self._send(once, left)
             if not self.opened:
                 return
-            done.update(self.receive(take, left))
-        self.give_up(float("inf"), seconds)
-
-    def send(self, request_for: Callable[[str], Request | None], seconds: float) -> None:
-        """Send its request, valid for `seconds`, to each site without an open one, at the node where it is."""
-        self._take_hellos(seconds)
-        wanted: dict[str, Request] = {}
-        for name, node in self.node_of.items():
-            is_asked = name in self.opened and self.opened[name].node == node
-            if node in self.present and not is_asked and (request := request_for(name)):
-                wanted[name] = request
-        self._push(wanted, seconds)
-
-    def receive(self, take: Callable[[str, Request, Answer], Request | None], seconds: float) -> set[str]:
-        """Pass each answer that has come to `take`, send what `take` returns, and return the sites that are done."""
-        answers = self.transport.pull({one.ticket for one in self.opened.values()})
-        done: set[str] = set()
-        again: dict[str, Request] = {}
-        for name, one in sorted(self.opened.items()):
-            if one.ticket not in answers:
-                continue
-            del self.opened[name]
-            following = self._taken(name, one.request, answers[one.ticket], take)
-            if following is None:
-                done.add(name)
-            else:
-                again[name] = following
-        self._push(again, seconds)
-        if not answers:
-            self.pause()
-        return done
-
-    def give_up(self, now: float, seconds: float) -> None:
-        """Wait no longer for answers whose time is over; they would be dropped by both sides."""
-        for name in sorted(name for name, one in self.opened.items() if one.end <= now):
-            del self.opened[name]
+            done.update(self._receive(take, left))
+        for name in sorted(self.opened):  # both sides drop an answer that comes later
             self.tell(f"site {name}: no answer within {seconds:g} s")
+        self.opened.clear()
 
     def failed(self, name: str) -> None:
         """Let a site rest, twice as long with every failure in a row."""
@@ -146,13 +112,36 @@ class ClientManager:
         """Wait until it is worth looking again."""
         time.sleep(POLL)
 
+    def _send(self, request_for: Callable[[str], Request | None], seconds: float) -> None:
+        """Send its request to each site without an open one, at the node where it is."""
+        self._take_hellos(seconds)
+        wanted: dict[str, Request] = {}
+        for name, node in self.node_of.items():
+            is_asked = name in self.opened and self.opened[name].node == node
+            if node in self.present and not is_asked and (request := request_for(name)):
+                wanted[name] = request
+        self._push(wanted, seconds)
+
+    def _receive(self, take: Callable[[str, Request, Answer], Request | None], seconds: float) -> set[str]:
+        """Pass each answer that has come to `take`, send what `take` returns, and return the sites that are done."""
+        answers = self.transport.pull({one.ticket for one in self.opened.values()})
+        came = {name: one for name, one in sorted(self.opened.items()) if one.ticket in answers}
+        again: dict[str, Request] = {}
+        for name, one in came.items():
+            del self.opened[name]
+            if (following := self._taken(name, one.request, answers[one.ticket], take)) is not None:
+                again[name] = following
+        self._push(again, seconds)
+        if not came:
+            self.pause()
+        return set(came) - set(again)
+
     def _push(self, wanted: dict[str, Request], seconds: float) -> None:
         if not wanted:
             return
         names = {self.node_of[name]: name for name in wanted}
-        end = time.monotonic() + seconds
         for ticket, node in self.transport.push({node: wanted[name] for node, name in names.items()}, seconds).items():
-            self.opened[names[node]] = _Open(ticket, node, wanted[names[node]], end)
+            self.opened[names[node]] = _Open(ticket, node, wanted[names[node]])
 
     def _taken(
         self,

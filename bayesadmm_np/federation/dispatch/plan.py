@@ -8,7 +8,7 @@ from pathlib import Path
 from ..._errors import ArgumentError
 from ..._validation import as_count, as_fraction, as_positive
 from .. import Coordinator, load_server
-from ..engine import Task, require_sum_of_factors
+from ..engine import Task
 
 
 @dataclass(frozen=True)
@@ -29,10 +29,6 @@ class Plan:
     participation : float, default 1.0
         Fraction of the sites that are asked in a round, at least one, drawn as in `run`. When the residuals are below
         tol all are asked, so that the run can end.
-    max_staleness : int, default 0
-        0: rounds, each of which ends when all who were asked have answered or are late. N > 0: asynchronous; an answer
-        is folded in when it comes, from a λ_g at most N versions old, and others wait for a site that would fall
-        further behind. A round is then a version: what came together.
     deadline : float, default 600.0
         Seconds that a site has for an answer.
     patience : float, default 3600.0
@@ -43,8 +39,7 @@ class Plan:
     Raises
     ------
     ValueError
-        When a number is out of range, `least` exceeds the sites that are asked, or an asynchronous run has `least` or
-        `participation` other than 1, or a method whose server is not the prior and the sum of the sites' factors.
+        When a number is out of range, or `least` exceeds the sites that are asked.
 
     Examples
     --------
@@ -63,7 +58,6 @@ class Plan:
     sites: int
     least: int = 1
     participation: float = 1.0
-    max_staleness: int = 0
     deadline: float = 600.0
     patience: float = 3600.0
     keyed: bool = False
@@ -73,11 +67,6 @@ class Plan:
         as_count(self.sites, "sites")
         as_count(self.least, "least")
         as_fraction(self.participation, "participation")
-        if as_count(self.max_staleness, "max_staleness", minimum=0):
-            require_sum_of_factors(self.task.method)
-            for name, value in (("least", self.least), ("participation", self.participation)):
-                if value != 1:
-                    raise ArgumentError(name, "must be 1 in an asynchronous run, as every answer counts", value)
         as_positive(self.deadline, "deadline")
         as_positive(self.patience, "patience")
         asked = max(1, round(self.participation * self.sites))

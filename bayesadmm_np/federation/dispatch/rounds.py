@@ -1,27 +1,12 @@
-"""The server's half of a run: hellos, then rounds; checks before arithmetic, and a checkpoint after every step.
-
-`Rounds` take the answers to one broadcast together. `AsyncRounds` fold in each site's factor when it arrives, with a
-bound on how old its λ_g may be. A site that answers the λ_g of version s moves its factor by
-
-    Δη_k = γρ (λ_k − λ_g^{(s)}),        λ_g ← λ_g + Δη_k / w,
-
-in rows whose server is λ_g = (η_0 + Σ_k η_k)/w. At a stationary point of Eq. 15 that is
-
-    η_k ← (1 − γ) η_k − γ ∇_μ E_{q_k}[ℓ_k],
-
-a mixture of natural gradients whatever s is: for convex losses every precision V_k stays ⪰ 0 and the server positive
-definite, and the fixed points are those of the rounds. A site has one broadcast to answer at a time, so that its own
-factor in λ_g^{(s)} is never old; only those of the others are. Hence γ is the row's own at every staleness.
-"""
+"""The server's half of a run: hellos, then rounds; checks before arithmetic, and a checkpoint after every step."""
 
 from __future__ import annotations
 
 import json
 import os
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Collection
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,7 +16,7 @@ from ...splitting.round import present_clients
 from .. import Coordinator
 from ..folders import STATE, with_key
 from ..lock import locked
-from ..messages import Hello, Message, Served, SiteReply
+from ..messages import Hello, Message
 from ..spec import as_site_name
 from .client_manager import ClientManager
 from .envelope import Answer, Request, Transport, one_line
@@ -133,7 +118,7 @@ def serve(plan: Plan, transport: Transport, label: str, tell: Callable[[str], An
         make = _resumed if (plan.folder / STATE).exists() else _begun
         clients, server = make(plan, transport, as_site_name(label), say)
         _trim_log(plan.folder, server)
-        run = (AsyncRounds if plan.max_staleness else Rounds)(plan, clients, server)
+        run = Rounds(plan, clients, server)
         while run.server.outcome is None:
             (run.advance if run.server.question is None else run.inquire)()
         run.farewell()
@@ -209,22 +194,55 @@ def _trim_log(folder: Path, server: Coordinator) -> None:
 
 
 @dataclass
-class Run(ABC):
-    """A server, and the client manager by which it reaches the sites."""
+class Rounds:
+    """A server, and the client manager by which it reaches the sites; every step takes the answers to one broadcast."""
 
     plan: Plan
     clients: ClientManager
-    server: Any
+    server: Coordinator
 
-    @abstractmethod
     def advance(self) -> None:
-        """Ask sites until there are answers to take in, take them in, and write the checkpoint."""
+        """Ask until enough sites have answered, then step and write the checkpoint."""
+        plan, server, began = self.plan, self.server, time.monotonic()
+        request = Request(self.clients.label, server.broadcast().to_bytes())
+        replies: dict[str, Any] = {}
+        served, sites = server.served, server.spec.sites
+        share = 1.0 if served.certify else plan.participation
+        # the certificate needs the sums of all sites together: the sums of some would only use up rounds
+        least = len(sites) if served.certify and served.solve else plan.least
+        chosen = present_clients(share, server.number, len(sites), server.spec.seed)
+        asked = {name for name, is_chosen in zip(sites, chosen, strict=True) if is_chosen}
+        tried: set[str] = set()
+
+        def request_for(name: str) -> Request | None:
+            is_done = name in replies or name in self.clients.withheld
+            if name not in asked or is_done or (name in tried and self.clients.rests(name)):
+                return None
+            tried.add(name)
+            return request
+
+        def take(name: str, sent: Request, answer: Answer) -> Request | None:
+            if answer.refused:
+                return self._with_copy(name, sent, answer)
+            replies[name] = server.read([self._opened(name, answer, "reply")])[name]
+            self._note(name, answer)
+            return None
+
+        while len(self._left_out(replies)) < least:
+            if time.monotonic() - began > plan.patience:
+                raise self._too_few(f"{len(replies)} of at least {least} sites", asked - set(replies))
+            self._require_willing(asked, least)
+            before = len(replies)
+            self.clients.ask(request_for, take, plan.deadline)
+            if len(replies) == before:
+                self.clients.pause()
+        self._commit(server.step([*replies.values()]), sorted(replies))
 
     def inquire(self) -> None:
         """Ask all sites the question that is out; who does not answer for as long as the server is patient is away."""
         plan, server, began = self.plan, self.server, time.monotonic()
         request = Request(self.clients.label, server.broadcast().to_bytes())
-        said: dict[str, Message] = {}
+        said: dict[str, Any] = {}
 
         def request_for(name: str) -> Request | None:
             return None if name in said or self.clients.rests(name) else request
@@ -283,7 +301,7 @@ class Run(ABC):
             )
         return TooFewError(words)
 
-    def _commit(self, server: Coordinator, answered: list[str], more: Mapping[str, Any] | None = None) -> None:
+    def _commit(self, server: Coordinator, answered: list[str]) -> None:
         """Go on from there: write a line of what happened, and the checkpoint.
 
         The line first: a crash between the two leaves one too many, which `_trim_log` finds, and never one too few.
@@ -298,7 +316,6 @@ class Run(ABC):
             "objective": server.state.start_objective if last is None else last.objective,
             "edges": None if last is None else asdict(last.edges),
             "answered": answered,
-            **(more or {}),
             "status": None if (end := server.outcome or server.ended) is None else end.status.name,
         }
         path = self.plan.folder / PROGRESS
@@ -332,152 +349,10 @@ class Run(ABC):
             raise message.refusal("site", name, message.header.get("site"))
         return message
 
-    def _read(self, name: str, answer: Answer, served: Served) -> SiteReply:
-        """Return a reply that the server can take in."""
-        reply: SiteReply = self.server.read([self._opened(name, answer, "reply")], served)[name]
-        return reply
-
-    def _leave_out(self, name: str, reply: SiteReply) -> None:
-        self.clients.tell(f"site {name}: its value must be finite as that of others, got {reply.lost}")
-        self.clients.failed(name)
-
-
-@dataclass
-class Rounds(Run):
-    """Every step takes the answers to one broadcast."""
-
-    def advance(self) -> None:
-        """Ask until enough sites have answered, then step and write the checkpoint."""
-        plan, server, began = self.plan, self.server, time.monotonic()
-        request = Request(self.clients.label, server.broadcast().to_bytes())
-        replies: dict[str, SiteReply] = {}
-        served, sites = server.served, server.spec.sites
-        share = 1.0 if served.certify else plan.participation
-        # the certificate needs the sums of all sites together: the sums of some would only use up rounds
-        least = len(sites) if served.certify and served.solve else plan.least
-        chosen = present_clients(share, server.number, len(sites), server.spec.seed)
-        asked = {name for name, is_chosen in zip(sites, chosen, strict=True) if is_chosen}
-        tried: set[str] = set()
-
-        def request_for(name: str) -> Request | None:
-            is_done = name in replies or name in self.clients.withheld
-            if name not in asked or is_done or (name in tried and self.clients.rests(name)):
-                return None
-            tried.add(name)
-            return request
-
-        def take(name: str, sent: Request, answer: Answer) -> Request | None:
-            if answer.refused:
-                return self._with_copy(name, sent, answer)
-            replies[name] = self._read(name, answer, served)
-            self._note(name, answer)
-            return None
-
-        while len(self._left_out(replies)) < least:
-            if time.monotonic() - began > plan.patience:
-                raise self._too_few(f"{len(replies)} of at least {least} sites", asked - set(replies))
-            self._require_willing(asked, least)
-            before = len(replies)
-            self.clients.ask(request_for, take, plan.deadline)
-            if len(replies) == before:
-                self.clients.pause()
-        self._commit(server.step([*replies.values()]), sorted(replies))
-
-    def _left_out(self, replies: dict[str, SiteReply]) -> dict[str, SiteReply]:
+    def _left_out(self, replies: dict[str, Any]) -> dict[str, Any]:
         """Drop answers whose value is no number, except where all are: then it is the method that diverges."""
         lost = [name for name, reply in replies.items() if reply.lost is not None]
         for name in lost if len(lost) < len(replies) else ():
-            self._leave_out(name, replies.pop(name))
+            self.clients.tell(f"site {name}: its value must be finite as that of others, got {replies.pop(name).lost}")
+            self.clients.failed(name)
         return replies
-
-
-@dataclass
-class AsyncRounds(Run):
-    """Every step takes the answers that have come, each to the broadcast that its site was sent.
-
-    A version is what one step makes. An answer to version s is folded into version t only with t − s at most
-    `plan.max_staleness`: the server waits with the answers of others for a site that would fall further behind, until
-    that site's deadline. Sites are asked while their own residuals are above tol; when those of all are below, all get
-    the same λ_g for the certificate, and the server waits for all.
-    """
-
-    asked: dict[str, tuple[Served, int]] = field(default_factory=dict)
-    """The broadcast that each site was sent last, and the node."""
-    came: dict[str, SiteReply] = field(default_factory=dict)
-
-    def advance(self) -> None:
-        """Fold in what has come, as soon as the bound allows it."""
-        plan, server, began = self.plan, self.server, time.monotonic()
-        served = server.served
-        request = Request(self.clients.label, server.broadcast().to_bytes())
-
-        def request_for(name: str) -> Request | None:
-            key = (served, self.clients.node_of[name])
-            if name in self.came or self.asked.get(name) == key or self.clients.rests(name):
-                return None
-            if not self._is_wanted(name, served):
-                return None
-            self.asked[name] = key
-            return request
-
-        while not (ready := self._ready()):
-            self.clients.send(request_for, plan.deadline)
-            if not self.clients.opened:  # who failed is asked again, after a while
-                self._require_willing(self._silent(), 1)
-                # not before: who works within the deadline is not silent, however short the patience
-                if time.monotonic() - began > plan.patience:
-                    who = f"only {', '.join(sorted(self.came))}" if self.came else "no site"
-                    raise self._too_few(who, self._silent())
-                self.asked.clear()
-                self.clients.pause()
-                continue
-            self.clients.receive(self._take, plan.deadline)
-            self.clients.give_up(time.monotonic(), plan.deadline)
-        bases = {name: reply.round for name, reply in ready.items()}
-        self._commit(server.step([*ready.values()]), list(ready), {"bases": bases})
-
-    def _silent(self) -> set[str]:
-        """Return the sites that have something to say, and have not said it."""
-        return {
-            name
-            for name in self.server.spec.sites
-            if name not in self.came and self._is_wanted(name, self.server.served)
-        }
-
-    def _is_wanted(self, name: str, served: Served) -> bool:
-        """Whether there is something to learn from the site: its residuals, or at the end the certificate of all."""
-        if served.certify:
-            return all(self.asked[other][0] is served for other in self.clients.opened)
-        unsettled = self.server.unsettled
-        return not unsettled or name in unsettled
-
-    def _take(self, name: str, request: Request, answer: Answer) -> Request | None:
-        if answer.refused:
-            return self._with_copy(name, request, answer)
-        reply = self._read(name, answer, self.asked[name][0])
-        self._note(name, answer)
-        # after the last round only reports at the last λ_g are of use
-        if self.server.served.solve or reply.round == self.server.number:
-            self.came[name] = reply
-        return None
-
-    def _ready(self) -> dict[str, SiteReply]:
-        """Take the answers to be folded in now, in the order of the sites: none while somebody is waited for."""
-        served = self.server.served
-        bound = 0 if served.certify else self.plan.max_staleness
-        following = self.server.number + 1
-        if any(following - self.asked[name][0].round > bound for name in self.clients.opened):
-            return {}
-        lost = [name for name, reply in self.came.items() if reply.lost is not None]
-        if len(lost) < len(self.server.spec.sites):  # where no site has a value it is the method that diverges
-            if len(lost) == len(self.came) and self.clients.opened:
-                return {}
-            for name in lost:
-                self._leave_out(name, self.came.pop(name))
-        # what is asked for the certificate alone is of use from all together: a part of it would use up versions
-        is_last = served.certify and served.solve and all(one.round == served.round for one in self.came.values())
-        if is_last and len(self.came) < len(self.server.spec.sites):
-            return {}
-        ready = {name: self.came[name] for name in sorted(self.came)}
-        self.came.clear()
-        return ready

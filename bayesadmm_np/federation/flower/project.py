@@ -35,7 +35,6 @@ KEYS = {
     "sites": ("2", "The run begins when so many sites have said hello."),
     "sites-per-round": ("1", "Answers that make a round; sites without one keep their factor."),
     "participation": ("1.0", "Fraction of the sites that are asked in a round."),
-    "max-staleness": ("0", "0: rounds. N: asynchronous; answers count as they come, to a model at most N steps old."),
     "deadline": ("600.0", "Seconds that a site has for an answer."),
     "patience": ("3600.0", "Seconds without enough sites after which the run stops; it can be resumed."),
     "keyed": ("false", "Sites have keys: a name stays with the node that said it first."),
