@@ -128,6 +128,8 @@ class Settings:
 
 def read_settings(estimator: Any) -> Settings:
     """Check the arguments that all estimators share."""
+    if estimator.penalty is not None:
+        read_choice(estimator.penalty, "penalty", ("firth",))
     inference = _read_inference(estimator)
     is_exact = inference == "likelihood" and read_kind(estimator.kind).is_least_squares
     method = STACKED_QR if is_exact else _read_method(estimator.method, estimator.family, inference)
@@ -151,7 +153,7 @@ def read_settings(estimator: Any) -> Settings:
             "progress": as_switch(estimator.progress, "progress"),
             "safeguard": row_has_dual,
         },
-        penalty=_read_penalty(estimator.penalty),
+        penalty=estimator.penalty,
         is_auto=isinstance(estimator.method, str) and estimator.method == "auto",
         weights=read_weights(estimator.weight_meaning),
     )
@@ -168,7 +170,7 @@ def read_settings(estimator: Any) -> Settings:
 def read_choice(value: Any, name: str, choices: tuple[str, ...]) -> str:
     """Check one of several words."""
     if not isinstance(value, str) or value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}.")
+        raise ArgumentError(name, f"must be one of {', '.join(map(repr, choices))}", repr(value))
     return value
 
 
@@ -200,7 +202,7 @@ def _read_method(method: Any, family: Any, inference: str) -> Method | Accelerat
     if isinstance(method, str) and method in TABLE:
         return TABLE[method]()
     names = ", ".join(repr(name) for name in ("auto", *TABLE))
-    raise ValueError(f"method must be one of {names}, or a row of bayesadmm_np.methods, got {method!r}.")
+    raise ArgumentError("method", f"must be one of {names}, or a row of bayesadmm_np.methods", repr(method))
 
 
 def _read_family(family: Any, row: Method) -> type[Gaussian]:
@@ -231,7 +233,7 @@ def _read_precision(value: Any) -> float | Array | None:
     if isinstance(value, str) and value == EVIDENCE:
         return None
     if isinstance(value, str):
-        raise ValueError(f"prior_precision must be a number, an array or 'evidence', got {value!r}.")
+        raise ArgumentError("prior_precision", "must be a number, an array or 'evidence'", repr(value))
     array = as_float_array(value, "prior_precision", ndim=(0, 1, 2))
     if array.ndim:
         return array
@@ -243,13 +245,6 @@ def _read_precision(value: Any) -> float | Array | None:
 def read_weights(value: Any) -> WeightMeaning:
     """Check the meaning of row weights."""
     return "frequency" if read_choice(value, "weight_meaning", get_args(WeightMeaning)) == "frequency" else "analytic"
-
-
-def _read_penalty(value: Any) -> Literal["firth"] | None:
-    if value is None:
-        return None
-    read_choice(value, "penalty", ("firth",))
-    return "firth"
 
 
 def read_noise(value: Any, inference: str) -> float | None:
@@ -289,7 +284,7 @@ def _read_jobs(value: Any) -> int:
         return 1
     if isinstance(value, int | np.integer) and value != 0:
         return int(effective_n_jobs(int(value)))
-    raise ValueError(f"n_jobs must be None or an integer other than 0, got {value!r}.")
+    raise ArgumentError("n_jobs", "must be None or an integer other than 0", repr(value))
 
 
 def make_prior(settings: Settings, precision: float | Array, glm: Glm, noise: float) -> Gaussian:

@@ -48,7 +48,7 @@ def test_a_formula_gives_the_estimators_fit_and_predicts_raw_tables(table, run):
     _, said = run(
         "fit", "all.csv", "--formula", FORMULA, "--client", "hospital", "--prior-precision", 1, "--out", "m.npz"
     )
-    assert "ward: levels 'icu', 'medical', 'surgical'" in said
+    assert "'icu', 'medical', 'surgical'" in said
     right = FederatedLogisticRegression.from_formula(FORMULA, table, "hospital", prior_precision=1.0)
     model = load_model("m.npz")
     assert model.columns.names == tuple(right.feature_names_in_)
@@ -123,9 +123,9 @@ def test_files_of_sites_may_be_written_differently(table, run):
             part.loc[part.index[:2], "age"] = np.nan
         part.to_csv(f"{site}.csv", index=False)
     words = ("fit", "Basel.csv", "Bern.csv", "--formula", FORMULA, "--site-intercepts", "--prior-precision", 1)
-    assert "missing values in age (site 'Bern': 2): fill" in run(*words, code=2)[1]
+    assert "age (site 'Bern': 2)" in run(*words, code=2)[1]
     out, said = run(*words, "--dropna", "--json", "--out", "m.npz")
-    assert "sex: site 'Bern' writes ' f' for 'f'" in said
+    assert "' f' for 'f'" in said
     assert json.loads(out)["dropped_rows"] == 2
     model = load_model("m.npz")
     assert {name: site.n_missing for name, site in model.sites.items()} == {"Basel": 0, "Bern": 2}

@@ -344,25 +344,6 @@ def test_poisson_predictions_are_the_moments_of_the_mixture():
     assert np.allclose(sd, np.sqrt(second - (rates @ weights) ** 2), rtol=1e-10)
 
 
-def test_softmax_of_two_classes_is_logistic():
-    """θ = (−w/2, w/2) with independent halves of twice the variance: f₁ − f₀ is the logistic's predictor."""
-    w, precision = np.array([1.0, -0.5]), np.array([3.0, 2.0])
-    one = ba.families.DiagonalGaussian(w, precision)
-    two = ba.families.DiagonalGaussian(np.concatenate([-w / 2, w / 2]), np.concatenate([2 * precision, 2 * precision]))
-    design = np.array([[1.0, 2.0], [-3.0, 1.0]])
-    exact = read_kind("logistic").class_probabilities(*predictor(one, design, 1), None)
-    sampled = read_kind("softmax").class_probabilities(*predictor(two, design, 2), None)
-    # 256 moment-matched points in two dimensions at a predictor's sd of 1.5 to 2
-    assert np.allclose(exact, sampled, atol=5e-3)
-    assert np.allclose(exact.sum(axis=1), 1.0, atol=1e-15)
-
-
-def test_point_estimates_are_plugged_in():
-    q = ba.families.IsotropicGaussian(np.array([2.0])).start()
-    found = read_kind("logistic").class_probabilities(*predictor(q, np.ones((1, 1)), 1), None)
-    assert found[0, 1] == pytest.approx(1 / (1 + np.exp(-2.0)), rel=1e-14)
-
-
 @pytest.mark.parametrize("family", ["full", "diagonal"])
 def test_undoing_the_units_is_the_same_model(family):
     model = make(family)

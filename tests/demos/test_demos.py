@@ -359,7 +359,7 @@ def test_a_failed_run_is_marked(small):
     before = marks()
     curve["status"] = "ILL_POSED_CLIENT"
     assert marks() == before + 1
-    assert f"full, PVI ends in round {len(curve['gap'])}: ILL_POSED_CLIENT" in list(demo.notes(numbers))
+    assert any("ILL_POSED_CLIENT" in note for note in demo.notes(numbers))
 
 
 def test_images_are_split_by_label_pairs():

@@ -207,7 +207,6 @@ def test_every_file_that_the_page_names_is_there():
 KEPT = {
     "_json": "the writers of bytes, which a forger replaces",
     "_npy_start": "the writers of bytes, which a forger replaces",
-    "_glm": "the sums of a fit under settings of another one",
     "_rows": "rows that a pickled estimator must not hold",
     "_agreed": "a step that a test's own server does otherwise",
     "_flower": "the import of an extra",

@@ -27,7 +27,7 @@ def test_scikit_learns_own_checks(estimator, check):
     check(estimator)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["softmax", "ridge"])
 def test_clone_pipeline_and_scaling(kind):
     X, y, sites = cohort(kind)
     made = make_pipeline(StandardScaler(), estimator(kind, tol=1e-7))
@@ -54,7 +54,7 @@ def test_grid_search_and_metadata_routing():
         assert np.isfinite(by_site.best_score_)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["softmax", "ridge"])
 def test_a_pickle_predicts_the_same_and_holds_no_row(kind):
     X, y, sites = cohort(kind)
     model = estimator(kind).fit(X, y, client=sites)

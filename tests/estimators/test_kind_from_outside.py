@@ -105,7 +105,7 @@ def test_the_commands_the_model_file_and_a_run_by_files_know_it(registered, coun
     assert np.abs((np.array([row["coef"] for row in rows]) - theta) / errors).max() < 1e-5
     model = load_model("m.npz")
     assert str(model.kind) == "negative_binomial(size=2.0)"
-    assert "negative binomial regression of stays, size 2" in bayesadmm("summary", "m.npz")[1]
+    assert "size 2" in bayesadmm("summary", "m.npz")[1]
     frame.head(3).drop(columns="stays").to_csv("new.csv", index=False)
     predicted = json.loads(bayesadmm("predict", "m.npz", "new.csv", "--json")[1])["predictions"]
     assert [row["mean"] for row in predicted] == pytest.approx(model.mean_and_sd(X[:3])[0].tolist(), rel=1e-12)
@@ -171,7 +171,7 @@ def test_a_model_of_a_package_that_is_not_there_is_refused(registered, counts, t
     save_model(tmp_path / "m.npz", FederatedGLM(NAME).fit(X, y, client=sites).fitted_)
     code = f"from bayesadmm_np.estimators import load_model; load_model({str(tmp_path / 'm.npz')!r})"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert "there is no kind of GLM 'negative_binomial'" in ran.stderr
+    assert "'negative_binomial'" in ran.stderr
 
 
 @pytest.mark.parametrize("kind", ["logistic", "softmax", "ridge", "poisson"])
