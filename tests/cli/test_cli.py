@@ -172,10 +172,9 @@ def test_python_m():
     assert "reproduce" in done.stdout
 
 
-def test_a_terminal_without_the_signs_is_no_error(tmp_path):
-    arguments = ("-m", "bayesadmm_np", "reproduce", "--only", "3", "--out", str(tmp_path), "--no-progress")
-    done = python(*arguments, PYTHONIOENCODING="ascii")
-    assert done.returncode == 0, done.stderr
+def test_a_terminal_without_the_signs_is_no_error():
+    done = python("-m", "bayesadmm_np", "fit", "--help", PYTHONIOENCODING="ascii")
+    assert (done.returncode, "?" in done.stdout) == (0, True), done.stderr
 
 
 def test_version(bayesadmm):

@@ -118,7 +118,7 @@ def qr_newton(design, y, n_classes):
 @pytest.mark.parametrize("split", ["random", "a class missing at a site"])
 def test_random_regressions_are_those_of_qr_on_all_rows(split):
     """Within 1e-6 standard errors, as the fit's own bound says; broken twin: some rows left out."""
-    for seed in range(3):
+    for seed in range(2):
         rng = np.random.default_rng(seed)
         X = rng.standard_normal((240, 3)) * [1.0, 1e-2, 1e2]
         y = (X / [1.0, 1e-2, 1e2] @ rng.standard_normal((3, 4)) * 0.5 + rng.gumbel(size=(240, 4))).argmax(axis=1)
