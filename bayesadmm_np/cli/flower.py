@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import shutil
-import signal
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 import numpy as np
+from cyclopts import Parameter
 
+from .._errors import worded
+from ._methods import task_of
 from ._options import (
     MethodSettings,
     RowSettings,
@@ -25,33 +26,43 @@ from ._options import (
     losses,
     make_settings,
     option,
-    read_toml,
-    toml_value,
 )
-from ._terminal import Refused, missing_name, note, require_writable, stop
+from ._terminal import Refused, require_writable
 
-__all__ = ["keys", "local", "new"]
+if TYPE_CHECKING:
+    from ..federation.dispatch import Plan
 
-HELP = """Run the same on Flower, with sites on other machines.
+__all__ = ["new"]
 
-  bayesadmm flower new trial --data north.csv --data south.csv --target died --loss logistic
-  bayesadmm flower keys trial
-  bayesadmm flower local trial
+HELP = """Run the same on Flower, with sites on other machines; Flower's own commands do the rest.
+
+  bayesadmm flower new trial --elsewhere 4
 """
 
 ROWS = 120
 """Of a made-up site."""
 
-Folder = Annotated[Path, option("The federation's folder.", name="DIR")]
 NO_ROWS = RowSettings()
-UNSAID = ("rho", "gamma", "prior_precision", "penalty", "reference_site")
-"""Keys of an app of which an empty text or 0 is no value."""
+OWN: dict[str, tuple[Any, str]] = {
+    "seed": (0, "For stochastic solvers."),
+    "warm_start": (False, "Start each site's solver from its last posterior."),
+    "sites": (None, "The run begins when so many sites have said hello."),
+    "sites_per_round": (None, "Answers that make a round; sites without one keep their factor."),
+    "participation": (None, "Fraction of the sites that are asked in a round."),
+    "deadline": (None, "Seconds that a site has for an answer."),
+    "patience": (None, "Seconds without enough sites after which the run stops; it can be resumed."),
+    "keyed": (None, "Sites have keys: a name stays with the node that said it first."),
+    "run_folder": ("run", "Of the checkpoint, on the server; an unfinished run in it goes on."),
+}
+"""Keys of an app that no command has as an option; those without a default have that of `Plan`."""
+PLANNED = {"sites_per_round": "least", "run_folder": "folder"}
+"""Fields of `Plan` whose keys have other names."""
 COLUMNS = ("target", "formula", "features", "drop", "categorical", "offset", "exposure", "weights", "cluster")
 """Options that name columns of a table."""
 
 
 def new(
-    folder: Folder,
+    folder: Annotated[Path, option("The federation's folder.", name="DIR")],
     /,
     *,
     data: Annotated[tuple[Path, ...], option("CSV file of a site; repeat the option for every site.", "FILE.csv")] = (),
@@ -70,10 +81,10 @@ def new(
     """Write the folder of a federation: the app, and one folder for each site.
 
     The file app/pyproject.toml explains every key. With --sites 3 the command
-    makes up three sites, so that you can try `local` at once. A site has the name of
-    its file; its folder stores the path of the rows, and no rows. If the sites are on
-    other machines, each makes its own folder with `bayesadmm site init`, and
-    --elsewhere writes the app alone; DIR/README.md lists all commands.
+    makes up three sites for a try on this machine. A site has the name of its file;
+    its folder stores the path of the rows, and no rows. If the sites are on other
+    machines, each makes its own folder with `bayesadmm site init`, and --elsewhere
+    writes the app alone; docs/flower.md lists Flower's commands that start all.
 
     The options for rows are the same as in `site init`, text and formulas included.
     Tables that cannot agree, whatever the server chooses, are refused here.
@@ -105,7 +116,7 @@ def new(
     with _all_or_nothing(folder):
         require_writable(folder, "DIR")
         if elsewhere:
-            write_app(folder, elsewhere)
+            write_app(folder, _explained(elsewhere))
             print(f"{folder}: an app for {elsewhere} sites on other machines\nnext:     {folder / 'README.md'}")
             return
         if data and not (rows.target or rows.formula):
@@ -117,7 +128,7 @@ def new(
         names = [path.stem for path in data]
         if len(set(names)) < len(names):
             raise Refused("--data: a site is called as its file, so that files need different names.")
-        write_app(folder, len(data) or sites or 0)
+        write_app(folder, _explained(len(data) or sites or 0))
         if sites:
             data, rows, loss = _made_up(folder / "data", sites), replace(rows, target="y"), "logistic"
         for path in data:
@@ -128,119 +139,7 @@ def new(
         # what differs in case alone is the server's to choose
         require_agreement(hellos, {"ignore_case": True})
     print(f"{folder}: an app and {len(data)} sites, {', '.join(path.stem for path in data)}")
-    print(f"settings: {folder / 'app' / 'pyproject.toml'}\nnext:     bayesadmm flower local {folder}")
-
-
-def local(
-    folder: Folder,
-    /,
-    *,
-    sites: Annotated[
-        int | None, option("Number of sites; the first ones are taken. Default: all.", check=at_least(1))
-    ] = None,
-    changes: Annotated[
-        tuple[str, ...], option("Set a key of the app for this run; may be repeated.", "KEY=VALUE", name="--set")
-    ] = (),
-    resume: Annotated[bool, option("Continue the last run.")] = False,
-    insecure: Annotated[bool, option("Use no TLS and no keys, even if DIR has them.")] = False,
-) -> int:
-    """Run a federation on this machine: a server and a process for each site, over loopback.
-
-    If DIR/keys exists (see `bayesadmm flower keys`), the run uses TLS and a key for
-    each site. The command ends every process that it has started. --set changes a key
-    of app/pyproject.toml for this run. DIR/.flwr holds the last lines of every log.
-
-    Examples of use:
-      bayesadmm flower local trial
-      bayesadmm flower local trial --sites 4 --set rounds=50 --set method=FedLapCov
-      bayesadmm flower local trial --resume
-
-    Exit codes: 0 done, and the certificate holds, 1 the run ended without that, or
-    failed, 2 the command was not understood, 4 the likelihood has no maximum.
-    """
-    from ..federation import load_server
-    from ..federation.dispatch.rounds import PROGRESS
-    from ..federation.flower.local import LocalFederation, follow
-    from ..federation.flower.project import KEY_FOLDER
-    from ..federation.folders import STATE
-    from ._run_files import standing, tell
-
-    names = _site_names(folder)
-    if sites is not None and sites > len(names):
-        raise Refused(f"--sites: there are {len(names)} in {folder}, got {sites}.")
-    names = names[:sites]
-    keyed = (folder / KEY_FOLDER).exists() and not insecure
-    lacking = [name for name in names if keyed and not (folder / KEY_FOLDER / f"site-{name}").exists()]
-    if lacking:
-        raise Refused(f"there is no key of {lacking[0]}; run `bayesadmm flower keys {folder}`.")
-    config = _config(folder, changes) | {"sites": len(names), "keyed": keyed}
-    read_plan(config)  # refuses before any process is started
-    run_folder = _run_folder(folder, resume)
-    config["run-folder"] = str(run_folder.absolute())
-    note(f"{run_folder}: {len(names)} sites, {'TLS and keys' if keyed else 'without TLS and keys'}")
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that the block below is left
-    with LocalFederation(folder, keyed) as federation:
-        federation.start_link()
-        if keyed:
-            federation.register(names)
-        for name in names:
-            federation.start_site(name)
-        _show(follow(federation.submit(config), run_folder / PROGRESS), config["rounds"])
-        words = federation.last_words("run")
-    server = load_server(run_folder) if (run_folder / STATE).exists() else None
-    if server is None or server.outcome is None:
-        stop(f"bayesadmm flower local: the run did not end; the last words of its log:\n{words}", 1)
-    return int(tell(standing(server), False))
-
-
-def keys(
-    folder: Folder,
-    /,
-    *,
-    sites: Annotated[
-        tuple[str, ...], option("Site that gets keys; may be repeated. Default: the sites of DIR/sites.", name="--site")
-    ] = (),
-    hosts: Annotated[
-        tuple[str, ...], option("Name of the server besides localhost; may be repeated.", name="--host")
-    ] = (),
-    rotate: Annotated[tuple[str, ...], option("Site that gets a new key; may be repeated.", "NAME")] = (),
-    at_site: Annotated[bool, option("Make the keys of --site alone, as in the folder of a single site.")] = False,
-) -> None:
-    """Make keys in DIR/keys: the key of a site, or the TLS certificates of the server.
-
-    In a folder of `bayesadmm site init`, this command makes the key of the site's own
-    node. The private key stays there, and keys/site-NAME.pub goes to the server. In
-    the folder of the server, it makes certificates for TLS: give keys/ca.crt to the
-    sites, and keep server.key and ca.key secret. Sites of `flower new` are on this
-    machine and get their keys in DIR/keys. So does a --site NAME, whose private key
-    you then have to carry to the site.
-
-    Existing keys are kept. The certificate of the server is renewed for a new --host,
-    and in its last 30 days; the old one is kept under another name.
-
-    Examples of use:
-      bayesadmm flower keys here
-      bayesadmm flower keys trial --host server.example.org
-      bayesadmm flower keys here --rotate north
-    """
-    from ..federation.flower.keys import make_keys
-    from ..federation.flower.project import APP, KEY_FOLDER, SITES
-
-    require_writable(folder, "DIR")
-    own = _own_name(folder)
-    if at_site and not (sites or own):
-        raise Refused("--at-site: of which site? Say so by --site.")
-    at_site = at_site or own is not None
-    is_server = (folder / APP).exists() and not (folder / SITES).exists()
-    names = sites or ([own] if own else [] if is_server else _site_names(folder))
-    try:
-        told = make_keys(folder / KEY_FOLDER, names, ["localhost", "127.0.0.1", *hosts], rotate, not at_site)
-    except ValueError as error:
-        raise Refused(str(error)) from error
-    made = [*["TLS"] * (not at_site), *[f"keys of {', '.join(names)}"] * bool(names)]
-    print(f"{folder / KEY_FOLDER}: {' and '.join(made)}")
-    for sentence in told:
-        note(f"{sentence}.")
+    print(f"settings: {folder / 'app' / 'pyproject.toml'}\nnext:     {folder / 'README.md'}")
 
 
 @contextmanager
@@ -312,36 +211,49 @@ def _saved(folder: Path, header: str, tables: Mapping[str, Any], digits: str) ->
     return tuple(folder / f"{name}.csv" for name in tables)
 
 
-def _site_names(folder: Path) -> list[str]:
-    from ..federation.flower.project import SITES
+def keys(n_sites: int) -> dict[str, tuple[Any, str]]:
+    """Return the keys of an app's configuration: default and meaning, those of options where an option has the name."""
+    from ..federation.dispatch import Plan
 
-    names = sorted(path.parent.name for path in (folder / SITES).glob("*/site.json"))
-    if not names:
-        raise Refused(f"{folder / SITES} holds no site; run `bayesadmm flower new` first.")
-    return names
+    found: dict[str, tuple[Any, str]] = {}
+    for kind in (MethodSettings, RunSettings):
+        hints = get_type_hints(kind, include_extras=True)
+        for item in fields(kind):
+            declared = next(one for one in reversed(get_args(hints[item.name])) if isinstance(one, Parameter))
+            found[item.name] = _without_null(item.default, hints[item.name]), str(declared.help)
+    del found["sums_only"]  # a sum needs the answers of all sites, and a network loses some
+    of_plan = {item.name: item.default for item in fields(Plan)} | {"sites": n_sites}
+    for name, (default, meaning) in OWN.items():
+        found[name] = of_plan[PLANNED.get(name, name)] if default is None else default, meaning
+    return {name.replace("_", "-"): value for name, value in found.items()}
 
 
-def _own_name(folder: Path) -> str | None:
-    """Return the name of the site whose folder this is."""
-    path = folder / "site.json"
-    return str(json.loads(path.read_text(encoding="utf-8"))["name"]) if path.exists() else None
+def _without_null(default: Any, hint: Any) -> Any:
+    """Return a default as a TOML file has it: there 0 or an empty text stands for none."""
+    if isinstance(default, tuple):
+        return ",".join(default)
+    kinds = get_args(get_args(hint)[0])
+    return default if default is not None else 0.0 if float in kinds else 0 if int in kinds else ""
 
 
-def read_plan(config: Mapping[str, Any]) -> Any:
+def _explained(n_sites: int) -> str:
+    """Return the keys of an app as TOML, each below its meaning."""
+    return "\n".join(f"# {meaning}\n{key} = {_toml(default)}" for key, (default, meaning) in keys(n_sites).items())
+
+
+def read_plan(config: Mapping[str, Any]) -> Plan:
     """Return the plan of an app's configuration, whose keys `flower new` writes and explains."""
-    from .._errors import worded
     from ..families.base import FAMILIES as SENDABLE
     from ..families.gaussians import FAMILIES
     from ..federation.dispatch import Plan
-    from ..federation.flower.project import KEYS
-    from ._methods import task_of
 
-    missing = sorted(set(KEYS) - set(config))
+    known = keys(0)
+    missing = sorted(set(known) - set(config))
     if missing:
         raise ValueError(f"the app's configuration must have the key {missing[0]!r}; see [tool.flwr.app.config].")
     plain = {
-        key.replace("-", "_"): converted(config[key], type(toml_value(default)), key, f", as in {key} = {default}")
-        for key, (default, _) in KEYS.items()
+        key.replace("-", "_"): converted(config[key], type(default), key, f", as in {key} = {_toml(default)}")
+        for key, (default, _) in known.items()
     }
     if plain["family"] not in FAMILIES:
         others = sorted(set(SENDABLE) - {family.__name__ for family in FAMILIES.values()})
@@ -350,55 +262,29 @@ def read_plan(config: Mapping[str, Any]) -> Any:
             f"{plain['family']!r}; {', '.join(others)} are set in Python: server_app(Plan(GLMTask(...), ...)), and "
             "client_app(load) where the losses are others too."
         )
-    # the configuration of an app has no null: what is empty or 0 stands for the default
-    given = {name: value for name, value in plain.items() if value or name not in UNSAID}
-    given["reference"] = [pair.strip() for pair in plain["reference"].split(",") if pair.strip()]
 
     def made(kind: Any) -> Any:
-        return make_settings(kind, {one.name: given[one.name] for one in fields(kind) if one.name in given}, "")
+        given = {}
+        for item in fields(kind):
+            value = plain.get(item.name)
+            if isinstance(item.default, tuple):
+                value = [word.strip() for word in value.split(",") if word.strip()]
+            if item.name in plain and (value or item.default is not None):  # what is 0 or empty stands for none
+                given[item.name] = value
+        return make_settings(kind, given, "")
 
     try:
         task = task_of(
             made(MethodSettings), made(RunSettings), plain["seed"], asks=True, warm_start=plain["warm_start"]
         )
-        names = ("sites", "participation", "deadline", "patience", "keyed")
-        options = {name: plain[name] for name in names}
-        return Plan(task, folder=Path(plain["run_folder"]), least=plain["sites_per_round"], **options)
+        return Plan(
+            task, **{PLANNED.get(name, name): plain[name] for name in OWN if name not in ("seed", "warm_start")}
+        )
     except ValueError as error:
-        keys = {"least": "sites-per-round"}
-        raise ValueError(worded(error, argument=lambda name: keys.get(name, name.replace("_", "-")))) from error
+        names = {new: old for old, new in PLANNED.items()}
+        raise ValueError(worded(error, argument=lambda name: names.get(name, name).replace("_", "-"))) from error
 
 
-def _config(folder: Path, settings: Sequence[str]) -> dict[str, Any]:
-    """The app's configuration with what --set changes."""
-    from ..federation.flower.project import APP, KEYS
-
-    config: dict[str, Any] = read_toml(folder / APP / "pyproject.toml")["tool"]["flwr"]["app"]["config"]
-    for setting in settings:
-        key, _, text = setting.partition("=")
-        if key not in KEYS:
-            raise Refused(f"--set: {missing_name('there is no key', key, KEYS)}")
-        config[key] = toml_value(text)
-    return config
-
-
-def _run_folder(folder: Path, resume: bool) -> Path:
-    from ..federation.flower.project import RUNS
-
-    numbers = [int(path.name) for path in (folder / RUNS).glob("[0-9]*") if path.name.isdigit()]
-    if resume and not numbers:
-        raise Refused(f"--resume: there is no run in {folder / RUNS}.")
-    number = max(numbers, default=0) + (not resume)
-    found = folder / RUNS / f"{number:04d}"
-    found.mkdir(parents=True, exist_ok=True)
-    return found
-
-
-def _show(progress: Iterator[dict[str, Any]], limit: int) -> None:
-    from tqdm import tqdm
-
-    with tqdm(total=limit, unit="round") as bar:
-        for line in progress:
-            bar.n = line["round"]
-            residual = max(line["edges"].values()) if line["edges"] else float("nan")
-            bar.set_postfix_str(f"objective {line['objective']:.8g}, residual {residual:.1e}")
+def _toml(value: Any) -> str:
+    """Return a text, number or boolean as TOML has it; their JSON is the same."""
+    return json.dumps(value, ensure_ascii=False)

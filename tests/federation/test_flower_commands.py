@@ -1,6 +1,5 @@
-"""`bayesadmm flower new` and `keys`, and what `local` refuses before it starts anything."""
+"""`bayesadmm flower new`, and the keys of the app that it writes."""
 
-import stat
 import tomllib
 
 import pytest
@@ -8,15 +7,12 @@ import pytest
 pytest.importorskip("flwr", reason="needs the extra `flower`")
 
 import numpy as np
-from cryptography import x509
-from cryptography.hazmat.primitives import serialization
 
 import bayesadmm_np as ba
 from bayesadmm_np.cli._run_files import load_site
-from bayesadmm_np.cli.flower import read_plan
+from bayesadmm_np.cli.flower import keys, read_plan
 from bayesadmm_np.federation import Coordinator
 from bayesadmm_np.federation.dispatch import Request, answer
-from bayesadmm_np.federation.flower.project import KEYS
 from bayesadmm_np.splitting.state import digest
 from oracles.overrides import OPTIONS
 
@@ -36,14 +32,14 @@ def config(trial):
 def test_new_writes_an_app_whose_every_key_is_explained_and_read(trial):
     written = (trial / "app" / "pyproject.toml").read_text()
     found = config(trial)
-    assert list(found) == list(KEYS)
-    for name, (_, meaning) in KEYS.items():
+    assert found == {name: default for name, (default, _) in keys(3).items()}
+    for name, (_, meaning) in keys(3).items():
         assert f"# {meaning}\n{name} = " in written
     plan = read_plan(found)
     assert plan.sites == 3
     assert plan.task.method.name == "guarded Newton"
     assert plan.task.prior(4).natural.linear.shape == (4,)
-    for name in KEYS:
+    for name in found:
         with pytest.raises(ValueError, match=name):
             read_plan({key: value for key, value in found.items() if key != name})
 
@@ -250,119 +246,6 @@ def test_made_up_sites_have_no_text(bayesadmm, tmp_path):
 def test_no_sites_are_made_up_that_nobody_asked_for(bayesadmm, tmp_path, options, words):
     code, _, err = bayesadmm("flower", "new", tmp_path / "fed", *options)
     assert (code, words in err, (tmp_path / "fed").exists()) == (2, True, False)
-
-
-def certificate(folder):
-    from cryptography import x509
-
-    return x509.load_pem_x509_certificate((folder / "server.pem").read_bytes())
-
-
-def hosts_of(folder):
-    from cryptography import x509
-
-    names = certificate(folder).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    return [str(name.value) for name in names]
-
-
-def test_keys_are_renewed_and_nothing_is_lost(bayesadmm, trial, monkeypatch):
-    """Another host, an end that is near, another key of a site: the old files stay, and the authority is the same."""
-    from bayesadmm_np.federation.flower import keys as keys_module
-
-    keys = trial / "keys"
-    assert bayesadmm("flower", "keys", trial)[0] == 0
-    before = {path.name: path.read_bytes() for path in keys.iterdir()}
-    code, _, err = bayesadmm("flower", "keys", trial, "--host", "new.example.org")
-    assert (code, "server.pem: renewed for localhost, 127.0.0.1, new.example.org" in err) == (0, True), err
-    assert hosts_of(keys) == ["localhost", "127.0.0.1", "new.example.org"]
-    certificate(keys).verify_directly_issued_by(authority_of(keys))
-    assert (keys / "ca.crt").read_bytes() == before["ca.crt"]
-    kept = {path.read_bytes() for path in keys.iterdir()}
-    assert kept >= set(before.values())
-    code, _, err = bayesadmm("flower", "keys", trial)
-    assert "renewed" not in err
-    monkeypatch.setattr(keys_module, "WARN_DAYS", keys_module.DAYS + 1)  # as if its end were near
-    assert "renewed" in bayesadmm("flower", "keys", trial)[2]
-    monkeypatch.undo()
-    code, _, err = bayesadmm("flower", "keys", trial, "--rotate", "site1")
-    assert (code, "site site1: a new key" in err) == (0, True), err
-    assert (keys / "site-site1").read_bytes() != before["site-site1"]
-    assert {path.read_bytes() for path in keys.iterdir()} >= kept
-    code, _, err = bayesadmm("flower", "keys", trial, "--rotate", "nobody")
-    assert (code, "rotate must name sites with keys" in err) == (2, True)
-    (keys / "ca.key").unlink()
-    code, _, err = bayesadmm("flower", "keys", trial, "--host", "other.example.org")
-    assert (code, "cannot be renewed, because ca.key is not there" in err) == (2, True)
-    assert "other.example.org" not in hosts_of(keys)
-
-
-def test_a_site_makes_its_own_key(bayesadmm, tmp_path):
-    assert bayesadmm("flower", "keys", tmp_path, "--at-site", "--site", "north")[0] == 0
-    assert sorted(path.name for path in (tmp_path / "keys").iterdir()) == ["site-north", "site-north.pub"]
-    assert "of which site?" in bayesadmm("flower", "keys", tmp_path, "--at-site")[2]
-
-
-def test_keys_of_nodes_are_made_where_the_sites_are(bayesadmm, tmp_path):
-    """In a site's folder its own alone; where sites are elsewhere TLS alone, and no site is made up."""
-    rows = tmp_path / "rows.csv"
-    np.savetxt(rows, [[1, 0], [2, 1], [0, 1]], delimiter=",", header="x,died", comments="")
-    site, server = tmp_path / "here", tmp_path / "trial"
-    options = ["--data", rows, "--target", "died", "--name", "Lund", "--loss", "logistic"]
-    assert bayesadmm("site", "init", site, *options, *ALLOWED)[0] == 0
-    assert bayesadmm("flower", "keys", site)[0] == 0
-    assert sorted(path.name for path in (site / "keys").iterdir()) == ["site-Lund", "site-Lund.pub"]
-    assert bayesadmm("flower", "new", server, "--elsewhere", 4)[0] == 0
-    assert sorted(path.name for path in server.iterdir()) == ["README.md", "app"]
-    assert config(server)["sites"] == 4
-    assert bayesadmm("flower", "keys", server)[0] == 0
-    assert sorted(path.name for path in (server / "keys").iterdir()) == ["ca.crt", "ca.key", "server.key", "server.pem"]
-    assert "leave out --data" in bayesadmm("flower", "new", tmp_path / "x", "--elsewhere", 4, "--data", rows)[2]
-
-
-def authority_of(folder):
-    from cryptography import x509
-
-    return x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
-
-
-def test_keys_are_private_and_kept_when_sites_are_added(bayesadmm, trial):
-    keys = trial / "keys"
-    assert bayesadmm("flower", "keys", trial, "--host", "server.example.org")[0] == 0
-    before = {path.name: path.read_bytes() for path in keys.iterdir()}
-    assert set(before) == {
-        *("ca.crt", "ca.key", "server.pem", "server.key"),
-        *(f"site-site{k}{end}" for k in (1, 2, 3) for end in ("", ".pub")),
-    }
-    assert bayesadmm("flower", "keys", trial, "--site", "new")[0] == 0
-    assert {name: (keys / name).read_bytes() for name in before} == before
-    assert (keys / "site-new.pub").exists()
-    for name in ("ca.key", "server.key", "site-site1", "site-new"):
-        assert stat.S_IMODE((keys / name).stat().st_mode) == 0o600
-    own, root = (x509.load_pem_x509_certificate(before[name]) for name in ("server.pem", "ca.crt"))
-    own.verify_directly_issued_by(root)
-    names = own.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    assert names.get_values_for_type(x509.DNSName) == ["localhost", "server.example.org"]
-    private = serialization.load_ssh_private_key(before["site-site1"], None)
-    public = private.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
-    assert public.strip() == before["site-site1.pub"].strip() != before["site-site2.pub"].strip()
-
-
-def test_what_cannot_be_run_is_refused_before_anything_starts(bayesadmm, trial, tmp_path):
-    for arguments, complaint in (
-        ([trial, "--sites", 4], "there are 3"),
-        ([trial, "--set", "round=3"], "did you mean 'rounds'"),
-        ([trial, "--resume"], "there is no run"),
-        ([tmp_path / "none"], "holds no site"),
-    ):
-        code, _, err = bayesadmm("flower", "local", *arguments)
-        assert code == 2
-        assert complaint in err
-    assert bayesadmm("flower", "new", *ALLOWED, trial)[0] == 2
-    assert bayesadmm("flower", "keys", trial, "--site", "site1")[0] == 0
-    code, _, err = bayesadmm("flower", "local", trial)
-    assert code == 2
-    assert "there is no key of site2" in err
-    assert not (trial / "runs").exists()
 
 
 def test_what_new_refuses_leaves_nothing_behind(bayesadmm, tmp_path):

@@ -18,9 +18,7 @@ from oracles.loopback import LoopbackGrid, Node, quicken, run_app
 from oracles.problems import same_bits
 
 CASES = {
-    "interactions": ("died ~ dose*ward + I(age/10)", "logistic", {}, None),
     "splines": ("died ~ bs(age, 5) + ward", "logistic", {"shares_quantiles": True}, None),
-    "splines of doubles": ("cost ~ bs(dose, df=4) + ward", "linear", {"shares_quantiles": True}, None),
     "offset": ("stays ~ dose + ward + offset(log(days))", "poisson", {}, {"site_intercepts": True}),
 }
 

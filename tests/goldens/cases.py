@@ -280,7 +280,7 @@ COMMANDS = (
         "play",
     ),
     *("site", "site init", "site step", "server", "server init", "server step", "server status"),
-    *("flower", "flower new", "flower local", "flower keys"),
+    *("flower", "flower new"),
 )
 TIMELY = re.compile(r"second|version|time|folder|path|digest|^run$|^key$|s/round")
 
@@ -395,8 +395,6 @@ CALLS = {
     "experiment of no file": "experiment all.csv --no-progress",
     "flower new": "flower new trial --data north.csv --data west.csv --target died --features age,dose",
     "flower new again": "flower new trial --sites 2",
-    "flower keys": "flower keys trial",
-    "flower local of nothing": "flower local none",
     "no such command": "fitt all.csv",
     "nothing": "",
 }
