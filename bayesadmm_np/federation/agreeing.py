@@ -92,15 +92,6 @@ def needed_grids(hellos: Sequence[Message | Hello], task: Any) -> Message | None
     return made if isinstance(made, Message) else None
 
 
-def require_agreement(hellos: Sequence[Hello], choices: Mapping[str, Any] | None = None) -> None:
-    """Raise unless sites with tables can agree, as far as that is known before the grids."""
-    tables = _tables(hellos)
-    made = _settled(hellos, tables, choices or {})
-    if isinstance(made, Agreement):
-        features_of(made)
-        classes_of(made, read_kind(next(iter(tables.values())).kind))
-
-
 def agreed_hellos(hellos: Sequence[Hello], choices: Mapping[str, Any] | None) -> tuple[Sequence[Hello], dict[str, Any]]:
     """Return hellos as of sites that have made their designs, and what the spec says of the agreement.
 

@@ -393,7 +393,7 @@ CALLS = {
     "experiment": "experiment small.toml --out small --no-progress",
     "experiment with a change": "experiment small.toml --out small2 --no-progress --set rounds=2 --set report=[2]",
     "experiment of no file": "experiment all.csv --no-progress",
-    "flower new": "flower new trial --data north.csv --data west.csv --target died --features age,dose",
+    "flower new": "flower new trial --sites 2",
     "flower new again": "flower new trial --sites 2",
     "no such command": "fitt all.csv",
     "nothing": "",

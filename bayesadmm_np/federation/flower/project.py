@@ -1,4 +1,4 @@
-"""The folder of a federation: the app that Flower ships, and beside it sites, keys and runs, which it does not."""
+"""The app that Flower ships to the server and to every site."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ..._version import __version__
 
-APP, SITES = "app", "sites"
+APP = "app"
 
 PROJECT = """\
 # What Flower ships to the server and to every site. It takes all .py, .toml, .md, .yaml and .json files below this
@@ -54,21 +54,9 @@ from bayesadmm_np.federation.flower import client_app
 app = client_app(load_site)
 '''
 
-README = """\
-# A federation
-
-| | |
-|---|---|
-| `app/` | what Flower ships; `app/pyproject.toml` holds the server's settings, each explained |
-| `sites/NAME/` | one folder a site: where its rows are (`site.json`), its hello, its state during a run |
-
-docs/flower.md of bayesadmm-np has the commands that start superlink, supernodes and a run. On several machines the
-folders `sites/NAME` lie at the sites. Set `FLWR_TELEMETRY_ENABLED=0` and `FLWR_DISABLE_UPDATE_CHECK=1` everywhere.
-"""
-
 
 def write_app(folder: Path, keys: str) -> None:
-    """Write the app's files, with these keys for its configuration, and an explanation of the folder.
+    """Write the app's files, with these keys for its configuration.
 
     Raises
     ------
@@ -86,7 +74,6 @@ def write_app(folder: Path, keys: str) -> None:
         package / "__init__.py": "",
         package / "server_app.py": SERVER,
         package / "client_app.py": CLIENT,
-        folder / "README.md": README,
     }
     for path, text in files.items():
         path.write_text(text, encoding="utf-8")
