@@ -13,7 +13,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     for library in ("OPENBLAS", "OMP", "MKL"):
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")
 
-NEEDS = {"torch/*": "torch", "cli/_experiment_*.py": "torch", "federation/flower/*": "flwr"}
+NEEDS = {"torch/*": "torch", "federation/flower/*": "flwr"}
 
 collect_ignore_glob = [
     "tests/*conftest.py",

@@ -22,15 +22,11 @@ from .splitting.sketched import Sketched
 from .splitting.status import Status
 
 if _TYPE_CHECKING:
-    from .splitting.graph import best_graph_rho, graph_factor, run_on_graph
     from .splitting.pooled import solve_pooled
     from .splitting.rates import local_rates
 
 _LATER = {
-    "best_graph_rho": "graph",
-    "graph_factor": "graph",
     "local_rates": "rates",
-    "run_on_graph": "graph",
     "solve_pooled": "pooled",
 }
 """Names that a run does not need, with the modules of splitting/ that are loaded when they are asked for."""
@@ -47,15 +43,12 @@ __all__ = [
     "Sketched",
     "Status",
     "__version__",
-    "best_graph_rho",
     "clients",
     "families",
-    "graph_factor",
     "local_rates",
     "losses",
     "methods",
     "run",
-    "run_on_graph",
     "solve_pooled",
 ]
 

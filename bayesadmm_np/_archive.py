@@ -378,11 +378,6 @@ def read_as(kind: type[T], plain: Any, source: str) -> T:
     """Return plain JSON values as of an annotated type: nothing is converted, and no key is unknown.
 
     What a dataclass refuses in its `__post_init__` is a refusal with its own sentence.
-
-    Raises
-    ------
-    ArchiveError
-        The text begins with `source` and ends with the place, as in "at `$.prior.mean[0]`".
     """
     with needed_by("reading files and messages needs msgspec", "estimators"):
         import msgspec  # here: the core is NumPy and SciPy alone
@@ -426,13 +421,7 @@ def replace_text(path: str | os.PathLike[str], text: str) -> None:
 
 
 def replace_atomically(path: str | os.PathLike[str], fill: Callable[[IO[bytes]], object], rights: int = 0o600) -> None:
-    """Let `fill` write a file beside `path` and move it there when it is whole; both are on the disk then.
-
-    Raises
-    ------
-    OSError
-        With the name `path`: when it is a device or a folder, which nothing may replace, or cannot be written.
-    """
+    """Let `fill` write a file beside `path` and move it there when it is whole; both are on the disk then."""
     folder = Path(path).parent
     if os.path.exists(path) and not os.path.isfile(path):
         raise FileExistsError(errno.EEXIST, "It is there, and is no regular file", os.fspath(path))

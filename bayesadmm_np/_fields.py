@@ -38,25 +38,14 @@ POSITIVE = Condition("> 0", lambda value, known: np.all(value > 0), _least)
 
 @dataclass(frozen=True)
 class Field:
-    """A field of a message.
+    """A field of a message."""
 
-    Attributes
-    ----------
-    shape : int or str, default ''
-        Of an array: the length of a vector, or letters for sizes, as in "p p" or "c*r". A letter that is not known
-        stands for any number from 1. '' is that of a plain value.
-    conditions : tuple of Condition
-        Beside finite numbers.
-    make : callable, optional
-        What the array becomes before the conditions are looked at.
-    may_overflow : bool, default False
-        Whether infinities and NaN are taken too.
-    """
-
+    # Of an array: the length of a vector, or letters for sizes, as in "p p" or "c*r". A letter that is not known stands
+    # for any number from 1. '' is that of a plain value
     shape: int | str = ""
-    conditions: tuple[Condition, ...] = ()
-    make: Callable[[Array], Any] | None = None
-    may_overflow: bool = False
+    conditions: tuple[Condition, ...] = ()  # beside finite numbers
+    make: Callable[[Array], Any] | None = None  # what the array becomes before the conditions are looked at
+    may_overflow: bool = False  # whether infinities and NaN are taken too
 
 
 def read_fields(

@@ -93,13 +93,7 @@ class Registry(Mapping[str, T]):
 
 
 def nearest(name: object, known: Iterable[str]) -> str | None:
-    """Return the known name that is most like `name`, whatever its case; None when none is like it.
-
-    Examples
-    --------
-    >>> nearest("fulgaussian", ["FullGaussian", "Gamma"])
-    'FullGaussian'
-    """
+    """Return the known name that is most like `name`, whatever its case; None when none is like it."""
     import difflib  # here: only an error needs it
 
     folded = {item.casefold(): item for item in reversed(list(known))}

@@ -1,6 +1,6 @@
-"""The papers' tables of networks beside ours: reads results of `bayesadmm experiment`, writes pages of docs/.
+"""The papers' tables of networks beside ours: reads results of `benchmarks.papers`, writes pages of docs/.
 
-bayesadmm experiment benchmarks/experiments/fashion_heterogeneous.toml --out runs/fashion_heterogeneous
+python -m benchmarks.papers benchmarks/experiments/fashion_heterogeneous.toml --out runs/fashion_heterogeneous
 python benchmarks/deep_tables.py --take runs/fashion_heterogeneous     # into benchmarks/results/deep
 python benchmarks/deep_tables.py                                       # writes pages and figures anew
 
@@ -23,8 +23,7 @@ from typing import Any
 import fedivon_figure
 import numpy as np
 import scale_figure
-
-from bayesadmm_np.cli._experiment_plots import NAMES, PANELS, Curve, curves_of, draw_curves, draw_heatmap, in_words
+from papers.figures import NAMES, PANELS, Curve, curves_of, draw_curves, draw_heatmap, in_words
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "deep"
@@ -191,7 +190,7 @@ def section(path: Path) -> list[str]:
         where += f", {machine['cuda']}"
     seeds = "1 seed" if len(experiment["seeds"]) == 1 else f"{len(experiment['seeds'])} seeds"
     head = [f"## {experiment['name']}", ""]
-    head += [f"`bayesadmm experiment benchmarks/experiments/{path.stem}.toml`; {seeds}; {where}.", ""]
+    head += [f"`python -m benchmarks.papers benchmarks/experiments/{path.stem}.toml`; {seeds}; {where}.", ""]
     picture = FIGURES / f"{path.stem}.png"
     if picture.exists():
         head += [f"![{experiment['name']}](figures/{picture.name})", ""]
@@ -303,7 +302,7 @@ MAKERS: dict[str, Callable[..., str]] = {
 }
 
 
-def draw(stem: str, results: dict[str, Any], folder: Path = FIGURES) -> list[str]:
+def draw(stem: str, results: dict[str, Any], folder: Path = FIGURES) -> None:
     """Draw an experiment: its grid of two keys, or its curves; where rounds were not kept, the rounds of its table."""
     experiment, table = results["experiment"], results["table"]
     (seeds, last), entry = (len(experiment["seeds"]), max(experiment["report"])), experiment["methods"][0]
@@ -311,10 +310,11 @@ def draw(stem: str, results: dict[str, Any], folder: Path = FIGURES) -> list[str
     if experiment["sweep"] is None and len(entry["grid"]) == 2:
         rows = [row for row in table if row["round"] == last]
         title = f"{experiment['name']}: {in_words(entry['label'])}, round {last}, {words}"
-        return draw_heatmap(stem, entry["grid"], rows, title, folder)
+        draw_heatmap(stem, entry["grid"], rows, title, folder)
+        return
     kept = all("curves" in run for run in results["runs"])
     curves = curves_of(results["runs"]) if kept else table_curves(table)
-    return draw_curves(f"{experiment['name']}: {words}", curves, folder, stem)
+    draw_curves(f"{experiment['name']}: {words}", curves, folder, stem)
 
 
 def table_curves(table: list[dict[str, Any]]) -> list[Curve]:
@@ -352,7 +352,6 @@ def main() -> None:
         results = json.loads(path.read_text(encoding="utf-8"))
         if path.stem in PAPER or results["experiment"]["sweep"] is None:  # the curves of a mere sweep say nothing
             draw(path.stem, results)
-            (FIGURES / f"{path.stem}.svg").unlink()
     for path in PAGES.glob("*.md"):
         (ROOT / "docs" / path.name).write_text(filled(path.read_text(encoding="utf-8")), encoding="utf-8")
     PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

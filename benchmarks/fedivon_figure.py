@@ -1,4 +1,4 @@
-"""The FedIvon tables in kind: reads results of `bayesadmm experiment`, draws docs/figures/fedivon.png.
+"""The FedIvon tables in kind: reads results of `benchmarks.papers`, draws docs/figures/fedivon.png.
 
 python benchmarks/fedivon_figure.py --take runs/fedivon_*     # into benchmarks/results/fedivon, and draws
 python benchmarks/deep_tables.py                              # writes docs/fedivon.md with its numbers
@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from papers.figures import in_words, looks
 
-from bayesadmm_np.cli._experiment_plots import in_words, looks
 from bayesadmm_np.demos import style
 
 ROOT = Path(__file__).parents[1]

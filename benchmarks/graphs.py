@@ -1,4 +1,4 @@
-"""Rounds without a server: by the graph, and by the scales of the columns.
+"""ADMM without a server: rounds by the graph, and by the scales of the columns. docs/decentralised.md has the method.
 
 python benchmarks/graphs.py          # some minutes; writes benchmarks/results/graphs.json and docs/figures/graphs.png
 python benchmarks/graphs.py --plot   # draws the results again
@@ -9,14 +9,17 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib.pyplot as plt
 import numpy as np
 from common import RESULTS, machine, write_json
+from scipy.optimize import minimize_scalar
 from tqdm import tqdm
 
 import bayesadmm_np as ba
+from bayesadmm_np.clients.problem import Subproblem
+from bayesadmm_np.splitting.team import assemble
 
 FIGURE = Path(__file__).parents[1] / "docs" / "figures" / "graphs.png"
 ROWS, TOL, MOST = 40, 1e-6, 2000
@@ -72,6 +75,97 @@ def reached(result: Any, best: Any) -> int | None:
     return None
 
 
+class GraphResult(NamedTuple):
+    """λ_k of every node after each round, and the pooled residual at the first node at the end."""
+
+    naturals: list[list[Any]]
+    rho: float
+    pooled: float
+    converged: bool
+
+    @property
+    def status(self) -> str:
+        return "CONVERGED" if self.converged else "ROUND_LIMIT"
+
+
+def run_on_graph(
+    losses: list[ba.losses.Loss],
+    prior: Any,
+    graph: np.ndarray,
+    rho: float | None = None,
+    rounds: int = 1000,
+    tol: float = 1e-6,
+) -> GraphResult:
+    """Run the two steps of the page until no edge's disagreement, and no node's change, is above `tol`."""
+    team = assemble(ba.methods.PVI(), losses, prior, None, None, min(tol, 1e-2))
+    rho = best_graph_rho(graph, prior.prior_weight) if rho is None else rho
+    laplacian = np.diag(graph.sum(axis=1)) - graph
+    q, duals = [prior] * len(graph), [prior.natural.zeros()] * len(graph)
+    heard, converged, rng = [[x.natural for x in q]], False, np.random.default_rng(0)
+    for number in range(rounds):
+        after = []
+        for k, worker in enumerate(team.workers):
+            total = prior.prior_weight / len(q) + rho * graph[k].sum()
+            near = np.flatnonzero(graph[k])
+            parts = [1.0 / len(q), 0.5 * rho * graph[k].sum(), *(0.5 * rho * graph[k, near])]
+            terms = [prior.natural, heard[-1][k], *(heard[-1][j] for j in near)]
+            anchor = q[k].with_natural(prior.natural.combine(parts, terms) * (1.0 / total))
+            problem = Subproblem(worker.loss, worker.rule, anchor, duals[k], float(total))
+            solution = worker.solver.solve(problem, q[k] if problem.is_well_posed else anchor, rng)
+            if not solution.status.is_usable:
+                raise RuntimeError(f"node {k} has no answer in round {number + 1}: take another rho.")
+            after.append(solution.posterior)
+        moved = max(new.fisher_norm(new.natural - old.natural) for new, old in zip(after, q, strict=True))
+        q, naturals = after, [x.natural for x in after]
+        steps = [naturals[0].combine(list(-row), naturals) for row in laplacian]  # Σ_l w_kl (λ_l − λ_k)
+        duals = [dual - (0.5 * rho) * step for dual, step in zip(duals, steps, strict=True)]
+        heard.append(naturals)
+        apart = max((q[k].fisher_norm(naturals[k] - naturals[j]) for k, j in np.argwhere(graph)), default=0.0)
+        if max(moved, apart) <= tol:
+            converged = True
+            break
+    gradients = [worker.expect(q[0]).natural_gradient for worker in team.workers]
+    weights = [prior.prior_weight, -1.0, *[1.0] * len(gradients)]
+    residual = q[0].natural.combine(weights, [q[0].natural, prior.natural, *gradients])
+    return GraphResult(heard, float(rho), q[0].fisher_norm(residual), converged)
+
+
+def graph_factor(
+    graph: np.ndarray, rho: float, curvatures: list[np.ndarray] | None = None, prior_weight: float = 1.0
+) -> float:
+    """Factor by which a round shortens the error in the end; without B_k, least squares under a full covariance."""
+    count, degrees = len(graph), graph.sum(axis=1)
+    curvatures = [np.zeros((1, 1))] * count if curvatures is None else list(curvatures)
+    identity = np.eye(len(curvatures[0]))
+    heard, apart = (0.5 * rho * (np.diag(degrees) + sign * graph) for sign in (1.0, -1.0))
+    solve = np.zeros((count * len(identity),) * 2)
+    for k, own in enumerate(curvatures):
+        block = slice(k * len(identity), (k + 1) * len(identity))
+        solve[block, block] = np.linalg.solve((prior_weight / count + rho * degrees[k]) * identity + own, identity)
+    z = np.hstack([solve @ np.kron(heard, identity), -solve])
+    y = np.kron(apart, identity) @ z
+    y[:, len(solve) :] += np.eye(len(solve))
+    # duals add up to zero from the start on: the sum is no error
+    zero_sum = np.kron(np.linalg.qr(np.eye(count)[:, 1:] - 1.0 / count)[0], identity)
+    onto = np.hstack([y[:, : len(solve)], y[:, len(solve) :] @ zero_sum])
+    z = np.hstack([z[:, : len(solve)], z[:, len(solve) :] @ zero_sum])
+    return float(np.abs(np.linalg.eigvals(np.vstack([z, zero_sum.T @ onto]))).max())
+
+
+def best_graph_rho(graph: np.ndarray, prior_weight: float = 1.0) -> float:
+    """Return the ρ with the smallest `graph_factor` for least squares under a full covariance."""
+    scale = prior_weight / graph.sum()
+
+    def factor(exponent: float) -> float:
+        return graph_factor(graph, scale * 10.0**exponent, prior_weight=prior_weight)
+
+    exponents = np.linspace(-2.0, 3.0, 26)
+    least = int(np.argmin([factor(x) for x in exponents]))
+    bounds = exponents[max(least - 1, 0)], exponents[min(least + 1, len(exponents) - 1)]
+    found = minimize_scalar(factor, bounds=bounds, method="bounded", options={"xatol": 1e-3})
+    return float(scale * 10.0**found.x)
+
+
 def by_graph() -> list[dict[str, Any]]:
     found = []
     prior = ba.families.FullGaussian(np.zeros(3), 1.0)
@@ -83,13 +177,13 @@ def by_graph() -> list[dict[str, Any]]:
             for kind in ("linear", "logistic"):
                 losses = clients(nodes, kind=kind)
                 best = ba.solve_pooled(losses, prior).posterior
-                result = ba.run_on_graph(losses, prior, graph, tol=1e-8)
+                result = run_on_graph(losses, prior, graph, tol=1e-8)
                 rates = ba.local_rates(losses, prior, best)
                 row[kind] = {
                     "rounds": reached(result, best),
-                    "factor": ba.graph_factor(graph, result.rho, rates.curvatures),
+                    "factor": graph_factor(graph, result.rho, rates.curvatures),
                     "pooled": result.pooled,
-                    "status": result.status.name,
+                    "status": result.status,
                     "tree_hops": 2 * depth(graph) * newton_rounds(losses, best),
                 }
             found.append(row)
@@ -122,12 +216,12 @@ def by_scale() -> list[dict[str, Any]]:
         for scale in tqdm(SCALES, desc=name):
             losses, prior = clients(9, scale, "linear"), family(np.zeros(3), 1.0)
             best, rates = ba.solve_pooled(losses, prior).posterior, ba.local_rates(losses, prior)
-            rho = ba.best_graph_rho(graph)
+            rho = best_graph_rho(graph)
             if name == "isotropic":  # the best of a fine grid, by the theory
                 tried = np.geomspace(0.1, 1e6, 57)
-                rho = tried[np.argmin([ba.graph_factor(graph, x, rates.curvatures) for x in tried])]
-            result = ba.run_on_graph(losses, prior, graph, rho=rho, tol=1e-8, rounds=MOST)
-            factor = ba.graph_factor(graph, rho, rates.curvatures)
+                rho = tried[np.argmin([graph_factor(graph, x, rates.curvatures) for x in tried])]
+            result = run_on_graph(losses, prior, graph, rho=rho, tol=1e-8, rounds=MOST)
+            factor = graph_factor(graph, rho, rates.curvatures)
             found.append(
                 {
                     "family": name,
@@ -135,7 +229,7 @@ def by_scale() -> list[dict[str, Any]]:
                     "rho": float(rho),
                     "rounds": reached(result, best),
                     "factor": factor,
-                    "status": result.status.name,
+                    "status": result.status,
                 }
             )
     return found

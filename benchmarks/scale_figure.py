@@ -1,7 +1,8 @@
-"""Accuracy, NLL and the learned precision against the scale of the inputs: docs/figures/fashion_scale.png.
+r"""Accuracy, NLL and the learned precision against the scale of the inputs: docs/figures/fashion_scale.png.
 
 for scale in 1 4 16 64 255; do
-  bayesadmm experiment benchmarks/experiments/fashion_scale.toml --out runs/scale_$scale --set data.scale=$scale.0
+  python -m benchmarks.papers benchmarks/experiments/fashion_scale.toml \
+    --out runs/scale_$scale --set data.scale=$scale.0
 done
 python benchmarks/scale_figure.py --take runs/scale_*     # into benchmarks/results, and draws
 python benchmarks/deep_tables.py                          # writes docs/input_scale.md with its numbers
@@ -15,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from papers.figures import in_words, looks
 
 from bayesadmm_np._archive import Archive
-from bayesadmm_np.cli._experiment_plots import in_words, looks
 from bayesadmm_np.demos import style
 
 ROOT = Path(__file__).parents[1]

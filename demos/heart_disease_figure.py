@@ -23,13 +23,11 @@ def by_label(rows):
 def tables(numbers):
     """Return the tables of docs/flagship.md."""
     ece = {curve["label"]: f"{curve['ece']:.3f}" for curve in numbers["reliability"]}
-    names = [hospital["name"] for hospital in numbers["hospitals"]]
-    scores, hospitals, paper = [], [], []
+    scores, paper = [], []
     for summary in numbers["summaries"]:
         label, score = summary["label"], summary["scores"]
         whole = [percent(score[ALL]["accuracy"]), cell(score[ALL]["nll"]), cell(score[ALL]["brier"])]
         scores.append([label, *whole, ece[label]])
-        hospitals.append([label, *(f"{percent(score[n]['accuracy'])} / {cell(score[n]['nll'])}" for n in names)])
         if label in PAPER:
             pairs = zip(summary["after"], PAPER[label], strict=True)
             paper.append([label, *(f"{percent(ours)}, {theirs}" for ours, theirs in pairs)])
@@ -46,7 +44,6 @@ def tables(numbers):
     head = ["", "floats a round", f"rounds (floats) to {NEAR:g} sd", f"to {SAME:g} sd", "distance at the end, sd"]
     return {
         "heart-scores": tabular.markdown(["", "accuracy, %", "NLL", "Brier", "ECE"], scores),
-        "heart-hospitals": tabular.markdown(["accuracy, % / NLL", *names], hospitals),
         "heart-rounds": tabular.markdown(head, travel),
         "heart-paper": tabular.markdown(["accuracy, %: ours, the paper's", "10 rounds", "20 rounds"], paper),
     }

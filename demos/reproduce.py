@@ -39,22 +39,8 @@ def reproduce(
 ) -> bool:
     """Run demos and return whether every claim holds; see `Demo.run` for what is written.
 
-    Parameters
-    ----------
-    only : names of FIGURES; none means those of DEFAULT
-    dataset : "digits" or "mnist", for Figures 5a, 5b and 5c, "fashion" for 5c; others than digits get their own file
-        names and keys
-    out : folder, made if it is not there
-    progress : show a progress bar on standard error
-    force : write every file, also when no number has changed
-    echo : where the summary goes, one line a call
-
-    Raises
-    ------
-    ValueError
-        When a name is unknown, or `out` holds a results file of something else.
-    OSError
-        When the data are not available or `out` cannot be written.
+    `only` names FIGURES, none of them means DEFAULT. `dataset` is for Figures 5a, 5b and 5c; others than "digits" get
+    their own file names and keys. `echo` gets the summary, one line a call.
     """
     if unknown := [name for name in only if name not in FIGURES]:
         raise ValueError(f"only must be among {', '.join(FIGURES)}, got {', '.join(unknown)}.")

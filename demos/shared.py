@@ -93,13 +93,7 @@ def _brief(value: Any) -> str:
 
 
 def read_results(path: Path) -> dict[str, Any]:
-    """Return the figures of a results file, {} when there is none.
-
-    Raises
-    ------
-    ValueError
-        When the file holds something else.
-    """
+    """Return the figures of a results file, {} when there is none; a ValueError where it holds something else."""
     if not path.exists():
         return {}
     try:

@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from bayesadmm_np.data import load_credit_approval, load_digits, load_heart_disease, partition, plot_split
+from bayesadmm_np.data import load_credit_approval, load_digits, load_heart_disease, partition
 
 OUT = Path(__file__).parent / "figures" / "splits.png"
 RC = {
@@ -23,6 +23,27 @@ RC = {
     "axes.titleweight": "bold",
     "axes.titlelocation": "left",
 }
+
+
+# Okabe and Ito's palette, distinguishable under every common colour blindness.
+FEW = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
+
+
+def plot_split(y, parts, ax, clients=None, classes=None):
+    """Draw how many rows of each class each client has, as one stacked bar per client."""
+    labels, code = np.unique(y, return_inverse=True)
+    colours = FEW if len(labels) <= len(FEW) else mpl.colormaps["viridis"](np.linspace(0, 1, len(labels)))
+    names, base = clients or [str(k + 1) for k in range(len(parts))], np.zeros(len(parts))
+    for c, title in enumerate(classes or labels):
+        height = np.array([np.count_nonzero(code[part] == c) for part in parts])
+        ax.bar(names, height, bottom=base, label=str(title), color=colours[c], edgecolor="white", linewidth=0.4)
+        base += height
+    ax.set(xlabel="client", ylabel="rows")
+    if clients is not None:
+        ax.tick_params("x", rotation=20)
+    # the order of the legend is that of the bars, from top to bottom
+    ax.legend(title="class", loc="upper left", bbox_to_anchor=(1, 1), frameon=False, reverse=True)
+    return ax
 
 
 def draw() -> Figure:

@@ -24,8 +24,6 @@ COMMANDS = {
     "evaluate": "Measure discrimination and calibration of a model, by site.",
     "certify": "Check a model against its rows.",
     "compare": "Run every method, and compare each with the pooled answer.",
-    "sweep": "Count rounds for a grid of ρ and γ.",
-    "experiment": "Train neural networks over clients, as a file describes.",
     "site": "Be a site in a run by files; its rows never leave it.",
     "server": "Be the server of a run by files; it never sees rows.",
     "flower": "Run the same on Flower, with sites on other machines.",
@@ -38,6 +36,12 @@ COMMANDS = {
 """Commands and what they do. Each is a module of this package with a function of its name, whose docstring is the
 help, or a group: a module whose `__all__` are its commands and `HELP` its help. A module may have a `FOOT`, which the
 help of its commands ends with, and `REFUSALS` in place of `refusals`. Other modules begin with `_`."""
+
+GONE = {
+    "experiment": "scripts of the repository run experiment files: see benchmarks/papers and docs/experiments.md.",
+    "sweep": "a loop over rho does this in five lines of Python: see docs/choosing.md.",
+}
+"""Commands of earlier versions, and where to look."""
 
 HELP = """Usage: bayesadmm COMMAND [ARGS]
 
@@ -79,6 +83,8 @@ def _run(tokens: list[str]) -> int:
     if name == "--version":
         print(f"bayesadmm_np {__version__}")
         return 0
+    if name in GONE:
+        stop(f"bayesadmm {name}: {GONE[name]}", 2)
     if name not in COMMANDS:
         stop(f"bayesadmm: {missing_name('there is no command', name, COMMANDS)}", 2)
     try:

@@ -1,4 +1,4 @@
-"""What a site says of its file, and the file as a table of raw columns: by a formula, or by a list of them."""
+"""A site's description of its file, and the file as a table of raw columns: by a formula, or by a list of them."""
 
 from __future__ import annotations
 
@@ -24,13 +24,7 @@ FEW = 10
 
 @dataclass(frozen=True)
 class TableRows:
-    """The rows of a site as a table, which becomes a design when the sites have agreed.
-
-    Attributes
-    ----------
-    config : SiteConfig
-    data : GLMTable
-    """
+    """The rows of a site as a table, which becomes a design when the sites have agreed."""
 
     config: SiteConfig
     data: GLMTable
@@ -51,7 +45,6 @@ class TableRows:
                 weights=config.weights,
                 noise_variance=config.noise_variance,
                 minimum_count=rules_of(config).minimum_count,
-                shares_quantiles=config.share_quantiles,
                 is_list=config.formula is None,
                 standardize=config.standardize,
                 cluster=config.cluster,
@@ -71,7 +64,7 @@ class TableRows:
 
     @property
     def told(self) -> dict[str, Any]:
-        """What `site init` says of the rows."""
+        """Description of the rows that `site init` prints."""
         from ..design.levels import advice_on_words
 
         described, words = self.data.described, option_words()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,9 +15,6 @@ from ._options import MethodSettings, RunSettings
 
 if TYPE_CHECKING:
     from ..federation import GLMTask
-
-WITH_TENSORS = ("LeastSquares", "Logistic", "Poisson", "ReferenceSoftmax", "Softmax")
-"""Names of losses with expected third and fourth derivatives."""
 
 
 def make_method(settings: MethodSettings) -> Any:
@@ -47,7 +44,7 @@ def make_method(settings: MethodSettings) -> Any:
 def method_between_sites(settings: MethodSettings, inference: str, family: str) -> tuple[Any, float]:
     """Return the row of a run between sites, and its prior's precision: by default that of the likelihood's maximum.
 
-    The row of a posterior follows from the sites' loss and its parameters, and is a function of them.
+    The row of a posterior is a function of the numbers of parameters and of predictors a row, which hellos tell.
     """
     from ..families import DiagonalGaussian, FullGaussian
     from ..splitting.choice import posterior_method
@@ -65,7 +62,15 @@ def method_between_sites(settings: MethodSettings, inference: str, family: str) 
         expected = "must be full or diagonal for a posterior whose method is auto"
         raise ArgumentError("family", expected, family, "or choose a method of this family")
     kind = FullGaussian if family == "full" else DiagonalGaussian
-    return lambda loss, dim, n: posterior_method(kind, dim, has_tensors=loss in WITH_TENSORS, n_outputs=n), 1.0
+
+    def chosen(dim: int, n_outputs: int) -> Any:
+        row: Any = posterior_method(kind, dim, has_tensors=False)
+        if kind is DiagonalGaussian or n_outputs == 1:
+            return row
+        # points of a softmax cannot resolve a wide prior: the first round is the sites' own fits
+        return replace(row, method=replace(row.method, start="sites"))
+
+    return chosen, 1.0
 
 
 def task_of(method: MethodSettings, settings: RunSettings, seed: int, **more: Any) -> GLMTask:
@@ -95,36 +100,3 @@ def knobs(name: str) -> tuple[str, ...]:
     from ..splitting.methods import TABLE
 
     return tuple(inspect.signature(TABLE[name]).parameters)
-
-
-def all_methods(rho: float | None = None, gamma: float | None = None) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Yield every row's name and a way to make it, each with the knobs that it has; and two kin of PVI."""
-    from ..splitting.accelerated import Accelerated
-    from ..splitting.methods import PVI, TABLE
-
-    given = {key: value for key, value in (("rho", rho), ("gamma", gamma)) if value is not None}
-
-    def maker(name: str) -> Callable[[], Any]:
-        return lambda: TABLE[name](**{key: value for key, value in given.items() if key in knobs(name)})
-
-    for name in TABLE:
-        yield name, maker(name)
-    yield "damped PVI", lambda: PVI(0.5 if gamma is None else gamma)
-    yield "accelerated PVI", lambda: Accelerated(maker("PVI")())
-
-
-def needs_prior(family: str, method: Any) -> bool:
-    """Whether a method is defined under a proper prior alone: its family has no flat one."""
-    from ..families import FullGaussian
-
-    return family_for(family, method) is not FullGaussian
-
-
-def family_for(name: str, method: Any) -> type:
-    """Return the family asked for, or the one that the method demands."""
-    from ..families.gaussians import FAMILIES
-    from ..splitting.accelerated import Accelerated
-
-    row = method.method if isinstance(method, Accelerated) else method
-    asked: type = FAMILIES[name]
-    return asked if not row.families or asked in row.families else row.families[0]

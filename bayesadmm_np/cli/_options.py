@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, is_dataclass
-from inspect import isfunction
-from itertools import product
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
@@ -65,7 +63,6 @@ def _split(kind: Any, tokens: Sequence[Token]) -> tuple[Any, ...]:
 
 
 Names = Annotated[tuple[str, ...], Parameter(converter=_split, allow_leading_hyphen=True)]
-Numbers = Annotated[tuple[float, ...], Parameter(converter=_split, allow_leading_hyphen=True)]
 
 
 def methods(*others: str) -> tuple[str, ...]:
@@ -138,7 +135,6 @@ Separator = Annotated[
     str, option("Character between cells; write tab for a tab.", "CHAR", show_default=lambda _: "a comma")
 ]
 NA = Annotated[Names, option("Words that mean a missing value, such as '?', besides an empty cell.", "A,B")]
-Accelerate = Annotated[bool, option("Accelerate the method by Anderson mixing.")]
 Json = Annotated[bool, option("Print one JSON object on standard output, and nothing else.")]
 Progress = Annotated[bool, switch("Show a progress bar.")]
 
@@ -250,15 +246,11 @@ class RuleSettings:
     minimum_sites: Annotated[int | None, option("Minimum number of sites in a run. Default: 3.", check=at_least(0))] = (
         None
     )
-    most_numbers: Annotated[
-        float | None, option("Maximum of numbers sent in a run for each number that the rows hold. Default: 3.")
+    budget: Annotated[
+        float | None, option("Maximum of numbers sent in all runs for each number that the rows hold. Default: 10.")
     ] = None
     most_evaluations: Annotated[
         float | None, option("Maximum number of evaluations of the same rows by `site evaluate`. Default: 1.")
-    ] = None
-    most_comparisons: Annotated[
-        float | None,
-        option("Maximum number of comparisons of rows with a server's points and directions. Default: 12."),
     ] = None
     allow: Annotated[Names, option("Columns that a run may use. Default: the columns of this command.", "A,B,…")] = ()
 
@@ -277,9 +269,6 @@ class RowSettings(RuleSettings, FormulaColumns):
     refuse: Annotated[
         Names, option("Questions of the server that this site does not answer; docs/federation.md lists them.", "A,B,…")
     ] = ()
-    share_quantiles: Annotated[
-        bool, option("Let the server find the knots of bs(x, df) from counts. This discloses values of single rows.")
-    ] = False
     privacy_clip: Annotated[
         float | None, option("Largest update, as a Fisher length; a longer one is clipped to C.", "C")
     ] = None
@@ -373,7 +362,7 @@ class MethodSettings:
             "NUMBER|rows",
         ),
     ] = None
-    accelerate: Accelerate = False
+    accelerate: Annotated[bool, option("Accelerate the method by Anderson mixing.")] = False
 
 
 # --- checking what a file says --------------------------------------------------------------------------------
@@ -387,10 +376,7 @@ def expected(hint: Any) -> str:
     if origin is Literal:
         return " or ".join(map(str, parts))
     if origin is tuple:
-        lists = {"a text": "names, as in a,b,c", "an integer": "a list of integers"}
-        return lists.get(expected(parts[0]), "numbers, as in 0.1,1,10")
-    if origin is dict or is_dataclass(hint):
-        return "a table"
+        return "names, as in a,b,c"
     if parts:
         return ", or ".join(expected(kind) for kind in parts if kind is not NoneType)
     return {bool: "true or false", int: "an integer", float: "a number", str: "a text", Path: "a path"}[hint]
@@ -417,61 +403,29 @@ def toml_value(text: str) -> Any:
 Settings = TypeVar("Settings")
 
 
-def make_settings(kind: Callable[..., Settings], plain: Any, where: str) -> Settings:
-    """Make a dataclass of a table of a TOML file: keys must be known, and values of their types.
-
-    A function among a type's annotations is called with the value and its key, and refuses what it does not like.
-
-    Raises
-    ------
-    ValueError
-        With the table, the key, and what was expected.
-    """
+def make_settings(kind: Callable[..., Settings], plain: Any) -> Settings:
+    """Make a dataclass of a table of a file: keys must be known, and values of their types."""
     if not isinstance(plain, Mapping):
-        raise ValueError(f"{where}must be a table.")
-    known = fields(kind)  # type: ignore[arg-type]
-    require_keys(plain, [f.name for f in known], where)
-    for item in known:
-        if item.name not in plain and item.default is MISSING and item.default_factory is MISSING:
-            raise ValueError(f"{where}{item.name} is missing.")
+        raise ValueError("must be a table.")
+    known = {item.name: item for item in fields(kind)}  # type: ignore[arg-type]
+    for key in plain:
+        if key not in known:
+            raise ValueError(missing_name("there is no key", key, known))
+    for name, item in known.items():
+        if name not in plain and item.default is MISSING and item.default_factory is MISSING:
+            raise ValueError(f"{name} is missing.")
     hints = get_type_hints(kind, include_extras=True)
-    try:
-        values = {key: converted(value, hints[key], key) for key, value in plain.items()}
-        for key, value in values.items():
-            _check(hints[key], value, key)
-        return kind(**values)
-    except ValueError as error:
-        raise ValueError(f"{where}{error}") from error
-
-
-def _check(hint: Any, value: Any, name: str) -> None:
-    if value is None:
-        return
-    for check in filter(isfunction, getattr(hint, "__metadata__", ())):
-        check(value, name)
-    for item, inner in product(value if get_origin(hint) is tuple else [value], get_args(hint)):
-        _check(inner, item, name)
+    return kind(**{key: converted(value, hints[key], key) for key, value in plain.items()})
 
 
 def converted(value: Any, hint: Any, name: str, example: str = "") -> Any:
     """Return a value as a type has it, or say what is expected; nothing is quietly converted but integers to floats."""
-    tables: list[Any] = [kind for kind in (hint, *get_args(hint)) if is_dataclass(kind)]
-    if tables and isinstance(value, Mapping):
-        return make_settings(tables[0], value, f"[{name}] ")
     import msgspec  # here: it takes longer to load than all else, and only files need it
 
     try:
         return msgspec.convert(value, hint, dec_hook=lambda kind, text: kind(text))  # paths are written as texts
     except (msgspec.ValidationError, TypeError) as error:
         raise ValueError(f"{name} must be {expected(hint)}{example}, got {value!r}.") from error
-
-
-def require_keys(plain: Iterable[str], known: Iterable[str], where: str) -> None:
-    """Refuse a key that is not known, and suggest the nearest."""
-    names = list(known)
-    for key in plain:
-        if key not in names:
-            raise ValueError(f"{where}{missing_name('there is no key', key, names)}")
 
 
 def fill_from_config(_: object, __: object, arguments: Iterable[Any]) -> None:

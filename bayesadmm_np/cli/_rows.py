@@ -30,24 +30,9 @@ WHOLE = re.compile(r"\s*(-?(?:0|[1-9]\d*))(?:\.0*)?\s*")
 class Rows:
     """The rows of all sites, in the order of the files; of rows to be predicted names, matrix and offset alone.
 
-    Attributes
-    ----------
-    names : tuple of str
-    matrix : ndarray, shape (n, p)
-        Columns of these names: features as they are, or what a formula makes of the table.
-    target : ndarray, shape (n,)
-        Target as read: numbers, or strings.
-    weights : ndarray, shape (n,), or None
-        Weights > 0: rows of weight zero are left out.
-    site : ndarray of str, shape (n,)
-    offset : ndarray, shape (n,), or None
-        Known part of the predictor, the logarithm of the exposure included.
-    agreement : Agreement or None
-        How a formula made the matrix.
-    site_dropped : dict of str to int
-        Rows left out by site; "" are those without one.
-    cluster : ndarray, shape (n,), or None
-        Cluster of each row, within its site.
+    The matrix, shape (n, p), holds features as they are, or what the agreement of a formula made of the table. All
+    weights are > 0, and the offset includes the logarithm of the exposure. `site_dropped` counts rows left out by site;
+    "" stands for rows without a site. Clusters are within their site.
     """
 
     names: tuple[str, ...]
@@ -336,10 +321,12 @@ def _numbers(column: Any) -> Array:
     """Refuse a feature that is not numeric and finite."""
     from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
+    from ..design.levels import has_comma
+
     if not is_numeric_dtype(column) and not is_bool_dtype(column):
         kept = [value for value in dict.fromkeys(column.astype(str)) if not is_number(value)]
         shown = ", ".join(repr(value) for value in kept[:3])
-        if kept and all(is_number(value.replace(",", "")) for value in kept):
+        if kept and all(map(has_comma, kept)):
             raise Refused(
                 f"column {column.name!r} holds numbers with commas ({shown}): write 1234.5 for 1.234,5 or 1,234.5."
             )

@@ -17,7 +17,6 @@ import numpy as np
 
 from ._columns import TableRows
 from ._methods import task_of
-from ._networks import change_network_rules, is_network, load_network_site, model_of
 from ._options import MethodSettings, RuleSettings, RunSettings, SiteConfig, make_settings, option
 from ._terminal import (
     Refused,
@@ -63,11 +62,7 @@ LOST = (
 
 NOBODY: Mapping[str, float] = MappingProxyType({})
 
-MODEL = """in Python, with the function `final_model` of bayesadmm_np.torch and `Message` of
-           bayesadmm_np.federation: final_model(Message.read("final.npz"), model)"""
-"""How to get a trained network: no command of this package writes a file of PyTorch."""
-
-CONFIG, HELLO, GRIDS = "site.json", "hello.npz", "grids.npz"
+CONFIG, HELLO = "site.json", "hello.npz"
 DIGEST = "digest"
 """Key of the digest of the rows that hello.npz was made from; the others are fields of `SiteConfig`."""
 DELTA = 1e-5
@@ -100,7 +95,6 @@ def message_refusals(command: str) -> Iterator[None]:
 def introduce(folder: Path, config: SiteConfig) -> dict[str, Any]:
     """Write what a site remembers, and hello.npz."""
     from ..federation import site_key
-    from ..federation.disclosure import overrides_of
     from ..federation.folders import STATE, say_hello
     from ..glm.questions import QUESTIONS
     from ._design import named_kind
@@ -124,7 +118,7 @@ def introduce(folder: Path, config: SiteConfig) -> dict[str, Any]:
     say_hello(folder, site)
     _keep_config(folder, replace(rows.config, data=config.data.absolute()), site.data.digest)
     told = {"written": str(folder / HELLO), "site": site.name, "key": site.key.identity}
-    return {**told, **rows.told, "privacy": _promise(site), "overrides": overrides_of(site)}
+    return {**told, **rows.told, "privacy": _promise(site), "overrides": site.rules.overrides}
 
 
 def _keep_config(folder: Path, config: SiteConfig, digest: str) -> None:
@@ -136,19 +130,15 @@ def _keep_config(folder: Path, config: SiteConfig, digest: str) -> None:
 
 def change_rules(folder: Path, given: RuleSettings) -> dict[str, Any]:
     """Change what a site's rules allow, from the next message on; what is not given stays."""
-    from ..federation.disclosure import overrides_of
     from ..federation.folders import STATE, say_hello
     from ..federation.lock import locked
 
     said = {name: value for name, value in asdict(given).items() if value not in (None, ())}
     with locked(folder, "site"):
-        if is_network(folder):
-            change_network_rules(folder, said)
-        else:
-            config, digest = _read_config(folder)
-            _keep_config(folder, replace(config, **said), digest)
+        config, digest = _read_config(folder)
+        _keep_config(folder, replace(config, **said), digest)
         site, _ = load_site(folder, None)
-        told = {"site": site.name, "overrides": overrides_of(site)}
+        told = {"site": site.name, "overrides": site.rules.overrides}
         if "minimum_count" in said and not (folder / STATE).exists():  # the levels that a hello names
             say_hello(folder, site)
             told = {"written": str(folder / HELLO), **told}
@@ -164,22 +154,21 @@ def _promise(site: Any) -> str | None:
 
 def answer(folder: Path, broadcast: Path, out: Path | None, copy: Path | None = None) -> dict[str, Any]:
     """Write the reply to a broadcast, or return the result that a final message holds."""
-    from ..federation import step_site
-    from ..federation.folders import ended, told
+    from ..federation import Message, final_result, step_site
+    from ..federation.folders import told
 
-    data = [] if is_network(folder) else [_read_config(folder)[0].data]
     if out is not None:
-        require_out(out, [broadcast, *data], folder)
+        require_out(out, [broadcast, read_config(folder).data], folder)
     site, path = step_site(folder, load_site(folder, None)[0], broadcast, out, copy)
     if path is None:
-        return {"site": site.name, **_result(ended(broadcast))}
+        return {"site": site.name, **_result(final_result(Message.read(broadcast)))}
     return {"written": str(path), "site": site.name, **told(path)}
 
 
 def begin(folder: Path, hellos: Sequence[Path], method: MethodSettings, settings: RunSettings) -> dict[str, Any]:
-    """Start a run of the sites that said hello, and write its first broadcast; or grids, where sites must count."""
+    """Start a run of the sites that said hello, and write its first broadcast."""
     from ..design.levels import TableError
-    from ..federation import Coordinator, DisclosureRules, Message, MessageError, needed_grids, start_server
+    from ..federation import Coordinator, DisclosureRules, Message, MessageError, start_server
     from ..federation.dispatch.client_manager import HELLO_LIMIT
     from ..federation.messages import read_hello
     from ..glm.kinds import KINDS, is_kind_of_loss, kind_of_loss
@@ -197,12 +186,6 @@ def begin(folder: Path, hellos: Sequence[Path], method: MethodSettings, settings
         )
     require_signed(read)
     try:
-        grids = needed_grids(read, task)
-        if grids is not None:
-            require_writable(folder, "DIR")
-            folder.mkdir(parents=True, exist_ok=True)
-            grids.write(folder / GRIDS)
-            return {"written": str(folder / GRIDS), "asks": [hello.site for hello in read]}
         server = Coordinator.start(read, task)
     except TableError as error:
         raise MessageError(in_options(error)) from error
@@ -216,7 +199,6 @@ def begin(folder: Path, hellos: Sequence[Path], method: MethodSettings, settings
     if len(read) < DisclosureRules().minimum_sites:
         note(f"{len(read)} sites: by the usual rules none answers; each needs --minimum-sites {len(read)} of its own.")
     written = str(start_server(folder, server))
-    (folder / GRIDS).unlink(missing_ok=True)
     agreed = [] if server.spec.agreement is None else list(server.spec.agreement.lines)
     return {"written": written, **standing(server), "agreed": agreed}
 
@@ -239,19 +221,14 @@ def carry(folder: Path, sites: Sequence[Path], method: MethodSettings, settings:
 
     if not (folder / STATE).exists():
         told = begin(folder, [site / HELLO for site in sites], method, settings)
-        while "asks" in told:
-            for site in sites:
-                answer(site, folder / GRIDS, None)
-            told = begin(folder, [site / HELLO for site in sites], method, settings)
         for line in told["agreed"]:
             note(f"{line}.")
     loaded = {site: load_site(site, None)[0] for site in sites}
-    network = model_of(folder)
-    server, path = step_server(folder, (), network)
+    server, path = step_server(folder, ())
     with tqdm(desc=server.spec.method.name, unit=" exchanges", initial=server.exchanges, disable=not progress) as bar:
         while server.outcome is None:
             replies = [step_site(site, known, path)[1] for site, known in loaded.items()]
-            server, path = step_server(folder, [reply for reply in replies if reply is not None], network)
+            server, path = step_server(folder, [reply for reply in replies if reply is not None])
             bar.update(server.exchanges - bar.n)
     for site, known in loaded.items():
         step_site(site, known, path)
@@ -262,13 +239,13 @@ def standing(
     server: Any, came: Mapping[str, float] = NOBODY, since: float | None = None, refused: Sequence[Exception] = ()
 ) -> dict[str, Any]:
     """Where a run stands, as plain values: who answered, where `since` is given also since when, and refused files."""
-    from ..federation.folders import ended
+    from ..federation import final_result
 
     terms, last = server.spec, server.state.history[-1] if server.state.history else None
     plain: dict[str, Any] = {
         "run": terms.run,
         "method": terms.method.name,
-        "family": type(terms.prior).__name__ if terms.engine == "glm" else terms.engine,
+        "family": type(terms.prior).__name__,
         "sites": dict(zip(terms.sites, server.rows, strict=True)),
         "missing_rows": server.missing_rows,
         "rounds": server.exchanges,
@@ -299,14 +276,14 @@ def standing(
             "answered": list(came),
             "missing": [name for name in terms.sites if name not in came],
         }
-    return plain | _result(ended(server), server)
+    return plain | _result(final_result(server.broadcast(), server), server)
 
 
 def _in_vain(server: Any) -> tuple[str, ...]:
     """Return the sites without which the last round was closed, where it then changed nothing."""
     from ..splitting.round import needs_all
 
-    if server.outcome is not None or not server.left_out or server.spec.engine != "glm":
+    if server.outcome is not None or not server.left_out:
         return ()
     (kind, number, names), method = server.left_out[-1], server.spec.method
     is_last = (kind, number) == ("round", server.number - 1)
@@ -331,8 +308,6 @@ def model_of_run(folder: Path, target: str | None, noise_variance: float) -> Any
     from ..federation import final_result, load_server
 
     server = load_server(folder)
-    if server.spec.engine != "glm":
-        raise Refused(f"the run in {folder} is of a network: {MODEL}")
     if server.outcome is None:
         raise Refused(f"the run in {folder} has not ended: it waits for broadcast {server.number} to be answered.")
     agreed: Any = server.spec.agreement
@@ -363,12 +338,9 @@ def _result(result: Any, server: Any = None) -> dict[str, Any]:
     """What is said of how a run ended."""
     from ..estimators.summary import as_dict, summarise
     from ..estimators.term_tests import tests_of
-    from ..federation import FinalResult
     from ..glm.diagnosis import without_estimate
 
     said = {"status": result.status.name, "message": result.message, "objective": result.objective[-1]}
-    if not isinstance(result, FinalResult):
-        return said
     model = ended_model(result, server)
     nothing = without_estimate(model.findings)
     whole = result.table is not None and result.certificate is not None
@@ -441,14 +413,8 @@ def tell(plain: dict[str, Any], as_json: bool) -> int:
         print(f"{'left out':<10} {', '.join(names)}: {kind} {number} was closed without")
     for line in plain.get("agreed", ()):
         note(f"{line}.")
-    if "asks" in plain:
-        whom = ", ".join(plain["asks"])
-        print(f"{'status':<10} asks {whom} for counts: carry the grids there, `bayesadmm site step` it, and")
-        print(f"{'':<10} `bayesadmm server init` again with the hello.npz that this writes")
     if "message" in plain:
         print(f"{'status':<10} {plain['message']}")
-        if "mean" not in plain and not failed:
-            print(f"{'model':<10} {MODEL}")
     for sentence in (
         *plain.get("missing", ()),
         *plain.get("warnings", ()),
@@ -480,7 +446,7 @@ def _read_config(folder: Path) -> tuple[SiteConfig, str]:
     try:
         plain = dict(json.loads(path.read_text(encoding="utf-8")))
         known = str(plain.pop(DIGEST))
-        return make_settings(SiteConfig, plain, ""), known
+        return make_settings(SiteConfig, plain), known
     except (ValueError, KeyError, TypeError) as error:
         raise Refused(f"{path} is damaged ({error}); run `bayesadmm site init` again.") from error
 
@@ -508,4 +474,4 @@ def load_site(folder: Path, terms: Any) -> tuple[Any, Any]:
     """Return the site of a folder that `site init` made, whatever the terms of the run, and its hello."""
     from ..federation.folders import introduced
 
-    return introduced(folder, load_network_site(folder) if is_network(folder) else _known_site(folder))
+    return introduced(folder, _known_site(folder))

@@ -219,11 +219,6 @@ def print_json(value: Mapping[str, Any]) -> None:
     print(json.dumps(plain(value), allow_nan=False, ensure_ascii=False))
 
 
-def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write JSON; a crash leaves the old file or the new one."""
-    replace_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
-
-
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Write rows that have the same keys; a crash leaves the old file or the new one."""
     text = io.StringIO()

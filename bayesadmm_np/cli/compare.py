@@ -1,18 +1,32 @@
-"""`bayesadmm compare`: every method on one data set, where a failure is a row and not a crash."""
+"""`bayesadmm compare`: several methods on one data set, held against the pooled answer; a failure is a row."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-from ._methods import all_methods, needs_prior
-from ._options import DataSettings, Files, Json, Names, Progress, Spread, at_least, option, within
-from ._terminal import Refused, missing_name, note, print_json, require_writable, text_table, write_csv
-from ._trials import CLOSE, Runner, Trial, TrialSettings, read_problem
+import numpy as np
 
-DEFAULT = TrialSettings()
-KEYS = {"R²": "r2", "D²": "d2"}
+from .._errors import Words
+from ..design.rows import Layout
+from ..estimators.search import newton_sites
+from ..families import FullGaussian
+from ..families.gaussians import FAMILIES
+from ..splitting.loop import run
+from ..splitting.methods import TABLE, Method
+from ..splitting.pooled import solve_pooled
+from ._design import choose_kind, code_labels, fit_columns, site_names, target_units
+from ._formula import listed_rows
+from ._methods import knobs
+from ._options import DataSettings, Files, Json, Names, Progress, Spread, at_least, option
+from ._terminal import Refused, in_options, missing_name, note, print_json, require_writable, text_table, write_csv
+
+CLOSE = 0.01
+"""Standard deviations: close to the pooled answer."""
+FLOOR = 1e-9
+"""Standard deviations: below, the pooled answer itself is not known better."""
 
 
 def compare(
@@ -23,16 +37,18 @@ def compare(
     methods: Annotated[Names, option("Methods to run. Default: all that apply.", "A,B,C")] = (),
     rho: Annotated[float | None, option("ρ > 0, for the methods that have it.")] = None,
     gamma: Annotated[float | None, option("γ in (0, 1], for the methods that have it.")] = None,
-    how: Annotated[TrialSettings, Spread] = DEFAULT,
-    rounds: Annotated[int, option("Maximum number of rounds of each method.", check=at_least(1))] = 50,
-    holdout: Annotated[
+    family: Annotated[str, option("Family of the methods that can use either.", choices=("full", "diagonal"))] = "full",
+    prior_precision: Annotated[
         float,
         option(
-            "Share of the rows of each site to hold out for scoring; 0: score the rows of the fit.", check=within(0, 1)
+            "Prior precision of every coefficient, the intercept too; not the default of fit, because most methods "
+            "need a prior. 0 is none, and leaves out the methods that need one.",
+            check=at_least(0),
         ),
-    ] = 0.25,
-    seed: Annotated[int, option("Seed of the random choice of these rows.", check=at_least(0))] = 0,
-    out: Annotated[Path | None, option("Folder for the tables and the plot.", "DIR")] = None,
+    ] = 1.0,
+    tol: Annotated[float, option("Tolerance on the pooled stationarity residual.")] = 1e-6,
+    rounds: Annotated[int, option("Maximum number of rounds of each method.", check=at_least(1))] = 50,
+    out: Annotated[Path | None, option("Folder for the table and the plot.", "DIR")] = None,
     json: Json = False,
     progress: Progress = True,
 ) -> None:
@@ -41,9 +57,9 @@ def compare(
     Each method is run once, with exact solves. The distance is the largest of
     |coefficient − pooled coefficient| in posterior standard deviations, where the
     pooled answer is of the method's own kind: the posterior mean of its family, or
-    the mode for the methods that work at a point. A method that fails or oscillates
-    is a row that says so. Every coefficient, the intercept too, has the same prior
-    here, of precision 1, because most methods need one; fit has none by default.
+    the mode for the methods that work at a point. A method that fails is a row that
+    says so. Every coefficient, the intercept too, has the same prior here, of
+    precision 1, because most methods need one; fit has none by default.
     --prior-precision 0 leaves out the methods that need a prior, and names them.
 
     Examples of use:
@@ -52,103 +68,151 @@ def compare(
       bayesadmm compare patients.csv --target died --client hospital \
           --methods PVI,BayesADMM,FedAvg --rho 2 --rounds 200
 
-    With --out: compare.csv (the table), compare_rounds.csv (the distance after each
-    round), compare.svg and compare.png.
+    With --out: compare.csv (the table), and the distance after each round as
+    compare.svg and compare.png.
 
     Exit codes: 0 the table was made, 2 the command or the data were refused.
     """
+    from tqdm import tqdm
+
     if out is not None:
         require_writable(out)
-    problem = read_problem(data, settings, how, holdout, seed)
-    chosen = _choose(methods, rho, gamma)
-    left_out = [] if how.prior_precision else [name for name, method in chosen if needs_prior(how.family, method)]
-    if len(left_out) == len(chosen):
+    for name in methods:
+        if name not in TABLE:
+            raise Refused(f"--methods: {missing_name('there is no method', name, TABLE)}")
+    given = {key: value for key, value in (("rho", rho), ("gamma", gamma)) if value is not None}
+    chosen = [TABLE[name](**{key: given[key] for key in given if key in knobs(name)}) for name in methods or TABLE]
+    # the family asked for, or the one that the method demands; a flat prior is for the full one alone
+    asked = FAMILIES[family]
+    kinds = [asked if not row.families or asked in row.families else row.families[0] for row in chosen]
+    names = list(methods or TABLE)
+    runs = [item for item in zip(names, chosen, kinds, strict=True) if prior_precision or item[2] is FullGaussian]
+    left_out = [name for name in names if name not in [label for label, *_ in runs]]
+    if not runs:
         raise Refused(f"--prior-precision must be > 0 for all of these: {', '.join(left_out)}.")
-    runs = [item for item in chosen if item[0] not in left_out]
-    trials = Runner(problem, how, rounds).run(runs, "compare", progress)
+    problem = Problem(*_losses(data, settings, prior_precision), prior_precision)
+    bar = tqdm(runs, "compare", unit="run", disable=not progress)
+    trials = [problem.trial(label, method, kind, rounds, tol) for label, method, kind in bar]
     # those that cannot say how far they are come last
-    trials.sort(key=lambda trial: (trial.failed, trial.distance if trial.distances else float("inf")))
-    score = problem.kind.score_name
-    records = [_record(trial, score) for trial in trials]
+    trials.sort(key=lambda item: (item[2], item[1][-1] if item[1] else np.inf))
+    records = [record for record, *_ in trials]
     if out is not None:
-        _write(out, trials, records, score, problem.scored_on)
+        out.mkdir(parents=True, exist_ok=True)
+        write_csv(out / "compare.csv", records)
+        _draw({record["method"]: distances for record, distances, _ in trials if distances}, out)
+        note(f"compare.csv, compare.svg and compare.png written to {out}.")
     if json:
-        facts = {"scored_on": problem.scored_on, "close_sd": CLOSE, "prior_precision": how.prior_precision}
-        print_json({**facts, "left_out": left_out, "methods": records})
+        print_json({"close_sd": CLOSE, "prior_precision": prior_precision, "left_out": left_out, "methods": records})
         return
-    header = [
-        "method",
-        "family",
-        "rounds",
-        f"to {CLOSE:g} sd",
-        "numbers sent",
-        "distance / sd",
-        "score",
-        "NLL",
-        "status",
-    ]
-    print(text_table(header, [_cells(trial) for trial in trials], left=2))
-    print(
-        f"\nscore ({score}) and NLL on {problem.scored_on}; distance from the pooled answer of the method's own kind."
-    )
-    print(_prior_line(how.prior_precision, left_out))
-    for trial in trials:
-        if trial.failed:
-            print(f"✗ {trial.method}: {trial.message}")
-        elif trial.status == "oscillates":
-            print(f"~ {trial.method}: its last rounds lead away from the pooled answer as often as to it: no score.")
+    header = ["method", "family", "rounds", f"to {CLOSE:g} sd", "numbers sent", "distance / sd", "status"]
+    keys = ("method", "family", "rounds", "rounds_to_close", "floats", "distance_sd", "status")
+    print(text_table(header, [[_cell(record[key]) for key in keys] for record in records], left=2))
+    print("\nDistance from the pooled answer of the method's own kind.", end=" ")
+    if prior_precision:
+        print(f"Every coefficient has prior precision {prior_precision:g}; fit has none.")
+    else:
+        print(f"No prior. Left out, because they need one: {', '.join(left_out) or 'none'}.")
+    for record, _, failed in trials:
+        if failed:
+            print(f"✗ {record['method']}: {record['message']}")
 
 
-def _prior_line(precision: float, left_out: Sequence[str]) -> str:
-    if precision:
-        return f"Every coefficient has prior precision {precision:g}, because most methods need a prior; fit has none."
-    return f"No prior. Left out, because they need one: {', '.join(left_out) or 'none'}."
+@dataclass
+class Problem:
+    """The sites' losses and a prior, with the pooled answers that were found."""
+
+    sites: tuple[str, ...]
+    clients: list[Any]
+    precision: float
+    answers: dict[Any, Any] = field(default_factory=dict)
+
+    def prior(self, kind: Any) -> Any:
+        """Return N(0, I/precision) in a family."""
+        return kind(np.zeros(self.clients[0].dim), self.precision)
+
+    def pooled(self, kind: Any, rule: Any) -> Any:
+        """Return the pooled answer of a family and an expectation rule, which is found once."""
+        key = kind, repr(rule)
+        if key not in self.answers:
+            self.answers[key] = solve_pooled(self.clients, self.prior(kind), expectation=rule).posterior
+        return self.answers[key]
+
+    def trial(
+        self, label: str, method: Method, kind: Any, rounds: int, tol: float
+    ) -> tuple[dict[str, Any], list[float], bool]:
+        """Run one method; return its record, its distances by round, and whether it failed."""
+        record: dict[str, Any] = {
+            "method": label,
+            "family": next(name for name, known in FAMILIES.items() if known is kind),
+        }
+        record |= {"status": "refused", "rounds": 0, "rounds_to_close": None, "floats": 0, "distance_sd": float("nan")}
+        record |= {"certificate_holds": False, "message": ""}
+        prior, iterates = self.prior(kind), list[Any]()
+        try:
+            goal, unit = self.pooled(kind, method.expectation).mean, np.sqrt(self.pooled(FullGaussian, None).variance)
+            # under a flat prior a run begins at the first Newton step
+            start = None if self.precision else newton_sites(self.clients, prior, np.zeros(prior.dim))
+            options: dict[str, Any] = {"tol": tol, "sites": start, "raise_on_failure": False}
+            result = run(method, self.clients, prior, rounds, callback=lambda _, q: iterates.append(q), **options)
+        except (ValueError, RuntimeError) as error:
+            return record | {"message": in_options(error)}, [], True
+        distances, failed = [float(np.max(np.abs(q.mean - goal) / unit)) for q in iterates], result.status.is_failure
+        far = max((k for k, distance in enumerate(distances, 1) if not distance <= CLOSE), default=0)
+        record |= {"status": result.status.name.lower().replace("_", " "), "rounds": result.rounds}
+        record["rounds_to_close"] = far + 1 if far < len(distances) else None
+        record["floats"] = sum(one.floats_down + one.floats_up for one in result.history)
+        record["distance_sd"] = distances[-1] if distances else float("nan")
+        record["certificate_holds"] = not failed and result.certificate().is_stationary
+        record["message"] = result.message
+        if result.failure is not None:
+            record["message"] = result.failure.worded(Words(client=lambda k: f"site {self.sites[k]!r}"))
+        return record, distances, failed
 
 
-def _choose(wanted: Sequence[str], rho: float | None, gamma: float | None) -> list[tuple[str, Any]]:
-    """Return label and method of each row."""
-    makers = dict(all_methods(rho, gamma))
-    for name in wanted:
-        if name not in makers:
-            raise Refused(f"--methods: {missing_name('there is no method', name, makers)}")
-    return [(name, makers[name]()) for name in wanted or makers]
+def _losses(paths: Sequence[Path], settings: DataSettings, precision: float) -> tuple[tuple[str, ...], list[Any]]:
+    """Return the sites' names and losses; columns are standardised, the noise is that of pooled least squares."""
+    if settings.offset is not None or settings.exposure is not None:
+        raise Refused("--offset and --exposure are options of fit: here methods are compared without them.")
+    rows = listed_rows(paths, settings)
+    kind, classes = choose_kind(rows, settings.target, settings.loss)
+    kind = kind if precision else kind.identified
+    target = code_labels(rows, settings.target, classes)
+    weights = np.ones(len(target)) if rows.weights is None else rows.weights
+    columns, n_outputs, noise = fit_columns(rows, settings.standardize), kind.n_outputs(len(classes)), 1.0
+    design = Layout(len(columns.scale), n_outputs, has_intercept=True).design(columns.design(rows.matrix))
+    centre, scale = target_units(kind, target, rows.weights, settings)
+    if kind.has_noise:
+        target, root = (target - centre) / scale, np.sqrt(weights)
+        theta = np.linalg.lstsq(root[:, None] * design, root * target, rcond=None)[0]
+        noise = float(weights @ (target - design @ theta) ** 2) / max(float(weights.sum()) - design.shape[1], 1.0)
+        if not noise > 0.0:
+            raise Refused("the columns fit the target exactly: there is no noise to compare methods under.")
+    sites, names = site_names(rows), rows.site.astype(str)
+    parts = [names == name for name in sites]
+    return sites, [kind.make_loss(design[here], target[here], weights[here], None, n_outputs, noise) for here in parts]
 
 
-def _write(out: Path, trials: Sequence[Trial], records: Sequence[Any], score: str, scored_on: str) -> None:
-    from ._trial_plots import draw_compare
-
-    out.mkdir(parents=True, exist_ok=True)
-    by_round = [
-        {"method": trial.method, "family": trial.family, "round": k, "distance_sd": distance}
-        for trial in trials
-        for k, distance in enumerate(trial.distances, 1)
-    ]
-    write_csv(out / "compare.csv", records)
-    write_csv(out / "compare_rounds.csv", by_round)
-    draw_compare(trials, score, scored_on, out)
-    note(f"compare.csv, compare_rounds.csv, compare.svg and compare.png written to {out}.")
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return "–" if value != value else f"{value:.1e}"
+    return "–" if value is None else str(value).removeprefix("round ")
 
 
-def _record(trial: Trial, score: str) -> dict[str, Any]:
-    return {
-        "method": trial.method,
-        "family": trial.family,
-        "status": trial.status,
-        "rounds": trial.rounds,
-        "rounds_to_close": trial.rounds_to_close,
-        "floats": trial.floats,
-        "distance_sd": trial.distance,
-        KEYS.get(score, score): trial.score,
-        "nll": trial.nll,
-        "certificate_holds": trial.holds,
-        "message": trial.message,
-    }
+def _draw(curves: dict[str, list[float]], folder: Path) -> None:
+    """Draw the distance by round; the nearest six methods have colours, the others are grey."""
+    from ..demos import style
 
-
-def _cells(trial: Trial) -> list[Any]:
-    def figure(value: float, form: str) -> str:
-        return "–" if value != value else format(value, form)
-
-    left = [trial.method, trial.family, trial.rounds, trial.rounds_to_close or "–", trial.floats]
-    scores = [figure(trial.distance, ".1e"), figure(trial.score, ".3f"), figure(trial.nll, ".4f")]
-    return [*left, *scores, trial.status.removeprefix("round ")]
+    colours = (style.BLUE, style.VERMILION, style.GREEN, style.PURPLE, style.ORANGE, style.INK)
+    with style.context():
+        figure = style.new_figure(style.WIDTH, 3.4)
+        axes = figure.subplots()
+        for j, (name, distances) in enumerate(curves.items()):
+            colour, label = (colours[j], name) if j < len(colours) else ("#B5B5B5", None)
+            rounds = np.arange(1, len(distances) + 1)
+            axes.plot(rounds, np.maximum(distances, FLOOR), color=colour, label=label, marker=".", zorder=-j)
+        axes.axhline(CLOSE, color=style.MUTED, linewidth=0.6, linestyle="--")
+        axes.set(xscale="log", yscale="log", xlabel="round", ylabel="distance / sd")
+        axes.set_title("Distance from the pooled answer by round")
+        axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+        style.tidy(axes)
+        style.save(figure, folder, "compare")

@@ -119,7 +119,7 @@ def read_plan(config: Mapping[str, Any]) -> Plan:
                 value = [word.strip() for word in value.split(",") if word.strip()]
             if value or item.default is not None:  # what is 0 or empty stands for none
                 given[item.name] = value
-        return make_settings(kind, given, "")
+        return make_settings(kind, given)
 
     try:
         task = task_of(

@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from ._networks import Function, begin_network, model_of
 from ._options import Json, MethodSettings, Names, Progress, Spread, option
 from ._run_files import CODES, EXAMPLE, Folder, RunSettings, begin, carry, message_refusals, standing, tell
 
-__all__ = ["copy", "init", "network", "run", "status", "step"]
+__all__ = ["copy", "init", "run", "status", "step"]
 
 HELP = f"""Be the server of a run by files; it sees posteriors and sums, but no rows.
 
@@ -39,9 +38,7 @@ def init(
     a prior.
 
     This command also makes the sites agree on levels, by name; a column on which they
-    cannot agree is refused. If a spline takes its knots from all rows, the first
-    message is grids.npz: run `site step` with it at each site, and give the new
-    hello.npz to this command.
+    cannot agree is refused.
 
     Examples of use:
       bayesadmm server init run hello-A.npz hello-B.npz
@@ -76,29 +73,6 @@ def run(
     return int(tell(standing(carry(folder, sites, method, settings, progress)), json))
 
 
-def network(
-    folder: Folder,
-    function: Function,
-    hellos: Annotated[list[Path], option("The hello messages, one from each site.", name="HELLO")],
-    /,
-    *,
-    json: Json = False,
-) -> None:
-    """Begin a run of a network with the sites that sent a hello, and write its first broadcast.
-
-    FUNCTION in FILE.py takes no arguments and returns a NetworkTask of
-    `bayesadmm_np.torch`: method, model, solver, rounds and seed. The commands step and
-    status work as in other runs. At the end `bayesadmm_np.torch.final_model(message,
-    model)` returns the trained model in Python, with message =
-    `bayesadmm_np.federation.Message.read("final.npz")`.
-
-    Examples of use:
-      bayesadmm server network run trial.py:task hello-A.npz hello-B.npz
-    """
-    server, path = begin_network(folder, hellos, function)
-    tell({"written": str(path), **standing(server)}, json)
-
-
 def step(
     folder: Folder,
     replies: Annotated[tuple[Path, ...], option("Replies of the sites.", name="REPLY")] = (),
@@ -127,7 +101,7 @@ def step(
     from ..federation import step_server
     from ..federation.folders import arrivals
 
-    server, path = step_server(folder, replies, model_of(folder), partial, without)
+    server, path = step_server(folder, replies, partial=partial, without=without)
     came, _, refused = arrivals(folder, server)
     stands = standing(server, came, refused=refused)
     return int(tell({"written": str(path), **stands}, json))
@@ -143,7 +117,7 @@ def copy(
     """
     from ..federation import give_copy
 
-    tell({"written": str(give_copy(folder, request, model_of(folder)))}, json)
+    tell({"written": str(give_copy(folder, request))}, json)
 
 
 def status(folder: Folder, /, *, json: Json = False) -> int:
@@ -156,5 +130,5 @@ def status(folder: Folder, /, *, json: Json = False) -> int:
     from ..federation import load_server
     from ..federation.folders import arrivals
 
-    server = load_server(folder, model_of(folder))
+    server = load_server(folder)
     return int(tell(standing(server, *arrivals(folder, server)), json))

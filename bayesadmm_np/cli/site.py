@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from ._networks import Function, introduce_network
 from ._options import Json, ModelFile, RuleSettings, SiteConfig, Spread, option
 from ._run_files import (
     CODES,
@@ -20,7 +19,7 @@ from ._run_files import (
     with_example,
 )
 
-__all__ = ["evaluate", "init", "lost", "network", "rules", "step"]
+__all__ = ["evaluate", "init", "lost", "rules", "step"]
 
 HELP = f"""Be a site in a run by files; its rows never leave it.
 
@@ -52,30 +51,6 @@ def init(
     three options --privacy-... belong together; hello.npz itself has no noise.
     """
     tell(introduce(folder, config), json)
-
-
-def network(
-    folder: Folder,
-    function: Function,
-    /,
-    *,
-    name: Annotated[str, option("Name of this site; no two sites may share a name.", "NAME")],
-    rules: Annotated[RuleSettings, Spread] = USUAL,
-    json: Json = False,
-) -> None:
-    """Introduce this site of a run of a network: write hello.npz for the server.
-
-    FUNCTION in FILE.py takes no arguments and returns (Rows(X, y), model), with Rows
-    from `bayesadmm_np.torch`. Every step calls it. The model must have the same
-    layers as the model of the server. All further steps are the same as in other
-    runs. At the end `bayesadmm_np.torch.final_model(message, model)` returns the
-    trained model in Python, with
-    message = `bayesadmm_np.federation.Message.read("final.npz")`.
-
-    Examples of use:
-      bayesadmm site network a hospital.py:rows_and_model --name A
-    """
-    tell(introduce_network(folder, name, function, rules), json)
 
 
 def step(

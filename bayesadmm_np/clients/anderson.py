@@ -17,17 +17,6 @@ def mixing_weights(residuals: list[Array]) -> Array | None:
     """Return weights w, Σw = 1, that minimise ‖Σ_i w_i r_i‖ (least squares in the differences).
 
     None where a residual, or the square of a difference, is too large for a float: nothing can be mixed then.
-
-    Parameters
-    ----------
-    residuals : list of ndarray
-        Residuals of the last iterates, oldest first, in a metric that makes lengths comparable.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> mixing_weights([np.array([2.0]), np.array([1.0])])
-    array([-1.,  2.])
     """
     past = len(residuals) - 1
     gram, right = np.zeros((past, past)), np.zeros(past)

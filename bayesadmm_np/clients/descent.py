@@ -120,28 +120,14 @@ class Chart(NamedTuple):
 
 
 class _Step(NamedTuple):
-    """A direction of descent in a chart, and how far to go along it.
-
-    Attributes
-    ----------
-    chart : Chart
-    current : Iterate
-        That of the chart's origin.
-    direction : ndarray
-    slope : float
-        Of the objective along the direction, < 0.
-    hidden : float
-        Change of the objective that rounding hides.
-    is_hidden : bool
-        Whether rounding hides what a Newton step could still gain.
-    """
+    """A direction of descent in a chart, and how far to go along it."""
 
     chart: Chart
-    current: Iterate
+    current: Iterate  # that of the chart's origin
     direction: Array
-    slope: float
-    hidden: float
-    is_hidden: bool
+    slope: float  # of the objective along the direction, < 0
+    hidden: float  # change of the objective that rounding hides
+    is_hidden: bool  # whether rounding hides what a Newton step could still gain
 
     @classmethod
     def at(cls, chart: Chart, current: Iterate) -> _Step:

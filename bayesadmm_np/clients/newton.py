@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .._threads import one_thread_where_small
 from .._validation import Array, as_count, as_positive
 from ..families.base import ExponentialFamily
 from ..families.coordinates import Natural
@@ -89,6 +90,7 @@ class VariationalNewton(Solver):
         as_count(self.max_iter, "max_iter")
         as_count(self.memory, "memory", minimum=0)
 
+    @one_thread_where_small(lambda self, problem, *_, **__: getattr(problem.anchor, "dim", 0))
     @np.errstate(over="ignore", invalid="ignore")  # the status says it
     def solve(
         self,

@@ -1,14 +1,13 @@
 """Data sets, looked for on this machine first, and ways of dividing their rows among clients.
 
 Loaders return a `Dataset`, or a `FederatedDataset` where the data came in parts; the functions of
-the module `partition` return one array of row numbers per client, and `plot_split` draws them.
+the module `partition` return one array of row numbers per client.
 """
 
 from . import partition
 from .dataset import Dataset, FederatedDataset
 from .files import DataUnavailableError
 from .images import load_cifar10, load_digits, load_fashion_mnist, load_mnist
-from .plots import plot_split
 from .tables import load_credit_approval, load_heart_disease
 
 __all__ = [
@@ -22,5 +21,4 @@ __all__ = [
     "load_heart_disease",
     "load_mnist",
     "partition",
-    "plot_split",
 ]

@@ -121,25 +121,21 @@ def load_mnist(size: int = 28, train: int | None = None, *, data_dir: PathLike |
     Returns
     -------
     Dataset
-        ``X`` of shape (train, size²) and ``X_test`` of shape (m, size²) with values in [0, 1], labels in :math:`\{0,
-        \dots, 9\}`.
+        ``X`` of shape (train, size²) and ``X_test`` of shape (m, size²) with values in [0, 1], labels 0 to 9.
 
     Raises
     ------
     ValueError
-        If `size` or `train` is not as above, or if the file found is damaged, or lacks an array of the expected name,
-        shape or type.
+        When `size` or `train` is not as above, or the file is damaged, or lacks an array of the expected shape or type.
     TypeError
-        If `data_dir` is not a path.
+        When `data_dir` is not a path.
     DataUnavailableError
-        If the file is nowhere and cannot be downloaded, or if the downloaded one does not have the known SHA-256 sum.
-        It is an `OSError`.
+        When the file is nowhere and cannot be downloaded, or the download has another sum. It is an `OSError`.
 
     Notes
     -----
     The layout is that of Keras: ``x_train`` of shape (n, 28, 28) and type uint8, ``y_train`` of shape (n,) with
-    integers, and the same for ``x_test`` and ``y_test``. MNIST itself has 60 000 training and 10 000 test images; a
-    file of your own may have other numbers.
+    integers, and ``x_test`` and ``y_test``. MNIST itself has 60 000 training and 10 000 test images.
 
     Examples
     --------
@@ -162,13 +158,9 @@ def load_mnist(size: int = 28, train: int | None = None, *, data_dir: PathLike |
 def load_fashion_mnist(size: int = 28, train: int | None = None, *, data_dir: PathLike | None = None) -> Dataset:
     r"""Load Fashion-MNIST (Xiao, Rasul and Vollgraf 2017), if need be at a lower resolution.
 
-    The file ``fashion_mnist.npz`` is looked for as `load_mnist` looks for its own, and has the same layout. Found in a
-    directory of yours it is checked for that layout and read in whatever order its rows are: the arrays may have been
-    shuffled, and then ``train=n`` gives other rows than the first :math:`n` published ones. Only when it is nowhere are
-    the four published files downloaded, once, to this library's own cache, where each SHA-256 sum must be the known
-    one.
-
-    An image becomes :math:`s \times s` block means in [0, 1], flattened row by row, as in `load_mnist`.
+    The file ``fashion_mnist.npz`` is looked for, and becomes block means, as in `load_mnist`. A file of yours is read
+    in whatever order its rows are. Only when it is nowhere are the four published files downloaded, once, to this
+    library's own cache, where each SHA-256 sum must be the known one.
 
     Parameters
     ----------
@@ -190,16 +182,8 @@ def load_fashion_mnist(size: int = 28, train: int | None = None, *, data_dir: Pa
 
     Examples
     --------
-    >>> import tempfile
-    >>> from pathlib import Path
-    >>> import numpy as np
-    >>> blank, labels = np.zeros((3, 28, 28), np.uint8), np.array([9, 0, 3])
-    >>> arrays = {"x_train": blank, "y_train": labels, "x_test": blank, "y_test": labels}
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     np.savez(Path(folder, "fashion_mnist.npz"), **arrays)
-    ...     fashion = load_fashion_mnist(size=14, data_dir=folder)
-    >>> fashion
-    Dataset('fashion-mnist', X=(3, 196), X_test=(3, 196), n_classes=10)
+    >>> load_fashion_mnist(size=14).X.shape  # doctest: +SKIP
+    (60000, 196)
     """
 
     def published() -> Arrays:
@@ -252,24 +236,8 @@ def load_cifar10(size: int = 32, train: int | None = None, *, data_dir: PathLike
 
     Examples
     --------
-    A file of one's own in the published layout, a label and the bytes of red, green and blue:
-
-    >>> import io, tarfile, tempfile
-    >>> from pathlib import Path
-    >>> import numpy as np
-    >>> image = np.repeat(np.array([255, 51, 0], np.uint8), 32 * 32)
-    >>> record = bytes([6]) + image.tobytes()
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     with tarfile.open(Path(folder, "cifar-10-binary.tar.gz"), "w:gz") as archive:
-    ...         for name in [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"]:
-    ...             entry = tarfile.TarInfo(f"cifar-10-batches-bin/{name}.bin")
-    ...             entry.size = len(record)
-    ...             archive.addfile(entry, io.BytesIO(record))
-    ...     cifar = load_cifar10(size=8, data_dir=folder)
-    >>> cifar
-    Dataset('cifar-10', X=(5, 192), X_test=(1, 192), n_classes=10)
-    >>> cifar.X[0, [0, 64, 128]].tolist()
-    [1.0, 0.2, 0.0]
+    >>> load_cifar10(size=8).X.shape  # doctest: +SKIP
+    (50000, 192)
     """
     size, train = _wanted(size, train, COLOUR_SIZES)
     path = find(data_dir, CIFAR10_FILE, CIFAR10_ARCHIVE) or fetch(CIFAR10, CIFAR10_FILE, data_dir)

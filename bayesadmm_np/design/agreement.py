@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
@@ -18,7 +18,7 @@ from .terms import Expression, Learned, Parsed, parse
 
 @dataclass(frozen=True)
 class Agreement:
-    """What all sites make their designs by: plain values, sent to each of them and kept with the fitted model.
+    """Instructions by which all sites make their designs: plain values, sent to each site and kept with the model.
 
     Attributes
     ----------
@@ -97,21 +97,18 @@ class Agreement:
     @cached_property
     def names(self) -> tuple[str, ...]:
         """Names of the design's columns, in order, without the intercept."""
+        return tuple(name for names in self.terms.values() for name in names)
+
+    @cached_property
+    def terms(self) -> dict[str, tuple[str, ...]]:
+        """Names of the design's columns by term of the formula, in order, without the intercept."""
         row = {name: np.array([0 if column.kind == "factor" else np.nan]) for name, column in self.columns.items()}
         return _matrix(self, row, 1)[0]
 
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """A table's columns, read once: of a frame, or of a mapping from names to columns.
-
-    Attributes
-    ----------
-    names : tuple
-        As they are written, with repetitions.
-    columns : dict
-        By their names as they are written.
-    """
+    """A table's columns, read once from a frame or a mapping, by their names as they are written."""
 
     names: tuple[Any, ...]
     columns: dict[Any, Any]
@@ -150,23 +147,9 @@ class Table:
 class Design:
     """The rows of a site as a regression takes them.
 
-    Attributes
-    ----------
-    matrix : ndarray, shape (n, p)
-        Without a column for the intercept.
-    names : tuple of str
-        Names of its columns.
-    y : ndarray, shape (n,), or None
-        Numbers, or texts; None for a prediction.
-    offset : ndarray, shape (n,), or None
-        Sum of the formula's offsets.
-    weights : ndarray, shape (n,), or None
-    kept : ndarray of bool
-        Rows of the table that are rows of the design.
-    missing : dict of str to int
-        Missing values by column.
-    withheld : int
-        Rows left out because of a level that no site named.
+    The matrix, shape (n, p), has no column for the intercept; y is None for a prediction. `kept` marks the table's rows
+    that are rows of the design, `missing` counts missing values by column, and `withheld` the rows that were left out
+    because of a level that no site named.
     """
 
     matrix: Array
@@ -201,22 +184,10 @@ class Design:
 
 
 def design(table: Any, agreement: Agreement, site: str | None = None, *, for_prediction: bool = False) -> Design:
-    """Make the design of a table as agreed.
+    """Make the design of a table as agreed, or raise a TableError where the table is not as it was agreed.
 
-    Parameters
-    ----------
-    table : Table, frame, or mapping from names to columns
-    agreement : Agreement
-    site : str, optional
-        Name of the site; needed where sites have intercepts of their own and the table has no column of them.
-    for_prediction : bool, default False
-        Whether rows are to be predicted: no target or weights, and a missing value is refused.
-
-    Raises
-    ------
-    TableError
-        When the table is not as it was agreed: a column lacks, a level is not among those agreed, an expression is not
-        finite.
+    The site's name is needed where sites have intercepts of their own and the table has no column of them. Rows to be
+    predicted need no target or weights, and a missing value among them is refused.
     """
     parsed = agreement.parsed
     names = parsed.predictors if for_prediction else needed_columns(parsed.roles, agreement.weights)
@@ -264,11 +235,11 @@ def _design(table: Table, agreement: Agreement, wanted: list[str], site: str | N
     kept = complete.copy()
     kept[complete] = known
     n_kept, parsed = int(known.sum()), agreement.parsed
-    names, matrix = _matrix(agreement, rows, n_kept)
+    _, matrix = _matrix(agreement, rows, n_kept)
     offsets = [_finite(parsed.expressions[offset], rows, n_kept) for offset in parsed.offsets]
     return Design(
         matrix,
-        names,
+        agreement.names,
         None if for_prediction else _target(agreement, rows, n_kept),
         np.sum(offsets, axis=0) if offsets else None,
         None if for_prediction or agreement.weights is None else rows[agreement.weights],
@@ -301,8 +272,13 @@ def _check_finite(values: Array, what: str) -> None:
         raise TableError(f"{what} is not finite in {wrong} row(s)", "correct them, or leave them empty")
 
 
-def _matrix(agreement: Agreement, rows: Mapping[str, Any], n_rows: int) -> tuple[tuple[str, ...], Array]:
-    """Put the terms together as formulaic does, from factors that were evaluated here."""
+def terms_of(names: Sequence[str], agreement: Agreement | None) -> dict[str, tuple[str, ...]]:
+    """Return the columns of a design by term: those of the formula, or without one each column by itself."""
+    return {name: (name,) for name in names} if agreement is None else agreement.terms
+
+
+def _matrix(agreement: Agreement, rows: Mapping[str, Any], n_rows: int) -> tuple[dict[str, tuple[str, ...]], Array]:
+    """Put the terms together as formulaic does, from factors that were evaluated here; return names by term, too."""
     import pandas as pd
     from formulaic import ModelSpec
     from formulaic.parser.types import Factor, Term
@@ -341,11 +317,15 @@ def _matrix(agreement: Agreement, rows: Mapping[str, Any], n_rows: int) -> tuple
         if names.count(name) > 1:
             raise ArgumentError("formula", "must give each column of the design a name of its own", repr(name))
     matrix = np.asarray(made, dtype=np.float64)
-    keep = [j for j, name in enumerate(names) if not (name == "Intercept" and agreement.has_intercept)]
+    slices = {str(term): found for term, found in made.model_spec.term_slices.items()}
+    if agreement.has_intercept:
+        intercept = slices.pop("1")
+        matrix = np.delete(matrix, intercept, axis=1)
+    by_term = {term: tuple(names[found]) for term, found in slices.items()}
     if not is_probe:
-        for j in keep:
-            _check_finite(matrix[:, j], names[j])
-    return tuple(names[j] for j in keep), matrix[:, keep]
+        for name, column in zip((name for found in by_term.values() for name in found), matrix.T, strict=True):
+            _check_finite(column, name)
+    return by_term, matrix
 
 
 def _check_learned(call: Learned, found: Mapping[str, Any]) -> None:

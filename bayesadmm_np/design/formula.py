@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,6 @@ from .levels import (
     describe_column,
 )
 from .levels import require_one_kind as require_kind
-from .order_statistics import float_at
 from .terms import Learned, Parsed, parse, read_expression, refuse
 
 Quantiles = Callable[[str, Sequence[float]], Sequence[float]]
@@ -40,7 +38,7 @@ Quantiles = Callable[[str, Sequence[float]], Sequence[float]]
 
 @dataclass(frozen=True)
 class Moments:
-    """Number of values, their mean, and the sum of squared deviations from it."""
+    """Number of values, their mean, and the sum of squared deviations from the mean."""
 
     count: int
     mean: float
@@ -50,24 +48,26 @@ class Moments:
         if self.count < 0 or not np.isfinite([self.mean, self.squares]).all() or self.squares < 0:
             raise ValueError(f"moments must be finite, of a count >= 0, got {self}")
 
+    @classmethod
+    def of(cls, values: Array) -> Moments:
+        """Return the moments of some values, at least one."""
+        mean = float(values.mean())
+        return cls(len(values), mean, float(((values - mean) ** 2).sum()))
+
+    @classmethod
+    def pooled(cls, parts: Sequence[Moments]) -> Moments:
+        """Return the moments of all values together."""
+        count = sum(part.count for part in parts)
+        mean = sum(part.count * part.mean for part in parts) / count
+        return cls(count, mean, sum(part.squares + part.count * (part.mean - mean) ** 2 for part in parts))
+
 
 @dataclass(frozen=True)
 class SiteColumns:
-    """What a site says of its table before the first round: plain values, no rows.
+    """Description of a site's table before the first round: plain values of the formula's columns, no rows.
 
-    Attributes
-    ----------
-    formula : str
-        Formula that was described for: its columns alone are described.
-    n_rows, n_complete : int
-        Rows, and rows in which none of the columns is missing.
-    columns : dict of str to SiteColumn
-    lacking : dict of str to tuple of str
-        Columns that the table has not, with the name of another column that is most like each.
-    renamed : dict of str to str
-        Columns whose name has blanks around it in the table, and that name.
-    moments : dict of str to Moments
-        Of what center(…) and scale(…) take, over complete rows, by expression.
+    `lacking` names columns that the table has not, with the most similar other column of each; `renamed` those with
+    blanks around their name in the table. `moments` are those that center(…) and scale(…) take over complete rows.
     """
 
     formula: str
@@ -88,25 +88,9 @@ def describe_columns(
 ) -> SiteColumns:
     """Describe the columns of a site's table that a formula needs.
 
-    Named are levels of text and of C(…), with their number of complete rows, and nothing of other columns but their
-    kind, the number of missing values, and moments where center(…) or scale(…) asks for them.
-
-    Parameters
-    ----------
-    table : Table, frame, or mapping from names to columns
-        Of pandas or polars, or anything whose columns NumPy reads.
-    formula : str
-    weights : str, optional
-        Column of weights.
-    minimum_count : int, default 0
-        Levels of predictors with fewer complete rows are not named.
-    classes : bool, default False
-        Whether the target names classes: then its numbers are levels, too.
-
-    Raises
-    ------
-    TableError
-        When the table has a column twice.
+    Levels of text and of C(…) are named, with their number of complete rows; levels of predictors with fewer than
+    `minimum_count` rows are not. Other columns have their kind, the number of missing values, and moments where
+    center(…) or scale(…) asks for them. Where the target names classes, its numbers are levels, too.
 
     Examples
     --------
@@ -132,7 +116,7 @@ def describe_columns(
 
 
 def require_one_kind(table: Any, formula: str, weights: str | None = None, site: str | None = None) -> None:
-    """Refuse columns that hold values of several kinds where the table is: see `levels.require_one_kind`."""
+    """Refuse columns of several kinds where the table is: see `levels.require_one_kind`."""
     table = Table.of(table)
     found = table.named(needed_columns(parse(formula).roles, weights))
     complete = complete_rows(found, table.n_rows)
@@ -141,46 +125,16 @@ def require_one_kind(table: Any, formula: str, weights: str | None = None, site:
 
 
 def _roles(parsed: Parsed, weights: str | None, classes: bool) -> dict[str, Any]:
-    """What each column must be; a target of classes is a factor."""
+    """Return what each column must be; a target of classes is a factor."""
     roles = needed_columns(parsed.roles, weights)
     return {**roles, parsed.target: "factor"} if classes and parsed.target in roles else roles
 
 
 def expression_values(table: Any, formula: str, expression: str, weights: str | None = None) -> Array:
-    """Return the values of an expression of numbers in a table's complete rows, in rising order, shape (n,).
-
-    Parameters
-    ----------
-    table : Table, frame, or mapping from names to columns
-    formula : str
-        Its columns say which rows are complete.
-    expression : str
-    weights : str, optional
-        Column of weights.
-    """
+    """Return the values of an expression of numbers in the rows that a formula finds complete, rising, shape (n,)."""
     table = Table.of(table)
     columns = table.named(needed_columns(parse(formula).roles, weights))
     return np.sort(_numbers(columns, complete_rows(columns, table.n_rows), expression))
-
-
-def counter(table: Any, formula: str, weights: str | None = None) -> Callable[[str, float], int]:
-    """Return a function that counts complete rows in which an expression of the formula is at most a value.
-
-    A server that may ask a site again and again finds quantiles by bisection, and no row leaves the site.
-
-    Parameters
-    ----------
-    table : Table, frame, or mapping from names to columns
-    formula : str
-    weights : str, optional
-        Column of weights.
-    """
-
-    @cache
-    def rising(expression: str) -> Array:
-        return expression_values(table, formula, expression, weights)
-
-    return lambda expression, value: int(np.searchsorted(rising(expression), value, side="right"))
 
 
 def _numbers(columns: Mapping[str, Any], complete: Array, expression: str) -> Array:
@@ -197,9 +151,7 @@ def _moments(parsed: Parsed, columns: Mapping[str, Any], complete: Array) -> dic
         if call.name == "bs" or not complete.any():
             continue
         try:
-            values = _numbers(columns, complete, call.argument)
-            mean = float(values.mean())
-            found[call.argument] = Moments(len(values), mean, float(((values - mean) ** 2).sum()))
+            found[call.argument] = Moments.of(_numbers(columns, complete, call.argument))
         except ValueError:  # text, or log(0): refused by name when the sites agree
             continue
     return found
@@ -221,37 +173,10 @@ def agree(
 ) -> Agreement:
     """Find one design for the tables of all sites, or refuse by site and column.
 
-    Parameters
-    ----------
-    sites : dict of str to SiteColumns
-        Descriptions by site.
-    formula : str
-    reference : dict of str to str, optional
-        Reference level by column; default its first level. C(ward, Treatment("medical")) says it in the formula.
-    ignore_case : bool, default False
-        Whether levels that differ in case, or in blanks between words, are one.
-    weights : str, optional
-        Column of weights.
-    drop_withheld : bool, default False
-        Whether rows of levels that no site names are left out, in place of a refusal.
-    site_intercepts : bool, default False
-        Whether each site has an intercept of its own: a factor of the sites joins the formula.
-    reference_site : str, optional
-        Site whose intercept is the model's; default the first by name.
-    client : str, default "site"
-        Name of the factor of sites.
-    quantiles : callable, optional
-        Function from an expression and probabilities to quantiles over all sites' complete rows, for bs(x, df). Where
-        there is none, knots and bounds must stand in the formula: least, largest and middle values are values of rows.
-    classes : bool, default False
-        Whether the target names classes, as in `describe_columns`.
-
-    Raises
-    ------
-    TableError
-        When tables cannot be made alike without a guess.
-    ArgumentError
-        When an argument does not fit the formula.
+    `reference` has a level by column, in place of its first one. With `ignore_case` levels that differ in case, or in
+    blanks between words, are one. With `drop_withheld` rows of levels that no site names are left out. With
+    `site_intercepts` a factor of the sites, of the name `client`, joins the formula. `quantiles` is a function from an
+    expression and probabilities to quantiles over all sites' rows, for bs(x, df) in one process.
 
     Examples
     --------
@@ -364,7 +289,7 @@ def _learn(
         if call.text in learned:
             continue
         if call.name == "bs":
-            learned[call.text] = _spline(call, quantiles)
+            learned[call.text] = spline(call, quantiles)
             inner = learned[call.text]["knots"]
             shown = ", ".join(f"{knot:.6g}" for knot in inner)
             low, high = learned[call.text]["lower_bound"], learned[call.text]["upper_bound"]
@@ -385,123 +310,30 @@ def _moments_of(call: Learned, sites: Mapping[str, SiteColumns]) -> dict[str, fl
     for site, found in sites.items():
         if call.argument not in found.moments:
             raise TableError(f"{call.text} has no finite mean there", "", site)
-    parts = [found.moments[call.argument] for found in sites.values()]
-    count = sum(part.count for part in parts)
-    mean = sum(part.count * part.mean for part in parts) / count
-    squares = sum(part.squares + part.count * (part.mean - mean) ** 2 for part in parts)
-    divisor = count if call.name == "standardize" else count - 1
+    whole = Moments.pooled([found.moments[call.argument] for found in sites.values()])
+    divisor = whole.count if call.name == "standardize" else whole.count - 1
     if call.name == "center":
-        return {"center": mean, "scale": None}
-    if divisor < 1 or not squares > 0:
+        return {"center": whole.mean, "scale": None}
+    if divisor < 1 or not whole.squares > 0:
         raise TableError(f"{call.argument} is constant over all sites, and {call.text} would divide by zero", "")
-    return {"center": mean, "scale": float(np.sqrt(squares / divisor))}
+    return {"center": whole.mean, "scale": float(np.sqrt(whole.squares / divisor))}
 
 
-def quantiles_needed(formula: str) -> dict[str, list[float]]:
-    """Return the probabilities of the quantiles that the splines of a formula take from data, by expression.
-
-    Examples
-    --------
-    >>> quantiles_needed("died ~ bs(age, 5, lower_bound=0)")
-    {'age': [0.3333333333333333, 0.6666666666666666, 1.0]}
-    """
-    found: dict[str, set[float]] = {}
-    for call in parse(formula).learned:
-        if call.name == "bs":
-            bounds = {p for p, name in enumerate(("lower_bound", "upper_bound")) if call.options.get(name) is None}
-            found.setdefault(call.argument, set()).update(map(float, bounds), _inner_knots(call))
-    return {name: sorted(needed) for name, needed in found.items() if needed}
-
-
-def _inner_knots(call: Learned) -> list[float]:
-    """Probabilities of the knots between the bounds; none where they stand in the formula."""
-    if call.options.get("knots") is not None:
-        return []
-    inner = call.options["df"] - call.options.get("degree", 3) - bool(call.options.get("include_intercept"))
-    return [float(p) for p in np.linspace(0, 1, inner + 2)[1:-1]]
-
-
-def _spline(call: Learned, quantiles: Quantiles | None) -> dict[str, Any]:
-    """Knots and bounds of bs(…): those of the formula, or quantiles over all sites."""
-    options = call.options
-    knots: Any = options.get("knots")
-    bounds: list[Any] = [options.get("lower_bound"), options.get("upper_bound")]
+def spline(call: Learned, quantiles: Quantiles | None = None) -> dict[str, Any]:
+    """Return knots and bounds of bs(…): those of the formula, or quantiles over all sites where these are at hand."""
+    knots: Any = call.options.get("knots")
+    bounds: list[Any] = [call.options.get("lower_bound"), call.options.get("upper_bound")]
     if quantiles is None and (knots is None or None in bounds):
-        remedy = (
-            "write bs(x, knots=[…], lower_bound=…, upper_bound=…), or let all sites share quantiles, values of rows"
-        )
+        remedy = "write bs(x, knots=(…), lower_bound=…, upper_bound=…): quantiles are values of single rows"
         raise refuse(call.text, "must have its knots and bounds in the formula where tables stay apart", remedy)
     if quantiles is not None:
-        bounds = [
-            quantiles(call.argument, [p])[0] if bound is None else bound
-            for p, bound in zip((0.0, 1.0), bounds, strict=True)
-        ]
-        if knots is None:
-            inner = _inner_knots(call)
-            knots = quantiles(call.argument, inner) if inner else []
+        ends = quantiles(call.argument, [0.0, 1.0])
+        bounds = [end if bound is None else bound for end, bound in zip(ends, bounds, strict=True)]
+    if quantiles is not None and knots is None:
+        inner = call.options["df"] - call.options.get("degree", 3) - bool(call.options.get("include_intercept"))
+        knots = quantiles(call.argument, np.linspace(0, 1, inner + 2)[1:-1].tolist())
     try:
         low, high = (float(bound) for bound in bounds)
         return {"knots": [float(knot) for knot in knots], "lower_bound": low, "upper_bound": high}
     except (TypeError, ValueError) as error:
         raise refuse(call.text, "must have numbers for knots and bounds") from error
-
-
-def pooled_quantiles(counts: Callable[[str, float], int], n_rows: int) -> Quantiles:
-    """Return a function of quantiles over sites that answer counts alone.
-
-    An order statistic is found by bisection on the 2⁶⁴ floats, so it is exact; between two of them the quantile is
-    linear, as NumPy's.
-
-    Parameters
-    ----------
-    counts : callable
-        Function from an expression and a value to the number of all sites' complete rows at most that value.
-    n_rows : int
-        Number of all sites' complete rows.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> ages = np.array([61.0, 54.0, 38.0, 70.0])
-    >>> pooled_quantiles(lambda _, value: int((ages <= value).sum()), 4)("age", [0.0, 0.5])
-    [38.0, 57.5]
-    """
-
-    def smallest(expression: str, rank: int) -> float:
-        """The least value that `rank` rows do not exceed."""
-        low, high = -(1 << 63) + 1, (1 << 63) - 1
-        while low < high:
-            middle = (low + high) // 2
-            value = float_at(middle)
-            if np.isnan(value):  # beyond infinity
-                low, high = (middle + 1, high) if middle < 0 else (low, middle)
-            elif counts(expression, value) >= rank:
-                high = middle
-            else:
-                low = middle + 1
-        return float_at(low)
-
-    return quantiles_of(smallest, n_rows)
-
-
-def quantiles_of(order_statistic: Callable[[str, int], float], n_rows: int) -> Quantiles:
-    """Return a function of quantiles, which are linear between two order statistics, as NumPy's are.
-
-    Parameters
-    ----------
-    order_statistic : callable
-        Function from an expression and a rank, from 1, to the value of this rank.
-    n_rows : int
-        Number of all sites' complete rows.
-    """
-
-    def quantiles(expression: str, probabilities: Sequence[float]) -> list[float]:
-        found = []
-        for probability in probabilities:
-            place = (n_rows - 1) * probability
-            below = int(np.floor(place))
-            ends = [order_statistic(expression, rank + 1) for rank in (below, min(below + 1, n_rows - 1))]
-            found.append(float(np.quantile(ends, place - below)))
-        return found
-
-    return quantiles

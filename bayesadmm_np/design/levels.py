@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, time, timedelta
+from decimal import Decimal
 from functools import partial
 from numbers import Real
 from typing import Any, Literal
@@ -20,6 +21,7 @@ import numpy as np
 
 from .._errors import PLAIN, Worded, Words, ended
 from .._validation import Array
+from .rows import find_missing
 
 Kind = Literal["number", "boolean", "text", "date", "mixed", "empty"]
 
@@ -27,16 +29,14 @@ NUMBER = re.compile(r"[+-]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-
 """A number as text; with leading zeros it is a code."""
 DECIMAL = re.compile(r"(-?)(0|[1-9][0-9]*)(?:\.([0-9]*))?")
 """A level that is a number; 2E1 is a code."""
-COMMAS = re.compile(r"[-+]?[0-9]{1,3}([., ][0-9]{3})*,[0-9]+|[-+]?[0-9]+,[0-9]+|[0-9]{1,3}(,[0-9]{3})+(\.[0-9]*)?")
-"""A number that is not written as Python and R write it."""
 DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}(?:[T ]\S+)?|\d{1,2}([./-])\d{1,2}\1(?:\d{4}|\d{2})")
-LOOK_ALIKES = str.maketrans("авекмнорстухѕіјαβεικνορτυχ", "abekmhopctyxsijabeikvoptyx")
-"""Letters of Cyrillic and Greek that stand for Latin ones in print, in upper or in lower case."""
 MARKS = frozenset({"?", ".", "--", "na", "NA", "n/a", "N/A", "#N/A", "nan", "NaN", "null", "NULL"})
 """Texts that name no level, but stand for a missing value."""
-SWITCHES = {"False": "0", "True": "1"}
+CODE = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]{1,3})?")
+"""A folded level that may be a number, or a code of the same digits."""
+SWITCHES = {"False", "True"}
 CODE_ALIKE = "write them in one way at all sites"
-FOR_MISSING = frozenset({"?", ".", "-", "--", "na", "n/a", "#n/a", "nan", "null", "missing", "unknown"})
+FOR_MISSING = frozenset({*(mark.casefold() for mark in MARKS), "-", "missing", "unknown"})
 """Words, in lower case, that tables have for a missing value."""
 MOST = 6
 """Levels shown in a sentence."""
@@ -45,7 +45,7 @@ FEW_WORDS = 3
 
 
 Remedy = str | Callable[[Words], str]
-"""What to do, in the words of a reader where it says so."""
+"""Advice; a function gives advice in the words of a reader."""
 
 
 class TableError(Worded):
@@ -87,8 +87,8 @@ def is_missing(column: Any) -> Array:
     """Return where a column has no value: None, NaN, NaT, NA, or text that is blank, shape (n,) of bool."""
     cells = cells_of(column)
     if cells.dtype.kind != "O":
-        return np.asarray(cells != cells)
-    return np.array([_kind(cell) == "missing" for cell in cells], dtype=bool)
+        return np.asarray(find_missing(cells))
+    return np.array([isinstance(cell, str) and not cell.strip() for cell in cells], dtype=bool) | find_missing(cells)
 
 
 def cells_of(column: Any) -> Any:
@@ -104,23 +104,22 @@ def cells_of(column: Any) -> Any:
 
 
 def _kind(cell: Any) -> str:
-    if cell is None or type(cell).__name__ in ("NAType", "NaTType"):
-        return "missing"
+    """Return the kind of a cell that is not missing."""
     if isinstance(cell, str):
-        return "text" if cell.strip() else "missing"
+        return "text"
     if isinstance(cell, bool | np.bool_):
         return "boolean"
     if isinstance(cell, date | time | timedelta | np.datetime64 | np.timedelta64):
         return "date"
     if isinstance(cell, Real) or type(cell).__name__ == "Decimal":
-        return "missing" if cell != cell else "number"
+        return "number"
     return "other"
 
 
 def _kinds(cells: Any) -> set[str]:
     found = {"i": "number", "u": "number", "f": "number", "b": "boolean", "M": "date", "m": "date", "c": "other"}
     if cells.dtype.kind != "O":
-        return {found.get(cells.dtype.kind, "other")} if (cells == cells).any() else {"missing"}
+        return {found.get(cells.dtype.kind, "other")}
     return {_kind(cell) for cell in cells}
 
 
@@ -162,14 +161,15 @@ def level_name(cell: Any) -> str:
 
 
 def _fold(level: str) -> str:
-    """What two levels share that differ in case, in blanks or in the form of their letters alone."""
+    """Return what levels share that differ in case, in blanks or in the form of their letters alone."""
     return " ".join(unicodedata.normalize("NFKC", level).casefold().split())
 
 
-def _shape(fold: str) -> str:
-    """What two folds share that look the same: without marks that nobody sees, zeros in front, and alphabets."""
-    seen = "".join(letter for letter in fold if unicodedata.category(letter) != "Cf").translate(LOOK_ALIKES)
-    return seen.lstrip("0") or "0" if seen.isdigit() else seen
+def twin(level: str) -> str:
+    """Return what likely twins share: their fold, or the number that both may be, as 010 and 10."""
+    fold = _fold(level)
+    is_short = len(fold) <= 28  # digits of a Decimal
+    return str(Decimal(fold).normalize()) if is_short and CODE.fullmatch(fold) else fold
 
 
 def _in_order(levels: Iterable[str]) -> tuple[str, ...]:
@@ -187,26 +187,12 @@ def _in_order(levels: Iterable[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class SiteColumn:
-    """What a site says of a column; plain values, no rows.
+    """Description of a column at a site: plain values, no rows.
 
-    Attributes
-    ----------
-    kind : str
-        "number", "boolean", "text", "date", "mixed", or "empty" where no complete row has a value.
-    missing : int
-        Rows without a value.
-    is_numeric : bool
-        Whether each value is a number, or a text that can be read as one.
-    infinite : int
-        Infinite numbers.
-    levels : dict of str to int, or None
-        Number of complete rows by level; None where levels were not asked for.
-    withheld : int
-        Levels that too few rows hold to be named.
-    is_ordered : bool
-        Whether `levels` has the column's own order, as a categorical column of pandas declares one.
-    rewritten : dict of str to str
-        How a level is written there, where it is no number and written otherwise: " Yes" for "Yes".
+    The kind is "empty" where no complete row has a value. A numeric column has numbers, or texts that can be read as
+    numbers. `levels` counts complete rows by level, and is None where levels were not asked for; `withheld` counts
+    levels of too few rows to be named. An ordered column has levels in the order that a categorical of pandas declares.
+    `rewritten` has the cells that levels of text are written as there, such as " Yes" for "Yes".
     """
 
     kind: Kind
@@ -228,22 +214,14 @@ class SiteColumn:
 
 
 def describe_column(column: Any, complete: Array, wants_levels: bool, minimum_count: int = 0) -> SiteColumn:
-    """Describe a column of a table.
+    """Describe a column by its complete rows; levels of fewer rows than `minimum_count` are not named.
 
-    Parameters
-    ----------
-    column : array_like, shape (n,)
-    complete : ndarray of bool, shape (n,)
-        Rows that the regression can use: kind and levels are theirs.
-    wants_levels : bool
-        Whether numbers are levels too; levels of text and of booleans are always named.
-    minimum_count : int, default 0
-        Levels with fewer complete rows are not named.
+    Levels of text and of booleans are always named, those of numbers where `wants_levels` says so.
     """
     missing = int(is_missing(column).sum())
     cells = cells_of(column)[complete]
     kinds = _kinds(cells)
-    if not len(cells) or kinds == {"missing"}:
+    if not len(cells):
         return SiteColumn("empty", missing)
     kind: Any = kinds.pop() if len(kinds) == 1 else "mixed"
     if kind == "text" and all(DATE.fullmatch(cell.strip()) for cell in cells):
@@ -275,18 +253,7 @@ def describe_column(column: Any, complete: Array, wants_levels: bool, minimum_co
 def require_one_kind(name: str, column: Any, complete: Array, site: str | None = None) -> None:
     """Refuse a column of several kinds with a value and its row, which a description would disclose to the server.
 
-    Parameters
-    ----------
-    name : str
-    column : array_like, shape (n,)
-    complete : ndarray of bool, shape (n,)
-        See `describe_column`.
-    site : str, optional
-
-    Raises
-    ------
-    TableError
-        With the first value of the rarest kind; rows have the labels of a frame, or count from 0.
+    The value is the first of the rarest kind; rows have the labels of a frame, or count from 0.
     """
     said = describe_column(column, complete, False)
     if said.kind != "mixed" or said.is_numeric:
@@ -324,17 +291,7 @@ def _declared(column: Any) -> list[str]:
 
 @dataclass(frozen=True)
 class AgreedColumn:
-    """The reading of a column that all sites share.
-
-    Attributes
-    ----------
-    kind : str
-        "number" or "factor".
-    levels : tuple of str
-        Levels of a factor; the first is the reference.
-    spellings : dict of str to str
-        Other ways to write a level, and the level.
-    """
+    """The reading of a column that all sites share: levels of a factor, the reference first, and other spellings."""
 
     kind: Literal["number", "factor"]
     levels: tuple[str, ...] = ()
@@ -347,39 +304,19 @@ class AgreedColumn:
             raise ValueError(f"spellings must be those of levels, got {self.spellings}")
 
     def read(self, column: Any, rows: Any, name: str) -> Any:
-        """Return a column's values in rows where it has one.
-
-        Parameters
-        ----------
-        column : array_like, shape (n,)
-        rows : ndarray of bool, shape (n,)
-        name : str
-
-        Returns
-        -------
-        ndarray
-            Numbers; or the numbers of levels, −1 where a level is not among those agreed.
-
-        Raises
-        ------
-        TableError
-            When a cell is not of the agreed kind.
-        """
+        """Return a column's numbers in these rows; of a factor the levels' places, −1 where a level was not agreed."""
         cells = cells_of(column)[rows]
         if self.kind == "number":
             return _read_numbers(cells, name)
         place = {level: k for k, level in enumerate(self.levels)}
         place |= {spelling: place[level] for spelling, level in self.spellings.items()}
-        known: dict[Any, int] = {}
-        codes = np.full(len(cells), -1)
-        for i, cell in enumerate(cells.tolist()):
-            key = (type(cell), cell)
-            if key not in known:
-                if _kind(cell) in ("date", "other"):
-                    raise TableError(f"holds {cell!r}, which is no level", column=name)
-                known[key] = place.get(level_name(cell), -1)
-            codes[i] = known[key]
-        return codes
+        keys = [(type(cell), cell) for cell in cells.tolist()]  # True and 1 are equal
+        known = dict.fromkeys(keys, -1)
+        for key in known:
+            if _kind(key[1]) in ("date", "other"):
+                raise TableError(f"holds {key[1]!r}, which is no level", column=name)
+            known[key] = place.get(level_name(key[1]), -1)
+        return np.array([known[key] for key in keys], dtype=int)
 
     def require(self, level: str, name: str) -> None:
         """Refuse a reference that is no level."""
@@ -416,33 +353,10 @@ def agree_column(
     ignore_case: bool = False,
     drop_withheld: bool = False,
 ) -> tuple[AgreedColumn, list[str]]:
-    """Find one reading of a column for all sites.
+    """Return one reading of a column for all sites, and lines on what was made alike; or refuse by site and column.
 
-    Parameters
-    ----------
-    name : str
-        Name of the column.
-    sites : dict of str to SiteColumn
-        Descriptions by site.
-    role : {"any", "number", "factor"}
-        What the formula needs: "any" is a number where sites hold numbers, and a factor where they hold text.
-    reference : str, optional
-        Reference level of a factor; default its first level.
-    ignore_case : bool, default False
-        Whether levels that differ in case, or in blanks between words, are one.
-    drop_withheld : bool, default False
-        Whether rows of levels that no site names are left out, in place of a refusal.
-
-    Returns
-    -------
-    agreed : AgreedColumn
-    lines : list of str
-        What was made alike, for a report.
-
-    Raises
-    ------
-    TableError
-        When the columns cannot be made alike without a guess; it names site and column.
+    A column of the role "any" is a number where sites hold numbers, and a factor where they hold text. The other
+    options are those of `formula.agree`.
     """
     for site, column in sites.items():
         _check_site(name, site, column)
@@ -494,10 +408,15 @@ def _agreed_kind(name: str, sites: Mapping[str, SiteColumn], role: str) -> Liter
     return "factor"
 
 
+def has_comma(text: str) -> bool:
+    """Return whether a text is a number with a comma in it."""
+    return "," in text and re.sub("[., ]", "", text.lstrip("+-")).isdecimal()
+
+
 def check_commas(name: str, site: str | None, levels: Iterable[str]) -> None:
     """Refuse 17,5 and 1.234,5, which a formula would take for levels; a TableError names column and site."""
     rest = [level for level in levels if not DECIMAL.fullmatch(level) and level.casefold() not in FOR_MISSING]
-    if rest and all(COMMAS.fullmatch(level) for level in rest):
+    if rest and all(map(has_comma, rest)):
         fact = f"holds numbers with commas ({', '.join(map(repr, rest[:3]))})"
         raise TableError(fact, f"write 1234.5 for 1.234,5, or C({name}) for a factor", site, name)
 
@@ -517,23 +436,14 @@ def _about_withheld(words: Words) -> str:
 def _check_factor(name: str, sites: Mapping[str, SiteColumn]) -> None:
     """Refuse levels of which nobody knows whether they are the same, and words that are none."""
     levels = {site: tuple(column.levels or ()) for site, column in sites.items()}
-    numbers = [site for site, own in levels.items() if own and all(map(DECIMAL.fullmatch, own))]
     rest = [level for own in levels.values() for level in own if level.casefold() not in FOR_MISSING]
     are_numbers = bool(rest) and all(map(DECIMAL.fullmatch, rest))
     for site, own in levels.items():
-        if sites[site].kind == "mixed" and set(SWITCHES) & set(own):
+        if sites[site].kind == "mixed" and SWITCHES & set(own):
             raise TableError("mixes True and False with other values", "write them in one way", site, name)
         check_marks(name, site, own, are_numbers)
-        # 1e5 and 010 are numbers, and may be codes
-        code = next((level for level in own if _is_float(level) and not DECIMAL.fullmatch(level)), None)
-        others = [other for other in numbers if other != site]
-        if code is not None and others:
-            fact = f"holds {code!r} where site {others[0]!r} has numbers"
-            raise TableError(fact, "write its levels as the other sites do", site, name)
-        others = [
-            other for other, found in levels.items() if not set(found) & set(SWITCHES) and not set(found) <= {"0", "1"}
-        ]
-        if own and set(own) <= set(SWITCHES) and others:
+        others = [other for other, found in levels.items() if set(found) - SWITCHES]
+        if own and set(own) <= SWITCHES and others:
             fact = f"holds {_listed(own, str)} where site {others[0]!r} has {_listed(levels[others[0]])}"
             raise TableError(fact, CODE_ALIKE, site, name)
     mixed = any(any(map(DECIMAL.fullmatch, own)) and not all(map(DECIMAL.fullmatch, own)) for own in levels.values())
@@ -553,13 +463,6 @@ def _as_missing(missing: Sequence[str], words: Words) -> str:
     return f"{words.missing(missing)}, or give the level a name"
 
 
-def _is_float(level: str) -> bool:
-    try:
-        return bool(np.isfinite(float(level)))
-    except ValueError:
-        return False
-
-
 def _lines_of_numbers(name: str, sites: Mapping[str, SiteColumn]) -> list[str]:
     lines = []
     if {column.kind for column in sites.values()} == {"boolean"}:  # R and patsy make a factor of them
@@ -576,9 +479,7 @@ def _agree_levels(
     name: str, sites: Mapping[str, SiteColumn], reference: str | None, ignore_case: bool, drop_withheld: bool
 ) -> tuple[AgreedColumn, list[str]]:
     lines = []
-    found: Counter[str] = Counter()
     for site, column in sites.items():
-        found.update(column.levels or {})
         if column.withheld:
             fact = f"has {column.withheld} level(s) with too few rows to be named"
             if not drop_withheld:
@@ -587,12 +488,8 @@ def _agree_levels(
         written = [f"{cell!r} for {level!r}" for level, cell in column.rewritten.items()]
         if written:
             lines.append(f"{name}: site {site!r} writes {_listed(written, str)}")
-    spellings = _spellings(name, sites, found, ignore_case)
+    spellings = _spellings(name, {site: column.levels or {} for site, column in sites.items()}, ignore_case)
     lines += [f"{name}: {spelling!r} was read as {level!r}" for spelling, level in spellings.items()]
-    switches = [site for site, column in sites.items() if column.levels and set(column.levels) <= set(SWITCHES)]
-    if switches and found.keys() & set(SWITCHES.values()):
-        spellings |= {level: SWITCHES[level] for level in SWITCHES if level in found}
-        lines += [f"{name}: True and False at site {site!r} were read as 1 and 0" for site in switches]
     order = _order({site: _merged(column.levels or {}, spellings) for site, column in sites.items()}, sites)
     if len(order) < 2:
         raise TableError(
@@ -615,44 +512,18 @@ def _agree_levels(
 
 
 def agree_classes(name: str, labels: Mapping[Any, Iterable[Any]]) -> list[str]:
-    """Check that a label means the same class at all sites, as far as labels tell.
+    """Refuse labels of sites by site that hardly mean the same classes; return what a report should say of the others.
 
-    Parameters
-    ----------
-    name : str
-        Name of the target.
-    labels : dict of iterables
-        Labels by site.
-
-    Returns
-    -------
-    list of str
-        What a report should say: that no site has three of three or more classes.
-
-    Raises
-    ------
-    TableError
-        When labels of two sites differ in case, blanks or letters that look alike, when a site has numbers where
-        another has words, or when each site's two classes are a code such as 0 and 1, and not everywhere the same.
-
-    Examples
-    --------
-    >>> agree_classes("died", {"Basel": [0, 1, 1], "Bern": [1, 0]})
-    []
+    Refused are likely twins, numbers at a site where another has words, and codes of two classes, such as 0 and 1, that
+    are not everywhere the same. A line says that no site has three of three or more classes.
     """
-    raw = {site: list(dict.fromkeys(own)) for site, own in labels.items()}
-    sites = {site: SiteColumn("text", levels=Counter(map(level_name, own))) for site, own in raw.items()}
-    found = {site: _in_order(column.levels or ()) for site, column in sites.items()}
+    found = {
+        site: _in_order({cell if isinstance(cell, str) else level_name(cell) for cell in dict.fromkeys(own)})
+        for site, own in labels.items()
+    }
     every = set().union(*found.values())
-    cells: dict[str, tuple[Any, Any]] = {}
-    for site, of in raw.items():
-        for cell in of:
-            other, first = cells.setdefault(level_name(cell), (site, cell))
-            if isinstance(cell, str) and cell != first:
-                fact = f"holds {cell!r}, and {first!r} at site {other!r}: the two differ in blanks or zeros alone"
-                raise TableError(fact, "write them alike", site, name)
     try:
-        _spellings(name, sites, dict.fromkeys(every, 1), ignore_case=False)
+        _spellings(name, {site: dict.fromkeys(own, 1) for site, own in found.items()}, ignore_case=False)
     except TableError as error:  # nothing here could ignore case
         raise TableError(error.fact, "write them alike", error.site, name) from None
     numbers = {site: own for site, own in found.items() if all(DECIMAL.fullmatch(level) for level in own)}
@@ -674,25 +545,12 @@ def agree_classes(name: str, labels: Mapping[Any, Iterable[Any]]) -> list[str]:
 
 
 def check_coding(name: str, sites: Mapping[str, SiteColumn]) -> None:
-    """Refuse a column that is words at one site and numbers at another: such words are a coding, and no missing values.
-
-    Parameters
-    ----------
-    name : str
-        Name of the column.
-    sites : dict of str to SiteColumn
-        Descriptions by site; their levels are shown where they are known.
-
-    Raises
-    ------
-    TableError
-        With the site that holds words alone, its words, and the numbers of another site.
-    """
+    """Refuse a column that is words at one site and numbers at another: such words are a coding, not missing values."""
     levels = {site: tuple(column.levels or ()) for site, column in sites.items()}
     words = {
         site: own
         for site, own in levels.items()
-        if own and not sites[site].is_numeric and not set(own) <= set(SWITCHES) and _is_coding(own)
+        if own and not sites[site].is_numeric and not set(own) <= SWITCHES and _is_coding(own)
     }
     numbers = {
         site: own
@@ -723,39 +581,30 @@ def _is_code(pair: Sequence[str]) -> bool:
     return high - low == 1 or (low, high) == (-1, 1)
 
 
-def _spellings(
-    name: str, sites: Mapping[Any, SiteColumn], found: Mapping[str, int], ignore_case: bool
-) -> dict[str, str]:
-    """Return {other spelling: level}; the level is what most rows hold."""
-    alike: dict[str, list[str]] = {}
-    for level in _in_order(found):
-        alike.setdefault(_shape(_fold(level)), []).append(level)
+def _spellings(name: str, levels: Mapping[Any, Mapping[str, int]], ignore_case: bool) -> dict[str, str]:
+    """Return {other spelling: level} of likely twins, or refuse them; the level is the one that most rows hold."""
+    counts: Counter[str] = Counter()
+    for own in levels.values():
+        counts.update(own)
+    alike: dict[str, list[str]] = defaultdict(list)
+    for level in _in_order(counts):
+        alike[twin(level)].append(level)
     spellings: dict[str, str] = {}
     for group in alike.values():
-        if len(group) == 1:
-            continue
-        if not ignore_case or len(set(map(_fold, group))) > 1:
+        folds = set(map(_fold, group))
+        if len(group) > 1 and (not ignore_case or len(folds) > 1):
             first, second = group[:2]
-            site = next(site for site, column in sites.items() if second in (column.levels or {}))
-            other = next(site for site, column in sites.items() if first in (column.levels or {}))
-            how, remedy = _how_alike(first, second)
-            fact = f"holds {second!r}, and {first!r} at site {other!r}: the two differ in {how} alone"
+            other, site = (next(site for site, own in levels.items() if level in own) for level in (first, second))
+            fact = f"holds {second!r}, and {first!r} at site {other!r}: the two differ in case, blanks or zeros alone"
+            remedy = "write them alike" if len(folds) > 1 else _about_case
             raise TableError(fact, remedy, site, name)
-        kept = max(group, key=lambda level: found[level])
+        kept = max(group, key=lambda level: counts[level])
         spellings |= {level: kept for level in group if level != kept}
     return spellings
 
 
-def _how_alike(first: str, second: str) -> tuple[str, Remedy]:
-    """Say in what two levels differ that are nearly one, and what to do."""
-    one, two = _fold(first), _fold(second)
-    if one == two:
-        return "case or in blanks", lambda words: f"write them alike, or {words.switch('ignore_case')}"
-    if one.isdigit() and two.isdigit():
-        return "zeros in front", "write them alike"
-    strange = sorted({letter for letter in one + two if ord(letter) > 127})
-    named = ", ".join(f"U+{ord(letter):04X}" for letter in strange)
-    return f"letters that look alike or are not seen ({named})", "write them alike"
+def _about_case(words: Words) -> str:
+    return f"write them alike, or {words.switch('ignore_case')}"
 
 
 def _merged(levels: Iterable[str], spellings: Mapping[str, str]) -> list[str]:

@@ -30,18 +30,7 @@ SMALLEST = 1e-70
 
 @dataclass(frozen=True)
 class SiteRows:
-    """The rows of one site, all of positive weight.
-
-    Attributes
-    ----------
-    X : ndarray, shape (n, p)
-    y : ndarray, shape (n,) or (n, C)
-        Target as the user gave it, or coded.
-    weights : ndarray, shape (n,), or None
-        None stands for ones, where a table has no column of them.
-    offset : ndarray, shape (n,), or None
-        Known part of the predictor.
-    """
+    """The rows of one site, all of positive weight: X (n, p), y (n,) or (n, C), weights (None for ones) and offset."""
 
     X: Array
     y: Any
@@ -51,16 +40,10 @@ class SiteRows:
 
 @dataclass(frozen=True)
 class Layout:
-    """θ stacks, output by output, the coefficients and then the intercept.
+    """Layout of θ, which stacks, output by output, the coefficients and then the intercept.
 
-    Attributes
-    ----------
-    n_features, n_outputs : int
-    has_intercept : bool
-    centre : ndarray, shape (p,), or None
-        Point at which the run's intercept is measured: it is b + wᵀcentre, so that columns far from zero do no harm.
-    shift : float
-        Part of all offsets that the run's intercept holds beside it: offsets far from zero do none either.
+    The run's intercept is b + wᵀcentre + shift: measured at `centre`, shape (p,), and with a part `shift` of all
+    offsets, so that columns and offsets far from zero do no harm.
     """
 
     n_features: int
@@ -257,7 +240,8 @@ def find_missing(column: Array) -> Any:
         return np.zeros(column.size, dtype=bool)
     if column.dtype.kind == "f":
         return np.isnan(column)
-    return np.array([value is None or type(value).__name__ == "NAType" or value != value for value in column])
+    gone = (value is None or type(value).__name__ == "NAType" or value != value for value in column)
+    return np.fromiter(gone, dtype=bool, count=column.size)
 
 
 def read_offset(offset: Any, exposure: Any, n_rows: int) -> Array | None:

@@ -13,11 +13,11 @@ import numpy as np
 from .._errors import PLAIN, ArgumentError, Words
 from .._text import aligned
 from .._validation import Array
-from .levels import advice_on_words, other_words
+from .levels import advice_on_words, other_words, twin
 from .rows import find_missing, read_client
 
 QUANTILES = (0.25, 0.5, 0.75)
-"""Of table one."""
+"""Quartiles of table one."""
 
 MOST_LEVELS = 12
 """Levels of a text column that are listed; more look like names or codes of persons."""
@@ -34,17 +34,7 @@ REPEATED = 3
 
 @dataclass(frozen=True)
 class Rule:
-    """What a data dictionary says of a column.
-
-    Attributes
-    ----------
-    minimum, maximum : float, optional
-        Range of its numbers.
-    levels : tuple of str, default ()
-        Levels of its text; empty where any are allowed.
-    most_missing : float, default 1.0
-        Largest share of missing values at a site.
-    """
+    """A column of a data dictionary: range of numbers, levels of text, largest share of missing values at a site."""
 
     minimum: float = -math.inf
     maximum: float = math.inf
@@ -54,18 +44,10 @@ class Rule:
 
 @dataclass(frozen=True)
 class Column:
-    """A column at one site, or over all.
+    """A column at one site, or over all; `sd` has n − 1 in its denominator.
 
-    Attributes
-    ----------
-    n, missing : int
-        Rows with a value, and without one.
-    mean, sd : float or None
-        Of numbers; `sd` has n − 1 in its denominator.
-    quantiles : tuple of float
-        Smallest value, quartiles and largest value.
-    levels : dict of str to int
-        Rows of each level of a text, or of each of a few numbers.
+    `quantiles` are the smallest value, the quartiles and the largest value; `levels` counts rows of each text, or of
+    each of a few numbers.
     """
 
     n: int
@@ -188,18 +170,7 @@ def describe(
 
 
 def read_dictionary(plain: Mapping[str, Mapping[str, Any]]) -> dict[str, Rule]:
-    """Return the rules of a data dictionary of plain values, such as a TOML file has.
-
-    Parameters
-    ----------
-    plain : mapping
-        By column the keys min, max, levels and most_missing, each optional.
-
-    Raises
-    ------
-    ValueError
-        When a key is unknown or a value of the wrong type; the message names column and key.
-    """
+    """Return the rules of a data dictionary: by column the keys min, max, levels and most_missing, each optional."""
     rules = {}
     for name, given in plain.items():
         if not isinstance(given, Mapping) or not set(given) <= {"min", "max", "levels", "most_missing"}:
@@ -222,7 +193,7 @@ def read_dictionary(plain: Mapping[str, Mapping[str, Any]]) -> dict[str, Rule]:
 
 
 def _values(column: Array) -> tuple[Array, int]:
-    """The values that are there, as numbers or as text without blanks around it, and how many are missing."""
+    """Return the values that are there, as numbers or as text without blanks around it, and how many are missing."""
     gone = find_missing(column)
     kept = column[~gone]
     if column.dtype.kind in "biuf":
@@ -261,7 +232,7 @@ def _findings(name: str, parts: Mapping[str, tuple[Array, int]], columns: Mappin
         return [*found, *_code_for_missing(name, parts, values), *_other_units(name, parts)]
     spelled: dict[str, set[str]] = {}
     for level in values.astype(str).tolist():
-        spelled.setdefault(" ".join(level.lower().split()), set()).add(level)
+        spelled.setdefault(twin(level), set()).add(level)
     for levels in spelled.values():
         if len(levels) > 1:
             listed = ", ".join(map(repr, sorted(levels)))
@@ -279,9 +250,8 @@ def _code_for_missing(name: str, parts: Mapping[str, tuple[Array, int]], values:
     for end in (values.min(initial=np.inf), values.max(initial=-np.inf)):
         rest = values[values != end]
         times = values.size - rest.size
-        if (times < REPEATED and end != 0.0) or np.unique(
-            rest
-        ).size < 10:  # a code stands beside measurements, not beside levels
+        # a code stands beside measurements, not beside levels
+        if (times < REPEATED and end != 0.0) or np.unique(rest).size < 10:
             continue
         low, high = np.quantile(rest, (0.25, 0.75))
         nearest = rest[np.abs(rest - end).argmin()]

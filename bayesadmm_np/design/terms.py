@@ -53,7 +53,7 @@ OFFSET = re.compile(r"offset\((.*)\)")
 QUOTED = r"\"(?:\\.|[^\"])*\"|'(?:\\.|[^'])*'|`([^`]*)`"
 """A text, or a name in backticks."""
 UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
-"""What Python's parser may raise."""
+"""Errors that Python's parser may raise."""
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -63,21 +63,7 @@ UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
 
 @dataclass(frozen=True)
 class Learned:
-    """A transform that takes something from data.
-
-    Attributes
-    ----------
-    text : str
-        The call.
-    name : str
-        Function.
-    argument : str
-        Expression that it transforms.
-    options : dict
-        The other arguments.
-    node : ast.Call
-        Its place in the expression's tree.
-    """
+    """A call of a transform that takes something from data, and its place in the expression's tree."""
 
     text: str
     name: str
@@ -90,17 +76,8 @@ class Learned:
 class Expression:
     """An expression of columns, checked.
 
-    Attributes
-    ----------
-    text : str
-    tree : ast.expr
-    columns : dict of str to str
-        Names of columns by their names in `tree`.
-    factor : str or None
-        The column of which C(…) makes a factor.
-    base : str or None
-        Its reference level, where the coding names one.
-    learned : tuple of Learned
+    `columns` has names of columns by their names in `tree`. `factor` is the column of which C(…) makes a factor, and
+    `base` its reference level where the coding names one.
     """
 
     text: str
@@ -143,17 +120,9 @@ def _value(node: ast.expr, names: Mapping[str, Any], learned: Mapping[ast.Call, 
 class Parsed:
     """A formula in parts.
 
-    Attributes
-    ----------
-    target : str
-        Column or expression on the left.
-    terms : tuple of tuple of (str, bool)
-        Terms on the right but offsets: their factors, and whether one is a number.
-    offsets : tuple of str
-    expressions : dict of str to Expression
-        Of all factors that are no column, of offsets and of the target.
-    roles : dict of str to {"any", "number", "factor"}
-        By column, what it must be.
+    `terms` are those on the right but offsets, by factors, each with whether the factor is a literal number.
+    `expressions` are those of all factors that are no column, of offsets and of the target. `roles` says what each
+    column must be.
     """
 
     target: str
@@ -199,23 +168,7 @@ def formula_of_columns(
     exposure: str | None = None,
     intercept: bool = True,
 ) -> str:
-    """Return the formula of a list of columns.
-
-    Parameters
-    ----------
-    target : str
-    columns : sequence of str
-        In order.
-    factors : sequence of str, default ()
-        Columns among them whose numbers are levels, too.
-    offset, exposure : str, optional
-        Column of the known part of the predictor, and one whose logarithm is added to it.
-    intercept : bool, default True
-
-    Raises
-    ------
-    ArgumentError
-        When a name has a backtick.
+    """Return the formula of a list of columns, among them factors; the logarithm of the exposure is an offset, too.
 
     Examples
     --------
@@ -228,21 +181,6 @@ def formula_of_columns(
     return f"{_quoted(target)} ~ {' + '.join(terms)}{'' if intercept else ' - 1'}"
 
 
-def terms_of(names: Sequence[str], by_formula: bool) -> dict[str, tuple[str, ...]]:
-    """Return the columns of a design by term: each is one, or those that a formula's factor has levels of.
-
-    Examples
-    --------
-    >>> terms_of(["age", "C(ward)[T.b]:age", "C(ward)[T.c]:age"], True)
-    {'age': ('age',), 'C(ward):age': ('C(ward)[T.b]:age', 'C(ward)[T.c]:age')}
-    """
-    found: dict[str, tuple[str, ...]] = {}
-    for name in names:
-        term = re.sub(r"\[[^\]]*\]", "", name) if by_formula else name
-        found[term] = (*found.get(term, ()), name)
-    return found
-
-
 def _quoted(name: str) -> str:
     """A column's name as a formula takes it."""
     if "`" in name:
@@ -252,7 +190,7 @@ def _quoted(name: str) -> str:
 
 
 MOST_PRODUCTS = 2000
-"""Of columns in a formula: forming 6 561 takes seconds."""
+"""Products of columns in a formula: forming 6 561 takes seconds."""
 
 
 def _products(node: Any) -> float:
@@ -276,18 +214,7 @@ def _products(node: Any) -> float:
 
 @lru_cache(maxsize=64)
 def parse(formula: str) -> Parsed:
-    """Read a formula and check every expression in it.
-
-    Parameters
-    ----------
-    formula : str
-        As of formulaic and of R: "died ~ age*sex + C(ward) + offset(log(days))".
-
-    Raises
-    ------
-    ArgumentError
-        When it is no formula, or calls what is not on the list.
-    """
+    """Read a formula as of R, and check every expression in it; what is not on the list is refused."""
     from formulaic import Formula
     from formulaic.errors import FormulaicError
     from formulaic.formula import SimpleFormula
@@ -356,19 +283,7 @@ def _roles(target: str, terms: Sequence[Any], expressions: Mapping[str, Expressi
 
 
 def read_expression(text: str, may_learn: bool = True) -> Expression:
-    """Check an expression against the list of what may stand in a formula.
-
-    Parameters
-    ----------
-    text : str
-    may_learn : bool, default True
-        Whether it may hold transforms that take something from data.
-
-    Raises
-    ------
-    ArgumentError
-        When something in it is not on the list.
-    """
+    """Check an expression against the list of what may stand in a formula; a target or an offset may learn nothing."""
     aliases: dict[str, str] = {}
     prefix = "backticked"
     while prefix in text:

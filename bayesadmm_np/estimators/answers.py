@@ -37,15 +37,7 @@ def _is_classifier(model: FittedEstimator) -> bool:
 
 
 class FittedEstimator(BaseEstimator):
-    """Base of the estimators: what they answer once `fit` has set these.
-
-    Attributes
-    ----------
-    kind : Kind or str
-    fitted_ : FittedGLM
-    classes_ : ndarray
-        Labels, of classifiers.
-    """
+    """Base of the estimators: what they answer once `fit` has set `fitted_`."""
 
     kind: Kind | str
     fitted_: FittedGLM
@@ -134,11 +126,6 @@ class FittedEstimator(BaseEstimator):
     def status_(self) -> Status:
         """How the run ended."""
         return self.fitted_.status
-
-    @property
-    def objective_(self) -> float:
-        """The run's objective at the end."""
-        return float(self.fitted_.objective[-1])
 
     @property
     def elbo_(self) -> float:

@@ -13,6 +13,7 @@ from sklearn.utils import ClassifierTags, RegressorTags
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
 from .._errors import Words
+from .._threads import one_thread_where_small
 from .._validation import Array
 from ..design.levels import agree_classes
 from ..design.rows import SiteRows, read_client, read_offset, read_target, require_numbers, split_rows
@@ -330,6 +331,7 @@ class FederatedModel(FittedEstimator):
             f"The run converged, and its certificate does not hold: {proof.verdict()}. {proof.distance or ''}".strip()
         )
 
+    @one_thread_where_small(lambda self, rows, fit: fit.glm.layout.dim)
     def _store(self, rows: Mapping[Hashable, SiteRows], fit: Fit) -> None:
         fitted = self._fitted(rows, fit)
         fitted = replace(fitted, findings=(*fit.findings, *diagnose_fit(fitted)))

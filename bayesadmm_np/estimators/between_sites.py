@@ -182,12 +182,7 @@ def heterogeneity(model: FittedGLM, units: Units = "original", covariance: str =
 class Contradiction:
     """A site whose rows say something else than those of the others; `str` is a sentence.
 
-    Attributes
-    ----------
-    sites : tuple
-        The site; both, where there are two.
-    test : Test
-        That its coefficients are those of the others together, a χ²: Wald's, of their difference.
+    `sites` are both where there are two; `test` is Wald's, that the site has the coefficients of the others together.
     """
 
     sites: tuple[Any, ...]

@@ -17,7 +17,7 @@ from scipy.special import expit, logit
 
 from .._errors import ArgumentError
 from .._text import aligned
-from .._validation import Array, as_count, as_float_array
+from .._validation import Array, as_float_array
 from ..design.rows import read_client
 
 EDGES = np.linspace(-16.0, 16.0, 3201)
@@ -132,12 +132,8 @@ class SiteCounts:
 
         All bins are halved, and their halves, to a width of 0.25 in log-odds; a half that may not leave joins its
         neighbour. So no edge of a span stands where a row is. Of a span the counts and the bin of its mean prediction
-        are known, and no sum over predictions, whose digits can hold single rows.
-
-        Raises
-        ------
-        ValueError
-            When all rows together may not leave.
+        are known, and no sum over predictions, whose digits can hold single rows. A ValueError is raised where
+        all rows together may not leave.
         """
         sums = np.cumsum(np.insert([self.events, self.others, self.predicted], 0, 0.0, axis=1), axis=1)
 
@@ -228,20 +224,7 @@ def as_counts(spans: Sequence[tuple[int, ...]]) -> SiteCounts:
 
 
 def site_counts(probability: ArrayLike, event: ArrayLike) -> SiteCounts:
-    """Return what a site sends of its predictions.
-
-    Parameters
-    ----------
-    probability : array_like, shape (n,)
-        Predicted probability of an event.
-    event : array_like, shape (n,)
-        Whether it came, 0 or 1.
-
-    Raises
-    ------
-    ValueError
-        When a probability lies outside [0, 1], or an event is neither 0 nor 1.
-    """
+    """Return what a site sends of its predictions: probabilities of an event, and whether it came (0 or 1)."""
     p = as_float_array(probability, "probability", ndim=1)
     y = as_float_array(event, "event", ndim=1)
     if p.shape != y.shape:
@@ -326,32 +309,21 @@ class Evaluation:
         }
 
     def plot(self, figure: Any) -> None:
-        """Draw ROC curves and the calibration curve into a matplotlib figure.
-
-        Parameters
-        ----------
-        figure : matplotlib.figure.Figure
-        """
-        left, right = figure.subplots(1, 2)
+        """Draw ROC curves and the calibration curve into a matplotlib figure."""
+        left, right = _axes(figure, "area under the curve", "events", f"observed share of {self.event}")
         shown = self.sites.items() if 1 < len(self.sites) <= len(COLOURS) else ()
         for (name, counts), colour in zip(shown, COLOURS, strict=False):
             if np.isfinite(counts.auc.estimate):
                 left.plot(*roc(counts), color=colour, linewidth=1.0, label=f"{name}: {counts.auc.estimate:.3f}")
         left.plot(*roc(self.pooled), color="black", linewidth=1.8, label=f"all sites: {self.pooled.auc}")
-        left.plot([0, 1], [0, 1], color="0.6", linewidth=0.6, linestyle="--")
-        left.set(xlabel="share of the others above the threshold", ylabel="share of the events above it")
-        left.set_title("Discrimination (area under the curve)")
-        left.legend(loc="lower right", fontsize="small", frameon=False)
         means, shares, _ = zip(*self.pooled.calibration(), strict=True)
         low = [max(s.estimate - (s.low or 0.0), 0.0) for s in shares]
         high = [max((1.0 if s.high is None else s.high) - s.estimate, 0.0) for s in shares]
-        right.plot([0, 1], [0, 1], color="0.6", linewidth=0.6, linestyle="--", label="right on average")
         right.errorbar(
             means, [s.estimate for s in shares], (low, high), color="black", marker="o", markersize=3, linewidth=1.0,
             elinewidth=0.8, label="all sites, tenths of the rows, 95 %",
         )  # fmt: skip
-        right.set(xlabel="mean predicted probability", ylabel=f"observed share of {self.event}")
-        _finish_calibration(right)
+        _legends(left, right)
 
 
 @dataclass(frozen=True, eq=False)
@@ -407,26 +379,15 @@ class ClassEvaluation:
         return {**self.scores(), "classes": {label: one.to_dict() for label, one in self.classes.items()}}
 
     def plot(self, figure: Any) -> None:
-        """Draw each class's ROC curve and calibration curve, of all sites, into a matplotlib figure.
-
-        Parameters
-        ----------
-        figure : matplotlib.figure.Figure
-        """
-        left, right = figure.subplots(1, 2)
-        for axis in (left, right):
-            axis.plot([0, 1], [0, 1], color="0.6", linewidth=0.6, linestyle="--")
+        """Draw each class's ROC curve and calibration curve, of all sites, into a matplotlib figure."""
+        left, right = _axes(figure, "a class against all others", "class", "observed share, in tenths of the rows")
         shown = [(label, one.pooled) for label, one in self.classes.items() if np.isfinite(one.pooled.auc.estimate)]
         for k, (label, counts) in enumerate(shown[: 2 * len(COLOURS)]):
             style = {"color": COLOURS[k % len(COLOURS)], "linestyle": "-:"[k // len(COLOURS)]}
             left.plot(*roc(counts), **style, linewidth=1.2, label=f"{label}: {counts.auc}")
             means, shares, _ = zip(*counts.calibration(), strict=True)
             right.plot(means, [s.estimate for s in shares], **style, marker="o", markersize=3, label=label)
-        left.set(xlabel="share of the others above the threshold", ylabel="share of the class above it")
-        left.set_title("Discrimination (a class against all others)")
-        left.legend(loc="lower right", fontsize="small", frameon=False)
-        right.set(xlabel="mean predicted probability", ylabel="observed share, in tenths of the rows")
-        _finish_calibration(right)
+        _legends(left, right)
 
 
 def _ruled(lines: Sequence[Sequence[str]]) -> str:
@@ -434,10 +395,21 @@ def _ruled(lines: Sequence[Sequence[str]]) -> str:
     return "\n".join([texts[0], "-" * len(texts[0]), *texts[1:]])
 
 
-def _finish_calibration(axis: Any) -> None:
-    axis.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
-    axis.set_title("Calibration")
-    axis.legend(loc="upper left", fontsize="small", frameon=False)
+def _axes(figure: Any, what: str, events: str, observed: str) -> tuple[Any, Any]:
+    """Return axes for ROC curves and for calibration, with their diagonals."""
+    left, right = figure.subplots(1, 2)
+    for axis in (left, right):
+        axis.plot([0, 1], [0, 1], color="0.6", linewidth=0.6, linestyle="--")
+    left.set(xlabel="share of the others above the threshold", ylabel=f"share of the {events} above it")
+    left.set_title(f"Discrimination ({what})")
+    right.set(xlabel="mean predicted probability", ylabel=observed, xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
+    right.set_title("Calibration")
+    return left, right
+
+
+def _legends(left: Any, right: Any) -> None:
+    left.legend(loc="lower right", fontsize="small", frameon=False)
+    right.legend(loc="upper left", fontsize="small", frameon=False)
 
 
 def roc(counts: SiteCounts) -> tuple[Array, Array]:
@@ -448,7 +420,7 @@ def roc(counts: SiteCounts) -> tuple[Array, Array]:
 
 
 def evaluate(
-    probability: ArrayLike, y: ArrayLike, client: Any = None, *, classes: Any = None, least: int = 1
+    probability: ArrayLike, y: ArrayLike, client: Any = None, *, classes: Any = None
 ) -> Evaluation | ClassEvaluation:
     """Hold predicted probabilities against outcomes, by site and pooled.
 
@@ -462,8 +434,6 @@ def evaluate(
     classes : sequence, optional
         Labels in the order of `probability`, as an estimator's `classes_`, default 0 to C − 1; of two the second is the
         event.
-    least : int, default 1
-        Smallest number of rows of a site; a site with fewer is refused by name.
 
     Returns
     -------
@@ -491,13 +461,9 @@ def evaluate(
     if not known.all():
         listed = " and ".join(map(repr, names.tolist())) if names.size == 2 else ", ".join(map(repr, names.tolist()))
         raise ArgumentError("y", f"must hold the classes {listed}", repr(labels[~known].tolist()[0]))
-    as_count(least, "least")
     sites: dict[Hashable, list[int]] = {}
     for i, name in enumerate(read_client(client, labels.size)):
         sites.setdefault(name, []).append(i)
-    for name, index in sites.items():
-        if len(index) < least:
-            raise ArgumentError("client", f"must have at least {least} rows a site", f"{len(index)} at {name!r}")
     if names.size == 2:
         return _against(p[:, 1], labels == names[1], sites, names[1])
     if not np.allclose(p.sum(axis=1), 1.0, atol=1e-6):

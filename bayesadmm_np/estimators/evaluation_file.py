@@ -42,13 +42,7 @@ def pack_counts(site: str, model: FittedGLM, found: SiteCounts) -> Archive:
 
 
 def read_counts(paths: Sequence[str | os.PathLike[str]], model: FittedGLM) -> Evaluation:
-    """Read files of counts, and check that they are of this model and of different sites.
-
-    Raises
-    ------
-    ArchiveError
-        When a file is damaged, of another model, or holds what no predictions have.
-    """
+    """Read files of counts; an ArchiveError where one is damaged, of another model, or of a site twice."""
     found: dict[str, SiteCounts] = {}
     for path in paths:
         archive = Archive.read(path)

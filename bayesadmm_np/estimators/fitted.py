@@ -60,14 +60,8 @@ UNITS: tuple[Units, ...] = ("original", "standardized")
 class Columns:
     """How the columns of a table become the columns of a design matrix, which are centred and scaled.
 
-    Attributes
-    ----------
-    names : tuple of str
-        Names of the p design columns: columns of numbers, or what a formula makes of a table.
-    centre, scale : ndarray, shape (p,)
-        Centre and scale of the design columns; 0 and 1 where a column is left alone.
-    agreement : Agreement or None
-        What a formula makes of a table; None where its columns are those of the design.
+    `names` are those of the p design columns, `centre` and `scale` have shape (p,), and `agreement` is what a formula
+    makes of a table, None where the table's own columns are those of the design.
     """
 
     names: tuple[str, ...]
@@ -107,17 +101,7 @@ class Site:
 
 @dataclass(frozen=True)
 class Check:
-    """A certificate computed again.
-
-    Attributes
-    ----------
-    pooled : float
-        Length of wλ_g − η_0 + Σ_k ∇_μ E_{q_g}[ℓ_k], Fisher length per parameter.
-    apart : dict of str to float
-        Length of η_k + ∇_μ E_{q_g}[ℓ_k] by site: whose rows are not those of the fit.
-    distance : Distance or None
-        Bound on the distance to the pooled fit.
-    """
+    """A certificate computed again: ‖wλ_g − η_0 + Σ_k ∇_μ E_{q_g}[ℓ_k]‖ and, by site, ‖η_k + ∇_μ E_{q_g}[ℓ_k]‖."""
 
     pooled: float
     apart: Mapping[Hashable, float]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from .._errors import ArgumentError
 from ..design.agreement import Agreement, Design, Table, design
-from ..design.formula import SiteColumns, agree, counter, describe_columns, pooled_quantiles, require_one_kind
+from ..design.formula import SiteColumns, agree, describe_columns, expression_values, require_one_kind
 from ..design.levels import TableError, agree_classes, cells_of, is_missing
 from ..design.terms import parse
 from ..glm.kinds import read_kind
@@ -135,30 +135,14 @@ def _fit(estimator: Any, agreement: Agreement, designs: Mapping[str, Design], cl
 def make_designs(
     tables: Mapping[str, Any], formula: str, *, weights: str | None = None, **choices: Any
 ) -> tuple[Agreement, dict[str, Design]]:
-    """Let sites describe their tables, agree, and make their designs, in one process.
-
-    Parameters
-    ----------
-    tables : dict of tables
-        By site.
-    formula : str
-    weights : str, optional
-        Column of weights.
-    **choices
-        As of `agree`.
-
-    Returns
-    -------
-    agreement : Agreement
-    designs : dict of Design
-        By site.
-    """
+    """Let sites describe their tables, agree on `choices` (see `agree`), and make their designs, in one process."""
     said = _described(tables, formula, weights)
-    quantiles = None
-    if any(call.name == "bs" for call in parse(formula).learned) and not any(each.lacking for each in said.values()):
-        asked = [counter(table, formula, weights) for table in tables.values()]
-        n_rows = sum(each.n_complete for each in said.values())
-        quantiles = pooled_quantiles(lambda expression, value: sum(ask(expression, value) for ask in asked), n_rows)
+
+    def quantiles(expression: str, probabilities: Sequence[float]) -> list[float]:
+        values = [expression_values(table, formula, expression, weights) for table in tables.values()]
+        found: list[float] = np.quantile(np.concatenate(values), probabilities).tolist()
+        return found
+
     agreement = agree(said, formula, weights=weights, quantiles=quantiles, **choices)
     return agreement, {site: design(table, agreement, site) for site, table in tables.items()}
 

@@ -25,29 +25,9 @@ def fitted_run(
     noise_variance: float = 1.0,
     missing: Mapping[str, int] | None = None,
 ) -> FittedGLM:
-    """Return the fitted model of a run between sites, from what was agreed and what it came to.
+    """Return the fitted model of a run between sites, from its terms and its result.
 
-    Parameters
-    ----------
-    spec : GLMSpec
-        Settings of the run: loss, features, classes, units, prior, method, rule.
-    final : FinalResult
-        Status, message, posterior, sites' factors, objective and certificate.
-    rows : dict of str to int, optional
-        Numbers of rows of the sites whose factors are known.
-    history : sequence of RoundRecord
-        Records of the rounds, which the server alone has.
-    target : str
-        Of sites with tables it is that of their agreement.
-    noise_variance : float
-        That the sites were told, of a kind that has one.
-    missing : dict of str to int, optional
-        Numbers of rows that the sites left out because of missing values.
-
-    Raises
-    ------
-    ValueError
-        When the loss is that of no kind of GLM, or the family none of `FAMILIES`.
+    The server alone has the `history`. `target` and `noise_variance` count where the run has no agreement and no table.
     """
     kind = kind_of_loss(spec.loss)
     if type(spec.prior) not in FAMILIES.values():

@@ -90,8 +90,8 @@ class FederatedGLM(FederatedModel):
         Names in order; rows and factors η_k by name.
     posterior_, prior_ : Gaussian
     prior_precision_ : float or ndarray
-    objective_, log_likelihood_ : float
-        The run's objective, and the log likelihood at the mean with all constants kept.
+    log_likelihood_ : float
+        Log likelihood at the mean, all constants kept.
     elbo_ : float
         Of a posterior, the bound on the log evidence, all constants kept.
     status_ : Status

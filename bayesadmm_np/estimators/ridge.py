@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
-from dataclasses import fields
-from typing import Any, Self
+from typing import Any
 
 from sklearn.base import MultiOutputMixin
 
@@ -15,7 +13,6 @@ from .base import FederatedModel
 from .fitted import STACKED_QR
 from .settings import Settings, read_noise, read_weights
 
-OLD = {item.name for item in fields(FederatedModel)} - {"kind", "fit_intercept", "noise_variance", "weight_meaning"}
 TOL = 1e-8
 """Of the certificate's residuals."""
 
@@ -51,8 +48,6 @@ class FederatedRidge(MultiOutputMixin, FederatedModel):
 
     Raises
     ------
-    TypeError
-        At an argument of `FederatedRidge` as it was before it had an alpha; the message says where it went.
     ValueError
         In `fit`, when an argument is out of range.
 
@@ -69,17 +64,6 @@ class FederatedRidge(MultiOutputMixin, FederatedModel):
     kind = "linear"
     warm_start = False
 
-    def __new__(cls, *given: Any, **named: Any) -> Self:
-        """Say where an argument of before went."""
-        gone = next((name for name in named if name in OLD), None)
-        if gone is not None:
-            raise TypeError(
-                f"FederatedRidge has no argument {gone}: it is scikit-learn's Ridge(alpha) now. "
-                f"FederatedLinearRegression({gone}=..., inference='posterior') is what it was; its alpha was "
-                "prior_precision × noise variance."
-            )
-        return super().__new__(cls)
-
     def __init__(
         self,
         alpha: Any = 1.0,
@@ -90,9 +74,6 @@ class FederatedRidge(MultiOutputMixin, FederatedModel):
     ) -> None:
         self.alpha, self.fit_intercept, self.noise_variance = alpha, fit_intercept, noise_variance
         self.weight_meaning = weight_meaning
-
-    # that of __init__: what inspects a class would read __new__
-    __signature__ = inspect.Signature(list(inspect.signature(__init__).parameters.values())[1:])
 
     def _settings(self) -> Settings:
         alpha = as_number(self.alpha, "alpha")

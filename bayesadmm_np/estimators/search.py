@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from .._errors import PLAIN, ArgumentError, Words, worded
+from .._threads import one_thread_where_small
 from .._validation import Array
 from ..design.rows import Layout, SiteRows, require_size
 from ..families.coordinates import Natural
@@ -52,33 +53,11 @@ OVERFLOWS = "site {!r}: the loss overflows at the start of the fit; scale X{}, o
 
 @dataclass(frozen=True)
 class Fit:
-    """A run that ended, what it takes to start another one there, and what is to be said of it.
+    """A finished run, the data for a warm start, and messages for the user.
 
-    Attributes
-    ----------
-    result : Result
-    glm : Glm
-    settings : Settings
-        Settings of the run, whose method may be another than was asked for.
-    precision : float or ndarray
-        Precision of the prior.
-    noise : float
-        Noise variance; 1 for kinds without one.
-    rounds : int
-        Number of exchanges of all runs of a search together, those of start and certificate included.
-    message : str
-        Result of the search for the largest evidence, in words.
-    caveat : str
-        What a user should know of the fit.
-    separation : Separation, Undecided or None
-        What keeps the likelihood from having a maximum, where a search was made.
-    is_searched : bool
-    floats : int
-        Numbers that were sent beside those in the history of `result`.
-    findings : tuple of Finding
-        What is wrong with the data, `separation` included.
-    caveats : tuple of callable
-        What a user should know of the fit beside the findings.
+    `settings` are those of the run, whose method may be another than was asked for. `rounds` counts the exchanges of
+    all runs of a search, and `floats` the numbers that the history of `result` lacks. `message` says where the
+    evidence is largest, `caveat` and `caveats` what a user should know besides `findings`.
     """
 
     result: Result
@@ -112,26 +91,13 @@ class Start:
     layout: Layout
 
 
+@one_thread_where_small(lambda glm, *_: glm.layout.dim)
 def fit_and_diagnose(
     glm: Glm, rows: Mapping[Hashable, SiteRows], settings: Settings, start: Start | None, names: Sequence[str]
 ) -> Fit:
-    """Fit a model, and name what is wrong with its data: before the fit, and where it does not come to a maximum.
+    """Fit a model to rows in their own units, and name what is wrong with its data.
 
-    Parameters
-    ----------
-    glm : Glm
-    rows : mapping of SiteRows
-        Rows in their own units.
-    settings : Settings
-    start : Start or None
-        Where an earlier fit ended.
-    names : sequence of str
-        Names of the columns.
-
-    Raises
-    ------
-    RunError
-        When a run failed, and the data do not say why; it names site, round and the knob to turn.
+    A RunError is raised where a run failed and the data do not say why.
     """
     _require_sums(glm, names)
     settings = settings.chosen(glm.losses(1.0))
@@ -179,17 +145,9 @@ def _fell_back(error: RunError, words: Words) -> str:
 
 
 def fit_glm(glm: Glm, settings: Settings, start: Start | None = None, names: Sequence[str] = ()) -> Fit:
-    """Fit a model to the rows of its sites; a RunError names site, round and the knob to turn.
+    """Fit a model to the rows of its sites; the evidence finds a precision or a noise variance of None.
 
-    Parameters
-    ----------
-    glm : Glm
-    settings : Settings
-        Method, prior and options; a precision or a noise variance of None is found by the evidence.
-    start : Start, optional
-        Where an earlier fit ended.
-    names : sequence of str, optional
-        Of the columns, for messages.
+    A RunError names site, round and the knob to turn.
     """
     if settings.penalty:
         return _fit_firth(glm, settings)

@@ -28,9 +28,6 @@ from .fitted import STACKED_QR
 
 EVIDENCE = "evidence"
 
-INFERENCES = ("likelihood", "posterior")
-"""The mode with its curvature, as `glm` has it, or the variational posterior."""
-
 FLAT = 1e-8
 """Prior precision ε of a posterior's unpenalised intercept, relative to the information I that all rows hold on it.
 
@@ -45,27 +42,8 @@ LEAST = 1e-12
 class Settings:
     """Settings of one `fit`.
 
-    Attributes
-    ----------
-    method : Method or Accelerated
-    family : type
-    inference : {'likelihood', 'posterior'}
-        The mode of likelihood and prior with its curvature, or the variational posterior.
-    precision : float, ndarray or None
-        Precision of the prior, 0 where there is none; None where the evidence chooses it.
-    noise : float or None
-        Noise variance of kinds that have one; None where it is estimated, by the evidence of a posterior and by the
-        residuals of a likelihood.
-    fit_intercept, penalize_intercept : bool
-    options : dict
-        Passed on to `run`.
-    penalty : {None, 'firth'}
-    is_relative : bool, default False
-        Whether `precision` is times the noise variance: scikit-learn's alpha.
-    is_auto : bool, default False
-        Whether the method was left to be chosen.
-    weights : {'frequency', 'analytic'}
-        Whether a weight of two is the row twice, or a row of half the variance.
+    The evidence chooses a `precision` of None, and 0 is no prior; a `noise` of None is estimated. `options` go to
+    `run`. With `is_relative`, `precision` is times the noise variance, as scikit-learn's alpha is.
     """
 
     method: Method | Accelerated
@@ -150,6 +128,8 @@ class Settings:
 
 def read_settings(estimator: Any) -> Settings:
     """Check the arguments that all estimators share."""
+    if estimator.penalty is not None:
+        read_choice(estimator.penalty, "penalty", ("firth",))
     inference = _read_inference(estimator)
     is_exact = inference == "likelihood" and read_kind(estimator.kind).is_least_squares
     method = STACKED_QR if is_exact else _read_method(estimator.method, estimator.family, inference)
@@ -173,7 +153,7 @@ def read_settings(estimator: Any) -> Settings:
             "progress": as_switch(estimator.progress, "progress"),
             "safeguard": row_has_dual,
         },
-        penalty=_read_penalty(estimator.penalty),
+        penalty=estimator.penalty,
         is_auto=isinstance(estimator.method, str) and estimator.method == "auto",
         weights=read_weights(estimator.weight_meaning),
     )
@@ -190,13 +170,13 @@ def read_settings(estimator: Any) -> Settings:
 def read_choice(value: Any, name: str, choices: tuple[str, ...]) -> str:
     """Check one of several words."""
     if not isinstance(value, str) or value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}.")
+        raise ArgumentError(name, f"must be one of {', '.join(map(repr, choices))}", repr(value))
     return value
 
 
 def _read_inference(estimator: Any) -> Literal["likelihood", "posterior"]:
     """Resolve "auto": the likelihood, unless another argument asks for what a posterior alone has."""
-    given = read_choice(estimator.inference, "inference", ("auto", *INFERENCES))
+    given = read_choice(estimator.inference, "inference", ("auto", "likelihood", "posterior"))
     asks = {
         "prior_precision": isinstance(estimator.prior_precision, str),
         "method": not (isinstance(estimator.method, str) and estimator.method == "auto"),
@@ -222,7 +202,7 @@ def _read_method(method: Any, family: Any, inference: str) -> Method | Accelerat
     if isinstance(method, str) and method in TABLE:
         return TABLE[method]()
     names = ", ".join(repr(name) for name in ("auto", *TABLE))
-    raise ValueError(f"method must be one of {names}, or a row of bayesadmm_np.methods, got {method!r}.")
+    raise ArgumentError("method", f"must be one of {names}, or a row of bayesadmm_np.methods", repr(method))
 
 
 def _read_family(family: Any, row: Method) -> type[Gaussian]:
@@ -253,7 +233,7 @@ def _read_precision(value: Any) -> float | Array | None:
     if isinstance(value, str) and value == EVIDENCE:
         return None
     if isinstance(value, str):
-        raise ValueError(f"prior_precision must be a number, an array or 'evidence', got {value!r}.")
+        raise ArgumentError("prior_precision", "must be a number, an array or 'evidence'", repr(value))
     array = as_float_array(value, "prior_precision", ndim=(0, 1, 2))
     if array.ndim:
         return array
@@ -265,13 +245,6 @@ def _read_precision(value: Any) -> float | Array | None:
 def read_weights(value: Any) -> WeightMeaning:
     """Check the meaning of row weights."""
     return "frequency" if read_choice(value, "weight_meaning", get_args(WeightMeaning)) == "frequency" else "analytic"
-
-
-def _read_penalty(value: Any) -> Literal["firth"] | None:
-    if value is None:
-        return None
-    read_choice(value, "penalty", ("firth",))
-    return "firth"
 
 
 def read_noise(value: Any, inference: str) -> float | None:
@@ -311,7 +284,7 @@ def _read_jobs(value: Any) -> int:
         return 1
     if isinstance(value, int | np.integer) and value != 0:
         return int(effective_n_jobs(int(value)))
-    raise ValueError(f"n_jobs must be None or an integer other than 0, got {value!r}.")
+    raise ArgumentError("n_jobs", "must be None or an integer other than 0", repr(value))
 
 
 def make_prior(settings: Settings, precision: float | Array, glm: Glm, noise: float) -> Gaussian:

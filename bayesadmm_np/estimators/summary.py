@@ -239,31 +239,9 @@ def summarise(
     tests: Sequence[Test] = (),
     words: Words = PLAIN,
 ) -> Summary:
-    """Return the table of a fitted model.
+    """Return the table of a fitted model; see `FederatedGLM.summary`.
 
-    Parameters
-    ----------
-    model : FittedGLM
-    units : {'original', 'standardized'}
-        The columns' own units, or per standard deviation.
-    covariance : str, default 'model'
-        "quasi" is the model's times the dispersion of counts. "HC0" to "HC3" and "cluster" are robust; the model's
-        statistics must hold their sums.
-    ratios : bool, default False
-        Whether to show exp(coef), an odds or rate ratio, with its interval.
-    reference : label, optional
-        Of classes: rows are the differences to this class, log odds ratios.
-    losses : sequence of Loss, optional
-        Of all sites, in the units of the run: intervals are then those of the profile likelihood.
-    tests : sequence of Test
-        Of terms, which stand below the coefficients.
-    words : Words
-        The reader's names for arguments, in what is said about the data.
-
-    Raises
-    ------
-    ValueError
-        When the fit has no such covariance, its exp(coef) is no ratio, or there is no such class.
+    With the `losses` of all sites, in the units of the run, intervals are those of the profile likelihood.
     """
     if ratios and not model.kind.ratio:
         raise ArgumentError("ratios", f"must be False for {model.kind.title}: exp(coef) is no ratio", ratios)
@@ -275,7 +253,7 @@ def summarise(
         statistic="z" if spread.df is None else "t",
         ratio=model.kind.ratio if ratios else "",
         sources=("prior", *map(str, model.sites)),
-        header={**_header(model, units, words), "Model": model.titled(reference)},
+        header=_header(model, units, reference, words),
         note=_note(model, rows, spread, losses is not None),
         tests=tuple(tests),
     )
@@ -547,13 +525,13 @@ def _at_the_maximum(model: FittedGLM, whole: GoodnessOfFit, is_quasi: bool) -> d
     return facts
 
 
-def _header(model: FittedGLM, units: Units, words: Words) -> dict[str, str]:
+def _header(model: FittedGLM, units: Units, reference: Any, words: Words) -> dict[str, str]:
     sites = ", ".join(f"{name} {site.n_rows}" for name, site in model.sites.items())
     family = f"{model.family} family, " if model.inference == "posterior" else ""
     many = "site" if len(model.sites) == 1 else "sites"
     rounds = "1 round" if model.rounds == 1 else f"{model.rounds} rounds"
     header = {
-        "Model": model.title,
+        "Model": model.titled(reference),
         "Fit": model.fit_name,
         "Rows": f"{sum(site.n_rows for site in model.sites.values())} at {len(model.sites)} {many}: {sites}"
         if sites

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from .._errors import ArgumentError
 from .._registry import nearest
-from ..design.terms import terms_of
+from ..design.agreement import terms_of
 from ..glm.inference import Estimate, Test, contrasts, likelihood_ratio_test, picks, wald_test
 from ..glm.refit import drive, refit, without
 from ..losses.base import Loss
@@ -18,22 +18,13 @@ Terms = Mapping[str, Sequence[str]] | None
 
 
 def read_terms(model: FittedGLM, terms: Terms = None) -> dict[str, list[int]]:
-    """Return the places in θ of each term, at all outputs; those that are held at zero are left out.
+    """Return the places in θ of each term, at all outputs, without those that are held at zero.
 
-    Parameters
-    ----------
-    model : FittedGLM
-    terms : dict of sequences of str, optional
-        Names of design columns by term; default one term a column of the table, or the terms of the formula.
-
-    Raises
-    ------
-    ValueError
-        When a term is empty, or names what is no column of the design.
+    By default one term is a column of the table, or a term of the formula.
     """
     columns, layout = model.columns, model.layout
     names = columns.names
-    given = terms_of(names, columns.agreement is not None) if terms is None else terms
+    given = terms_of(names, columns.agreement) if terms is None else terms
     found = {}
     for term, members in given.items():
         unknown = [name for name in members if name not in names]
@@ -54,21 +45,7 @@ def read_terms(model: FittedGLM, terms: Terms = None) -> dict[str, list[int]]:
 
 
 def wald_tests(model: FittedGLM, terms: Terms = None, covariance: str = MODEL) -> tuple[Test, ...]:
-    """Test that all coefficients of a term are zero, by the estimates and their covariance; see `wald_test`.
-
-    Parameters
-    ----------
-    model : FittedGLM
-    terms
-        See `read_terms`.
-    covariance : str, default 'model'
-        See `summarise`.
-
-    Raises
-    ------
-    ValueError
-        When the model has no covariance, or a prior on which the answer would depend.
-    """
+    """Test that all coefficients of a term are zero, by the estimates and their covariance; see `wald_test`."""
     spread = _spread(model, covariance)
     assert spread.matrix is not None
     return tuple(
@@ -84,22 +61,7 @@ def wald_tests(model: FittedGLM, terms: Terms = None, covariance: str = MODEL) -
 
 
 def likelihood_ratio_tests(model: FittedGLM, losses: Sequence[Loss], terms: Terms = None) -> tuple[Test, ...]:
-    """Test each term by a refit without it: χ² of the likelihood ratio, or F where the noise variance is estimated.
-
-    Parameters
-    ----------
-    model : FittedGLM
-        A fit by maximum likelihood.
-    losses : sequence of Loss
-        Of all sites, in the units of the run.
-    terms
-        See `read_terms`.
-
-    Raises
-    ------
-    ValueError
-        When the fit is another one, or the rows do not determine the smaller model.
-    """
+    """Test each term by a refit without it: χ² of the likelihood ratio, or F where the noise variance is estimated."""
     return ratio_tests(replace(model, reduced=reduced_losses(model, losses, terms)), terms)
 
 

@@ -1,7 +1,6 @@
 """Runs with sites elsewhere: a server and sites that share no memory, with the answer of one process."""
 
 from .._signatures import SigningKey
-from .agreeing import needed_grids
 from .disclosure import DisclosureError, DisclosureRules
 from .folders import (
     FinalResult,
@@ -43,7 +42,6 @@ __all__ = [
     "give_copy",
     "load_server",
     "missing_sites",
-    "needed_grids",
     "site_key",
     "start_server",
     "step_server",

@@ -25,17 +25,7 @@ SLACK = 1e-9
 
 @dataclass(frozen=True)
 class Entry:
-    """A noised answer that has left the folder.
-
-    Attributes
-    ----------
-    run : str
-    round : int
-    answer : str
-        Digest of its vectors.
-    noise_multiplier : float
-        z of its noise.
-    """
+    """A noised answer that has left the folder, with the digest of its vectors and the multiplier z of its noise."""
 
     run: str
     round: int
@@ -53,23 +43,13 @@ class Account:
     T answers of noise multiplier z disclose as much as one answer of multiplier z/√T. Answers of different multipliers
     z_i disclose as much as one answer of multiplier (Σ_i z_i⁻²)^{-1/2}. So an old answer counts as (z/z_i)² answers of
     today's multiplier z.
-
-    Attributes
-    ----------
-    entries : tuple of Entry
     """
 
     entries: tuple[Entry, ...] = ()
 
     @classmethod
     def read(cls, folder: str | os.PathLike[str]) -> Account:
-        """Read a folder's account; an empty one where there is none.
-
-        Raises
-        ------
-        ArchiveError
-            When the file is damaged: the site discloses nothing more until an undamaged file is put back.
-        """
+        """Read a folder's account; of a damaged file an ArchiveError, and the site discloses nothing more."""
         path = Path(folder) / ACCOUNT
         if not path.exists():
             return cls()
@@ -94,10 +74,8 @@ class Account:
     ) -> Account:
         """Return the account with another answer, of a run of at most `limit` rounds; the same answer enters once.
 
-        Raises
-        ------
-        ArchiveError
-            When the rest of the run could need more answers than are left of `granted`: the reply must not leave.
+        Raises an ArchiveError where the rest of the run could need more answers than are left of `granted`: the reply
+        must not leave.
         """
         if any(other.answer == entry.answer for other in self.entries):
             return self
@@ -116,11 +94,6 @@ def charge(folder: str | os.PathLike[str], site: Site) -> Account:
 
     The caller writes the state that holds the answer first, then the account, and then sends the reply. A step that
     stopped in between is repeated with the same noise, and enters the answer then.
-
-    Raises
-    ------
-    ArchiveError
-        When the granted privacy is spent, or less is left than the run could need.
     """
     answer = None if site.kept is None else site.kept.ledger.pending
     if site.kept is None or answer is None or site.privacy is None or site.privacy_rounds is None:
@@ -132,5 +105,5 @@ def charge(folder: str | os.PathLike[str], site: Site) -> Account:
 
 
 def _digest(vectors: Mapping[str, Array]) -> str:
-    """Of what is sent of an answer; η_k and its gap follow from it."""
+    """Return a digest of what is sent of an answer; η_k and its gap follow from this part."""
     return hashlib.sha256(b"natural\0" + vectors["natural"].tobytes()).hexdigest()[:32]

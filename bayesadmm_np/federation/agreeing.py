@@ -1,17 +1,12 @@
-"""Tables of sites elsewhere, at the server: what must be asked, and what the sites agree on, from their hellos alone.
+"""Tables of sites elsewhere, at the server: what the sites agree on, from their hellos alone.
 
-    hello      site → server    a description of the columns, no rows (`design.formula.describe_columns`)
-    grids      server → sites   rising numbers, where knots of a spline are quantiles of all rows
-    hello      site → server    again, with the counts on all grids so far
-    broadcast  server → sites   the first: its spec holds the agreement by which each site makes its design
-
-Without such splines there are no grids. A server keeps nothing between two of them.
+A hello has a description of the columns and no rows (`design.formula.describe_columns`). The first broadcast has in its
+spec the agreement by which each site makes its design.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,13 +15,12 @@ import numpy as np
 from .._errors import ArgumentError
 from .._validation import Array
 from ..design.agreement import Agreement
-from ..design.formula import agree, quantiles_needed, quantiles_of
+from ..design.formula import Moments, agree
 from ..design.levels import TableError
-from ..design.order_statistics import Bracket, next_grid
 from ..design.terms import parse
 from ..glm.kinds import Kind, read_kind
-from .columns import INTERCEPT, TableHeader, asked_of, count_name
-from .messages import Hello, Message, read_hellos
+from .columns import INTERCEPT, TableHeader
+from .messages import Hello
 
 
 def features_of(agreement: Agreement) -> tuple[str, ...]:
@@ -51,69 +45,21 @@ def classes_of(agreement: Agreement, kind: Kind) -> tuple[str, ...]:
     return found
 
 
-def needed_grids(hellos: Sequence[Message | Hello], task: Any) -> Message | None:
-    """Return the grids on which sites must count before a run can begin; None where their hellos are enough.
-
-    Parameters
-    ----------
-    hellos : sequence of Message or Hello
-        The last of each site.
-    task : GLMTask or NetworkTask
-
-    Returns
-    -------
-    Message or None
-        Of kind "grids"; a step of a site answers them by another hello.
-
-    Raises
-    ------
-    MessageError, TableError
-        When the sites cannot agree.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import bayesadmm_np as ba
-    >>> from bayesadmm_np.federation import Coordinator, GLMTable, GLMTask, Site, needed_grids
-    >>> table = {"died": [0, 1, 1, 0], "age": [61, 54, 70, 38]}
-    >>> site = Site("Basel", GLMTable(table, "died ~ bs(age, 2, degree=1)", shares_quantiles=True))
-    >>> task = GLMTask(ba.methods.PVI(), lambda d: ba.families.FullGaussian(np.zeros(d), 1.0))
-    >>> hellos = [site.hello()]
-    >>> while (grids := needed_grids(hellos, task)) is not None:
-    ...     hellos = [site.step(grids)[1]]
-    >>> Coordinator.start(hellos, task).spec.agreement.lines[-1]
-    'bs(age, 2, degree=1): knots at 57.5, between 38 and 70'
-    """
-    read = read_hellos(hellos)
-    tables = _tables(read)
-    if not tables:
-        return None
-    made = _settled(read, tables, getattr(task, "choices", None) or {})
-    return made if isinstance(made, Message) else None
-
-
 def agreed_hellos(hellos: Sequence[Hello], choices: Mapping[str, Any] | None) -> tuple[Sequence[Hello], dict[str, Any]]:
     """Return hellos as of sites that have made their designs, and what the spec says of the agreement.
 
-    Parameters
-    ----------
-    hellos : sequence of Hello
-        In the order of the sites' names.
-    choices : dict
-        Of `design.formula.agree`: reference, ignore_case, site_intercepts, reference_site.
+    Hellos are in order of the sites' names; choices are arguments of `design.formula.agree`.
     """
     tables = _tables(hellos)
     if not tables:
         if choices:
             raise ArgumentError(next(iter(choices)), "must be left out where sites describe no tables")
         return hellos, {}
-    made = _settled(hellos, tables, choices or {})
-    if isinstance(made, Message):
-        raise ValueError("hellos must have the counts that needed_grids asks for.")
+    made = _settled(tables, choices or {})
     kind = read_kind(next(iter(tables.values())).kind)
     features, classes = features_of(made), classes_of(made, kind)
     dim = len(features) * kind.n_outputs(len(classes))
-    whole = [replace(hello, dim=dim, features=features, classes=classes, table=None, columns={}) for hello in hellos]
+    whole = [replace(hello, dim=dim, features=features, classes=classes, table=None) for hello in hellos]
     return whole, {"agreement": made, **_pooled_units(tables, made, features)}
 
 
@@ -159,73 +105,11 @@ def _as_listed(table: TableHeader, site: str, first: TableHeader, first_site: st
     return replace(table, described=replace(table.described, formula=first.described.formula))
 
 
-def _settled(
-    hellos: Sequence[Hello], tables: Mapping[str, TableHeader], choices: Mapping[str, Any]
-) -> Agreement | Message:
-    """The agreement, or the grids that it needs."""
+def _settled(tables: Mapping[str, TableHeader], choices: Mapping[str, Any]) -> Agreement:
     first = next(iter(tables.values()))
-    formula, kind = first.described.formula, read_kind(first.kind)
     described = {site: table.described for site, table in tables.items()}
-    settings = {"weights": first.weights, "classes": kind.is_classifier, **choices}
-    wanted = quantiles_needed(formula)
-    if not wanted or not all(set(table.ranges) == set(wanted) for table in tables.values()):
-        return agree(described, formula, **settings)
-    with suppress(_EnoughError):  # what does not fit is refused before anything is asked
-        agree(described, formula, quantiles=_enough, **settings)
-    n_rows = sum(table.described.n_complete for table in tables.values())
-    needed = list(wanted)
-    brackets = {name: _brackets(name, wanted[name], n_rows, tables.values()) for name in needed}
-    levels: list[dict[int, Array]] = []
-    while grids := {index: grid for index, name in enumerate(needed) if (grid := next_grid(brackets[name])).size}:
-        levels.append(grids)
-        if not all(_has_counted(tables[hello.site], levels) for hello in hellos):
-            arrays = {count_name(level, index): grid for level, of in enumerate(levels) for index, grid in of.items()}
-            return Message("grids", {"formula": formula, "levels": len(levels)}, arrays, "grids")
-        for index, grid in grids.items():
-            counts = np.sum([_counts(hello, len(levels) - 1, index, grid.size) for hello in hellos], axis=0)
-            known = brackets[needed[index]]
-            brackets[needed[index]] = [one if one.is_exact else one.narrowed(grid, counts) for one in known]
-    values = {(name, one.rank): one.low for name, found in brackets.items() for one in found}
-    return agree(described, formula, quantiles=quantiles_of(lambda *key: values[key], n_rows), **settings)
-
-
-class _EnoughError(Exception):
-    """The columns were agreed on, and quantiles are asked for."""
-
-
-def _enough(expression: str, probabilities: Sequence[float]) -> Sequence[float]:
-    raise _EnoughError
-
-
-def _brackets(name: str, probabilities: Sequence[float], n_rows: int, tables: Collection[TableHeader]) -> list[Bracket]:
-    """Where the order statistics lie of which the quantiles are made, as far as the sites' ranges say it."""
-    low, high = min(one.ranges[name][0] for one in tables), max(one.ranges[name][1] for one in tables)
-    ranks: set[int] = set()
-
-    def noted(expression: str, rank: int) -> float:
-        ranks.add(rank)
-        return low
-
-    quantiles_of(noted, n_rows)(name, probabilities)
-    return [Bracket(rank, high if rank == n_rows else low, low if rank == 1 else high) for rank in sorted(ranks)]
-
-
-def _has_counted(table: TableHeader, levels: Sequence[Mapping[int, Array]]) -> bool:
-    """Whether a site has counted on these grids; counts on others, from before its rows changed, are of no use."""
-    return table.asked[: len(levels)] == tuple(map(asked_of, levels))
-
-
-def _counts(hello: Hello, level: int, index: int, size: int) -> Array:
-    name, n_rows = count_name(level, index), hello.rows
-    counts = hello.columns.get(name, np.zeros(0))
-    if counts.size != 2 * size:
-        raise hello.refusal(name, f"{2 * size} counts", counts.size)
-    counts = counts.reshape(2, size)
-    below, upto = counts
-    rises = (np.diff(counts, axis=1) >= 0).all() and (below <= upto).all()
-    if not (rises and (counts == np.floor(counts)).all() and counts.min() >= 0 and counts.max() <= n_rows):
-        raise hello.refusal(name, f"rising counts of at most {n_rows} rows", "others")
-    return counts
+    settings = {"weights": first.weights, "classes": read_kind(first.kind).is_classifier, **choices}
+    return agree(described, first.described.formula, **settings)
 
 
 def _pooled_units(tables: Mapping[str, TableHeader], agreement: Agreement, features: Sequence[str]) -> dict[str, Array]:
@@ -239,11 +123,8 @@ def _pooled_units(tables: Mapping[str, TableHeader], agreement: Agreement, featu
         for site, table in tables.items():
             if name not in table.units:
                 raise TableError("has no mean and standard deviation", "write its values as numbers", site, name)
-        parts = [table.units[name] for table in tables.values()]
-        count = sum(part.count for part in parts)
-        mean = sum(part.count * part.mean for part in parts) / count
-        squares = sum(part.squares + part.count * (part.mean - mean) ** 2 for part in parts)
-        if squares > 0:
-            centre[j] = mean if agreement.has_intercept else 0.0
-            scale[j] = np.sqrt(squares / count)
+        whole = Moments.pooled([table.units[name] for table in tables.values()])
+        if whole.squares > 0:
+            centre[j] = whole.mean if agreement.has_intercept else 0.0
+            scale[j] = np.sqrt(whole.squares / whole.count)
     return {"centre": centre, "scale": scale}

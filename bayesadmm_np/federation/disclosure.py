@@ -1,4 +1,4 @@
-"""What may leave a site: the rules of its owner, checked where messages leave, and the list of all that has left.
+"""Rules of a site's owner for all that may leave, checked where messages leave, and the list of all that has left.
 
 `checked` has the rules. `Site.cleared` asks it for every message that goes into a file or over a network. In one
 process nothing is sent, and no rule applies.
@@ -27,7 +27,7 @@ from .messages import Heard, MessageError
 
 SENT = "sent.jsonl"
 DIGITS = 32
-"""Of a digest in the list."""
+"""Digits of a digest in the list."""
 ALONE = 0.99
 """Leverage from which on a combination of columns is the value of one row."""
 MOST_NAMED = 8
@@ -38,7 +38,7 @@ AT_A_POINT = "separation (a likelihood without a maximum) may be the reason; use
 
 @dataclass(frozen=True, kw_only=True)
 class DisclosureRules:
-    """What the rows of a site must be like, before anything that depends on them is sent by file or network.
+    """Limits that the rows of a site must keep before anything that depends on them is sent by file or network.
 
     The defaults of rows, levels and parameters are those of DataSHIELD and of vantage6's GLM.
 
@@ -56,14 +56,12 @@ class DisclosureRules:
         Parameters a row.
     minimum_sites : int, default 3
         Sites of a run: of two each learns the other's sums.
-    most_numbers : float, default 3.0
-        Different numbers that leave in a run, by the numbers that the rows hold: rows times columns and target.
+    budget : float, default 10.0
+        Different numbers that leave the site's folder in all runs, by the numbers that the rows hold (rows times
+        columns and target). A refused answer about a point counts as if sent, as the refusal tells of the rows.
     most_evaluations : int, default 1
         Counts of predictions that leave (`bayesadmm site evaluate`): the difference of those by two models, or of two
         sets of rows, can be one row's outcome.
-    most_comparisons : float, default 12.0
-        Comparisons of rows of the site's folder, in whatever runs: directions of a search for separation that rows
-        are compared with of which nothing else tells the answer, and refusals about a point, which tell of it.
     allow : tuple of str, default ()
         Columns that a run may use; () allows those that the site has named.
 
@@ -84,15 +82,14 @@ class DisclosureRules:
     minimum_class_count: int = 3
     most_parameters: float = 0.33
     minimum_sites: int = 3
-    most_numbers: float = 3.0
+    budget: float = 10.0
     most_evaluations: float = 1
-    most_comparisons: float = 12.0
     allow: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("minimum_rows", "minimum_count", "minimum_class_count", "minimum_sites"):
             as_count(getattr(self, name), name, minimum=0)
-        for name in ("most_parameters", "most_numbers", "most_evaluations", "most_comparisons"):
+        for name in ("most_parameters", "budget", "most_evaluations"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be > 0, got {getattr(self, name)}.")
 
@@ -105,14 +102,13 @@ class DisclosureRules:
             minimum_class_count=0,
             most_parameters=math.inf,
             minimum_sites=0,
-            most_numbers=math.inf,
+            budget=math.inf,
             most_evaluations=math.inf,
-            most_comparisons=math.inf,
         )
 
     @property
     def overrides(self) -> dict[str, Any]:
-        """What is not as by default."""
+        """Rules that are not as by default."""
         usual = DisclosureRules()
         return {name: value for name, value in asdict(self).items() if value != getattr(usual, name)}
 
@@ -138,7 +134,7 @@ class Check(NamedTuple):
 
     @property
     def nearer(self) -> Callable[..., Any]:
-        """Of two findings the one that is nearer to the limit, or farther beyond it."""
+        """Choose of two findings the one that is nearer to the limit, or farther beyond it."""
         return min if self.rule.startswith("minimum") else max
 
     @property
@@ -209,7 +205,7 @@ class DisclosureError(MessageError):
             )
             options[first.option] = _override(name, [one for one in broken if one.rule == name], allow)
         if any(one.column == A_POINT for one in broken):  # its limit is the number of columns, too
-            options["--most-parameters"] = _larger(options.get("--most-parameters", "1"), "1")
+            options["--most-parameters"] = max(options.get("--most-parameters", "1"), "1", key=float)
         listed = " ".join(f"{name} {value}" for name, value in options.items())
         self.remedy = f"override by {listed} (of `site init`, or in a run of `site rules`), which is recorded"
         super().__init__(
@@ -217,10 +213,6 @@ class DisclosureError(MessageError):
         )
         named = ", ".join(dict.fromkeys(one.option + one.of for one in broken))
         self.told = f"site {site} sends nothing, by its disclosure rule{'s' * (len(rules) > 1)} {named}"
-
-
-def _larger(one: str, other: str) -> str:
-    return max(one, other, key=float)
 
 
 def _override(rule: str, broken: Sequence[Check], allow: Sequence[str]) -> str:
@@ -240,9 +232,8 @@ WANTS = {
     "minimum_class_count": "wants none or at least {} rows of each class",
     "most_parameters": "wants at most {} parameters a row",
     "minimum_sites": "wants at least {} sites",
-    "most_numbers": "wants at most {} numbers sent by number of its rows",
+    "budget": "wants at most {} numbers sent in all runs by number of its rows",
     "most_evaluations": "wants at most {} evaluation of its rows",
-    "most_comparisons": "wants at most {} comparisons of its rows with points and directions, in all runs",
     "allow": "wants columns of its list alone",
 }
 REMEDY = {
@@ -251,9 +242,8 @@ REMEDY = {
     "minimum_class_count": "let another site take these rows in, or leave this site out",
     "most_parameters": "use fewer columns",
     "minimum_sites": "ask for more sites",
-    "most_numbers": "ask for fewer rounds or columns",
+    "budget": "ask for fewer runs, rounds or columns",
     "most_evaluations": "use the counts that it has written",
-    "most_comparisons": "begin no more runs whose questions are refused, and leave separating columns out",
     "allow": "leave the column out",
 }
 
@@ -265,31 +255,11 @@ REMEDY = {
 
 @dataclass(frozen=True)
 class Entry:
-    """A message that has left the site.
+    """A message that has left the site, or a refusal.
 
-    Attributes
-    ----------
-    time : str
-        UTC, to the second.
-    kind : str
-        "hello", "reply", "answer" or "evaluation".
-    run : str
-        Of the message; "" before a run.
-    number : int
-        Round, or number of the question.
-    name : str
-        Of the question.
-    bytes, numbers : int
-        Size of the message, and different numbers in it.
-    digest : str
-    refused : str
-        Rule that kept the content back; the message says so and holds nothing.
-    allowed : dict of str to list
-        By rule, what it was about and its limit.
-    overrides : dict
-        Rules that are not as by default.
-    split : str
-        Digest of the rows that a direction chose; sums over two choices could differ by one row.
+    `number` is the round, or the number of the question of this `name`. `numbers` counts the different numbers in it.
+    `refused` is the rule that kept the content back, `allowed` has by rule what it was about and its limit, and
+    `overrides` the rules that are not as by default.
     """
 
     time: str
@@ -303,13 +273,13 @@ class Entry:
     refused: str
     allowed: dict[str, list[float]]
     overrides: dict[str, Any]
-    split: str = ""
 
     @classmethod
     def of(cls, said: Archive, overrides: Mapping[str, Any]) -> Entry:
         """Return the entry of a message, before the rules were asked."""
         header = said.header
         values = [array.ravel().astype(np.float64) for array in said.arrays.values()]
+        plain = sum(isinstance(value, float) for value in header.get("content", {}).values())
         return cls(
             time=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
             kind=said.kind,
@@ -318,7 +288,7 @@ class Entry:
             name=str(header.get("name", "")),
             bytes=said.size,
             # a matrix has most of its entries twice, a reply some of its sums
-            numbers=int(np.unique(np.concatenate(values)).size) if values else 0,
+            numbers=plain + (int(np.unique(np.concatenate(values)).size) if values else 0),
             digest=said.digest[:DIGITS],
             refused=str(header.get("refused", "")),
             allowed={},
@@ -361,20 +331,10 @@ def _lines(path: Path) -> list[bytes]:
 
 @dataclass(frozen=True)
 class Basis:
-    """What an answer rests on, as the rules see it.
+    """Rows that an answer rests on, as the rules see them; `rows` is None where the loss knows none.
 
-    Attributes
-    ----------
-    n_rows, dim : int
-        A network has dim 0: its parameters are more than its rows.
-    rows : Rows or None
-        None where the loss knows none.
-    points : iterable of float
-        How many rows the sums rest on, at each point of the message and under its q_g.
-    picked : iterable of float
-        How many rows a question picks; 0 for none.
-    compared : sequence of str
-        Of each direction that rows are compared with (see `most_comparisons`), which rows it chooses: a digest, or "".
+    A network has dim 0: its parameters are more than its rows. `points` yields how many rows the sums rest on, at each
+    point of the message and under its q_g; `picked` how many rows a question picks, 0 for none.
     """
 
     n_rows: int
@@ -382,24 +342,12 @@ class Basis:
     rows: Rows | None = None
     points: Iterable[float] = ()
     picked: Iterable[float] = ()
-    compared: Sequence[str] = ()
 
 
 def checked(site: Any, entry: Entry, log: Sequence[Entry]) -> Entry:
-    """Return the entry of a message, with all that the rules of its site allowed of it.
+    """Return the entry of a message of a site after its step, with all that the rules of the site allowed of it.
 
-    Parameters
-    ----------
-    site : Site
-        After its step.
-    entry : Entry
-    log : sequence of Entry
-        The messages that have left, of all runs.
-
-    Raises
-    ------
-    DisclosureError
-        When a rule keeps it back.
+    `log` has the messages that have left, of all runs. Raises a DisclosureError when a rule keeps the message back.
     """
     return _allowed(site.name, site.rules, entry, [] if entry.refused else list(_checks(site, entry, log)))
 
@@ -412,26 +360,7 @@ def checked_counts(
     entry: Entry,
     before: Sequence[Entry],
 ) -> Entry:
-    """Return the entry of counts of predictions, with what the rules allowed of it.
-
-    Parameters
-    ----------
-    name : str
-        Of the site.
-    rules : DisclosureRules
-    classes : dict of int
-        Rows by class.
-    columns : iterable of str
-        Of the model.
-    entry : Entry
-    before : sequence of Entry
-        All that has left.
-
-    Raises
-    ------
-    DisclosureError
-        When a rule keeps it back.
-    """
+    """Return the entry of counts of predictions by class, with what the rules allowed, or raise a DisclosureError."""
     checks = [Check("minimum_rows", sum(classes.values()), max(rules.minimum_rows, 1))]
     least = rules.minimum_class_count
     checks += [Check("minimum_class_count", n or math.inf, least, "", label) for label, n in classes.items()]
@@ -449,14 +378,7 @@ def _allowed(name: str, rules: DisclosureRules, entry: Entry, checks: Sequence[C
     for one in checks:
         near = [one.got, one.limit]
         allowed[one.rule] = one.nearer(allowed.get(one.rule, near), near)
-    chosen = "".join(one.level for one in checks if one.rule == "most_comparisons")
-    return replace(entry, allowed=allowed, split=chosen)
-
-
-def overrides_of(site: Any) -> dict[str, Any]:
-    """Return what a site's owner allows beyond the usual rules."""
-    shares = {"share_quantiles": True} if getattr(site.data, "shares_quantiles", False) else {}
-    return {**site.rules.overrides, **shares}
+    return replace(entry, allowed=allowed)
 
 
 def _checks(site: Any, entry: Entry, log: Sequence[Entry]) -> Iterator[Check]:
@@ -473,38 +395,22 @@ def _checks(site: Any, entry: Entry, log: Sequence[Entry]) -> Iterator[Check]:
     yield from _of_design(rules, basis, spec, is_new=not before)  # a run has one design
     if basis.rows is None or site.privacy is not None:  # what is sent is noised, and a refusal would not be
         return
-    told, splits = _comparisons(log, entry), {split for split in basis.compared if split}
-    own = max(len(basis.compared), told >= rules.most_comparisons)
-    spent = Check("most_comparisons", told + own, rules.most_comparisons)
-    if not spent.holds:  # whatever the rows say
-        yield spent
+    sent = sum(one.numbers for one in log if one.digest != entry.digest) + entry.numbers
+    held = basis.n_rows * (int((np.ptp(basis.rows.X, axis=0) > 0).sum()) + 1)
+    spent = Check("budget", sent / held, rules.budget)
+    yield spent
+    if not spent.holds:  # whatever else the rows would say
         return
-    yield spent._replace(level=min(splits, default=""))
-    choices = len(splits | {one.split for one in log if one.split})
-    yield Check("minimum_count", 1 if choices > 1 else math.inf, min(rules.minimum_count, 2), A_POINT)
     n_columns = basis.rows.X.shape[1]
     least = max(rules.minimum_count, n_columns if rules.most_parameters < 1 else 0)
     for count in basis.points:
         yield Check("minimum_count", count, least, A_POINT)
     for count in basis.picked:
         yield Check("minimum_count", count or math.inf, rules.minimum_count, A_POINT)
-    sent = sum(one.numbers for one in before if one.digest != entry.digest) + entry.numbers
-    held = basis.n_rows * (int((np.ptp(basis.rows.X, axis=0) > 0).sum()) + 1)
-    yield Check("most_numbers", sent / held, rules.most_numbers)
-
-
-def _comparisons(log: Sequence[Entry], entry: Entry) -> float:
-    """Return how many comparisons the messages before this one made; what is sent again was counted."""
-    total = 0.0
-    for one in log:
-        if one.digest == entry.digest:
-            break
-        total = one.allowed.get("most_comparisons", [total])[0] + (A_POINT in one.refused)
-    return total
 
 
 def _of_hello(site: Any) -> Iterator[Check]:
-    """What is known before a run."""
+    """Yield the checks that are known before a run."""
     rules, said = site.rules, site.data.introduction()
     yield Check("minimum_rows", said["rows"], rules.minimum_rows)
     described = getattr(site.data, "described", None)
@@ -521,7 +427,7 @@ def _of_hello(site: Any) -> Iterator[Check]:
 
 
 def _of_own_design(site: Any) -> Iterator[Check]:
-    """What a run asks of the rows whatever the others have, so that all is said before it: its design has no less."""
+    """Yield what a run asks of the rows whatever other sites have, so that all is said before the run."""
     from .glm_spec import GLMTask
     from .server import Coordinator
 

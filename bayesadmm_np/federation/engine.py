@@ -17,7 +17,6 @@ hides the parts, would do:
     quantity                             used for                                          over sites
     E_{q_g}[ℓ_k]                         objective, and whether the run diverges           sum
     η_k, or its move γ_k(λ_k − λ_g)      Eq. 54: λ_g                                       sum
-    E_{q_g}[∇³ℓ_k], E_{q_g}[∇⁴ℓ_k]       λ_g of a joint Newton step                        sum
     λ_k                                  Eq. 54 with α < 1                                 mean by shares
     running statistics of a network      those of q_g                                      mean by shares
     E_{q_g}[∇ℓ_k], E_{q_g}[∇²ℓ_k]        pooled residual and distance of the certificate   sum
@@ -28,7 +27,6 @@ hides the parts, would do:
     λ_k, η_k                             copy for a site that lost its state               each
     status of the solve                  the site that a failed run names                  each
 
-An engine lists the fields of a reply of the first kind in `SUMMED`, and the fields of the second kind in `PER_SITE`.
 `gather` and `complete` use the replies; a protocol that sums over sites would change these two functions.
 """
 
@@ -99,10 +97,6 @@ class Gathered(Generic[S]):
 class ServerEngine(Protocol[S]):
     """An engine at the server; what has a body is inherited by engines that do all their rounds."""
 
-    SUMMED: ClassVar[tuple[str, ...]]
-    """Fields of a reply that are used as a sum, mean or maximum over sites."""
-    PER_SITE: ClassVar[tuple[str, ...]]
-    """Fields of a reply that are used for each site."""
     record: ClassVar[Any]
     """Class of the record of a round, with `to_dict` and `from_dict`."""
     spec: Any

@@ -16,13 +16,13 @@ from .disclosure import read_log
 from .glm_spec import GLMSpec
 from .identity import read_key, site_key
 from .lock import locked
-from .messages import Message, MessageError, Outcome, by_server, read_final, read_outcome, read_spec, require_run
+from .messages import Message, MessageError, Outcome, by_server, read_final, read_spec, require_run
 from .server import Coordinator
 from .site import Site
 
 Path_ = str | os.PathLike[str]
 Replies = dict[str, tuple[Message, Any]]
-"""By site: the message, and what it says."""
+"""Messages and their contents by site."""
 STATE, HELLO = "state.npz", "hello.npz"
 
 
@@ -42,7 +42,7 @@ def step_site(
         As made from its rows.
     broadcast : path
     out : path, optional
-        Of the reply; default reply-<site>-<round>.npz in the folder. A hello that answers grids is written there too.
+        Of the reply; default reply-<site>-<round>.npz in the folder.
     copy : path, optional
         The server's copy of this site, which takes the place of the state in the folder.
 
@@ -88,13 +88,13 @@ def step_site(
         after, reply = known.step(message)
         if after.kept is not known.kept:
             reply = put_away(after, folder, state, reply)
-        elif reply is not None:  # of an inquiry and of grids a site keeps nothing
+        elif reply is not None:  # of an inquiry a site keeps nothing
             reply = sent(after, folder, reply)
         if reply is None:
             return after, None
-        path = folder / _said_name(site.name, reply) if out is None else Path(out)
-        for place in {path, folder / HELLO} if reply.kind == "hello" else {path}:
-            reply.write(place)
+        number = reply.header["round" if reply.kind == "reply" else "number"]
+        path = folder / _reply_name(reply.kind, site.name, number) if out is None else Path(out)
+        reply.write(path)
         return after, path
 
 
@@ -138,7 +138,7 @@ def told(path: Path_) -> dict[str, Any]:
     said = Message.read(path)
     if said.kind == "answer":
         return {"question": said.header["name"], "refused": said.header["refused"] or None}
-    return {} if said.kind == "hello" else {"round": said.header["round"]}
+    return {"round": said.header["round"]}
 
 
 def ask_copy(folder: Path_, site: Site, broadcast: Path_) -> Path:
@@ -227,23 +227,9 @@ def give_copy(folder: Path_, request: Path_, model: Any = None) -> Path:
         return path
 
 
-def _said_name(site: str, reply: Message) -> str:
-    """Return what the file of what a site says is called."""
-    if reply.kind == "hello":
-        return HELLO
-    return (
-        reply_name(site, reply.header["round"]) if reply.kind == "reply" else answer_name(site, reply.header["number"])
-    )
-
-
-def reply_name(site: str, number: int) -> str:
-    """Return what the file of a reply is called."""
-    return f"reply-{site}-{number:04d}.npz"
-
-
-def answer_name(site: str, number: int) -> str:
-    """Return what the file of an answer to a question is called."""
-    return f"answer-{site}-{number:04d}.npz"
+def _reply_name(kind: str, site: str, number: int) -> str:
+    """Return the file name of a reply, or of an answer to a question."""
+    return f"{kind}-{site}-{number:04d}.npz"
 
 
 def start_server(folder: Path_, server: Coordinator) -> Path:
@@ -487,9 +473,9 @@ def _kept(folder: Path, server: Coordinator) -> tuple[dict[str, Any], list[Messa
 
 
 def _expected_name(server: Coordinator, site: str) -> str:
-    """Return what the file of the site's answer to the message that is out is called."""
-    question = server.question
-    return reply_name(site, server.number) if question is None else answer_name(site, question.number)
+    """Return the file name of the site's answer to the message that is out."""
+    kind, number = ("reply", server.number) if server.question is None else ("answer", server.question.number)
+    return _reply_name(kind, site, number)
 
 
 def _out_name(server: Coordinator) -> str:
@@ -585,15 +571,6 @@ def final_result(message: Message, server: Coordinator | None = None) -> FinalRe
     known = server is not None and not engine.spec.sums_only
     sites = {} if server is None or not known else dict(zip(engine.spec.sites, server.state.sites, strict=True))
     return FinalResult(**vars(served.outcome), spec=engine.spec, posterior=engine.ended(served), sites=sites)
-
-
-def ended(of: Coordinator | Path_) -> Outcome:
-    """Return how the run of a server, or of a final message's file, ended: of losses of the core a `FinalResult`."""
-    server = of if isinstance(of, Coordinator) else None
-    message = Message.read(of) if not isinstance(of, Coordinator) else of.broadcast()
-    plain = message.header.get("spec")
-    is_core = isinstance(plain, dict) and plain.get("engine") == GLMSpec.engine
-    return final_result(message, server) if is_core else read_outcome(message)
 
 
 def _engine(spec: Any) -> Any:

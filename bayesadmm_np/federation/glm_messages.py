@@ -171,7 +171,6 @@ def made_answer(
         well_posed=solved.well_posed,
         seconds=0.0,
         slope=slope,
-        tensors=found.get("tensors"),
         sketch=found.get("sketch"),
         is_evaluation=row.client != "proximal",
     )
@@ -189,10 +188,10 @@ def require_possible(
     is_never_negative = spec.loss in NEVER_NEGATIVE
     if is_never_negative and value is not None and value < 0:
         raise refusal("value", f">= 0, as {spec.loss} is", value)
-    if "site" in found and (spec.row.is_newton or spec.row.is_joint):
+    if "site" in found and spec.row.is_newton:
         if spec.loss in CONVEX_LOSSES:
             _require_curvature(found["site"])
-        if spec.loss == "LeastSquares" and spec.row.is_newton and value is not None and np.isfinite(value):
+        if spec.loss == "LeastSquares" and value is not None and np.isfinite(value):
             _require_residuals(found["site"], value)
     elif is_never_negative and "natural" in found and value is not None and np.isfinite(value):
         require_within_reach(spec, served, k, state.sites[k], found["natural"], value)

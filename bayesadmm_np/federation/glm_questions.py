@@ -1,4 +1,4 @@
-"""What the engine of GLMs asks sites beside the rounds, so that a run has the table that one process would have given.
+"""Questions of the engine of GLMs beside the rounds, so that a run has the table that one process would have given.
 
 Before the first round: which columns say the same, where they lie, and of least squares or Firth's penalty the fit
 itself. After the last one: why a likelihood has no maximum, and the sums of deviance, criteria and robust covariances.
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -16,8 +18,8 @@ from .._archive import refusal
 from .._errors import ArgumentError
 from .._fields import Field, read_fields, read_plain
 from .._validation import Array
+from ..design.agreement import terms_of
 from ..design.rows import INTERCEPT
-from ..design.terms import terms_of
 from ..families import FullGaussian
 from ..families.precision import DensePrecision
 from ..glm.diagnosis import (
@@ -102,7 +104,7 @@ def answer_made(
     asked = {name: getattr(question, name) for name in entry.asked}
     sizes["k"] = 2 if kind.is_classifier and kind.outputs == "one" else sizes["c"] + kind.has_reference
     if isinstance(question, SeparationQuestion):
-        sizes["b"], _, sizes["r"] = question.basis.shape
+        sizes["r"] = question.basis.shape[1]
     if isinstance(question, LeastSquaresQuestion):
         sizes["s"] = sizes["n"] - question.has_intercept
     least = 0.0 if kind.is_classifier or kind.is_least_squares else -np.inf
@@ -131,30 +133,12 @@ def answer_made(
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """What is known before the first round.
+    """Facts known before the first round.
 
-    Attributes
-    ----------
-    spec : GLMSpec
-        Of the rounds: with columns measured at their means, and a prior that holds superfluous ones at zero.
-    findings : tuple of Finding
-    design : tuple of Design or None
-        The sites' sums about columns and target, where they were asked.
-    null : ndarray or None
-        θ of the model of intercepts alone.
-    noise : {'none', 'estimated', 'given'}
-    noise_variance : float
-    result : Result or None
-        A fit that needs no rounds.
-    caveat : str
-    missing : tuple of str
-        What the table lacks, and which site did not answer.
-    searched : tuple of Finding or None
-        A separation, or none; None where nobody has looked.
-    unsearched : str
-        Why nobody could look for one.
-    done, floats : int
-        Number of questions, and of the numbers that they took.
+    `spec` is that of the rounds, with columns measured at their means, and a prior that holds superfluous ones at zero.
+    `design` has the sites' sums where they were asked, `null` θ of the model of intercepts alone, `result` a fit that
+    needs no rounds, `missing` what the table lacks, and why. `searched` is a separation, or none; None where nobody has
+    looked, and `unsearched` why nobody could. `done` and `floats` count the questions and the numbers that they took.
     """
 
     spec: Any
@@ -350,15 +334,10 @@ def _least_squares(found: Prepared, ask: Asking) -> Prepared:
         noise_variance=solved.noise,
     )
     share = (noise or 1.0) / solved.noise
-    expected = [_expected(posterior, scaled(own, share), 0.0) for own in ask(SumsQuestion(theta))]
+    sums = (Sums(*(share * one for one in own)) for own in ask(SumsQuestion(theta)))
+    expected = [_expected(posterior, own, 0.0) for own in sums]
     result = settled(prior, posterior, expected, spec.tol)
     return replace(found, result=result, caveat=solved.caveat(result.status is Status.CONVERGED))
-
-
-def scaled(sums: Sums, share: float) -> Sums:
-    """Return sums at another noise variance."""
-    first = (share * sums.value, share * sums.gradient, share * sums.hessian, share * sums.errors)
-    return Sums(*first, share * sums.curvature_error)
 
 
 def _design_root(factor: Any, is_free: bool) -> Array:
@@ -377,26 +356,12 @@ def _design_root(factor: Any, is_free: bool) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class AskedTable:
-    """What a table says beside the posterior.
+    """A table beside the posterior.
 
-    Attributes
-    ----------
-    findings : tuple of Finding
-    statistics : FitStatistics or None
-    noise_variance : float
-    missing : tuple of str
-        What the table lacks, and which site did not answer; what keeps a fit from being certified.
-    penalty : str or None
-    method : str or None
-        How the fit was made where it needed no rounds.
-    exchanges : int
-        Number of questions.
-    floats : int
-        Numbers that questions and answers held.
-    exact : FullGaussian or None
-        The posterior where its natural parameters would lose digits.
-    reduced : dict of str to float
-        Pooled loss of the fit without each term, at a noise variance of 1.
+    `missing` says what it lacks, which site did not answer, and what keeps a fit from being certified; `method` how the
+    fit was made where it needed no rounds. `exchanges` counts questions, `floats` the numbers of questions and answers.
+    `exact` is the posterior where its natural parameters would lose digits, `reduced` the pooled loss of the fit
+    without each term, at a noise variance of 1.
     """
 
     findings: tuple[Finding, ...] = ()
@@ -520,18 +485,8 @@ def _searched(found: Prepared, ask: Asking) -> Prepared:
     kind = kind_of_loss(found.spec.loss)
     if kind.is_least_squares:
         return replace(found, searched=())
-    declined: list[Declined] = []
-
-    def asked(question: Any) -> list[Any]:
-        try:
-            return ask(question)
-        except Declined as refused:
-            declined.append(refused)
-            raise
-
     try:
-        named = replace(found, searched=_separation(found.spec, kind, asked))
-        return named.lacking("Columns may be named that can be spared", declined[0]) if declined else named
+        return replace(found, searched=_separation(found.spec, kind, ask))
     except (Declined, Unsettled) as declined:
         return replace(found, searched=(), unsearched=str(declined)).lacking("Separation was not looked for", declined)
 
@@ -552,7 +507,6 @@ def _separation(spec: Any, kind: Kind, ask: Callable[[Any], list[Any]]) -> tuple
         change=_change(spec),
         ask=ask,
         factors=[one.root for one in roots],
-        stop=Declined,
     )
     return () if found is None else (found,)
 
@@ -577,7 +531,7 @@ def _statistics(
 
     def ask_sums(robust: tuple[str, ...] = ()) -> SiteStatistics:
         about_null = theta if null is None else null
-        return sum_of(ask(StatisticsQuestion(theta, about_null, bread, robust, spec.weight_meaning)))
+        return reduce(add, ask(StatisticsQuestion(theta, about_null, bread, robust, spec.weight_meaning)))
 
     total = ask_sums() if bread is None else with_all_robust(kind, ask_sums, Refused)
     return FitStatistics(total, found.noise, spec.weight_meaning, null is not None), found
@@ -593,7 +547,7 @@ def _reduced(found: Prepared, ask: Asking, start: Array) -> tuple[dict[str, floa
         return {}, []
     told = found.noise_variance if found.noise == "given" else 1.0
     names, values, missing = list(spec.features[: sizes["p"] - spec.has_intercept]), {}, []
-    for term, members in terms_of(names, spec.agreement is not None).items():
+    for term, members in terms_of(names, spec.agreement).items():
         places = [o * sizes["p"] + names.index(name) for o in range(sizes["c"]) for name in members]
         if not free[places].any():
             continue
@@ -605,11 +559,3 @@ def _reduced(found: Prepared, ask: Asking, start: Array) -> tuple[dict[str, floa
         except ValueError as error:
             missing.append(f"There is no likelihood-ratio test of {term}: {error}")
     return values, missing
-
-
-def sum_of(answers: Sequence[SiteStatistics]) -> SiteStatistics:
-    """Return the sum over sites."""
-    total = answers[0]
-    for answer in answers[1:]:
-        total = total + answer
-    return total

@@ -20,8 +20,7 @@ from ..families.precision import DensePrecision
 from ..glm.diagnosis import LONG
 from ..losses.base import Expected
 from ..splitting.certificate import Certificate, PooledObjective
-from ..splitting.conclusion import concluded
-from ..splitting.guarded import evaluations, is_at_rounding, is_judged
+from ..splitting.guarded import concluded, evaluations, is_at_rounding, is_judged
 from ..splitting.history import RoundRecord
 from ..splitting.loop import ALL_ROUNDS, at_the_limit, has_converged
 from ..splitting.result import Result
@@ -54,8 +53,6 @@ from .questions import Asking, Talk
 class GLMServer(GLMEngine, ServerEngine[State]):
     """The engine at the server: the pure functions of `bayesadmm_np.splitting`, applied to what the sites sent."""
 
-    SUMMED: ClassVar[tuple[str, ...]] = ("value", "natural", "site", "tensors", "edge", "sums", "errors", "certificate")
-    PER_SITE: ClassVar[tuple[str, ...]] = ("natural", "site", "sketch", "solved")
     record: ClassVar[Any] = RoundRecord
     reply_header: ClassVar[Any] = GLMReplyHeader
 
@@ -103,15 +100,13 @@ class GLMServer(GLMEngine, ServerEngine[State]):
     def server(self) -> Server:
         """Eq. 54."""
         spec = self.spec
-        return Server(spec.row, spec.prior, spec.shares, total=sum(spec.weights) or 1.0, n_outputs=spec.n_outputs)
+        return Server(spec.row, spec.prior, spec.shares, total=sum(spec.weights) or 1.0)
 
     @property
     def reply_size(self) -> int:
-        """λ_k, η_k where it travels, the tensors of a joint step, and the sums of the certificate with their errors."""
+        """λ_k, η_k where it travels, a sketch, and the sums of the certificate with their errors."""
         like = self.spec.prior.natural
-        tensors = self.spec.tensor_size if self.spec.row.is_joint else 0
-        beside = tensors + self.spec.sketch_size
-        return 2 * like.size + self.spec.certificate_like.size + like.linear.size + beside
+        return 2 * like.size + self.spec.certificate_like.size + like.linear.size + self.spec.sketch_size
 
     @property
     def state_size(self) -> int:
@@ -130,15 +125,11 @@ class GLMServer(GLMEngine, ServerEngine[State]):
         return state.q_g
 
     def reply_fields(self, header: GLMReplyHeader, served: Served) -> Mapping[str, Field]:
-        """λ_k, η_k, the tensors of a joint step or a sketch, and the sums of the certificate."""
+        """λ_k, η_k, a sketch, and the sums of the certificate."""
         spec, table = self.spec, {}
         if header.solved is not None and header.solved.ended.is_usable:
             like = spec.prior.natural
-            own = {
-                "natural": inside_field(spec.prior),
-                "site": natural_field(like),
-                "tensors": Field(spec.tensor_size),
-            }
+            own = {"natural": inside_field(spec.prior), "site": natural_field(like)}
             if spec.row.sites is not None:
                 own |= {"site": natural_field(like, CONVEX), "sketch": sketch_field(spec)}
             table = {name: own[name] for name in own if name in spec.answered(served.round)}
@@ -210,7 +201,7 @@ class GLMServer(GLMEngine, ServerEngine[State]):
     def at_the_limit(self, state: State, replies: Sequence[SiteReply | None]) -> str:
         """As in one process; a site with privacy sends no value."""
         is_private = any(one is not None and one.report.value is None for one in replies)
-        return ALL_ROUNDS if is_private else at_the_limit(state, self.spec.row, self.spec.n_outputs)
+        return ALL_ROUNDS if is_private else at_the_limit(state, self.spec.row)
 
     def gather(self, state: State, replies: Sequence[SiteReply | None]) -> Gathered[State] | Failure:
         """Eq. 54, and the mix of an accelerated method."""
@@ -249,12 +240,7 @@ class GLMServer(GLMEngine, ServerEngine[State]):
         record, tol = state.history[-1], self.spec.tol
         natural_gradients = [client.natural_gradient for client in record.clients]
         row = self.spec.row
-        known = (
-            row.is_newton
-            or row.is_joint
-            or is_judged(row, state)
-            or max(record.edges.broadcast, record.edges.gather) <= tol
-        )
+        known = row.is_newton or is_judged(row, state) or max(record.edges.broadcast, record.edges.gather) <= tol
         return known and all(edge <= tol or edge == UNKNOWN for edge in natural_gradients)
 
     def only_evaluates(self, state: State) -> bool:

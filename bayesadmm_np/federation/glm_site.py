@@ -118,13 +118,11 @@ class GLMData:
         with suppress(ValueError):  # a loss of the user's own may know no rows
             rows = self.loss.rows(np.zeros(self.loss.dim))
         picked: Iterable[float] = ()
-        compared: Sequence[str] = ()
         if isinstance(heard.asked, Question):
             asked = heard.asked
             question = heard.spec.question_made(asked.name, asked.content, asked.arrays)
-            respondent = self._respondent(heard.spec)
-            picked, compared = respondent.picks(asked.name, question), respondent.compares(asked.name, question)
-        return Basis(self.loss.n_rows, self.loss.dim, rows, self._points(heard), picked, compared)
+            picked = self._respondent(heard.spec).picks(asked.name, question)
+        return Basis(self.loss.n_rows, self.loss.dim, rows, self._points(heard), picked)
 
     def _points(self, heard: Heard) -> Iterator[float]:
         asked, points = heard.asked, []
@@ -184,23 +182,7 @@ class GLMData:
 
 @dataclass(frozen=True)
 class GLMAnswer:
-    """What a site answered in a round.
-
-    Attributes
-    ----------
-    round : int
-        Round of the broadcast that was answered; 0 before the first.
-    natural : Natural
-        λ_k.
-    dual : Natural
-        η_k after the dual step.
-    gap : Natural
-        η_k + ∇_μ E_{q_k}[ℓ_k].
-    edge : float
-        Fisher length of `gap` per parameter.
-    sketch : ndarray or None
-        Of the curvature, where sites keep one.
-    """
+    """λ_k, η_k after the dual step, η_k + ∇_μ E_{q_k}[ℓ_k] with its length, and a sketch, of a round from 0."""
 
     round: int
     natural: Natural
@@ -285,8 +267,7 @@ class GLMSite(GLMEngine, SiteEngine[GLMAnswer]):
         }
         if not status.is_usable:  # the run ends here: there is no answer to send or to keep
             return None, fields, {}
-        found = {"natural": solved.natural.to_vector(), "site": solved.site.to_vector(), "tensors": solved.tensors}
-        found["sketch"] = solved.sketch
+        found = {"natural": solved.natural.to_vector(), "site": solved.site.to_vector(), "sketch": solved.sketch}
         if solved.slope is not None:  # η_k about m_g, which the server moves back to zero by the same arithmetic
             found["site"] = Natural(-solved.slope, *solved.site.parts[1:]).to_vector()
         arrays = {name: vector for name in self.spec.answered(number) if (vector := found[name]) is not None}

@@ -21,7 +21,6 @@ from ..families.gaussian import Gaussian
 from ..glm.kinds import kind_of_loss
 from ..glm.site_statistics import WeightMeaning
 from ..losses.expectations import Rule
-from ..losses.tensors import tensor_size
 from ..splitting.accelerated import Accelerated
 from ..splitting.methods import TABLE, Method
 from ..splitting.sketched import floats_beside
@@ -71,11 +70,11 @@ class GLMSpec(RunSpec):
     asks : bool, default False
         Whether sites are asked for the sums of a table, before and after the rounds; see `glm_questions`.
     penalty : {'firth'}, optional
-        Of the likelihood; the fit is then made by questions alone.
+        Firth's penalty, of a likelihood without a prior; the fit is then made by questions alone.
     weight_meaning : {'frequency', 'analytic'}
-        Of the rows' weights, in the sums of a table; see `glm.site_statistics`.
+        A weight of 2 is the row twice, or a row of half the variance; see `glm.site_statistics`.
     tests : {'none', 'wald', 'lr'}
-        Tests of terms in the table; with "lr" sites are also asked for the fits without each.
+        Tests of terms in the table; likelihood ratios take some four exchanges each.
     sums_only : bool, default False
         Whether the server uses sums over sites alone; of a guarded Newton row without questions.
 
@@ -119,7 +118,7 @@ class GLMSpec(RunSpec):
     sums_only: bool = False
 
     def __post_init__(self) -> None:
-        Method.read(self.row)
+        require_sums(self.method)
         if FAMILIES.name_of(type(self.prior)) is None:
             raise ValueError(
                 f"prior must be one of the families {', '.join(FAMILIES)} to be sent, got {type(self.prior).__name__}."
@@ -166,19 +165,14 @@ class GLMSpec(RunSpec):
         return self.rounds if self.row.max_rounds is None else min(self.rounds, self.row.max_rounds)
 
     @property
-    def n_outputs(self) -> int:
-        """Predictors a row: every feature has as many coefficients."""
-        return predictors(self.prior.natural.linear.size, self.features)
-
-    @property
-    def tensor_size(self) -> int:
-        """Numbers of the tensors of a joint step."""
-        return tensor_size(self.prior.natural.linear.size, self.n_outputs)
+    def dim(self) -> int:
+        """Number of parameters."""
+        return int(self.prior.natural.linear.size)
 
     @property
     def sketch_size(self) -> int:
         """Numbers of a site's sketch; 0 where sites keep none."""
-        return 0 if self.row.sites is None else self.row.sites.size(self.prior.natural.linear.size)
+        return 0 if self.row.sites is None else self.row.sites.size(self.dim)
 
     @property
     def message_limit(self) -> int:
@@ -229,13 +223,13 @@ class GLMSpec(RunSpec):
     def answered(self, round: int) -> frozenset[str]:
         """Return the vectors of an answer: λ_k, and η_k where the server cannot follow it to the last bit.
 
-        A client that solves nothing around q_g has λ_k = λ_g, and sends η_k alone, or with the tensors of a joint step.
+        A client that solves nothing around q_g has λ_k = λ_g, and sends η_k alone.
         """
         row = self.row.at(round)
         if row.sites is not None:
             return frozenset({"site", "sketch"} if row.client != "proximal" else {"natural", "site", "sketch"})
         if row.client != "proximal":
-            return frozenset({"site", "tensors"} if row.is_joint else {"site"})
+            return frozenset({"site"})
         followed = row.dual_rule.reads_natural or row.dual_step == 0.0
         return frozenset({"natural"} if followed else {"natural", "site"})
 
@@ -272,9 +266,17 @@ def _memory(method: Method | Accelerated) -> int:
     return method.memory if isinstance(method, Accelerated) else 0
 
 
-def predictors(dim: int, features: Sequence[str]) -> int:
-    """Return the predictors a row: every feature has a coefficient for each."""
-    return max(1, dim // max(1, len(features)))
+def require_sums(method: Method | Accelerated) -> None:
+    """Raise where replies of a method would hold more than sums of first and second order.
+
+    The fourth-order tensor of a joint Newton step is a sum of fourth powers of rows: with fewer rows than d(d−1)/2 its
+    decomposition is unique, and it gives every row.
+    """
+    row = Method.read(method.method if isinstance(method, Accelerated) else method)
+    if row.is_joint:
+        expected = "must send sums of first and second order between sites"
+        advice = "take Guarded(Accelerated(PVI())), or leave the method out; in one process JointNewton stays"
+        raise ArgumentError("method", expected, row.name, advice)
 
 
 def state_size(size: int, n_sites: int, memory: int) -> int:
@@ -293,10 +295,10 @@ class GLMTask:
     Parameters
     ----------
     method : Method, Accelerated or callable
-        A callable is method(loss, d, C) -> Method or Accelerated, of the name of the sites' loss, the number d of
-        parameters and that of predictors a row, which are known when the sites have said hello.
+        A callable is method(d, C) -> Method or Accelerated; the numbers of parameters and of predictors a row are known
+        when the sites have said hello. A row whose replies hold tensors, `JointNewton`, is refused.
     prior : ExponentialFamily or callable
-        A callable is prior(d) -> ExponentialFamily; the number d of parameters is known when the sites have said hello.
+        A callable is prior(d) -> ExponentialFamily.
     expectation : Rule, optional
     solver : Solver, optional
     tol : float, default 1e-6
@@ -307,15 +309,11 @@ class GLMTask:
     choices : dict, optional
         Of `design.formula.agree`, where sites have tables: reference, ignore_case, site_intercepts, reference_site.
     asks : bool, default False
-        Whether sites are asked, before and after the rounds, for the sums of a table; of generalised linear models.
     penalty : {'firth'}, optional
-        Firth's penalty, of a likelihood without a prior.
     weight_meaning : {'frequency', 'analytic'}
-        A weight of 2 is the row twice, or a row of half the variance.
     tests : {'none', 'wald', 'lr'}
-        Tests of terms in the table; likelihood ratios take some four exchanges each.
     sums_only : bool, default False
-        Whether the server uses sums over sites alone: of guarded Newton without questions, with a wider certificate.
+        These and all without a text are as in `GLMSpec`.
 
     Examples
     --------
@@ -326,7 +324,7 @@ class GLMTask:
     100
     """
 
-    method: Method | Accelerated | Callable[[str, int, int], Method | Accelerated]
+    method: Method | Accelerated | Callable[[int, int], Method | Accelerated]
     prior: ExponentialFamily | Callable[[int], ExponentialFamily]
     expectation: Rule | None = None
     solver: Solver | None = None
@@ -343,6 +341,10 @@ class GLMTask:
     sums_only: bool = False
 
     model: ClassVar[None] = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.method, Method | Accelerated):
+            require_sums(self.method)
 
     def spec(self, hellos: Sequence[Hello]) -> GLMSpec:
         """Return the spec of a run of these sites."""
@@ -361,7 +363,7 @@ class GLMTask:
             features=first.features,
             classes=first.classes,
             prior=prior,
-            method=self._method(first.loss, first.dim, first.features),
+            method=self._method(first.dim, first.features),
             **self._settings,
             **agreed,
         )
@@ -369,9 +371,7 @@ class GLMTask:
     def again(self, spec: GLMSpec) -> GLMSpec:
         """Return the spec that this task gives the sites of another spec."""
         dim = spec.prior.natural.linear.size
-        return replace(
-            spec, prior=self._prior(dim), method=self._method(spec.loss, dim, spec.features), **self._settings
-        )
+        return replace(spec, prior=self._prior(dim), method=self._method(dim, spec.features), **self._settings)
 
     def _require_room(self, hellos: Sequence[Hello]) -> None:
         """Refuse more sites times parameters than a server can keep, before a prior of that size is made."""
@@ -386,14 +386,14 @@ class GLMTask:
         dense = not isinstance(small, BlockDiagonalGaussian) and (2, 2) in small.natural.shapes
         dim = hellos[0].dim
         size = dim + (dim * (dim + 1) // 2 if dense else 0)
-        method = self._method(hellos[0].loss, dim, hellos[0].features)
+        method = self._method(dim, hellos[0].features)
         require_room(hellos[0], len(hellos), state_size(size, len(hellos), _memory(method)))
 
-    def _method(self, loss: str, dim: int, features: Sequence[str]) -> Any:
+    def _method(self, dim: int, features: Sequence[str]) -> Any:
         method: Any = self.method
         # a row's own function is no choice: it is refused, as elsewhere
         is_choice = callable(method) and TABLE.name_of(method) is None
-        return method(loss, dim, predictors(dim, features)) if is_choice else method
+        return method(dim, max(1, dim // max(1, len(features)))) if is_choice else method
 
     def _prior(self, dim: int) -> Any:
         return self.prior if isinstance(self.prior, ExponentialFamily) or not callable(self.prior) else self.prior(dim)

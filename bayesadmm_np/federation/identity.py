@@ -39,13 +39,7 @@ def site_key(folder: str | os.PathLike[str]) -> SigningKey:
 
 
 def read_key(folder: str | os.PathLike[str], identity: str | None = None) -> SigningKey:
-    """Return the key of a folder, which must be that of an identity where one is given.
-
-    Raises
-    ------
-    ArchiveError
-        When it is lost, damaged, or another: nobody can then tell the owner of the folder from a stranger.
-    """
+    """Return the key of a folder; one that is lost, damaged, or not of the given identity is an ArchiveError."""
     path = Path(folder) / KEY
     remedy = "put it back from a copy of this folder; without it this run cannot go on here, and a new one must begin"
     try:

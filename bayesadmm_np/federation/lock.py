@@ -19,12 +19,9 @@ PATIENCE = 60.0
 def locked(
     folder: str | os.PathLike[str], who: Literal["server", "site"], seconds: float | None = None
 ) -> Iterator[None]:
-    """Hold a folder as its server or as its site; the system lets go of it however the process ends.
+    """Hold a folder as its server or as its site; the system lets go of the folder however the process ends.
 
-    Raises
-    ------
-    ArchiveError
-        When another process holds it for longer than `seconds` (default: a minute), or it cannot be written to.
+    Raises an ArchiveError where another process holds the folder for longer than `seconds` (default: a minute).
     """
     with needed_by("folders of a run need filelock", "cli"):
         from filelock import FileLock, Timeout

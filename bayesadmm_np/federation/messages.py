@@ -5,7 +5,6 @@ whole; what is an engine's own is read by the engine's table of fields. Behind t
 Sites and servers with keys seal what they send; whose seal a message needs is checked before the message is read.
 
     hello      site → server    the site's name, the names of its columns, and counts; no rows
-    grids      server → sites   before a run: numbers on which sites count a column; see `agreeing`
     inquiry    server → sites   the run's spec, and what is asked beside the rounds; see `questions`
     answer     site → server    sums over the site's rows, or why there are none
     broadcast  server → sites   the run's spec, q_g, which answers are counted, what is asked
@@ -35,7 +34,7 @@ from .._signatures import shown
 from .._validation import Array
 from ..splitting.certificate import Certificate
 from ..splitting.status import Status
-from .columns import TableHeader, count_names
+from .columns import TableHeader
 from .spec import ENGINES, MOST_ROWS, SPEC_VECTORS, RunSpec, as_site_name, run_of
 
 LONGEST_IDENTITY = 200
@@ -81,19 +80,8 @@ class HelloHeader:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Hello(HelloHeader):
-    """A site's introduction as a server has read it.
+    """A site's introduction as a server has read it; a site with raw columns has no dim, features and classes yet."""
 
-    Attributes
-    ----------
-    site, identity, loss, dim, rows, weight, features, classes, table
-        As in the message; a site with a table of raw columns has no dim, features and classes yet.
-    columns : dict of ndarray, shape (p,)
-        The counts that a site with a table was asked for.
-    source : str
-        Of the message.
-    """
-
-    columns: Mapping[str, Array]
     source: str
 
     def require_same_site(self, other: Hello) -> None:
@@ -261,32 +249,16 @@ class Outcome:
 
 @dataclass(frozen=True, eq=False)
 class Served:
-    """A broadcast: q_g, what to do with it, and which answers it rests on; or a final message.
-
-    Attributes
-    ----------
-    round : int
-    q_g : object
-        As the engine has it.
-    solve : bool
-        Whether sites solve, or only report.
-    certify : bool
-        Whether all sites are asked: for the certificate, or for the objective after the last round.
-    counted : tuple of int
-        Round of each site's last answer in the server's sum; 0 for none yet.
-    mixed : tuple or None
-        The last round that acceleration mixed, and its weights.
-    outcome : Outcome or None
-        Of a final message.
-    digest : str
-        Of the message, which its answers repeat.
-    """
+    """A broadcast: q_g, what to do with it, and which answers it rests on; or a final message, with an outcome."""
 
     round: int
     q_g: Any
     solve: bool
+    """Whether sites solve, or only report."""
     certify: bool
+    """Whether all sites are asked: for the certificate, or for the objective after the last round."""
     counted: tuple[int, ...]
+    """Round of each site's last answer in the server's sum; 0 for none yet."""
     mixed: Mixed | None
     outcome: Outcome | None = None
     digest: str = ""
@@ -294,48 +266,28 @@ class Served:
 
 @dataclass(frozen=True)
 class Report:
-    """A site's report on q_g.
-
-    Attributes
-    ----------
-    value : object
-        The site's part of the objective; None at a site with privacy.
-    edge : float
-        Natural-gradient edge of the answer that is counted; ∞ where it is not known.
-    sums : object
-        What the certificate is made of, where it was asked for.
-    """
+    """A site's report on q_g."""
 
     value: Any = None
+    """The site's part of the objective; None at a site with privacy."""
     edge: float = float("inf")
+    """Natural-gradient edge of the answer that is counted; ∞ where it is not known."""
     sums: Any = None
+    """What the certificate is made of, where it was asked for."""
 
 
 @dataclass(frozen=True, eq=False)
 class SiteReply:
-    """A reply that a server has read: the report, and the answer, None where there is none to count.
-
-    Attributes
-    ----------
-    report : Report
-    answer : object
-        As the engine has it.
-    site : int
-        Number of the site.
-    digest : str
-        Of the message.
-    answers : str
-        Digest of the broadcast that was out when it was read: no server in another round can take it in.
-    lost : object
-        The site's part of the objective where it is no number, so that the answer must not count; else None.
-    """
+    """A reply that a server has read: the report, and the answer, None where there is none to count."""
 
     report: Report
     answer: Any
     site: int = -1
     digest: str = ""
     answers: str = ""
+    """Digest of the broadcast that was out when the reply was read: no server in another round can take it in."""
     lost: Any = None
+    """The site's part of the objective where it is no number, so that the answer must not count; else None."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -371,12 +323,10 @@ class Heard(NamedTuple):
 def read_hello(message: Message) -> Hello:
     """Read a site's introduction."""
     header = read_as(HelloHeader, message.header, message.source)
-    names = set() if header.table is None else count_names(message.arrays)
-    message.require("hello", message.header, names)
-    columns = {name: message.vector(name, message.arrays[name].size) for name in names}
+    message.require("hello", message.header, ())
     if message.signer != header.identity:
         raise message.refusal("signature", f"that of its identity, {shown(header.identity)}", shown(message.signer))
-    return Hello(**vars(header), columns=columns, source=message.source)
+    return Hello(**vars(header), source=message.source)
 
 
 def read_hellos(messages: Sequence[Message | Hello]) -> list[Hello]:
@@ -495,23 +445,12 @@ def by_server(identity: str | None) -> Mapping[str, str] | None:
 
 def require_to_site(message: Message) -> None:
     """Raise unless a message is of a kind that sites are sent."""
-    if message.kind == "question":
-        raise MessageError(
-            "an older bayesadmm_np wrote it, which called grids a question: update the server, and begin again.",
-            message.source,
-        )
-    if message.kind not in ("grids", "broadcast", "inquiry", "final"):
-        raise message.refusal("kind", "'grids', 'broadcast', 'inquiry' or 'final'", message.kind)
+    if message.kind not in ("broadcast", "inquiry", "final"):
+        raise message.refusal("kind", "'broadcast', 'inquiry' or 'final'", message.kind)
 
 
 def require_run(message: Message, known: str | None = None) -> str:
-    """Return the run of a broadcast; it is compared before anything else of the message is looked at.
-
-    Raises
-    ------
-    MessageError
-        When the run is not the digest of the spec that comes with it, or not the `known` one.
-    """
+    """Return the run of a broadcast, which must be the digest of its spec, and the `known` one where there is one."""
     spec = message.header.get("spec")
     if not isinstance(spec, dict):
         raise message.refusal("spec", "that of a run", spec)
@@ -527,13 +466,8 @@ def require_run(message: Message, known: str | None = None) -> str:
 def read_spec(message: Message, data: Any = None) -> Any:
     """Read the spec that a message repeats, checking every type and range, with the reader of its engine.
 
-    A site gives its `data`: what is of another engine, or larger than a parameter of its own can be, is refused before
-    it is made.
-
-    Raises
-    ------
-    MessageError
-        When a field is missing, of another type, or out of range.
+    A site gives its `data`: another engine, or a prior larger than a parameter of its own can be, is refused before
+    either is made.
     """
     plain = message.header.get("spec")
     name = plain.get("engine") if isinstance(plain, dict) else None
@@ -554,13 +488,7 @@ def read_spec(message: Message, data: Any = None) -> Any:
 
 
 def read_served(message: Message, spec: RunSpec, engine: Any) -> Served:
-    """Read a broadcast or a final message of this run, whole, before anybody keeps anything of it.
-
-    Raises
-    ------
-    MessageError
-        When a field is of another type, or fields contradict each other or the spec.
-    """
+    """Read a broadcast or a final message of this run, whole, before anybody keeps anything of it."""
     is_final = message.kind == "final"
     kind = "final" if is_final else "broadcast"
     beside = {name for name in message.arrays if name in SPEC_VECTORS or (is_final and name.startswith("table/"))}
@@ -585,23 +513,13 @@ def read_served(message: Message, spec: RunSpec, engine: Any) -> Served:
 
 def read_final(message: Message, engine: Callable[[Any], Any]) -> tuple[Any, Served]:
     """Read a final message; `engine` makes the engine of the spec, or refuses it. Return engine and message."""
-    spec = _ended_spec(message)
-    with content_of(message, "of this run", ()):
-        made = engine(spec)
-    return made, read_served(message, spec, made)
-
-
-def read_outcome(message: Message) -> Outcome:
-    """Read how a run ended, whatever its engine, and nothing of its q_g."""
-    spec = _ended_spec(message)
-    return _read_outcome(message, read_as(FinalHeader, message.header, message.source), spec)
-
-
-def _ended_spec(message: Message) -> Any:
     if message.kind != "final":
         raise message.refusal("kind", "'final'", message.kind)
     require_run(message)
-    return read_spec(message)
+    spec = read_spec(message)
+    with content_of(message, "of this run", ()):
+        made = engine(spec)
+    return made, read_served(message, spec, made)
 
 
 def _read_outcome(message: Message, header: FinalHeader, spec: RunSpec) -> Outcome:

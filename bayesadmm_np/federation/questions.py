@@ -25,7 +25,7 @@ from .._fields import read_plain
 from .messages import Answer, Message, answer_bytes, inquiry_of, read_answer_bytes
 
 MOST_EXCHANGES = 1000
-"""Of one question in a run: honest sites need some 40, or 10 a term that is tested; a lie could go on for ever."""
+"""Exchanges of one question in a run: honest sites need some 40, or 10 a tested term; a lie could go on for ever."""
 
 AWAY = "it was away"
 
@@ -60,7 +60,7 @@ class Outstanding:
 
     @property
     def name(self) -> str:
-        """Of the question."""
+        """Name of the question."""
         return str(self.spec.pack_question(self.question)[0])
 
     @cached_property
@@ -128,15 +128,8 @@ class Talk:
 class Asking:
     """Ask all sites, from a talk: past questions are answered at once, and the first new one is raised as `Waiting`.
 
-    Attributes
-    ----------
-    talk : Talk
-    spec : object
-        Of the run, in whose units sites answer; it may change between questions.
-    done : int
-        Number of questions so far.
-    floats : int
-        Numbers sent by all parties so far.
+    Sites answer in the units of `spec`, which may change between questions. `done` counts the questions so far, and
+    `floats` the numbers that all parties sent.
     """
 
     talk: Talk
@@ -145,13 +138,7 @@ class Asking:
     floats: int = 0
 
     def __call__(self, question: Any) -> list[Any]:
-        """Return the answers of all sites, in order.
-
-        Raises
-        ------
-        Declined
-            When a site did not answer; `Refused` where none was away.
-        """
+        """Return the answers of all sites, in order, or raise `Declined`; `Refused` where no site was away."""
         out = Outstanding(self.spec, self.done + 1, question)
         if self.done == len(self.talk.exchanges):
             if self.talk.count(out.name) >= MOST_EXCHANGES:

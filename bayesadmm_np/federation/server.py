@@ -11,6 +11,7 @@ import numpy as np
 
 from .._archive import read_as
 from .._signatures import SigningKey, shown
+from .._threads import one_thread_where_small
 from ..splitting.certificate import Certificate
 from ..splitting.status import Failure, Status
 from .engine import ServerEngine, Task
@@ -141,6 +142,7 @@ class Coordinator:
         return cls._begun(engine, tuple(hello.plain for hello in read), NOTHING_ASKED)
 
     @classmethod
+    @one_thread_where_small(lambda cls, origin, *_: origin.spec.dim)
     def _begun(cls, origin: ServerEngine[Any], hellos: tuple[Mapping[str, Any], ...], talk: Talk) -> Coordinator:
         """Ask what must be known before the first round, and begin it; some fits need none."""
         new = cls(origin, hellos, origin.start(), None, (0,) * len(hellos), None, (), None, talk, origin)
@@ -222,6 +224,7 @@ class Coordinator:
             arrays |= vectors
         return Message("final", header, arrays, "final message")
 
+    @one_thread_where_small(lambda self, _: self.spec.dim)
     @np.errstate(over="ignore", invalid="ignore")  # the status says it
     def step(self, replies: Sequence[Message | SiteReply | Answer]) -> Coordinator:
         """Take in the replies to the outstanding broadcast, of all sites or of those that came.

@@ -12,10 +12,11 @@ import numpy as np
 from .._archive import LIMIT, read_as, refusal
 from .._fields import read_plain
 from .._signatures import SigningKey, shown
+from .._threads import one_thread_if_small
 from .._validation import Array, as_count
 from ..glm.questions import pack
 from ..splitting.privacy import GaussianMechanism
-from .disclosure import DisclosureError, DisclosureRules, Entry, checked, overrides_of
+from .disclosure import A_POINT, DisclosureError, DisclosureRules, Entry, checked
 from .engine import A, SiteData, SiteEngine, require
 from .messages import (
     Heard,
@@ -66,29 +67,18 @@ class Ledger(Generic[A]):
     An answer is λ_k as the site sent it, with η_k after the dual step. The next broadcast says which of the two the
     server counts: the pending answer, or, if that got lost, the one that was counted before. The site goes on from the
     counted answer alone, so it never needs an older answer or a second pending one.
-
-    Attributes
-    ----------
-    counted : object
-        The last answer that the server took into its sum; that of round 0 before the first.
-    pending : object or None
-        An answer that the server may or may not have counted; the site does not know yet.
-    answered : tuple of (int, str)
-        Round and digest of the last broadcast that was answered.
     """
 
     counted: A
     pending: A | None = None
     answered: tuple[int, str] = (0, "")
+    """Round and digest of the last broadcast that was answered."""
 
     def settled(self, served: Served, counted: int) -> Ledger[A]:
         """Return what is known with a broadcast that counts the site's answer of round `counted`: nothing is pending.
 
-        Raises
-        ------
-        MessageError
-            When the broadcast is older than the last one, another of the same round, or counts an answer that the
-            site does not remember.
+        A broadcast that is older than the last one, another of the same round, or counts an answer that the site does
+        not remember, is refused.
         """
         number, digest = self.answered
         last = self.counted
@@ -131,23 +121,14 @@ class Ledger(Generic[A]):
 
 @dataclass(frozen=True)
 class SiteState:
-    """What a site remembers between rounds.
-
-    Attributes
-    ----------
-    spec : RunSpec
-    ledger : Ledger
-        The answer that the server counts, with η_k as acceleration has mixed it since, and the pending answer.
-    past : tuple
-        The η_k that acceleration mixes.
-    server : str or None
-        Public key of the server that sent the first broadcast; None where it has none. No other is heard.
-    """
+    """What a site remembers between rounds."""
 
     spec: RunSpec
     ledger: Ledger[Any]
     past: tuple[Any, ...]
+    """The η_k that acceleration mixes."""
     server: str | None = None
+    """Public key of the server that sent the first broadcast; None where it has none. No other is heard."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -264,8 +245,7 @@ class Site:
         Parameters
         ----------
         broadcast : Message
-            Of kind "broadcast", "inquiry" or "final", or before a run "grids", which another hello with counts answers.
-            Of grids and of an inquiry the site keeps nothing.
+            Of kind "broadcast", "inquiry" or "final"; of an inquiry the site keeps nothing.
 
         Returns
         -------
@@ -284,8 +264,6 @@ class Site:
         if self.kept is not None and broadcast.signer != self.kept.server:
             expected = f"that of the server whose run this site has joined, {shown(self.kept.server)}"
             raise broadcast.refusal("signature", expected, shown(broadcast.signer))
-        if broadcast.kind == "grids":
-            return self, self._counted(broadcast)
         if broadcast.kind == "inquiry":
             after, answer = self._questioned(broadcast)
             return after, answer.sealed(self.key)
@@ -296,19 +274,9 @@ class Site:
             engine = self._engine(known or read_spec(broadcast, self.data))
             served = read_served(broadcast, engine.spec, engine)
             self._require_granted(engine.spec, served)
-        with content_of(broadcast, COMPUTABLE, UNCOMPUTABLE):
+        with content_of(broadcast, COMPUTABLE, UNCOMPUTABLE), one_thread_if_small(engine.spec.dim):
             after, reply = self._answered(served, engine, broadcast.signer)
         return after, None if reply is None else reply.sealed(self.key)
-
-    def _counted(self, grids: Message) -> Message:
-        """Return the hello with counts on grids."""
-        counted = getattr(self.data, "counted", None)
-        if counted is None or self.kept is not None:
-            raise grids.refusal("grids", "sent before a run, and to sites with tables", f"some at {self.name}")
-        asked, arrays = counted(grids)
-        hello = self.hello()
-        header = {**hello.header, "table": {**hello.header["table"], "asked": asked}}
-        return Message("hello", header, arrays, hello.source).sealed(self.key)
 
     def _questioned(self, message: Message) -> tuple[Site, Message]:
         """Answer a question beside the rounds, or say why not."""
@@ -323,7 +291,8 @@ class Site:
         if self.privacy is not None:
             refused = "it has privacy, and sends nothing but noised answers"
         try:
-            content, arrays = ({}, {}) if refused else pack(answer())
+            with one_thread_if_small(spec.dim):
+                content, arrays = ({}, {}) if refused else pack(answer())
         except UNCOMPUTABLE as error:
             content, arrays, refused = {}, {}, str(error) or type(error).__name__
         return replace(self, heard=Heard(spec, question)), answer_of(question, self.name, content, arrays, refused)
@@ -353,10 +322,12 @@ class Site:
             assert self.heard is not None
             assert isinstance(self.heard.asked, Question)
             said = answer_of(self.heard.asked, self.name, {}, {}, error.told).sealed(self.key)
-            return said, self._entry(said)
+            cost = entry.numbers if A_POINT in error.told else 0  # a refusal of a point tells of the rows
+            return said, replace(self._entry(said), numbers=cost)
 
     def _entry(self, said: Message) -> Entry:
-        return Entry.of(said, overrides_of(self))
+        assert self.rules is not None
+        return Entry.of(said, self.rules.overrides)
 
     def _answered(self, served: Served, engine: SiteEngine[Any], server: str | None) -> tuple[Site, Message | None]:
         known = self.kept or SiteState(engine.spec, Ledger(engine.first(served.q_g)), (), server)

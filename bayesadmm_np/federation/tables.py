@@ -9,7 +9,6 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from itertools import product
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,22 +22,21 @@ from ..design.formula import (
     SiteColumns,
     describe_columns,
     expression_values,
-    quantiles_needed,
     require_columns,
     require_one_kind,
+    spline,
 )
 from ..design.levels import AgreedColumn, TableError, cells_of, check_commas, check_marks, is_missing
-from ..design.order_statistics import MOST_POINTS, counts_on
 from ..design.rows import require_size, require_weights
 from ..design.terms import parse
 from ..glm.kinds import Kind, read_kind
 from ..losses.base import Loss
 from .agreeing import classes_of, features_of
-from .columns import MOST_LEVELS, TableHeader, asked_of, count_name
+from .columns import TableHeader
 from .disclosure import Basis
 from .glm_site import GLMData, GLMSite
 from .glm_spec import GLMSpec
-from .messages import Heard, Message, MessageError
+from .messages import Heard, MessageError
 from .spec import RunSpec
 
 MOST_CLASSES = 50
@@ -68,8 +66,6 @@ class GLMTable:
         Of a kind that has one; default estimated by a likelihood, 1 for a posterior.
     minimum_count : int, default 0
         Levels with fewer complete rows are not named to the server, which then refuses the column.
-    shares_quantiles : bool, default False
-        Whether the server may find knots of bs(x, df) from counts: these are values of single rows.
     is_list : bool, default False
         Whether the formula lists columns, and sites may list them in another order.
     standardize : bool, default False
@@ -82,7 +78,7 @@ class GLMTable:
     TableError
         When the table lacks a column of the formula, or has no complete row.
     ArgumentError
-        When the formula cannot be read.
+        When the formula cannot be read, or a spline lacks knots or bounds: quantiles are values of rows.
 
     Examples
     --------
@@ -106,7 +102,6 @@ class GLMTable:
     weights: str | None = None
     noise_variance: float | None = None
     minimum_count: int = 0
-    shares_quantiles: bool = False
     is_list: bool = False
     standardize: bool = False
     cluster: str | None = None
@@ -127,6 +122,9 @@ class GLMTable:
         self._require_target()
         self._weights  # noqa: B018 – what is no weight is refused here
         parsed = parse(self.formula)
+        for call in parsed.learned:
+            if call.name == "bs":
+                spline(call)
         for offset in parsed.offsets:
             self.row.require_offset(self._finite(parsed.expressions[offset].text))
         self._clusters(self._complete)
@@ -253,7 +251,6 @@ class GLMTable:
             is_list=self.is_list,
             orders={name: tuple(one.levels or ()) for name, one in columns.items() if one.is_ordered},
             units=self._units() if self.standardize else {},
-            ranges={one: self._range(one) for one in quantiles_needed(self.formula)} if self.shares_quantiles else {},
         )
         return {
             "loss": loss.name,
@@ -264,10 +261,6 @@ class GLMTable:
             "classes": [],
             "table": asdict(said),
         }
-
-    def _range(self, expression: str) -> tuple[float, float]:
-        values = self._finite(expression)
-        return float(values[0]), float(values[-1])
 
     def _finite(self, expression: str) -> Array:
         values = self.values(expression)
@@ -281,33 +274,8 @@ class GLMTable:
         for (name, is_number), *_ in parse(self.formula).terms:
             column = self.described.columns.get(name)
             if not is_number and column is not None and column.is_numeric:
-                values = self.values(f"`{name}`")
-                mean = float(values.mean())
-                found[name] = Moments(len(values), mean, float(((values - mean) ** 2).sum()))
+                found[name] = Moments.of(self.values(f"`{name}`"))
         return found
-
-    def counted(self, grids: Message) -> tuple[list[str], dict[str, Array]]:
-        """Return digests of the grids, and how many values lie below and up to each of their numbers.
-
-        Raises
-        ------
-        MessageError
-            When the grids are not for this table, or the site shares no quantiles.
-        """
-        grids.require("grids", {"formula": None, "levels": None}, grids.arrays)
-        if grids.header["formula"] != self.formula:
-            raise grids.refusal("formula", f"that of this site, {self.formula}", grids.header["formula"])
-        if not self.shares_quantiles:
-            raise grids.refusal("grids", "for sites that share quantiles, and this site does not", "some")
-        expressions = list(quantiles_needed(self.formula))
-        rising = [self.values(expression) for expression in expressions]
-        levels = _read_grids(grids, len(expressions))
-        arrays = {
-            count_name(level, index): counts_on(rising[index], grid).astype(np.float64).ravel()
-            for level, found in enumerate(levels)
-            for index, grid in found.items()
-        }
-        return list(map(asked_of, levels)), arrays
 
     def join(self, spec: RunSpec, name: str, privacy: Any) -> GLMSite:
         """Return the engine of a run with this site's part of the design that was agreed."""
@@ -394,21 +362,3 @@ class GLMTable:
             return np.array([place[label] for label in y], dtype=np.float64)
         self._require_values(y)
         return np.asarray(y, dtype=np.float64)
-
-
-def _read_grids(message: Message, n_expressions: int) -> list[dict[int, Array]]:
-    """Read grids by level and expression."""
-    count = message.header["levels"]
-    if type(count) is not int or not 1 <= count <= MOST_LEVELS:
-        raise message.refusal("levels", f"an integer from 1 to {MOST_LEVELS}", count)
-    found: list[dict[int, Array]] = [{} for _ in range(count)]
-    for level, index in product(range(count), range(n_expressions)):
-        name = count_name(level, index)
-        if name in message.arrays:
-            grid = message.vector(name, message.arrays[name].size)
-            if grid.size > MOST_POINTS or not (np.diff(grid) > 0).all():
-                raise message.refusal(name, f"at most {MOST_POINTS} rising numbers", f"{grid.size} others")
-            found[level][index] = grid
-    if sum(map(len, found)) != len(message.arrays) or not all(found):
-        raise message.refusal("arrays", f"grids for the {n_expressions} splines of this site", sorted(message.arrays))
-    return found

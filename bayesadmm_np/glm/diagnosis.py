@@ -1,4 +1,4 @@
-"""What is wrong with the data, by name: findings, each with a sentence and a name for programs.
+"""Faults of the data by name: findings, each with a sentence and a name for programs.
 
 Findings before a fit come from the sites' R factors, after it from the fitted precision, and of separation from the
 search of `glm/separation.py`. Nothing here looks at a row.
@@ -7,8 +7,7 @@ search of `glm/separation.py`. Nothing here looks at a row.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -20,19 +19,7 @@ from .._validation import Array
 from ..design.rows import INTERCEPT
 from ..losses.linear_model import LinearModelLoss
 from .columns import Relation, find_relations
-from .separation import (
-    MOST_SETS,
-    Ask,
-    Outcome,
-    Split,
-    ask_at_zero,
-    ask_losses,
-    basis_within,
-    factors_of,
-    find_splits,
-    has_walls,
-    smallest_separating,
-)
+from .separation import Ask, Split, ask_losses, basis_within, factors_of, find_split, has_walls
 
 LONG = 8
 """Rounds after which it is asked, once, whether a likelihood has a maximum: with one, few fits take as many."""
@@ -60,9 +47,6 @@ TOUCHED = 1e-8
 
 These directions are known to 1e-9, see `separation.STILL`.
 """
-
-LONGEST = 1 << 20
-"""Entries of the Hessians of all sets that are asked about in one exchange: some 30 MB with the proofs beside them."""
 
 MOST_TERMS = 6
 """Terms and names that a sentence still shows."""
@@ -103,15 +87,9 @@ class Zero(Finding):
 
 @dataclass(frozen=True)
 class Constant(Finding):
-    """A column that the intercepts make up.
+    """A column that the intercepts make up, up to a part `rest` of its length, 0 where that is rounding.
 
-    Attributes
-    ----------
-    column : str
-    value : float or None
-        None where it differs between sites, each of which has an intercept.
-    rest : float
-        Part of it that is not, relative to its length; 0 where it is rounding.
+    `value` is None where it differs between sites, each of which has an intercept.
     """
 
     column: str
@@ -133,12 +111,7 @@ class Constant(Finding):
 class Collinear(Finding):
     """A column that is a sum of others: column = Σ coefficient · other, none of which can be spared.
 
-    Attributes
-    ----------
-    column : str
-    terms : tuple of (str, float)
-    rest : float
-        Part of it that is not, relative to its length; 0 where it is rounding.
+    `rest` is the part of it that is not, relative to its length; 0 where it is rounding.
     """
 
     column: str
@@ -162,7 +135,8 @@ class Separation(Finding):
     Attributes
     ----------
     columns : tuple of str
-        Columns that separate; none of twelve or fewer can be spared. Empty where the intercept alone does.
+        Columns of these coefficients; where the separation is complete, none if the intercepts alone separate, and one
+        if the largest mover does.
     direction : tuple of (str, float)
         Coefficients along which no row's loss grows, and some fall for ever.
     names : tuple of str
@@ -242,18 +216,10 @@ class PriorPull(Finding):
 
 @dataclass(frozen=True)
 class Digits(Finding):
-    """An information matrix that leaves few right digits.
+    """An information matrix that leaves few right digits, at most `digits`; `condition` is at a unit diagonal.
 
-    Attributes
-    ----------
-    digits : int
-        Right digits that double precision leaves, at most.
-    condition : float
-        Condition number of the information with a unit diagonal.
-    names : tuple of str
-        Coefficients of the direction on which there is least information.
-    of : {'coefficients', 'standard errors'}
-        The numbers that lose them. Where Newton's method goes by gradients the information gives standard errors alone.
+    `names` are the coefficients of the direction on which there is least information, `of` are the numbers that lose
+    digits. Where Newton's method goes by gradients the information gives standard errors alone.
     """
 
     digits: int
@@ -281,13 +247,7 @@ def as_dict(finding: Finding, words: Words = PLAIN) -> dict[str, Any]:
 
 
 def read_finding(fields: Mapping[str, Any]) -> Finding:
-    """Return the finding that `as_dict` wrote, and JSON carried.
-
-    Raises
-    ------
-    ValueError
-        When it is none.
-    """
+    """Return the finding that `as_dict` wrote, and JSON carried; a ValueError when it is none."""
     given = {key: value for key, value in fields.items() if key not in ("code", "sentence")}
     if fields.get("code") not in KINDS:
         raise ArgumentError("finding", f"must have a code among {', '.join(KINDS)}", repr(fields.get("code")))
@@ -376,26 +336,9 @@ def diagnose_after(
 ) -> tuple[Finding, ...]:
     """Name coefficients that the prior holds or moves, and say how many digits are left.
 
-    Parameters
-    ----------
-    precision : ndarray, shape (d, d)
-        Pooled information, prior and sites together.
-    names : sequence of str, length d
-    prior_share : ndarray, shape (d,), optional
-        The prior's share of the information on each coefficient, `summary.information_shares(...)[0]`.
-    root : ndarray, shape (m, d), optional
-        B with precision = BᵀB, of a fit that never formed BᵀB.
-    of : {'coefficients', 'standard errors'}
-        See `Digits`.
-    prior_pull : ndarray, shape (d,), optional
-        How far the prior moved each coefficient, in standard errors, as `FittedGLM.pull` has it; NaN for unknown.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from bayesadmm_np.glm.diagnosis import diagnose_after
-    >>> print(*diagnose_after(np.diag([4.0, 1e8]), ["dose", "age"], prior_share=np.array([0.25, 0.0])))
-    Much of the information on dose (25%) comes from the prior, not from the data.
+    `precision`, shape (d, d), is the pooled information, prior and sites together, or `root` is B with precision = BᵀB,
+    of a fit that never formed BᵀB. `prior_share` is the prior's share of the information on each coefficient,
+    `prior_pull` how far the prior moved each, in standard errors, NaN for unknown.
     """
     shares = np.zeros(len(names)) if prior_share is None else prior_share
     much = tuple((name, float(share)) for name, share in zip(names, shares, strict=True) if share > FIFTH)
@@ -435,13 +378,11 @@ def find_separation(
     change: Array | None = None,
     ask: Ask | None = None,
     factors: Sequence[Array] | None = None,
-    stop: type[Exception] = NotImplementedError,
 ) -> Separation | Undecided | None:
     """Prove that a likelihood has no maximum and say why, or prove that it has one.
 
     Offsets, weights and the sizes of counts do not matter. The search takes some ten exchanges of sums over rows, and
-    needs no fit: a few prove a maximum; what proves a separation, and that none of its columns can be spared, is asked
-    side by side.
+    needs no fit; a few prove a maximum.
 
     Parameters
     ----------
@@ -461,9 +402,6 @@ def find_separation(
         Way to ask sites elsewhere, see `separation.Question`.
     factors : sequence of ndarray, optional
         R factors of sites elsewhere, by `losses.linear_model.row_factor`.
-    stop : type of exception, default NotImplementedError
-        What `ask` raises where a site answers no more: all columns that move are then named as the cause, if a
-        separation is proven by then; otherwise it is raised.
 
     Returns
     -------
@@ -487,38 +425,29 @@ def find_separation(
             return None
         ask, factors = ask_losses(losses), factors_of(losses)
     assert factors is not None
-    shared: Ask = ask
-    stacked = factors
     free = [j for j in range(len(columns)) if j not in penalised]
-    always = [j for j in free if j in intercepts]
-
-    def split(sets: Sequence[Sequence[int]], is_nested: bool = False) -> list[Outcome]:
-        bases = [basis_within(stacked, sorted([*always, *some])) for some in sets]
-        return find_splits(shared, at_zero, bases, len(outputs), is_nested)
-
-    basis = basis_within(stacked, free)
-    if not basis.shape[1]:
-        return None
-    at_zero = ask_at_zero(ask, stacked, basis, len(outputs))
-    (found,) = find_splits(ask, at_zero, [basis], len(outputs), is_whole=True)
+    found = find_split(ask, basis_within(factors, free), len(outputs))
     if found == "finite":
         return None
     names = coefficient_names(columns, outputs)
     if not isinstance(found, Split):
         return Undecided(tuple(names[c * len(columns) + j] for c in range(len(outputs)) for j in free))
-    moved = _touched(found, change)
-    size = np.abs(found.direction.reshape(len(outputs), -1)).max(axis=0) * np.linalg.norm(np.vstack(stacked), axis=0)
-    cause = sorted({j % len(columns) for j in moved} - set(always), key=lambda j: -size[j])
-    smaller = found
-    if found.span.shape[1] > 1 or found.whole.shape[1] < len(free) * len(outputs):  # otherwise there is one direction
-        most = max(2, min(MOST_SETS, LONGEST // (len(free) * len(outputs)) ** 2))
-        with suppress(stop):
-            cause, smaller = smallest_separating(split, cause, found, most)
-    along = replace(smaller, span=smaller.direction[:, None])
-    way, sparse = _moved(smaller.direction, change), _touched(along, change)
+    moved, along = _touched(found.span, found.whole, change), found
+    by = sorted({j % len(columns) for j in moved} - set(intercepts))
+    if found.is_complete:
+        always = [j for j in free if j in intercepts]
+        size = np.abs(found.direction.reshape(len(outputs), -1)).max(axis=0) * np.linalg.norm(
+            np.vstack(factors), axis=0
+        )
+        for few in ([], sorted(by, key=lambda j: -size[j])[:1]):
+            alone = find_split(ask, basis_within(factors, sorted([*always, *few])), len(outputs))
+            if isinstance(alone, Split):
+                by, along = few, alone
+                break
+    way, sparse = _moved(along.direction, change), _touched(along.direction[:, None], along.whole, change)
     largest = np.abs(way[sparse]).max()
     return Separation(
-        tuple(columns[j] for j in sorted(cause)),
+        tuple(columns[j] for j in by),
         tuple((names[j], float(way[j] / largest)) for j in sparse),
         tuple(names[j] for j in moved),
         found.is_complete,
@@ -534,11 +463,10 @@ def _moved(vector: Array, change: Array | None) -> Array:
     return vector if change is None else np.asarray(change @ vector)
 
 
-def _touched(split: Split, change: Array | None) -> list[int]:
-    """Return the coefficients that the directions of separation move."""
-    inside = np.linalg.norm(_moved(split.span, change), axis=1)
-    whole = np.linalg.norm(_moved(split.whole, change), axis=1)
-    return [int(j) for j in np.flatnonzero(inside > TOUCHED * whole)]
+def _touched(span: Array, whole: Array, change: Array | None) -> list[int]:
+    """Return the coefficients that the directions of a span move."""
+    inside, outside = (np.linalg.norm(_moved(vectors, change), axis=1) for vectors in (span, whole))
+    return [int(j) for j in np.flatnonzero(inside > TOUCHED * outside)]
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from ..losses.expectations import Rule
 from .refit import driven
 
 MOST_HALVINGS = 60
-"""Of a step, which is then below the rounding of a coefficient."""
+"""Halvings of a step, which is then below the rounding of a coefficient."""
 
 ROUNDING = 1e-13
 """Part of the objective by which it may rise in a step near the end, where the fall is below rounding."""
@@ -38,16 +38,10 @@ class FirthQuestion(NamedTuple):
 
 
 class FirthAnswer(NamedTuple):
-    """Sums over a site's rows at θ.
+    """ℓ_k(θ) of a site, its gradient and Hessian, and `pull`, the site's share of ½ ∇ log det I(θ).
 
-    Attributes
-    ----------
-    value : float
-        ℓ_k(θ).
-    gradient, hessian : ndarray, shapes (d,) and (d, d)
-    pull : ndarray, shape (d,)
-        Its share of ½ ∇ log det I(θ): ½ Σ_i h_i r_i x_i with h_i = w_i ℓ''_i x_iᵀI⁻¹x_i the leverages and r_i = ∂ log
-        ℓ''_i/∂f; zeros where no covariance came.
+    That is ½ Σ_i h_i r_i x_i with h_i = w_i ℓ''_i x_iᵀI⁻¹x_i the leverages and r_i = ∂ log ℓ''_i/∂f; zeros where no
+    covariance came.
     """
 
     value: float
@@ -58,24 +52,12 @@ class FirthAnswer(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class FirthFit:
-    """The mode of ℓ(θ) − ½ log det I(θ).
+    """The mode of ℓ(θ) − ½ log det I(θ), with the `information` I there; standard errors are from its inverse.
 
-    Attributes
-    ----------
-    mean : ndarray, shape (d,)
-    information : ndarray, shape (d, d)
-        I at the mode, the sum of the sites' Hessians there; standard errors are from its inverse. Tests and intervals
-        from them are Wald's; with separated data the likelihood is far from a parabola, and they are wide.
-    sites : tuple of Natural
-        Factors (I_k θ − g_k, I_k) of the sites, g_k the gradient with the site's share of the penalty's: they add up to
-        (I θ, I).
-    pulls : tuple of ndarray, shape (d,)
-        The sites' shares of ½ ∇ log det I.
-    value, penalty : float
-        ℓ and ½ log det I; the objective is their difference.
-    exchanges : int
-    floats : int
-        Numbers in the questions and answers of all sites, where `fit_firth` asked them.
+    Tests and intervals from them are Wald's; with separated data the likelihood is far from a parabola, and they are
+    wide. `sites` has the factors (I_k θ − g_k, I_k), g_k the gradient with the site's share of the penalty's: they add
+    up to (I θ, I). `pulls` are the shares of ½ ∇ log det I; `value` is ℓ, and `penalty` ½ log det I. `floats` counts
+    the numbers in the questions and answers of all sites, where `fit_firth` asked them.
     """
 
     mean: Array
@@ -89,13 +71,7 @@ class FirthFit:
 
 
 def firth_answer(loss: Loss, question: FirthQuestion) -> FirthAnswer:
-    """Answer at a site.
-
-    Raises
-    ------
-    ValueError
-        When the loss does not say how its curvature changes: logistic and Poisson regression do.
-    """
+    """Answer at a site; a ValueError where the loss does not say how its curvature changes."""
     theta, covariance = question
     rows = loss.rows(theta)
     pointwise = getattr(loss, "pointwise", None)
@@ -114,27 +90,11 @@ def firth(
 ) -> Generator[FirthQuestion, Iterable[FirthAnswer], FirthFit]:
     """Minimise Σ_k ℓ_k(θ) − ½ log det I(θ), I = Σ_k ∇²ℓ_k, by quasi-Newton steps, halved where it would rise.
 
-    Every step takes two exchanges, one for I(θ) and one for the leverages under it.
+    Every step takes two exchanges, one for I(θ) and one for the leverages under it. Each `yield` is a question for all
+    sites; send back their answers in order. Coefficients that are not `free` stay where they start. `tol` is the
+    largest √(gᵀI⁻¹g), g the gradient of the objective: the last step in standard errors. Raises a ValueError when I is
+    singular, as with collinear columns, or the steps are used up.
 
-    Each `yield` is a question for all sites; send back their answers in order.
-
-    Parameters
-    ----------
-    start : array_like, shape (d,)
-        Such as the model of intercepts alone.
-    free : array_like of bool, shape (d,), optional
-        Coefficients that are fitted; the others, of columns that these make up, stay where they start.
-    tol : float, default 1e-10
-        Largest √(gᵀI⁻¹g), g the gradient of the objective: the last step in standard errors.
-    most_steps : int, default 200
-
-    Raises
-    ------
-    ValueError
-        When I is singular, as with collinear columns, or the steps are used up.
-
-    Notes
-    -----
     D. Firth, Biometrika 80 (1993); for the logistic G. Heinze and M. Schemper, Statistics in Medicine 21 (2002).
     """
     as_positive(tol, "tol")
@@ -269,11 +229,6 @@ class Tilted(Loss):
 
     Its Hessian is that of ℓ, so that a run that starts at the mode ends there, with N(mode, I⁻¹). No reach is claimed:
     c is that of one θ, and a distance to the mode is a first-order estimate.
-
-    Parameters
-    ----------
-    loss : Loss
-    tilt : ndarray, shape (d,)
     """
 
     def __init__(self, loss: Loss, tilt: Array) -> None:

@@ -1,4 +1,4 @@
-"""What a regression table says beside the coefficients: pure functions of totals over sites, at the server.
+"""Numbers of a regression table beside the coefficients: pure functions of totals over sites, at the server.
 
 The sums come from `site_statistics`, smaller models from `refit`.
 """
@@ -30,17 +30,10 @@ Noise = Literal["none", "estimated", "given"]
 
 @dataclass(frozen=True, eq=False)
 class FitStatistics:
-    """What a fitted model keeps for its table.
+    """The sums over all sites that a fitted model keeps for its table, in the units of the run.
 
-    Attributes
-    ----------
-    total : SiteStatistics
-        Sum over the sites, in the units of the run.
-    noise : {'none', 'estimated', 'given'}
-        An estimated noise variance gives t and F.
-    weights : {'frequency', 'analytic'}
-    has_null : bool
-        Whether the model of intercepts and offsets alone was fitted: else `total.null_loss` is not its loss.
+    Without `has_null` the model of intercepts and offsets alone was not fitted: `total.null_loss` is not its loss. An
+    estimated noise variance gives t and F.
     """
 
     total: SiteStatistics
@@ -63,24 +56,10 @@ def fit_statistics(
     clusters: Mapping[Any, Sequence[Hashable]] | None = None,
     weights: WeightMeaning = "frequency",
 ) -> FitStatistics:
-    """Ask all sites in one process.
+    """Ask all sites in one process for the sums at the pooled fit θ and at `null`, the fit of the intercepts alone.
 
-    Parameters
-    ----------
-    kind : Kind
-    losses : dict of Loss
-        One a site.
-    theta, null : ndarray, shape (d,)
-        The pooled fit and that of the intercepts alone.
-    is_intercept : ndarray of bool, shape (d,), optional
-        Given where rows have offsets: `null` is then the start of a fit of the intercepts.
-    noise : {'none', 'estimated', 'given'}
-    noise_variance : float, default 1.0
-        That the losses were divided by.
-    robust, bread, weights
-        See `site_statistics`.
-    clusters : dict of sequence, optional
-        By site.
+    `is_intercept` is given where rows have offsets: `null` is then the start of a fit of the intercepts. The losses
+    were divided by `noise_variance`. For the other settings see `site_statistics`; `clusters` is by site.
     """
     check_clusters(clusters or {})
     found = (
@@ -158,19 +137,7 @@ def _count_null(start: Array, is_intercept: Array) -> Generator[Array, Iterable[
 
 @dataclass(frozen=True)
 class Test:
-    """A test of hypotheses.
-
-    Attributes
-    ----------
-    name : str
-        What is tested.
-    statistic : float
-        χ² with `df` degrees of freedom, or F with `df` and `df_residual`.
-    df : int
-    df_residual : float or None
-        None where the statistic is a χ².
-    p_value : float
-    """
+    """A test: a χ² with `df` degrees of freedom, or an F with `df` and `df_residual` where that is not None."""
 
     __test__ = False  # the tests of this package import it
     name: str
@@ -186,32 +153,18 @@ class Test:
 
 @dataclass(frozen=True)
 class GoodnessOfFit:
-    """What a table says of a fit as a whole, at its maximum of the likelihood.
+    """A fit as a whole, at its maximum of the likelihood; numbers that compare with the null model are None without it.
 
-    Attributes
-    ----------
-    n_observations : float
-        Σ w_i of frequency weights, the number of rows of analytic ones; times the outputs of least squares.
-    n_parameters : int
-        Number of coefficients and intercepts; a noise variance is not counted.
-    df_model, df_residual : float
-        Coefficients beside the intercepts, and n − parameters.
-    deviance, null_deviance : float
-        2 Σ w_i (ℓ_i − ℓ_i at μ_i = y_i), of the fit and of the intercepts alone. The residual sum of squares of least
-        squares. What compares with the null model is None where that was not found.
-    log_likelihood, null_log_likelihood : float
-        All constants kept. An estimated noise variance is the one that maximises it, RSS/n.
-    dispersion : float or None
-        Pearson's χ² over `df_residual`; the unbiased noise variance of least squares. None without degrees of freedom.
-    aic, bic : float
-        −2 log L + 2 p and −2 log L + p log n, p = `n_parameters` and n = `n_observations`. R counts an estimated noise
-        variance as a parameter too: p + 1.
-    r_squared : float or None
-        McFadden's 1 − log L/log L₀; of least squares 1 − RSS/RSS₀. None where the null model fits perfectly.
-    adjusted_r_squared : float or None
-        Of least squares alone.
-    test : Test or None
-        Likelihood-ratio test of all coefficients beside the intercepts; the F test where the noise is estimated.
+    `n_observations` is Σ w_i of frequency weights, the number of rows of analytic ones, times the outputs of least
+    squares. `n_parameters` counts coefficients and intercepts, not a noise variance; `df_model` the coefficients beside
+    the intercepts, and `df_residual` is n − parameters.
+
+    Deviances are 2 Σ w_i (ℓ_i − ℓ_i at μ_i = y_i), of least squares the residual sum of squares. Likelihoods keep all
+    constants; an estimated noise variance is the one that maximises them, RSS/n. `dispersion` is Pearson's χ² over
+    `df_residual`, of least squares the unbiased noise variance. `aic` and `bic` are −2 log L + 2 p and −2 log L + p log
+    n; R counts an estimated noise variance as a parameter too. `r_squared` is McFadden's 1 − log L/log L₀, of least
+    squares 1 − RSS/RSS₀ beside `adjusted_r_squared`, and None where the null model fits perfectly. `test` is the
+    likelihood-ratio test of all coefficients beside the intercepts, or the F test where the noise is estimated.
     """
 
     n_observations: float
@@ -245,23 +198,8 @@ def goodness_of_fit(
 ) -> GoodnessOfFit:
     """Return deviance, likelihood, criteria and the test against the null model from the sum over sites.
 
-    Parameters
-    ----------
-    kind : Kind
-    total : SiteStatistics
-        Sum over the sites.
-    n_parameters, n_intercepts : int
-        Number of entries of θ, and of intercepts among them.
-    n_outputs : int, default 1
-        Columns of y.
-    noise : {'none', 'estimated', 'given'}
-    noise_variance : float, default 1.0
-        The given one, in the units of the loss.
-    target_scale : float, default 1.0
-        Units of y in those of the loss: deviance and likelihood are those of y.
-    weights : {'frequency', 'analytic'}
-    has_null : bool, default True
-        See `FitStatistics`.
+    `n_outputs` counts the columns of y. A given `noise_variance` is in the units of the loss; deviance and likelihood
+    are those of y, which is `target_scale` times the loss's.
     """
     n = total.n_observations(weights) * (n_outputs if kind.outputs == "columns" else 1)
     df_residual, df_model = n - n_parameters, n_parameters - n_intercepts
@@ -330,15 +268,9 @@ def _f_test(name: str, explained: float, df: int, left: float, df_residual: floa
 
 @dataclass(frozen=True)
 class Estimate:
-    """A coefficient or a contrast; all but the first two are None where they would mean nothing.
+    """A coefficient or a contrast; all but the first two fields are None where they would mean nothing.
 
-    Attributes
-    ----------
-    name : str
-    coef : float
-    std_err, statistic, p_value, low, high : float or None
-        Standard error, coef/std_err, its two-sided P, and the ends of the 95 % interval: of the t distribution where
-        the noise variance is estimated, otherwise of the normal.
+    P is two-sided, and the interval of 95 %: by t where the noise variance is estimated, otherwise by the normal.
     """
 
     name: str
@@ -370,27 +302,7 @@ def estimate(name: str, coef: float, std_err: float, df: float | None = None) ->
 def contrasts(
     mean: Array, covariance: Array, matrix: ArrayLike, names: Sequence[str] = (), df: float | None = None
 ) -> tuple[Estimate, ...]:
-    """Return Lβ with standard errors √(LVLᵀ)_jj, one row of L each.
-
-    Parameters
-    ----------
-    mean : ndarray, shape (d,)
-    covariance : ndarray, shape (d, d)
-    matrix : array_like, shape (q, d) or (d,)
-        L.
-    names : sequence of str
-        One a row of L; default "contrast 1", ….
-    df : float, optional
-        Degrees of freedom of t; default z.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from bayesadmm_np.glm.inference import contrasts
-    >>> (row,) = contrasts(np.array([1.0, 3.0]), np.eye(2), [-1.0, 1.0])
-    >>> row.coef, round(row.std_err, 4)
-    (2.0, 1.4142)
-    """
+    """Return Lβ with standard errors √(LVLᵀ)_jj, for each row of L, shape (q, d) or (d,), by t if `df` is given."""
     L = _contrast_matrix(matrix, mean.size)
     errors = np.sqrt(np.einsum("ij,jk,ik->i", L, covariance, L))
     names = names or tuple(f"contrast {j + 1}" for j in range(len(L)))
@@ -408,22 +320,7 @@ def wald_test(
 ) -> Test:
     """Test Lβ = r by W = (Lβ − r)ᵀ(LVLᵀ)⁻¹(Lβ − r), a χ² with q degrees of freedom; W/q is F where V has its own.
 
-    Parameters
-    ----------
-    mean : ndarray, shape (d,)
-    covariance : ndarray, shape (d, d)
-    matrix : array_like, shape (q, d) or (d,)
-        L; `picks` makes that of a term.
-    value : array_like, default 0.0
-        r.
-    name : str
-    df_residual : float, optional
-        Residual degrees of freedom of an estimated noise variance.
-
-    Raises
-    ------
-    ValueError
-        When rows of L depend on each other.
+    `picks` makes the L of a term; rows of L that depend on each other are a ValueError.
     """
     L = _contrast_matrix(matrix, mean.size)
     apart = L @ mean - np.asarray(value, dtype=np.float64)
@@ -452,20 +349,9 @@ def _contrast_matrix(matrix: ArrayLike, dim: int) -> Array:
 
 
 def likelihood_ratio_test(full: GoodnessOfFit, reduced: GoodnessOfFit, name: str = "term", *, noise: Noise) -> Test:
-    """Test a fit against one without some terms: the drop of the deviance, or F where the noise is estimated.
+    """Test a fit against a fit to the same rows without some terms: by the drop of deviance, or F for estimated noise.
 
-    Parameters
-    ----------
-    full, reduced : GoodnessOfFit
-        Of the same rows.
-    name : str
-        The terms.
-    noise : {'none', 'estimated', 'given'}
-
-    Raises
-    ------
-    ValueError
-        When `reduced` has no fewer parameters, other rows, or a higher likelihood.
+    Raises a ValueError when `reduced` has no fewer parameters, other rows, or a higher likelihood.
     """
     df = full.n_parameters - reduced.n_parameters
     if df <= 0 or full.n_observations != reduced.n_observations:
@@ -488,16 +374,7 @@ def likelihood_ratio_test(full: GoodnessOfFit, reduced: GoodnessOfFit, name: str
 
 @dataclass(frozen=True, eq=False)
 class RobustCovariance:
-    """A covariance of the coefficients that does not trust the model's variance.
-
-    Attributes
-    ----------
-    name : str
-        One of `ROBUST`.
-    matrix : ndarray, shape (d, d)
-    df : float
-        Degrees of freedom of its t tests: n − p, or the number of clusters less one.
-    """
+    """A covariance that does not trust the model's variance; `df` is n − p, or the number of clusters less one."""
 
     name: str
     matrix: Array
@@ -507,28 +384,12 @@ class RobustCovariance:
 def robust_covariance(
     name: str, bread: Array, total: SiteStatistics, n_parameters: int, *, weights: WeightMeaning = "frequency"
 ) -> RobustCovariance:
-    """Return the sandwich A⁻¹ B A⁻¹ times its factor.
+    """Return the sandwich A⁻¹ B A⁻¹ times its factor; `bread` is A⁻¹ at a noise variance of 1.
 
-    HC0 (White): B = Σ s_i s_iᵀ. HC1: times n/(n − p). HC2 and HC3 (MacKinnon and White): s_i over √(1 − h_i) and
-    1 − h_i. "cluster" (Liang and Zeger): s summed within each of G clusters first, times G/(G − 1) · (n − 1)/(n − p).
-    n is the number of rows or the sum of frequency weights.
-
-    Parameters
-    ----------
-    name : str
-        One of `ROBUST`.
-    bread : ndarray, shape (d, d)
-        A⁻¹, the inverse of the pooled Hessian at a noise variance of 1.
-    total : SiteStatistics
-        Sum over the sites.
-    n_parameters : int
-        p; of one output where the columns of y are outputs.
-    weights : {'frequency', 'analytic'}
-
-    Raises
-    ------
-    ValueError
-        When the sites did not send the sums, or there are no more clusters, or rows, than parameters.
+    HC0 (White): B = Σ s_i s_iᵀ. HC1: times n/(n − p). HC2 and HC3 (MacKinnon and White): s_i over √(1 − h_i) and 1 −
+    h_i. "cluster" (Liang and Zeger): s summed within each of G clusters first, times G/(G − 1) · (n − 1)/(n − p). n is
+    the number of rows or the sum of frequency weights, p that of one output where the columns of y are outputs. Raises
+    a ValueError when the sites did not send the sums, or there are no more clusters, or rows, than parameters.
     """
     if name not in ROBUST:
         raise ArgumentError("covariance", f"must be one of {', '.join(ROBUST)}", repr(name))

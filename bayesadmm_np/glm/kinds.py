@@ -40,7 +40,7 @@ OFFSET_ADVICE = "an offset is on the scale of the predictor, as the logarithm of
 
 @dataclass(frozen=True)
 class Target:
-    """What the target of a regression may hold.
+    """Values that the target of a regression may hold.
 
     Attributes
     ----------
@@ -124,14 +124,8 @@ RULES: dict[str, Rule] = {
 def class_probabilities(mean: Array, spread: Array, how: str | None = None) -> Array:
     """Return E_q[p(y = c)] of the logit and the softmax, shape (n, C): each tail on its own, so that none is lost.
 
-    Parameters
-    ----------
-    mean : ndarray, shape (n,) or (n, C)
-        Means of the predictors.
-    spread : ndarray, shape (n,) or (n, C, C)
-        Their (co)variances.
-    how : str, optional
-        A key of `RULES`, or "probit" (MacKay's approximation) for two classes; default the most accurate.
+    The predictors have means (n,) or (n, C) and variances (n,) or (n, C, C). `how` is a key of `RULES`, or "probit"
+    (MacKay's approximation) for two classes; default the most accurate.
     """
     if how == "probit":
         first = expit(mean / np.sqrt(1.0 + np.pi / 8.0 * spread))
@@ -253,11 +247,6 @@ class Kind:
         return self.outputs == "classes" and not self.has_reference
 
     @property
-    def score_name(self) -> str:
-        """What a score of predictions is called."""
-        return "accuracy" if self.is_classifier else "R²" if self.has_noise else "D²"
-
-    @property
     def rule(self) -> Rule:
         """The rule that `Auto` becomes."""
         if self.expectation is not None:
@@ -306,18 +295,7 @@ class Kind:
         n_outputs: int = 1,
         noise_variance: float = 1.0,
     ) -> Loss:
-        """Return the loss of a site's rows, a sum over them.
-
-        Parameters
-        ----------
-        design : ndarray, shape (n, p)
-        y : array_like
-            Labels 0 … C − 1, or numbers.
-        weights, offset : array_like, shape (n,), optional
-        n_outputs : int, default 1
-        noise_variance : float, default 1.0
-            Noise variance of kinds that have one.
-        """
+        """Return the loss of a site's rows, a sum over them; y has labels 0 … C − 1, or numbers."""
         if self.has_noise:
             weights = (np.ones(len(design)) if weights is None else np.asarray(weights)) / noise_variance
         if self.loss is None:
@@ -356,13 +334,6 @@ class Kind:
         predictor = np.nan_to_num(self.link.forward(mean), neginf=-FARTHEST, posinf=FARTHEST)
         theta = np.zeros(self.n_outputs(0, 1 if y.ndim == 1 else y.shape[1]))
         return self.make_loss(np.ones((len(y), 1)), y, weights, offset=predictor).value(theta)
-
-    def surprise(self, y: Array, mean: Array) -> float:
-        """Return the mean of −log p(y_i | μ_i) over rows, all constants kept, at a noise variance of 1."""
-        if not np.isfinite(mean).all():
-            return float("inf")
-        dropped = 0.0 if self.constant is None else float(self.constant(y).sum())
-        return (self.loss_at(y, mean) + dropped) / len(y)
 
     def explained(self, y: Array, mean: Array, weights: Any = None, offset: Array | None = None) -> float:
         """Return the share of the null model's deviance that predictions explain: R² of least squares.

@@ -40,20 +40,10 @@ NO_FREEDOM = (
 
 @dataclass(frozen=True, eq=False)
 class Solved:
-    """A least-squares fit.
+    """A least-squares fit, whose noise variance was given, or is RSS over the degrees of freedom.
 
-    Attributes
-    ----------
-    fit : StackedFit
-    noise : float
-        The noise variance: as given, or RSS over the degrees of freedom.
-    is_estimated : bool
-    null_variance : float
-        Mean square of y about its mean.
-    penalty : ndarray, shape (p, p)
-        Prior precision times the noise variance, with what holds collinear columns.
-    held : tuple of str
-        Collinear columns, whose coefficients are held at zero.
+    `penalty`, shape (p, p), is the prior precision times the noise variance, with what holds the collinear columns
+    `held` at zero; `null_variance` is the mean square of y about its mean.
     """
 
     fit: StackedFit
@@ -62,11 +52,6 @@ class Solved:
     null_variance: float
     penalty: Array
     held: tuple[str, ...]
-
-    @property
-    def has_freedom(self) -> bool:
-        """Whether the noise variance is known: given, or told by residuals."""
-        return not self.is_estimated or self.fit.df > 0
 
     def at_the_centre(self, centre: Array | None) -> tuple[Array, FullGaussian, FullGaussian]:
         """Return θ, prior and posterior; the intercept, where there is one, is b + coefᵀcentre for a `centre`."""
@@ -89,7 +74,7 @@ class Solved:
 
     def caveat(self, has_converged: bool) -> str:
         """Return what is to be known of the fit besides what is held."""
-        if not self.has_freedom:
+        if self.is_estimated and not self.fit.df > 0:
             return NO_FREEDOM
         if has_converged:
             return ""
@@ -111,26 +96,9 @@ def solve(
 ) -> Solved:
     """Solve at the given noise variance, or repeat with the unbiased one until it is its own; hold collinear columns.
 
-    Parameters
-    ----------
-    factors : sequence of SiteFactor
-    precision : ndarray, shape (p, p)
-        Prior precision of the columns.
-    labels : sequence of str, length p
-    information : ndarray, shape (p,)
-        About Σ_i w_i x_ij² of each column; see `information_of`.
-    null_variance : float
-        Mean square of y about its mean, which stands in where no degree of freedom is left.
-    noise : float, optional
-        The noise variance; default the unbiased estimate.
-    is_relative : bool, default False
-        Whether `precision` is times the noise variance.
-    weight_kind : {'frequency', 'analytic'}
-
-    Raises
-    ------
-    ValueError
-        When the prior is none, or the estimate does not settle.
+    `precision`, shape (p, p), is the prior's, times the noise variance if `is_relative`; for `information` see
+    `information_of`. `null_variance` stands in for the noise where no degree of freedom is left. Raises a ValueError
+    when the prior is none, or the estimate does not settle.
     """
     is_estimated, now = noise is None, null_variance if noise is None else noise
     lost: tuple[str, ...] = ()

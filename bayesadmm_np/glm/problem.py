@@ -1,4 +1,4 @@
-"""What a generalised linear model hands to the loop: parameter layout, one loss a site, and the null model."""
+"""A generalised linear model as the loop takes it: parameter layout, one loss a site, and the null model."""
 
 from __future__ import annotations
 
@@ -37,32 +37,13 @@ def are_held(precision: Array, information: Array) -> NDArray[np.bool_]:
 class Glm:
     """A kind of GLM on the rows of all sites.
 
-    Attributes
-    ----------
-    kind : Kind
-    layout : Layout
-    names : tuple
-        Names of the sites, in order.
-    rows : tuple of SiteRows
-        Design, coded target, weights and offset of each site: the one copy of the data that losses share.
-    null : ndarray, shape (n_outputs,)
-        Intercepts of the model without features.
-    information : float
-        Σ_i w_i ℓ''(null), the Fisher information of one intercept there, at noise variance 1.
-    dropped : float
-        Part of −log likelihood that the losses leave out, at noise variance 1.
-    n_observed : float
-        Rows (Σ_i w_i of frequency weights) times the outputs, each of which adds ½ log σ² to −log likelihood; 0 where
-        there is no noise variance.
-    null_variance : float
-        Mean square of y about its mean, where there is a noise variance.
-    labels : ndarray or None
-        Labels of the classes.
-    is_single : bool
-        Whether the target came as a vector.
-    held : tuple of int
-        Places in θ of coefficients that are held at zero, because other columns say what theirs says.
-    weights : {'frequency', 'analytic'}
+    `rows` has design, coded target, weights and offset of each site: the one copy of the data that losses share. `null`
+    are the intercepts of the model without features, and `information` = Σ_i w_i ℓ''(null) is the Fisher information of
+    one intercept there, at noise variance 1; `dropped` is the part of −log likelihood that the losses leave out. Where
+    there is a noise variance, `n_observed` counts rows (Σ_i w_i of frequency weights) times outputs, each of which adds
+    ½ log σ² to −log likelihood, and `null_variance` is the mean square of y about its mean. `labels` are those of the
+    classes; `is_single` says whether the target came as a vector; `held` has the places in θ that are held at zero,
+    because other columns say what theirs says.
     """
 
     kind: Kind
@@ -166,20 +147,9 @@ def make_glm(
     class_factors: Callable[[Array, Array], Array],
     meaning: WeightMeaning = "frequency",
 ) -> Glm:
-    """Read all targets and return the model.
+    """Read all targets and return the model; `is_free` says whether the prior leaves the intercept alone.
 
-    Parameters
-    ----------
-    kind : Kind
-    rows : mapping of SiteRows
-    has_intercept, is_free : bool
-        Whether there is an intercept, and whether the prior leaves it alone.
-    centre : ndarray or None
-        See `Layout`.
-    class_factors : callable
-        (classes, their weights) → a factor of the row weights for each class.
-    meaning : {'frequency', 'analytic'}
-        Of the row weights.
+    `class_factors` maps classes and their weights to a factor of the row weights for each class.
     """
     targets = [site.y for site in rows.values()]
     weights = [site.weights for site in rows.values()]

@@ -24,34 +24,10 @@ FARTHEST = 100.0
 def profile_bound(
     theta: Array, loss: float, row: ArrayLike, std_err: float, side: float, free: ArrayLike
 ) -> Generator[Array, Iterable[Derivatives], float | None]:
-    """Find where max{log L : aᵀθ = b} has dropped by 1.92: an end b of the 95 % interval of aᵀθ.
+    """Find where max{log L : aᵀθ = b} has dropped by 1.92: an end b of the 95 % interval of aᵀθ, or None without such.
 
     The signed root of twice the drop is nearly linear in b, so that a secant finds it; each b is a `refit` of all else.
-
-    Parameters
-    ----------
-    theta : ndarray, shape (d,)
-        The pooled fit.
-    loss : float
-        Pooled loss there.
-    row : array_like, shape (d,)
-        a.
-    std_err : float
-        Standard error of aᵀθ.
-    side : {-1.0, 1.0}
-        Lower or upper end.
-    free : array_like of bool, shape (d,)
-        Which coefficients the model has; the others are zero.
-
-    Returns
-    -------
-    float or None
-        None where the likelihood has no such drop on this side.
-
-    Raises
-    ------
-    ValueError
-        When a refit does not converge.
+    `loss` is the pooled loss at θ, `side` −1 or 1 for the lower or upper end, `free` which coefficients the model has.
     """
     a, mask = np.asarray(row, dtype=np.float64), np.array(free, dtype=bool)
     j = int(np.argmax(np.abs(a) * mask))

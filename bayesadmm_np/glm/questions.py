@@ -1,4 +1,4 @@
-"""What a server may ask the sites of a GLM beside the rounds: a fixed table of questions, each about sums over rows.
+"""Questions of a server to the sites of a GLM beside the rounds: a fixed table, each about sums over rows.
 
 An answer is a function of a site's rows and of the question alone. `pack` and `unpack` say what questions and answers
 are as plain values and arrays; a model file holds its statistics in the same way.
@@ -33,18 +33,10 @@ from .site_statistics import SiteStatistics, WeightMeaning, site_statistics, und
 
 @dataclass(frozen=True, eq=False)
 class Respondent:
-    """What a site answers from.
+    """A site that answers, with the noise variance that it was told, which divides the loss, or None.
 
-    Attributes
-    ----------
-    kind : Kind
-    loss : Loss
-    noise_variance : float or None
-        The one that the site was told, which divides the loss; None where there is none, or it is to be estimated.
-    moves : bool
-        Whether the site's columns are measured from wherever a run says.
-    clusters : sequence or None
-        Cluster of each row; the site is one by default.
+    `moves` says whether the site's columns are measured from wherever a run says; `clusters` has the cluster of each
+    row, by default one of the site.
     """
 
     kind: Kind
@@ -59,22 +51,12 @@ class Respondent:
         return undivided(self.loss.rows(np.zeros(self.loss.dim)).weights, self.noise_variance or 1.0)
 
     def answer(self, name: str, question: Any) -> Any:
-        """Answer a question of the table.
-
-        Raises
-        ------
-        ValueError
-            When the rows have no such sums, or these overflow.
-        """
+        """Answer a question of the table; a ValueError when the rows have no such sums, or these overflow."""
         entry = QUESTIONS[name]
         found = entry.respond(self, question)
         if not entry.may_overflow and not all(np.isfinite(array).all() for array in pack(found)[1].values()):
             raise ValueError("the sums over its rows overflow there")
         return found
-
-    def _parts(self, question: separation.Question) -> Iterator[separation.RestsOn]:
-        assert isinstance(self.loss, LinearModelLoss)
-        return separation.rests_on(self.loss, question, self.held)
 
     @cached_property
     def held(self) -> separation.Held:
@@ -82,16 +64,11 @@ class Respondent:
         assert isinstance(self.loss, LinearModelLoss)
         return separation.held(self.loss)
 
-    def compares(self, name: str, question: Any) -> list[str]:
-        """Return the split of rows by each direction of a question that is compared with rows that are not held."""
-        return [part.split for part in self._parts(question) if part.compared] if name == "separation" else []
-
     def picks(self, name: str, question: Any) -> Iterator[float]:
         """Yield how many rows a question picks, by a direction or by its own weights; 0 where it picks none."""
         if name == "separation":
-            for part in self._parts(question):
-                yield from (part.held, part.free, part.stands, part.goes if part.split else 0)
-                yield effective_rows(part.weights) if part.weights.any() else 0
+            assert isinstance(self.loss, LinearModelLoss)
+            yield from separation.rests_on(self.loss, question, self.held)
         if name == "statistics" and {"HC2", "HC3"} & set(question.robust):
             rows = self.loss.rows(question.theta)
             p = rows.X.shape[1]
@@ -100,28 +77,12 @@ class Respondent:
 
 
 class DesignQuestion(NamedTuple):
-    """What the columns and the target have in common over all rows."""
+    """Ask for sums about columns and target."""
 
 
 @dataclass(frozen=True, eq=False)
 class Design:
-    """Sums about columns and target.
-
-    Attributes
-    ----------
-    root : ndarray, shape (m, p)
-        R with RᵀR = Σ_i w_i x_i x_iᵀ.
-    sums : ndarray, shape (p,)
-        Σ_i w_i x_i.
-    target : ndarray, shape (c,)
-        Σ_i w_i y_i, or of each class Σ_i w_i.
-    weight : float
-        Σ_i w_i.
-    has_offset : bool
-    noise_variance : float or None
-    moves : bool
-        See `Respondent`.
-    """
+    """Sums about columns and target: R with RᵀR = Σ w x xᵀ, Σ w x, Σ w y or of each class Σ w, and Σ w."""
 
     root: Array
     sums: Array
@@ -231,7 +192,7 @@ def _sums(site: Respondent, question: SumsQuestion) -> Sums:
 
 
 class StatisticsQuestion(NamedTuple):
-    """What `site_statistics` takes."""
+    """Arguments of `site_statistics`."""
 
     theta: Array
     null: Array
@@ -281,7 +242,7 @@ class Entry(NamedTuple):
 
 UNIT = float(np.finfo(np.float64).eps)
 LARGEST = 1e150
-"""Of a number in an answer: the server squares them and adds them up."""
+"""Largest number in an answer: the server squares them and adds them up."""
 
 
 def _slack(known: Mapping[str, Any]) -> float:
@@ -321,9 +282,6 @@ def _has_ones(root: Array, known: Mapping[str, Any], column: int) -> bool:
 MATRIX = Field("d d")
 VECTOR = Field("d")
 SEMIDEFINITE = Condition("symmetric and positive semidefinite", _semidefinite)
-EACH_SEMIDEFINITE = SEMIDEFINITE._replace(
-    holds=lambda value, known: all(_semidefinite(matrix, known) for matrix in value)
-)
 WEIGHT = Condition("the weight of the rows in its hello, {told_weight}, times its noise variance", _is_weight)
 TABLE_WEIGHT = WEIGHT._replace(  # where a noise variance may have divided them, another answer has said it
     holds=lambda value, known: known["kind"].has_noise or _is_weight(value, known)
@@ -387,13 +345,13 @@ CLUSTERS = Condition(
 NO_PULL = Condition(
     "zero where no covariance came", lambda pull, known: known["covariance"] is not None or not pull.any()
 )
-STANDING = Condition("0 where no row stands still", lambda value, known: not np.any(value[known["stands"] == 0]))
-YES_OR_NO = Condition("0 or 1", lambda value, known: np.isin(value, (0.0, 1.0)).all())
+NARROW = Condition("of no more columns than the design", lambda basis, known: basis.shape[1] <= basis.shape[0])
+YES_OR_NO = Condition("0 or 1", lambda value, known: value in (0.0, 1.0))
 
 WILD = {"value": Field("", (LOSS,), may_overflow=True)}
 """Sums at a point that a search has chosen can overflow."""
 WILD |= {"gradient": Field("d", may_overflow=True), "hessian": Field("d d", (SEMIDEFINITE,), may_overflow=True)}
-COORDINATES = Field("b c*r")
+COORDINATES = Field("c*r")
 FREE = Field()
 """A plain value of which nothing but its type can be told."""
 
@@ -432,12 +390,12 @@ QUESTIONS: Mapping[str, Entry] = {
     "separation": Entry(
         separation.Question,
         separation.Answer,
-        {"basis": Field("b p r"), **dict.fromkeys(("theta", "direction"), COORDINATES), "floor": Field("b")},
+        {"basis": Field("p r", (NARROW,)), "theta": COORDINATES, "direction": COORDINATES, "floor": FREE},
         {
-            "value": Field("b", (NOT_NEGATIVE, STANDING)),
-            "gradient": Field("b c*r", (STANDING,)),
-            "hessian": Field("b c*r c*r", (EACH_SEMIDEFINITE, STANDING)),
-            **dict.fromkeys(separation.YES_OR_NO, Field("b", (YES_OR_NO,))),
+            "value": Field("", (NOT_NEGATIVE,)),
+            "gradient": COORDINATES,
+            "hessian": Field("c*r c*r", (SEMIDEFINITE,)),
+            **dict.fromkeys(separation.YES_OR_NO, Field("", (YES_OR_NO,))),
         },
         lambda site, question: separation.answer(site.loss, question, site.held),  # type: ignore[arg-type]
     ),
@@ -515,7 +473,6 @@ def unpack_statistics(
     """Inverse of `pack_statistics`; the arrays have `prefix` before their names."""
     if plain is None:
         return None
-    plain = {"has_null": True, **plain}  # files of before had no null model to miss
     if set(plain) != {"noise", "weights", "total", "has_null"}:
         raise refusal("statistics", "exactly the fields has_null, noise, total, weights", sorted(plain))
     said: Any = tuple[Noise, WeightMeaning, bool]
@@ -527,16 +484,7 @@ def unpack_statistics(
 
 
 def pack(value: Any) -> tuple[dict[str, Any], dict[str, Array]]:
-    """Return plain values and arrays by the names of the fields; a mapping of arrays is its keys, and arrays of theirs.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from bayesadmm_np.glm.questions import StatisticsQuestion, pack
-    >>> plain, arrays = pack(StatisticsQuestion(np.zeros(2), np.ones(2)))
-    >>> plain["robust"], sorted(arrays)
-    ((), ['null', 'theta'])
-    """
+    """Return plain values and arrays by the names of the fields; a mapping of arrays is its keys and their arrays."""
     plain: dict[str, Any] = {}
     arrays: dict[str, Array] = {}
     for name, (hint, _) in _fields(type(value)).items():
@@ -562,25 +510,9 @@ def unpack(
 ) -> Any:
     """Inverse of `pack`: a value whose fields have the types of their annotations, and whose arrays fit together.
 
-    Parameters
-    ----------
-    kind : type
-    plain : dict
-        The plain values.
-    arrays : dict of ndarray
-        Under `prefix` and their names; others are left out where there is a prefix.
-    table : dict of Field
-        Of the arrays; see `Entry`.
-    known : dict
-        What letters of the shapes stand for, and what conditions are told.
-    prefix : str, default ''
-    is_own : bool, default False
-        Whether nobody else can have written it, so that conditions are left aside.
-
-    Raises
-    ------
-    ArchiveError
-        When something is missing, of another type or shape, or not finite.
+    `arrays` are under `prefix` and their names, `table` has their shapes and conditions, `known` what letters of the
+    shapes stand for, and what conditions are told. Conditions are left aside if `is_own`: nobody else can have written
+    the value. Raises an ArchiveError when something is missing, of another type or shape, or not finite.
     """
     expected = {name for name, (hint, _) in _fields(kind).items() if hint != "array"}
     if set(plain) != expected:

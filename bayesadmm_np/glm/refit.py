@@ -41,26 +41,11 @@ class Refit(NamedTuple):
 def refit(
     start: ArrayLike, free: ArrayLike, fixed: ArrayLike = 0.0, *, most_exchanges: int = 50
 ) -> Generator[Array, Iterable[Derivatives], Refit]:
-    """Minimise the pooled loss over some coefficients, the others given: where they are zero the model without a term.
+    """Minimise the pooled loss over the `free` coefficients; the others are `fixed`, for a smaller model at zero.
 
     Each `yield` is a θ to be sent to the sites; send back their `Derivatives`. The first θ is `start`, whose quadratic
-    is minimised among the smaller models; then Newton's method, with halved steps where the loss would rise. `drive`
-    does it in one process.
-
-    Parameters
-    ----------
-    start : array_like, shape (d,)
-        The pooled fit.
-    free : array_like of bool, shape (d,)
-        Which coefficients the smaller model has.
-    fixed : array_like, shape (d,), default 0.0
-        Values of the others.
-    most_exchanges : int, default 50
-
-    Raises
-    ------
-    ValueError
-        When the exchanges are used up, or the free coefficients are not determined.
+    is minimised among the smaller models; then Newton's method, with halved steps where the loss would rise. Raises a
+    ValueError when the exchanges are used up, or the free coefficients are not determined.
     """
     mask = np.asarray(free, dtype=bool)
     theta, step = np.array(start, dtype=np.float64), np.zeros(mask.size)

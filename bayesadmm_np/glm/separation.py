@@ -16,9 +16,8 @@ sites compare their rows with it, and of a site whose own rows have a maximum th
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Literal, NamedTuple
 
@@ -27,7 +26,7 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from .._validation import Array
-from ..losses.base import Loss, RowCurvature
+from ..losses.base import Loss, RowCurvature, effective_rows
 from ..losses.linear_model import LinearModelLoss, row_factor
 from .columns import orthonormal_basis
 
@@ -48,10 +47,13 @@ proofs fail rather than err where it is < 1e-7.
 """
 
 ROUNDING = 1e-14
-"""Of a product of p numbers, relative to that of their sizes."""
+"""Error of a product of p numbers, relative to that of their sizes."""
 
-WIDE = 2.0
-"""Ratio of neighbouring eigenvalues that makes a gap."""
+WIDE, NARROW = 10.0, 2.0
+"""Ratios of neighbouring eigenvalues that make a gap: at first, and where the information has `FADED`."""
+
+FADED = 1e-3
+"""Smallest eigenvalue, relative to the largest, from which on narrow gaps are tried: each gap costs two exchanges."""
 
 GAPS = 3
 """Gaps of the spectrum that are tried: rows that move at different paces leave some inside the part that moves."""
@@ -62,114 +64,45 @@ FALLING = 0.7
 ROUGH = 0.5
 """|a_jᵀd| below which a row is first taken to stand still, d being the way of the search: others moved by 1 a step."""
 
-MOST_SETS = 16
-"""Sets of columns that are asked about side by side."""
-MOST_NEEDED = 12
-"""Columns that are searched for: where more are needed, others that can be spared are named with them."""
-
-
-@dataclass(frozen=True)
-class Part:
-    """What a search asks at one point.
-
-    Attributes
-    ----------
-    basis : ndarray, shape (p, r)
-        Columns in which the search runs: the design is X @ basis.
-    theta : ndarray, shape (C r,)
-    direction : ndarray, shape (C r,), optional
-        Rows that it moves are left out of the sums.
-    floor : float, default 0.0
-        |a_jᵀd| up to which a row stands still, rounding apart.
-    """
-
-    basis: Array
-    theta: Array
-    direction: Array | None = None
-    floor: float = 0.0
-
 
 @dataclass(frozen=True)
 class Question:
-    """What the server asks all sites in one exchange: `Part`s, b of them, with zeros up to the widest basis.
+    """A point, and a direction with which sites compare their rows; the design is X @ basis, a direction of 0 is none.
 
-    A direction of zeros is none.
+    Walls with |a_jᵀd| up to `floor`, and rounding, are in the sums. Shapes (p, r), (C r,) and (C r,).
     """
 
     basis: Array
     theta: Array
     direction: Array
-    floor: Array
-
-    @classmethod
-    def of(cls, *parts: Part) -> Question:
-        """Return the parts as one question."""
-        widest = max(part.basis.shape[1] for part in parts)
-
-        def padded(part: Part, vector: Array | None) -> Array:
-            width = part.basis.shape[1]
-            blocks = np.zeros((part.theta.size // max(width, 1), widest))
-            blocks[:, :width] = 0.0 if vector is None else vector.reshape(-1, width)
-            return blocks.ravel()
-
-        return cls(
-            np.stack([np.pad(part.basis, ((0, 0), (0, widest - part.basis.shape[1]))) for part in parts]),
-            np.stack([padded(part, part.theta) for part in parts]),
-            np.stack([padded(part, part.direction) for part in parts]),
-            np.array([part.floor for part in parts], dtype=np.float64),
-        )
-
-    @property
-    def parts(self) -> list[Part]:
-        """All of one width."""
-        each = zip(self.basis, self.theta, self.direction, self.floor.tolist(), strict=True)
-        return [Part(basis, theta, way if way.any() else None, floor) for basis, theta, way, floor in each]
+    floor: float
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a site says of each part: sums over the walls a_j that stand still, and what the others do.
+    """Sums Σ_j log(1 + exp(−a_jᵀv)) of a site with gradient and Hessian, and what its walls do along the direction.
 
-    Attributes
-    ----------
-    value : ndarray, shape (b,)
-        Σ_j log(1 + exp(−a_jᵀv)).
-    gradient, hessian : ndarrays, shapes (b, C r) and (b, C r, C r)
-    stands, moves, opposes : ndarray of 0 and 1, shape (b,)
-        Whether a_jᵀd is zero, positive or negative for some j. Walls that are `held` always stand; where d moves one
-        of them and the floor is 0, some move and some oppose. Without a direction `opposes` says whether any is held.
+    `stands`, `moves` and `opposes`, each 0 or 1, say whether a_jᵀd is zero, positive or negative for some j. Walls that
+    are `held` always stand, and where d moves one of them some move and some oppose. Without a direction `opposes` says
+    whether any is held.
     """
 
-    value: Array
+    value: float
     gradient: Array
     hessian: Array
-    stands: Array
-    moves: Array
-    opposes: Array
-
-    @classmethod
-    def of(cls, *answers: Answer) -> Answer:
-        """Return the answers to parts as one."""
-        return cls(**{item.name: np.array([getattr(one, item.name) for one in answers]) for item in fields(cls)})
+    stands: float
+    moves: float
+    opposes: float
 
     def __add__(self, other: Answer) -> Answer:
         return Answer(
             self.value + other.value,
             self.gradient + other.gradient,
             self.hessian + other.hessian,
-            np.maximum(self.stands, other.stands),
-            np.maximum(self.moves, other.moves),
-            np.maximum(self.opposes, other.opposes),
+            max(self.stands, other.stands),
+            max(self.moves, other.moves),
+            max(self.opposes, other.opposes),
         )
-
-    def part(self, place: int, like: Part) -> Answer:
-        """Return the answer to one part, without the zeros of wider ones."""
-        width = like.basis.shape[1]
-        n_outputs = like.theta.size // width
-        widest = self.gradient.shape[1] // n_outputs
-        own = (np.arange(n_outputs)[:, None] * widest + np.arange(width)).ravel()
-        one = Answer(**{item.name: getattr(self, item.name)[place] for item in fields(Answer)})
-        return replace(one, gradient=one.gradient[own], hessian=one.hessian[np.ix_(own, own)])
 
 
 YES_OR_NO = ("stands", "moves", "opposes")
@@ -179,20 +112,11 @@ Held = NDArray[np.bool]
 
 @dataclass(frozen=True)
 class Split:
-    """A proven separation.
+    """A proven separation along `direction`, shape (C p,), which no row opposes; complete where every row moves.
 
-    Attributes
-    ----------
-    direction : ndarray, shape (C p,)
-        d: no row opposes it.
-    is_complete : bool
-        Whether every row moves.
-    span : ndarray, shape (C p, k)
-        Directions that move none of the rows that stand still under d.
-    whole : ndarray, shape (C p, r)
-        All directions that move any row; a row of it is as long as the coefficient's standard error, without effects.
-    is_largest : bool
-        Whether the rows that stand still were proven to have a maximum, so that `span` holds every separation.
+    `span`, shape (C p, k), has the directions that move none of the rows that stand still; if `is_largest` these were
+    proven to have a maximum, so that the span holds every separation. `whole`, shape (C p, r), has all directions that
+    move any row; a row of it is as long as the coefficient's standard error, without effects.
     """
 
     direction: Array
@@ -203,8 +127,11 @@ class Split:
 
 
 Outcome = Split | Literal["finite", "unknown"]
-AtZero = Callable[[Array], Answer]
-Searching = Generator[list[Part], list[Answer], Outcome]
+
+
+# ----------------------------------------------------------------------------------------------------
+# At a site
+# ----------------------------------------------------------------------------------------------------
 
 
 def has_walls(loss: Loss) -> bool:
@@ -212,109 +139,88 @@ def has_walls(loss: Loss) -> bool:
     return isinstance(loss, LinearModelLoss) and loss.pointwise.walls(loss.y) is not None
 
 
-class _Walls(NamedTuple):
-    """The walls of a site's rows under a question: those that stand still, and whether others move along or oppose."""
-
-    rows: Array
-    walls: Array
-    still: Held
-    moves: bool
-    opposes: bool
-    margin: Array
-
-
 def held(loss: LinearModelLoss) -> Held:
-    """Return which walls no separation moves, as the site's own rows show it; all where they have a maximum.
+    """Return which walls no separation moves, shape (n, m), by the site's own rows; none where rounding hides it.
 
     Every direction that moves such a wall moves some of them against it: Σ_j λ_j a_j = 0 over them, with λ_j > 0. So
     what a site says of them, whatever the direction, follows from the factor of their rows.
-
-    Returns
-    -------
-    ndarray of bool, shape (n, m)
-        Of the rows of positive weight; none where rounding hides the proof.
     """
-    walls = _walls(loss)
-    is_wall = np.asarray(walls.any(axis=2))
-    factors, n_outputs = factors_of([loss]), loss.n_outputs
+    is_wall = np.asarray(_walls(loss).any(axis=2))
+    factors, none = factors_of([loss]), np.zeros_like(is_wall)
     basis = basis_within(factors, range(loss.n_features))
-    if not basis.shape[1] or not is_wall.any():
+    found = find_split(lambda question: [answer(loss, question, none)], basis, loss.n_outputs)
+    if found == "finite":
         return is_wall
-    free = np.zeros_like(is_wall)
-
-    def ask(question: Question) -> list[Answer]:
-        return [answer(loss, question, free)]
-
-    (found,) = find_splits(ask, ask_at_zero(ask, factors, basis, n_outputs), [basis], n_outputs, is_whole=True)
     if not isinstance(found, Split) or not found.is_largest:
-        return is_wall if found == "finite" else free
-    way = found.direction.reshape(n_outputs, -1) @ factors[0].T @ (factors[0] @ basis)  # in the basis
-    return _walls_of(loss, Part(basis, np.zeros(way.size), way.ravel()), free).still
+        return none
+    way = found.direction.reshape(loss.n_outputs, -1) @ factors[0].T @ (factors[0] @ basis)  # in the basis
+    return _compared(loss, Question(basis, np.zeros(way.size), way.ravel(), 0.0), none).is_summed
 
 
 def answer(loss: LinearModelLoss, question: Question, fixed: Held | None = None) -> Answer:
-    """Answer at a site; only the sums and three times yes or no a part leave it. `fixed` is `held(loss)`."""
-    known = held(loss) if fixed is None else fixed
-    return Answer.of(*(_answer(loss, part, known) for part in question.parts))
-
-
-def _answer(loss: LinearModelLoss, question: Part, fixed: Held) -> Answer:
-    found, n_outputs = _walls_of(loss, question, fixed), loss.n_outputs
-    still, margin = found.still, found.margin
-    slope = np.einsum("nm,nmc->nc", np.where(still, -expit(-margin), 0.0), found.walls)
-    bends = np.einsum("nm,nmc,nmd->ncd", _weights(found), found.walls, found.walls)
-    curvature = RowCurvature(found.rows, bends if n_outputs > 1 else bends[:, 0, 0])
+    """Answer at a site; only the sums and three times yes or no leave it. `fixed` is `held(loss)`."""
+    found = _compared(loss, question, held(loss) if fixed is None else fixed)
+    slope = np.einsum("nm,nmc->nc", np.where(found.is_summed, -expit(-found.margin), 0.0), found.walls)
+    bends = np.einsum("nm,nmc,nmd->ncd", found.weights, found.walls, found.walls)
+    curvature = RowCurvature(found.rows, bends if loss.n_outputs > 1 else bends[:, 0, 0])
     return Answer(
-        np.asarray(np.logaddexp(0.0, -margin)[still].sum()),
+        float(np.logaddexp(0.0, -found.margin)[found.is_summed].sum()),
         (slope.T @ found.rows).ravel(),
         curvature.dense(),
-        *(np.asarray(float(said)) for said in (still.any(), found.moves, found.opposes)),
+        *map(float, (found.stands, found.moves, found.opposes)),
     )
 
 
-class RestsOn(NamedTuple):
-    """What the answer to a part rests on: rows that are held and that are not, weights, and what a direction compares.
-
-    Attributes
-    ----------
-    held, free : int
-        Rows with a wall that is held, and without one.
-    weights : ndarray
-        Of the rows in the sums.
-    compared : bool
-        Whether a direction is compared with walls that are not held.
-    split : str
-        Digest of those of them that stand, where others do not, so that the direction chooses rows; otherwise empty.
-    stands, goes : int
-        Then rows with a wall that is not held and stands, and rows none of whose walls does.
-    """
-
-    held: int
-    free: int
-    weights: Array
-    compared: bool
-    split: str = ""
-    stands: int = 0
-    goes: int = 0
+def rests_on(loss: LinearModelLoss, question: Question, fixed: Held) -> Iterator[float]:
+    """Yield how many rows there are of each sort that an answer tells of, 0 for none: compared, summed, left out."""
+    found, loose = _compared(loss, question, fixed), _walls(loss).any(axis=2) & ~fixed
+    weights = found.weights.sum(axis=1)
+    yield effective_rows(weights) if weights.any() else 0
+    if not question.direction.any() or not loose.any():
+        return
+    yield from (int(rows.sum()) for rows in (fixed.any(axis=1), ~fixed.any(axis=1)))
+    left = loose & ~found.is_summed
+    if left.any() and (loose & found.is_summed).any():  # the direction chooses rows
+        yield int((loose & found.is_summed).any(axis=1).sum())
+        yield int((left.any(axis=1) & ~found.is_summed.any(axis=1)).sum())
 
 
-def rests_on(loss: LinearModelLoss, question: Question, fixed: Held) -> Iterator[RestsOn]:
-    """Yield of each part what its answer rests on."""
-    loose = _walls(loss).any(axis=2) & ~fixed
-    rows = fixed.any(axis=1)
-    for part in question.parts:
-        found, compared = _walls_of(loss, part, fixed), part.direction is not None and bool(loose.any())
-        counts = (int(rows.sum()), int((~rows).sum())) if compared else (0, 0)
-        own = RestsOn(*counts, _weights(found).sum(axis=1), compared)
-        stands = found.still & loose
-        if compared and stands.any() and (loose & ~stands).any():
-            goes = (loose & ~stands).any(axis=1) & ~found.still.any(axis=1)
-            own = own._replace(split=_digest(stands), stands=int(stands.any(axis=1).sum()), goes=int(goes.sum()))
-        yield own
+class _Compared(NamedTuple):
+    """The walls of a site under a question, shape (n, m, C): their margins, which are summed, and what others do."""
+
+    rows: Array
+    walls: Array
+    margin: Array
+    is_summed: Held
+    stands: bool
+    moves: bool
+    opposes: bool
+
+    @property
+    def weights(self) -> Array:
+        return np.where(self.is_summed, expit(self.margin) * expit(-self.margin), 0.0)
 
 
-def _digest(rows: Held) -> str:
-    return hashlib.sha256(rows.tobytes()).hexdigest()[:16]
+def _compared(loss: LinearModelLoss, question: Question, fixed: Held) -> _Compared:
+    X, n_outputs, walls = _weighted_rows(loss), loss.n_outputs, _walls(loss)
+    rows, is_wall = X @ question.basis, np.asarray(walls.any(axis=2))
+
+    def along(theta: Array) -> Array:
+        return np.asarray(np.einsum("nmc,nc->nm", walls, rows @ theta.reshape(n_outputs, -1).T))
+
+    margin = along(question.theta)
+    if not question.direction.any():
+        return _Compared(rows, walls, margin, is_wall, bool(is_wall.any()), False, bool(fixed.any()))
+    moved, direction = along(question.direction), question.direction.reshape(n_outputs, -1).T
+    # of the whole direction: an output that it leaves alone is known no better than the others
+    size = STILL * np.linalg.norm(direction) * np.linalg.norm(rows, axis=1)[:, None]
+    size = size + ROUNDING * np.abs(X) @ np.abs(question.basis @ direction)
+    nothing = np.einsum("nmc,nc->nm", np.abs(walls), size)
+    still, both = fixed | (np.abs(moved) <= nothing), bool((fixed & (np.abs(moved) > nothing)).any())
+    is_summed = is_wall & (still | (np.abs(moved) <= question.floor))
+    stands = bool((is_wall & still).any())
+    moves, opposes = (both or bool((is_wall & ~still & far).any()) for far in (moved > 0, moved < 0))
+    return _Compared(rows, walls, margin, is_summed, stands, moves, opposes)
 
 
 def _walls(loss: LinearModelLoss) -> Array:
@@ -323,135 +229,54 @@ def _walls(loss: LinearModelLoss) -> Array:
     return walls
 
 
-def _walls_of(loss: LinearModelLoss, question: Part, fixed: Held) -> _Walls:
-    X, n_outputs, walls = _weighted_rows(loss), loss.n_outputs, _walls(loss)
-    rows = X @ question.basis
-
-    def along(theta: Array) -> Array:
-        return np.asarray(np.einsum("nmc,nc->nm", walls, rows @ theta.reshape(n_outputs, -1).T))
-
-    is_wall = np.asarray(walls.any(axis=2))
-    margin = along(question.theta)
-    if question.direction is None:
-        return _Walls(rows, walls, is_wall, False, bool(fixed.any()), margin)
-    moved = along(question.direction)
-    direction = question.direction.reshape(n_outputs, -1).T
-    # of the whole direction: an output that it leaves alone is known no better than the others
-    size = STILL * np.linalg.norm(direction) * np.linalg.norm(rows, axis=1)[:, None]
-    size = size + ROUNDING * np.abs(X) @ np.abs(question.basis @ direction)
-    floor = np.maximum(question.floor, np.einsum("nmc,nc->nm", np.abs(walls), size))
-    loose = is_wall & ~fixed
-    both = question.floor == 0 and bool((fixed & (np.abs(moved) > floor)).any())
-    still = is_wall & (fixed | (np.abs(moved) <= floor))
-    moves, opposes = (bool((loose & far).any()) or both for far in (moved > floor, moved < -floor))
-    return _Walls(rows, walls, still, moves, opposes, margin)
-
-
-def _weights(found: _Walls) -> Array:
-    return np.where(found.still, expit(found.margin) * expit(-found.margin), 0.0)
-
-
 def _weighted_rows(loss: LinearModelLoss) -> Array:
     """Return the rows that count."""
     return loss.X if loss.weights.all() else loss.X[loss.weights > 0]
 
 
-def ask_at_zero(ask: Ask, factors: Sequence[Array], basis: Array, n_outputs: int) -> AtZero:
-    """Ask for the sums at zero within the columns of a basis; return those within a basis inside of it."""
-    part, root = Part(basis, np.zeros(n_outputs * basis.shape[1])), np.vstack(factors)
-    total = reduce(Answer.__add__, ask(Question.of(part))).part(0, part)
-
-    def within(inner: Array) -> Answer:
-        places = np.kron(np.eye(n_outputs), (root @ basis).T @ (root @ inner))  # the design @ basis is orthonormal
-        return replace(total, gradient=places.T @ total.gradient, hessian=places.T @ total.hessian @ places)
-
-    return within
+# ----------------------------------------------------------------------------------------------------
+# From sums of all sites
+# ----------------------------------------------------------------------------------------------------
 
 
-def find_splits(
-    ask: Ask,
-    at_zero: AtZero,
-    bases: Sequence[Array],
-    n_outputs: int,
-    is_nested: bool = False,
-    is_whole: bool = False,
-) -> list[Outcome]:
-    """Prove separation, or that a maximum exists, within the columns of each basis; all at once.
+def find_split(ask: Ask, basis: Array, n_outputs: int) -> Outcome:
+    """Prove separation, or that a maximum exists, in orthonormal columns X @ basis; "unknown" where rounding hides it.
 
     A damped Newton run from zero in coordinates in which the information at zero is the identity. Each iterate offers
     three proofs: its step, that of the maximum, and, of separation, itself and its part in the eigenvectors of the
     smallest eigenvalues, where the rows that stand still have no information.
-
-    Parameters
-    ----------
-    ask : callable
-        Question → an answer of each site.
-    at_zero : callable
-        See `ask_at_zero`, of a basis that spans all others.
-    bases : sequence of ndarray, shape (p, r)
-        Of a full column rank design X @ basis, nearly orthonormal; see `orthonormal_basis`.
-    n_outputs : int
-        C.
-    is_nested : bool, default False
-        Whether each basis spans the ones before it: what is known of one then tells the others', which are "unknown".
-    is_whole : bool, default False
-        Whether a separation is looked for that is the largest.
-
-    Returns
-    -------
-    list of Split, "finite" or "unknown"
-        "unknown" where rounding hides both proofs, or nobody needs it.
     """
-    found: list[Outcome] = ["unknown"] * len(bases)
-    running = {k: _Search(basis, n_outputs, is_whole).run(at_zero(basis)) for k, basis in enumerate(bases)}
-    waiting: dict[int, list[Part]] = {}
-    told: dict[int, list[Answer] | None] = dict.fromkeys(running)
-    while True:
-        for k, own in told.items():
-            try:
-                waiting[k] = next(running[k]) if own is None else running[k].send(own)
-            except StopIteration as end:
-                found[k] = end.value
-                waiting.pop(k, None)
-        if is_nested:
-            split = next((k for k, one in enumerate(found) if isinstance(one, Split)), len(bases))
-            finite = max((k for k, one in enumerate(found) if one == "finite"), default=-1)
-            waiting = {k: own for k, own in waiting.items() if finite < k < split}
-        if not waiting:
-            return found
-        parts = [part for own in waiting.values() for part in own]
-        total = reduce(Answer.__add__, ask(Question.of(*parts)))
-        answers = (total.part(i, part) for i, part in enumerate(parts))
-        told = {k: [next(answers) for _ in own] for k, own in waiting.items()}
+    start = np.zeros(n_outputs * basis.shape[1])
+    if not start.size:
+        return "finite"
+    now = reduce(Answer.__add__, ask(Question(basis, start, start, 0.0)))
+    values, vectors = np.linalg.eigh(now.hessian)
+    real = values > RESOLVED * max(values[-1], np.finfo(float).tiny)
+    frame = vectors[:, real] / np.sqrt(values[real])
+    search = _Search(ask, basis, frame, np.kron(np.eye(n_outputs), basis) @ frame)
+    return search.run(search.framed(now)) if frame.size else "finite"
 
 
-class _Search:
-    """One search: generators of the parts that are asked, which are sent the answers."""
+class _Search(NamedTuple):
+    """A search in a frame, shape (C r, k); `whole` is the same in all columns, shape (C p, k)."""
 
-    def __init__(self, basis: Array, n_outputs: int, is_whole: bool) -> None:
-        self._basis, self._n_outputs, self._is_whole = basis, n_outputs, is_whole
+    ask: Ask
+    basis: Array
+    frame: Array
+    whole: Array
 
-    def _part(self, theta: Array, direction: Array | None = None, floor: float = 0.0) -> Part:
-        there = None if direction is None else self._frame @ direction
-        return Part(self._basis, self._frame @ theta, there, floor)
+    def framed(self, total: Answer) -> Answer:
+        return replace(total, gradient=self.frame.T @ total.gradient, hessian=self.frame.T @ total.hessian @ self.frame)
 
-    def _framed(self, total: Answer) -> Answer:
-        frame = self._frame
-        return replace(total, gradient=frame.T @ total.gradient, hessian=frame.T @ total.hessian @ frame)
+    def at(self, theta: Array, direction: Array, floor: float = 0.0) -> Answer:
+        """Ask for the sums of all sites."""
+        question = Question(self.basis, self.frame @ theta, self.frame @ direction, floor)
+        return self.framed(reduce(Answer.__add__, self.ask(question)))
 
-    def run(self, now: Answer) -> Searching:
-        if not now.gradient.size:
-            return "finite"
-        values, vectors = np.linalg.eigh(now.hessian)
-        real = values > RESOLVED * max(values[-1], np.finfo(float).tiny)
-        self._frame = vectors[:, real] / np.sqrt(values[real])
-        self._placed = np.kron(np.eye(self._n_outputs), self._basis) @ self._frame
-        now, theta = self._framed(now), np.zeros(self._frame.shape[1])
-        if not theta.size:
-            return "finite"
+    def run(self, now: Answer) -> Outcome:
+        theta = nothing = np.zeros(self.frame.shape[1])
         # where a wall is held no separation is complete, and none need be compared to see it
         may_be_complete, before, found = not now.opposes, now.value, None
-        proofs: list[_Proof] = []
         for _ in range(STEPS):
             values, vectors = np.linalg.eigh(now.hessian)
             if values[0] <= RESOLVED * values[-1]:
@@ -460,88 +285,47 @@ class _Search:
             if _is_short(step):
                 return "finite"
             if not may_be_complete or now.value > FALLING * before:
-                proofs += [_Proof(self._proven(theta, way)) for way in _candidates(values, vectors, theta)]
-            before = now.value
-            # the next iterate, and all that is under way in one question
-            end = theta + step
-            whole = [self._part(np.zeros_like(end), end)] if may_be_complete else []
-            there, *others = yield [self._part(end), *whole, *(proof.part for proof in proofs)]
-            if whole:
-                first, *others = others
-                if first.moves and not first.opposes and not first.stands:
-                    every = self._placed
-                    return Split(every @ end, True, every, every, True)
-            proofs, found = _advanced(proofs, others, found)
-            if found is not None and (found.is_largest or not self._is_whole):
-                return found
-            theta, now = yield from self._descend(theta, now, step, self._framed(there))
-        while proofs and not (found is not None and found.is_largest):
-            proofs, found = _advanced(proofs, (yield [proof.part for proof in proofs]), found)
+                for direction in _candidates(values, vectors, theta):
+                    found = self.proven(theta, direction) or found
+                    if found is not None and found.is_largest:
+                        return found
+            end, before = theta + step, now.value
+            # no |a_jᵀd| is above 2‖d‖: all walls are in the sums
+            there = self.at(end, end if may_be_complete else nothing, 4.0 * float(np.linalg.norm(end)))
+            if may_be_complete and there.moves and not (there.opposes or there.stands):
+                return Split(self.whole @ end, True, self.whole, self.whole, True)
+            for _ in range(50):
+                if there.value < now.value:
+                    theta, now = theta + step, there
+                    break
+                step = 0.5 * step
+                there = self.at(theta + step, nothing)
         return found or "unknown"
 
-    def _descend(
-        self, theta: Array, now: Answer, step: Array, there: Answer
-    ) -> Generator[list[Part], list[Answer], tuple[Array, Answer]]:
-        """Take the step, whose end is `there`, halved until the value falls."""
-        for _ in range(50):
-            if there.value < now.value:
-                return theta + step, there
-            step = 0.5 * step
-            (told,) = yield [self._part(theta + step)]
-            there = self._framed(told)
-        return theta, now
-
-    def _proven(self, theta: Array, direction: Array) -> Generator[Part, Answer, Split | None]:
+    def proven(self, theta: Array, direction: Array) -> Split | None:
         """Prove that no row opposes a direction, after taking out of it what moves the rows that hardly move."""
-        rough = yield self._part(np.zeros_like(theta), direction, ROUGH)
-        if rough.opposes or not rough.moves:
-            return None
-        values, vectors = np.linalg.eigh(self._framed(rough).hessian)  # the frame makes all rows together 1 at 0
+        rough = self.at(np.zeros_like(theta), direction, ROUGH)
+        values, vectors = np.linalg.eigh(rough.hessian)  # the frame makes all rows together 1 at 0
         silent = values <= RESOLVED
         span, rest = vectors[:, silent], vectors[:, ~silent]
         direction = span @ (span.T @ direction)
         if not direction.any():
             return None
-        exact = yield self._part(theta, direction)
+        exact = self.at(theta, direction)
         if exact.opposes or not exact.moves:
             return None
-        is_complete = not exact.stands
-        found = Split(self._placed @ direction, is_complete, self._placed @ span, self._placed, is_complete)
-        if is_complete or not self._is_whole:
-            return found
-        still = self._framed(exact)  # whether the rows that stand still prove that they have a maximum
-        information = rest.T @ still.hessian @ rest
-        values = np.linalg.eigvalsh(information) if information.size else np.ones(1)
-        if values[0] <= RESOLVED * values[-1]:
-            return found
-        step = -rest @ np.linalg.solve(information, rest.T @ still.gradient)
-        return replace(found, is_largest=_is_short(step))
+        is_largest = not exact.stands or not rest.size
+        if not is_largest:  # whether the rows that stand still prove that they have a maximum
+            information = rest.T @ exact.hessian @ rest
+            values = np.linalg.eigvalsh(information)
+            is_known = values[0] > RESOLVED * values[-1]
+            is_largest = bool(is_known) and _is_short(np.linalg.solve(information, rest.T @ exact.gradient))
+        return Split(self.whole @ direction, not exact.stands, self.whole @ span, self.whole, is_largest)
 
 
 def _is_short(step: Array) -> bool:
     """Whether all |a_jᵀs| are below `HALF`, by their root sum of squares: the frame makes H_0 the identity."""
     return bool(2.0 * np.linalg.norm(step) < HALF)
-
-
-class _Proof:
-    """A proof under way, and the part that it waits for."""
-
-    def __init__(self, proof: Generator[Part, Answer, Split | None]) -> None:
-        self.proof, self.part = proof, next(proof)
-
-
-def _advanced(
-    proofs: Sequence[_Proof], answers: Sequence[Answer], found: Split | None
-) -> tuple[list[_Proof], Split | None]:
-    """Return the proofs that go on, and the best separation that is proven, the largest if there is one."""
-    left = []
-    for one, told in zip(proofs, answers, strict=True):
-        try:
-            one.part = one.proof.send(told)
-            left.append(one)
-        except StopIteration as end:
-            found = found if end.value is None or (found is not None and found.is_largest) else end.value
-    return left, found
 
 
 def _candidates(values: Array, vectors: Array, theta: Array) -> Iterator[Array]:
@@ -550,64 +334,11 @@ def _candidates(values: Array, vectors: Array, theta: Array) -> Iterator[Array]:
     Where the search starts all eigenvalues are 1.
     """
     gaps = np.append(values[1:], max(1.0, values[-1])) / values
+    wide = WIDE if values[0] > FADED * values[-1] else NARROW
     for last in np.argsort(-gaps)[:GAPS]:
         weak = vectors[:, : last + 1]
-        if gaps[last] > WIDE:
+        if gaps[last] > wide:
             yield weak @ (weak.T @ theta)
-
-
-def smallest_separating(
-    split: Callable[[Sequence[Sequence[int]], bool], Sequence[Outcome]],
-    columns: Sequence[int],
-    found: Split,
-    most: int = MOST_SETS,
-) -> tuple[list[int], Split]:
-    """Return columns that separate, none of which can be spared, out of columns that do, and how they do.
-
-    Columns more never undo a separation. So the last column of the shortest list that separates is needed, and so is
-    each without which the list does not. Where rounding hides the proof of a set, or more than `MOST_NEEDED` are
-    needed, there may be some that can be spared.
-
-    Parameters
-    ----------
-    split : callable
-        Sets of columns, and whether each holds the ones before it → what is proven of them.
-    columns : sequence of int
-        In the order of preference.
-    found : Split
-        Of all columns.
-    most : int
-        Sets that are asked about in one exchange: each is a Hessian of a site.
-    """
-    known: dict[frozenset[int], Split] = {}
-
-    def separate(sets: list[list[int]], is_nested: bool) -> list[bool]:
-        proven = split(sets, is_nested)
-        known.update((frozenset(one), how) for one, how in zip(sets, proven, strict=True) if isinstance(how, Split))
-        return [isinstance(how, Split) for how in proven]
-
-    needed: list[int] = []
-    left = list(columns)
-    while True:  # needed + left separates, as far as rounding shows it
-        low, high = -1, len(left)  # needed + left[:low] does not, needed + left[:high] does
-        while high - low > 1:
-            places = sorted({low + 1 + (high - low - 2) * i // max(most - 1, 1) for i in range(most)})
-            proven = separate([needed + left[:place] for place in places], True)
-            first = proven.index(True) if True in proven else len(places)
-            low, high = ([low, *places][first], [*places, high][first])
-        if not high or len(needed) >= MOST_NEEDED:
-            break
-        needed, left = [*needed, left[high - 1]], left[: high - 1]
-        if 0 < len(left) <= most:
-            spared = separate([[*needed, *(i for i in left if i != j)] for j in left], False)
-            needed += [j for j, is_spare in zip(left, spared, strict=True) if not is_spare]
-            left = [j for j, is_spare in zip(left, spared, strict=True) if is_spare]
-        if frozenset(needed) in known or not (left or separate([needed], False)[0]):
-            break
-    for some in (needed, [*needed, *left]):
-        if frozenset(some) in known:
-            return sorted(some), known[frozenset(some)]
-    return sorted(columns), found
 
 
 def ask_losses(losses: Sequence[LinearModelLoss]) -> Ask:

@@ -1,4 +1,4 @@
-"""What a site sends after the fit, for the numbers of a table beside the coefficients: sums over its rows.
+"""Sums over a site's rows after the fit, for the numbers of a table beside the coefficients.
 
 The sums of the sites add up to those of the pooled rows, so one exchange after the fit is enough, and secure summation
 can carry it. `inference` reads the totals at the server.
@@ -34,25 +34,13 @@ HIGHEST_LEVERAGE = 1.0 - 1e-10
 
 @dataclass(frozen=True, eq=False)
 class SiteStatistics:
-    """Sums over the rows of a site at the pooled fit; `+` gives the sums of both sites.
+    """Sums over a site's rows at the pooled fit, at a noise variance of 1, in the units of the loss; `+` adds sites.
 
-    All at a noise variance of 1, in the units of the loss.
-
-    Attributes
-    ----------
-    n_rows : int
-    weight, log_weight : float
-        Σ w_i and Σ log w_i.
-    loss, null_loss, saturated_loss : float
-        Σ w_i ℓ_i at the fit, at the model of intercepts alone, and where every mean is the observation itself.
-    constant : float
-        What the loss leaves out of −log p.
-    pearson : float
-        Σ w_i (y_i − μ_i)²/V(μ_i); of classes, summed over them with V = μ.
-    meats : dict of str to ndarray, shape (d, d)
-        Σ s_i s_iᵀ, s_i the score of a row: "HC0", "HC2" (s_i over √(1 − h_i)), "HC3" (over 1 − h_i), and "cluster",
-        where s is that of a cluster.
-    n_clusters : int
+    `weight` and `log_weight` are Σ w_i and Σ log w_i. `loss`, `null_loss` and `saturated_loss` are Σ w_i ℓ_i at the
+    fit, at the model of intercepts alone, and where every mean is the observation itself; `constant` is what the loss
+    leaves out of −log p. `pearson` is Σ w_i (y_i − μ_i)²/V(μ_i); of classes, summed over them with V = μ. `meats` has Σ
+    s_i s_iᵀ, shape (d, d), s_i the score of a row: "HC0", "HC2" (s_i over √(1 − h_i)), "HC3" (over 1 − h_i), and
+    "cluster", where s is that of one of `n_clusters` clusters.
     """
 
     n_rows: int
@@ -116,41 +104,11 @@ def site_statistics(
     noise_variance: float = 1.0,
     weights: WeightMeaning = "frequency",
 ) -> SiteStatistics:
-    """Return what a site sends after the fit.
+    """Return the sums of a site's rows at the pooled fit θ and at `null`, where all but the intercepts are zero.
 
-    Parameters
-    ----------
-    kind : Kind
-    loss : Loss
-        The site's rows.
-    theta : array_like, shape (d,)
-        The pooled fit.
-    null : array_like, shape (d,)
-        The pooled fit of intercepts alone: the other entries are zero.
-    robust : collection of str
-        Names of `ROBUST`; HC1 takes the sums of HC0.
-    bread : ndarray, shape (d, d), optional
-        Inverse of the pooled Hessian (with the prior's precision, where there is one) at a noise variance of 1, which
-        gives the leverages h_i = ℓ''_i x_iᵀ bread x_i of HC2 and HC3.
-    clusters : sequence, shape (n,), optional
-        Cluster of each row, for "cluster". A cluster lies in one site; see `check_clusters`.
-    noise_variance : float, default 1.0
-        That `loss` was divided by.
-    weights : {'frequency', 'analytic'}
-
-    Raises
-    ------
-    ValueError
-        When the loss does not show its rows, a robust covariance is not defined for it, or a row has leverage 1.
-
-    Examples
-    --------
-    >>> import bayesadmm_np as ba
-    >>> from bayesadmm_np.glm.site_statistics import site_statistics
-    >>> from bayesadmm_np.glm.kinds import read_kind
-    >>> loss = ba.losses.Poisson([[1.0], [1.0]], [1, 3])
-    >>> round(site_statistics(read_kind("poisson"), loss, [0.7], [0.7]).pearson, 4)
-    0.9934
+    HC1 takes the sums of HC0. `bread`, the inverse of the pooled Hessian at a noise variance of 1, gives the leverages
+    h_i = ℓ''_i x_iᵀ bread x_i of HC2 and HC3. A cluster lies in one site; see `check_clusters`. Raises a ValueError
+    when the loss does not show its rows, a robust covariance is not defined for it, or a row has leverage 1.
     """
     unknown = set(robust) - set(ROBUST)
     if unknown:
@@ -272,18 +230,7 @@ def _require_clusters(clusters: Sequence[Hashable] | None, n_rows: int) -> Seque
 
 
 def check_clusters(clusters: Mapping[Any, Sequence[Hashable]]) -> None:
-    """Refuse a label of a cluster that occurs at two sites: its scores would have to be summed over both.
-
-    Parameters
-    ----------
-    clusters : dict
-        Labels of the clusters by site.
-
-    Raises
-    ------
-    ValueError
-        With the label and the sites.
-    """
+    """Refuse a label of a cluster that occurs at two sites: its scores would have to be summed over both."""
     home: dict[Hashable, Any] = {}
     for site, labels in clusters.items():
         for label in dict.fromkeys(labels):

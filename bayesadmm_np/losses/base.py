@@ -82,24 +82,14 @@ class KroneckerCurvature:
 
 
 class Margins(NamedTuple):
-    """Numbers of a client that a bound on the distance to the pooled fit needs beside its sums.
+    """Numbers of a client that a bound on the distance to the pooled fit needs beside its sums."""
 
-    Attributes
-    ----------
-    reach : float or None
-        Largest relative change, to first order, of a row's ℓ'' when θ moves by one standard deviation of q: M times
-        the largest standard deviation of a row's predictor (with C predictors, of a difference of two), where
-        |ℓ'''| ≤ M ℓ''; zero for a quadratic. None where no such M is known, or where the gradient is not that of an
-        objective.
-    gradient_error : ndarray, shape (d,)
-        Bound on the rounding error of each entry of E_q[∇ℓ].
-    curvature_error : float
-        Bound on the rounding error of each entry of E_q[∇²ℓ], relative to √(H_jj H_kk).
-    """
-
+    # Largest relative change, to first order, of a row's ℓ'' when θ moves by one standard deviation of q: M times the
+    # largest standard deviation of a row's predictor (with C predictors, of a difference of two), where |ℓ'''| ≤ M ℓ'';
+    # zero for a quadratic. None where no such M is known, or where the gradient is not that of an objective
     reach: float | None
-    gradient_error: Array
-    curvature_error: float
+    gradient_error: Array  # shape (d,): Bound on the rounding error of each entry of E_q[∇ℓ]
+    curvature_error: float  # bound on the rounding error of each entry of E_q[∇²ℓ], relative to √(H_jj H_kk)
 
 
 class Rows(NamedTuple):

@@ -34,28 +34,13 @@ _FAR = 1e3
 
 
 class LogisticNormalMoments(NamedTuple):
-    """Expectations under f ~ N(mean, variance), each of the broadcast shape of the arguments.
+    """Expectations under f ~ N(mean, variance), each of the broadcast shape of the arguments."""
 
-    Attributes
-    ----------
-    softplus : ndarray
-        E log(1 + eᶠ).
-    sigmoid : ndarray
-        E σ(f), the derivative of `softplus` in the mean.
-    slope : ndarray
-        E σ'(f), the derivative of `sigmoid` in the mean and twice that of `softplus` in the
-        variance.
-    skew : ndarray or None
-        E σ''(f), or None for ``order=2``.
-    jerk : ndarray or None
-        E σ'''(f), or None for ``order=2``.
-    """
-
-    softplus: Array
-    sigmoid: Array
-    slope: Array
-    skew: Array | None = None
-    jerk: Array | None = None
+    softplus: Array  # E log(1 + eᶠ)
+    sigmoid: Array  # E σ(f), the derivative of `softplus` in the mean
+    slope: Array  # E σ'(f), the derivative of `sigmoid` in the mean and twice that of `softplus` in the variance
+    skew: Array | None = None  # E σ''(f), or None for ``order=2``
+    jerk: Array | None = None  # E σ'''(f), or None for ``order=2``
 
 
 def logistic_normal_moments(mean: ArrayLike, variance: ArrayLike, order: int = 2) -> LogisticNormalMoments:

@@ -34,33 +34,20 @@ WeightKind = Literal["frequency", "analytic"]
 
 @dataclass(frozen=True, eq=False)
 class SiteFactor:
-    """All that a site sends, `floats` numbers, which do not grow with its rows.
+    """All that a site sends, `floats` numbers, which do not grow with its rows."""
 
-    Attributes
-    ----------
-    root : ndarray, shape (min(n, m), m)
-        R of √w ∘ [1, X − shift, y − offset − shift]: upper triangular, m columns; without an intercept there are no
-        ones and no shift.
-    shift : ndarray, shape (p + q,)
-        Weighted means of the site's own columns and targets: what is subtracted before the factorisation is no digit
-        lost in it, and the server adds it back exactly.
-    n_features, n_outputs : int
-        p and q.
-    has_intercept : bool
-    n_rows : int
-        Number of rows of positive weight.
-    total_weight, log_weight : float
-        Σ w_i and Σ log w_i.
-    """
-
+    # shape (min(n, m), m): R of √w ∘ [1, X − shift, y − offset − shift], upper triangular; without an intercept there
+    # are no ones and no shift
     root: Array
+    # shape (p + q,): Weighted means of the site's own columns and targets: what is subtracted before the factorisation
+    # is no digit lost in it, and the server adds it back exactly
     shift: Array
-    n_features: int
-    n_outputs: int
+    n_features: int  # p
+    n_outputs: int  # q
     has_intercept: bool
-    n_rows: int
-    total_weight: float
-    log_weight: float
+    n_rows: int  # number of rows of positive weight
+    total_weight: float  # Σ w_i
+    log_weight: float  # Σ log w_i
 
     @property
     def floats(self) -> int:
@@ -71,56 +58,28 @@ class SiteFactor:
 
 @dataclass(frozen=True, eq=False)
 class StackedFit:
-    """The least-squares fit of all rows together.
+    """The least-squares fit of all rows together."""
 
-    Attributes
-    ----------
-    coef : ndarray, shape (q, p)
-        Coefficients; NaN of a collinear column.
-    intercept : ndarray, shape (q,)
-        Zeros without an intercept.
-    root : ndarray, shape (d, d)
-        C with covariance(coef and then intercept) = σ² C Cᵀ, the same for each output; NaN of a collinear column.
-    centre : ndarray, shape (p,)
-        A point near the pooled mean, at which `information_root` measures the intercept; zeros without one.
-    information_root : ndarray, shape (r, d)
-        B with σ⁻² BᵀB the information on the coefficients and then the intercept at `centre`: b + coefᵀcentre. The
-        penalty counts.
-    rss : ndarray, shape (q,)
-        Σ_i w_i r_i², without the penalty.
-    rank : int
-        Number of coefficients that the rows determine, the intercept included.
-    parameters : float
-        Effective number: `rank`, or with a penalty tr[(XᵀX + P)⁻¹XᵀX].
-    df : float
-        Degrees of freedom of the residuals: n − parameters, where n is Σ w_i of frequency weights and the number of
-        rows of analytic weights.
-    n : float
-    log_weight : float
-        Σ log w_i of analytic weights, which their log likelihood holds; 0 of frequency weights.
-    collinear : tuple of str
-        Names of columns that are combinations of those before them.
-    closeness : float
-        Smallest relative change of the design's entries that makes another column collinear, to first order; digits of
-        the coefficients that rounding of the design takes are −log10 of it.
-    floats : int
-        Numbers that the sites sent together.
-    """
-
-    coef: Array
-    intercept: Array
+    coef: Array  # shape (q, p); NaN of a collinear column
+    intercept: Array  # shape (q,); zeros without an intercept
+    # shape (d, d): C with covariance(coef and then intercept) = σ² C Cᵀ for each output; NaN of a collinear column
     root: Array
+    # shape (p,): a point near the pooled mean, at which `information_root` measures the intercept; zeros without one
     centre: Array
+    # shape (r, d): B with σ⁻² BᵀB the information on the coefficients and the intercept at `centre`, b + coefᵀcentre,
+    # the penalty included
     information_root: Array
-    rss: Array
-    rank: int
-    parameters: float
-    df: float
-    n: float
-    log_weight: float
-    collinear: tuple[str, ...]
+    rss: Array  # shape (q,): Σ_i w_i r_i², without the penalty
+    rank: int  # number of coefficients that the rows determine, the intercept included
+    parameters: float  # effective number: `rank`, or with a penalty tr[(XᵀX + P)⁻¹XᵀX]
+    df: float  # of the residuals: n − parameters
+    n: float  # Σ w_i of frequency weights, the number of rows of analytic weights
+    log_weight: float  # Σ log w_i of analytic weights, which their log likelihood holds; 0 of frequency weights
+    collinear: tuple[str, ...]  # names of columns that are combinations of those before them
+    # smallest relative change of the design's entries that makes another column collinear, to first order; digits of
+    # the coefficients that rounding of the design takes are −log10 of it
     closeness: float
-    floats: int
+    floats: int  # numbers that the sites sent together
 
     @property
     def variance(self) -> Array:
@@ -148,31 +107,7 @@ class StackedFit:
 def site_factor(
     X: ArrayLike, y: ArrayLike, weights: Any = None, offset: Any = None, *, has_intercept: bool = True
 ) -> SiteFactor:
-    """Reduce a site's rows to the factor that it sends.
-
-    Parameters
-    ----------
-    X : array_like, shape (n, p)
-    y : array_like, shape (n,) or (n, q)
-    weights : array_like, shape (n,), optional
-        Weights >= 0.
-    offset : array_like of the shape of y, optional
-        Known part of the predictor: taken out of y.
-    has_intercept : bool, default True
-
-    Raises
-    ------
-    ValueError
-        When an array is empty, not finite or of the wrong shape, or a weight is negative.
-
-    Examples
-    --------
-    >>> from bayesadmm_np.losses.stacked_qr import site_factor, solve_stacked
-    >>> sites = [site_factor([[0.0], [1.0]], [1.0, 3.5]), site_factor([[2.0], [3.0]], [4.5, 7.0])]
-    >>> fit = solve_stacked(sites)
-    >>> fit.coef.round(6), fit.intercept.round(6), fit.df
-    (array([[1.9]]), array([1.15]), 2.0)
-    """
+    """Reduce a site's rows to the factor that it sends."""
     design = read_design(X)
     target = as_float_array(y, "y", ndim=(1, 2))
     if target.shape[0] != design.shape[0]:
@@ -211,23 +146,8 @@ def solve_stacked(
 ) -> StackedFit:
     """Fit the rows of all sites from their factors.
 
-    Minimises Σ_i w_i (y_i − offset_i − x_iᵀβ − b)² + βᵀPβ; the intercept b has no penalty.
-
-    Parameters
-    ----------
-    factors : sequence of SiteFactor
-    penalty : float or array_like, shape (p,) or (p, p), default 0.0
-        P, its diagonal, or scikit-learn's alpha of `Ridge`: P = alpha I. Symmetric and positive semidefinite.
-    names : sequence of str, optional
-        Names of the columns; default x0, x1, …
-    weight_kind : {'frequency', 'analytic'}
-        Whether a weight of two is the row twice, which counts in the degrees of freedom, or a row of half the variance,
-        which does not. Coefficients are the same.
-
-    Raises
-    ------
-    ValueError
-        When the factors do not fit each other or hold no row, or the penalty is negative.
+    Minimises Σ_i w_i (y_i − offset_i − x_iᵀβ − b)² + βᵀPβ; the intercept b has no penalty. `penalty` is P, its diagonal
+    or a multiple of I. An analytic weight of two is a row of half the variance, a frequency weight the row twice.
     """
     if weight_kind not in get_args(WeightKind):
         raise ArgumentError("weight_kind", "must be 'frequency' or 'analytic'", repr(weight_kind))
@@ -284,13 +204,6 @@ def fit_least_squares(sites: Sequence[Sequence[Any]], has_intercept: bool = True
     """Fit rows that are at hand: each of `sites` holds the arguments X, y, weights, offset of `site_factor`.
 
     `options` are those of `solve_stacked`.
-
-    Examples
-    --------
-    >>> from bayesadmm_np.losses.stacked_qr import fit_least_squares
-    >>> fit = fit_least_squares([([[0.0, 0.0], [1.0, 2.0]], [1.0, 3.5]), ([[2.0, 4.0]], [4.5])], names=["age", "twice"])
-    >>> fit.rank, fit.collinear
-    (2, ('twice',))
     """
     return solve_stacked([site_factor(*rows, has_intercept=has_intercept) for rows in sites], **options)
 

@@ -36,15 +36,7 @@ CHUNK = 1 << 20
 
 
 def tensor_size(dim: int, n_outputs: int = 1) -> int:
-    """Return the numbers of both tensors, of d coefficients for C predictors.
-
-    Examples
-    --------
-    >>> tensor_size(2)  # 4 and 5
-    9
-    >>> tensor_size(36, 6), tensor_size(36)
-    (19012, 90687)
-    """
+    """Return the numbers of both tensors, of d coefficients for C predictors."""
     width = dim // n_outputs
     return comb(n_outputs + 2, 3) * comb(width + 2, 3) + comb(n_outputs + 3, 4) * comb(width + 3, 4)
 

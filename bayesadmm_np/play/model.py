@@ -39,21 +39,11 @@ DIM = 3
 
 @dataclass(frozen=True)
 class Family:
-    """A family that the page offers.
+    """A family that the page offers."""
 
-    Attributes
-    ----------
-    label : str
-        Name on the page.
-    build : callable
-        Returns the prior.
-    rule : Rule
-        Rule for expectations where the method does not fix one; point families evaluate losses at the mean.
-    """
-
-    label: str
-    build: Callable[[], ExponentialFamily]
-    rule: Rule
+    label: str  # name on the page
+    build: Callable[[], ExponentialFamily]  # returns the prior
+    rule: Rule  # rule for expectations where the method does not fix one; point families evaluate losses at the mean
 
     @property
     def kind(self) -> type[ExponentialFamily]:
@@ -81,28 +71,14 @@ class Verdict(Enum):
 
 @dataclass(frozen=True)
 class Frame:
-    """The state after one round.
+    """The state after one round."""
 
-    Attributes
-    ----------
-    round : int
-        0 is the start, with every residual unknown.
-    server : Belief
-    clients : tuple of Belief
-        Empty at the start, and for methods whose clients only send gradients.
-    edges : Edges or None
-    alpha : float
-        The server's step.
-    mixed : bool
-        Whether an accelerated step was taken.
-    """
-
-    round: int
+    round: int  # 0 is the start, with every residual unknown
     server: Belief
-    clients: tuple[Belief, ...] = ()
+    clients: tuple[Belief, ...] = ()  # empty at the start, and for methods whose clients only send gradients
     edges: Edges | None = None
-    alpha: float = float("nan")
-    mixed: bool = False
+    alpha: float = float("nan")  # the server's step
+    mixed: bool = False  # whether an accelerated step was taken
 
 
 @dataclass(frozen=True)

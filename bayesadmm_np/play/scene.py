@@ -22,21 +22,11 @@ SEED = 1
 
 @dataclass(frozen=True)
 class Scene:
-    """Labelled points and who owns them.
+    """Labelled points and who owns them."""
 
-    Attributes
-    ----------
-    points : ndarray, shape (n, 2)
-        The outlier is the last.
-    labels : ndarray of int, shape (n,)
-        0 or 1; the outlier has label 1.
-    owners : ndarray of int, shape (n,)
-        0 for client 1, 1 for client 2; the outlier is client 1's.
-    """
-
-    points: Array
-    labels: Array
-    owners: Array
+    points: Array  # shape (n, 2): The outlier is the last
+    labels: Array  # shape (n,): 0 or 1; the outlier has label 1
+    owners: Array  # shape (n,): 0 for client 1, 1 for client 2; the outlier is client 1's
 
     def losses(self) -> list[Logistic]:
         """The clients' losses: logistic, linear in (x, y, 1)."""
@@ -46,17 +36,10 @@ class Scene:
 
 @dataclass(frozen=True)
 class Belief:
-    """A distribution over the linear classifier's (w₁, w₂, bias), as numbers.
+    """A distribution over the linear classifier's (w₁, w₂, bias), as numbers."""
 
-    Attributes
-    ----------
-    mean : ndarray, shape (3,)
-    covariance : ndarray, shape (3, 3), or None
-        Covariance; None for a point method, which learns none.
-    """
-
-    mean: Array
-    covariance: Array | None
+    mean: Array  # shape (3,)
+    covariance: Array | None  # shape (3, 3): Covariance; None for a point method, which learns none
 
     @classmethod
     def of(cls, q: ExponentialFamily) -> Belief:
@@ -66,15 +49,7 @@ class Belief:
 
 
 def make_scene(outlier: tuple[float, float], skew: float) -> Scene:
-    """Place the outlier and deal the points to the clients.
-
-    Parameters
-    ----------
-    outlier : tuple of float
-    skew : float
-        0: both clients see both classes alike; 1: client 1 has class 1 only and client 2 class 0 only. In between,
-        raising the skew moves single points and leaves all others where they are.
-    """
+    """Place the outlier and deal the points to the clients."""
     rng = np.random.default_rng(SEED)
     first = SPREAD * rng.standard_normal((CLASS_SIZE, 2)) - CENTRE
     second = SPREAD * rng.standard_normal((CLASS_SIZE, 2)) + CENTRE

@@ -20,13 +20,7 @@ RUNAWAY = 1e3
 
 
 def number(value: float) -> str:
-    """Two significant digits, with a power of ten where that is shorter.
-
-    Examples
-    --------
-    >>> number(0.034), number(1.2e-9), number(0.0), number(34000.0)
-    ('0.034', '1.2·10⁻⁹', '0', '3.4·10⁴')
-    """
+    """Two significant digits, with a power of ten where that is shorter."""
     if not np.isfinite(value):
         return "not finite"
     if value == 0.0 or 1e-3 <= abs(value) < 1e4:

@@ -105,18 +105,11 @@ class Certificate:
 
 @dataclass(frozen=True)
 class PooledObjective:
-    """Σ_k E_q[ℓ_k] + KL(q‖prior) (Eq. 9) around a q, from what the clients say of it.
-
-    Attributes
-    ----------
-    prior, q : ExponentialFamily
-    expected : sequence of Expected
-        E_q[ℓ_k] of every client, with its natural gradient.
-    """
+    """Σ_k E_q[ℓ_k] + KL(q‖prior) (Eq. 9) around a q, from what the clients say of it."""
 
     prior: Any
     q: Any
-    expected: Sequence[Expected]
+    expected: Sequence[Expected]  # E_q[ℓ_k] of every client, with its natural gradient
 
     @cached_property
     def residual(self) -> float:

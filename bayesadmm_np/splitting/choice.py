@@ -16,12 +16,12 @@ from .methods import PVI, JointNewton, Method
 from .sketched import Sketched
 
 MOST_NUMBERS = 1 << 16
-"""Numbers that a site sends beside λ_k up to which they are worth the exchanges: tensors of 33 parameters (of 42 where
-rows have two predictors, of 45 with three and 48 with six), the correlations of 362; half a MiB."""
+"""Numbers beside λ_k up to which a client makes them: tensors of 33 parameters (of 42 where rows have two predictors,
+of 45 with three and 48 with six), the correlations of 362; half a MiB."""
 
 
 def recommended(prior: ExponentialFamily, clients: Sequence[Loss]) -> Method | Accelerated:
-    """Return what docs/choosing.md recommends for the posterior of these clients under this prior.
+    """Return what docs/choosing.md recommends, in one process, for the posterior of these clients under this prior.
 
     Every row that it returns for convex losses has a guard, and cannot diverge (docs/guarantee.md).
 
@@ -55,31 +55,11 @@ def recommended(prior: ExponentialFamily, clients: Sequence[Loss]) -> Method | A
 def posterior_method(
     family: type[Gaussian], dim: int, *, has_tensors: bool, is_convex: bool = True, n_outputs: int = 1
 ) -> Method | Accelerated:
-    """Return the method that needs the fewest exchanges for a posterior, of messages that are not too large.
+    """Return the method that needs the fewest exchanges for a posterior of d parameters, of C predictors a row.
 
-    For a full covariance joint Newton steps, where the losses have the expected derivatives and a reply holds at most
-    `MOST_NUMBERS` of them; for a diagonal one PVI whose sites keep their correlations, up to as many; else accelerated
-    PVI. Undamped it needs the fewest rounds with a full covariance, and may diverge with another. All have a guard
-    where the losses are convex.
-
-    Parameters
-    ----------
-    family : type
-        Class of the prior.
-    dim : int
-        d.
-    has_tensors : bool
-        Whether all losses have `tensors`.
-    is_convex : bool, default True
-        Whether all losses are convex.
-    n_outputs : int, default 1
-        Predictors a row, C.
-
-    Examples
-    --------
-    >>> from bayesadmm_np.families import FullGaussian
-    >>> [posterior_method(FullGaussian, dim, has_tensors=True).name for dim in (14, 34)]
-    ['guarded JointNewton', 'accelerated guarded PVI']
+    For a full covariance joint Newton steps, where `has_tensors` and a client has at most `MOST_NUMBERS` of them; for a
+    diagonal one PVI whose sites keep their correlations, up to as many; else accelerated PVI. All have a guard where
+    the losses are convex. Between sites `has_tensors` is False whatever the losses: their rows follow from tensors.
     """
     is_full = issubclass(family, FullGaussian)
     accelerated = Accelerated(PVI(gamma=1.0 if is_full else 0.4))

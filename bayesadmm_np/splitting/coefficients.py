@@ -18,53 +18,24 @@ from .methods import Method
 
 
 class ClientCoefficients(NamedTuple):
-    """Scalars of one client.
+    """Scalars of one client."""
 
-    Attributes
-    ----------
-    rho : float
-        ρ_k.
-    step : float
-        γ_k; 0 where the row has no dual.
-    prior : float
-        π_k, the client's part of the regulariser; 0 where the server adds it.
-    """
-
-    rho: float
-    step: float
-    prior: float
+    rho: float  # ρ_k
+    step: float  # γ_k; 0 where the row has no dual
+    prior: float  # π_k, the client's part of the regulariser; 0 where the server adds it
 
 
 class GatherWeights(NamedTuple):
-    """Scalars of the server.
+    """Scalars of the server."""
 
-    Attributes
-    ----------
-    naturals : tuple of float
-        a_k, the weights of the clients' λ_k; all 0 where α = 1.
-    sites : float
-        b, the weight of every η_k.
-    prior : float
-        c, the weight of η_0; 0 where the prior sits at the clients.
-    divisor : float
-        1 − α + αw, by which the three are divided already.
-    """
-
-    naturals: tuple[float, ...]
-    sites: float
-    prior: float
-    divisor: float
+    naturals: tuple[float, ...]  # a_k, the weights of the clients' λ_k; all 0 where α = 1
+    sites: float  # b, the weight of every η_k
+    prior: float  # c, the weight of η_0; 0 where the prior sits at the clients
+    divisor: float  # 1 − α + αw, by which the three are divided already
 
 
 def client_coefficients(method: Method, share: float, n_clients: int) -> ClientCoefficients:
-    """Return ρ_k, γ_k and π_k of a client that has N_k/N = `share` of the rows.
-
-    Examples
-    --------
-    >>> from bayesadmm_np.splitting.methods import FedDyn
-    >>> client_coefficients(FedDyn(rho=2.0), share=0.25, n_clients=2)
-    ClientCoefficients(rho=1.0, step=1.0, prior=0.25)
-    """
+    """Return ρ_k, γ_k and π_k of a client that has N_k/N = `share` of the rows."""
     rho = method.rho * (share * n_clients if method.client_share == "rows" else 1.0)
     step = 0.0
     if method.dual_step:
@@ -85,26 +56,7 @@ def gather_weights(
     prior_weight: float = 1.0,
     present: Sequence[bool] | None = None,
 ) -> GatherWeights:
-    """Return the weights of Eq. 54.
-
-    Parameters
-    ----------
-    method : Method
-    shares : sequence of float
-        N_k/N of all clients.
-    alpha : float, optional
-        α where it is not the row's own, as after the safeguard.
-    prior_weight : float, default 1.0
-        w of the prior's family.
-    present : sequence of bool, optional
-        Clients that answered; the mean leaves out the others where the row says so. Their sites stay in the sum.
-
-    Examples
-    --------
-    >>> from bayesadmm_np.splitting.methods import BayesADMM
-    >>> gather_weights(BayesADMM(rho=0.5), shares=(0.9, 0.1))
-    GatherWeights(naturals=(0.25, 0.25), sites=0.5, prior=0.5, divisor=1.0)
-    """
+    """Return the weights of Eq. 54 for shares N_k/N; if the row says so, the mean leaves out absent clients."""
     alpha = method.server_alpha(len(shares)) if alpha is None else alpha
     weight, prior = circuit_weights(method, prior_weight)
     divisor = 1.0 - alpha + alpha * weight

@@ -43,21 +43,11 @@ INSIDE = 0.9
 
 @dataclass(frozen=True)
 class Model:
-    """cᵀx + ½xᵀQx − Σ_j log(1 + x_jj) in x = (a, T − I), where only the upper triangle of T counts.
+    """cᵀx + ½xᵀQx − Σ_j log(1 + x_jj) in x = (a, T − I), where only the upper triangle of T counts."""
 
-    Attributes
-    ----------
-    gradient : ndarray, shape (d + d(d+1)/2,)
-        c.
-    hessian : ndarray, shape (d + d(d+1)/2,) * 2
-        Q.
-    dim : int
-        d.
-    """
-
-    gradient: Array
-    hessian: Array
-    dim: int
+    gradient: Array  # shape (d + d(d+1)/2,): c
+    hessian: Array  # shape (d + d(d+1)/2,) * 2: Q
+    dim: int  # d
 
     @cached_property
     def _diagonal(self) -> NDArray[np.intp]:
@@ -124,21 +114,12 @@ def joint_step(
 
 @dataclass(frozen=True)
 class Slope:
-    """The derivative of the objective along a line to another distribution, in mean and root of the covariance.
+    """The derivative of the objective along a line to another distribution, in mean and root of the covariance."""
 
-    Attributes
-    ----------
-    value : float
-        gᵀ(m' − m) + tr[R(T − I)] − tr(T − I), with g and R = CᵀHC of the pooled gradient and curvature H, C' = CT.
-    entropy : float
-        What the entropy at the other end is above its tangent, tr(T − I) − log det T >= 0.
-    size : float
-        Size of the terms of `value`.
-    """
-
+    # gᵀ(m' − m) + tr[R(T − I)] − tr(T − I), with g and R = CᵀHC of the pooled gradient and curvature H, C' = CT
     value: float
-    entropy: float
-    size: float
+    entropy: float  # what the entropy at the other end is above its tangent, tr(T − I) − log det T >= 0
+    size: float  # size of the terms of `value`
 
     @property
     def change(self) -> float:

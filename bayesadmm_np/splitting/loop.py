@@ -13,17 +13,18 @@ from typing import Any
 import numpy as np
 
 from .._errors import ArgumentError, needed_by
+from .._threads import one_thread_where_small
 from .._validation import as_count, as_fraction, as_positive, as_switch
 from ..clients.solver import Solver
 from ..families.base import ExponentialFamily
 from ..families.coordinates import Natural
+from ..families.gaussian import Gaussian
 from ..families.precision import DensePrecision
 from ..losses.base import Expected, Loss
 from ..losses.expectations import Rule
 from .accelerated import Accelerated
 from .certificate import PooledObjective
-from .conclusion import concluded
-from .guarded import is_at_rounding, is_judged
+from .guarded import concluded, is_at_rounding, is_judged
 from .history import RoundRecord
 from .methods import Method
 from .privacy import GaussianMechanism
@@ -45,6 +46,7 @@ ALL_ROUNDS = "did all rounds: with noise on every answer no residual ends a run.
 Callback = Callable[[RoundRecord, ExponentialFamily], bool | None]
 
 
+@one_thread_where_small(lambda method, clients, prior, *_, **__: prior.dim if isinstance(prior, Gaussian) else 0)
 def run(
     method: Method | Accelerated,
     clients: Sequence[Loss],

@@ -29,8 +29,7 @@ from ..families import (
 )
 from ..losses.expectations import Delta, Rule
 from ..losses.sketches import Sketch
-from .duals import DUAL_RULES, AlongExpectation, AlongNatural, DualRule
-from .schedules import SCHEDULES, Geometric, Schedule
+from .duals import DUAL_RULES, SCHEDULES, AlongExpectation, AlongNatural, DualRule, Geometric, Schedule
 
 __all__ = [
     "ADMM",
@@ -654,9 +653,12 @@ def JointNewton(start: Literal["prior", "sites"] = "sites") -> Method:
 
     for triangular C: coordinates in which the objective is convex for convex losses (`splitting/joint.py`). Where PVI
     contracts linearly, because it freezes how the sites' curvature depends on q, this converges quadratically. Clients
-    solve nothing. They send the site −∇_μE_{q_g}[ℓ_k], as in BLR, and how it changes with q: the tensors of third and
+    solve nothing. They give the site −∇_μE_{q_g}[ℓ_k], as in BLR, and how it changes with q: the tensors of third and
     fourth expected derivatives, d(d+1)(d+2)/6 + d(d+1)(d+2)(d+3)/24 numbers, so that it is for d up to some thirty.
     Losses must have these tensors: logistic, Poisson, least squares, softmax. A round that lacks a site is done again.
+
+    This row runs in one process, where it is the recommended one. Between sites it is refused, because the fourth-order
+    tensor of fewer than d(d−1)/2 rows gives every row; take `Guarded(Accelerated(PVI()))` there.
 
     Parameters
     ----------

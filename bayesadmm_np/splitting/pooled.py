@@ -8,10 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from .._errors import ArgumentError
+from .._threads import one_thread_where_small
 from ..clients.closed_form import ClosedForm
 from ..clients.newton import VariationalNewton
 from ..clients.problem import ClientStatus, Subproblem
 from ..families.base import ExponentialFamily
+from ..families.gaussian import Gaussian
 from ..losses.base import Loss
 from ..losses.expectations import Auto, Rule
 from ..losses.linear_model import LinearModelLoss
@@ -39,6 +41,7 @@ class Pooled:
     residual: float
 
 
+@one_thread_where_small(lambda clients, prior, **_: prior.dim if isinstance(prior, Gaussian) else 0)
 def solve_pooled(
     clients: Sequence[Loss],
     prior: ExponentialFamily,

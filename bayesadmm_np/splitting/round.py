@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from .._errors import ArgumentError
 from .._validation import Array
-from ..clients.problem import ClientStatus, Solution
+from ..clients.problem import ClientStatus
 from ..families.base import ExponentialFamily
 from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian, LearnedPrecisionGaussian
@@ -278,7 +278,7 @@ def _diagonal(prior: LearnedPrecisionGaussian, parts: Sequence[Array]) -> Array:
     return np.concatenate([part if part.ndim == 1 else np.diagonal(part) for part in parts])
 
 
-def client_failure(replies: Sequence[Reply | Solution | None], number: int, safeguard: bool) -> Failure | None:
+def client_failure(replies: Sequence[Reply | None], number: int, safeguard: bool) -> Failure | None:
     """Return the failure of the first client whose answer cannot be used, if there is one."""
     for k, reply in enumerate(replies):
         if reply is None or reply.status.is_usable:

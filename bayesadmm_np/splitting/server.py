@@ -17,28 +17,15 @@ BISECTIONS = 12
 
 @dataclass(frozen=True)
 class Server:
-    """The server as a pure function of what the clients sent.
-
-    Attributes
-    ----------
-    method : Method
-    prior : ExponentialFamily
-    shares : tuple of float
-        N_k/N.
-    following : Method, optional
-        The row of the next round, where a schedule changes it: with its ρ_k the clients must be well posed.
-    total : float, default 0.0
-        N, which bounds the rounding of a sum over rows.
-    n_outputs : int, default 1
-        Predictors a row of the clients' losses, C.
-    """
+    """The server as a pure function of what the clients sent."""
 
     method: Method
     prior: ExponentialFamily
-    shares: tuple[float, ...]
+    shares: tuple[float, ...]  # N_k/N
+    # the row of the next round, where a schedule changes it: with its ρ_k the clients must be well posed
     following: Method | None = None
-    total: float = 0.0
-    n_outputs: int = 1
+    total: float = 0.0  # N, which bounds the rounding of a sum over rows
+    n_outputs: int = 1  # predictors a row of the clients' losses, C
 
     def at(self, round: int) -> Server:
         """Return the server with the row of a round."""

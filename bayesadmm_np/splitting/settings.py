@@ -23,9 +23,8 @@ from ..families.base import FAMILIES
 from ..losses.expectations import RULES
 from ..losses.sketches import SKETCHES
 from .accelerated import Accelerated
-from .duals import DUAL_RULES
+from .duals import DUAL_RULES, SCHEDULES
 from .methods import Method
-from .schedules import SCHEDULES
 
 SETTINGS: Registry[type] = Registry("setting")
 """Frozen dataclasses of plain values that can be sent, beside the registered ones of the core."""
@@ -72,13 +71,7 @@ def encode(value: Any) -> Any:
 
 
 def decode(plain: Any, hint: Any, name: str, source: str) -> Any:
-    """Inverse of `encode` for a setting of an annotated type; makes nothing but what is registered.
-
-    Raises
-    ------
-    ArchiveError
-        With the name of the field, and of the file, `source`.
-    """
+    """Inverse of `encode` for a setting of an annotated type; makes nothing but what is registered."""
     of = plain.get("type") if isinstance(plain, dict) else plain
     kind = known(of)
     if kind is None or not issubclass(kind, _kinds(hint)):

@@ -102,18 +102,10 @@ def no_sketches(row: Method, dim: int, n_clients: int) -> tuple[Array, ...]:
 
 
 class Cavity(NamedTuple):
-    """What a site is told beside λ_g: S without its diagonal, and S⁻¹.
+    """What a site is told beside λ_g: S without its diagonal, and S⁻¹."""
 
-    Attributes
-    ----------
-    coupling : ndarray, shape (d, d)
-        Σ_kV_k without the diagonal.
-    precondition : callable or None
-        Product with S⁻¹; None where rounding leaves S indefinite.
-    """
-
-    coupling: Array
-    precondition: Callable[[Array], Array] | None
+    coupling: Array  # shape (d, d): Σ_kV_k without the diagonal
+    precondition: Callable[[Array], Array] | None  # product with S⁻¹; None where rounding leaves S indefinite
 
     @classmethod
     def around(cls, q_g: ExponentialFamily, coupling: Array) -> Cavity:

@@ -32,52 +32,25 @@ class Memory(NamedTuple):
 
 
 class Step(NamedTuple):
-    """The step from the last accepted mean, neither of which passes through λ.
+    """The step from the last accepted mean, neither of which passes through λ."""
 
-    Attributes
-    ----------
-    mean : ndarray, shape (d,)
-        m of the point that the counted answers are from.
-    move : ndarray, shape (d,)
-        −(P_0 + Σ_kH_k)⁻¹g, which a guarded row bends.
-    gradient : ndarray, shape (d,), or None
-        g = P_0(m − m_0) + Σ_kg_k; None where the answers were not at m.
-    """
-
-    mean: Array
-    move: Array
-    gradient: Array | None = None
+    mean: Array  # shape (d,): m of the point that the counted answers are from
+    move: Array  # shape (d,): −(P_0 + Σ_kH_k)⁻¹g, which a guarded row bends
+    gradient: Array | None = None  # shape (d,): g = P_0(m − m_0) + Σ_kg_k; None where the answers were not at m
 
 
 @dataclass(frozen=True)
 class State:
-    """Everything that the next round depends on, and the history.
-
-    Attributes
-    ----------
-    q_g : ExponentialFamily
-    sites : tuple of Natural
-        η_k.
-    naturals : tuple of Natural
-        λ_k of the last round (λ_g before the first).
-    memory : tuple of Memory
-        Rounds remembered by an accelerated method.
-    start_objective : float
-    history : tuple of RoundRecord
-    step : Step or None
-        Of a Newton row, from round 1 on.
-    sketches : tuple of ndarray
-        The numbers of the sites' sketches; empty where sites keep none.
-    """
+    """Everything that the next round depends on, and the history."""
 
     q_g: ExponentialFamily
-    sites: tuple[Natural, ...]
-    naturals: tuple[Natural, ...]
-    memory: tuple[Memory, ...]
+    sites: tuple[Natural, ...]  # η_k
+    naturals: tuple[Natural, ...]  # λ_k of the last round (λ_g before the first)
+    memory: tuple[Memory, ...]  # rounds remembered by an accelerated method
     start_objective: float
     history: tuple[RoundRecord, ...]
-    step: Step | None = None
-    sketches: tuple[Array, ...] = ()
+    step: Step | None = None  # of a Newton row, from round 1 on
+    sketches: tuple[Array, ...] = ()  # the numbers of the sites' sketches; empty where sites keep none
 
     @property
     def round(self) -> int:
@@ -143,15 +116,7 @@ def save_state(path: str | os.PathLike[str], state: State, description: dict[str
 
 
 def load_state(path: str | os.PathLike[str], prior: ExponentialFamily, description: dict[str, Any]) -> State:
-    """Read a checkpoint and check that it belongs to this run.
-
-    Raises
-    ------
-    ArchiveError
-        When the file is damaged, of another schema, or of another run; the message names what differs.
-    FileNotFoundError
-        When there is no such file.
-    """
+    """Read a checkpoint and check that it belongs to this run."""
     from .._archive import content_of
 
     archive = read_checkpoint(path, "checkpoint", description)

@@ -32,19 +32,11 @@ FINEST = 1e-12
 
 @dataclass(frozen=True)
 class Team:
-    """Workers and server that fit each other.
-
-    Attributes
-    ----------
-    workers : tuple of Worker
-    server : Server
-    memory : int
-        Rounds remembered by an accelerated method; 0 without.
-    """
+    """Workers and server that fit each other."""
 
     workers: tuple[Worker, ...]
     server: Server
-    memory: int
+    memory: int  # rounds remembered by an accelerated method; 0 without
 
     @property
     def method(self) -> Method:

@@ -29,28 +29,14 @@ from .sketched import Own, sketch_of
 
 @dataclass(frozen=True)
 class Worker:
-    """A client as a pure function of the broadcast and of its own dual.
-
-    Attributes
-    ----------
-    loss : Loss
-    rule : Rule
-        Resolved for this loss.
-    solver : Solver
-    method : Method
-    prior : ExponentialFamily
-    share : float
-        N_k/N, used by methods that weigh clients by rows.
-    n_clients : int
-    privacy : GaussianMechanism or None
-    """
+    """A client as a pure function of the broadcast and of its own dual."""
 
     loss: Loss
-    rule: Rule
+    rule: Rule  # resolved for this loss
     solver: Solver
     method: Method
     prior: ExponentialFamily
-    share: float
+    share: float  # N_k/N, used by methods that weigh clients by rows
     n_clients: int
     privacy: GaussianMechanism | None = None
 

@@ -1,10 +1,9 @@
 """The theory as something that runs: families derived from T and A(λ), propositions proved with symbols.
 
 A family is given by its sufficient statistic T(θ) and its log-partition A(λ), nothing else; everything that
-Bayesian-ADMM needs of it follows (`SymbolicFamily`, `updates`). `builtin` holds the families of the project, `table3`
-the paper's Table 3 generated from them, `propositions` the paper's algebra as identities that are proved for every
-number of clients and refuted in their wrong variants, and `numeric_family` turns a one-dimensional family of your own
-into one that `bayesadmm_np.run` accepts.
+Bayesian-ADMM needs of it follows (`SymbolicFamily`, `updates`). `builtin` holds the families of the project, and
+`propositions` the paper's algebra as identities that are proved for every number of clients and refuted in their wrong
+variants.
 
 It needs sympy; the numeric core never imports it.
 """
@@ -17,18 +16,13 @@ except ImportError as error:  # pragma: no cover
 from . import builtin, propositions
 from .derive import derive_text
 from .family import SymbolicFamily
-from .numeric import NumericFamily, numeric_family
-from .table import table3
 from .updates import Updates, updates
 
 __all__ = [
-    "NumericFamily",
     "SymbolicFamily",
     "Updates",
     "builtin",
     "derive_text",
-    "numeric_family",
     "propositions",
-    "table3",
     "updates",
 ]

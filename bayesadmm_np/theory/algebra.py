@@ -13,17 +13,7 @@ SPECIAL = (sp.polygamma, sp.loggamma, sp.gamma, sp.digamma)
 
 
 def tidy(expression: sp.Expr) -> sp.Expr:
-    """Write an expression compactly: rational ones factored, others collected by their logarithms, log Γ and ψ.
-
-    Examples
-    --------
-    >>> import sympy as sp
-    >>> x = sp.Symbol("x", positive=True)
-    >>> tidy((x**2 - 1) / (x - 1) - sp.log(sp.exp(x)))
-    1
-    >>> tidy(1 / (1 - x) + x * sp.log(2 * x) - sp.log(x))
-    x*log(2) + (x - 1)*log(x) + 1/(1 - x)
-    """
+    """Write an expression compactly: rational ones factored, others collected by their logarithms, log Γ and ψ."""
     expression = sp.sympify(expression)
     if expression.is_rational_function():
         return _rational(expression)
@@ -39,13 +29,6 @@ def is_zero(expression: sp.Expr) -> bool:
     """Whether an expression is shown to vanish identically by rewriting it.
 
     False means "not shown": to refute an identity, exhibit a point at which it fails.
-
-    Examples
-    --------
-    >>> import sympy as sp
-    >>> x = sp.Symbol("x", positive=True)
-    >>> is_zero(sp.digamma(x + 1) - sp.digamma(x) - 1 / x)
-    True
     """
     expression = sp.sympify(expression)
     if expression.is_rational_function():
@@ -63,29 +46,12 @@ def field_inverse(matrix: sp.Matrix) -> sp.Matrix:
 
     Gaussian elimination on sympy expressions lets them swell (minutes for a 5 × 5 Fisher matrix); over a field every
     intermediate entry is kept in lowest terms (milliseconds).
-
-    Examples
-    --------
-    >>> import sympy as sp
-    >>> a, b = sp.symbols("a b")
-    >>> field_inverse(sp.Matrix([[a, b], [0, b]]))
-    Matrix([
-    [1/a, -1/a],
-    [  0,  1/b]])
     """
     return DomainMatrix.from_Matrix(matrix).to_field().inv().to_Matrix().applyfunc(sp.factor)
 
 
 def solve_stepwise(equations: Iterable[sp.Expr], unknowns: Sequence[sp.Symbol]) -> Mapping[sp.Symbol, sp.Expr] | None:
-    """Solve equations = 0, those with a single unknown left first; None when no single closed form is found.
-
-    Examples
-    --------
-    >>> import sympy as sp
-    >>> x, y, a, b = sp.symbols("x y a b", positive=True)
-    >>> solve_stepwise([x * y - a, 2 * y - b], [x, y])
-    {y: b/2, x: 2*a/b}
-    """
+    """Solve equations = 0, those with a single unknown left first; None when no single closed form is found."""
     found: dict[sp.Symbol, sp.Expr] = {}
     left = [sp.sympify(equation) for equation in equations]
     while left:
@@ -107,14 +73,7 @@ def solve_stepwise(equations: Iterable[sp.Expr], unknowns: Sequence[sp.Symbol]) 
 
 
 def indexed(symbol: sp.Symbol, index: str) -> sp.Symbol:
-    """Return the same symbol, with the same assumptions, for another distribution (k, g or 0).
-
-    Examples
-    --------
-    >>> import sympy as sp
-    >>> indexed(sp.Symbol("m"), "g"), indexed(sp.Symbol("S_12"), "k")
-    (m_g, S_12,k)
-    """
+    """Return the same symbol, with the same assumptions, for another distribution (k, g or 0)."""
     separator = "," if "_" in symbol.name else "_"
     return sp.Symbol(f"{symbol.name}{separator}{index}", **symbol.assumptions0)
 

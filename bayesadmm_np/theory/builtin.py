@@ -61,7 +61,6 @@ def _unit(dim: int) -> SymbolicFamily:
         log_partition=sum(x**2 for x in lam) / 2,
         log_base_measure=-sum(x**2 for x in theta) / 2 - dim * sp.log(2 * sp.pi) / 2,
         parameters=dict(zip(m, moment_symbols(dim), strict=True)),
-        shapes=((dim,),),
         sites=_names("v", dim),
         title="Gaussian with unit covariance, N(m, I)",
     )
@@ -80,7 +79,6 @@ def _fixed(dim: int) -> SymbolicFamily:
         log_base_measure=-sp.expand((point.T * S * point)[0]) / 2 + sp.log(S.det()) / 2 - dim * sp.log(2 * sp.pi) / 2,
         parameters=dict(zip(m, moment_symbols(dim), strict=True)),
         constants=_upper(S),
-        shapes=((dim,),),
         sites=_names("v", dim),
         title="Gaussian of fixed precision, N(m, S⁻¹)",
     )
@@ -102,7 +100,6 @@ def _diagonal(dim: int) -> SymbolicFamily:
         log_partition=A,
         domain=[b < 0 for b in square],
         parameters=means | precisions,
-        shapes=((dim,), (dim,)),
         sites=(*_names("v", dim), *_names("u", dim)),
         title="Gaussian, mean and precision learned" + (", diagonal" if dim > 1 else " (one coordinate of Alg. 1)"),
     )
@@ -135,7 +132,6 @@ def _full(dim: int) -> SymbolicFamily:
         log_partition=A,
         domain=[(-2 * L)[:n, :n].det() > 0 for n in range(1, dim + 1)],
         parameters=dict(zip(m, mu[:dim], strict=True)) | {S[i, j]: precision[i, j] for i, j in pairs},
-        shapes=((dim,), (dim, dim)),
         sites=(*_names("v", dim), *(entry.name.replace("S", "V") for entry in _upper(S))),
         title="Gaussian, mean and full precision learned",
     )
@@ -219,7 +215,6 @@ def dirichlet(dim: int = 3) -> SymbolicFamily:
         domain=[x > -1 for x in lam],
         support=sp.Interval.open(0, 1),
         parameters={p: x + 1 for p, x in zip(a, lam, strict=True)},
-        shapes=((dim,),),
         sites=_names("n", dim),
         title=f"Dirichlet on {dim} outcomes, concentrations a",
     )

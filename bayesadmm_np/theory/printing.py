@@ -12,26 +12,12 @@ GREEK = {"lambda": "λ", "mu": "μ", "eta": "η", "rho": "ρ", "alpha": "α", "t
 
 
 def text(expression: Any) -> str:
-    """Write an expression as one line.
-
-    Examples
-    --------
-    >>> import sympy as sp
-    >>> text(sp.polygamma(1, sp.Symbol("lambda_1")) - sp.Symbol("m_g"))
-    "ψ'(λ_1) - m_g"
-    """
+    """Write an expression as one line."""
     return str(_Text().doprint(expression))
 
 
 def latex(expression: Any) -> str:
-    """Write an expression as LaTeX, without dollar signs.
-
-    Examples
-    --------
-    >>> import sympy as sp
-    >>> print(latex(sp.Symbol("m_k") - sp.Symbol("m_g")))
-    m_{k} - m_{g}
-    """
+    """Write an expression as LaTeX, without dollar signs."""
     return str(_Latex().doprint(expression))
 
 

@@ -64,13 +64,7 @@ class Identity:
         return all(entry == 0 for entry in self.difference)
 
     def witness(self) -> dict[sp.Expr, sp.Rational] | None:
-        """Numbers at which the sides differ, which refutes the identity; None when none was found.
-
-        Returns
-        -------
-        dict or None
-            Values of the symbols (and of the sums over clients, which are free), all rational and positive.
-        """
+        """Numbers at which the sides differ, which refutes the identity; None when none was found."""
         gaps = [sp.sympify(entry).subs(dict(self.examples)).doit() for entry in self.difference]
         atoms = sorted(set().union(*(_atoms(gap) for gap in gaps)), key=sp.default_sort_key)
         for shift in range(3):
@@ -83,31 +77,12 @@ class Identity:
 
 @dataclass(frozen=True)
 class Proposition:
-    """A statement, its proof, and wrong variants of it.
+    """A statement, its proof, and wrong variants of it."""
 
-    Attributes
-    ----------
-    label : str
-        Its number in the paper.
-    statement : str
-        What is claimed: the first line of the docstring of `identity`.
-    identity : callable
-        Returns the `Identity` that proves it.
-    twins : mapping of str to callable
-        Wrong variants by name; each returns an `Identity` that a witness refutes.
-
-    Examples
-    --------
-    >>> by_label = {p.label: p for p in PROPOSITIONS}
-    >>> by_label["Eq. 54"].identity().holds
-    True
-    >>> sorted(by_label["Eq. 54"].twins)
-    ['alpha = 1/(1 + rho)', 'alpha = 1/(rho K)']
-    """
-
-    label: str
-    statement: str
-    identity: Callable[[], Identity]
+    label: str  # its number in the paper
+    statement: str  # what is claimed: the first line of the docstring of `identity`
+    identity: Callable[[], Identity]  # returns the `Identity` that proves it
+    # wrong variants by name; each returns an `Identity` that a witness refutes
     twins: Mapping[str, Callable[[], Identity]]
 
 
@@ -244,13 +219,6 @@ def one_round_converse() -> tuple[sp.Expr, sp.Expr]:
 
     Σc is arbitrary, so its factor has to be zero, which gives ρ = 1/K; then the rest gives λ_g = η_0, since α < 1.
     Elsewhere one round is exact only by coincidence, for the one Σc = (1 − α)(λ_g − η_0)/(1 − 2α).
-
-    Examples
-    --------
-    >>> import sympy as sp
-    >>> factor, rest = one_round_converse()
-    >>> sp.solve(factor, RHO), sp.solve(rest, LAM_G)
-    ([1/K], [eta_0])
     """
     error = error_recursion().right[0]
     pull = sp.Symbol("C", real=True)
@@ -342,18 +310,7 @@ def scale_of_statistic(space: str = "natural") -> Identity:
 
 
 def total(term: sp.Expr) -> sp.Expr:
-    """Σ over clients k = 1 … K, with what does not depend on k taken out.
-
-    Parameters
-    ----------
-    term : Expr
-        May hold λ[k], η[k], c[k] …
-
-    Examples
-    --------
-    >>> total(LAM[INDEX] / RHO + LAM_G)
-    K*lambda_g + Sum(lambda[k], (k, 1, K))/rho
-    """
+    """Σ over clients k = 1 … K, with what does not depend on k taken out."""
     done = {s: sp.Dummy() for s in term.atoms(sp.Sum)}  # a sum over k does not depend on k
     parts = []
     for piece in sp.Add.make_args(sp.expand(term.subs(done))):

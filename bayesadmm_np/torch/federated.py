@@ -269,8 +269,6 @@ class _Engine:
 class NetworkServer(_Engine, ServerEngine[State]):
     """The engine at the server: the pure functions of `bayesadmm_np.torch`, applied to what the sites sent."""
 
-    SUMMED: ClassVar[tuple[str, ...]] = ("value", "linear", "precision", "statistics")
-    PER_SITE: ClassVar[tuple[str, ...]] = ("linear", "precision", "solved")
     record: ClassVar[Any] = RoundRecord
     reply_header: ClassVar[Any] = NetworkReplyHeader
 

@@ -22,7 +22,7 @@ def run_by_files(bayesadmm, csv, tmp_path):
         server = tmp_path / "run"
         for name, path in paths.items():
             options = ("--data", path, "--target", "target", "--name", name, "--loss", "logistic", "--standardize")
-            options += ("--minimum-sites", "2", "--most-numbers", "100")
+            options += ("--minimum-sites", "2", "--budget", "100")
             code, _, err = bayesadmm("site", "init", tmp_path / f"at-{name}", *options)
             assert code == 0, err
         hellos = [tmp_path / f"at-{name}" / "hello.npz" for name in paths]

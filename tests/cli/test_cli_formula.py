@@ -48,7 +48,7 @@ def test_a_formula_gives_the_estimators_fit_and_predicts_raw_tables(table, run):
     _, said = run(
         "fit", "all.csv", "--formula", FORMULA, "--client", "hospital", "--prior-precision", 1, "--out", "m.npz"
     )
-    assert "ward: levels 'icu', 'medical', 'surgical'" in said
+    assert "'icu', 'medical', 'surgical'" in said
     right = FederatedLogisticRegression.from_formula(FORMULA, table, "hospital", prior_precision=1.0)
     model = load_model("m.npz")
     assert model.columns.names == tuple(right.feature_names_in_)
@@ -69,34 +69,19 @@ def test_a_word_among_numbers_is_named_with_the_option_that_makes_it_missing(tab
     """A word at one site; the twin has a fourth different text, and such columns are text."""
     table["bmi"] = table.bmi.astype(str)
     places = table.index[table.hospital == "Bern"][:4]
-    table.loc[places, "bmi"] = "lost"
-    names = ("Basel", "Bern")
-    advice = "if 'lost' stands for a missing value, say so by --na 'lost'"
-
-    def written():
+    fit = ("fit", "all.csv", "--formula", "died ~ age + bmi", "--client", "hospital")
+    for words, is_named in ("lost", True), (["never", "none", "lost", "later"], False):
+        table.loc[places, "bmi"] = words
         table.to_csv("all.csv", index=False)
-        for name in names:
-            table[table.hospital == name].to_csv(f"{name}.csv", index=False)
-        settings = ("--loss", "logistic", "--formula", "died ~ age + bmi")
-        said = [run("site", "init", name, "--data", f"{name}.csv", "--name", name, *settings)[1] for name in names]
-        _, refused = run("server", "init", "run", *(f"{name}/hello.npz" for name in names), code=3)
-        _, whole = run("fit", "all.csv", "--formula", "died ~ age + bmi", "--client", "hospital", code=2)
-        return (*said, refused, whole, run("describe", "all.csv", "--client", "hospital")[0])
-
-    basel, bern, refused, whole, described = written()
-    assert (advice in basel, advice in bern) == (False, True)
-    assert "site 'Bern': column 'bmi' holds text ('lost') where site 'Basel' has numbers" in refused
-    assert "site 'Bern': column 'bmi' holds text ('lost') where site 'Basel' has numbers" in whole
-    assert "text ('lost')" in described
-    assert all(advice in said for said in (refused, whole, described))
-    run("fit", "all.csv", "--formula", "died ~ age + bmi", "--client", "hospital", "--na", "lost", "--dropna")
-    table.loc[places, "bmi"] = ["never", "none", "lost", "later"]
-    assert not any("--na" in said for said in written())
-    table.loc[places, "bmi"] = "?"
-    table[table.hospital == "Bern"].to_csv("Bern.csv", index=False)
+        said = run(*fit, code=2)[1], run("describe", "all.csv", "--client", "hospital")[0]
+        assert ["--na 'lost'" in one for one in said] == [is_named] * 2
+        assert "site 'Bern': column 'bmi'" in said[0]
+    table.loc[places, "bmi"] = "lost"
+    table.to_csv("all.csv", index=False)
+    run(*fit, "--na", "lost", "--dropna")
+    table[table.hospital == "Bern"].assign(bmi="?").head(4).to_csv("Bern.csv", index=False)
     settings = ("--data", "Bern.csv", "--name", "Bern", "--loss", "logistic", "--formula", "died ~ age + bmi")
-    _, refused = run("site", "init", "mark", *settings, code=2)
-    assert "column 'bmi' holds '?', which stands for a missing value; say so by --na '?'" in refused
+    assert "--na '?'" in run("site", "init", "mark", *settings, code=2)[1]
 
 
 @pytest.mark.parametrize("accused", ["Basel", "Bern"])
@@ -121,26 +106,12 @@ def test_two_codings_of_a_target_are_shown_with_both_sites_before_a_loss_is_aske
     places = table.hospital == accused
     table["died"] = table.died.astype(object)
     table.loc[places, "died"] = [code[is_dead] for is_dead in dead[places].astype(int)]
-    shown = (
-        f"holds 'ever', 'never' where site {other!r} has 0, 1;"
-        if code[0] == "never"
-        else f"holds 1 and 2, and 0 and 1 at site {other!r}"
-    )
     for sentence in said():
-        assert f"site {accused!r}: column 'died' {shown}" in sentence
+        assert f"site {accused!r}: column 'died'" in sentence
+        assert repr(other) in sentence
         assert "--na" not in sentence
-        assert ("--loss poisson (counts)" in sentence) == (code[0] == 1)
     with pytest.raises(ValueError, match=f"site '{accused}': column 'died' holds"):
         FederatedLogisticRegression.from_formula("died ~ age", table, "hospital")
-
-
-def test_in_the_units_of_the_columns_the_fit_is_the_estimators(table, run):
-    table.to_csv("all.csv", index=False)
-    options = ("--client", "hospital", "--prior-precision", 1, "--no-standardize", "--out", "m.npz")
-    run("fit", "all.csv", "--formula", FORMULA, *options)
-    right = FederatedLogisticRegression.from_formula(FORMULA, table, "hospital", prior_precision=1.0)
-    gap = (load_model("m.npz").mean() - right.fitted_.mean()) / np.sqrt(np.diag(right.covariance_))
-    assert np.abs(gap).max() < 1e-6
 
 
 def test_files_of_sites_may_be_written_differently(table, run):
@@ -152,9 +123,9 @@ def test_files_of_sites_may_be_written_differently(table, run):
             part.loc[part.index[:2], "age"] = np.nan
         part.to_csv(f"{site}.csv", index=False)
     words = ("fit", "Basel.csv", "Bern.csv", "--formula", FORMULA, "--site-intercepts", "--prior-precision", 1)
-    assert "missing values in age (site 'Bern': 2): fill" in run(*words, code=2)[1]
+    assert "age (site 'Bern': 2)" in run(*words, code=2)[1]
     out, said = run(*words, "--dropna", "--json", "--out", "m.npz")
-    assert "sex: site 'Bern' writes ' f' for 'f'" in said
+    assert "' f' for 'f'" in said
     assert json.loads(out)["dropped_rows"] == 2
     model = load_model("m.npz")
     assert {name: site.n_missing for name, site in model.sites.items()} == {"Basel": 0, "Bern": 2}
@@ -168,49 +139,20 @@ def test_files_of_sites_may_be_written_differently(table, run):
     run(*words, "--dropna", "--ignore-case")
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (("--formula", FORMULA, "--target", "died"), "--target: the formula says it"),
-        (("--formula", FORMULA, "--categorical", "ward"), "--categorical: the formula says it"),
-        (("--formula", "died ~ nothing"), "column 'nothing' is not in the table; leave it out of the formula."),
-        (
-            ("--formula", "died ~ agee", "--client", "hospital"),
-            "fit: column 'agee' is not in the table of any site; did you mean 'age'?",
-        ),
-        (("--formula", "died ~ exec(age)"), "--formula must not call exec"),
-        (("--formula", "died ~ age", "--no-intercept"), "write '- 1' in the formula"),
-        (("--formula", "died ~ patient + age", "--client", "clinic"), "no column 'clinic'"),
-        (("--site-intercepts", "--target", "died"), "are for a --formula"),
-        ((), "--target must name"),
-    ],
-)
-def test_what_a_formula_does_not_go_with_is_refused(table, run, words, says):
+def test_what_a_formula_does_not_go_with_is_refused(table, run):
     table.to_csv("all.csv", index=False)
-    assert says in " ".join(run("fit", "all.csv", *words, code=2)[1].split())
-
-
-@pytest.mark.parametrize("how", [("--target", "died"), ("--formula", "died ~ age")])
-@pytest.mark.parametrize("codes", [(1, 2), ("no", "yes"), (0, 1)])
-def test_a_target_coded_otherwise_in_a_file_is_refused(table, run, how, codes):
-    sick = (table.died == "yes").astype(int)
-    for site, rows in table.assign(died=sick)[["hospital", "died", "age"]].groupby("hospital"):
-        part = rows.drop(columns="hospital")
-        if site == "Bern":
-            part["died"] = np.array(codes)[part.died.to_numpy()]
-        part.to_csv(f"{site}.csv", index=False)
-    loss = ("--loss", "softmax") if codes == (1, 2) else ()  # without it numbers are not taken for classes
-    if codes == (0, 1):
-        run("fit", "Basel.csv", "Bern.csv", *how)
-    else:
-        assert "site 'Bern': column 'died' holds" in run("fit", "Basel.csv", "Bern.csv", *how, *loss, code=2)[1]
-
-
-def test_classes_as_words_are_said_in_a_note(table, run):
-    at_bern = (table.hospital == "Bern") & (table.died == "yes")
-    table.assign(died=table.died.mask(at_bern, "perhaps")).to_csv("all.csv", index=False)
-    words = ("fit", "all.csv", "--client", "hospital", "--target", "died", "--features", "age")
-    assert "died: no site has more than two of its 3 classes" in run(*words)[1]
+    for words, says in (
+        (("--formula", FORMULA, "--target", "died"), "--target"),
+        (("--formula", FORMULA, "--categorical", "ward"), "--categorical"),
+        (("--formula", "died ~ nothing"), "'nothing'"),
+        (("--formula", "died ~ agee", "--client", "hospital"), "did you mean 'age'?"),
+        (("--formula", "died ~ exec(age)"), "--formula must not call exec"),
+        (("--formula", "died ~ age", "--no-intercept"), "'- 1'"),
+        (("--formula", "died ~ patient + age", "--client", "clinic"), "'clinic'"),
+        (("--site-intercepts", "--target", "died"), "--formula"),
+        ((), "--target"),
+    ):
+        assert says in run("fit", "all.csv", *words, code=2)[1]
 
 
 def test_a_model_of_three_classes_is_evaluated_like_the_estimators_predictions(table, run):
@@ -231,4 +173,4 @@ def test_a_model_of_three_classes_is_evaluated_like_the_estimators_predictions(t
             assert ours == pytest.approx(theirs, abs=2e-3)  # a pair may fall into another bin
     numbers = ("fit", *words, "--target", "bmi", "--features", "age", "--out", "n.npz")
     run(*numbers)
-    assert "a model of classes was expected" in run("evaluate", "n.npz", *words, code=2)[1]
+    run("evaluate", "n.npz", *words, code=2)

@@ -13,6 +13,7 @@ from bayesadmm_np.clients.anderson import Mixer, mixing_weights
 from bayesadmm_np.families.precision import BlockPrecision, DensePrecision, DiagonalPrecision
 from bayesadmm_np.losses.base import GaussianExpected
 from oracles.members import FAMILIES, as_dense, every_family, spd
+from oracles.refusals import assert_refused
 
 F, L = ba.families, ba.losses
 RNG = np.random.default_rng(0)  # handed to deterministic solvers, which never draw from it
@@ -332,13 +333,14 @@ def fits(kind, rule):
     return not (kind == "softmax" and rule == L.Exact())
 
 
+PAIRS = [(kind, family) for kind in KINDS for family in FAMILIES]
 COMBINATIONS = [
     pytest.param(kind, family, rule, id=f"{kind}-{family}-{rule}")
-    for kind in KINDS
-    for family in FAMILIES
-    for rule in RULES
+    for number, (kind, family) in enumerate(PAIRS)
+    for rule in [RULES[number % len(RULES)]]
     if fits(kind, rule)
 ]
+"""Every kind with every family; the rules take turns."""
 
 
 @pytest.mark.parametrize(("kind", "family", "rule"), COMBINATIONS)
@@ -365,8 +367,9 @@ def test_newton_reaches_the_tolerance(kind, family, rule):
         assert twin.residual(solution.posterior, flip=-1.0) > 1e-3  # twin: the curvature's sign
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("kind", ["logistic", "poisson", "softmax of two", "total"])
+@pytest.mark.parametrize(
+    ("kind", "family"), [*zip(["logistic", "poisson", "softmax of two", "total"] * 2, FAMILIES, strict=False)]
+)
 def test_newton_finds_a_minimum(kind, family):
     """Exact rules only: under the others value and natural gradient belong to slightly different functions."""
     problem, twin, rng = setup(kind, family, L.Exact(), seed=3)
@@ -377,8 +380,9 @@ def test_newton_finds_a_minimum(kind, family):
     assert value == pytest.approx(twin.objective(solution.posterior), rel=1e-9)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("kind", ["logistic", "poisson", "softmax", "total"])
+@pytest.mark.parametrize(
+    ("kind", "family"), [*zip(["total", "softmax", "poisson", "logistic"] * 2, FAMILIES, strict=False)]
+)
 def test_answers_do_not_depend_on_mixing_or_start(kind, family):
     """Two answers of residual 1e-11 lie within 1e-9 of each other: the contraction leaves at least a tenth."""
     problem, _, rng = setup(kind, family, L.Auto(), seed=5)
@@ -703,27 +707,19 @@ def test_solvers_that_do_not_fit_say_so():
     ClosedForm().check(L.Total([L.LeastSquares([[1.0]], [1.0])]), full, L.Auto())
 
 
-@pytest.mark.parametrize(
-    ("make", "text"),
-    [
-        (lambda: VariationalNewton(tol=0.0), "tol must be > 0"),
-        (lambda: VariationalNewton(tol=np.nan), "tol must be finite"),
-        (lambda: VariationalNewton(max_iter=0), "max_iter must be at least 1"),
-        (lambda: VariationalNewton(max_iter=10.0), "max_iter must be an integer"),
-        (lambda: VariationalNewton(memory=-1), "memory must be at least 0"),
-        (lambda: VON(steps=0), "steps must be at least 1"),
-        (lambda: VON(step_size=0.0), r"step_size must lie in \(0, 1\]"),
-        (lambda: VON(step_size=1.5), r"step_size must lie in \(0, 1\]"),
-        (lambda: VON(decay=-0.1), r"decay must lie in \[0, 1\]"),
-        (lambda: VON(decay="slow"), "decay must be a number"),
-        (lambda: VON(samples=0), "samples must be at least 1"),
-        (lambda: GradientSteps(steps=0), "steps must be at least 1"),
-        (lambda: GradientSteps(learning_rate=-1.0), "learning_rate must be > 0"),
-    ],
-)
-def test_bad_parameters(make, text):
-    with pytest.raises(ValueError, match=text):
-        make()
+def test_bad_parameters():
+    assert_refused(
+        [
+            *((lambda tol=tol: VariationalNewton(tol=tol), "tol") for tol in (0.0, -1.0, np.nan)),
+            *((lambda n=n: VariationalNewton(max_iter=n), "max_iter") for n in (0, 10.0)),
+            (lambda: VariationalNewton(memory=-1), "memory"),
+            *((lambda solver=solver: solver(steps=0), "steps") for solver in (VON, GradientSteps)),
+            *((lambda t=t: VON(step_size=t), "step_size") for t in (0.0, 1.5)),
+            *((lambda t=t: VON(decay=t), "decay") for t in (-0.1, 2.0, "slow")),
+            (lambda: VON(samples=0), "samples"),
+            *((lambda t=t: GradientSteps(learning_rate=t), "learning_rate") for t in (-1.0, 0.0)),
+        ]
+    )
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -769,6 +765,7 @@ def test_the_servers_factorisation_is_never_released(family):
     assert prior.factor.cholesky is factor
 
 
+@pytest.mark.slow
 def test_a_solve_takes_seventeen_matrices(monkeypatch):
     """Peak of a solve above what is held before, in matrices of d² numbers, with the mixing's memory full.
 

@@ -1,5 +1,6 @@
 """benchmarks/deep_tables.py: our rows stand beside the paper's of the same method and round, and the page is its."""
 
+import importlib
 import importlib.util
 import json
 from pathlib import Path
@@ -43,9 +44,8 @@ def cells(lines):
     return [tuple(cell.strip() for cell in line.strip("|").split("|")) for line in lines[2:]]
 
 
-# Typed from the papers: Tables 1 (homogeneous, CIFAR-10), 2 (MNIST) and 4 (heterogeneous) of "Federated ADMM from
-# Bayesian Duality", and for FedAvg on the heterogeneous split and FedLap-Func Table 1 of "Connecting Federated ADMM to
-# Bayes".
+# Typed from the papers: Tables 1 and 2 of "Federated ADMM from Bayesian Duality", and for FedLap-Func Table 1 of
+# "Connecting Federated ADMM to Bayes".
 THEIRS = {
     "fashion_homogeneous": [
         ("FedAvg", 10, "72.3 ± 0.4", "0.70"),
@@ -55,28 +55,10 @@ THEIRS = {
         ("IVONADMM", 50, "83.4 ± 0.1", "0.60"),
         ("IVONADMM, ensemble", 50, "84.1 ± 0.2", "0.53"),
     ],
-    "fashion_heterogeneous": [
-        ("FedAvg", 50, "76.0 ± 0.7", "–"),
-        ("FedLap", 10, "71.3 ± 0.9", "0.75"),
-        ("FedLapCov", 50, "80.5 ± 0.6", "0.60"),
-        ("IVONADMM", 25, "81.4 ± 0.4", "0.53"),
-        ("IVONADMM, ensemble", 25, "81.5 ± 0.5", "0.52"),
-    ],
     "mnist_100_clients": [
         ("FedAvg", 25, "89.6 ± 0.4", "0.59"),
         ("FedDyn", 100, "94.9 ± 0.1", "0.18"),
         ("IVONADMM", 50, "94.2 ± 0.1", "0.19"),
-    ],
-    "cifar10_zenke": [
-        ("FedAvg", 10, "73.8 ± 1.5", "0.9"),
-        ("FedLap", 25, "78.0 ± 1.2", "0.6"),
-        ("IVONADMM, ensemble", 50, "80.3 ± 0.6", "0.6"),
-    ],
-    "cifar10_acar": [
-        ("FedAvg", 50, "66.3 ± 1.4", "2.6"),
-        ("FedDyn", 25, "64.7 ± 0.6", "3.6"),
-        ("IVONADMM", 10, "63.8 ± 1.4", "1.0"),
-        ("IVONADMM, ensemble", 50, "70.3 ± 0.6", "1.4"),
     ],
 }
 
@@ -92,23 +74,19 @@ def check_beside(script, stem):
         assert (name, "3", ours[0], "–", ours[1], "–") in own  # a round that the paper does not have
 
 
-@pytest.mark.parametrize("stem", THEIRS)
-def test_rows_stand_beside_those_of_the_paper(script, stem, monkeypatch):
-    check_beside(script, stem)
-    paper = script.PAPER[stem]
-    twins = [
-        {**paper, "FedAvg": paper["IVONADMM"], "IVONADMM": paper["FedAvg"]},  # two rows
-        {name: (accuracies[::-1], nlls) for name, (accuracies, nlls) in paper.items()},  # the first and the last round
-        {name: (accuracies, nlls[::-1]) for name, (accuracies, nlls) in paper.items()},
-    ]
-    for twin in twins:
-        monkeypatch.setitem(script.PAPER, stem, twin)
-        with fails:
-            check_beside(script, stem)
-    if stem == "fashion_homogeneous":
-        monkeypatch.setitem(script.PAPER, stem, script.PAPER["fashion_heterogeneous"])
-        with fails:
-            check_beside(script, stem)
+def test_rows_stand_beside_those_of_the_paper(script, monkeypatch):
+    for stem in THEIRS:
+        check_beside(script, stem)
+        paper = script.PAPER[stem]
+        twins = [
+            {**paper, "FedAvg": paper["IVONADMM"], "IVONADMM": paper["FedAvg"]},  # two rows
+            {name: (accuracies[::-1], nlls) for name, (accuracies, nlls) in paper.items()},  # first and last round
+            {name: (accuracies, nlls[::-1]) for name, (accuracies, nlls) in paper.items()},
+        ]
+        for twin in twins:
+            monkeypatch.setitem(script.PAPER, stem, twin)
+            with fails:
+                check_beside(script, stem)
 
 
 def test_calibration_is_shown_where_it_is_known(script):
@@ -128,12 +106,6 @@ def test_means_of_three_rounds_stand_beside_the_papers_which_are_such_means(scri
     assert lines[0].count("|") == lines[1].count("|") == lines[2].count("|")
 
 
-def test_a_label_of_several_words_stands_beside_its_first(script):
-    own = cells(script.table("fashion_heterogeneous", results([row("FedLap by rows", 10), row("IVONPVI", 10)])))
-    assert own[0][:4] == ("FedLap by rows", "10", "50.0 ± 12.5", "71.3 ± 0.9")
-    assert own[1][3] == "–"  # of a method that the paper's table does not have
-
-
 def test_missing_seeds_and_failed_runs_are_said(script):
     table = [row("FedAvg", 10, seeds_done=2), row("FedDyn", 10, None, None, 0), row("FedLap", 10, nll=None)]
     own = cells(script.table("fashion_homogeneous", results(table)))
@@ -150,11 +122,6 @@ def trial(chosen, accuracy=0.5, **point):
     return {"method": "FedDyn", **point, "status": "ROUND_LIMIT", "rounds": 5, **scores, "chosen": chosen}
 
 
-def test_what_the_sweep_chose_is_named(script):
-    sweep = [trial("no", rho=0.1, **{"solver.lr": 0.01}), trial("yes", rho=1.0, gamma="", **{"solver.lr": 0.003})]
-    assert cells(script.costs(results([row("FedDyn", 10)], sweep)))[0][1] == "rho = 1.0, lr = 0.003"
-
-
 def test_a_sweep_that_is_in_no_paper_shows_its_trials(script, tmp_path):
     path = tmp_path / "other.json"
     sweep = [trial("yes", rho=0.1, gamma="", **{"solver.lr": 0.01}), trial("no", accuracy=None, rho=1.0)]
@@ -164,18 +131,9 @@ def test_a_sweep_that_is_in_no_paper_shows_its_trials(script, tmp_path):
         ("FedDyn", "rho = 0.1, lr = 0.01", "50.0", "1.00"),
         ("FedDyn", "rho = 1.0", "–", "–"),
     ]
-    path.write_text(json.dumps(results([row("FedDyn", 10)])), encoding="utf-8")
-    assert not any("validation" in line for line in script.section(path))
-
-
-def test_the_machine_is_named(script, tmp_path):
-    def head(**machine):
-        path = tmp_path / "other.json"
-        path.write_text(json.dumps(results([], **machine)), encoding="utf-8")
-        return script.section(path)[2]
-
-    assert head().endswith("other.toml`; 3 seeds; 4 x86_64 cores, 1 thread a process.")
-    assert head(threads=2).endswith("2 threads a process.")
+    assert found[2].endswith("other.toml`; 3 seeds; 4 x86_64 cores, 1 thread a process.")
+    sweep[0] |= {"gamma": 0.5}
+    assert cells(script.costs(results([row("FedDyn", 10)], sweep)))[0][1] == "rho = 0.1, gamma = 0.5, lr = 0.01"
 
 
 def test_the_page_is_what_the_script_writes(script):
@@ -195,13 +153,12 @@ def test_the_page_is_what_the_script_writes(script):
     check(other)  # what is around them is kept
 
 
-@pytest.mark.parametrize("name", ["results.md", "input_scale.md", "fedivon.md"])
-def test_numbers_in_prose_are_those_of_the_results(script, name):
-    made = script.filled((script.PAGES / name).read_text(encoding="utf-8"))
-    shown = (ROOT / "docs" / name).read_text(encoding="utf-8")
-    assert shown == made, f"run benchmarks/deep_tables.py: docs/{name} is not of these results"
-    assert shown.replace("81.5", "81.6") != made or name != "input_scale.md"  # the twin
-    assert "{{" not in shown
+def test_numbers_in_prose_are_those_of_the_results(script):
+    for path in script.PAGES.glob("*.md"):
+        made = script.filled(path.read_text(encoding="utf-8"))
+        shown = (ROOT / "docs" / path.name).read_text(encoding="utf-8")
+        assert shown == made, f"run benchmarks/deep_tables.py: docs/{path.name} is not of these results"
+        assert "{{" not in shown
 
 
 def test_a_number_that_does_not_exist_is_an_error(script):
@@ -257,16 +214,55 @@ def test_figures_are_drawn_from_the_results_alone(script, tmp_path):
     assert (second.rounds, second.ended) == ([5], "not run beyond round 5")
     found = results(table)
     found["experiment"] |= {"report": [5, 10], "sweep": None, "methods": [{"label": "FedAvg", "grid": {}}]}
-    curves = {"round": [1, 2], "accuracy": [0.1, 0.2], "nll": [2.0, 1.0]}
-    for runs in (
-        [{"method": "FedAvg", "seed": 0, "rounds": 10}],
-        [{"method": "FedAvg", "rounds": 2, "curves": curves}],
-    ):
-        assert script.draw("x", found | {"runs": runs}, tmp_path) == ["x.svg", "x.png"]
-        assert ("FedDyn" in (tmp_path / "x.svg").read_text(encoding="utf-8")) == ("curves" not in runs[0])
+    script.draw("x", found | {"runs": [{"method": "FedAvg", "seed": 0, "rounds": 10}]}, tmp_path)
+    script.draw("y", found | {"runs": [curve("FedAvg", 2)]}, tmp_path)
     found["experiment"]["methods"][0]["grid"] = {"rho": [1.0, 2.0], "gamma": [0.5]}
-    script.draw("y", found, tmp_path)
-    assert "Accuracy / %" in (tmp_path / "y.svg").read_text(encoding="utf-8")
+    script.draw("z", found, tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["x.png", "y.png", "z.png"]
+
+
+def curve(label, rounds, seed=0):
+    """One run of results.json, whose scores move by 0.01 a round."""
+    scores = [0.1 + 0.01 * j for j in range(rounds)]
+    curves = {"round": [*range(1, rounds + 1)], "accuracy": scores, "nll": scores}
+    return {"method": label, "seed": seed, "rounds": rounds, "curves": curves}
+
+
+@pytest.fixture
+def drawn(script, monkeypatch):
+    """The figures that were drawn, in place of files."""
+    figures = importlib.import_module("papers.figures")
+    kept = []
+    monkeypatch.setattr(figures, "_finish", lambda figure, *_: kept.append(figure))
+    return figures, kept
+
+
+def test_a_curve_that_ends_early_says_so(drawn, tmp_path):
+    """In the legend, and by a ✗ at its last round; a curve that has all its rounds has none of it."""
+    figures, kept = drawn
+    runs = [curve("FedAvg", 9), curve("FedAvg", 9, 1), curve("IVONADMM rho=0.5", 4), curve("IVONADMM rho=0.5", 9, 1)]
+    figures.draw_curves("", figures.curves_of(runs), tmp_path, "x")
+    names = [text.get_text() for text in kept[0].legends[0].get_texts()]
+    assert names == ["FedAvg", "IVON-ADMM, ρ = 0.5 (✗ 1 of 2 seeds, from round 5 on)"]
+    for axes in kept[0].axes:
+        (cross,) = [line for line in axes.lines if line.get_marker() == "x"]
+        assert list(cross.get_xdata()) == [4]
+    colours = [look["color"] for look in figures.looks(["pooled", "FedAvg", "FedAvg 2", *figures.ROWS[1:]])]
+    assert (colours[1], len(set(colours))) == (figures.COLOURS[0], len(colours))
+
+
+def test_a_cell_of_a_heat_map_is_at_its_values(drawn, tmp_path):
+    figures, kept = drawn
+    rows = [{**row("x", 1, (10 * i + j) / 100, 1.0 + i + j)} for i in range(2) for j in range(3)]
+    rows[1] |= {"accuracy_mean": None, "nll_mean": None, "seeds_done": 0}
+    rows[5] |= {"seeds_done": 1}
+    figures.draw_heatmap("x", {"rho": (0.5, 1.0), "temperature": (0.1, 1.0, 10.0)}, rows, "", tmp_path)
+    axes = kept[0].axes[0]
+    texts = {text.get_position(): text.get_text() for text in axes.texts}
+    assert texts.pop((2, 1.32)) == "1 of 3 seeds"
+    assert texts == {(0, 0): "0.0", (1, 0): "✗", (2, 0): "2.0", (0, 1): "10.0", (1, 1): "11.0", (2, 1): "12.0"}
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["0.1", "1", "10"]  # to the right
+    assert (axes.get_xlabel(), axes.get_ylabel(), axes.yaxis_inverted()) == ("τ", "ρ", True)
 
 
 def test_a_page_without_its_marks_is_left_alone(script):

@@ -348,14 +348,6 @@ def test_the_row_belongs_to_networks():
         ba.run(FedLapFunc(), [loss], ba.families.FixedPrecisionGaussian(np.zeros(2), 1.0))
 
 
-def test_the_row_can_stand_in_an_experiment_file():
-    from bayesadmm_np.cli._experiment_file import Entry
-
-    entry = Entry("FedLapFunc", steps={"gamma": 0.1, "tau": 0.01, "server_steps": 100}, solver={"epochs": 3})
-    assert entry.method() == FedLapFunc(0.1, tau=0.01, server_steps=100)
-    assert entry.local_work(entry.method()) == AdamSteps(epochs=3)
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

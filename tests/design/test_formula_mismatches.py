@@ -40,9 +40,9 @@ def run(seeds):
 
 
 def test_generated_mismatches_are_refused_by_name_or_give_the_pooled_design():
-    checked, refused = run(range(200))
-    assert checked > 180
-    assert 30 < refused < 130  # the generator exercises both ends
+    checked, refused = run(range(120))
+    assert checked > 105
+    assert 18 < refused < 80  # the generator exercises both ends
 
 
 def test_a_declared_number_beside_words_alone_is_refused():
@@ -80,12 +80,10 @@ def test_the_check_catches_levels_in_each_sites_own_order():
     assert caught > 10
 
 
-@pytest.mark.parametrize(
-    "ages", [["17,5", "22,0", "30,5", "41,0"], ["1.234,5", "900,0", "17,5", "8,1"], ["1,234", "900", "1,100", "5"]]
-)
-def test_numbers_with_commas_are_no_levels(ages):
-    """And where C() asks for levels they are; the twin has points."""
-    table = Table.of({"y": [0.0, 1.0, 0.0, 1.0] * 3, "age": ages * 3})
-    with pytest.raises(TableError, match=r"holds numbers with commas \('.*write 1234.5 for 1.234,5, or C\(age\)"):
-        agree({"A": describe_columns(table, "y ~ age")}, "y ~ age")
-    agree({"A": describe_columns(table, "y ~ C(age)")}, "y ~ C(age)")
+def test_numbers_with_commas_are_no_levels():
+    """And where C() asks for levels they are."""
+    for ages in (["17,5", "22,0", "30,5", "0,1"], ["1.234,5", "900,0", "-7,5", "8,1"], ["1,234", "900", "1,100", "5"]):
+        table = Table.of({"y": [0.0, 1.0, 0.0, 1.0] * 3, "age": ages * 3})
+        with pytest.raises(TableError, match=r"commas .*C\(age\)"):
+            agree({"A": describe_columns(table, "y ~ age")}, "y ~ age")
+        agree({"A": describe_columns(table, "y ~ C(age)")}, "y ~ C(age)")

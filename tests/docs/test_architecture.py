@@ -1,11 +1,10 @@
 """The floors of docs/architecture.md: no module imports a floor above its own, or a package its room does not list."""
 
 import ast
+import functools
 import re
 import sys
 from pathlib import Path
-
-import pytest
 
 import bayesadmm_np
 
@@ -38,6 +37,7 @@ def module_of(path):
 
 
 SOURCES = sorted([*PACKAGE.rglob("*.py"), *(ROOT / "demos").glob("*.py")])
+TEXTS = {module_of(path): (path.read_text(encoding="utf-8"), path.name == "__init__.py") for path in SOURCES}
 
 
 def room_of(module):
@@ -45,21 +45,24 @@ def room_of(module):
     return [*module.split("."), FACE][1]
 
 
+@functools.cache
 def named_imports(source, module, is_package=False):
-    """Yield (module, whether only a function imports it, names) for every import that runs, wherever in the file."""
+    """List (module, whether only a function imports it, names) for every import that runs, wherever in the file."""
     base = module.split(".") if is_package else module.split(".")[:-1]
     tree = ast.parse(source)
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     inside = {id(node) for function in functions for node in ast.walk(function)}
     types = [node for node in ast.walk(tree) if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)]
     never = {id(node) for branch in types for node in ast.walk(branch)}
+    found = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import) and id(node) not in never:
-            yield from ((alias.name, id(node) in inside, ()) for alias in node.names)
+            found += [(alias.name, id(node) in inside, ()) for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and id(node) not in never:
             start = base[: len(base) - node.level + 1] if node.level else []
             target = ".".join([*start, *([node.module] if node.module else [])])
-            yield target, id(node) in inside, tuple(alias.name for alias in node.names)
+            found.append((target, id(node) in inside, tuple(alias.name for alias in node.names)))
+    return found
 
 
 def imports(source, module, is_package=False):
@@ -115,16 +118,14 @@ def circles(graph):
 
 
 def test_every_room_has_a_floor():
-    rooms = {room_of(module_of(path)) for path in SOURCES}
+    rooms = {room_of(module) for module in TEXTS}
     assert rooms == set(FLOORS), (
         "docs/architecture.md: give a new room its row, and take away the row of one that is gone"
     )
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_no_module_imports_a_floor_above_its_own(path):
-    source = path.read_text(encoding="utf-8")
-    assert not list(violations(source, module_of(path), path.name == "__init__.py"))
+def test_no_module_imports_a_floor_above_its_own():
+    assert [wrong for module, (source, package) in TEXTS.items() for wrong in violations(source, module, package)] == []
 
 
 def test_the_core_needs_numpy_and_scipy_alone():
@@ -136,17 +137,14 @@ def test_the_core_needs_numpy_and_scipy_alone():
 def test_every_listed_package_is_imported():
     """A package that a room no longer needs leaves the table."""
     found = {room: set() for room in FLOORS}
-    for path in SOURCES:
-        targets = imports(path.read_text(encoding="utf-8"), module_of(path), path.name == "__init__.py")
-        found[room_of(module_of(path))] |= {target.split(".")[0] for target, _ in targets}
+    for module, (source, is_package) in TEXTS.items():
+        found[room_of(module)] |= {target.split(".")[0] for target, _ in imports(source, module, is_package)}
     unused = {room: (always | lazily) - found[room] for room, (always, lazily) in PACKAGES.items()}
     assert {room: names for room, names in unused.items() if names} == {}
 
 
 def test_no_files_import_each_other_in_a_circle():
-    sources = {module_of(path): (path.read_text(encoding="utf-8"), path.name == "__init__.py") for path in SOURCES}
-    found = circles(neighbours(sources))
-    assert not found
+    assert not circles(neighbours(TEXTS))
 
 
 def test_a_circle_is_seen():
@@ -179,10 +177,10 @@ OUTSIDE = [
 ]
 
 
-@pytest.mark.parametrize(("source", "module"), [*UP, *OUTSIDE])
-def test_an_arrow_up_and_a_package_too_many_are_seen(source, module):
+def test_an_arrow_up_and_a_package_too_many_are_seen():
     """Broken twins."""
-    assert len(list(violations(source, f"{FACE}.{module}"))) == 1
+    seen = [len(list(violations(source, f"{FACE}.{module}"))) for source, module in [*UP, *OUTSIDE]]
+    assert seen == [1] * len(seen)
 
 
 def test_arrows_down_are_allowed():
@@ -209,7 +207,6 @@ def test_every_file_that_the_page_names_is_there():
 KEPT = {
     "_json": "the writers of bytes, which a forger replaces",
     "_npy_start": "the writers of bytes, which a forger replaces",
-    "_glm": "the sums of a fit under settings of another one",
     "_rows": "rows that a pickled estimator must not hold",
     "_agreed": "a step that a test's own server does otherwise",
     "_flower": "the import of an extra",
@@ -256,11 +253,11 @@ FOREIGN = {"_replace", "_asdict", "_fields", "_make", "_exit", "_dynamo", "_to_c
 FILES = {path.stem for path in SOURCES if path.stem.startswith("_")}
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "tests").rglob("*.py")), ids=lambda path: path.stem)
-def test_tests_know_no_name_of_a_files_own_and_no_other_test(path):
-    assert set(reached(path.read_text(encoding="utf-8"))) <= FILES
+def test_tests_know_no_name_of_a_files_own_and_no_other_test():
+    texts = {path.stem: path.read_text(encoding="utf-8") for path in sorted((ROOT / "tests").rglob("*.py"))}
+    assert [(stem, name) for stem, text in texts.items() for name in set(reached(text)) - FILES] == []
 
 
-@pytest.mark.parametrize("source", ["loop._inner()", "from bayesadmm_np.run import _a", "from test_cli import f"])
-def test_a_test_that_knows_too_much_is_seen(source):
-    assert set(reached(source)) - FILES
+def test_a_test_that_knows_too_much_is_seen():
+    for source in ("loop._inner()", "from bayesadmm_np.run import _a", "from test_cli import f"):
+        assert set(reached(source)) - FILES, source

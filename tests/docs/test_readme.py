@@ -54,17 +54,6 @@ def test_ci_runs_the_readme_commands_with_pytest_last():
 
 
 @needs_bash
-@pytest.mark.parametrize("times", [0, 2])
-def test_ci_refuses_a_readme_without_exactly_one_such_line(tmp_path, times):
-    (tmp_path / ".ci").mkdir()
-    shutil.copy(RUN, tmp_path / ".ci" / "run")
-    (tmp_path / "README.md").write_text(f"{REPRODUCE}\n" + f"{TESTS}\n" * times, encoding="utf-8")
-    done = listed(tmp_path)
-    assert done.returncode != 0
-    assert "exactly one line beginning with: .venv/bin/pip install -e '.[test]'" in done.stderr
-
-
-@needs_bash
 def test_check_runs_the_same_commands_and_installs_nothing():
     done = subprocess.run(["bash", str(ROOT / ".ci" / "check"), "--list"], capture_output=True, text=True, check=True)
     commands = done.stdout.splitlines()
@@ -89,12 +78,6 @@ def test_check_stops_at_the_first_command_that_fails(tmp_path):
     done = subprocess.run(["bash", ".ci/check"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stderr
     assert done.stdout.splitlines() == ["+ echo first", "first", "+ false"]
-
-
-@pytest.mark.skipif(os.name == "nt", reason="Windows files have no executable bit")
-@pytest.mark.parametrize("name", ["run", "check"])
-def test_the_scripts_of_ci_are_executable(name):
-    assert os.access(ROOT / ".ci" / name, os.X_OK)
 
 
 def test_the_version_of_the_citation_is_that_of_the_package():

@@ -13,27 +13,21 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from bayesadmm_np.estimators import (
     FederatedGLM,
-    FederatedLinearRegression,
     FederatedLogisticRegression,
     FederatedPoissonRegressor,
     FederatedRidge,
 )
 from oracles.cohorts import KINDS, cohort, estimator, parameter
 
-ALL = [
-    *(FederatedLogisticRegression(), FederatedRidge(), FederatedLinearRegression(), FederatedPoissonRegressor()),
-    *(FederatedGLM(kind) for kind in ("softmax", "poisson")),
-]
-
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")  # some checks hand in degenerate data
-@parametrize_with_checks(ALL)
+@parametrize_with_checks([FederatedLogisticRegression(), FederatedRidge(), FederatedGLM("poisson")])
 def test_scikit_learns_own_checks(estimator, check):
-    """None is expected to fail."""
+    """None is expected to fail; each differs in its code: one of classes, one of several outputs, one with a kind."""
     check(estimator)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["softmax", "ridge"])
 def test_clone_pipeline_and_scaling(kind):
     X, y, sites = cohort(kind)
     made = make_pipeline(StandardScaler(), estimator(kind, tol=1e-7))
@@ -60,7 +54,7 @@ def test_grid_search_and_metadata_routing():
         assert np.isfinite(by_site.best_score_)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["softmax", "ridge"])
 def test_a_pickle_predicts_the_same_and_holds_no_row(kind):
     X, y, sites = cohort(kind)
     model = estimator(kind).fit(X, y, client=sites)
@@ -69,9 +63,9 @@ def test_a_pickle_predicts_the_same_and_holds_no_row(kind):
     assert np.array_equal(model.predict(X), other.predict(X))
     assert str(model.summary()) == str(other.summary())
     assert not any(value.tobytes() in packed for value in X.ravel())
-    with pytest.raises(ValueError, match="partial_fit_site needs the rows of all sites"):
+    with pytest.raises(ValueError, match="partial_fit_site"):
         other.partial_fit_site("east", X, y)
-    with pytest.raises(ValueError, match="forget_site needs the rows of all sites"):
+    with pytest.raises(ValueError, match="forget_site"):
         other.forget_site("north")
 
 

@@ -95,7 +95,7 @@ def test_tables_by_site_may_be_written_differently(table):
     assert gap.max() < 1e-6
     np.testing.assert_allclose(model.predict_proba(kept), right.predict_proba(X), rtol=1e-6)
     parts["Chur"]["sex"] = parts["Chur"].sex.str.upper()
-    with pytest.raises(TableError, match="column 'sex' holds 'f', and 'F' at site 'Chur'"):
+    with pytest.raises(TableError, match=r"column 'sex'.*'Chur'"):
         FederatedLogisticRegression.from_formula(FORMULA, parts)
     again = FederatedLogisticRegression.from_formula(FORMULA, parts, ignore_case=True)
     assert list(again.feature_names_in_) == list(pooled(FORMULA, table))
@@ -105,9 +105,9 @@ def test_an_intercept_is_what_the_formula_says(table):
     model = FederatedPoissonRegressor.from_formula("stays ~ 0 + ward + flag", table, "hospital")
     assert not model.fitted_.layout.has_intercept
     assert list(model.feature_names_in_) == list(pooled("stays ~ 0 + ward + flag", table))
-    with pytest.raises(ArgumentError, match="fit_intercept must be False for a formula without an intercept"):
+    with pytest.raises(ArgumentError, match=r"^fit_intercept "):
         fit_formula(FederatedPoissonRegressor(), "stays ~ ward - 1", table, "hospital")
-    with pytest.raises(ArgumentError, match="must have a predictor"):
+    with pytest.raises(ArgumentError, match=r"^formula "):
         FederatedPoissonRegressor.from_formula("stays ~ 1", table, "hospital")
 
 
@@ -145,25 +145,25 @@ def test_it_stays_an_estimator_of_scikit_learn(table):
     model = FederatedLogisticRegression.from_formula("died ~ age + ward", table, "hospital", prior_precision=2.0)
     assert clone(model).prior_precision == 2.0
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(model)).predict(table), model.predict(table))
-    with pytest.raises(TableError, match="'dental', which is not among those agreed"):
+    with pytest.raises(TableError, match="'dental'"):
         model.predict(table.assign(ward="dental"))
-    with pytest.raises(TableError, match="column 'age' is missing in 1 row"):
+    with pytest.raises(TableError, match="column 'age'"):
         model.predict(table.assign(age=table.age.where(table.index != 3)))
-    with pytest.raises(ValueError, match="forget_site is for fits to a matrix"):
+    with pytest.raises(ValueError, match="forget_site"):
         model.forget_site("Basel")
-    with pytest.raises(ValueError, match="partial_fit_site is for fits to a matrix"):
+    with pytest.raises(ValueError, match="partial_fit_site"):
         model.partial_fit_site("Genf", table, table.died)
     model.fit(table[["age"]], table.died)
-    with pytest.raises(AttributeError, match="of a fit by a formula"):
+    with pytest.raises(AttributeError, match="agreement_"):
         model.agreement_  # noqa: B018
     with pytest.raises(NotFittedError):
         FederatedLogisticRegression().predict(table)
 
 
 def test_the_column_of_sites_is_named_and_whole(table):
-    with pytest.raises(ArgumentError, match="client must be a column of the table"):
+    with pytest.raises(ArgumentError, match=r"^client "):
         FederatedLogisticRegression.from_formula("died ~ age", table, "clinic")
-    with pytest.raises(TableError, match=r"'hospital' names no site in 1 row\(s\)"):
+    with pytest.raises(TableError, match="'hospital'"):
         FederatedLogisticRegression.from_formula(
             "died ~ age", table.assign(hospital=table.hospital.where(table.index != 4)), "hospital"
         )
@@ -190,10 +190,10 @@ def test_an_offset_of_the_formula_is_that_of_predictions_too(table):
     np.testing.assert_array_equal(found, model.predict(table))
     with (
         pytest.warns(UserWarning, match="feature names"),
-        pytest.raises(ArgumentError, match="offset must be given with a matrix"),
+        pytest.raises(ArgumentError, match=r"^offset "),
     ):
         model.predict(matrix)
-    with pytest.raises(ArgumentError, match="the formula has an offset"):
+    with pytest.raises(ArgumentError, match=r"^offset "):
         model.predict(table, exposure=table.bmi)
 
 
@@ -239,7 +239,7 @@ def test_sites_that_would_share_a_name_are_refused(one_table):
     if one_table:
         data = {name: np.tile(values, 2) for name, values in table.items()}
         data["site"] = np.array([1] * 6 + ["1"] * 6, dtype=object)
-    with pytest.raises(ValueError, match="client must name each site differently, got 1 and '1'"):
+    with pytest.raises(ValueError, match=r"^client .* 1 and '1'"):
         fit_formula(FederatedLinearRegression(), "y ~ x", data, client="site" if one_table else None)
 
 
@@ -249,10 +249,11 @@ def test_a_cell_of_another_kind_is_named_with_its_row_where_the_table_is():
     frame = pd.DataFrame({"site": np.repeat(["a", "b"], 20), "x": rng.standard_normal(40), "y": rng.integers(0, 2, 40)})
     frame["x"] = frame["x"].astype(object)
     frame.loc[27, "x"] = "high"
-    words = r"column 'x' mixes numbers, text or other kinds, such as 'high' in row 27; write all its values in one way"
+    words = "column 'x' .*'high' in row 27"
     with pytest.raises(TableError, match=f"site 'b': {words}"):
         FederatedLogisticRegression.from_formula("y ~ x", frame, client="site")
     with pytest.raises(TableError, match=words):
         GLMTable(frame[frame.site == "b"], "y ~ x")
-    with pytest.raises(TableError, match="mixes numbers, text or other kinds; write"):
+    with pytest.raises(TableError, match="column 'x'") as told:
         agree({"b": describe_columns(frame, "y ~ x")}, "y ~ x")
+    assert "high" not in str(told.value)

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-import bayesadmm_np as ba
 from bayesadmm_np.estimators import FederatedGLM, load_model, save_model
 from bayesadmm_np.estimators.check_kind import check_kind
 from bayesadmm_np.glm.kinds import kind_of_loss, read_kind
@@ -67,7 +66,6 @@ def test_rows_of_the_table_are_named_by_class_and_column(rows, tmp_path):
         *("b: x0", "b: x1", "b: (intercept)"),
         *("c: x0", "c: x1", "c: (intercept)"),
     )
-    assert "a single class's standard error" not in str(model.summary())
     assert model.coef_.shape == (2, 2)
     assert model.decision_function(X).shape == (200, 3)
     assert not model.decision_function(X)[:, 0].any()
@@ -97,19 +95,6 @@ def test_walls_say_along_which_predictors_a_row_stays_bounded(y):
         f = np.append(0.0, 1e3 * u)
         is_bounded = np.logaddexp.reduce(f) - f[y] < 10
         assert is_bounded == (walls @ u >= 0).all()
-
-
-def test_a_guarded_newton_run_reaches_statsmodels_from_the_sites_own_fits():
-    sm, design, y = anes()
-    kind, site = read_kind("multinomial"), np.arange(len(y)) % 3
-    losses = [kind.make_loss(design[site == k], y[site == k], n_outputs=6) for k in range(3)]
-    result = ba.run(ba.Guarded(ba.methods.Newton()), losses, ba.families.FullGaussian(np.zeros(36), 0.0), tol=1e-8)
-    theirs = sm.MNLogit(y, design).fit(method="newton", tol=1e-12, maxiter=100, disp=False)
-    q = result.posterior
-    errors = np.sqrt(q.variance)
-    assert np.abs((q.mean - theirs.params.T.ravel()) / errors).max() < 1e-6
-    assert_allclose(errors, theirs.bse.T.ravel(), rtol=1e-6)
-    assert result.certificate().distance.sd_units < 1e-6
 
 
 def qr_newton(design, y, n_classes):

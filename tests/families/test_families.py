@@ -18,6 +18,7 @@ from bayesadmm_np.families.gaussian import LearnedPrecisionGaussian
 from bayesadmm_np.families.precision import BlockPrecision, DensePrecision, DiagonalPrecision
 from bayesadmm_np.testing import check_family
 from oracles.geometry import composition, derivative, norm, unit_direction
+from oracles.refusals import assert_refused
 
 F = ba.families
 
@@ -766,56 +767,54 @@ TWO = np.zeros(2)
 INDEFINITE = [[1.0, 2.0], [2.0, 1.0]]
 
 
-@pytest.mark.parametrize(
-    ("build", "message"),
-    [
-        (lambda: F.FullGaussian([[0.0]], 1.0), "mean must be 1-dimensional"),
-        (lambda: F.FullGaussian([], 1.0), "mean must not be empty"),
-        (lambda: F.FullGaussian([np.nan, 0.0], 1.0), "mean must be finite, got 1 NaN"),
-        (lambda: F.FullGaussian("abc", 1.0), "mean must be an array of numbers"),
-        (lambda: F.FullGaussian(TWO, -1.0), "precision must be >= 0"),
-        (lambda: F.FullGaussian(TWO, np.eye(3)), r"precision must have shape \(2, 2\)"),
-        (lambda: F.FullGaussian(TWO, np.ones(2)), "precision must be 0-dimensional or 2-dimensional"),
-        (lambda: F.FullGaussian(TWO, [[1.0, 0.5], [0.0, 1.0]]), "precision must be symmetric"),
-        (lambda: F.FullGaussian(TWO, INDEFINITE), "precision must be positive semidefinite"),
-        (lambda: F.FullGaussian(TWO, [[np.inf, 0.0], [0.0, 1.0]]), "precision must be finite"),
-        (lambda: F.FullGaussian.from_covariance(TWO, INDEFINITE), "covariance must be positive definite"),
-        (lambda: F.FullGaussian.from_covariance(TWO, -1.0), "covariance must be > 0"),
-        (lambda: F.DiagonalGaussian(TWO, [1.0, -1.0]), "precision must be positive in every entry"),
-        (lambda: F.DiagonalGaussian(TWO, [1.0, 1.0, 1.0]), r"precision must have shape \(2,\)"),
-        (lambda: F.DiagonalGaussian(TWO, np.eye(2)), "precision must be 0-dimensional or 1-dimensional"),
-        (lambda: F.DiagonalGaussian.from_covariance(TWO, [1.0, 0.0]), "covariance must be positive"),
-        (lambda: F.BlockDiagonalGaussian(TWO, 1.0), "precision must be a sequence of square blocks"),
-        (lambda: F.BlockDiagonalGaussian(TWO, 1.0, [1, 2]), "sizes add up to 2"),
-        (lambda: F.BlockDiagonalGaussian(TWO, 1.0, [0, 2]), "blocks must be at least 1"),
-        (lambda: F.BlockDiagonalGaussian(TWO, 1.0, [0.5, 1.5]), "blocks must be an integer"),
-        (lambda: F.BlockDiagonalGaussian(TWO, [np.eye(1)], [1, 1]), "precision must hold 2 blocks"),
-        (lambda: F.BlockDiagonalGaussian(TWO, [INDEFINITE]), "precision must be positive definite"),
-        (lambda: F.BlockDiagonalGaussian(TWO, [np.eye(1)]), "sizes add up to 2"),
-        (lambda: F.FixedPrecisionGaussian(TWO, INDEFINITE), "precision must be positive definite"),
-        (lambda: F.FixedPrecisionGaussian(TWO, [1.0, 0.0]), "precision must be positive in every entry"),
-        (lambda: F.FixedPrecisionGaussian(TWO, np.ones((2, 2, 2))), "precision must be"),
-        (lambda: F.IsotropicGaussian(TWO, 0.0), "precision must be > 0"),
-        (lambda: F.IsotropicGaussian(TWO, "one"), "precision must be a number"),
-        (lambda: F.IsotropicGaussian(TWO, np.inf), "precision must be finite"),
-        (lambda: F.Gamma([1.0, 0.0], 1.0), "shape must be positive in every entry, got 0"),
-        (lambda: F.Gamma(1.0, -2.0), "rate must be positive in every entry, got -2"),
-        (lambda: F.Gamma([1.0, 2.0], [1.0, 2.0, 3.0]), r"rate must have shape \(2,\) to match the others"),
-        (lambda: F.Gamma(np.eye(2), 1.0), "shape must be 0-dimensional or 1-dimensional"),
-        (lambda: F.Gamma(1.0, np.nan), "rate must be finite"),
-        (lambda: F.Beta(0.0, 1.0), "a must be positive"),
-        (lambda: F.Beta(1.0, [1.0, -1.0]), "b must be positive"),
-        (lambda: F.Beta([1.0, 1.0], [1.0]), "b must have shape"),
-        (lambda: F.Beta("x", 1.0), "a must be an array of numbers"),
-        (lambda: F.Dirichlet([1.0]), "concentration must have at least 2 entries"),
-        (lambda: F.Dirichlet(1.0), "concentration must be 1-dimensional"),
-        (lambda: F.Dirichlet([1.0, 0.0]), "concentration must be positive"),
-        (lambda: F.Dirichlet([]), "concentration must not be empty"),
-    ],
-)
-def test_bad_arguments(build, message):
-    with pytest.raises(ValueError, match=message):
-        build()
+BAD = [
+    (lambda: F.FullGaussian([[0.0]], 1.0), "mean"),
+    (lambda: F.FullGaussian([], 1.0), "mean"),
+    (lambda: F.FullGaussian([np.nan, 0.0], 1.0), "mean"),
+    (lambda: F.FullGaussian("abc", 1.0), "mean"),
+    (lambda: F.FullGaussian(TWO, -1.0), "precision"),
+    (lambda: F.FullGaussian(TWO, np.eye(3)), "precision"),
+    (lambda: F.FullGaussian(TWO, np.ones(2)), "precision"),
+    (lambda: F.FullGaussian(TWO, [[1.0, 0.5], [0.0, 1.0]]), "precision"),
+    (lambda: F.FullGaussian(TWO, INDEFINITE), "precision"),
+    (lambda: F.FullGaussian(TWO, [[np.inf, 0.0], [0.0, 1.0]]), "precision"),
+    (lambda: F.FullGaussian.from_covariance(TWO, INDEFINITE), "covariance"),
+    (lambda: F.FullGaussian.from_covariance(TWO, -1.0), "covariance"),
+    (lambda: F.DiagonalGaussian(TWO, [1.0, -1.0]), "precision"),
+    (lambda: F.DiagonalGaussian(TWO, [1.0, 1.0, 1.0]), "precision"),
+    (lambda: F.DiagonalGaussian(TWO, np.eye(2)), "precision"),
+    (lambda: F.DiagonalGaussian.from_covariance(TWO, [1.0, 0.0]), "covariance"),
+    (lambda: F.BlockDiagonalGaussian(TWO, 1.0), "precision"),
+    (lambda: F.BlockDiagonalGaussian(TWO, 1.0, [1, 2]), "precision"),
+    (lambda: F.BlockDiagonalGaussian(TWO, 1.0, [0, 2]), "blocks"),
+    (lambda: F.BlockDiagonalGaussian(TWO, 1.0, [0.5, 1.5]), "blocks"),
+    (lambda: F.BlockDiagonalGaussian(TWO, [np.eye(1)], [1, 1]), "precision"),
+    (lambda: F.BlockDiagonalGaussian(TWO, [INDEFINITE]), "precision"),
+    (lambda: F.BlockDiagonalGaussian(TWO, [np.eye(1)]), "precision"),
+    (lambda: F.FixedPrecisionGaussian(TWO, INDEFINITE), "precision"),
+    (lambda: F.FixedPrecisionGaussian(TWO, [1.0, 0.0]), "precision"),
+    (lambda: F.FixedPrecisionGaussian(TWO, np.ones((2, 2, 2))), "precision"),
+    (lambda: F.IsotropicGaussian(TWO, 0.0), "precision"),
+    (lambda: F.IsotropicGaussian(TWO, "one"), "precision"),
+    (lambda: F.IsotropicGaussian(TWO, np.inf), "precision"),
+    (lambda: F.Gamma([1.0, 0.0], 1.0), "shape"),
+    (lambda: F.Gamma(1.0, -2.0), "rate"),
+    (lambda: F.Gamma([1.0, 2.0], [1.0, 2.0, 3.0]), "rate"),
+    (lambda: F.Gamma(np.eye(2), 1.0), "shape"),
+    (lambda: F.Gamma(1.0, np.nan), "rate"),
+    (lambda: F.Beta(0.0, 1.0), "a"),
+    (lambda: F.Beta(1.0, [1.0, -1.0]), "b"),
+    (lambda: F.Beta([1.0, 1.0], [1.0]), "b"),
+    (lambda: F.Beta("x", 1.0), "a"),
+    (lambda: F.Dirichlet([1.0]), "concentration"),
+    (lambda: F.Dirichlet(1.0), "concentration"),
+    (lambda: F.Dirichlet([1.0, 0.0]), "concentration"),
+    (lambda: F.Dirichlet([]), "concentration"),
+]
+
+
+def test_bad_arguments():
+    assert_refused(BAD)
 
 
 @every_family

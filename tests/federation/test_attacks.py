@@ -4,6 +4,7 @@ The attacker is the server, or whoever reads its folder. What it computes is in 
 """
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from bayesadmm_np.federation import (
     GLMTable,
     GLMTask,
     Message,
+    MessageError,
     Site,
     step_site,
 )
@@ -28,7 +30,7 @@ from bayesadmm_np.glm.questions import (
     DesignQuestion,
     StatisticsQuestion,
 )
-from bayesadmm_np.glm.separation import Part, Question
+from bayesadmm_np.glm.separation import Question
 from bayesadmm_np.splitting.guarded import Guarded
 from oracles.attacks import (
     far_point,
@@ -72,14 +74,15 @@ class Curious:
         self.number = 0
 
     def ask(self, question):
-        """Return the arrays of an honest answer; None where the site refuses."""
+        """Return the fields of an honest answer; None where the site refuses."""
         self.number += 1
         spec = self.server.spec
         inquiry_of(spec, self.number, *spec.pack_question(question)).write(self.folder / "inquiry.npz")
         self.site, path = step_site(self.folder, self.site, self.folder / "inquiry.npz")
         said = Message.read(path)
         self.refused = said.header["refused"]
-        return None if self.refused else {name.removeprefix("a/"): value for name, value in said.arrays.items()}
+        arrays = {name.removeprefix("a/"): value for name, value in said.arrays.items()}
+        return None if self.refused else {**said.header["content"], **arrays}
 
     def hessians(self, points):
         """Return the curvatures that came."""
@@ -88,7 +91,7 @@ class Curious:
 
 
 @RULES
-@pytest.mark.parametrize("n", [1, 2, 5, 10, 14])
+@pytest.mark.parametrize("n", [1, 5, 14])
 def test_the_rows_of_a_site_of_few_rows(n, rules, tmp_path):
     """An honest run of maximum likelihood with two other sites of many rows; the attacker has the replies."""
     X, y = logistic(0, n)
@@ -167,7 +170,7 @@ def ages(n=20):
 
 
 @RULES
-@pytest.mark.parametrize("slope", [30.0, 100.0, 300.0])
+@pytest.mark.parametrize("slope", [30.0, 300.0])
 def test_the_largest_value_at_a_far_point(slope, rules, tmp_path):
     """One answer at a point beyond all rows, where the row with the largest age outweighs the rest."""
     X, _, loss = ages()
@@ -252,7 +255,7 @@ def test_a_broadcast_under_which_the_largest_row_outweighs(rules, tmp_path):
     assert recovered(X[np.argmax(X[:, 0])], seen, to=1e-2) == (rules is ALLOWED)
 
 
-@pytest.mark.parametrize("sd", [0.1, 1.0, 10.0, 100.0])
+@pytest.mark.parametrize("sd", [0.1, 100.0])
 def test_an_honest_prior_is_no_refusal(sd, tmp_path):
     """Standardised columns, m = 0, moderate and wide priors."""
     X, y = logistic(6, 60, 8)
@@ -273,53 +276,58 @@ def deaths(n=21):
 
 def way(at):
     """A direction that the rows with x > `at` follow, and the others oppose."""
-    return Part(np.eye(2), np.zeros(2), np.array([1.0, -at]))
+    return Question(np.eye(2), np.zeros(2), np.array([1.0, -at]), 0.0)
 
 
-def smallest_value(attacker, questions=60, sides=lambda found: found["opposes"][0]):
+def smallest_value(attacker, questions=60, sides=lambda found: found["opposes"]):
     """Bisect for the smallest x by whether some row opposes."""
     low, high = -8.0, 8.0
     for _ in range(questions):
         middle = (low + high) / 2
-        found = attacker.ask(Question.of(way(middle)))
+        found = attacker.ask(way(middle))
         if found is None:
             break
         low, high = (low, middle) if sides(found) else (middle, high)
     return (low + high) / 2
 
 
-@RULES
+@pytest.mark.parametrize("rules", [USUAL, DisclosureRules(budget=1.0)], ids=["usual rules", "a small budget"])
 def test_the_outermost_row_by_comparisons(rules, tmp_path):
+    """The usual rules do not stop it: an answer costs few numbers and halves the interval. A small budget does."""
     X, loss = deaths()
     attacker = Curious(tmp_path, rules, loss)
     seen = smallest_value(attacker)
-    assert recovered([X[:, 0].min(), 1.0], [[seen, 1.0]]) == (rules is ALLOWED)
-    if rules is USUAL:
-        assert attacker.refused == "site A sends nothing, by its disclosure rule --most-comparisons"
-        assert abs(seen - X[:, 0].min()) > 16.0 / 2 ** (USUAL.most_comparisons + 4)
-        # nor does another run on the same rows, in the same folder
+    assert recovered([X[:, 0].min(), 1.0], [[seen, 1.0]]) == (rules is USUAL)
+    if rules is not USUAL:  # and another run on the same rows, in the same folder, goes on where this one ended
+        assert attacker.refused == "site A sends nothing, by its disclosure rule --budget"
         again = Curious(tmp_path, rules, loss)
         again.server = Coordinator.start([Site(n, again.site.data, rules=rules).hello() for n in "ABC"], likelihood())
-        assert again.ask(Question.of(way(0.0))) is not None  # what was asked first is sent again
-        assert again.ask(Question.of(way(0.123))) is None
+        assert again.ask(way(0.123)) is None
         assert again.refused == attacker.refused
 
 
-@pytest.mark.parametrize("floor", [0.0, 1e-6, 0.3, 1.0])
+@pytest.mark.parametrize("floor", [0.0, 0.3])
 def test_a_site_with_a_maximum_of_its_own_tells_no_direction(floor, tmp_path):
     """Of both classes, mixed: whatever the server asks, one answer. Not even without rules a comparison is told."""
     X, _, loss = ages(60)
     attacker = Curious(tmp_path, ALLOWED, loss)
-    questions = [Question.of(Part(np.eye(2), np.zeros(2), way(at).direction, floor)) for at in np.linspace(-5, 5, 40)]
+    questions = [replace(way(at), floor=floor) for at in np.linspace(-5, 5, 12)]
     answers = [attacker.ask(question) for question in questions]
     for answer in answers:
         for name, value in answer.items():
             np.testing.assert_array_equal(value, answers[0][name])
-    assert recovered([X[:, 0].min(), 1.0], [[smallest_value(attacker), 1.0]]) == 0
+    assert recovered([X[:, 0].min(), 1.0], [[smallest_value(attacker, questions=25), 1.0]], to=1e-3) == 0
     # and its usual rules let it answer them all, as an honest search needs
     (tmp_path / "usual").mkdir()
-    usual = Curious(tmp_path / "usual", DisclosureRules(most_numbers=1e9), loss)
+    usual = Curious(tmp_path / "usual", DisclosureRules(budget=1e9), loss)
     assert all(usual.ask(question) is not None for question in questions)
+
+
+def test_a_basis_is_no_wider_than_the_design(tmp_path):
+    """Else a message of a megabyte asks for a Hessian of gigabytes."""
+    attacker = Curious(tmp_path, USUAL, deaths()[1])
+    with pytest.raises(MessageError, match="basis"):
+        attacker.ask(Question(np.eye(2, 3), np.zeros(3), np.zeros(3), 0.0))
 
 
 @RULES
@@ -329,43 +337,37 @@ def test_the_sums_of_a_subset_of_one(rules, tmp_path):
     middle = np.sort(X[:, 0])[10]
     attacker = Curious(tmp_path, rules, loss)
     direction = far_point(middle, 1.0)
-    found = attacker.ask(Question.of(Part(np.eye(2), np.zeros(2), direction, floor=1e-6)))
-    seen = np.zeros((0, 2)) if found is None else [found["hessian"][0, 1] / found["hessian"][0, 1, 1]]
+    found = attacker.ask(Question(np.eye(2), np.zeros(2), direction, floor=1e-6))
+    seen = np.zeros((0, 2)) if found is None else [found["hessian"][1] / found["hessian"][1, 1]]
     assert recovered([middle, 1.0], seen) == (rules is ALLOWED)
 
 
-@RULES
-def test_two_subsets_that_differ_by_a_row(rules, tmp_path):
-    """Each of ten rows or eleven; their difference is one. Of a folder's rows one choice is answered, ever."""
+def test_two_subsets_that_differ_by_a_row(tmp_path):
+    """Each of ten rows or eleven; their difference is one. The usual rules do not compare answers: docs say so."""
     X, loss = deaths()
     x = np.sort(X[:, 0])
-    attacker = Curious(tmp_path, rules, loss)
+    attacker = Curious(tmp_path, USUAL, loss)
     found = []
     for last in (9, 10):
         low, high = x[0] - 0.1, (x[last] + x[last + 1]) / 2
-        part = Part(np.eye(2), np.zeros(2), np.array([1.0, -(low + high) / 2]), (high - low) / 2)
-        found.append(attacker.ask(Question.of(part)))
-    if rules is ALLOWED:
-        line = (found[1]["hessian"] - found[0]["hessian"])[0, 1]
-        assert recovered([x[10], 1.0], [line / line[1]]) == 1
-    else:
-        assert found[0] is not None
-        assert found[1] is None
+        found.append(attacker.ask(replace(way((low + high) / 2), floor=(high - low) / 2)))
+    line = (found[1]["hessian"] - found[0]["hessian"])[1]
+    assert recovered([x[10], 1.0], [line / line[1]]) == 1
 
 
-def test_refusals_are_comparisons(tmp_path):
-    """Whether a point is too far tells of the rows: after twelve refusals in a folder every point is refused."""
+def test_refusals_spend_the_budget(tmp_path):
+    """Whether a point is too far tells of the rows: a refusal costs as much as the answer that it keeps back."""
     _, _, loss = ages(60)
-    attacker = Curious(tmp_path, DisclosureRules(most_numbers=1e9), loss)
-    for _ in range(12):
-        assert attacker.ask(DerivativesQuestion(np.zeros(2))) is not None
-        assert attacker.ask(DerivativesQuestion(far_point(attacker.number, 200.0))) is None
+    attacker = Curious(tmp_path, DisclosureRules(budget=1.0), loss)
+    while attacker.ask(DerivativesQuestion(far_point(attacker.number, 200.0))) is None:
+        if attacker.refused.endswith("--budget"):
+            break
         assert attacker.refused.endswith("--minimum-count at the point that was asked for")
-    for point in (np.zeros(2), far_point(4.0, 200.0)):
-        assert attacker.ask(DerivativesQuestion(point)) is None
-        assert attacker.refused == "site A sends nothing, by its disclosure rule --most-comparisons"
-    # broken twin: an owner who allows more of them
-    attacker.site = Site("A", attacker.site.data, rules=DisclosureRules(most_numbers=1e9, most_comparisons=99))
+    assert 10 < attacker.number < 60
+    assert attacker.ask(DerivativesQuestion(np.zeros(2))) is None
+    assert attacker.refused == "site A sends nothing, by its disclosure rule --budget"
+    # broken twin: an owner who allows more
+    attacker.site = Site("A", attacker.site.data, rules=DisclosureRules(budget=9.0))
     assert attacker.ask(DerivativesQuestion(np.zeros(2))) is not None
 
 
@@ -400,7 +402,7 @@ def test_what_the_usual_rules_do_not_stop(tmp_path):
     found, answers = many_points(10, USUAL, tmp_path / "a")
     assert found >= 8
     assert answers == 10
-    found, answers = many_points(10, DisclosureRules(most_numbers=0.5), tmp_path / "b")
+    found, answers = many_points(10, DisclosureRules(budget=0.5), tmp_path / "b")
     assert found <= 1
     assert answers <= 2
 
@@ -441,4 +443,4 @@ def test_an_honest_run_is_allowed_by_the_usual_rules(tmp_path):
     entries = read_log(tmp_path / "A")
     assert len(entries) == server.exchanges
     assert not any(one.refused for one in entries)
-    assert max(one.allowed["most_numbers"][0] for one in entries) < 3.0
+    assert max(one.allowed["budget"][0] for one in entries) < 3.0

@@ -52,8 +52,6 @@ LIES = {
     "a tiny precision, damped": (M.PVI(0.5), changed("natural", shrink), "natural must be within the reach", "ILL_"),
     "a far mean": (M.PVI(), changed("natural", shift), "natural must be within the reach", "DIVERGED"),
     "a far mean of ADMM": (M.BayesADMM(), changed("natural", shift), "natural must be within the reach", "DIVERGED"),
-    "a concave loss": (ba.Guarded(M.JointNewton()), changed("site", negate), "curvature that is positive", "COARSE"),
-    "a negative loss": (ba.Guarded(M.JointNewton()), valued(-1e6), "value must be >= 0, as Logistic is", "COARSE"),
 }
 
 
@@ -63,6 +61,7 @@ def steepen(numbers):
 
 POISSON, SQUARES = (team(name, sizes=(25, 28, 26)) for name in ("poisson", "squares"))
 OTHER_KINDS = {
+    "logistic: a loss below zero": (CLIENTS, M.PVI(), valued(-1e6), "value must be >= 0, as Logistic is"),
     "squares: a loss below zero": (SQUARES, M.PVI(), valued(-1.0), "value must be >= 0, as LeastSquares is"),
     "squares: a tiny precision": (SQUARES, M.PVI(), changed("natural", shrink), "natural must be within the reach"),
     "squares: a far mean": (SQUARES, M.PVI(), changed("natural", shift), "natural must be within the reach"),
@@ -141,7 +140,7 @@ def test_a_site_that_lies_is_named_and_the_others_go_on(name, tmp_path):
 
 @pytest.mark.parametrize("name", LIES)
 def test_a_server_that_believes_all_lets_one_site_end_the_run(name, tmp_path, monkeypatch):
-    """The twin. A guarded row sees that values and slopes contradict each other, and cannot say whose."""
+    """The twin."""
     row, lie, _, end = LIES[name]
     monkeypatch.setattr(glm_messages, "NEVER_NEGATIVE", set())
     monkeypatch.setattr(glm_messages, "CONVEX_LOSSES", set())

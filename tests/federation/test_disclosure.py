@@ -178,7 +178,7 @@ def test_a_run_may_go_on_until_its_numbers_are_spent(tmp_path):
     """A message that is sent again counts once; one that is refused leaves state and list as they are."""
     X = np.column_stack([np.linspace(-1, 1, 12), np.ones(12)])
     data = GLMData(ba.losses.Logistic(X, np.arange(12) % 2))
-    sites = [Site(name, data, rules=DisclosureRules(most_numbers=0.5)) for name in "ABC"]
+    sites = [Site(name, data, rules=DisclosureRules(budget=0.5)) for name in "ABC"]
     task = GLMTask(ba.methods.PVI(0.1), ba.families.FullGaussian(np.zeros(2), 1.0), tol=1e-12)
     site, *others = sites
 
@@ -194,7 +194,7 @@ def test_a_run_may_go_on_until_its_numbers_are_spent(tmp_path):
     with pytest.raises(DisclosureError) as raised:
         play(Coordinator.start([one.hello() for one in sites], task), others)
     log, state = read_log(tmp_path), (tmp_path / "state.npz").read_bytes()
-    assert raised.value.rule == "most_numbers"
+    assert raised.value.rule == "budget"
     assert sum(one.numbers for one in log) <= 0.5 * 12 * 2 < sum(one.numbers for one in log) + log[-1].numbers
     assert len({one.digest for one in log}) == len(log) > 0
     with pytest.raises(DisclosureError):
@@ -259,7 +259,7 @@ def test_rows_on_which_a_sum_rests(weights, count):
     assert effective_rows(weights) == pytest.approx(count, abs=1e-8)
 
 
-@pytest.mark.parametrize("wrong", [{"minimum_rows": -1}, {"most_numbers": 0.0}, {"most_parameters": float("nan")}])
+@pytest.mark.parametrize("wrong", [{"minimum_rows": -1}, {"budget": 0.0}, {"most_parameters": float("nan")}])
 def test_limits_are_checked(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         DisclosureRules(**wrong)
@@ -284,7 +284,7 @@ def test_the_report_lists_all_that_left(call):
     """Messages, sizes and rules; the sizes are those of the files, and the overrides are recorded in the folder."""
     write_tables()
     for name in ("east", "north", "west"):
-        options = "--target died --loss logistic --features age,dose --minimum-class-count 1 --most-numbers 9"
+        options = "--target died --loss logistic --features age,dose --minimum-class-count 1 --budget 9"
         assert call(f"site init {name} --data {name}.csv --name {name} {options}")[0] == 0
     assert call("server run run east north west --no-progress")[0] == 0
     code, out, _ = call("report east")
@@ -293,11 +293,11 @@ def test_the_report_lists_all_that_left(call):
     files = [Path("east/hello.npz"), *sorted(Path("east").glob("*-east-*.npz"))]
     assert sorted(one["bytes"] for one in entries) == sorted(path.stat().st_size for path in files)
     assert f"{len(files)} messages have left, {sum(path.stat().st_size for path in files)} bytes" in out
-    assert "Overrides by the site's owner: minimum_class_count 1, most_numbers 9.0." in out
+    assert "Overrides by the site's owner: budget 9.0, minimum_class_count 1." in out
     for words in ("minimum_rows 40 ≥ 10", "minimum_sites 3 ≥ 3", "most_parameters 0.075 ≤ 0.33", "reply 2", "design"):
         assert words in out
     kept = json.loads(Path("east/site.json").read_text())
-    assert (kept["minimum_class_count"], kept["most_numbers"], kept["minimum_rows"]) == (1, 9.0, None)
+    assert (kept["minimum_class_count"], kept["budget"], kept["minimum_rows"]) == (1, 9.0, None)
     assert call("report run")[0] == 2
 
 
@@ -315,7 +315,7 @@ def test_a_site_of_few_rows_does_not_say_hello(call):
 def test_an_override_is_given_in_a_run_that_has_begun(call):
     """The same folder, key and state: a refused step is repeated under the new rule, and the report lists it."""
     write_tables()
-    options = "--loss logistic --minimum-class-count 1 --most-numbers 9 --share-quantiles"
+    options = "--loss logistic --minimum-class-count 1 --budget 9"
     for name in ("east", "north", "west"):
         formula = "--target died --features age,dose"
         assert call(f"site init {name} --data {name}.csv --name {name} {formula} {options}")[0] == 0
@@ -330,11 +330,11 @@ def test_an_override_is_given_in_a_run_that_has_begun(call):
     assert (code, "--minimum-sites" in out) == (0, True)  # a question is answered by a refusal
     key = Path("east/key.hex").read_text()
     code, out, _ = call("site rules east --minimum-sites 2")
-    assert (code, "override   minimum_sites 2" in out, "override   share_quantiles True" in out) == (0, True, True)
+    assert (code, "override   minimum_sites 2" in out) == (0, True)
     code, out, _ = call("site step east second/inquiry-0001.npz")
     assert (code, "refused" in out, Path("east/key.hex").read_text() == key) == (0, False, True)
     assert json.loads(Path("east/site.json").read_text()) == {**before, "minimum_sites": 2}
-    assert "minimum_sites 2, most_numbers 9.0, share_quantiles True." in call("report east")[1]
+    assert "budget 9.0, minimum_class_count 1, minimum_sites 2." in call("report east")[1]
 
 
 def test_a_refusal_is_a_refused_message():

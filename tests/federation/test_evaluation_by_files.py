@@ -159,28 +159,28 @@ def test_files_that_are_damaged_of_another_model_or_of_one_site_twice_are_refuse
     assert code == 2, err
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda spans: spans[:0],
-        lambda spans: spans + 0.5,
-        lambda spans: spans[::-1],
-        lambda spans: np.vstack([spans, spans]),
-        lambda spans: spans * [1, 1, 0, 0, 1],
-        lambda spans: spans * [1, 1, -1, 1, 1],
-        lambda spans: spans * [1, 1, 1e300, 1, 1],
-        lambda spans: spans + np.array([0, 4000, 0, 0, 0]),
-        lambda spans: spans + np.array([0, 0, 0, 0, 4000]),
-        lambda spans: spans[:, :4],
-    ],
-)
-def test_forged_counts_are_refused(run, change):
+FORGED = [
+    lambda spans: spans[:0],
+    lambda spans: spans + 0.5,
+    lambda spans: spans[::-1],
+    lambda spans: np.vstack([spans, spans]),
+    lambda spans: spans * [1, 1, 0, 0, 1],
+    lambda spans: spans * [1, 1, -1, 1, 1],
+    lambda spans: spans * [1, 1, 1e300, 1, 1],
+    lambda spans: spans + np.array([0, 4000, 0, 0, 0]),
+    lambda spans: spans + np.array([0, 0, 0, 0, 4000]),
+    lambda spans: spans[:, :4],
+]
+
+
+def test_forged_counts_are_refused(run):
     assert counted(run, "east")[0] == 0
     message = Message.read("east/counts-east.npz")
-    forged = Message(message.kind, message.header, {"spans": change(message.arrays["spans"])})
-    forged.write("forged.npz")
-    code, _, err = run("evaluate model.npz forged.npz")
-    assert (code, "spans" in err) == (2, True)
+    for number, change in enumerate(FORGED):
+        forged = Message(message.kind, message.header, {"spans": change(message.arrays["spans"])})
+        forged.write("forged.npz")
+        code, _, err = run("evaluate model.npz forged.npz")
+        assert (code, "spans" in err) == (2, True), number
 
 
 def test_a_model_with_intercepts_of_sites_is_evaluated_at_each(run):

@@ -3,7 +3,6 @@
 import errno
 import json
 import os
-import re
 import shutil
 import stat
 import sys
@@ -101,38 +100,16 @@ def test_a_run_of_three_sites_is_the_run_in_process(bayesadmm):
     assert told["standard_error"] == pytest.approx(np.sqrt(result.posterior.variance), rel=1e-14)
     code, out, _ = bayesadmm("site step north run/final.npz")
     assert code == 0
-    for word in ("converged", "age", "dose", "intercept", "standard error", "guaranteed"):
-        assert word in out
+    assert "converged" in out
     code, out, _ = bayesadmm("server status run")
     assert code == 0
     assert "north (25 rows)" in out
 
 
-def test_gamma_is_each_sites_share_of_the_rows_where_it_is_rows(bayesadmm):
-    introduce(bayesadmm, "--target died --loss logistic --features age,dose")
-    _, told = play(bayesadmm, "--method PVI --gamma rows --rounds 3 --tol 1e-6")
-    prior = ba.families.FullGaussian(np.zeros(3), 1.0)
-    rows, third = (
-        ba.run(ba.methods.PVI(gamma), losses("died", ("no", "yes")), prior, rounds=3) for gamma in ("rows", 1 / 3)
-    )
-    assert told["mean"] == rows.posterior.mean.tolist()
-    assert told["mean"] != third.posterior.mean.tolist()
-
-
-def test_weights_and_diagonal_families_reach_the_sites(bayesadmm):
-    introduce(bayesadmm, "--target visits --loss poisson --features age,dose --weights w")
-    _, told = play(bayesadmm, "--method BayesADMM --rho 2 --family diagonal --rounds 4 --tol 1e-3")
-    prior = ba.families.DiagonalGaussian(np.zeros(3), 1.0)
-    result = ba.run(ba.methods.BayesADMM(2.0), losses("visits"), prior, rounds=4, tol=1e-3)
-    assert told["mean"] == result.posterior.mean.tolist()
-    assert told["status"] == result.status.name
-
-
-@pytest.mark.parametrize("standardize", ["", "--standardize"])
-def test_by_default_a_run_ends_at_the_maximum_of_the_pooled_likelihood(bayesadmm, standardize):
+def test_by_default_a_run_ends_at_the_maximum_of_the_pooled_likelihood(bayesadmm):
     """As statsmodels has it from all rows; the broken twin is the posterior under a prior."""
     sm = pytest.importorskip("statsmodels.api")
-    introduce(bayesadmm, f"--target died --loss logistic --features age,dose {standardize}")
+    introduce(bayesadmm, "--target died --loss logistic --features age,dose --standardize")
     code, told = play(bayesadmm, "")
     assert code == 0
     frame = pd.concat([pd.read_csv(f"{name}.csv") for name in SITES])
@@ -144,33 +121,21 @@ def test_by_default_a_run_ends_at_the_maximum_of_the_pooled_likelihood(bayesadmm
 
 
 def test_a_posterior_takes_few_exchanges(bayesadmm):
-    """Guarded joint Newton steps, bit for bit as in one process; the broken twin is the likelihood."""
+    """Guarded accelerated PVI, as in one process, ends where joint Newton steps do; the twin is the mode."""
     introduce(bayesadmm, f"--target visits --loss poisson --features age,dose --weights w {OPTIONS}")
     code, told = play(bayesadmm, "--inference posterior --prior-precision 0.5")
     prior = ba.families.FullGaussian(np.zeros(3), 0.5)
-    result = ba.run(ba.Guarded(ba.methods.JointNewton()), losses("visits"), prior, tol=1e-8)
-    rounds = load_server("run").state.round
-    assert (code, rounds, told["mean"]) == (0, result.rounds, result.posterior.mean.tolist())
-    assert result.rounds <= 6
+    result = ba.run(ba.Guarded(ba.Accelerated(ba.methods.PVI())), losses("visits"), prior, tol=1e-8)
+    server = load_server("run")
+    assert (code, server.state.round, told["mean"]) == (0, result.rounds, result.posterior.mean.tolist())
+    assert result.rounds <= 9
+    joint = ba.run(ba.Guarded(ba.methods.JointNewton()), losses("visits"), prior, tol=1e-12).posterior
+    moved = np.abs(result.posterior.mean - joint.mean) / np.sqrt(joint.variance)
+    assert moved.max() <= server.outcome.certificate.distance.sd_units
     pooled = ba.solve_pooled(losses("visits"), prior).posterior
     assert np.allclose(told["mean"], pooled.mean, rtol=1e-6)
     mode = ba.run(ba.Guarded(ba.methods.Newton()), losses("visits"), prior, tol=1e-8).posterior
     assert np.abs((mode.mean - pooled.mean) / np.sqrt(pooled.variance)).max() > 1e-4
-
-
-def test_columns_are_standardised_over_all_sites(bayesadmm):
-    introduce(bayesadmm, "--target died --loss logistic --features age,dose --standardize")
-    _, told = play(bayesadmm, "--method PVI")
-    frame = pd.concat([pd.read_csv(f"{name}.csv") for name in SITES])
-    X = frame[["age", "dose"]].to_numpy()
-    Z = np.column_stack([(X - X.mean(axis=0)) / X.std(axis=0), np.ones(len(X))])
-    y = (frame["died"] == "yes").astype(float)
-    pooled = ba.solve_pooled([ba.losses.Logistic(Z, y)], ba.families.FullGaussian(np.zeros(3), 1.0)).posterior
-    # tol is 1e-6 of a standard error
-    assert np.allclose(np.array(told["mean"])[:2], pooled.mean[:2] / X.std(axis=0), rtol=1e-4)
-    assert np.allclose(np.array(told["standard_error"])[:2], np.sqrt(pooled.variance[:2]) / X.std(axis=0), rtol=1e-4)
-    intercept = pooled.mean[2] - pooled.mean[:2] @ (X.mean(axis=0) / X.std(axis=0))
-    assert np.isclose(told["mean"][2], intercept, rtol=1e-4)
 
 
 def test_a_run_that_fails_has_exit_code_one(bayesadmm):
@@ -182,75 +147,69 @@ def test_a_run_that_fails_has_exit_code_one(bayesadmm):
     assert bayesadmm("site step north run/final.npz")[0] == 1
 
 
+def kept(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*.*") if path.suffix not in ("", ".lock")}
+
+
 def test_messages_that_are_refused_have_exit_code_three(bayesadmm, tmp_path):
     introduce(bayesadmm, "--target died --loss logistic --features age,dose")
     assert bayesadmm("server init run north/hello.npz east/hello.npz --method PVI")[0] == 0
-    before = {path: path.read_bytes() for path in tmp_path.rglob("*.*") if path.suffix not in ("", ".lock")}
     hello = Message.read("north/hello.npz")
     Message("hello", {**hello.header, "loss": "Unheard"}, hello.arrays).sealed(site_key("north")).write("unknown.npz")
-    Message("question", {"formula": "died ~ bs(age, 3)", "levels": 1}, {}).write("older.npz")
-    for name in ("unknown.npz", "older.npz"):
-        before[tmp_path / name] = (tmp_path / name).read_bytes()
+    Message("hello", {**hello.header, "features": [[]] * (1 << 20)}, hello.arrays).write("long.npz")
     (tmp_path / "half.npz").write_bytes((tmp_path / "run/broadcast-0001.npz").read_bytes()[:300])
-    before[tmp_path / "half.npz"] = (tmp_path / "half.npz").read_bytes()
-    for command, words in {
-        "site step north half.npz": "half.npz: file must be a whole bayesadmm archive",
-        "site step north north/hello.npz": "kind must be 'grids', 'broadcast', 'inquiry' or 'final'",
-        "site step north older.npz": "an older bayesadmm_np wrote it, which called grids a question: update the server",
-        "site step west run/broadcast-0001.npz": "sites must be names with 'west' among them",
-        "server step run half.npz": "got no signature: is the file whole?",
-        "server step run north/hello.npz": "kind must be 'reply'",
+    before = kept(tmp_path)
+    for command, word in {
+        "site step north half.npz": "half.npz",
+        "site step north north/hello.npz": "kind",
+        "site step west run/broadcast-0001.npz": "sites",
+        "server step run half.npz": "half.npz",
+        "server step run north/hello.npz": "kind",
         "server init other north/hello.npz north/hello.npz": "a name of its own",
-        "server init other unknown.npz": "loss must be that of a kind of GLM that is known here, logistic, ",
+        "server init other unknown.npz": "loss",
+        "server init other long.npz": "in place of a header that fits",
     }.items():
         code, out, err = bayesadmm(command)
-        assert (code, out) == (3, ""), command
-        assert words in err
+        assert (code, out, word in err) == (3, "", True), (command, err)
         assert "The run is as it was." in err
-    assert {path: path.read_bytes() for path in tmp_path.rglob("*.*") if path.suffix not in ("", ".lock")} == before
+    assert kept(tmp_path) == before
 
 
 INIT = "site init n --data north.csv --target died --name n --loss logistic --features age,dose"
 
-NOT_UNDERSTOOD = {
-    "no file": (INIT.replace("north.csv", "none.csv"), "none.csv: no such file"),
-    "a target that is not there": (INIT.replace("died", "dead"), "did you mean 'died'?"),
-    "a feature that is not there": (f"{INIT},doze", "did you mean 'dose'?"),
-    "a loss that is not there": (INIT.replace("logistic", "logit"), "there is no kind of GLM 'logit'"),
-    "text as numbers": (INIT.replace("logistic", "ridge"), "column 'died' holds text, and "),
-    "text among the features": (
-        INIT.replace("--target died", "--target age").replace("--features age,dose", "--features died"),
-        "column 'age' holds 25 different values, and logistic needs at most 2 classes",
-    ),
-    "a wrong class": (f"{INIT} --classes no,maybe", "also holds 'yes'"),
-    "three classes": (f"{INIT} --classes no,yes,maybe", "needs two classes"),
-    "a name with a slash": (INIT.replace("--name n", "--name a/b"), "site must be a name"),
-    "a noise of zero": (f"{INIT} --noise-variance 0", "--noise-variance must be > 0"),
-    "no site": ("site step nowhere run/broadcast-0001.npz", "there is no site.json"),
-    "no message": ("site step north nothing.npz", "step: nothing.npz: no such file or directory."),
-    "no hello": ("server init run nothing.npz", "init: nothing.npz: no such file or directory."),
-    "no server": ("server step nowhere north/hello.npz", "nowhere: folder must be one that can be written to"),
-    "a method that is not there": ("server init run north/hello.npz --method PVJ", "there is no method 'PVJ'"),
-    "a method without ρ": (
-        "server init run north/hello.npz --method PVI --rho 1",
-        "--rho must be left out: PVI takes gamma",
-    ),
-    "no method": ("server init run north/hello.npz --method autos", "there is no method 'autos'"),
-    "a family that is not there": ("server init run north/hello.npz --family ful", "did you mean 'full'?"),
-    "a family that does not fit": ("server init run north/hello.npz --method ADMM", "needs a prior of the family"),
-    "tol of zero": ("server init run north/hello.npz --tol 0", "tol must be > 0"),
-    "a precision below zero": ("server init run north/hello.npz --prior-precision -1", "precision must be >= 0"),
-    "an option that is not there": ("server init run north/hello.npz --metod PVI", "there is no option"),
+NOT_UNDERSTOOD = {  # a command, and a word that it says
+    INIT.replace("north.csv", "none.csv"): "none.csv",
+    INIT.replace("died", "dead"): "'died'",
+    f"{INIT},doze": "'dose'",
+    INIT.replace("logistic", "logit"): "'logit'",
+    INIT.replace("logistic", "ridge"): "'died'",
+    f"{INIT} --classes no,maybe": "'yes'",
+    INIT.replace("--name n", "--name a/b"): "site",
+    f"{INIT} --noise-variance 0": "--noise-variance",
+    "site step nowhere run/broadcast-0001.npz": "site.json",
+    "site step north nothing.npz": "nothing.npz",
+    "server init run nothing.npz": "nothing.npz",
+    "server step nowhere north/hello.npz": "nowhere",
+    "server init run north/hello.npz --method PVJ": "'PVJ'",
+    "server init run north/hello.npz --method JointNewton": "--method",
+    "server init run north/hello.npz --method PVI --rho 1": "--rho",
+    "server init run north/hello.npz --family ful": "'full'",
+    "server init run north/hello.npz --method ADMM": "family",
+    "server init run north/hello.npz --tol 0": "tol",
+    "server init run north/hello.npz --prior-precision -1": "precision",
+    "server init run north/hello.npz --metod PVI": "option",
 }
 
 
-@pytest.mark.parametrize("case", NOT_UNDERSTOOD)
-def test_what_is_not_understood_has_exit_code_two(case, bayesadmm):
+def test_what_is_not_understood_has_exit_code_two(bayesadmm):
     bayesadmm("site init north --data north.csv --name north --target died --loss logistic --features age,dose")
-    command, words = NOT_UNDERSTOOD[case]
-    code, out, err = bayesadmm(command)
-    assert (code, out) == (2, "")
-    assert words.lower() in err.lower()
+    found = {command: bayesadmm(command) for command in NOT_UNDERSTOOD}
+    wrong = {
+        command: said
+        for command, said in found.items()
+        if said[:2] != (2, "") or NOT_UNDERSTOOD[command].lower() not in said[2].lower()
+    }
+    assert wrong == {}
 
 
 def test_rows_that_changed_are_refused(bayesadmm):
@@ -280,15 +239,10 @@ def test_a_site_without_all_classes_takes_part_and_a_run_without_them_is_refused
     assert "column 'died' has one level, 'no', at all sites" in err
 
 
-@pytest.mark.parametrize("command", ["site", "site init", "site step", "server", "server init", "server step"])
-def test_helps_teach(command, bayesadmm):
-    code, out, _ = bayesadmm(f"{command} --help")
-    assert code == 0
-    assert "Exit codes: 0 done" in out
-    assert f"bayesadmm {command.split()[0]}" in out
-    if command in ("site", "site init", "server"):
-        lines = [line.strip() for line in out.splitlines()]
-        assert "S$ bayesadmm server init run a/hello.npz b/hello.npz" in lines  # a whole run, line by line
+def test_helps_teach(bayesadmm):
+    for command in ("site", "site init", "site step", "server", "server init", "server step"):
+        code, out, _ = bayesadmm(f"{command} --help")
+        assert (code, "Exit codes: 0 done" in out, f"bayesadmm {command.split()[0]}" in out) == (0, True, True), command
 
 
 def test_the_final_message_is_the_result_and_ends_as_fit_does(bayesadmm):
@@ -326,18 +280,6 @@ def test_the_same_command_again_is_another_run(bayesadmm):
     assert load_server("three").spec.run == load_server("four").spec.run != load_server("one").spec.run
 
 
-def test_a_reply_is_not_written_over_what_the_site_needs(bayesadmm, tmp_path):
-    introduce(bayesadmm, "--target died --loss logistic --features age,dose")
-    bayesadmm("server init run north/hello.npz east/hello.npz --method PVI")
-    bayesadmm("site step north run/broadcast-0001.npz")
-    before = {path: path.read_bytes() for path in tmp_path.rglob("*.*") if path.suffix not in ("", ".lock")}
-    for name in ("north/state.npz", "north/site.json", "north.csv", "run/broadcast-0001.npz"):
-        code, out, err = bayesadmm(f"site step north run/broadcast-0001.npz --out {name}")
-        assert (code, out) == (2, "")
-        assert "it would be lost" in err
-    assert {path: path.read_bytes() for path in tmp_path.rglob("*.*") if path.suffix not in ("", ".lock")} == before
-
-
 def test_a_site_that_did_not_ask_is_not_rescaled(bayesadmm, tmp_path):
     """A server that chooses the units could learn from overflows how large the rows are."""
     introduce(bayesadmm, "--target died --loss logistic --features age,dose")
@@ -367,53 +309,33 @@ def test_replies_come_one_by_one_and_status_says_who_is_missing(bayesadmm):
     assert sorted(told["missing"]) == sorted([first, last])
     out = bayesadmm("server status run")[1]
     assert f"of {', '.join(sorted([first, last]))}; {second} answered" in out
-    moment = r"\d{4}-\d\d-\d\d \d\d:\d\d"
-    assert re.search(rf"since +{moment}\S*; {second} answered {moment}", out)
-    code, out, _ = bayesadmm(f"server step run {last}/reply-{last}-0001.npz {first}/reply-{first}-0001.npz --json")
-    assert json.loads(out)["written"] == "run/broadcast-0002.npz"
-    assert json.loads(out)["answered"] == []
-    code, _, err = bayesadmm("server step run --partial")
-    assert code == 2
-    assert "partial must leave a reply of round 2 that has come" in err
-    bayesadmm(f"site step {last} run/broadcast-0002.npz")
-    bayesadmm(f"server step run {last}/reply-{last}-0002.npz")
-    code, _, err = bayesadmm(f"server step run --without {first},nort")
-    assert (code, f"--without must name sites of {', '.join(sorted(SITES))}, got nort" in err) == (2, True), err
-    told = json.loads(bayesadmm(f"server step run --without {first},{second} --json")[1])
-    assert told["written"] == "run/broadcast-0003.npz"
-    assert told["left_out"] == [{"round": 2, "sites": sorted([first, second])}]
-    assert (
-        f"left out   {', '.join(sorted([first, second]))}: round 2 was closed without"
-        in bayesadmm("server status run")[1]
-    )
+    told = json.loads(bayesadmm(f"server step run --without {first},{last} --json")[1])
+    assert told["written"] == "run/broadcast-0002.npz"
+    assert told["left_out"] == [{"round": 1, "sites": sorted([first, last])}]
+    assert "left out" in bayesadmm("server status run")[1]
+    assert bayesadmm("server step run --partial")[0] == 2  # nobody has answered
+    assert bayesadmm("server step run --without nort")[0] == 2
 
 
-@pytest.mark.parametrize(
-    "name", ["state.npz", "privacy.npz", "hello.npz", "site.json", "final.npz", ".site.lock", ".server.lock", ".lock"]
-)
-def test_a_reply_takes_no_name_of_what_the_site_keeps(bayesadmm, name):
+def test_a_reply_replaces_nothing_that_somebody_needs(bayesadmm, tmp_path):
     introduce(bayesadmm, "--target died --loss logistic --features age,dose")
     bayesadmm(f"server init run {' '.join(f'{site}/hello.npz' for site in SITES)} --method PVI")
-    before = sorted(path.name for path in Path("north").iterdir())
+    assert bayesadmm("site step north run/broadcast-0001.npz")[0] == 0
+    before = kept(tmp_path)
     Path("link").symlink_to("north")
-    for folder in ("north", "link", "east/../north"):
-        code, _, err = bayesadmm(f"site step north run/broadcast-0001.npz --out {folder}/{name}")
-        assert code == 2
-        assert "it would be lost" in err
-    assert sorted(path.name for path in Path("north").iterdir()) == before
+    own = ["state.npz", "privacy.npz", "hello.npz", "site.json", "final.npz", ".site.lock", ".server.lock", ".lock"]
+    taken = ["north.csv", "run/broadcast-0001.npz", *(f"{at}/{name}" for at in ("north", "link") for name in own)]
+    if hasattr(os, "mkfifo"):
+        os.mkfifo("pipe")
+        taken.append("pipe")
+    for name in (*taken, "east/../north/state.npz", "east"):
+        code, out, err = bayesadmm(f"site step north run/broadcast-0001.npz --out {name}")
+        assert (code, out) == (2, ""), name
+        assert "it would be lost" in err or "is not a file" in err, name
+    Path("link").unlink()
+    assert kept(tmp_path) == before
+    assert "pipe" not in taken or stat.S_ISFIFO(os.stat("pipe").st_mode)
     assert bayesadmm("site step north run/broadcast-0001.npz --out north/mine.npz")[0] == 0
-
-
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
-def test_a_reply_replaces_neither_pipe_nor_folder(bayesadmm):
-    introduce(bayesadmm, "--target died --loss logistic --features age,dose")
-    bayesadmm(f"server init run {' '.join(f'{site}/hello.npz' for site in SITES)} --method PVI")
-    os.mkfifo("pipe")
-    for name in ("pipe", "east"):
-        code, _, err = bayesadmm(f"site step north run/broadcast-0001.npz --out {name}")
-        assert code == 2
-        assert f"{name!r} is not a file" in err
-    assert stat.S_ISFIFO(os.stat("pipe").st_mode)
 
 
 def test_a_full_disk_is_named_by_the_file_that_did_not_fit(bayesadmm, monkeypatch):
@@ -426,15 +348,6 @@ def test_a_full_disk_is_named_by_the_file_that_did_not_fit(bayesadmm, monkeypatc
     monkeypatch.setattr(os, "fsync", fsync)
     code, _, err = bayesadmm("site step north run/broadcast-0001.npz")
     assert (code, err) == (2, f"bayesadmm site step: {Path('north/state.npz')}: no space left on device.\n")
-
-
-def test_a_hello_by_file_is_as_short_as_one_over_a_network(bayesadmm):
-    introduce(bayesadmm, "--target died --loss logistic --features age,dose")
-    hello = Message.read("north/hello.npz")
-    Message("hello", {**hello.header, "features": [[]] * (1 << 20)}, hello.arrays).write("long.npz")
-    code, _, err = bayesadmm("server init run long.npz")
-    assert code == 3
-    assert "in place of a header that fits" in err
 
 
 def test_one_command_does_a_whole_run_and_goes_on_with_one(bayesadmm):

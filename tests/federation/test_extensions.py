@@ -34,8 +34,6 @@ CASES = {
     "a rule of λ": (replace(ROW, dual_rule=Relaxed(0.7)), {}),
     "a rule of q": (replace(ROW, dual_rule=Sized()), {}),
     "a schedule": (replace(ROW, schedule=LISTED), {}),
-    "a schedule with the safeguard": (replace(ROW, schedule=LISTED), {"safeguard": True}),
-    "the schedule that is here": (replace(M.BregmanADMM(rho=4.0, gamma=0.1), schedule=Geometric(rho=0.9)), {}),
     "an accelerated one": (ba.Accelerated(replace(ROW, dual_rule=Relaxed(1.1), schedule=Geometric(rho=0.9))), {}),
     "a solver": (M.PVI(0.5), {"solver": HalfSteps(7)}),
 }

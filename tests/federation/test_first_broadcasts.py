@@ -54,8 +54,7 @@ class Mine(ba.losses.Logistic):
         raise self.error("of its own")
 
 
-@pytest.mark.parametrize("error", [AttributeError, IndexError, KeyError, TypeError])
-def test_a_mistake_of_the_sites_own_code_is_not_blamed_on_the_message(error):
+def test_a_mistake_of_the_sites_own_code_is_not_blamed_on_the_message():
     """The twin: arithmetic that fails may be due to the numbers of a message, and is refused as such."""
     site = Site("A", GLMData(Mine(np.eye(3), np.ones(3))))
     message = Coordinator.start([site.hello()], GLMTask(ba.methods.PVI(), prior("full", 3))).broadcast()
@@ -63,8 +62,8 @@ def test_a_mistake_of_the_sites_own_code_is_not_blamed_on_the_message(error):
         Mine.error = kind
         with pytest.raises(MessageError, match=r"a q_g .* can be fitted, and it is not: of its own"):
             site.step(message)
-    Mine.error = error
-    with pytest.raises(error, match="of its own"):
+    Mine.error = IndexError
+    with pytest.raises(IndexError, match="of its own"):
         site.step(message)
 
 

@@ -252,7 +252,7 @@ class StrictNode(Node):
 def test_a_site_whose_own_rules_refuse_ends_the_run_at_once(rules, rule, is_told, tmp_path, monkeypatch):
     """The broken twin is a server that is not told why, and waits for as long as it is patient."""
     none = dict.fromkeys(("minimum_rows", "minimum_count", "minimum_class_count", "minimum_sites"), 0)
-    limits = none | {"most_parameters": 9.0, "most_numbers": 1e9} | rules if rules else {}
+    limits = none | {"most_parameters": 9.0, "budget": 1e9} | rules if rules else {}
     monkeypatch.setattr(StrictNode, "rules", DisclosureRules(**limits))
     kinds = [Node, StrictNode, Node]
     clients = zip(kinds, SITES, team("logistic", sizes=SIZES), strict=False)

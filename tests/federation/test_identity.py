@@ -150,14 +150,6 @@ def test_a_key_that_is_there_is_never_replaced(tmp_path):
     assert path.read_text() == "zz"
 
 
-def test_a_signed_run_has_the_answer_of_one_process(tmp_path):
-    result = ba.run(ROW, CLIENTS, START, **OPTIONS)
-    final = to_the_end(tmp_path, begun(tmp_path))
-    assert same_bits(final.posterior.natural, result.posterior.natural)
-    assert np.array_equal(final.objective, result.objective)
-    assert all(Message.read(path).signer for path in (tmp_path / "server").glob("*cast-*.npz"))
-
-
 # ----------------------------------------------------------------------------------------------------
 # Strangers
 # ----------------------------------------------------------------------------------------------------
@@ -225,6 +217,7 @@ def test_a_site_that_lost_its_state_comes_back_with_its_key(how, tmp_path):
     final = to_the_end(tmp_path, path)
     assert same_bits(final.posterior.natural, result.posterior.natural)
     assert np.array_equal(final.objective, result.objective)
+    assert all(Message.read(path).signer for path in (tmp_path / "server").glob("*cast-*.npz"))
 
 
 def test_a_copy_is_for_the_key_of_its_site_alone(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""Nothing is lost and no bit changes: kill -9 at random moments, no room, no rights, older backups.
+"""Nothing is lost and no bit changes: kill -9 at random moments, no room, older backups.
 
 CI kills some dozens of times. `KILLS=500 pytest -m slow tests/federation/test_kills.py` kills 500 processes in some
 minutes; `pytest -m deployment` does it to Flower's own.
@@ -9,8 +9,6 @@ import random
 import resource
 import shutil
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
@@ -34,14 +32,14 @@ from bayesadmm_np.federation.disclosure import read_log
 from bayesadmm_np.federation.dispatch import Plan, client_manager, serve
 from oracles.keys import own_key
 from oracles.kills import Killer, Processes, ended, forked
-from oracles.overrides import ALLOWED, OPTIONS
+from oracles.overrides import ALLOWED
 from oracles.problems import prior, same_bits, team
 
 CLIENTS = team("logistic", sizes=(5, 8, 6))
 START = prior("full", 3)
 NAMES = ("s0", "s1", "s2")
-TASK = GLMTask(ba.methods.PVI(0.5), START, rounds=6, tol=1e-12)
-IN_PROCESS = ba.run(ba.methods.PVI(0.5), CLIENTS, START, rounds=6, tol=1e-12)
+TASK = GLMTask(ba.methods.PVI(0.5), START, rounds=4, tol=1e-12)
+IN_PROCESS = ba.run(ba.methods.PVI(0.5), CLIENTS, START, rounds=4, tol=1e-12)
 
 
 def site(folder, name):
@@ -130,8 +128,8 @@ def _quick(monkeypatch):
 def test_kills_at_random_moments_lose_nothing(way, tmp_path):
     kills = 0
     for seed in range(20):  # a fast machine may be done before the moment comes
-        kills += way(tmp_path / str(seed), 12, seed)
-        if kills >= 6:
+        kills += way(tmp_path / str(seed), 5, seed)
+        if kills >= 3:
             return
     pytest.fail(f"{kills} kills in 20 runs")
 
@@ -139,61 +137,13 @@ def test_kills_at_random_moments_lose_nothing(way, tmp_path):
 @pytest.mark.slow
 def test_many_kills_over_all_transports(tmp_path):
     wanted, began, kills = int(os.environ.get("KILLS", "100")), time.monotonic(), {}
-    for way in (by_files, by_transport, by_command):
+    for way in (by_files, by_transport):
         kills[way.__name__], seed = 0, 1
-        share = wanted // 20 if way is by_command else wanted * 19 // 40 + 1
-        while kills[way.__name__] < share:
+        while kills[way.__name__] < wanted // 2 + 1:
             kills[way.__name__] += way(tmp_path / way.__name__ / str(seed), 40, seed)
             seed += 1
     print(f"{kills} in {time.monotonic() - began:.0f} s")
     assert sum(kills.values()) >= wanted
-
-
-def by_command(folder, count, seed):
-    """`bayesadmm server run`, which carries all messages itself, killed and begun again."""
-    folder.mkdir(parents=True)
-    rng, command = random.Random(seed), [sys.executable, "-m", "bayesadmm_np"]
-    for k, name in enumerate("abc"):
-        rows = [f"{rng.gauss(k, 1):.3f},{rng.random() < 0.5:d}" for _ in range(30)]
-        (folder / f"{name}.csv").write_text("\n".join(["x,y", *rows]) + "\n")
-        options = f"--data {folder}/{name}.csv --target y --name {name} --loss logistic {OPTIONS}".split()
-        for at in ("killed", "whole"):
-            subprocess.run(
-                [*command, "site", "init", f"{folder}/{at}-{name}", *options], check=True, capture_output=True
-            )
-
-    def run(at):
-        sites = [f"{folder}/{at}-{name}" for name in "abc"]
-        return subprocess.Popen(
-            [
-                *command,
-                "server",
-                "run",
-                f"{folder}/{at}",
-                *sites,
-                "--no-progress",
-                "--method",
-                "PVI",
-                "--prior-precision",
-                "1",
-            ],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-
-    began = time.monotonic()
-    assert run("whole").wait() == 0
-    took, kills = time.monotonic() - began, 0
-    for _ in range(min(count, 6)):
-        process = run("killed")
-        time.sleep(rng.uniform(0.3, 1.0) * took)
-        process.send_signal(signal.SIGKILL)
-        kills += process.wait() == -signal.SIGKILL
-    assert run("killed").wait() == 0
-    one, other = (load_server(folder / at) for at in ("killed", "whole"))
-    assert same_bits(one.state.q_g.natural, other.state.q_g.natural)
-    assert [a.objective for a in one.state.history] == [a.objective for a in other.state.history]
-    return kills
 
 
 def cramped(most, failed):
@@ -212,45 +162,11 @@ def cramped(most, failed):
     return persist
 
 
-@pytest.mark.parametrize(
-    "most", [pytest.param(0, marks=pytest.mark.slow), 200, pytest.param(1500, marks=pytest.mark.slow)]
-)
-def test_a_full_disk_loses_nothing(most, tmp_path):
+def test_a_full_disk_loses_nothing(tmp_path):
     failed = []
-    carry(tmp_path / "run", cramped(most, failed))
+    carry(tmp_path / "run", cramped(200, failed))
     assert sum(failed) > 20
     assert_whole(tmp_path / "run")
-
-
-def read_only(folder, failed):
-    """Forbid new files in all folders; where that is over the step is repeated."""
-
-    def persist(act):
-        folders = [folder, *(path for path in folder.rglob("*") if path.is_dir())]
-        for each in folders:
-            each.chmod(0o555)
-
-        def quiet():
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-            act()
-
-        failed.append(not ended(forked(quiet)))
-        for each in folders:
-            each.chmod(0o755)
-        assert ended(forked(act))
-
-    return persist
-
-
-def test_folders_that_may_not_be_written_lose_nothing(tmp_path):
-    folder, failed = tmp_path / "run", []
-    folder.mkdir()
-    (tmp_path / "closed").mkdir(mode=0o555)
-    if os.access(tmp_path / "closed", os.W_OK):
-        pytest.skip("may write everywhere")
-    carry(folder, read_only(folder, failed))
-    assert sum(failed) > 20
-    assert_whole(folder)
 
 
 def test_a_file_that_is_written_in_its_place_is_lost(tmp_path, monkeypatch):
@@ -284,7 +200,7 @@ def copied(folder, name, path):
     return step_site(folder / name, site(folder, name), path, copy=copy)[1]
 
 
-@pytest.mark.parametrize("who", [("s1",), ("server",), ("server", "s2")])
+@pytest.mark.parametrize("who", [("s1",), ("server", "s2")])
 def test_a_folder_from_an_older_backup_is_noticed_and_catches_up(who, tmp_path):
     """Of a site, of the server, or of both: it says so, and the server's copies of the sites lead to the same bits."""
     folder = tmp_path / "run"

@@ -107,93 +107,70 @@ def resigned(message):
 INDEFINITE = START.natural.to_vector() * np.array([1, 1, 1, -1, 1, 1, 1, 1, 1])
 NAN = np.array([0, np.nan, *np.zeros(7)])
 
-REFUSED = {
-    "reply of another run": (REPLY, {"run": "0" * 16}, {}, "run must be"),
-    "reply of an earlier round": (
-        REPLY,
-        {"round": 2},
-        {},
-        "round must be 3: let the site answer that broadcast, got 2",
-    ),
-    "reply of a later round": (REPLY, {"round": 4}, {}, "round must be 3"),
-    "reply of a stranger": (REPLY, {"site": "s9"}, {}, "site must be one of s0, s1, got s9"),
-    "reply without a name": (REPLY, {"site": None}, {}, "site must be one of"),
-    "reply to another broadcast": (REPLY, {"answers": "0" * 64}, {}, "answers must be the digest"),
-    "λ with NaN": (REPLY, {}, {"natural": NAN}, "natural must be finite, got nan at position 1"),
-    "λ with ∞": (REPLY, {}, {"natural": np.full(9, np.inf)}, "natural must be finite"),
-    "λ too short": (REPLY, {}, {"natural": np.zeros(8)}, "natural must be a vector of 9 numbers, got 8"),
-    "λ not a distribution": (REPLY, {}, {"natural": INDEFINITE}, "natural must be a distribution"),
-    "λ missing": (REPLY, {}, {"natural": None}, "natural must be a vector of 9 numbers, got nothing"),
-    "an array too many": (REPLY, {}, {"rows": np.zeros(3)}, "arrays must be exactly"),
-    "a field too many": (REPLY, {"note": "hi"}, {}, "unknown field `note`"),
-    "a field missing": (REPLY, {"value": ...}, {}, "missing required field `value`"),
-    "a value that is text": (REPLY, {"value": "1.0"}, {}, "got `str` - at `$.value`"),
-    "a status of no client": (REPLY, {"solved.status": "DONE"}, {}, "solved.status must be"),
-    "a site that says it is absent": (REPLY, {"solved.status": "ABSENT"}, {}, "solved.status must be"),
-    "iterations below zero": (REPLY, {"solved.iterations": -1}, {}, "solved.iterations must be an integer from 0"),
-    "no solve": (REPLY, {"solved": None}, {"natural": None}, "solved must be given"),
-    "sums that nobody asked for": (
-        REPLY,
-        {"certificate": {"reach": None, "curvature_error": 0.0, "at_mean": False}},
-        {"sums": np.zeros(9), "errors": np.zeros(3)},
-        "certificate must be null",
-    ),
-    "a round that no run has": (BROADCAST, {"round": 2**53}, {}, "round must be an integer from 1 to"),
-    "broadcast of another run": (BROADCAST, {"run": "0" * 16}, {}, "run must be the digest of its spec"),
-    "broadcast with another spec": (BROADCAST, {"spec.tol": 1e-3, "run": SERVER.spec.run}, {}, "run must be"),
-    "broadcast without terms": (BROADCAST, {"spec": ...}, {}, "spec must be"),
-    "broadcast of a class that is not known": (
-        BROADCAST,
-        {"spec.method.type": "Popen"},
-        {},
-        "none that is known here",
-    ),
-    "broadcast of a solver as a method": (BROADCAST, {"spec.method.type": "VON"}, {}, "none that is known here"),
-    "broadcast with a negative ρ": (BROADCAST, {"spec.method.rho": -1.0}, {}, "rho must be > 0"),
-    "broadcast with ρ as text": (BROADCAST, {"spec.method.rho": "1"}, {}, "`float`, got `str` - at `$.rho`"),
-    "broadcast of a wrong side": (BROADCAST, {"spec.method.prior_at": "home"}, {}, "'home' - at `$.prior_at`"),
-    "broadcast of a huge prior": (BROADCAST, {"spec.prior.shapes": [[10**6], [10**6, 10**6]]}, {}, "shapes"),
-    "broadcast of a prior without shape": (BROADCAST, {"spec.prior.shapes": []}, {}, "got 9"),
-    "broadcast of other columns": (
-        BROADCAST,
-        {"spec.features": ["a", "b", "c"]},
-        {},
-        "features must be those of this",
-    ),
-    "broadcast of another loss": (BROADCAST, {"spec.loss": "Poisson"}, {}, "loss must be that of this site"),
-    "broadcast to others": (BROADCAST, {"spec.sites": ["a", "b"]}, {}, "sites must be names with 's0' among them"),
-    "broadcast with NaN": (BROADCAST, {}, {"natural": NAN}, "natural must be finite"),
-    "broadcast of no distribution": (BROADCAST, {}, {"natural": INDEFINITE}, "natural must be a distribution"),
-    "broadcast that counts too much": (BROADCAST, {"counted": [7, 7]}, {}, "counted must be an integer from 0 to 2"),
-    "broadcast that forgot": (BROADCAST, {"counted": [0, 0]}, {}, "counted must be a round that this site remembers"),
-    "broadcast with weights of nothing": (BROADCAST, {"mixed": [2, [1.0]]}, {}, "mixed must be at most 0 weights"),
-    "broadcast before the last": (BROADCAST, {"round": 1, "counted": [0, 0]}, {}, "round must be 2 or later"),
-    "broadcast twice the same round": (BROADCAST, {"round": 2, "counted": [1, 1]}, {}, "answered before, got another"),
-    "hello of a path": (KINDS["hello"], {"site": "../../etc"}, {}, "site must be a name"),
-    "hello of the same name": (KINDS["hello"], {"site": "s1"}, {}, "site must be a name of its own"),
-    "hello of other columns": (KINDS["hello"], {"features": ["a", "b", "c"]}, {}, "features must be as in"),
-    "hello without rows": (KINDS["hello"], {"rows": 0}, {}, "rows must be an integer from 1"),
-    "hello of another loss": (KINDS["hello"], {"loss": "Poisson"}, {}, "loss must be as in"),
-    "state of another site": (KINDS["site"], {"site": "s1"}, {}, "file must be the state of site 's0'"),
-    "state of other rows": (KINDS["site"], {"data": "0"}, {}, "have changed since"),
-    "state without a past": (KINDS["site"], {"past": 3}, {}, "past must be an integer from 0 to 1"),
-    "server without a site": (
-        KINDS["server"],
-        {},
-        {"state/site0": None},
-        "state/site0 must be a vector of 9 numbers, got nothing",
-    ),
-    "result of no status": (KINDS["final"], {"status": "FINE"}, {}, "status must be one of CONVERGED, "),
-}
+HELLO, FINAL, STATE, SERVED = KINDS["hello"], KINDS["final"], KINDS["site"], KINDS["server"]
+NO_SUMS = {"certificate": {"reach": None, "curvature_error": 0.0, "at_mean": False}}
+REFUSED = [
+    ("run", REPLY, {"run": "0" * 16}, {}),
+    ("round", REPLY, {"round": 2}, {}),
+    ("site", REPLY, {"site": "s9"}, {}),
+    ("answers", REPLY, {"answers": "0" * 64}, {}),
+    ("natural must be finite", REPLY, {}, {"natural": NAN}),
+    ("natural must be a vector of 9", REPLY, {}, {"natural": np.zeros(8)}),
+    ("natural must be a distribution", REPLY, {}, {"natural": INDEFINITE}),
+    ("natural", REPLY, {}, {"natural": None}),
+    ("arrays must be exactly", REPLY, {}, {"rows": np.zeros(3)}),
+    ("`note`", REPLY, {"note": "hi"}, {}),
+    ("`value`", REPLY, {"value": ...}, {}),
+    ("$.value", REPLY, {"value": "1.0"}, {}),
+    ("solved.status", REPLY, {"solved.status": "DONE"}, {}),
+    ("solved.status", REPLY, {"solved.status": "ABSENT"}, {}),
+    ("solved.iterations", REPLY, {"solved.iterations": -1}, {}),
+    ("solved", REPLY, {"solved": None}, {"natural": None}),
+    ("certificate", REPLY, NO_SUMS, {"sums": np.zeros(9), "errors": np.zeros(3)}),  # that nobody asked for
+    ("round", BROADCAST, {"round": 2**53}, {}),
+    ("run", BROADCAST, {"spec.tol": 1e-3, "run": SERVER.spec.run}, {}),
+    ("spec", BROADCAST, {"spec": ...}, {}),
+    ("known here", BROADCAST, {"spec.method.type": "Popen"}, {}),
+    ("known here", BROADCAST, {"spec.method.type": "VON"}, {}),  # a solver
+    ("rho", BROADCAST, {"spec.method.rho": -1.0}, {}),
+    ("$.rho", BROADCAST, {"spec.method.rho": "1"}, {}),
+    ("$.prior_at", BROADCAST, {"spec.method.prior_at": "home"}, {}),
+    ("shapes", BROADCAST, {"spec.prior.shapes": [[10**6], [10**6, 10**6]]}, {}),
+    ("prior", BROADCAST, {"spec.prior.shapes": []}, {}),
+    ("features", BROADCAST, {"spec.features": ["a", "b", "c"]}, {}),
+    ("loss", BROADCAST, {"spec.loss": "Poisson"}, {}),
+    ("sites", BROADCAST, {"spec.sites": ["a", "b"]}, {}),
+    ("natural", BROADCAST, {}, {"natural": NAN}),
+    ("counted must be an integer", BROADCAST, {"counted": [7, 7]}, {}),
+    ("counted must be a round that this site remembers", BROADCAST, {"counted": [0, 0]}, {}),
+    ("mixed", BROADCAST, {"mixed": [2, [1.0]]}, {}),
+    ("round", BROADCAST, {"round": 1, "counted": [0, 0]}, {}),
+    ("answered before", BROADCAST, {"round": 2, "counted": [1, 1]}, {}),
+    ("site must be a name", HELLO, {"site": "../../etc"}, {}),
+    ("site must be a name of its own", HELLO, {"site": "s1"}, {}),
+    ("features", HELLO, {"features": ["a", "b", "c"]}, {}),
+    ("rows", HELLO, {"rows": 0}, {}),
+    ("file must be the state of site", STATE, {"site": "s1"}, {}),
+    ("changed since", STATE, {"data": "0"}, {}),
+    ("past", STATE, {"past": 3}, {}),
+    ("state/site0", SERVED, {}, {"state/site0": None}),
+    ("status", FINAL, {"status": "FINE"}, {}),
+]
+"""What a refusal speaks of, a message, and what is changed in its header and its arrays."""
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_does_not_belong_is_refused_with_a_reason(case):
-    message, header, arrays, words = REFUSED[case]
-    use(message)  # as it was, it is read
-    with pytest.raises(MessageError) as refused:
-        use(edited(message, header, arrays))
-    assert words in str(refused.value)
+def test_what_does_not_belong_is_refused_and_named():
+    wrong = []
+    for kind in KINDS.values():
+        use(kind)  # as it was, it is read
+    for named, message, header, arrays in REFUSED:
+        try:
+            use(edited(message, header, arrays))
+        except MessageError as error:
+            wrong += [] if named in error.reason else [(named, error.reason)]
+        else:
+            wrong.append((named, message.kind, header, arrays))
+    assert wrong == []
 
 
 def test_a_conjugate_prior_that_is_none_is_refused():
@@ -282,54 +259,37 @@ def spec_of(**changed):
     return GLMSpec(**{**plain, **changed})
 
 
-BAD_RUNS = {
-    "no hello": (lambda: Coordinator.start([], GLMTask(M.PVI(), START)), "hellos must hold at least one"),
-    "no reply": (lambda: SERVER.step([]), "replies must hold at least one"),
-    "ended": (lambda: ENDED.step([REPLY]), "the run has ended"),
-    "a prior of other size": (lambda: begin(start=prior("full", 4)), "prior must have the 3 parameters"),
-    "a family that is not sent": (
-        lambda: begin(start=type("Mine", (ba.families.FullGaussian,), {})(np.zeros(3), 1.0)),
-        "prior must be one of",
-    ),
-    "a family of other losses": (lambda: turn(*begin(start=ba.families.Gamma([1.0] * 3, 1.0))), "Gaussian"),
-    "a family that does not fit": (lambda: begin(M.ADMM()), "ADMM needs a prior of the family"),
-    "a function": (lambda: begin(M.PVI), "call the function"),
-    "a solver of one's own": (lambda: begin(solver=type("Mine", (ba.clients.ClosedForm,), {})()), "cannot be sent"),
-    "tol": (lambda: begin(tol=0.0), "tol must be > 0"),
-    "rounds": (lambda: begin(rounds=-1), "rounds must be at least 0"),
-    "seed": (lambda: begin(seed=-1), "seed must be at least 0"),
-    "a name": (lambda: Site("a/b", GLMData(CLIENTS[0])), "site must be a name"),
-    "nothing to keep": (lambda: introduce(CLIENTS)[0].save(), "nothing to keep"),
-    "sites in disorder": (
-        lambda: spec_of(sites=("b", "a"), weights=(1.0, 1.0)),
-        "sites must be different names in order",
-    ),
-    "a weight below zero": (lambda: spec_of(weights=(-1.0,)), "weights must hold"),
-    "a scale of zero": (
-        lambda: spec_of(centre=np.zeros(1), scale=np.zeros(1)),
-        "scale must be > 0",
-    ),
-}
+BAD_RUNS = [
+    ("hellos", lambda: Coordinator.start([], GLMTask(M.PVI(), START))),
+    ("replies", lambda: SERVER.step([])),
+    ("has ended", lambda: ENDED.step([REPLY])),
+    ("prior", lambda: begin(start=prior("full", 4))),
+    ("prior", lambda: begin(start=type("Mine", (ba.families.FullGaussian,), {})(np.zeros(3), 1.0))),
+    ("Gaussian", lambda: turn(*begin(start=ba.families.Gamma([1.0] * 3, 1.0)))),
+    ("ADMM", lambda: begin(M.ADMM())),
+    ("method", lambda: begin(M.PVI)),
+    ("cannot be sent", lambda: begin(solver=type("Mine", (ba.clients.ClosedForm,), {})())),
+    ("tol", lambda: begin(tol=0.0)),
+    ("rounds", lambda: begin(rounds=-1)),
+    ("seed", lambda: begin(seed=-1)),
+    ("site", lambda: Site("a/b", GLMData(CLIENTS[0]))),
+    ("nothing to keep", lambda: introduce(CLIENTS)[0].save()),
+    ("sites", lambda: spec_of(sites=("b", "a"), weights=(1.0, 1.0))),
+    ("weights", lambda: spec_of(weights=(-1.0,))),
+    ("scale", lambda: spec_of(centre=np.zeros(1), scale=np.zeros(1))),
+]
 
 
-@pytest.mark.parametrize("case", BAD_RUNS)
-def test_bad_runs_are_refused_in_words(case):
-    call, words = BAD_RUNS[case]
-    with pytest.raises(ValueError, match=words):
-        call()
+def test_bad_runs_are_refused_and_named():
+    for named, call in BAD_RUNS:
+        with pytest.raises(ValueError, match=named):
+            call()
 
 
-PLAIN = {
-    "tol is an integer": {"tol": 1},
-    "numpy's integers": {"rounds": np.int64(4), "seed": np.int64(2)},
-    "a solver's integer": {"solver": ba.clients.VariationalNewton(tol=1)},
-}
-
-
-@pytest.mark.parametrize("case", PLAIN)
-def test_settings_that_are_no_plain_floats_and_integers_make_the_same_run_at_a_site(case):
+def test_settings_that_are_no_plain_floats_and_integers_make_the_same_run_at_a_site():
     """The digest of 1 is not that of 1.0: the sites would refuse the run's every broadcast."""
-    server, sites = begin(**PLAIN[case])
+    plain = {"tol": 1, "rounds": np.int64(4), "seed": np.int64(2), "solver": ba.clients.VariationalNewton(tol=1)}
+    server, sites = begin(**plain)
     assert carried(server.broadcast()).header["run"] == server.spec.run
     assert sites[0].step(carried(server.broadcast()))[1] is not None
 
@@ -354,21 +314,6 @@ def test_a_file_is_read_as_its_bytes_are(tmp_path):
         Message.read(tmp_path / "none.npz")
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@given(data=st.data())
-@settings(max_examples=60)
-def test_a_mutated_byte_is_refused(kind, data):
-    good = KINDS[kind].to_bytes()
-    where = data.draw(st.integers(0, len(good) - 1))
-    bad = bytearray(good)
-    bad[where] ^= data.draw(st.integers(1, 255))
-    try:
-        read = Message.from_bytes(bytes(bad))
-    except MessageError:
-        return
-    pytest.fail(f"byte {where} was read as {read.header}")
-
-
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-5, 10**12) | st.floats() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
@@ -384,9 +329,9 @@ def paths(value, prefix=()):
     return found
 
 
-@pytest.mark.parametrize("kind", ["hello", "broadcast", "reply", "final"])
+@pytest.mark.parametrize("kind", ["broadcast", "final"])
 @given(data=st.data())
-@settings(max_examples=80)
+@settings(max_examples=40)
 def test_a_mutated_field_is_refused_or_is_a_value_of_its_kind(kind, data):
     """With a right digest: a sender who means harm. Nothing but refusals comes of it, whatever stands in a field."""
     message = KINDS[kind]
@@ -396,11 +341,9 @@ def test_a_mutated_field_is_refused_or_is_a_value_of_its_kind(kind, data):
     for key in outer:
         inner = inner[key]
     inner[last] = data.draw(JSON)
-    # a run that cannot be made of these hellos says so in words
-    refusals = (MessageError, ValueError) if kind == "hello" else MessageError
     try:
         use(carried(Message(kind, header, message.arrays)))
-    except refusals:
+    except MessageError:
         return
     # what was accepted has the type of what was there
     before, after = KINDS[kind].header, header
@@ -408,24 +351,6 @@ def test_a_mutated_field_is_refused_or_is_a_value_of_its_kind(kind, data):
         before, after = before[key], after[key]
     same = type(after) is type(before) or {type(after), type(before)} <= {int, float, type(None), dict, str}
     assert same, (outer, last, after)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@given(data=st.data())
-@settings(max_examples=30)
-def test_a_mutated_array_is_refused_or_is_used(kind, data):
-    message = KINDS[kind]
-    if not message.arrays:
-        return
-    name = data.draw(st.sampled_from(sorted(message.arrays)))
-    size = data.draw(st.integers(0, 12))
-    arrays = {**message.arrays, name: np.array(data.draw(st.lists(st.floats(), min_size=size, max_size=size)))}
-    try:
-        use(carried(Message(kind, message.header, arrays)))
-    except MessageError:
-        return
-    assert np.isfinite(arrays[name]).all()
-    assert arrays[name].shape == message.arrays[name].shape
 
 
 def test_rounding_errors_below_zero_are_refused():

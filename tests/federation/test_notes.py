@@ -14,13 +14,13 @@ from oracles.overrides import ALLOWED
 HOSTILE = "\x1b]0;title\x07\x1b[2J\r\n\x00\u202e\ud800 and no end" + "x" * 10**6
 
 
-@pytest.mark.parametrize("text", [HOSTILE, "", "λ_g: ≥ 0 – fine", "x" * LONGEST_NOTE, "x" * (LONGEST_NOTE + 1)])
-def test_a_line_is_bounded_printable_and_can_be_encoded(text):
-    line = one_line(text)
-    assert len(line) <= LONGEST_NOTE
-    assert line.isprintable()
-    assert line.encode().decode() == line
-    assert line == text or text in (HOSTILE, "x" * (LONGEST_NOTE + 1))
+def test_a_line_is_bounded_printable_and_can_be_encoded():
+    for text in (HOSTILE, "", "λ_g: ≥ 0 – fine", "x" * LONGEST_NOTE, "x" * (LONGEST_NOTE + 1)):
+        line = one_line(text)
+        assert len(line) <= LONGEST_NOTE
+        assert line.isprintable()
+        assert line.encode().decode() == line
+        assert line == text or text in (HOSTILE, "x" * (LONGEST_NOTE + 1))
 
 
 def test_what_a_message_holds_cannot_move_the_cursor(tmp_path, bayesadmm, monkeypatch):

@@ -38,8 +38,7 @@ def write(kind, spread):
     return pd.concat(tables, ignore_index=True)
 
 
-@pytest.mark.parametrize("spread", [1.0, 60.0])
-@pytest.mark.parametrize("kind", ["logistic", "poisson"])
+@pytest.mark.parametrize(("kind", "spread"), [("logistic", 60.0), ("poisson", 1.0)])
 def test_wide_offsets_have_the_null_deviance_of_the_estimator(call, kind, spread):
     rows = write(kind, spread)
     code, told, sent = play(call, f"--loss {kind} --formula y~dose+offset(beside)")

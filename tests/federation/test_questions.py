@@ -49,66 +49,58 @@ def edited(message, header=None, arrays=None):
 
 
 BAD_INQUIRIES = {
-    "a name of no question": ({"name": "rows_themselves"}, {}, "name must be a question of the table: design, "),
-    "a question of something else": ({"name": "firth"}, {}, "content must be exactly the fields"),
-    "a field too many": ({"content": {"robust": [], "weights": "frequency", "rows": 1}}, {}, "exactly the fields"),
-    "weights of no kind": ({"content.weights": "secret"}, {}, "Invalid enum value 'secret'"),
-    "a number below one": ({"number": 0}, {}, "number must be an integer from 1"),
-    "θ with NaN": ({}, {"q/theta": np.array([np.nan, 0.0, 0.0])}, "theta must be finite"),
-    "θ too short": ({}, {"q/theta": np.zeros(2)}, "theta must be a vector of 3"),
-    "θ missing": ({}, {"q/theta": None}, "theta must be a vector of 3 numbers, got nothing"),
-    "θ of integers": ({}, {"q/theta": np.zeros(3, dtype=np.int64)}, "theta must be a vector of 3 numbers, got int64"),
-    "bread of another shape": ({}, {"q/bread": np.eye(2)}, "bread must be numbers of shape (3, 3)"),
-    "an array too many": ({}, {"q/rows": np.zeros(3)}, "arrays must be exactly"),
-    "another run": ({"run": "0" * 16}, {}, "run must be"),
+    "name": ({"name": "rows_themselves"}, {}),
+    "content": ({"name": "firth"}, {}),
+    "weights": ({"content.weights": "secret"}, {}),
+    "number": ({"number": 0}, {}),
+    "theta": ({}, {"q/theta": np.array([np.nan, 0.0, 0.0])}),
+    "bread": ({}, {"q/bread": np.eye(2)}),
+    "arrays": ({}, {"q/rows": np.zeros(3)}),
+    "run": ({"run": "0" * 16}, {}),
 }
+"""By the field that is wrong."""
 
 
-@pytest.mark.parametrize("case", BAD_INQUIRIES)
-def test_a_site_refuses_what_is_no_question_of_its_run(case):
-    header, arrays, words = BAD_INQUIRIES[case]
+def test_a_site_refuses_what_is_no_question_of_its_run():
     server, sites = until("statistics")
-    with pytest.raises(MessageError) as refused:
-        sites[0].step(edited(server.broadcast(), header, arrays))
-    assert words in str(refused.value)
+    for field, (header, arrays) in BAD_INQUIRIES.items():
+        with pytest.raises(MessageError, match=field):
+            sites[0].step(edited(server.broadcast(), header, arrays))
     assert sites[0].step(carried(server.broadcast()))[1].header["refused"] == ""
 
 
 BAD_ANSWERS = {
-    "another question": ({"name": "design"}, {}, "name must be statistics, as in the question that is out"),
-    "another number": ({"number": 7}, {}, "number must be 2"),
-    "another site": ({"site": "C"}, {}, "site must be one of A, B"),
-    "another inquiry": ({"answers": "0" * 64}, {}, "answers must be"),
-    "no rows": ({"content.n_rows": 0}, {}, "n_rows must be the number of its rows as its hello says it, 20, got 0"),
-    "a loss that is no number": ({"content.loss": float("nan")}, {}, "loss must be finite, got nan"),
-    "a negative residual": ({"content.pearson": -1.0}, {}, "pearson must be >= 0, got -1.0"),
-    "no covariance of scores": ({}, {"a/meats/HC0": -np.eye(3)}, "positive semidefinite"),
-    "a matrix with ∞": ({}, {"a/meats/HC3": np.full((3, 3), np.inf)}, "must be finite"),
-    "a matrix too many": ({}, {"a/meats/HC4": np.eye(3)}, "arrays must be exactly"),
-    "sums and a refusal": ({"refused": "no"}, {}, "content must be empty where the answer is refused"),
-    "a reason that is a book": ({"refused": "x" * 301, "content": {}}, {}, "at most 300 characters"),
-    "text for a number": ({"content.loss": "1"}, {}, "Expected `float`, got `str`"),
+    "name": ({"name": "design"}, {}),
+    "number": ({"number": 7}, {}),
+    "site": ({"site": "C"}, {}),
+    "answers": ({"answers": "0" * 64}, {}),
+    "n_rows": ({"content.n_rows": 0}, {}),
+    "loss": ({"content.loss": float("nan")}, {}),
+    "positive semidefinite": ({}, {"a/meats/HC0": -np.eye(3)}),
+    "meats/HC3": ({}, {"a/meats/HC3": np.full((3, 3), np.inf)}),
+    "arrays": ({}, {"a/meats/HC4": np.eye(3)}),
+    "refused": ({"refused": "no"}, {}),
+    "300 characters": ({"refused": "x" * 301, "content": {}}, {}),
+    "float": ({"content.loss": "1"}, {}),
 }
 
 
-@pytest.mark.parametrize("case", BAD_ANSWERS)
-def test_a_server_refuses_what_is_no_answer(case):
-    header, arrays, words = BAD_ANSWERS[case]
+def test_a_server_refuses_what_is_no_answer():
     server, sites = until("statistics")
     good = [site.step(server.broadcast())[1] for site in sites]
-    with pytest.raises(MessageError) as refused:
-        server.step([edited(good[0], header, arrays), good[1]])
-    assert words in str(refused.value)
+    for words, (header, arrays) in BAD_ANSWERS.items():
+        with pytest.raises(MessageError, match=words):
+            server.step([edited(good[0], header, arrays), good[1]])
     assert server.step([carried(one) for one in good]).outcome.table.statistics is not None
 
 
-@pytest.mark.parametrize("weight", [float("nan"), float("inf"), 0.0, -30.0])
-def test_a_weight_that_rows_cannot_have_moves_no_column(weight):
+def test_a_weight_that_rows_cannot_have_moves_no_column():
     """Else the columns' means would be no numbers, in a spec that every site refuses, and the run lost."""
     server, sites = until("design")
     good = [site.step(server.broadcast())[1] for site in sites]
-    with pytest.raises(MessageError, match="site A, question 'design': weight must be"):
-        server.step([edited(good[0], {"content.weight": weight}), good[1]])
+    for weight in (float("nan"), float("inf"), 0.0, -30.0):
+        with pytest.raises(MessageError, match="site A, question 'design': weight must be"):
+            server.step([edited(good[0], {"content.weight": weight}), good[1]])
     assert server.step(good).broadcast() is not None
 
 

@@ -8,24 +8,39 @@ import pytest
 import bayesadmm_np as ba
 from bayesadmm_np.clients import VON, GradientSteps
 from bayesadmm_np.estimators.from_run import fitted_run
-from bayesadmm_np.federation import Coordinator, GLMTable, GLMTask, Message, Site, final_result
+from bayesadmm_np.federation import Coordinator, GLMTask, Message, final_result
 from bayesadmm_np.federation.messages import read_spec
 from bayesadmm_np.losses import LinearInStatistics, QuasiMonteCarlo
 from oracles.couriers import carried, differences, drive, introduce, names_of
-from oracles.problems import PRIORS, prior, same_bits, skewed_logistic, team
+from oracles.problems import prior, same_bits, skewed_logistic, team
 from oracles.rows_of_the_table import ROWS, families_of
 
 M = ba.methods
 SIZES = (5, 8, 6)
 
-LOSSES = ("logistic", "squares", "poisson", "softmax")
-
-
-CASES = [(name, family, loss) for name, row in ROWS.items() for family in families_of(row) for loss in LOSSES]
+CASES = [
+    ("BayesADMM", "full", "logistic"),  # λ_k and a server with a memory
+    ("ADMM", "isotropic", "squares"),
+    ("PreconditionedADMM", "fixed", "logistic"),
+    ("BregmanADMM", "full", "poisson"),  # duals that the server cannot follow from λ
+    ("AMA", "diagonal", "poisson"),
+    ("PVI", "block", "softmax"),
+    ("PVI by rows", "full", "logistic"),
+    ("FedLapCov", "full", "softmax"),
+    ("FedDyn", "isotropic", "logistic"),  # the prior at the clients
+    ("FedIvon", "diagonal", "logistic"),  # no dual
+    ("BCM", "full", "squares"),  # one round
+    ("BLR", "diagonal", "softmax"),  # no solve
+    ("Newton", "full", "logistic"),  # own fits first, then slopes and curvatures
+    ("guarded Newton", "block", "poisson"),
+    ("accelerated BayesADMM", "block", "logistic"),
+    ("accelerated FedLapCov by rows", "diagonal", "poisson"),
+]
 
 
 @pytest.mark.parametrize(("name", "family", "loss"), CASES)
 def test_messages_and_one_process_agree_bit_for_bit(name, family, loss):
+    assert family in families_of(ROWS[name])
     clients = team(loss, sizes=SIZES)
     start = prior(family, clients[0].dim)
     options = {"rounds": 4, "tol": 1e-3}
@@ -48,8 +63,16 @@ CONJUGATE = {
 }
 
 
-@pytest.mark.parametrize("row", ["PVI", "damped PVI", "BayesADMM", "AMA", "BregmanADMM", "BLR", "accelerated PVI"])
-@pytest.mark.parametrize("family", CONJUGATE)
+@pytest.mark.parametrize(
+    ("family", "row"),
+    [
+        ("Gamma", "PVI"),
+        ("Beta", "BayesADMM"),
+        ("Dirichlet", "BregmanADMM"),
+        ("Gamma", "BLR"),
+        ("Beta", "accelerated PVI"),
+    ],
+)
 def test_so_do_those_of_conjugate_families(family, row):
     start, *clients = CONJUGATE[family]
     options = {"rounds": 8, "tol": 1e-6}
@@ -70,11 +93,6 @@ def test_a_conjugate_prior_is_sent_as_it_was_made():
     assert np.array_equal(heard.shape, start.shape)
     assert np.array_equal(heard.rate, start.rate)
     assert not np.array_equal(ba.families.Gamma.from_natural(start.natural).shape, start.shape)
-
-
-def test_every_row_of_the_table_is_there():
-    used = {row.method.name if isinstance(row, ba.Accelerated) else row.name for row in ROWS.values()}
-    assert {make().name for make in M.TABLE.values()} <= used
 
 
 OPTIONS = {
@@ -131,32 +149,19 @@ def test_broken_twins_are_noticed(case, monkeypatch):
     assert differences(result, *drive(row, clients, start, **options))
 
 
-def test_a_conjugate_loss_travels():
-    rng = np.random.default_rng(0)
-    start = prior("full", 3)
-    clients = [
-        LinearInStatistics(start.with_natural(start.natural).natural * float(w), n_rows=4) for w in rng.random(3)
-    ]
-    result = ba.run(M.BayesADMM(1 / 3), clients, start, rounds=3)
-    assert not differences(result, *drive(M.BayesADMM(1 / 3), clients, start, rounds=3))
-
-
-@pytest.mark.parametrize("family", PRIORS)
-def test_a_prior_of_two_numbers_is_sent_as_two_numbers(family):
-    d = 40
-    made = {
-        "full": lambda: ba.families.FullGaussian(np.zeros(d), 0.3),
-        "diagonal": lambda: ba.families.DiagonalGaussian(np.zeros(d), 0.3),
-        "block": lambda: ba.families.BlockDiagonalGaussian(np.zeros(d), 0.3, blocks=[d - 3, 3]),
-        "fixed": lambda: ba.families.FixedPrecisionGaussian(np.zeros(d), 0.3),
-        "isotropic": lambda: ba.families.IsotropicGaussian(np.zeros(d), 0.3),
-    }[family]()
-    rng = np.random.default_rng(0)
+def test_a_prior_of_two_numbers_is_sent_as_two_numbers():
+    d, rng = 12, np.random.default_rng(0)
     clients = [ba.losses.Logistic(rng.standard_normal((9, d)), np.arange(9) % 2) for _ in range(2)]
-    result = ba.run(M.PVI(0.5), clients, made, rounds=2, raise_on_failure=False)
-    server, sites = drive(M.PVI(0.5), clients, made, rounds=2)
-    assert not differences(result, server, sites)
-    assert set(server.broadcast().arrays) == {"natural"}
+    F = ba.families
+    made = [
+        *(kind(np.zeros(d), 0.3) for kind in (F.FullGaussian, F.DiagonalGaussian, F.FixedPrecisionGaussian)),
+        F.BlockDiagonalGaussian(np.zeros(d), 0.3, blocks=[d - 3, 3]),
+        F.IsotropicGaussian(np.zeros(d), 0.3),
+    ]
+    sent = [Coordinator.start([s.hello() for s in introduce(clients)], GLMTask(M.PVI(0.5), one)) for one in made]
+    assert [set(server.broadcast().arrays) for server in sent] == [{"natural"}] * len(made)
+    heard = [read_spec(carried(server.broadcast())).prior for server in sent]
+    assert all(same_bits(one.natural, other.natural) for one, other in zip(heard, made, strict=True))
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -221,21 +226,19 @@ def away(number, k):
 
 
 ABSENT = {
-    "PVI": (M.PVI(), "full"),
-    "BayesADMM": (M.BayesADMM(2.0), "full"),
-    "BLR": (M.BLR(0.5), "diagonal"),
-    "BregmanADMM": (M.BregmanADMM(2.0, 0.5), "full"),
-    "FedDyn": (M.FedDyn(2.0), "isotropic"),
-    "FedAvg": (M.FedAvg(), "isotropic"),
-    "accelerated": (ba.Accelerated(M.PVI(0.5), 2), "diagonal"),
-    "accelerated ADMM": (ba.Accelerated(M.BayesADMM(1.0), 3), "full"),
+    "PVI": (M.PVI(), "full", 1e-4),
+    "BayesADMM": (M.BayesADMM(2.0), "full", 1e-300),
+    "BLR": (M.BLR(0.5), "diagonal", 1e-300),
+    "BregmanADMM": (M.BregmanADMM(2.0, 0.5), "full", 1e-300),
+    "FedDyn": (M.FedDyn(2.0), "isotropic", 1e-300),
+    "FedAvg": (M.FedAvg(), "isotropic", 1e-300),
+    "accelerated": (ba.Accelerated(M.PVI(0.5), 2), "diagonal", 1e-4),
 }
 
 
 @pytest.mark.parametrize("name", ABSENT)
-@pytest.mark.parametrize("tol", [1e-300, 1e-4])
-def test_absent_sites_keep_their_factor_as_in_process(name, tol):
-    row, family = ABSENT[name]
+def test_absent_sites_keep_their_factor_as_in_process(name):
+    row, family, tol = ABSENT[name]
     clients, start = team("logistic", sizes=SIZES), prior(family, 3)
     options = {"rounds": 10, "tol": tol}
 
@@ -312,52 +315,6 @@ def test_the_same_step_again_is_the_same_bytes():
         server = after
 
 
-def test_messages_hold_no_rows():
-    clients, start = team("logistic", sizes=SIZES), prior("full", 3)
-    site = introduce(clients)[0]
-    server = Coordinator.start([site.hello()], GLMTask(M.PVI(), start))
-    after, reply = site.step(server.broadcast())
-    rows = {float(x) for x in clients[0].X[:, 1:].ravel()}
-    for message in (site.hello(), reply, after.save()):
-        assert rows.isdisjoint({float(x) for values in message.arrays.values() for x in values})
-
-
-def test_common_units_are_those_of_all_rows():
-    rng = np.random.default_rng(0)
-    X = np.column_stack([1900 + 30 * rng.standard_normal(50), rng.standard_normal(50), np.full(50, 3.0), np.ones(50)])
-    y, parts = (rng.random(50) < 0.5).astype(float), (slice(0, 20), slice(20, 50))
-    formula = "died ~ year + dose + constant"
-    sites = [
-        Site(
-            name,
-            GLMTable(
-                {"year": X[rows, 0], "dose": X[rows, 1], "constant": X[rows, 2], "died": y[rows]},
-                formula,
-                is_list=True,
-                standardize=True,
-            ),
-        )
-        for name, rows in zip("AB", parts, strict=True)
-    ]
-    prior_ = ba.families.FullGaussian(np.zeros(4), 1.0)
-    server = Coordinator.start([site.hello() for site in sites], GLMTask(M.PVI(), prior_))
-    centre, scale = server.spec.centre, server.spec.scale
-    # two passes over numbers of size 1900, in another order
-    assert np.allclose(centre[:2], X[:, :2].mean(axis=0), rtol=1e-12)
-    assert np.allclose(scale[:2], X[:, :2].std(axis=0), rtol=1e-12)
-    assert centre[2:].tolist() == [0.0, 0.0]  # constant columns stay
-    assert scale[2:].tolist() == [1.0, 1.0]
-    while server.outcome is None:
-        sites, replies = zip(*(one.step(carried(server.broadcast())) for one in sites), strict=True)
-        server = server.step(replies)
-    model = fitted_run(server.spec, final_result(server.broadcast()))
-    mean, covariance = model.mean(), model.covariance()
-    # the predictor does not depend on the units
-    standardised = (X - centre) / scale
-    assert np.allclose(X @ mean, standardised @ server.state.q_g.mean, atol=1e-9)
-    assert np.allclose(X @ covariance @ X.T, standardised @ server.state.q_g.covariance @ standardised.T, atol=1e-9)
-
-
 def test_results_name_sites_and_parameters():
     clients = team("softmax", sizes=SIZES)
     server, sites = drive(M.PVI(0.5), clients, prior("full", 6), rounds=3)
@@ -369,8 +326,7 @@ def test_results_name_sites_and_parameters():
     assert final_result(server.broadcast()).sites == {}
 
 
-@pytest.mark.parametrize("size", [1e100, 1e160, 1e300, -1.7e308])
-@pytest.mark.parametrize("family", ["full", "diagonal"])
+@pytest.mark.parametrize(("size", "family"), [(1e100, "full"), (1e160, "full"), (-1.7e308, "diagonal")])
 def test_a_huge_answer_to_an_accelerated_run_ends_it_and_no_step_raises(size, family):
     # squares and products of such numbers are infinite: what cannot be mixed is not mixed
     clients = team("poisson", sizes=(5, 8))  # whose replies are not held against their losses

@@ -18,10 +18,9 @@ from oracles.overrides import OPTIONS  # noqa: E402
 from oracles.problems import same_bits  # noqa: E402
 
 WARDS = [f"C(ward)[T.{level}]" for level in ("9", "ICU", "état")]
+SPLINE = "bs(age, knots=(40, 60), lower_bound=0, upper_bound=120)"
 FORMULAS = {
-    "interactions": ("died ~ dose*ward + I(age/10)", "logistic", ()),
-    "splines": ("died ~ bs(age, 5) + ward", "logistic", ("--share-quantiles",)),
-    "offset": ("stays ~ dose + ward + offset(log(days))", "poisson", ()),
+    "splines": (f"died ~ {SPLINE} + ward", "logistic", ()),
     "weights": ("died ~ age + ward", "logistic", ("--weights", "w")),
     "text that is predicted": ("stage ~ dose + ward", "multinomial", ()),
 }
@@ -69,19 +68,12 @@ def introduce(bayesadmm, *options):
 
 
 def play(bayesadmm, *options):
-    """Carry hellos, grids, broadcasts and replies to the end; return how many messages of grids there were."""
-    asked = -1
-    written = "grids.npz"
-    while written.endswith("grids.npz"):
-        asked += 1
-        for name in SITES if asked else ():
-            done(bayesadmm, "site", "step", f"at-{name}", written)
-        hellos = [f"at-{name}/hello.npz" for name in SITES]
-        written = done(bayesadmm, "server", "init", "run", *hellos, *options)["written"]
+    """Carry hellos, broadcasts and replies to the end."""
+    hellos = [f"at-{name}/hello.npz" for name in SITES]
+    written = done(bayesadmm, "server", "init", "run", *hellos, *options)["written"]
     while not written.endswith("final.npz"):
         replies = [done(bayesadmm, "site", "step", f"at-{name}", written)["written"] for name in SITES]
         written = done(bayesadmm, "server", "step", "run", *replies)["written"]
-    return asked
 
 
 @pytest.mark.parametrize("case", FORMULAS)
@@ -90,10 +82,9 @@ def test_a_run_by_files_is_the_run_of_sites_in_python(case, bayesadmm, files):
     formula, kind, more = FORMULAS[case]
     said = introduce(bayesadmm, "--formula", formula, "--loss", kind, "--dropna", *more)
     assert {one["missing_rows"] for one in said.values()} == {2}
-    asked = play(bayesadmm, "--seed", "0")
-    assert asked == (case == "splines")
-    options = {"shares_quantiles": case == "splines", "weights": "w" if case == "weights" else None}
-    sites = [Site(name, GLMTable(pd.read_csv(f"{name}.csv"), formula, kind, **options)) for name in SITES]
+    play(bayesadmm, "--seed", "0")
+    weights = "w" if case == "weights" else None
+    sites = [Site(name, GLMTable(pd.read_csv(f"{name}.csv"), formula, kind, weights=weights)) for name in SITES]
     prior = lambda d: ba.families.FullGaussian(np.zeros(d), 0.0)  # noqa: E731
     task = GLMTask(Guarded(Newton()), prior, tol=1e-8, asks=True)
     server, _ = drive_sites(sites, task)
@@ -107,8 +98,8 @@ def test_a_run_by_files_is_the_run_of_sites_in_python(case, bayesadmm, files):
 
 def test_the_model_of_a_run_takes_raw_tables(bayesadmm, files):
     """What `fit` gives for the same formula; and predict, certify and evaluate read the sites' own files."""
-    formula = "died ~ bs(age, 5) + dose*ward"
-    introduce(bayesadmm, "--formula", formula, "--loss", "logistic", "--dropna", "--share-quantiles")
+    formula = f"died ~ {SPLINE} + dose*ward"
+    introduce(bayesadmm, "--formula", formula, "--loss", "logistic", "--dropna")
     play(bayesadmm, "--tol", "1e-10")
     model = "model.npz"
     assert bayesadmm("export", "run", "--out", model)[0] == 0
@@ -155,34 +146,28 @@ def test_offset_and_exposure_are_columns_by_name(bayesadmm, files):
 
 INIT = ("--data", "Bern.csv", "--name", "Bern", "--loss", "logistic")
 TARGET = ("--target", "died", "--features", "age,ward")
-WRONG = {
-    "missing rows": (
-        (*TARGET, "--categorical", "ward"),
-        "missing values in age (1), ward (2): fill them in, or drop these rows with --dropna",
-    ),
-    "a formula and a list": ((*TARGET, "--formula", "died ~ age"), "--target: the formula says it"),
-    "labels": (("--formula", "died ~ age", "--classes", "0,1"), "--classes: sites with a formula agree on labels"),
-    "a label that is not listed": ((*TARGET, "--classes", "0,2", "--dropna"), "column 'died' also holds '1'"),
-    "a formula that is none": (("--formula", "died ~ age +"), "--formula must be a formula like"),
-    "code": (("--formula", "died ~ __import__('os')"), "must not call __import__"),
-    "a column that is not there": (
-        ("--formula", "died ~ agee"),
-        "'Bern': column 'agee' is not in the table; did you mean 'age'?",
-    ),
-    "units": (("--formula", "died ~ age", "--standardize", "--dropna"), "write scale(x) in it"),
-    "no intercept": (("--formula", "died ~ age", "--no-intercept"), "write '- 1' in the formula"),
-    "no target": ((), "--target must name the column to be explained, or --formula say it"),
-    "a column that is not chosen": ((*TARGET, "--categorical", "stage"), "'stage' is not among the features"),
-}
+WRONG = (
+    ((*TARGET, "--categorical", "ward"), "missing values in age (1), ward (2)"),
+    ((*TARGET, "--formula", "died ~ age"), "--target: the formula says it"),
+    (("--formula", "died ~ age", "--classes", "0,1"), "--classes"),
+    ((*TARGET, "--classes", "0,2", "--dropna"), "column 'died' also holds '1'"),
+    (("--formula", "died ~ age +"), "--formula must be a formula like"),
+    (("--formula", "died ~ __import__('os')"), "must not call __import__"),
+    (("--formula", "died ~ agee"), "did you mean 'age'?"),
+    (("--formula", "died ~ age", "--standardize", "--dropna"), "write scale(x) in it"),
+    (("--formula", "died ~ bs(age, 5)", "--dropna"), "lower_bound="),
+    (("--formula", "died ~ age", "--no-intercept"), "write '- 1' in the formula"),
+    ((), "--target must name the column"),
+    ((*TARGET, "--categorical", "stage"), "'stage' is not among the features"),
+)
 
 
-@pytest.mark.parametrize("case", WRONG)
-def test_what_is_wrong_at_a_site_is_said_there(case, bayesadmm, files):
-    options, words = WRONG[case]
-    code, out, err = bayesadmm("site", "init", "at-Bern", *INIT, *options)
-    assert (code, out) == (2, "")
-    assert words in err
-    assert not (files / "at-Bern").exists()
+def test_what_is_wrong_at_a_site_is_said_there(bayesadmm, files):
+    for options, words in WRONG:
+        code, out, err = bayesadmm("site", "init", "at-Bern", *INIT, *options)
+        assert (code, out) == (2, "")
+        assert words in err
+        assert not (files / "at-Bern").exists()
 
 
 TEXTS = {
@@ -216,7 +201,7 @@ def test_a_mismatch_is_a_refused_message_and_nothing_is_written(bayesadmm, files
     code, out, err = bayesadmm("server", "init", "run", *hellos)
     assert (code, out) == (3, "")
     assert "site 'Chur': column 'ward' holds" in err
-    assert "differ in case or in blanks alone" in err
+    assert "differ in case" in err
     assert not (files / "run").exists()
     code, _, err = bayesadmm("server", "init", "run", *hellos, "--ignore-case", "--reference", "ward=ICU")
     assert code == 0
@@ -232,20 +217,3 @@ def test_site_intercepts_are_asked_for_at_the_server(bayesadmm, files):
     names = [row["name"] for row in done(bayesadmm, "summary", "model.npz")["coefficients"]]
     assert names[-3:] == ["site[T.Basel]", "site[T.Bern]", "(intercept)"]
     assert done(bayesadmm, "certify", "model.npz", *(f"{name}.csv" for name in SITES), "--dropna")["holds"]
-
-
-def test_grids_come_before_a_run_and_its_rows_stay(bayesadmm, files):
-    introduce(bayesadmm, "--formula", "died ~ bs(age, 5)", "--loss", "logistic", "--dropna", "--share-quantiles")
-    hellos = [f"at-{name}/hello.npz" for name in SITES]
-    grids = done(bayesadmm, "server", "init", "run", *hellos)["written"]
-    first = (files / "at-Bern" / "hello.npz").read_bytes()
-    done(bayesadmm, "site", "step", "at-Bern", grids)
-    again = (files / "at-Bern" / "hello.npz").read_bytes()
-    assert first != again
-    done(bayesadmm, "site", "step", "at-Bern", grids, "--out", "hello-Bern.npz")
-    assert (files / "hello-Bern.npz").read_bytes() == again == (files / "at-Bern" / "hello.npz").read_bytes()
-    table = pd.read_csv("Bern.csv")
-    table.assign(age=table.age + 1).to_csv("Bern.csv", index=False)
-    code, _, err = bayesadmm("site", "step", "at-Bern", grids)
-    assert code == 3
-    assert "must be those of hello.npz, and they have changed" in err

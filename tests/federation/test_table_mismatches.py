@@ -1,4 +1,4 @@
-"""Tables that do not match (`oracles.mismatches`), by messages and by files: the pooled design, or a named refusal."""
+"""Tables that do not match (`oracles.mismatches`), by files: the pooled design, or a named refusal."""
 
 import numpy as np
 import pytest
@@ -12,27 +12,13 @@ import bayesadmm_np as ba
 from bayesadmm_np.cli._options import SiteConfig
 from bayesadmm_np.cli._run_files import introduce, load_site
 from bayesadmm_np.design.agreement import Design
-from bayesadmm_np.design.levels import TableError
-from bayesadmm_np.federation import Coordinator, GLMTable, GLMTask, Site
+from bayesadmm_np.federation import Coordinator, GLMTask
 from bayesadmm_np.federation.messages import read_spec
 from bayesadmm_np.splitting.guarded import Guarded
 from bayesadmm_np.splitting.methods import Newton
 from oracles.couriers import carried
-from oracles.mismatches import check, harmonised, is_another_truth, make_case, require_pooled, used
+from oracles.mismatches import harmonised, is_another_truth, make_case, require_pooled, used
 from oracles.overrides import ALLOWED
-
-SEEDS = range(150)
-
-
-def introduced(case, data):
-    """What a refusal at a site says there; the site is known."""
-    sites = []
-    for name, table in case.tables.items():
-        try:
-            sites.append(Site(name, data(table, case.formula, "poisson")))
-        except TableError as error:
-            raise TableError(error.fact, error.remedy, name, error.column) from error
-    return sites
 
 
 def agreed(case, sites, hellos):
@@ -54,43 +40,6 @@ def design_of(site, spec):
     kept = np.arange(said.n_rows) < said.n_complete
     p = len(spec.agreement.names)
     return Design(loss.X[:, :p], spec.features[:p], loss.y, loss.offset, None, kept, {}, 0)
-
-
-def by_messages(case, data=GLMTable):
-    sites = introduced(case, data)
-    return agreed(case, sites, [site.hello() for site in sites])
-
-
-def test_messages_give_the_pooled_design_or_refuse_by_name():
-    found = [refused for refused in (check(make_case(seed), by_messages) for seed in SEEDS) if refused is not None]
-    assert len(found) > 130
-    assert 20 < sum(found) < 100  # both ends
-
-
-class OwnOrder(GLMTable):
-    """Broken twin: a site that gives its design's columns of the ward in the order in which it meets them."""
-
-    def _agreed(self, spec, agreement, name):
-        made = super()._agreed(spec, agreement, name)
-        places = [j for j, column in enumerate(spec.features) if column.startswith("ward[T.")]
-        order = np.arange(len(spec.features))
-        order[places] = sorted(places, key=lambda j: -made.loss.X[:, j].argmax())
-        return type(made)(type(made.loss)(made.loss.X[:, order], made.loss.y, offset=made.loss.offset), made.features)
-
-
-def test_the_check_catches_a_site_with_an_order_of_its_own():
-    caught = 0
-    for seed in range(60):
-        try:
-            check(make_case(seed), lambda case: by_messages(case, OwnOrder))
-        except AssertionError:
-            caught += 1
-    assert caught > 5
-
-
-# ----------------------------------------------------------------------------------------------------
-# By files
-# ----------------------------------------------------------------------------------------------------
 
 
 def by_files(case, folder):
@@ -125,11 +74,11 @@ def outcome(case, folder):
 
 
 def test_files_give_the_pooled_design_or_refuse_by_name(tmp_path):
-    cases = {seed: case for seed in range(70) if not is_another_truth(case := make_case(seed))}
+    cases = {seed: case for seed in range(40) if not is_another_truth(case := make_case(seed))}
     # in a file a column of codes is text at every site, of which "unknown" is a level like others
     cases = {seed: case for seed, case in cases.items() if "code" not in case.words}
     found = [outcome(case, tmp_path / f"{seed}") for seed, case in cases.items()]
-    assert 5 < sum(found) < 45
+    assert 3 < sum(found) < 28
 
 
 def test_the_check_of_files_catches_rows_in_another_order(tmp_path):
@@ -142,7 +91,7 @@ def test_the_check_of_files_catches_rows_in_another_order(tmp_path):
         require_pooled(case, harmonised(case), agreement, designs)
 
     caught = 0
-    for seed in range(20):
+    for seed in range(12):
         (tmp_path / f"{seed}").mkdir()
         try:
             shuffled(make_case(seed), tmp_path / f"{seed}")
@@ -150,4 +99,4 @@ def test_the_check_of_files_catches_rows_in_another_order(tmp_path):
             caught += 1
         except ValueError:
             continue
-    assert caught > 5
+    assert caught > 3

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import bayesadmm_np as ba
+from bayesadmm_np._errors import ArgumentError
 from bayesadmm_np.design.levels import TableError
 from bayesadmm_np.design.terms import formula_of_columns
 from bayesadmm_np.federation import (
@@ -15,21 +16,18 @@ from bayesadmm_np.federation import (
     GLMData,
     GLMTable,
     GLMTask,
-    Message,
     MessageError,
     Site,
-    needed_grids,
 )
 from bayesadmm_np.splitting.guarded import Guarded
 from bayesadmm_np.splitting.methods import Newton
-from oracles.couriers import carried, differences, drive_sites, greeted
+from oracles.couriers import carried, differences, drive_sites
 from oracles.hospitals import WARDS, pooled_losses, tables_of, truth
 
 CASES = {
     "text": ("died ~ age + ward", "logistic", {}),
+    "linear": ("cost ~ age*dose + ward", "linear", {}),
     "interactions": ("died ~ dose*ward + I(age/10)", "logistic", {}),
-    "splines": ("died ~ bs(age, 5) + ward", "logistic", {"shares_quantiles": True}),
-    "splines of doubles": ("cost ~ bs(dose, df=4, degree=2) + ward", "linear", {"shares_quantiles": True}),
     "knots": (
         "died ~ bs(age, knots=[40, 60], lower_bound=10, upper_bound=100) + ward",
         "logistic",
@@ -38,7 +36,6 @@ CASES = {
     "offset": ("stays ~ dose + ward + offset(log(days))", "poisson", {}),
     "weights": ("died ~ age + ward", "logistic", {"weights": "w"}),
     "classes": ("stage ~ dose + ward", "multinomial", {}),
-    "linear": ("cost ~ age*dose + ward", "linear", {}),
 }
 FULL = {"full": lambda d: ba.families.FullGaussian(np.zeros(d), 0.5)}
 
@@ -110,51 +107,11 @@ def sites_of(formula, kind="logistic", tables=None, **options):
     return [Site(name, GLMTable(table, formula, kind, **options)) for name, table in tables.items()]
 
 
-@pytest.mark.parametrize(
-    ("formula", "kind", "exchanges"),
-    [("died ~ bs(age, 5)", "logistic", 1), ("cost ~ bs(dose, df=4, degree=2)", "linear", 7)],
-)
-def test_whole_numbers_need_one_grid_and_doubles_a_few(formula, kind, exchanges):
-    """At most four ranks are open, and half of 4096 numbers is spread over each one's floats: 2⁹ a grid, of 2⁶³."""
-    _, asked = greeted(sites_of(formula, kind, shares_quantiles=True), TASK)
-    assert 1 <= asked <= exchanges
-
-
-def test_a_site_that_shares_no_quantiles_is_not_asked():
-    sites = sites_of("died ~ bs(age, 5)")
-    with pytest.raises(ba.ArgumentError if hasattr(ba, "ArgumentError") else ValueError, match="share quantiles"):
-        needed_grids([site.hello() for site in sites], TASK)
-    willing = sites_of("died ~ bs(age, 5)", shares_quantiles=True)
-    grids = needed_grids([site.hello() for site in willing], TASK)
-    with pytest.raises(MessageError, match="and this site does not"):
-        sites[0].step(grids)
-
-
-def test_a_run_needs_the_counts_that_it_asks_for():
-    sites = sites_of("died ~ bs(age, 5)", shares_quantiles=True)
-    with pytest.raises(ValueError, match="counts that needed_grids asks for"):
-        Coordinator.start([site.hello() for site in sites], TASK)
-
-
-def test_counts_of_rows_that_have_changed_since_are_asked_for_again():
-    sites = sites_of("died ~ bs(age, 5)", shares_quantiles=True)
-    hellos, _ = greeted(sites, TASK)
-    assert needed_grids(hellos, TASK) is None
-    younger = tables_of(truth())["Bern"].assign(age=5)
-    stale = [
-        *hellos[:1],
-        Site("Bern", GLMTable(younger, "died ~ bs(age, 5)", shares_quantiles=True)).hello(),
-        hellos[2],
-    ]
-    assert needed_grids(stale, TASK) is not None
-
-
-def test_counts_that_no_rows_have_are_refused():
-    hellos, _ = greeted(sites_of("died ~ bs(age, 5)", shares_quantiles=True), TASK)
-    first = hellos[0]
-    arrays = {name: values + 1000 for name, values in first.arrays.items()}
-    with pytest.raises(MessageError, match="rising counts of at most 31 rows"):
-        needed_grids([Message("hello", first.header, arrays), *hellos[1:]], TASK)
+def test_a_spline_without_knots_is_refused_at_the_site():
+    """Quantiles are values of rows. Twin: the formula that has them, among `CASES`."""
+    for formula in ("died ~ bs(age, 5)", "died ~ bs(age, knots=[40], upper_bound=100)"):
+        with pytest.raises(ArgumentError, match="lower_bound="):
+            sites_of(formula)
 
 
 def test_a_hello_says_levels_and_counts_and_nothing_of_numbers():
@@ -174,42 +131,36 @@ def test_a_hello_says_levels_and_counts_and_nothing_of_numbers():
     assert not any(f"{value:.6f}"[:8] in written for value in site.data.table["dose"])
 
 
-MISMATCHES = {
-    "a column that is called otherwise": (lambda t: t.rename(columns={"ward": "Ward"}), "ward", "is not in the table"),
-    "dates": (lambda t: t.assign(age="2024-01-03"), "age", "holds dates"),
-    "another case": (lambda t: t.assign(ward=[str(w).lower() for w in t.ward]), "ward", "differ in case"),
-    "text among numbers": (lambda t: t.assign(age=["old", *t.age[1:]]), "age", "holds text"),
-    "infinite": (lambda t: t.assign(age=[np.inf, *t.age[1:]]), "age", "infinite"),
-}
+MISMATCHES = (
+    (lambda t: t.rename(columns={"ward": "Ward"}), "ward", "is not in the table"),
+    (lambda t: t.assign(age="2024-01-03"), "age", "holds dates"),
+    (lambda t: t.assign(ward=[str(w).lower() for w in t.ward]), "ward", "differ in case"),
+    (lambda t: t.assign(age=["old", *t.age[1:]]), "age", "holds text"),
+    (lambda t: t.assign(age=[np.inf, *t.age[1:]]), "age", "infinite"),
+)
 
 
-@pytest.mark.parametrize("fault", MISMATCHES)
-def test_a_mismatch_is_refused_with_site_and_column_before_the_first_round(fault):
-    change, column, words = MISMATCHES[fault]
-    tables = tables_of(truth(), holes=False)
-    tables["Bern"] = change(tables["Bern"])
-    with pytest.raises(TableError, match=words) as caught:
-        Coordinator.start([site.hello() for site in sites_of("died ~ age + ward", tables=tables)], TASK)
-    assert caught.value.column == column
-    if caught.value.site is not None:  # alone a site knows of a column that it lacks
-        assert caught.value.site == "Bern"
+def test_a_mismatch_is_refused_with_site_and_column_before_the_first_round():
+    for change, column, words in MISMATCHES:
+        tables = tables_of(truth(), holes=False)
+        tables["Bern"] = change(tables["Bern"])
+        with pytest.raises(TableError, match=words) as caught:
+            Coordinator.start([site.hello() for site in sites_of("died ~ age + ward", tables=tables)], TASK)
+        assert caught.value.column == column
+        assert caught.value.site in (None, "Bern")  # alone a site knows of a column that it lacks
 
 
-OTHERS = {
-    "formula": ({}, "died ~ age", "logistic", "formula must be that of site Basel"),
-    "kind": ({}, "died ~ age + ward", "poisson", "kind must be that of site Basel"),
-    "weights": ({"weights": "w"}, "died ~ age + ward", "logistic", "weights must be that of site Basel"),
-}
-
-
-@pytest.mark.parametrize("case", OTHERS)
-def test_sites_must_want_the_same_regression(case):
-    options, formula, kind, words = OTHERS[case]
+def test_sites_must_want_the_same_regression():
     tables = tables_of(truth())
     hellos = [site.hello() for site in sites_of("died ~ age + ward", tables=tables)]
-    hellos[1] = Site("Bern", GLMTable(tables["Bern"], formula, kind, **options)).hello()
-    with pytest.raises(MessageError, match=words):
-        Coordinator.start(hellos, TASK)
+    for name, *others in (
+        ("formula", "died ~ age"),
+        ("kind", "died ~ age + ward", "poisson"),
+        ("weights", "died ~ age + ward", "logistic", "w"),
+    ):
+        hellos[1] = Site("Bern", GLMTable(tables["Bern"], *others)).hello()
+        with pytest.raises(MessageError, match=f"{name} must be that of site Basel"):
+            Coordinator.start(hellos, TASK)
 
 
 def test_a_table_and_a_design_do_not_mix():

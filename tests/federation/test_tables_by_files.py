@@ -310,8 +310,10 @@ def play_again(call, *options):
     return play(call, *options)
 
 
-@pytest.mark.parametrize(("loss", "target"), [("logistic", "died"), ("poisson", "visits"), ("linear", "pressure")])
-@pytest.mark.parametrize("units", ["", "--standardize"])
+@pytest.mark.parametrize(
+    ("loss", "target", "units"),
+    [("logistic", "died", ""), ("poisson", "visits", "--standardize"), ("linear", "pressure", "")],
+)
 def test_collinear_and_constant_columns_are_named_and_held(call, loss, target, units):
     rows = write_tables()
     code, told, _ = play(call, f"--target {target} --loss {loss} --features age,dose,twice,one {units}")
@@ -333,7 +335,7 @@ def test_collinear_and_constant_columns_are_named_and_held(call, loss, target, u
     assert table["goodness"]["df_model"] == 2
 
 
-@pytest.mark.parametrize("features", ["age,marker", "age,dose"])
+@pytest.mark.parametrize("features", [pytest.param("age,marker", marks=pytest.mark.slow), "age,dose"])
 def test_firth_by_files_is_that_of_the_estimator(call, features):
     rows = write_tables()
     code, told, sent = play(call, f"--target died --loss logistic --features {features}", "--penalty firth")

@@ -45,13 +45,13 @@ def spector():
 
 
 def fair():
-    data = sm.datasets.fair.load_pandas().data
+    data = sm.datasets.fair.load_pandas().data[::3]
     return "logistic", scaled(data.drop(columns="affairs")), (data["affairs"] > 0).to_numpy(dtype=float)
 
 
 def randhie():
     data = sm.datasets.randhie.load_pandas()
-    return "poisson", scaled(data.exog), data.endog.to_numpy()
+    return "poisson", scaled(data.exog[::10]), data.endog.to_numpy()[::10]
 
 
 def longley():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import bayesadmm_np as ba
-from bayesadmm_np.glm import diagnosis, separation
+from bayesadmm_np.glm import separation
 from bayesadmm_np.glm.diagnosis import (
     Separation,
     Undecided,
@@ -16,7 +16,8 @@ from bayesadmm_np.glm.diagnosis import (
     read_finding,
     without_estimate,
 )
-from bayesadmm_np.glm.separation import Answer, Part, Question, answer, held, smallest_separating
+from bayesadmm_np.glm.questions import QUESTIONS, pack, unpack
+from bayesadmm_np.glm.separation import Answer, Question, answer, held
 from bayesadmm_np.losses import LeastSquares, Logistic, Poisson, Softmax
 from bayesadmm_np.losses.linear_model import row_factor
 from bayesadmm_np.losses.pointwise import BernoulliLogit, CategoricalLogit, PoissonLog
@@ -54,22 +55,20 @@ def disagreement(losses, found):
         return "the direction is opposed, or moves nothing"
     if found.is_complete != is_complete(walls):
         return "complete and quasi-complete are mixed up"
-    if np.linalg.matrix_rank(walls) == walls.shape[1]:  # otherwise collinear columns move without a separation
-        expected = tuple(names[j] for j in moved_coefficients(walls))
-        if found.names != expected:
-            return f"{found.names} have no estimate, and it is {expected}"
-
-    def separates(columns):
-        chosen = [c * losses[0].n_features + j for c in range(losses[0].n_outputs) for j in columns]
-        return bool(chosen) and is_separated(walls[:, chosen])
-
-    cause = [int(name[1:]) for name in found.columns]
-    if not separates(cause) or any(separates([j for j in cause if j != spared]) for spared in cause):
-        return f"{cause} are not a smallest set that separates"
+    expected = tuple(names[j] for j in moved_coefficients(walls))
+    # where columns are collinear some move without a separation
+    if np.linalg.matrix_rank(walls) == walls.shape[1] and found.names != expected:
+        return f"{found.names} have no estimate, and it is {expected}"
+    columns = sorted({name.rpartition(": ")[2] for name in found.names})
+    if found.columns == tuple(columns):
+        return None
+    chosen = [c * losses[0].n_features + int(name[1:]) for c in range(losses[0].n_outputs) for name in found.columns]
+    if not found.is_complete or len(found.columns) != 1 or not is_separated(walls[:, chosen]):
+        return f"{found.columns} are not the columns of {found.names}, nor one that separates"
     return None
 
 
-@pytest.mark.parametrize("seeds", [range(120), pytest.param(range(120, 3000), marks=pytest.mark.slow)], ids=["", "all"])
+@pytest.mark.parametrize("seeds", [range(40), pytest.param(range(40, 3000), marks=pytest.mark.slow)], ids=["", "all"])
 def test_findings_are_those_of_linear_programmes(seeds):
     wrong, separated = {}, 0
     for seed in seeds:
@@ -107,24 +106,13 @@ def test_a_rule_of_thumb_errs_both_ways():
     [
         pytest.param("HALF", 1.5, id="a step above 1 taken as a proof"),
         pytest.param("STILL", 10.0, id="rows that oppose taken to stand still"),
-        pytest.param("WIDE", 1e30, id="no direction tried"),
+        pytest.param("GAPS", 0, id="no direction tried"),
     ],
 )
 def test_broken_searches_are_found_out(monkeypatch, constant, value):
     monkeypatch.setattr(separation, constant, value)
     problems = (random_problem(np.random.default_rng(seed)) for seed in range(60))
     assert any(disagreement(losses, diagnose(losses)) for losses in problems)
-
-
-def test_a_set_of_all_that_moves_is_found_out(monkeypatch):
-    """The twin of the smallest set, as sites elsewhere once had it."""
-
-    def all_that_move(split, columns, found, most):
-        return sorted(columns), split([columns], False)[0]
-
-    monkeypatch.setattr(diagnosis, "smallest_separating", all_that_move)
-    problems = (random_problem(np.random.default_rng(seed)) for seed in range(60))
-    assert any("not a smallest set" in (disagreement(losses, diagnose(losses)) or "") for losses in problems)
 
 
 @pytest.mark.parametrize(
@@ -275,7 +263,7 @@ def test_sites_elsewhere_answer_with_sums_alone():
     near = find_separation(losses, columns, intercepts=[3])
     assert far.names == near.names == ("ward",)
     assert far.columns == near.columns == ("ward",)
-    assert max(sizes) <= 16 * 8  # the Hessians of four columns, of some points
+    assert max(sizes) == 16  # the Hessian of four columns
 
 
 def test_a_maximum_is_proven_by_the_sums_of_two_exchanges():
@@ -299,30 +287,31 @@ def test_a_site_with_a_maximum_says_nothing_of_a_direction(floor):
     loss, rng = overlapping(3), np.random.default_rng(0)
     assert held(loss).all()
     frame, theta = np.eye(4), rng.normal(size=4)
-    without = answer(loss, Question.of(Part(frame, theta)))
+    without = answer(loss, Question(frame, theta, np.zeros(4), 0.0))
     for direction in (*rng.normal(size=(20, 4)), *np.eye(4)):
-        said = answer(loss, Question.of(Part(frame, theta, direction, floor)))
+        said = answer(loss, Question(frame, theta, direction, floor))
         for name in ("value", "gradient", "hessian", "stands"):
             np.testing.assert_array_equal(getattr(said, name), getattr(without, name))
-        assert (said.moves, said.opposes) == ((0, 0) if floor else (1, 1))
+        assert (said.moves, said.opposes) == (1, 1)
     # the twin that takes every row for loose answers by the direction, and sums the rows that stand
     told = [
-        answer(loss, Question.of(Part(frame, theta, np.r_[1.0, 0, 0, -at], 0.5)), np.zeros((60, 1), dtype=bool))
+        answer(loss, Question(frame, theta, np.r_[1.0, 0, 0, -at], 0.5), np.zeros((60, 1), dtype=bool))
         for at in (-1.0, 0.0, 1.0)
     ]
-    assert len({(float(one.moves[0]), float(one.opposes[0]), float(one.value[0])) for one in told}) == 3
+    assert len({(one.moves, one.opposes, one.value) for one in told}) == 3
 
 
-@pytest.mark.parametrize("seed", range(60))
-def test_rows_that_are_held_are_those_that_no_direction_frees(seed):
+def test_rows_that_are_held_are_those_that_no_direction_frees():
     """By a programme a wall: max a_jᵀd over all a_iᵀd >= 0, |d| <= 1, is 0 where it is held."""
-    loss = random_problem(np.random.default_rng(seed))[0]
-    if not (loss.weights > 0).any():
-        return
-    walls, _ = walls_of([loss])
-    is_wall = loss.pointwise.walls(loss.y[loss.weights > 0]).any(axis=2)
-    free = [not is_held for is_held in held(loss)[is_wall]]
-    assert free == [is_moved(walls, j) for j in range(len(walls))]
+    wrong = []
+    for seed in range(15):
+        loss = random_problem(np.random.default_rng(seed))[0]
+        if (loss.weights > 0).any():
+            walls, _ = walls_of([loss])
+            is_wall = loss.pointwise.walls(loss.y[loss.weights > 0]).any(axis=2)
+            free = [not is_held for is_held in held(loss)[is_wall]]
+            wrong += [seed] * (free != [is_moved(walls, j) for j in range(len(walls))])
+    assert not wrong
 
 
 def test_directions_are_told_in_the_readers_units():
@@ -361,97 +350,49 @@ def test_findings_survive_a_file():
 
 
 def counted(losses):
-    """A finding, and the exchanges that it took."""
-    asked = []
+    """A finding from questions and answers as messages hold them, and the exchanges that it took."""
+    entry, asked = QUESTIONS["separation"], []
+    known = [held(loss) for loss in losses]
 
     def ask(question):
         asked.append(question)
-        return [answer(loss, question) for loss in losses]
+        sizes = {"c": losses[0].n_outputs, "p": losses[0].n_features, "r": question.basis.shape[1]}
+        there = unpack(Question, *pack(question), entry.asked, sizes)
+        answers = [pack(answer(loss, there, fixed)) for loss, fixed in zip(losses, known, strict=True)]
+        return [unpack(Answer, plain, arrays, entry.said, sizes) for plain, arrays in answers]
 
     columns = [f"x{j}" for j in range(losses[0].n_features)]
     factors = [row_factor(loss.X[loss.weights > 0]) for loss in losses]
     return find_separation([], columns, outputs=outputs_of(losses), ask=ask, factors=factors), len(asked)
 
 
-def test_few_exchanges_find_it():
-    """Sets of several columns, all needed, take up to 35. One question after another took 22 in one case of ten."""
+def test_few_exchanges_between_sites_find_the_same():
     taken = {True: [], False: []}
-    for seed in range(120):
+    for seed in range(60):
         losses = random_problem(np.random.default_rng(seed))
         found, exchanges = counted(losses)
         taken[found is None].append(exchanges)
         assert found == diagnose(losses)
-    assert max(taken[True]) <= 12
+    assert max(taken[True]) <= 17
+    assert max(taken[False]) <= 60
     assert np.median(taken[True]) <= 3
     assert np.median(taken[False]) <= 8
-    assert np.mean(np.array(taken[False]) <= 15) > 0.85
+    assert np.quantile(taken[False], 0.9) <= 15
 
 
-ALL = separation.Split(ONE, True, ONE, ONE, True)
-
-
-def test_the_smallest_set_is_found_side_by_side():
-    asked = []
-
-    def splits(sets, is_nested):
-        asked.append(sets)
-        return [split if {3, 11} <= set(one) or {2, 5} <= set(one) else "finite" for one in sets]
-
-    split = ALL
-    assert smallest_separating(splits, range(16), split) == ([2, 5], split)
-    assert len(asked) == 3
-    assert smallest_separating(splits, [2, 11, 7, 3], split) == ([3, 11], split)
-    assert smallest_separating(lambda sets, is_nested: [split] * len(sets), range(3), split) == ([], split)
-
-
-@pytest.mark.parametrize("most", [1, 2, 3, 16])
-@pytest.mark.parametrize("needed", [{0}, {199}, {7, 150}, set(range(0, 40, 4)), set(range(12))])
-def test_many_columns_are_searched_by_few_sets_at_a_time(needed, most):
-    """The twin without the bound asked about 200 sets at once, with a Hessian of 200² numbers each."""
-    widest = 0
-
-    def splits(sets, is_nested):
-        nonlocal widest
-        widest = max(widest, len(sets))
-        return [ALL if needed <= set(one) else "finite" for one in sets]
-
-    assert smallest_separating(splits, range(200 if len(needed) < 5 else 40), ALL, most) == (sorted(needed), ALL)
-    assert widest <= most
-
-
-def test_a_search_for_very_many_columns_ends(monkeypatch):
-    """Of 60 columns that are all needed twelve are found out; the twin goes on to the last."""
-    asked = []
-
-    def splits(sets, is_nested):
-        asked.append(sets)
-        return [ALL if set(range(60)) <= set(one) else "finite" for one in sets]
-
-    assert smallest_separating(splits, range(200), ALL)[0] == list(range(60))
-    few, _ = len(asked), asked.clear()
-    monkeypatch.setattr(separation, "MOST_NEEDED", 60)
-    assert smallest_separating(splits, range(200), ALL)[0] == list(range(60))
-    assert len(asked) > 2 * few
-
-
-def test_where_rounding_hides_the_proof_of_a_set_all_columns_are_named():
-    whole = range(4)
-    assert smallest_separating(lambda sets, is_nested: ["unknown"] * len(sets), whole, ALL) == (list(whole), ALL)
-
-
-@pytest.mark.parametrize("seed", range(40))
-def test_a_bound_on_the_distance_is_a_proof_that_there_is_a_maximum(seed):
+def test_a_bound_on_the_distance_is_a_proof_that_there_is_a_maximum():
     """Newton's run with a flat prior: separated rows get no bound, others with independent columns converge to one."""
-    losses = random_problem(np.random.default_rng(seed))
-    walls, _ = walls_of(losses)
-    prior = ba.families.FullGaussian(np.zeros(losses[0].dim), 0.0)
-    try:
-        result = ba.run(ba.Guarded(ba.methods.Newton()), losses, prior, rounds=40)
-    except ba.RunError:
-        assert is_separated(walls) or np.linalg.matrix_rank(walls) < walls.shape[1]
-        return
-    bound = result.certificate().distance
-    has_bound = bound is not None and np.isfinite(bound.sd_units)
-    assert not (has_bound and is_separated(walls))
-    if np.linalg.matrix_rank(walls) == walls.shape[1]:
-        assert has_bound != is_separated(walls)
+    wrong = []
+    for seed in range(20):
+        losses = random_problem(np.random.default_rng(seed))
+        walls, _ = walls_of(losses)
+        is_free, has_maximum = bool(np.linalg.matrix_rank(walls) == walls.shape[1]), not bool(is_separated(walls))
+        prior = ba.families.FullGaussian(np.zeros(losses[0].dim), 0.0)
+        try:
+            bound = ba.run(ba.Guarded(ba.methods.Newton()), losses, prior, rounds=40).certificate().distance
+        except ba.RunError:
+            wrong += [seed] * (is_free and has_maximum)
+        else:
+            has_bound = bound is not None and bool(np.isfinite(bound.sd_units))
+            wrong += [seed] * (has_bound != has_maximum if is_free else has_bound > has_maximum)
+    assert not wrong

@@ -8,7 +8,6 @@ import contextlib
 import io
 import os
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -88,26 +87,19 @@ def network_state(state):
 # ----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Said:
-    code: int
-    out: str
-    err: str
-
-
 def command(*arguments, folder):
-    """Run a command in this process and in a folder, as `bayesadmm ARGUMENTS` does."""
+    """Return exit code and output of a command that runs in this process and in a folder."""
     from bayesadmm_np import cli
 
     before = sys.argv, Path.cwd()
-    out, err = io.StringIO(), io.StringIO()
+    out = io.StringIO()
     code = 0
     try:
         os.chdir(folder)
         # a step took what had come, and waits for all now
         partial = ["--partial"] if arguments[:2] == ("server", "step") and len(arguments) == 5 else []
         sys.argv = ["bayesadmm", *map(str, arguments), *partial]
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
             try:
                 cli.main()
             except SystemExit as stopped:
@@ -115,4 +107,4 @@ def command(*arguments, folder):
     finally:
         sys.argv = before[0]
         os.chdir(before[1])
-    return Said(0 if code is None else code, out.getvalue(), err.getvalue())
+    return (0 if code is None else code), out.getvalue()

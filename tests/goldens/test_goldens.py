@@ -36,7 +36,7 @@ def tolerance(case, key):
 
     Rounding starts at 1e-16. The core's solvers stop at 1e-12 of a Fisher length, and four rounds multiply an error by
     less than ten each; a mix of rounds divides it by their differences. A network's 40 steps multiply it by less than
-    a hundred. Commands stop at their --tol, 1e-8 where none is given, at most 1e-5 here; one trains in float32.
+    a hundred. Commands stop at their --tol, 1e-8 where none is given, at most 1e-5 here.
     OpenBLAS's oldest kernels without AVX differ from those of AVX512 by 1e-14 (core), 1e-13 (accelerated), 2e-15
     (networks) and 3e-8 (commands).
     """

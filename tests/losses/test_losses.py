@@ -10,7 +10,7 @@ from scipy.linalg import block_diag
 from scipy.special import digamma
 
 import bayesadmm_np as ba
-from bayesadmm_np.testing import check_loss
+from oracles.refusals import assert_refused
 
 F, L = ba.families, ba.losses
 N, P = 9, 3
@@ -215,14 +215,6 @@ def test_least_squares_keeps_one_gram_matrix_for_all_outputs(rng):
     np.testing.assert_allclose(expected.projected[0], np.tile((X**2).sum(axis=0), 500), rtol=1e-12)
 
 
-@every_loss
-@pytest.mark.parametrize("seed", range(3))
-def test_derivatives_and_expectations_pass_the_checks(kind, seed):
-    """Under one family: tests/testing has the others, and a twin of every one of these checks."""
-    _, loss, _ = drawn(kind, 10 + seed)
-    check_loss(loss, F.DiagonalGaussian(np.zeros(loss.dim), 2.0), seed=seed)
-
-
 # ----------------------------------------------------------------------------------------------------
 # Margins (warnings are errors here: see pyproject.toml)
 # ----------------------------------------------------------------------------------------------------
@@ -325,67 +317,29 @@ def test_results_are_new_arrays(kind):
 
 NAN = np.nan
 COMMON = [
-    ({"X": np.empty((0, 2)), "y": []}, r"(X|y) must not be empty"),
-    ({"X": np.empty((2, 0))}, r"X must not be empty, got shape \(2, 0\)"),
-    ({"X": [1.0, 2.0]}, r"X must be 2-dimensional, got shape \(2,\)"),
-    ({"X": None}, r"X must be 2-dimensional"),
-    ({"X": [[1.0, NAN], [0.0, 1.0]]}, r"X must be finite, got 1 NaN"),
-    ({"X": [[1.0, np.inf], [0.0, NAN]]}, r"X must be finite, got 2 NaN"),
-    ({"X": [[1.0, 2.0], [1.0]]}, r"X must be an array of numbers"),
-    ({"X": [["a", "b"], ["c", "d"]]}, r"X must be an array of numbers"),
-    ({"y": [0.0, NAN]}, r"y must be finite"),
-    ({"y": None}, r"y must be .*dimensional"),
-    ({"y": [0, [1]]}, r"y must be an array of numbers"),
-    ({"y": [0, 1, 1]}, r"y must have 2 rows like X, got 3"),
-    ({"y": np.zeros((2, 1, 1))}, r"y must be .*dimensional"),
-    ({"weights": [1.0]}, r"weights must have shape \(2,\), got \(1,\)"),
-    ({"weights": [[1.0, 1.0]]}, r"weights must be 1-dimensional"),
-    ({"weights": [1.0, -0.5]}, r"weights must be >= 0, got -0.5"),
-    ({"weights": [1.0, NAN]}, r"weights must be finite"),
-    ({"offset": [0.0, NAN]}, r"offset must be finite"),
-    ({"offset": [0.0, 1.0, 2.0]}, r"offset must have shape"),
-    ({"offset": 1.0}, r"offset must have shape"),
+    *(("X", bad) for bad in (np.empty((2, 0)), [1.0, 2.0], None, [[1.0, NAN], [0.0, 1.0]], [[1.0, 2.0], [1.0]])),
+    *(("X", bad) for bad in ([["a", "b"], ["c", "d"]], np.empty((0, 2)))),
+    *(("y", bad) for bad in ([0.0, NAN], None, [0, [1]], [0, 1, 1], np.zeros((2, 1, 1)))),
+    *(("weights", bad) for bad in ([1.0], [[1.0, 1.0]], [1.0, -0.5], [1.0, NAN])),
+    *(("offset", bad) for bad in ([0.0, NAN], [0.0, 1.0, 2.0], 1.0)),
 ]
-LABELS = [
-    ({"y": [0, -1]}, r"y must hold integer labels"),
-    ({"y": [0, 3]}, r"y must hold integer labels"),
-    ({"y": [0, 0.5]}, r"y must hold integer labels"),
-    ({"y": [0, 1e30]}, r"y must hold integer labels"),
-    ({"y": [[0], [1]]}, r"y must be 1-dimensional"),
-]
+LABELS = [("y", bad) for bad in ([0, -1], [0, 3], [0, 0.5], [0, 1e30], [[0], [1]])]
+OFFSETS = [("offset", np.zeros(2)), ("offset", np.zeros((3, 2)))]
 OWN = {
     L.LeastSquares: ({}, []),
-    L.Logistic: ({}, [*LABELS, ({"y": [0, 2]}, r"y must hold integer labels 0 to 1")]),
-    L.Poisson: ({}, [({"y": [0, -1]}, r"y must hold counts >= 0, got -1")]),
-    L.Softmax: (
-        {"n_classes": 3},
-        [
-            *LABELS,
-            ({"n_classes": 1, "y": [0, 0]}, r"n_classes must be at least 2"),
-            ({"n_classes": 3.0}, r"n_classes must be an integer"),
-            ({"n_classes": None}, r"n_classes must be an integer"),
-            ({"offset": [0.0, 0.0]}, r"offset must have shape \(2, 3\), got \(2,\)"),
-            ({"offset": np.zeros((3, 2))}, r"offset must have shape \(2, 3\), got \(3, 2\)"),
-        ],
-    ),
-    L.ReferenceSoftmax: (
-        {"n_classes": 3},
-        [
-            *LABELS,
-            ({"n_classes": 2, "y": [0, 1]}, r"n_classes must be at least 3"),
-            ({"offset": np.zeros((2, 3))}, r"offset must have shape \(2, 2\), got \(2, 3\)"),
-        ],
-    ),
+    L.Logistic: ({}, [*LABELS, ("y", [0, 2])]),
+    L.Poisson: ({}, [("y", [0, -1])]),
+    L.Softmax: ({"n_classes": 3}, [*LABELS, *OFFSETS, *(("n_classes", bad) for bad in (1, 3.0, None))]),
+    L.ReferenceSoftmax: ({"n_classes": 3}, [*LABELS, *OFFSETS, ("n_classes", 2)]),
 }
-BAD = [pytest.param(cls, extra, bad, text) for cls, (extra, own) in OWN.items() for bad, text in [*COMMON, *own]]
 
 
-@pytest.mark.parametrize(("cls", "extra", "bad", "text"), BAD)
-def test_bad_input_is_a_sentence_that_names_the_argument(cls, extra, bad, text):
+@pytest.mark.parametrize("cls", OWN)
+def test_bad_input_is_refused_with_the_name_of_the_argument(cls):
+    extra, own = OWN[cls]
     good = {"X": [[1.0, 2.0], [3.0, 4.0]], "y": [0, 1], **extra}
     cls(**good)
-    with pytest.raises(ValueError, match=text):
-        cls(**{**good, **bad})
+    assert_refused((lambda a=argument, b=bad: cls(**{**good, a: b}), argument) for argument, bad in [*COMMON, *own])
 
 
 @pytest.mark.parametrize(

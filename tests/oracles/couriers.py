@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 
-from bayesadmm_np.federation import Coordinator, GLMData, GLMTask, Message, Site, needed_grids
+from bayesadmm_np.federation import Coordinator, GLMData, GLMTask, Message, Site
 from oracles.overrides import ALLOWED
 from oracles.problems import same_bits
 
@@ -21,14 +21,6 @@ def introduce(clients):
     return [Site(name, GLMData(loss), rules=ALLOWED) for name, loss in zip(names_of(clients), clients, strict=True)]
 
 
-def greeted(sites, task):
-    """The hellos that a run can begin with, and how often sites with tables were asked for counts."""
-    hellos, asked = [carried(site.hello()) for site in sites], 0
-    while (grids := needed_grids(hellos, task)) is not None:
-        hellos, asked = [carried(site.step(carried(grids))[1]) for site in sites], asked + 1
-    return hellos, asked
-
-
 def drive(method, clients, prior, is_absent=lambda number, k: False, **options):
     """Return the server, and the sites after the final message."""
     return drive_sites(introduce(clients), GLMTask(method, prior, **options), is_absent)
@@ -37,7 +29,7 @@ def drive(method, clients, prior, is_absent=lambda number, k: False, **options):
 def drive_sites(sites, task, is_absent=lambda number, k: False):
     """The same of sites that are there already."""
     sites = list(sites)
-    server = Coordinator.start(greeted(sites, task)[0], task)
+    server = Coordinator.start([carried(site.hello()) for site in sites], task)
     while server.outcome is None:
         broadcast, replies = carried(server.broadcast()), []
         for k, site in enumerate(sites):

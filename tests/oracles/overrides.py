@@ -5,5 +5,5 @@ from bayesadmm_np.federation import DisclosureRules
 ALLOWED = DisclosureRules.none()
 OPTIONS = (
     "--minimum-rows 0 --minimum-count 0 --minimum-class-count 0 --minimum-sites 0 "
-    "--most-parameters inf --most-numbers inf --most-evaluations inf --most-comparisons inf"
+    "--most-parameters inf --budget inf --most-evaluations inf"
 )

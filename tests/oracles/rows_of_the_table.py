@@ -1,4 +1,4 @@
-"""Every row of the table with its variants, and the families that a row is defined for."""
+"""Every row of the table that runs between sites, with its variants, and the families that a row is defined for."""
 
 import bayesadmm_np as ba
 from oracles.problems import PRIORS, prior
@@ -24,8 +24,6 @@ ROWS = {
     "Newton": M.Newton(),
     "Newton from the prior": M.Newton(start="prior"),
     "guarded Newton": ba.Guarded(M.Newton(start="prior")),
-    "JointNewton": M.JointNewton(),
-    "guarded JointNewton": ba.Guarded(M.JointNewton(start="prior")),
     "accelerated PVI": ba.Accelerated(M.PVI(0.5), 3),
     "accelerated BayesADMM": ba.Accelerated(M.BayesADMM(1.0), 2),
     "accelerated ADMM": ba.Accelerated(M.ADMM(2.0), 3),

@@ -15,17 +15,27 @@ from bayesadmm_np.families.gaussian import LearnedPrecisionGaussian
 from bayesadmm_np.splitting import accelerated
 from bayesadmm_np.splitting.accelerated import Accelerated, Memory, mix, remember
 from bayesadmm_np.splitting.server import Server
-from oracles.problems import DIM, LEARNED, assert_close, prior, skewed_logistic, team
+from oracles.problems import DIM, assert_close, prior, skewed_logistic, team
+from oracles.refusals import assert_refused
 
 M = ba.methods
 
 
-@pytest.mark.parametrize("row", [M.PVI(0.4), M.BayesADMM(2.0), M.AMA(1.0), M.BLR(0.3)], ids=lambda row: row.name)
-@pytest.mark.parametrize("family", [*LEARNED, "isotropic"])
-@pytest.mark.parametrize("name", ["logistic", "softmax"])
+# AMA needs ρ < 2δ/K (see test_methods)
+EACH = [
+    ("logistic", "full", M.PVI(0.4)),
+    ("softmax", "diagonal", M.PVI(0.4)),
+    ("softmax", "full", M.BayesADMM(2.0)),
+    ("logistic", "block", M.BayesADMM(2.0)),
+    ("logistic", "isotropic", M.AMA(0.3)),
+    ("softmax", "block", M.AMA(1.0)),
+    ("softmax", "isotropic", M.BLR(0.3)),
+    ("logistic", "diagonal", M.BLR(0.3)),
+]
+
+
+@pytest.mark.parametrize(("name", "family", "row"), EACH)
 def test_the_fixed_point_is_the_rows_own(name, family, row):
-    if family == "isotropic" and row.name == "AMA":
-        row = M.AMA(0.3)  # AMA needs ρ < 2δ/K (see test_methods)
     clients, prior_ = team(name), prior(family, DIM[name])
     result = ba.run(Accelerated(row), clients, prior_, rounds=200, tol=1e-7)
     assert result.status is ba.Status.CONVERGED
@@ -66,8 +76,7 @@ def test_label_split_softmax_needs_fewer_rounds():
     assert other is None or fast < other
 
 
-@pytest.mark.parametrize("name", ["logistic", "poisson", "softmax"])
-@pytest.mark.parametrize("family", LEARNED)
+@pytest.mark.parametrize(("name", "family"), [("logistic", "full"), ("poisson", "diagonal")])
 def test_rounds_to_convergence_are_at_most_the_rows_own(name, family):
     clients, prior_ = team(name), prior(family, DIM[name])
     plain, fast = (ba.run(row, clients, prior_, rounds=300) for row in (M.PVI(0.4), Accelerated(M.PVI(0.4))))
@@ -205,7 +214,7 @@ def test_a_run_falls_back_to_the_plain_step(monkeypatch):
     assert fast.posterior.natural != plain.posterior.natural  # the comparison can fail
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("family", [ba.families.FullGaussian, ba.families.DiagonalGaussian])
 def test_mixed_steps_never_leave_a_client_ill_posed(seed, family):
     clients, prior_ = skewed_logistic(seed, n_clients=4), family(np.zeros(2), 0.05)
@@ -227,22 +236,12 @@ def test_the_safeguard_and_the_mix_work_together():
 # ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("row", [M.FedAvg(), M.FedProx(), M.FedIvon()], ids=lambda row: row.name)
-def test_rows_without_a_dual_are_refused(row):
-    with pytest.raises(ValueError, match=f"method={row.name} has no dual"):
-        Accelerated(row)
-
-
-@pytest.mark.parametrize("memory", [0, -1, 1.5, "five", None])
-def test_memory_must_be_a_count(memory):
-    with pytest.raises(ValueError, match="memory must be"):
-        Accelerated(M.PVI(0.4), memory=memory)
-
-
-@pytest.mark.parametrize("row", ["PVI", None, M.PVI, Accelerated(M.PVI())])
-def test_only_rows_can_be_accelerated(row):
-    with pytest.raises(ValueError, match="method must be a row"):
-        Accelerated(row)
+def test_wrong_arguments_are_named():
+    for row in (M.FedAvg(), M.FedProx(), M.FedIvon()):
+        with pytest.raises(ValueError, match=f"{row.name} has no dual"):
+            Accelerated(row)
+    assert_refused((lambda m=m: Accelerated(M.PVI(0.4), memory=m), "memory") for m in (0, -1, 1.5, "five", None))
+    assert_refused((lambda r=r: Accelerated(r), "method") for r in ("PVI", None, M.PVI, Accelerated(M.PVI())))
 
 
 def test_accelerated_rows_check_the_family_of_the_row():

@@ -26,33 +26,33 @@ def written(row, share):
     return rho, step, share if row.prior_at == "clients" else 0.0
 
 
-@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
-@pytest.mark.parametrize("share", SHARES)
-def test_a_client_has_the_numbers_of_the_table(row, share):
-    found = client_coefficients(row, share, len(SHARES))
-    np.testing.assert_allclose(tuple(found), written(row, share), rtol=EXACT, atol=0)
-    assert all(type(number) is float for number in tuple(found))
+def test_a_client_has_the_numbers_of_the_table():
+    for name, row in ROWS.items():
+        for share in SHARES:
+            found = tuple(client_coefficients(row, share, len(SHARES)))
+            np.testing.assert_allclose(found, written(row, share), rtol=EXACT, atol=0, err_msg=name)
+            assert all(type(number) is float for number in found)
 
 
-@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
-@pytest.mark.parametrize("w", [1.0, 0.25])
-@pytest.mark.parametrize("present", [None, (True, True, True), (True, False, True), (False, False, True)])
-@pytest.mark.parametrize("alpha", [None, 0.0, 0.7, 1.0])
-def test_the_server_has_the_weights_of_equation_54(row, w, present, alpha):
-    if row.prior_at == "clients" and alpha == 1.0:
-        alpha = 0.9  # the divisor is 1 − α there
-    found = gather_weights(row, SHARES, alpha=alpha, prior_weight=w, present=present)
-    a = row.server_alpha(3) if alpha is None else alpha
-    mean = np.array(SHARES if row.server_share == "rows" else [1 / 3] * 3)
-    if row.mean_over == "present" and present is not None:
-        mean = mean * present / mean[list(present)].sum()
-    w = w if row.prior_at == "server" else 0.0
-    divisor = 1 - a + a * w
-    np.testing.assert_allclose(found.divisor, divisor, rtol=EXACT)
-    np.testing.assert_allclose(found.naturals, (1 - a) * mean / divisor, rtol=3 * EXACT, atol=0)
-    np.testing.assert_allclose(found.sites, a / divisor, rtol=3 * EXACT)
-    np.testing.assert_allclose(found.prior, a / divisor if row.prior_at == "server" else 0.0, rtol=3 * EXACT)
-    assert all(type(number) is float for number in (*found.naturals, found.sites, found.prior, found.divisor))
+CASES = [(1.0, None, None), (0.25, 0.7, None), (1.0, 1.0, (True, False, True)), (0.25, 0.0, (False, False, True))]
+"""Weight of the family's prior, α where it is not the table's, and who is present."""
+
+
+@pytest.mark.parametrize(("w", "alpha", "present"), CASES)
+def test_the_server_has_the_weights_of_equation_54(w, alpha, present):
+    for name, row in ROWS.items():
+        given = 0.9 if row.prior_at == "clients" and alpha == 1.0 else alpha  # the divisor is 1 − α there
+        found = gather_weights(row, SHARES, alpha=given, prior_weight=w, present=present)
+        a = row.server_alpha(3) if given is None else given
+        mean = np.array(SHARES if row.server_share == "rows" else [1 / 3] * 3)
+        if row.mean_over == "present" and present is not None:
+            mean = mean * present / mean[list(present)].sum()
+        at_server = row.prior_at == "server"
+        divisor = 1 - a + a * w * at_server
+        expected = (*(1 - a) * mean / divisor, a / divisor, a / divisor * at_server, divisor)
+        numbers = (*found.naturals, found.sites, found.prior, found.divisor)
+        np.testing.assert_allclose(numbers, expected, rtol=3 * EXACT, atol=0, err_msg=name)
+        assert all(type(number) is float for number in numbers)
 
 
 def test_the_weights_keep_a_fixed_point():
@@ -66,17 +66,17 @@ def test_the_weights_keep_a_fixed_point():
             assert abs(again - served) < 20 * np.finfo(float).eps, name
 
 
-@pytest.mark.parametrize("name", ROWS)
-def test_a_closed_circuit_is_the_fixed_point_of_eq_54_with_alpha_one(name):
+def test_a_closed_circuit_is_the_fixed_point_of_eq_54_with_alpha_one():
     """wλ_g = c_0η_0 + Σ_kη_k; a twin without the prior is not within the tolerance."""
-    row, served, prior = ROWS[name], 1.7, 0.4
-    weight, share = circuit_weights(row, 0.25)
-    sites = weight * served - share * prior
-    found = gather_weights(row, SHARES, alpha=1.0, prior_weight=0.25) if weight else None
-    assert (weight, share) == ((0.25, 1.0) if row.prior_at == "server" else (0.0, 0.0))
-    if found is not None:
-        assert found.sites * sites + found.prior * prior == pytest.approx(served, rel=EXACT)
-        assert found.sites * (0.25 * served) + found.prior * prior != pytest.approx(served, rel=1e-3)
+    served, prior = 1.7, 0.4
+    for name, row in ROWS.items():
+        weight, share = circuit_weights(row, 0.25)
+        assert (weight, share) == ((0.25, 1.0) if row.prior_at == "server" else (0.0, 0.0)), name
+        if weight:
+            found = gather_weights(row, SHARES, alpha=1.0, prior_weight=0.25)
+            closed = found.sites * (weight * served - share * prior) + found.prior * prior
+            assert closed == pytest.approx(served, rel=EXACT), name
+            assert found.sites * (weight * served) + found.prior * prior != pytest.approx(served, rel=1e-3), name
 
 
 @pytest.mark.parametrize("change", ["alpha", "mean", "share"])

@@ -126,7 +126,7 @@ def newton_of(clients, prior_, q, rule):
 
 
 @pytest.mark.parametrize("case", CASES)
-@settings(max_examples=12)
+@settings(max_examples=4)
 @given(data=st.data())
 def test_the_pooled_fit_lies_within_the_bound(case, data):
     clients, prior_, rule = problem(
@@ -172,9 +172,8 @@ learned covariance adds reach times the residual in mean and covariance, d + d²
 
 
 @pytest.mark.parametrize("case", ORDINARY)
-@pytest.mark.parametrize("intercept", [None, 1e-8])
-def test_the_bound_is_not_wasteful_in_ordinary_problems(case, intercept):
-    for seed in range(5):
+def test_the_bound_is_not_wasteful_in_ordinary_problems(case):
+    for seed, intercept in ((0, None), (1, 1e-8)):
         clients, prior_, rule = problem(case, seed, n=200, strength=1.0, intercept=intercept)
         pooled = pooled_fit(clients, prior_, rule)
         q = away(pooled, 1e-5, seed)
@@ -382,7 +381,7 @@ def test_a_quarter_of_the_bound_is_none():
     rows.s = np.repeat(rows.s[:1], 4, axis=0) * (2.0 / np.linalg.norm(rows.s[0]))
     curvature = rows.second(np.zeros(2), np.eye(2))
     rows.weight = 1.0 / (4.0 * curvature.sum())
-    largest = max(abs(rows.third_derivative(np.zeros(2), np.eye(2), *aligned(rows, rng))) for _ in range(200))
+    largest = max(abs(rows.third_derivative(np.zeros(2), np.eye(2), *aligned(rows, rng))) for _ in range(60))
     bound = module.largest_third_derivative(2.0, 2.0, 1.0, 0.0)
     assert 0.25 * bound < largest <= bound
 
@@ -598,8 +597,7 @@ def test_messages_that_do_not_fit_are_named():
         distance_bound(prior_, prior_, [sums[0], replace(sums[1], gradient=np.zeros(2))])
 
 
-@pytest.mark.parametrize("reach", [1e4, 1e200, np.inf, np.nan])
-@pytest.mark.parametrize("case", ["logistic, full", "logistic, point"])
+@pytest.mark.parametrize(("case", "reach"), [("logistic, full", 1e4), ("logistic, point", np.inf)])
 def test_a_reach_beyond_measure_leaves_the_priors_bound(case, reach):
     clients, prior_, rule = problem(case, 0)
     q = away(pooled_fit(clients, prior_, rule), 1e-2, 0)
@@ -615,7 +613,7 @@ def test_sums_that_are_not_finite_certify_nothing():
     assert str(bound).startswith("no bound")
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", ["logistic, full", "softmax, point", "ridge, block"])
 def test_bounds_are_plain_numbers(case):
     """A message holds no NumPy scalars: a run by files of Newton's row could not write its end."""
     clients, prior_, rule = problem(case, 0)

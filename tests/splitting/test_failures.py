@@ -1,19 +1,15 @@
 """What goes wrong is said, with client, round and knob; what need not go wrong does not."""
 
 import warnings
-from collections import Counter
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import bayesadmm_np as ba
-from bayesadmm_np.clients import ClientStatus, ClosedForm, GradientSteps, Solver, Subproblem, VariationalNewton
+from bayesadmm_np.clients import ClientStatus, ClosedForm, GradientSteps, Subproblem, VariationalNewton
 from bayesadmm_np.families import Natural
 from bayesadmm_np.losses import Auto, Delta, Exact, GaussHermite, LinearInStatistics
-from oracles.flow import check_against_flow, flow
 from oracles.problems import (
     LEARNED,
     assert_close,
@@ -24,25 +20,10 @@ from oracles.problems import (
     skewed_logistic,
     team,
 )
+from oracles.refusals import assert_refused
 
 M = ba.methods
 Status = ba.Status
-
-# ----------------------------------------------------------------------------------------------------
-# (a) Where the client's problem is not convex: the solver against the natural-gradient flow
-# ----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Recorder(Solver):
-    """The default solver, remembering what it was asked and what it answered."""
-
-    seen: list = field(default_factory=list)
-
-    def solve(self, problem, start, rng, expected=None):
-        solution = VariationalNewton().solve(problem, start, rng, expected)
-        self.seen.append((problem, solution))
-        return solution
 
 
 def make_prior(family, mean, precision):
@@ -58,44 +39,8 @@ def make_prior(family, mean, precision):
     return made[family](mean, precision)
 
 
-def nonconvex_problems(family, seeds, per_run=2):
-    """Subproblems with ρS_g − V not ⪰ 0 that BayesADMM(ρ = 1/3) met on skewed logistic data."""
-    found = []
-    for seed in seeds:
-        recorder = Recorder()
-        start = make_prior(family, np.zeros(2), 0.3)
-        clients = skewed_logistic(seed)
-        ba.run(M.BayesADMM(1 / 3), clients, start, rounds=6, solver=recorder, raise_on_failure=False)
-        hard = [pair for pair in recorder.seen if not pair[0].is_well_posed]
-        found += hard[-per_run:]
-    return found
-
-
-@pytest.mark.parametrize("family", ["full", "diagonal"])
-def test_solver_agrees_with_the_natural_gradient_flow_where_the_problem_is_not_convex(family):
-    problems = nonconvex_problems(family, range(16))
-    verdicts, fooled = Counter(), 0
-    for problem, solution in problems:
-        outcome = flow(problem)
-        verdicts[outcome[0]] += 1
-        check_against_flow(problem, solution, outcome)
-        # the same check on answers that are wrong: never moved, or CONVERGED after an escape
-        if outcome[0] == "converged":
-            wrong = replace(solution, posterior=problem.anchor)
-        else:
-            wrong = replace(solution, status=ClientStatus.CONVERGED)
-        with pytest.raises(AssertionError):
-            check_against_flow(problem, wrong, outcome)
-        fooled += 1
-    assert len(problems) >= 20  # 40 for both families
-    assert verdicts["converged"] >= 5
-    assert verdicts["left"] >= 2
-    assert verdicts["undecided"] == 0
-    assert fooled == len(problems)
-
-
 # ----------------------------------------------------------------------------------------------------
-# (b) Well posed means solved
+# (a) Awkward data is solved where the problem is well posed; tests/properties draws the others
 # ----------------------------------------------------------------------------------------------------
 
 KINDS = ("plain", "separable", "one class", "constant column", "zero column", "fewer rows", "one row", "scaled")
@@ -147,36 +92,10 @@ def solve_well_posed(name, kind, family, precision, rho, with_site, seed):
     return problem, solution
 
 
-@given(
-    kind=st.sampled_from(KINDS),
-    family=st.sampled_from(["full", "diagonal", "block", "fixed", "isotropic"]),
-    exponent=st.floats(-4, 2),
-    rho=st.sampled_from([1 / 3, 1.0, 10.0]),
-    with_site=st.booleans(),
-    seed=st.integers(0, 2**32 - 1),
-)
-def test_well_posed_logistic_problems_converge(kind, family, exponent, rho, with_site, seed):
-    solve_well_posed("logistic", kind, family, 10.0**exponent, rho, with_site, seed)
-
-
-@pytest.mark.parametrize("family", ["full", "diagonal", "block", "fixed", "isotropic"])
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("precision", [1e-4, 1.0])
-def test_well_posed_logistic_problems_converge_for_weak_priors_and_awkward_data(kind, family, precision):
-    for seed in range(2):
-        solve_well_posed("logistic", kind, family, precision, 1.0, False, seed)
-
-
-@given(
-    kind=st.sampled_from([kind for kind in KINDS if kind != "scaled"]),
-    family=st.sampled_from(["full", "diagonal", "block"]),
-    exponent=st.floats(-0.5, 2),
-    rho=st.sampled_from([1 / 3, 1.0, 10.0]),
-    with_site=st.booleans(),
-    seed=st.integers(0, 2**32 - 1),
-)
-def test_well_posed_poisson_problems_converge(kind, family, exponent, rho, with_site, seed):
-    solve_well_posed("poisson", kind, family, 10.0**exponent, rho, with_site, seed)
+def test_well_posed_logistic_problems_converge_for_weak_priors_and_awkward_data(kind):
+    for family in ("full", "diagonal", "block", "fixed", "isotropic"):
+        solve_well_posed("logistic", kind, family, 1e-4, 1.0, False, 0)
 
 
 POISSON_HARD = {
@@ -217,8 +136,9 @@ def test_hopeless_poisson_problems_are_reported(case):
     assert VariationalNewton().solve(problem, anchor, rng).status is status
 
 
-@pytest.mark.parametrize("row", [M.BayesADMM(1.0), M.PVI(), ba.Accelerated(M.PVI(0.5))], ids=lambda row: row.name)
-@pytest.mark.parametrize("family", ["full", "diagonal"])
+@pytest.mark.parametrize(
+    ("row", "family"), [(M.BayesADMM(1.0), "full"), (M.PVI(), "diagonal"), (ba.Accelerated(M.PVI(0.5)), "diagonal")]
+)
 def test_awkward_clients_work_together(row, family):
     """One class, one row, a constant column, fewer rows than columns, all at once."""
     rng = np.random.default_rng(0)
@@ -237,11 +157,11 @@ def test_awkward_clients_work_together(row, family):
 
 
 # ----------------------------------------------------------------------------------------------------
-# (c) The safeguard
+# (b) The safeguard
 # ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("family", "seed"), [("full", 1), ("full", 3), ("diagonal", 0), ("diagonal", 7)])
+@pytest.mark.parametrize(("family", "seed"), [("full", 1), ("diagonal", 7)])
 def test_safeguard_saves_runs_that_fail_without_it(family, seed):
     clients, prior_ = skewed_logistic(seed, n_clients=5), make_prior(family, np.zeros(2), 0.05)
     plain = ba.run(M.BayesADMM(1.0), clients, prior_, rounds=150, raise_on_failure=False)
@@ -291,7 +211,7 @@ def test_with_alpha_one_and_rho_one_nothing_is_ever_ill_posed(seed):
 
 
 # ----------------------------------------------------------------------------------------------------
-# (d) How runs fail
+# (c) How runs fail
 # ----------------------------------------------------------------------------------------------------
 
 
@@ -388,147 +308,76 @@ def test_no_failure_warns():
 
 
 # ----------------------------------------------------------------------------------------------------
-# (e) Bad input
+# (d) Bad input
 # ----------------------------------------------------------------------------------------------------
 
 
-def bad_inputs():
-    """id → (call, exception, pattern)."""
-    full, isotropic = prior("full", 3), prior("isotropic", 3)
-    fixed, clients = prior("fixed", 3), team("logistic")
-    X, y = data("logistic")[0]
-    gamma = ba.families.Gamma([1.0], [1.0])
-    counts = [LinearInStatistics(Natural(np.array([1.0]), np.array([-1.0])))]
-    run, L, F = ba.run, ba.losses, ba.families
-    softmax = team("softmax")
-    wide = [clients[0], L.Logistic(np.ones((2, 5)), [0, 1])]
-    return {
-        "zero clients": (lambda: run(M.PVI(), [], full), "clients must hold at least one loss"),
-        "wrong dimension": (lambda: run(M.PVI(), wide, full), "client 1: Logistic has 5 parameters, .* has 3"),
-        "not a loss": (lambda: run(M.PVI(), [clients[0], "loss"], full), "client 1: expected a loss"),
-        "not a method": (lambda: run("PVI", clients, full), "method must be a row"),
-        "a method not called": (lambda: run(M.PVI, clients, full), "method must be a row"),
-        "not a prior": (lambda: run(M.PVI(), clients, "N(0, 1)"), "prior must be a member"),
-        "prior family": (lambda: run(M.PVI(), clients, gamma), "client 0: Logistic needs a Gaussian family"),
-        "coefficients": (lambda: run(M.PVI(), counts, full), "client 0: coefficients must have the shapes"),
-        "negative rounds": (lambda: run(M.PVI(), clients, full, rounds=-1), "rounds must be at least 0"),
-        "fractional rounds": (lambda: run(M.PVI(), clients, full, rounds=1.5), "rounds must be an integer"),
-        "tol zero": (lambda: run(M.PVI(), clients, full, tol=0), "tol must be > 0"),
-        "tol nan": (lambda: run(M.PVI(), clients, full, tol=np.nan), "tol must be finite"),
-        "n_jobs zero": (lambda: run(M.PVI(), clients, full, n_jobs=0), "n_jobs must be at least 1"),
-        "negative seed": (lambda: run(M.PVI(), clients, full, seed=-1), "seed must be at least 0"),
-        "labels": (lambda: L.Logistic(X, y + 1), "y must hold integer labels 0 to 1"),
-        "fractional labels": (lambda: L.Logistic(X, y + 0.5), "y must hold integer labels 0 to 1"),
-        "softmax labels": (lambda: L.Softmax(X, y + 2, n_classes=3), "labels 0 to 2"),
-        "one class of softmax": (lambda: L.Softmax(X, y, n_classes=1), "n_classes must be at least 2"),
-        "negative counts": (lambda: L.Poisson(X, y - 1), "y must hold counts >= 0"),
-        "nan in X": (lambda: L.Logistic(X * np.nan, y), r"X must be finite, got \d+ NaN"),
-        "inf in y": (lambda: L.LeastSquares(X, y + np.inf), "y must be finite"),
-        "empty X": (lambda: L.Logistic(np.empty((0, 3)), []), "must not be empty"),
-        "one-dimensional X": (lambda: L.Logistic(y, y), "X must be 2-dimensional"),
-        "rows do not match": (lambda: L.Logistic(X, y[:-1]), "y must have 5 rows like X, got 4"),
-        "weights": (lambda: L.Logistic(X, y, weights=-y), "weights must be >= 0"),
-        "weights' shape": (lambda: L.Logistic(X, y, weights=[1.0]), r"weights must have shape \(5,\)"),
-        "offset's shape": (lambda: L.Logistic(X, y, offset=[1.0]), r"offset must have shape \(5,\)"),
-        "words": (lambda: L.LeastSquares([["a"]], [1.0]), "X must be an array of numbers"),
-        "precision": (
-            lambda: F.FullGaussian(np.zeros(2), [[1.0, 2.0], [2.0, 1.0]]),
-            "precision must be positive semidef",
-        ),
-        "asymmetric": (lambda: F.FullGaussian(np.zeros(2), [[1.0, 2.0], [0.0, 9.0]]), "precision must be symmetric"),
-        "negative diagonal": (lambda: F.DiagonalGaussian(np.zeros(2), [1.0, -1.0]), "precision must be positive"),
-        "zero delta": (lambda: F.IsotropicGaussian(np.zeros(2), 0.0), "precision must be > 0"),
-        "blocks": (lambda: F.BlockDiagonalGaussian(np.zeros(3), 1.0, blocks=[1, 1]), "sizes add up to 3"),
-        "rule of a row": (lambda: run(M.ADMM(), clients, isotropic, expectation=Exact()), "ADMM is defined with"),
-        "rule of FedLapCov": (lambda: run(M.FedLapCov(), clients, full, expectation=Delta(1)), "FedLapCov is defined"),
-        "Exact for softmax": (
-            lambda: run(M.PVI(), softmax, prior("full", 6), expectation=Exact()),
-            r"client 0: expectation=Exact\(\) does not fit",
-        ),
-        "GaussHermite for softmax": (
-            lambda: run(M.PVI(), softmax, prior("full", 6), expectation=GaussHermite()),
-            r"client 0: expectation=GaussHermite\(\) needs one predictor",
-        ),
-        "ClosedForm for logistic": (
-            lambda: run(M.PVI(), clients, full, solver=ClosedForm()),
-            r"client 0: solver=ClosedForm\(\) needs a quadratic loss",
-        ),
-        "Newton for counts": (
-            lambda: run(M.PVI(), counts, gamma, solver=VariationalNewton()),
-            r"client 0: solver=VariationalNewton\(\) needs",
-        ),
-        "VON for counts": (lambda: run(M.PVI(), counts, gamma, solver=ba.clients.VON()), r"solver=VON\(\) needs"),
-        "gradient steps": (
-            lambda: run(M.PVI(), clients, full, solver=GradientSteps()),
-            r"client 0: solver=GradientSteps\(\) moves a mean only",
-        ),
-        "order of delta": (lambda: Delta(3), "order must be 1 or 2"),
-        "odd points": (lambda: L.QuasiMonteCarlo(31), "points must be even"),
-        "few points": (
-            lambda: run(M.PVI(), softmax, prior("full", 6), expectation=L.QuasiMonteCarlo(8)),
-            "points must be at least 12",
-        ),
-        "Newton tol": (lambda: VariationalNewton(tol=-1.0), "tol must be > 0"),
-        "VON decay": (lambda: ba.clients.VON(decay=2.0), r"decay must lie in \[0, 1\]"),
-        "VON step": (lambda: ba.clients.VON(step_size=0.0), r"step_size must lie in \(0, 1\]"),
-        "learning rate": (lambda: GradientSteps(learning_rate=0.0), "learning_rate must be > 0"),
-        "ADMM's family": (
-            lambda: run(M.ADMM(), clients, full),
-            "family IsotropicGaussian, got FullG",
-        ),
-        "FedAvg's family": (lambda: run(M.FedAvg(), clients, full), "FedAvg needs"),
-        "FedDyn's family": (lambda: run(M.FedDyn(), clients, fixed), "FedDyn needs"),
-        "FedLap's family": (
-            lambda: run(M.FedLap(), clients, full),
-            "family FixedPrecisionGaussian",
-        ),
-        "FedLapCov's family": (
-            lambda: run(M.FedLapCov(), clients, fixed),
-            "family FullGaussian or Diag",
-        ),
-        "preconditioned ADMM's family": (
-            lambda: run(M.PreconditionedADMM(), clients, full),
-            "PreconditionedADMM needs",
-        ),
-        "FedIvon's family": (
-            lambda: run(M.FedIvon(), clients, full),
-            "family DiagonalGaussian",
-        ),
-        "pooled without losses": (lambda: ba.solve_pooled([], full), "at least one loss"),
-        "pooled dimensions": (lambda: ba.solve_pooled(wide, full), "same number of parameters"),
-    }
-
-
-@pytest.mark.parametrize("case", bad_inputs())
-def test_bad_input_is_a_value_error_that_says_what_was_expected(case):
-    call, pattern = bad_inputs()[case]
-    with pytest.raises(ValueError, match=pattern) as caught:
-        call()
-    assert str(caught.value).endswith(".")
+def test_bad_input_is_refused_with_the_name_of_the_argument():
+    """Arguments of a run; those of losses, families and solvers have their tests beside them."""
+    full, clients, softmax, pvi = prior("full", 3), team("logistic"), team("softmax"), M.PVI()
+    assert_refused(
+        [
+            (lambda: ba.run(pvi, [], full), "clients"),
+            (lambda: ba.run("PVI", clients, full), "method"),
+            (lambda: ba.run(M.PVI, clients, full), "method"),
+            (lambda: ba.run(pvi, clients, "N(0, 1)"), "prior"),
+            (lambda: ba.run(pvi, clients, full, rounds=-1), "rounds"),
+            (lambda: ba.run(pvi, clients, full, rounds=1.5), "rounds"),
+            (lambda: ba.run(pvi, clients, full, tol=0), "tol"),
+            (lambda: ba.run(pvi, clients, full, tol=np.nan), "tol"),
+            (lambda: ba.run(pvi, clients, full, n_jobs=0), "n_jobs"),
+            (lambda: ba.run(pvi, clients, full, seed=-1), "seed"),
+            (lambda: ba.solve_pooled([], full), "clients"),
+            (lambda: Delta(3), "order"),
+            (lambda: ba.losses.QuasiMonteCarlo(31), "points"),
+            (lambda: ba.run(pvi, softmax, prior("full", 6), expectation=ba.losses.QuasiMonteCarlo(8)), "points"),
+            *((lambda make=make, rho=rho: make(rho=rho), "rho") for make in WITH_RHO for rho in NOT_POSITIVE),
+            *((lambda make=make, g=g: make(gamma=g), "gamma") for make in WITH_GAMMA for g in NO_FRACTIONS),
+            *((lambda rate=rate: M.BLR(rate), "learning_rate") for rate in (0.0, 1.1)),
+        ]
+    )
 
 
 WITH_RHO = (M.BayesADMM, M.ADMM, M.PreconditionedADMM, M.BregmanADMM, M.AMA, M.FedProx, M.FedDyn)
 WITH_GAMMA = (M.BayesADMM, M.BregmanADMM, M.PVI, M.FedLap, M.FedLapCov)
+NOT_POSITIVE = (0.0, -1.0, np.nan, np.inf, "one", None)
+NO_FRACTIONS = (0.0, 1.5, -0.1, np.nan, "half")
 
 
-@pytest.mark.parametrize("make", WITH_RHO)
-@pytest.mark.parametrize("rho", [0.0, -1.0, np.nan, np.inf, "one", None])
-def test_rho_must_be_positive(make, rho):
-    with pytest.raises(ValueError, match="rho must be"):
-        make(rho=rho)
+def misfits():
+    """Calls whose loss, family, rule, solver and row do not fit each other, and words of the error."""
+    full, isotropic, fixed, clients = prior("full", 3), prior("isotropic", 3), prior("fixed", 3), team("logistic")
+    counts, gamma = [LinearInStatistics(Natural(np.array([1.0]), np.array([-1.0])))], ba.families.Gamma([1.0], [1.0])
+    wide = [clients[0], ba.losses.Logistic(np.ones((2, 5)), [0, 1])]
+    run, pvi, softmax = ba.run, M.PVI(), (M.PVI(), team("softmax"), prior("full", 6))
+    return [
+        (lambda: run(pvi, wide, full), "client 1: .*5 parameters"),
+        (lambda: run(pvi, [clients[0], "loss"], full), "client 1: .*loss"),
+        (lambda: run(pvi, clients, gamma), "client 0: Logistic .*Gaussian"),
+        (lambda: run(pvi, counts, full), "client 0: coefficients"),
+        (lambda: ba.solve_pooled(wide, full), "parameters"),
+        (lambda: run(M.ADMM(), clients, isotropic, expectation=Exact()), "ADMM"),
+        (lambda: run(M.FedLapCov(), clients, full, expectation=Delta(1)), "FedLapCov"),
+        (lambda: run(*softmax, expectation=Exact()), r"client 0: expectation=Exact"),
+        (lambda: run(*softmax, expectation=GaussHermite()), r"client 0: expectation=GaussHermite"),
+        (lambda: run(pvi, clients, full, solver=ClosedForm()), r"client 0: solver=ClosedForm"),
+        (lambda: run(pvi, counts, gamma, solver=VariationalNewton()), r"client 0: solver=VariationalNewton"),
+        (lambda: run(pvi, counts, gamma, solver=ba.clients.VON()), r"solver=VON"),
+        (lambda: run(pvi, clients, full, solver=GradientSteps()), r"client 0: solver=GradientSteps"),
+        (lambda: run(M.ADMM(), clients, full), "ADMM .*IsotropicGaussian, got FullGaussian"),
+        (lambda: run(M.FedAvg(), clients, full), "FedAvg"),
+        (lambda: run(M.FedDyn(), clients, fixed), "FedDyn"),
+        (lambda: run(M.FedLap(), clients, full), "FixedPrecisionGaussian"),
+        (lambda: run(M.FedLapCov(), clients, fixed), "FullGaussian or Diag"),
+        (lambda: run(M.PreconditionedADMM(), clients, full), "PreconditionedADMM"),
+        (lambda: run(M.FedIvon(), clients, full), "DiagonalGaussian"),
+    ]
 
 
-@pytest.mark.parametrize("make", WITH_GAMMA)
-@pytest.mark.parametrize("gamma", [0.0, 1.5, -0.1, np.nan, "half"])
-def test_gamma_must_be_a_fraction(make, gamma):
-    with pytest.raises(ValueError, match="gamma must"):
-        make(gamma=gamma)
-
-
-@pytest.mark.parametrize("rate", [0.0, 1.1])
-def test_learning_rate_must_be_a_fraction(rate):
-    with pytest.raises(ValueError, match=r"learning_rate must lie in \(0, 1\]"):
-        M.BLR(rate)
+def test_what_does_not_fit_is_named():
+    for call, words in misfits():
+        with pytest.raises(ValueError, match=words):
+            call()
 
 
 def test_coefficients_must_be_natural():
@@ -551,7 +400,7 @@ def test_bad_input_is_noticed_before_the_first_round():
 
 
 # ----------------------------------------------------------------------------------------------------
-# (f) Stochastic and inexact solvers, warm starts
+# (e) Stochastic and inexact solvers, warm starts
 # ----------------------------------------------------------------------------------------------------
 
 

@@ -69,7 +69,7 @@ def accepted(result):
     return [F for F, follows in zip(result.objective, [*counted, True], strict=True) if follows], alphas
 
 
-@pytest.mark.parametrize("seed", range(9))
+@pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("row", ["BLR", "full sites"])
 def test_a_guarded_row_ends_at_the_pooled_optimum(row, seed):
     """Residuals of 1e-6 a parameter are errors of 1e-5 where the pooled Jacobian is at least .1 of the identity."""
@@ -91,7 +91,7 @@ def fall(result):
 def test_a_row_with_a_guard_ends_there_too(row):
     """It runs as it is while it makes progress, and falls where it does not: all but two rows do on some problem."""
     falls = 0
-    for seed in range(6):
+    for seed in range(3):
         clients, prior_ = hostile(seed)
         result = ba.run(WRAPPED[row], clients, prior_, rounds=300)
         assert result.status is ba.Status.CONVERGED
@@ -136,11 +136,18 @@ def test_the_twins_are_lost_on_some_of_these_problems(twin):
         method = M.PVI(1 / len(clients)) if row is None else row
         result = ba.run(method, clients, prior_, rounds=100, raise_on_failure=False, **options)
         lost += result.status.is_failure or error(result, clients, prior_) > 0.1
-    assert lost >= 2
+        if lost == 2:
+            return
+    raise AssertionError(f"lost on {lost} of them")
 
 
-@pytest.mark.parametrize("name", ["logistic", "poisson", "squares", "softmax2"])
-@pytest.mark.parametrize("family", ["full", "diagonal", "block", "fixed", "isotropic"])
+FIVE = ("full", "diagonal", "block", "fixed", "isotropic")
+
+
+@pytest.mark.parametrize(
+    ("name", "family"),
+    [*zip(["logistic", "poisson", "softmax2", "squares", "poisson"], FIVE, strict=True)],
+)
 def test_whatever_the_family(name, family):
     clients, prior_ = team(name, sizes=(9, 12)), prior(family, DIM[name])
     result = ba.run(GUARDED["BLR"], clients, prior_, rounds=200, tol=1e-8)
@@ -191,12 +198,12 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("name", ["logistic", "poisson", "squares"])
+@pytest.mark.parametrize("name", ["logistic", "poisson"])
 @pytest.mark.parametrize(("family", "kind"), CASES, ids=lambda one: getattr(type(one), "__name__", str(one)))
 def test_the_way_is_one_of_descent_on_which_the_objective_is_convex(family, kind, name):
     """The slope is that of F, to differences over 1e-5; and F lies above its lower model, and below its chord."""
     rng = np.random.default_rng(len(name))
-    for _ in range(12):
+    for _ in range(4):
         prior_, q, sites, end, objective = steps(family, name, kind, rng)
         found = slope_to(prior_, q, sites, end)
         assert found.value < 0.0
@@ -275,7 +282,7 @@ def test_points_that_contradict_themselves_are_said_to_be_too_few():
 # ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("row", [*GUARDED, "BayesADMM", "damped PVI", "PVI"])
+@pytest.mark.parametrize("row", [*GUARDED, "PVI"])
 def test_by_messages_and_resumed_bit_for_bit(row, tmp_path):
     """Steps were refused and shortened on the way, rows fell, and a site was away."""
     clients, prior_ = hostile(2)

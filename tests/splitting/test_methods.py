@@ -39,28 +39,27 @@ def rows_for(name, family):
 EVERYWHERE = ("BayesADMM", "damped PVI", "accelerated", "BLR", "AMA")
 
 
-@pytest.mark.parametrize(
-    ("family", "row"),
-    [(family, row) for family in PRIORS for row in (*EVERYWHERE, "PVI" if family in LEARNED else "BregmanADMM")],
-)
-@pytest.mark.parametrize("name", LOSSES)
-def test_fixed_points_are_the_pooled_answer(name, family, row):
-    method = rows_for(name, family)[row]
-    result = ba.run(method, team(name), prior(family, DIM[name]), rounds=4000, tol=TOL)
+CASES = [(family, row) for family in PRIORS for row in (*EVERYWHERE, "PVI" if family in LEARNED else "BregmanADMM")]
+
+
+@pytest.mark.parametrize(("number", "family", "row"), [(n, *case) for n, case in enumerate(CASES)])
+def test_fixed_points_are_the_pooled_answer(number, family, row):
+    """Every row with every family; the losses take turns."""
+    name = LOSSES[(number + number // len(LOSSES)) % len(LOSSES)]
+    result = ba.run(rows_for(name, family)[row], team(name), prior(family, DIM[name]), rounds=4000, tol=TOL)
     assert_pooled(result, reference(name, family), exact=name != "softmax")
 
 
-@pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize(
-    ("row", "family", "order"),
+    ("name", "row", "family", "order"),
     [
-        ("ADMM", "isotropic", 1),
-        ("FedDyn", "isotropic", 1),
-        ("PreconditionedADMM", "fixed", 1),
-        ("FedLap", "fixed", 1),
-        ("FedLapCov", "full", 2),
-        ("FedLapCov", "diagonal", 2),
-        ("FedLapCov", "block", 2),
+        ("logistic", "ADMM", "isotropic", 1),
+        ("poisson", "FedDyn", "isotropic", 1),
+        ("squares", "PreconditionedADMM", "fixed", 1),
+        ("softmax", "FedLap", "fixed", 1),
+        ("logistic", "FedLapCov", "full", 2),
+        ("poisson", "FedLapCov", "diagonal", 2),
+        ("softmax", "FedLapCov", "block", 2),
     ],
 )
 def test_fixed_points_of_delta_methods_are_the_pooled_answer_of_their_rule(name, row, family, order):
@@ -149,7 +148,7 @@ def independent_vb(name, parts, m0, S0, *, diagonal):
 
 @pytest.mark.parametrize("family", ["full", "diagonal"])
 @pytest.mark.parametrize("name", ["logistic", "poisson", "squares"])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0])
 def test_solve_pooled_is_the_minimum_that_bfgs_finds(name, family, seed):
     parts = [(X[:, :2], y) for X, y in data(name, seed)]
     prior_ = prior(family, 2, seed)
@@ -275,8 +274,7 @@ def test_certificate_of_nothing_is_an_error():
 # ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("family", PRIORS)
-@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize(("family", "name"), [*zip(PRIORS, ["squares", *LOSSES], strict=True)])
 def test_objective_is_that_of_the_posterior_of_each_round(name, family):
     clients, prior_ = team(name), prior(family, DIM[name])
     seen = []

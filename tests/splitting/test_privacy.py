@@ -15,6 +15,7 @@ from bayesadmm_np.splitting import team as teams
 from bayesadmm_np.splitting.messages import Broadcast
 from bayesadmm_np.splitting.privacy import FLOOR, fresh_normals
 from oracles.problems import EPS, PRIORS, assert_close, prior, same_bits, team
+from oracles.refusals import assert_refused
 
 M = ba.methods
 Mechanism = ba.GaussianMechanism
@@ -255,22 +256,17 @@ def test_a_budget_is_met_and_used_up():
     assert mechanism.epsilon(9, 1e-6) > 2.0
 
 
-@pytest.mark.parametrize(
-    ("call", "words"),
-    [
-        (lambda: Mechanism(0.0, 1.0), "clip must be > 0"),
-        (lambda: Mechanism(1.0, -1.0), "noise_multiplier must be > 0"),
-        (lambda: Mechanism("1", 1.0), "clip must be a number"),
-        (lambda: Mechanism(1.0, float("nan")), "noise_multiplier must be finite"),
-        (lambda: Mechanism(1.0, 1.0).epsilon(0, 1e-5), "rounds must be at least 1"),
-        (lambda: Mechanism(1.0, 1.0).epsilon(2, 0.0), r"delta must lie in \(0, 1\)"),
-        (lambda: Mechanism(1.0, 1.0).epsilon(2, 1.0), r"delta must lie in \(0, 1\)"),
-        (lambda: Mechanism.for_budget(0.0, 1e-5, 2, 1.0), "epsilon must be > 0"),
-    ],
-)
-def test_arguments_that_make_no_sense(call, words):
-    with pytest.raises(ValueError, match=words):
-        call()
+def test_arguments_that_make_no_sense():
+    assert_refused(
+        [
+            *((lambda clip=clip: Mechanism(clip, 1.0), "clip") for clip in (0.0, "1")),
+            *((lambda z=z: Mechanism(1.0, z), "noise_multiplier") for z in (-1.0, float("nan"))),
+            (lambda: Mechanism(1.0, 1.0).epsilon(0, 1e-5), "rounds"),
+            *((lambda d=d: Mechanism(1.0, 1.0).epsilon(2, d), "delta") for d in (0.0, 1.0)),
+            (lambda: Mechanism.for_budget(0.0, 1e-5, 2, 1.0), "epsilon"),
+            (lambda: ba.run(M.PVI(), CLIENTS, prior("full", 3), privacy=1.0), "privacy"),
+        ]
+    )
 
 
 def test_without_the_accountant_a_sentence_names_the_extra(monkeypatch):
@@ -411,11 +407,6 @@ def test_runs_that_cannot_be_noised_are_refused_before_round_0(row, start, words
     clients = [ba.losses.LinearInStatistics(-start.natural)] if "Gamma" in words else CLIENTS
     with pytest.raises(ValueError, match=words):
         ba.run(row, clients, start, privacy=Mechanism(1.0, 1.0))
-
-
-def test_privacy_must_be_a_mechanism():
-    with pytest.raises(ValueError, match="privacy must be a GaussianMechanism, got 1"):
-        ba.run(M.PVI(), CLIENTS, prior("full", 3), privacy=1.0)
 
 
 FIXED = {"ADMM": M.ADMM(), "FedAvg": M.FedAvg(), "FedDyn": M.FedDyn(), "BayesADMM": M.BayesADMM(0.5)}

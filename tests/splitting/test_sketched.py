@@ -106,7 +106,10 @@ def test_lanczos_finds_what_the_whole_decomposition_does(rng, monkeypatch):
 # an evaluation alone contracts where the sketch is near; elsewhere the run is bounded, and does not converge
 @pytest.mark.parametrize(
     ("name", "kind", "row"),
-    [(name, kind, row) for name, kind in CASES for row in ROWS if row == "PVI" or isinstance(kind, Full)],
+    [
+        (name, kind, list(ROWS)[n % len(ROWS)] if isinstance(kind, Full) else "PVI")
+        for n, (name, kind) in enumerate(CASES)
+    ],
 )
 def test_the_fixed_point_is_the_pooled_optimum(name, kind, row):
     """A residual r per parameter, in Fisher lengths, is an error of some r √(2d) times the condition of the problem."""
@@ -188,14 +191,14 @@ def test_one_client():
     assert_close(result.posterior.mean, ba.solve_pooled(clients, start).posterior.mean, 1e-6)
 
 
-def test_a_thousand_clients(rng):
-    X = rng.standard_normal((2000, 3))
-    y = rng.random(2000) < 1.0 / (1.0 + np.exp(-X[:, 0]))
-    clients = [ba.losses.Logistic(X[2 * k : 2 * k + 2], y[2 * k : 2 * k + 2]) for k in range(1000)]
+def test_many_clients(rng):
+    X = rng.standard_normal((300, 3))
+    y = rng.random(300) < 1.0 / (1.0 + np.exp(-X[:, 0]))
+    clients = [ba.losses.Logistic(X[2 * k : 2 * k + 2], y[2 * k : 2 * k + 2]) for k in range(150)]
     start = DIAGONAL(np.zeros(3), 1.0)
     result = ba.run(ba.Sketched(M.PVI(), "full"), clients, start, tol=1e-6)
     assert_close(result.posterior.mean, ba.solve_pooled(clients, start).posterior.mean, 1e-4)
-    assert result.history[0].floats_down == 1000 * (6 + 3)  # their sum is shorter than all of them
+    assert result.history[0].floats_down == 150 * (6 + 3)  # their sum is shorter than all of them
 
 
 def test_a_client_without_curvature():
@@ -232,8 +235,9 @@ def test_a_run_goes_on_from_a_checkpoint_bit_for_bit(tmp_path):
 # ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "kind"), CASES)
-@pytest.mark.parametrize("row", ROWS)
+@pytest.mark.parametrize(
+    ("name", "kind", "row"), [(name, kind, list(ROWS)[n % len(ROWS)]) for n, (name, kind) in enumerate(CASES)]
+)
 def test_messages_carry_the_same_run_bit_for_bit(name, kind, row):
     clients, start = team(name, 3, sizes=(12, 9, 14)), prior("diagonal", DIM[name])
     method, options = ba.Sketched(ROWS[row], kind), {"rounds": 4, "tol": 1e-300}

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import bayesadmm_np as ba
+from oracles.refusals import assert_refused
 
 F, L, M = ba.families, ba.losses, ba.methods
 
@@ -137,34 +138,26 @@ ONE = L.Logistic(X, Y)
 FULL = F.FullGaussian(np.zeros(3), 1.0)
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: ba.run(M.PVI(), ONE, FULL), "clients must be a sequence of losses, one a client, got Logistic"),
-        (lambda: ba.run(M.PVI(), None, FULL), "clients must be a sequence"),
-        (lambda: ba.solve_pooled(ONE, FULL), "clients must be a sequence"),
-        (lambda: ba.run(M.PVI, [ONE], FULL), r"call the function, methods\.PVI\(\)"),
-        (lambda: ba.Accelerated(M.PVI), r"call the function, methods\.PVI\(\)"),
-        (lambda: ba.run(M.PVI(), [ONE], F.FullGaussian), "got the class FullGaussian"),
-        (lambda: L.Logistic(X, np.where(Y, "yes", "no")), "y must hold integer labels 0 to 1, got strings"),
-        (lambda: L.Logistic(X, 2 * Y - 1), "y must hold integer labels 0 to 1, got values from -1 to 1"),
-        (lambda: L.Logistic(X + 0j, Y), "X must be an array of numbers"),
-        (lambda: L.Logistic(X.astype(str), Y), "X must be an array of numbers"),
-        (lambda: L.Logistic(np.where(np.arange(3) == 1, np.nan, X), Y), r"the first at \[0, 1\]"),
-        (lambda: M.BayesADMM(rho="1"), "rho must be a number"),
-        (lambda: M.BayesADMM(rho=True), "rho must be a number"),
-        (lambda: ba.run(M.PVI(), [ONE], FULL, tol="1e-3"), "tol must be a number"),
-        (lambda: ba.run(M.PVI(), [ONE], FULL, safeguard="no"), "safeguard must be True or False"),
-        (lambda: ba.run(M.PVI(), [ONE], FULL, callback=3), "callback must be callable"),
-        (lambda: ba.run(M.PVI(), [ONE], FULL, checkpoint="no/such/folder.npz"), "checkpoint must lie in a folder"),
-        (lambda: M.Method("mine", 1.0, 1.0, dual_rule="nat"), "dual_rule must be"),
-        (lambda: M.Method("mine", 0.0, 1.0), "rho must be > 0"),
-        (lambda: M.Method("mine", 1.0, 1.0, alpha=1.0, prior_at="clients"), "alpha must lie"),
-    ],
-)
-def test_mistakes_are_named(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()
+def test_mistakes_are_named():
+    assert_refused(
+        [
+            *((lambda c=c: ba.run(M.PVI(), c, FULL), "clients") for c in (ONE, None)),
+            (lambda: ba.solve_pooled(ONE, FULL), "clients"),
+            (lambda: ba.run(M.PVI, [ONE], FULL), "method"),
+            (lambda: ba.Accelerated(M.PVI), "method"),
+            (lambda: ba.run(M.PVI(), [ONE], F.FullGaussian), "prior"),
+            *((lambda y=y: L.Logistic(X, y), "y") for y in (np.where(Y, "yes", "no"), 2 * Y - 1)),
+            *((lambda x=x: L.Logistic(x, Y), "X") for x in (X + 0j, X.astype(str), X * np.nan)),
+            *((lambda rho=rho: M.BayesADMM(rho=rho), "rho") for rho in ("1", True)),
+            (lambda: ba.run(M.PVI(), [ONE], FULL, tol="1e-3"), "tol"),
+            (lambda: ba.run(M.PVI(), [ONE], FULL, safeguard="no"), "safeguard"),
+            (lambda: ba.run(M.PVI(), [ONE], FULL, callback=3), "callback"),
+            (lambda: ba.run(M.PVI(), [ONE], FULL, checkpoint="no/such/folder.npz"), "checkpoint"),
+            (lambda: M.Method("mine", 1.0, 1.0, dual_rule="nat"), "dual_rule"),
+            (lambda: M.Method("mine", 0.0, 1.0), "rho"),
+            (lambda: M.Method("mine", 1.0, 1.0, alpha=1.0, prior_at="clients"), "alpha"),
+        ]
+    )
 
 
 def test_a_missing_checkpoint_is_named():

@@ -25,7 +25,7 @@ class Request:
     label : str
         Label of the run. It tells two runs with the same spec apart.
     message : bytes, optional
-        A broadcast, an inquiry, a final message, or grids to count on; None asks the site to introduce itself.
+        A broadcast, an inquiry or a final message; None asks the site to introduce itself.
     copy : bytes, optional
         The server's copy of the site's dual. The site refused the same broadcast with a signed request for it.
 

@@ -81,8 +81,6 @@ def _stepped(request: Request, folder: Path, load: Load, home: Path) -> Answer:
     assert request.message is not None
     broadcast = Message.from_bytes(request.message, "broadcast")
     require_to_site(broadcast)
-    if broadcast.kind == "grids":
-        return _said(load(None)[0], home, broadcast)
     label, run = as_site_name(request.label), require_run(broadcast)
     # of a run that this site takes part in the spec has been read before; a new one is as large as the rows allow
     is_new = not any(folder.glob(f"{label}-{run}-*.npz"))
@@ -121,7 +119,7 @@ def _stepped(request: Request, folder: Path, load: Load, home: Path) -> Answer:
 
 
 def _said(site: Site, home: Path, message: Message) -> Answer:
-    """The answer to grids or to a question beside the rounds."""
+    """The answer to a question beside the rounds."""
     site, said = site.step(message)
     assert said is not None
     said = sent(site, home, said)

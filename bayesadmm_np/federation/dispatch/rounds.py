@@ -13,12 +13,12 @@ from typing import Any
 
 from ..._archive import replace_atomically, sync_folder
 from ...splitting.round import present_clients
-from .. import Coordinator, needed_grids
+from .. import Coordinator
 from ..folders import STATE, with_key
 from ..lock import locked
-from ..messages import Hello, Message, MessageError, read_hello
+from ..messages import Hello, Message
 from ..spec import as_site_name
-from .client_manager import HELLO_LIMIT, ClientManager
+from .client_manager import ClientManager
 from .envelope import Answer, Request, Transport, one_line
 from .plan import Plan
 
@@ -142,7 +142,6 @@ def _begun(
             raise WithheldError(clients.withheld.values())
         found = ", ".join(sorted(hellos)) or "none"
         raise TooFewError(f"{len(hellos)} of {plan.sites} sites said hello within {plan.patience:g} s: {found}.")
-    _settle(plan, clients, hellos)
     server = with_key(plan.folder, Coordinator.start(list(hellos.values()), plan.task), is_new=True)
     if server.signers is None:
         tell("the sites have no keys: a name is all that is known of them, and who loses its state cannot come back")
@@ -151,37 +150,6 @@ def _begun(
     server.save().write(plan.folder / STATE)
     clients.greet = partial(_require_known, server)  # from now on no new site belongs to the run
     return clients, server
-
-
-def _settle(plan: Plan, clients: ClientManager, hellos: dict[str, Hello]) -> None:
-    """Ask sites with tables for counts until their hellos are enough for a run."""
-    began = time.monotonic()
-    while (grids := needed_grids(list(hellos.values()), plan.task)) is not None:
-        request = Request(clients.label, grids.to_bytes())
-        answered: set[str] = set()
-
-        def request_for(name: str, request: Request = request, answered: set[str] = answered) -> Request | None:
-            return None if name in answered or clients.rests(name) else request
-
-        def take(name: str, asked: Request, answer: Answer, answered: set[str] = answered) -> Request | None:
-            if answer.refused:
-                raise MessageError(f"refused: {answer.note}")
-            hello = read_hello(Message.from_bytes(answer.message or b"", f"hello of {name}", HELLO_LIMIT))
-            if hello.site != name:
-                raise hello.refusal("site", name, hello.site)
-            hello.require_same_site(hellos[name])
-            hellos[name] = hello
-            answered.add(name)
-            return None
-
-        clients.ask(request_for, take, plan.deadline)
-        missing = sorted(set(hellos) - answered)
-        if set(missing) & set(clients.withheld):
-            raise WithheldError(clients.withheld.values())
-        if missing and time.monotonic() - began > plan.patience:
-            raise TooFewError(f"no counts for the run's splines came from {', '.join(missing)} in {plan.patience:g} s.")
-        if missing:
-            clients.pause()
 
 
 def _resumed(

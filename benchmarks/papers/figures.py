@@ -1,9 +1,8 @@
-"""The plots of `experiment`: scores by round, and for a grid of two keys a heat map."""
+"""Figures of results: scores by round, and for a grid of two keys a heat map."""
 
 from __future__ import annotations
 
 import itertools
-import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,31 +11,27 @@ from typing import Any
 
 import numpy as np
 from matplotlib import colormaps
-from matplotlib.colors import LogNorm, Normalize, hsv_to_rgb
+from matplotlib.colors import LogNorm, Normalize
+from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
-from numpy.typing import NDArray
 
-from ..demos import style
-from ._trial_plots import COLOURS, MARKERS, Cell, draw_cells
+from bayesadmm_np.demos import style
 
 SYMBOLS = {
     "rho": "ρ",
     "gamma": "γ",
     "prior_precision": "δ",
     "temperature": "τ",
-    "solver.lr": "rate",
     "solver.epochs": "epochs",
-    "solver.batch_size": "batch",
-    "solver.hess_init": "h₀",
-    "solver.beta2": "β₂",
-    "solver.clip_radius": "clip radius",
 }
 """Keys of an experiment file in words."""
 NAMES = {"FedLapCov": "FedLap-Cov", "FedLapFunc": "FedLap-Func", "IVONADMM": "IVON-ADMM", "IVONPVI": "IVON-PVI"}
 NAMES |= {"PFedMe": "pFedMe", "PFedBayes": "pFedBayes", "PFedVEM": "pFedVEM"}
 ROWS = ("FedAvg", "FedProx", "FedDyn", "FedLap", "FedLapCov", "IVONADMM", "FedLapFunc", "IVONPVI")
 """Rows that look the same in the plots of different experiments."""
-MORE_COLOURS = ("#8B5A2B", "#B2182B", "#6A3D9A", "#7F7F00", "#00CED1")
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#222222")
+COLOURS += ("#8B5A2B", "#B2182B", "#6A3D9A", "#7F7F00", "#00CED1")
+MARKERS = ("o", "s", "^", "D", "v")
 SETTLED = 0.2
 """Share of the rounds after which every point lies within the axes: first rounds would hide the others' differences."""
 PANELS = (("accuracy", "Accuracy / %", 100.0, ".1f", "YlGnBu"), ("nll", "NLL", 1.0, ".3f", "YlGnBu_r"))
@@ -52,13 +47,13 @@ class Curve:
 
     label: str
     rounds: Sequence[int]
-    mean: NDArray[np.float64]
-    sd: NDArray[np.float64]
+    mean: Any
+    sd: Any
     ended: str = ""
 
 
 def curves_of(runs: Sequence[Mapping[str, Any]]) -> list[Curve]:
-    """Return the curve of every method of `runs` in results.json, of the rounds that all its seeds have."""
+    """The curve of every method of `runs` in results.json, of the rounds that all its seeds have."""
     last, found = max((run["rounds"] for run in runs), default=0), []
     for label in dict.fromkeys(run["method"] for run in runs):
         own = [run for run in runs if run["method"] == label]
@@ -73,14 +68,11 @@ def curves_of(runs: Sequence[Mapping[str, Any]]) -> list[Curve]:
     return found
 
 
-def draw_curves(title: str, curves: Sequence[Curve], folder: Path, stem: str = "curves") -> list[str]:
+def draw_curves(title: str, curves: Sequence[Curve], folder: Path, stem: str) -> None:
     """Draw accuracy and NLL at the mean by round; the band is one standard deviation over seeds.
 
-    A curve that ends early has a ✗ at its end, and words in the legend. Returns the names of the files, none where
-    there is nothing to draw.
+    A curve that ends early has a ✗ at its end, and words in the legend.
     """
-    if not curves:
-        return []
     names = [in_words(curve.label) + (f" (✗ {curve.ended})" if curve.ended else "") for curve in curves]
     columns = max(1, min(4, len(names), 110 // (max(map(len, names)) + 10)))
     with style.context():
@@ -89,7 +81,7 @@ def draw_curves(title: str, curves: Sequence[Curve], folder: Path, stem: str = "
             for curve, name, look in zip(curves, names, looks([curve.label for curve in curves]), strict=True):
                 mean, sd, colour = scale * curve.mean[k], scale * curve.sd[k], look["color"]
                 axes.fill_between(curve.rounds, mean - sd, mean + sd, color=colour, alpha=0.18, linewidth=0)
-                axes.plot(curve.rounds, mean, label=_plain(name), markevery=-(-len(mean) // 12), **look)
+                axes.plot(curve.rounds, mean, label=name, markevery=-(-len(mean) // 12), **look)
                 if curve.ended and len(mean):
                     axes.plot(curve.rounds[-1:], mean[-1:], color=colour, marker="x", markersize=6, markeredgewidth=1.6)
             axes.set(xlabel="round", title=heading)
@@ -98,25 +90,17 @@ def draw_curves(title: str, curves: Sequence[Curve], folder: Path, stem: str = "
             style.tidy(axes)
         handles, labels = figure.axes[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=columns)
-        figure.suptitle(_plain(_wrapped(title, figure)), fontsize=8.5)
-        return [path.name for path in style.save(figure, folder, stem)]
+        _finish(figure, title, folder, stem)
 
 
 def in_words(label: str) -> str:
-    """A label without keys of the file.
-
-    Examples
-    --------
-    >>> from bayesadmm_np.cli._experiment_plots import in_words
-    >>> in_words("IVONADMM rho=0.5 solver.lr=0.1")
-    'IVON-ADMM, ρ = 0.5, rate 0.1'
-    """
+    """A label without keys of the file: 'IVON-ADMM, ρ = 0.5' of 'IVONADMM rho=0.5'."""
     method, *rest = label.split(" ")
     words, values = [NAMES.get(method, method)], []
     for word in rest:
         key, is_value, value = word.partition("=")
         if is_value:
-            name = SYMBOLS.get(key, key.removeprefix("solver.").replace("_", " "))
+            name = SYMBOLS.get(key, key)
             values.append(f"{name} {value}" if len(name) > 2 else f"{name} = {value}")
         else:
             words.append(word)
@@ -124,16 +108,18 @@ def in_words(label: str) -> str:
 
 
 def looks(labels: Sequence[str]) -> list[dict[str, Any]]:
-    """Keywords of `Axes.plot`, one a method: the same in every plot, and no two alike."""
-    return [
-        {"color": _colour(j), "marker": MARKERS[j % len(MARKERS)], "linewidth": 1.0, "markersize": 3.5}
-        for j in places(labels)
-    ]
+    """Keywords of `Axes.plot`: a row's first line has the row's own in every plot, all others the first free ones."""
+    words = [label.split(" ")[0] for label in labels]
+    kept = {words.index(row): place for place, row in enumerate(ROWS) if row in words}
+    free = (place for place in itertools.count() if place not in kept.values())
+    places = [kept[j] if j in kept else next(free) for j in range(len(labels))]
+    line = {"linewidth": 1.0, "markersize": 3.5}
+    return [{"color": COLOURS[j % len(COLOURS)], "marker": MARKERS[j % len(MARKERS)], **line} for j in places]
 
 
-def _limits(curves: Sequence[tuple[Sequence[int], NDArray[np.float64]]]) -> tuple[float | None, float | None]:
+def _limits(curves: Sequence[tuple[Sequence[int], Any]]) -> tuple[float | None, float | None]:
     """The span of the later rounds and the best of all, with a margin; (None, None) where it has no width."""
-    last = max((max(rounds, default=0) for rounds, _ in curves), default=0)
+    last = max(max(rounds, default=0) for rounds, _ in curves)
     late = [mean[np.asarray(rounds) > SETTLED * last] for rounds, mean in curves if len(rounds)]
     values = np.concatenate([part[np.isfinite(part)] for part in late]) if late else np.empty(0)
     if values.size < 2 or not np.ptp(values) > 0:
@@ -142,40 +128,9 @@ def _limits(curves: Sequence[tuple[Sequence[int], NDArray[np.float64]]]) -> tupl
     return float(values.min()) - margin, float(values.max()) + margin
 
 
-def _colour(place: int) -> Any:
-    """A colour for every place, no two alike."""
-    own = (*COLOURS, *MORE_COLOURS)
-    if place < len(own):
-        return own[place]
-    return hsv_to_rgb((0.618034 * place % 1.0, 0.55, 0.45 + 0.4 / (1 + place - len(own))))
-
-
-def places(labels: Sequence[str]) -> list[int]:
-    """Number the looks of methods: a row's first line has the row's own, all others the first that are free."""
-    words = [label.split(" ")[0] for label in labels]
-    kept = {words.index(row): place for place, row in enumerate(ROWS) if row in words}
-    free = (place for place in itertools.count() if place not in kept.values())
-    return [kept[j] if j in kept else next(free) for j in range(len(labels))]
-
-
-def new_stem(label: str, taken: Sequence[str]) -> str:
-    """Return a name for a file, of a label; another than those taken also where letters' case does not count.
-
-    Examples
-    --------
-    >>> from bayesadmm_np.cli._experiment_plots import new_stem
-    >>> new_stem("a: b", ["heatmap_A_b"])
-    'heatmap_a_b_2'
-    """
-    stem = "heatmap_" + re.sub(r"[^\w.-]+", "_", label).strip("_")
-    folded = {name.casefold() for name in taken}
-    others = (f"{stem}_{number}" for number in itertools.count(2))
-    return next(name for name in itertools.chain([stem], others) if name.casefold() not in folded)
-
-
 def draw_heatmap(
     stem: str, grid: Mapping[str, Sequence[Any]], rows: Sequence[Mapping[str, Any]], title: str, folder: Path
-) -> list[str]:
+) -> None:
     """Draw accuracy and NLL over a grid of two keys; ✗ where no seed came to the round.
 
     The first key runs down, the second to the right; of the table there is a row a point, the second running fastest.
@@ -184,42 +139,39 @@ def draw_heatmap(
     with style.context():
         figure = style.new_figure(max(2 * (1.0 + 0.62 * len(widths)), 5.0), 1.3 + 0.46 * len(heights))
         for axes, (name, heading, scale, digits, colours) in zip(figure.subplots(1, 2), PANELS, strict=True):
-            values = scale * np.array([row[f"{name}_mean"] for row in rows]).reshape(len(heights), len(widths))
-            known = values[np.isfinite(values)]
-            low, high = (known.min(), known.max()) if known.size else (1.0, 1.0)
+            found = [row[f"{name}_mean"] for row in rows]
+            values = scale * np.array([np.nan if value is None else value for value in found])
+            low, high = np.nanmin(values), np.nanmax(values)
             norm = LogNorm(low, high) if name == "nll" and 0.0 < low < high else Normalize(low, high)
-            fills = colormaps[colours](norm(values))
-            cells = [
-                [_cell(values[i, j], digits, fills[i, j], rows[i * len(widths) + j]) for j in range(len(widths))]
-                for i in range(len(heights))
-            ]
-            draw_cells(axes, [*map(_text, heights)], [*map(_text, widths)], cells)
-            axes.set_xlabel(SYMBOLS.get(right, right))
-            axes.set_ylabel(SYMBOLS.get(down, down))
-            axes.set_title(heading)
-        figure.suptitle(_plain(_wrapped(title, figure)), fontsize=8.5)
+            for row, value, (i, j) in zip(rows, values, np.ndindex(len(heights), len(widths)), strict=True):
+                _draw_cell(axes, i, j, row, value, digits, colormaps[colours](norm(value)))
+            axes.set(xlim=(-0.5, len(widths) - 0.5), ylim=(len(heights) - 0.5, -0.5))
+            axes.set_xticks(range(len(widths)), [f"{value:g}" for value in widths])
+            axes.set_yticks(range(len(heights)), [f"{value:g}" for value in heights])
+            axes.tick_params(length=0)
+            axes.spines[:].set_visible(False)
+            axes.set(xlabel=SYMBOLS.get(right, right), ylabel=SYMBOLS.get(down, down), title=heading)
         if any(row["seeds_done"] == 0 for row in rows):
             figure.supxlabel("✗ failed", fontsize=7, color=style.MUTED)
-        return [path.name for path in style.save(figure, folder, stem)]
+        _finish(figure, title, folder, stem)
 
 
-def _cell(value: float, digits: str, fill: Any, row: Mapping[str, Any]) -> Cell:
-    """Write one value and, small below it, the number of its seeds where some failed."""
-    if row["seeds_done"] == 0:
-        return Cell("✗", None, "////")
-    below = "" if row["seeds_done"] == row["seeds"] else f"{row['seeds_done']} of {row['seeds']} seeds"
-    return Cell(f"{value:{digits}}", fill, None, below) if np.isfinite(value) else Cell("∞", None, None, below)
+def _draw_cell(axes: Any, i: int, j: int, row: Mapping[str, Any], value: float, digits: str, fill: Any) -> None:
+    """One value and, small below it, the number of its seeds where some failed."""
+    failed, is_dark = row["seeds_done"] == 0, float(np.dot(fill[:3], (0.299, 0.587, 0.114))) < 0.5
+    face = {"facecolor": "white", "hatch": "////", "edgecolor": "#C9C9C9"} if failed else {"facecolor": fill}
+    axes.add_patch(Rectangle((j - 0.5, i - 0.5), 1, 1, **{"edgecolor": "white", "lw": 0.8, **face}))
+    how: dict[str, Any] = {"ha": "center", "va": "center", "color": "white" if is_dark and not failed else style.INK}
+    if failed:
+        axes.text(j, i, "✗", fontsize=10, bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.5}, **how)
+        return
+    axes.text(j, i, f"{value:{digits}}", fontsize=8, **how)
+    if row["seeds_done"] < row["seeds"]:
+        axes.text(j, i + 0.32, f"{row['seeds_done']} of {row['seeds']} seeds", fontsize=5.5, **how)
 
 
-def _wrapped(title: str, figure: Any) -> str:
-    """A title in lines that the figure is wide enough for."""
-    return "\n".join(textwrap.wrap(title, width=round(14 * figure.get_figwidth())))
-
-
-def _plain(text: str) -> str:
-    """Escape a user's text, so that it is not read as a formula."""
-    return text.replace("$", r"\$")
-
-
-def _text(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+def _finish(figure: Any, title: str, folder: Path, stem: str) -> None:
+    """Save a figure, with its title in lines that the figure is wide enough for; pages show the PNG alone."""
+    figure.suptitle("\n".join(textwrap.wrap(title, width=round(14 * figure.get_figwidth()))), fontsize=8.5)
+    style.save(figure, folder, stem)
+    (folder / f"{stem}.svg").unlink()

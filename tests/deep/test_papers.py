@@ -1,0 +1,220 @@
+"""benchmarks/papers: experiment files give the numbers that are kept, and those of `run` itself."""
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("sklearn", reason="the digits come with scikit-learn")
+torch = pytest.importorskip("torch", minversion="2.4", reason="the deep-learning path needs the extra `torch`")
+from bayesadmm_np.data import Dataset  # noqa: E402
+from bayesadmm_np.torch import IVONADMM, MLP, AdamSteps, FedLaplace, IVONSteps, Rows, auroc, run, score  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+ROOT = Path(__file__).parents[2]
+FILES = ROOT / "benchmarks" / "experiments"
+SMALL = Path(__file__).parent / "papers" / "small.toml"
+
+
+@pytest.fixture
+def papers(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    from papers import __main__ as main
+    from papers import files, runs
+
+    return SimpleNamespace(main=main.main, files=files, runs=runs, read=files.Experiment.read)
+
+
+def differing(old, new, at=""):
+    """The places of JSON at which numbers differ by more than sums in another order do, or anything else at all.
+
+    Four rounds of float32 multiply a rounding of 1e-7 by less than a thousand; of 40 test rows one may change sides.
+    """
+    if isinstance(old, dict):
+        return [place for key in old for place in differing(old[key], new.get(key, "none"), f"{at}.{key}")]
+    if isinstance(old, list):
+        pairs = enumerate(zip(old, new, strict=True))
+        return [place for k, (one, other) in pairs for place in differing(one, other, f"{at}[{k}]")]
+    if isinstance(old, float) and isinstance(new, float):
+        is_share = any(name in at for name in ("accuracy", "ece", "rows"))
+        return [] if new == pytest.approx(old, rel=1e-3, abs=0.05 if is_share else 1e-6) else [f"{at}: {old} {new}"]
+    return [] if new == old or at.endswith(".message") else [f"{at}: {old} {new}"]
+
+
+def test_a_small_file_gives_the_numbers_that_are_kept(papers, tmp_path):
+    """A sweep, rows together and alone, one that diverges, and models of clients' own."""
+    kept = json.loads(SMALL.with_suffix(".json").read_text(encoding="utf-8"))
+    papers.main([str(SMALL), "--out", str(tmp_path / "out")])
+    found = json.loads((tmp_path / "out" / "results.json").read_text(encoding="utf-8"))
+    assert not differing(kept, found)
+    assert (tmp_path / "out" / "sweep.csv").read_text(encoding="utf-8").count("yes") == len(found["sweep"]) - 5
+    found["table"][0]["nll_mean"] *= 1.01  # the broken twin
+    assert len(differing(kept, found)) == 1
+    with pytest.raises(SystemExit, match="another experiment"):
+        papers.main([str(SMALL), "--out", str(tmp_path / "out"), "--set", "training.temperature=0.2"])
+
+
+def test_a_committed_result_is_found_again(papers, tmp_path):
+    """A cell of the tables: two rounds of FedAvg with one epoch on Fashion-MNIST with raw pixels."""
+    if not Path(os.environ.get("BAYESADMM_DATA", ""), "fashion_mnist.npz").is_file():
+        pytest.skip("BAYESADMM_DATA names no folder with fashion_mnist.npz")
+    plan = papers.read(FILES / "raw_fashion_homogeneous.toml", ["rounds=2", "report=[2]", "seeds=[62]"])
+    plan = replace(plan, methods=[entry for entry in plan.methods if entry.label == "FedAvg 1 epoch"])
+    (found,) = papers.runs.run_file(plan, tmp_path)["runs"]
+    committed = json.loads((ROOT / "benchmarks/results/deep/raw_fashion_homogeneous.json").read_text(encoding="utf-8"))
+    (own,) = [one for one in committed["runs"] if (one["method"], one["seed"]) == ("FedAvg 1 epoch", 62)]
+    for name in ("accuracy", "nll", "brier"):
+        assert found["curves"][name] == pytest.approx(own["curves"][name][:2], rel=1e-3)
+        assert found["curves"][name] != pytest.approx(own["curves"][name][1:3], rel=1e-3)  # the twin
+
+
+def tensors(X, y):
+    return Rows(torch.tensor(X, dtype=torch.float32), torch.tensor(y))
+
+
+def test_a_run_is_that_of_python(papers, tmp_path):
+    """With the same split, start and settings; what was stopped goes on, to the same numbers."""
+    plan = papers.read(SMALL, ["seeds=[1]"])
+    plan = replace(plan, sweep=None, methods=[replace(plan.methods[0], steps={"rho": 0.7, "gamma": 0.1}, grid={})])
+    (X, y), test = plan.data.load()
+    chosen = np.random.default_rng([1, 2]).permutation(len(y))[:60]
+    clients = [tensors(X[chosen][part], y[chosen][part]) for part in plan.data.parts(y[chosen], 1)]
+    torch.manual_seed(1)
+    solver = IVONSteps(epochs=2, lr=0.3, hess_init=0.1, beta2=0.9)
+    same = {"temperature": 0.1, "solver": solver, "seed": 1, "evaluate": tensors(*test), "ensemble": 2}
+    state = tmp_path / "checkpoints" / "00_seed1.npz"
+    state.parent.mkdir()
+    whole = run(IVONADMM(0.7, 0.1), clients, MLP((64, 8, 10), "relu"), rounds=4, **same)
+    torch.manual_seed(1)
+    stopping = {"callback": lambda record, _: record.round == 2, "checkpoint": state}
+    run(IVONADMM(0.7, 0.1), clients, MLP((64, 8, 10), "relu"), rounds=4, **same, **stopping)
+    (found,) = papers.runs.run_file(plan, tmp_path)["runs"]
+    assert found["curves"]["nll"] == [record.at_mean.nll for record in whole.history]
+    assert found["curves"]["ensemble_nll"] == [record.ensemble.nll for record in whole.history]
+
+
+def test_the_choice_does_not_depend_on_the_test_rows(papers, tmp_path, monkeypatch):
+    plan = papers.read(SMALL)
+    plan, ((X, y), (X_test, y_test)) = replace(plan, methods=plan.methods[:1]), plan.data.load()
+
+    def trials(folder, train, test):
+        monkeypatch.setattr(papers.files.Split, "load", lambda _: (train, test))
+        return papers.runs.Bench(plan, tmp_path / folder).sweep()
+
+    assert trials("a", (X, y), (X_test, y_test)) == trials("b", (X, y), (1.0 - X_test, y_test))
+    assert trials("a", (X, y), (X_test, y_test)) != trials("c", (1.0 - X, y), (X_test, y_test))  # the twin
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ("data.cleints=3", "cleints"),
+        ("report=[5]", "report"),
+        ("seeds=[100]", "seed"),
+        ("sweep.budget=3", "budget"),
+    ],
+)
+def test_a_file_that_cannot_be_run_as_it_says_is_refused(papers, change, word):
+    with pytest.raises((TypeError, ValueError), match=word):
+        papers.read(SMALL, [change])
+
+
+def test_every_seed_trains_on_other_rows_and_tests_on_the_same(papers):
+    split = papers.files.Split("digits", clients=3, train=200, test=40)
+    (X, y), (X_test, _) = split.load()
+    one, again, other = split.subset(len(y), 1), split.subset(len(y), 1), split.subset(len(y), 2)
+    np.testing.assert_array_equal(one, again)
+    # 200 of 1757 rows, drawn twice, have 23 ± 4 in common (hypergeometric); the first rows would have all 200
+    assert len(set(one) & set(other)) < 23 + 6 * 4
+    seen = {row.tobytes() for row in X_test}
+    assert not any(row.tobytes() in seen for row in X)
+    np.testing.assert_array_equal(replace(split, scale=16.0).load()[0][0], 16.0 * X)  # only the pixels differ
+
+
+def test_colour_images_keep_their_colours_and_places(papers):
+    plan = papers.read(FILES / "cifar10_acar.toml")
+    image = np.zeros((3, 32, 32))
+    image[0, :16], image[2, 16:] = 1, 1
+    X = np.stack([image.ravel()] * 2)
+    images = papers.runs.Bench.rows(SimpleNamespace(experiment=plan), X, np.arange(2)).X
+    np.testing.assert_array_equal(images.numpy(), np.stack([image] * 2))
+
+
+def test_every_file_is_understood_and_its_methods_take_a_step(papers):
+    """The settings of every method and grid; of the personal rows also a round on two rows a client."""
+    X = torch.rand(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    clients = [Rows(X[:2], torch.tensor([0, 1])), Rows(X[2:], torch.tensor([2, 3]))]
+    for file in FILES.glob("*.toml"):
+        plan = papers.read(file)
+        for entry in replace(plan, sweep=None).expanded():
+            solver = entry.local_work()
+            assert solver.schedule_rounds in (None, plan.rounds), (file.stem, entry.label)
+            if file.stem == "fedivon_skew_mnist":
+                precision = entry.prior_precision or plan.training.prior_precision
+                result = run(entry.method(), clients, plan.network(3072), precision, 1, solver=solver)
+                assert bool(torch.isfinite(result.mean).all()), (file.stem, entry.label)
+
+
+DRIFT = """
+rounds = 2
+seeds = [3]
+[data]
+name = "fashion"
+clients = 4
+train = 200
+split = "concept_drift"
+outside = "mnist"
+[model]
+name = "MLP"
+hidden = [6]
+activation = "relu"
+[training]
+ensemble = 3
+personal = true
+[[method]]
+row = "FedLaplace"
+solver = { epochs = 2, lr = 0.01 }
+"""
+
+
+def blobs(shift):
+    """Ten blobs of 4 × 4 pixels."""
+    rng = np.random.default_rng(0)
+    y, y_test = rng.permutation(np.arange(300) % 10), np.arange(100) % 10
+    centres = rng.random((10, 16))
+    X, X_test = (np.clip(centres[of] + 0.1 * rng.standard_normal((len(of), 16)) + shift, 0, 1) for of in (y, y_test))
+    return Dataset(X, y, X_test, y_test, 10, "blobs")
+
+
+def test_clients_own_models_and_images_of_another_kind_are_scored_last(papers, monkeypatch, tmp_path):
+    for name, shift in (("fashion", 0.0), ("mnist", 0.5)):
+        monkeypatch.setitem(papers.files.LOADERS, name, lambda shift=shift: blobs(shift))
+    (tmp_path / "drift.toml").write_text(DRIFT, encoding="utf-8")
+    papers.main([str(tmp_path / "drift.toml")])
+    (one,) = json.loads((tmp_path / "drift" / "results.json").read_text(encoding="utf-8"))["runs"]
+    assert one["last"].keys() == {"at_mean", "ensemble", "personal_at_mean", "personal_ensemble"}
+
+    plan = papers.read(tmp_path / "drift.toml")  # by hand
+    (X, y), (X_test, y_test) = plan.data.load()
+    rows = plan.data.subset(len(y), 3)
+    parts = plan.data.parts(y[rows], 3)
+    target = {c: t for t, pair in enumerate(papers.files.DRIFT) for c in pair}
+    clients = [tensors(X[rows[part]], [target[c] for c in y[rows[part]]]) for part in parts]
+    tests = tensors(X_test, [target[c] for c in y_test])
+    torch.manual_seed(3)
+    model = MLP((16, 6, 5), "relu")
+    result = run(FedLaplace(), clients, model, rounds=2, solver=AdamSteps(epochs=2, lr=0.01), seed=3)
+    own = []
+    for posterior, part in zip(result.personal(3), parts, strict=True):
+        mask = np.isin(y_test, y[rows[part]])
+        assert mask.sum() == 50  # one of the two classes of each target
+        own.append(score(posterior.predict_proba(tests.X[mask], 0).log(), tests.y[mask]))
+    assert one["last"]["personal_at_mean"]["nll"] == pytest.approx(np.mean([each.nll for each in own]), rel=1e-5)
+    other = torch.tensor(plan.data.others(), dtype=torch.float32)
+    entropy = auroc(result.posterior.predict_proba(tests.X, 0), result.posterior.predict_proba(other, 0))
+    assert one["last"]["at_mean"]["auroc"] == pytest.approx(entropy, abs=1e-4)
+    assert sum(one["last"]["ensemble"]["reliability"]["rows"]) == 100

@@ -1,0 +1,70 @@
+"""Small matrices are computed by one BLAS thread, and the number of threads is put back."""
+
+from threading import Barrier, Thread
+
+import numpy as np
+import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
+
+import bayesadmm_np as ba
+from bayesadmm_np._threads import SMALL, one_thread_if_small
+
+
+def threads():
+    """Return the numbers of threads of all BLAS libraries."""
+    return {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"}
+
+
+@pytest.fixture(autouse=True)
+def three_threads():
+    before = threads()
+    with threadpool_limits(3, user_api="blas"):
+        assert threads() == {3}
+        yield
+        assert threads() == {3}
+    assert threads() == before
+
+
+@pytest.mark.parametrize(("columns", "expected"), [(1, {1}), (SMALL, {1}), (SMALL + 1, {3})])
+def test_up_to_a_size_one_thread_computes(columns, expected):
+    with one_thread_if_small(columns):
+        assert threads() == expected
+
+
+def test_an_error_puts_the_number_back():
+    with pytest.raises(ZeroDivisionError), one_thread_if_small(1):
+        _ = 1 / 0
+
+
+def test_of_two_that_overlap_the_last_puts_the_number_back():
+    """The second enters after the first and leaves after it: a number remembered by each would stay at one."""
+    entered, left = Barrier(2), Barrier(2)
+
+    def first():
+        with one_thread_if_small(1):
+            entered.wait()
+        left.wait()
+
+    other = Thread(target=first)
+    other.start()
+    entered.wait()
+    with one_thread_if_small(1):
+        left.wait()
+        assert threads() == {1}
+    other.join()
+
+
+@pytest.mark.parametrize(("dim", "expected"), [(2, {1}), (SMALL + 1, {3})])
+def test_runs_and_pooled_solutions_ask_for_it(dim, expected):
+    seen = []
+
+    class Watched(ba.losses.Logistic):
+        def expect(self, *args, **kwargs):
+            seen.append(threads())
+            return super().expect(*args, **kwargs)
+
+    prior = ba.families.DiagonalGaussian(np.zeros(dim), 1.0)
+    clients = [Watched(np.eye(2, dim), [0, 1])]
+    ba.run(ba.methods.PVI(), clients, prior, rounds=1)
+    ba.solve_pooled(clients, prior, tol=1e-3)
+    assert {frozenset(one) for one in seen} == {frozenset(expected)}
