@@ -45,14 +45,6 @@ def classes_of(agreement: Agreement, kind: Kind) -> tuple[str, ...]:
     return found
 
 
-def require_agreement(hellos: Sequence[Hello], choices: Mapping[str, Any] | None = None) -> None:
-    """Raise unless sites with tables can agree."""
-    tables = _tables(hellos)
-    made = _settled(tables, choices or {})
-    features_of(made)
-    classes_of(made, read_kind(next(iter(tables.values())).kind))
-
-
 def agreed_hellos(hellos: Sequence[Hello], choices: Mapping[str, Any] | None) -> tuple[Sequence[Hello], dict[str, Any]]:
     """Return hellos as of sites that have made their designs, and what the spec says of the agreement.
 

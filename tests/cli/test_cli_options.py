@@ -16,7 +16,7 @@ from bayesadmm_np import cli
 from bayesadmm_np.splitting import methods
 
 DOCS = Path(__file__).parents[2] / "docs" / "commands.md"
-GROUPS = {"site": ("init", "step"), "server": ("init", "step", "status"), "flower": ("new", "local", "keys")}
+GROUPS = {"site": ("init", "step"), "server": ("init", "step", "status"), "flower": ("new",)}
 CALLS = [
     *((name,) for name in cli.COMMANDS if name not in GROUPS),
     *((group, name) for group, names in GROUPS.items() for name in names),

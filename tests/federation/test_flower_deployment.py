@@ -1,320 +1,181 @@
-"""Real superlinks and supernodes on loopback: the final answer after kills, bad messages and strangers."""
+"""The commands of docs/flower.md, "On several machines", as they stand: to a certified answer on loopback."""
 
 import pytest
 
 pytest.importorskip("flwr", reason="needs the extra `flower`")
 
-import json
 import os
+import re
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
 
-import bayesadmm_np as ba
-from bayesadmm_np.cli._run_files import load_site
 from bayesadmm_np.federation import load_server
-from bayesadmm_np.federation.flower.local import LocalFederation, follow
-from oracles.problems import same_bits
 
-pytestmark = pytest.mark.deployment
-slow = pytest.mark.slow  # a minute or more of two cores
-
-TOL = 1e-3
-PRIOR = ba.families.FullGaussian(np.zeros(3), 1.0)
+PAGE = Path(__file__).parents[2] / "docs" / "flower.md"
+SITES = ("Lund", "Ghent", "Bergen")
+WARDS = ("medical", "surgical", "intensive")
+ONCE, SERVER, SITE, REGISTER, NODE, RUN = range(6)
 LONGEST = 400.0
-"""Seconds for a run on a machine that is busy; a quiet one needs a sixth."""
+"""Seconds for a command on a machine that is busy; a quiet one needs a sixth."""
 
 
-def bayesadmm(*arguments):
-    command = [sys.executable, "-m", "bayesadmm_np", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=LONGEST)
+def commands():
+    """The blocks of the section, in order."""
+    section = PAGE.read_text(encoding="utf-8").partition("## On several machines")[2].partition("\n## ")[0]
+    return re.findall(r"```sh\n(.*?)```", section, re.DOTALL)
 
 
-@pytest.fixture
-def folder(tmp_path):
-    """A federation of two made-up sites."""
-    done = bayesadmm("flower", "new", tmp_path / "trial", "--sites", 3)
-    assert done.returncode == 0, done.stderr
-    return tmp_path / "trial"
+def test_the_page_has_the_blocks_that_are_run():
+    words = ("export", "flower-superlink", "site init", "register", "flower-supernode", "flwr run")
+    assert [word in block for block, word in zip(commands(), words, strict=True)] == [True] * 6
 
 
-def clients(folder):
-    """The losses of the sites' rows, in the design that the first run agreed on."""
-    spec = load_server(folder / "runs" / "0001").spec
-    sites = [load_site(path, None)[0] for path in sorted((folder / "sites").iterdir())]
-    return [site.data.join(spec, site.name, None).worker.loss for site in sites]
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze on this machine")
+@pytest.mark.parametrize("spoil", [False, True])
+def test_units_of_the_page_are_whole(spoil, tmp_path):
+    """As systemd reads them, with this environment's programs; the twin has a word that it does not know."""
+    units = re.findall(r"```ini\n# /etc/systemd/system/(\S+?\.service)[^\n]*\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert [name for name, _ in units] == ["superlink.service", "supernode.service"]
+    for name, text in units:
+        program = re.search(r"ExecStart=(\S+)", text)[1]
+        found = shutil.which(Path(program).name) or shutil.which(Path(program).name, path=Path(sys.executable).parent)
+        if found is None:
+            pytest.skip("Flower's programs are not on the path")
+        text = text.replace(program, found).replace("User=federation\n", "")
+        (tmp_path / name).write_text(text.replace("Restart=always", "Restart=allways") if spoil else text)
+        command = ["systemd-analyze", "verify", str(tmp_path / name)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        mine = [line for line in (done.stdout + done.stderr).splitlines() if name in line]
+        assert bool(mine) == spoil, mine
 
 
-def assert_pooled(server, folder):
-    """A tol in Fisher length per parameter is √3 · tol standard deviations, which are below 0.3."""
-    assert server.outcome.status.name == "CONVERGED"
-    assert server.outcome.certificate.holds
-    pooled = ba.solve_pooled(clients(folder), PRIOR).posterior
-    assert np.abs(server.state.q_g.mean - pooled.mean).max() < np.sqrt(3) * TOL * 0.3
+def write_rows(path, rng):
+    ward = rng.choice(WARDS, 80)
+    age = rng.normal(60.0, 10.0, 80).round(1)
+    died = rng.random(80) < 1 / (1 + np.exp(-(0.05 * (age - 60.0) + (ward == "intensive"))))
+    path.write_text("age,ward,died\n" + "".join(f"{a},{w},{d:d}\n" for a, w, d in zip(age, ward, died, strict=True)))
 
 
-def progress(folder):
-    path = folder / "runs" / "0001" / "progress.jsonl"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+class Machine:
+    """A folder, and a shell with the commands of the page."""
+
+    def __init__(self, folder, **names):
+        folder.mkdir()
+        self.folder, self.started = folder, []
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+        own = {"PATH": path, "SERVER": "localhost", "FLWR_HOME": str(folder / ".flwr"), "OPENBLAS_NUM_THREADS": "1"}
+        self.environment = {**os.environ, **own, **names}
+
+    def do(self, number, change=lambda block: block):
+        """Run a block; what it leaves in the background goes on. Return all that was said so far."""
+        with open(self.folder / "log", "ab") as log:
+            shell = subprocess.Popen(
+                ["bash", "-c", f"set -eu\n{commands()[ONCE]}\n{change(commands()[number])}"],
+                cwd=self.folder,
+                env=self.environment,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+            self.started.append(shell.pid)
+            assert shell.wait(LONGEST) == 0, self.said()
+        return self.said()
+
+    def said(self):
+        return (self.folder / "log").read_text()
+
+    def end(self, number=signal.SIGKILL):
+        """End what was started first: at the server the superlink."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.started[0], number)
 
 
-def wait_until(there, seconds=LONGEST):
-    end = time.monotonic() + seconds
+def of_folder(folder):
+    """Ids of processes that are told this folder as an argument or in their environment."""
+    listed = subprocess.run(["ps", "axeww", "-o", "pid=,command="], capture_output=True, text=True, check=True).stdout
+    return [int(line.split()[0]) for line in listed.splitlines() if str(folder) in line]
+
+
+def listens():
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", 8000)) == 0
+
+
+def wait_until(there):
+    end = time.monotonic() + LONGEST
     while not there():
         assert time.monotonic() < end
         time.sleep(0.2)
 
 
-def wait_for_round(folder, number):
-    wait_until(lambda: any(line["round"] >= number for line in progress(folder)))
+@pytest.fixture(scope="module")
+def machines(tmp_path_factory):
+    """Server and sites with their keys; the superlink listens, and no site has joined."""
+    if listens():
+        pytest.skip("port 8000 is in use")
+    rng, folder = np.random.default_rng(0), tmp_path_factory.mktemp("machines")
+    server = Machine(folder / "server")
+    sites = {name: Machine(folder / name, SITE=name, PORT=str(9194 + k)) for k, name in enumerate(SITES)}
+    try:
+        server.do(SERVER)
+        for name, site in sites.items():
+            write_rows(site.folder / f"{name}.csv", rng)
+            site.do(SITE)
+            shutil.copy(site.folder / f"node-{name}.pub", server.folder / "trial" / "keys")
+            shutil.copy(server.folder / "trial" / "keys" / "ca.crt", site.folder)
+        wait_until(listens)
+        yield server, sites
+    finally:
+        for process in of_folder(folder):
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
 
 
-def kill(federation, name):
-    process = federation.processes[name]
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+@pytest.mark.deployment
+def test_a_stranger_without_a_registered_key_is_refused(machines):
+    """Before the keys of the sites are registered each of them is a stranger."""
+    _, sites = machines
+    site = sites["Lund"]
+    with pytest.raises(AssertionError, match=r"ApiError:2004|305"):
+        site.do(NODE, lambda block: block.replace(" &\n", "\n"))
 
 
-def settings(folder, **changes):
-    run_folder = folder / "runs" / "0001"
-    run_folder.mkdir(parents=True, exist_ok=True)
-    return {"run-folder": str(run_folder), "sites": 2, "tol": TOL, "deadline": 60.0, "patience": 240.0, **changes}
-
-
-def finish(federation, folder, run):
-    run.wait(LONGEST)
-    words = federation.last_words("run", 60)
-    print(words)
-    return load_server(folder / "runs" / "0001"), words
-
-
-def alive(folder):
-    """Processes, but for zombies, that are told this folder as an argument or, as all are, in their environment."""
-    command = ["ps", "axeww", "-o", "stat=", "-o", "command="]
-    listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    return [line for line in listed.splitlines() if str(folder) in line and not line.startswith("Z")]
-
-
-def assert_all_end(folder):
-    """At once, but the system needs a moment to remove them."""
-    wait_until(lambda: not alive(folder), seconds=30)
-
-
-@pytest.mark.parametrize(
-    "keyed", [pytest.param(False, marks=slow, id="insecure"), pytest.param(True, id="TLS and keys")]
-)
-def test_the_command_gives_the_answer_of_one_process_bit_for_bit(keyed, folder):
-    if keyed:
-        assert bayesadmm("flower", "keys", folder).returncode == 0
-    done = bayesadmm("flower", "local", folder, "--set", "rounds=2", "--set", "method=BayesADMM")
-    assert done.returncode == 1, done.stderr  # as `fit`: the rounds ran out
-    assert ("without TLS and keys" in done.stderr) != keyed
-    server = load_server(folder / "runs" / "0001")
-    result = ba.run(ba.methods.BayesADMM(), clients(folder), PRIOR, rounds=2, tol=1e-8)
-    assert same_bits(result.posterior.natural, server.state.q_g.natural)
-    assert f"{result.posterior.mean[0]:.4f}" in done.stdout
-    assert_all_end(folder)
-
-
-def test_a_run_that_fails_is_an_exit_code_and_leaves_no_process(folder):
-    done = bayesadmm("flower", "local", folder, "--set", "method=FedLap")
-    assert done.returncode == 1
-    assert "needs a prior of the family FixedPrecisionGaussian" in done.stderr
-    assert_all_end(folder)
-
-
-@pytest.mark.parametrize(
-    ("number", "code"),
-    [
-        pytest.param(signal.SIGTERM, 128 + signal.SIGTERM, marks=slow),
-        (signal.SIGKILL, -signal.SIGKILL),
-    ],
-)
-def test_the_command_leaves_no_process_however_it_is_ended(number, code, folder):
-    command = [sys.executable, "-m", "bayesadmm_np", "flower", "local", str(folder)]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as local:
-        try:
-            wait_until(lambda: progress(folder) or local.poll() is not None)
-            # itself; superlink, superexec, run and two supernodes, watched; their superexecs; the ServerApp
-            n_alive = len(alive(folder))
-            local.send_signal(number)
-            assert local.wait(LONGEST) == code
-        finally:
-            local.kill()
-    assert n_alive >= 1 + 2 * 5 + 2 + 1
-    assert_all_end(folder)
-
-
-@slow
-def test_a_stranger_without_a_registered_key_is_refused(folder):
-    assert bayesadmm("flower", "keys", folder).returncode == 0
-    assert bayesadmm("flower", "keys", folder, "--site", "stranger").returncode == 0
-    with LocalFederation(folder, keyed=True) as federation:
-        federation.start_link()
-        federation.register(["site1", "site2"])
-        # the name and the rows of a site, and a key that nobody knows
-        federation.start_site("site1", key="stranger")
-        stranger = federation.processes.pop("site-site1")
-        assert stranger.wait(LONGEST) != 0
-        print(federation.last_words("site-site1", 60))
-        assert "305" in federation.last_words("site-site1", 60) or "uthenticat" in federation.last_words(
-            "site-site1", 60
-        )
-        for name in ("site1", "site2"):
-            federation.start_site(name)
-        server, _ = finish(federation, folder, federation.submit(settings(folder, keyed=True)))
-    assert_pooled(server, folder)
-
-
-@slow
-def test_a_site_that_is_killed_and_started_again_goes_on_where_it_was(folder):
-    with LocalFederation(folder, keyed=False) as federation:
-        federation.start_link()
-        for name in ("site1", "site2"):
-            federation.start_site(name)
-        run = federation.submit(settings(folder, **{"sites-per-round": 2}))
-        wait_for_round(folder, 1)
-        kill(federation, "site-site2")
-        federation.start_site("site2")
-        server, words = finish(federation, folder, run)
-    assert_pooled(server, folder)
-    assert "site site2: is at node" in words
-    # both sites in every round: the interrupted one was repeated, not skipped
-    assert len(set(server.counted)) == 1
-    result = ba.run(ba.methods.PVI(), clients(folder), PRIOR, tol=TOL)
-    assert same_bits(result.posterior.natural, server.state.q_g.natural)
-
-
-@slow
-def test_a_site_that_is_killed_and_stays_away_costs_rounds_only_its_own_answers(folder):
-    with LocalFederation(folder, keyed=False) as federation:
-        federation.start_link()
-        for name in ("site1", "site2"):
-            federation.start_site(name)
-        run = federation.submit(settings(folder, deadline=25.0))
-        wait_for_round(folder, 1)
-        kill(federation, "site-site2")
-        wait_until(lambda: any(line["answered"] == ["site1"] for line in progress(folder)))
-        federation.start_site("site2")
-        server, words = finish(federation, folder, run)
-    assert_pooled(server, folder)
-    ends = ("no answer within 25 s", "was late", "went away")
-    assert any(f"site site2: {end}" in words for end in ends)
-
-
-@slow
-def test_a_server_that_is_killed_is_resumed_from_its_checkpoint(folder):
-    with LocalFederation(folder, keyed=False) as federation:
-        federation.start_link()
-        for name in ("site1", "site2"):
-            federation.start_site(name)
-        federation.submit(settings(folder))
-        wait_for_round(folder, 1)
-        kill(federation, "superlink")
-        kill(federation, "superexec")
-    assert load_server(folder / "runs" / "0001").outcome is None
-    done = bayesadmm("flower", "local", folder, "--resume", "--set", f"tol={TOL}")
-    assert done.returncode == 0, done.stderr
-    server = load_server(folder / "runs" / "0001")
-    assert_pooled(server, folder)
-    result = ba.run(ba.methods.PVI(), clients(folder), PRIOR, tol=TOL)
-    assert same_bits(result.posterior.natural, server.state.q_g.natural)
-
-
-WATCH = """
-import os
-import sys
-
-
-def watch(event, arguments):
-    if event == "open" and isinstance(arguments[0], str) and "/trial/" in arguments[0]:
-        with os.fdopen(os.open(os.environ["WATCH_LOG"], os.O_WRONLY | os.O_APPEND | os.O_CREAT), "a") as log:
-            log.write(f"{os.getpgid(0)} {arguments[0]}\\n")
-
-
-sys.addaudithook(watch)
-"""
-
-
-@pytest.mark.skipif("BAYESADMM_DATA" not in os.environ, reason="BAYESADMM_DATA names no folder with the heart data")
-def test_four_hospitals_read_their_own_files_only_and_get_the_pooled_certificate(tmp_path, monkeypatch):
-    folder, log = tmp_path / "trial", tmp_path / "opened"
-    assert bayesadmm("flower", "new", folder, "--heart-disease").returncode == 0
-    assert bayesadmm("flower", "keys", folder).returncode == 0
-    (tmp_path / "hook").mkdir()
-    (tmp_path / "hook" / "sitecustomize.py").write_text(WATCH)
-    with monkeypatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(tmp_path / "hook"))
-        patch.setenv("WATCH_LOG", str(log))
-        done = bayesadmm("flower", "local", folder, "--set", f"tol={TOL}")
-    assert done.returncode == 0, done.stderr
-    assert "guaranteed" in done.stdout
-    opened = {}
-    for line in log.read_text().splitlines():
-        group, _, path = line.partition(" ")
-        for hospital in ("cleveland", "hungarian", "switzerland", "va"):
-            if f"/data/{hospital}.csv" in path or f"/sites/{hospital}/" in path:
-                opened.setdefault(group, set()).add(hospital)
-    # one group of processes a site; the command itself and the server open none of these
-    assert sorted(opened.values(), key=min) == [{"cleveland"}, {"hungarian"}, {"switzerland"}, {"va"}]
-    model = tmp_path / "heart.npz"
-    assert bayesadmm("export", folder / "runs" / "0001", "--target", "disease", "--out", model).returncode == 0
-    certified = bayesadmm("certify", model, *sorted((folder / "data").glob("*.csv")))
-    assert certified.returncode == 0, certified.stdout + certified.stderr
-
-
-TAMPERING = """
-import numpy as np
-from flwr.app import Array, ArrayRecord
-from flwr.clientapp import ClientApp
-
-from bayesadmm_np.cli._run_files import load_site
-from bayesadmm_np.federation import Message, site_key
-from bayesadmm_np.federation.flower import client_app
-
-honest = client_app(load_site)
-app = ClientApp()
-app.query()(honest)
-
-
-@app.train()
-def tampered(message, context):
-    reply = honest(message, context)
-    if "site2" not in context.node_config["site"] or "message" not in reply.content["messages"]:
-        return reply
-    said = Message.from_bytes(reply.content["messages"]["message"].data)
-    header, arrays, number = dict(said.header), dict(said.arrays), said.header["round"]
-    if number == 2:
-        arrays["natural"] = np.full_like(arrays["natural"], np.nan)
-    elif number == 3:
-        arrays["natural"] = arrays["natural"][1:]
-    elif number == 4:
-        header["round"] = 1
-    data = Message("reply", header, arrays).sealed(site_key(context.node_config["site"])).to_bytes()
-    array = Array(dtype="uint8", shape=(len(data),), stype="bayesadmm.npz", data=data)
-    reply.content["messages"] = ArrayRecord({"message": array})
-    return reply
-"""
-
-
-@slow
-def test_messages_that_are_refused_cost_their_sender_a_round(folder):
-    (folder / "app" / "federation" / "client_app.py").write_text(TAMPERING)
-    with LocalFederation(folder, keyed=False) as federation:
-        federation.start_link()
-        for name in ("site1", "site2"):
-            federation.start_site(name)
-        run = federation.submit(settings(folder))
-        answered = {
-            line["round"]: line["answered"] for line in follow(run, folder / "runs" / "0001" / "progress.jsonl")
-        }
-        server, words = finish(federation, folder, run)
-    assert_pooled(server, folder)
-    # a line stands for the round whose record the answers complete: those to broadcast t for round t − 1
-    assert answered[0] == ["site1", "site2"]
-    assert [answered[number] for number in (1, 2, 3)] == [["site1"]] * 3
-    for complaint in ("natural must be finite, got nan", "natural must be a vector of 9 numbers", "round must be 4"):
-        assert complaint in words
+@pytest.mark.deployment
+def test_from_nothing_to_a_certified_answer(machines):
+    """A fourth node, which trusts the apps of somebody else, refuses to run this one."""
+    server, sites = machines
+    keys = server.folder / "trial" / "keys"
+    assert not (server.folder / "trial" / "sites").exists()
+    wary = Machine(server.folder.with_name("wary"), SITE="Turku", PORT="9190")
+    wary.do(SITE, lambda block: block[block.index("ssh-keygen") :] + "ssh-keygen -q -t ed25519 -N '' -f trusted\n")
+    public = (wary.folder / "trusted.pub").read_text()
+    (wary.folder / "trusted.yaml").write_text(f"fpk_00000000-0000-4000-8000-000000000000: {public}")
+    shutil.copy(wary.folder / "node-Turku.pub", keys)
+    shutil.copy(keys / "ca.crt", wary.folder)
+    assert {path.name for path in keys.iterdir() if path.stat().st_mode & 0o077} == set()
+    server.do(REGISTER)
+    wary.do(NODE, lambda block: block.replace("--superlink", "--trusted-entities trusted.yaml --superlink"))
+    for site in sites.values():
+        site.do(NODE)
+    words = server.do(RUN)
+    assert "medical" in words
+    assert "guaranteed" in words
+    assert "The FAB could not be verified" in words
+    assert load_server(server.folder / "trial" / "runs" / "0001").outcome.certificate.holds
+    assert (server.folder / "trial" / "superlink.db").stat().st_mode & 0o077 == 0
+    server.end()
+    wait_until(lambda: not listens())
+    server.do(SERVER, lambda block: block[block.index("flower-superlink") :])
+    wait_until(listens)
+    # keys and sites are those that the database knows: nothing is registered again
+    short = "keyed=true rounds=1"
+    server.do(RUN, lambda block: block.partition("bayesadmm")[0].replace("0001", "0002").replace("keyed=true", short))
+    assert load_server(server.folder / "trial" / "runs" / "0002").outcome.status.name == "ROUND_LIMIT"

@@ -11,8 +11,6 @@ import time
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, RecordDict
-from hypothesis import given
-from hypothesis import strategies as st
 
 import bayesadmm_np as ba
 from bayesadmm_np.federation import Coordinator, DisclosureRules, GLMData, GLMTask, Message, Site, load_server
@@ -89,7 +87,7 @@ BAD = {
     "NaN": (lambda reply: edited(reply, natural=nan(natural(reply))), "natural must be finite, got nan at position 1"),
     "wrong shape": (lambda reply: edited(reply, natural=natural(reply)[:-1]), "natural must be a vector of 9 numbers"),
     "not a distribution": (lambda reply: edited(reply, natural=-natural(reply)), "precision must be positive definite"),
-    "an old round": (lambda reply: edited(reply, {"round": 1}), "round must be 3"),
+    "an old round": (lambda reply: edited(reply, {"round": 1}), "round must be"),
     "another run": (lambda reply: edited(reply, {"run": "0" * 16}), "run must be"),
     "another site's name": (lambda reply: edited(reply, {"site": "a"}), "site must be b, got a"),
     "another broadcast": (lambda reply: edited(reply, {"answers": "0" * 64}), "answers must be the digest"),
@@ -125,43 +123,23 @@ class Bomb:
         return pytest.fail, ("something was unpickled",)
 
 
-@pytest.mark.parametrize("kind", BAD)
-def test_a_bad_message_costs_its_sender_the_round(kind, tmp_path, caplog):
-    spoil, complaint = BAD[kind]
+def test_bad_messages_cost_their_sender_the_round(tmp_path, caplog):
+    """Site b sends another bad message in every round from the third on, and is heard again after them."""
     counted = []
 
     def fault(node, number, call):
-        if node.name == "a" and number > 0:
-            path = tmp_path / "server" / "state.npz"
-            counted.append(load_server(path.parent).counted)
-        return spoil(call()) if node.name == "b" and number == 3 else call()
+        if node.name == "a" and number > 2:
+            counted.append(load_server(tmp_path / "server").counted[1])
+        if node.name != "b" or not 3 <= number < 3 + len(BAD):
+            return call()
+        return [*BAD.values()][number - 3][0](call())
 
     server, pooled = federate(tmp_path, fault)
     assert_pooled(server, pooled)
-    assert counted[3] == (3, 2, 3)
-    said = [record.getMessage() for record in caplog.records]
-    assert any("site b" in line and complaint in line for line in said), said
-
-
-@given(data=st.data())
-def test_whatever_the_bytes_the_answer_is_a_refusal(data, tmp_path_factory):
-    """Random changes of a valid reply: taken only where nothing was changed."""
-    folder = tmp_path_factory.mktemp("fuzz")
-    taken = []
-
-    def fault(node, number, call):
-        reply = call()
-        if node.name == "b" and number == 2:
-            good = reply.content[VECTORS]["message"].data
-            where = data.draw(st.integers(0, len(good) - 1))
-            bad = good[:where] + data.draw(st.binary(max_size=30)) + good[where + data.draw(st.integers(0, 30)) :]
-            taken.append(bad == good)
-            return packed(reply, bad)
-        return reply
-
-    server, _ = federate(folder, fault, rounds=2, tol=1e-300)
-    # zip's own fields, such as dates, are not the message's
-    assert server.counted == (2, 2, 2) if taken[0] else server.counted in ((2, 1, 2), (2, 2, 2))
+    assert counted[: len(BAD)] == [2] * len(BAD)
+    said = [line for record in caplog.records if (line := record.getMessage()).startswith("site b")]
+    refused = [line for line in said if "was not counted" not in line]
+    assert [kind for line, (kind, (_, words)) in zip(refused, BAD.items(), strict=True) if words not in line] == []
 
 
 def test_refusals_can_fail(tmp_path):
@@ -370,21 +348,23 @@ BAD_HELLOS = {
 }
 
 
-@pytest.mark.parametrize("kind", BAD_HELLOS)
-def test_a_bad_hello_does_not_keep_others_from_beginning(kind, tmp_path, caplog):
+def test_bad_hellos_do_not_keep_others_from_beginning(tmp_path, caplog):
+    strangers = dict(zip("defgh", BAD_HELLOS.values(), strict=True))
+
     def fault(node, number, call):
         reply = call()
-        if node.name != "d" or number:
+        if node.name not in strangers or number:
             return reply
         old = Message.from_bytes(reply.content[VECTORS]["message"].data)
-        return packed(reply, lied(Message("hello", {**old.header, **BAD_HELLOS[kind]}, {}), old).to_bytes())
+        return packed(reply, lied(Message("hello", {**old.header, **strangers[node.name]}, {}), old).to_bytes())
 
-    clients = team("logistic", sizes=(*SIZES, 4))
-    grid = LoopbackGrid([Node(n, loss, tmp_path) for n, loss in zip("dabc", clients, strict=True)], fault)
+    clients = team("logistic", sizes=(4,) * len(strangers) + SIZES)
+    grid = LoopbackGrid([Node(n, loss, tmp_path) for n, loss in zip("defghabc", clients, strict=True)], fault)
     plan = Plan(GLMTask(M.PVI(), lambda dim: START), tmp_path / "server", 3, deadline=20.0, patience=20.0)
     run_app(plan, grid)
     assert load_server(plan.folder).spec.sites == ("a", "b", "c")
-    assert any("hello of node 1" in record.getMessage() for record in caplog.records)
+    said = [record.getMessage() for record in caplog.records]
+    assert [n for n in range(1, 1 + len(strangers)) if not any(f"hello of node {n}" in line for line in said)] == []
 
 
 @pytest.mark.parametrize(("keyed", "signs"), [(False, True), (True, False), (False, False)])
@@ -404,7 +384,9 @@ def test_with_keys_a_name_stays_with_its_node(keyed, signs, tmp_path, caplog, mo
 
     clients = team("logistic", sizes=SIZES)
     grids.append(LoopbackGrid([Node(n, loss, tmp_path) for n, loss in zip(SITES, clients, strict=False)], fault))
-    plan = Plan(GLMTask(M.PVI(), lambda dim: START), tmp_path / "server", 3, deadline=20.0, patience=20.0, keyed=keyed)
+    plan = Plan(
+        GLMTask(M.PVI(), lambda dim: START, rounds=8), tmp_path / "server", 3, deadline=0.5, patience=20.0, keyed=keyed
+    )
     run_app(plan, grids[0])
     said = [record.getMessage() for record in caplog.records]
     known = keyed or signs

@@ -164,9 +164,11 @@ def test_an_app_of_flower_makes_the_run_of_server_init(call):
 
     write_tables()
     options = "--target died --loss logistic --features age,dose --weights w --cluster ward"
-    assert call(f"flower new trial {' '.join(f'--data {name}.csv' for name in SITES)} {options}")[0] == 0
-    hellos = read_hellos([Message.read(f"trial/sites/{name}/hello.npz") for name in SITES])
-    paths = " ".join(f"trial/sites/{name}/hello.npz" for name in SITES)
+    assert call(f"flower new trial --sites {len(SITES)}")[0] == 0
+    for name in SITES:
+        assert call(f"site init {name} --data {name}.csv --name {name} {options}")[0] == 0
+    hellos = read_hellos([Message.read(f"{name}/hello.npz") for name in SITES])
+    paths = " ".join(f"{name}/hello.npz" for name in SITES)
     assert call(f"server init run {paths} --weight-meaning analytic --seed 0")[0] == 0
     with open("trial/app/pyproject.toml", "rb") as file:
         config = tomllib.load(file)["tool"]["flwr"]["app"]["config"]

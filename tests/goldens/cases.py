@@ -354,10 +354,8 @@ CALLS = {
     "summary of an export": "summary e.npz --json",
     "certify an export": "certify e.npz north.csv west.csv --json --tol 10",
     "export of nothing": "export north --target died --out f.npz",
-    "flower new": "flower new trial --data north.csv --data west.csv --target died --features age,dose",
+    "flower new": "flower new trial --sites 2",
     "flower new again": "flower new trial --sites 2",
-    "flower keys": "flower keys trial",
-    "flower local of nothing": "flower local none",
 }
 
 
