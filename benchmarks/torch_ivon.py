@@ -8,7 +8,7 @@ stands still while others have the core. The floor of a step is a forward and ba
 with memory that no arrangement avoids: m and h read and θ written for a sample; ĝ, θ, m, h and g read and m, h and g
 written for a step. Local work has its own: there the pass is the one that it uses itself.
 
-Local work of plain networks on a CPU is compiled; `in_torch` is what it is without the extra `compiled`.
+`in_torch` is what local work is without the extra `compiled`: noise by NumPy, and IVON's passes by torch.
 
 Threads are compared by the wall clock, so that this part needs a machine with that many free cores; the load before
 and after it is written beside it.
@@ -29,9 +29,7 @@ from unittest.mock import patch
 import torch
 from common import RESULTS, machine, write_json
 
-from bayesadmm_np.torch import IVON, AdamSteps, IVONSteps, compiled, models, network, steps
-from bayesadmm_np.torch.compiled import kernels
-from bayesadmm_np.torch.compiled.client import layers_of
+from bayesadmm_np.torch import IVON, AdamSteps, IVONSteps, arithmetic, models, network, noise, steps
 from bayesadmm_np.torch.problem import LocalProblem
 from bayesadmm_np.torch.randomness import noise_key
 
@@ -157,8 +155,8 @@ def clients_of(batch: int, clients: int = CLIENTS) -> Work:
 
 @contextmanager
 def in_torch() -> Iterator[None]:
-    """As without Numba: clients in stacks, and normals in torch."""
-    with patch.object(compiled, "_client_module", lambda: None):
+    """As without Numba."""
+    with patch.object(arithmetic, "IS_COMPILED", False):
         yield
 
 
@@ -213,14 +211,13 @@ def threads(number: int, batch: int, turns: int) -> dict[str, object]:
 def local_steps(turns: int) -> dict[str, object]:
     """A client-step of ten clients' local work, its floor, and a step of the optimisers, in one run."""
     net, data, _, solvers = clients_of(BATCH)
-    start, client_steps = net.start.numpy(), CLIENTS * EPOCHS * -(-ROWS // BATCH)
-    out, layers, key = start.copy(), layers_of(net, BATCH, start), noise_key(0)
+    start, client_steps = net.start, CLIENTS * EPOCHS * -(-ROWS // BATCH)
+    out, key = torch.empty_like(start), noise_key(0)
     X, y = data[0].X[:BATCH], data[0].y[:BATCH]
-    layers[2][: X.numel()] = X.flatten().numpy()
-    layers[4][:] = torch.nn.functional.one_hot(y, layers[4].shape[1]) / BATCH
+    batch = {"X": X[None], "y": y[None], "weights": torch.full((1, BATCH), 1.0 / BATCH), "buffers": {}}
     once = {
-        "gradient": lambda: kernels.gradient(start, out, layers),
-        "normals": lambda: kernels.normals(out, key, 0),
+        "gradient": lambda: net.gradient(start[None], out[None], **batch),
+        "normals": lambda: noise.normals(out, key, 0),
         "adam_optimiser": stepper("adam", models.MLP, X, y),
         "ivon_optimiser": stepper("ivon", models.MLP, X, y),
     }

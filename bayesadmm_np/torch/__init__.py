@@ -1,6 +1,6 @@
 """The deep-learning path: the same loop and table for neural networks; needs `pip install 'bayesadmm-np[torch]'`.
 
-With `pip install 'bayesadmm-np[compiled]'` plain networks train faster on a CPU.
+With `pip install 'bayesadmm-np[compiled]'` IVON trains faster on a CPU.
 
 `run(method, clients, model)` is the counterpart of the core's; NumPy's side of the package never imports this one.
 """

@@ -1,23 +1,28 @@
 """IVON's arithmetic on flat buffers, for a stack of K clients, shape (K, P), and for the optimiser, shape (P,).
 
 Equation and line numbers refer to Algorithm 2 (App. D.4) of *Federated ADMM from Bayesian Duality*; without the
-multipliers it is Algorithm 1 of Shen et al. 2024. Every function writes into the buffers that it is given. What Numba
-compiles for a client with a plain network (`compiled.kernels.ivon`) are the same formulas.
+multipliers it is Algorithm 1 of Shen et al. 2024. The formulas stand in `arithmetic`; here they are applied to buffers,
+in loops that Numba compiled or by torch.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.util import find_spec
 from typing import Any, Literal
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from .._validation import as_number, as_positive, as_switch
+from . import arithmetic
+
+AT_ONCE = 2**14
+"""Numbers that torch takes at once on a CPU."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +49,14 @@ class Terms:
 
     def first(self, k: int) -> Terms:
         """Return views of the first k rows of terms of shapes (K, P), (K, 1) and (1, P)."""
-        return Terms(*(x[:k] if isinstance(x, Tensor) else x for x in (getattr(self, f.name) for f in fields(self))))
+        return Terms(*(x[:k] if isinstance(x, Tensor) else x for x in vars(self).values()))
+
+    def columns(self, begin: int, end: int) -> Terms:
+        """Return views of some parameters."""
+        wide = (isinstance(x, Tensor) and x.ndim > 0 and x.shape[-1] > 1 for x in vars(self).values())
+        return Terms(
+            *(x[..., begin:end] if is_wide else x for x, is_wide in zip(vars(self).values(), wide, strict=True))
+        )
 
 
 @dataclass(frozen=True)
@@ -107,7 +119,7 @@ class Buffers:
     noise, theta : Tensor
         √(1/λ) ε and then (θ − m)(h + δ); the sampled parameters.
     scratch : Tensor
-        Intermediate results, and ĝ of every sample but the first.
+        ĝ of every sample but the first.
     """
 
     mean: Tensor
@@ -123,14 +135,16 @@ class Buffers:
     def like(cls, mean: Tensor, hess: float | Tensor, *, one_sample: bool = False) -> Buffers:
         """Return the buffers of a start at m and h; with one sample a step the product takes the place of the noise."""
         momentum, gradient, noise, theta = (torch.zeros_like(mean) for _ in range(4))
-        product = noise if one_sample else torch.zeros_like(mean)
-        return cls(
-            mean, torch.zeros_like(mean) + hess, momentum, gradient, product, noise, theta, torch.zeros_like(mean)
-        )
+        product, scratch = (noise, gradient) if one_sample else (torch.zeros_like(mean), torch.zeros_like(mean))
+        return cls(mean, torch.zeros_like(mean) + hess, momentum, gradient, product, noise, theta, scratch)
 
     def first(self, k: int) -> Buffers:
         """Return views of the first k rows."""
-        return Buffers(*(getattr(self, field.name)[:k] for field in fields(self)))
+        return Buffers(*(x[:k] for x in vars(self).values()))
+
+    def columns(self, begin: int, end: int) -> Buffers:
+        """Return views of some parameters."""
+        return Buffers(*(x[..., begin:end] for x in vars(self).values()))
 
     def slot(self, samples: int) -> Tensor:
         """Return where the gradient at the next sample goes, after `samples` others."""
@@ -148,14 +162,17 @@ def step_rate(lr: float, delta: float | Tensor, rates: Rates) -> float | Tensor:
 
 
 def draw(b: Buffers, terms: Terms) -> None:
-    """Line 2: θ = m + σε with σ = 1/√(λ(h + δ)) (line 7), for the √(1/λ) ε that lies in `noise`."""
-    (_fused(_draw) if is_fused(b) else _draw)(b, terms)
+    """Line 2, for the √(1/λ) ε that lies in `noise`."""
+    if is_looped(b):
+        arithmetic.draw(*(_rows(x, b.mean) for x in (b.mean, b.hess, terms.delta, b.noise, b.theta)))
+    else:
+        _in_torch(_draw, b, terms)
 
 
 def _draw(b: Buffers, terms: Terms) -> None:
-    root = torch.add(b.hess, terms.delta, out=b.scratch).sqrt_()
-    torch.addcdiv(b.mean, b.noise, root, out=b.theta)
-    b.noise.mul_(root)
+    moved, theta = arithmetic.sampled(b.mean, b.hess, terms.delta, b.noise)
+    b.noise.copy_(moved)
+    b.theta.copy_(theta)
 
 
 def collect(b: Buffers, gradient: Tensor, rates: Rates, samples: int) -> None:
@@ -173,32 +190,62 @@ def update(b: Buffers, terms: Terms, rates: Rates, step: int | Tensor, samples: 
 
     `step` counts from 1, of all clients, or of each in float64, shape (K, 1).
     """
-    # a tensor, because some releases of `torch.compile` make a program for every number
+    moved, inertia = 1.0 - rates.beta2, 1.0 - rates.beta1
     factor = 1.0 / (1.0 - rates.beta1**step) if rates.debias else 1.0
+    if samples > 1:
+        b.gradient.div_(samples)
+    ess = terms.ess / samples
+    if is_looped(b):
+        state, sums = (b.mean, b.hess, b.momentum), (b.gradient, b.product)
+        around = terms.delta, terms.rate, terms.slope, terms.curvature
+        own, given, prior = (tuple(_rows(x, b.mean) for x in each) for each in (state, sums, around))
+        numbers = tuple(map(own[0].dtype.type, (moved, inertia, 0.5, rates.clip_radius)))
+        arithmetic.update(own, given, prior, _column(ess, b.mean), _column(factor, b.mean), numbers)
+        return
+    # a tensor, because some releases of `torch.compile` make a program for every number
     unbias = factor.to(b.mean) if isinstance(factor, Tensor) else b.mean.new_full((), factor)
-    (_fused(_update) if is_fused(b) else _update)(b, terms, rates, unbias, samples)
+    _in_torch(_update, b, terms, rates, ess, unbias)
 
 
-def _update(b: Buffers, terms: Terms, rates: Rates, unbias: Tensor, samples: int) -> None:
-    excess = _plus(b.hess, -1.0 / samples, terms.ess, b.product, out=b.theta)
-    if terms.curvature is not None:
-        excess.add_(terms.curvature)  # h − ĥ
-    precision = torch.add(b.hess, terms.delta, out=b.scratch)
-    moved = 1.0 - rates.beta2
-    b.hess.sub_(excess, alpha=moved)
-    b.hess.addcdiv_(excess.square_(), precision, value=0.5 * moved * moved)  # keeps h + δ > 0 (line 5)
-    b.momentum.lerp_(b.gradient if samples == 1 else b.gradient.div_(samples), 1.0 - rates.beta1)
-
-    direction = torch.mul(b.momentum, unbias, out=b.theta)
-    if terms.slope is not None:
-        direction.add_(terms.slope)
-    _plus(direction, 1.0, terms.delta, b.mean, out=direction)
-    if terms.curvature is not None:
-        direction.addcmul_(terms.curvature, b.mean, value=-1.0)
-    direction.div_(torch.add(b.hess, terms.delta, out=b.scratch))
+def _update(b: Buffers, terms: Terms, rates: Rates, ess: float | Tensor, unbias: Tensor) -> None:
+    slope, curvature = (0.0 if x is None else x for x in (terms.slope, terms.curvature))
+    own = b.mean, b.hess, b.momentum, b.gradient, b.product
+    numbers = 1.0 - rates.beta2, 1.0 - rates.beta1, 0.5
+    hess, momentum, direction = arithmetic.updated(*own, terms.delta, slope, curvature, ess, unbias, *numbers)
+    b.hess.copy_(hess)
+    b.momentum.copy_(momentum)
     if rates.clip_radius != float("inf"):
         direction.clamp_(-rates.clip_radius, rates.clip_radius)
-    _plus(b.mean, -1.0, terms.rate, direction, out=b.mean)
+    b.mean.sub_(terms.rate * direction)
+
+
+def _in_torch(function: Callable[..., None], b: Buffers, terms: Terms, *others: Any) -> None:
+    """Do a pass by torch: at once on a GPU, and by parts whose intermediate results stay in the cache on a CPU."""
+    if is_fused(b) or b.mean.device.type != "cpu":
+        (_fused(function) if is_fused(b) else function)(b, terms, *others)
+        return
+    few = max(AT_ONCE // len(torch.atleast_2d(b.mean)), 1)
+    for begin in range(0, b.mean.shape[-1], few):
+        function(b.columns(begin, begin + few), terms.columns(begin, begin + few), *others)
+
+
+def is_looped(b: Buffers) -> bool:
+    """Whether Numba's loops do the passes: on a CPU, with the extra `compiled`."""
+    return arithmetic.IS_COMPILED and b.mean.device.type == "cpu"
+
+
+def _rows(term: float | Tensor | None, like: Tensor) -> NDArray[Any]:
+    """Return a term as an array of rows with an entry a parameter; None is zero."""
+    given = term if isinstance(term, Tensor) else like.new_full((1, 1), term or 0.0)
+    rows = torch.atleast_2d(given)
+    return rows.expand(len(rows), like.shape[-1]).contiguous().numpy()
+
+
+def _column(term: float | Tensor, like: Tensor) -> NDArray[Any]:
+    """Return a number, or one a row, as an array with a number for each row of `like`."""
+    count = 1 if like.ndim == 1 else len(like)
+    given = term.to(like).reshape(-1) if isinstance(term, Tensor) else like.new_full((1,), term)
+    return given.expand(count).contiguous().numpy()
 
 
 def is_fused(b: Buffers) -> bool:
@@ -231,10 +278,3 @@ def _fused(function: Callable[..., None]) -> Callable[..., None]:
             function(*arguments)
 
     return either
-
-
-def _plus(x: Tensor, number: float, factor: float | Tensor, y: Tensor, *, out: Tensor) -> Tensor:
-    """Write x + number · factor ∘ y in one pass."""
-    if isinstance(factor, Tensor):
-        return torch.addcmul(x, factor, y, value=number, out=out)
-    return torch.add(x, y, alpha=number * factor, out=out)

@@ -1,4 +1,4 @@
-"""The clients' local work, many clients at once or one after the other: compiled where possible, or in stacks."""
+"""The clients' local work, many clients at once in stacks, or one after the other."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from . import compiled
 from .kernel import Buffers, Terms, collect, draw, step_rate, update
 from .network import Network, Rows
 from .noise import Noise
@@ -91,7 +90,7 @@ def local_work(
     """Solve the clients' problems side by side, on a CPU with as many threads as torch has.
 
     The order of a client's rows and, on a CPU, its noise are functions of its own seed. So a client does beside others
-    what it would do alone: compiled to the bit, in a stack to rounding.
+    what it would do alone, to rounding.
     """
     steps = tuple(_steps(rows, solver) for rows in data)
     threads = torch.get_num_threads() if _is_divisible(network, data, problem.start) else 1
@@ -110,11 +109,7 @@ def local_work(
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         _seed(device, seeds[0])
         groups = balanced(steps, threads)
-        if compiled.does(network, data, problem, solver):
-            with compiled.one_blas_thread():
-                in_threads([partial(work.one_by_one, group) for group in groups])
-        else:
-            in_threads([partial(work.in_stacks, group, most) for group in groups])
+        in_threads([partial(work.in_stacks, group, most) for group in groups])
     return out
 
 
@@ -163,20 +158,6 @@ class Work:
     solver: Solver
     seeds: Sequence[int]
     out: Trained
-
-    @compiled.one_blas_thread()
-    def one_by_one(self, group: Sequence[int], halt: Event) -> None:
-        """Do the work of some clients one after the other, compiled: an epoch is one call."""
-        for k in group:
-            rows, solver = self.data[k], self.solver
-            plan = make_plan({k: rows}, solver, self.seeds, self.problem.start)
-            client = compiled.client_of(self.network, rows, self.problem.of([k]), solver, self.seeds[k])
-            epoch = plan.steps[0] // solver.epochs
-            for t in range(0, plan.steps[0], epoch):
-                if halt.is_set():
-                    return
-                client.take_steps(t, plan.index[0, t : t + epoch], plan.weight[0, t : t + epoch])
-            self.out.put([k], client.result())
 
     def in_stacks(self, group: Sequence[int], most: int, halt: Event) -> None:
         """Do the work of some clients in stacks of about the same size, of at most `most` clients each."""

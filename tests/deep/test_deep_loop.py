@@ -578,7 +578,7 @@ def same(found, expected, tolerance=1e-9):
     assert found.objective == pytest.approx(expected.objective, rel=1e-9)
 
 
-@pytest.mark.parametrize("make", [network, with_gelu], ids=["compiled", "by autograd"])
+@pytest.mark.parametrize("make", [network, with_gelu], ids=["by hand", "by autograd"])
 @pytest.mark.parametrize("row", ["IVON-ADMM", "FedAvg", "FedProx", "FedDyn", "FedLap", "FedLapCov", "FedLap-Func"])
 def test_a_row_of_weight_two_is_two_rows(row, make):
     """In batches of all rows; and weights of half the size are a temperature of twice it. Some 30 steps of float64."""

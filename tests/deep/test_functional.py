@@ -9,7 +9,7 @@ import bayesadmm_np as ba
 from bayesadmm_np._archive import Archive, ArchiveError
 
 torch = pytest.importorskip("torch", minversion="2.4", reason="the deep-learning path needs the extra `torch`")
-from bayesadmm_np.torch import AdamSteps, FedLapFunc, ResNet20, Rows, compiled, merge, run  # noqa: E402
+from bayesadmm_np.torch import AdamSteps, FedLapFunc, ResNet20, Rows, merge, run  # noqa: E402
 from bayesadmm_np.torch.client import answer  # noqa: E402
 from bayesadmm_np.torch.functional import SharedTerms, gather_mean, pick  # noqa: E402
 from bayesadmm_np.torch.server import gathered  # noqa: E402
@@ -283,11 +283,8 @@ def test_terms_of_all_clients_take_the_memory_of_one():
     assert size(many.over(torch.ones(6, 1))) == size(one.over(torch.ones(1, 1))) + 5 * points * 3
 
 
-@pytest.mark.parametrize("is_compiled", [True, False], ids=["compiled", "stacks"])
-def test_batched_clients_do_what_they_would_do_alone(is_compiled, monkeypatch):
+def test_batched_clients_do_what_they_would_do_alone():
     """Stacks have another order of summation: 3 rounds of some 8 steps, and 40 of the server, keep 1e-11."""
-    if not is_compiled:
-        monkeypatch.setattr(compiled, "does", lambda *_: False)
     stacked, alone, other = (
         states_of(func(), 3, participation=0.75, **options)[-1]
         for options in ({"batched": True}, {"batched": False}, {"seed": 1})

@@ -10,7 +10,13 @@ from functorch.compile import make_boxed_func  # noqa: E402
 from torch import nn  # noqa: E402
 from torch._dynamo.backends.common import aot_autograd  # noqa: E402
 
-from bayesadmm_np.torch import IVONADMM, IVONSteps, Rows, kernel, run  # noqa: E402
+from bayesadmm_np.torch import IVONADMM, IVONSteps, Rows, arithmetic, kernel, run  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def without_numba(monkeypatch):
+    monkeypatch.setattr(arithmetic, "IS_COMPILED", False)
+
 
 SIZES = (23, 10, 17, 29, 35)
 """With other numbers of steps each, so that a stack has five sizes."""

@@ -62,7 +62,7 @@ def test_ten_rounds_of_a_step_are_one_round_of_ten(solver, extra):
 
 @pytest.mark.parametrize("solver", SOLVERS, ids=lambda solver: type(solver).__name__)
 def test_stacks_and_single_clients_keep_the_same_with_clients_that_stay_away(solver):
-    """Compiled, stacked and one by one agree to rounding in float64, where clients have taken part in 1 to 3 rounds."""
+    """By hand, by autograd and one by one agree to float64 rounding, where clients have taken part in 1 to 3 rounds."""
 
     def away(round, n_clients, rng):
         return [True, round != 2, round > 1]

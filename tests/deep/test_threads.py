@@ -5,25 +5,12 @@ import threading
 from time import monotonic, sleep
 
 import pytest
-from threadpoolctl import threadpool_info, threadpool_limits
 
 import bayesadmm_np as ba
 
 torch = pytest.importorskip("torch", minversion="2.4", reason="the deep-learning path needs the extra `torch`")
-from bayesadmm_np.torch import (  # noqa: E402
-    IVONADMM,
-    MLP,
-    AdamSteps,
-    FedLapFunc,
-    IVONSteps,
-    Rows,
-    compiled,
-    run,
-    steps,
-)
-from bayesadmm_np.torch.compiled.client import AdamClient  # noqa: E402
+from bayesadmm_np.torch import IVONADMM, MLP, AdamSteps, FedLapFunc, IVONSteps, Rows, run, steps  # noqa: E402
 from bayesadmm_np.torch.dense import Dense  # noqa: E402
-from bayesadmm_np.torch.methods import FunctionalMethod  # noqa: E402
 from bayesadmm_np.torch.threads import in_threads  # noqa: E402
 
 methods, nn = ba.methods, torch.nn
@@ -49,12 +36,6 @@ def stacks(monkeypatch):
     monkeypatch.setattr(steps, "WORTH_A_THREAD", 0)
     monkeypatch.setattr(steps, "in_threads", noted)
     return seen
-
-
-@pytest.fixture
-def in_torch(monkeypatch):
-    """Plain networks as on a GPU: in stacks."""
-    monkeypatch.setattr(compiled, "does", lambda *_: False)
 
 
 def problem(sizes=(8, 17, 10, 23), shape=(4,), dtype=torch.float64):
@@ -106,9 +87,6 @@ def test_threads_do_not_change_what_clients_do(method, solver, stacks):
     for name in ("mean", "precision", "site_linear", "client_linear"):
         found = getattr(divided, name)
         assert torch.equal(found, getattr(again, name))
-        if solver in (IVON_SHORT, ADAM_SHORT) and not isinstance(method, FunctionalMethod):  # compiled
-            assert torch.equal(found, getattr(one, name))
-            assert torch.equal(found, getattr(alone, name))
         for reference in (one, alone):
             assert (found - getattr(reference, name)).abs().max() < 1e-11 * (1 + found.abs().max())
     assert (divided.mean - other.mean).abs().max() > 1e-6  # the twin: other noise or batches
@@ -125,7 +103,7 @@ def test_threads_do_not_change_what_clients_do(method, solver, stacks):
     ],
     ids=["IVON", "Adam", "room for three", "IVON by autograd", "Adam by vmap"],
 )
-def test_stacks_on_a_cpu_are_small(make, solver, threads, room, expected, stacks, in_torch, monkeypatch):
+def test_stacks_on_a_cpu_are_small(make, solver, threads, room, expected, stacks, monkeypatch):
     """With room for so many of 43 parameters; stacks are of equal size, and what clients do does not change."""
     torch.set_num_threads(threads)
     row = methods.FedAvg() if isinstance(solver, AdamSteps) else IVONADMM(0.7, 0.3)
@@ -230,22 +208,6 @@ def test_small_networks_stay_in_one_stack(width, expected, stacks, monkeypatch):
     assert stacks == [expected]
 
 
-def test_a_matrix_product_has_one_thread(stacks, monkeypatch):
-    """Without a limit each client's would ask for all cores, while others do. Afterwards it is as before."""
-
-    def blas():
-        return [library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"]
-
-    seen, take = [], AdamClient.take_steps
-    monkeypatch.setattr(AdamClient, "take_steps", lambda *terms: (seen.append(blas()), take(*terms))[1])
-    with threadpool_limits(3, "blas"):
-        before = blas()
-        run(methods.FedAvg(), problem((8, 8)), made(lambda: MLP((4, 5, 3))), rounds=1, solver=ADAM_SHORT)
-        assert blas() == before
-    assert max(before) == 3
-    assert seen == [[1] * len(before)] * 6  # epochs of two clients
-
-
 def test_one_thread_makes_no_others(stacks, monkeypatch):
     def refused(*_):
         raise AssertionError
@@ -312,18 +274,12 @@ class Broken(Exception):
     pass
 
 
-SLOW = {"stacks": ("in_torch", Dense, "pull_back"), "compiled": ("stacks", AdamClient, "take_steps")}
-
-
-@pytest.mark.parametrize(("fixture", "of", "name"), SLOW.values(), ids=SLOW.keys())
-def test_a_failure_reaches_the_caller_as_itself(fixture, of, name, stacks, request, monkeypatch):
-    request.getfixturevalue(fixture)
-
+def test_a_failure_reaches_the_caller_as_itself(stacks, monkeypatch):
     def fragile(*_):
         assert threading.current_thread() is not threading.main_thread()
         raise Broken("in the third layer")
 
-    monkeypatch.setattr(of, name, fragile)
+    monkeypatch.setattr(Dense, "pull_back", fragile)
     with pytest.raises(Broken, match="in the third layer"):
         run(methods.FedAvg(), problem(), made(lambda: MLP((4, 5, 3))), rounds=1, solver=ADAM_SHORT)
     assert [torch.get_num_threads(), *numbers_of_new_threads()] == [2, 2]
@@ -340,11 +296,9 @@ def test_a_failure_ends_the_others():
 
 
 @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="POSIX signals")
-@pytest.mark.parametrize(("fixture", "of", "name"), SLOW.values(), ids=SLOW.keys())
-def test_an_interrupt_ends_a_round(fixture, of, name, stacks, request, monkeypatch):
+def test_an_interrupt_ends_a_round(stacks, monkeypatch):
     """Undisturbed, the round would sleep for 1000 steps of 0.1 seconds."""
-    request.getfixturevalue(fixture)
-    interrupted, whole = threading.Event(), getattr(of, name)
+    interrupted, whole = threading.Event(), Dense.pull_back
 
     def slow(*terms):
         main = threading.main_thread()
@@ -355,7 +309,7 @@ def test_an_interrupt_ends_a_round(fixture, of, name, stacks, request, monkeypat
             sleep(0.1)
         return whole(*terms)
 
-    monkeypatch.setattr(of, name, slow)
+    monkeypatch.setattr(Dense, "pull_back", slow)
     solver, model = AdamSteps(epochs=1000, batch_size=8), made(lambda: MLP((4, 5, 3)))
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     began = monotonic()

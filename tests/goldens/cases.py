@@ -189,14 +189,14 @@ def filled(model):
 
 
 def plain_network():
-    """Of linear layers and ReLUs: its clients run compiled."""
+    """Of linear layers and ReLUs: its gradients are made by hand."""
     from bayesadmm_np.torch import MLP
 
     return filled(MLP((4, 5, 3)))
 
 
 def other_network():
-    """With another activation: its clients run as stacks."""
+    """With another activation: its gradients are autograd's."""
     from torch import nn
 
     return filled(nn.Sequential(nn.Linear(4, 5), nn.GELU(), nn.Linear(5, 3)))
