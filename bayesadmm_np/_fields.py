@@ -51,33 +51,9 @@ class Field:
 def read_fields(
     table: Mapping[str, Field], arrays: Mapping[str, NDArray[Any]], prefix: str = "", known: Known | None = None
 ) -> dict[str, Any]:
-    """Return what a table makes of arrays: all that it names, and no other.
+    """Parse a message's arrays by a table of fields; with `prefix`, only arrays whose names begin with it.
 
-    Parameters
-    ----------
-    table : dict of Field
-    arrays : dict of ndarray
-        Under `prefix` and the names of the table.
-    prefix : str, default ''
-        Arrays whose names begin otherwise are left out.
-    known : dict, optional
-
-    Raises
-    ------
-    ArchiveError
-        With the name of the field, and without a source: whoever holds the message adds it.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from bayesadmm_np._fields import NOT_NEGATIVE, Field, read_fields
-    >>> table = {"sums": Field(2), "errors": Field("d", (NOT_NEGATIVE,))}
-    >>> read_fields(table, {"sums": np.array([1.0, -2.0]), "errors": np.zeros(2)})["sums"]
-    array([ 1., -2.])
-    >>> read_fields(table, {"sums": np.ones(2), "errors": np.array([0.0, -3.0])})
-    Traceback (most recent call last):
-    ...
-    bayesadmm_np._archive.ArchiveError: errors must be >= 0, got -3.0.
+    An ArchiveError has the name of the field and no source: whoever holds the message adds it.
     """
     there = {name for name in arrays if name.startswith(prefix)}
     if there - {prefix + name for name in table}:

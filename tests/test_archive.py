@@ -144,20 +144,14 @@ def test_the_digest_is_of_everything(kind, header, arrays):
     assert Archive(kind, header, arrays).digest != Archive("reply", HEADER, ARRAYS).digest
 
 
-@pytest.mark.parametrize("array", [np.array([{}], dtype=object), np.array(["a"]), np.array([1j]), np.array([None])])
-def test_other_arrays_cannot_be_written(array):
-    with pytest.raises(ArchiveError, match="a must be an array of float, integer or bool"):
-        Archive("x", {}, {"a": array}).to_bytes()
-
-
-@pytest.mark.parametrize("name", ["", "header", "../a", "a/../b", "/a", "a\\b", "a" * 500, "\ud800"])
-def test_other_names_cannot_be_written(name):
-    with pytest.raises(ArchiveError, match="array must have a name of words between slashes"):
-        Archive("x", {}, {name: np.zeros(1)}).to_bytes()
-
-
-def test_text_that_is_none_cannot_be_written():
-    with pytest.raises(ArchiveError, match="header must be text that UTF-8 can hold"):
+def test_what_is_no_archive_cannot_be_written():
+    for array in (np.array([{}], dtype=object), np.array(["a"]), np.array([1j]), np.array([None])):
+        with pytest.raises(ArchiveError, match="a must be an array"):
+            Archive("x", {}, {"a": array}).to_bytes()
+    for name in ("", "header", "../a", "a/../b", "/a", "a\\b", "a" * 500, "\ud800"):
+        with pytest.raises(ArchiveError, match="must have a name"):
+            Archive("x", {}, {name: np.zeros(1)}).to_bytes()
+    with pytest.raises(ArchiveError, match="header must be text"):
         Archive("x", {"site": "a\ud800"}, {}).to_bytes()
 
 
@@ -260,10 +254,16 @@ BYTES = {
 }
 
 
-@pytest.mark.parametrize("case", BYTES)
-def test_bytes_that_are_no_archive_are_refused(case):
-    with pytest.raises(ArchiveError, match=WHOLE):
-        Archive.from_bytes(BYTES[case])
+def test_bytes_that_are_no_archive_are_refused():
+    taken = []
+    for case, data in BYTES.items():
+        try:
+            Archive.from_bytes(data)
+        except ArchiveError as error:
+            taken += [case] * ("whole bayesadmm archive" not in str(error))
+        else:
+            taken.append(case)
+    assert not taken
 
 
 def test_the_forger_can_also_be_honest():

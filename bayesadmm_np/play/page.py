@@ -220,23 +220,7 @@ def _method_options(family: str) -> Any:
 
 
 def make_server(port: int) -> Server:
-    """Return a Bokeh server of the page that listens on the loopback address only.
-
-    Parameters
-    ----------
-    port : int
-        0 takes a free one.
-
-    Returns
-    -------
-    Server
-        Listening; its loop is not running yet.
-
-    Raises
-    ------
-    OSError
-        When the port is taken.
-    """
+    """Return a Bokeh server of the page that listens on the loopback address only."""
     with socket.socket() as probe:  # here rather than in the server, which leaves its socket open when this fails
         if os.name != "nt":
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -139,13 +139,7 @@ def _full(dim: int) -> SymbolicFamily:
 
 @cache
 def gamma() -> SymbolicFamily:
-    """Gamma(shape a, rate b), T = (log θ, θ).
-
-    Examples
-    --------
-    >>> gamma().natural_of_parameters
-    (a - 1, -b)
-    """
+    """Gamma(shape a, rate b), T = (log θ, θ)."""
     theta = sp.Symbol("theta", positive=True)
     first, second = sp.Symbol("lambda_1", real=True), sp.Symbol("lambda_2", negative=True)
     a, b = sp.symbols("a b", positive=True)
@@ -165,13 +159,7 @@ def gamma() -> SymbolicFamily:
 
 @cache
 def beta() -> SymbolicFamily:
-    """Beta(a, b), T = (log θ, log(1 − θ)).
-
-    Examples
-    --------
-    >>> beta().natural_of_parameters
-    (a - 1, b - 1)
-    """
+    """Beta(a, b), T = (log θ, log(1 − θ))."""
     theta = sp.Symbol("theta", positive=True)
     first, second = sp.symbols("lambda_1 lambda_2", real=True)
     a, b = sp.symbols("a b", positive=True)
@@ -191,18 +179,7 @@ def beta() -> SymbolicFamily:
 
 @cache
 def dirichlet(dim: int = 3) -> SymbolicFamily:
-    """Dirichlet(α_1 … α_K) on the simplex, T = log θ.
-
-    Parameters
-    ----------
-    dim : int, default 3
-        K.
-
-    Examples
-    --------
-    >>> dirichlet().natural_of_parameters
-    (a_1 - 1, a_2 - 1, a_3 - 1)
-    """
+    """Dirichlet(α_1 … α_K) on the simplex, K = `dim`, T = log θ."""
     theta = [sp.Symbol(f"theta_{i + 1}", positive=True) for i in range(dim)]
     lam = [sp.Symbol(f"lambda_{i + 1}", real=True) for i in range(dim)]
     a = [sp.Symbol(f"a_{i + 1}", positive=True) for i in range(dim)]
@@ -222,13 +199,7 @@ def dirichlet(dim: int = 3) -> SymbolicFamily:
 
 @cache
 def poisson() -> SymbolicFamily:
-    """Poisson(rate r), T = θ, h = 1/θ!.
-
-    Examples
-    --------
-    >>> poisson().natural_of_parameters
-    (log(r),)
-    """
+    """Poisson(rate r), T = θ, h = 1/θ!."""
     theta, lam = sp.Symbol("theta", nonnegative=True), sp.Symbol("lambda_1", real=True)
     return SymbolicFamily(
         name="poisson",
@@ -246,13 +217,7 @@ def poisson() -> SymbolicFamily:
 
 @cache
 def bernoulli() -> SymbolicFamily:
-    """Bernoulli(p) on {0, 1}, T = θ, λ = log p/(1 − p).
-
-    Examples
-    --------
-    >>> bernoulli().expectation
-    (exp(lambda_1)/(exp(lambda_1) + 1),)
-    """
+    """Bernoulli(p) on {0, 1}, T = θ, λ = log p/(1 − p)."""
     theta, lam = sp.Symbol("theta", nonnegative=True), sp.Symbol("lambda_1", real=True)
     return SymbolicFamily(
         name="bernoulli",
@@ -269,13 +234,7 @@ def bernoulli() -> SymbolicFamily:
 
 @cache
 def inverse_gaussian() -> SymbolicFamily:
-    """Inverse Gaussian of mean m and shape c, T = (θ, 1/θ).
-
-    Examples
-    --------
-    >>> inverse_gaussian().natural_of_parameters
-    (-c/(2*m**2), -c/2)
-    """
+    """Inverse Gaussian of mean m and shape c, T = (θ, 1/θ)."""
     theta = sp.Symbol("theta", positive=True)
     first, second = sp.symbols("lambda_1 lambda_2", negative=True)
     mu = moment_symbols(2)
@@ -310,23 +269,7 @@ FAMILIES: dict[str, Callable[[], SymbolicFamily]] = {
 
 
 def by_name(name: str) -> SymbolicFamily:
-    """Return a built-in family.
-
-    Parameters
-    ----------
-    name : str
-        A key of `FAMILIES`; case and "_" do not matter.
-
-    Raises
-    ------
-    ValueError
-        When there is no such family; the message lists those that there are.
-
-    Examples
-    --------
-    >>> by_name("Poisson").title
-    'Poisson of rate r'
-    """
+    """Return a built-in family; case and "_" in its name do not matter."""
     key = str(name).strip().lower().replace("_", "-")
     if key not in FAMILIES:
         raise ValueError(f"family must be one of {', '.join(FAMILIES)}, got {name!r}.")

@@ -277,13 +277,7 @@ class SymbolicFamily:
 
 
 def moment_symbols(count: int) -> tuple[sp.Symbol, ...]:
-    """Return μ_1 … μ_count, the symbols in which `parameters` may be given.
-
-    Examples
-    --------
-    >>> moment_symbols(2)
-    (mu_1, mu_2)
-    """
+    """Return μ_1 … μ_count, the symbols in which `parameters` may be given."""
     return tuple(sp.Symbol(f"mu_{i + 1}", real=True) for i in range(count))
 
 

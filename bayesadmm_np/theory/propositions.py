@@ -31,26 +31,11 @@ HALF = sp.Rational(1, 2)
 
 @dataclass(frozen=True)
 class Identity:
-    """left = right, component by component.
-
-    Attributes
-    ----------
-    left, right : tuple of Expr
-    examples : mapping
-        Concrete functions in place of arbitrary ones (A, L), used only to look for a witness.
-
-    Examples
-    --------
-    >>> import sympy as sp
-    >>> x = sp.Symbol("x", positive=True)
-    >>> Identity(((x + 1) ** 2,), (x**2 + 2 * x + 1,)).holds
-    True
-    >>> Identity((x**2,), (2 * x,)).witness()
-    {x: 3/2}
-    """
+    """left = right, component by component."""
 
     left: tuple[sp.Expr, ...]
     right: tuple[sp.Expr, ...]
+    # concrete functions in place of arbitrary ones (A, L), used only to look for a witness
     examples: Mapping[Any, Any] = field(default_factory=dict)
 
     @property
