@@ -40,10 +40,7 @@ class IVON(torch.optim.Optimizer):
 
     Vectors may be given as one number, one flat tensor in the order of the group's parameters, or one tensor for each
     of them. All arguments but `mc_samples` and `generator` may differ between parameter groups. Every group has flat
-    state in its parameters' dtype, which must be float32 or float64: for mixed precision use autocast, and in float16 a
-    `torch.amp.GradScaler`: `scaler.scale(loss).backward()` in the block and `scaler.step(optimiser)` after it, which
-    divides what the blocks collected by the scale, and forgets it where a gradient has overflowed. To look at gradients
-    in their own scale call `scaler.unscale_(optimiser)` in the block; that is for one block a step.
+    state in its parameters' dtype, which must be float32 or float64: for mixed precision use autocast to bfloat16.
 
     Parameters
     ----------
@@ -103,7 +100,7 @@ class IVON(torch.optim.Optimizer):
     [1.0, 1.0]
     """
 
-    _step_supports_amp_scaling = True  # a GradScaler sets grad_scale and found_inf, and leaves the rest to `step`
+    _step_supports_amp_scaling = True  # a GradScaler then sets `found_inf`, by which `step` knows and refuses it
 
     def __init__(
         self,
@@ -250,7 +247,7 @@ class IVON(torch.optim.Optimizer):
             gradient = _gradient(params, b.slot(state["samples"]))
             collect(b, gradient, Rates.of(group), state["samples"])
             state["samples"] += 1
-            if state["samples"] > 1:  # a GradScaler looks for overflows there, and must not miss earlier ones
+            if state["samples"] > 1:
                 mean = torch.div(b.gradient, state["samples"], out=b.scratch).split([p.numel() for p in params])
                 for p, piece in zip(params, mean, strict=True):
                     p.grad = piece.view_as(p).clone()
@@ -274,16 +271,12 @@ class IVON(torch.optim.Optimizer):
         Raises
         ------
         RuntimeError
-            When there is no sample since the last step, a block is open, or gradients were changed after their block.
+            When there is no sample since the last step, a block is open, gradients were changed after their block,
+            or a GradScaler is at work.
         """
-        try:
-            return self._step(closure)
-        except BaseException:
-            for given in ("grad_scale", "found_inf"):  # by a GradScaler, which takes them back after a good step only
-                self.__dict__.pop(given, None)
-            raise
-
-    def _step(self, closure: Callable[[], Any] | None) -> Any:
+        is_scaled = [self.__dict__.pop(given, None) is not None for given in ("grad_scale", "found_inf")]
+        if any(is_scaled):
+            raise RuntimeError("step: gradients that a GradScaler scaled are not supported; use autocast to bfloat16.")
         loss = None
         if closure is not None:
             losses = []
@@ -295,10 +288,7 @@ class IVON(torch.optim.Optimizer):
         states = [self.state[group["params"][0]] for group in self.param_groups]
         if not all(state["samples"] for state in states):
             raise RuntimeError("step needs a sample: run backward in a `with sampled_params(train=True)` block.")
-        if self._is_lost(states[0]["samples"]):
-            for state in states:
-                state["samples"] = 0
-            return loss
+        self._refuse_changes()
         for group in self.param_groups:
             params = group["params"]
             state, b = self.state[params[0]], self._buffers[params[0]]
@@ -309,38 +299,14 @@ class IVON(torch.optim.Optimizer):
             state["samples"] = 0
         return loss
 
-    def _is_lost(self, samples: int) -> bool:
-        """Whether a GradScaler found an overflow; if not, divide by its scale what was collected."""
-        lost = getattr(self, "found_inf", None)
-        if lost is None:  # no GradScaler is at work
-            self._refuse_changes()
-            return False
-        scale = getattr(self, "grad_scale", None)
-        found = [(group, self._buffers[group["params"][0]]) for group in self.param_groups]
-        # the scaler has seen what `.grad` holds now, and that may have been cleared
-        if bool(lost) or not all(bool(torch.isfinite(x).all()) for _, b in found for x in (b.gradient, b.product)):
-            return True
-        if scale is None:  # unscaled before `step`: rightly only inside the one block
-            kept = all(torch.equal(_gradient(group["params"]), b.gradient) for group, b in found)
-            self._refuse_changes(samples > 1 or not kept)
-        for group, b in found:
-            own = 1.0 if scale is None else scale.to(b.gradient)
-            b.gradient.div_(own)
-            b.product.div_(own)
-            if group["hess_approx"] == "gradsq":
-                b.product.div_(own)
-        return False
-
-    def _refuse_changes(self, is_changed: bool = False) -> None:
+    def _refuse_changes(self) -> None:
         """Refuse a `.grad` that was written to since the last block: the step is computed from what the block kept."""
         now = {p: p.grad for group in self.param_groups for p in group["params"] if p.grad is not None}
-        kept = self._kept
-        if is_changed or any(kept.get(p) not in (None, (id(grad), grad._version)) for p, grad in now.items()):
+        if any(self._kept.get(p) not in (None, (id(grad), grad._version)) for p, grad in now.items()):
             for group in self.param_groups:
                 self.state[group["params"][0]]["samples"] = 0
             raise RuntimeError(
-                "the gradients were changed after their block: clip them inside the block of sampled_params, and "
-                "unscale_ them inside the one block of a step, or leave that to scaler.step."
+                "the gradients were changed after their block: clip them inside the block of sampled_params."
             )
 
     def _refuse_open(self, what: str) -> None:

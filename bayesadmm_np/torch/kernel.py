@@ -7,11 +7,9 @@ in loops that Numba compiled or by torch.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache, lru_cache
-from importlib.util import find_spec
+from functools import lru_cache
 from typing import Any, Literal
 
 import torch
@@ -202,12 +200,10 @@ def update(b: Buffers, terms: Terms, rates: Rates, step: int | Tensor, samples: 
         numbers = tuple(map(own[0].dtype.type, (moved, inertia, 0.5, rates.clip_radius)))
         arithmetic.update(own, given, prior, _column(ess, b.mean), _column(factor, b.mean), numbers)
         return
-    # a tensor, because some releases of `torch.compile` make a program for every number
-    unbias = factor.to(b.mean) if isinstance(factor, Tensor) else b.mean.new_full((), factor)
-    _in_torch(_update, b, terms, rates, ess, unbias)
+    _in_torch(_update, b, terms, rates, ess, factor.to(b.mean) if isinstance(factor, Tensor) else factor)
 
 
-def _update(b: Buffers, terms: Terms, rates: Rates, ess: float | Tensor, unbias: Tensor) -> None:
+def _update(b: Buffers, terms: Terms, rates: Rates, ess: float | Tensor, unbias: float | Tensor) -> None:
     slope, curvature = (0.0 if x is None else x for x in (terms.slope, terms.curvature))
     own = b.mean, b.hess, b.momentum, b.gradient, b.product
     numbers = 1.0 - rates.beta2, 1.0 - rates.beta1, 0.5
@@ -221,11 +217,9 @@ def _update(b: Buffers, terms: Terms, rates: Rates, ess: float | Tensor, unbias:
 
 def _in_torch(function: Callable[..., None], b: Buffers, terms: Terms, *others: Any) -> None:
     """Do a pass by torch: at once on a GPU, and by parts whose intermediate results stay in the cache on a CPU."""
-    if is_fused(b) or b.mean.device.type != "cpu":
-        (_fused(function) if is_fused(b) else function)(b, terms, *others)
-        return
-    few = max(AT_ONCE // len(torch.atleast_2d(b.mean)), 1)
-    for begin in range(0, b.mean.shape[-1], few):
+    width = b.mean.shape[-1]
+    few = width if b.mean.device.type != "cpu" else max(AT_ONCE // len(torch.atleast_2d(b.mean)), 1)
+    for begin in range(0, width, few):
         function(b.columns(begin, begin + few), terms.columns(begin, begin + few), *others)
 
 
@@ -246,35 +240,3 @@ def _column(term: float | Tensor, like: Tensor) -> NDArray[Any]:
     count = 1 if like.ndim == 1 else len(like)
     given = term.to(like).reshape(-1) if isinstance(term, Tensor) else like.new_full((1,), term)
     return given.expand(count).contiguous().numpy()
-
-
-def is_fused(b: Buffers) -> bool:
-    """Whether `torch.compile` makes one kernel of a pass: over several clients, on a GPU with Triton.
-
-    A pass over one client is so small that the call of a compiled program would take longer. The optimiser's rates may
-    change in every step, and each would be a program of its own.
-    """
-    return b.mean.ndim == 2 and len(b.mean) > 1 and _fuses(b.mean.device.type)
-
-
-@cache
-def _fuses(kind: str) -> bool:
-    return kind == "cuda" and find_spec("triton") is not None
-
-
-@cache
-def _fused(function: Callable[..., None]) -> Callable[..., None]:
-    """Return the function as one kernel; as it is, if nothing can be compiled here (Triton needs a C compiler)."""
-    chosen = torch.compile(function, dynamic=True)
-
-    def either(*arguments: Any) -> None:
-        nonlocal chosen
-        try:
-            chosen(*arguments)
-        except torch._dynamo.exc.TorchDynamoException as error:  # before anything was written
-            reason = " ".join(str(error).split()[:30])
-            warnings.warn(f"IVON runs without torch.compile: {reason}", stacklevel=2)
-            chosen = function
-            function(*arguments)
-
-    return either

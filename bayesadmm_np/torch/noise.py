@@ -39,7 +39,7 @@ def draw_normals(out: Tensor, source: torch.Generator | None) -> Tensor:
     """
     if source is None or out.device.type != "cpu":
         return out.normal_(generator=source)
-    key = torch.randint(2**32, (2,), generator=source).numpy().astype(np.uint32)
+    key = torch.randint(2**32, (2,), generator=source, device=source.device).numpy().astype(np.uint32)
     return normals(out, key, 0)
 
 
