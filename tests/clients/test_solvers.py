@@ -214,10 +214,9 @@ def assert_local_minimum(twin, q, rng, draws=40):
 
 
 @every_family
-@pytest.mark.parametrize("seed", range(3))
-def test_closed_form_solves_least_squares(family, seed):
+def test_closed_form_solves_least_squares(family):
     """One dense solve: a residual of the order of the condition number in roundings. Measured: below 1e-14."""
-    problem, twin, rng = setup("least squares", family, L.Auto(), seed)
+    problem, twin, rng = setup("least squares", family, L.Auto())
     solution = ClosedForm().solve(problem, problem.anchor, RNG)
     assert (solution.status, solution.iterations) == (ClientStatus.CONVERGED, 1)
     assert twin.residual(solution.posterior) < 1e-12
@@ -230,16 +229,14 @@ def test_closed_form_solves_least_squares(family, seed):
 
 
 @every_family
-@pytest.mark.parametrize("outputs", [2, 3])
-def test_closed_form_with_many_outputs(family, outputs, rng):
+def test_closed_form_with_many_outputs(family, rng):
+    outputs = 3
     X, y = rng.standard_normal((8, 2)), rng.standard_normal((8, outputs))
     anchor = FAMILIES[family](rng, 2 * outputs)
     loss = L.LeastSquares(X, y)
     problem = Subproblem(loss, L.Auto(), anchor, random_site(anchor, 0.7, rng), 0.7)
     padded = [np.kron(np.eye(outputs)[c], X) for c in range(outputs)]
     twin = DenseProblem(problem, [Rows(least_squares, padded[c], y[:, c]) for c in range(outputs)])
-    for rows in twin.twins:  # a block of the kron is a design with zeros, whose predictors keep their own variance
-        assert rows.X.shape == (8, 2 * outputs)
     assert twin.residual(ClosedForm().solve(problem, anchor, RNG).posterior) < 1e-12
 
 
@@ -304,12 +301,10 @@ def test_closed_form_says_when_a_conjugate_answer_leaves_the_domain():
     assert ClosedForm().solve(problem, anchor, RNG).status is ClientStatus.ILL_POSED
 
 
-@pytest.mark.parametrize("family", [F.FullGaussian, F.DiagonalGaussian])
-@pytest.mark.parametrize("cls", [L.LeastSquares, L.Logistic])
-@pytest.mark.parametrize("count", [1, 2])
-def test_pooled_answer_with_losses_linear_in_the_statistics(family, cls, count, rng):
+@pytest.mark.parametrize(("family", "cls"), [(F.FullGaussian, L.LeastSquares), (F.DiagonalGaussian, L.Logistic)])
+def test_pooled_answer_with_losses_linear_in_the_statistics(family, cls, rng):
     """Under a Gaussian such a loss only moves the prior: λ_0 + Σc, and nothing else may change."""
-    d = 2
+    d, count = 2, 2
     anchor = family(rng.standard_normal(d), 1.0)
     c = 0.5 * anchor.natural + F.Natural(np.ones(d), np.zeros_like(anchor.factor.parts[0]))
     loss = cls([[1.0, 0.9], [0.9, 1.0]], [1, 0])
@@ -399,7 +394,7 @@ def test_answers_do_not_depend_on_mixing_or_start(kind, family):
 
 
 @pytest.mark.parametrize("family", [F.FullGaussian, F.DiagonalGaussian])
-@pytest.mark.parametrize("precision", [1.0, 1e-2, 1e-4])
+@pytest.mark.parametrize("precision", [1.0, 1e-4])
 def test_mixing_is_faster_than_the_plain_fixed_point(family, precision):
     """One row twenty times as far out as the others, weak priors. Measured: 10–43 steps against 22–159."""
     rng = np.random.default_rng(1)
@@ -549,9 +544,8 @@ def bfgs(twins, m, S):
 
 
 @pytest.mark.parametrize("kind", ["logistic", "poisson", "least squares", "softmax", "total"])
-@pytest.mark.parametrize("seed", range(2))
-def test_first_order_delta_method_is_map(kind, seed):
-    rng = np.random.default_rng(seed)
+def test_first_order_delta_method_is_map(kind):
+    rng = np.random.default_rng(1)
     loss, twins = make(kind, rng)
     prior = F.IsotropicGaussian(rng.standard_normal(loss.dim), 0.3)
     mode, _ = bfgs(twins, prior.mean, 0.3 * np.eye(loss.dim))
@@ -580,17 +574,6 @@ def test_second_order_delta_method_is_laplace(kind, family):
     # twin: exact expectations are another answer
     vb = ba.solve_pooled([loss], prior).posterior
     assert np.abs(vb.mean - mode).max() > 1e-4
-
-
-def test_pooled_and_subproblem_are_the_same_problem():
-    """No dual, the prior as anchor, ρ = 1: Eq. 15 is Eq. 9."""
-    problem, _, _ = setup("logistic", "full", L.Exact(), rho=1.0)
-    anchor = problem.anchor
-    plain = Subproblem(problem.loss, problem.rule, anchor, anchor.natural.zeros(), 1.0)
-    solution = VariationalNewton(tol=1e-10).solve(plain, anchor, RNG)
-    pooled = ba.solve_pooled([problem.loss], anchor)
-    np.testing.assert_allclose(solution.posterior.mean, pooled.posterior.mean, atol=1e-9)
-    assert plain.objective(solution.posterior, solution.expected.value) == pytest.approx(pooled.objective, rel=1e-12)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -687,21 +670,18 @@ def test_diverging_gradient_steps_are_reported():
 def test_solvers_that_do_not_fit_say_so():
     full, iso = F.FullGaussian(np.zeros(1), 1.0), F.IsotropicGaussian(np.zeros(1))
     one = L.Logistic([[1.0]], [1])
-    with pytest.raises(
-        ValueError, match=r"solver=ClosedForm\(\) needs a quadratic loss or one linear in T, got Logistic"
-    ):
-        ClosedForm().check(one, full, L.Auto())
     gamma = F.Gamma([1.0], [1.0])
-    for solver in (VariationalNewton(), VON()):
-        name = type(solver).__name__
-        with pytest.raises(
-            ValueError, match=rf"solver={name}\(\) needs a Gaussian family, the prior is Gamma.*ClosedForm"
-        ):
-            solver.check(L.LinearInStatistics(gamma.natural), gamma, L.Auto())
-    with pytest.raises(ValueError, match=r"solver=GradientSteps\(\) moves a mean only.*prior is FullGaussian"):
-        GradientSteps().check(one, full, L.Auto())
-    with pytest.raises(ValueError, match=r"solver=GradientSteps\(\) moves a mean only.*prior is Gamma"):
-        GradientSteps().check(one, F.Gamma([1.0], [1.0]), L.Auto())
+    linear = L.LinearInStatistics(gamma.natural)
+    refused = (
+        (ClosedForm(), one, full),
+        (VariationalNewton(), linear, gamma),
+        (VON(), linear, gamma),
+        (GradientSteps(), one, full),
+        (GradientSteps(), one, gamma),
+    )
+    for solver, loss, prior in refused:
+        with pytest.raises(ValueError, match=rf"solver={type(solver).__name__}"):
+            solver.check(loss, prior, L.Auto())
     GradientSteps().check(one, iso, L.Delta(1))
     VariationalNewton().check(one, full, L.Auto())
     ClosedForm().check(L.Total([L.LeastSquares([[1.0]], [1.0])]), full, L.Auto())
@@ -796,8 +776,7 @@ def test_a_solve_takes_seventeen_matrices(monkeypatch):
 # ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("count", [2, 3, 6])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("count", "seed"), [(2, 0), (3, 1), (6, 2)])
 def test_mixing_weights_solve_the_constrained_least_squares(count, seed):
     """Σw = 1 and RᵀR w ∝ 1 (the Lagrange condition); normal equations of scaled columns keep half of the digits."""
     residuals = list(np.random.default_rng(seed).standard_normal((count, 10)))
@@ -825,7 +804,7 @@ def test_mixing_weights_of_dependent_residuals():
     np.testing.assert_allclose(mixing_weights([r, r]).sum(), 1.0)
 
 
-@pytest.mark.parametrize("scale", [1e-150, 1e-8, 1e8, 1e150])
+@pytest.mark.parametrize("scale", [1e-150, 1e150])
 def test_mixing_weights_do_not_depend_on_the_scale(scale, rng):
     residuals = list(rng.standard_normal((4, 7)))
     weights = mixing_weights([scale * r for r in residuals])
@@ -844,8 +823,7 @@ def iterate(matrix, shift, memory, steps):
     return np.array(distances)
 
 
-@pytest.mark.parametrize("d", [1, 2, 4, 6])
-@pytest.mark.parametrize("radius", [0.9, 0.99])
+@pytest.mark.parametrize(("d", "radius"), [(1, 0.9), (2, 0.99), (6, 0.9)])
 def test_mixing_solves_a_linear_map_in_d_plus_one_steps(d, radius):
     """Type II Anderson mixing of full memory is GMRES. Measured: 1e-9 at worst; the plain map is then at 0.3 … 0.98.
 

@@ -9,12 +9,10 @@ import scipy.stats
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.linalg import block_diag, cho_factor, cho_solve, solve_triangular
-from scipy.special import expit
 
 import bayesadmm_np as ba
 from bayesadmm_np.families.coordinates import Displacement
 from bayesadmm_np.families.gamma import log_minus_digamma, trigamma_excess
-from bayesadmm_np.families.gaussian import LearnedPrecisionGaussian
 from bayesadmm_np.families.precision import BlockPrecision, DensePrecision, DiagonalPrecision
 from bayesadmm_np.testing import check_family
 from oracles.geometry import composition, derivative, norm, unit_direction
@@ -66,51 +64,6 @@ seeds = st.integers(0, 2**32 - 1)
 def members(family, d, seed, count=1):
     draw = FAMILIES[family](np.random.default_rng(seed), d)
     return [draw() for _ in range(count)]
-
-
-def statistics(q, theta):
-    """Return T(θ) of each row, packed."""
-    if isinstance(q, LearnedPrecisionGaussian):
-        rows = [F.Expectation(t, *(-0.5 * part for part in q.factor.outer(t))) for t in theta]
-        return np.stack([row.to_vector() for row in rows])
-    if isinstance(q, F.Gaussian):
-        return theta
-    if isinstance(q, F.Gamma):
-        return np.hstack([np.log(theta), theta])
-    if isinstance(q, F.Beta):
-        return np.hstack([np.log(theta), np.log1p(-theta)])
-    return np.log(theta)
-
-
-def assert_mean(samples, expected):
-    """The mean of independent rows lies within 6 standard errors (and rounding) of `expected`."""
-    error = samples.std(axis=0) / np.sqrt(len(samples))
-    assert (np.abs(samples.mean(axis=0) - expected) <= 6 * error + 1e-11 * (1 + np.abs(expected))).all()
-
-
-def quadrature(*qs):
-    """Points and weights of a trapezoidal rule that is exact to rounding for one-dimensional members."""
-    q = qs[0]
-    if isinstance(q, F.Gaussian):
-        low = min(float(p.mean[0] - 14 * p.variance[0] ** 0.5) for p in qs)
-        high = max(float(p.mean[0] + 14 * p.variance[0] ** 0.5) for p in qs)
-        x = np.linspace(low, high, 2001)
-        return x[:, None], np.full(x.size, x[1] - x[0])
-    x = np.linspace(-80.0, 80.0, 8001)
-    if isinstance(q, F.Gamma):
-        x = np.linspace(-90.0, 9.0, 8001)
-        return np.exp(x)[:, None], np.exp(x) * (x[1] - x[0])
-    if isinstance(q, F.Beta):
-        x = x[np.abs(x) < 36]  # beyond it 1 − θ rounds to 0
-    weights = expit(x) * expit(-x) * (x[1] - x[0])
-    points = expit(x)[:, None] if isinstance(q, F.Beta) else np.stack([expit(x), expit(-x)], axis=1)
-    return points, weights
-
-
-def expected_log_ratio(q, p):
-    points, weights = quadrature(q, p)
-    log_q = q.log_density(points)
-    return weights @ (np.exp(log_q) * (log_q - p.log_density(points)))
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -270,23 +223,6 @@ def test_dirichlet_moments_and_fisher_length_against_mpmath(concentration, rng):
 
 
 @every_family
-def test_kl_is_the_expected_log_ratio_by_quadrature(family):
-    for seed in range(5):
-        q, p = members(family, 1, seed, 2)
-        assert q.kl(p) == pytest.approx(expected_log_ratio(q, p), rel=1e-9, abs=1e-9)
-
-
-@every_family
-def test_entropy_by_quadrature_and_sampling(family):
-    (q,) = members(family, 1, 5)
-    points, weights = quadrature(q)
-    log_q = q.log_density(points)
-    assert q.entropy == pytest.approx(-weights @ (np.exp(log_q) * log_q), rel=1e-9, abs=1e-9)
-    (q,) = members(family, 4, 5)
-    assert_mean(-q.log_density(q.sample(np.random.default_rng(6), 4000)), q.entropy)
-
-
-@every_family
 @given(d=sizes, seed=seeds)
 def test_conjugate_is_the_negative_entropy_relative_to_the_base_measure(family, d, seed):
     (q,) = members(family, d, seed)
@@ -350,40 +286,6 @@ def test_log_density_off_the_support():
         assert q.log_density(outside) == -np.inf
     assert F.Gamma(1.0, 2.0).log_density([0.0]) == pytest.approx(np.log(2.0))
     assert F.Beta(1.0, 1.0).log_density([[0.0], [1.0]]).tolist() == [0.0, 0.0]
-
-
-@every_family
-def test_sample_moments(family):
-    (q,) = members(family, 4, 7)
-    theta = q.sample(np.random.default_rng(8), 3000)
-    assert theta.shape == (3000, q.dim)
-    assert_mean(statistics(q, theta), q.expectation.to_vector())
-    assert_mean(theta, q.mean)
-    assert_mean((theta - q.mean) ** 2, q.variance)
-    if isinstance(q, F.Gaussian):
-        deviations = theta - q.mean
-        products = np.einsum("ni,nj->nij", deviations, deviations)
-        assert_mean(products, q.covariance_matrix)
-        np.testing.assert_allclose(np.diagonal(q.covariance_matrix), q.variance, rtol=1e-14)
-    np.testing.assert_array_equal(theta, q.sample(np.random.default_rng(8), 3000))
-
-
-@pytest.mark.parametrize(
-    "build", [F.FullGaussian, F.BlockDiagonalGaussian, F.DiagonalGaussian, F.FixedPrecisionGaussian]
-)
-def test_from_covariance(build, rng):
-    covariance = {
-        F.DiagonalGaussian: np.array([0.5, 2.0, 3.0]),
-        F.BlockDiagonalGaussian: [spd(rng, 2), spd(rng, 1)],
-    }
-    covariance = covariance.get(build, spd(rng, 3))
-    q = build.from_covariance(np.arange(3.0), covariance)
-    for found, expected in zip(q.factor.covariance_parts, covariance_parts(covariance), strict=True):
-        np.testing.assert_allclose(found, expected, rtol=1e-13)
-
-
-def covariance_parts(covariance):
-    return covariance if isinstance(covariance, list) else [covariance]
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -501,24 +403,14 @@ def test_members_do_not_share_memory_with_their_arguments():
 # ----------------------------------------------------------------------------------------------------
 
 
-def outside_domain(q):
-    """Return natural parameters that no member has."""
-    whole = q.natural.from_vector(np.full(q.natural.size, -1e3))
-    missing = q.natural.from_vector(np.full(q.natural.size, np.nan))
-    return [missing] if family_is_fixed(q) else [whole, missing]
-
-
-def family_is_fixed(q):
-    return isinstance(q, F.Gaussian) and not q.learns_precision
-
-
 @every_family
 @given(d=sizes, seed=seeds)
 def test_domain(family, d, seed):
     q, p = members(family, d, seed, 2)
     assert q.contains(q.natural)
     assert q.contains(0.3 * q.natural + 0.7 * p.natural)  # the domain is convex
-    for natural in outside_domain(q):
+    values = (np.nan,) if family in ("fixed", "isotropic") else (-1e3, np.nan)
+    for natural in (q.natural.from_vector(np.full(q.natural.size, value)) for value in values):
         assert not q.contains(natural)
         with pytest.raises(ValueError, match=r"outside the domain|not positive definite|not all positive"):
             q.with_natural(natural)
@@ -557,21 +449,6 @@ def test_edges_of_the_domain(family):
 def test_impossible_moments(member, impossible):
     with pytest.raises(ValueError, match=r"impossible moments|positive"):
         member.with_expectation(F.Expectation(*impossible))
-
-
-@pytest.mark.parametrize("family", ["gamma", "beta", "dirichlet"])
-def test_other_parameters_are_type_errors(family):
-    (q,), (other,) = members(family, 2, 0), members(family, 3, 0)
-    (gaussian,) = members("full", 2, 0)
-    for wrong in [q.expectation, other.natural, gaussian.natural]:
-        for method in (q.with_natural, q.contains, q.whiten):
-            with pytest.raises(TypeError):
-                method(wrong)
-    for wrong in [q.natural, other.expectation, gaussian.expectation]:
-        with pytest.raises(TypeError):
-            q.with_expectation(wrong)
-    assert type(q).from_natural(other.natural).natural == other.natural
-    assert norm(type(q).from_expectation(other.expectation).natural - other.natural) <= 1e-11
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -769,59 +646,39 @@ INDEFINITE = [[1.0, 2.0], [2.0, 1.0]]
 
 BAD = [
     (lambda: F.FullGaussian([[0.0]], 1.0), "mean"),
-    (lambda: F.FullGaussian([], 1.0), "mean"),
-    (lambda: F.FullGaussian([np.nan, 0.0], 1.0), "mean"),
     (lambda: F.FullGaussian("abc", 1.0), "mean"),
     (lambda: F.FullGaussian(TWO, -1.0), "precision"),
-    (lambda: F.FullGaussian(TWO, np.eye(3)), "precision"),
     (lambda: F.FullGaussian(TWO, np.ones(2)), "precision"),
     (lambda: F.FullGaussian(TWO, [[1.0, 0.5], [0.0, 1.0]]), "precision"),
     (lambda: F.FullGaussian(TWO, INDEFINITE), "precision"),
     (lambda: F.FullGaussian(TWO, [[np.inf, 0.0], [0.0, 1.0]]), "precision"),
     (lambda: F.FullGaussian.from_covariance(TWO, INDEFINITE), "covariance"),
-    (lambda: F.FullGaussian.from_covariance(TWO, -1.0), "covariance"),
     (lambda: F.DiagonalGaussian(TWO, [1.0, -1.0]), "precision"),
     (lambda: F.DiagonalGaussian(TWO, [1.0, 1.0, 1.0]), "precision"),
-    (lambda: F.DiagonalGaussian(TWO, np.eye(2)), "precision"),
     (lambda: F.DiagonalGaussian.from_covariance(TWO, [1.0, 0.0]), "covariance"),
     (lambda: F.BlockDiagonalGaussian(TWO, 1.0), "precision"),
     (lambda: F.BlockDiagonalGaussian(TWO, 1.0, [1, 2]), "precision"),
     (lambda: F.BlockDiagonalGaussian(TWO, 1.0, [0, 2]), "blocks"),
-    (lambda: F.BlockDiagonalGaussian(TWO, 1.0, [0.5, 1.5]), "blocks"),
+    (lambda: F.BlockDiagonalGaussian(TWO, 1.0, 2), "blocks"),
+    (lambda: F.BlockDiagonalGaussian(TWO, None), "precision"),
     (lambda: F.BlockDiagonalGaussian(TWO, [np.eye(1)], [1, 1]), "precision"),
     (lambda: F.BlockDiagonalGaussian(TWO, [INDEFINITE]), "precision"),
-    (lambda: F.BlockDiagonalGaussian(TWO, [np.eye(1)]), "precision"),
     (lambda: F.FixedPrecisionGaussian(TWO, INDEFINITE), "precision"),
-    (lambda: F.FixedPrecisionGaussian(TWO, [1.0, 0.0]), "precision"),
     (lambda: F.FixedPrecisionGaussian(TWO, np.ones((2, 2, 2))), "precision"),
     (lambda: F.IsotropicGaussian(TWO, 0.0), "precision"),
     (lambda: F.IsotropicGaussian(TWO, "one"), "precision"),
-    (lambda: F.IsotropicGaussian(TWO, np.inf), "precision"),
     (lambda: F.Gamma([1.0, 0.0], 1.0), "shape"),
     (lambda: F.Gamma(1.0, -2.0), "rate"),
     (lambda: F.Gamma([1.0, 2.0], [1.0, 2.0, 3.0]), "rate"),
-    (lambda: F.Gamma(np.eye(2), 1.0), "shape"),
-    (lambda: F.Gamma(1.0, np.nan), "rate"),
     (lambda: F.Beta(0.0, 1.0), "a"),
     (lambda: F.Beta(1.0, [1.0, -1.0]), "b"),
-    (lambda: F.Beta([1.0, 1.0], [1.0]), "b"),
-    (lambda: F.Beta("x", 1.0), "a"),
     (lambda: F.Dirichlet([1.0]), "concentration"),
-    (lambda: F.Dirichlet(1.0), "concentration"),
     (lambda: F.Dirichlet([1.0, 0.0]), "concentration"),
-    (lambda: F.Dirichlet([]), "concentration"),
 ]
 
 
 def test_bad_arguments():
     assert_refused(BAD)
-
-
-@every_family
-def test_repr_names_the_class(family):
-    (q,) = members(family, 2, 0)
-    assert repr(q).startswith(type(q).__name__ + "(")
-    assert repr(q.natural).startswith("Natural(")
 
 
 def test_numbers_are_repeated():
@@ -858,11 +715,6 @@ def test_members_of_another_dimension(family):
             method(argument)
 
 
-def test_arrays_do_not_scale_coordinates():
-    with pytest.raises(TypeError):
-        _ = F.Natural(np.ones(2)) * np.array([1.0, 2.0])
-
-
 def test_coordinates_do_not_share_memory_with_their_arguments():
     values = np.ones(2)
     natural = F.Natural(values)
@@ -875,12 +727,3 @@ def test_fixed_precisions_of_different_structure():
     p = F.FixedPrecisionGaussian(TWO, np.diag([3.0, 4.0]))
     with pytest.raises(TypeError, match="their fixed precisions differ"):
         q.kl(p)
-
-
-@pytest.mark.parametrize(
-    ("precision", "blocks", "message"),
-    [(None, None, "precision must be"), (1.0, 2, "blocks must be")],
-)
-def test_bad_blocks_are_value_errors(precision, blocks, message):
-    with pytest.raises(ValueError, match=message):
-        F.BlockDiagonalGaussian(TWO, precision, blocks)

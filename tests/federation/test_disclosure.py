@@ -16,7 +16,6 @@ from bayesadmm_np.federation import (
     GLMTable,
     GLMTask,
     Message,
-    MessageError,
     Site,
     step_site,
 )
@@ -24,9 +23,8 @@ from bayesadmm_np.federation.disclosure import SENT, read_log
 from bayesadmm_np.federation.dispatch import Request, answer
 from bayesadmm_np.federation.folders import sent
 from bayesadmm_np.losses.base import effective_rows
-from oracles.by_files import commands, write_tables
+from oracles.by_files import introduce, write_tables
 
-pytest.importorskip("cyclopts", reason="the command line needs the extra `cli`")
 USUAL = DisclosureRules()
 
 
@@ -274,18 +272,10 @@ def test_a_line_that_a_kill_cut_short_is_of_a_message_that_did_not_leave(tmp_pat
     assert [one.digest for one in read_log(tmp_path)] == [one.digest for one in whole]
 
 
-@pytest.fixture
-def call(capsys, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    return commands(capsys, monkeypatch)
-
-
 def test_the_report_lists_all_that_left(call):
     """Messages, sizes and rules; the sizes are those of the files, and the overrides are recorded in the folder."""
     write_tables()
-    for name in ("east", "north", "west"):
-        options = "--target died --loss logistic --features age,dose --minimum-class-count 1 --budget 9"
-        assert call(f"site init {name} --data {name}.csv --name {name} {options}")[0] == 0
+    introduce(call, "--target died --loss logistic --features age,dose --minimum-class-count 1 --budget 9")
     assert call("server run run east north west --no-progress")[0] == 0
     code, out, _ = call("report east")
     assert code == 0
@@ -301,29 +291,13 @@ def test_the_report_lists_all_that_left(call):
     assert call("report run")[0] == 2
 
 
-def test_a_site_of_few_rows_does_not_say_hello(call):
-    write_tables()
-    start = "site init west --data west.csv --name west --target died --loss logistic --features age"
-    code, _, err = call(f"{start} --minimum-rows 16")
-    assert code == 3
-    assert "--minimum-rows wants at least 16 rows, got 15; let another site take these rows in, or override" in err
-    assert not Path("west/hello.npz").exists()
-    code, out, _ = call(f"{start} --minimum-rows 15")
-    assert (code, "override   minimum_rows 15" in out) == (0, True)
-
-
 def test_an_override_is_given_in_a_run_that_has_begun(call):
     """The same folder, key and state: a refused step is repeated under the new rule, and the report lists it."""
     write_tables()
-    options = "--loss logistic --minimum-class-count 1 --budget 9"
-    for name in ("east", "north", "west"):
-        formula = "--target died --features age,dose"
-        assert call(f"site init {name} --data {name}.csv --name {name} {formula} {options}")[0] == 0
+    introduce(call, "--target died --features age,dose --loss logistic --minimum-class-count 1 --budget 9")
     assert call("server run run east north west --no-progress --rounds 1")[0] == 1
-    assert call("site init east --data east.csv --name east --target died --loss logistic")[2].startswith(
-        "bayesadmm site init: east takes part in a run already"
-    )
-    assert call("server init second " + " ".join(f"{name}/hello.npz" for name in ("east", "north")))[0] == 0
+    assert "already" in call("site init east --data east.csv --name east --target died --loss logistic")[2]
+    assert call("server init second east/hello.npz north/hello.npz")[0] == 0
     (Path("east") / "state.npz").unlink()
     before = json.loads(Path("east/site.json").read_text())
     code, out, _ = call("site step east second/inquiry-0001.npz")
@@ -335,10 +309,6 @@ def test_an_override_is_given_in_a_run_that_has_begun(call):
     assert (code, "refused" in out, Path("east/key.hex").read_text() == key) == (0, False, True)
     assert json.loads(Path("east/site.json").read_text()) == {**before, "minimum_sites": 2}
     assert "budget 9.0, minimum_class_count 1, minimum_sites 2." in call("report east")[1]
-
-
-def test_a_refusal_is_a_refused_message():
-    assert issubclass(DisclosureError, MessageError)
 
 
 @pytest.mark.parametrize("is_separated", [True, False])

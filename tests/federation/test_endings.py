@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import bayesadmm_np as ba
-from bayesadmm_np.federation import Coordinator, GLMTask, Message, MessageError, final_result, step_site
+from bayesadmm_np.federation import Coordinator, GLMTask, Message, MessageError, final_result
 from bayesadmm_np.federation.spec import run_of
 from oracles.couriers import carried, introduce
 from oracles.problems import prior, team
@@ -67,19 +67,6 @@ def test_a_final_message_that_contradicts_itself_is_refused_by_whoever_reads_it(
             with pytest.raises(MessageError) as refused:
                 read(edited(FINAL, changes))
             assert named in refused.value.reason, (named, changes)
-
-
-def test_a_refused_final_message_leaves_the_sites_folder_as_it_was(tmp_path):
-    state, good, bad = (tmp_path / name for name in ("state.npz", "final.npz", "bad.npz"))
-    SITES[0].save().write(state)
-    FINAL.write(good)
-    before = state.read_bytes()
-    for _, changes in BAD:
-        edited(FINAL, changes).write(bad)
-        with pytest.raises(MessageError):
-            step_site(tmp_path, introduce(CLIENTS)[0], bad)
-        assert state.read_bytes() == before
-    assert step_site(tmp_path, introduce(CLIENTS)[0], good)[1] is None
 
 
 def test_a_run_at_its_limit_ends_with_what_it_knows():

@@ -8,25 +8,16 @@ import pytest
 
 from bayesadmm_np.estimators.evaluation import site_counts
 from bayesadmm_np.federation import Message
-from oracles.by_files import ROWS, SITES, commands, write_tables
+from oracles.by_files import ROWS, SITES, introduce, write_tables
 
-pytest.importorskip("cyclopts", reason="the command line needs the extra `cli`")
 FORMULA = "died~age+dose"
-
-
-@pytest.fixture
-def call(capsys, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    return commands(capsys, monkeypatch)
 
 
 @pytest.fixture
 def run(call):
     """Three sites that said hello by the usual rules, and a model of their rows."""
     rows = write_tables()
-    for name in SITES:
-        start = f"site init {name} --data {name}.csv --name {name} --loss logistic --formula {FORMULA}"
-        assert call(f"{start} --minimum-class-count 1")[0] == 0
+    introduce(call, f"--loss logistic --formula {FORMULA} --minimum-class-count 1")
     rows.to_csv("all.csv", index=False)
     assert call(f"fit all.csv --client site --loss logistic --formula {FORMULA} --out model.npz")[0] == 0
     return call
@@ -76,7 +67,7 @@ def test_a_site_says_its_counts_once_and_again_the_same(run):
     Path("fewer.csv").write_text("\n".join(rows[:-1]) + "\n")
     code, _, err = counted(run, "east", "--data fewer.csv")
     assert code == 3
-    assert "--most-evaluations wants at most 1 evaluation of its rows, got 2" in err
+    assert "--most-evaluations wants at most 1" in err
     assert Path("east/counts-east.npz").read_bytes() == first
     # the twin: with the rule lifted, the difference is the outcome of the last row
     assert run("site rules east --most-evaluations 2")[0] == 0
@@ -105,7 +96,7 @@ def test_rules_refuse_by_name(run):
     Path("few.csv").write_text("\n".join(lines[:8]) + "\n")
     code, _, err = counted(run, "west", "--data few.csv")
     assert code == 3
-    assert "site west sends nothing: --minimum-rows wants at least 10 rows, got 7" in err
+    assert "--minimum-rows wants at least 10 rows, got 7" in err
     assert not Path("west/counts-west.npz").exists()
     assert run("site rules east --minimum-class-count 30")[0] == 0
     code, _, err = counted(run, "east")
@@ -184,10 +175,8 @@ def test_forged_counts_are_refused(run):
 
 
 def test_a_model_with_intercepts_of_sites_is_evaluated_at_each(run):
-    assert (
-        run(f"fit east.csv north.csv west.csv --site-intercepts --loss logistic --formula {FORMULA} --out model.npz")[0]
-        == 0
-    )
+    fit = f"fit east.csv north.csv west.csv --site-intercepts --loss logistic --formula {FORMULA} --out model.npz"
+    assert run(fit)[0] == 0
     for name in SITES:
         code, _, err = counted(run, name)
         assert code == 0, err

@@ -33,7 +33,7 @@ M = ba.methods
 CLIENTS = team("logistic", sizes=(5, 8, 6))
 START = prior("full", 3)
 ROW = ba.Accelerated(M.PVI(0.5), 2)
-OPTIONS = {"rounds": 6, "tol": 1e-12}
+OPTIONS = {"rounds": 4, "tol": 1e-12}
 
 
 class Crash(BaseException):
@@ -119,7 +119,7 @@ def test_every_step_survives_a_crash_at_every_writing(number, before, undisturbe
             crash_at(0, before)
 
     assert run(tmp_path, crash) == undisturbed
-    assert len(crashes) >= 20  # it did crash: a server and three sites in seven exchanges
+    assert len(crashes) >= 14  # it did crash: a server and three sites in five exchanges
 
 
 def test_without_replies_the_message_is_written_again(tmp_path):
@@ -149,7 +149,7 @@ def halfway(tmp_path):
         tmp_path / "server", Coordinator.start([s.hello() for s in introduce(CLIENTS)], GLMTask(ROW, START))
     )
     for _ in range(3):
-        replies = [step_site(f, s, path)[1] for f, s in zip(folders, introduce(CLIENTS), strict=True)]
+        replies = answers(folders, path)
         last, (_, path) = path, step_server(tmp_path / "server", replies)
     return tmp_path, folders, last, path, replies
 
@@ -192,7 +192,7 @@ def test_messages_of_other_rounds_change_nothing(halfway):
         assert step_server(folder / "server", old)[0].number == 4
         assert state_of(folder) == before
     for _ in range(2):
-        new = [step_site(f, s, path)[1] for f, s in zip(folders, introduce(CLIENTS), strict=True)]
+        new = answers(folders, path)
         path = step_server(folder / "server", new)[1]
     before = state_of(folder)
     with pytest.raises(MessageError, match="round must be 6: let the site answer that broadcast, got 3"):
@@ -203,7 +203,7 @@ def test_messages_of_other_rounds_change_nothing(halfway):
 def test_replies_are_kept_until_all_have_come(halfway):
     """Whoever steps as the mails arrive loses none, in whatever order they come, and however often."""
     folder, folders, _, path, _ = halfway
-    replies = [step_site(f, s, path)[1] for f, s in zip(folders, introduce(CLIENTS), strict=True)]
+    replies = answers(folders, path)
     together = tuple(state_of(step_all(folder, "together", replies)).items())
     for _ in range(2):
         server, out = step_server(folder / "server", [replies[2]])
@@ -219,6 +219,11 @@ def test_replies_are_kept_until_all_have_come(halfway):
     assert step_server(folder / "server", [replies[1]])[0].number == 5  # once more: it is in the sum
 
 
+def answers(folders, path):
+    """What the sites reply to a message, as files."""
+    return [step_site(f, s, path)[1] for f, s in zip(folders, introduce(CLIENTS), strict=True)]
+
+
 def step_all(folder, name, replies):
     other = folder / name
     shutil.copytree(folder / "server", other)
@@ -228,7 +233,7 @@ def step_all(folder, name, replies):
 
 def test_a_round_ends_without_a_site_when_it_is_told_so(halfway):
     folder, folders, _, path, _ = halfway
-    replies = [step_site(f, s, path)[1] for f, s in zip(folders, introduce(CLIENTS), strict=True)]
+    replies = answers(folders, path)
     with pytest.raises(ValueError, match="partial must leave a reply of round 4 that has come"):
         step_server(folder / "server", [], partial=True)
     step_server(folder / "server", [replies[0]])
@@ -236,14 +241,14 @@ def test_a_round_ends_without_a_site_when_it_is_told_so(halfway):
     assert server.counted == (4, 4, 3)
     with pytest.raises(MessageError, match="let the site answer that broadcast"):  # the late one is of no use
         step_server(folder / "server", [replies[2]])
-    replies = [step_site(f, s, path)[1] for f, s in zip(folders, introduce(CLIENTS), strict=True)]
+    replies = answers(folders, path)
     assert step_server(folder / "server", replies)[0].counted == (5, 5, 5)
 
 
 def test_a_round_ends_without_the_named_site_alone(halfway):
     """The broken twin is --partial, which leaves out whoever has not answered yet."""
     folder, folders, _, path, _ = halfway
-    replies = [step_site(f, s, path)[1] for f, s in zip(folders, introduce(CLIENTS), strict=True)]
+    replies = answers(folders, path)
     server, out = step_server(folder / "server", replies[:1], without=["s2"])
     assert (server.number, out, missing_sites(folder / "server", server)) == (4, path, ("s1", "s2"))
     with pytest.raises(ValueError, match="without must name sites of s0, s1, s2, got s9"):
@@ -257,7 +262,7 @@ def test_a_round_ends_without_the_named_site_alone(halfway):
     with pytest.raises(MessageError, match="let the site answer that broadcast"):
         step_server(folder / "server", replies[2:])
     server, path = step_server(folder / "server", replies[:2])  # the same step again
-    replies = [step_site(f, s, path)[1] for f, s in zip(folders, introduce(CLIENTS), strict=True)]
+    replies = answers(folders, path)
     with pytest.raises(ValueError, match="without must leave a reply of round 5"):
         step_server(folder / "server", replies, without=["s0", "s1", "s2"])
     after, _ = step_server(folder / "server", replies)
@@ -268,7 +273,7 @@ def test_a_round_ends_without_the_named_site_alone(halfway):
 def test_a_file_in_the_place_of_a_reply_is_named_and_left_aside(how, halfway):
     """Its site has not answered; the others are kept, and a reply that comes takes its place."""
     folder, folders, _, path, _ = halfway
-    replies = [step_site(f, s, path)[1] for f, s in zip(folders, introduce(CLIENTS), strict=True)]
+    replies = answers(folders, path)
     planted = folder / "server" / "reply-s0-0004.npz"
     data = replies[0].read_bytes()
     files = {
@@ -370,7 +375,7 @@ def at_once(*calls):
 def test_two_steps_at_once_lose_no_reply(halfway):
     folder, folders, _, path, _ = halfway
     for _ in range(4):
-        replies = [step_site(f, s, path)[1] for f, s in zip(folders, introduce(CLIENTS), strict=True)]
+        replies = answers(folders, path)
         expected = state_of(step_all(folder, f"all{load_server(folder / 'server').number}", replies))
         assert at_once(*(("server", folder / "server", reply) for reply in replies)) == ["", "", ""]
         assert state_of(folder / "server") == expected
@@ -391,16 +396,11 @@ def test_a_folder_in_use_is_refused_in_one_sentence(halfway, monkeypatch):
     assert state_of(folder) == before
 
 
-def test_a_folder_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(ValueError, match="nowhere: folder must be one that can be written to, and there is none"):
-        step_server(tmp_path / "nowhere", [])
-
-
 def test_a_state_file_that_was_put_back_is_noticed(halfway):
     folder, folders, _, path, _ = halfway
     old = (folders[0] / "state.npz").read_bytes()
     for _ in range(2):
-        replies = [step_site(f, s, path)[1] for f, s in zip(folders, introduce(CLIENTS), strict=True)]
+        replies = answers(folders, path)
         path = step_server(folder / "server", replies)[1]
     (folders[0] / "state.npz").write_bytes(old)
     with pytest.raises(MessageError, match="counted must be a round that this site remembers"):

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 pd = pytest.importorskip("pandas", reason="the command line needs the extra `cli`")
-pytest.importorskip("cyclopts", reason="the command line needs the extra `cli`")
 
 from bayesadmm_np import RunError  # noqa: E402
 from bayesadmm_np.estimators import FederatedGLM, contrast  # noqa: E402
@@ -16,40 +15,12 @@ from bayesadmm_np.estimators.summary import as_dict  # noqa: E402
 from bayesadmm_np.estimators.term_tests import wald_tests  # noqa: E402
 from bayesadmm_np.federation import Message, load_server  # noqa: E402
 from bayesadmm_np.federation.messages import read_hellos  # noqa: E402
-from oracles.by_files import SITES, commands, write_tables  # noqa: E402
+from oracles.by_files import SITES, differences, introduce, write_tables  # noqa: E402
 from oracles.overrides import OPTIONS  # noqa: E402
 
 APART = {"rounds", "floats", "agreed", "method", "certificate", "model", "dropped_rows", "objective"}
 """How the fit was made, and what one of them alone has to say."""
 FILES = " ".join(f"{name}.csv" for name in SITES)
-
-
-@pytest.fixture
-def call(capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return commands(capsys, monkeypatch)
-
-
-def leaves(plain, place=""):
-    items = plain.items() if isinstance(plain, dict) else enumerate(plain) if isinstance(plain, list | tuple) else None
-    if items is None:
-        yield place, plain
-    for key, value in items or ():
-        if place or key not in APART:
-            yield from leaves(value, f"{place}.{key}")
-
-
-def differences(one, other, rel):
-    """Return the places at which two tables differ by more than rounding."""
-    a, b = dict(leaves(one)), dict(leaves(other))
-    assert a.keys() == b.keys()
-
-    def differ(x, y):
-        if isinstance(x, float) and isinstance(y, float):
-            return not abs(x - y) <= rel * max(abs(x), abs(y))
-        return x != y
-
-    return [(place, a[place], b[place]) for place in a if differ(a[place], b[place])]
 
 
 def run(call, site, server="", names=SITES):
@@ -68,7 +39,7 @@ def by_files(call, site, server="", covariance="model", tests="wald"):
     assert code == 0, err
     assert call("export run --out m.npz")[0] == 0
     table = json.loads(call(f"summary m.npz --json --tests {tests}")[1])
-    assert differences(told["table"], table, 0.0) == []
+    assert differences(told["table"], table, APART, 0.0) == []
     return json.loads(call(f"summary m.npz --json --covariance {covariance} --tests {tests}")[1])
 
 
@@ -89,7 +60,7 @@ def test_three_front_ends_have_one_table(call, case):
     fit = f"fit {FILES} --target {target} --loss {kind} --features age,dose {site} {server} --covariance {covariance}"
     code, out, err = call(f"{fit} --tests wald --no-progress --json")
     assert code == 0, err
-    assert differences(own, json.loads(out), 1e-7) == []
+    assert differences(own, json.loads(out), APART, 1e-7) == []
     meaning = {"weight_meaning": "analytic"} if server else {}
     weights = rows["w"] if "--weights" in site else None
     model = FederatedGLM(kind, **meaning).fit(
@@ -102,7 +73,7 @@ def test_three_front_ends_have_one_table(call, case):
     fitted = model.fitted_ if covariance == "quasi" else model.with_robust((robust,), clusters)
     table = as_dict(fitted, covariance=covariance, tests=wald_tests(fitted, None, covariance))
     table = json.loads(json.dumps({**table, "target": target}))
-    assert differences(own, table, 1e-7) == []
+    assert differences(own, table, APART, 1e-7) == []
     assert [row["name"] for row in own["tests"]] == ["age", "dose"]
     assert own["heterogeneity"]["test"]["df"] == 6
     # broken twins: weights of the other meaning, each site as a cluster, the model's covariance
@@ -112,10 +83,10 @@ def test_three_front_ends_have_one_table(call, case):
     if covariance == "quasi":  # which alone has no likelihood ratio
         assert own["goodness"]["test"] is None is not twin["goodness"]["test"]
     else:
-        assert differences(own, twin, 1e-7) != []
+        assert differences(own, twin, APART, 1e-7) != []
     if server:
         other = json.loads(call(f"{fit.replace(server, '')} --tests wald --no-progress --json")[1])
-        assert differences(own, other, 1e-7) != []
+        assert differences(own, other, APART, 1e-7) != []
 
 
 def test_likelihood_ratios_of_terms_are_those_of_the_estimator(call):
@@ -124,7 +95,7 @@ def test_likelihood_ratios_of_terms_are_those_of_the_estimator(call):
     own = by_files(call, f"--loss {kind} --formula {formula}", tests="lr")
     code, out, err = call(f"fit {FILES} --loss {kind} --formula {formula} --tests lr --no-progress --json")
     assert code == 0, err
-    assert differences(own, json.loads(out), 1e-7) == []
+    assert differences(own, json.loads(out), APART, 1e-7) == []
     model = FederatedGLM.from_formula(formula, rows, "site", kind=kind)
     for row, test in zip(own["tests"], model.test_terms(how="lr"), strict=True):
         assert (row["name"], row["df"]) == (test.name, test.df)
@@ -165,10 +136,8 @@ def test_an_app_of_flower_makes_the_run_of_server_init(call):
     write_tables()
     options = "--target died --loss logistic --features age,dose --weights w --cluster ward"
     assert call(f"flower new trial --sites {len(SITES)}")[0] == 0
-    for name in SITES:
-        assert call(f"site init {name} --data {name}.csv --name {name} {options}")[0] == 0
-    hellos = read_hellos([Message.read(f"{name}/hello.npz") for name in SITES])
-    paths = " ".join(f"{name}/hello.npz" for name in SITES)
+    paths = introduce(call, options)
+    hellos = read_hellos([Message.read(path) for path in paths.split()])
     assert call(f"server init run {paths} --weight-meaning analytic --seed 0")[0] == 0
     with open("trial/app/pyproject.toml", "rb") as file:
         config = tomllib.load(file)["tool"]["flwr"]["app"]["config"]
@@ -215,10 +184,6 @@ def hospitals(n_sites=3, n=30, seed=0):
     return found
 
 
-def one_class(tables):
-    tables["h01"]["died"] = 0
-
-
 def lacking(tables):
     tables["h01"] = tables["h01"].drop(columns="dose")
 
@@ -231,12 +196,9 @@ def changed(column, value, row=3):
 
 
 BAD = {
-    "a site with one class": (one_class, "fitted", ""),
     "a column that a site lacks": (lacking, "refused", "column 'dose'"),
-    "a weight below zero": (changed("w", -1.0), "refused", "column 'w'"),
     "a weight that is missing": (changed("w", np.nan), "fitted", ""),
     "an offset that overflows": (changed("known", 1e308), "refused", "exponentials"),
-    "a code among the classes": (changed("died", 2), "refused", "logistic"),
 }
 """What is done to a site's table, how all front ends end, and a word that they all say."""
 
@@ -251,7 +213,7 @@ def test_bad_input_ends_in_one_way(call, case):
     assert all(words in one[1] for one in found), found
 
 
-@pytest.mark.parametrize(("n_sites", "n", "expected"), [(12, 4, "fitted"), (2, 1, "no maximum")])
+@pytest.mark.parametrize(("n_sites", "n", "expected"), [(4, 8, "fitted"), (2, 1, "no maximum")])
 def test_one_site_many_sites_and_too_few_rows_end_in_one_way(call, n_sites, n, expected):
     found = outcomes(call, hospitals(n_sites, n), "died~age+dose")
     assert [one[0] for one in found] == [expected] * 3, found
@@ -268,10 +230,7 @@ def stepped(call, path, names):
 
 
 def begun(call, options=""):
-    for name in SITES:
-        site = f"--data {name}.csv --name {name} --target died --loss logistic --features age,dose {OPTIONS}"
-        assert call(f"site init {name} {site}")[0] == 0
-    hellos = " ".join(f"{name}/hello.npz" for name in SITES)
+    hellos = introduce(call, f"--target died --loss logistic --features age,dose {OPTIONS}")
     return json.loads(call(f"server init run {hellos} {options} --json")[1])["written"]
 
 

@@ -24,7 +24,7 @@ from bayesadmm_np.federation import (
     step_server,
     step_site,
 )
-from oracles.by_files import commands, write_tables
+from oracles.by_files import write_tables
 from oracles.couriers import introduce
 from oracles.problems import prior, same_bits, team
 
@@ -267,11 +267,8 @@ def test_without_keys_nobody_is_given_a_copy(tmp_path):
 # ----------------------------------------------------------------------------------------------------
 
 
-def test_commands_make_keys_and_bring_a_site_back(capsys, monkeypatch, tmp_path):
-    pytest.importorskip("cyclopts")
-    monkeypatch.chdir(tmp_path)
+def test_commands_make_keys_and_bring_a_site_back(call):
     write_tables()
-    call = commands(capsys, monkeypatch)
     keys = {}
     for name in ("north", "west"):
         command = f"site init {name} --data {name}.csv --target died --name {name} --loss logistic --features age,dose"

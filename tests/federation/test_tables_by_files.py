@@ -1,62 +1,29 @@
 """Runs by files have the table of the estimators: what sites are asked for before and after the rounds."""
 
 import json
-import os
 import shutil
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 pd = pytest.importorskip("pandas", reason="the command line needs the extra `cli`")
-pytest.importorskip("cyclopts", reason="the command line needs the extra `cli`")
 
 from bayesadmm_np.estimators import FederatedGLM, load_model  # noqa: E402
 from bayesadmm_np.estimators.summary import as_dict  # noqa: E402
 from bayesadmm_np.federation import Message  # noqa: E402
 from bayesadmm_np.splitting.status import Status  # noqa: E402
-from oracles.by_files import SITES, commands, play, write_tables  # noqa: E402
+from oracles.by_files import SITES, differences, play, write_tables  # noqa: E402
 from oracles.strd import PROBLEMS, digits  # noqa: E402
 
 APART = {"rounds", "floats", "target", "agreed"}
 """By files the exchanges of the table count, and sites agree on columns by name; an estimator sees a matrix."""
 
 
-@pytest.fixture
-def call(capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return commands(capsys, monkeypatch)
-
-
 def exported(call):
     code, _, err = call("export run --out m.npz")
     assert code in (0, 1, 4), err
     return load_model("m.npz")
-
-
-def leaves(plain, place=""):
-    """Yield every value of a table with its place."""
-    items = plain.items() if isinstance(plain, dict) else enumerate(plain) if isinstance(plain, list | tuple) else None
-    if items is None:
-        yield place, plain
-    for key, value in items or ():
-        yield from leaves(value, f"{place}.{key}")
-
-
-def differences(one, other, rel=0.0):
-    """Return the places at which two tables differ by more than rounding."""
-    a, b = (
-        {place: value for place, value in leaves(table) if place.split(".")[1] not in APART} for table in (one, other)
-    )
-    assert a.keys() == b.keys()
-
-    def differ(x, y):
-        if isinstance(x, float) and isinstance(y, float):
-            return not abs(x - y) <= rel * abs(y)
-        return x != y
-
-    return [place for place in a if differ(a[place], b[place])]
 
 
 LIKELIHOODS = {
@@ -82,7 +49,7 @@ def test_the_table_is_that_of_the_estimator_bit_for_bit(call, case):
     fitted = fit.with_robust(("HC0",) if kind == "multinomial" else ("HC0", "HC2", "HC3"))
     model = exported(call)
     for covariance in ("model", robust):
-        assert differences(as_dict(model, covariance=covariance), as_dict(fitted, covariance=covariance)) == []
+        assert differences(as_dict(model, covariance=covariance), as_dict(fitted, covariance=covariance), APART) == []
     # every exchange counts: two questions beside the rounds, and the start that the estimator has too
     questions = [name for name in sent if name.startswith("inquiry")]
     assert (len(questions), model.rounds) == (2, len(sent)) == (2, fit.n_rounds_ + 2)
@@ -90,33 +57,27 @@ def test_the_table_is_that_of_the_estimator_bit_for_bit(call, case):
     twin = rows.assign(w=np.where((rows["site"] == "west") & (rows["w"] == 1), 3, rows["w"]))
     if weights is not None:
         other = FederatedGLM(kind).fit(twin[features.split(",")], twin[target], twin["site"], twin["w"])
-        assert differences(as_dict(model), as_dict(other.fitted_)) != []
+        assert differences(as_dict(model), as_dict(other.fitted_), APART) != []
 
 
-@pytest.mark.parametrize(
-    ("kind", "formula"), [("logistic", "died~age+C(ward)"), ("poisson", "visits~dose+offset(age)+C(ward)")]
-)
-def test_formulas_and_offsets_have_the_table_too(call, kind, formula):
+def test_formulas_and_offsets_have_the_table_too(call):
     """An offset's mean is a part of the estimator's intercept: both fits end within their tolerance, 1e-8."""
-    rows = write_tables()
+    kind, formula, rows = "poisson", "visits~dose+offset(age)+C(ward)", write_tables()
     code, told, _ = play(call, f"--loss {kind} --formula {formula}")
     assert (code, told["status"], told["missing"]) == (0, "CONVERGED", [])
     fit = FederatedGLM.from_formula(formula, rows, "site", kind=kind)
     own, other = as_dict(exported(call)), as_dict(fit.fitted_)
     for table in (own, other):
         del table["certificate"]
-    assert differences(own["goodness"], other["goodness"], rel=1e-8) == []
-    assert differences(own["coefficients"], other["coefficients"], rel=1e-6) == []
+    assert differences(own["goodness"], other["goodness"], APART, 1e-8) == []
+    assert differences(own["coefficients"], other["coefficients"], APART, 1e-6) == []
     assert own["goodness"]["null_deviance"] > own["goodness"]["deviance"]
     # broken twin: the null model without the offset
     plain = FederatedGLM.from_formula(formula.replace("+offset(age)", ""), rows, "site", kind=kind)
-    assert (as_dict(plain.fitted_)["goodness"]["null_deviance"] == own["goodness"]["null_deviance"]) == (
-        "offset" not in formula
-    )
+    assert as_dict(plain.fitted_)["goodness"]["null_deviance"] != own["goodness"]["null_deviance"]
 
 
-@pytest.mark.parametrize("server", ["", "--inference posterior"])
-def test_rows_of_levels_that_nobody_names_are_left_out(call, server):
+def test_rows_of_levels_that_nobody_names_are_left_out(call):
     """The table is that of the rows left, up to 1e-6: both fits end within their tolerance, 1e-8."""
     rows = write_tables().reset_index(drop=True)
     rare = (rows["site"] == "north") & (rows.index % 12 == 5)
@@ -125,17 +86,15 @@ def test_rows_of_levels_that_nobody_names_are_left_out(call, server):
         rows[rows["site"] == name].to_csv(f"{name}.csv", index=False)
     formula = "died~dose+ward"
     site = f"--loss logistic --minimum-count 3 --weights w --formula {formula}"
-    code, told, _ = play(call, site, f"--drop-withheld {server}")
+    code, told, _ = play(call, site, "--drop-withheld")
     assert (code, told["status"], told["missing"]) == (0, "CONVERGED", [])
     own = exported(call)
     assert own.statistics.total.n_rows == len(rows) - rare.sum() < len(rows)
     left = {name: int(count) for name, count in rows[~rare]["site"].value_counts().sort_index().items()}
     assert told["sites"] == {name: site.n_rows for name, site in own.sites.items()} == left
     assert left != {name: int(count) for name, count in rows["site"].value_counts().items()}  # those of the hellos
-    settings = {"inference": "posterior", "prior_precision": 1.0, "penalize_intercept": True} if server else {}
     fits = [
-        FederatedGLM.from_formula(formula, table, "site", kind="logistic", weights="w", **settings)
-        for table in (rows[~rare], rows)
+        FederatedGLM.from_formula(formula, table, "site", kind="logistic", weights="w") for table in (rows[~rare], rows)
     ]
     left, whole = ([[row["coef"], row["std_err"]] for row in as_dict(fit.fitted_)["coefficients"]] for fit in fits)
     said = [[row["coef"], row["std_err"]] for row in as_dict(own)["coefficients"]]
@@ -144,31 +103,6 @@ def test_rows_of_levels_that_nobody_names_are_left_out(call, server):
     assert f"a value is missing, or no site names their level: north {rare.sum()}" in " ".join(
         call("summary m.npz")[1].split()
     )
-
-
-def test_the_commands_print_what_fit_prints(call):
-    """`fit` scales the columns first, which rounds differently: 1e-12 is a thousand roundings."""
-    write_tables()
-    play(call, "--target died --loss logistic --features age,dose")
-    files = " ".join(f"{name}.csv" for name in SITES)
-    _, out, _ = call(f"fit {files} --target died --features age,dose --no-progress --json --covariance HC3")
-    exported(call)
-    _, own, _ = call("summary m.npz --json --covariance HC3")
-    one, other = json.loads(own), json.loads(out)
-    for table in (one, other):
-        del table["certificate"], table["objective" if "objective" in table else "method"]
-        for name in ("model", "dropped_rows"):
-            table.pop(name, None)
-    assert one["target"] == other["target"] == "died"
-    assert differences(one, other, rel=1e-12) == []
-    _, status, _ = call("server status run")
-    _, fitted, _ = call(f"fit {files} --target died --features age,dose --no-progress")
-    for words in ("AIC, BIC", "Deviance", "Log-likelihood", "LR χ²"):
-        line = next(line for line in fitted.splitlines() if words in line)
-        assert line in status
-    _, at_site, _ = call("site step north run/final.npz")
-    for words in ("AIC, BIC:", "Log-likelihood:", "Observations:"):
-        assert words in at_site
 
 
 def test_a_posterior_has_deviance_and_a_bound_too(call):
@@ -188,7 +122,7 @@ def test_a_posterior_has_deviance_and_a_bound_too(call):
 # ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("site", ["", "--weights w", "--no-intercept", "--noise-variance 2"])
+@pytest.mark.parametrize("site", ["--weights w", "--no-intercept --noise-variance 2"])
 def test_least_squares_takes_one_exchange_and_has_t(call, site):
     """One for the fit, one for its certificate, one for the table.
 
@@ -197,11 +131,7 @@ def test_least_squares_takes_one_exchange_and_has_t(call, site):
     rows = write_tables()
     code, told, sent = play(call, f"--target pressure --loss linear --features age,dose {site}")
     assert (code, told["status"]) == (0, "CONVERGED")
-    assert sent == [
-        "inquiry-0001.npz",
-        "inquiry-0002.npz",
-        "inquiry-0003.npz",
-    ]
+    assert sent == [f"inquiry-000{number}.npz" for number in (1, 2, 3)]
     weights = rows["w"] if "--weights" in site else None
     noise = {"noise_variance": 2.0} if "--noise" in site else {}
     fit = FederatedGLM("linear", fit_intercept="--no-intercept" not in site, **noise).fit(
@@ -210,13 +140,13 @@ def test_least_squares_takes_one_exchange_and_has_t(call, site):
     own, other = as_dict(exported(call), covariance="HC3"), as_dict(fit.with_robust(("HC3",)), covariance="HC3")
     for table in (own, other):
         del table["certificate"]
-    assert differences(own, other, rel=1e-10) == []
+    assert differences(own, other, APART, 1e-10) == []
     assert own["statistic"] == ("z" if noise else "t")
     twin = FederatedGLM("linear", noise_variance=1.5).fit(rows[["age", "dose"]], rows["pressure"], client=rows["site"])
     assert twin.fitted_.noise_variance != pytest.approx(own["noise_variance"])
 
 
-@pytest.mark.parametrize(("name", "least"), [("Longley", 11), ("Norris", 11), ("Wampler1", 9), ("Wampler3", 9)])
+@pytest.mark.parametrize(("name", "least"), [("Longley", 11), ("Wampler1", 9)])
 def test_right_digits_by_files(call, name, least):
     problem = PROBLEMS[name]
     columns = [f"x{j}" for j in range(problem.X.shape[1])]
@@ -250,11 +180,7 @@ def test_a_separation_is_named_and_no_number_is_an_estimate(call):
     write_tables()
     code, told, sent = play(call, "--target died --loss logistic --features age,marker")
     assert (code, told["status"]) == (4, "NO_MAXIMUM")
-    assert told["findings"][0].startswith("Separation (complete) by marker: along marker − 0.5 ")
-    assert (
-        "(server init NEW_DIR --penalty firth), a prior (server init NEW_DIR --prior-precision 1)"
-        in told["findings"][0]
-    )
+    assert all(words in told["findings"][0] for words in ("(complete) by marker", "--penalty firth"))
     assert told["mean"] == told["standard_error"] == [None, None, None]
     assert len([name for name in sent if name.startswith("broadcast")]) == 9  # asked once, after eight rounds
     for command in ("server status run", "site step north run/final.npz"):
@@ -271,12 +197,15 @@ def test_a_separation_is_named_and_no_number_is_an_estimate(call):
     told = json.loads(call("server status run --json")[1])
     said = told["table"]["certificate"]
     assert not said["holds"]
-    assert said["distance"].startswith("no bound on the distance to the pooled fit: the likelihood has no maximum")
+    assert "no maximum" in said["distance"]
     text = call("server status run")[1] + call("summary m.npz")[1]
     assert "of its standard error" not in told["certificate"] + text
     assert "no bound on the distance" in text
     # twin without a separation: the search is not even begun
-    code, told, sent = play_again(call, "--target died --loss logistic --features age,dose")
+    shutil.rmtree("run")
+    for name in SITES:
+        shutil.rmtree(name)
+    code, told, sent = play(call, "--target died --loss logistic --features age,dose")
     assert (code, told["findings"], len(sent)) == (0, [], 7)
 
 
@@ -301,27 +230,17 @@ def test_the_status_and_the_table_agree_on_what_is_no_estimate(call):
     assert "no estimate, or no standard error of it" in " ".join(call("server status run")[1].split())
 
 
-def play_again(call, *options):
-    """Play in a folder of its own."""
-    os.mkdir("again")
-    for name in SITES:
-        shutil.copy(f"{name}.csv", "again")
-    os.chdir("again")
-    return play(call, *options)
-
-
 @pytest.mark.parametrize(
     ("loss", "target", "units"),
-    [("logistic", "died", ""), ("poisson", "visits", "--standardize"), ("linear", "pressure", "")],
+    [("poisson", "visits", "--standardize"), ("linear", "pressure", "")],
 )
 def test_collinear_and_constant_columns_are_named_and_held(call, loss, target, units):
     rows = write_tables()
     code, told, _ = play(call, f"--target {target} --loss {loss} --features age,dose,twice,one {units}")
     assert (code, told["status"]) == (0, "CONVERGED")
-    assert told["findings"] == [
-        "twice = 1 + 2·dose in every row: leave one of these columns out.",
-        "one is constant, 3 in every row: the intercept says the same, and it has no coefficient.",
-    ]
+    assert len(told["findings"]) == 2
+    assert "twice = 1 + 2·dose" in told["findings"][0]
+    assert "one is constant" in told["findings"][1]
     kept = rows[["age", "dose"]]
     fit = FederatedGLM(loss).fit(kept, rows[target], client=rows["site"])
     table = as_dict(exported(call))
@@ -410,27 +329,3 @@ def test_a_private_site_answers_no_question(call):
     options = "--method PVI --gamma 0.3 --rounds 2 --prior-precision 1"
     _, told, _ = play(call, f"--target died --loss logistic --features age,dose {private}", options)
     assert "it has privacy, and sends nothing but noised answers" in told["missing"][0]
-
-
-def test_questions_are_refused_by_name_before_a_run(call):
-    write_tables()
-    code, _, err = call("site init east --data east.csv --name east --target died --loss logistic --refuse statistic")
-    assert code == 2
-    assert "did you mean 'statistics'?" in err
-
-
-def test_the_server_says_what_it_waits_for(call):
-    write_tables()
-    for name in SITES:
-        call(f"site init {name} --data {name}.csv --name {name} --target died --loss logistic --features age,dose")
-    call(f"server init run {' '.join(f'{name}/hello.npz' for name in SITES)}")
-    _, out, _ = call("site step east run/inquiry-0001.npz")
-    assert "question   design" in out
-    first = Path("east/answer-east-0001.npz").read_bytes()
-    call("site step east run/inquiry-0001.npz")
-    assert Path("east/answer-east-0001.npz").read_bytes() == first
-    _, out, _ = call("server step run east/answer-east-0001.npz")
-    assert "waits for replies to inquiry 1 (design) of north, west; east answered" in out
-    code, _, err = call("server step run east/hello.npz")
-    assert code == 3
-    assert "kind must be 'answer'" in err

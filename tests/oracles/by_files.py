@@ -1,30 +1,14 @@
 """Runs by files for the tests, as their users type them: commands in this process, messages carried by their paths."""
 
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
-import pytest
 
-from bayesadmm_np import cli
 from oracles.overrides import OPTIONS
 
 SITES = ("east", "north", "west")
 ROWS = {"east": 40, "north": 25, "west": 15}
-
-
-def commands(capsys, monkeypatch):
-    """Return a function that runs a command and returns exit code, standard output and standard error."""
-
-    def call(text):
-        monkeypatch.setattr(sys, "argv", ["bayesadmm", *text.split()])
-        with pytest.raises(SystemExit) as stopped:
-            cli.main()
-        out, err = capsys.readouterr()
-        return stopped.value.code or 0, out, err
-
-    return call
 
 
 def write_tables():
@@ -59,15 +43,20 @@ def write_tables():
     return pd.concat(tables)
 
 
+def introduce(call, options, sites=SITES):
+    """Let sites say hello; return the paths of what they said."""
+    for name in sites:
+        code, _, err = call(f"site init {name} --data {name}.csv --name {name} {options}")
+        assert code == 0, err
+    return " ".join(f"{name}/hello.npz" for name in sites)
+
+
 def play(call, site, server="", sites=SITES, answering=None):
     """Do a whole run; return the last exit code, what it said, and the names of the messages that were sent.
 
     `answering(path, names)` returns the sites that answer a message; the others are left out of the step.
     """
-    for name in sites:
-        code, _, err = call(f"site init {name} --data {name}.csv --name {name} {OPTIONS} {site}")
-        assert code == 0, err
-    hellos = " ".join(f"{name}/hello.npz" for name in sites)
+    hellos = introduce(call, f"{OPTIONS} {site}", sites)
     code, out, err = call(f"server init run {hellos} {server} --json")
     assert code == 0, err
     path, sent = json.loads(out)["written"], []
@@ -84,3 +73,26 @@ def play(call, site, server="", sites=SITES, answering=None):
         assert out, err
         path = json.loads(out)["written"]
     return code, json.loads(out), sent
+
+
+def leaves(plain, apart, place=""):
+    """Yield every value of a table with its place, but for what stands under the names of `apart`."""
+    items = plain.items() if isinstance(plain, dict) else enumerate(plain) if isinstance(plain, list | tuple) else None
+    if items is None:
+        yield place, plain
+    for key, value in items or ():
+        if place or key not in apart:
+            yield from leaves(value, apart, f"{place}.{key}")
+
+
+def differences(one, other, apart, rel=0.0):
+    """Return the places at which two tables differ by more than rounding, with what stands there."""
+    a, b = dict(leaves(one, apart)), dict(leaves(other, apart))
+    assert a.keys() == b.keys()
+
+    def differ(x, y):
+        if isinstance(x, float) and isinstance(y, float):
+            return not abs(x - y) <= rel * max(abs(x), abs(y))
+        return x != y
+
+    return [(place, a[place], b[place]) for place in a if differ(a[place], b[place])]

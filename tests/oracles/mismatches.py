@@ -348,11 +348,3 @@ def with_common_spelling(case, truth):
         merged[ward] = min(counts.index, key=lambda level: (-counts[level], level))
     case.reference = {name: merged.get(level, level) for name, level in case.reference.items()}
     return truth.assign(ward=truth.ward.map(lambda ward: merged.get(ward, ward)))
-
-
-def harmonised(case):
-    """The truth as it must be read where nothing was refused."""
-    _, truth = harm_of_case(case)
-    if case.swapped:
-        case.truth = truth = with_common_spelling(case, truth)
-    return truth
