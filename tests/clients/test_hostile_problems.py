@@ -10,7 +10,7 @@ from bayesadmm_np.clients.descent import Chart, conjugate_gradients, hessian
 from bayesadmm_np.clients.problem import ClientStatus
 from oracles.hostile import draw
 
-SAMPLE = 150
+SAMPLE = 80
 """Problems in every run of the tests; the slow test has ten thousand."""
 IN_DOUBT = 6446
 """A softmax whose curvature is singular to rounding: called ROUNDED, and .03 standard deviations off."""

@@ -113,19 +113,15 @@ def test_a_column_that_the_site_has_not_named_is_not_read(run):
 
 
 def test_models_and_sites_that_cannot_be_counted_are_refused(run):
-    assert run("fit all.csv --client site --loss poisson --formula visits~dose --out counts.npz")[0] == 0
-    code, _, err = run("site evaluate east counts.npz")
-    assert (code, "a model of classes was expected" in err) == (2, True)
-    assert run("fit all.csv --client site --loss softmax --formula ward~dose --out wards.npz")[0] == 0
-    code, _, err = run("site evaluate east wards.npz")
-    assert (code, "a model of two classes was expected, and it has 3" in err) == (2, True)
+    for kind, formula in (("poisson", "visits~dose"), ("softmax", "ward~dose")):
+        assert run(f"fit all.csv --client site --loss {kind} --formula {formula} --out other.npz")[0] == 0
+        code, _, err = run("site evaluate east other.npz")
+        assert (code, "classes was expected" in err) == (2, True)
     plain = json.loads(Path("east/site.json").read_text())
     noise = {"privacy_clip": 1.0, "privacy_noise": 1.0, "privacy_rounds": 3}
     Path("east/site.json").write_text(json.dumps({**plain, **noise}))
     code, _, err = counted(run, "east")
-    assert (code, "this site puts noise on what it sends" in err) == (2, True)
-    code, _, err = run("site evaluate nowhere model.npz")
-    assert (code, "nowhere is no site" in err) == (2, True)
+    assert (code, "noise" in err) == (2, True)
 
 
 def test_files_that_are_damaged_of_another_model_or_of_one_site_twice_are_refused(run):

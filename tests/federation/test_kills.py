@@ -157,7 +157,7 @@ def cramped(most, failed):
             act()
 
         failed.append(not ended(forked(within)))
-        assert ended(forked(act))
+        act()
 
     return persist
 
@@ -177,7 +177,7 @@ def test_a_file_that_is_written_in_its_place_is_lost(tmp_path, monkeypatch):
             fill(file)
 
     monkeypatch.setattr(_archive, "replace_atomically", in_place)
-    with pytest.raises(AssertionError):
+    with pytest.raises(_archive.ArchiveError):
         carry(tmp_path / "run", cramped(1500, []))
 
 

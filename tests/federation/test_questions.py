@@ -177,6 +177,7 @@ def test_without_the_sums_of_leverages_there_are_the_other_robust_ones(monkeypat
     monkeypatch.setattr(Respondent, "answer", cautious)
     absent = server.step([sites[0].step(server.broadcast())[1]])
     assert absent.outcome.table.statistics is None
+    assert "site B" in absent.outcome.table.missing[0]
     while server.outcome is None:
         server = server.step([site.step(server.broadcast())[1] for site in sites])
     assert sorted(server.outcome.table.statistics.total.meats) == ["HC0", "cluster"]

@@ -33,7 +33,10 @@ CASES = {
     "weights": ("died ~ age + ward", "logistic", {"weights": "w"}),
     "classes": ("stage ~ dose + ward", "multinomial", {}),
 }
-FULL = {"full": lambda d: ba.families.FullGaussian(np.zeros(d), 0.5)}
+
+
+def full(d):
+    return ba.families.FullGaussian(np.zeros(d), 0.5)
 
 
 def run_case(case, method, table=GLMTable):
@@ -45,10 +48,10 @@ def run_case(case, method, table=GLMTable):
     names, losses = pooled_losses(
         whole, formula.replace(" + offset(log(days))", ""), kind, classes, options.get("weights"), offset
     )
-    prior = FULL["full"](losses["Basel"].dim)
+    prior = full(losses["Basel"].dim)
     result = ba.run(method, list(losses.values()), prior, rounds=30, tol=1e-8, seed=0)
     sites = [Site(name, table(part, formula, kind, **options)) for name, part in tables_of(whole).items()]
-    server, after = drive_sites(sites, GLMTask(method, FULL["full"], rounds=30, tol=1e-8))
+    server, after = drive_sites(sites, GLMTask(method, full, rounds=30, tol=1e-8))
     return names, result, server, after
 
 
@@ -95,7 +98,7 @@ def test_the_check_catches_levels_in_each_sites_own_order():
 # Before the first round
 # ----------------------------------------------------------------------------------------------------
 
-TASK = GLMTask(Guarded(Newton()), FULL["full"])
+TASK = GLMTask(Guarded(Newton()), full)
 
 
 def sites_of(formula, kind="logistic", tables=None, **options):
@@ -164,7 +167,7 @@ def test_levels_that_a_site_gained_since_its_hello_are_refused_by_name():
 def test_a_run_that_leaves_rows_out_still_needs_the_rows_of_the_hello():
     rows = {"died": [0, 1, 1, 0, 1], "ward": ["a", "a", "b", "b", "rare"]}
     table = GLMTable(rows, "died ~ ward", minimum_count=2)
-    task = GLMTask(ba.methods.PVI(), FULL["full"], choices={"drop_withheld": True})
+    task = GLMTask(ba.methods.PVI(), full, choices={"drop_withheld": True})
     spec = Coordinator.start([Site(name, table).hello() for name in "AB"], task).spec
     table.join(spec, "A", None)
     fewer = GLMTable({name: column[:4] for name, column in rows.items()}, "died ~ ward")
@@ -177,7 +180,7 @@ def test_choices_of_the_server():
     tables["Basel"]["ward"] = tables["Basel"].ward.str.upper()
     task = GLMTask(
         Guarded(Newton()),
-        FULL["full"],
+        full,
         choices={"ignore_case": True, "reference": {"ward": "ICU"}, "site_intercepts": True, "reference_site": "Bern"},
     )
     server = Coordinator.start([site.hello() for site in sites_of("died ~ age + ward", tables=tables)], task)

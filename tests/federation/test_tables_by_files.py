@@ -11,7 +11,6 @@ pd = pytest.importorskip("pandas", reason="the command line needs the extra `cli
 
 from bayesadmm_np.estimators import FederatedGLM, load_model  # noqa: E402
 from bayesadmm_np.estimators.summary import as_dict  # noqa: E402
-from bayesadmm_np.federation import Message  # noqa: E402
 from bayesadmm_np.splitting.status import Status  # noqa: E402
 from oracles.by_files import SITES, differences, play, write_tables  # noqa: E402
 from oracles.strd import PROBLEMS, digits  # noqa: E402
@@ -308,18 +307,6 @@ def test_what_a_site_refuses_is_missing_by_name(call, question):
     _, _, err = call("server status run")
     assert words in err
     assert told["mean"][0] is not None
-
-
-def test_a_site_that_is_away_for_the_table_is_named(call):
-    write_tables()
-
-    def answering(path, names):
-        return names[:2] if Message.read(path).header.get("name") == "statistics" else names
-
-    code, told, _ = play(call, "--target died --loss logistic --features age,dose", answering=answering)
-    assert (code, told["status"]) == (0, "CONVERGED")
-    assert "site west: it was away" in told["missing"][0]
-    assert told["table"]["goodness"] is None
 
 
 def test_a_private_site_answers_no_question(call):
