@@ -16,6 +16,7 @@ from bayesadmm_np.families.gamma import log_minus_digamma, trigamma_excess
 from bayesadmm_np.families.precision import BlockPrecision, DensePrecision, DiagonalPrecision
 from bayesadmm_np.testing import check_family
 from oracles.geometry import composition, derivative, norm, unit_direction
+from oracles.members import spd
 from oracles.refusals import assert_refused
 
 F = ba.families
@@ -23,11 +24,6 @@ F = ba.families
 # ----------------------------------------------------------------------------------------------------
 # Members: FAMILIES[name](rng, d) returns a function that draws members of one family of dimension d
 # ----------------------------------------------------------------------------------------------------
-
-
-def spd(rng, d):
-    root = rng.standard_normal((d, d + 2))
-    return root @ root.T / (d + 2) + 0.3 * np.eye(d)
 
 
 def block_members(rng, d):
@@ -713,13 +709,6 @@ def test_members_of_another_dimension(family):
     ]:
         with pytest.raises(TypeError):
             method(argument)
-
-
-def test_coordinates_do_not_share_memory_with_their_arguments():
-    values = np.ones(2)
-    natural = F.Natural(values)
-    values[0] = 7.0
-    assert natural.linear[0] == 1.0
 
 
 def test_fixed_precisions_of_different_structure():

@@ -14,7 +14,7 @@ from bayesadmm_np.federation import (
     start_server,
     step_server,
 )
-from oracles.couriers import introduce
+from oracles.couriers import exchanged, introduce
 from oracles.problems import prior, team
 
 M = ba.methods
@@ -162,6 +162,5 @@ def test_the_reach_of_honest_sites_is_far_within_the_bound(monkeypatch):
             task = GLMTask(M.PVI(0.5), start, rounds=6)
             server = Coordinator.start([site.hello() for site in sites], task)
             while server.outcome is None:
-                sites, replies = zip(*(site.step(server.broadcast()) for site in sites), strict=True)
-                server = server.step(replies)
+                server, sites = exchanged(server, sites)
     assert len(seen) >= 9 * 2

@@ -8,7 +8,7 @@ import pytest
 import bayesadmm_np as ba
 from bayesadmm_np.federation import Coordinator, GLMTask, Message, MessageError, final_result
 from bayesadmm_np.federation.spec import run_of
-from oracles.couriers import carried, introduce
+from oracles.couriers import carried, exchanged, introduce
 from oracles.problems import prior, team
 
 CLIENTS = team("logistic", sizes=(5, 8))
@@ -18,8 +18,7 @@ def run(**options):
     sites = introduce(CLIENTS)
     server = Coordinator.start([site.hello() for site in sites], GLMTask(ba.methods.PVI(), prior("full", 3), **options))
     while server.outcome is None:
-        sites, replies = zip(*(site.step(server.broadcast()) for site in sites), strict=True)
-        server = server.step(replies)
+        server, sites = exchanged(server, sites)
     return sites, server.broadcast()
 
 

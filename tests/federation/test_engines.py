@@ -137,13 +137,6 @@ def test_a_sites_identity_is_kept_with_the_run():
     assert begin()[0].introduction("s0")["identity"] is None
 
 
-def test_an_identity_that_is_none_is_refused():
-    hello = introduce(CLIENTS)[0].hello()
-    for identity in (1, "x" * 201, ["key"]):
-        with pytest.raises(MessageError, match="identity"):
-            Coordinator.start([replace(hello, header={**hello.header, "identity": identity})], GLMTask(M.PVI(), START))
-
-
 def test_a_result_of_the_other_engine_is_refused():
     torch = pytest.importorskip("torch", minversion="2.4", reason="networks need the extra `torch`")
     from bayesadmm_np.torch import IVONADMM, NetworkData, NetworkTask, Rows, final_model

@@ -66,11 +66,10 @@ def test_the_rounds_of_a_schedule_differ():
 
 
 @pytest.mark.parametrize("case", ["a rule of λ", "a schedule", "a solver"])
-def test_what_is_not_registered_is_refused_in_one_sentence(case):
+def test_what_is_not_registered_is_refused(case):
     row, options = CASES[case]
-    with pytest.raises(ValueError, match=r"cannot be sent.*\.$") as caught:
+    with pytest.raises(ValueError, match="cannot be sent"):
         drive(row, team("logistic", sizes=(5, 8)), prior("full", 3), **options)
-    assert "\n" not in str(caught.value)
 
 
 class Silent(Exponential):
@@ -89,9 +88,8 @@ def test_a_registered_family_travels_bit_for_bit():
 
 
 @pytest.mark.parametrize("kind", [Exponential, Silent])
-def test_a_family_that_cannot_be_sent_is_refused_in_one_sentence(kind):
+def test_a_family_that_cannot_be_sent_is_refused(kind):
     if kind is Silent:
         ba.families.FAMILIES.register(Silent)
-    with pytest.raises(ValueError, match=r"^prior must be .* to be sent, ") as caught:
+    with pytest.raises(ValueError, match=r"^prior"):
         drive(M.PVI(), WAITING, kind([2.0, 0.1]))
-    assert "\n" not in str(caught.value)

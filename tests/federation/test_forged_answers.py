@@ -21,7 +21,7 @@ from bayesadmm_np.federation import (
     step_server,
 )
 from bayesadmm_np.glm.questions import QUESTIONS
-from oracles.couriers import carried
+from oracles.couriers import carried, exchanged
 
 COLUMNS = ("age", "dose", "intercept")
 
@@ -72,8 +72,7 @@ def asked():
     for name, (kind, options) in WHERE.items():
         server, sites = begin(kind, **options)
         while server.question is None or server.question.name != name:
-            sites, replies = zip(*(site.step(server.broadcast()) for site in sites), strict=True)
-            server = server.step(replies)
+            server, sites = exchanged(server, sites)
         found[name] = server, [site.step(server.broadcast())[1] for site in sites]
     return found
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import bayesadmm_np as ba
 from bayesadmm_np.federation import Coordinator, GLMData, GLMSpec, GLMTask, Message, MessageError, Site, final_result
 from bayesadmm_np.federation.spec import run_of
-from oracles.couriers import carried, introduce
+from oracles.couriers import carried, exchanged, introduce
 from oracles.problems import prior, team
 
 M = ba.methods
@@ -24,16 +24,11 @@ def begin(row=None, clients=CLIENTS, start=START, **options):
     return Coordinator.start([site.hello() for site in sites], GLMTask(row or M.PVI(), start, **options)), sites
 
 
-def turn(server, sites):
-    sites, replies = zip(*(site.step(server.broadcast()) for site in sites), strict=True)
-    return server.step(replies), list(sites)
-
-
-SERVER, SITES = turn(*turn(*begin()))
+SERVER, SITES = exchanged(*exchanged(*begin()))
 """A server that waits for replies to broadcast 3, and sites that can answer."""
 BROADCAST = SERVER.broadcast()
 REPLY = SITES[0].step(BROADCAST)[1]
-ENDED, _ = turn(*turn(*begin(M.BCM())))
+ENDED, _ = exchanged(*exchanged(*begin(M.BCM())))
 KINDS = {
     "hello": SITES[0].hello(),
     "broadcast": BROADCAST,
@@ -150,6 +145,8 @@ REFUSED = [
     ("site must be a name of its own", HELLO, {"site": "s1"}, {}),
     ("features", HELLO, {"features": ["a", "b", "c"]}, {}),
     ("rows", HELLO, {"rows": 0}, {}),
+    ("identity", HELLO, {"identity": 1}, {}),
+    ("identity", HELLO, {"identity": "x" * 201}, {}),
     ("file must be the state of site", STATE, {"site": "s1"}, {}),
     ("changed since", STATE, {"data": "0"}, {}),
     ("past", STATE, {"past": 3}, {}),
@@ -207,7 +204,7 @@ def test_a_site_replies_once():
 
 
 def test_a_reply_is_read_once_and_by_the_server_that_takes_it_in(monkeypatch):
-    server, sites = turn(*begin())
+    server, sites = exchanged(*begin())
     messages = [site.step(server.broadcast())[1] for site in sites]
     read, count = type(server.engine).reply_made, []
     monkeypatch.setattr(type(server.engine), "reply_made", lambda *given: count.append(1) or read(*given))
@@ -265,7 +262,7 @@ BAD_RUNS = [
     ("has ended", lambda: ENDED.step([REPLY])),
     ("prior", lambda: begin(start=prior("full", 4))),
     ("prior", lambda: begin(start=type("Mine", (ba.families.FullGaussian,), {})(np.zeros(3), 1.0))),
-    ("Gaussian", lambda: turn(*begin(start=ba.families.Gamma([1.0] * 3, 1.0)))),
+    ("Gaussian", lambda: exchanged(*begin(start=ba.families.Gamma([1.0] * 3, 1.0)))),
     ("ADMM", lambda: begin(M.ADMM())),
     ("method", lambda: begin(M.PVI)),
     ("cannot be sent", lambda: begin(solver=type("Mine", (ba.clients.ClosedForm,), {})())),
@@ -358,8 +355,7 @@ def test_rounding_errors_below_zero_are_refused():
     sites = introduce(CLIENTS)
     server = Coordinator.start([site.hello() for site in sites], GLMTask(ba.methods.PVI(), START, rounds=1))
     while not server.served.certify:
-        sites, replies = zip(*(site.step(server.broadcast()) for site in sites), strict=True)
-        server = server.step(replies)
+        server, sites = exchanged(server, sites)
     reply = sites[0].step(server.broadcast())[1]
     server.read([carried(reply)])
     for bad in (

@@ -10,7 +10,7 @@ from bayesadmm_np.federation import Coordinator, GLMData, GLMTask, Message, Mess
 from bayesadmm_np.glm.kinds import read_kind
 from bayesadmm_np.glm.questions import QUESTIONS, DesignQuestion, Respondent, StatisticsQuestion, pack, unpack
 from bayesadmm_np.losses import Logistic
-from oracles.couriers import carried
+from oracles.couriers import carried, exchanged
 
 COLUMNS = ("age", "dose", "intercept")
 
@@ -32,8 +32,7 @@ def until(name):
     """Return the server when it asks this question, and the sites."""
     server, sites = begin()
     while server.question is None or server.question.name != name:
-        sites, replies = zip(*(site.step(server.broadcast()) for site in sites), strict=True)
-        server = server.step(replies)
+        server, sites = exchanged(server, sites)
     return server, list(sites)
 
 

@@ -28,11 +28,7 @@ CASES = {
     "text": ("died ~ age + ward", "logistic", {}),
     "linear": ("cost ~ age*dose + ward", "linear", {}),
     "interactions": ("died ~ dose*ward + I(age/10)", "logistic", {}),
-    "knots": (
-        "died ~ bs(age, knots=[40, 60], lower_bound=10, upper_bound=100) + ward",
-        "logistic",
-        {},
-    ),
+    "knots": ("died ~ bs(age, knots=[40, 60], lower_bound=10, upper_bound=100) + ward", "logistic", {}),
     "offset": ("stays ~ dose + ward + offset(log(days))", "poisson", {}),
     "weights": ("died ~ age + ward", "logistic", {"weights": "w"}),
     "classes": ("stage ~ dose + ward", "multinomial", {}),
@@ -120,34 +116,11 @@ def test_a_hello_says_levels_and_counts_and_nothing_of_numbers():
     hello = site.hello()
     said = hello.header["table"]["described"]
     assert said["columns"]["ward"]["levels"].keys() == set(WARDS)
-    assert said["columns"]["dose"] == {
-        **said["columns"]["dose"],
-        "levels": None,
-        "kind": "number",
-    }
+    assert (said["columns"]["dose"]["levels"], said["columns"]["dose"]["kind"]) == (None, "number")
     assert (said["n_rows"], said["n_complete"]) == (32, 30)
     assert hello.arrays == {}
     written = hello.to_bytes().decode("latin-1")
     assert not any(f"{value:.6f}"[:8] in written for value in site.data.table["dose"])
-
-
-MISMATCHES = (
-    (lambda t: t.rename(columns={"ward": "Ward"}), "ward", "is not in the table"),
-    (lambda t: t.assign(age="2024-01-03"), "age", "holds dates"),
-    (lambda t: t.assign(ward=[str(w).lower() for w in t.ward]), "ward", "differ in case"),
-    (lambda t: t.assign(age=["old", *t.age[1:]]), "age", "holds text"),
-    (lambda t: t.assign(age=[np.inf, *t.age[1:]]), "age", "infinite"),
-)
-
-
-def test_a_mismatch_is_refused_with_site_and_column_before_the_first_round():
-    for change, column, words in MISMATCHES:
-        tables = tables_of(truth(), holes=False)
-        tables["Bern"] = change(tables["Bern"])
-        with pytest.raises(TableError, match=words) as caught:
-            Coordinator.start([site.hello() for site in sites_of("died ~ age + ward", tables=tables)], TASK)
-        assert caught.value.column == column
-        assert caught.value.site in (None, "Bern")  # alone a site knows of a column that it lacks
 
 
 def test_sites_must_want_the_same_regression():
@@ -270,9 +243,9 @@ def test_columns_of_numbers_are_standardised_by_pooled_moments_and_levels_are_no
 @pytest.mark.parametrize(
     ("table", "options", "words"),
     [
-        ({"died": [0, 1], "age": [None, None]}, {}, "no row is complete: missing values in age"),
-        ({"died": [0, 1]}, {}, "column 'age' is not in the table"),
-        ({"died": [0, 1], "age": [1, 2], "w": [0, 0]}, {"weights": "w"}, "weights >= 0, not all zero"),
+        ({"died": [0, 1], "age": [None, None]}, {}, "no row is complete"),
+        ({"died": [0, 1]}, {}, "'age'"),
+        ({"died": [0, 1], "age": [1, 2], "w": [0, 0]}, {"weights": "w"}, "not all zero"),
         ({"died": [0, 1], "age": [1, 2], "w": [1, -1]}, {"weights": "w"}, "weights >= 0"),
         ({"died": [0, 1], "age": [1, 2]}, {"noise_variance": 0.0}, "noise_variance must be"),
     ],
@@ -285,16 +258,14 @@ def test_a_table_that_is_of_no_use_is_refused_at_the_site(table, options, words)
 def test_numbers_that_are_hardly_classes_are_not_named():
     table = {"died": list(range(60)), "age": list(range(60))}
     for kind, most in (("logistic", 2), ("multinomial", 50)):
-        with pytest.raises(
-            TableError, match=f"'died' holds 60 different values, and {kind} needs at most {most} classes"
-        ):
+        with pytest.raises(TableError, match=f"at most {most} classes"):
             GLMTable(table, "died ~ age", kind)
 
 
 def test_a_target_that_is_no_class_is_refused_by_name():
     tables = {name: part.assign(died=part.died * 2) for name, part in tables_of(truth(), holes=False).items()}
     tables["Chur"]["died"] = tables["Chur"].died / 2
-    with pytest.raises(TableError, match=r"column 'died' holds 3 classes at all sites \('0', '1', '2'\)"):
+    with pytest.raises(TableError, match="'died' holds 3 classes"):
         Coordinator.start([site.hello() for site in sites_of("died ~ age", tables=tables)], TASK)
     with pytest.raises(TableError, match="stays must hold counts or rates >= 0"):  # before a hello is made
         sites_of("stays ~ age", "poisson", tables={k: t.assign(stays=-1) for k, t in tables.items()})
@@ -319,18 +290,12 @@ def test_a_row_of_weight_zero_is_no_row():
     assert not np.allclose(ends[0], ends[2])
 
 
-@pytest.mark.parametrize(
-    ("column", "message"),
-    [
-        (["233", "250", "?", "204"] * 5, r"column 'chol'.*holds '\?', which stands for a missing value"),
-        (["23,3", "25,0", "20,4", "21,1"] * 5, r"column 'chol'.*holds numbers with commas"),
-    ],
-)
 @pytest.mark.parametrize("minimum_count", [0, 100])
-def test_a_site_refuses_what_names_no_level_before_levels_are_told(column, message, minimum_count):
+def test_a_site_refuses_what_names_no_level_before_levels_are_told(minimum_count):
     """Also of levels that are of too few rows to be told, which the agreement of the sites would not see."""
-    table = {"died": [0, 1] * 10, "chol": column}
-    with pytest.raises(TableError, match=message):
-        GLMTable(table, "died ~ chol", minimum_count=minimum_count)
-    numbers = [value.replace(",", ".").replace("?", "199") for value in column]
-    GLMTable({**table, "chol": numbers}, "died ~ chol", minimum_count=minimum_count)
+    for cell, word in (("?", "missing"), ("20,4", "commas")):
+        table = {"died": [0, 1] * 10, "chol": ["233", cell] * 10}
+        with pytest.raises(TableError, match=word) as refused:
+            GLMTable(table, "died ~ chol", minimum_count=minimum_count)
+        assert refused.value.column == "chol"
+    GLMTable({**table, "chol": ["233", "20.4"] * 10}, "died ~ chol", minimum_count=minimum_count)

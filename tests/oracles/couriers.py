@@ -21,6 +21,12 @@ def introduce(clients):
     return [Site(name, GLMData(loss), rules=ALLOWED) for name, loss in zip(names_of(clients), clients, strict=True)]
 
 
+def exchanged(server, sites):
+    """Server and sites after every site has answered."""
+    sites, replies = zip(*(site.step(server.broadcast()) for site in sites), strict=True)
+    return server.step(replies), list(sites)
+
+
 def drive(method, clients, prior, is_absent=lambda number, k: False, **options):
     """Return the server, and the sites after the final message."""
     return drive_sites(introduce(clients), GLMTask(method, prior, **options), is_absent)

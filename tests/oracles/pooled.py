@@ -27,14 +27,6 @@ def reference(name, family, order=0, seed=0):
     return pooled, lipschitz, 1 / np.linalg.svd(whole, compute_uv=False)[-1]
 
 
-def pooled_gradient(result):
-    """wλ_g − η₀ + Σ_k ∇_μ E_{q_g}[ℓ_k]."""
-    gradient = result.prior.prior_weight * result.posterior.natural - result.prior.natural
-    for expected in result.at_server:
-        gradient = gradient + expected.natural_gradient
-    return gradient
-
-
 def assert_pooled(result, reference_, *, exact, tol=TOL):
     """The derived bounds, with 5 % for the differences' error and for the metrics of neighbouring points.
 
@@ -49,7 +41,8 @@ def assert_pooled(result, reference_, *, exact, tol=TOL):
     stationarity = result.certificate().pooled
     if not q.learns_precision:  # certified by the Newton decrement; the bounds here are in the Fisher metric
         assert stationarity <= 1.05 * tol
-        stationarity = q.fisher_norm(pooled_gradient(result))
+        gradient = sum((one.natural_gradient for one in result.at_server), weight * q.natural - result.prior.natural)
+        stationarity = q.fisher_norm(gradient)
     bound = 1.05 * tol * (1 + len(lipschitz) + sum(lipschitz) + weight)
     assert stationarity <= bound
     off = q.fisher_norm(q.natural - pooled.posterior.natural)
