@@ -25,14 +25,8 @@ ACTIVATIONS: dict[type[nn.Module], tuple[Callable[[Tensor], Tensor], Slope]] = {
 class Dense:
     """x ↦ W_L f(… f(W_1x + b_1) …) + b_L for clients with parameters of their own.
 
-    Attributes
-    ----------
-    shapes : tuple of (int, int)
-        Shapes of W_1 … W_L; the flat vector holds W_1, b_1, W_2, b_2, ….
-    between : tuple of type
-        The activations, one fewer.
-    flattens : bool
-        Whether inputs of any shape are made vectors first.
+    `shapes` are those of W_1 … W_L in the flat vector W_1, b_1, W_2, b_2, …; `between` are the activations. With
+    `flattens`, inputs of any shape are made vectors first.
     """
 
     shapes: tuple[tuple[int, int], ...]

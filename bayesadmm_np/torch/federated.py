@@ -67,29 +67,7 @@ NOT_NEGATIVE = ("running_var", "num_batches_tracked")
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class NetworkSpec(RunSpec):
-    """The spec of a run of a network.
-
-    Parameters
-    ----------
-    sites, weights
-        As in `RunSpec`.
-    rounds : int, default 100
-    seed : int, default 0
-    method : Method
-    solver : AdamSteps, SGDSteps or IVONSteps
-    network : str
-        The model's `signature`.
-    dim : int
-        Parameters of the model.
-    prior_precision : float, default 1.0
-    temperature : float, default 1.0
-    likelihood : Likelihood, default Categorical()
-
-    Raises
-    ------
-    ValueError
-        When something is out of range, or cannot be sent.
-    """
+    """The spec of a run of a network; `network` is the model's `signature`, and `dim` its number of parameters."""
 
     engine: ClassVar[str] = "network"
 

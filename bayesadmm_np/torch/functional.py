@@ -30,16 +30,8 @@ Buffers = dict[str, Tensor]
 class Memory:
     """Shared points, sorted by owner: M_1 ∪ … ∪ M_K at the server, and some clients' points in their answers.
 
-    Attributes
-    ----------
-    X : Tensor, shape (M, ...)
-        Inputs.
-    owner, joined : Tensor, shape (M,)
-        The client that a point is of, and the round in which it was sent.
-    weight : Tensor, shape (M,)
-        τ_i = τN_{k,c}/M_{k,c}.
-    soft : Tensor, shape (M, C)
-        ŷ_i, at the weights that the owner last reported.
+    Point i has an input X_i, an owner, the round in which the owner sent it (`joined`), τ_i = τN_{k,c}/M_{k,c}, and in
+    `soft`, shape (M, C), ŷ_i at the parameters that the owner last reported.
     """
 
     X: Tensor
@@ -61,13 +53,7 @@ class Memory:
 class SharedTerms:
     """Parts of t_{k,i} for some clients k; they take the memory of one client.
 
-    Attributes
-    ----------
-    X : Tensor, shape (M, ...)
-    common, own : Tensor, shape (M, C)
-        τ_iŷ_{i,g}, and τ_iŷ_i of all points, which only their owner's terms have.
-    owner : Tensor, shape (M,)
-    clients : Tensor, shape (K,)
+    `common` is τ_iŷ_{i,g}, and `own` τ_iŷ_i of all points, both of shape (M, C); only their owner's terms have `own`.
     """
 
     X: Tensor
@@ -88,14 +74,7 @@ class SharedTerms:
 
 @dataclass(frozen=True)
 class StackedTerms:
-    """−Σ_i t_{k,i}ᵀlog p_i(θ) for stacked clients k.
-
-    Attributes
-    ----------
-    X : Tensor, shape (M, ...)
-    targets : Tensor, shape (K, M, C)
-        t_{k,i}.
-    """
+    """−Σ_i t_{k,i}ᵀlog p_i(θ) for stacked clients k; `targets` is t_{k,i}, shape (K, M, C)."""
 
     X: Tensor
     targets: Tensor
@@ -206,14 +185,8 @@ def traffic(
     """Return how many numbers of this channel a round sent down, and up.
 
     Down go inputs and τ_i of the others' points that a client does not hold yet: it computes ŷ_{i,g} itself from m_g.
-    Up go soft labels, and with a client's first answer inputs and τ_i.
-
-    Parameters
-    ----------
-    before, after : Memory or None
-    last_seen : mapping
-        Last round before this one in which each client took part, of clients that do now; 0 for none.
-    answered : sequence of int
+    Up go soft labels, and with a client's first answer inputs and τ_i. `last_seen` is the last round before this one in
+    which each client of this round took part; 0 for none.
     """
     down = up = 0
     if before is not None:

@@ -25,18 +25,10 @@ AT_ONCE = 2**14
 
 @dataclass(frozen=True)
 class Terms:
-    """What surrounds the loss in Eq. 64; numbers, or tensors that broadcast against the buffers.
+    """What surrounds the loss in Eq. 64; numbers, or tensors that broadcast against the buffers; None is zero.
 
-    Attributes
-    ----------
-    ess : float or Tensor
-        λ, the number of rows that the mean loss stands for (over ρτ).
-    delta : float or Tensor
-        δ = s_p/λ.
-    rate : float or Tensor
-        α, rescaled: see `step_rate`.
-    slope, curvature : Tensor or None
-        v − δm_p and u; None is zero.
+    `ess` is λ, the number of rows that the mean loss stands for (over ρτ), `delta` δ = s_p/λ, `rate` α, rescaled by
+    `step_rate`, `slope` v − δm_p and `curvature` u.
     """
 
     ess: float | Tensor
@@ -59,13 +51,7 @@ class Terms:
 
 @dataclass(frozen=True)
 class Rates:
-    """Hyper-parameters of a step that are not its learning rate, for the clients' work and the optimiser.
-
-    Raises
-    ------
-    ValueError
-        When one is out of range.
-    """
+    """Hyper-parameters of a step but for its learning rate, for the clients' work and the optimiser."""
 
     hess_init: float
     beta1: float
@@ -106,18 +92,10 @@ def check_betas(beta1: float, beta2: float) -> None:
 
 @dataclass(frozen=True)
 class Buffers:
-    """Contiguous tensors of one shape.
+    """Contiguous tensors of one shape: m, h and g are the state.
 
-    Attributes
-    ----------
-    mean, hess, momentum : Tensor
-        m, h and g: the state.
-    gradient, product : Tensor
-        Sums over the samples drawn since the last step, of ĝ and of ĝ∘(θ − m)(h + δ) (or of ĝ²).
-    noise, theta : Tensor
-        √(1/λ) ε and then (θ − m)(h + δ); the sampled parameters.
-    scratch : Tensor
-        ĝ of every sample but the first.
+    `gradient` and `product` are sums over the samples since the last step, of ĝ and of ĝ∘(θ − m)(h + δ) (or of ĝ²).
+    `noise` is √(1/λ) ε and then (θ − m)(h + δ), `theta` the sample, and `scratch` ĝ of every sample but the first.
     """
 
     mean: Tensor

@@ -19,24 +19,7 @@ from ..splitting.methods import PVI, FedIvon, Method
 
 @dataclass(frozen=True)
 class FunctionalMethod(Method):
-    """A row whose clients and server also exchange predictions at a few shared inputs; `run` of networks only.
-
-    Attributes
-    ----------
-    tau : float
-        τ_f, the weight of the function-space terms.
-    points_per_class : int
-        Inputs that a client shares of each class that it has.
-    server_steps : int
-        Steps of Adam, by which the server solves its problem.
-    server_lr : float
-        Their learning rate.
-
-    Raises
-    ------
-    ValueError
-        When a setting is out of range.
-    """
+    """A row whose clients and server also share predictions at a few inputs; its fields are those of `FedLapFunc`."""
 
     for_networks = True
     tau: float = 1.0

@@ -279,29 +279,10 @@ Solver = AdamSteps | SGDSteps | IVONSteps | PersonalSteps
 class LocalProblem:
     """ℓ_k/τ + vᵀθ − ½θᵀVθ + ρ_k·(anchor), for some clients k (Eq. 66): everything but the rows.
 
-    The anchor is KL(q‖N(centre, 1/precision)); for point methods ½‖θ − centre‖² in that metric.
-
-    Attributes
-    ----------
-    start : Tensor, shape (P,)
-        Point at which the clients start: the server's mean.
-    centre, precision : Tensor, shape (K, P), (1, P) or (1, 1)
-    linear, curvature : Tensor, shape (K, P) or (1, 1)
-        Site (v_k, V_k).
-    rho : Tensor, shape (K, 1)
-        Weight of the anchor.
-    temperature : float
-        τ.
-    shared : SharedTerms or None
-        Function-space terms over τ (Eq. 17 of Swaroop et al. 2025).
-    ess : float or None
-        λ where it is given, in place of N_k/(ρτ).
-    reached : Tensor or None, shape (1, P)
-        The precision at which IVON starts; None is that of h₀.
-    served : Tensor or None, shape (1, P) or (1, 1)
-        s_g, where `precision` may be the prior's.
-    moments : Moments or None
-        Where the solvers go on from.
+    The anchor is KL(q‖N(centre, 1/precision)); for point methods ½‖θ − centre‖² in that metric. Clients start at
+    `start`, the server's mean, shape (P,); `linear` and `curvature` are the sites (v_k, V_k). A tensor of one row is of
+    all clients, and one of a single column of all parameters. `ess` is λ where it is given, in place of N_k/(ρτ);
+    `reached` is the precision at which IVON starts, None for that of h₀; `served` is s_g.
     """
 
     start: Tensor

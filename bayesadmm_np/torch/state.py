@@ -103,25 +103,9 @@ class Duals:
 class State:
     """Everything that the next round depends on, and the history.
 
-    Attributes
-    ----------
-    mean : Tensor, shape (P,)
-        m_g.
-    precision : Tensor, shape (P,) or (1,)
-        s_g; one number where the family does not learn it.
-    site_linear, site_precision : Tensor, shape (K, P), and (K, P) or (1, 1)
-        η_k = (v_k, u_k).
-    client_linear, client_precision : Tensor
-        λ_k = (s_km_k, s_k) as last reported, of the same shapes.
-    buffers : dict
-        Running statistics of the network, averaged over clients.
-    start_objective : float
-        Before the first round.
-    history : tuple of RoundRecord
-    memory : Memory or None
-        Shared inputs and soft labels; only FedLap-Func has them, after the first answer.
-    moments : Moments or None
-        Where the clients' solvers go on from, with `keep_moments`.
+    m_g and s_g have shape (P,), the sites η_k = (v_k, u_k) and the last reports λ_k = (s_km_k, s_k) shape (K, P); a
+    precision that is not learned is one number. `buffers` are the network's statistics, averaged over clients.
+    Only FedLap-Func has a `memory`, after the first answer.
     """
 
     mean: Tensor
@@ -187,15 +171,7 @@ def save_state(path: str | os.PathLike[str], state: State, description: dict[str
 
 
 def load_state(path: str | os.PathLike[str], like: State, description: dict[str, Any]) -> State:
-    """Read a checkpoint and check that it belongs to this run.
-
-    Raises
-    ------
-    ArchiveError
-        When the file is damaged or of another run; the message names what differs.
-    FileNotFoundError
-        When there is no such file.
-    """
+    """Read a checkpoint; one that is damaged or of another run is an `ArchiveError`, which names what differs."""
     archive = read_checkpoint(path, KIND, description)
 
     def read(name: str, template: Tensor) -> Tensor:

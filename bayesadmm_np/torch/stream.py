@@ -30,16 +30,7 @@ class Stream:
 
     What a row draws from the global generators of torch, NumPy and Python (augmentation) is a function of its batch's
     key and its number, and not of batches, workers or rows before it. The generators are left as they were.
-
-    Attributes
-    ----------
-    dataset : Dataset
-    collate : callable
-        A list of pairs → (X, y).
-    workers : dict
-        Settings of the processes that make the rows.
-    read : callable
-        Rows as the network takes them.
+    `collate` makes (X, y) of pairs, and `read` makes these rows as the network takes them.
     """
 
     dataset: Dataset[Any]

@@ -1,9 +1,6 @@
 """The two tables of the UCI repository: their preparation, their splits, and files that are not theirs."""
 
-import dataclasses
 import hashlib
-import os
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,21 +17,6 @@ from bayesadmm_np.data import (
 from oracles.refusals import assert_refused
 
 HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
-
-
-@pytest.fixture
-def cache(monkeypatch, tmp_path):
-    """An empty pooch cache, a network that is down, and no variable."""
-    pooch = pytest.importorskip("pooch")
-    folder = tmp_path / "cache"
-
-    def retrieve(url, known_hash, fname, path):
-        raise ConnectionError("no route to host")
-
-    monkeypatch.delenv("BAYESADMM_DATA", raising=False)
-    monkeypatch.setattr(pooch, "os_cache", lambda name: folder)
-    monkeypatch.setattr(pooch, "retrieve", retrieve)
-    return folder
 
 
 def patient(rng, disease):
@@ -132,24 +114,20 @@ def test_heart_disease_is_the_recipe(heart):
     assert data.sites[3].X.shape[0] == int(0.66 * 16)  # the incomplete row is gone
 
 
-def test_a_hospital_with_one_class_and_a_constant_column_simply_works(heart):
-    part = load_heart_disease(data_dir=heart[0], verify=False).sites[2]
+def test_hospitals_with_one_class_and_columns_that_are_constant_in_training(heart):
+    folder, rows = heart
+    part = load_heart_disease(data_dir=folder, verify=False).sites[2]
     assert set(part.y) == {1}
     assert part.n_classes == 2
     assert not part.X[:, 3].any()
     assert not part.X_test[:, 3].any()
     assert np.isfinite(part.X).all()
-
-
-def test_a_test_row_cannot_escape_in_a_column_that_is_constant_in_training(heart):
-    folder, rows = heart
-    rng = np.random.default_rng(0)
-    train = np.sort(rng.permutation(30)[: int(0.66 * 30)])
+    # a test row cannot escape in such a column
+    train = np.sort(np.random.default_rng(0).permutation(30)[: int(0.66 * 30)])
     for i, row in enumerate(rows["cleveland"]):
         row[7] = "150" if i in train else "70"
     write(folder / "processed.cleveland.data", rows["cleveland"])
-    part = load_heart_disease(data_dir=folder, verify=False).sites[0]
-    assert not part.X_test[:, 5].any()
+    assert not load_heart_disease(data_dir=folder, verify=False).sites[0].X_test[:, 5].any()
 
 
 def test_by_none_has_the_same_numbers_and_a_site_column(heart):
@@ -238,7 +216,7 @@ def test_the_argument_goes_before_the_variable_whatever_the_name(credit, tmp_pat
 @pytest.mark.parametrize("load", [load_heart_disease, load_credit_approval])
 def test_a_table_with_another_sum_is_an_error_and_stays(heart, credit, load):
     before = {path.name: path.read_bytes() for path in heart[0].glob("*.data")}
-    with pytest.raises(ValueError, match=r"^the rows of .*\.data have SHA-256 .* was expected: .* verify=False"):
+    with pytest.raises(ValueError, match=r"SHA-256 .* verify=False"):
         load(data_dir=heart[0])
     assert {path.name: path.read_bytes() for path in heart[0].glob("*.data")} == before
 
@@ -257,59 +235,49 @@ def test_wrong_arguments_are_named(heart, credit):
             loader(data_dir=folder)
 
 
-def cell(column, text):
-    def change(rows):
-        rows[3][column] = text
-        return rows
-
-    return change
+def with_cell(rows, column, text):
+    """A copy of a table with another cell in its fourth row."""
+    return [[*row[:column], text, *row[column + 1 :]] if i == 3 else row for i, row in enumerate(rows)]
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda rows: [], "must have at least one row, got none"),
-        (lambda rows: rows[:1], "must have at least 2 rows without a missing value, got 1"),
-        (lambda rows: [row[:10] + row[13:] for row in rows], "must have 14 columns, got 11 in row 0"),
-        (lambda rows: [*rows, ["1", "2"]], "must have 14 columns, got 2 in row 30"),
-        (cell(0, "old"), r"must hold numbers: .*'old'"),
-        (cell(0, ""), "must hold numbers"),
-        (cell(0, "nan"), "must hold finite numbers"),
-        (cell(2, "5"), r"must be one of \(1, 2, 3, 4\), got 5"),
-        (cell(6, "0.5"), r"must be one of \(0, 1, 2\), got 0\.5"),
-        (cell(13, "yes"), "must hold numbers"),
-    ],
-)
-def test_a_heart_table_in_another_layout(heart, change, message):
-    folder, rows = heart
-    write(folder / "processed.cleveland.data", change(rows["cleveland"]))
-    with pytest.raises(ValueError, match=rf"processed\.cleveland\.data {message}"):
-        load_heart_disease(data_dir=folder, verify=False)
+def test_a_heart_table_in_another_layout(heart):
+    folder, rows = heart[0], heart[1]["cleveland"]
+    changes = [
+        ([], "one row"),
+        (rows[:1], "2 rows without a missing value"),
+        ([row[:10] + row[13:] for row in rows], "row 0"),
+        ([*rows, ["1", "2"]], "row 30"),
+        (with_cell(rows, 0, "old"), "numbers: .*'old'"),
+        (with_cell(rows, 0, ""), "numbers"),
+        (with_cell(rows, 0, "nan"), "finite numbers"),
+        (with_cell(rows, 2, "5"), "one of .*, got 5"),
+        (with_cell(rows, 6, "0.5"), r"one of .*, got 0\.5"),
+        (with_cell(rows, 13, "yes"), "numbers"),
+    ]
+    for changed, words in changes:
+        write(folder / "processed.cleveland.data", changed)
+        with pytest.raises(ValueError, match=rf"processed\.cleveland\.data .*{words}"):
+            load_heart_disease(data_dir=folder, verify=False)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda rows: [], r"crx\.data must have at least one row, got none"),
-        (lambda rows: [["?", *row[1:]] for row in rows], "must have at least 2 rows without a missing value, got 0"),
-        (lambda rows: [row[:-1] for row in rows], "must have 16 columns, got 15 in row 0"),
-        (cell(1, "x"), r"^column 1 of .*crx\.data must hold numbers"),
-        (cell(0, "c"), r"^a1 in .*crx\.data must be one of \('a', 'b'\), got c"),
-        (cell(15, "1"), r"^the label in .*crx\.data must be one of \('-', '\+'\), got 1"),
-    ],
-)
-def test_a_credit_table_in_another_layout(credit, change, message):
+def test_a_credit_table_in_another_layout(credit):
     folder, rows = credit
-    write(folder / "crx.data", change(rows))
-    with pytest.raises(ValueError, match=message):
-        load_credit_approval(data_dir=folder, verify=False)
-
-
-@pytest.mark.parametrize("content", [b"\xff\xfe\x00", "ü,1\n".encode()])
-def test_a_file_that_is_no_text(credit, content):
-    (credit[0] / "crx.data").write_bytes(content)
-    with pytest.raises(ValueError, match=r"crx\.data must be a table in plain text"):
-        load_credit_approval(data_dir=credit[0])
+    changes = [
+        ([], "one row"),
+        ([["?", *row[1:]] for row in rows], "2 rows without a missing value"),
+        ([row[:-1] for row in rows], "16 columns"),
+        (with_cell(rows, 1, "x"), "column 1"),
+        (with_cell(rows, 0, "c"), "a1"),
+        (with_cell(rows, 15, "1"), "label"),
+    ]
+    for changed, words in changes:
+        write(folder / "crx.data", changed)
+        with pytest.raises(ValueError, match=words):
+            load_credit_approval(data_dir=folder, verify=False)
+    for content in (b"\xff\xfe\x00", "ü,1\n".encode()):
+        (folder / "crx.data").write_bytes(content)
+        with pytest.raises(ValueError, match="plain text"):
+            load_credit_approval(data_dir=folder)
 
 
 # Where the files come from --------------------------------------------------------------------
@@ -326,21 +294,13 @@ def test_offline_names_file_folder_and_variable(cache, tmp_path, load, wanted):
         assert part in str(caught.value)
 
 
-def test_the_heart_tables_are_downloaded_to_the_cache_with_their_sums(cache, monkeypatch):
-    import pooch
-
+def test_the_heart_tables_are_downloaded_to_the_cache_with_their_sums(downloads):
     rows = heart_rows()
-    calls = []
-
-    def retrieve(url, known_hash, fname, path):
-        calls.append((url, known_hash))
-        Path(path).mkdir(exist_ok=True)
-        write(Path(path, fname), rows[fname.split(".")[1]])
-
-    monkeypatch.setattr(pooch, "retrieve", retrieve)
+    calls = downloads(lambda path: write(path, rows[path.name.split(".")[1]]))
     load_heart_disease(verify=False)
     archive = "https://archive.ics.uci.edu/ml/machine-learning-databases/heart-disease/processed"
-    assert calls == [(f"{archive}.{name}.data", f"sha256:{tables.HEART[name].sha256}") for name in HOSPITALS]
+    expected = [(f"{archive}.{name}.data", f"sha256:{tables.HEART[name].sha256}") for name in HOSPITALS]
+    assert [call[:2] for call in calls] == expected
 
 
 def test_a_cached_heart_table_with_another_sum_is_refused_even_unverified(cache):
@@ -350,21 +310,12 @@ def test_a_cached_heart_table_with_another_sum_is_refused_even_unverified(cache)
         load_heart_disease(verify=False)
 
 
-def test_a_downloaded_credit_table_is_checked_by_the_sum_of_its_rows(cache, credit, monkeypatch):
+def test_a_downloaded_credit_table_is_checked_by_the_sum_of_its_rows(credit, downloads):
     """The sum of the archive's own bytes is not known: the download is not checked, its rows are."""
-    import pooch
-
-    calls = []
-
-    def retrieve(url, known_hash, fname, path):
-        calls.append((url, known_hash))
-        Path(path).mkdir()
-        write(Path(path, fname), credit[1])
-
-    monkeypatch.setattr(pooch, "retrieve", retrieve)
-    with pytest.raises(ValueError, match=r"^the rows of .*cache.crx\.data have SHA-256"):
+    calls = downloads(lambda path: write(path, credit[1]))
+    with pytest.raises(ValueError, match="SHA-256"):
         load_credit_approval()
-    assert calls == [(tables.CREDIT.url, None)]
+    assert [call[:2] for call in calls] == [(tables.CREDIT.url, None)]
     assert load_credit_approval(verify=False).X.shape[1] == 37  # from the cache, without another call
     assert len(calls) == 1
 
@@ -372,16 +323,7 @@ def test_a_downloaded_credit_table_is_checked_by_the_sum_of_its_rows(cache, cred
 # The real tables ------------------------------------------------------------------------------
 
 
-def real_folder(*names):
-    named = os.environ.get("BAYESADMM_DATA")
-    if not named:
-        pytest.skip("BAYESADMM_DATA is not set: the real tables are not tested")
-    if not any(Path(named, name).is_file() for name in names):
-        pytest.skip(f"no {' or '.join(names)} in the directory BAYESADMM_DATA: the real table is not tested")
-    return named
-
-
-def test_the_real_heart_disease():
+def test_the_real_heart_disease(real_folder):
     """The sizes are those of FLamby; its verified sums say that the files are the known ones."""
     data = load_heart_disease(data_dir=real_folder("processed.cleveland.data"))
     assert [len(part.X) for part in data.sites] == [199, 172, 30, 85]
@@ -394,7 +336,7 @@ def test_the_real_heart_disease():
     assert set(one_class.y) == {1}
 
 
-def test_the_real_credit_approval():
+def test_the_real_credit_approval(real_folder):
     data = load_credit_approval(data_dir=real_folder("crx.csv", "crx.data"))
     assert (data.X.shape, data.X_test.shape) == ((522, 37), (131, 37))
     assert data.y.sum() + data.y_test.sum() == 296
@@ -402,13 +344,8 @@ def test_the_real_credit_approval():
     assert {len(part) for part in parts} == {36, 37, 68}
 
 
-def test_the_real_split_of_the_paper_with_as_many_rows_as_it_uses():
+def test_the_real_split_of_the_paper_with_as_many_rows_as_it_uses(real_folder):
     data = load_credit_approval(515, data_dir=real_folder("crx.csv", "crx.data"))
     parts = partition.small_large(data.y, 10, np.random.default_rng(0))
     assert [len(part) for part in parts] == [36] * 5 + [67] * 5
     assert [round(data.y[part].mean(), 2) for part in parts[:5]] == [0.06] * 5
-
-
-def test_downloads_are_frozen():
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        tables.CREDIT.url = "elsewhere"
