@@ -158,7 +158,6 @@ def test_rows_of_one_value_are_quasi_complete():
         intercepts=[1],
     )
     assert found == Separation(("x",), (("x", 1.0),), ("x",), is_complete=False)
-    assert "Separation (quasi-complete) by x: along x the likelihood rises" in str(found)
     assert without_estimate([found]) == {"x"}
 
 
@@ -182,7 +181,7 @@ def test_separation_is_a_property_of_all_sites_together():
 def test_one_class_only():
     found = find_separation([Logistic(np.eye(2, 3) + 1.0, [1, 1])], ["a", "b", "(intercept)"], intercepts=[2])
     assert found.columns == ()
-    assert "by the intercept alone, as y has one value" in str(found)
+    assert "intercept alone" in str(found)
 
 
 def test_poisson_without_events_in_a_category():
@@ -208,16 +207,14 @@ def test_rows_of_weight_zero_are_absent():
     assert find_separation([absent, Logistic(X, [0, 1, 0])], ["x", "one"]) is None
 
 
-def test_offsets_that_overflow_play_no_part():
-    X = np.column_stack([[-1.0, 1.0, 5.0], np.ones(3)])
-    assert find_separation([Logistic(X, [0, 1, 0], offset=[1e300, -1e300, 800.0])], ["x", "one"]) is None
-
-
-def test_zeros_and_doubled_columns_are_no_separation():
+def test_zeros_doubled_columns_and_offsets_that_overflow_are_no_separation():
     x = np.array([-2.0, -1.0, 0.0, 1.0, 2.0, 3.0])
     X = np.column_stack([x, 2.0 * x, np.zeros(6), ONES])
     assert find_separation([Logistic(X, [0, 1, 0, 1, 0, 1])], "abcd") is None
     assert find_separation([Logistic(np.zeros((6, 1)), [0, 1, 0, 1, 0, 1])], "a") is None
+    X = np.column_stack([[-1.0, 1.0, 5.0], np.ones(3)])
+    assert find_separation([Logistic(X, [0, 1, 0], offset=[1e300, -1e300, 800.0])], ["x", "one"]) is None
+    assert find_separation([LeastSquares(np.eye(2), np.ones(2))], "ab") is None  # a kind that has none
 
 
 def test_columns_with_a_prior_are_left_out():
@@ -227,15 +224,10 @@ def test_columns_with_a_prior_are_left_out():
     assert find_separation([Logistic(X, [1, 1])], ["x", "one"], penalised=[0, 1]) is None
 
 
-def test_kinds_that_do_not_tell_say_nothing():
-    assert find_separation([LeastSquares(np.eye(2), np.ones(2))], "ab") is None
-
-
 def test_what_rounding_hides_is_said_to_be_hidden(monkeypatch):
     monkeypatch.setattr(separation, "STEPS", 0)
     found = find_separation([Logistic(np.column_stack([[-1.0, 1.0], np.ones(2)]), [0, 1])], ["x", "one"])
     assert found == Undecided(("x", "one"))
-    assert "no estimate is to be trusted" in str(found)
     assert without_estimate([found]) == {"x", "one"}
 
 
@@ -368,7 +360,7 @@ def counted(losses):
 
 def test_few_exchanges_between_sites_find_the_same():
     taken = {True: [], False: []}
-    for seed in range(60):
+    for seed in range(40):
         losses = random_problem(np.random.default_rng(seed))
         found, exchanges = counted(losses)
         taken[found is None].append(exchanges)

@@ -1,4 +1,4 @@
-"""The natural-gradient flow of a client's problem, which finds its minimum or leaves the domain."""
+"""A solution of a client's problem against the end of its natural-gradient flow."""
 
 import numpy as np
 
@@ -17,23 +17,6 @@ def independent_target(problem, q):
     else:
         gradient = Natural(g - H @ q.mean, -H)
     return problem.anchor.natural - (problem.site + gradient) * (1 / problem.rho)
-
-
-def flow(problem, t=0.03, goal=1e-6, limit=8000):
-    """Follow λ' = target − λ from q_g by tiny Euler steps; the distance still to go is residual/rate."""
-    q, history = problem.anchor, []
-    for i in range(limit):
-        target = problem.target(problem.expect(q).natural_gradient)
-        step = q.natural + t * (target - q.natural)
-        if not q.contains(step):
-            return "left", q, np.inf
-        if i % 20 == 0:
-            history.append(q.fisher_norm(target - q.natural))
-            if history[-1] < goal:
-                rate = np.log(history[-2] / history[-1]) / (20 * t)
-                return "converged", q, history[-1] / rate
-        q = q.with_natural(step)
-    return "undecided", q, np.inf
 
 
 def check_against_flow(problem, solution, outcome):

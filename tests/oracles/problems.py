@@ -89,6 +89,29 @@ def skewed_logistic(seed, n_clients=3, d=2, rows_each=12, shift=1.5):
     return clients
 
 
+def overshooting(seed):
+    """Three sites' losses on which a full step overshoots, and a far mean, of a largest predictor of one.
+
+    Columns are heavy, and counts (of odd seeds) large.
+    """
+    rng = np.random.default_rng(seed)
+    X = np.column_stack([rng.standard_t(2, size=(60, 2)), np.ones(60)])
+    if seed % 2:
+        y, make = rng.poisson(np.exp(np.clip(4 + X[:, 0], -10, 10))).astype(float), ba.losses.Poisson
+    else:
+        y, make = (rng.random(60) < 1 / (1 + np.exp(-X[:, 0]))).astype(float), ba.losses.Logistic
+    far = rng.standard_normal(3)
+    return [make(X[k::3], y[k::3]) for k in range(3)], far / np.abs(X @ far).max()
+
+
+def counts_of_far_columns():
+    """Six sites' losses of counts, whose own fits may add up to a point where the loss is astronomical."""
+    rng = np.random.default_rng(592)
+    X = np.column_stack([rng.standard_t(1.5, size=(120, 3)), np.ones(120)])
+    y = rng.poisson(np.exp(np.clip(X @ [0.3, 1.0, -0.5, -2.0], -10, 3))).astype(float)
+    return [ba.losses.Poisson(X[k::6], y[k::6]) for k in range(6)]
+
+
 # ----------------------------------------------------------------------------------------------------
 # Distances
 # ----------------------------------------------------------------------------------------------------

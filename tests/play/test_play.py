@@ -46,20 +46,17 @@ def test_skew_moves_single_points_and_the_outlier_moves_alone():
     assert np.array_equal(there.points[-1], [-4.0, 3.0])
 
 
-@pytest.mark.parametrize("mean", [(1.0, 2.0, 0.5), (0.0, 1.0, 1.0), (1.0, 0.0, -1.0), (-3.0, 0.1, 2.0)])
-def test_boundary_ends_on_the_edge_of_the_box_and_on_the_line(mean):
-    ends = boundary_segment(Belief(np.array(mean), None))
+def test_boundary_ends_on_the_edge_of_the_box_and_on_the_line():
     left, right, bottom, top = BOX
-    assert np.allclose(ends @ mean[:2] + mean[2], 0.0)
-    for x, y in ends:
-        assert np.isclose([x - left, x - right, y - bottom, y - top], 0.0).any()
-        assert left - 1e-9 <= x <= right + 1e-9
-        assert bottom - 1e-9 <= y <= top + 1e-9
-
-
-@pytest.mark.parametrize("mean", [(0.0, 0.0, 1.0), (1.0, 0.0, 100.0), (0.0, 1.0, -100.0), (1.0, 1.0, 100.0)])
-def test_no_boundary_in_sight(mean):
-    assert boundary_segment(Belief(np.array(mean), None)) is None
+    for mean in ((1.0, 2.0, 0.5), (0.0, 1.0, 1.0), (1.0, 0.0, -1.0), (-3.0, 0.1, 2.0)):
+        ends = boundary_segment(Belief(np.array(mean), None))
+        assert np.allclose(ends @ mean[:2] + mean[2], 0.0)
+        for x, y in ends:
+            assert np.isclose([x - left, x - right, y - bottom, y - top], 0.0).any()
+            assert left - 1e-9 <= x <= right + 1e-9
+            assert bottom - 1e-9 <= y <= top + 1e-9
+    for mean in ((0.0, 0.0, 1.0), (1.0, 0.0, 100.0), (0.0, 1.0, -100.0), (1.0, 1.0, 100.0)):  # none is in sight
+        assert boundary_segment(Belief(np.array(mean), None)) is None
 
 
 def test_certainty_is_mean_over_deviation():
@@ -131,27 +128,22 @@ def test_results_are_frozen():
     outcome = simulate(Settings(rounds=2))
     with pytest.raises(dataclasses.FrozenInstanceError):
         outcome.message = ""
-    for array in (
-        outcome.gap,
-        outcome.scene.points,
-        outcome.frames[1].server.mean,
-        outcome.frames[1].server.covariance,
-    ):
-        with pytest.raises(ValueError, match="read-only"):
-            array[...] = 0.0
+    server = outcome.frames[1].server
+    for array in (outcome.gap, outcome.scene.points, server.mean, server.covariance):
+        assert not array.flags.writeable
 
 
 EXPECTED = {
-    "BayesADMM closes the circuit": (Verdict.CONVERGED, "every edge of the circuit is closed"),
-    "ADMM: the same loop with points": (Verdict.OPEN, "the widest edge is broadcast"),
-    "One class each": (Verdict.CONVERGED, "pooled answer"),
-    "Small ρ: a client has no minimum": (Verdict.FAILED, "client 1 has no best answer near the server"),
+    "BayesADMM closes the circuit": (Verdict.CONVERGED, "closed"),
+    "ADMM: the same loop with points": (Verdict.OPEN, "broadcast"),
+    "One class each": (Verdict.CONVERGED, "pooled"),
+    "Small ρ: a client has no minimum": (Verdict.FAILED, "client 1"),
     "… and the safeguard repairs it": (Verdict.CONVERGED, "closed"),
-    "Duals along μ: not a distribution": (Verdict.FAILED, "precision is no longer positive"),
-    "PVI: few rounds with a full covariance": (Verdict.CONVERGED, "Converged after 8 rounds"),
-    "PVI with points: it never settles": (Verdict.FAILED, "further away than at the start"),
+    "Duals along μ: not a distribution": (Verdict.FAILED, "precision"),
+    "PVI: few rounds with a full covariance": (Verdict.CONVERGED, "8 rounds"),
+    "PVI with points: it never settles": (Verdict.FAILED, "further away"),
     "… and Anderson mixing repairs it": (Verdict.CONVERGED, "closed"),
-    "FedProx: no dual, another answer": (Verdict.OPEN, "has no dual"),
+    "FedProx: no dual, another answer": (Verdict.OPEN, "no dual"),
 }
 
 
@@ -164,24 +156,21 @@ def test_examples_show_what_they_say(name):
     assert (outcome.failed_round is None) == ("Round" not in outcome.message)
 
 
-@pytest.mark.parametrize(
-    ("change", "text"),
-    [
-        ({"rho": 0.0}, "Rho must be"),
-        ({"rho": float("nan")}, "Rho must be"),
-        ({"gamma": 1.5}, "Gamma must"),
-        ({"rounds": 0}, "at least one round"),
-        ({"method": "SGD"}, "no method called SGD"),
-        ({"family": "cauchy"}, "no family called cauchy"),
-        ({"method": "FedAvg", "family": "isotropic", "accelerated": True}, "no dual"),
-        ({"method": "FedIvon"}, "It needs: diagonal."),
+def test_impossible_settings_are_explained():
+    for change, word in (
+        ({"rho": 0.0}, "Rho"),
+        ({"rho": float("nan")}, "Rho"),
+        ({"gamma": 1.5}, "Gamma"),
+        ({"rounds": 0}, "round"),
+        ({"method": "SGD"}, "SGD"),
+        ({"family": "cauchy"}, "cauchy"),
+        ({"method": "FedAvg", "family": "isotropic", "accelerated": True}, "dual"),
+        ({"method": "FedIvon"}, "diagonal"),
         ({"outlier": (float("inf"), 0.0)}, "finite"),
-    ],
-)
-def test_impossible_settings_are_explained(change, text):
-    outcome = simulate(dataclasses.replace(Settings(), **change))
-    assert outcome.verdict is Verdict.INVALID
-    assert text in outcome.message
+    ):
+        outcome = simulate(dataclasses.replace(Settings(), **change))
+        assert outcome.verdict is Verdict.INVALID
+        assert word in outcome.message
 
 
 def test_divergence_is_called_divergence():
@@ -193,26 +182,25 @@ def test_divergence_is_called_divergence():
     assert not words.is_running_away(np.array([5.0, 3.0]))
 
 
-@pytest.mark.parametrize("status", [status for status in ba.Status if status.is_failure])
-def test_every_failure_has_a_sentence_with_the_round(status):
-    text = words.failure(status, 3, 1, Settings(), ba.methods.BayesADMM(), np.array([1.0, 0.5]))
-    assert text.startswith("Round 3 failed: ")
-    assert text.endswith(".")
+def test_every_failure_has_a_sentence_with_the_round():
+    for status in (status for status in ba.Status if status.is_failure):
+        text = words.failure(status, 3, 1, Settings(), ba.methods.BayesADMM(), np.array([1.0, 0.5]))
+        assert text.startswith("Round 3 failed: ")
+        assert text.endswith(".")
 
 
 def test_notes_name_the_controls_without_effect():
-    assert any("ρ slider has no effect" in note for note in simulate(Settings("PVI", rounds=1)).notes)
-    assert any("learning rate" in note for note in simulate(Settings("BLR", rounds=1)).notes)
-    assert any("safeguard" in note for note in simulate(Settings("AMA", safeguard=True, rounds=1)).notes)
+    """And every row uses the sliders that it has."""
+    for settings, word in (
+        (Settings("PVI", rounds=1), "ρ slider"),
+        (Settings("BLR", rounds=1), "learning rate"),
+        (Settings("AMA", safeguard=True, rounds=1), "safeguard"),
+    ):
+        assert any(word in note for note in simulate(settings).notes)
     assert simulate(Settings(rounds=1)).notes == ()
-
-
-def test_every_row_uses_the_sliders_it_has():
     assert knobs("BayesADMM") == ("rho", "gamma")
     assert knobs("BLR") == ("learning_rate",)
-    slow, fast = (simulate(Settings("BLR", gamma=g, rounds=3)) for g in (0.1, 0.5))
-    assert slow.frames[1].alpha == 0.1
-    assert fast.frames[1].alpha == 0.5
+    assert [simulate(Settings("BLR", gamma=g, rounds=3)).frames[1].alpha for g in (0.1, 0.5)] == [0.1, 0.5]
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -245,7 +233,7 @@ def test_the_controls_drive_the_views():
         page.example.value = name
         assert page.read() == EXAMPLES[name]
         assert page.outcome.message in page.status.text
-        for at in range(page.outcome.rounds + 1):
+        for at in (0, page.outcome.rounds // 2, page.outcome.rounds):
             page.round.value = at
     page.method.value = "FedIvon"
     page.run_after_pause()  # a session's event loop would call it

@@ -1,11 +1,9 @@
 """Anderson mixing of the site map: the same fixed point in fewer rounds, and never a step that is not safe."""
 
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 import pytest
-from scipy.special import softmax
 
 import bayesadmm_np as ba
 from bayesadmm_np.clients.anderson import mixing_weights
@@ -40,6 +38,8 @@ def test_the_fixed_point_is_the_rows_own(name, family, row):
     result = ba.run(Accelerated(row), clients, prior_, rounds=200, tol=1e-7)
     assert result.status is ba.Status.CONVERGED
     assert any(record.mixed for record in result.history)
+    if row.name == "damped PVI":
+        assert result.rounds < ba.run(row, clients, prior_, rounds=200, tol=1e-7).rounds
     # edges of 1e-7 times Lipschitz constants of order ten
     assert_close(result.posterior.natural, ba.solve_pooled(clients, prior_).posterior.natural, 1e-5)
 
@@ -74,14 +74,6 @@ def test_label_split_softmax_needs_fewer_rounds():
     assert fast is not None
     assert base is None or fast <= base
     assert other is None or fast < other
-
-
-@pytest.mark.parametrize(("name", "family"), [("logistic", "full"), ("poisson", "diagonal")])
-def test_rounds_to_convergence_are_at_most_the_rows_own(name, family):
-    clients, prior_ = team(name), prior(family, DIM[name])
-    plain, fast = (ba.run(row, clients, prior_, rounds=300) for row in (M.PVI(0.4), Accelerated(M.PVI(0.4))))
-    assert fast.status is plain.status is ba.Status.CONVERGED
-    assert fast.rounds < plain.rounds
 
 
 @pytest.mark.parametrize("family", ["fixed", "isotropic"])
@@ -237,28 +229,13 @@ def test_the_safeguard_and_the_mix_work_together():
 
 
 def test_wrong_arguments_are_named():
-    for row in (M.FedAvg(), M.FedProx(), M.FedIvon()):
-        with pytest.raises(ValueError, match=f"{row.name} has no dual"):
-            Accelerated(row)
+    rows = (M.FedAvg(), M.FedProx(), M.FedIvon())
+    assert_refused((lambda row=row: Accelerated(row), f"method={row.name}") for row in rows)
     assert_refused((lambda m=m: Accelerated(M.PVI(0.4), memory=m), "memory") for m in (0, -1, 1.5, "five", None))
     assert_refused((lambda r=r: Accelerated(r), "method") for r in ("PVI", None, M.PVI, Accelerated(M.PVI())))
-
-
-def test_accelerated_rows_check_the_family_of_the_row():
-    with pytest.raises(ValueError, match="ADMM needs a prior of the family IsotropicGaussian"):
+    with pytest.raises(ValueError, match="IsotropicGaussian"):  # the row's own family
         ba.run(Accelerated(M.ADMM()), team("logistic"), prior("full", 3))
-
-
-def test_names_and_equality():
-    assert Accelerated(M.PVI(0.4)).name == "accelerated damped PVI"
     assert Accelerated(M.PVI(0.4)) == Accelerated(M.PVI(0.4), memory=5)
-    assert replace(Accelerated(M.PVI(0.4)), memory=2).memory == 2
-
-
-def test_label_split_clients_have_two_labels_each():
-    clients, _ = digits_like()
-    assert [set(client.y) for client in clients] == [{2.0 * k, 2.0 * k + 1} for k in range(5)]
-    assert np.isfinite(softmax(clients[0].X @ np.zeros((9, 10)), axis=1)).all()
 
 
 @pytest.mark.slow

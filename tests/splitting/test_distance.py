@@ -13,7 +13,7 @@ from bayesadmm_np.splitting import certificate as certificates
 from bayesadmm_np.splitting import distance as module
 from bayesadmm_np.splitting import loop
 from bayesadmm_np.splitting.distance import ClientSums, client_sums, distance_bound
-from oracles.problems import EPS, prior, team
+from oracles.problems import prior, team
 
 F, L, M = ba.families, ba.losses, ba.methods
 
@@ -197,8 +197,7 @@ def test_runs_report_it():
         assert (each <= found.per_coefficient + 1e-8).all()
     assert result.status is ba.Status.CONVERGED
     assert found.sd_units < 1e-4  # tol = 1e-6 per parameter, twelve parameters
-    line = f"every coefficient is within {found.sd_units:.1e} of its standard error from the pooled fit (guaranteed)"
-    assert str(result.certificate()).splitlines()[-1] == line
+    assert f"{found.sd_units:.1e} of its standard error" in str(result.certificate())
 
 
 def test_a_method_that_stands_still_elsewhere_is_found_out():
@@ -260,13 +259,6 @@ def test_rounding_is_allowed_for():
     assert broken > 0
 
 
-def test_a_converged_ridge_states_some_last_digits():
-    clients, prior_, rule = problem("ridge, full", 0, n=200)
-    q = pooled_fit(clients, prior_, rule)
-    bound = distance_bound(prior_, q, sums_at(clients, q, rule))
-    assert 10 * EPS < bound.sd_units < 1e-9
-
-
 def test_a_curvature_lost_to_rounding_certifies_nothing():
     rng = np.random.default_rng(0)
     a = rng.standard_normal(30)
@@ -275,7 +267,6 @@ def test_a_curvature_lost_to_rounding_certifies_nothing():
     q = F.FullGaussian(np.zeros(2), newton_of(clients, prior_, F.FullGaussian(np.zeros(2), 1.0), L.Exact()).matrix)
     bound = distance_bound(prior_, q, sums_at(clients, q, L.Exact()))
     assert bound.sd_units == np.inf
-    assert str(bound).startswith("no bound on the distance to the pooled fit")
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -347,25 +338,14 @@ def aligned(rows, rng):
     return np.cos(angle) * unit, np.sin(angle) * np.outer(unit, unit)
 
 
-BRUTE = [(name, seed, reach) for name in ("logistic", "poisson") for seed in range(2) for reach in (0.3, 1.0, 2.0)]
+BRUTE = [(name, 0, reach) for name in ("logistic", "poisson") for reach in (0.3, 1.0, 2.0)]
 
 
 @pytest.mark.parametrize(("name", "seed", "reach"), BRUTE)
-def test_the_curvature_at_the_server_is_at_least_the_bound(name, seed, reach):
+def test_the_curvature_at_the_server_and_third_derivatives_keep_their_bounds(name, seed, reach):
     rows, rng = Rows(name, seed, reach), np.random.default_rng(seed)
     found = [rows.second_derivative(*pick) for _ in range(20) for pick in (direction(rng), aligned(rows, rng))]
     assert min(found) >= module.least_curvature(reach) - 1e-9
-
-
-def test_a_least_curvature_of_one_is_none():
-    """Twin: mean and covariance are coupled by ℓ''', and together they bend less than the mean alone."""
-    rows, rng = Rows("poisson", 0, 2.0), np.random.default_rng(0)
-    assert min(rows.second_derivative(*aligned(rows, rng)) for _ in range(200)) < 0.9
-
-
-@pytest.mark.parametrize(("name", "seed", "reach"), BRUTE)
-def test_third_derivatives_stay_below_their_bound(name, seed, reach):
-    rows, rng = Rows(name, seed, reach), np.random.default_rng(seed)
     for radius in (0.0, 0.2):
         bound = module.largest_third_derivative(reach, reach, 1.0, radius)
         for _ in range(8):
@@ -373,6 +353,12 @@ def test_third_derivatives_stay_below_their_bound(name, seed, reach):
             a, B = radius * alpha, np.eye(2) + radius * D
             for pick in (direction(rng), aligned(rows, rng)):
                 assert abs(rows.third_derivative(a, B, *pick)) <= bound + 1e-9
+
+
+def test_a_least_curvature_of_one_is_none():
+    """Twin: mean and covariance are coupled by ℓ''', and together they bend less than the mean alone."""
+    rows, rng = Rows("poisson", 0, 2.0), np.random.default_rng(0)
+    assert min(rows.second_derivative(*aligned(rows, rng)) for _ in range(60)) < 0.9
 
 
 def test_a_quarter_of_the_bound_is_none():
@@ -500,7 +486,6 @@ def test_the_prior_bounds_what_the_curvature_cannot():
     bound = distance_bound(prior_, q, sums_at(clients, q, rule))
     assert bound.rigorous
     assert bound.reason == module.PRIOR
-    assert "loose" in str(bound)
     assert (np.abs(q.mean - pooled_fit(clients, prior_, rule).mean) <= bound.per_coefficient).all()
 
 
@@ -509,23 +494,30 @@ def test_the_prior_bounds_what_the_curvature_cannot():
 # ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("case", ["logistic, full", "poisson, diagonal", "softmax, point", "ridge, block"])
-def test_how_rows_are_split_over_clients_changes_rounding_only(case):
-    one, prior_, rule = problem(case, 0, n_clients=1)
-    many, _, _ = problem(case, 0, n_clients=5)
-    q = away(pooled_fit(one, prior_, rule), 1e-3, 0)
-    a, b = (distance_bound(prior_, q, sums_at(clients, q, rule)) for clients in (one, many))
-    np.testing.assert_allclose(a.per_coefficient, b.per_coefficient, rtol=1e-6)
-    assert a.reason == b.reason
+def test_how_rows_are_split_over_clients_changes_rounding_only():
+    for case in ("logistic, full", "poisson, diagonal", "softmax, point", "ridge, block"):
+        one, prior_, rule = problem(case, 0, n_clients=1)
+        many, _, _ = problem(case, 0, n_clients=5)
+        q = away(pooled_fit(one, prior_, rule), 1e-3, 0)
+        a, b = (distance_bound(prior_, q, sums_at(clients, q, rule)) for clients in (one, many))
+        np.testing.assert_allclose(a.per_coefficient, b.per_coefficient, rtol=1e-6)
+        assert a.reason == b.reason
 
 
-def test_a_message_is_plain_numbers():
+def test_messages_and_bounds_are_plain_numbers():
+    """A message holds no NumPy scalars: a run by files of Newton's row could not write its end."""
     clients, prior_, rule = problem("logistic, full", 0)
-    sums = sums_at(clients, prior_, rule)[0]
-    assert [np.shape(value) for value in (sums.gradient, sums.curvature, sums.gradient_error)] == [(3,), (3, 3), (3,)]
-    assert isinstance(sums.reach, float)
+    sums = sums_at(clients, prior_, rule)
+    one = sums[0]
+    assert [np.shape(value) for value in (one.gradient, one.curvature, one.gradient_error)] == [(3,), (3, 3), (3,)]
     deviations = np.sqrt(prior_.factor.row_variances(clients[0].X))
-    assert sums.reach == pytest.approx(deviations.max(), rel=1e-14)
+    assert one.reach == pytest.approx(deviations.max(), rel=1e-14)
+    bound = distance_bound(prior_, prior_, sums)
+    assert {type(number) for number in (one.reach, bound.mahalanobis, bound.sd_units)} == {float}
+    assert ba.run(M.PVI(), COUNTS, F.Dirichlet([1.0, 1.0])).certificate().distance is None  # no mean in θ
+
+
+COUNTS = [L.LinearInStatistics(F.Natural(np.array([3.0, 1.0])))]
 
 
 def test_rows_of_weight_zero_do_not_reach():
@@ -550,18 +542,14 @@ def test_softmax_reaches_as_far_as_a_difference_of_classes():
     assert 0.5 < worst <= 1.0
 
 
-@pytest.mark.parametrize("rule", [L.QuasiMonteCarlo(), L.MonteCarlo()])
-def test_a_rule_whose_gradient_is_of_no_objective_gives_an_estimate(rule):
+def test_a_rule_whose_gradient_is_of_no_objective_gives_an_estimate():
+    """So does a loss that does not say how far its rows reach."""
     clients, prior_, _ = problem("softmax, Laplace", 0)
-    result = ba.run(M.PVI(0.5), clients, prior_, expectation=rule)
-    found = result.certificate().distance
-    assert not found.rigorous
-    assert found.reason == module.ESTIMATE
-    assert "not guaranteed" in str(result.certificate())
-    assert 0 < found.sd_units < 1e-4
+    for rule in (L.QuasiMonteCarlo(), L.MonteCarlo()):
+        found = ba.run(M.PVI(0.5), clients, prior_, expectation=rule).certificate().distance
+        assert (found.rigorous, found.reason) == (False, module.ESTIMATE)
+        assert 0 < found.sd_units < 1e-4
 
-
-def test_a_loss_of_ones_own_gives_an_estimate():
     class Huberish(L.Logistic):
         def expect(self, q, rule):
             expected = super().expect(q, rule)
@@ -571,13 +559,6 @@ def test_a_loss_of_ones_own_gives_an_estimate():
     X = np.random.default_rng(0).standard_normal((20, 2))
     result = ba.run(M.PVI(), [Huberish(X, X[:, 0] > 0)], F.FullGaussian(np.zeros(2), 1.0))
     assert not result.certificate().distance.rigorous
-
-
-def test_families_without_a_mean_in_theta_have_no_distance():
-    counts = L.LinearInStatistics(F.Natural(np.array([3.0, 1.0])))
-    result = ba.run(M.PVI(), [counts], F.Dirichlet([1.0, 1.0]))
-    assert result.certificate().distance is None
-    assert "standard error" not in str(result.certificate())
 
 
 def test_a_large_diagonal_family_does_not_form_a_dense_curvature(monkeypatch):
@@ -591,35 +572,20 @@ def test_a_large_diagonal_family_does_not_form_a_dense_curvature(monkeypatch):
 def test_messages_that_do_not_fit_are_named():
     clients, prior_, rule = problem("logistic, full", 0)
     sums = sums_at(clients, prior_, rule)
-    with pytest.raises(ValueError, match="at least one client"):
-        distance_bound(prior_, prior_, [])
-    with pytest.raises(ValueError, match="client 1: gradient, curvature and gradient_error"):
-        distance_bound(prior_, prior_, [sums[0], replace(sums[1], gradient=np.zeros(2))])
+    for wrong, words in (([], "client"), ([sums[0], replace(sums[1], gradient=np.zeros(2))], "client 1")):
+        with pytest.raises(ValueError, match=words):
+            distance_bound(prior_, prior_, wrong)
 
 
-@pytest.mark.parametrize(("case", "reach"), [("logistic, full", 1e4), ("logistic, point", np.inf)])
-def test_a_reach_beyond_measure_leaves_the_priors_bound(case, reach):
-    clients, prior_, rule = problem(case, 0)
-    q = away(pooled_fit(clients, prior_, rule), 1e-2, 0)
-    sums = [replace(client, reach=reach) for client in sums_at(clients, q, rule)]
-    assert distance_bound(prior_, q, sums).reason == module.PRIOR
-
-
-def test_sums_that_are_not_finite_certify_nothing():
+def test_reaches_beyond_measure_and_sums_that_are_not_finite():
+    for case, reach in (("logistic, full", 1e4), ("logistic, point", np.inf)):
+        clients, prior_, rule = problem(case, 0)
+        q = away(pooled_fit(clients, prior_, rule), 1e-2, 0)
+        sums = [replace(client, reach=reach) for client in sums_at(clients, q, rule)]
+        assert distance_bound(prior_, q, sums).reason == module.PRIOR
     prior_ = F.FullGaussian([0.0], 1.0)
     bad = ClientSums(np.array([np.inf]), np.array([[np.nan]]), 1.0, np.zeros(1), 0.0, False)
-    bound = distance_bound(prior_, prior_, [bad])
-    assert bound.sd_units == np.inf
-    assert str(bound).startswith("no bound")
-
-
-@pytest.mark.parametrize("case", ["logistic, full", "softmax, point", "ridge, block"])
-def test_bounds_are_plain_numbers(case):
-    """A message holds no NumPy scalars: a run by files of Newton's row could not write its end."""
-    clients, prior_, rule = problem(case, 0)
-    q = pooled_fit(clients, prior_, rule)
-    bound = distance_bound(prior_, q, sums_at(clients, q, rule))
-    assert {type(bound.mahalanobis), type(bound.sd_units)} == {float}
+    assert distance_bound(prior_, prior_, [bad]).sd_units == np.inf
 
 
 def collinear(noise):
@@ -634,11 +600,11 @@ def test_a_certificate_says_when_its_residual_is_worth_little():
     """Nearly equal columns under a diagonal family; twin: columns that differ."""
     prior_ = ba.families.DiagonalGaussian(np.zeros(3), 1e-4)
     for noise, worth_little in ((1e-4, True), (1.0, False)):
-        result = ba.run(ba.methods.PVI(0.3), collinear(noise), prior_, rounds=300, tol=1e-4)
+        result = ba.run(ba.methods.PVI(0.3), collinear(noise), prior_, rounds=100, tol=1e-4)
         certificate = result.certificate()
         assert certificate.holds
         assert certificate.is_worth_little is worth_little
-        assert ("which says little here" in str(certificate)) is worth_little
+        assert ("little" in str(certificate)) is worth_little
 
 
 def test_a_curvature_that_is_singular_to_rounding_has_not_converged():
@@ -699,10 +665,9 @@ def test_standard_errors_have_a_bound_that_a_run_waits_for(seed, size, monkeypat
     assert error <= bound.errors + 1e-8  # what sums in double precision lose of so small an information
     assert error < 2e-6
     assert bound.errors < 1e-5
-    assert ("standard errors are known to" in str(bound)) == (bound.errors > 1e-6)
     monkeypatch.setattr(loop, "ERRORS", np.inf)
     twin, bound = off(ba.run(ba.Guarded(ba.methods.Newton()), losses, flat, **options))
     assert size == 10.0 or twin > 4e-6
     if bound.errors is not None:
         assert twin <= bound.errors + 1e-8
-        assert ("standard errors are known to" in str(bound)) == (size != 10.0)
+        assert ("standard errors are known" in str(bound)) == (size != 10.0)

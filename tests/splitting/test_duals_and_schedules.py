@@ -9,6 +9,7 @@ import bayesadmm_np as ba
 from bayesadmm_np.splitting.methods import AlongExpectation, AlongNatural, DualRule, Geometric, Method, Schedule
 from oracles.extensions import Listed, Relaxed, Sized
 from oracles.problems import distance, prior, team
+from oracles.refusals import assert_refused
 
 M = ba.methods
 
@@ -49,22 +50,27 @@ def test_a_rule_that_moves_where_clients_agree_does_not_converge():
 
     row = replace(M.BayesADMM(rho=1.0), dual_rule=Drifting())
     clients, start = team("logistic"), prior("full", 3)
-    result = ba.run(row, clients, start, rounds=200, raise_on_failure=False)
+    result = ba.run(row, clients, start, rounds=60, raise_on_failure=False)
     assert result.status is not ba.Status.CONVERGED
 
 
-@pytest.mark.parametrize("wrong", ["natural", AlongNatural, None])
-def test_what_is_no_rule_is_refused(wrong):
-    with pytest.raises(ValueError, match=r"^dual_rule must be a rule such as AlongNatural\(\), got "):
-        Method("mine", 1.0, 1.0, dual_rule=wrong)
-    with pytest.raises(ValueError, match="statistic_scale must be > 0"):
-        AlongExpectation(0.0)
+def test_what_is_no_rule_or_schedule_is_refused():
+    noise = ba.GaussianMechanism(1.0, 1.0)
 
+    def private(**change):
+        ba.run(replace(M.PVI(gamma=0.5), **change), team("logistic"), prior("full", 3), privacy=noise)
 
-def test_privacy_needs_the_rule_that_it_accounts_for():
-    row = replace(M.PVI(gamma=0.5), dual_rule=Relaxed())
-    with pytest.raises(ValueError, match="duals that move along λ"):
-        ba.run(row, team("logistic"), prior("full", 3), privacy=ba.GaussianMechanism(1.0, 1.0))
+    wrong = ("natural", AlongNatural, None)
+    assert_refused(
+        [
+            *((lambda rule=rule: Method("mine", 1.0, 1.0, dual_rule=rule), "dual_rule") for rule in wrong),
+            (lambda: AlongExpectation(0.0), "statistic_scale"),
+            (lambda: replace(M.BayesADMM(), schedule=Geometric), "schedule"),
+            (lambda: Geometric(rho=0.0), "rho"),
+            (lambda: private(dual_rule=Relaxed()), "privacy"),
+            (lambda: private(schedule=Geometric(gamma=0.5)), "privacy"),
+        ]
+    )
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -116,8 +122,7 @@ def test_gamma_is_scheduled_too():
     assert both.at(2).server_alpha(4) == 1 / 5
 
 
-@pytest.mark.parametrize("accelerated", [False, True])
-@pytest.mark.parametrize("safeguard", [False, True])
+@pytest.mark.parametrize(("accelerated", "safeguard"), [(False, True), (True, False)])
 def test_a_schedule_does_not_move_the_fixed_point(accelerated, safeguard):
     clients, start = team("logistic"), prior("full", 3)
     row = replace(M.BayesADMM(rho=1.0), schedule=Listed((4.0, 2.0, 1.0, 0.7)))
@@ -137,12 +142,9 @@ def test_a_scheduled_run_resumes_bit_for_bit(tmp_path):
     again = ba.run(row, clients, start, rounds=6, tol=1e-300, resume=tmp_path / "half.npz")
     assert again.posterior.natural == whole.posterior.natural
     assert again.sites == whole.sites
-    other = replace(row, schedule=Geometric(rho=0.8))
-    with pytest.raises(ValueError, match="of another run: its method"):
-        ba.run(other, clients, start, rounds=6, resume=tmp_path / "half.npz")
-    relaxed = replace(row, dual_rule=Relaxed())
-    with pytest.raises(ValueError, match="of another run: its method"):
-        ba.run(relaxed, clients, start, rounds=6, resume=tmp_path / "half.npz")
+    for other in (replace(row, schedule=Geometric(rho=0.8)), replace(row, dual_rule=Relaxed())):
+        with pytest.raises(ValueError, match="its method"):
+            ba.run(other, clients, start, rounds=6, resume=tmp_path / "half.npz")
 
 
 def test_the_safeguard_looks_at_the_rho_of_the_next_round():
@@ -168,16 +170,5 @@ def test_a_schedule_that_makes_another_method_is_refused(change):
         def row(self, method, round):
             return "a row" if change is None else replace(method, **change)
 
-    row = replace(M.BayesADMM(), schedule=Changing())
-    with pytest.raises(ValueError, match=r"may change rho, a positive dual_step and alpha of BayesADMM alone, got "):
-        row.at(1)
-    with pytest.raises(ValueError, match=r"^schedule must be a schedule such as Geometric\(\), or None, got "):
-        replace(row, schedule=Changing)
-    with pytest.raises(ValueError, match="rho must be > 0"):
-        Geometric(rho=0.0)
-
-
-def test_privacy_and_schedules():
-    row = replace(M.PVI(gamma=0.5), schedule=Geometric(gamma=0.5))
-    with pytest.raises(ValueError, match="needs a row without a schedule"):
-        ba.run(row, team("logistic"), prior("full", 3), privacy=ba.GaussianMechanism(1.0, 1.0))
+    with pytest.raises(ValueError, match="schedule"):
+        replace(M.BayesADMM(), schedule=Changing()).at(1)

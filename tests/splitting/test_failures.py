@@ -11,7 +11,6 @@ from bayesadmm_np.clients import ClientStatus, ClosedForm, GradientSteps, Subpro
 from bayesadmm_np.families import Natural
 from bayesadmm_np.losses import Auto, Delta, Exact, GaussHermite, LinearInStatistics
 from oracles.problems import (
-    LEARNED,
     assert_close,
     blocks_of,
     data,
@@ -43,8 +42,6 @@ def make_prior(family, mean, precision):
 # (a) Awkward data is solved where the problem is well posed; tests/properties draws the others
 # ----------------------------------------------------------------------------------------------------
 
-KINDS = ("plain", "separable", "one class", "constant column", "zero column", "fewer rows", "one row", "scaled")
-
 
 def awkward(name, kind, seed):
     """A small data set with a difficulty."""
@@ -74,66 +71,51 @@ def awkward(name, kind, seed):
     return X, np.asarray(y, dtype=float), rng
 
 
-def solve_well_posed(name, kind, family, precision, rho, with_site, seed):
-    """Solve one client's problem that is well posed, and check the answer."""
+def solve(name, kind, family, precision, rho, seed):
+    """One client's problem that is well posed, and what the solver makes of it."""
     X, y, rng = awkward(name, kind, seed)
     anchor = make_prior(family, rng.standard_normal(X.shape[1]) * (seed % 2), precision).start()
     client = loss(name, X, y)
-    rule = client.check(anchor, Auto())
-    site = (rho * rng.uniform(0, 0.9) if with_site else 0.0) * anchor.natural
-    problem = Subproblem(client, rule, anchor, site, rho)
+    problem = Subproblem(client, client.check(anchor, Auto()), anchor, 0.0 * anchor.natural, rho)
     assert problem.is_well_posed
-    solution = VariationalNewton().solve(problem, anchor, rng)
-    assert solution.status is ClientStatus.CONVERGED
+    return problem, VariationalNewton().solve(problem, anchor, rng)
+
+
+def assert_solved(*case):
+    problem, solution = solve(*case)
+    assert solution.status is ClientStatus.CONVERGED, case
     q = solution.posterior
     # evaluated again at the answer; the tolerance is the solver's own
-    again = q.fisher_norm(q.natural - problem.target(problem.expect(q).natural_gradient))
-    assert again <= 1e-8
-    return problem, solution
+    assert q.fisher_norm(q.natural - problem.target(problem.expect(q).natural_gradient)) <= 1e-8, case
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_well_posed_logistic_problems_converge_for_weak_priors_and_awkward_data(kind):
-    for family in ("full", "diagonal", "block", "fixed", "isotropic"):
-        solve_well_posed("logistic", kind, family, 1e-4, 1.0, False, 0)
-
-
-POISSON_HARD = {
-    "weak prior": ("plain", "full", 0.032, 1.0, 437),
-    "weak prior, one row": ("one row", "full", 0.0058, 1.0, 745),
-    "weak prior, one class": ("one class", "full", 0.039, 1.0, 403),
-    "weak prior, one row, block": ("one row", "block", 0.017, 10.0, 827),
-    "weak prior, diagonal": ("separable", "diagonal", 0.0037, 10.0, 150),
-    "weak prior, warns": ("plain", "diagonal", 0.013, 1.0, 14),
-    "weak prior, block, warns": ("plain", "block", 0.031, 10.0, 369),
-    "large counts, isotropic": ("large counts", "isotropic", 33.0, 1.0, 513),
-    "large counts, diagonal": ("large counts", "diagonal", 4.2, 1 / 3, 553),
-    "overflow at the mean": ("scaled", "block", 76.0, 1.0, 809),  # f reaches 1049 there
-    "large counts, fixed": ("large counts", "fixed", 7.7, 1 / 3, 631),
-}
-POISSON_HOPELESS = {
+KINDS = ("plain", "separable", "one class", "constant column", "zero column", "fewer rows", "one row", "scaled")
+POISSON_HARD = [
+    ("plain", "full", 0.032, 1.0, 437),
+    ("one row", "full", 0.0058, 1.0, 745),
+    ("one row", "block", 0.017, 10.0, 827),
+    ("plain", "diagonal", 0.013, 1.0, 14),
+    ("large counts", "isotropic", 33.0, 1.0, 513),
+    ("large counts", "diagonal", 4.2, 1 / 3, 553),
+    ("scaled", "block", 76.0, 1.0, 809),  # overflow at the mean: f reaches 1049 there
+    ("large counts", "fixed", 7.7, 1 / 3, 631),
+]
+POISSON_HOPELESS = [
     # E exp f overflows under every mean, as the covariance is fixed: the variance of f reaches 1e5
-    "overflow everywhere": (("scaled", "fixed", 0.1, 1.0, 809), ClientStatus.NOT_FINITE),
+    (("scaled", "fixed", 0.1, 1.0, 809), ClientStatus.NOT_FINITE),
     # a fixed, wide covariance puts the objective at 1e14, and the residual is in the units of that covariance
-    "rounding": (("plain", "fixed", 0.1, 1.0, 100), ClientStatus.ROUNDED),
-}
+    (("plain", "fixed", 0.1, 1.0, 100), ClientStatus.ROUNDED),
+]
 
 
-@pytest.mark.parametrize("case", POISSON_HARD)
-def test_hard_poisson_problems_converge(case):
-    """E exp f is astronomical under a weak prior, or counts of 1e5 are far from the start."""
-    kind, family, precision, rho, seed = POISSON_HARD[case]
-    solve_well_posed("poisson", kind, family, precision, rho, False, seed)
-
-
-@pytest.mark.parametrize("case", POISSON_HOPELESS)
-def test_hopeless_poisson_problems_are_reported(case):
-    (kind, family, precision, rho, seed), status = POISSON_HOPELESS[case]
-    X, y, rng = awkward("poisson", kind, seed)
-    anchor = make_prior(family, rng.standard_normal(X.shape[1]) * (seed % 2), precision).start()
-    client = loss("poisson", X, y)
-    problem = Subproblem(client, client.check(anchor, Auto()), anchor, anchor.natural.zeros(), rho)
-    assert VariationalNewton().solve(problem, anchor, rng).status is status
+def test_well_posed_problems_converge_for_weak_priors_and_awkward_data():
+    """Of Poisson, E exp f is astronomical under a weak prior, or counts of 1e5 are far from the start."""
+    for family in ("full", "diagonal", "block", "fixed", "isotropic"):
+        for kind in KINDS:
+            assert_solved("logistic", kind, family, 1e-4, 1.0, 0)
+    for case in POISSON_HARD:
+        assert_solved("poisson", *case)
+    assert [solve("poisson", *case)[1].status for case, _ in POISSON_HOPELESS] == [said for _, said in POISSON_HOPELESS]
 
 
 @pytest.mark.parametrize(
@@ -216,36 +198,26 @@ def test_with_alpha_one_and_rho_one_nothing_is_ever_ill_posed(seed):
 
 
 def failing():
-    """(id, run's arguments, options, status, pattern of the message)."""
+    """Arguments of a run, options, status, and the client, the round and the setting that the message names."""
     big = [ba.losses.LeastSquares(X * 3, y) for X, y in data("squares")]
     isotropic, full = prior("isotropic", 3), prior("full", 3)
     skewed, weak = skewed_logistic(3, n_clients=5), make_prior("full", np.zeros(2), 0.05)
-    steps = GradientSteps(steps=400, learning_rate=10.0)
+    counts = [LinearInStatistics(Natural(np.array([-0.9]), np.array([-1.0]))) for _ in range(3)]
+    few, gamma = [LinearInStatistics(Natural(np.array([-9.0]), np.array([-1.0])))], ba.families.Gamma([2.0], [1.0])
+    steps, one = GradientSteps(steps=400, learning_rate=10.0), VariationalNewton(max_iter=1)
+    left, ill_posed = Status.NOT_A_DISTRIBUTION, Status.ILL_POSED_CLIENT
     return {
-        "left the domain": (
-            (M.BregmanADMM(1.0, 0.5), team("squares"), full),
-            {},
-            Status.NOT_A_DISTRIBUTION,
-            r"^round 3: .*lower gamma or raise rho",
-        ),
-        "diverged": ((M.AMA(100.0), big, isotropic), {}, Status.DIVERGED, r"^round \d+: .*objective.*change rho"),
-        "ill posed": (
-            (M.BayesADMM(1.0), skewed, weak),
-            {},
-            Status.ILL_POSED_CLIENT,
-            r"^client \d, round 2: .*it holds 50% of the curvature of coefficient 1: .* or set safeguard=True",
-        ),
-        "not finite": (
-            (M.FedAvg(), big, isotropic),
-            {"solver": steps},
-            Status.NOT_FINITE,
-            r"^client 0, round 1: .*not finite; scale the data or raise the prior",
-        ),
+        "left the domain": ((M.BregmanADMM(1.0, 0.5), team("squares"), full), {}, left, "round 3: .*gamma.*rho"),
+        "left, conjugate": ((M.AMA(1.0), counts, gamma), {}, left, r"round \d: "),
+        "diverged": ((M.AMA(100.0), big, isotropic), {}, Status.DIVERGED, r"round \d+: .*rho"),
+        "ill posed": ((M.BayesADMM(1.0), skewed, weak), {}, ill_posed, r"client \d, round 2: .*safeguard"),
+        "ill posed, conjugate": ((M.PVI(), few, gamma), {}, ill_posed, "client 0, round 1: "),
+        "not finite": ((M.FedAvg(), big, isotropic), {"solver": steps}, Status.NOT_FINITE, "client 0, round 1: "),
         "client limit": (
             (M.PVI(), team("logistic"), full),
-            {"solver": VariationalNewton(max_iter=1)},
+            {"solver": one},
             Status.CLIENT_LIMIT,
-            r"^client 0, round 1: .*raise max_iter or tol",
+            "client 0, round 1: .*max_iter",
         ),
     }
 
@@ -255,7 +227,7 @@ def failing():
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
 def test_failures_name_client_round_and_knob_and_keep_the_last_good_iterate(case):
     arguments, options, status, pattern = failing()[case]
-    with pytest.raises(ba.RunError, match=pattern) as caught:
+    with pytest.raises(ba.RunError, match=f"^{pattern}") as caught:
         ba.run(*arguments, rounds=400, **options)
     quiet = ba.run(*arguments, rounds=400, raise_on_failure=False, **options)
     for result in (caught.value.result, quiet):
@@ -284,18 +256,6 @@ def test_slow_geometric_divergence_is_noticed(row, name, family):
     result = ba.run(row, team(name), prior(family, 3), rounds=300, raise_on_failure=False)
     assert result.status is Status.DIVERGED
     assert result.objective[-1] < 1e12
-
-
-def test_conjugate_families_leave_the_domain_with_a_status():
-    clients = [LinearInStatistics(Natural(np.array([-0.9]), np.array([-1.0]))) for _ in range(3)]
-    result = ba.run(M.AMA(1.0), clients, ba.families.Gamma([2.0], [1.0]), rounds=2, raise_on_failure=False)
-    assert result.status is Status.NOT_A_DISTRIBUTION
-
-
-def test_ill_posed_conjugate_clients_are_reported():
-    clients = [LinearInStatistics(Natural(np.array([-9.0]), np.array([-1.0])))]
-    with pytest.raises(ba.RunError, match=r"client 0, round 1: .*no minimum"):
-        ba.run(M.PVI(), clients, ba.families.Gamma([2.0], [1.0]), rounds=2)
 
 
 def test_no_failure_warns():
@@ -345,58 +305,38 @@ NO_FRACTIONS = (0.0, 1.5, -0.1, np.nan, "half")
 
 
 def misfits():
-    """Calls whose loss, family, rule, solver and row do not fit each other, and words of the error."""
+    """Calls whose loss, family, rule, solver and row do not fit each other, and a word of the error."""
     full, isotropic, fixed, clients = prior("full", 3), prior("isotropic", 3), prior("fixed", 3), team("logistic")
     counts, gamma = [LinearInStatistics(Natural(np.array([1.0]), np.array([-1.0])))], ba.families.Gamma([1.0], [1.0])
     wide = [clients[0], ba.losses.Logistic(np.ones((2, 5)), [0, 1])]
     run, pvi, softmax = ba.run, M.PVI(), (M.PVI(), team("softmax"), prior("full", 6))
     return [
-        (lambda: run(pvi, wide, full), "client 1: .*5 parameters"),
-        (lambda: run(pvi, [clients[0], "loss"], full), "client 1: .*loss"),
-        (lambda: run(pvi, clients, gamma), "client 0: Logistic .*Gaussian"),
-        (lambda: run(pvi, counts, full), "client 0: coefficients"),
-        (lambda: ba.solve_pooled(wide, full), "parameters"),
+        (lambda: run(pvi, wide, full), "client 1"),
+        (lambda: run(pvi, [clients[0], "loss"], full), "client 1"),
+        (lambda: run(pvi, clients, gamma), "Gaussian"),
+        (lambda: run(pvi, counts, full), "coefficients"),
+        (lambda: ba.solve_pooled(wide, full), "losses"),
+        (lambda: LinearInStatistics(Natural(np.array([np.nan]))), "coefficients"),
         (lambda: run(M.ADMM(), clients, isotropic, expectation=Exact()), "ADMM"),
         (lambda: run(M.FedLapCov(), clients, full, expectation=Delta(1)), "FedLapCov"),
-        (lambda: run(*softmax, expectation=Exact()), r"client 0: expectation=Exact"),
-        (lambda: run(*softmax, expectation=GaussHermite()), r"client 0: expectation=GaussHermite"),
-        (lambda: run(pvi, clients, full, solver=ClosedForm()), r"client 0: solver=ClosedForm"),
-        (lambda: run(pvi, counts, gamma, solver=VariationalNewton()), r"client 0: solver=VariationalNewton"),
-        (lambda: run(pvi, counts, gamma, solver=ba.clients.VON()), r"solver=VON"),
-        (lambda: run(pvi, clients, full, solver=GradientSteps()), r"client 0: solver=GradientSteps"),
-        (lambda: run(M.ADMM(), clients, full), "ADMM .*IsotropicGaussian, got FullGaussian"),
-        (lambda: run(M.FedAvg(), clients, full), "FedAvg"),
+        *((lambda rule=rule: run(*softmax, expectation=rule), "expectation") for rule in (Exact(), GaussHermite())),
+        *((lambda one=one: run(pvi, clients, full, solver=one), "solver") for one in (ClosedForm(), GradientSteps())),
+        *(
+            (lambda one=one: run(pvi, counts, gamma, solver=one), "solver")
+            for one in (VariationalNewton(), ba.clients.VON())
+        ),
+        *((lambda row=row: run(row, clients, full), "Isotropic") for row in (M.ADMM(), M.FedAvg())),
         (lambda: run(M.FedDyn(), clients, fixed), "FedDyn"),
-        (lambda: run(M.FedLap(), clients, full), "FixedPrecisionGaussian"),
-        (lambda: run(M.FedLapCov(), clients, fixed), "FullGaussian or Diag"),
-        (lambda: run(M.PreconditionedADMM(), clients, full), "PreconditionedADMM"),
+        *((lambda row=row: run(row, clients, full), "Fixed") for row in (M.FedLap(), M.PreconditionedADMM())),
+        (lambda: run(M.FedLapCov(), clients, fixed), "FullGaussian"),
         (lambda: run(M.FedIvon(), clients, full), "DiagonalGaussian"),
     ]
 
 
 def test_what_does_not_fit_is_named():
-    for call, words in misfits():
-        with pytest.raises(ValueError, match=words):
+    for call, word in misfits():
+        with pytest.raises(ValueError, match=word):
             call()
-
-
-def test_coefficients_must_be_natural():
-    with pytest.raises(TypeError, match="coefficients must be a Natural"):
-        LinearInStatistics(np.ones(2))
-    with pytest.raises(ValueError, match="coefficients must be finite"):
-        LinearInStatistics(Natural(np.array([np.nan])))
-
-
-def test_bad_input_is_noticed_before_the_first_round():
-    called = []
-    with pytest.raises(ValueError, match="client 1"):
-        ba.run(
-            M.PVI(),
-            [team("logistic")[0], ba.losses.Logistic(np.ones((2, 5)), [0, 1])],
-            prior("full", 3),
-            callback=lambda *_: called.append(1),
-        )
-    assert not called
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -444,17 +384,6 @@ def test_von_runs_in_the_loop_and_depends_on_the_seed_only():
     assert a.posterior.natural != c.posterior.natural
 
 
-def test_von_reports_an_escape():
-    """A site that outweighs loss and server: every step towards the target leaves the domain."""
-    prior_ = ba.families.FullGaussian(np.zeros(1), 1.0)
-    client = ba.losses.Logistic([[0.01]], [1])
-    problem = Subproblem(client, Exact(), prior_, Natural(np.zeros(1), np.array([[5.0]])), 1.0)
-    solution = ba.clients.VON(steps=200, decay=0.0).solve(problem, prior_, np.random.default_rng(0))
-    newton = VariationalNewton().solve(problem, prior_, np.random.default_rng(0))
-    assert newton.status is ClientStatus.ILL_POSED
-    assert solution.status is ClientStatus.ILL_POSED or solution.residual > 1.0
-
-
 def test_gradient_steps_descend():
     prior_ = prior("isotropic", 3)
     client = team("logistic")[1]
@@ -496,7 +425,7 @@ def test_a_warm_start_is_for_well_posed_problems_alone():
     assert False in {began for well_posed, began in solver.seen if well_posed}
 
 
-@pytest.mark.parametrize("family", [*LEARNED, "isotropic"])
+@pytest.mark.parametrize("family", ["full", "isotropic"])
 def test_warm_starts_give_the_same_fixed_point(family):
     clients, prior_ = team("logistic"), prior(family, 3)
     cold = ba.run(M.PVI(0.5), clients, prior_, rounds=300, tol=1e-7)
@@ -517,7 +446,7 @@ def test_the_safeguard_has_nothing_to_do_without_a_dual(row):
 def test_clients_whose_rows_all_have_weight_zero_have_no_shares():
     """Rows of the table that weigh clients by their rows refuse them; twin: the others find the prior."""
     clients = [ba.losses.Logistic(np.eye(2), [0, 1], weights=[0, 0]) for _ in range(2)]
-    with pytest.raises(ValueError, match="rows of positive weight: FedAvg weights clients by them"):
+    with pytest.raises(ValueError, match="weight"):
         ba.run(M.FedAvg(), clients, ba.families.IsotropicGaussian(np.zeros(2), 1.0))
     full = ba.families.FullGaussian(np.zeros(2), 1.0)
     assert ba.run(M.PVI(), clients, full).status is Status.CONVERGED
@@ -539,7 +468,7 @@ def test_equal_columns_and_a_weak_prior_are_named_and_not_rho(rng, row):
     clients = halves(X, rng.random(60) < 1 / (1 + np.exp(-z)))
     result = ba.run(row, clients, ba.families.FullGaussian(np.zeros(3), 1e-8), raise_on_failure=False)
     assert result.status is Status.UNRESOLVED
-    assert "leave out those that repeat others" in result.message
+    assert "repeat" in result.message
     other = ba.run(row, clients, ba.families.FullGaussian(np.zeros(3), 1e8), raise_on_failure=False)
     assert other.status is Status.CONVERGED
 
@@ -553,7 +482,7 @@ def test_converged_says_when_it_is_worth_little(rng):
     result = ba.run(ba.Guarded(M.BLR(1.0)), clients, prior, tol=1e-3)
     assert result.status is Status.CONVERGED
     assert result.certificate().distance.sd_units > 0.01
-    assert "standard errors off: lower tol" in result.message
+    assert "tol" in result.message
     plain = ba.run(M.PVI(), halves(X[:, :1], rng.random(60) < 0.5), ba.families.DiagonalGaussian(np.zeros(1), 1.0))
     assert plain.message == Status.CONVERGED.value
 
@@ -582,5 +511,5 @@ def test_missing_values_behind_a_mask_are_refused(rng, name):
     whole = given | {name: np.ma.masked_array(given[name], mask)}
     ba.losses.Logistic(**whole)  # a mask that hides nothing is no fault
     mask.flat[3] = True
-    with pytest.raises(ValueError, match=f"{name} must be an array without missing values, got 1 masked"):
+    with pytest.raises(ValueError, match=f"^{name} must"):
         ba.losses.Logistic(**(given | {name: np.ma.masked_array(given[name], mask)}))

@@ -23,7 +23,7 @@ from oracles.textbook import (
     textbook_tilted,
 )
 
-ADMM, BCM, PVI = ba.methods.ADMM, ba.methods.BCM, ba.methods.PVI
+ADMM = ba.methods.ADMM
 BayesADMM, BregmanADMM = ba.methods.BayesADMM, ba.methods.BregmanADMM
 FedAvg, FedDyn, FedProx = ba.methods.FedAvg, ba.methods.FedDyn, ba.methods.FedProx
 
@@ -101,14 +101,6 @@ def test_admm_with_the_closed_form_is_textbook_admm():
 # Both inner solvers stop at a residual of ~1e-13; T = 4 rounds with K = 2 sites and condition numbers below 1e2
 # leave it below 1e-11 (the measured difference is some 1e-13).
 PVI_TOL = 1e-11
-
-
-def test_bcm_is_one_round_of_pvi():
-    clients, prior_ = team("logistic"), prior("full", 3)
-    once = ba.run(PVI(), clients, prior_, rounds=1)
-    result = ba.run(BCM(), clients, prior_, rounds=50)
-    assert result.rounds == 1
-    assert result.posterior.natural == once.posterior.natural
 
 
 def textbook_feddyn(name, parts, m0, delta, rho, rounds, *, sign=1.0, by_rows=True):

@@ -13,7 +13,8 @@ from bayesadmm_np.losses import Exact, Total
 from bayesadmm_np.losses.tensors import pairs, tensor_size, unpack_tensors
 from bayesadmm_np.splitting import guarded, joint
 from oracles.couriers import differences, drive
-from oracles.problems import EPS, assert_close, prior, spd, team
+from oracles.problems import EPS, assert_close, counts_of_far_columns, overshooting, prior, spd, team
+from oracles.refusals import assert_refused
 
 M = ba.methods
 FULL = ba.families.FullGaussian
@@ -180,8 +181,18 @@ def test_convergence_is_quadratic_where_pvi_is_linear():
     assert sum(b > 2.0 * a**2 for a, b in pairwise(plain) if 1e-6 < a < 0.3) >= 2
 
 
-@pytest.mark.parametrize("precision", [1.0, 0.01])
-@pytest.mark.parametrize("count", [2, 5, 10])
+def run_to(best, row, losses, prior_, **options):
+    """A run until means and deviations are within 1e-6 deviations of the pooled fit."""
+    deviation = np.sqrt(best.variance)
+
+    def is_there(record, q):
+        moved = np.abs((q.mean - best.mean) / deviation).max()
+        return bool(max(moved, np.abs(np.sqrt(q.variance) / deviation - 1.0).max()) <= 1e-6)
+
+    return ba.run(row, losses, prior_, 60, tol=1e-300, callback=is_there, **options)
+
+
+@pytest.mark.parametrize(("count", "precision"), [(2, 1.0), (5, 0.01), (10, 0.01)])
 def test_at_most_six_exchanges(precision, count):
     """By label, the hardest split of docs/benchmarks.md; today's accelerated PVI takes more in every case."""
     X, y = load_breast_cancer(return_X_y=True)
@@ -191,19 +202,10 @@ def test_at_most_six_exchanges(precision, count):
     prior_ = FULL(np.zeros(6), np.diag([precision] * 5 + [0.0]))
     best = ba.solve_pooled([ba.losses.Logistic(X, y)], prior_, tol=1e-11).posterior
 
-    def exchanges(row, **options):
-        deviation = np.sqrt(best.variance)
-
-        def is_there(record, q):
-            moved = np.abs((q.mean - best.mean) / deviation).max()
-            return bool(max(moved, np.abs(np.sqrt(q.variance) / deviation - 1.0).max()) <= 1e-6)
-
-        return ba.run(row, losses, prior_, 60, tol=1e-300, callback=is_there, **options).rounds
-
-    ours = exchanges(ROW)
+    ours = run_to(best, ROW, losses, prior_).rounds
     assert ours <= 6
     begun = ba.clients.own_fits(losses, prior_)
-    assert 1 + exchanges(ba.Accelerated(M.PVI()), sites=begun) > ours
+    assert 1 + run_to(best, ba.Accelerated(M.PVI()), losses, prior_, sites=begun).rounds > ours
 
 
 def test_floats_are_counted_with_the_tensors():
@@ -235,24 +237,23 @@ def test_a_round_without_a_site_is_done_again():
 
 
 def test_what_cannot_be_is_refused_before_the_run():
-    losses, prior_ = team("logistic"), prior("full", 3)
-    with pytest.raises(ValueError, match="needs a prior of the family FullGaussian"):
+    losses, prior_, delta = team("logistic"), prior("full", 3), ba.losses.Delta(2)
+    mixed = [*team("softmax2"), ba.losses.Logistic(np.ones((2, 4)), [0, 1])]
+    wide = [ba.losses.Logistic(np.ones((2, 65)), [0, 1])]
+    assert_refused(
+        [
+            (lambda: ba.run(ROW, losses, prior_, expectation=delta), "expectation"),
+            (lambda: ba.run(ROW, mixed, prior("full", 4)), "clients"),
+            (lambda: ba.Accelerated(M.JointNewton()), "method=JointNewton"),
+            (lambda: replace(M.JointNewton(), alpha=0.5), "client"),
+            (lambda: M.JointNewton(start="zero"), "start"),
+            (lambda: ba.run(M.JointNewton("prior"), losses, FULL(np.zeros(3), 0.0)), "prior"),
+        ]
+    )
+    with pytest.raises(ValueError, match="FullGaussian"):
         ba.run(ROW, losses, prior("diagonal", 3))
-    with pytest.raises(ValueError, match="must not be the delta method"):
-        ba.run(ROW, losses, prior_, expectation=ba.losses.Delta(2))
-    with pytest.raises(ValueError, match="must have losses of as many predictors a row"):
-        ba.run(ROW, [*team("softmax2"), ba.losses.Logistic(np.ones((2, 4)), [0, 1])], prior("full", 4))
-    with pytest.raises(ValueError, match="cannot be accelerated"):
-        ba.Accelerated(M.JointNewton())
-    with pytest.raises(ValueError, match="client must not be 'joint'"):
-        replace(M.JointNewton(), alpha=0.5)
-    with pytest.raises(ValueError, match="start must be 'prior' or 'sites'"):
-        M.JointNewton(start="zero")
-    wide = ba.losses.Logistic(np.ones((2, 65)), [0, 1])
-    with pytest.raises(ValueError, match="at most 64 parameters, and here are 65"):
-        ba.run(ROW, [wide], FULL(np.zeros(65), 1.0))
-    with pytest.raises(ValueError, match="must be a distribution for JointNewton to begin at"):
-        ba.run(M.JointNewton("prior"), losses, FULL(np.zeros(3), 0.0))
+    with pytest.raises(ValueError, match="at most 64"):
+        ba.run(ROW, wide, FULL(np.zeros(65), 1.0))
 
 
 def test_a_flat_prior_is_taken_where_the_data_determine_a_posterior():
@@ -267,19 +268,9 @@ def test_a_flat_prior_is_taken_where_the_data_determine_a_posterior():
 
 
 def hostile(seed):
-    """A regression on which the full step overshoots: heavy columns, a far and narrow start, large counts."""
-    rng = np.random.default_rng(seed)
-    n, d = 60, 3
-    X = np.column_stack([rng.standard_t(2, size=(n, d - 1)), np.ones(n)])
-    if seed % 2:
-        y = rng.poisson(np.exp(np.clip(4 + X[:, 0], -10, 10))).astype(float)
-        loss = ba.losses.Poisson
-    else:
-        y = (rng.random(n) < 1 / (1 + np.exp(-X[:, 0]))).astype(float)
-        loss = ba.losses.Logistic
-    losses, prior_ = [loss(X[k::3], y[k::3]) for k in range(3)], FULL(np.zeros(d), 1e-2)
-    far = rng.standard_normal(d)
-    begin = FULL(12.0 * far / np.abs(X @ far).max(), 1e4)
+    """A far and narrow start, from which the full step overshoots."""
+    losses, far = overshooting(seed)
+    prior_, begin = FULL(np.zeros(3), 1e-2), FULL(12.0 * far, 1e4)
     # a site that puts the server where the run is to begin
     apart = (begin.natural - prior_.natural) * (1.0 / 3.0)
     return losses, prior_, [apart] * 3
@@ -293,7 +284,7 @@ def values(row, seed, rounds=80):
     return result, [F for F, alpha in zip(result.objective, following, strict=True) if alpha == 1.0]
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(6))
 def test_no_accepted_step_increases_the_objective(seed):
     result, accepted = values(ROW, seed)
     assert result.status is ba.Status.CONVERGED
@@ -313,10 +304,7 @@ def test_the_twin_without_a_guard_increases_it_or_is_lost():
 
 def test_a_start_that_overflows_is_drawn_to_the_priors_mean():
     """Counts at sites with far columns, and a prior under which E_q[ℓ] overflows as well."""
-    rng = np.random.default_rng(592)
-    X = np.column_stack([rng.standard_t(1.5, size=(120, 3)), np.ones(120)])
-    y = rng.poisson(np.exp(np.clip(X @ [0.3, 1.0, -0.5, -2.0], -10, 3))).astype(float)
-    losses = [ba.losses.Poisson(X[k::6], y[k::6]) for k in range(6)]
+    losses = counts_of_far_columns()
     for prior_ in (FULL(np.zeros(4), 1e-2), FULL(np.zeros(4), 1.0)):
         result = ba.run(ROW, losses, prior_, tol=1e-8)
         assert result.status is ba.Status.CONVERGED
@@ -326,7 +314,7 @@ def test_a_start_that_overflows_is_drawn_to_the_priors_mean():
 
 def test_a_run_never_ends_on_a_refused_point():
     refused = 0
-    for seed in range(12):
+    for seed in range(4):
         losses, prior_, sites = hostile(seed)
         whole = ba.run(ROW, losses, prior_, 80, sites=sites, tol=1e-8)
         steps = [record.alpha for record in whole.history]
@@ -336,7 +324,7 @@ def test_a_run_never_ends_on_a_refused_point():
             refused += steps[limit] < 1.0
             assert result.objective[-1] <= best + 1e-9 * (1 + abs(best))
             assert_close(result.objective[-1], objective(losses, prior_, result.posterior), 1e-9)
-    assert refused >= 3
+    assert refused >= 1  # of which the broken twin, that returns the last point, would have returned one
 
 
 def test_a_run_with_refused_steps_resumes_bit_for_bit(tmp_path):
@@ -345,7 +333,7 @@ def test_a_run_with_refused_steps_resumes_bit_for_bit(tmp_path):
     )
     whole = ba.run(ROW, losses, prior_, 12, sites=sites, tol=1e-300)
     assert min(record.alpha for record in whole.history) < 1.0
-    for rounds in range(1, 12):
+    for rounds in (1, 4, 11):
         ba.run(ROW, losses, prior_, rounds, sites=sites, tol=1e-300, checkpoint=tmp_path / "state.npz")
         again = ba.run(ROW, losses, prior_, 12, sites=sites, tol=1e-300, resume=tmp_path / "state.npz")
         assert np.array_equal(again.posterior.natural.to_vector(), whole.posterior.natural.to_vector())
@@ -400,22 +388,16 @@ def test_a_softmax_takes_at_most_six_exchanges():
     """Twin: the natural-gradient step from the same start, which has no tensors."""
     losses, prior_ = classes("wine")
     best = ba.solve_pooled(losses, prior_, tol=1e-11).posterior
-    deviation = np.sqrt(best.variance)
-
-    def is_there(record, q):
-        moved = np.abs((q.mean - best.mean) / deviation).max()
-        return bool(max(moved, np.abs(np.sqrt(q.variance) / deviation - 1.0).max()) <= 1e-6)
-
-    found = ba.run(ROW, losses, prior_, 60, tol=1e-300, callback=is_there)
+    found = run_to(best, ROW, losses, prior_)
     assert found.rounds <= 6
     assert found.history[1].floats_up == len(losses) * (prior_.natural.size + tensor_size(8, 2))
     begun = ba.clients.own_fits(losses, prior_)
-    assert 1 + ba.run(M.BLR(1.0), losses, prior_, 60, sites=begun, tol=1e-300, callback=is_there).rounds > 6
+    assert 1 + run_to(best, M.BLR(1.0), losses, prior_, sites=begun).rounds > 6
 
 
 def test_of_a_softmax_no_accepted_step_increases_the_objective_by_more_than_points_can_tell():
     """The answer is the fixed point of the rule, where its values of F need not be least; the twin is below."""
-    for seed in (0, 1, 2):
+    for seed in (0, 1):
         losses, prior_ = classes("coarse", seed)
         result = ba.run(ROW, losses, prior_, 60, tol=1e-8)
         assert result.status is ba.Status.CONVERGED

@@ -6,7 +6,6 @@ import scipy.optimize
 
 import bayesadmm_np as ba
 from bayesadmm_np.losses import Auto, Delta, LinearInStatistics
-from bayesadmm_np.splitting.certificate import Certificate
 from oracles.pooled import TOL, assert_pooled, reference
 from oracles.problems import DIM, LEARNED, PRIORS, assert_close, data, glm_moments, loss, prior, rows, team
 
@@ -24,6 +23,7 @@ def rows_for(name, family):
     total = sum(reference(name, family)[1])
     result = {
         "BayesADMM": M.BayesADMM(max(1.0, total / 4)),
+        "damped BayesADMM": M.BayesADMM(max(1.0, total / 4), gamma=0.7),
         "damped PVI": M.PVI(0.5),
         "accelerated": ba.Accelerated(M.PVI(0.4)),
         "BLR": M.BLR(1 / (1 + total)),
@@ -40,6 +40,7 @@ EVERYWHERE = ("BayesADMM", "damped PVI", "accelerated", "BLR", "AMA")
 
 
 CASES = [(family, row) for family in PRIORS for row in (*EVERYWHERE, "PVI" if family in LEARNED else "BregmanADMM")]
+CASES += [("full", "damped BayesADMM"), ("isotropic", "damped BayesADMM")]
 
 
 @pytest.mark.parametrize(("number", "family", "row"), [(n, *case) for n, case in enumerate(CASES)])
@@ -84,19 +85,12 @@ def test_fixed_points_of_delta_methods_are_the_pooled_answer_of_their_rule(name,
 def test_bregman_admm_with_learned_precision_reaches_the_pooled_answer_slowly():
     """Its dual moves by s²γρFΔλ, with F ~ 1/(2S²) the Fisher matrix: s near S makes steps of order one, a few fail."""
     prior_, clients = ba.families.DiagonalGaussian(np.zeros(3), 3.0), team("logistic")
-    result = ba.run(M.BregmanADMM(4.0, statistic_scale=4.0), clients, prior_, rounds=500, tol=1e-5)
+    result = ba.run(M.BregmanADMM(4.0, statistic_scale=4.0), clients, prior_, rounds=500, tol=1e-4)
     pooled = ba.solve_pooled(clients, prior_).posterior
     assert result.status is ba.Status.CONVERGED
     assert result.rounds > 100
-    # residuals of 1e-5, Lipschitz constants of a few
-    assert_close(result.posterior.natural, pooled.natural, 1e-3)
-
-
-@pytest.mark.parametrize("family", PRIORS)
-def test_damped_bayesadmm_reaches_the_pooled_answer(family):
-    method = M.BayesADMM(max(1.0, sum(reference("logistic", family)[1]) / 4), gamma=0.7)
-    result = ba.run(method, team("logistic"), prior(family, 3), rounds=4000, tol=TOL)
-    assert_pooled(result, reference("logistic", family), exact=True)
+    # residuals of 1e-4, Lipschitz constants of a few
+    assert_close(result.posterior.natural, pooled.natural, 1e-2)
 
 
 def test_conjugate_families_reach_the_pooled_answer_with_any_row():
@@ -148,10 +142,9 @@ def independent_vb(name, parts, m0, S0, *, diagonal):
 
 @pytest.mark.parametrize("family", ["full", "diagonal"])
 @pytest.mark.parametrize("name", ["logistic", "poisson", "squares"])
-@pytest.mark.parametrize("seed", [0])
-def test_solve_pooled_is_the_minimum_that_bfgs_finds(name, family, seed):
-    parts = [(X[:, :2], y) for X, y in data(name, seed)]
-    prior_ = prior(family, 2, seed)
+def test_solve_pooled_is_the_minimum_that_bfgs_finds(name, family):
+    parts = [(X[:, :2], y) for X, y in data(name)]
+    prior_ = prior(family, 2, 0)
     S0 = prior_.precision if family == "full" else np.diag(prior_.precision)
     m, covariance, value = independent_vb(name, parts, prior_.mean, S0, diagonal=family == "diagonal")
     clients = [loss(name, X, y) for X, y in parts]
@@ -172,31 +165,28 @@ def test_solve_pooled_is_the_minimum_that_bfgs_finds(name, family, seed):
 # ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("family", ["full", "isotropic"])
-@pytest.mark.parametrize("row", [M.BayesADMM(2.0), M.PVI(0.4)], ids=lambda row: row.name)
-def test_client_order_and_splitting_do_not_change_the_fixed_point(family, row):
+@pytest.mark.parametrize(
+    ("row", "family"),
+    [(M.BayesADMM(1.0), "isotropic"), (M.PVI(0.4), "full")],
+    ids=lambda one: getattr(one, "name", one),
+)
+def test_client_order_and_splitting_do_not_change_the_fixed_point(row, family):
     parts, prior_ = data("logistic", sizes=(5, 8, 4)), prior(family, 3)
-    ref = reference_of([loss("logistic", X, y) for X, y in parts], prior_)
+    ref = ba.solve_pooled([loss("logistic", X, y) for X, y in parts], prior_).posterior.natural
     split = [*parts[:2], (parts[2][0][:1], parts[2][1][:1]), (parts[2][0][1:], parts[2][1][1:])]
-    for arrangement in (parts, parts[::-1], split):
+    for arrangement in (parts[::-1], split):
         clients = [loss("logistic", X, y) for X, y in arrangement]
         result = ba.run(row, clients, prior_, rounds=1000, tol=1e-7)
         assert result.status is ba.Status.CONVERGED
         # edges of 1e-7 times a few Lipschitz constants, over a stiffness near one: see assert_pooled
         assert_close(result.posterior.natural, ref, 1e-5)
     short = [loss("logistic", X[:-1], y[:-1]) for X, y in parts]
-    lost = ba.run(row, short, prior_, rounds=1000, tol=1e-7)
     with pytest.raises(AssertionError):  # a lost row does
-        assert_close(lost.posterior.natural, ref, 1e-5)
+        assert_close(ba.run(row, short, prior_, rounds=1000, tol=1e-7).posterior.natural, ref, 1e-5)
 
 
-def reference_of(clients, prior_):
-    return ba.solve_pooled(clients, prior_).posterior.natural
-
-
-@pytest.mark.parametrize("family", ["full", "diagonal"])
-def test_reordered_clients_give_reordered_iterates(family):
-    clients, prior_ = team("logistic", sizes=(5, 8, 4)), prior(family, 3)
+def test_reordered_clients_give_reordered_iterates():
+    clients, prior_ = team("logistic", sizes=(5, 8, 4)), prior("full", 3)
     forward = ba.run(M.BayesADMM(1.0), clients, prior_, rounds=4)
     backward = ba.run(M.BayesADMM(1.0), clients[::-1], prior_, rounds=4)
     assert_close(forward.posterior.natural, backward.posterior.natural, 1e-7)  # inner residuals of 1e-8
@@ -204,25 +194,18 @@ def test_reordered_clients_give_reordered_iterates(family):
         assert_close(a, b, 1e-7)
 
 
-@pytest.mark.parametrize("name", ["logistic", "poisson", "softmax", "squares"])
-def test_duplicated_rows_are_weights_of_two(name):
+@pytest.mark.parametrize("name", ["logistic", "softmax"])
+def test_duplicated_rows_are_weights_of_two_and_absent_ones_of_zero(name):
     prior_ = prior("full", DIM[name])
     twice = [loss(name, np.vstack([X, X]), np.hstack([y, y])) for X, y in data(name)]
-    weighted = [loss(name, X, y, weights=np.full(len(y), 2.0)) for X, y in data(name)]
-    single = team(name)
-    runs = [ba.run(M.PVI(0.5), clients, prior_, rounds=4) for clients in (twice, weighted, single)]
+    padded = [(np.vstack([X, 9.0 + X[:2]]), np.append(y, y[:2])) for X, y in data(name)]
+    weighted = [loss(name, X, y, weights=np.r_[np.full(len(y) - 2, 2.0), 0.0, 0.0]) for X, y in padded]
+    runs = [ba.run(M.PVI(0.5), clients, prior_, rounds=4) for clients in (twice, weighted, team(name))]
     # sums in another order; inner residuals of 1e-8 where the steps then differ
     assert_close(runs[0].posterior.natural, runs[1].posterior.natural, 1e-7)
     assert runs[0].objective == pytest.approx(runs[1].objective, rel=1e-7)
     with pytest.raises(AssertionError):
         assert_close(runs[0].posterior.natural, runs[2].posterior.natural, 1e-7)
-
-
-def test_zero_weights_are_absent_rows():
-    prior_, (X, y) = prior("full", 3), data("logistic")[1]
-    a = ba.solve_pooled([loss("logistic", X, y, weights=np.r_[np.zeros(3), np.ones(5)])], prior_)
-    b = ba.solve_pooled([loss("logistic", X[3:], y[3:])], prior_)
-    assert_close(a.posterior.natural, b.posterior.natural, 1e-9)  # residuals of 1e-10
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -232,41 +215,25 @@ def test_zero_weights_are_absent_rows():
 
 def test_certificate_holds_at_the_pooled_answer_and_nowhere_else():
     clients, prior_ = team("logistic"), prior("full", 3)
-    done = ba.run(M.PVI(), clients, prior_, rounds=50, tol=1e-8)
-    assert isinstance(done.certificate(), Certificate)
-    assert done.certificate().holds
-    assert "holds to" in str(done.certificate())
-    early = ba.run(M.BayesADMM(1.0), clients, prior_, rounds=3, tol=1e-8)
-    assert early.status is ba.Status.ROUND_LIMIT
-    assert not early.certificate().holds
-    assert "does NOT hold" in str(early.certificate())
+    done = ba.run(M.PVI(), clients, prior_, rounds=50, tol=1e-8).certificate()
+    early = ba.run(M.BayesADMM(1.0), clients, prior_, rounds=3, tol=1e-8).certificate()
+    assert (done.holds, "NOT" in str(done)) == (True, False)
+    assert (early.holds, "NOT" in str(early)) == (False, True)
+    with pytest.raises(ValueError, match="round"):
+        ba.run(M.PVI(), clients, prior_, rounds=0).certificate()
 
 
-@pytest.mark.parametrize("row", [M.FedAvg(), M.FedProx(0.5)], ids=lambda row: row.name)
-def test_averaging_stands_still_away_from_the_pooled_answer(row):
-    clients, prior_ = team("logistic"), prior("isotropic", 3)
+@pytest.mark.parametrize("row", [M.FedAvg(), M.FedProx(0.5), M.FedIvon()], ids=lambda row: row.name)
+def test_averaging_ends_away_from_the_pooled_answer(row):
+    clients, prior_ = team("logistic"), prior("diagonal" if row.name == "FedIvon" else "isotropic", 3)
     result = ba.run(row, clients, prior_, rounds=100)
-    later = ba.run(row, clients, prior_, rounds=105)
-    assert_close(result.posterior.mean, later.posterior.mean, 1e-7)  # it stands still …
-    pooled = ba.solve_pooled(clients, prior_, expectation=Delta(1)).posterior
-    assert np.abs(result.posterior.mean - pooled.mean).max() > 1e-2  # … elsewhere
-    certificate = result.certificate()
-    assert not certificate.holds
-    assert certificate.pooled > 1e-2
-
-
-def test_fedivon_stands_still_away_from_the_pooled_answer():
-    clients, prior_ = team("logistic"), prior("diagonal", 3)
-    result = ba.run(M.FedIvon(), clients, prior_, rounds=200)
-    assert result.certificate().pooled > 1e-2
+    if row.name != "FedIvon":  # which takes some thousand rounds to stand still
+        later = ba.run(row, clients, prior_, rounds=105)
+        assert_close(result.posterior.mean, later.posterior.mean, 1e-7)
+    pooled = ba.solve_pooled(clients, prior_, expectation=row.expectation).posterior
+    assert np.abs(result.posterior.mean - pooled.mean).max() > 1e-2
     assert not result.certificate().holds
-
-
-def test_certificate_of_nothing_is_an_error():
-    result = ba.run(M.PVI(), team("logistic"), prior("full", 3), rounds=0)
-    assert result.rounds == 0
-    with pytest.raises(ValueError, match="no round was completed"):
-        result.certificate()
+    assert result.certificate().pooled > 1e-2
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -332,6 +299,7 @@ def test_method_table_is_complete_and_named():
         assert row.name == name
     assert M.BayesADMM(0.5).server_alpha(4) == 1 / 3
     assert M.AMA(0.5).server_alpha(4) == M.PVI().server_alpha(4) == 1.0
+    assert ba.run(M.BCM(), team("logistic"), prior("full", 3), rounds=50).rounds == 1
 
 
 def test_rows_draws_overlapping_classes():

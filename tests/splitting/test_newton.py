@@ -15,7 +15,8 @@ from bayesadmm_np.splitting import guarded
 from bayesadmm_np.splitting.certificate import PooledObjective
 from bayesadmm_np.splitting.state import Step
 from oracles.couriers import carried
-from oracles.problems import EPS, assert_close, prior, same_bits, spd, team
+from oracles.problems import EPS, assert_close, counts_of_far_columns, overshooting, prior, same_bits, spd, team
+from oracles.refusals import assert_refused
 
 M = ba.methods
 DELTA = ba.losses.Delta(2)
@@ -71,12 +72,19 @@ def test_a_round_is_the_newton_step_of_the_pooled_mode(name, proper):
 
 
 @pytest.mark.parametrize("family", ["full", "diagonal", "block"])
-@pytest.mark.parametrize("start", ["prior", "sites"])
-def test_the_fixed_point_is_laplaces_approximation(family, start):
+def test_the_fixed_point_is_laplaces_approximation(family):
+    """From the prior, and from the sites' own fits, which are the first round of a run that is given none."""
     losses, prior_ = team("logistic", sizes=(20, 30)), prior(family, 3)
-    result = ba.run(M.Newton(start), losses, prior_, tol=1e-9)
-    pooled = ba.solve_pooled(losses, prior_, expectation=DELTA).posterior
-    assert_close(result.posterior.natural, pooled.natural, 1e-7)
+    pooled = ba.solve_pooled(losses, prior_, expectation=DELTA).posterior.natural
+    begun = ba.run(M.Newton(), losses, prior_, rounds=1, tol=1e-300)
+    total = prior_.natural.combine([1.0] * 3, [prior_.natural, *own_fits(losses, prior_)])
+    assert_close(begun.posterior.mean, prior_.with_natural(total).mean, 1e-9)
+    plain = ba.run(M.Newton("prior"), losses, prior_, tol=1e-9)
+    given = ba.run(M.Newton(), losses, prior_, sites=own_fits(losses, prior_), tol=1e-9)
+    alone = ba.run(M.Newton(), losses, prior_, tol=1e-9)
+    assert alone.rounds == given.rounds + 1
+    for result in (plain, given, alone):
+        assert_close(result.posterior.natural, pooled, 1e-7)
 
 
 @pytest.mark.parametrize("start", ["prior", "sites"])
@@ -122,35 +130,31 @@ def test_the_reach_at_the_new_covariance_is_bounded_from_that_at_the_old_one(fac
 
 
 def test_rows_that_cannot_be_guarded_or_start_at_sites():
-    for row in (M.FedLapCov(), M.BLR(0.5), M.FedAvg()):
-        with pytest.raises(ValueError, match=r"must be Newton\(\)"):
-            ba.Guarded(row)
-    with pytest.raises(ValueError, match="must be a row of"):
-        ba.Guarded("Newton")
-    with pytest.raises(ValueError, match="cannot be accelerated"):
-        ba.Accelerated(ba.Guarded(M.Newton()))
-    with pytest.raises(ValueError, match="start must be 'prior' or 'sites'"):
-        M.Newton(start="zero")
-    with pytest.raises(ValueError, match="start must be 'prior' for FedAvg"):
-        replace(M.FedAvg(), start="sites")
+    rows = (M.FedLapCov(), M.BLR(0.5), M.FedAvg(), "Newton")
+    assert_refused(
+        [
+            *((lambda row=row: ba.Guarded(row), "method") for row in rows),
+            (lambda: ba.Accelerated(ba.Guarded(M.Newton())), "method=guarded"),
+            (lambda: M.Newton(start="zero"), "start"),
+            (lambda: replace(M.FedAvg(), start="sites"), "start"),
+        ]
+    )
+    for bad in (prior("isotropic", 3), prior("fixed", 3)):
+        with pytest.raises(ValueError, match="own fits"):
+            own_fits(team("logistic"), bad)
+        with pytest.raises(ValueError, match="own fits"):
+            ba.run(replace(M.PVI(), start="sites"), team("logistic"), bad)
+    loss = ba.losses.Logistic(np.ones((3, 1)), [0, 1, 1])
+    loss.is_convex = False
+    with pytest.raises(ValueError, match="convex") as refused:
+        ba.run(ba.Guarded(M.Newton()), [loss], flat(1))
+    assert refused.value.client == 0
     assert ba.Guarded(ba.Guarded(M.Newton())) == ba.Guarded(M.Newton())
 
 
 # ----------------------------------------------------------------------------------------------------
 # The start
 # ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("family", ["full", "diagonal", "block"])
-def test_a_start_at_the_sites_is_a_run_from_own_fits(family):
-    losses, prior_ = team("logistic", sizes=(20, 30)), prior(family, 3)
-    begun = ba.run(M.Newton(), losses, prior_, rounds=1, tol=1e-300)
-    total = prior_.natural.combine([1.0] * 3, [prior_.natural, *own_fits(losses, prior_)])
-    assert_close(begun.posterior.mean, prior_.with_natural(total).mean, 1e-9)
-    given = ba.run(M.Newton(), losses, prior_, sites=own_fits(losses, prior_), tol=1e-9)
-    alone = ba.run(M.Newton(), losses, prior_, tol=1e-9)
-    assert alone.rounds == given.rounds + 1
-    assert_close(alone.posterior.natural, given.posterior.natural, 1e-8)
 
 
 def test_a_site_is_minus_the_natural_gradient_at_the_sites_own_mode():
@@ -192,7 +196,7 @@ def test_the_start_counted_it_takes_no_more_exchanges_than_newton_from_zero(monk
         monkeypatch.setattr(STARTS, "LIFT", lift)
         more = [
             exchanges(ba.Guarded(M.Newton()), losses, flat(5)) > exchanges(M.Newton(start="prior"), losses, flat(5))
-            for losses in map(one_label_each, range(4))
+            for losses in map(one_label_each, range(3))
         ]
         assert (not any(more)) is is_never_more
 
@@ -218,14 +222,6 @@ def test_sites_of_one_class_of_few_rows_and_with_empty_columns_have_finite_fits(
     assert_close(result.posterior.natural, ba.solve_pooled(losses, flat(4), expectation=DELTA).posterior.natural, 1e-7)
 
 
-def test_own_fits_need_a_learned_precision():
-    for bad in (prior("isotropic", 3), prior("fixed", 3)):
-        with pytest.raises(ValueError, match="own fits need a Gaussian prior with a learned precision"):
-            own_fits(team("logistic"), bad)
-        with pytest.raises(ValueError, match="own fits need a Gaussian prior with a learned precision"):
-            ba.run(replace(M.PVI(), start="sites"), team("logistic"), bad)
-
-
 @pytest.mark.parametrize("row", [M.PVI(), M.FedLapCov(), M.BayesADMM(2.0)], ids=lambda row: row.name)
 def test_other_rows_start_at_the_sites_too(row):
     losses, prior_ = team("logistic", sizes=(20, 30)), prior("full", 3)
@@ -240,21 +236,9 @@ def test_other_rows_start_at_the_sites_too(row):
 
 
 def hostile(seed):
-    """A regression on which the plain step from a bad point overshoots: heavy columns, far means, large counts.
-
-    The largest predictor at the prior's mean is 20: beyond some 40 the curvature is singular to rounding.
-    """
-    rng = np.random.default_rng(seed)
-    n, d = 60, 3
-    X = np.column_stack([rng.standard_t(2, size=(n, d - 1)), np.ones(n)])
-    if seed % 2:
-        y = rng.poisson(np.exp(np.clip(4 + X[:, 0], -10, 10))).astype(float)
-        loss = ba.losses.Poisson
-    else:
-        y = (rng.random(n) < 1 / (1 + np.exp(-X[:, 0]))).astype(float)
-        loss = ba.losses.Logistic
-    far = rng.standard_normal(d)
-    return [loss(X[k::3], y[k::3]) for k in range(3)], FULL(20.0 * far / np.abs(X @ far).max(), 1e-6)
+    """The prior's mean has a largest predictor of 20: beyond some 40 the curvature is singular to rounding."""
+    losses, far = overshooting(seed)
+    return losses, FULL(20.0 * far, 1e-6)
 
 
 def accepted(means, result):
@@ -264,7 +248,7 @@ def accepted(means, result):
     return kept if result.status is ba.Status.CONVERGED else kept[:-1]
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(6))
 def test_no_accepted_step_increases_the_objective(seed):
     losses, prior_ = hostile(seed)
     means, result = path(ba.Guarded(M.Newton(start="prior")), losses, prior_)
@@ -315,10 +299,7 @@ def test_an_overflow_is_a_refused_step(seed):
 def test_a_start_that_is_worse_than_the_priors_mean_is_refused(monkeypatch):
     """Counts at sites with far columns: with a weak lift the sites' fits add up to a point where F is astronomical."""
     monkeypatch.setattr(STARTS, "LIFT", 0.03)
-    rng = np.random.default_rng(592)
-    X = np.column_stack([rng.standard_t(1.5, size=(120, 3)), np.ones(120)])
-    y = rng.poisson(np.exp(np.clip(X @ [0.3, 1.0, -0.5, -2.0], -10, 3))).astype(float)
-    losses = [ba.losses.Poisson(X[k::6], y[k::6]) for k in range(6)]
+    losses = counts_of_far_columns()
     means, result = path(ba.Guarded(M.Newton()), losses, flat(4))
     at_zero = mode_objective(losses, flat(4), np.zeros(4))
     assert mode_objective(losses, flat(4), means[1]) > 1e3 * at_zero  # what the broken twin would go on from
@@ -367,19 +348,6 @@ def test_a_run_never_ends_on_a_refused_point():
     assert refused >= 5  # the broken twin, that returns the last point, would have returned these
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_a_resumed_run_is_the_same_to_the_bit(seed, tmp_path):
-    losses, prior_ = hostile(seed)
-    row, state = ba.Guarded(M.Newton(start="prior")), tmp_path / "state"
-    whole = ba.run(row, losses, prior_, tol=1e-9)
-    for limit in range(1, whole.rounds):
-        with np.errstate(over="ignore", invalid="ignore"):
-            ba.run(row, losses, prior_, rounds=limit, tol=1e-9, checkpoint=state)
-        resumed = ba.run(row, losses, prior_, tol=1e-9, resume=state)
-        assert same_bits(resumed.posterior.natural, whole.posterior.natural)
-        assert [record.alpha for record in resumed.history] == [record.alpha for record in whole.history]
-
-
 def by_messages(losses, task, lose=()):
     """A run by messages, in which the replies (round, site) of `lose` do not come."""
     sites = [Site(f"s{k}", GLMData(loss)) for k, loss in enumerate(losses)]
@@ -396,18 +364,22 @@ def by_messages(losses, task, lose=()):
 
 @pytest.mark.parametrize("start", ["prior", "sites"])
 @pytest.mark.parametrize("seed", [0, 1])
-def test_by_messages_it_is_the_same_to_the_bit(seed, start):
+def test_by_messages_and_resumed_it_is_the_same_to_the_bit(seed, start, tmp_path):
     losses, prior_ = hostile(seed)
     prior_ = prior_ if start == "prior" else flat(3)
     row = ba.Guarded(M.Newton(start))
-    for rounds in (2, 3, 60):
+    whole = ba.run(row, losses, prior_, tol=1e-9)
+    for rounds in (2, 3, 100):
         with np.errstate(over="ignore", invalid="ignore"):
-            here = ba.run(row, losses, prior_, rounds, tol=1e-9)
+            here = ba.run(row, losses, prior_, rounds, tol=1e-9, checkpoint=tmp_path / "state")
         there = by_messages(losses, GLMTask(row, prior_, rounds=rounds, tol=1e-9))
         assert there.outcome.status is here.status
         assert same_bits(there.state.q_g.natural, here.posterior.natural)
         assert [r.alpha for r in there.state.history] == [r.alpha for r in here.history]
         assert np.array_equal([r.objective for r in there.state.history], here.objective[1:], equal_nan=True)
+        resumed = ba.run(row, losses, prior_, tol=1e-9, resume=tmp_path / "state")
+        assert same_bits(resumed.posterior.natural, whole.posterior.natural)
+        assert [record.alpha for record in resumed.history] == [record.alpha for record in whole.history]
 
 
 def test_a_site_sends_its_factor_alone_and_no_copy_of_what_it_heard():
@@ -455,7 +427,7 @@ def weighted_qr_mode(X, y):
 
 def errors_of_nearly_collinear_counts():
     found = []
-    for seed in (1, 2, 3, 6, 11, 12):
+    for seed in (1, 3, 6):
         X, y = nearly_collinear_counts(seed)
         losses = [ba.losses.Poisson(X[k::3], y[k::3]) for k in range(3)]
         result = ba.run(ba.Guarded(M.Newton()), losses, flat(4), rounds=30, tol=1e-8, raise_on_failure=False)
@@ -513,25 +485,20 @@ def test_a_step_is_bent_by_the_third_derivative(seed):
 
 
 def test_a_bent_step_is_gradient_related_and_saves_rounds(monkeypatch):
-    """−gᵀ(step) >= ½‖s‖², whatever the bend; without it the runs are longer."""
-    counted = []
-    for row in ("bent", "straight"):
-        if row == "straight":
-            monkeypatch.setattr(guarded, "MOST_BENT", 0.0)
+    """−gᵀ(step) >= ½‖s‖² at the first six points, whatever the bend; without it the runs are longer."""
+    counted, row = [], ba.Guarded(M.Newton(start="prior"))
+    for most in (guarded.MOST_BENT, 0.0):
+        monkeypatch.setattr(guarded, "MOST_BENT", most)
         rounds = 0
-        for seed in range(12):
+        for seed in range(6):
             losses, prior_ = hostile(seed)
-            states = []
-            result = ba.run(ba.Guarded(M.Newton(start="prior")), losses, prior_, tol=1e-9)
-            for limit in range(1, result.rounds):
+            rounds += ba.run(row, losses, prior_, tol=1e-9).rounds
+            for limit in range(1, 7):
                 with np.errstate(over="ignore", invalid="ignore"):
-                    states.append(ba.run(ba.Guarded(M.Newton(start="prior")), losses, prior_, limit, tol=1e-9).state)
-            for state in states:
-                step, total = state.step, Total(losses)
-                hessian = total.hessian(step.mean) + prior_.precision
+                    step = ba.run(row, losses, prior_, limit, tol=1e-9).state.step
+                hessian = Total(losses).hessian(step.mean) + prior_.precision
                 newton = -np.linalg.solve(hessian, step.gradient)
                 assert -step.gradient @ step.move >= (0.5 - 1e-6) * newton @ hessian @ newton
-            rounds += result.rounds
         counted.append(rounds)
     assert counted[0] < counted[1]
 
@@ -585,18 +552,8 @@ def test_ill_conditioned_runs_by_messages_and_from_a_checkpoint_are_the_same_to_
     there = by_messages(losses, GLMTask(row, flat(4), rounds=60, tol=1e-8))
     assert np.array_equal(there.state.q_g.mean, here.posterior.mean)
     assert [r.alpha for r in there.state.history] == [r.alpha for r in here.history]
-    for limit in range(1, here.rounds):
+    for limit in (1, here.rounds // 2, here.rounds - 1):
         with np.errstate(over="ignore", invalid="ignore"):
             ba.run(row, losses, flat(4), rounds=limit, tol=1e-8, checkpoint=tmp_path / "state")
         resumed = ba.run(row, losses, flat(4), rounds=60, tol=1e-8, resume=tmp_path / "state")
         assert np.array_equal(resumed.posterior.mean, here.posterior.mean)
-
-
-def test_only_convex_losses_are_guarded():
-    class Bent(ba.losses.Logistic):
-        is_convex = False
-
-    loss = Bent(np.ones((3, 1)), [0, 1, 1])
-    loss.is_convex = False
-    with pytest.raises(ValueError, match="client 0: guarded Newton needs convex losses"):
-        ba.run(ba.Guarded(M.Newton()), [loss], flat(1))

@@ -12,6 +12,7 @@ from bayesadmm_np.federation import Coordinator, GLMTask, MessageError
 from bayesadmm_np.losses.sketches import SKETCHES, Full, Kronecker, LowRank
 from oracles.couriers import carried, differences, drive, introduce
 from oracles.problems import DIM, EPS, assert_close, prior, team
+from oracles.refusals import assert_refused
 
 M = ba.methods
 DIAGONAL = ba.families.DiagonalGaussian
@@ -103,13 +104,10 @@ def test_lanczos_finds_what_the_whole_decomposition_does(rng, monkeypatch):
 # ----------------------------------------------------------------------------------------------------
 
 
-# an evaluation alone contracts where the sketch is near; elsewhere the run is bounded, and does not converge
+# BLR with full sites alone: an evaluation contracts where the sketch is near, and does not converge elsewhere
 @pytest.mark.parametrize(
     ("name", "kind", "row"),
-    [
-        (name, kind, list(ROWS)[n % len(ROWS)] if isinstance(kind, Full) else "PVI")
-        for n, (name, kind) in enumerate(CASES)
-    ],
+    [*((name, kind, "PVI") for name, kind in CASES), ("logistic", Full(), "BLR"), ("softmax", Full(), "BLR")],
 )
 def test_the_fixed_point_is_the_pooled_optimum(name, kind, row):
     """A residual r per parameter, in Fisher lengths, is an error of some r √(2d) times the condition of the problem."""
@@ -192,13 +190,13 @@ def test_one_client():
 
 
 def test_many_clients(rng):
-    X = rng.standard_normal((300, 3))
-    y = rng.random(300) < 1.0 / (1.0 + np.exp(-X[:, 0]))
-    clients = [ba.losses.Logistic(X[2 * k : 2 * k + 2], y[2 * k : 2 * k + 2]) for k in range(150)]
+    X = rng.standard_normal((160, 3))
+    y = rng.random(160) < 1.0 / (1.0 + np.exp(-X[:, 0]))
+    clients = [ba.losses.Logistic(X[2 * k : 2 * k + 2], y[2 * k : 2 * k + 2]) for k in range(80)]
     start = DIAGONAL(np.zeros(3), 1.0)
     result = ba.run(ba.Sketched(M.PVI(), "full"), clients, start, tol=1e-6)
     assert_close(result.posterior.mean, ba.solve_pooled(clients, start).posterior.mean, 1e-4)
-    assert result.history[0].floats_down == 150 * (6 + 3)  # their sum is shorter than all of them
+    assert result.history[0].floats_down == 80 * (6 + 3)  # their sum is shorter than all of them
 
 
 def test_a_client_without_curvature():
@@ -236,26 +234,26 @@ def test_a_run_goes_on_from_a_checkpoint_bit_for_bit(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "kind", "row"), [(name, kind, list(ROWS)[n % len(ROWS)]) for n, (name, kind) in enumerate(CASES)]
+    ("name", "kind", "row"),
+    [("poisson", Full(), "PVI"), ("softmax", Kronecker(3), "PVI"), ("squares", LowRank(2), "BLR")],
 )
 def test_messages_carry_the_same_run_bit_for_bit(name, kind, row):
+    """Also where a client is away in rounds 1, 2 and 4; the server does not know the objective then."""
     clients, start = team(name, 3, sizes=(12, 9, 14)), prior("diagonal", DIM[name])
-    method, options = ba.Sketched(ROWS[row], kind), {"rounds": 4, "tol": 1e-300}
-    result = ba.run(method, clients, start, raise_on_failure=False, **options)
-    server, sites = drive(method, clients, start, **options)
-    assert not differences(result, server, sites)
-    same = zip(result.state.sketches, server.state.sketches, strict=True)
-    assert all(np.array_equal(a, b) for a, b in same)
+    method, options = ba.Sketched(ROWS[row], kind), {"rounds": 6, "tol": 1e-300}
+    for gaps, unknown in (((), set()), ((1, 2, 4), {"objective", "history"})):
 
+        def away(number, k, gaps=gaps):
+            return k == 1 and number in gaps
 
-def test_messages_of_a_run_with_outages():
-    clients, start = team("softmax", 3, sizes=(12, 9, 14)), prior("diagonal", 6)
-    method, options = ba.Sketched(M.PVI(), Kronecker(3)), {"rounds": 6, "tol": 1e-300}
-    away = lambda number, k: k == 1 and number in (1, 2, 4)  # noqa: E731
-    here = lambda number, n, rng: np.array([not away(number, k) for k in range(n)])  # noqa: E731
-    result = ba.run(method, clients, start, participation=here, **options)
-    server, _ = drive(method, clients, start, away, **options)
-    assert server.state.q_g.natural == result.posterior.natural
+        def here(number, n, rng, away=away):
+            return np.array([not away(number, k) for k in range(n)])
+
+        result = ba.run(method, clients, start, participation=here, raise_on_failure=False, **options)
+        server, sites = drive(method, clients, start, away, **options)
+        assert set(differences(result, server, sites)) <= unknown
+        same = zip(result.state.sketches, server.state.sketches, strict=True)
+        assert all(np.array_equal(a, b) for a, b in same)
 
 
 def test_a_site_that_lost_its_state_goes_on_from_the_servers_copy():
@@ -286,7 +284,7 @@ def test_a_forged_sketch_is_refused():
         assert replies[0].arrays["sketch"].shape == numbers.shape
         for name, values in (("sketch", numbers), ("site", -np.ones(12))):
             bad = replace(replies[0], arrays={**replies[0].arrays, name: values})
-            with pytest.raises(MessageError, match=r"(sketch|site) must be of a .+, got"):
+            with pytest.raises(MessageError, match=f"^{name}|: {name} must"):
                 server.step([bad, replies[1]])
         assert server.step(replies).number == 2
 
@@ -295,61 +293,30 @@ def test_a_forged_sketch_is_refused():
 # What is refused
 # ----------------------------------------------------------------------------------------------------
 
-REFUSED = {
-    "BayesADMM": M.BayesADMM(),
-    "AMA": M.AMA(2.0),
-    "damped PVI": M.PVI(0.5),
-    "PVI by rows": M.PVI("rows"),
-    "BLR": M.BLR(0.5),
-    "Newton": M.Newton("prior"),
-    "JointNewton": M.JointNewton(),
-    "BregmanADMM": M.BregmanADMM(),
-    "FedAvg": M.FedAvg(),
-    "FedIvon": M.FedIvon(),
-    "sites' own fits": replace(M.PVI(), start="sites"),
-}
 
+def test_rows_structures_and_arguments_that_do_not_fit_are_refused():
+    rows = (M.BayesADMM(), M.AMA(2.0), M.PVI(0.5), M.PVI("rows"), M.BLR(0.5), M.Newton("prior"), M.JointNewton())
+    rows += (M.BregmanADMM(), M.FedAvg(), M.FedIvon(), replace(M.PVI(), start="sites"))
+    row, noise = ba.Sketched(M.PVI(), "full"), ba.GaussianMechanism(clip=1.0, noise_multiplier=1.0)
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_rows_whose_sites_cannot_keep_sketches_say_why(name):
-    with pytest.raises(ValueError, match=r"^sites must be 'family' for .+: .+\.$"):
-        ba.Sketched(REFUSED[name], "full")
+    def run(kind, name="logistic", family="diagonal", **options):
+        ba.run(ba.Sketched(M.PVI(), kind), team(name), prior(family, DIM[name]), **options)
 
-
-@pytest.mark.parametrize(
-    ("method", "clients", "start", "words"),
-    [
-        (ba.Sketched(M.PVI(), Kronecker(3)), "logistic", "diagonal", "one predictor a row"),
-        (ba.Sketched(M.PVI(), Kronecker(2)), "softmax", "diagonal", "n_outputs must be that of the loss, 3"),
-        (ba.Sketched(M.PVI(), LowRank(3)), "logistic", "diagonal", "rank must be below 3"),
-        (ba.Sketched(M.PVI(), LowRank(9)), "logistic", "diagonal", "rank must be below 3"),
-        (ba.Sketched(M.PVI(), Full()), "logistic", "full", "prior must be a DiagonalGaussian"),
-        (ba.Sketched(M.PVI(), Full()), "logistic", "block", "prior must be a DiagonalGaussian"),
-        (ba.Sketched(M.PVI(), Full()), "logistic", "fixed", "prior must be a DiagonalGaussian"),
-    ],
-)
-def test_structures_that_do_not_fit_are_refused(method, clients, start, words):
-    with pytest.raises(ValueError, match=words):
-        ba.run(method, team(clients), prior(start, DIM[clients]))
-
-
-def test_other_arguments_are_refused():
-    row = ba.Sketched(M.PVI(), "full")
+    assert_refused(
+        [
+            *((lambda one=one: ba.Sketched(one, "full"), "sites") for one in rows),
+            *((lambda wrong=wrong: ba.Sketched(M.PVI(), wrong), "sites") for wrong in ("half", 3, None, Full)),
+            *((lambda rank=rank: LowRank(rank), "rank") for rank in (0, -1, 1.5, "2")),
+            *((lambda rank=rank: run(LowRank(rank)), "rank") for rank in (3, 9)),
+            (lambda: Kronecker(1), "n_outputs"),
+            (lambda: run(Kronecker(3)), "sites"),
+            (lambda: run(Kronecker(2), "softmax"), "n_outputs"),
+            *((lambda family=family: run(Full(), family=family), "prior") for family in ("full", "block", "fixed")),
+            (lambda: ba.Accelerated(row), "method=PVI"),
+            (lambda: run("full", expectation=ba.losses.Delta(1)), "expectation"),
+            (lambda: run("full", privacy=noise), "privacy"),
+        ]
+    )
     assert ba.Sketched(M.PVI(), "family") == M.PVI()
-    for wrong in ("half", 3, None, Full):
-        with pytest.raises(ValueError, match="sites must be 'family', 'full'"):
-            ba.Sketched(M.PVI(), wrong)
-    for rank in (0, -1, 1.5, "2"):
-        with pytest.raises(ValueError, match="rank"):
-            LowRank(rank)
-    with pytest.raises(ValueError, match="n_outputs"):
-        Kronecker(1)
-    with pytest.raises(ValueError, match="cannot be accelerated"):
-        ba.Accelerated(row)
-    clients, start = team("logistic"), prior("diagonal", 3)
-    with pytest.raises(ValueError, match="must carry the curvature"):
-        ba.run(row, clients, start, expectation=ba.losses.Delta(1))
-    with pytest.raises(ValueError, match="privacy cannot be combined"):
-        ba.run(row, clients, start, privacy=ba.GaussianMechanism(clip=1.0, noise_multiplier=1.0))
     one = ba.run(row, [ba.losses.Logistic([[1.0], [2.0]], [0, 1])] * 2, DIAGONAL(np.zeros(1), 1.0))
     assert one.status is ba.Status.CONVERGED  # d = 1: a sketch of no numbers

@@ -34,7 +34,7 @@ def test_a_mean_far_from_the_origin_is_no_reason_to_go_on():
 
 def test_the_certificate_looks_at_the_mean_that_is_reported():
     """Nearly collinear columns of size 1e6: λ is right to rounding, and the mean that S⁻¹λ gives is not."""
-    for seed in range(20):
+    for seed in range(10):
         rng = np.random.default_rng(seed)
         a = rng.normal(size=20)
         X = 1e6 * np.column_stack([a, a + 1e-6 * rng.normal(size=20)])
@@ -60,16 +60,6 @@ def test_units_do_not_decide_when_a_point_method_has_arrived(scale):
     arrived = np.allclose(scale * result.posterior.mean, pooled, rtol=1e-4)
     assert arrived or not result.certificate().holds
     assert arrived or result.status is not ba.Status.CONVERGED
-
-
-def test_a_run_resumed_at_its_end_is_the_same_run(tmp_path):
-    X, y = logistic()
-    clients, prior = halves(L.Logistic, X, y), F.FullGaussian(np.zeros(3), 1.0)
-    first = ba.run(M.PVI(), clients, prior, checkpoint=tmp_path / "state.npz")
-    again = ba.run(M.PVI(), clients, prior, resume=tmp_path / "state.npz")
-    assert first.status is again.status is ba.Status.CONVERGED
-    assert again.rounds == first.rounds
-    assert again.posterior.natural == first.posterior.natural
 
 
 def test_a_checkpoint_is_of_its_data_and_prior(tmp_path):
@@ -143,26 +133,18 @@ def test_mistakes_are_named():
         [
             *((lambda c=c: ba.run(M.PVI(), c, FULL), "clients") for c in (ONE, None)),
             (lambda: ba.solve_pooled(ONE, FULL), "clients"),
-            (lambda: ba.run(M.PVI, [ONE], FULL), "method"),
-            (lambda: ba.Accelerated(M.PVI), "method"),
             (lambda: ba.run(M.PVI(), [ONE], F.FullGaussian), "prior"),
             *((lambda y=y: L.Logistic(X, y), "y") for y in (np.where(Y, "yes", "no"), 2 * Y - 1)),
             *((lambda x=x: L.Logistic(x, Y), "X") for x in (X + 0j, X.astype(str), X * np.nan)),
-            *((lambda rho=rho: M.BayesADMM(rho=rho), "rho") for rho in ("1", True)),
-            (lambda: ba.run(M.PVI(), [ONE], FULL, tol="1e-3"), "tol"),
-            (lambda: ba.run(M.PVI(), [ONE], FULL, safeguard="no"), "safeguard"),
-            (lambda: ba.run(M.PVI(), [ONE], FULL, callback=3), "callback"),
-            (lambda: ba.run(M.PVI(), [ONE], FULL, checkpoint="no/such/folder.npz"), "checkpoint"),
-            (lambda: M.Method("mine", 1.0, 1.0, dual_rule="nat"), "dual_rule"),
+            (lambda: M.BayesADMM(rho=True), "rho"),
+            *(
+                (lambda name=name, bad=bad: ba.run(M.PVI(), [ONE], FULL, **{name: bad}), name)
+                for name, bad in (("tol", "1e-3"), ("safeguard", "no"), ("callback", 3), ("checkpoint", "no/such.npz"))
+            ),
             (lambda: M.Method("mine", 0.0, 1.0), "rho"),
             (lambda: M.Method("mine", 1.0, 1.0, alpha=1.0, prior_at="clients"), "alpha"),
         ]
     )
-
-
-def test_a_missing_checkpoint_is_named():
-    with pytest.raises(FileNotFoundError, match="file must be readable: No such file"):
-        ba.run(M.PVI(), [ONE], FULL, resume="nope.npz")
 
 
 def test_numpy_scalars_are_numbers(tmp_path):
