@@ -49,13 +49,6 @@ def test_duals_add_up_to_the_server(name):
     assert state.history[-1].edges.gather < 1e-12
 
 
-def test_without_points_fedlap_func_is_fedlap_bit_for_bit():
-    lap, without = (states_of(row, 3)[-1] for row in (M.FedLap("rows"), func("rows", points_per_class=0)))
-    assert torch.equal(lap.mean, without.mean)
-    assert torch.equal(lap.site_linear, without.site_linear)
-    assert not torch.equal(lap.mean, states_of(M.FedLap(1 / len(SIZES)), 3)[-1].mean)
-
-
 def test_batched_clients_and_absent_ones_take_their_own_steps():
     """An absent client's dual stays; those that are there step by N_k/N of all rows, not of the present ones."""
 

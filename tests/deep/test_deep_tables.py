@@ -2,14 +2,11 @@
 
 import importlib
 import importlib.util
-import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 pytest.importorskip("matplotlib", reason="the script draws")
-from bayesadmm_np._archive import Archive
 
 ROOT = Path(__file__).parents[2]
 fails = pytest.raises(AssertionError)
@@ -89,14 +86,6 @@ def test_rows_stand_beside_those_of_the_paper(script, monkeypatch):
                 check_beside(script, stem)
 
 
-def test_calibration_is_shown_where_it_is_known(script):
-    known = {"ece_mean": 0.05, "ece_sd": 0.01, "brier_mean": 0.25, "brier_sd": 0.125}
-    lines = script.table("fashion_homogeneous", results([{**row("FedAvg", 10), **known}]))
-    assert lines[0].endswith("| ECE/% | Brier |")
-    assert cells(lines)[0][-2:] == ("5.0 ± 1.0", "0.250 ± 0.125")
-    assert not script.table("fashion_homogeneous", results([row("FedAvg", 10)]))[0].endswith("| Brier |")
-
-
 def test_means_of_three_rounds_stand_beside_the_papers_which_are_such_means(script):
     means = {"accuracy_last3_mean": 0.25, "accuracy_last3_sd": 0.5, "nll_last3_mean": 3.0, "nll_last3_sd": 1.0}
     lines = script.table("raw_fashion_heterogeneous", results([{**row("FedAvg", 50), **means}]))
@@ -115,25 +104,6 @@ def test_missing_seeds_and_failed_runs_are_said(script):
     costs = cells(script.costs(results(table)))
     assert costs[0] == ("FedAvg", "–", "3.0", "1.5")
     assert costs[1] == ("FedDyn", "–", "–", "–")
-
-
-def trial(chosen, accuracy=0.5, **point):
-    scores = {"validation_accuracy": accuracy, "validation_nll": accuracy and 1.0}
-    return {"method": "FedDyn", **point, "status": "ROUND_LIMIT", "rounds": 5, **scores, "chosen": chosen}
-
-
-def test_a_sweep_that_is_in_no_paper_shows_its_trials(script, tmp_path):
-    path = tmp_path / "other.json"
-    sweep = [trial("yes", rho=0.1, gamma="", **{"solver.lr": 0.01}), trial("no", accuracy=None, rho=1.0)]
-    path.write_text(json.dumps(results([row("FedDyn", 10)], sweep)), encoding="utf-8")
-    found = script.section(path)
-    assert cells(found[found.index("| method | trial | validation accuracy/% | NLL |") :])[:2] == [
-        ("FedDyn", "rho = 0.1, lr = 0.01", "50.0", "1.00"),
-        ("FedDyn", "rho = 1.0", "–", "–"),
-    ]
-    assert found[2].endswith("other.toml`; 3 seeds; 4 x86_64 cores, 1 thread a process.")
-    sweep[0] |= {"gamma": 0.5}
-    assert cells(script.costs(results([row("FedDyn", 10)], sweep)))[0][1] == "rho = 0.1, gamma = 0.5, lr = 0.01"
 
 
 def test_the_page_is_what_the_script_writes(script):
@@ -178,49 +148,6 @@ def test_agreement_is_within_both_deviations(script):
     assert script.agreement(row("FedAvg", 10, accuracy=None), "accuracy", "1.0 ± 1.0") == "–"
 
 
-def test_a_scale_is_taken_from_its_folder(script, tmp_path):
-    """Means over the last three rounds, the precision's quantiles, and of two settings the more accurate."""
-    scales = script.scale_figure
-    (tmp_path / "checkpoints").mkdir()
-    runs = []
-    for k, (label, accuracy) in enumerate(
-        {"IVONADMM": [0.1, 0.2, 0.4, 0.6], "IVONADMM bounded steps": [0.9] * 2 + [0.3] * 2}.items()
-    ):
-        curves = {"accuracy": accuracy, "nll": accuracy}
-        runs.append({"method": label, "seed": 62, "status": "ROUND_LIMIT", "rounds": 4, "curves": curves})
-        archive = Archive("state", {}, {"precision": np.arange(101.0) + k})
-        archive.write(tmp_path / "checkpoints" / f"{k:02d}_seed62.npz")
-    found = {"experiment": {"data": {"scale": 16.0}}, "runs": runs}
-    (tmp_path / "results.json").write_text(json.dumps(found), encoding="utf-8")
-    rows = scales.taken(tmp_path)
-    assert [scales.score(own, "accuracy") for own in rows] == pytest.approx([0.4, 0.5])
-    assert rows[1]["precision"] == pytest.approx([6.0, 51.0, 96.0])
-    assert scales.score(rows[1], "spread") == pytest.approx(16.0)
-    assert scales.best(rows, "IVONADMM", 16.0) is rows[1]
-    assert scales.table(rows).splitlines()[2] == "| IVON-ADMM | 50.0 (0.50) |"
-    rows[1]["status"] = "DIVERGED"  # the twin: one that was cut short
-    assert scales.best(rows, "IVONADMM", 16.0) is rows[0]
-    assert scales.best(rows, "FedAvg", 16.0) is None
-    scales.draw(rows, tmp_path)
-    assert (tmp_path / "fashion_scale.png").exists()
-
-
-def test_figures_are_drawn_from_the_results_alone(script, tmp_path):
-    """By round where rounds were kept, else the rounds of the table; a grid of two keys as a heat map."""
-    table = [{**row("FedAvg", n), "accuracy_mean": 0.01 * n} for n in (5, 10)] + [row("FedDyn", 5), row("FedDyn", 10)]
-    table[-1]["seeds_done"] = 1
-    first, second = script.table_curves(table)
-    assert (first.rounds, list(first.mean[0]), first.ended) == ([5, 10], [0.05, 0.1], "")
-    assert (second.rounds, second.ended) == ([5], "not run beyond round 5")
-    found = results(table)
-    found["experiment"] |= {"report": [5, 10], "sweep": None, "methods": [{"label": "FedAvg", "grid": {}}]}
-    script.draw("x", found | {"runs": [{"method": "FedAvg", "seed": 0, "rounds": 10}]}, tmp_path)
-    script.draw("y", found | {"runs": [curve("FedAvg", 2)]}, tmp_path)
-    found["experiment"]["methods"][0]["grid"] = {"rho": [1.0, 2.0], "gamma": [0.5]}
-    script.draw("z", found, tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["x.png", "y.png", "z.png"]
-
-
 def curve(label, rounds, seed=0):
     """One run of results.json, whose scores move by 0.01 a round."""
     scores = [0.1 + 0.01 * j for j in range(rounds)]
@@ -249,20 +176,6 @@ def test_a_curve_that_ends_early_says_so(drawn, tmp_path):
         assert list(cross.get_xdata()) == [4]
     colours = [look["color"] for look in figures.looks(["pooled", "FedAvg", "FedAvg 2", *figures.ROWS[1:]])]
     assert (colours[1], len(set(colours))) == (figures.COLOURS[0], len(colours))
-
-
-def test_a_cell_of_a_heat_map_is_at_its_values(drawn, tmp_path):
-    figures, kept = drawn
-    rows = [{**row("x", 1, (10 * i + j) / 100, 1.0 + i + j)} for i in range(2) for j in range(3)]
-    rows[1] |= {"accuracy_mean": None, "nll_mean": None, "seeds_done": 0}
-    rows[5] |= {"seeds_done": 1}
-    figures.draw_heatmap("x", {"rho": (0.5, 1.0), "temperature": (0.1, 1.0, 10.0)}, rows, "", tmp_path)
-    axes = kept[0].axes[0]
-    texts = {text.get_position(): text.get_text() for text in axes.texts}
-    assert texts.pop((2, 1.32)) == "1 of 3 seeds"
-    assert texts == {(0, 0): "0.0", (1, 0): "✗", (2, 0): "2.0", (0, 1): "10.0", (1, 1): "11.0", (2, 1): "12.0"}
-    assert [label.get_text() for label in axes.get_xticklabels()] == ["0.1", "1", "10"]  # to the right
-    assert (axes.get_xlabel(), axes.get_ylabel(), axes.yaxis_inverted()) == ("τ", "ρ", True)
 
 
 def test_a_page_without_its_marks_is_left_alone(script):

@@ -123,20 +123,8 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize("make", OTHERS.values(), ids=OTHERS.keys())
-def test_other_networks_are_left_to_autograd(make):
-    assert Dense.of(make()) is None
-
-
-def test_gradients_of_a_pruned_network_are_those_of_its_copy():
-    """The same function of parameters in another order, so that only the order of the gradient differs."""
-    net, rows = Network(pruned().double(), torch.device("cpu")), batch(2, (6,))
-    copy = Network(tanh_and_relu().double(), torch.device("cpu"))
-    order = torch.cat([torch.arange(30) + 5, torch.arange(5), torch.arange(35, len(net.start))])  # W and b of layer 1
-    theta = torch.randn(2, len(net.start), generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-    found = net.gradient(theta, torch.empty_like(theta), buffers={}, **rows)[:, order]
-    known = copy.gradient(theta[:, order], torch.empty_like(theta), buffers={}, **rows)
-    assert (found - known).abs().max() < 1e-13
+def test_other_networks_are_left_to_autograd():
+    assert [name for name, make in OTHERS.items() if Dense.of(make()) is not None] == []
 
 
 def test_a_head_that_was_replaced_has_the_shape_of_its_weight():

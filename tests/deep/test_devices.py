@@ -15,11 +15,10 @@ from torch.overrides import TorchFunctionMode  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from torch.utils._pytree import tree_leaves  # noqa: E402
 
-from bayesadmm_np.splitting.methods import FedAvg, FedDyn, FedLap, FedLapCov, FedProx  # noqa: E402
+from bayesadmm_np.splitting.methods import FedAvg, FedDyn, FedLapCov  # noqa: E402
 from bayesadmm_np.torch import (  # noqa: E402
     IVON,
     IVONADMM,
-    IVONPVI,
     MLP,
     AcarCNN,
     AdamSteps,
@@ -103,14 +102,10 @@ def rows(shape, classes=3):
 
 ADAM, IVON_STEPS = AdamSteps(epochs=1, batch_size=4), IVONSteps(epochs=1, batch_size=4)
 CASES = {
-    "FedAvg": (FedAvg(), ADAM),
-    "FedProx": (FedProx(), ADAM),
     "FedDyn": (FedDyn(), ADAM),
-    "FedLap": (FedLap(), ADAM),
     "FedLap-Cov": (FedLapCov(), ADAM),
     "FedLap-Func": (FedLapFunc(server_steps=2), ADAM),
     "IVON-ADMM": (IVONADMM(), IVON_STEPS),
-    "IVON-PVI": (IVONPVI(), IVON_STEPS),
     "two samples": (IVONADMM(), replace(IVON_STEPS, samples=2, hess_approx="gradsq")),
 }
 NETWORKS = {"Zenke": (ZenkeCNN, True), "Acar": (AcarCNN, True), "ResNet": (ResNet20, False)}

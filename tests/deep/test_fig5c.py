@@ -106,6 +106,7 @@ def test_the_command_writes_its_own_files(tmp_path, monkeypatch):
         fig5c_deep.compute("cifar")
 
 
+@pytest.mark.slow
 def test_the_script_runs_as_it_stands(tmp_path):
     """One round of one epoch for every setting; whether the claims hold then is not the question."""
     path = Path(__file__).parents[2] / "demos" / "fig5c_deep.py"

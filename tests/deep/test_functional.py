@@ -1,6 +1,7 @@
 """FedLap-Func: Eq. 17 of Swaroop et al. 2025 term by term, its fixed point, what it sends, and what may go wrong."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,9 +12,10 @@ from bayesadmm_np._archive import Archive, ArchiveError
 torch = pytest.importorskip("torch", minversion="2.4", reason="the deep-learning path needs the extra `torch`")
 from bayesadmm_np.torch import AdamSteps, FedLapFunc, ResNet20, Rows, merge, run  # noqa: E402
 from bayesadmm_np.torch.client import answer  # noqa: E402
-from bayesadmm_np.torch.functional import SharedTerms, gather_mean, pick  # noqa: E402
+from bayesadmm_np.torch.functional import gather_mean, pick  # noqa: E402
 from bayesadmm_np.torch.server import gathered  # noqa: E402
 from bayesadmm_np.torch.team import assemble  # noqa: E402
+from oracles.refusals import assert_refused  # noqa: E402
 from oracles.small_networks import DELTA, SIZES, func, network, problem, states_of  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -177,22 +179,6 @@ def test_the_pooled_optimum_is_a_fixed_point():
     assert [float((mean - best).abs().max()) > 2e-3 for mean in gathers] == [False, True]
 
 
-def test_rounds_lead_to_the_pooled_optimum():
-    """The distance falls tenfold within eight rounds of nearly exact solves; with this damping FedLap's does not."""
-    clients = problem()
-    best, _ = maximum_a_posteriori(clients)
-    solver = AdamSteps(epochs=80, batch_size=64, lr=0.05)
-
-    def distances(row):
-        states = states_of(row, 8, solver, clients, linear_model())
-        return [float((state.mean - best).abs().max()) for state in states]
-
-    func_far = distances(func(0.7, tau=0.1, server_steps=100, server_lr=0.03))
-    lap_far = distances(methods.FedLap(0.7))
-    assert func_far[-1] < 0.1 * func_far[0] < 0.1 * lap_far[0]
-    assert lap_far[-1] > 0.1 * lap_far[0]
-
-
 # ----------------------------------------------------------------------------------------------------
 # Which points, and what is sent
 # ----------------------------------------------------------------------------------------------------
@@ -268,33 +254,6 @@ def test_a_client_without_a_finite_answer_sends_no_points():
 # ----------------------------------------------------------------------------------------------------
 
 
-def test_terms_of_all_clients_take_the_memory_of_one():
-    """A number a client more. The twin has the labels of all, as a stack does."""
-    points = 6
-    common, own = torch.rand(2, points, 3)
-
-    def size(terms):
-        return sum(value.numel() for value in vars(terms).values())
-
-    many, one = (
-        SharedTerms(torch.rand(points, 4), common, own, torch.arange(points), torch.arange(count)) for count in (6, 1)
-    )
-    assert size(many) == size(one) + 5
-    assert size(many.over(torch.ones(6, 1))) == size(one.over(torch.ones(1, 1))) + 5 * points * 3
-
-
-def test_batched_clients_do_what_they_would_do_alone():
-    """Stacks have another order of summation: 3 rounds of some 8 steps, and 40 of the server, keep 1e-11."""
-    stacked, alone, other = (
-        states_of(func(), 3, participation=0.75, **options)[-1]
-        for options in ({"batched": True}, {"batched": False}, {"seed": 1})
-    )
-    assert (stacked.mean - alone.mean).abs().max() < 1e-11
-    assert (stacked.site_linear - alone.site_linear).abs().max() < 1e-11
-    assert (stacked.memory.soft - alone.memory.soft).abs().max() < 1e-11
-    assert (stacked.mean - other.mean).abs().max() > 1e-6
-
-
 def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path):
     file = tmp_path / "state.npz"
     options = {"participation": 0.5}
@@ -337,24 +296,8 @@ def test_predictions_are_those_of_evaluation_mode():
         assert (trained.train()(state.memory.X).softmax(dim=1) - state.memory.soft).abs().max() > 1e-3
 
 
-def test_the_row_belongs_to_networks():
-    loss = ba.losses.Logistic(np.eye(2), np.array([0, 1]))
-    with pytest.raises(
-        ValueError, match=r"FedLap-Func is a row for networks only: run it with bayesadmm_np\.torch\.run"
-    ):
-        ba.run(FedLapFunc(), [loss], ba.families.FixedPrecisionGaussian(np.zeros(2), 1.0))
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"gamma": 1.5}, r"gamma must lie in \(0, 1\]"),
-        ({"tau": 0.0}, "tau must be > 0"),
-        ({"points_per_class": -1}, "points_per_class must be at least 0"),
-        ({"server_steps": 0}, "server_steps must be at least 1"),
-        ({"server_lr": -0.1}, "server_lr must be > 0"),
-    ],
-)
-def test_wrong_settings_are_named(settings, message):
-    with pytest.raises(ValueError, match=message):
-        FedLapFunc(**settings)
+def test_wrong_settings_are_named():
+    wrong = {"gamma": 1.5, "tau": 0.0, "points_per_class": -1, "server_steps": 0, "server_lr": -0.1}
+    loss, prior = ba.losses.Logistic(np.eye(2), [0, 1]), ba.families.FixedPrecisionGaussian(np.zeros(2), 1.0)
+    in_the_core = (lambda: ba.run(FedLapFunc(), [loss], prior), "FedLap-Func")
+    assert_refused([*((partial(FedLapFunc, **{name: value}), name) for name, value in wrong.items()), in_the_core])

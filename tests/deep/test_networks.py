@@ -4,6 +4,7 @@ import pytest
 
 torch = pytest.importorskip("torch", minversion="2.4", reason="the deep-learning path needs the extra `torch`")
 from bayesadmm_np.torch import MLP, AcarCNN, FilterResponseNorm, LeNet, ResNet20, ZenkeCNN  # noqa: E402
+from oracles.refusals import assert_refused  # noqa: E402
 
 
 def count(model):
@@ -49,15 +50,15 @@ SIZES = [
 ]
 
 
-@pytest.mark.parametrize(("make", "shape", "classes", "by_hand", "known"), SIZES)
-def test_sizes(make, shape, classes, by_hand, known):
+def test_sizes():
     torch.manual_seed(0)
-    model = make()
-    assert count(model) == by_hand == known
-    logits = model(torch.randn(3, *shape))
-    assert logits.shape == (3, classes)
-    logits.sum().backward()
-    assert all(p.grad is not None and bool(torch.isfinite(p.grad).all()) for p in model.parameters())
+    for make, shape, classes, by_hand, known in SIZES:
+        model = make()
+        assert count(model) == by_hand == known
+        logits = model(torch.randn(3, *shape))
+        assert logits.shape == (3, classes)
+        logits.sum().backward()
+        assert all(p.grad is not None and bool(torch.isfinite(p.grad).all()) for p in model.parameters())
 
 
 def test_filter_response_norm_is_its_formula():
@@ -85,17 +86,15 @@ def test_rows_do_not_see_each_other_without_batch_normalisation():
         assert ((model(x) - alone).abs().max() < 1e-4) == independent
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: MLP((784,)), "at least two"),
-        (lambda: MLP((784, 0)), "widths must be at least 1"),
-        (lambda: ZenkeCNN(0), "n_classes must be at least 1"),
-        (lambda: AcarCNN(1.5), "n_classes must be an integer"),
-        (lambda: ResNet20(norm="layer"), "norm must be 'frn' or 'batch'"),
-        (lambda: FilterResponseNorm(0), "channels must be at least 1"),
-    ],
-)
-def test_wrong_arguments_are_named(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()
+def test_wrong_arguments_are_named():
+    assert_refused(
+        [
+            (lambda: MLP((784,)), "widths"),
+            (lambda: MLP((784, 0)), "widths"),
+            (lambda: MLP((784, 10), "tanh"), "activation"),
+            (lambda: ZenkeCNN(0), "n_classes"),
+            (lambda: AcarCNN(1.5), "n_classes"),
+            (lambda: ResNet20(norm="layer"), "norm"),
+            (lambda: FilterResponseNorm(0), "channels"),
+        ]
+    )

@@ -606,5 +606,6 @@ def test_a_site_refuses_broadcasts_of_others():
             (lambda: Site("A", NetworkData(problem()[1], network())).step(first), "weights"),
             (lambda: Site("A", NetworkData(problem()[0], MLP((4, 6, 3)))).step(first), "dim"),
             (lambda: site.step(negative), "precision"),
+            (lambda: Coordinator.restore(server.save(), MLP((4, 6, 3))), "content"),
         ]
     )
