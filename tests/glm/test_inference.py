@@ -351,7 +351,7 @@ def test_clusters_within_sites_are_those_of_statsmodels():
 
 def test_a_cluster_at_two_sites_is_refused_by_name():
     where = {"north": ["w1", "w2", "w1"], "south": ["w3", "w2"]}
-    with pytest.raises(ValueError, match="the cluster 'w2' at the sites 'north' and 'south'"):
+    with pytest.raises(ValueError, match=r"w2.*north.*south"):
         check_clusters(where)
     check_clusters({"north": ["w1", "w1"], "south": ["w3"]})
 
@@ -455,38 +455,33 @@ def test_the_refit_is_monotone_and_says_when_it_cannot():
         drive(refit(np.zeros(6), [1, 0, 0, 0, 0, 1]), [fit.kind.make_loss(X[:, [0, 1, 1, 2, 2, 0]], y.astype(int))])
     assert drive(refit(np.zeros(5), without(5, [4])), twice).theta[4] == 0.0
     perfect = [fit.kind.make_loss([[1.0], [-1.0]], [1, 0])]  # separable: the loss has no minimum
-    with pytest.raises(ValueError, match="did not converge in 8 exchanges"):
+    with pytest.raises(ValueError, match="8 exchanges"):
         drive(refit([0.0], [True], most_exchanges=8), perfect)
 
 
 def test_what_cannot_be_had_is_refused():
     kind, X, y = longley()
-    alone = np.vstack([X, np.eye(7)[0] * 1e9])
-    with pytest.raises(ValueError, match="a row alone determines a coefficient"):
+    alone, labels = np.vstack([X, np.eye(7)[0] * 1e9]), np.append(np.arange(15.0), np.nan)
+    with pytest.raises(ValueError, match="a row alone"):
         Fit((kind, alone, np.append(y, 0.0)), robust=("HC3",))
     # those by leverage are left out then, and nothing else is
     kept = [with_all_robust(read_kind(one), lambda names: names) for one in (kind, "multinomial")]
     asks = lambda names: Fit((kind, alone, np.append(y, 0.0)), robust=names, clusters=np.arange(17)).total  # noqa: E731
     kept.append(tuple(with_all_robust(read_kind(kind), asks).meats))
     assert kept == [("HC0", "HC2", "HC3", "cluster"), ("HC0", "cluster"), ("HC0", "cluster")]
-    with pytest.raises(ValueError, match="clusters must"):
-        with_all_robust(read_kind(kind), lambda names: Fit((kind, X, y), robust=names))
-    with pytest.raises(ValueError, match="robust must name some of HC0, HC1, HC2, HC3, cluster, got 'HC4'"):
-        Fit((kind, X, y), robust=("HC4",))
-    with pytest.raises(ValueError, match="clusters must hold one cluster a row"):
-        Fit((kind, X, y), robust=("cluster",))
-    with pytest.raises(ValueError, match="clusters must name a cluster for every row, got nan"):
-        Fit((kind, X, y), robust=("cluster",), clusters=np.append(np.arange(15.0), np.nan))
-    with pytest.raises(ValueError, match="HC2 is not defined for several classes"):
-        Fit(anes96(), robust=("HC2",))
-    fit = Fit((kind, X, y))
-    with pytest.raises(ValueError, match="must be one that the sites sent sums for, got 'HC1'"):
-        robust_covariance("HC1", fit.bread, fit.total, 7)
-    with pytest.raises(ValueError, match="the same robust covariances"):
-        fit.total + Fit((kind, X, y), robust=("HC0",)).total
-    one = Fit((kind, X, y), robust=("cluster",), clusters=np.zeros(16, dtype=int))
-    with pytest.raises(ValueError, match="more than the 7 parameters"):
-        robust_covariance("cluster", one.bread, replace(one.total, n_clusters=1), 7)
+    fit, one = Fit((kind, X, y)), Fit((kind, X, y), robust=("cluster",), clusters=np.zeros(16, dtype=int))
+    for call, words in (
+        (lambda: with_all_robust(read_kind(kind), lambda names: Fit((kind, X, y), robust=names)), "clusters"),
+        (lambda: Fit((kind, X, y), robust=("HC4",)), "robust"),
+        (lambda: Fit((kind, X, y), robust=("cluster",)), "clusters"),
+        (lambda: Fit((kind, X, y), robust=("cluster",), clusters=labels), "clusters .*nan"),
+        (lambda: Fit(anes96(), robust=("HC2",)), "HC2"),
+        (lambda: robust_covariance("HC1", fit.bread, fit.total, 7), "HC1"),
+        (lambda: fit.total + Fit((kind, X, y), robust=("HC0",)).total, "robust"),
+        (lambda: robust_covariance("cluster", one.bread, replace(one.total, n_clusters=1), 7), "7 parameters"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            call()
 
 
 def test_pearsons_residuals_far_out_are_none_where_the_label_is_right():
