@@ -115,20 +115,19 @@ def test_rows_that_are_made_when_asked_for_give_the_numbers_of_rows_that_are_hel
     assert not torch.equal(go(kind, [TensorDataset(a.X[:-1], a.y[:-1]), b, c]).mean, expected.mean)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_augmentation_is_a_function_of_the_seed(tmp_path, kind):
+def test_augmentation_is_a_function_of_the_seed(tmp_path):
     """Again, with workers, and after a stop: the same bits. The twins have another seed, and no augmentation."""
     clients = [Jittered(own) for own in rows()]
     states = random.getstate(), np.random.get_state()[1].copy()  # noqa: NPY002
-    expected = go(kind, clients)
+    expected = go("FedLapCov", clients)
     path = tmp_path / "run.npz"
-    go(kind, clients, rounds=2, checkpoint=path)
+    go("FedLapCov", clients, rounds=2, checkpoint=path)
     workers = [DataLoader(clients[0], batch_size=8, num_workers=2, shuffle=True), *clients[1:]]
-    for found in (go(kind, clients), go(kind, workers), go(kind, clients, resume=path)):
+    for found in (go("FedLapCov", clients), go("FedLapCov", workers), go("FedLapCov", clients, resume=path)):
         assert torch.equal(found.mean, expected.mean)
         assert found.objective.tolist() == expected.objective.tolist()
-    assert not torch.equal(go(kind, clients, seed=1).mean, expected.mean)
-    assert not torch.equal(go(kind, rows()).mean, expected.mean)
+    assert not torch.equal(go("FedLapCov", clients, seed=1).mean, expected.mean)
+    assert not torch.equal(go("FedLapCov", rows()).mean, expected.mean)
     assert "of one draw of each" in str(expected.certificate())
     assert random.getstate() == states[0]
     assert (np.random.get_state()[1] == states[1]).all()  # noqa: NPY002
@@ -173,25 +172,23 @@ class Endless(IterableDataset):
 PLAIN = TensorDataset(torch.zeros(4, 3), torch.tensor([0, 1, 0, 1]))
 
 
-@pytest.mark.parametrize(
-    ("client", "message"),
-    [
-        (Endless(), "must have a length"),
-        (DataLoader(Endless()), "must have a length"),
-        (TensorDataset(torch.zeros(0, 3), torch.zeros(0)), "must have a length"),
+def test_what_no_client_can_be_is_refused():
+    cases = [
+        (Endless(), "length"),
+        (DataLoader(Endless()), "length"),
+        (TensorDataset(torch.zeros(0, 3), torch.zeros(0)), "length"),
         (DataLoader(PLAIN, batch_size=3, drop_last=True), "every row once"),
         (DataLoader(PLAIN, sampler=WeightedRandomSampler([1.0] * 4, 4)), "every row once"),
         (TensorDataset(torch.zeros(4, 3)), "pairs"),
-        (TensorDataset(torch.full((4, 3), float("nan")), torch.zeros(4).long()), "client 0: X must be finite"),
-        (TensorDataset(torch.zeros(4, 3), torch.full((4,), 7)), "client 0: "),
-        (TensorDataset(torch.zeros(4, 5), torch.zeros(4).long()), "cannot map inputs of shape"),
-        (Drifting(rows()[0]), "global generators"),
-        ([PLAIN], "expected Rows"),
-    ],
-)
-def test_what_no_client_can_be_is_refused(client, message):
-    with pytest.raises(ValueError, match=message):
-        run(methods.FedAvg(), [client], model(), rounds=1, solver=ADAM)
+        (TensorDataset(torch.full((4, 3), float("nan")), torch.zeros(4).long()), "X"),
+        (TensorDataset(torch.zeros(4, 3), torch.full((4,), 7)), "labels"),
+        (TensorDataset(torch.zeros(4, 5), torch.zeros(4).long()), "inputs of shape"),
+        (Drifting(rows()[0]), "generators"),
+        ([PLAIN], "Rows"),
+    ]
+    for client, word in cases:
+        with pytest.raises(ValueError, match=f"client 0: .*{word}"):
+            run(methods.FedAvg(), [client], model(), rounds=1, solver=ADAM)
 
 
 def test_where_rows_are_needed_a_dataset_is_refused():

@@ -39,32 +39,16 @@ from bayesadmm_np.torch.server import gathered  # noqa: E402
 from bayesadmm_np.torch.steps import local_work  # noqa: E402
 from bayesadmm_np.torch.team import assemble  # noqa: E402
 from oracles.refusals import assert_refused  # noqa: E402
+from oracles.small_networks import network, problem  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 methods = ba.methods
 CPU = torch.device("cpu")
 
 
-def problem(sizes=(23, 10, 17, 8), features=4, classes=3, dtype=torch.float64):
-    """Clients of different size, none a multiple of the batch."""
-    source = torch.Generator().manual_seed(0)
-    true = torch.randn(features, classes, generator=source, dtype=dtype)
-    clients = []
-    for n in sizes:
-        X = torch.randn(n, features, generator=source, dtype=dtype)
-        noise = 0.5 * torch.randn(n, classes, generator=source, dtype=dtype)
-        clients.append(Rows(X, (X @ true + noise).argmax(dim=1)))
-    return clients
-
-
 def with_gelu():
     torch.manual_seed(1)
     return torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.GELU(), torch.nn.Linear(5, 3)).double()
-
-
-def network(widths=(4, 5, 3), dtype=torch.float64):
-    torch.manual_seed(1)
-    return MLP(widths).to(dtype)
 
 
 IVON_SHORT = IVONSteps(epochs=3, batch_size=6, lr=0.1, hess_init=0.1, beta2=0.9)

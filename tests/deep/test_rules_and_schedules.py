@@ -9,7 +9,8 @@ import bayesadmm_np as ba
 
 torch = pytest.importorskip("torch", minversion="2.4", reason="the deep-learning path needs the extra `torch`")
 from bayesadmm_np.splitting.methods import DualRule, Geometric  # noqa: E402
-from bayesadmm_np.torch import IVONADMM, AdamSteps, IVONSteps, Rows, run  # noqa: E402
+from bayesadmm_np.torch import IVONADMM, AdamSteps, IVONSteps, run  # noqa: E402
+from oracles.small_networks import binary  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -30,21 +31,12 @@ class OfDistributions(DualRule):
         return site
 
 
-def clients():
-    source = torch.Generator().manual_seed(0)
-    made = []
-    for n in (9, 12):
-        X = torch.randn(n, 3, generator=source, dtype=torch.float64)
-        made.append(Rows(X, (X[:, 0] > 0).long()))
-    return made
-
-
 def answer(row, rounds=3):
     torch.manual_seed(1)
-    network = torch.nn.Linear(3, 2).double()
+    network = torch.nn.Linear(4, 2).double()
     is_ivon = row.name.startswith("IVON")
     solver = IVONSteps(lr=0.05, epochs=2, batch_size=8) if is_ivon else AdamSteps(lr=0.05, epochs=2, batch_size=8)
-    return run(row, clients(), network, rounds=rounds, solver=solver)
+    return run(row, binary((9, 12)), network, rounds=rounds, solver=solver)
 
 
 ROWS = [IVONADMM(rho=1.0, gamma=1.0), ba.methods.FedLap()]

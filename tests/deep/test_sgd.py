@@ -6,18 +6,11 @@ import pytest
 
 torch = pytest.importorskip("torch", minversion="2.4", reason="the deep-learning path needs the extra `torch`")
 from bayesadmm_np import methods  # noqa: E402
-from bayesadmm_np.torch import IVONADMM, MLP, AdamSteps, Rows, SGDSteps, run  # noqa: E402
+from bayesadmm_np.torch import IVONADMM, MLP, AdamSteps, SGDSteps, run  # noqa: E402
+from oracles.refusals import assert_refused  # noqa: E402
+from oracles.small_networks import binary  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-def clients(sizes=(12, 7)):
-    source = torch.Generator().manual_seed(0)
-    made = []
-    for n in sizes:
-        X = torch.randn(n, 4, generator=source, dtype=torch.float64)
-        made.append(Rows(X, (X[:, 0] > 0.5 * torch.randn(n, generator=source)).long()))
-    return made
 
 
 def linear():
@@ -41,7 +34,7 @@ def by_hand(rows, lr, momentum, steps):
 @pytest.mark.parametrize("batched", [True, False])
 def test_steps_are_those_of_the_recursion(momentum, batched):
     """A round of FedAvg with whole batches, in float64: the mean by rows of what each client gets by hand."""
-    rows, solver = clients(), SGDSteps(epochs=6, batch_size=12, lr=0.3, momentum=momentum)
+    rows, solver = binary((12, 7)), SGDSteps(epochs=6, batch_size=12, lr=0.3, momentum=momentum)
     found = run(methods.FedAvg(), rows, linear(), 1e-9, 1, solver=solver, batched=batched).mean
 
     def expected(beta):
@@ -58,7 +51,7 @@ def test_with_exact_work_a_method_is_the_same_as_with_adam():
     """
 
     def mean(solver):
-        return run(methods.FedLap(0.5), clients(), linear(), 1.0, 2, solver=solver).mean
+        return run(methods.FedLap(0.5), binary((12, 7)), linear(), 1.0, 2, solver=solver).mean
 
     adam = mean(AdamSteps(epochs=800, batch_size=12, lr=5e-3))
     sgd = SGDSteps(epochs=150, batch_size=12, lr=0.5, momentum=0.5)
@@ -71,16 +64,19 @@ def test_a_stack_and_its_schedule_are_the_clients_one_by_one():
     torch.manual_seed(0)
     model = MLP((4, 5, 2)).double()
     options = {"prior_precision": 0.5, "rounds": 3, "solver": solver}
-    stacked, alone = (run(methods.FedDyn(), clients(), model, batched=b, **options).mean for b in (True, False))
+    stacked, alone = (run(methods.FedDyn(), binary((12, 7)), model, batched=b, **options).mean for b in (True, False))
     assert (stacked - alone).abs().max() < 1e-10
     constant = run(
-        methods.FedDyn(), clients(), model, 0.5, 3, solver=replace(solver, schedule="constant", schedule_rounds=None)
+        methods.FedDyn(),
+        binary((12, 7)),
+        model,
+        0.5,
+        3,
+        solver=replace(solver, schedule="constant", schedule_rounds=None),
     )
     assert (constant.mean - stacked).abs().max() > 1e-3  # the twin: no schedule
 
 
 def test_what_does_not_fit_is_refused():
-    with pytest.raises(ValueError, match=r"momentum must lie in \[0, 1\), got 1.0"):
-        SGDSteps(momentum=1.0)
-    with pytest.raises(ValueError, match="IVON-ADMM needs solver=IVONSteps"):
-        run(IVONADMM(), clients(), linear(), solver=SGDSteps())
+    wrong = lambda: run(IVONADMM(), binary((12, 7)), linear(), solver=SGDSteps())  # noqa: E731
+    assert_refused([(lambda: SGDSteps(momentum=1.0), "momentum"), (wrong, "IVON-ADMM")])

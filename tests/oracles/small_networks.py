@@ -21,6 +21,16 @@ def problem(sizes=SIZES, dtype=torch.float64):
     return clients
 
 
+def binary(sizes, dtype=torch.float64):
+    """Clients of two noisy classes."""
+    source = torch.Generator().manual_seed(0)
+    made = []
+    for n in sizes:
+        X = torch.randn(n, 4, generator=source, dtype=dtype)
+        made.append(Rows(X, (X[:, 0] > 0.5 * torch.randn(n, generator=source)).long()))
+    return made
+
+
 def network():
     torch.manual_seed(1)
     return MLP((4, 5, 3)).double()
