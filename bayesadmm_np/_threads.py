@@ -7,9 +7,9 @@ processes, two rounds of PVI at 5 columns took 2.4 s with two threads and .21 s 
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import cache, wraps
 from typing import Any, ParamSpec, TypeVar
 
@@ -17,47 +17,71 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 SMALL = 256
-"""Columns up to which one thread computes."""
-
-_lock = threading.Lock()
-_within = 0
-_before: list[int] = []
+"""Parameters up to which one thread computes."""
 
 
-@contextmanager
-def one_thread_if_small(columns: int) -> Iterator[None]:
-    """Let BLAS compute with one thread where matrices have at most `SMALL` columns; needs threadpoolctl.
+class one_thread_if_small:
+    """Let BLAS compute with one thread where there are at most `SMALL` parameters; needs threadpoolctl.
 
     Without threadpoolctl, which scikit-learn brings, nothing changes. The number belongs to the process: the first of
     several threads lowers it, and the last one restores it. With OpenMP it belongs to each thread, so that all set it.
+    An interrupt between the lines below leaves an object without references, which restores the number as it goes.
     """
-    global _within, _before
-    if columns > SMALL or not (libraries := _libraries()):
-        yield
-        return
-    with _lock:
-        if _within == 0:
-            _before = [library.get_num_threads() for library in libraries]
-        _within += 1
-        for library in libraries:
-            library.set_num_threads(1)
-    try:
-        yield
-    finally:
-        with _lock:
-            _within -= 1
-            if _within == 0:
-                for library, number in zip(libraries, _before, strict=True):
-                    library.set_num_threads(number)
+
+    _lock = threading.RLock()
+    _within: set[int] = set()  # noqa: RUF012  # of the process
+    _before: list[int] = []  # noqa: RUF012
+
+    def __init__(self, parameters: int) -> None:
+        self._libraries = _libraries() if parameters <= SMALL else []
+
+    def __enter__(self) -> None:
+        if self._libraries:
+            kind = one_thread_if_small
+            with kind._lock:
+                if not kind._within:
+                    kind._before = [library.get_num_threads() for library in self._libraries]
+                kind._within.add(id(self))
+                for library in self._libraries:
+                    library.set_num_threads(1)
+
+    def __exit__(self, *_: object) -> None:
+        if self._libraries:
+            with self._lock:
+                if self._within == {id(self)}:
+                    _set(self._libraries, self._before)
+                self._within.discard(id(self))
+
+    def __del__(self) -> None:
+        if id(self) in self._within:
+            self.__exit__()
 
 
-def one_thread_where_small(columns: Callable[..., int]) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Decorate a function to run under `one_thread_if_small`; `columns` gets its arguments."""
+def _set(libraries: list[Any], numbers: list[int]) -> None:
+    for library, number in zip(libraries, numbers, strict=True):
+        library.set_num_threads(number)
+
+
+def _after_fork() -> None:
+    """Begin anew in a child: threads of the parent that held the lock, or were within, are not there."""
+    kind = one_thread_if_small
+    kind._lock = threading.RLock()
+    if kind._within:
+        _set(_libraries(), kind._before)
+        kind._within.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def one_thread_where_small(parameters: Callable[..., int]) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Decorate a function to run under `one_thread_if_small`; `parameters` gets its arguments."""
 
     def decorated(function: Callable[P, T]) -> Callable[P, T]:
         @wraps(function)
         def limited(*args: P.args, **kwargs: P.kwargs) -> T:
-            with one_thread_if_small(columns(*args, **kwargs)):
+            with one_thread_if_small(parameters(*args, **kwargs)):
                 return function(*args, **kwargs)
 
         return limited

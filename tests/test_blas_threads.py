@@ -1,5 +1,7 @@
 """Small matrices are computed by one BLAS thread, and the number of threads is put back."""
 
+import gc
+import os
 from threading import Barrier, Thread
 
 import numpy as np
@@ -8,6 +10,8 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 import bayesadmm_np as ba
 from bayesadmm_np._threads import SMALL, one_thread_if_small
+from bayesadmm_np.federation import Coordinator, GLMData, GLMTask, Site
+from bayesadmm_np.federation.glm_server import GLMServer
 
 
 def threads():
@@ -31,6 +35,24 @@ def test_up_to_a_size_one_thread_computes(columns, expected):
         assert threads() == expected
 
 
+def test_an_interrupt_before_the_block_puts_the_number_back():
+    """An interrupt may come when the number is lowered and no block is entered yet; then nothing calls the end."""
+    one_thread_if_small(1).__enter__()
+    gc.collect()
+    assert threads() == {3}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_child_begins_with_the_number_of_before():
+    with one_thread_if_small(1):
+        child = os.fork()
+        if not child:
+            os._exit(0 if threads() == {3} else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        assert threads() == {1}
+
+
 def test_an_error_puts_the_number_back():
     with pytest.raises(ZeroDivisionError), one_thread_if_small(1):
         _ = 1 / 0
@@ -52,6 +74,19 @@ def test_of_two_that_overlap_the_last_puts_the_number_back():
         left.wait()
         assert threads() == {1}
     other.join()
+
+
+def test_a_server_that_is_read_again_asks_the_same_bytes(monkeypatch):
+    """The question that is out is computed again from the answers: by one thread, so that it has the same bits."""
+    seen = []
+    prepared = GLMServer.prepared
+    monkeypatch.setattr(GLMServer, "prepared", lambda self, talk: (seen.append(threads()), prepared(self, talk))[1])
+    X = np.random.default_rng(0).normal(size=(40, 3))
+    hello = Site("A", GLMData(ba.losses.Logistic(X, np.arange(40) % 2))).hello()
+    server = Coordinator.start([hello], GLMTask(ba.methods.PVI(), ba.families.FullGaussian(np.zeros(3), 1.0)))
+    again = Coordinator.restore(server.save())
+    assert again.broadcast().digest == server.broadcast().digest
+    assert seen == [{1}, {1}]
 
 
 @pytest.mark.parametrize(("dim", "expected"), [(2, {1}), (SMALL + 1, {3})])

@@ -383,6 +383,7 @@ class FederatedModel(FittedEstimator):
         )
 
 
+@one_thread_where_small(lambda rows, settings: max(site.X.shape[1] for site in rows.values()))
 def _centre(rows: Mapping[Hashable, SiteRows], settings: Settings) -> Array | None:
     """The pooled mean of the features, from sums over sites, where a free intercept may be measured from it.
 

@@ -345,6 +345,7 @@ class Coordinator:
             return cls.restored(message, spec.at_server(model))
 
     @classmethod
+    @one_thread_where_small(lambda cls, message, engine: engine.spec.dim)
     def restored(cls, message: Message, engine: ServerEngine[Any]) -> Coordinator:
         """Return the server of a `save` of the run that this engine is of."""
         header = message.header

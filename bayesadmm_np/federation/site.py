@@ -272,10 +272,12 @@ class Site:
         require_run(broadcast, None if known is None else known.run)
         with content_of(broadcast, "of this run", ()):
             engine = self._engine(known or read_spec(broadcast, self.data))
-            served = read_served(broadcast, engine.spec, engine)
-            self._require_granted(engine.spec, served)
-        with content_of(broadcast, COMPUTABLE, UNCOMPUTABLE), one_thread_if_small(engine.spec.dim):
-            after, reply = self._answered(served, engine, broadcast.signer)
+        with one_thread_if_small(engine.spec.dim):
+            with content_of(broadcast, "of this run", ()):
+                served = read_served(broadcast, engine.spec, engine)
+                self._require_granted(engine.spec, served)
+            with content_of(broadcast, COMPUTABLE, UNCOMPUTABLE):
+                after, reply = self._answered(served, engine, broadcast.signer)
         return after, None if reply is None else reply.sealed(self.key)
 
     def _questioned(self, message: Message) -> tuple[Site, Message]:
@@ -420,7 +422,7 @@ class Site:
             raise MessageError(
                 f"site {self.name}: what it has spent of its privacy is lost with its state: start a new run."
             )
-        with content_of(copy, COMPUTABLE, UNCOMPUTABLE):
+        with content_of(copy, COMPUTABLE, UNCOMPUTABLE), one_thread_if_small(spec.dim):
             answer = engine.adopted(counted, vectors)
         # without an answer of this site in the sum the start of a run is what the server counts on
         return self if answer is None else replace(self, kept=SiteState(spec, Ledger(answer), past, copy.signer))
@@ -438,7 +440,8 @@ class Site:
     def _engine(self, spec: RunSpec) -> SiteEngine[Any]:
         if self.name not in spec.sites:
             raise refusal("sites", f"names with {self.name!r} among them", list(spec.sites))
-        return self.data.join(spec, self.name, self.privacy)
+        with one_thread_if_small(spec.dim):
+            return self.data.join(spec, self.name, self.privacy)
 
     def _require_granted(self, spec: RunSpec, served: Served) -> None:
         if self.privacy_rounds is None:

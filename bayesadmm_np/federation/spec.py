@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
@@ -73,6 +73,12 @@ class RunSpec:
             raise ValueError(f"weights must hold one number >= 0 a site, {len(self.sites)}, got {list(self.weights)}.")
         object.__setattr__(self, "weights", tuple(float(weight) for weight in self.weights))
         require_registered(self, self.of_its_own)
+
+    if TYPE_CHECKING:  # a field of the one kind of run, a property of the other
+
+        @property
+        def dim(self) -> int:
+            """Number of parameters."""
 
     def at_server(self, model: Any = None) -> Any:
         """Return the engine of this run at a server; networks need their model."""

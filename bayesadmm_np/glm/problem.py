@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from .._errors import ArgumentError
 from .._text import word
+from .._threads import one_thread_where_small
 from .._validation import Array, frozen
 from ..design.rows import Layout, SiteRows
 from ..families.coordinates import Natural
@@ -138,6 +139,7 @@ class Glm:
         return theta.ravel()
 
 
+@one_thread_where_small(lambda kind, rows, *_, **__: max(site.X.shape[1] for site in rows.values()))
 def make_glm(
     kind: Kind,
     rows: Mapping[Hashable, SiteRows],
