@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch", minversion="2.4", reason="the deep-learning path needs the extra `torch`")
 from bayesadmm_np import methods  # noqa: E402
-from bayesadmm_np.torch import AdamSteps, FedLaplace, IVONSteps, Rows, run  # noqa: E402
+from bayesadmm_np.torch import AdamSteps, FedLaplace, IVONSteps, run  # noqa: E402
 from bayesadmm_np.torch.curvature import diagonal_ggn  # noqa: E402
 from bayesadmm_np.torch.network import Network  # noqa: E402
 from bayesadmm_np.torch.noise import Noise  # noqa: E402
@@ -168,13 +168,6 @@ def test_a_given_ess_is_beta_s_weight_where_beta_is_one():
 
 
 def test_a_record_has_the_median_of_the_servers_precisions():
-    """With the server as the prior s_g rises in every round (docs/deep_methods.md); a row without a precision has δ."""
-    X = torch.randn(40, 2, generator=torch.Generator().manual_seed(0))
-    clients = [Rows(X[:20], (X[:20, 0] > 0).long()), Rows(X[20:], (X[20:, 0] > 0).long())]
-    torch.manual_seed(0)
-    model, solver = torch.nn.Linear(2, 2), IVONSteps(epochs=2, batch_size=10, lr=0.1, hess_init=0.1)
-    result = run(methods.FedIvon(), clients, model, rounds=4, solver=solver)
-    medians = [record.precision_median for record in result.history]
-    assert medians == sorted(medians)
-    assert medians[0] < medians[-1] == float(result.precision.median())
-    assert run(methods.FedAvg(), clients, model, 0.5, rounds=1).history[0].precision_median == 1.0
+    states = states_of(SERVER, 3, SOLVER)
+    assert [s.history[-1].precision_median for s in states] == [float(s.precision.median()) for s in states]
+    assert states[0].history[-1].precision_median < states[-1].history[-1].precision_median
