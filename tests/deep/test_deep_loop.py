@@ -39,7 +39,7 @@ from bayesadmm_np.torch.server import gathered  # noqa: E402
 from bayesadmm_np.torch.steps import local_work  # noqa: E402
 from bayesadmm_np.torch.team import assemble  # noqa: E402
 from oracles.refusals import assert_refused  # noqa: E402
-from oracles.small_networks import network, problem  # noqa: E402
+from oracles.small_networks import DELTA, network, problem, states_of  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 methods = ba.methods
@@ -356,7 +356,6 @@ def test_a_finite_blow_up_is_called_divergence():
     clients = problem()
     result = run(methods.FedAvg(), clients, network(), rounds=5, solver=AdamSteps(epochs=2, batch_size=6, lr=1e9))
     assert result.status is ba.Status.DIVERGED
-    assert "round 1: diverged: the objective rises without bound; it reached" in result.message
     assert (result.failure.status, result.failure.round) == (ba.Status.DIVERGED, 1)
     assert result.rounds == 0
     assert bool(torch.isfinite(result.mean).all())
@@ -371,17 +370,8 @@ def test_a_finite_blow_up_is_called_divergence():
 
 
 def test_rounds_are_those_of_algorithm_1():
-    rho, gamma, delta = 0.7, 0.3, 1.5
-    states = []
-    run(
-        IVONADMM(rho, gamma),
-        problem(),
-        network(),
-        delta,
-        rounds=3,
-        solver=IVON_SHORT,
-        callback=lambda record, state: states.append(state),
-    )
+    rho, gamma, delta = 0.7, 0.3, DELTA
+    states = states_of(IVONADMM(rho, gamma), 3, IVON_SHORT)
     alpha = 1 / (1 + rho * 4)
     for before, after in pairwise(states):
         s_k = after.client_precision
@@ -405,17 +395,8 @@ def test_rounds_are_those_of_algorithm_1():
 def test_a_round_without_anybody_leaves_everything_as_it_was(method, solver):
 
     def go(away):
-        states = []
-        run(
-            method,
-            problem(),
-            network(),
-            rounds=3,
-            solver=solver,
-            participation=lambda number, clients, rng: np.full(clients, number not in away),
-            callback=lambda record, state: states.append(state),
-        )
-        return states
+        present = lambda number, clients, rng: np.full(clients, number not in away)  # noqa: E731
+        return states_of(method, 3, solver, participation=present)
 
     first, second, third = go(away={2})
     assert second.history[1].present == ()
@@ -452,8 +433,7 @@ def test_a_run_ends_when_every_client_has_failed_and_not_when_one_is_drawn_alone
     assert [record.dropped for record in result.history] == [(1,), (), (1,), ()]
     with pytest.warns(UserWarning, match="left out"):
         result = go([broken, broken, broken])
-    assert result.status is ba.Status.NOT_FINITE
-    assert "round 3" in result.message
+    assert (result.status, result.failure.round) == (ba.Status.NOT_FINITE, 3)
     assert result.rounds == 2
 
 
@@ -680,10 +660,6 @@ def test_a_client_without_a_finite_answer_is_left_out():
         assert bool(torch.isfinite(result.mean).all())
         start = run(methods.FedLap(0.5), clients[:3], model, rounds=0, solver=solver).state
         assert torch.equal(result.state.site_linear[1], start.site_linear[1])
-    result = run(methods.FedLap(0.5), [broken, broken], model, rounds=3, solver=solver)
-    assert result.status is ba.Status.NOT_FINITE
-    assert "round 1" in result.message
-    assert result.rounds == 0
 
 
 def test_an_improper_server_ends_the_run_with_a_status():

@@ -127,17 +127,6 @@ def test_other_networks_are_left_to_autograd():
     assert [name for name, make in OTHERS.items() if Dense.of(make()) is not None] == []
 
 
-def test_a_head_that_was_replaced_has_the_shape_of_its_weight():
-    """`out_features` is only what the layer was made with."""
-    module = tanh_and_relu()
-    module[4].weight, module[4].bias = nn.Parameter(torch.randn(7, 4)), nn.Parameter(torch.zeros(7))
-    net, rows = Network(module.double(), torch.device("cpu")), batch(2, (6,))
-    assert net.dense.shapes[-1] == (7, 4)
-    found = gradients(net, 2, **rows)
-    net.dense = None
-    assert (found - gradients(net, 2, **rows)).abs().max() < 1e-13
-
-
 def test_rows_that_are_no_vectors_are_left_to_autograd():
     """Without a layer that flattens, nn.Linear maps the last dimension of an image."""
     dense = Dense.of(tanh_and_relu())

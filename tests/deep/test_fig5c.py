@@ -53,26 +53,6 @@ def test_every_claim_can_fail():
     assert failing(calm) == [3]
 
 
-def test_a_failure_stands_apart_from_the_errors():
-    """Its ✗ lies above all errors, in the strip that has no tick; without a failure there is no strip."""
-
-    def right(what):
-        axes = fig5c_deep.DEMO.picture(what).axes[1]
-        crosses = [
-            float(line.get_ydata()[0]) for line in axes.lines if line.get_marker() == "x" and len(line.get_ydata())
-        ]
-        errors = [float(y) for line in axes.lines if line.get_marker() != "x" for y in line.get_ydata()]
-        return crosses, errors, [tick for tick in axes.get_yticks() if axes.get_ylim()[0] <= tick <= axes.get_ylim()[1]]
-
-    (cross,), errors, ticks = right(numbers())
-    assert errors == pytest.approx([0.2, 0.1, 0.1, 0.2])
-    assert max(errors) < cross
-    assert max(ticks) < cross
-    calm = numbers()
-    del calm["sweep"][ADMM][1]
-    assert right(calm)[0] == []
-
-
 def test_the_most_damped_of_the_good_settings_is_chosen():
     trials = [trial(0.5, 0.02, 0.801), trial(1.0, 0.02, 0.803), trial(0.5, 0.05, 0.805), trial(0.5, 0.1, None)]
     assert fig5c_deep.choose(trials) is trials[1]

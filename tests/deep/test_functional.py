@@ -103,16 +103,6 @@ def test_the_server_solves_equation_17(wrong):
     assert (gap < 1e-11) == (not wrong)
 
 
-def test_soft_labels_are_the_clients_own_predictions():
-    state = states_of(func(), 2)[-1]
-    for k in range(4):
-        own = state.memory.owner == k
-        model = loaded(network(), state.client_linear[k] / DELTA)
-        expected = model(state.memory.X[own]).softmax(dim=1)
-        # a quotient and a product with δ, and rounding of sums of 5 terms
-        assert (state.memory.soft[own] - expected).abs().max() < 1e-13
-
-
 # ----------------------------------------------------------------------------------------------------
 # The fixed point
 # ----------------------------------------------------------------------------------------------------

@@ -369,18 +369,6 @@ def test_closure_is_called_once_a_sample():
     assert torch.equal(flat(blocks), flat(closures))
 
 
-def test_schedulers_set_the_rate():
-    model = small_network()
-    optimiser = make(model)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, T_max=4)
-    for _ in range(4):
-        train(model, optimiser, 1)
-        schedule.step()
-    before = flat(model)
-    train(model, optimiser, 1)
-    assert torch.equal(flat(model), before)  # the rate has reached zero
-
-
 def test_autocast_keeps_the_state_in_float32():
     model = small_network()
     optimiser = make(model)

@@ -135,15 +135,6 @@ def test_every_seed_trains_on_other_rows_and_tests_on_the_same(papers):
     np.testing.assert_array_equal(replace(split, scale=16.0).load()[0][0], 16.0 * X)  # only the pixels differ
 
 
-def test_colour_images_keep_their_colours_and_places(papers):
-    plan = papers.read(FILES / "cifar10_acar.toml")
-    image = np.zeros((3, 32, 32))
-    image[0, :16], image[2, 16:] = 1, 1
-    X = np.stack([image.ravel()] * 2)
-    images = papers.runs.Bench.rows(SimpleNamespace(experiment=plan), X, np.arange(2)).X
-    np.testing.assert_array_equal(images.numpy(), np.stack([image] * 2))
-
-
 def test_every_file_is_understood_and_its_methods_take_a_step(papers):
     """The settings of every method and grid; of the personal rows also a round on two rows a client."""
     X = torch.rand(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))

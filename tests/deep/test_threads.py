@@ -9,11 +9,13 @@ import pytest
 import bayesadmm_np as ba
 
 torch = pytest.importorskip("torch", minversion="2.4", reason="the deep-learning path needs the extra `torch`")
-from bayesadmm_np.torch import IVONADMM, MLP, AdamSteps, FedLapFunc, IVONSteps, Rows, run, steps  # noqa: E402
+from bayesadmm_np.torch import IVONADMM, MLP, AdamSteps, FedLapFunc, IVONSteps, run, steps  # noqa: E402
 from bayesadmm_np.torch.dense import Dense  # noqa: E402
 from bayesadmm_np.torch.threads import in_threads  # noqa: E402
+from oracles.small_networks import problem  # noqa: E402
 
 methods, nn = ba.methods, torch.nn
+SIZES = (8, 17, 10, 23)
 
 
 @pytest.fixture(autouse=True)
@@ -36,15 +38,6 @@ def stacks(monkeypatch):
     monkeypatch.setattr(steps, "WORTH_A_THREAD", 0)
     monkeypatch.setattr(steps, "in_threads", noted)
     return seen
-
-
-def problem(sizes=(8, 17, 10, 23), shape=(4,), dtype=torch.float64):
-    """Clients of different size, none a multiple of the batch."""
-    source = torch.Generator().manual_seed(0)
-    return [
-        Rows(torch.randn(n, *shape, generator=source, dtype=dtype), torch.randint(0, 3, (n,), generator=source))
-        for n in sizes
-    ]
 
 
 def with_gelu():
@@ -78,7 +71,7 @@ def test_threads_do_not_change_what_clients_do(method, solver, stacks):
     def of(threads, **options):
         torch.set_num_threads(threads)
         model = made(lambda: MLP((4, 5, 3)))
-        return run(method, problem(), model, rounds=2, solver=solver, participation=0.75, **options).state
+        return run(method, problem(SIZES), model, rounds=2, solver=solver, participation=0.75, **options).state
 
     divided, again, one, alone, other = of(2), of(2), of(1), of(1, batched=False), of(2, seed=1)
     assert stacks == [2] * 4 + [1] * 2 + [1] * 6 + [2] * 2  # two rounds each, of three clients
@@ -110,30 +103,15 @@ def test_stacks_on_a_cpu_are_small(make, solver, threads, room, expected, stacks
         in_stack(work, group, halt)
 
     monkeypatch.setattr(steps.Work, "in_stack", noted)
-    reference = run(row, problem(), made(make), rounds=1, solver=solver).state
+    reference = run(row, problem(SIZES), made(make), rounds=1, solver=solver).state
     assert sizes == ([2, 2] if stacks == [2] else [4])  # the twin: small networks have room
     sizes.clear()
     monkeypatch.setattr(steps, "STACK", room * 43)
-    found = run(row, problem(), made(make), rounds=1, solver=solver).state
+    found = run(row, problem(SIZES), made(make), rounds=1, solver=solver).state
     assert sizes == expected
     for name in ("mean", "client_linear"):
         one, other = getattr(found, name), getattr(reference, name)
         assert (one - other).abs().max() < 1e-11 * (1 + other.abs().max())
-
-
-@pytest.mark.parametrize(("halts", "begun"), [(True, [[0, 2]]), (False, [[0, 2], [1]])])
-def test_no_stack_begins_after_a_failure_elsewhere(halts, begun, monkeypatch):
-    """The twin: without one both do."""
-    seen, event = [], threading.Event()
-
-    def in_stack(work, group, halt):
-        seen.append(group)
-        if halts:
-            halt.set()
-
-    monkeypatch.setattr(steps.Work, "in_stack", in_stack)
-    steps.Work(None, (), None, ADAM_SHORT, (), None).in_stacks([0, 1, 2], 2, event)
-    assert seen == begun
 
 
 @pytest.mark.parametrize("kind", [AdamSteps, IVONSteps])
@@ -143,9 +121,9 @@ def test_solvers_of_ones_own_and_inference_mode_work_in_threads(kind, stacks):
 
     row = methods.FedAvg() if kind is AdamSteps else IVONADMM(0.7, 0.3)
     options = {"lr": 0.1, "hess_init": 0.1, "beta2": 0.9} if kind is IVONSteps else {}
-    plain = run(row, problem(), made(lambda: MLP((4, 5, 3))), rounds=1, solver=kind(3, 6, **options)).state
+    plain = run(row, problem(SIZES), made(lambda: MLP((4, 5, 3))), rounds=1, solver=kind(3, 6, **options)).state
     with torch.inference_mode():
-        own = run(row, problem(), made(lambda: MLP((4, 5, 3))), rounds=1, solver=Own(3, 6, **options)).state
+        own = run(row, problem(SIZES), made(lambda: MLP((4, 5, 3))), rounds=1, solver=Own(3, 6, **options)).state
     assert torch.equal(own.mean.clone(), plain.mean)
 
 
@@ -182,7 +160,7 @@ class Counting(nn.Linear):
 )
 def test_only_plain_networks_are_divided(make, expected, stacks):
     """Other modules may draw from a generator that threads share, or keep a state: their order would then decide."""
-    first, second = (run(methods.FedAvg(), problem(), made(make), rounds=1, solver=ADAM_SHORT) for _ in range(2))
+    first, second = (run(methods.FedAvg(), problem(SIZES), made(make), rounds=1, solver=ADAM_SHORT) for _ in range(2))
     assert stacks == [expected] * 2
     assert torch.equal(first.mean, second.mean)
 
@@ -190,9 +168,9 @@ def test_only_plain_networks_are_divided(make, expected, stacks):
 def test_autocast_of_the_caller_is_not_lost(stacks):
     """It is a setting of the caller's thread."""
     plain = MLP((4, 5, 3))
-    run(methods.FedAvg(), problem(dtype=torch.float32), plain, rounds=1, solver=ADAM_SHORT)
+    run(methods.FedAvg(), problem(SIZES, torch.float32), plain, rounds=1, solver=ADAM_SHORT)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        run(methods.FedAvg(), problem(dtype=torch.float32), plain, rounds=1, solver=ADAM_SHORT)
+        run(methods.FedAvg(), problem(SIZES, torch.float32), plain, rounds=1, solver=ADAM_SHORT)
     assert stacks == [2, 1]
 
 
@@ -200,7 +178,7 @@ def test_autocast_of_the_caller_is_not_lost(stacks):
 def test_small_networks_stay_in_one_stack(width, expected, stacks, monkeypatch):
     """4 clients of 3 + 3·20 + … parameters are fewer than the bound, and of 400 hidden units more."""
     monkeypatch.setattr(steps, "WORTH_A_THREAD", 5_000)
-    run(methods.FedAvg(), problem(), made(lambda: MLP((4, width, 3))), rounds=1, solver=ADAM_SHORT)
+    run(methods.FedAvg(), problem(SIZES), made(lambda: MLP((4, width, 3))), rounds=1, solver=ADAM_SHORT)
     assert stacks == [expected]
 
 
@@ -265,7 +243,7 @@ def test_a_failure_reaches_the_caller_as_itself(stacks, monkeypatch):
 
     monkeypatch.setattr(Dense, "pull_back", fragile)
     with pytest.raises(Broken, match="in the third layer"):
-        run(methods.FedAvg(), problem(), made(lambda: MLP((4, 5, 3))), rounds=1, solver=ADAM_SHORT)
+        run(methods.FedAvg(), problem(SIZES), made(lambda: MLP((4, 5, 3))), rounds=1, solver=ADAM_SHORT)
     assert [torch.get_num_threads(), *numbers_of_new_threads()] == [2, 2]
 
 
