@@ -56,7 +56,7 @@ class DisclosureRules:
         Parameters a row.
     minimum_sites : int, default 3
         Sites of a run: of two each learns the other's sums.
-    budget : float, default 10.0
+    budget : float, default 30.0
         Different numbers that leave the site's folder in all runs, by the numbers that the rows hold (rows times
         columns and target). A refused answer about a point counts as if sent, as the refusal tells of the rows.
     most_evaluations : int, default 1
@@ -82,7 +82,7 @@ class DisclosureRules:
     minimum_class_count: int = 3
     most_parameters: float = 0.33
     minimum_sites: int = 3
-    budget: float = 10.0
+    budget: float = 30.0
     most_evaluations: float = 1
     allow: tuple[str, ...] = ()
 
