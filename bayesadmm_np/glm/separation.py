@@ -107,7 +107,7 @@ class Answer:
 
 YES_OR_NO = ("stands", "moves", "opposes")
 Ask = Callable[[Question], Sequence[Answer]]
-Held = NDArray[np.bool]
+Held = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
