@@ -181,7 +181,7 @@ def random_site(q, rho, rng, share=0.4):
     return F.Natural(site.linear, *(scale * part for part in site.parts[1:]))
 
 
-def setup(kind, family, rule, seed=0, rho=0.7, n=8, d=3):
+def prepared(kind, family, rule, seed=0, rho=0.7, n=8, d=3):
     rng = np.random.default_rng(seed)
     loss, twins = make(kind, rng, n, d)
     anchor = FAMILIES[family](rng, loss.dim)
@@ -216,7 +216,7 @@ def assert_local_minimum(twin, q, rng, draws=40):
 @every_family
 def test_closed_form_solves_least_squares(family):
     """One dense solve: a residual of the order of the condition number in roundings. Measured: below 1e-14."""
-    problem, twin, rng = setup("least squares", family, L.Auto())
+    problem, twin, rng = prepared("least squares", family, L.Auto())
     solution = ClosedForm().solve(problem, problem.anchor, RNG)
     assert (solution.status, solution.iterations) == (ClientStatus.CONVERGED, 1)
     assert twin.residual(solution.posterior) < 1e-12
@@ -243,7 +243,7 @@ def test_closed_form_with_many_outputs(family, rng):
 @pytest.mark.parametrize("rule", [L.Delta(1), L.Delta(2), L.QuasiMonteCarlo(8)], ids=str)
 @every_family
 def test_closed_form_under_other_rules(family, rule):
-    problem, twin, _ = setup("least squares", family, rule)
+    problem, twin, _ = prepared("least squares", family, rule)
     assert twin.residual(ClosedForm().solve(problem, problem.anchor, RNG).posterior) < 1e-12
 
 
@@ -344,7 +344,7 @@ def test_newton_reaches_the_tolerance(kind, family, rule):
 
     Iterations measured over all combinations and three seeds: at most 17. The cap is about twice that.
     """
-    problem, twin, rng = setup(kind, family, rule)
+    problem, twin, rng = prepared(kind, family, rule)
     if rule == L.Auto() and kind == "softmax":
         twin.rule = L.QuasiMonteCarlo()
     solution = VariationalNewton(tol=TOL).solve(problem, problem.anchor, RNG)
@@ -367,7 +367,7 @@ def test_newton_reaches_the_tolerance(kind, family, rule):
 )
 def test_newton_finds_a_minimum(kind, family):
     """Exact rules only: under the others value and natural gradient belong to slightly different functions."""
-    problem, twin, rng = setup(kind, family, L.Exact(), seed=3)
+    problem, twin, rng = prepared(kind, family, L.Exact(), seed=3)
     solution = VariationalNewton(tol=1e-10).solve(problem, problem.anchor, RNG)
     assert_local_minimum(twin, solution.posterior, rng, draws=20)
     value = problem.objective(solution.posterior, solution.expected.value)
@@ -380,7 +380,7 @@ def test_newton_finds_a_minimum(kind, family):
 )
 def test_answers_do_not_depend_on_mixing_or_start(kind, family):
     """Two answers of residual 1e-11 lie within 1e-9 of each other: the contraction leaves at least a tenth."""
-    problem, _, rng = setup(kind, family, L.Auto(), seed=5)
+    problem, _, rng = prepared(kind, family, L.Auto(), seed=5)
     mixed = VariationalNewton(tol=1e-11).solve(problem, problem.anchor, RNG)
     plain = VariationalNewton(tol=1e-11, memory=0).solve(problem, problem.anchor, RNG)
     elsewhere = VariationalNewton(tol=1e-11).solve(problem, nearby(problem.anchor, rng, 0.5), RNG)
@@ -418,7 +418,7 @@ def test_mixing_is_faster_than_the_plain_fixed_point(family, precision):
 )
 def test_more_parameters_than_rows(kind, family):
     """d = 50, n = 30. Measured: at most 13 steps."""
-    problem, twin, _ = setup(kind, family, L.Auto(), n=30, d=50)
+    problem, twin, _ = prepared(kind, family, L.Auto(), n=30, d=50)
     solution = VariationalNewton().solve(problem, problem.anchor, RNG)
     assert solution.status is ClientStatus.CONVERGED
     assert solution.iterations <= 30
@@ -504,7 +504,7 @@ def test_well_posed_means_a_valid_natural_parameter(rng):
 
 
 def test_iteration_limit():
-    problem, _, _ = setup("logistic", "full", L.Exact())
+    problem, _, _ = prepared("logistic", "full", L.Exact())
     solution = VariationalNewton(max_iter=1).solve(problem, problem.anchor, RNG)
     assert (solution.status, solution.iterations) == (ClientStatus.ITERATION_LIMIT, 1)
     assert solution.residual > TOL
@@ -513,7 +513,7 @@ def test_iteration_limit():
 
 
 def test_solving_again_gives_the_same_bits():
-    problem, _, _ = setup("total", "full", L.Auto())
+    problem, _, _ = prepared("total", "full", L.Auto())
     first = VariationalNewton().solve(problem, problem.anchor, np.random.default_rng(1))
     second = VariationalNewton().solve(problem, problem.anchor, np.random.default_rng(2))
     assert first.posterior.natural == second.posterior.natural
@@ -584,7 +584,7 @@ def test_second_order_delta_method_is_laplace(kind, family):
 
 @every_family
 def test_von_is_reproducible(family):
-    problem, twin, _ = setup("logistic", family, L.Exact())
+    problem, twin, _ = prepared("logistic", family, L.Exact())
     one, two, other = (VON(steps=40).solve(problem, problem.anchor, np.random.default_rng(seed)) for seed in (7, 7, 8))
     assert one.status is ClientStatus.STEPS_DONE
     assert one.iterations == 40
@@ -599,7 +599,7 @@ def test_von_approaches_the_solution(family):
 
     Measured: 0.4 … 0.9 at the start, 0.06 … 0.07 after 10 steps, 0.02 … 0.03 after 300.
     """
-    problem, _, _ = setup("logistic", family, L.Exact())
+    problem, _, _ = prepared("logistic", family, L.Exact())
     exact = VariationalNewton().solve(problem, problem.anchor, RNG).posterior
 
     def distance(q):
@@ -616,7 +616,7 @@ def test_von_approaches_the_solution(family):
 
 def test_one_von_step_is_its_formula():
     """t = 1, one sample: S = S_g + (Ĥ − V)/ρ, m = m_g − S⁻¹(ĝ + v − V m_g)/ρ, from a gradient of the test's own."""
-    problem, twin, _ = setup("logistic", "full", L.Exact())
+    problem, twin, _ = prepared("logistic", "full", L.Exact())
     anchor = problem.anchor
     theta = anchor.sample(np.random.default_rng(3), 1)[0]
     (rows,) = twin.twins
@@ -643,7 +643,7 @@ def test_von_halves_steps_that_leave_the_domain():
 
 @pytest.mark.parametrize("family", ["isotropic", "fixed diagonal", "fixed dense"])
 def test_gradient_steps_are_gradient_steps(family):
-    problem, twin, _ = setup("logistic", family, L.Delta(1))
+    problem, twin, _ = prepared("logistic", family, L.Delta(1))
     (rows,) = twin.twins
     theta = twin.m_g.copy()
     for _ in range(7):
@@ -657,7 +657,7 @@ def test_gradient_steps_are_gradient_steps(family):
 
 def test_diverging_gradient_steps_are_reported():
     """They end before the overflow, at a finite iterate, and without a warning."""
-    problem, _, _ = setup("least squares", "isotropic", L.Delta(1))
+    problem, _, _ = prepared("least squares", "isotropic", L.Delta(1))
     solution = GradientSteps(steps=300, learning_rate=1e3).solve(problem, problem.anchor, RNG)
     assert solution.status is ClientStatus.NOT_FINITE
     assert np.isfinite(solution.posterior.mean).all()
