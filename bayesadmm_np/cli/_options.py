@@ -391,15 +391,6 @@ def read_toml(path: Path, argument: str = "") -> dict[str, Any]:
         raise Refused(f"{argument}{path} is not TOML: {error}") from error
 
 
-def toml_value(text: str) -> Any:
-    """Return what KEY=text would be in a TOML file; a text where that is no value."""
-    try:
-        found = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
-        found = {}
-    return found["value"] if len(found) == 1 else text.strip()
-
-
 Settings = TypeVar("Settings")
 
 
