@@ -1,8 +1,9 @@
 """One BLAS thread for small matrices.
 
-Threads that wait for each other on a busy machine cost far more than a small matrix. On two cores beside other
-processes, two rounds of PVI at 5 columns took 2.4 s with two threads and .21 s with one, and 49 s and .80 s at 200.
-`benchmarks/blas_threads.py` measures this, and what two idle cores gain.
+Threads that wait for each other cost more than a small matrix. On two cores beside other processes, two rounds of PVI
+at 5 columns took 2.4 s with two threads and .21 s with one, and 49 s and .80 s at 200; on two idle cores .81 and .19 s
+at 200, 1.5 and .74 s at 500, 4.7 and 3.5 s at 1000. A QR of 1000 rows alone gains from two: 6.4 and 7.9 ms at 500.
+`benchmarks/blas_threads.py` measures this.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any, ParamSpec, TypeVar
 P = ParamSpec("P")
 T = TypeVar("T")
 
-SMALL = 256
+SMALL = 512
 """Parameters up to which one thread computes."""
 
 
