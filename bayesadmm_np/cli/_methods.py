@@ -41,10 +41,13 @@ def make_method(settings: MethodSettings) -> Any:
     return Accelerated(row) if settings.accelerate else row
 
 
-def method_between_sites(settings: MethodSettings, inference: str, family: str) -> tuple[Any, float]:
+def method_between_sites(
+    settings: MethodSettings, inference: str, family: str, is_flat: bool = False
+) -> tuple[Any, float]:
     """Return the row of a run between sites, and its prior's precision: by default that of the likelihood's maximum.
 
-    The row of a posterior is a function of the numbers of parameters and of predictors a row, which hellos tell.
+    The row of a posterior is a function of the numbers of parameters and of predictors a row, which hellos tell. A
+    run whose prior `is_flat` begins at the sites' own fits, as such a prior is no distribution to begin at.
     """
     from ..families import DiagonalGaussian, FullGaussian
     from ..splitting.choice import posterior_method
@@ -65,7 +68,7 @@ def method_between_sites(settings: MethodSettings, inference: str, family: str) 
 
     def chosen(dim: int, n_outputs: int) -> Any:
         row: Any = posterior_method(kind, dim, has_tensors=False)
-        if kind is DiagonalGaussian or n_outputs == 1:
+        if kind is DiagonalGaussian or (n_outputs == 1 and not is_flat):
             return row
         # points of a softmax cannot resolve a wide prior: the first round is the sites' own fits
         return replace(row, method=replace(row.method, start="sites"))
@@ -81,7 +84,9 @@ def task_of(method: MethodSettings, settings: RunSettings, seed: int, **more: An
     if settings.penalty and (method.method != "auto" or settings.prior_precision):
         expected = "must be left out with a method or a prior precision"
         raise ArgumentError("penalty", expected, advice="Firth's is for a fit by maximum likelihood")
-    row, precision = method_between_sites(method, settings.inference, settings.family)
+    row, precision = method_between_sites(
+        method, settings.inference, settings.family, is_flat=settings.prior_precision == 0.0
+    )
     precision = precision if settings.prior_precision is None else settings.prior_precision
     prior: Any = FAMILIES[settings.family]
     same = ("tol", "rounds", "safeguard", "penalty", "weight_meaning", "tests")

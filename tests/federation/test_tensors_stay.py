@@ -105,6 +105,26 @@ def test_replies_of_a_posterior_between_sites_hold_sums_of_first_and_second_orde
     assert (moved <= most + 1e-9).all()
 
 
+def test_a_posterior_under_a_flat_prior_begins_at_the_sites_own_fits():
+    """It is that of one process; the twin begins at the prior, which is no distribution."""
+    rng = np.random.default_rng(5)
+    parts = [ba.losses.Logistic(rng.normal(size=(60, 3)), rng.integers(0, 2, 60)) for _ in range(3)]
+    team = [Site(name, GLMData(loss), rules=ALLOWED) for name, loss in zip("ABC", parts, strict=True)]
+    hellos = [site.hello() for site in team]
+    task = task_of(MethodSettings(), RunSettings(inference="posterior", prior_precision=0.0), seed=0)
+    server = Coordinator.start(hellos, task)
+    while server.outcome is None:
+        team, replies = zip(*(site.step(server.broadcast()) for site in team), strict=True)
+        server = server.step(replies)
+    assert server.outcome.status is ba.Status.CONVERGED
+    joint = ba.run(ba.Guarded(M.JointNewton()), parts, task.prior(3), tol=1e-9).posterior
+    moved = np.abs(server.state.q_g.mean - joint.mean) / np.sqrt(joint.variance)
+    assert (moved <= server.outcome.certificate.distance.per_coefficient + 1e-9).all()
+    with pytest.raises(ArgumentError) as refused:
+        Coordinator.start(hellos, GLMTask(ba.Guarded(ba.Accelerated(M.PVI())), task.prior(3)))
+    assert refused.value.argument == "prior"
+
+
 @pytest.mark.parametrize("row", JOINT, ids=lambda row: row.name)
 def test_a_server_refuses_a_joint_step_before_anything_is_sent(row):
     prior = ba.families.FullGaussian(np.zeros(D), 1.0)
