@@ -17,7 +17,7 @@ from .._validation import as_positive
 from ..design.agreement import Agreement
 from ..design.rows import Layout
 from ..families.gaussians import FAMILIES
-from ..glm.diagnosis import as_dict, read_finding
+from ..glm.diagnosis import as_dict, read_finding, without_estimate
 from ..glm.kinds import Kind, read_kind
 from ..glm.questions import pack_statistics, unpack_statistics
 from ..losses.expectations import RULES, Auto, Rule
@@ -36,6 +36,9 @@ ALIKE = (
     *("inference", "method", "message", "rounds", "floats", "log_likelihood", "elbo", "version", "reduced", "shown"),
 )
 """Fields that a model and its header have in common."""
+
+OPEN = ("flat", "receding")
+"""Arrays of the directions that the rows leave open, shape (d, k); a model without them has none."""
 
 MOST_POINTS = 1 << 16
 """Of a rule: more would be an attack on memory."""
@@ -213,6 +216,7 @@ def save_model(path: str | os.PathLike[str], model: FittedGLM) -> None:
         arrays["centre"] = model.layout.centre
     if bound is not None and np.isfinite(bound.sd_units):
         arrays["distance"] = bound.per_coefficient
+    arrays |= {name: found for name in OPEN if (found := getattr(model, name)) is not None and found.size}
     arrays |= {f"statistics/{name}": meat for name, meat in meats.items()}
     Archive("model", asdict(header), arrays, os.fspath(path)).write(path)
 
@@ -252,9 +256,15 @@ def _build(archive: Archive, header: Header) -> FittedGLM:
     optional["mean"] = (d, "mean" in archive.arrays)
     names = ["scale/centre", "scale/scale", "prior/mean", "prior/precision", "posterior", "objective"]
     names += [name for name, (_, is_there) in optional.items() if is_there]
+    names += [name for name in OPEN if name in archive.arrays]
     names += [name for name in archive.arrays if header.statistics is not None and name.startswith("statistics/")]
     archive.require("model", archive.header, [*names, *(f"site{k}" for k in range(len(header.sites)))])
     extra = {name: archive.vector(name, size) for name, (size, is_there) in optional.items() if is_there}
+    ways = {
+        name: archive.array(name, (d, min(d, *own.shape[1:]))) for name, own in archive.arrays.items() if name in OPEN
+    }
+    if without_estimate(tuple(map(read_finding, header.findings))) and "receding" not in ways:
+        raise archive.refusal("receding", "there where a finding has coefficients without an estimate", "none")
     scale = archive.vector("scale/scale", p)
     if not (scale > 0).all():
         raise archive.refusal("scale", "> 0", scale.min())
@@ -271,6 +281,7 @@ def _build(archive: Archive, header: Header) -> FittedGLM:
     return FittedGLM(
         **{name: getattr(header, name) for name in ALIKE},
         **members(header.family, archive.vector("prior/mean", d), precision, natural, extra.get("mean")),
+        **ways,
         kind=header.kind,
         columns=Columns(header.features, archive.vector("scale/centre", p), scale, header.agreement),
         layout=Layout(p, header.outputs, header.intercept, extra.get("centre"), header.shift),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from .._errors import ArgumentError
 from .._registry import nearest
 from ..design.agreement import terms_of
@@ -114,7 +116,7 @@ def contrast(model: FittedGLM, weights: Mapping[str, float], covariance: str = M
     Raises
     ------
     ValueError
-        When a coefficient is unknown, or the model has no covariance.
+        When a coefficient is unknown, the rows do not determine the sum, or the model has no covariance.
 
     Examples
     --------
@@ -133,9 +135,11 @@ def contrast(model: FittedGLM, weights: Mapping[str, float], covariance: str = M
         raise ArgumentError("weights", expected, got, f"did you mean {near!r}?" if near else "")
     if spread.matrix is None:
         raise ValueError(f"{model.method} with the {model.family} family learns no covariance.")
-    change, _ = model.in_units("original")
-    L = [weights.get(key, 0.0) for key in names]
-    return contrasts(model.mean(), change @ spread.matrix @ change.T, L, [name or _in_words(weights)], df=spread.df)[0]
+    change, shift = model.in_units("original")
+    weight = np.array([weights.get(key, 0.0) for key in names])
+    model.require_determined((weight @ change)[None], "weights", _in_words(weights))
+    own, covariance_of = change @ model.posterior.mean + shift, change @ spread.matrix @ change.T
+    return contrasts(own, covariance_of, weight, [name or _in_words(weights)], df=spread.df)[0]
 
 
 def _in_words(weights: Mapping[str, float]) -> str:

@@ -26,16 +26,18 @@ from ..glm.diagnosis import (
     Collinear,
     Constant,
     Finding,
+    Searched,
     Separation,
     Undecided,
     Zero,
     as_dict,
     coefficient_names,
-    diagnose_before,
-    find_separation,
     read_finding,
+    search_dependence,
+    search_separation,
     without_estimate,
 )
+from ..glm.estimable import moved
 from ..glm.firth import FirthAnswer, firth
 from ..glm.inference import FitStatistics, Noise, null_fit, null_start
 from ..glm.kinds import Kind, kind_of_loss
@@ -137,12 +139,13 @@ class Prepared:
 
     `spec` is that of the rounds, with columns measured at their means, and a prior that holds superfluous ones at zero.
     `design` has the sites' sums where they were asked, `null` θ of the model of intercepts alone, `result` a fit that
-    needs no rounds, `missing` what the table lacks, and why. `searched` is a separation, or none; None where nobody has
-    looked, and `unsearched` why nobody could. `done` and `floats` count the questions and the numbers that they took.
+    needs no rounds, `missing` what the table lacks, and why. `searched` is the end of a search for separation, None
+    where nobody has looked, and `unsearched` why nobody could. `flat` is that of `FittedGLM`. `done` and `floats` count the questions and the numbers that they took.
     """
 
     spec: Any
     findings: tuple[Finding, ...] = ()
+    flat: Array | None = None
     design: tuple[Design, ...] | None = None
     null: Array | None = None
     noise: Noise = "none"
@@ -150,7 +153,7 @@ class Prepared:
     result: Result | None = None
     caveat: str = ""
     missing: tuple[str, ...] = ()
-    searched: tuple[Finding, ...] | None = None
+    searched: Searched | None = None
     unsearched: str = ""
     done: int = 0
     floats: int = 0
@@ -217,7 +220,9 @@ def _moved(found: Prepared, ask: Asking) -> Prepared:
     """Name superfluous columns and hold them at zero, and measure columns at their pooled means."""
     assert found.design is not None
     spec, sizes = found.spec, sizes_of(found.spec)
-    findings = diagnose_before([one.root @ _units(spec) for one in found.design], _columns(spec), _intercepts(spec))
+    findings, flat = search_dependence(
+        [one.root @ _units(spec) for one in found.design], _columns(spec), _intercepts(spec)
+    )
     if spec.has_intercept and spec.centre is None and all(one.moves for one in found.design):
         sums = np.sum([one.sums for one in found.design], axis=0)
         mean = sums / sum(one.weight for one in found.design)
@@ -235,7 +240,12 @@ def _moved(found: Prepared, ask: Asking) -> Prepared:
             precision[j] = HOLD * (diagonal[j] if diagonal[j] > 0 else diagonal.max(initial=1.0))
         spec = replace(spec, prior=FullGaussian(np.zeros(sizes["d"]), np.diag(precision)))
         ask.spec = spec
-    return replace(found, spec=spec, findings=findings)
+    return replace(found, spec=spec, findings=findings, flat=_in_the_run(flat, spec))
+
+
+def _in_the_run(flat: Array, spec: Any) -> Array:
+    """Return directions of the columns' own coefficients as those of the run's θ, at all outputs."""
+    return np.asarray(np.kron(np.eye(sizes_of(spec)["c"]), moved(_units(spec), flat)))
 
 
 def _columns(spec: Any) -> list[str]:
@@ -311,7 +321,7 @@ def _least_squares(found: Prepared, ask: Asking) -> Prepared:
     factors = [answer.factor(p, c, is_free) for answer in answers]
     columns = _columns(spec)
     roots = [_design_root(one, is_free) @ _units(spec) for one in factors]
-    findings = diagnose_before(roots, columns, _intercepts(spec)) if not precision.any() else ()
+    findings, flat = ((), None) if precision.any() else search_dependence(roots, columns, _intercepts(spec))
     own, null_variance = information_of(factors)
     settings = {"noise": noise, "weight_kind": spec.weight_meaning}
     solved = solve(factors, precision[:p, :p], columns[:p], own, null_variance, **settings)
@@ -329,6 +339,7 @@ def _least_squares(found: Prepared, ask: Asking) -> Prepared:
         found,
         spec=spec,
         findings=findings,
+        flat=None if flat is None else _in_the_run(flat, spec),
         null=null.ravel(),
         noise="given" if noise is not None else "estimated",
         noise_variance=solved.noise,
@@ -365,6 +376,8 @@ class AskedTable:
     """
 
     findings: tuple[Finding, ...] = ()
+    flat: Array | None = None
+    receding: Array | None = None
     statistics: FitStatistics | None = None
     noise_variance: float = 1.0
     missing: tuple[str, ...] = ()
@@ -384,6 +397,8 @@ class AskedTable:
         plain["findings"] = [as_dict(finding) for finding in self.findings]
         plain["statistics"], meats = pack_statistics(self.statistics)
         arrays = {f"statistics/{name}": meat for name, meat in meats.items()}
+        ways = {"flat": self.flat, "receding": self.receding}
+        arrays |= {name: found for name, found in ways.items() if found is not None and found.size}
         if self.exact is not None:
             arrays |= {"mean": self.exact.mean, "root": self.exact.factor.cholesky.T}
         return plain, {f"table/{name}": value for name, value in arrays.items()}
@@ -395,12 +410,17 @@ class AskedTable:
         rest = dict(plain)
         findings = rest.pop("findings")
         statistics = unpack_statistics(rest.pop("statistics"), arrays, d, "statistics/")
-        exact, own = None, {name: values for name, values in arrays.items() if not name.startswith("statistics/")}
-        if own:
-            found = read_fields({"mean": Field("d"), "root": Field("d d")}, own, known={"d": d})
+        own = {name: values for name, values in arrays.items() if not name.startswith("statistics/")}
+        fields = {"mean": Field("d"), "root": Field("d d"), "flat": Field("d f"), "receding": Field("d r")}
+        there = {*own, *(("mean", "root") if {*own} - {"flat", "receding"} else ())}
+        found = read_fields({name: field for name, field in fields.items() if name in there}, own, known={"d": d})
+        exact, known = None, tuple(map(read_finding, findings))
+        if "mean" in found:
             exact = FullGaussian(found["mean"], DensePrecision.from_root(found["root"]))
-        head = read_plain(_Head, rest, "table")
-        return cls(tuple(map(read_finding, findings)), statistics, **vars(head), exact=exact)
+        if without_estimate(known) and "receding" not in found:
+            raise ValueError("receding must be there where a finding has coefficients without an estimate")
+        head, ways = read_plain(_Head, rest, "table"), {name: found.get(name) for name in ("flat", "receding")}
+        return cls(known, **ways, statistics=statistics, **vars(head), exact=exact)
 
 
 @dataclass(frozen=True)
@@ -436,8 +456,10 @@ def tabulate(found: Prepared, ask: Asking, theta: Array, covariance: Covariance 
         outputs = kind.output_names(tuple(spec.classes), sizes_of(spec)["c"])
         free = np.diagonal(spec.prior.precision) == 0
         names = tuple(np.array(coefficient_names(_columns(spec), outputs))[free].tolist())
-        found = replace(found, searched=(Undecided(names, found.unsearched),))
-    findings, missing = (*found.findings, *(found.searched or ())), [*found.missing, *filter(None, [found.caveat])]
+        found = replace(found, searched=Searched(Undecided(names, found.unsearched), np.eye(free.size)[:, free]))
+    searched = found.searched or Searched(None, np.zeros((sizes_of(spec)["d"], 0)))
+    findings, missing = (*found.findings, *filter(None, [searched.finding])), [*found.missing]
+    missing += filter(None, [found.caveat])
     statistics = None
     if not without_estimate(findings) and not outcome.status.is_failure:
         try:
@@ -454,6 +476,8 @@ def tabulate(found: Prepared, ask: Asking, theta: Array, covariance: Covariance 
     fitted = found.result
     return AskedTable(
         findings=findings,
+        flat=found.flat,
+        receding=searched.receding,
         statistics=statistics,
         noise_variance=found.noise_variance,
         missing=tuple(missing),
@@ -469,7 +493,7 @@ def tabulate(found: Prepared, ask: Asking, theta: Array, covariance: Covariance 
 def watch(found: Prepared, ask: Asking, state: Any) -> tuple[Prepared, bool, Certificate | None]:
     """Look for a separation once a run is long; with one the run stops, with the certificate of where it is, if any."""
     found = _searched(found, ask)
-    if not any(isinstance(finding, Separation) for finding in found.searched or ()):
+    if found.searched is None or not isinstance(found.searched.finding, Separation):
         return found, False, None
     spec, q_g = found.spec, state.q_g
     try:
@@ -482,23 +506,24 @@ def watch(found: Prepared, ask: Asking, state: Any) -> tuple[Prepared, bool, Cer
 
 def _searched(found: Prepared, ask: Asking) -> Prepared:
     """Look for a separation, where that has a meaning."""
-    kind = kind_of_loss(found.spec.loss)
+    kind, nothing = kind_of_loss(found.spec.loss), Searched(None, np.zeros((sizes_of(found.spec)["d"], 0)))
     if kind.is_least_squares:
-        return replace(found, searched=())
+        return replace(found, searched=nothing)
     try:
         return replace(found, searched=_separation(found.spec, kind, ask))
     except (Declined, Unsettled) as declined:
-        return replace(found, searched=(), unsearched=str(declined)).lacking("Separation was not looked for", declined)
+        found = replace(found, searched=nothing, unsearched=str(declined))
+        return found.lacking("Separation was not looked for", declined)
 
 
-def _separation(spec: Any, kind: Kind, ask: Callable[[Any], list[Any]]) -> tuple[Finding, ...]:
+def _separation(spec: Any, kind: Kind, ask: Callable[[Any], list[Any]]) -> Searched:
     """Prove that the likelihood has a maximum, or name why not."""
     roots = ask(RowsQuestion())
-    if not all(one.has_walls for one in roots):
-        return ()
     sizes = sizes_of(spec)
+    if not all(one.has_walls for one in roots):
+        return Searched(None, np.zeros((sizes["d"], 0)))
     penalised = np.flatnonzero(np.diagonal(spec.prior.precision)[: sizes["p"]] > 0)
-    found = find_separation(
+    return search_separation(
         (),
         _columns(spec),
         outputs=kind.output_names(tuple(spec.classes), sizes["c"]),
@@ -508,7 +533,6 @@ def _separation(spec: Any, kind: Kind, ask: Callable[[Any], list[Any]]) -> tuple
         ask=ask,
         factors=[one.root for one in roots],
     )
-    return () if found is None else (found,)
 
 
 def _statistics(
