@@ -362,8 +362,10 @@ class FittedGLM:
     def pinned(self) -> NDArray[np.bool_]:
         """Which coefficients stand still for the others' covariance: held ones, and one a receding direction."""
         found = self.held.copy()
-        if self._receding.size:
-            found[qr(self._receding.T, mode="r", pivoting=True)[1][: self._receding.shape[1]]] = True
+        if self._receding.size:  # first those on which there is most information, or that a limit was found at
+            size = np.sqrt(np.diagonal(self.posterior.precision))
+            order = qr((self._receding * size[:, None]).T, mode="r", pivoting=True)[1]
+            found[order[: self._receding.shape[1]]] = True
         return found
 
     @property
@@ -379,7 +381,7 @@ class FittedGLM:
         return estimable(L, np.column_stack([self._flat, self._receding]))
 
     def shows(self, L: Array) -> NDArray[np.bool_]:
-        """Return for each row of L, shape (q, d), whether a table has a number for Lθ in the model without held columns.
+        """Return for each row of L, shape (q, d), whether a table has a number for Lθ, held columns left out.
 
         R's convention: the coefficient of a dependent column is blank, the others are those of the fit without it.
         """
@@ -388,10 +390,13 @@ class FittedGLM:
 
     def value(self, L: Array) -> Array:
         """Return Lθ in the model without held columns, shape (q,); NaN where `shows` says no."""
+        return np.where(self.shows(L), L @ self.kept, np.nan)
+
+    @property
+    def kept(self) -> Array:
+        """θ of the model without held columns, shape (d,): zero at their coefficients."""
         mean, held = self.posterior.mean, self.held
-        if held.any():
-            mean = mean - self._flat @ (self._flat[held].T @ mean[held])
-        return np.where(self.shows(L), self._without_held(L) @ mean, np.nan)
+        return np.where(held, 0.0, mean - self._flat @ (self._flat[held].T @ mean[held])) if held.any() else mean
 
     def _without_held(self, L: Array) -> Array:
         return np.where(self.held, 0.0, L)
@@ -614,7 +619,7 @@ class FittedGLM:
         if not rows.any():
             return ""
         some = self.design(table)[rows][:LISTED]
-        reason = self.reason(np.kron(np.eye(self.layout.n_outputs), some))
+        reason = self.reason(np.asarray(np.kron(np.eye(self.layout.n_outputs), some), dtype=np.float64))
         return f"{rows.sum()} of {rows.size} rows leave what the fit determines: {reason}"
 
     def _beside(self, offset: Array | None, n_rows: int) -> Array | None:
@@ -643,7 +648,7 @@ class FittedGLM:
         return np.where(reach.is_tied, -1, np.argmax(self._chances(reach, how, offset), axis=1))
 
     def decision(self, table: Mapping[str, ArrayLike] | Array, offset: Array | None = None) -> Array:
-        """Return the predictor of two classes, shape (n,), or of each of several, shape (n, C); NaN where `labels` is −1.
+        """Return the predictor of two classes, shape (n,), or of each of several, (n, C); NaN where `labels` is −1.
 
         Under a separation predictors are infinite: of several classes −inf for those that do not lead, and the others'
         are differences to the first that does.

@@ -260,7 +260,7 @@ def _build(archive: Archive, header: Header) -> FittedGLM:
     names += [name for name in archive.arrays if header.statistics is not None and name.startswith("statistics/")]
     archive.require("model", archive.header, [*names, *(f"site{k}" for k in range(len(header.sites)))])
     extra = {name: archive.vector(name, size) for name, (size, is_there) in optional.items() if is_there}
-    ways = {
+    ways: dict[str, Any] = {
         name: archive.array(name, (d, min(d, *own.shape[1:]))) for name, own in archive.arrays.items() if name in OPEN
     }
     if without_estimate(tuple(map(read_finding, header.findings))) and "receding" not in ways:

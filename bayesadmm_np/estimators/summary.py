@@ -417,7 +417,7 @@ def _profiled(
     if model.fit_name != ML or model.kind.has_noise or spread.name != MODEL:
         expected = "must be 'wald' unless the fit is by maximum likelihood, with the model's covariance"
         raise ArgumentError("intervals", expected, "'profile'", "those of least squares are exact")
-    mean = model.posterior.mean
+    mean = model.kept
     loss = sum(each.value(mean) for each in losses)
 
     def end(row: SummaryRow, a: Array, b: float, side: float) -> float | None:

@@ -47,18 +47,22 @@ def read_terms(model: FittedGLM, terms: Terms = None) -> dict[str, list[int]]:
 
 
 def wald_tests(model: FittedGLM, terms: Terms = None, covariance: str = MODEL) -> tuple[Test, ...]:
-    """Test that all coefficients of a term are zero, by the estimates and their covariance; see `wald_test`."""
+    """Test that all coefficients of a term are zero, by the estimates and their covariance; see `wald_test`.
+
+    A term with a coefficient that has no finite estimate has no such test.
+    """
     spread = _spread(model, covariance)
     assert spread.matrix is not None
     return tuple(
         wald_test(
-            model.posterior.mean,
+            model.kept,
             spread.matrix,
             picks(model.layout.dim, places),
             name=term,
             df_residual=spread.df,
         )
         for term, places in read_terms(model, terms).items()
+        if model.shows(picks(model.layout.dim, places)).all()
     )
 
 

@@ -139,8 +139,9 @@ class Prepared:
 
     `spec` is that of the rounds, with columns measured at their means, and a prior that holds superfluous ones at zero.
     `design` has the sites' sums where they were asked, `null` θ of the model of intercepts alone, `result` a fit that
-    needs no rounds, `missing` what the table lacks, and why. `searched` is the end of a search for separation, None
-    where nobody has looked, and `unsearched` why nobody could. `flat` is that of `FittedGLM`. `done` and `floats` count the questions and the numbers that they took.
+    needs no rounds, `missing` what the table lacks, and why. `flat` is that of `FittedGLM`, `searched` the end of a
+    search for separation, None where nobody has looked, and `unsearched` why nobody could. `done` and `floats` count
+    the questions and the numbers that they took.
     """
 
     spec: Any
@@ -419,8 +420,8 @@ class AskedTable:
             exact = FullGaussian(found["mean"], DensePrecision.from_root(found["root"]))
         if without_estimate(known) and "receding" not in found:
             raise ValueError("receding must be there where a finding has coefficients without an estimate")
-        head, ways = read_plain(_Head, rest, "table"), {name: found.get(name) for name in ("flat", "receding")}
-        return cls(known, **ways, statistics=statistics, **vars(head), exact=exact)
+        ways = found.get("flat"), found.get("receding")
+        return cls(known, *ways, statistics, **vars(read_plain(_Head, rest, "table")), exact=exact)
 
 
 @dataclass(frozen=True)

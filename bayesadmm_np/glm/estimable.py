@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -101,8 +102,9 @@ class Reach:
         moves = np.stack([moved(rows, block) for rows, block in zip(scaled, basis, strict=True)], axis=1)
         first = np.column_stack([moved(design, block[:, :1]) for block in receding])
         is_single = k == 1 and is_known
+        is_moved: Any
         if has_reference is None:
-            is_moved = moves.any(axis=(1, 2))
+            is_moved = moves.reshape(len(design), -1).any(axis=1)
             is_tied = is_flat | is_moved
             far, leads = FAR * np.sign(first), first == 0.0
         else:  # the differences of the classes' predictors count
@@ -114,9 +116,9 @@ class Reach:
             leads = first >= first.max(axis=1, keepdims=True) - along
             far = np.where(leads, 0.0, -FAR)
             far = far[:, 1:] - far[:, :1] if has_reference else far
-            among = np.where(leads[:, :, None], each, np.nan)
             is_moved = (np.ptp(each, axis=1) > nothing).any(axis=1)
-            is_tied = (np.nanmax(among, axis=1) - np.nanmin(among, axis=1) > nothing).any(axis=1)
-            is_tied = is_flat | (is_tied if is_known else is_moved)
+            among = np.where(leads[:, :, None], each, np.nan)
+            open_leads = (np.nanmax(among, axis=1) - np.nanmin(among, axis=1) > nothing).any(axis=1)
+            is_tied = is_flat | (open_leads if is_known else is_moved)
         is_blank = is_flat if is_single else is_flat | is_moved
-        return cls(design, moves.any(axis=2), far.reshape(shape), leads, is_blank, is_tied)
+        return cls(design, np.asarray(moves.any(axis=2), dtype=bool), far.reshape(shape), leads, is_blank, is_tied)

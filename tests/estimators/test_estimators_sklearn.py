@@ -32,7 +32,7 @@ def not_estimable(estimator):
     [FederatedLogisticRegression(), FederatedRidge(), FederatedGLM("poisson")], expected_failed_checks=not_estimable
 )
 def test_scikit_learns_own_checks(estimator, check):
-    """Only what has no answer is expected to fail; each differs in its code: one of classes, one of several outputs, one with a kind."""
+    """Only what has no answer may fail; each differs in its code: of classes, of several outputs, with a kind."""
     check(estimator)
 
 
