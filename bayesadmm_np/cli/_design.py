@@ -190,9 +190,7 @@ def code_of(model: FittedGLM, what: str) -> int:
     """Return the exit code of what a model was used for; where its likelihood has no maximum, say `what` that means."""
     if model.has_maximum:
         return 0
-    change, _ = model.in_units("original")
-    lost = ", ".join(np.array(model.coefficient_names)[~model.determines(change)].tolist())
-    because = f" (no finite estimate of {lost})" if lost else ""
+    because = f" (no finite estimate of {', '.join(model.infinite)})" if model.infinite else ""
     note(f"the likelihood of this model has no maximum{because}: {what}; fit with --penalty firth or a prior.")
     return SEPARATED
 

@@ -76,14 +76,13 @@ def _predicted(model: FittedGLM, rows: Rows) -> list[dict[str, Any]]:
     if model.kind.is_classifier:
         chances = model.probabilities(rows.matrix, offset=rows.offset)
         numbers = {f"probability_{word(label)}": chances[:, k] for k, label in enumerate(model.classes)}
-        best = np.argmax(np.nan_to_num(chances), axis=1)
-        classes = [word(model.classes[k]) if known else None for k, known in zip(best, chances[:, 0] >= 0, strict=True)]
-        found: dict[str, Any] = {"predicted": classes}
+        places = model.labels(rows.matrix, offset=rows.offset)
+        found: dict[str, Any] = {"predicted": [word(model.classes[k]) if k >= 0 else None for k in places]}
     else:
         found, numbers = {}, dict(zip(("mean", "sd"), model.mean_and_sd(rows.matrix, rows.offset), strict=True))
     said = model.left_open(rows.matrix, np.any([np.isnan(values) for values in numbers.values()], axis=0))
     if said:
-        note(f"{said}; their predictions are blank.")
+        note(f"{said}; what is blank has no number.")
     found |= {
         name: [None if value != value else value for value in values.tolist()] for name, values in numbers.items()
     }

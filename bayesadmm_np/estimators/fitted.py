@@ -413,11 +413,14 @@ class FittedGLM:
         said = {k % n_relations for k in range(self._flat.shape[1]) if not estimable(L, self._flat[:, [k]]).all()}
         words = [self._relation(k) for k in sorted(said)]
         if not estimable(L, self._receding).all():
-            change, _ = self.in_units("original")
-            lost = ~estimable(change, self._receding)
-            named = [name for name, is_lost in zip(self.coefficient_names, lost, strict=True) if is_lost]
-            words.append(f"no finite estimate of {enumerated(named)}")
+            words.append(f"no finite estimate of {enumerated(self.infinite)}")
         return "; ".join(words)
+
+    @property
+    def infinite(self) -> tuple[str, ...]:
+        """Names of the coefficients without a finite estimate."""
+        is_known = estimable(self.in_units("original")[0], self._receding)
+        return tuple(name for name, known in zip(self.coefficient_names, is_known, strict=True) if not known)
 
     def _relation(self, k: int) -> str:
         """Return the dependence of a flat direction in words, in the columns' own units."""
@@ -620,7 +623,7 @@ class FittedGLM:
             return ""
         some = self.design(table)[rows][:LISTED]
         reason = self.reason(np.asarray(np.kron(np.eye(self.layout.n_outputs), some), dtype=np.float64))
-        return f"{rows.sum()} of {rows.size} rows leave what the fit determines: {reason}"
+        return f"{rows.sum()} of {rows.size} rows are not estimable: {reason}"
 
     def _beside(self, offset: Array | None, n_rows: int) -> Array | None:
         """The known part of the predictors of rows, in the units of the run."""

@@ -246,7 +246,9 @@ def _moved(found: Prepared, ask: Asking) -> Prepared:
 
 def _in_the_run(flat: Array, spec: Any) -> Array:
     """Return directions of the columns' own coefficients as those of the run's θ, at all outputs."""
-    return np.asarray(np.kron(np.eye(sizes_of(spec)["c"]), moved(_units(spec), flat)))
+    units, each = _units(spec), np.eye(flat.shape[1])
+    own = [int(np.flatnonzero((flat == one).all(axis=1))[0]) for one in each]  # where each is 1, and stays so
+    return np.asarray(np.kron(np.eye(sizes_of(spec)["c"]), moved(units, flat / np.diagonal(units)[own])))
 
 
 def _columns(spec: Any) -> list[str]:

@@ -30,6 +30,9 @@ from bayesadmm_np.estimators.answers import FittedEstimator
 from bayesadmm_np.estimators.fitted import FittedGLM
 from bayesadmm_np.estimators.summary import as_dict
 from bayesadmm_np.families import FullGaussian
+from bayesadmm_np.glm.problem import HOLD
+from oracles.by_files import play, write_tables
+from oracles.overrides import OPTIONS
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -41,7 +44,7 @@ ARGUMENTS = {
     "intervals": ["wald", "profile"],
     "ratios": [False, True],
     "return_std": [False, True],
-    "how": [None, "wald"],
+    "how": ["wald", "lr"],
 }
 """Values of optional arguments, each beside the defaults of the others; other optional arguments keep their default."""
 
@@ -61,7 +64,6 @@ STATE = {
     "forget_site": "another fit",
     "from_formula": "another fit",
     "set_params": "no answer",
-    "score": "of classes: a share, which stays as it is where some rows are refused",
 }
 """What is no answer of the fit, and why."""
 
@@ -118,6 +120,10 @@ def complete(rng, kind="logistic"):
     return fitted(kind, table, f"{kind} ~ x + z")
 
 
+def one_level(kind, rng):
+    return fitted(kind, separated(patients(rng), kind), f"{kind} ~ x + h + z")
+
+
 def two_levels(kind, rng):
     table = separated(separated(patients(rng), kind), kind, "k")
     return fitted(kind, table, f"{kind} ~ x + h + k")
@@ -130,7 +136,9 @@ def both(rng):
 
 def wide(rng):
     X = rng.normal(size=(8, 11))
-    table = pd.DataFrame(X, columns=[f"x{j}" for j in range(11)]).assign(site=list("AABBBCCC"), linear=rng.normal(size=8))
+    table = pd.DataFrame(X, columns=[f"x{j}" for j in range(11)]).assign(
+        site=list("AABBBCCC"), linear=rng.normal(size=8)
+    )
     return fitted("linear", table, "linear ~ " + " + ".join(f"x{j}" for j in range(11)))
 
 
@@ -144,8 +152,8 @@ def constant(kind, rng):
 
 
 CASES = {
-    **{f"a level without maximum, {kind}": lambda rng, kind=kind: fitted(
-        kind, separated(patients(rng), kind), f"{kind} ~ x + h + z") for kind in ("logistic", "poisson", "multinomial")},
+    **{f"a level without maximum, {kind}": lambda rng, kind=kind: one_level(kind, rng)
+       for kind in ("logistic", "poisson", "multinomial")},
     "complete": complete,
     "two levels, logistic": lambda rng: two_levels("logistic", rng),
     "two levels, poisson": lambda rng: two_levels("poisson", rng),
@@ -165,8 +173,12 @@ def moved(model, rng):
     ways = np.column_stack([part for part in (model.flat, model.receding) if part is not None])
     assert ways.shape[1]
     units = ways / np.linalg.norm(ways, axis=0)
-    precision = model.posterior.precision + np.diag(model.pinned * model.posterior.precision.diagonal())
-    mean = model.posterior.mean + units @ (rng.choice([-1.0, 1.0], ways.shape[1]) * rng.uniform(2.0, 4.0, ways.shape[1]))
+    precision = model.posterior.precision.copy()
+    j = np.flatnonzero(model.pinned)
+    precision[j, j] *= np.where(model.held[j], 3.0 / HOLD, 2.0)
+    mean = model.posterior.mean + units @ (
+        rng.choice([-1.0, 1.0], ways.shape[1]) * rng.uniform(2.0, 4.0, ways.shape[1])
+    )
     return replace(model, posterior=FullGaussian(mean, precision))
 
 
@@ -262,11 +274,11 @@ def known_to(model, table):
     rows = table.drop(columns=[model.target])
     off = rows.copy()
     numbers = off.select_dtypes("number").columns
-    off[numbers] = off[numbers] + np.random.default_rng(1).normal(size=off[numbers].shape).round(1)
+    off[numbers] = off[numbers] + np.random.default_rng(1).normal(size=off[numbers].shape)
     both = pd.concat([rows.head(12), off.head(12)])
     L = np.random.default_rng(2).normal(size=(3, model.layout.dim))
     blank = np.ones(len(both), dtype=bool)
-    return {"X": both, "y": table[model.target].head(12), "table": both, "L": L, "blank": blank,
+    return {"X": both, "y": pd.concat([table[model.target].head(12)] * 2), "table": both, "L": L, "blank": blank,
             "argument": "L", "what": "L", "units": "original"}  # fmt: skip
 
 
@@ -274,6 +286,21 @@ def walk(thing, known):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return list(answers(thing, known))
+
+
+def beside(value, blank, path=""):
+    """Paths of numbers beside the name of a coefficient that has none."""
+    if dataclasses.is_dataclass(value):
+        value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, list | tuple):
+        value = dict(enumerate(value))
+    if not isinstance(value, Mapping):
+        return
+    is_blank = value.get("name") in blank
+    for key, each in value.items():
+        if is_blank and isinstance(each, float) and each == each:
+            yield f"{path}.{key}"
+        yield from beside(each, blank, f"{path}.{key}")
 
 
 def walked(model, known):
@@ -298,10 +325,138 @@ def test_nothing_that_a_fit_answers_moves_with_what_its_rows_leave_open(case, tm
     model = estimator.fitted_
     known = known_to(model, table)
     before = walk(estimator, known)
+    blank = np.array(model.coefficient_names)[np.isnan(model.mean())].tolist()
+    assert blank
     save_model(tmp_path / "model.npz", model)
     loaded = load_model(tmp_path / "model.npz")
     first = walked(loaded, known)
+    assert not [each for path, value in before + first for each in beside(value, blank, path)]
     elsewhere = moved(loaded, rng)
     assert not differences(first, walked(elsewhere, known))
     estimator.fitted_ = moved(model, rng)
     assert not differences(before, walk(estimator, known))
+
+
+@pytest.mark.parametrize("case", ["a level without maximum, logistic", "dependent, logistic"])
+def test_a_door_that_shows_what_is_open_is_found(case, monkeypatch):
+    """Broken twins: the state itself, the error of a held coefficient, a prediction of any row, and a new argument."""
+    rng = np.random.default_rng(0)
+    estimator, table = CASES[case](rng)
+    known = known_to(estimator.fitted_, table)
+    doors = {
+        "raw_": property(lambda self: self.fitted_.in_units("original")[0] @ self.fitted_.posterior.mean),
+        "error_": property(lambda self: np.sqrt(np.diag(self.fitted_.posterior.covariance_matrix))),
+        "mean_of": lambda self, X: self.fitted_.design(self._rows_to_predict(X)[0]) @ self.fitted_.posterior.mean,
+    }
+    for name, door in doors.items():
+        monkeypatch.setattr(FittedEstimator, name, door, raising=False)
+    before = walk(estimator, known)
+    estimator.fitted_ = moved(estimator.fitted_, rng)
+    found = {place.split("[")[0].split("(")[0] for place, *_ in differences(before, walk(estimator, known))}
+    assert found == {*doors}
+    row = {"name": estimator.fitted_.coefficient_names[1], "coef": 0.0}
+    assert list(beside([row], [row["name"]])) == [".0.coef"]
+    monkeypatch.setattr(FittedEstimator, "odds", lambda self, patient: 1.0, raising=False)
+    with pytest.raises(AssertionError, match="'patient', which the walk does not know"):
+        walk(estimator, known)
+
+
+def test_a_walk_sees_numbers_beside_the_blanks():
+    """Rows of the fit have predictions, rows off the dependence have none, and twenty answers hold numbers."""
+    estimator, table = CASES["dependent, linear"](np.random.default_rng(0))
+    known = known_to(estimator.fitted_, table)
+    answered = dict(walk(estimator, known))
+    predicted = answered["predict({})"]
+    assert np.isfinite(predicted[:12]).all()
+    assert np.isnan(predicted[12:]).all()
+    numbers = [path for path, value in answered.items() if any(isinstance(x, float) for _, x in leaves(value))]
+    assert len(numbers) > 20
+
+
+# ----------------------------------------------------------------------------------------------------
+# Commands, and runs by files
+# ----------------------------------------------------------------------------------------------------
+
+OPTIONS_OF_COMMANDS = {
+    "units": ["--units standardized"],
+    "tests": ["--tests wald"],
+    "ratios": ["--ratios"],
+    "reference": ["--reference 1"],
+    "contrasts": ["--contrast x=1", "--contrast h=1", "--contrast twice=1", "--contrast x=1,twice=2"],
+    "json": ["--json"],
+}
+
+
+def readers():
+    """Commands that take a model, by their words, with the names of their parameters."""
+    for name in COMMANDS:
+        module = importlib.import_module(f"bayesadmm_np.cli.{name}")
+        group = [name] if hasattr(module, name) else module.__all__
+        for each in group:
+            parameters = inspect.signature(getattr(module, each)).parameters
+            if any(one.annotation == "ModelFile" for one in parameters.values()):
+                yield name if each == name else f"{name} {each}", parameters
+
+
+def typed(model, known):
+    """All ways to type the commands that take a model."""
+    for words, parameters in readers():
+        if words in STATE:
+            continue
+        needed = [one for one in parameters.values() if one.default is one.empty]
+        text = " ".join([words, *(str(known[one.name]) for one in needed)]).replace("MODEL", str(model))
+        yield text
+        yield from (f"{text} {way}" for name in parameters for way in OPTIONS_OF_COMMANDS.get(name, []))
+
+
+def said(call, model, known):
+    found = []
+    for text in typed(model, known):
+        code, out, err = call(text)
+        found.append((f"command {text.split()[0]}", [code, out, err.replace(str(model), "MODEL")]))
+    return found
+
+
+@pytest.fixture
+def call(bayesadmm, tmp_path, monkeypatch):
+    pytest.importorskip("cyclopts")
+    monkeypatch.chdir(tmp_path)
+    return lambda text: bayesadmm(*text.split())
+
+
+def test_commands_that_take_a_model_are_found():
+    assert {"summary", "predict", "evaluate", "certify", "site evaluate"} <= {words for words, _ in readers()}
+
+
+@pytest.mark.parametrize("case", ["a level without maximum, logistic", "a level, and a dependent column", "complete"])
+def test_no_command_prints_what_moves(case, call):
+    rng = np.random.default_rng(0)
+    estimator, table = CASES[case](rng)
+    table.to_csv("rows.csv", index=False)
+    columns = ",".join(estimator.fitted_.columns.names)
+    assert (
+        call(f"site init a --data rows.csv --name A --target logistic --features {columns} --loss logistic {OPTIONS}")[
+            0
+        ]
+        == 0
+    )
+    known = {"model": "MODEL", "data": "rows.csv", "folder": "a"}
+    model = replace(estimator.fitted_, client="site")
+    save_model("one.npz", model)
+    save_model("other.npz", moved(model, rng))
+    first, second = (said(call, name, known) for name in ("one.npz", "other.npz"))
+    assert not differences(first, second)
+
+
+@pytest.mark.parametrize(
+    "options",
+    ["--target died --loss logistic --features age,marker", "--target visits --loss poisson --features dose,twice"],
+)
+def test_a_run_by_files_shows_nothing_that_moves(options, call):
+    rows = write_tables().rename(columns={"died": "logistic"})
+    play(call, f"{options} --standardize")
+    assert call("export run --out model.npz")[0] in (0, 4)
+    model = load_model("model.npz")
+    known = known_to(replace(model, target="visits"), rows)
+    first = walked(model, known)
+    assert not differences(first, walked(moved(model, np.random.default_rng(0)), known))
