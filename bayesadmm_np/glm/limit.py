@@ -3,7 +3,7 @@
 Of a separation (`separation.Split`) let N span the directions that move no row whose loss has a minimum of its own, and
 let d in N move all others downhill. Along d the pooled loss ℓ falls to a limit ℓ∞(θ) = lim_t ℓ(θ + td). It is convex,
 the same along N, and has a minimum, because the rows that N leaves alone have one. As ℓ∞ ≤ ℓ, and values of ℓ tend to
-each value of ℓ∞, inf ℓ = min ℓ∞. Take k = dim N coordinates P with N_P invertible. Every class θ + N has one member with
+each value of ℓ∞, inf ℓ = min ℓ∞. Take k = dim N coordinates P with N_P invertible. Each class θ + N has one member with
 θ_P = t d_P + const, so that a fit of the other coordinates at a growing t tends to the minimum of ℓ∞: a row that moves
 by m along d adds O(e^{−tm}). A function Lθ is finite there iff LN = 0, and its variance is LGLᵀ, where G is the inverse
 of the information bordered by P: a generalised inverse, the same for every P.
