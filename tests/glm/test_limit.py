@@ -97,7 +97,7 @@ def test_the_limit_is_the_fit_of_the_rows_that_do_not_separate(seed):
     searched = search(everything)
     assert isinstance(searched.finding, Separation)
     assert not searched.finding.is_complete
-    found = drive(limit(np.zeros(dim), everything, searched), losses)
+    found = drive(limit([np.zeros(dim)], everything, searched), losses)
     value, fit = reference(losses, gone, rows, range(WIDTH))
     scale = max(1.0, 1e-6 * abs(value))  # of large counts
     assert found.value == pytest.approx(value, abs=CLOSE * scale)
@@ -127,7 +127,7 @@ def test_complete_separation_loses_nothing():
     x = np.array([-2.0, -1.0, 1.0, 3.0])
     losses = [Logistic(np.column_stack([x, np.ones(4)]), x > 0)]
     searched = search_separation(losses, ["x", "one"], intercepts=[1])
-    found = drive(limit([0.0, 0.0], [True, True], searched), losses)
+    found = drive(limit([[np.nan, 0.0], [0.0, 0.0]], [True, True], searched), losses)
     assert (len(searched.pivots), found.value < 1e-12) == (2, True)
     # the model of the intercept alone has a maximum: ½
     search = lambda free: search_separation(losses, ["x", "one"], penalised=[0])  # noqa: E731
