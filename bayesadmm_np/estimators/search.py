@@ -122,14 +122,15 @@ def fit_and_diagnose(
     caveat = fit.caveat
     caveats = (*((lambda words: caveat,) if caveat else ()), *fit.caveats)
     fit = replace(fit, findings=findings, caveats=caveats, flat=flat)
-    if fit.searched is None or fit.searched.finding is None:
+    searched = fit.searched
+    if searched is None or searched.finding is None:
         return fit
-    fit = replace(fit, findings=(*findings, fit.searched.finding))
-    return _at_limit(fit, fit.searched, names) if isinstance(fit.searched.finding, Separation) else fit
+    fit = replace(fit, findings=(*findings, searched.finding))
+    return _at_limit(fit, searched, names) if isinstance(searched.finding, Separation) else fit
 
 
 def _at_limit(fit: Fit, searched: Searched, names: Sequence[str]) -> Fit:
-    """Return the limit of a separated fit, at which all that is finite has its estimate; nothing where it has no end."""
+    """Return the limit of a separated fit, which has an estimate of all that is finite; none where it has no end."""
     glm, old = fit.glm, fit.result
     losses, plain = glm.losses(1.0), make_prior(fit.settings, fit.precision, glm, 1.0)
     assert isinstance(plain, FullGaussian)
@@ -142,9 +143,10 @@ def _at_limit(fit: Fit, searched: Searched, names: Sequence[str]) -> Fit:
     try:
         with np.errstate(over="ignore", invalid="ignore"):
             found = driven(limit(starts, free, searched), ask)
-    except ValueError:
+    except ValueError as error:
         everything = np.eye(glm.layout.dim)[:, free]
-        unknown = Undecided(tuple(np.array(glm.layout.parameters(names, glm.outputs))[free].tolist()))
+        labels = np.array(glm.layout.parameters(names, glm.outputs))[free]
+        unknown = Undecided(tuple(labels.tolist()), str(error).removesuffix("."))
         return replace(fit, findings=(*fit.findings, unknown), searched=Searched(searched.finding, everything))
     theta = found.theta
     hessian = np.sum([loss.hessian(theta) for loss in losses], axis=0)

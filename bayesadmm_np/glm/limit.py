@@ -12,13 +12,14 @@ of the information bordered by P: a generalised inverse, the same for every P.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .._validation import Array
 from ..families import FullGaussian
-from .diagnosis import Searched, Separation
+from .diagnosis import Searched, Separation, search_separation
 from .estimable import CANCELLED
 from .problem import HOLD
 from .refit import Derivatives, Refit, refit
@@ -105,8 +106,8 @@ def supremum(
     width : int
         Columns of a predictor, d = outputs × width.
     search : callable
-        Search for separation where only some coefficients are free, given as a mask of shape (d,). It is called when
-        the whole model is separated, and the smaller one may be.
+        Search for separation where only some coefficients are free, given as a mask of shape (d,): `searching` makes
+        one in one process. It is called when the whole model is separated, and the smaller one may be.
     flat, receding : ndarray, shape (d, k), or None
         Those of `FittedGLM`, of the whole model.
 
@@ -136,8 +137,19 @@ def supremum(
     return (yield from limit([theta, np.zeros(dim)], free, searched))
 
 
+def searching(losses: Sequence[Any], width: int) -> Search:
+    """Return the search of `supremum` among rows in this process."""
+
+    def search(free: NDArray[np.bool_]) -> Searched:
+        outputs = [str(c) for c in range(free.size // width)]
+        columns = [str(j) for j in range(width)]
+        return search_separation(losses, columns, outputs=outputs, penalised=np.flatnonzero(~free[:width]).tolist())
+
+    return search
+
+
 def of_prior(prior: FullGaussian, theta: Array) -> Derivatives:
-    """Return ½(θ − m)ᵀS(θ − m) with its derivatives: of a prior that some coefficients have, beside the sites' losses."""
+    """Return ½(θ − m)ᵀS(θ − m) with its derivatives: a prior of some coefficients, beside the sites' losses."""
     slope = prior.precision @ (theta - prior.mean)
     return Derivatives(0.5 * float((theta - prior.mean) @ slope), slope, prior.precision)
 
