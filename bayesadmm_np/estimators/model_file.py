@@ -265,7 +265,7 @@ def _build(archive: Archive, header: Header) -> FittedGLM:
     names += [name for name in archive.arrays if header.statistics is not None and name.startswith("statistics/")]
     archive.require("model", archive.header, [*names, *ways, *(f"site{k}" for k in range(len(header.sites)))])
     extra = {name: archive.vector(name, size) for name, (size, is_there) in optional.items() if is_there}
-    directions = {name: archive.array(name, *((d, k) for k in range(1, d + 1))) for name in ways}
+    directions: dict[str, Any] = {name: archive.array(name, *((d, k) for k in range(1, d + 1))) for name in ways}
     scale = archive.vector("scale/scale", p)
     if not (scale > 0).all():
         raise archive.refusal("scale", "> 0", scale.min())

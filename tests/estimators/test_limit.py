@@ -1,4 +1,4 @@
-"""A separated fit is the fit of what is finite, at every door: R's and statsmodels' numbers of the rows that are left."""
+"""A separated fit is the fit of what is finite, at every door: R's and statsmodels' numbers of the rows left."""
 
 import numpy as np
 import pytest
@@ -144,7 +144,7 @@ R = {
         {"z": (-2.42690807411, 0.00215002035367), "(intercept)": (-9.56341735281, 0.00332764548428)},
     ),
 }
-"""glm(y ~ z + k, binomial) of cohort(0), glm(y ~ z + k + offset(o), poisson) of cohort(1), epsilon = 1e-14, maxit = 200.
+"""glm(y ~ z + k, binomial) of cohort(0), glm(y ~ z + k + offset(o), poisson) of cohort(1), epsilon 1e-14, maxit 200.
 
 Deviance, null deviance, AIC, BIC, and two rows of coef(summary()). Offsets of the second have a standard deviation of
 10: rounds stop far from its limit.
