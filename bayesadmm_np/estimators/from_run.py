@@ -43,7 +43,7 @@ def fitted_run(
     objective = np.array(final.objective[1:])
     floats = sum(record.floats_down + record.floats_up for record in history)
     # a fit by questions alone has no broadcasts
-    rounds = 0 if table is not None and table.exact is not None else final.round - 1
+    rounds = 0 if table is not None and (table.method or table.penalty) else final.round - 1
     is_likelihood, asked = spec.row.is_newton, {}
     if table is not None:
         rounds += table.exchanges

@@ -47,8 +47,8 @@ def orthonormal(directions: Array) -> tuple[Array, Array]:
     So no long direction hides a short one where terms cancel.
     """
     units = np.linalg.norm(directions, axis=1)
-    units = np.where(units > 0.0, units, 1.0)
-    return units, np.linalg.qr(directions / units[:, None])[0]
+    is_moved, units = units > 0.0, np.where(units > 0.0, units, 1.0)
+    return units, np.where(is_moved[:, None], np.linalg.qr(directions / units[:, None])[0], 0.0)
 
 
 def estimable(L: Array, directions: Array) -> NDArray[np.bool_]:

@@ -175,7 +175,7 @@ def moved(model, rng):
     units = ways / np.linalg.norm(ways, axis=0)
     precision = model.posterior.precision.copy()
     j = np.flatnonzero(model.pinned)
-    precision[j, j] *= np.where(model.held[j], 3.0 / HOLD, 2.0)
+    precision[j, j] *= 3.0 / HOLD
     mean = model.posterior.mean + units @ (
         rng.choice([-1.0, 1.0], ways.shape[1]) * rng.uniform(2.0, 4.0, ways.shape[1])
     )
