@@ -25,8 +25,7 @@ from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian
 from ..families.gaussians import FAMILIES
 from ..families.precision import DensePrecision
-from ..glm.columns import Relation
-from ..glm.diagnosis import Finding, Separation, enumerated, finding_of, without_estimate
+from ..glm.diagnosis import Collinear, Constant, Finding, Separation, Zero, enumerated, without_estimate
 from ..glm.estimable import Reach, estimable, moved
 from ..glm.inference import FitStatistics, GoodnessOfFit, goodness_of_fit
 from ..glm.kinds import IDENTITY, Kind
@@ -373,24 +372,29 @@ class FittedGLM:
         return found
 
     @property
+    def _flat(self) -> Array:
+        return np.zeros((self.layout.dim, 0)) if self.flat is None else self.flat
+
+    @property
     def _receding(self) -> Array:
         return np.zeros((self.layout.dim, 0)) if self.receding is None else self.receding
 
     @property
-    def _flat(self) -> Array:
-        return np.zeros((self.layout.dim, 0)) if self.flat is None else self.flat
+    def _unnamed(self) -> NDArray[np.bool_]:
+        """Held coefficients of columns that depend on others up to rounding alone."""
+        return self.held & ~self._flat.any(axis=1)
 
     def determines(self, L: Array) -> NDArray[np.bool_]:
         """Return for each row of L, shape (q, d), whether the rows of the sites give Lθ a finite value."""
-        return estimable(L, np.column_stack([self._flat, self._receding]))
+        return estimable(L, np.column_stack([self._flat, np.eye(self.layout.dim)[:, self._unnamed], self._receding]))
 
     def shows(self, L: Array) -> NDArray[np.bool_]:
         """Return for each row of L, shape (q, d), whether a table has a number for Lθ, held columns left out.
 
         R's convention: the coefficient of a dependent column is blank, the others are those of the fit without it.
         """
-        kept = self._without_held(L)
-        return np.asarray(kept.any(axis=1) & estimable(kept, self._receding))
+        seen = np.where(self.held, 0.0, L)
+        return np.asarray(seen.any(axis=1) & estimable(seen, self._receding))
 
     def value(self, L: Array) -> Array:
         """Return Lθ in the model without held columns, shape (q,); NaN where `shows` says no."""
@@ -402,8 +406,13 @@ class FittedGLM:
         mean, held = self.posterior.mean, self.held
         return np.where(held, 0.0, mean - self._flat @ (self._flat[held].T @ mean[held])) if held.any() else mean
 
-    def _without_held(self, L: Array) -> Array:
-        return np.where(self.held, 0.0, L)
+    @property
+    def infinite(self) -> tuple[str, ...]:
+        """Names of the coefficients without a finite estimate."""
+        return self._named(~estimable(self.in_units("original")[0], self._receding))
+
+    def _named(self, mask: NDArray[np.bool_]) -> tuple[str, ...]:
+        return tuple(name for name, is_meant in zip(self.coefficient_names, mask, strict=True) if is_meant)
 
     def require_determined(self, L: Array, argument: str, what: str) -> None:
         """Refuse what the rows leave open, by the dependence or the coefficients that are to blame."""
@@ -413,30 +422,13 @@ class FittedGLM:
 
     def reason(self, L: Array) -> str:
         """Return in words why rows of L, shape (q, d), have no value."""
-        n_relations = self._flat.shape[1] // self.layout.n_outputs
-        said = {k % n_relations for k in range(self._flat.shape[1]) if not estimable(L, self._flat[:, [k]]).all()}
-        words = [self._relation(k) for k in sorted(said)]
+        relations = [f.relation for f in self.findings if isinstance(f, Zero | Constant | Collinear)]
+        ways = [self._flat[:, k :: len(relations)] for k in range(len(relations))]
+        words = [said for said, way in zip(relations, ways, strict=True) if not estimable(L, way).all()]
+        words += [f"{name} is left out" for name in self._named(self._unnamed & (L != 0.0).any(axis=0))]
         if not estimable(L, self._receding).all():
             words.append(f"no finite estimate of {enumerated(self.infinite)}")
         return "; ".join(words)
-
-    @property
-    def infinite(self) -> tuple[str, ...]:
-        """Names of the coefficients without a finite estimate."""
-        is_known = estimable(self.in_units("original")[0], self._receding)
-        return tuple(name for name, known in zip(self.coefficient_names, is_known, strict=True) if not known)
-
-    def _relation(self, k: int) -> str:
-        """Return the dependence of a flat direction in words, in the columns' own units."""
-        layout, width = self.layout, self.layout.width
-        change = self.in_units("original")[0][:width, :width]
-        own = moved(change, self._flat[:width, [k]])[:, 0]
-        held = int(np.flatnonzero(self._flat[:width, k] * self.held[:width])[0])
-        order = np.roll(np.arange(width), layout.has_intercept)  # the intercept first
-        terms = tuple((i, float(-own[j] / own[held])) for i, j in enumerate(order) if own[j] and j != held)
-        names = [layout.columns(self.columns.names)[j] for j in order]
-        found = finding_of(Relation(int(np.flatnonzero(order == held)[0]), terms), names, int(layout.has_intercept))
-        return found.relation
 
     @property
     def _prior_diagonal(self) -> Array:
@@ -579,25 +571,6 @@ class FittedGLM:
     def averages(self) -> bool:
         """Whether predictions are averaged over the posterior; a likelihood and a point method plug their point in."""
         return self.learns_covariance and self.inference == "posterior"
-
-    def predictor(self, table: Mapping[str, ArrayLike] | Array, offset: Array | None = None) -> tuple[Array, Array]:
-        """Return posterior mean and (co)variance of the predictors of rows: (n,) twice, or (n, C) and (n, C, C).
-
-        NaN where the rows of the sites do not determine them.
-        """
-        reach = self._reach(self.design(table))
-        blank = reach.is_blank[:, None] | reach.moves
-        mean, spread = self._predictor(reach.design, offset)
-        if self.layout.n_outputs == 1:
-            return np.where(blank[:, 0], np.nan, mean), np.where(blank[:, 0], np.nan, spread)
-        return np.where(blank, np.nan, mean), np.where(blank[:, :, None] | blank[:, None, :], np.nan, spread)
-
-    def predictor_mean(self, table: Mapping[str, ArrayLike] | Array, offset: Array | None = None) -> Array:
-        """Return the posterior mean of the predictors of rows, shape (n,) or (n, C); NaN as in `predictor`."""
-        reach = self._reach(self.design(table))
-        blank = reach.is_blank[:, None] | reach.moves
-        mean = self._predictor_mean(reach.design, offset)
-        return np.where(blank.reshape(mean.shape), np.nan, mean)
 
     def _predictor_mean(self, design: Array, offset: Array | None) -> Array:
         mean = predictor_mean(self.posterior, design, self.layout.n_outputs)

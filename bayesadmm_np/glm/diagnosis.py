@@ -324,13 +324,13 @@ def search_dependence(
     first = list(intercepts)
     order = first + [j for j in range(len(columns)) if j not in first]
     relations = find_relations([factor[:, order] for factor in factors], within)
-    findings = tuple(finding_of(relation, [columns[j] for j in order], len(first)) for relation in relations)
+    findings = tuple(_finding_of(relation, [columns[j] for j in order], len(first)) for relation in relations)
     flat = np.zeros((len(columns), len(relations)))
     flat[order] = flat_directions(relations, len(columns))
     return findings, flat
 
 
-def finding_of(relation: Relation, names: Sequence[str], n_intercepts: int) -> Zero | Constant | Collinear:
+def _finding_of(relation: Relation, names: Sequence[str], n_intercepts: int) -> Finding:
     """Word a relation; the first columns are the intercepts."""
     column, terms = names[relation.column], relation.terms
     rest = relation.rest if relation.rest > EXACT else 0.0

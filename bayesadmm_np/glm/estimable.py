@@ -64,8 +64,6 @@ class Reach:
     Attributes
     ----------
     design : ndarray, shape (n, p)
-    moves : ndarray of bool, shape (n, C)
-        Whether some receding direction moves a predictor.
     far : ndarray, shape (n,) or (n, C)
         What takes predictors to their limit along the first receding direction: 0, or `FAR` of either sign.
     leads : ndarray of bool, shape (n, classes)
@@ -77,7 +75,6 @@ class Reach:
     """
 
     design: Array
-    moves: NDArray[np.bool_]
     far: Array
     leads: NDArray[np.bool_]
     is_blank: NDArray[np.bool_]
@@ -94,8 +91,7 @@ class Reach:
         is_flat = ~estimable(design, flat)
         shape = (len(design), n_outputs)[: 1 + (n_outputs > 1)]
         if not k:
-            nothing = np.zeros((len(design), n_outputs))
-            return cls(design, nothing > 0, nothing.reshape(shape), nothing[:, :1] == 0, is_flat, is_flat)
+            return cls(design, np.zeros(shape), np.ones((len(design), 1), dtype=bool), is_flat, is_flat)
         units, basis = orthonormal(receding.reshape(-1, k))
         scaled = [design * own for own in units.reshape(n_outputs, p)]
         basis = basis.reshape(receding.shape)
@@ -121,4 +117,4 @@ class Reach:
             open_leads = (np.nanmax(among, axis=1) - np.nanmin(among, axis=1) > nothing).any(axis=1)
             is_tied = is_flat | (open_leads if is_known else is_moved)
         is_blank = is_flat if is_single else is_flat | is_moved
-        return cls(design, np.asarray(moves.any(axis=2), dtype=bool), far.reshape(shape), leads, is_blank, is_tied)
+        return cls(design, far.reshape(shape), leads, is_blank, is_tied)
