@@ -25,7 +25,7 @@ from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian
 from ..families.gaussians import FAMILIES
 from ..families.precision import DensePrecision
-from ..glm.diagnosis import Collinear, Constant, Finding, Separation, Zero, enumerated, without_estimate
+from ..glm.diagnosis import Collinear, Constant, Finding, Undecided, Zero, enumerated, without_estimate
 from ..glm.estimable import Reach, estimable, moved
 from ..glm.inference import FitStatistics, GoodnessOfFit, goodness_of_fit
 from ..glm.kinds import IDENTITY, Kind
@@ -590,7 +590,7 @@ class FittedGLM:
         receding = self._receding.reshape(layout.n_outputs, layout.width, -1)
         flat = self._flat[: layout.width, : self._flat.shape[1] // layout.n_outputs]
         has_reference = len(self.classes) > layout.n_outputs
-        is_known = any(isinstance(finding, Separation) for finding in self.findings)
+        is_known = not any(isinstance(finding, Undecided) for finding in self.findings)
         return Reach.of(design, flat, receding, has_reference if self.classes else None, is_known)
 
     def left_open(self, table: Mapping[str, ArrayLike] | Array, blank: NDArray[np.bool_]) -> str:

@@ -30,6 +30,7 @@ from bayesadmm_np.estimators.answers import FittedEstimator
 from bayesadmm_np.estimators.fitted import FittedGLM
 from bayesadmm_np.estimators.summary import as_dict
 from bayesadmm_np.families import FullGaussian
+from bayesadmm_np.glm.diagnosis import Undecided
 from bayesadmm_np.glm.problem import HOLD
 from oracles.by_files import play, write_tables
 from oracles.overrides import OPTIONS
@@ -371,6 +372,34 @@ def test_a_walk_sees_numbers_beside_the_blanks():
     assert np.isnan(predicted[12:]).all()
     numbers = [path for path, value in answered.items() if any(isinstance(x, float) for _, x in leaves(value))]
     assert len(numbers) > 20
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if not case.startswith(("dep", "more", "alias", "const"))])
+def test_predictions_of_the_rows_of_a_fit_are_the_limits(case):
+    """The stored θ lies so far out that the loss is the infimum to 1e-10, and each row's probability to 1e-5."""
+    estimator, table = CASES[case](np.random.default_rng(0))
+    model = estimator.fitted_
+    design = model.design(model.columns.design(table))
+    raw, _ = model._predictor(design, None)
+    if not model.classes:
+        found = estimator.predict(table)
+        known = model.receding.shape[1] == 1
+        there = np.zeros(len(raw), dtype=bool) if known else ~np.isfinite(found)
+        assert np.allclose(found[~there], np.exp(raw)[~there], atol=1e-5)
+        assert there.sum() == (0 if known else (table[["h", "k"]] == 1).any(axis=1).sum())
+        return
+    chances = model.kind.class_probabilities(raw, np.zeros((*raw.shape, raw.shape[-1])[: 2 * raw.ndim - 1]), "plug-in")
+    found = estimator.predict_proba(table)
+    blank = np.isnan(found).any(axis=1)
+    assert np.allclose(found[~blank], chances[~blank], atol=1e-5)
+    assert blank.any() == (model.receding.shape[1] > 1)
+    assert (estimator.predict(table) == np.array(model.classes)[chances.argmax(axis=1)]).all()
+    decided = estimator.decision_function(table)
+    best = (decided > 0) if decided.ndim == 1 else decided.argmax(axis=1)
+    assert (best == chances.argmax(axis=1)).all()
+    # where nobody knows the direction there is no class either
+    lost = replace(model, findings=(*model.findings, Undecided(model.coefficient_names)))
+    assert (lost.labels(model.columns.design(table)) < 0).any()
 
 
 # ----------------------------------------------------------------------------------------------------
