@@ -13,18 +13,26 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import qr
+from scipy.special import xlogy
 
 from .._archive import read_as
 from .._errors import PLAIN, ArgumentError, Words
 from .._validation import Array
 from ..design.rows import INTERCEPT
 from ..losses.linear_model import LinearModelLoss
+from ..splitting.history import RoundRecord
 from .columns import Relation, find_relations
 from .estimable import flat_directions
-from .separation import Ask, Split, ask_losses, basis_within, factors_of, find_split, has_walls
+from .separation import Ask, Split, Unanswered, ask_losses, basis_within, factors_of, find_split, has_walls
 
 LONG = 8
 """Rounds after which it is asked, once, whether a likelihood has a maximum: with one, few fits take as many."""
+
+STEEP = 0.15
+"""Loss of classes, relative to that of their shares alone, below which it is asked earlier: separated rows go there.
+
+Where it is smaller yet the sums of a site rest on so few rows that its rules refuse them.
+"""
 
 FIFTH = 0.2
 """Share of the information on a coefficient from which on the prior is named."""
@@ -441,6 +449,13 @@ def find_separation(
     ).finding  # fmt: skip
 
 
+def is_suspect(record: RoundRecord, shares: Array | None) -> bool:
+    """Whether it is time to ask if a likelihood has a maximum; `shares` are the weights of classes, None of numbers."""
+    if record.round == LONG or shares is None:
+        return record.round == LONG
+    return bool(record.objective < STEEP * float(-xlogy(shares, shares / shares.sum()).sum()))
+
+
 class Searched(NamedTuple):
     """The end of a search for separation, and the directions of θ that have no finite estimate, shape (C p, k).
 
@@ -490,7 +505,10 @@ def search_separation(
             np.vstack(factors), axis=0
         )
         for few in ([], sorted(by, key=lambda j: -size[j])[:1]):
-            alone = find_split(ask, basis_within(factors, sorted([*always, *few])), len(outputs))
+            try:
+                alone = find_split(ask, basis_within(factors, sorted([*always, *few])), len(outputs))
+            except Unanswered:  # all columns together are known to separate
+                break
             if isinstance(alone, Split):
                 by, along = few, alone
                 break
