@@ -22,7 +22,7 @@ from ..design.rows import INTERCEPT
 from ..losses.linear_model import LinearModelLoss
 from ..splitting.history import RoundRecord
 from .columns import Relation, find_relations
-from .estimable import flat_directions
+from .estimable import estimable, flat_directions
 from .separation import Ask, Split, Unanswered, ask_losses, basis_within, factors_of, find_split, has_walls
 
 LONG = 8
@@ -495,10 +495,10 @@ def search_separation(
     if not isinstance(found, Split):
         places = [c * len(columns) + j for c in range(len(outputs)) for j in free]
         return Searched(Undecided(tuple(names[place] for place in places)), np.eye(dim)[:, places])
-    moved, along = _touched(found.span, found.whole, change), found
-    receding = _first_is(found.direction, found.span)
+    along, receding = found, _first_is(found.direction, found.span)
     receding[np.setdiff1d(np.arange(dim), _touched(found.span, found.whole, None))] = 0.0
-    by = sorted({j % len(columns) for j in moved} - set(intercepts))
+    lost = np.flatnonzero(~estimable(np.eye(dim) if change is None else change, receding))
+    by = sorted({int(j) % len(columns) for j in lost} - set(intercepts))
     if found.is_complete:
         always = [j for j in free if j in intercepts]
         size = np.abs(found.direction.reshape(len(outputs), -1)).max(axis=0) * np.linalg.norm(
@@ -517,7 +517,7 @@ def search_separation(
     finding = Separation(
         tuple(columns[j] for j in by),
         tuple((names[j], float(way[j] / largest)) for j in sparse),
-        tuple(names[j] for j in moved),
+        tuple(names[j] for j in lost),
         found.is_complete,
     )
     return Searched(finding, receding, _pivots(receding, found.whole))
