@@ -18,13 +18,13 @@ from .._text import word
 from .._validation import Array
 from .._version import __version__
 from ..design.agreement import Agreement, design
-from ..design.rows import Layout
+from ..design.rows import INTERCEPT, Layout
 from ..families import FullGaussian, IsotropicGaussian
 from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian
 from ..families.gaussians import FAMILIES
 from ..families.precision import DensePrecision
-from ..glm.diagnosis import Finding, without_estimate
+from ..glm.diagnosis import Collinear, Constant, Finding, Zero, without_estimate
 from ..glm.inference import FitStatistics, GoodnessOfFit, goodness_of_fit
 from ..glm.kinds import IDENTITY, Kind
 from ..glm.problem import are_held, carry, carry_distance
@@ -256,7 +256,8 @@ class FittedGLM:
     @property
     def holds(self) -> bool:
         """Whether the pooled stationarity residual was below tol at the fit, of a likelihood that has a maximum."""
-        return self.certificate is not None and self.certificate.holds and self.has_maximum
+        is_known = self.has_maximum and self.status is not Status.UNRESOLVED
+        return self.certificate is not None and self.certificate.holds and is_known
 
     @property
     def is_at_maximum(self) -> bool:
@@ -277,7 +278,7 @@ class FittedGLM:
         return goodness_of_fit(
             self.kind,
             found.total if loss is None else replace(found.total, loss=loss),
-            free * layout.width - n_dropped - int(self.held.sum()),
+            free * layout.width - n_dropped - int(self.superfluous.sum()),
             free * layout.has_intercept,
             n_outputs=layout.n_outputs,
             noise=found.noise,
@@ -336,27 +337,53 @@ class FittedGLM:
             if not self.learns_covariance:
                 return "posterior mode (a point without standard errors)"
             return "posterior (Laplace's approximation)" if self.rule.is_delta else "posterior (variational)"
-        known = self._prior_diagonal[~self.held]
-        return "penalised likelihood (posterior mode)" if known.any() else "maximum likelihood"
+        known = self._prior_diagonal[~self.held & ~self.unknown(np.eye(self.layout.dim))[1]]
+        is_penalised = known.any() or self.status is Status.UNRESOLVED
+        return "penalised likelihood (posterior mode)" if is_penalised else "maximum likelihood"
+
+    @property
+    def superfluous(self) -> NDArray[np.bool_]:
+        """Which coefficients of a likelihood are those of columns that the columns before them make up."""
+        if self.inference == "posterior" or self.family != "full":
+            return np.zeros(self.layout.dim, dtype=bool)
+        named = np.isin(self.layout.columns(self.columns.names), [found.column for found in self._relations])
+        return np.tile(named, self.layout.n_outputs)
+
+    @property
+    def _relations(self) -> list[Zero | Constant | Collinear]:
+        return [found for found in self.findings if isinstance(found, Zero | Constant | Collinear)]
 
     @cached_property
     def held(self) -> NDArray[np.bool_]:
-        """Which coefficients of a likelihood are held at zero, because no rows determine them beside the others."""
-        if self.inference == "posterior" or self.family != "full":
-            return np.zeros(self.layout.dim, dtype=bool)
+        """Which superfluous coefficients are held at zero; the others, of a fit of minimum norm, are not."""
+        if not self.superfluous.any():
+            return self.superfluous
         information = np.diagonal(self.posterior.precision) - self._prior_diagonal  # where the sites are not known
         if self.sites:
             information = np.sum([np.diagonal(site.factor.precision) for site in self.sites.values()], axis=0)
-        return are_held(self._prior_diagonal, information)
+        return self.superfluous & are_held(self._prior_diagonal, information)
+
+    @cached_property
+    def undetermined(self) -> Array:
+        """Directions of θ, shape (d, k), that no rows determine, and a fit of minimum norm has nothing of."""
+        names, found = self.layout.columns(self.columns.names), []
+        for one in self._relations if (self.superfluous & ~self.held).any() else ():
+            terms = one.terms if isinstance(one, Collinear) else ((INTERCEPT, getattr(one, "value", None) or 0.0),)
+            weights = {one.column: 1.0, **{name: -value for name, value in terms}}
+            found += [] if self.held[names.index(one.column)] else [[weights.get(name, 0.0) for name in names]]
+        every = np.kron(np.eye(self.layout.n_outputs), np.reshape(found, (-1, len(names))).T)
+        return np.asarray(np.linalg.solve(self.in_units("original")[0], every))
 
     def unknown(self, change: Array) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """Return which entries of change @ θ are of held coefficients alone, and which mix one without an estimate.
 
         Of the first rounding is all that there is. Of the second the standard error is the rounding of infinite ones.
+        An entry that moves along an undetermined direction has none either.
         """
         lost = np.isin(self.coefficient_names, list(without_estimate(self.findings)))
         held = ~change[:, ~self.held].any(axis=1)
-        return np.asarray(held), np.asarray((change[:, lost] != 0.0).any(axis=1))
+        along = np.abs(change @ self.undetermined) > CLOSE * (np.abs(change) @ np.abs(self.undetermined))
+        return np.asarray(held), np.asarray((change[:, lost] != 0.0).any(axis=1) | along.any(axis=1))
 
     @property
     def _prior_diagonal(self) -> Array:
@@ -439,8 +466,9 @@ class FittedGLM:
         Where intercepts mix other coefficients they are off by no more than these together. A likelihood without a
         maximum has no pooled fit, and no bound, whatever the sums said.
         """
-        if not self.has_maximum:
-            return Distance.unknown(self.layout.dim, UNBOUNDED)
+        if not self.has_maximum or self.status is Status.UNRESOLVED:
+            reason = UNBOUNDED if not self.has_maximum else self.status.value
+            return Distance.unknown(self.layout.dim, reason)
         if bound is None and self.certificate is not None:
             bound = self.certificate.distance
         layout = self.layout

@@ -136,6 +136,10 @@ class FederatedLinearRegression(MultiOutputMixin, FederatedModel):
     noise_variance : float, "auto", "unbiased" or "evidence", default 'auto'
         σ². "unbiased" is RSS/(n − p − 1), with a prior n minus the effective number of coefficients; "evidence" as in
         `FederatedGLM`. Several outputs share it.
+    dependent : {'hold', 'minimum_norm'}
+        Coefficients of columns that others add up to. "hold" leaves out each column that depends on those before it,
+        as R's `lm` does. "minimum_norm" takes the solution of least ‖w‖, as scikit-learn does; coefficients that the
+        rows do not determine then have no standard error.
 
     Examples
     --------
@@ -152,6 +156,7 @@ class FederatedLinearRegression(MultiOutputMixin, FederatedModel):
     kind = "linear"
     _: KW_ONLY
     noise_variance: Any = "auto"
+    dependent: str = "hold"
     penalty: Any = field(default=None, init=False)
 
 

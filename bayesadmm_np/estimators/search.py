@@ -113,7 +113,7 @@ def fit_and_diagnose(
 
 
 def _diagnosed(fit: Fit, findings: tuple[Finding, ...], separation: Separation | Undecided | None) -> Fit:
-    every = findings if separation is None else (*findings, separation)
+    every = (*fit.findings, *findings) if separation is None else (*fit.findings, *findings, separation)
     caveats = (lambda words: fit.caveat,) if fit.caveat else ()
     return replace(fit, findings=every, caveats=caveats, separation=separation)
 
@@ -152,8 +152,8 @@ def fit_glm(glm: Glm, settings: Settings, start: Start | None = None, names: Seq
     if settings.penalty:
         return _fit_firth(glm, settings)
     if settings.row is STACKED_QR:
-        result, noise, caveat = fit_exact(glm, settings, names)
-        return Fit(result, glm, settings, settings.prior_precision(noise), noise, 1, caveat=caveat)
+        result, noise, caveat, found = fit_exact(glm, settings, names)
+        return Fit(result, glm, settings, settings.prior_precision(noise), noise, 1, caveat=caveat, findings=found)
     if settings.precision is None:
         return _fit_precision(glm, settings, start)
     return _fit_noise(glm, settings, settings.precision, start, names)

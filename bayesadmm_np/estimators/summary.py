@@ -214,8 +214,9 @@ def diagnose_fit(model: FittedGLM) -> tuple[Finding, ...]:
 
     In the run's coordinates, with the intercept at the centre of the columns: there the arithmetic is done.
     """
-    without = without_estimate(model.findings)
-    kept = [j for j, name in enumerate(model.coefficient_names) if not (model.held[j] or name in without)]
+    without, mixes = without_estimate(model.findings), model.unknown(np.eye(model.layout.dim))[1]
+    lost = model.held | mixes
+    kept = [j for j, name in enumerate(model.coefficient_names) if not (lost[j] or name in without)]
     # where a shift common to all classes is the prior's alone, the table says so of every coefficient
     if model.family != "full" or model.kind.has_flat_shift or not kept:
         return ()
@@ -372,7 +373,7 @@ def _robust(model: FittedGLM, name: str) -> RobustCovariance:
         raise ArgumentError("covariance", f"must be {MODEL!r} for a model without statistics", repr(name))
     bread = model.spread / model.noise_variance
     outputs = model.layout.n_outputs if model.kind.outputs == "columns" else 1
-    free = int((~model.held).sum()) // outputs
+    free = int((~model.superfluous).sum()) // outputs
     return robust_covariance(name, bread, model.statistics.total, free, weights=model.statistics.weights)
 
 
@@ -436,17 +437,17 @@ def _wald_rows(
     if spread.matrix is None:
         return tuple(SummaryRow(name, float(m)) for name, m in zip(names, mean, strict=True))
     shares = information_shares(model, change).T
-    # the factors make up the posterior only where the duals are the sites
-    adds_up = bool(np.allclose(shares.sum(axis=1), 1.0, atol=1e-3))
     errors = np.sqrt(np.maximum(np.einsum("ij,jk,ik->i", change, spread.matrix, change), 0.0))
     held, mixes = model.unknown(change)
+    # the factors make up the posterior only where the duals are the sites
+    adds_up = bool(np.allclose(shares[~mixes].sum(axis=1), 1.0, atol=1e-3))
     nothing = without_estimate(model.findings)
 
     def row(name: str, m: float, sd: float, is_held: bool, is_mixed: bool, share: Array) -> SummaryRow:
         if is_held or nothing & {name, *name.split(" vs ")}:
             return SummaryRow(name, float("nan"))
         if is_mixed:
-            return SummaryRow(name, m)
+            return SummaryRow(name, float(m))
         return _row(estimate(name, m, sd, spread.df), tuple(share.tolist()) if adds_up else None)
 
     return tuple(row(*entry) for entry in zip(names, mean, errors, held, mixes, shares, strict=True))
@@ -577,10 +578,12 @@ def _note(model: FittedGLM, rows: Sequence[SummaryRow], spread: Spread, is_profi
         said.append(f"Held at zero, because no rows determine them beside the others: {', '.join(held)}.")
     if model.statistics is not None and not model.statistics.has_null:
         said.append("No null deviance, R² and test of all: the model of intercepts and offsets alone was not found.")
+    mixed = ", ".join(row.name for row in rows if row.coef == row.coef and row.std_err is None)
+    if model.undetermined.size and mixed:
+        said.append(f"The coefficients are those of minimum norm; the rows do not determine {mixed}.")
     if any(row.coef != row.coef for row in rows):
         said.append("There is no estimate, or no standard error of it, where – stands: see Data below.")
-        mixed = ", ".join(row.name for row in rows if row.coef == row.coef and row.std_err is None)
-        if mixed:
+        if mixed and not model.undetermined.size:
             said.append(f"No standard error of {mixed}, with which a coefficient without an estimate mixes.")
     if any(row.p_value is None and row.std_err for row in rows):
         said.append("No test (–) where the prior holds more than half of the information.")
@@ -625,6 +628,8 @@ def _prior_precision(model: FittedGLM) -> str:
     """Return the prior precision of the first output's coefficients; the intercept, the last, may have another."""
     if model.fit_name == ML or model.penalty:
         return "none"
+    if model.undetermined.size:
+        return "below the rounding of the columns"
     is_seen = ~model.held[: model.layout.n_features]
     if model.prior.is_proper:
         values = 1.0 / model.prior.variance[: model.layout.n_features][is_seen]

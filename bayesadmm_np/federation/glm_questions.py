@@ -39,7 +39,7 @@ from ..glm.diagnosis import (
 from ..glm.firth import FirthAnswer, firth
 from ..glm.inference import FitStatistics, Noise, null_fit, null_start
 from ..glm.kinds import Kind, kind_of_loss
-from ..glm.least_squares import information_of, settled, solve
+from ..glm.least_squares import information_of, name_dependent, settled, solve
 from ..glm.problem import HOLD
 from ..glm.questions import (
     LARGEST,
@@ -310,11 +310,10 @@ def _least_squares(found: Prepared, ask: Asking) -> Prepared:
     p -= is_free
     factors = [answer.factor(p, c, is_free) for answer in answers]
     columns = _columns(spec)
-    roots = [_design_root(one, is_free) @ _units(spec) for one in factors]
-    findings = diagnose_before(roots, columns, _intercepts(spec)) if not precision.any() else ()
     own, null_variance = information_of(factors)
     settings = {"noise": noise, "weight_kind": spec.weight_meaning}
     solved = solve(factors, precision[:p, :p], columns[:p], own, null_variance, **settings)
+    findings = name_dependent(factors, solved.fit, columns, _units(spec))
     centre = None
     if is_free and spec.centre is None and all(answer.moves for answer in answers):
         centre = solved.fit.centre
@@ -336,17 +335,8 @@ def _least_squares(found: Prepared, ask: Asking) -> Prepared:
     share = (noise or 1.0) / solved.noise
     sums = (Sums(*(share * one for one in own)) for own in ask(SumsQuestion(theta)))
     expected = [_expected(posterior, own, 0.0) for own in sums]
-    result = settled(prior, posterior, expected, spec.tol)
+    result = settled(prior, posterior, expected, spec.tol, solved.is_resolved)
     return replace(found, result=result, caveat=solved.caveat(result.status is Status.CONVERGED))
-
-
-def _design_root(factor: Any, is_free: bool) -> Array:
-    """R of the design alone: of the columns, and of the ones that come last."""
-    root: Array = factor.root
-    if not is_free:
-        return root[:, : factor.n_features]
-    ones, p = root[:, :1], factor.n_features
-    return np.column_stack([root[:, 1 : p + 1] + ones * factor.shift[:p], ones])
 
 
 # ----------------------------------------------------------------------------------------------------
