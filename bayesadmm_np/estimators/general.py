@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
-from sklearn.base import MultiOutputMixin
-
 from ..glm.kinds import Kind
 from .base import FederatedModel
 
@@ -118,7 +116,7 @@ class FederatedGLM(FederatedModel):
 
 
 @dataclass(eq=False, repr=False)
-class FederatedLinearRegression(MultiOutputMixin, FederatedModel):
+class FederatedLinearRegression(FederatedModel):
     """Linear regression on rows that stay at their sites: y = xᵀw + b + noise of variance σ².
 
     Minimises Σ_i w_i (y_i − f_i)² over the rows of all sites in one exchange. Each site sends the triangular factor R

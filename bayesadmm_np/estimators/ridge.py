@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from sklearn.base import MultiOutputMixin
-
 from .._errors import ArgumentError
 from .._validation import as_number, as_switch
 from ..families import FullGaussian
@@ -17,7 +15,7 @@ TOL = 1e-8
 """Of the certificate's residuals."""
 
 
-class FederatedRidge(MultiOutputMixin, FederatedModel):
+class FederatedRidge(FederatedModel):
     """scikit-learn's `Ridge(alpha)` on rows that stay at their sites: least squares plus alpha ‖w‖².
 
     Minimises Σ_i w_i (y_i − f_i)² + alpha ‖w‖² over the rows of all sites in one exchange of triangular factors, as
