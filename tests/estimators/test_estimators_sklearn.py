@@ -22,7 +22,6 @@ from bayesadmm_np.estimators import (
 )
 from oracles.cohorts import KINDS, cohort, estimator, parameter
 
-
 PUBLIC = [
     FederatedLogisticRegression(),
     FederatedLogisticRegression(penalty="firth"),
@@ -73,7 +72,7 @@ def test_class_weights_are_refused_where_scikit_learn_refuses_them(given):
     try:
         theirs = LogisticRegression(C=2.0, class_weight=given, tol=1e-12, max_iter=10000).fit(X, y)
     except ValueError:
-        with pytest.raises(ValueError, match="^class_weight"):
+        with pytest.raises(ValueError, match=r"^class_weight"):
             ours.fit(X, y, client=sites)
     else:
         assert np.allclose(ours.fit(X, y, client=sites).coef_, theirs.coef_, rtol=1e-4)
