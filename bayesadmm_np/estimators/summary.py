@@ -107,7 +107,7 @@ class Summary:
     facts : tuple of dict of str to str
         The fit as a whole: the left and the right column above the coefficients.
     rows : tuple of SummaryRow
-        Rows in the order of `covariance_`.
+        Rows in the order of `covariance_`; a printed table and `to_frame` have each output's intercept first (`shown`).
     statistic : {'z', 't'}
     ratio : str
         Meaning of exp(coef) where the table is to show it, otherwise empty.
@@ -129,10 +129,20 @@ class Summary:
     note: str
     tests: tuple[Test, ...] = ()
 
+    @property
+    def shown(self) -> tuple[SummaryRow, ...]:
+        """Rows in the order of a printed table: of each output the intercept first, as R has it, then its columns."""
+        found: list[SummaryRow] = []
+        begin = 0
+        for row in self.rows:
+            found.insert(begin if row.name.endswith(INTERCEPT) else len(found), row)
+            begin = len(found) if row.name.endswith(INTERCEPT) else begin
+        return tuple(found)
+
     def __str__(self) -> str:
         titles = ["", "coef", "std err", self.statistic, f"P>|{self.statistic}|"]
         titles += [self.ratio] if self.ratio else []
-        cells = [[*titles, "[0.025", "0.975]"], *map(self._cells, self.rows)]
+        cells = [[*titles, "[0.025", "0.975]"], *map(self._cells, self.shown)]
         table, shares = aligned(cells), self._shares()
         beside = aligned([line + share[1:] for line, share in zip(cells, shares, strict=True)]) if shares else table
         fits = len(beside[0]) <= WIDEST
@@ -164,7 +174,7 @@ class Summary:
             return []
         shown = [j for j in range(len(self.sources)) if j > 0 or any(shares[0] >= VISIBLE for shares in known)]
         found = [["", *(f"{self.sources[j]} %" for j in shown)]]
-        for row in self.rows:
+        for row in self.shown:
             found.append(
                 [row.name, *(_number(None if row.shares is None else 100.0 * row.shares[j], 1) for j in shown)]
             )
@@ -182,17 +192,18 @@ class Summary:
             import pandas as pd
         except ImportError as error:
             raise ImportError("to_frame needs pandas: pip install pandas.") from error
+        rows = self.shown
         columns = {
-            "coef": [row.coef for row in self.rows],
-            "std err": [row.std_err for row in self.rows],
-            self.statistic: [row.statistic for row in self.rows],
-            f"P>|{self.statistic}|": [row.p_value for row in self.rows],
-            "[0.025": [row.low for row in self.rows],
-            "0.975]": [row.high for row in self.rows],
+            "coef": [row.coef for row in rows],
+            "std err": [row.std_err for row in rows],
+            self.statistic: [row.statistic for row in rows],
+            f"P>|{self.statistic}|": [row.p_value for row in rows],
+            "[0.025": [row.low for row in rows],
+            "0.975]": [row.high for row in rows],
         }
         for j, source in enumerate(self.sources):
-            columns[f"share of {source}"] = [None if row.shares is None else row.shares[j] for row in self.rows]
-        return pd.DataFrame(columns, index=[row.name for row in self.rows], dtype=float)
+            columns[f"share of {source}"] = [None if row.shares is None else row.shares[j] for row in rows]
+        return pd.DataFrame(columns, index=[row.name for row in rows], dtype=float)
 
 
 def information_shares(model: FittedGLM, change: Array) -> Array:
