@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,7 +12,8 @@ from .._errors import ArgumentError
 from .._validation import Array
 from ..design.rows import INTERCEPT
 from ..glm.diagnosis import Finding
-from ..glm.least_squares import name_dependent, settled, solve
+from ..glm.estimable import moved
+from ..glm.least_squares import dependence, settled, solve
 from ..glm.problem import Glm
 from ..losses.expectations import Delta
 from ..losses.stacked_qr import site_factor
@@ -21,8 +22,19 @@ from ..splitting.status import Status
 from .settings import MINIMUM_NORM, Settings
 
 
-def fit_exact(glm: Glm, settings: Settings, names: Sequence[str]) -> tuple[Result, float, str, tuple[Finding, ...]]:
-    """Fit by one exchange; return the result, of one round, the noise variance, a caveat and findings.
+@dataclass(frozen=True)
+class Exact:
+    """A fit of one round, its noise variance, and what is to be known of it."""
+
+    result: Result
+    noise: float
+    caveat: str
+    findings: tuple[Finding, ...]
+    flat: Array
+
+
+def fit_exact(glm: Glm, settings: Settings, names: Sequence[str]) -> Exact:
+    """Fit by one exchange.
 
     The posterior is N(θ̂, σ²(XᵀX + P)⁻¹), P = σ² × the prior's precision, or that precision itself where
     `settings.is_relative`. Where no noise variance is given it is the unbiased RSS/(n − tr[(XᵀX + P)⁻¹XᵀX]), which
@@ -56,12 +68,14 @@ def fit_exact(glm: Glm, settings: Settings, names: Sequence[str]) -> tuple[Resul
     _, prior, posterior = solved.at_the_centre(None)
     expected = [loss.expect(posterior, Delta(2)) for loss in glm.losses(solved.noise)]
     tol, floats = settings.options["tol"], solved.fit.floats
-    result = settled(
-        prior, posterior, expected, tol, solved.is_resolved, floats=floats, seconds=time.perf_counter() - began
-    )
-    units = np.eye(layout.width) if layout.centre is None else replace(layout, n_outputs=1).move(layout.centre)
-    findings = name_dependent(factors, solved.fit, layout.columns(names), units)
-    return result, solved.noise, solved.caveat(result.status is Status.CONVERGED), findings
+    seconds = time.perf_counter() - began
+    result = settled(prior, posterior, expected, tol, solved.is_resolved, floats=floats, seconds=seconds)
+    home = np.eye(layout.dim) if layout.centre is None else layout.move(layout.centre)
+    block, intercepts = home[: layout.width, : layout.width], [layout.n_features] if layout.has_intercept else []
+    findings, flat, unnamed = dependence(factors, solved.fit.collinear, layout.columns(names), intercepts, block)
+    said = [unnamed, solved.caveat(result.status is Status.CONVERGED)]
+    ways = np.asarray(np.kron(np.eye(layout.n_outputs), flat))
+    return Exact(result, solved.noise, " ".join(filter(None, said)), findings, moved(home, ways))
 
 
 def _information(glm: Glm, p: int) -> Array:

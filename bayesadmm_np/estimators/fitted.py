@@ -18,13 +18,14 @@ from .._text import word
 from .._validation import Array
 from .._version import __version__
 from ..design.agreement import Agreement, design
-from ..design.rows import INTERCEPT, Layout
+from ..design.rows import Layout
 from ..families import FullGaussian, IsotropicGaussian
 from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian
 from ..families.gaussians import FAMILIES
 from ..families.precision import DensePrecision
 from ..glm.diagnosis import Collinear, Constant, Finding, Zero, without_estimate
+from ..glm.estimable import estimable, moved
 from ..glm.inference import FitStatistics, GoodnessOfFit, goodness_of_fit
 from ..glm.kinds import IDENTITY, Kind
 from ..glm.problem import are_held, carry, carry_distance
@@ -164,6 +165,10 @@ class FittedGLM:
         the likelihood has no maximum.
     findings : tuple of Finding
         What is wrong with the data.
+    flat : ndarray, shape (d, k), or None
+        Directions of θ that move no row's predictors, of dependent columns; each is 1 at a held coefficient of its own.
+    receding : ndarray, shape (d, k), or None
+        Directions of θ without a finite estimate: the likelihood rises for ever along the first.
     shown : str
         Covariance of the table that the fit printed, which is that of the model file's table.
     version : str
@@ -199,6 +204,8 @@ class FittedGLM:
     log_likelihood: float | None = None
     elbo: float | None = None
     findings: tuple[Finding, ...] = ()
+    flat: Array | None = None
+    receding: Array | None = None
     shown: str = "model"
     version: str = __version__
 
@@ -261,8 +268,12 @@ class FittedGLM:
 
     @property
     def is_at_maximum(self) -> bool:
-        """Whether it is a maximum of the likelihood, which criteria, R² and the test of all coefficients suppose."""
-        return self.fit_name == "maximum likelihood" and (self.holds or self.is_exact)
+        """Whether it is the supremum of the likelihood, which criteria, R² and the test of all coefficients suppose.
+
+        A separated likelihood has it at a limit; where that was not found there are no statistics.
+        """
+        is_limit = not self.has_maximum and self.statistics is not None
+        return self.fit_name == "maximum likelihood" and (self.holds or self.is_exact or is_limit)
 
     def goodness(self, loss: float | None = None, n_dropped: int = 0) -> GoodnessOfFit | None:
         """Return what is known of the fit as a whole, in the units of the target; None in models without statistics.
@@ -365,14 +376,12 @@ class FittedGLM:
 
     @cached_property
     def undetermined(self) -> Array:
-        """Directions of θ, shape (d, k), that no rows determine, and a fit of minimum norm has nothing of."""
-        names, found = self.layout.columns(self.columns.names), []
-        for one in self._relations if (self.superfluous & ~self.held).any() else ():
-            terms = one.terms if isinstance(one, Collinear) else ((INTERCEPT, getattr(one, "value", None) or 0.0),)
-            weights = {one.column: 1.0, **{name: -value for name, value in terms}}
-            found += [] if self.held[names.index(one.column)] else [[weights.get(name, 0.0) for name in names]]
-        every = np.kron(np.eye(self.layout.n_outputs), np.reshape(found, (-1, len(names))).T)
-        return np.asarray(np.linalg.solve(self.in_units("original")[0], every))
+        """Return those of the `flat` directions, shape (d, k), for which no column is held (minimum norm)."""
+        if self.flat is None or not (self.superfluous & ~self.held).any():
+            return np.zeros((self.layout.dim, 0))
+        names = self.layout.columns(self.columns.names)
+        stays = [not self.held[names.index(one.column)] for one in self._relations]
+        return self.flat[:, np.tile(stays, self.layout.n_outputs)]
 
     def unknown(self, change: Array) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """Return which entries of change @ θ are of held coefficients alone, and which mix one without an estimate.
@@ -384,6 +393,11 @@ class FittedGLM:
         held = ~change[:, ~self.held].any(axis=1)
         along = np.abs(change @ self.undetermined) > CLOSE * (np.abs(change) @ np.abs(self.undetermined))
         return np.asarray(held), np.asarray((change[:, lost] != 0.0).any(axis=1) | along.any(axis=1))
+
+    def determines(self, L: Array) -> NDArray[np.bool_]:
+        """Return for each row of L, shape (q, d), whether the rows of the sites give Lθ a finite value."""
+        parts = [part for part in (self.flat, self.receding) if part is not None]
+        return estimable(L, np.column_stack([np.zeros((self.layout.dim, 0)), *parts]))
 
     @property
     def _prior_diagonal(self) -> Array:
@@ -454,6 +468,8 @@ class FittedGLM:
         return replace(
             self,
             layout=replace(layout, centre=None, shift=0.0),
+            flat=None if self.flat is None else moved(back, self.flat),
+            receding=None if self.receding is None else moved(back, self.receding),
             prior=prior,
             posterior=posterior,
             sites=sites,

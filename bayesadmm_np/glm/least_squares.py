@@ -10,7 +10,6 @@ import numpy as np
 
 from .._errors import ArgumentError
 from .._validation import Array
-from ..design.rows import INTERCEPT
 from ..families import FullGaussian
 from ..families.precision import DensePrecision
 from ..losses.base import Expected
@@ -20,7 +19,7 @@ from ..splitting.history import Edges, RoundRecord
 from ..splitting.result import Result
 from ..splitting.state import State
 from ..splitting.status import Status
-from .diagnosis import Finding, diagnose_before
+from .diagnosis import Finding, search_dependence
 from .problem import HOLD
 
 EPS = float(np.finfo(np.float64).eps)
@@ -28,6 +27,10 @@ MOST_STEPS = 200
 NEAR = (
     "A relative change of {:.0e} in the columns makes one of them a combination of the others: the last digits of the "
     "coefficients are rounding, and sums in doubles cannot certify them."
+)
+HELD = (
+    "Columns are nearly combinations of those before them, and their coefficients, which no rows determine, are held "
+    "at zero: {}; leave them out."
 )
 PERFECT = "The fit is perfect, or nearly: standard errors are near rounding, and sums in doubles cannot certify it."
 UNCERTIFIED = (
@@ -138,26 +141,6 @@ def solve(
     raise ArgumentError("noise_variance", "must be a number here", "", "its estimate under this prior does not settle")
 
 
-def name_dependent(
-    factors: Sequence[SiteFactor], fit: StackedFit, columns: Sequence[str], units: Array
-) -> tuple[Finding, ...]:
-    """Name the columns that `fit` left out, with their relations; X @ `units` is the design in the user's units.
-
-    `columns` are those of the design, an intercept of `fit` the last.
-    """
-    if not fit.collinear:
-        return ()
-    roots = []
-    for one in factors:
-        ones, p = one.root[:, :1], one.n_features
-        moved = np.column_stack([one.root[:, 1 : p + 1] + ones * one.shift[:p], ones])
-        roots.append((moved if one.has_intercept else one.root[:, :p]) @ units)
-    intercepts = [j for j, name in enumerate(columns) if name == INTERCEPT]
-    # a tolerance of their own: what is kept here may be called dependent there
-    found = diagnose_before(roots, columns, intercepts)
-    return tuple(one for one in found if getattr(one, "column", None) in fit.collinear)
-
-
 def _variance(fit: StackedFit, null_variance: float) -> float:
     """The unbiased noise variance; of an exact fit what rounding of the target leaves."""
     if not fit.df > 0:
@@ -183,6 +166,29 @@ def information_of(factors: Sequence[SiteFactor]) -> tuple[Array, float]:
     )
     whole = squares[:p]
     return np.where(whole > 0, whole, 1.0), float(spread / (total * first.n_outputs))
+
+
+def dependence(
+    factors: Sequence[SiteFactor], held: Sequence[str], columns: Sequence[str], intercepts: Sequence[int], units: Array
+) -> tuple[tuple[Finding, ...], Array, str]:
+    """Return the relation of each column that a fit holds at zero, and its direction; see `search_dependence`.
+
+    X @ units is the design in the columns' own units. A sentence names columns that have no relation, up to rounding.
+    """
+    findings, flat = search_dependence([_design_root(one) @ units for one in factors], columns, intercepts)
+    kept = [i for i, finding in enumerate(findings) if getattr(finding, "column", None) in held]
+    named = tuple(findings[i] for i in kept)
+    unnamed = [name for name in held if name not in {getattr(finding, "column", None) for finding in named}]
+    return named, flat[:, kept], HELD.format(", ".join(map(repr, unnamed))) if unnamed else ""
+
+
+def _design_root(factor: SiteFactor) -> Array:
+    """R of the design alone: of the columns, and of the ones, which come last."""
+    root, p = factor.root, factor.n_features
+    if not factor.has_intercept:
+        return root[:, :p]
+    ones = root[:, :1]
+    return np.column_stack([root[:, 1 : p + 1] + ones * factor.shift[:p], ones])
 
 
 def settled(

@@ -242,6 +242,14 @@ def test_collinear_columns_are_held_at_zero_by_name(rows):
     frame = pd.DataFrame(X, columns=["age", "dose"]).assign(months=12.0 * X[:, 0], site=1.0, blank=0.0)
     with pytest.warns(ConvergenceWarning, match="months = 12·age .* site is constant.* blank is zero"):
         model = FederatedLinearRegression().fit(frame, y, client=sites)
+    fitted = model.fitted_
+    assert [(finding.code, finding.column) for finding in fitted.findings] == [
+        ("collinear", "months"), ("constant", "site"), ("zero", "blank")
+    ]  # fmt: skip
+    # in the columns' own units: age + 12·months is determined, age is not, and the intercept goes with the site
+    L = fitted.in_units("original")[0]
+    assert fitted.determines(L).tolist() == [False, True, False, False, False, False]
+    assert fitted.determines(np.array([[1.0, 0.0, 12.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 1.0, 0.0, 1.0]]) @ L).all()
     without = FederatedLinearRegression().fit(X, y, client=sites)
     assert_allclose(model.coef_[:2], without.coef_, rtol=1e-10)
     assert np.abs(model.coef_[2:]).max() < 1e-12
