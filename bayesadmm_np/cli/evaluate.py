@@ -35,7 +35,8 @@ def evaluate(
     Prints the area under the ROC curve with DeLong's interval, the ratio of observed
     to expected events, the Brier score and the log loss. With three or more classes,
     each class is compared with all others. The sites may differ from the sites of
-    the fit; new rows are the better test. All numbers come from counts and sums.
+    the fit; new rows are the better test. Files of counts are coarse, and the table
+    says how far its numbers can be from those of the rows.
 
     Examples of use:
       bayesadmm evaluate model.npz new.csv --client hospital

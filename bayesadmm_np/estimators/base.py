@@ -60,14 +60,16 @@ class FederatedModel(FittedEstimator):
     progress: bool = False
 
     def __sklearn_tags__(self) -> Any:
-        """Say what the kind is, and what y may hold."""
+        """Say what the kind is, and what y may hold: Firth's penalty and a kind of one output are for two classes."""
         tags = super().__sklearn_tags__()
         kind = read_kind(self.kind)
         if kind.is_classifier:
-            tags.estimator_type, tags.classifier_tags = "classifier", ClassifierTags()
+            is_multiple = kind.outputs != "one" and self.penalty is None
+            tags.estimator_type, tags.classifier_tags = "classifier", ClassifierTags(multi_class=is_multiple)
         else:
             tags.estimator_type, tags.regressor_tags = "regressor", RegressorTags()
         tags.target_tags.required = True
+        tags.target_tags.multi_output = kind.outputs == "columns"
         tags.target_tags.positive_only = kind.target.wrong(np.array([-1.0])) is not None
         return tags
 

@@ -19,7 +19,7 @@ from ..losses.expectations import Delta
 from ..losses.stacked_qr import site_factor
 from ..splitting.result import Result
 from ..splitting.status import Status
-from .settings import Settings
+from .settings import MINIMUM_NORM, Settings
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,8 @@ def fit_exact(glm: Glm, settings: Settings, names: Sequence[str]) -> Exact:
     `settings.is_relative`. Where no noise variance is given it is the unbiased RSS/(n − tr[(XᵀX + P)⁻¹XᵀX]), which
     without a prior is RSS/(n − p − 1); several outputs share it. Where no degree of freedom is left for an estimate the
     variance of y about its mean stands in, which is none. A collinear column is held at zero, as by a prior of HOLD
-    times its information: the others' estimates are those without it.
+    times its information: the others' estimates are those without it. So is a direction, where the minimum norm is
+    asked for.
     """
     began, layout = time.perf_counter(), glm.layout
     is_free = settings.is_free_intercept
@@ -62,14 +63,16 @@ def fit_exact(glm: Glm, settings: Settings, names: Sequence[str]) -> Exact:
         noise=settings.noise,
         is_relative=settings.is_relative,
         weight_kind=settings.weights,
+        shortest=settings.dependent == MINIMUM_NORM,
     )
     _, prior, posterior = solved.at_the_centre(None)
     expected = [loss.expect(posterior, Delta(2)) for loss in glm.losses(solved.noise)]
     tol, floats = settings.options["tol"], solved.fit.floats
-    result = settled(prior, posterior, expected, tol, floats=floats, seconds=time.perf_counter() - began)
+    seconds = time.perf_counter() - began
+    result = settled(prior, posterior, expected, tol, solved.is_resolved, floats=floats, seconds=seconds)
     home = np.eye(layout.dim) if layout.centre is None else layout.move(layout.centre)
     block, intercepts = home[: layout.width, : layout.width], [layout.n_features] if layout.has_intercept else []
-    findings, flat, unnamed = dependence(factors, solved.held, layout.columns(names), intercepts, block)
+    findings, flat, unnamed = dependence(factors, solved.fit.collinear, layout.columns(names), intercepts, block)
     said = [unnamed, solved.caveat(result.status is Status.CONVERGED)]
     ways = np.asarray(np.kron(np.eye(layout.n_outputs), flat))
     return Exact(result, solved.noise, " ".join(filter(None, said)), findings, moved(home, ways))

@@ -264,7 +264,8 @@ class FittedGLM:
     @property
     def holds(self) -> bool:
         """Whether the pooled stationarity residual was below tol at the fit, of a likelihood that has a maximum."""
-        return self.certificate is not None and self.certificate.holds and self.has_maximum
+        is_known = self.has_maximum and self.status is not Status.UNRESOLVED
+        return self.certificate is not None and self.certificate.holds and is_known
 
     @property
     def is_at_maximum(self) -> bool:
@@ -289,7 +290,7 @@ class FittedGLM:
         return goodness_of_fit(
             self.kind,
             found.total if loss is None else replace(found.total, loss=loss),
-            free * layout.width - n_dropped - int(self.held.sum()),
+            free * layout.width - n_dropped - int(self.superfluous.sum()),
             free * layout.has_intercept,
             n_outputs=layout.n_outputs,
             noise=found.noise,
@@ -348,18 +349,40 @@ class FittedGLM:
             if not self.learns_covariance:
                 return "posterior mode (a point without standard errors)"
             return "posterior (Laplace's approximation)" if self.rule.is_delta else "posterior (variational)"
-        known = self._prior_diagonal[~self.held]
-        return "penalised likelihood (posterior mode)" if known.any() else "maximum likelihood"
+        known = self._prior_diagonal[~self.held & self.has_error(np.eye(self.layout.dim))]
+        is_penalised = known.any() or self.status is Status.UNRESOLVED
+        return "penalised likelihood (posterior mode)" if is_penalised else "maximum likelihood"
+
+    @property
+    def superfluous(self) -> NDArray[np.bool_]:
+        """Which coefficients of a likelihood are those of columns that the columns before them make up."""
+        if self.inference == "posterior" or self.family != "full":
+            return np.zeros(self.layout.dim, dtype=bool)
+        named = np.isin(self.layout.columns(self.columns.names), [found.column for found in self._relations])
+        return np.tile(named, self.layout.n_outputs)
+
+    @property
+    def _relations(self) -> list[Zero | Constant | Collinear]:
+        return [found for found in self.findings if isinstance(found, Zero | Constant | Collinear)]
 
     @cached_property
     def held(self) -> NDArray[np.bool_]:
-        """Which coefficients of a likelihood are held at zero, because no rows determine them beside the others."""
-        if self.inference == "posterior" or self.family != "full":
-            return np.zeros(self.layout.dim, dtype=bool)
+        """Which superfluous coefficients are held at zero; the others, of a fit of minimum norm, are not."""
+        if not self.superfluous.any():
+            return self.superfluous
         information = np.diagonal(self.posterior.precision) - self._prior_diagonal  # where the sites are not known
         if self.sites:
             information = np.sum([np.diagonal(site.factor.precision) for site in self.sites.values()], axis=0)
-        return are_held(self._prior_diagonal, information)
+        return self.superfluous & are_held(self._prior_diagonal, information)
+
+    @cached_property
+    def undetermined(self) -> Array:
+        """Return those of the `flat` directions, shape (d, k), for which no column is held (minimum norm)."""
+        if self.flat is None or not (self.superfluous & ~self.held).any():
+            return np.zeros((self.layout.dim, 0))
+        names = self.layout.columns(self.columns.names)
+        stays = [not self.held[names.index(one.column)] for one in self._relations]
+        return self.flat[:, np.tile(stays, self.layout.n_outputs)]
 
     @cached_property
     def pinned(self) -> NDArray[np.bool_]:
@@ -379,14 +402,9 @@ class FittedGLM:
     def _receding(self) -> Array:
         return np.zeros((self.layout.dim, 0)) if self.receding is None else self.receding
 
-    @property
-    def _unnamed(self) -> NDArray[np.bool_]:
-        """Held coefficients of columns that depend on others up to rounding alone."""
-        return self.held & ~self._flat.any(axis=1)
-
     def determines(self, L: Array) -> NDArray[np.bool_]:
         """Return for each row of L, shape (q, d), whether the rows of the sites give Lθ a finite value."""
-        return estimable(L, np.column_stack([self._flat, np.eye(self.layout.dim)[:, self._unnamed], self._receding]))
+        return estimable(L, np.column_stack([self._flat, self._receding]))
 
     def shows(self, L: Array) -> NDArray[np.bool_]:
         """Return for each row of L, shape (q, d), whether a table has a number for Lθ, held columns left out.
@@ -395,6 +413,10 @@ class FittedGLM:
         """
         seen = np.where(self.held, 0.0, L)
         return np.asarray(seen.any(axis=1) & estimable(seen, self._receding))
+
+    def has_error(self, L: Array) -> NDArray[np.bool_]:
+        """Return for each row of L, shape (q, d), whether a number for Lθ has an error: not by minimum norm alone."""
+        return estimable(L, self.undetermined)
 
     def value(self, L: Array) -> Array:
         """Return Lθ in the model without held columns, shape (q,); NaN where `shows` says no."""
@@ -409,10 +431,8 @@ class FittedGLM:
     @property
     def infinite(self) -> tuple[str, ...]:
         """Names of the coefficients without a finite estimate."""
-        return self._named(~estimable(self.in_units("original")[0], self._receding))
-
-    def _named(self, mask: NDArray[np.bool_]) -> tuple[str, ...]:
-        return tuple(name for name, is_meant in zip(self.coefficient_names, mask, strict=True) if is_meant)
+        is_known = estimable(self.in_units("original")[0], self._receding)
+        return tuple(name for name, known in zip(self.coefficient_names, is_known, strict=True) if not known)
 
     def require_determined(self, L: Array, argument: str, what: str) -> None:
         """Refuse what the rows leave open, by the dependence or the coefficients that are to blame."""
@@ -422,10 +442,8 @@ class FittedGLM:
 
     def reason(self, L: Array) -> str:
         """Return in words why rows of L, shape (q, d), have no value."""
-        relations = [f.relation for f in self.findings if isinstance(f, Zero | Constant | Collinear)]
-        ways = [self._flat[:, k :: len(relations)] for k in range(len(relations))]
-        words = [said for said, way in zip(relations, ways, strict=True) if not estimable(L, way).all()]
-        words += [f"{name} is left out" for name in self._named(self._unnamed & (L != 0.0).any(axis=0))]
+        ways = [self._flat[:, k :: len(self._relations)] for k in range(len(self._relations))]
+        words = [f.relation for f, way in zip(self._relations, ways, strict=True) if not estimable(L, way).all()]
         if not estimable(L, self._receding).all():
             words.append(f"no finite estimate of {enumerated(self.infinite)}")
         return "; ".join(words)
@@ -526,8 +544,9 @@ class FittedGLM:
         Where intercepts mix other coefficients they are off by no more than these together. A likelihood without a
         maximum has no pooled fit, and no bound, whatever the sums said.
         """
-        if not self.has_maximum:
-            return Distance.unknown(self.layout.dim, UNBOUNDED)
+        if not self.has_maximum or self.status is Status.UNRESOLVED:
+            reason = UNBOUNDED if not self.has_maximum else self.status.value
+            return Distance.unknown(self.layout.dim, reason)
         if bound is None and self.certificate is not None:
             bound = self.certificate.distance
         layout = self.layout
@@ -589,6 +608,7 @@ class FittedGLM:
         layout = self.layout
         receding = self._receding.reshape(layout.n_outputs, layout.width, -1)
         flat = self._flat[: layout.width, : self._flat.shape[1] // layout.n_outputs]
+        flat = flat[:, flat[self.held[: layout.width]].any(axis=0)]  # minimum norm is a choice, and has predictions
         has_reference = len(self.classes) > layout.n_outputs
         is_known = not any(isinstance(finding, Undecided) for finding in self.findings)
         return Reach.of(design, flat, receding, has_reference if self.classes else None, is_known)

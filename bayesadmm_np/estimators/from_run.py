@@ -74,7 +74,7 @@ def fitted_run(
         rule=kind.rule if isinstance(spec.rule, Auto) else spec.rule,
         method=(table and table.method) or spec.method.name,
         status=final.status,
-        message=final.message,
+        message=final.message.rstrip("."),
         certificate=final.certificate,
         rounds=rounds,
         objective=objective[np.isfinite(objective)],

@@ -27,6 +27,7 @@ from ..splitting.methods import PVI, TABLE, Method, Newton
 from .fitted import STACKED_QR
 
 EVIDENCE = "evidence"
+MINIMUM_NORM = "minimum_norm"
 
 FLAT = 1e-8
 """Prior precision ε of a posterior's unpenalised intercept, relative to the information I that all rows hold on it.
@@ -58,6 +59,7 @@ class Settings:
     is_relative: bool = False
     is_auto: bool = False
     weights: WeightMeaning = "frequency"
+    dependent: str = "hold"
 
     def chosen(self, losses: Sequence[Loss]) -> Settings:
         """Return the settings with the default method for these losses, where the method was left to be chosen.
@@ -156,6 +158,7 @@ def read_settings(estimator: Any) -> Settings:
         penalty=estimator.penalty,
         is_auto=isinstance(estimator.method, str) and estimator.method == "auto",
         weights=read_weights(estimator.weight_meaning),
+        dependent=read_choice(getattr(estimator, "dependent", "hold"), "dependent", ("hold", MINIMUM_NORM)),
     )
     as_switch(estimator.warm_start, "warm_start")
     _check_family(settings)

@@ -109,7 +109,7 @@ class Summary:
     facts : tuple of dict of str to str
         The fit as a whole: the left and the right column above the coefficients.
     rows : tuple of SummaryRow
-        Rows in the order of `covariance_`.
+        Rows in the order of `covariance_`; a printed table and `to_frame` have each output's intercept first (`shown`).
     statistic : {'z', 't'}
     ratio : str
         Meaning of exp(coef) where the table is to show it, otherwise empty.
@@ -131,10 +131,20 @@ class Summary:
     note: str
     tests: tuple[Test, ...] = ()
 
+    @property
+    def shown(self) -> tuple[SummaryRow, ...]:
+        """Rows in the order of a printed table: of each output the intercept first, as R has it, then its columns."""
+        found: list[SummaryRow] = []
+        begin = 0
+        for row in self.rows:
+            found.insert(begin if row.is_intercept else len(found), row)
+            begin = len(found) if row.is_intercept else begin
+        return tuple(found)
+
     def __str__(self) -> str:
         titles = ["", "coef", "std err", self.statistic, f"P>|{self.statistic}|"]
         titles += [self.ratio] if self.ratio else []
-        cells = [[*titles, "[0.025", "0.975]"], *map(self._cells, self.rows)]
+        cells = [[*titles, "[0.025", "0.975]"], *map(self._cells, self.shown)]
         table, shares = aligned(cells), self._shares()
         beside = aligned([line + share[1:] for line, share in zip(cells, shares, strict=True)]) if shares else table
         fits = len(beside[0]) <= WIDEST
@@ -165,7 +175,7 @@ class Summary:
             return []
         shown = [j for j in range(len(self.sources)) if j > 0 or any(shares[0] >= VISIBLE for shares in known)]
         found = [["", *(f"{self.sources[j]} %" for j in shown)]]
-        for row in self.rows:
+        for row in self.shown:
             found.append(
                 [row.name, *(_number(None if row.shares is None else 100.0 * row.shares[j], 1) for j in shown)]
             )
@@ -183,17 +193,18 @@ class Summary:
             import pandas as pd
         except ImportError as error:
             raise ImportError("to_frame needs pandas: pip install pandas.") from error
+        rows = self.shown
         columns = {
-            "coef": [row.coef for row in self.rows],
-            "std err": [row.std_err for row in self.rows],
-            self.statistic: [row.statistic for row in self.rows],
-            f"P>|{self.statistic}|": [row.p_value for row in self.rows],
-            "[0.025": [row.low for row in self.rows],
-            "0.975]": [row.high for row in self.rows],
+            "coef": [row.coef for row in rows],
+            "std err": [row.std_err for row in rows],
+            self.statistic: [row.statistic for row in rows],
+            f"P>|{self.statistic}|": [row.p_value for row in rows],
+            "[0.025": [row.low for row in rows],
+            "0.975]": [row.high for row in rows],
         }
         for j, source in enumerate(self.sources):
-            columns[f"share of {source}"] = [None if row.shares is None else row.shares[j] for row in self.rows]
-        return pd.DataFrame(columns, index=[row.name for row in self.rows], dtype=float)
+            columns[f"share of {source}"] = [None if row.shares is None else row.shares[j] for row in rows]
+        return pd.DataFrame(columns, index=[row.name for row in rows], dtype=float)
 
 
 def information_shares(model: FittedGLM, change: Array) -> Array:
@@ -215,7 +226,8 @@ def diagnose_fit(model: FittedGLM) -> tuple[Finding, ...]:
 
     In the run's coordinates, with the intercept at the centre of the columns: there the arithmetic is done.
     """
-    kept = np.flatnonzero(model.shows(np.eye(model.layout.dim))).tolist()
+    eye = np.eye(model.layout.dim)
+    kept = np.flatnonzero(model.shows(eye) & model.has_error(eye)).tolist()
     # where a shift common to all classes is the prior's alone, the table says so of every coefficient
     if model.family != "full" or model.kind.has_flat_shift or not kept:
         return ()
@@ -374,7 +386,7 @@ def _robust(model: FittedGLM, name: str) -> RobustCovariance:
         raise ArgumentError("covariance", f"must be {MODEL!r} for a model without statistics", repr(name))
     bread = model.spread / model.noise_variance
     outputs = model.layout.n_outputs if model.kind.outputs == "columns" else 1
-    free = int((~model.held).sum()) // outputs
+    free = int((~model.superfluous).sum()) // outputs
     return robust_covariance(name, bread, model.statistics.total, free, weights=model.statistics.weights)
 
 
@@ -441,11 +453,12 @@ def _wald_rows(
         return tuple(SummaryRow(name, m, is_intercept=is_inner) for name, m, is_inner in each)
     shares = information_shares(model, change).T
     # the factors make up the posterior only where the duals are the sites
-    adds_up = bool(np.allclose(shares[~np.isnan(mean)].sum(axis=1), 1.0, atol=1e-3))
+    errs = model.has_error(change)
+    adds_up = bool(np.allclose(shares[errs & ~np.isnan(mean)].sum(axis=1), 1.0, atol=1e-3))
     errors = np.sqrt(np.maximum(np.einsum("ij,jk,ik->i", change, spread.matrix, change), 0.0))
 
-    def row(name: str, m: float, sd: float, share: Array, is_inner: bool) -> SummaryRow:
-        if m != m:
+    def row(name: str, m: float, sd: float, share: Array, is_inner: bool, errs: bool) -> SummaryRow:
+        if m != m or not errs:
             return SummaryRow(name, m, is_intercept=is_inner)
         is_prior = adds_up and share[0] > DOMINATED
         found = SummaryRow(
@@ -455,7 +468,7 @@ def _wald_rows(
         )
         return replace(found, statistic=None, p_value=None) if is_prior else found
 
-    return tuple(row(*entry) for entry in zip(names, mean, errors, shares, inner, strict=True))
+    return tuple(row(*entry) for entry in zip(names, mean, errors, shares, inner, errs, strict=True))
 
 
 def _differences(model: FittedGLM, reference: Any) -> tuple[Array, tuple[str, ...]]:
@@ -577,6 +590,9 @@ def _note(model: FittedGLM, rows: Sequence[SummaryRow], spread: Spread, is_profi
         said.append(f"Left out, because no rows determine them beside the others: {', '.join(held)}.")
     if model.statistics is not None and not model.statistics.has_null:
         said.append("No null deviance, R² and test of all: the model of intercepts and offsets alone was not found.")
+    mixed = ", ".join(row.name for row in rows if row.coef == row.coef and row.std_err is None)
+    if model.undetermined.size and mixed:
+        said.append(f"The coefficients are those of minimum norm; the rows do not determine {mixed}.")
     if any(row.coef != row.coef for row in rows):
         said.append("There is no estimate where – stands: see Data below.")
     if any(row.p_value is None and row.std_err for row in rows):
@@ -622,6 +638,8 @@ def _prior_precision(model: FittedGLM) -> str:
     """Return the prior precision of the first output's coefficients; the intercept, the last, may have another."""
     if model.fit_name == ML or model.penalty:
         return "none"
+    if model.undetermined.size:
+        return "below the rounding of the columns"
     is_seen = ~model.held[: model.layout.n_features]
     if model.prior.is_proper:
         values = 1.0 / model.prior.variance[: model.layout.n_features][is_seen]

@@ -27,7 +27,7 @@ def read_terms(model: FittedGLM, terms: Terms = None) -> dict[str, list[int]]:
     columns, layout = model.columns, model.layout
     names = columns.names
     given = terms_of(names, columns.agreement) if terms is None else terms
-    found = {}
+    found, gone = {}, model.held | ~model.has_error(np.eye(layout.dim))
     for term, members in given.items():
         unknown = [name for name in members if name not in names]
         if unknown or not members or isinstance(members, str):
@@ -35,7 +35,7 @@ def read_terms(model: FittedGLM, terms: Terms = None) -> dict[str, list[int]]:
             raise ArgumentError("terms", expected, repr(unknown[0]) if unknown else repr(members))
         places = [names.index(name) for name in dict.fromkeys(members)]
         every = [output * layout.width + j for output in range(layout.n_outputs) for j in places]
-        found[term] = [place for place in every if not model.held[place]]
+        found[term] = [place for place in every if not gone[place]]
         if not found[term] and terms is None:
             del found[term]
         elif not found[term]:
@@ -75,7 +75,7 @@ def reduced_losses(model: FittedGLM, losses: Sequence[Loss], terms: Terms = None
     """Return the pooled loss of the fit without each term, at a noise variance of 1; see `likelihood_ratio_tests`."""
     _spread(model, MODEL)
     return {
-        term: drive(refit(model.posterior.mean, without(model.layout.dim, places) & ~model.held), losses).value
+        term: drive(refit(model.posterior.mean, without(model.layout.dim, places) & ~model.superfluous), losses).value
         * model.noise_variance
         for term, places in read_terms(model, terms).items()
     }

@@ -335,7 +335,7 @@ def _least_squares(found: Prepared, ask: Asking) -> Prepared:
     own, null_variance = information_of(factors)
     settings = {"noise": noise, "weight_kind": spec.weight_meaning}
     solved = solve(factors, precision[:p, :p], columns[:p], own, null_variance, **settings)
-    findings, flat, unnamed = dependence(factors, solved.held, columns, _intercepts(spec), _units(spec))
+    findings, flat, unnamed = dependence(factors, solved.fit.collinear, columns, _intercepts(spec), _units(spec))
     centre = None
     if is_free and spec.centre is None and all(answer.moves for answer in answers):
         centre = solved.fit.centre
@@ -358,7 +358,7 @@ def _least_squares(found: Prepared, ask: Asking) -> Prepared:
     share = (noise or 1.0) / solved.noise
     sums = (Sums(*(share * one for one in own)) for own in ask(SumsQuestion(theta)))
     expected = [_expected(posterior, own, 0.0) for own in sums]
-    result = settled(prior, posterior, expected, spec.tol)
+    result = settled(prior, posterior, expected, spec.tol, solved.is_resolved)
     said = [unnamed, solved.caveat(result.status is Status.CONVERGED)]
     return replace(found, result=result, caveat=" ".join(filter(None, said)))
 

@@ -170,7 +170,8 @@ def make_glm(
         labels, targets, weights = _code(targets, weights, class_factors)
         kind = kind.of_classes(labels.size)
         if kind.outputs == "one" and labels.size > 2:
-            raise ArgumentError("y", f"must hold two classes for the kind {kind}", labels.size)
+            binary = "Only binary classification is supported"  # the words that scikit-learn asks for
+            raise ArgumentError("y", f"must hold two classes for the kind {kind}", labels.size, binary)
     y, w = np.concatenate(targets), np.concatenate(weights)
     n_outputs = kind.n_outputs(0 if labels is None else labels.size, 1 if y.ndim == 1 else y.shape[1])
     layout = Layout(first.X.shape[1], n_outputs, has_intercept, centre)

@@ -106,7 +106,7 @@ def test_summary(kind):
     assert len(summary.rows) == 3 * n_outputs
     frame = pytest.importorskip("pandas") and summary.to_frame()
     assert frame.shape == (3 * n_outputs, 6 + 4)
-    assert frame["share of south"].iloc[0] == shares[0, 2]
+    assert frame["share of south"][summary.rows[0].name] == shares[0, 2]
 
 
 def test_shares_are_of_the_information_on_one_coefficient():

@@ -160,7 +160,7 @@ def test_residuals_of_rounding_tell_no_standard_error(scale, is_told):
     assert ("AIC" in table) is is_told
     assert (model.summary().rows[0].std_err is not None) is is_told
     assert re.search(r"every coefficient is within \S+e-1[0-9] of the pooled fit", " ".join(table.split()))
-    assert "of its standard error" not in table
+    assert "standard errors of the pooled fit" not in table
     if not is_told:
         with pytest.raises(ValueError, match="rounding"):
             heterogeneity(model.fitted_)
@@ -240,7 +240,7 @@ def test_collinear_columns_are_held_at_zero_by_name(rows):
     pd = pytest.importorskip("pandas")
     X, y, sites = rows
     frame = pd.DataFrame(X, columns=["age", "dose"]).assign(months=12.0 * X[:, 0], site=1.0, blank=0.0)
-    with pytest.warns(ConvergenceWarning, match=r"months = 12·age in every row"):
+    with pytest.warns(ConvergenceWarning, match="months = 12·age .* site is constant.* blank is zero"):
         model = FederatedLinearRegression().fit(frame, y, client=sites)
     fitted = model.fitted_
     assert [(finding.code, finding.column) for finding in fitted.findings] == [

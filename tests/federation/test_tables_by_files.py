@@ -198,7 +198,7 @@ def test_a_separation_is_named_and_no_number_is_an_estimate(call):
     assert not said["holds"]
     assert "no maximum" in said["distance"]
     text = call("server status run")[1] + call("summary m.npz")[1]
-    assert "of its standard error" not in told["certificate"] + text
+    assert "standard errors of the pooled fit" not in told["certificate"] + text
     assert "no bound on the distance" in text
     # twin without a separation: the search is not even begun
     shutil.rmtree("run")
