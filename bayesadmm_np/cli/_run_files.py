@@ -346,9 +346,9 @@ def _result(result: Any, server: Any = None) -> dict[str, Any]:
     whole = result.table is not None and result.certificate is not None
     covariance, certificate = model.covariance(), model.claimed
     words = option_words()._replace(setting=lambda *named: f"server init NEW_DIR {option_words().setting(*named)}")
-    is_tested = whole and model.has_maximum and model.fit_name == "maximum likelihood"
-    how = result.spec.tests if is_tested and (model.reduced or result.spec.tests == "wald") else "none"
-    tests = tests_of(model, how, "model")
+    is_tested = whole and model.fit_name == "maximum likelihood"
+    how = result.spec.tests if is_tested and (model.ratio_tests or result.spec.tests == "wald") else "none"
+    tests = tests_of(model, how, "model", result.spec.test_type, None)
     held, mixed = model.unknown(model.in_units("original")[0])  # the table's dashes
     lost = np.isin(model.coefficient_names, list(nothing)) | held
     errors = None

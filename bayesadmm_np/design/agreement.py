@@ -361,7 +361,8 @@ def _structure(agreement: Agreement, made: Any, evaluated: Mapping[str, Any]) ->
     formulaic keeps one of such columns, and leaves out those of levels that begin with two underscores.
     """
     names: list[str] = []
-    terms, levels = [], []
+    terms: list[Term] = []
+    levels: list[tuple[tuple[str, str], ...]] = []
     for term, (found, scopes, own) in zip(agreement.parsed.terms, made.model_spec.structure, strict=True):
         if term == (("1", True),):
             continue
@@ -382,22 +383,22 @@ def _marks(
     agreement: Agreement, scope: Any, spec: Any, evaluated: Mapping[str, Any]
 ) -> list[tuple[tuple[str, str], ...]]:
     """Return for each column of a product of factors the levels that it marks, in formulaic's order of columns."""
-    parts = []
+    parts: list[list[tuple[str, str] | None]] = []
     for one in scope.factors:
-        name, kind = one.factor.expr, spec.encoder_state[one.factor.expr][1]
-        coding = kind.get("contrasts")
+        name = one.factor.expr
+        coding = spec.encoder_state[name][1].get("contrasts")
         if coding is None:
-            found = evaluated.get(name)
+            found: Any = evaluated.get(name)
             width = len(found) if isinstance(found, dict) else np.shape(found)[1] if np.ndim(found) == 2 else 1
             parts.append([None] * width)
             continue
         levels = coding.contrasts.get_coding_column_names(coding.levels, reduced_rank=one.reduced)
         expression = agreement.parsed.expressions.get(name)
-        column = name if expression is None else expression.factor
+        column = name if expression is None else str(expression.factor)
         is_mark = not one.reduced or hasattr(coding.contrasts, "base")  # of treatment coding
         parts.append([(column, str(level)) if is_mark else None for level in levels])
-    products = [pairs[::-1] for pairs in product(*reversed(parts))]
-    return [pairs if None not in pairs else () for pairs in products]
+    products = [[pair for pair in pairs[::-1] if pair is not None] for pairs in product(*reversed(parts))]
+    return [tuple(pairs) if len(pairs) == len(parts) else () for pairs in products]
 
 
 def _check_learned(call: Learned, found: Mapping[str, Any]) -> None:

@@ -17,11 +17,11 @@ from ..design.rows import INTERCEPT
 from ..families.precision import DensePrecision
 from ..glm.diagnosis import Finding, diagnose_after, without_estimate
 from ..glm.diagnosis import as_dict as finding_as_dict
+from ..glm.hypotheses import TermTest
 from ..glm.inference import (
     Estimate,
     GoodnessOfFit,
     RobustCovariance,
-    Test,
     estimate,
     robust_covariance,
 )
@@ -116,7 +116,7 @@ class Summary:
     header : dict of str to str
         Model and fit, and below the coefficients where they come from.
     note : str
-    tests : tuple of Test
+    tests : tuple of TermTest
         Of terms, where they were asked for.
     """
 
@@ -127,7 +127,7 @@ class Summary:
     sources: tuple[str, ...]
     header: Mapping[str, str]
     note: str
-    tests: tuple[Test, ...] = ()
+    tests: tuple[TermTest, ...] = ()
 
     def __str__(self) -> str:
         titles = ["", "coef", "std err", self.statistic, f"P>|{self.statistic}|"]
@@ -145,6 +145,7 @@ class Summary:
             parts += ["-" * width, "Share of the information, %", *_chunks(shares, width)]
         if self.tests:
             parts += ["-" * width, *aligned(_cells_of_tests(self.tests))]
+            parts += [line for test in self.tests if test.why for line in textwrap.wrap(str(test), width)]
         return "\n".join([*parts, "=" * width, *textwrap.wrap(self.note, width), *_wrapped(rest, width)])
 
     __repr__ = __str__
@@ -236,7 +237,7 @@ def summarise(
     ratios: bool = False,
     reference: Any = None,
     losses: Sequence[Loss] | None = None,
-    tests: Sequence[Test] = (),
+    tests: Sequence[TermTest] = (),
     words: Words = PLAIN,
 ) -> Summary:
     """Return the table of a fitted model; see `FederatedGLM.summary`.
@@ -266,7 +267,7 @@ def as_dict(
     covariance: str = MODEL,
     reference: Any = None,
     losses: Sequence[Loss] | None = None,
-    tests: Sequence[Test] = (),
+    tests: Sequence[TermTest] = (),
     words: Words = PLAIN,
 ) -> dict[str, Any]:
     """Return everything about a fitted model that a program may want to read; see `summarise`."""
@@ -640,9 +641,9 @@ def _prior_precision(model: FittedGLM) -> str:
 # ----------------------------------------------------------------------------------------------------
 
 
-def _cells_of_tests(tests: Sequence[Test]) -> list[list[str]]:
-    law = "χ²" if tests[0].df_residual is None else "F"
-    lines = [["Tests of terms", law, "df", f"P>{law}"]]
+def _cells_of_tests(tests: Sequence[TermTest]) -> list[list[str]]:
+    law = "χ²" if all(test.df_residual is None for test in tests) else "F"
+    lines = [[f"Tests of terms (type {tests[0].type})", law, "df", f"P>{law}"]]
     for test in tests:
         df = f"{test.df}" if test.df_residual is None else f"{test.df}, {test.df_residual:g}"
         lines.append([test.name, _number(test.statistic, 3), df, _p(test.p_value)])

@@ -18,6 +18,7 @@ from ..families import BlockDiagonalGaussian, ExponentialFamily, FullGaussian, I
 from ..families.base import FAMILIES
 from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian
+from ..glm.hypotheses import TestType
 from ..glm.kinds import kind_of_loss
 from ..glm.site_statistics import WeightMeaning
 from ..losses.expectations import Rule
@@ -74,7 +75,8 @@ class GLMSpec(RunSpec):
     weight_meaning : {'frequency', 'analytic'}
         A weight of 2 is the row twice, or a row of half the variance; see `glm.site_statistics`.
     tests : {'none', 'wald', 'lr'}
-        Tests of terms in the table; likelihood ratios take some four exchanges each.
+        Tests of terms in the table; likelihood ratios take some four exchanges for each smaller model.
+    test_type : {'II', 'III'}
     sums_only : bool, default False
         Whether the server uses sums over sites alone; of a guarded Newton row without questions.
 
@@ -115,6 +117,7 @@ class GLMSpec(RunSpec):
     penalty: Literal["firth"] | None = None
     weight_meaning: WeightMeaning = "frequency"
     tests: Literal["none", "wald", "lr"] = "none"
+    test_type: TestType = "II"
     sums_only: bool = False
 
     def __post_init__(self) -> None:
@@ -312,6 +315,7 @@ class GLMTask:
     penalty : {'firth'}, optional
     weight_meaning : {'frequency', 'analytic'}
     tests : {'none', 'wald', 'lr'}
+    test_type : {'II', 'III'}
     sums_only : bool, default False
         These and all without a text are as in `GLMSpec`.
 
@@ -338,6 +342,7 @@ class GLMTask:
     penalty: Literal["firth"] | None = None
     weight_meaning: WeightMeaning = "frequency"
     tests: Literal["none", "wald", "lr"] = "none"
+    test_type: TestType = "II"
     sums_only: bool = False
 
     model: ClassVar[None] = None
