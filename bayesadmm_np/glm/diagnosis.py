@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import qr
 
 from .._archive import read_as
 from .._errors import PLAIN, ArgumentError, Words
@@ -443,11 +444,13 @@ def find_separation(
 class Searched(NamedTuple):
     """The end of a search for separation, and the directions of θ that have no finite estimate, shape (C p, k).
 
-    Of a separation the first direction is one along which every row that separates moves.
+    Of a separation the first direction is one along which every row that separates moves; with its k `pivots` given,
+    the rows determine all other coefficients.
     """
 
     finding: Separation | Undecided | None
     receding: Array
+    pivots: tuple[int, ...] = ()
 
 
 def search_separation(
@@ -499,7 +502,14 @@ def search_separation(
         tuple(names[j] for j in moved),
         found.is_complete,
     )
-    return Searched(finding, receding)
+    return Searched(finding, receding, _pivots(receding, found.whole))
+
+
+def _pivots(directions: Array, whole: Array) -> tuple[int, ...]:
+    """Return k coordinates in which the directions, shape (d, k), differ most, in units of standard errors."""
+    units = np.linalg.norm(whole, axis=1)
+    order = qr((directions / np.where(units > 0, units, 1.0)[:, None]).T, mode="r", pivoting=True)[1]
+    return tuple(sorted(int(j) for j in order[: directions.shape[1]]))
 
 
 def _first_is(direction: Array, span: Array) -> Array:

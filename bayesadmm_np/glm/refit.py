@@ -31,11 +31,13 @@ def derivatives(loss: Loss, theta: Array) -> Derivatives:
 
 
 class Refit(NamedTuple):
-    """The fit of some coefficients; the others are given."""
+    """The fit of some coefficients; the others are given. The derivatives are those that the last step is from."""
 
     theta: Array
     value: float
     exchanges: int
+    gradient: Array | None = None
+    hessian: Array | None = None
 
 
 def refit(
@@ -71,7 +73,8 @@ def refit(
         if (theta != goal)[~mask].any():  # the next point is the first of the smaller model, whatever its loss
             value = np.inf
         elif decrement <= 1e-12:  # the step ends so near that sums there would tell rounding alone
-            return Refit(np.where(mask, theta + step, goal), value - 0.5 * decrement, exchange)
+            end = np.where(mask, theta + step, goal)
+            return Refit(end, value - 0.5 * decrement, exchange, np.asarray(gradient), np.asarray(hessian))
     raise ValueError(f"the model without the term did not converge in {most_exchanges} exchanges.")
 
 
