@@ -165,7 +165,9 @@ def _fitted(
         offset=given.offset,
         exposure=given.exposure,
         columns=columns,
-        findings=tuple(in_own_units(finding, columns) for finding in fitted.findings),
+        findings=tuple(
+            in_own_units(finding, columns, fitted.layout, fitted.output_names) for finding in fitted.findings
+        ),
         classes=classes,
         target_centre=centre,
         target_scale=scale,

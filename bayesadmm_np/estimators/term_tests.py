@@ -6,14 +6,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .._errors import ArgumentError
 from .._registry import nearest
 from .._validation import Array
 from ..design.agreement import Term
 from ..glm import hypotheses as glm
+from ..glm.diagnosis import Searched, search_separation
 from ..glm.hypotheses import TYPES, Hypothesis, TermTest, TestType, hypotheses
 from ..glm.inference import Estimate, contrasts
+from ..glm.limit import Steps, supremum
 from ..glm.refit import drive
 from ..losses.base import Loss
 from .fitted import FittedGLM
@@ -60,7 +63,21 @@ def likelihood_ratio_tests(
     full = None if known is None or not model.has_maximum else known.total.loss / model.noise_variance
     noise = "none" if known is None else known.noise
     df = None if whole is None else whole.df_residual
-    return drive(glm.ratio_tests(asked, model.posterior.mean, _flat(model), full, noise, df), losses)
+    layout, flat = model.layout, _flat(model)
+
+    def search(free: NDArray[np.bool_]) -> Searched:
+        return search_separation(
+            losses,  # type: ignore[arg-type]  # of linear predictors, as the model is separated
+            layout.columns(model.columns.names),
+            outputs=model.output_names,
+            intercepts=np.flatnonzero(layout.is_intercept[: layout.width]).tolist(),
+            penalised=np.flatnonzero(~free[: layout.width]).tolist(),
+        )
+
+    def fit(present: NDArray[np.bool_]) -> Steps:
+        return supremum(model.posterior.mean, present, layout.width, search, flat, model.receding)
+
+    return drive(glm.ratio_tests(asked, fit, flat, full, noise, df), losses)
 
 
 def tests_of(

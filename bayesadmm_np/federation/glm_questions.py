@@ -13,6 +13,7 @@ from operator import add
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .._archive import refusal
 from .._errors import ArgumentError
@@ -26,6 +27,7 @@ from ..glm.diagnosis import (
     Collinear,
     Constant,
     Finding,
+    Searched,
     Separation,
     Undecided,
     Zero,
@@ -41,6 +43,7 @@ from ..glm.hypotheses import TermTest, hypotheses, ratio_tests
 from ..glm.inference import FitStatistics, Noise, null_fit, null_start
 from ..glm.kinds import Kind, kind_of_loss
 from ..glm.least_squares import information_of, settled, solve
+from ..glm.limit import Steps, supremum
 from ..glm.problem import HOLD
 from ..glm.questions import (
     LARGEST,
@@ -553,5 +556,9 @@ def _term_tests(
         sizes["c"] if kind_of_loss(spec.loss).outputs == "columns" else 1
     )
     full = total.loss / (found.noise_variance if found.noise == "given" else 1.0)
-    tests = ratio_tests(asked, start, flat, full, found.noise, n_rows - int(free.sum()))
+
+    def fit(present: NDArray[np.bool_]) -> Steps:
+        return supremum(start, present, sizes["p"], lambda _: Searched(None, flat), flat, None)
+
+    tests = ratio_tests(asked, fit, flat, full, found.noise, n_rows - int(free.sum()))
     return driven(tests, lambda at: ask(DerivativesQuestion(at))), []

@@ -14,6 +14,7 @@ from .._errors import ArgumentError
 from .._validation import Array, as_positive
 from ..clients import Solver
 from ..design.agreement import Agreement
+from ..design.rows import Layout
 from ..families import BlockDiagonalGaussian, ExponentialFamily, FullGaussian, IsotropicGaussian
 from ..families.base import FAMILIES
 from ..families.coordinates import Natural
@@ -141,7 +142,10 @@ class GLMSpec(RunSpec):
         if self.scale is not None and not (self.scale > 0).all():
             raise ValueError(f"scale must be > 0, got {self.scale.min():g}.")
         if self.asks:
-            kind_of_loss(self.loss)
+            outputs = max(self.dim // max(len(self.features), 1), 1)
+            names = self.features[: len(self.features) - self.has_intercept]
+            layout = Layout(len(names), outputs, self.has_intercept)
+            layout.require_names(names, kind_of_loss(self.loss).output_names(self.classes, outputs))
         if self.sums_only and (self.asks or self.safeguard or not (self.row.is_newton and self.row.guarded)):
             raise ArgumentError("sums_only", "must be off but for guarded Newton without questions and safeguard")
         if self.penalty and not (self.asks and self.row.is_newton and type(self.prior) is FullGaussian):

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import qr
 
 from .._validation import Array
 from .columns import Relation
@@ -43,25 +42,10 @@ def estimable(L: Array, directions: Array) -> NDArray[np.bool_]:
 def combinations(places: Sequence[int], directions: Array) -> Array:
     """Return independent combinations of some entries of θ that are the same along all directions, shape (m, d)."""
     inside = directions[list(places)]
-    scale = _sizes(inside)
+    size = np.linalg.norm(inside, axis=1)
+    scale = np.where(size > 0.0, size, 1.0)  # whatever the units of the columns
     left, sizes, _ = np.linalg.svd(inside / scale[:, None])
     own = left[:, int((sizes > CANCELLED).sum()) :].T / scale
     rows = np.zeros((len(own), len(directions)))
     rows[:, list(places)] = own
     return rows
-
-
-def flat_within(kept: NDArray[np.bool_], directions: Array) -> NDArray[np.intp]:
-    """Return which of the kept entries of θ the others make superfluous, of flat directions, shape (d, k)."""
-    scaled = directions / _sizes(directions)[:, None]
-    _, sizes, right = np.linalg.svd(scaled[~kept])
-    inside = scaled @ right[int((sizes > CANCELLED).sum()) :].T  # directions that move kept entries alone
-    if not inside.shape[1]:
-        return np.zeros(0, dtype=np.intp)
-    return np.asarray(qr(inside.T, mode="economic", pivoting=True)[2][: inside.shape[1]])
-
-
-def _sizes(rows: Array) -> Array:
-    """Return the length of each row, 1 of a row of zeros: whatever the units of the columns."""
-    found = np.linalg.norm(rows, axis=1)
-    return np.where(found > 0.0, found, 1.0)

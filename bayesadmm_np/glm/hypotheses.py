@@ -12,9 +12,10 @@ from scipy.linalg import qr
 
 from .._validation import Array
 from ..design.agreement import Term
-from .estimable import combinations, flat_within
+from .estimable import combinations
 from .inference import Noise, Test, likelihood_ratio_test, wald_test
-from .refit import Derivatives, refit, without
+from .limit import Steps
+from .refit import Derivatives, without
 
 TestType = Literal["II", "III"]
 TYPES: tuple[TestType, ...] = ("II", "III")
@@ -128,7 +129,7 @@ def wald_tests(
 
 def ratio_tests(
     asked: Iterable[Hypothesis],
-    start: Array,
+    fit: Callable[[NDArray[np.bool_]], Steps],
     flat: Array,
     full: float | None,
     noise: Noise,
@@ -136,8 +137,8 @@ def ratio_tests(
 ) -> Generator[Array, Iterable[Derivatives], tuple[TermTest, ...]]:
     """Test each term by the pooled losses of fits without and with it, both without the terms above it.
 
-    Each `yield` is a θ to be sent to the sites, as in `refit`. `full` is the pooled loss of the whole model, None where
-    it has to be found, in the units of the sites' losses, as are all losses here.
+    Each `yield` is a θ to be sent to the sites. `fit` is the `supremum` of the model with some coefficients, and `full`
+    the pooled loss of the whole model, None where it has to be found, in the units of the sites' losses.
     """
     known: dict[frozenset[int], float | ValueError] = {} if full is None else {frozenset(): full}
     found = []
@@ -145,7 +146,7 @@ def ratio_tests(
     def loss(dropped: frozenset[int]) -> Generator[Array, Iterable[Derivatives], float]:
         if dropped not in known:
             try:
-                known[dropped] = yield from smallest_loss(start, dropped, flat)
+                known[dropped] = (yield from fit(without(len(flat), list(dropped)))).value
             except ValueError as error:
                 known[dropped] = error
         value = known[dropped]
@@ -165,10 +166,3 @@ def ratio_tests(
         except ValueError as error:
             found.append(one.lacks(df, str(error)))
     return tuple(found)
-
-
-def smallest_loss(start: Array, dropped: Iterable[int], flat: Array) -> Generator[Array, Iterable[Derivatives], float]:
-    """Return the smallest pooled loss without some coefficients, among those of columns that do not depend."""
-    free = without(start.size, list(dropped))
-    free[flat_within(free, flat)] = False
-    return (yield from refit(start, free)).value

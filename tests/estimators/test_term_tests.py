@@ -137,4 +137,4 @@ def test_what_is_no_test_is_refused(logistic):
     for call in (lambda: wald_tests(some), lambda: likelihood_ratio_tests(some, [])):
         with pytest.raises(ValueError, match="not: penalised"):
             call()
-    assert read_terms(model.fitted_, {"twice": ["age", "age"]}) == {"twice": [0]}
+    assert read_terms(model.fitted_, {"twice": ["age", "age"]})[0].places == (0,)
