@@ -105,8 +105,9 @@ def fit_and_diagnose(
     is_exact = settings.row is STACKED_QR
     findings: tuple[Finding, ...] = ()
     flat = None
-    if settings.is_flat and not is_exact:
-        glm, findings, flat = name_superfluous(glm, rows, names)
+    if settings.is_flat:
+        identified, said, flat = name_superfluous(glm, rows, names)
+        glm, findings = (glm, ()) if is_exact else (identified, said)  # a factor of the rows holds its own
     try:
         fit = fit_glm(glm, settings, start, names)
     except RunError as error:
