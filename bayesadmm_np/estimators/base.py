@@ -19,7 +19,7 @@ from ..design.levels import agree_classes
 from ..design.rows import SiteRows, read_client, read_offset, read_target, require_numbers, split_rows
 from ..families import FullGaussian
 from ..families.gaussian import Gaussian
-from ..glm.diagnosis import without_estimate
+from ..glm.diagnosis import Undecided
 from ..glm.kinds import Kind, read_kind
 from ..glm.problem import make_glm
 from ..splitting.status import Status
@@ -290,6 +290,7 @@ class FederatedModel(FittedEstimator):
             _centre(rows, settings),
             self._class_factors,
             settings.weights,
+            settings.is_flat and settings.inference == "likelihood" and not settings.penalty,
         )
         if glm.labels is not None:
             self._integration(glm.labels.size, settings.averages)
@@ -351,8 +352,10 @@ class FederatedModel(FittedEstimator):
 
     def _fitted(self, rows: Mapping[Hashable, SiteRows], fit: Fit) -> FittedGLM:
         glm, result, settings = fit.glm, fit.result, fit.settings
-        source, has_maximum = settings.noise_source(glm.kind), not without_estimate(fit.findings)
-        assert isinstance(result.prior, Gaussian)
+        source = settings.noise_source(glm.kind)
+        has_limit = not any(isinstance(finding, Undecided) for finding in fit.findings)
+        prior = fit.prior or result.prior
+        assert isinstance(prior, Gaussian)
         mean, dropped = result.posterior.mean, glm.dropped_at(fit.noise)
         rule = settings.row.expectation or glm.kind.rule
         # Newton's duals are natural gradients at the server: those at the end add up to the posterior
@@ -364,7 +367,7 @@ class FederatedModel(FittedEstimator):
             columns=Columns.plain(self._features(glm.layout.n_features)),
             layout=glm.layout,
             classes=() if glm.labels is None else tuple(glm.labels.tolist()),
-            prior=result.prior,
+            prior=prior,
             posterior=result.posterior,
             sites={name: Site(factor, rows[name].X.shape[0]) for name, factor in zip(glm.names, factors, strict=True)},
             rule=rule,
@@ -378,11 +381,11 @@ class FederatedModel(FittedEstimator):
             noise_variance=fit.noise,
             penalty=settings.penalty,
             inference=settings.inference,
-            statistics=glm.statistics(mean, fit.noise, source) if has_maximum else None,
+            statistics=glm.statistics(mean, fit.noise, source) if has_limit else None,
             findings=fit.findings,
             flat=fit.flat,
             receding=None if fit.searched is None else fit.searched.receding,
-            log_likelihood=-glm.loss(mean, fit.noise) - dropped if has_maximum else None,
+            log_likelihood=-glm.loss(mean, fit.noise) - dropped if has_limit else None,
             elbo=-float(result.objective[-1]) - dropped if settings.averages and not rule.is_delta else None,
         )
 

@@ -273,8 +273,12 @@ class FittedGLM:
 
     @property
     def is_at_maximum(self) -> bool:
-        """Whether it is a maximum of the likelihood, which criteria, R² and the test of all coefficients suppose."""
-        return self.fit_name == "maximum likelihood" and (self.holds or self.is_exact)
+        """Whether it is the supremum of the likelihood, which criteria, R² and the test of all coefficients suppose.
+
+        A separated likelihood has it at a limit; where that was not found there are no statistics.
+        """
+        is_limit = not self.has_maximum and self.statistics is not None
+        return self.fit_name == "maximum likelihood" and (self.holds or self.is_exact or is_limit)
 
     def goodness(self) -> GoodnessOfFit | None:
         """Return what is known of the fit as a whole, in the units of the target; None in models without statistics."""

@@ -43,14 +43,14 @@ def fitted_run(
     objective = np.array(final.objective[1:])
     floats = sum(record.floats_down + record.floats_up for record in history)
     # a fit by questions alone has no broadcasts
-    rounds = 0 if table is not None and table.exact is not None else final.round - 1
+    rounds = 0 if table is not None and (table.method or table.penalty) else final.round - 1
     is_likelihood, asked = spec.row.is_newton, {}
     if table is not None:
         rounds += table.exchanges
         floats += table.floats
         noise_variance = table.noise_variance
         asked = {"penalty": table.penalty, "findings": table.findings, "statistics": table.statistics}
-        asked["ratio_tests"] = table.ratio_tests
+        asked |= {"ratio_tests": table.ratio_tests, "flat": table.flat, "receding": table.receding}
         if table.statistics is not None:
             total, meaning = table.statistics.total, table.statistics.weights
             dropped = total.constant

@@ -13,11 +13,15 @@ from .._errors import PLAIN, ArgumentError, Words, worded
 from .._threads import one_thread_where_small
 from .._validation import Array
 from ..design.rows import Layout, SiteRows, require_size
+from ..families import FullGaussian
 from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian
-from ..glm.diagnosis import LONG, Finding, Searched, Separation
+from ..glm.diagnosis import LONG, Finding, Searched, Separation, Undecided
 from ..glm.firth import Tilted, fit_firth
+from ..glm.least_squares import settled
+from ..glm.limit import held_at, limit, of_prior
 from ..glm.problem import Glm, carry
+from ..glm.refit import Derivatives, derivatives, driven
 from ..losses.base import Loss
 from ..losses.expectations import Delta
 from ..splitting.history import RoundRecord
@@ -58,7 +62,8 @@ class Fit:
     `settings` are those of the run, whose method may be another than was asked for. `rounds` counts the exchanges of
     all runs of a search, and `floats` the numbers that the history of `result` lacks. `message` says where the
     evidence is largest, `caveat` and `caveats` what a user should know besides `findings`. `searched` is the end of a
-    search for separation, None before one, and `flat` that of `FittedGLM`.
+    search for separation, None before one, `flat` that of `FittedGLM`, and `prior` that of the model where the run's
+    holds more.
     """
 
     result: Result
@@ -74,11 +79,12 @@ class Fit:
     findings: tuple[Finding, ...] = ()
     caveats: tuple[Callable[[Words], str], ...] = ()
     flat: Array | None = None
+    prior: Gaussian | None = None
 
     @property
     def start(self) -> Start:
-        """Sites and settings from which a next run may start."""
-        sites = dict(zip(self.glm.names, self.result.sites, strict=True))
+        """Sites and settings from which a next run may start; a fit at infinity has none."""
+        sites = {} if self.prior is not None else dict(zip(self.glm.names, self.result.sites, strict=True))
         return Start(sites, self.precision, self.noise, self.glm.layout)
 
 
@@ -110,38 +116,69 @@ def fit_and_diagnose(
         glm, findings = (glm, ()) if is_exact else (identified, said)  # a factor of the rows holds its own
     try:
         fit = fit_glm(glm, settings, start, names)
+        is_known = fit.searched is not None or is_exact or _is_proven(fit)
+        fit = fit if is_known else replace(fit, searched=name_separation(glm, settings, names))
     except RunError as error:
-        return replace(_mended(error, glm, rows, settings, findings, names), flat=flat)
-    is_known = fit.searched is not None or is_exact or _is_proven(fit)
+        fit = _mended(error, glm, rows, settings, names)
+    caveat = fit.caveat
+    caveats = (*((lambda words: caveat,) if caveat else ()), *fit.caveats)
+    fit = replace(fit, findings=findings, caveats=caveats, flat=flat)
+    searched = fit.searched
+    if searched is None or searched.finding is None:
+        return fit
+    fit = replace(fit, findings=(*findings, searched.finding))
+    return _at_limit(fit, searched, names) if isinstance(searched.finding, Separation) else fit
+
+
+def _at_limit(fit: Fit, searched: Searched, names: Sequence[str]) -> Fit:
+    """Return the limit of a separated fit, which has an estimate of all that is finite; none where it has no end."""
+    glm, old = fit.glm, fit.result
+    losses, plain = glm.losses(1.0), make_prior(fit.settings, fit.precision, glm, 1.0)
+    assert isinstance(plain, FullGaussian)
+    free = np.isin(np.arange(glm.layout.dim), glm.held, invert=True)
+    starts = [np.where(free, old.posterior.mean, 0.0), glm.null_parameter]
+
+    def ask(theta: Array) -> list[Derivatives]:
+        return [*(derivatives(loss, theta) for loss in losses), of_prior(plain, theta)]
+
+    try:
+        with np.errstate(over="ignore", invalid="ignore"):
+            found = driven(limit(starts, free, searched), ask)
+    except ValueError as error:
+        everything = np.eye(glm.layout.dim)[:, free]
+        labels = np.array(glm.layout.parameters(names, glm.outputs))[free]
+        unknown = Undecided(tuple(labels.tolist()), str(error).removesuffix("."))
+        return replace(fit, findings=(*fit.findings, unknown), searched=Searched(searched.finding, everything))
+    theta = found.theta
+    hessian = np.sum([loss.hessian(theta) for loss in losses], axis=0)
+    information = np.array([glm.information_on(j) for j in range(theta.size)])
+    prior, posterior = held_at(theta, searched.pivots, plain, hessian, information)
+    expected = [loss.expect(posterior, Delta(2)) for loss in losses]
+    end = settled(prior, posterior, expected, old.tol)
+    end = replace(
+        end,
+        status=Status.NO_MAXIMUM,
+        ending=f"{Status.NO_MAXIMUM.value}.",
+        state=replace(end.state, history=(*old.history, *end.history)),
+    )
+    floats = found.exchanges * len(losses) * (2 * theta.size + 1 + theta.size**2)
     return replace(
-        _diagnosed(fit, findings, fit.searched if is_known else name_separation(glm, settings, names)), flat=flat
+        fit, result=end, rounds=fit.rounds + found.exchanges, floats=fit.floats + floats, searched=searched, prior=plain
     )
 
 
-def _diagnosed(fit: Fit, findings: tuple[Finding, ...], searched: Searched | None) -> Fit:
-    every = findings if searched is None or searched.finding is None else (*findings, searched.finding)
-    caveats = (lambda words: fit.caveat,) if fit.caveat else ()
-    return replace(fit, findings=every, caveats=caveats, searched=searched)
-
-
 def _mended(
-    error: RunError,
-    glm: Glm,
-    rows: Mapping[Hashable, SiteRows],
-    settings: Settings,
-    findings: tuple[Finding, ...],
-    names: Sequence[str],
+    error: RunError, glm: Glm, rows: Mapping[Hashable, SiteRows], settings: Settings, names: Sequence[str]
 ) -> Fit:
     """Return what is left of a fit that failed: its last state where the data are separated, or Laplace's method."""
     searched = name_separation(glm, settings, names)
-    if searched.finding is not None and error.result.history:
-        fit = Fit(error.result, glm, settings, settings.precision or 0.0, 1.0, error.result.rounds + 1)
-        return _diagnosed(fit, findings, searched)
+    if isinstance(searched.finding, Separation) or (searched.finding is not None and error.result.history):
+        rounds = error.result.rounds + 1
+        return Fit(error.result, glm, settings, settings.precision or 0.0, 1.0, rounds, searched=searched)
     if searched.finding is not None:  # no round was done: some prior keeps the numbers finite, which are no estimates
-        return _diagnosed(fit_glm(glm, replace(settings, precision=1.0), None, names), findings, searched)
+        return replace(fit_glm(glm, replace(settings, precision=1.0), None, names), searched=searched)
     if settings.is_auto and glm.has_flat_shift and settings.averages and settings.precision is not None:
-        fit = _diagnosed(fit_glm(glm, replace(settings, method=FedLapCov())), findings, None)
-        return replace(fit, caveats=(*fit.caveats, partial(_fell_back, error)))
+        return replace(fit_glm(glm, replace(settings, method=FedLapCov())), caveats=(partial(_fell_back, error),))
     raise name_dependence(error, glm, rows, names) from error
 
 

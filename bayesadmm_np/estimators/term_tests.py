@@ -13,10 +13,9 @@ from .._registry import nearest
 from .._validation import Array
 from ..design.agreement import Term
 from ..glm import hypotheses as glm
-from ..glm.diagnosis import Searched, search_separation
 from ..glm.hypotheses import TYPES, Hypothesis, TermTest, TestType, hypotheses
 from ..glm.inference import Estimate, contrasts
-from ..glm.limit import Steps, supremum
+from ..glm.limit import Steps, searching, supremum
 from ..glm.refit import drive
 from ..losses.base import Loss
 from .fitted import FittedGLM
@@ -60,22 +59,13 @@ def likelihood_ratio_tests(
     """Test each term by fits without it: χ² of the likelihood ratio, or F where the noise variance is estimated."""
     _spread(model, MODEL)
     asked, known, whole = read_terms(model, terms, type), model.statistics, model.goodness()
-    full = None if known is None or not model.has_maximum else known.total.loss / model.noise_variance
+    full = None if known is None else known.total.loss / model.noise_variance
     noise = "none" if known is None else known.noise
     df = None if whole is None else whole.df_residual
-    layout, flat = model.layout, _flat(model)
-
-    def search(free: NDArray[np.bool_]) -> Searched:
-        return search_separation(
-            losses,  # type: ignore[arg-type]  # of linear predictors, as the model is separated
-            layout.columns(model.columns.names),
-            outputs=model.output_names,
-            intercepts=np.flatnonzero(layout.is_intercept[: layout.width]).tolist(),
-            penalised=np.flatnonzero(~free[: layout.width]).tolist(),
-        )
+    flat, width = _flat(model), model.layout.width
 
     def fit(present: NDArray[np.bool_]) -> Steps:
-        return supremum(model.posterior.mean, present, layout.width, search, flat, model.receding)
+        return supremum(model.posterior.mean, present, width, searching(losses, width), flat, model.receding)
 
     return drive(glm.ratio_tests(asked, fit, flat, full, noise, df), losses)
 

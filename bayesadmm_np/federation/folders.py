@@ -569,7 +569,10 @@ def final_result(message: Message, server: Coordinator | None = None) -> FinalRe
     """
     engine, served = read_final(message, _engine)
     known = server is not None and not engine.spec.sums_only
-    sites = {} if server is None or not known else dict(zip(engine.spec.sites, server.state.sites, strict=True))
+    sites = {}
+    if server is not None and known:
+        end = getattr(server.outcome and server.outcome.table, "limit", None) or server.state
+        sites = dict(zip(engine.spec.sites, end.sites, strict=True))
     return FinalResult(**vars(served.outcome), spec=engine.spec, posterior=engine.ended(served), sites=sites)
 
 

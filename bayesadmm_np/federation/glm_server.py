@@ -79,12 +79,12 @@ class GLMServer(GLMEngine, ServerEngine[State]):
         asks = self.known is not None and self.spec.row.is_newton and self.known.searched is None
         return asks and len(state.history) == LONG
 
-    def watched(self, talk: Talk, state: State) -> tuple[GLMServer, bool, Certificate | None]:
+    def watched(self, talk: Talk, state: State) -> tuple[GLMServer, bool]:
         """Ask whether the likelihood has a maximum; where it has none the run ends."""
         assert self.known is not None
         ask = Asking(talk, self.spec, self.known.done, self.known.floats)
-        known, is_over, certificate = watch(self.known, ask, state)
-        return replace(self, known=replace(known, done=ask.done, floats=ask.floats)), is_over, certificate
+        known, is_over = watch(self.known, ask)
+        return replace(self, known=replace(known, done=ask.done, floats=ask.floats)), is_over
 
     def table(self, talk: Talk, state: State, outcome: Outcome) -> AskedTable | None:
         """Ask for deviance, criteria, robust covariances, and for why there is no maximum."""

@@ -514,13 +514,13 @@ class Coordinator:
         """Ask whether the run has an end, and go on, or end it."""
         now = replace(self, question=None, watched=True)
         try:
-            engine, is_over, certificate = self.engine.watched(self.talk, self.state)
+            engine, is_over = self.engine.watched(self.talk, self.state)
         except Waiting as waiting:
             return replace(now, question=waiting.question)
         if not is_over:
             return replace(now, engine=engine)
         status = Status.NO_MAXIMUM
-        return replace(now, engine=engine, waiting=None)._closed(status, f"{status.value}.", certificate)
+        return replace(now, engine=engine, waiting=None)._closed(status, f"{status.value}.", None)
 
     def _ended(self, state: Any, status: Status, message: str, replies: Sequence[SiteReply | None]) -> Coordinator:
         certificate = self.engine.certificate(state, replies) if replies and state.history else None
@@ -540,7 +540,8 @@ class Coordinator:
             table = self.engine.table(self.talk, self.state, self.ended)
         except Waiting as waiting:
             return replace(self, question=waiting.question)
-        return replace(self, question=None, ended=None, outcome=replace(self.ended, table=table))
+        outcome = self.ended if table is None else table.ending(self.ended)
+        return replace(self, question=None, ended=None, outcome=outcome)
 
     def _heard(self, answers: Sequence[Answer | None]) -> Coordinator:
         """Go on after the answers to a question; a site without one is away."""

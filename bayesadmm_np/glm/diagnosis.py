@@ -183,8 +183,8 @@ class Undecided(Finding):
         """Return the sentence."""
         if self.reason:
             return (
-                "The data may be separated, and the search for separation had no end, as sites did not answer "
-                f"({self.reason}): no estimate is to be trusted; take {_remedies(words)}."
+                "The data may be separated, and the search for separation, or for the limit of the likelihood, had no "
+                f"end ({self.reason}): no estimate is to be trusted; take {_remedies(words)}."
             )
         return (
             "The data are so nearly separated, or columns so nearly collinear, that double precision cannot tell "

@@ -24,6 +24,9 @@ from .kinds import Kind
 from .refit import Derivatives, Refit, drive, refit
 from .site_statistics import ROBUST, SiteStatistics, WeightMeaning, check_clusters, site_statistics
 
+FAR = 800.0
+"""Predictor of a null model that has an infinite intercept, as y has one value: e^{−800} is 0 in double precision."""
+
 Noise = Literal["none", "estimated", "given"]
 """Whether a noise variance divides the loss, and where it comes from."""
 
@@ -64,7 +67,7 @@ def fit_statistics(
     check_clusters(clusters or {})
     found = (
         null
-        if is_intercept is None
+        if is_intercept is None or (np.abs(null) == FAR).any()
         else null_fit(null, is_intercept, kind, partial(drive, losses=list(losses.values())))
     )
     null = theta if found is None else found
@@ -204,7 +207,8 @@ def goodness_of_fit(
     n = total.n_observations(weights) * (n_outputs if kind.outputs == "columns" else 1)
     df_residual, df_model = n - n_parameters, n_parameters - n_intercepts
     square = target_scale**2
-    deviance, null = (2.0 * square * (loss - total.saturated_loss) for loss in (total.loss, total.null_loss))
+    # of a perfect fit rounding is all that there is, of either sign
+    deviance, null = (max(0.0, 2.0 * square * (loss - total.saturated_loss)) for loss in (total.loss, total.null_loss))
 
     def log_likelihood(loss: float) -> float:
         fixed = -total.constant
@@ -251,7 +255,8 @@ def goodness_of_fit(
 
 
 def _chi2_test(name: str, statistic: float, df: int) -> Test:
-    return Test(name, float(statistic), df, None, float(chdtrc(df, statistic)))
+    statistic = max(0.0, float(statistic))  # below zero is rounding
+    return Test(name, statistic, df, None, float(chdtrc(df, statistic)))
 
 
 def _f_test(name: str, explained: float, df: int, left: float, df_residual: float) -> Test | None:

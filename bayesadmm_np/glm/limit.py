@@ -11,14 +11,17 @@ of the information bordered by P: a generalised inverse, the same for every P.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .._validation import Array
-from .diagnosis import Searched, Separation
+from ..families import FullGaussian
+from .diagnosis import Searched, Separation, search_separation
 from .estimable import CANCELLED
+from .problem import HOLD
 from .refit import Derivatives, Refit, refit
 
 SETTLED = 1e-10
@@ -45,16 +48,27 @@ Search = Callable[[NDArray[np.bool_]], Searched]
 """Search for a separation of the model in which some coefficients are free, and all others are zero."""
 
 
-def limit(start: ArrayLike, free: ArrayLike, searched: Searched) -> Steps:
+def limit(starts: Sequence[ArrayLike], free: ArrayLike, searched: Searched) -> Steps:
     """Minimise ℓ∞ over the `free` coefficients of a separated model; see the module for ℓ∞.
 
     A generator as `refit`. The θ that it returns has its pivots far out along d, where ℓ(θ) is the infimum to 1e-10.
+    A later start is tried where an earlier one leads nowhere.
 
     Raises
     ------
     ValueError
         When the exchanges are used up, as where rounding hides what a row does along d.
     """
+    *others, last = [start for start in starts if np.isfinite(start).all()]
+    for start in others:
+        try:
+            return (yield from _limit(start, free, searched))
+        except ValueError:
+            continue
+    return (yield from _limit(last, free, searched))
+
+
+def _limit(start: ArrayLike, free: ArrayLike, searched: Searched) -> Steps:
     mask = np.asarray(free, dtype=bool).copy()
     mask[list(searched.pivots)] = False
     d = searched.receding[:, 0]
@@ -92,8 +106,8 @@ def supremum(
     width : int
         Columns of a predictor, d = outputs × width.
     search : callable
-        Search for separation where only some coefficients are free, given as a mask of shape (d,). It is called when
-        the whole model is separated, and the smaller one may be.
+        Search for separation where only some coefficients are free, given as a mask of shape (d,): `searching` makes
+        one in one process. It is called when the whole model is separated, and the smaller one may be.
     flat, receding : ndarray, shape (d, k), or None
         Those of `FittedGLM`, of the whole model.
 
@@ -120,7 +134,39 @@ def supremum(
         return (yield from refit(theta, free))
     if not isinstance(searched.finding, Separation):
         raise ValueError("it is not decided whether the model without the term has a maximum.")
-    return (yield from limit(theta, free, searched))
+    return (yield from limit([theta, np.zeros(dim)], free, searched))
+
+
+def searching(losses: Sequence[Any], width: int) -> Search:
+    """Return the search of `supremum` among rows in this process."""
+
+    def search(free: NDArray[np.bool_]) -> Searched:
+        outputs = [str(c) for c in range(free.size // width)]
+        columns = [str(j) for j in range(width)]
+        return search_separation(losses, columns, outputs=outputs, penalised=np.flatnonzero(~free[:width]).tolist())
+
+    return search
+
+
+def of_prior(prior: FullGaussian, theta: Array) -> Derivatives:
+    """Return ½(θ − m)ᵀS(θ − m) with its derivatives: a prior of some coefficients, beside the sites' losses."""
+    slope = prior.precision @ (theta - prior.mean)
+    return Derivatives(0.5 * float((theta - prior.mean) @ slope), slope, prior.precision)
+
+
+def held_at(
+    theta: Array, pivots: Sequence[int], prior: FullGaussian, hessian: Array, information: Array
+) -> tuple[FullGaussian, FullGaussian]:
+    """Return the prior that also holds the pivots at θ, and the posterior N(θ, (H + its precision)⁻¹).
+
+    `information`, shape (d,), is about what the rows have on each coefficient in a model without effects: at the limit
+    a row that is separated has none.
+    """
+    precision, mean = prior.precision.copy(), prior.mean.copy()
+    for j in pivots:
+        precision[j, j] = HOLD * (max(information[j], hessian[j, j]) or 1.0)
+        mean[j] = theta[j]
+    return FullGaussian(mean, precision), FullGaussian(theta, hessian + precision)
 
 
 def _superfluous(flat: Array, present: NDArray[np.bool_]) -> NDArray[np.bool_]:

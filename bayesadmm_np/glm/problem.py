@@ -18,7 +18,7 @@ from ..design.rows import Layout, SiteRows
 from ..families.coordinates import Natural
 from ..losses.base import Loss
 from ..splitting.distance import Distance
-from .inference import FitStatistics, Noise, fit_statistics
+from .inference import FAR, FitStatistics, Noise, fit_statistics
 from .kinds import Kind
 from .site_statistics import WeightMeaning
 
@@ -148,10 +148,12 @@ def make_glm(
     centre: Array | None,
     class_factors: Callable[[Array, Array], Array],
     meaning: WeightMeaning = "frequency",
+    has_limit: bool = False,
 ) -> Glm:
     """Read all targets and return the model; `is_free` says whether the prior leaves the intercept alone.
 
-    `class_factors` maps classes and their weights to a factor of the row weights for each class.
+    `class_factors` maps classes and their weights to a factor of the row weights for each class. With `has_limit` an
+    intercept may have no finite estimate.
     """
     targets = [site.y for site in rows.values()]
     weights = [site.weights for site in rows.values()]
@@ -171,14 +173,15 @@ def make_glm(
     if centre is not None and first.offset is not None:
         layout = replace(layout, shift=float(w @ np.concatenate([site.offset for site in rows.values()]) / w.sum()))
     mean = w @ _indicators(y, labels) / w.sum()
-    null = kind.null(mean)
+    null = about = kind.null(mean)
     if not np.isfinite(null).all():
-        if is_free:
+        about = np.zeros_like(null)
+        if is_free and not has_limit:
             raise ValueError(
                 f"y has the mean {float(np.ravel(mean)[0]):g}, at which the {kind.link.name} link is not finite: an "
                 "unpenalised intercept has no finite estimate."
             )
-        null = np.zeros_like(null)
+        null = np.clip(null, -FAR, FAR) if has_limit else about
     glm = Glm(
         kind=kind,
         layout=layout,
@@ -188,7 +191,7 @@ def make_glm(
             for site, target, weight in zip(rows.values(), targets, weights, strict=True)
         ),
         null=null,
-        information=_information(kind, y, w, null),
+        information=_information(kind, y, w, about),
         dropped=0.0 if kind.constant is None else float((w @ kind.constant(y)).sum()),
         labels=labels,
         is_single=y.ndim == 1,

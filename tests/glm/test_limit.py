@@ -10,7 +10,7 @@ from scipy.special import logsumexp
 from bayesadmm_np.glm.columns import find_relations
 from bayesadmm_np.glm.diagnosis import Separation, Undecided, search_separation
 from bayesadmm_np.glm.estimable import estimable, flat_directions
-from bayesadmm_np.glm.limit import limit, supremum
+from bayesadmm_np.glm.limit import limit, searching, supremum
 from bayesadmm_np.glm.refit import drive, refit
 from bayesadmm_np.losses import Logistic, Poisson, ReferenceSoftmax
 from bayesadmm_np.losses.linear_model import row_factor
@@ -51,17 +51,6 @@ def problem(seed):
     return losses, gone, (X, y, weights, offset, level)
 
 
-def searching(losses):
-    """Return the search of models with some columns."""
-    outputs = [f"c{j}" for j in range(losses[0].n_outputs)] if losses[0].n_outputs > 1 else [""]
-
-    def search(free):
-        out = [j for j in range(WIDTH) if not free[j]]
-        return search_separation(losses, NAMES, outputs=outputs, intercepts=[WIDTH - 1], penalised=out)
-
-    return search
-
-
 def reference(losses, gone, rows, columns):
     """Return the minimum without the rows, or the classes of rows, that separate; θ has zeros elsewhere."""
     X, y, weights, offset, level = rows
@@ -92,12 +81,12 @@ def reference(losses, gone, rows, columns):
 @pytest.mark.parametrize("seed", range(30))
 def test_the_limit_is_the_fit_of_the_rows_that_do_not_separate(seed):
     losses, gone, rows = problem(seed)
-    search, dim = searching(losses), losses[0].dim
+    search, dim = searching(losses, WIDTH), losses[0].dim
     everything = np.ones(dim, dtype=bool)
     searched = search(everything)
     assert isinstance(searched.finding, Separation)
     assert not searched.finding.is_complete
-    found = drive(limit(np.zeros(dim), everything, searched), losses)
+    found = drive(limit([np.zeros(dim)], everything, searched), losses)
     value, fit = reference(losses, gone, rows, range(WIDTH))
     scale = max(1.0, 1e-6 * abs(value))  # of large counts
     assert found.value == pytest.approx(value, abs=CLOSE * scale)
@@ -127,11 +116,10 @@ def test_complete_separation_loses_nothing():
     x = np.array([-2.0, -1.0, 1.0, 3.0])
     losses = [Logistic(np.column_stack([x, np.ones(4)]), x > 0)]
     searched = search_separation(losses, ["x", "one"], intercepts=[1])
-    found = drive(limit([0.0, 0.0], [True, True], searched), losses)
+    found = drive(limit([[np.nan, 0.0], [0.0, 0.0]], [True, True], searched), losses)
     assert (len(searched.pivots), found.value < 1e-12) == (2, True)
     # the model of the intercept alone has a maximum: ½
-    search = lambda free: search_separation(losses, ["x", "one"], penalised=[0])  # noqa: E731
-    null = drive(supremum(found.theta, [False, True], 2, search, None, searched.receding), losses)
+    null = drive(supremum(found.theta, [False, True], 2, searching(losses, 2), None, searched.receding), losses)
     assert null.value == pytest.approx(4.0 * np.log(2.0), abs=CLOSE)
 
 
@@ -152,7 +140,7 @@ def test_a_removed_column_frees_the_one_that_it_made_superfluous():
 
 def test_a_smaller_model_of_which_nothing_is_known_has_no_supremum():
     losses, _, _ = problem(0)
-    searched = searching(losses)(np.ones(WIDTH, bool))
+    searched = searching(losses, WIDTH)(np.ones(WIDTH, bool))
     unknown = searched._replace(finding=Undecided(("z",)))
     with pytest.raises(ValueError, match="not decided"):
         drive(
