@@ -94,6 +94,9 @@ def fit(
         shown |= {"losses": losses} if intervals == "profile" else {}
     elif intervals == "profile":
         note("the likelihood has no maximum: intervals are Wald's.")
+    if not model.has_maximum and model.fit_name != "maximum likelihood" and tests != "none":
+        note("nothing is known about the maximum of the likelihood: there are no tests of terms.")
+        tests = "none"
     shown |= {"tests": tests_of(model, tests, settings.covariance, test_type, losses)}
     if tests == "lr":
         model = replace(model, ratio_tests=shown["tests"])
