@@ -86,13 +86,14 @@ def test_columns_and_classes_with_nasty_names_are_those_with_plain_ones(seed, tm
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the column that others make up
         plain.fit(pd.DataFrame(X, columns=list("abcd")), order[y] if kind == "multinomial" else y == 0, client=site)
-        try:
-            ours.fit(pd.DataFrame(X, columns=names), labels[kind], client=site)
-        except ArgumentError as error:
-            assert error.argument == "X"
-            every = [f"{label}: {name}" for label in sorted(classes)[1:] for name in [*names, "(intercept)"]]
-            assert len(set(every)) < len(every) or "(intercept)" in names
+        outputs = [f"{label}: " for label in sorted(classes)[1:]] if kind == "multinomial" else [""]
+        every = [f"{output}{name}" for output in outputs for name in [*names, "(intercept)"]]
+        if len(set(every)) < len(every):
+            with pytest.raises(ArgumentError) as error:
+                ours.fit(pd.DataFrame(X, columns=names), labels[kind], client=site)
+            assert error.value.argument == "X"
             return
+        ours.fit(pd.DataFrame(X, columns=names), labels[kind], client=site)
     assert [test.name for test in ours.test_terms()] == names
     for one, other in zip(answers(ours, names, tmp_path), answers(plain, list("abcd"), tmp_path), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-12)
@@ -111,8 +112,7 @@ def test_levels_with_nasty_names_are_those_with_plain_ones(seed, tmp_path):
         table |= {"died": (y == 0).astype(int), "site": site}
         try:
             model = FederatedLogisticRegression.from_formula("died ~ C(g)*C(h) + `g:h`", pd.DataFrame(table), "site")
-        except TableError as error:  # such as a number beside words, or a mark of a missing value
-            assert error.column in ("g", "h")
+        except TableError:  # such as a number beside words, or a mark of a missing value
             return
         assert [len(term.columns) for term in model.agreement_.terms] == [2, 1, 1, 2]
         assert [pair for pairs in model.agreement_.structure.levels[:3] for pair in pairs] == [
