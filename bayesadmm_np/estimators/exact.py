@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from .._errors import ArgumentError
 from .._validation import Array
 from ..design.rows import INTERCEPT
-from ..glm.least_squares import settled, solve
+from ..glm.diagnosis import Finding
+from ..glm.estimable import moved
+from ..glm.least_squares import dependence, settled, solve
 from ..glm.problem import Glm
 from ..losses.expectations import Delta
 from ..losses.stacked_qr import site_factor
@@ -18,14 +21,20 @@ from ..splitting.result import Result
 from ..splitting.status import Status
 from .settings import Settings
 
-HELD = (
-    "Columns are constants or combinations of those before them, and their coefficients, which no rows determine, are "
-    "held at zero: {}; leave them out, or take ridge regression, whose prior determines them."
-)
+
+@dataclass(frozen=True)
+class Exact:
+    """A fit of one round, its noise variance, and what is to be known of it."""
+
+    result: Result
+    noise: float
+    caveat: str
+    findings: tuple[Finding, ...]
+    flat: Array
 
 
-def fit_exact(glm: Glm, settings: Settings, names: Sequence[str]) -> tuple[Result, float, str]:
-    """Fit by one exchange; return the result, of one round, the noise variance, and what is to be known of it.
+def fit_exact(glm: Glm, settings: Settings, names: Sequence[str]) -> Exact:
+    """Fit by one exchange.
 
     The posterior is N(θ̂, σ²(XᵀX + P)⁻¹), P = σ² × the prior's precision, or that precision itself where
     `settings.is_relative`. Where no noise variance is given it is the unbiased RSS/(n − tr[(XᵀX + P)⁻¹XᵀX]), which
@@ -58,9 +67,12 @@ def fit_exact(glm: Glm, settings: Settings, names: Sequence[str]) -> tuple[Resul
     expected = [loss.expect(posterior, Delta(2)) for loss in glm.losses(solved.noise)]
     tol, floats = settings.options["tol"], solved.fit.floats
     result = settled(prior, posterior, expected, tol, floats=floats, seconds=time.perf_counter() - began)
-    said = [] if not solved.held else [HELD.format(", ".join(map(repr, solved.held)))]
-    said += filter(None, [solved.caveat(result.status is Status.CONVERGED)])
-    return result, solved.noise, " ".join(said)
+    home = np.eye(layout.dim) if layout.centre is None else layout.move(layout.centre)
+    block, intercepts = home[: layout.width, : layout.width], [layout.n_features] if layout.has_intercept else []
+    findings, flat, unnamed = dependence(factors, solved.held, layout.columns(names), intercepts, block)
+    said = [unnamed, solved.caveat(result.status is Status.CONVERGED)]
+    ways = np.asarray(np.kron(np.eye(layout.n_outputs), flat))
+    return Exact(result, solved.noise, " ".join(filter(None, said)), findings, moved(home, ways))
 
 
 def _information(glm: Glm, p: int) -> Array:

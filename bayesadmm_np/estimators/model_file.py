@@ -7,6 +7,7 @@ has the shape that the header says.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -17,7 +18,7 @@ from .._validation import as_positive
 from ..design.agreement import Agreement
 from ..design.rows import Layout
 from ..families.gaussians import FAMILIES
-from ..glm.diagnosis import as_dict, read_finding
+from ..glm.diagnosis import Collinear, Constant, Finding, Separation, Undecided, Zero, as_dict, read_finding
 from ..glm.hypotheses import TermTest
 from ..glm.kinds import Kind, read_kind
 from ..glm.questions import pack_statistics, unpack_statistics
@@ -48,6 +49,12 @@ ALIKE = (
     ),
 )
 """Fields that a model and its header have in common."""
+
+WAYS: Mapping[str, tuple[type[Finding], ...]] = {
+    "flat": (Zero, Constant, Collinear),
+    "receding": (Separation, Undecided),
+}
+"""Directions of θ that a file has where one of these findings says so."""
 
 MOST_POINTS = 1 << 16
 """Of a rule: more would be an attack on memory."""
@@ -226,6 +233,7 @@ def save_model(path: str | os.PathLike[str], model: FittedGLM) -> None:
     if bound is not None and np.isfinite(bound.sd_units):
         arrays["distance"] = bound.per_coefficient
     arrays |= {f"statistics/{name}": meat for name, meat in meats.items()}
+    arrays |= {name: ways for name in WAYS if (ways := getattr(model, name)) is not None and ways.size}
     Archive("model", asdict(header), arrays, os.fspath(path)).write(path)
 
 
@@ -262,11 +270,14 @@ def _build(archive: Archive, header: Header) -> FittedGLM:
     said, bound = header.distance, None
     optional = {"centre": (p, header.centred), "distance": (d, said is not None and bool(np.isfinite(said.sd_units)))}
     optional["mean"] = (d, "mean" in archive.arrays)
+    findings = tuple(map(read_finding, header.findings))
+    ways = [name for name, kinds in WAYS.items() if any(isinstance(finding, kinds) for finding in findings)]
     names = ["scale/centre", "scale/scale", "prior/mean", "prior/precision", "posterior", "objective"]
     names += [name for name, (_, is_there) in optional.items() if is_there]
     names += [name for name in archive.arrays if header.statistics is not None and name.startswith("statistics/")]
-    archive.require("model", archive.header, [*names, *(f"site{k}" for k in range(len(header.sites)))])
+    archive.require("model", archive.header, [*names, *ways, *(f"site{k}" for k in range(len(header.sites)))])
     extra = {name: archive.vector(name, size) for name, (size, is_there) in optional.items() if is_there}
+    directions: dict[str, Any] = {name: archive.array(name, *((d, k) for k in range(1, d + 1))) for name in ways}
     scale = archive.vector("scale/scale", p)
     if not (scale > 0).all():
         raise archive.refusal("scale", "> 0", scale.min())
@@ -292,7 +303,8 @@ def _build(archive: Archive, header: Header) -> FittedGLM:
             for k, site in enumerate(header.sites)
         },
         rule=rule,
-        findings=tuple(map(read_finding, header.findings)),
+        findings=findings,
+        **directions,
         status=Status[header.status],
         certificate=Certificate(header.edges, header.pooled, header.tol, bound),
         objective=archive.vector("objective", header.recorded),

@@ -111,9 +111,8 @@ def fit_and_diagnose(
     is_exact = settings.row is STACKED_QR
     findings: tuple[Finding, ...] = ()
     flat = None
-    if settings.is_flat:
-        identified, said, flat = name_superfluous(glm, rows, names)
-        glm, findings = (glm, ()) if is_exact else (identified, said)  # a factor of the rows holds its own
+    if settings.is_flat and not is_exact:
+        glm, findings, flat = name_superfluous(glm, rows, names)
     try:
         fit = fit_glm(glm, settings, start, names)
         is_known = fit.searched is not None or is_exact or _is_proven(fit)
@@ -122,7 +121,7 @@ def fit_and_diagnose(
         fit = _mended(error, glm, rows, settings, names)
     caveat = fit.caveat
     caveats = (*((lambda words: caveat,) if caveat else ()), *fit.caveats)
-    fit = replace(fit, findings=findings, caveats=caveats, flat=flat)
+    fit = replace(fit, findings=(*findings, *fit.findings), caveats=caveats, flat=fit.flat if flat is None else flat)
     searched = fit.searched
     if searched is None or searched.finding is None:
         return fit
@@ -195,8 +194,10 @@ def fit_glm(glm: Glm, settings: Settings, start: Start | None = None, names: Seq
     if settings.penalty:
         return _fit_firth(glm, settings)
     if settings.row is STACKED_QR:
-        result, noise, caveat = fit_exact(glm, settings, names)
-        return Fit(result, glm, settings, settings.prior_precision(noise), noise, 1, caveat=caveat)
+        exact = fit_exact(glm, settings, names)
+        precision = settings.prior_precision(exact.noise)
+        fit = Fit(exact.result, glm, settings, precision, exact.noise, 1, caveat=exact.caveat)
+        return replace(fit, findings=exact.findings, flat=exact.flat)
     if settings.precision is None:
         return _fit_precision(glm, settings, start)
     return _fit_noise(glm, settings, settings.precision, start, names)

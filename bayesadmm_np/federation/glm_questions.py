@@ -42,7 +42,7 @@ from ..glm.firth import FirthAnswer, firth
 from ..glm.hypotheses import TermTest, hypotheses, ratio_tests
 from ..glm.inference import FAR, FitStatistics, Noise, null_fit, null_start
 from ..glm.kinds import Kind, kind_of_loss
-from ..glm.least_squares import information_of, settled, solve
+from ..glm.least_squares import dependence, information_of, settled, solve
 from ..glm.limit import Steps, held_at, limit, of_prior, supremum
 from ..glm.problem import HOLD
 from ..glm.questions import (
@@ -330,11 +330,10 @@ def _least_squares(found: Prepared, ask: Asking) -> Prepared:
     p -= is_free
     factors = [answer.factor(p, c, is_free) for answer in answers]
     columns = _columns(spec)
-    roots = [_design_root(one, is_free) @ _units(spec) for one in factors]
-    findings, flat = search_dependence(roots, columns, _intercepts(spec)) if not precision.any() else ((), None)
     own, null_variance = information_of(factors)
     settings = {"noise": noise, "weight_kind": spec.weight_meaning}
     solved = solve(factors, precision[:p, :p], columns[:p], own, null_variance, **settings)
+    findings, flat, unnamed = dependence(factors, solved.held, columns, _intercepts(spec), _units(spec))
     centre = None
     if is_free and spec.centre is None and all(answer.moves for answer in answers):
         centre = solved.fit.centre
@@ -349,7 +348,7 @@ def _least_squares(found: Prepared, ask: Asking) -> Prepared:
         found,
         spec=spec,
         findings=findings,
-        flat=None if flat is None else _in_the_run(spec, flat),
+        flat=_in_the_run(spec, flat),
         null=null.ravel(),
         noise="given" if noise is not None else "estimated",
         noise_variance=solved.noise,
@@ -358,16 +357,8 @@ def _least_squares(found: Prepared, ask: Asking) -> Prepared:
     sums = (Sums(*(share * one for one in own)) for own in ask(SumsQuestion(theta)))
     expected = [_expected(posterior, own, 0.0) for own in sums]
     result = settled(prior, posterior, expected, spec.tol)
-    return replace(found, result=result, caveat=solved.caveat(result.status is Status.CONVERGED))
-
-
-def _design_root(factor: Any, is_free: bool) -> Array:
-    """R of the design alone: of the columns, and of the ones that come last."""
-    root: Array = factor.root
-    if not is_free:
-        return root[:, : factor.n_features]
-    ones, p = root[:, :1], factor.n_features
-    return np.column_stack([root[:, 1 : p + 1] + ones * factor.shift[:p], ones])
+    said = [unnamed, solved.caveat(result.status is Status.CONVERGED)]
+    return replace(found, result=result, caveat=" ".join(filter(None, said)))
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -224,7 +224,7 @@ def goodness_of_fit(
     ours, theirs = log_likelihood(total.loss), log_likelihood(total.null_loss)
     is_least_squares = kind.has_noise
     top, bottom = (deviance, null) if is_least_squares else (ours, theirs)
-    r_squared = 1.0 - top / bottom if has_null and bottom != 0 and np.isfinite([top, bottom]).all() else None
+    r_squared = 1.0 - top / bottom if has_null and null > 0 and np.isfinite([top, bottom]).all() else None
     has_adjusted = is_least_squares and r_squared is not None and df_residual > 0
     dispersion = square * total.pearson / df_residual if df_residual > 0 else None
     test = None

@@ -18,6 +18,7 @@ from ..splitting.history import Edges, RoundRecord
 from ..splitting.result import Result
 from ..splitting.state import State
 from ..splitting.status import Status
+from .diagnosis import Finding, search_dependence
 from .problem import HOLD
 
 EPS = float(np.finfo(np.float64).eps)
@@ -25,6 +26,10 @@ MOST_STEPS = 200
 NEAR = (
     "A relative change of {:.0e} in the columns makes one of them a combination of the others: the last digits of the "
     "coefficients are rounding, and sums in doubles cannot certify them."
+)
+HELD = (
+    "Columns are nearly combinations of those before them, and their coefficients, which no rows determine, are held "
+    "at zero: {}; leave them out, or take ridge regression, whose prior determines them."
 )
 PERFECT = "The fit is perfect, or nearly: standard errors are near rounding, and sums in doubles cannot certify it."
 UNCERTIFIED = (
@@ -145,6 +150,29 @@ def information_of(factors: Sequence[SiteFactor]) -> tuple[Array, float]:
     )
     whole = squares[:p]
     return np.where(whole > 0, whole, 1.0), float(spread / (total * first.n_outputs))
+
+
+def dependence(
+    factors: Sequence[SiteFactor], held: Sequence[str], columns: Sequence[str], intercepts: Sequence[int], units: Array
+) -> tuple[tuple[Finding, ...], Array, str]:
+    """Return the relation of each column that a fit holds at zero, and its direction; see `search_dependence`.
+
+    X @ units is the design in the columns' own units. A sentence names columns that have no relation, up to rounding.
+    """
+    findings, flat = search_dependence([_design_root(one) @ units for one in factors], columns, intercepts)
+    kept = [i for i, finding in enumerate(findings) if getattr(finding, "column", None) in held]
+    named = tuple(findings[i] for i in kept)
+    unnamed = [name for name in held if name not in {getattr(finding, "column", None) for finding in named}]
+    return named, flat[:, kept], HELD.format(", ".join(map(repr, unnamed))) if unnamed else ""
+
+
+def _design_root(factor: SiteFactor) -> Array:
+    """R of the design alone: of the columns, and of the ones, which come last."""
+    root, p = factor.root, factor.n_features
+    if not factor.has_intercept:
+        return root[:, :p]
+    ones = root[:, :1]
+    return np.column_stack([root[:, 1 : p + 1] + ones * factor.shift[:p], ones])
 
 
 def settled(

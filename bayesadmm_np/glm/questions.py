@@ -241,6 +241,7 @@ class Entry(NamedTuple):
 
 
 UNIT = float(np.finfo(np.float64).eps)
+NEXT_TO_NOTHING = 1e-250
 LARGEST = 1e150
 """Largest number in an answer: the server squares them and adds them up."""
 
@@ -324,7 +325,9 @@ FIRST_ONES = Condition(
 )
 ABOVE_SATURATED = Condition(
     "at least the saturated loss, {saturated_loss}",
-    lambda value, known: value >= known["saturated_loss"] - _slack(known) * (abs(value) + abs(known["saturated_loss"])),
+    lambda value, known: (  # the saturated loss of a count of 0 is not quite 0
+        value >= known["saturated_loss"] - _slack(known) * (abs(value) + abs(known["saturated_loss"]) + NEXT_TO_NOTHING)
+    ),
 )
 SHORT = Condition("of no more rows than columns", lambda root, known: root.shape[0] <= root.shape[1])
 NO_LOSS = Condition("0 of classes", lambda value, known: not known["kind"].is_classifier or value == 0.0)
