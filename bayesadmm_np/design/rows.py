@@ -82,6 +82,8 @@ class Layout:
         if len(set(names)) < len(names):
             raise ArgumentError("X", "must have columns of different names", f"{_twice(names)!r} twice")
         found = self.parameters(names, outputs)
+        if INTERCEPT in names:
+            raise ArgumentError("X", "must have no column of the intercept's name", repr(INTERCEPT), "rename it")
         if len(set(found)) < len(found):
             expected = "must have columns, with classes and intercept, of which no two coefficients get one name"
             raise ArgumentError("X", expected, f"{_twice(found)!r} twice", "rename a column or a class")

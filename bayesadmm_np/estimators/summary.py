@@ -471,8 +471,7 @@ def _differences(model: FittedGLM, reference: Any) -> tuple[Array, tuple[str, ..
     own = np.array([[float(label == name) for name in outputs] for label in labels])
     apart = np.delete(own - own[labels.index(word(reference))], labels.index(word(reference)), axis=0)
     others = [label for label in labels if label != word(reference)]
-    names = model.coefficient_names[: layout.width]
-    columns = [name.removeprefix(f"{model.output_names[0]}: ") for name in names]
+    columns = layout.columns(model.columns.names)
     return np.kron(apart, np.eye(layout.width)), tuple(
         f"{label} vs {word(reference)}: {column}" for label in others for column in columns
     )
