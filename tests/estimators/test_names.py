@@ -1,5 +1,6 @@
 """Names of columns, levels and classes are names: what looks like a level, a product or an intercept splits nothing."""
 
+import json
 import warnings
 from itertools import combinations
 
@@ -140,3 +141,37 @@ def test_levels_of_which_the_design_has_no_column_are_refused(levels):
     with pytest.raises(ArgumentError) as error:
         FederatedLogisticRegression.from_formula("died ~ x + C(g)", table)
     assert (error.value.argument, error.value.got) == ("formula", "'C(g)'")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_nasty_names_come_through_commands_and_files(bayesadmm, seed, tmp_path, monkeypatch):
+    """The table of `fit`, and of a run by files, is the estimator's, name by name."""
+    pytest.importorskip("cyclopts")
+    monkeypatch.chdir(tmp_path)
+    X, y, site = rows(seed)
+    names, levels = [name for name in nasty(seed, 9) if "(intercept)" not in name][:3], ["q [x]: y", "p vs q", "r"]
+    g = np.array(levels, dtype=object)[np.random.default_rng(seed).integers(0, 3, len(y))]
+    table = pd.DataFrame({**dict(zip(names, X.T, strict=False)), "ward [T.a]": g, "out come": (y == 0).astype(int)})
+    formula = f"`out come` ~ {' + '.join(f'`{name}`' for name in names)} + C(`ward [T.a]`)"
+    files = [f"{k}.csv" for k in range(3)]
+    for k, file in enumerate(files):
+        table[site == k].to_csv(file, index=False)
+        rules = ("--minimum-rows", 1, "--minimum-count", 1, "--most-parameters", 9, "--budget", 1e6)
+        code, _, err = bayesadmm("site", "init", k, "--data", file, "--name", k, "--formula", formula, *rules,
+                                 "--loss", "logistic")  # fmt: skip
+        assert code == 0, err
+    model = FederatedLogisticRegression.from_formula(formula, table.assign(site=site), "site")
+    tables = [
+        bayesadmm("server", "run", "run", 0, 1, 2, "--tests", "lr", "--no-progress", "--json"),
+        bayesadmm("fit", *files, "--formula", formula, "--loss", "logistic", "--tests", "lr", "--no-progress",
+                  "--json"),
+    ]  # fmt: skip
+    for code, out, err in tables:
+        assert code == 0, err
+        found = json.loads(out)
+        found = found.get("table", found)
+        assert [row["name"] for row in found["coefficients"]] == list(model.fitted_.coefficient_names)
+        assert [row["coef"] for row in found["coefficients"]] == pytest.approx(model.fitted_.mean(), abs=1e-7)
+        for row, test in zip(found["tests"], model.test_terms(how="lr"), strict=True):
+            assert (row["name"], row["df"]) == (test.name, test.df)
+            assert row["statistic"] == pytest.approx(test.statistic, rel=1e-6)
