@@ -79,14 +79,11 @@ class Layout:
 
     def require_names(self, names: Sequence[str], outputs: Sequence[str]) -> None:
         """Refuse columns, classes and an intercept whose names together name two coefficients alike."""
-        if len(set(names)) < len(names):
-            raise ArgumentError("X", "must have columns of different names", f"{_twice(names)!r} twice")
-        found = self.parameters(names, outputs)
+        _require_different("must have columns of different names", names)
         if INTERCEPT in names:
             raise ArgumentError("X", "must have no column of the intercept's name", repr(INTERCEPT), "rename it")
-        if len(set(found)) < len(found):
-            expected = "must have columns, with classes and intercept, of which no two coefficients get one name"
-            raise ArgumentError("X", expected, f"{_twice(found)!r} twice", "rename a column or a class")
+        expected = "must have columns and classes that give no two coefficients one name"
+        _require_different(expected, self.parameters(names, outputs))
 
     def require_offset(self, offset: Array | None) -> None:
         """Refuse an offset where a row has several predictors: it would have to say which of them it moves."""
@@ -127,8 +124,10 @@ class Layout:
         return np.asarray(found)
 
 
-def _twice(names: Sequence[str]) -> str:
-    return next(name for j, name in enumerate(names) if name in names[:j])
+def _require_different(expected: str, names: Sequence[str]) -> None:
+    if len(set(names)) < len(names):
+        twice = next(name for j, name in enumerate(names) if name in names[:j])
+        raise ArgumentError("X", expected, f"{twice!r} twice", "rename one of them")
 
 
 def read_client(client: Any, n_rows: int) -> list[Hashable]:
@@ -156,9 +155,7 @@ def require_numbers(X: Any) -> None:
     That of a frame, or x0, x1, … as `fit` calls the columns of an array.
     """
     if hasattr(X, "columns"):
-        names = list(X.columns)
-        if len(set(names)) < len(names):
-            raise ArgumentError("X", "must have columns of different names", f"{_twice(names)!r} twice")
+        _require_different("must have columns of different names", list(X.columns))
         columns = {name: np.asarray(X[name]) for name in X.columns}
     elif isinstance(X, np.ndarray) and X.ndim == 2 and (X.dtype.kind in "OUSmM" or not _is_finite(X)):
         columns = {f"x{j}": column for j, column in enumerate(X.T)}

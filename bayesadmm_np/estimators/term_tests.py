@@ -141,5 +141,6 @@ def _in_words(weights: Mapping[str, float]) -> str:
 def _spread(model: FittedGLM, covariance: str) -> Spread:
     spread = Spread.of(model, covariance)
     if model.fit_name != "maximum likelihood" or spread.matrix is None:
-        raise ValueError(f"a test of terms needs a fit by maximum likelihood with a covariance, not: {model.fit_name}.")
+        got = model.fit_name if spread.matrix is not None else "one whose residuals tell no noise variance"
+        raise ValueError(f"a test of terms needs a fit by maximum likelihood with a covariance, not: {got}.")
     return spread
