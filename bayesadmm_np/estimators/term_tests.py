@@ -50,7 +50,7 @@ def wald_tests(
     """Test terms by the estimates and their covariance; see `glm.hypotheses.wald_tests`."""
     spread, asked = _spread(model, covariance), read_terms(model, terms, type)
     assert spread.matrix is not None
-    return glm.wald_tests(asked, model.posterior.mean, spread.matrix, _flat(model), model.determines, spread.df)
+    return glm.wald_tests(asked, model.kept, spread.matrix, _flat(model), model.determines, spread.df)
 
 
 def likelihood_ratio_tests(
@@ -107,7 +107,7 @@ def contrast(model: FittedGLM, weights: Mapping[str, float], covariance: str = M
     Raises
     ------
     ValueError
-        When a coefficient is unknown, or the model has no covariance.
+        When a coefficient is unknown, the rows do not determine the sum, or the model has no covariance.
 
     Examples
     --------
@@ -126,9 +126,11 @@ def contrast(model: FittedGLM, weights: Mapping[str, float], covariance: str = M
         raise ArgumentError("weights", expected, got, f"did you mean {near!r}?" if near else "")
     if spread.matrix is None:
         raise ValueError(f"{model.method} with the {model.family} family learns no covariance.")
-    change, _ = model.in_units("original")
-    L = [weights.get(key, 0.0) for key in names]
-    return contrasts(model.mean(), change @ spread.matrix @ change.T, L, [name or _in_words(weights)], df=spread.df)[0]
+    change, shift = model.in_units("original")
+    weight = np.array([weights.get(key, 0.0) for key in names])
+    model.require_determined((weight @ change)[None], "weights", _in_words(weights))
+    own, covariance_of = change @ model.posterior.mean + shift, change @ spread.matrix @ change.T
+    return contrasts(own, covariance_of, weight, [name or _in_words(weights)], df=spread.df)[0]
 
 
 def _in_words(weights: Mapping[str, float]) -> str:

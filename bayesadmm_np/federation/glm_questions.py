@@ -33,6 +33,7 @@ from ..glm.diagnosis import (
     Zero,
     as_dict,
     coefficient_names,
+    is_suspect,
     read_finding,
     search_dependence,
     search_separation,
@@ -67,6 +68,7 @@ from ..glm.separation import Question as SeparationQuestion
 from ..glm.site_statistics import SiteStatistics, with_all_robust
 from ..losses.base import GaussianExpected, KroneckerCurvature, Margins
 from ..losses.expectations import Delta
+from ..splitting.certificate import Certificate, PooledObjective
 from ..splitting.result import Result
 from ..splitting.status import Status
 from .messages import Outcome
@@ -253,8 +255,9 @@ def _information(found: Prepared, ask: Asking) -> Array:
 
 def _in_the_run(spec: Any, flat: Array) -> Array:
     """Directions of the coefficients in the columns' own units as directions of θ."""
-    home, ways = (np.asarray(np.kron(np.eye(sizes_of(spec)["c"]), block)) for block in (_units(spec), flat))
-    return moved(home, ways)
+    units, each = _units(spec), np.eye(flat.shape[1])
+    own = [int(np.flatnonzero((flat == one).all(axis=1))[0]) for one in each]  # where each is 1, and stays so
+    return np.asarray(np.kron(np.eye(sizes_of(spec)["c"]), moved(units, flat / np.diagonal(units)[own])))
 
 
 def _columns(spec: Any) -> list[str]:
@@ -544,10 +547,26 @@ def _kept(found: Prepared) -> NDArray[np.bool_]:
     return np.tile(np.isin(np.arange(len(columns)), held, invert=True), sizes_of(found.spec)["c"])
 
 
-def watch(found: Prepared, ask: Asking) -> tuple[Prepared, bool]:
-    """Look for a separation once a run is long; with one the run stops."""
+def is_long(found: Prepared, state: Any) -> bool:
+    """Whether it is time to look for a separation, which is done once."""
+    if found.searched is not None or not state.history:
+        return False
+    shares = None if found.design is None else np.sum([one.target for one in found.design], axis=0)
+    return is_suspect(state.history[-1], shares if kind_of_loss(found.spec.loss).is_classifier else None)
+
+
+def watch(found: Prepared, ask: Asking, state: Any) -> tuple[Prepared, bool, Certificate | None]:
+    """Look for a separation once a run is long; with one the run stops, with the certificate of where it is, if any."""
     found = _searched(found, ask)
-    return found, found.searched is not None and isinstance(found.searched.finding, Separation)
+    if found.searched is None or not isinstance(found.searched.finding, Separation):
+        return found, False, None
+    spec, q_g = found.spec, state.q_g
+    try:
+        expected = [_expected(q_g, own, None) for own in ask(SumsQuestion(q_g.mean))]
+    except Declined:  # at a point that may be far off
+        return found, True, None
+    pooled = PooledObjective(spec.prior, q_g, expected)
+    return found, True, Certificate(state.history[-1].edges, pooled.residual, spec.tol, pooled.distance)
 
 
 def _searched(found: Prepared, ask: Asking) -> Prepared:

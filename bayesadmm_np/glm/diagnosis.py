@@ -13,18 +13,26 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import qr
+from scipy.special import xlogy
 
 from .._archive import read_as
 from .._errors import PLAIN, ArgumentError, Words
 from .._validation import Array
 from ..design.rows import INTERCEPT
 from ..losses.linear_model import LinearModelLoss
+from ..splitting.history import RoundRecord
 from .columns import Relation, find_relations
-from .estimable import flat_directions
-from .separation import Ask, Split, ask_losses, basis_within, factors_of, find_split, has_walls
+from .estimable import estimable, flat_directions
+from .separation import Ask, Split, Unanswered, ask_losses, basis_within, factors_of, find_split, has_walls
 
 LONG = 8
 """Rounds after which it is asked, once, whether a likelihood has a maximum: with one, few fits take as many."""
+
+STEEP = 0.15
+"""Loss of classes, relative to that of their shares alone, below which it is asked earlier: separated rows go there.
+
+Where it is smaller yet the sums of a site rest on so few rows that its rules refuse them.
+"""
 
 FIFTH = 0.2
 """Share of the information on a coefficient from which on the prior is named."""
@@ -84,7 +92,12 @@ class Zero(Finding):
     code: ClassVar[str] = "zero"
 
     def __str__(self) -> str:
-        return f"{self.column} is zero in every row: it has no coefficient."
+        return f"{self.relation}: it has no coefficient."
+
+    @property
+    def relation(self) -> str:
+        """The fact, without what follows from it."""
+        return f"{self.column} is zero in every row"
 
 
 @dataclass(frozen=True)
@@ -159,9 +172,9 @@ class Separation(Finding):
     def worded(self, words: Words) -> str:
         """Return the sentence."""
         how = "complete" if self.is_complete else "quasi-complete"
-        by = _list(self.columns) if self.columns else "the intercept alone, as y has one value"
+        by = enumerated(self.columns) if self.columns else "the intercept alone, as y has one value"
         along = f"along {_sum(self.direction)} " if len(self.direction) <= MOST_TERMS else ""
-        have = "No coefficient has a" if self.is_complete else f"{_list(self.names)}{_verb(self.names)} no"
+        have = "No coefficient has a" if self.is_complete else f"{enumerated(self.names)}{_verb(self.names)} no"
         return (
             f"Separation ({how}) by {by}: {along}the likelihood rises for ever and has no maximum. {have} finite "
             f"estimate; take {_remedies(words)}."
@@ -200,7 +213,7 @@ class PriorShare(Finding):
     code: ClassVar[str] = "prior"
 
     def __str__(self) -> str:
-        listed = _list([f"{name} ({share:.0%})" for name, share in self.shares])
+        listed = enumerated([f"{name} ({share:.0%})" for name, share in self.shares])
         return f"Much of the information on {listed} comes from the prior, not from the data."
 
 
@@ -212,7 +225,7 @@ class PriorPull(Finding):
     code: ClassVar[str] = "pull"
 
     def __str__(self) -> str:
-        listed = _list([f"{name} ({pull:+.1f})" for name, pull in self.pulls])
+        listed = enumerated([f"{name} ({pull:+.1f})" for name, pull in self.pulls])
         return f"The prior moved estimates by more than half a standard error: {listed}."
 
 
@@ -234,7 +247,7 @@ class Digits(Finding):
         left = "no digit" if self.digits < 1 else f"at most {self.digits} digit{'s' if self.digits > 1 else ''}"
         return (
             f"The information is nearly singular (condition {self.condition:.0e}, unit diagonal), mostly in "
-            f"{_list(self.names)}: {left} of the {self.of} can be right."
+            f"{enumerated(self.names)}: {left} of the {self.of} can be right."
         )
 
 
@@ -441,6 +454,13 @@ def find_separation(
     ).finding  # fmt: skip
 
 
+def is_suspect(record: RoundRecord, shares: Array | None) -> bool:
+    """Whether it is time to ask if a likelihood has a maximum; `shares` are the weights of classes, None of numbers."""
+    if record.round == LONG or shares is None:
+        return record.round == LONG
+    return bool(record.objective < STEEP * float(-xlogy(shares, shares / shares.sum()).sum()))
+
+
 class Searched(NamedTuple):
     """The end of a search for separation, and the directions of θ that have no finite estimate, shape (C p, k).
 
@@ -480,17 +500,20 @@ def search_separation(
     if not isinstance(found, Split):
         places = [c * len(columns) + j for c in range(len(outputs)) for j in free]
         return Searched(Undecided(tuple(names[place] for place in places)), np.eye(dim)[:, places])
-    moved, along = _touched(found.span, found.whole, change), found
-    receding = _first_is(found.direction, found.span)
+    along, receding = found, _first_is(found.direction, found.span)
     receding[np.setdiff1d(np.arange(dim), _touched(found.span, found.whole, None))] = 0.0
-    by = sorted({j % len(columns) for j in moved} - set(intercepts))
+    lost = np.flatnonzero(~estimable(np.eye(dim) if change is None else change, receding))
+    by = sorted({int(j) % len(columns) for j in lost} - set(intercepts))
     if found.is_complete:
         always = [j for j in free if j in intercepts]
         size = np.abs(found.direction.reshape(len(outputs), -1)).max(axis=0) * np.linalg.norm(
             np.vstack(factors), axis=0
         )
         for few in ([], sorted(by, key=lambda j: -size[j])[:1]):
-            alone = find_split(ask, basis_within(factors, sorted([*always, *few])), len(outputs))
+            try:
+                alone = find_split(ask, basis_within(factors, sorted([*always, *few])), len(outputs))
+            except Unanswered:  # all columns together are known to separate
+                break
             if isinstance(alone, Split):
                 by, along = few, alone
                 break
@@ -499,7 +522,7 @@ def search_separation(
     finding = Separation(
         tuple(columns[j] for j in by),
         tuple((names[j], float(way[j] / largest)) for j in sparse),
-        tuple(names[j] for j in moved),
+        tuple(names[j] for j in lost),
         found.is_complete,
     )
     return Searched(finding, receding, _pivots(receding, found.whole))
@@ -539,7 +562,8 @@ def _touched(span: Array, whole: Array, change: Array | None) -> list[int]:
 # ----------------------------------------------------------------------------------------------------
 
 
-def _list(names: Sequence[str]) -> str:
+def enumerated(names: Sequence[str]) -> str:
+    """Return names as a sentence has them; of many the first."""
     if len(names) > MOST_TERMS:
         names = [*names[: MOST_TERMS - 1], f"{len(names) - MOST_TERMS + 1} more"]
     return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
