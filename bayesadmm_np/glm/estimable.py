@@ -57,6 +57,15 @@ def estimable(L: Array, directions: Array) -> NDArray[np.bool_]:
     return np.asarray(~moved(L * units, basis).any(axis=1))
 
 
+def combinations(places: Sequence[int], directions: Array) -> Array:
+    """Return independent combinations of some entries of θ that are the same along all directions, shape (m, d)."""
+    units, basis = orthonormal(directions)
+    left, sizes, _ = np.linalg.svd(basis[list(places)])
+    rows = np.zeros((len(places) - int((sizes > CANCELLED).sum()), len(directions)))
+    rows[:, list(places)] = left[:, len(places) - len(rows) :].T / units[list(places)]
+    return rows
+
+
 @dataclass(frozen=True, eq=False)
 class Reach:
     """How the directions that the rows of the sites leave open move the predictors of other rows.
