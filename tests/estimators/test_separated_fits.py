@@ -185,3 +185,15 @@ def test_a_limit_that_is_not_reached_has_no_numbers(monkeypatch):
         assert isinstance(model.findings[-1], Undecided)
         assert not model.determines(np.eye(model.layout.dim)).any()
         assert model.goodness() is None
+
+
+def test_directions_go_with_the_intercepts_origin():
+    """`uncentred` has its intercept where columns are zero; the broken twin keeps the directions of the centred θ."""
+    table, kind, formula, weights, _ = cohort(0)
+    model = in_process(table, kind, formula, weights)
+    assert model.layout.centre is not None
+    L = model.in_units("original")[0]
+    home = model.uncentred
+    assert home.determines(np.eye(model.layout.dim)).tolist() == model.determines(L).tolist()
+    twin = model.determines(np.eye(model.layout.dim))
+    assert twin.tolist() != model.determines(L).tolist()
