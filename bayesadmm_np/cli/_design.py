@@ -13,7 +13,7 @@ from .._validation import Array
 from ..design.levels import TableError, agree_classes
 from ..design.rows import INTERCEPT, require_size
 from ..estimators.fitted import Columns, FittedGLM
-from ..glm.diagnosis import Collinear, Finding, Separation, without_estimate
+from ..glm.diagnosis import Collinear, Finding, Separation
 from ..glm.kinds import Kind, read_kind
 from ._options import DataSettings
 from ._rows import Rows
@@ -187,15 +187,11 @@ def in_own_units(finding: Finding, columns: Columns) -> Finding:
 
 
 def code_of(model: FittedGLM, what: str) -> int:
-    """Return the exit code of what a model was used for; where its likelihood has no maximum, say so."""
+    """Return the exit code of what a model was used for; where its likelihood has no maximum, say `what` that means."""
     if model.has_maximum:
         return 0
-    found = [name for f in model.findings for name in (f.columns if isinstance(f, Separation) else ())]
-    by = ", ".join(found or sorted(without_estimate(model.findings)))
-    note(
-        f"the likelihood of this model has no maximum{f' (separation by {by})' if by else ''}: {what} are those of "
-        "where its rounds stopped, and of no fit; fit with --penalty firth or a prior."
-    )
+    because = f" (no finite estimate of {', '.join(model.infinite)})" if model.infinite else ""
+    note(f"the likelihood of this model has no maximum{because}: {what}; fit with --penalty firth or a prior.")
     return SEPARATED
 
 

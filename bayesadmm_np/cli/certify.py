@@ -50,7 +50,7 @@ def certify(
     fitted = read_model(model)
     rows = rows_of_model(fitted, data, client=client, weights=weights, dropna=dropna, separator=separator, na=na)
     holds = run_certify(fitted, rows, tol, json)
-    return code_of(fitted, "residual and coefficients") or int(not holds)
+    return code_of(fitted, "the residual is that of where its rounds stopped") or int(not holds)
 
 
 def _how_named(model: FittedGLM) -> str:

@@ -71,7 +71,7 @@ def evaluate(
             found.plot(page)
             page.savefig(figure, dpi=220)
         note(f"figure written to {figure}.")
-    return code_of(fitted, "predictions")
+    return code_of(fitted, "predictions are limits")
 
 
 def count(folder: Path, model: Path, data: Path | None, out: Path | None) -> dict[str, Any]:
@@ -126,4 +126,8 @@ def _predicted(fitted: Any, data: list[Path], client: str | None, **settings: An
     rows = rows_of_model(fitted, data, client=client, with_weights=False, **settings)
     names = np.array([word(label) for label in fitted.classes])
     labels = names[code_labels(rows, fitted.target, fitted.classes)]
-    return fitted.probabilities(rows.matrix, offset=rows.offset), labels, names, rows.site.astype(str)
+    chances = fitted.probabilities(rows.matrix, offset=rows.offset)
+    said = fitted.left_open(rows.matrix, np.isnan(chances))
+    if said:
+        raise Refused(f"{', '.join(map(str, data))}: rows must have predictions: {said}.")
+    return chances, labels, names, rows.site.astype(str)

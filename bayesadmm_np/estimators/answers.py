@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -77,7 +78,11 @@ class FittedEstimator(BaseEstimator):
 
     @property
     def posterior_(self) -> Gaussian:
-        """Posterior of the user's θ."""
+        """Posterior of the user's θ; an AttributeError where the rows leave a part of θ open."""
+        if not self.fitted_.determines(np.eye(self.fitted_.layout.dim)).all():
+            raise AttributeError(
+                "posterior_ is of a fit whose rows determine all coefficients; coef_ has those of this."
+            )
         return self.fitted_.uncentred.posterior
 
     @property
@@ -92,7 +97,7 @@ class FittedEstimator(BaseEstimator):
 
     @property
     def covariance_(self) -> Array | None:
-        """Covariance of the user's θ; None where the family learns none."""
+        """Covariance of the user's θ, NaN where `coef_` and `intercept_` are; None where the family learns none."""
         return self.fitted_.covariance()
 
     @property
@@ -151,14 +156,14 @@ class FittedEstimator(BaseEstimator):
 
     @property
     def coef_(self) -> Array:
-        """Coefficients in scikit-learn's shapes."""
-        found = self.fitted_.layout.coefficients(self.posterior_.mean)
+        """Coefficients in scikit-learn's shapes; NaN where the rows determine none, as NA in R."""
+        found = self.fitted_.layout.coefficients(self.fitted_.mean())
         return found[0] if self._is_single and not self.fitted_.kind.is_classifier else found
 
     @property
     def intercept_(self) -> Any:
-        """Intercepts in scikit-learn's shapes."""
-        found = self.fitted_.layout.intercepts(self.posterior_.mean)
+        """Intercepts in scikit-learn's shapes; NaN as in `coef_`."""
+        found = self.fitted_.layout.intercepts(self.fitted_.mean())
         return float(found[0]) if self._is_single and not self.fitted_.kind.is_classifier else found
 
     @property
@@ -326,6 +331,13 @@ class FittedEstimator(BaseEstimator):
             raise ArgumentError("offset", "and exposure must be left out: the formula has an offset")
         return rows, given if own is None else own
 
+    def _told(self, rows: Array, *found: Array) -> Any:
+        """Return predictions; a warning says how many rows have none (NaN), and why."""
+        said = self.fitted_.left_open(rows, np.any([np.isnan(each) for each in found], axis=0))
+        if said:
+            warnings.warn(f"{said}; their predictions are NaN.", stacklevel=3)
+        return found[0] if len(found) == 1 else found
+
     def predict(self, X: Any, return_std: bool = False, offset: Any = None, exposure: Any = None) -> Any:
         """Return the most probable class of new rows, or the mean of new observations.
 
@@ -344,20 +356,25 @@ class FittedEstimator(BaseEstimator):
         Raises
         ------
         ValueError
-            When `return_std` asks for what the family does not learn, or what a class has not.
+            When `return_std` asks for what the family does not learn, or what a class has not, and when the fit does
+            not determine the class of a row: it leaves the dependence of columns. The mean of such a row is NaN.
         """
         wants_sd = as_switch(return_std, "return_std")
         rows, known = self._rows_to_predict(X, offset, exposure)
         if self.fitted_.kind.is_classifier:
             if wants_sd:
                 raise ValueError("return_std must be False for classes: predict_proba says how sure they are.")
-            return self.classes_[np.argmax(self._probabilities(rows, known), axis=1)]
+            places = self.fitted_.labels(rows, self._how, known)
+            said = self.fitted_.left_open(rows, places < 0)
+            if said:
+                raise ArgumentError("X", "must hold rows whose class the fit determines", said)
+            return self.classes_[places]
         shape = (len(rows),) if self._is_single else (len(rows), self.fitted_.layout.n_outputs)
         if not wants_sd:
-            return self.fitted_.expected(rows, known).reshape(shape)
+            return self._told(rows, self.fitted_.expected(rows, known).reshape(shape))
         self._require_covariance("return_std=True")
         mean, sd = self.fitted_.mean_and_sd(rows, known)
-        return mean.reshape(shape), sd.reshape(shape)
+        return self._told(rows, mean.reshape(shape), sd.reshape(shape))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, offset: Any = None, exposure: Any = None) -> float:
         """Return the share of right classes, R² of least squares, or the share of the deviance that the means explain.
@@ -379,7 +396,10 @@ class FittedEstimator(BaseEstimator):
         if self.fitted_.kind.is_classifier:
             return float(accuracy_score(y, predicted, sample_weight=sample_weight))
         kind, y = self.fitted_.kind, self._check_y(y)
-        known = self._rows_to_predict(X, offset, exposure)[1]
+        rows, known = self._rows_to_predict(X, offset, exposure)
+        said = self.fitted_.left_open(rows, np.isnan(predicted))
+        if said:
+            raise ArgumentError("X", "must hold rows whose mean the fit determines", said)
         if kind.has_noise:  # several columns of y count alike, as scikit-learn has it
             moved = 0.0 if known is None else known
             return float(r2_score(y - moved, predicted - moved, sample_weight=sample_weight))
@@ -387,14 +407,23 @@ class FittedEstimator(BaseEstimator):
 
     @available_if(_is_classifier)
     def decision_function(self, X: Any, offset: Any = None) -> Array:
-        """Return the posterior mean of the predictor xᵀw + b, shape (n,), or (n, C) for three classes on."""
+        """Return the posterior mean of the predictor xᵀw + b, shape (n,), or (n, C) for three classes on.
+
+        Infinite under a separation; of several classes the others' predictors are then differences to the first that is
+        possible. NaN where the rows of the fit do not determine the class.
+        """
         rows, known = self._rows_to_predict(X, offset)
-        return self.fitted_.kind.class_predictors(self.fitted_.predictor_mean(rows, known))
+        return self._told(rows, self.fitted_.decision(rows, known))
 
     @available_if(_is_classifier)
     def predict_proba(self, X: Any, offset: Any = None) -> Array:
-        """Return p(y = c) for every class, shape (n, C): at the mode, or averaged over the posterior."""
-        return self._probabilities(*self._rows_to_predict(X, offset))
+        """Return p(y = c) for every class, shape (n, C): at the mode, or averaged over the posterior.
+
+        Under a separation along one direction they are limits, as in R. NaN where the rows of the fit do not determine
+        them, and a warning says why.
+        """
+        rows, known = self._rows_to_predict(X, offset)
+        return self._told(rows, self.fitted_.probabilities(rows, self._how, known))
 
     @available_if(_is_classifier)
     def predict_log_proba(self, X: Any, offset: Any = None) -> Array:
@@ -402,9 +431,9 @@ class FittedEstimator(BaseEstimator):
         with np.errstate(divide="ignore"):  # an impossible class has −inf
             return np.asarray(np.log(self.predict_proba(X, offset)))
 
-    def _probabilities(self, rows: Array, offset: Array | None = None) -> Array:
-        fitted = self.fitted_
-        return fitted.probabilities(rows, self._integration(len(fitted.classes), fitted.averages), offset)
+    @property
+    def _how(self) -> str | None:
+        return self._integration(len(self.fitted_.classes), self.fitted_.averages)
 
     def _require_covariance(self, argument: str) -> None:
         if not self.fitted_.learns_covariance:

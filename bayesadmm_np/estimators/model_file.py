@@ -35,6 +35,7 @@ ModelFileError = ArchiveError
 ALIKE = (
     *("target", "client", "offset", "exposure", "noise_variance", "target_centre", "target_scale", "penalty"),
     *("inference", "method", "message", "rounds", "floats", "log_likelihood", "elbo", "version", "reduced", "shown"),
+    "dependent",
 )
 """Fields that a model and its header have in common."""
 
@@ -113,6 +114,7 @@ class Header:
     reduced: dict[str, float] = field(default_factory=dict)
     agreement: Agreement | None = None
     shown: Literal["model", "quasi", "HC0", "HC1", "HC2", "HC3", "cluster"] = "model"
+    dependent: Literal["hold", "minimum_norm"] = "hold"
 
     def __post_init__(self) -> None:
         for name, names in (("features", self.features), ("classes", self.classes), ("sites", self.site_names)):

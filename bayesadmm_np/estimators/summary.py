@@ -13,9 +13,8 @@ import numpy as np
 from .._errors import PLAIN, ArgumentError, Words
 from .._text import aligned, word
 from .._validation import Array
-from ..design.rows import INTERCEPT
 from ..families.precision import DensePrecision
-from ..glm.diagnosis import Finding, diagnose_after, without_estimate
+from ..glm.diagnosis import Finding, diagnose_after
 from ..glm.diagnosis import as_dict as finding_as_dict
 from ..glm.inference import (
     Estimate,
@@ -80,22 +79,25 @@ class SummaryRow(Estimate):
     ----------
     name : str
     coef : float
-        The maximum of the likelihood, or the posterior mean; NaN where no rows determine the coefficient, which the
-        model holds at zero, and where it has no finite estimate.
+        The maximum of the likelihood, or the posterior mean; NaN of a column that depends on others, which the model
+        leaves out, and where there is no finite estimate.
     std_err : float or None
         Standard error, or posterior standard deviation.
     statistic, p_value : float or None
         coef/std_err, and its two-sided P under t or the normal. Of a posterior P is twice the probability of the other
         sign. None also where the prior holds more than half of the information, and like all but the first two where
-        no rows determine the coefficient, which is held at zero.
+        `coef` is NaN.
     low, high : float or None
         Ends of the central 95 % interval.
     shares : tuple of float, or None
         Share of the prior and of each site in the information on this coefficient. They add up to 1; None where the
         factors do not make up the posterior.
+    is_intercept : bool
+        Whether exp(coef) is the odds or the rate where every column is zero, and no ratio.
     """
 
     shares: tuple[float, ...] | None = None
+    is_intercept: bool = False
 
 
 @dataclass(frozen=True)
@@ -135,8 +137,8 @@ class Summary:
         found: list[SummaryRow] = []
         begin = 0
         for row in self.rows:
-            found.insert(begin if row.name.endswith(INTERCEPT) else len(found), row)
-            begin = len(found) if row.name.endswith(INTERCEPT) else begin
+            found.insert(begin if row.is_intercept else len(found), row)
+            begin = len(found) if row.is_intercept else begin
         return tuple(found)
 
     def __str__(self) -> str:
@@ -163,8 +165,7 @@ class Summary:
         cells = [row.name, _scaled(row.coef, 4), _scaled(row.std_err, 3), _scaled(row.statistic, 3), _p(row.p_value)]
         if not self.ratio:
             return [*cells, _scaled(row.low, 3), _scaled(row.high, 3)]
-        # exp of an intercept is the odds or the rate where every column is zero, and no ratio
-        ratios = (None,) * 3 if row.name.endswith(INTERCEPT) else row.ratio
+        ratios = (None,) * 3 if row.is_intercept else row.ratio
         return [*cells, *(_scaled(value, 3) for value in ratios)]
 
     def _shares(self) -> list[list[str]]:
@@ -212,7 +213,7 @@ def information_shares(model: FittedGLM, change: Array) -> Array:
     Σ is the covariance of `change` @ θ. The precisions add up to Σ⁻¹, so that the shares of a coefficient add up to 1.
     """
     with np.errstate(over="ignore", invalid="ignore"):  # of columns without a unit that a float holds
-        spread = model.posterior.covariance_matrix @ change.T
+        spread = model.spread @ change.T
         variance = np.einsum("ij,ji->i", change, spread)
     precisions = [model.prior.precision, *(site.factor.precision for site in model.sites.values())]
     moved = [p @ spread if p.ndim == 2 else p[:, None] * spread for p in precisions]
@@ -225,9 +226,8 @@ def diagnose_fit(model: FittedGLM) -> tuple[Finding, ...]:
 
     In the run's coordinates, with the intercept at the centre of the columns: there the arithmetic is done.
     """
-    without, mixes = without_estimate(model.findings), model.unknown(np.eye(model.layout.dim))[1]
-    lost = model.held | mixes
-    kept = [j for j, name in enumerate(model.coefficient_names) if not (lost[j] or name in without)]
+    each = np.eye(model.layout.dim)
+    kept = np.flatnonzero(model.shows(each) & ~model.is_open(each)).tolist()
     # where a shift common to all classes is the prior's alone, the table says so of every coefficient
     if model.family != "full" or model.kind.has_flat_shift or not kept:
         return ()
@@ -286,12 +286,14 @@ def as_dict(
     spread = Spread.of(model, covariance)
 
     def has_ratio(row: SummaryRow) -> bool:
-        return bool(model.kind.ratio) and row.coef == row.coef and not row.name.endswith(INTERCEPT)
+        return bool(model.kind.ratio) and row.coef == row.coef and not row.is_intercept
 
     rows = _rows(model, units, spread, reference, losses)
     plain = [
         {
-            **{name: None if value != value else value for name, value in asdict(row).items()},
+            **{
+                name: None if value != value else value for name, value in asdict(row).items() if name != "is_intercept"
+            },
             "shares": None if row.shares is None else dict(zip(names, row.shares, strict=True)),
             "ratio": row.ratio if has_ratio(row) else None,
         }
@@ -427,7 +429,7 @@ def _profiled(
     if model.fit_name != ML or model.kind.has_noise or spread.name != MODEL:
         expected = "must be 'wald' unless the fit is by maximum likelihood, with the model's covariance"
         raise ArgumentError("intervals", expected, "'profile'", "those of least squares are exact")
-    mean = model.posterior.mean
+    mean = model.kept
     loss = sum(each.value(mean) for each in losses)
 
     def end(row: SummaryRow, a: Array, b: float, side: float) -> float | None:
@@ -444,30 +446,29 @@ def _profiled(
 def _wald_rows(
     model: FittedGLM, names: Sequence[str], change: Array, shift: Array, spread: Spread
 ) -> tuple[SummaryRow, ...]:
-    mean = change @ model.posterior.mean + shift
+    mean = (model.value(change) + shift).tolist()
+    inner = np.resize(model.layout.is_intercept, len(names)).tolist()  # rows are in the order of θ, output by output
     if spread.matrix is None:
-        return tuple(SummaryRow(name, float(m)) for name, m in zip(names, mean, strict=True))
+        each = zip(names, mean, inner, strict=True)
+        return tuple(SummaryRow(name, m, is_intercept=is_inner) for name, m, is_inner in each)
     shares = information_shares(model, change).T
-    errors = np.sqrt(np.maximum(np.einsum("ij,jk,ik->i", change, spread.matrix, change), 0.0))
-    held, mixes = model.unknown(change)
     # the factors make up the posterior only where the duals are the sites
-    adds_up = bool(np.allclose(shares[~mixes].sum(axis=1), 1.0, atol=1e-3))
-    nothing = without_estimate(model.findings)
+    is_open = model.is_open(change)
+    adds_up = bool(np.allclose(shares[~np.isnan(mean) & ~is_open].sum(axis=1), 1.0, atol=1e-3))
+    errors = np.sqrt(np.maximum(np.einsum("ij,jk,ik->i", change, spread.matrix, change), 0.0))
 
-    def row(name: str, m: float, sd: float, is_held: bool, is_mixed: bool, share: Array) -> SummaryRow:
-        if is_held or nothing & {name, *name.split(" vs ")}:
-            return SummaryRow(name, float("nan"))
-        if is_mixed:
-            return SummaryRow(name, float(m))
-        return _row(estimate(name, m, sd, spread.df), tuple(share.tolist()) if adds_up else None)
+    def row(name: str, m: float, sd: float, share: Array, is_inner: bool, has_none: bool) -> SummaryRow:
+        if m != m or has_none:
+            return SummaryRow(name, m, is_intercept=is_inner)
+        is_prior = adds_up and share[0] > DOMINATED
+        found = SummaryRow(
+            **vars(estimate(name, m, sd, spread.df)),
+            shares=tuple(share.tolist()) if adds_up else None,
+            is_intercept=is_inner,
+        )
+        return replace(found, statistic=None, p_value=None) if is_prior else found
 
-    return tuple(row(*entry) for entry in zip(names, mean, errors, held, mixes, shares, strict=True))
-
-
-def _row(found: Estimate, shares: tuple[float, ...] | None) -> SummaryRow:
-    row = SummaryRow(**vars(found), shares=shares)
-    is_prior = shares is not None and shares[0] > DOMINATED
-    return replace(row, statistic=None, p_value=None) if is_prior else row
+    return tuple(row(*entry) for entry in zip(names, mean, errors, shares, inner, is_open, strict=True))
 
 
 def _differences(model: FittedGLM, reference: Any) -> tuple[Array, tuple[str, ...]]:
@@ -586,16 +587,14 @@ def _note(model: FittedGLM, rows: Sequence[SummaryRow], spread: Spread, is_profi
         said.append("The columns in % say where the information on a coefficient comes from.")
     held = [name for name, is_held in zip(model.coefficient_names, model.held, strict=True) if is_held]
     if held:
-        said.append(f"Held at zero, because no rows determine them beside the others: {', '.join(held)}.")
+        said.append(f"Left out, because no rows determine them beside the others: {', '.join(held)}.")
     if model.statistics is not None and not model.statistics.has_null:
         said.append("No null deviance, R² and test of all: the model of intercepts and offsets alone was not found.")
-    mixed = ", ".join(row.name for row in rows if row.coef == row.coef and row.std_err is None)
-    if model.undetermined.size and mixed:
-        said.append(f"The coefficients are those of minimum norm; the rows do not determine {mixed}.")
+    if model.undetermined.size:
+        several = ", ".join(row.name for row in rows if row.coef == row.coef and row.std_err is None)
+        said.append(f"The coefficients are those of minimum norm; the rows do not determine {several}.")
     if any(row.coef != row.coef for row in rows):
-        said.append("There is no estimate, or no standard error of it, where – stands: see Data below.")
-        if mixed and not model.undetermined.size:
-            said.append(f"No standard error of {mixed}, with which a coefficient without an estimate mixes.")
+        said.append("There is no estimate where – stands: see Data below.")
     if any(row.p_value is None and row.std_err for row in rows):
         said.append("No test (–) where the prior holds more than half of the information.")
     said += _cautions(model, spread)

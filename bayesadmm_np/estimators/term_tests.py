@@ -27,7 +27,7 @@ def read_terms(model: FittedGLM, terms: Terms = None) -> dict[str, list[int]]:
     columns, layout = model.columns, model.layout
     names = columns.names
     given = terms_of(names, columns.agreement) if terms is None else terms
-    found, gone = {}, model.held | model.unknown(np.eye(layout.dim))[1]
+    found, gone = {}, model.held | model.is_open(np.eye(layout.dim))
     for term, members in given.items():
         unknown = [name for name in members if name not in names]
         if unknown or not members or isinstance(members, str):
@@ -47,18 +47,22 @@ def read_terms(model: FittedGLM, terms: Terms = None) -> dict[str, list[int]]:
 
 
 def wald_tests(model: FittedGLM, terms: Terms = None, covariance: str = MODEL) -> tuple[Test, ...]:
-    """Test that all coefficients of a term are zero, by the estimates and their covariance; see `wald_test`."""
+    """Test that all coefficients of a term are zero, by the estimates and their covariance; see `wald_test`.
+
+    A term with a coefficient that has no finite estimate has no such test.
+    """
     spread = _spread(model, covariance)
     assert spread.matrix is not None
     return tuple(
         wald_test(
-            model.posterior.mean,
+            model.kept,
             spread.matrix,
             picks(model.layout.dim, places),
             name=term,
             df_residual=spread.df,
         )
         for term, places in read_terms(model, terms).items()
+        if model.shows(picks(model.layout.dim, places)).all()
     )
 
 
@@ -116,7 +120,7 @@ def contrast(model: FittedGLM, weights: Mapping[str, float], covariance: str = M
     Raises
     ------
     ValueError
-        When a coefficient is unknown, or the model has no covariance.
+        When a coefficient is unknown, the rows do not determine the sum, or the model has no covariance.
 
     Examples
     --------
@@ -135,9 +139,11 @@ def contrast(model: FittedGLM, weights: Mapping[str, float], covariance: str = M
         raise ArgumentError("weights", expected, got, f"did you mean {near!r}?" if near else "")
     if spread.matrix is None:
         raise ValueError(f"{model.method} with the {model.family} family learns no covariance.")
-    change, _ = model.in_units("original")
-    L = [weights.get(key, 0.0) for key in names]
-    return contrasts(model.mean(), change @ spread.matrix @ change.T, L, [name or _in_words(weights)], df=spread.df)[0]
+    change, shift = model.in_units("original")
+    weight = np.array([weights.get(key, 0.0) for key in names])
+    model.require_determined((weight @ change)[None], "weights", _in_words(weights))
+    own, covariance_of = change @ model.posterior.mean + shift, change @ spread.matrix @ change.T
+    return contrasts(own, covariance_of, weight, [name or _in_words(weights)], df=spread.df)[0]
 
 
 def _in_words(weights: Mapping[str, float]) -> str:

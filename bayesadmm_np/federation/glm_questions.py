@@ -252,8 +252,9 @@ def _information(found: Prepared, ask: Asking) -> Array:
 
 def _in_the_run(spec: Any, flat: Array) -> Array:
     """Directions of the coefficients in the columns' own units as directions of θ."""
-    home, ways = (np.asarray(np.kron(np.eye(sizes_of(spec)["c"]), block)) for block in (_units(spec), flat))
-    return moved(home, ways)
+    units, each = _units(spec), np.eye(flat.shape[1])
+    own = [int(np.flatnonzero((flat == one).all(axis=1))[0]) for one in each]  # where each is 1, and stays so
+    return np.asarray(np.kron(np.eye(sizes_of(spec)["c"]), moved(units, flat / np.diagonal(units)[own])))
 
 
 def _columns(spec: Any) -> list[str]:

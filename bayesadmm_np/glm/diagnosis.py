@@ -84,7 +84,12 @@ class Zero(Finding):
     code: ClassVar[str] = "zero"
 
     def __str__(self) -> str:
-        return f"{self.column} is zero in every row: it has no coefficient."
+        return f"{self.relation}: it has no coefficient."
+
+    @property
+    def relation(self) -> str:
+        """The fact, without what follows from it."""
+        return f"{self.column} is zero in every row"
 
 
 @dataclass(frozen=True)
@@ -159,9 +164,9 @@ class Separation(Finding):
     def worded(self, words: Words) -> str:
         """Return the sentence."""
         how = "complete" if self.is_complete else "quasi-complete"
-        by = _list(self.columns) if self.columns else "the intercept alone, as y has one value"
+        by = enumerated(self.columns) if self.columns else "the intercept alone, as y has one value"
         along = f"along {_sum(self.direction)} " if len(self.direction) <= MOST_TERMS else ""
-        have = "No coefficient has a" if self.is_complete else f"{_list(self.names)}{_verb(self.names)} no"
+        have = "No coefficient has a" if self.is_complete else f"{enumerated(self.names)}{_verb(self.names)} no"
         return (
             f"Separation ({how}) by {by}: {along}the likelihood rises for ever and has no maximum. {have} finite "
             f"estimate; take {_remedies(words)}."
@@ -200,7 +205,7 @@ class PriorShare(Finding):
     code: ClassVar[str] = "prior"
 
     def __str__(self) -> str:
-        listed = _list([f"{name} ({share:.0%})" for name, share in self.shares])
+        listed = enumerated([f"{name} ({share:.0%})" for name, share in self.shares])
         return f"Much of the information on {listed} comes from the prior, not from the data."
 
 
@@ -212,7 +217,7 @@ class PriorPull(Finding):
     code: ClassVar[str] = "pull"
 
     def __str__(self) -> str:
-        listed = _list([f"{name} ({pull:+.1f})" for name, pull in self.pulls])
+        listed = enumerated([f"{name} ({pull:+.1f})" for name, pull in self.pulls])
         return f"The prior moved estimates by more than half a standard error: {listed}."
 
 
@@ -234,7 +239,7 @@ class Digits(Finding):
         left = "no digit" if self.digits < 1 else f"at most {self.digits} digit{'s' if self.digits > 1 else ''}"
         return (
             f"The information is nearly singular (condition {self.condition:.0e}, unit diagonal), mostly in "
-            f"{_list(self.names)}: {left} of the {self.of} can be right."
+            f"{enumerated(self.names)}: {left} of the {self.of} can be right."
         )
 
 
@@ -539,7 +544,8 @@ def _touched(span: Array, whole: Array, change: Array | None) -> list[int]:
 # ----------------------------------------------------------------------------------------------------
 
 
-def _list(names: Sequence[str]) -> str:
+def enumerated(names: Sequence[str]) -> str:
+    """Return names as a sentence has them; of many the first."""
     if len(names) > MOST_TERMS:
         names = [*names[: MOST_TERMS - 1], f"{len(names) - MOST_TERMS + 1} more"]
     return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))

@@ -252,7 +252,7 @@ def test_collinear_columns_are_held_at_zero_by_name(rows):
     assert fitted.determines(np.array([[1.0, 0.0, 12.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 1.0, 0.0, 1.0]]) @ L).all()
     without = FederatedLinearRegression().fit(X, y, client=sites)
     assert_allclose(model.coef_[:2], without.coef_, rtol=1e-10)
-    assert np.abs(model.coef_[2:]).max() < 1e-12
+    assert np.isnan(model.coef_[2:]).all()
     assert_allclose(model.intercept_, without.intercept_, rtol=1e-10)
     assert_allclose(errors_of(model)[[0, 1, 5]], errors_of(without), rtol=1e-6)
     assert_allclose(model.noise_variance_, without.noise_variance_, rtol=1e-10)

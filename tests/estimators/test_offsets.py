@@ -32,12 +32,12 @@ def test_an_offset_moves_each_rows_predictor(kind):
     beta = 0.3
     flat = FederatedGLM(kind, 1e-9, inference="posterior", method="FedLapCov", noise_variance=0.3, tol=1e-9)
     plain = flat.fit(X, y, client=sites)
-    coef, expected = plain.coef_.ravel(), plain.fitted_.predictor_mean(X)
+    coef, expected = plain.coef_.ravel(), plain.fitted_.decision(X)
     moved = flat.fit(X, y, client=sites, offset=beta * X[:, 0])
     assert_allclose(moved.coef_.ravel(), coef - beta * (np.arange(coef.size) == 0), atol=1e-6)
-    assert_allclose(moved.fitted_.predictor_mean(X, beta * X[:, 0]), expected, atol=1e-6)
+    assert_allclose(moved.fitted_.decision(X, beta * X[:, 0]), expected, atol=1e-6)
     # twin: predicted without the offset
-    assert np.abs(moved.fitted_.predictor_mean(X) - expected).max() > 1e-2
+    assert np.abs(moved.fitted_.decision(X) - expected).max() > 1e-2
 
 
 def test_a_score_of_rates_is_that_of_statsmodels():
