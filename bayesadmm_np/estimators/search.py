@@ -16,7 +16,7 @@ from ..design.rows import Layout, SiteRows, require_size
 from ..families import FullGaussian
 from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian
-from ..glm.diagnosis import LONG, Finding, Searched, Separation, Undecided
+from ..glm.diagnosis import Finding, Searched, Separation, Undecided, is_suspect
 from ..glm.firth import Tilted, fit_firth
 from ..glm.least_squares import settled
 from ..glm.limit import held_at, limit, of_prior
@@ -273,10 +273,11 @@ class _Watch:
 
     def __init__(self, glm: Glm, settings: Settings, names: Sequence[str]) -> None:
         self._search = partial(name_separation, glm, settings, names)
+        self._shares = glm.shares if settings.inference == "likelihood" else None
         self.found: Searched | None = None
 
     def __call__(self, record: RoundRecord, q_g: object) -> bool:
-        if record.round == LONG:
+        if self.found is None and is_suspect(record, self._shares):
             self.found = self._search()
         return self.found is not None and isinstance(self.found.finding, Separation)
 

@@ -193,9 +193,9 @@ class ServerEngine(Protocol[S]):
         """Whether, after this round, sites are asked if the run has an end."""
         return False
 
-    def watched(self, talk: Talk, state: S) -> tuple[Any, bool]:
-        """Ask the sites so; return the engine that knows the answer, and whether the run ends here."""
-        return self, False
+    def watched(self, talk: Talk, state: S) -> tuple[Any, bool, Certificate | None]:
+        """Ask the sites so; return the engine that knows the answer, whether the run ends here, and a certificate."""
+        return self, False, None
 
     def table(self, talk: Talk, state: S, outcome: Any) -> Any:
         """Return what the sites are asked for after the last round."""

@@ -33,6 +33,7 @@ from ..glm.diagnosis import (
     Zero,
     as_dict,
     coefficient_names,
+    is_suspect,
     read_finding,
     search_dependence,
     search_separation,
@@ -66,6 +67,7 @@ from ..glm.separation import Question as SeparationQuestion
 from ..glm.site_statistics import SiteStatistics, with_all_robust
 from ..losses.base import GaussianExpected, KroneckerCurvature, Margins
 from ..losses.expectations import Delta
+from ..splitting.certificate import Certificate, PooledObjective
 from ..splitting.result import Result
 from ..splitting.status import Status
 from .messages import Outcome
@@ -545,10 +547,26 @@ def _kept(found: Prepared) -> NDArray[np.bool_]:
     return np.tile(np.isin(np.arange(len(columns)), held, invert=True), sizes_of(found.spec)["c"])
 
 
-def watch(found: Prepared, ask: Asking) -> tuple[Prepared, bool]:
-    """Look for a separation once a run is long; with one the run stops."""
+def is_long(found: Prepared, state: Any) -> bool:
+    """Whether it is time to look for a separation, which is done once."""
+    if found.searched is not None or not state.history:
+        return False
+    shares = None if found.design is None else np.sum([one.target for one in found.design], axis=0)
+    return is_suspect(state.history[-1], shares if kind_of_loss(found.spec.loss).is_classifier else None)
+
+
+def watch(found: Prepared, ask: Asking, state: Any) -> tuple[Prepared, bool, Certificate | None]:
+    """Look for a separation once a run is long; with one the run stops, with the certificate of where it is, if any."""
     found = _searched(found, ask)
-    return found, found.searched is not None and isinstance(found.searched.finding, Separation)
+    if found.searched is None or not isinstance(found.searched.finding, Separation):
+        return found, False, None
+    spec, q_g = found.spec, state.q_g
+    try:
+        expected = [_expected(q_g, own, None) for own in ask(SumsQuestion(q_g.mean))]
+    except Declined:  # at a point that may be far off
+        return found, True, None
+    pooled = PooledObjective(spec.prior, q_g, expected)
+    return found, True, Certificate(state.history[-1].edges, pooled.residual, spec.tol, pooled.distance)
 
 
 def _searched(found: Prepared, ask: Asking) -> Prepared:

@@ -514,13 +514,13 @@ class Coordinator:
         """Ask whether the run has an end, and go on, or end it."""
         now = replace(self, question=None, watched=True)
         try:
-            engine, is_over = self.engine.watched(self.talk, self.state)
+            engine, is_over, certificate = self.engine.watched(self.talk, self.state)
         except Waiting as waiting:
             return replace(now, question=waiting.question)
         if not is_over:
             return replace(now, engine=engine)
         status = Status.NO_MAXIMUM
-        return replace(now, engine=engine, waiting=None)._closed(status, f"{status.value}.", None)
+        return replace(now, engine=engine, waiting=None)._closed(status, f"{status.value}.", certificate)
 
     def _ended(self, state: Any, status: Status, message: str, replies: Sequence[SiteReply | None]) -> Coordinator:
         certificate = self.engine.certificate(state, replies) if replies and state.history else None

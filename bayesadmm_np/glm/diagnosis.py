@@ -13,18 +13,26 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import qr
+from scipy.special import xlogy
 
 from .._archive import read_as
 from .._errors import PLAIN, ArgumentError, Words
 from .._validation import Array
 from ..design.rows import INTERCEPT
 from ..losses.linear_model import LinearModelLoss
+from ..splitting.history import RoundRecord
 from .columns import Relation, find_relations
-from .estimable import flat_directions
-from .separation import Ask, Split, ask_losses, basis_within, factors_of, find_split, has_walls
+from .estimable import estimable, flat_directions
+from .separation import Ask, Split, Unanswered, ask_losses, basis_within, factors_of, find_split, has_walls
 
 LONG = 8
 """Rounds after which it is asked, once, whether a likelihood has a maximum: with one, few fits take as many."""
+
+STEEP = 0.15
+"""Loss of classes, relative to that of their shares alone, below which it is asked earlier: separated rows go there.
+
+Where it is smaller yet the sums of a site rest on so few rows that its rules refuse them.
+"""
 
 FIFTH = 0.2
 """Share of the information on a coefficient from which on the prior is named."""
@@ -446,6 +454,13 @@ def find_separation(
     ).finding  # fmt: skip
 
 
+def is_suspect(record: RoundRecord, shares: Array | None) -> bool:
+    """Whether it is time to ask if a likelihood has a maximum; `shares` are the weights of classes, None of numbers."""
+    if record.round == LONG or shares is None:
+        return record.round == LONG
+    return bool(record.objective < STEEP * float(-xlogy(shares, shares / shares.sum()).sum()))
+
+
 class Searched(NamedTuple):
     """The end of a search for separation, and the directions of θ that have no finite estimate, shape (C p, k).
 
@@ -485,17 +500,20 @@ def search_separation(
     if not isinstance(found, Split):
         places = [c * len(columns) + j for c in range(len(outputs)) for j in free]
         return Searched(Undecided(tuple(names[place] for place in places)), np.eye(dim)[:, places])
-    moved, along = _touched(found.span, found.whole, change), found
-    receding = _first_is(found.direction, found.span)
+    along, receding = found, _first_is(found.direction, found.span)
     receding[np.setdiff1d(np.arange(dim), _touched(found.span, found.whole, None))] = 0.0
-    by = sorted({j % len(columns) for j in moved} - set(intercepts))
+    lost = np.flatnonzero(~estimable(np.eye(dim) if change is None else change, receding))
+    by = sorted({int(j) % len(columns) for j in lost} - set(intercepts))
     if found.is_complete:
         always = [j for j in free if j in intercepts]
         size = np.abs(found.direction.reshape(len(outputs), -1)).max(axis=0) * np.linalg.norm(
             np.vstack(factors), axis=0
         )
         for few in ([], sorted(by, key=lambda j: -size[j])[:1]):
-            alone = find_split(ask, basis_within(factors, sorted([*always, *few])), len(outputs))
+            try:
+                alone = find_split(ask, basis_within(factors, sorted([*always, *few])), len(outputs))
+            except Unanswered:  # all columns together are known to separate
+                break
             if isinstance(alone, Split):
                 by, along = few, alone
                 break
@@ -504,7 +522,7 @@ def search_separation(
     finding = Separation(
         tuple(columns[j] for j in by),
         tuple((names[j], float(way[j] / largest)) for j in sparse),
-        tuple(names[j] for j in moved),
+        tuple(names[j] for j in lost),
         found.is_complete,
     )
     return Searched(finding, receding, _pivots(receding, found.whole))

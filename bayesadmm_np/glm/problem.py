@@ -98,6 +98,13 @@ class Glm:
         return {}
 
     @property
+    def shares(self) -> Array | None:
+        """Weight of each class; None of numbers."""
+        if self.labels is None:
+            return None
+        return np.sum([np.bincount(site.y, site.weights, self.labels.size) for site in self.rows], axis=0)
+
+    @property
     def outputs(self) -> tuple[str, ...]:
         """One name an output: of its class, or y0, y1, …; an empty one where there is a single output."""
         return self.kind.output_names([word(label) for label in self.classes], self.layout.n_outputs)

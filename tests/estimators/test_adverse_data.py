@@ -22,6 +22,7 @@ from bayesadmm_np.estimators import (
     search,
     settings,
 )
+from bayesadmm_np.glm import diagnosis
 from bayesadmm_np.glm.diagnosis import Digits, Searched, Separation, diagnose_after
 from bayesadmm_np.glm.problem import HOLD, are_held
 from bayesadmm_np.losses import Logistic, Poisson
@@ -58,10 +59,11 @@ def test_a_fit_to_separated_data_ends_early_with_the_same_findings(kind, rng, mo
     model, X, y = separated(kind, rng)
     with pytest.warns(SeparationWarning, match="x0"):
         model.fit(X, y, client=np.arange(60) % 3)
-    assert model.n_rounds_ <= search.LONG + 2 + 10  # and some ten to the limit
+    assert model.n_rounds_ <= diagnosis.LONG + 2 + 10  # and some ten to the limit
     assert model.status_ is Status.NO_MAXIMUM
     early = model.fitted_
-    monkeypatch.setattr(search, "LONG", 1000)
+    monkeypatch.setattr(diagnosis, "LONG", 1000)
+    monkeypatch.setattr(diagnosis, "STEEP", -np.inf)
     with pytest.warns(SeparationWarning, match="x0"):
         model.fit(X, y, client=np.arange(60) % 3)
     assert model.fitted_.findings == early.findings
@@ -72,13 +74,14 @@ def test_a_fit_to_separated_data_ends_early_with_the_same_findings(kind, rng, mo
 def test_a_long_fit_that_has_a_maximum_is_not_stopped(rng, monkeypatch):
     X, y = overlapping_by_one_row(rng)
     model = FederatedLogisticRegression().fit(X, y)
-    assert model.n_rounds_ > search.LONG
+    assert model.n_rounds_ > diagnosis.LONG
     assert model.status_ is Status.CONVERGED
     coef = model.coef_
-    monkeypatch.setattr(search, "LONG", 1000)
+    monkeypatch.setattr(diagnosis, "LONG", 1000)
     assert np.array_equal(model.fit(X, y).coef_, coef)
     # the broken twin, that stops without a proof
-    monkeypatch.setattr(search, "LONG", 6)
+    monkeypatch.setattr(diagnosis, "LONG", 6)
+    monkeypatch.setattr(diagnosis, "STEEP", -np.inf)
     found = Searched(Separation(("x0",), (("x0", 1.0),), ("x0",), False), np.eye(model.fitted_.layout.dim)[:, :1])
     monkeypatch.setattr(search, "name_separation", lambda *_: found)
     with pytest.warns(SeparationWarning):

@@ -27,7 +27,7 @@ from bayesadmm_np.estimators import (
     save_model,
 )
 from bayesadmm_np.estimators.answers import FittedEstimator
-from bayesadmm_np.estimators.fitted import FittedGLM
+from bayesadmm_np.estimators.fitted import FittedGLM, predictor_mean
 from bayesadmm_np.estimators.summary import as_dict
 from bayesadmm_np.families import FullGaussian
 from bayesadmm_np.glm.diagnosis import Undecided
@@ -380,7 +380,7 @@ def test_predictions_of_the_rows_of_a_fit_are_the_limits(case):
     estimator, table = CASES[case](np.random.default_rng(0))
     model = estimator.fitted_
     design = model.design(model.columns.design(table))
-    raw, _ = model._predictor(design, None)
+    raw = predictor_mean(model.posterior, design, model.layout.n_outputs)
     if not model.classes:
         found = estimator.predict(table)
         known = model.receding.shape[1] == 1

@@ -312,8 +312,11 @@ def test_an_override_is_given_in_a_run_that_has_begun(call):
 
 
 @pytest.mark.parametrize("is_separated", [True, False])
-def test_a_round_refused_on_the_way_to_infinity_speaks_of_separation(is_separated, tmp_path, bayesadmm):
-    """Completely separated rows: sums rest on ever fewer of them. The labels of the twin have noise: its run ends."""
+def test_complete_separation_is_named_under_the_usual_rules(is_separated, tmp_path, bayesadmm):
+    """Sums rest on ever fewer rows, and a round would be refused: sites are asked before. The twin's labels have noise.
+
+    Deviance and AIC at the limit rest on the rows nearest to the border: rules keep them back, and the table says so.
+    """
     rng = np.random.default_rng(1)
     for name in "abc":
         age, dose, noise = rng.standard_normal((3, 200))
@@ -322,6 +325,11 @@ def test_a_round_refused_on_the_way_to_infinity_speaks_of_separation(is_separate
         (tmp_path / f"{name}.csv").write_text("\n".join(["age,dose,died", *rows]) + "\n")
         options = ["--data", tmp_path / f"{name}.csv", "--target", "died", "--name", name, "--loss", "logistic"]
         assert bayesadmm("site", "init", tmp_path / name, *options)[0] == 0
-    code, _, err = bayesadmm("server", "run", tmp_path / "run", *(tmp_path / name for name in "abc"), "--no-progress")
-    assert code == (3 if is_separated else 0)
-    assert ("separation" in err) is is_separated
+    run = ("server", "run", tmp_path / "run", *(tmp_path / name for name in "abc"), "--no-progress", "--json")
+    code, out, _ = bayesadmm(*run)
+    told = json.loads(out)
+    assert code == (4 if is_separated else 0)
+    assert any("Separation (complete) by age" in finding for finding in told["findings"]) is is_separated
+    assert any("--minimum-count" in said for said in told["missing"]) is is_separated
+    if is_separated:
+        assert told["mean"] == told["standard_error"] == [None] * 3
