@@ -352,7 +352,7 @@ class FittedGLM:
             if not self.learns_covariance:
                 return "posterior mode (a point without standard errors)"
             return "posterior (Laplace's approximation)" if self.rule.is_delta else "posterior (variational)"
-        known = self._prior_diagonal[~self.held & ~self.is_open(np.eye(self.layout.dim))]
+        known = self._prior_diagonal[~self.held & self.has_error(np.eye(self.layout.dim))]
         is_penalised = known.any() or self.status is Status.UNRESOLVED
         return "penalised likelihood (posterior mode)" if is_penalised else "maximum likelihood"
 
@@ -392,9 +392,9 @@ class FittedGLM:
         stays = [not self.held[names.index(one.column)] for one in self._relations]
         return self.flat[:, np.tile(np.array(stays, dtype=bool), self.layout.n_outputs)]
 
-    def is_open(self, L: Array) -> NDArray[np.bool_]:
-        """Return for each row of L, shape (q, d), whether Lθ is the minimum norm's choice: no standard error is its."""
-        return ~estimable(L, self.undetermined)
+    def has_error(self, L: Array) -> NDArray[np.bool_]:
+        """Return for each row of L, shape (q, d), whether a number for Lθ has an error: not by minimum norm alone."""
+        return estimable(L, self.undetermined)
 
     @cached_property
     def pinned(self) -> NDArray[np.bool_]:
@@ -457,7 +457,7 @@ class FittedGLM:
 
     def reason(self, L: Array) -> str:
         """Return in words why rows of L, shape (q, d), have no value."""
-        relations = [f.relation for f in self.findings if isinstance(f, Zero | Constant | Collinear)]
+        relations = [one.relation for one in self._relations]
         ways = [self._flat[:, k :: len(relations)] for k in range(len(relations))]
         words = [said for said, way in zip(relations, ways, strict=True) if not estimable(L, way).all()]
         words += [f"{name} is left out" for name in self._named(self._unnamed & (L != 0.0).any(axis=0))]
@@ -707,8 +707,9 @@ class FittedGLM:
         centre, sd = self.kind.mean_and_sd(mean, variance, self.noise_variance)
         centre = self.target_centre + self.target_scale * centre if self.averages else self._mean(reach, mean)
         rows = np.pad(reach.design, ((0, 0), (0, self.layout.dim - self.layout.width)))
-        is_open = self.is_open(rows).reshape(-1, *[1] * (centre.ndim - 1))
-        return centre, np.where(np.isnan(centre) | (reach.far != 0.0) | is_open, np.nan, self.target_scale * sd)
+        has_error = self.has_error(rows).reshape(-1, *[1] * (centre.ndim - 1))
+        is_blank = np.isnan(centre) | (reach.far != 0.0) | ~has_error
+        return centre, np.where(is_blank, np.nan, self.target_scale * sd)
 
     # ------------------------------------------------------------------------------------------------
     # Checks

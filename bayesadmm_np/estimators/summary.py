@@ -227,7 +227,7 @@ def diagnose_fit(model: FittedGLM) -> tuple[Finding, ...]:
     In the run's coordinates, with the intercept at the centre of the columns: there the arithmetic is done.
     """
     each = np.eye(model.layout.dim)
-    kept = np.flatnonzero(model.shows(each) & ~model.is_open(each)).tolist()
+    kept = np.flatnonzero(model.shows(each) & model.has_error(each)).tolist()
     # where a shift common to all classes is the prior's alone, the table says so of every coefficient
     if model.family != "full" or model.kind.has_flat_shift or not kept:
         return ()
@@ -453,12 +453,12 @@ def _wald_rows(
         return tuple(SummaryRow(name, m, is_intercept=is_inner) for name, m, is_inner in each)
     shares = information_shares(model, change).T
     # the factors make up the posterior only where the duals are the sites
-    is_open = model.is_open(change)
-    adds_up = bool(np.allclose(shares[~np.isnan(mean) & ~is_open].sum(axis=1), 1.0, atol=1e-3))
+    has_error = model.has_error(change)
+    adds_up = bool(np.allclose(shares[~np.isnan(mean) & has_error].sum(axis=1), 1.0, atol=1e-3))
     errors = np.sqrt(np.maximum(np.einsum("ij,jk,ik->i", change, spread.matrix, change), 0.0))
 
-    def row(name: str, m: float, sd: float, share: Array, is_inner: bool, has_none: bool) -> SummaryRow:
-        if m != m or has_none:
+    def row(name: str, m: float, sd: float, share: Array, is_inner: bool, is_known: bool) -> SummaryRow:
+        if m != m or not is_known:
             return SummaryRow(name, m, is_intercept=is_inner)
         is_prior = adds_up and share[0] > DOMINATED
         found = SummaryRow(
@@ -468,7 +468,7 @@ def _wald_rows(
         )
         return replace(found, statistic=None, p_value=None) if is_prior else found
 
-    return tuple(row(*entry) for entry in zip(names, mean, errors, shares, inner, is_open, strict=True))
+    return tuple(row(*entry) for entry in zip(names, mean, errors, shares, inner, has_error, strict=True))
 
 
 def _differences(model: FittedGLM, reference: Any) -> tuple[Array, tuple[str, ...]]:

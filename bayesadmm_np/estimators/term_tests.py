@@ -27,7 +27,7 @@ def read_terms(model: FittedGLM, terms: Terms = None) -> dict[str, list[int]]:
     columns, layout = model.columns, model.layout
     names = columns.names
     given = terms_of(names, columns.agreement) if terms is None else terms
-    found, gone = {}, model.held | model.is_open(np.eye(layout.dim))
+    found, gone = {}, model.held | ~model.has_error(np.eye(layout.dim))
     for term, members in given.items():
         unknown = [name for name in members if name not in names]
         if unknown or not members or isinstance(members, str):
