@@ -382,6 +382,7 @@ class FederatedModel(FittedEstimator):
             floats=fit.floats + sum(record.floats_down + record.floats_up for record in result.history),
             noise_variance=fit.noise,
             penalty=settings.penalty,
+            dependent=settings.dependent,
             inference=settings.inference,
             statistics=glm.statistics(mean, fit.noise, source) if has_limit else None,
             findings=fit.findings,

@@ -35,18 +35,8 @@ ModelFileError = ArchiveError
 
 ALIKE = (
     *("target", "client", "offset", "exposure", "noise_variance", "target_centre", "target_scale", "penalty"),
-    *(
-        "inference",
-        "method",
-        "message",
-        "rounds",
-        "floats",
-        "log_likelihood",
-        "elbo",
-        "version",
-        "ratio_tests",
-        "shown",
-    ),
+    *("inference", "method", "message", "rounds", "floats", "log_likelihood", "elbo", "version", "shown"),
+    *("dependent", "ratio_tests"),
 )
 """Fields that a model and its header have in common."""
 
@@ -125,6 +115,7 @@ class Header:
     ratio_tests: tuple[TermTest, ...] = ()
     agreement: Agreement | None = None
     shown: Literal["model", "quasi", "HC0", "HC1", "HC2", "HC3", "cluster"] = "model"
+    dependent: Literal["hold", "minimum_norm"] = "hold"
 
     def __post_init__(self) -> None:
         for name, names in (("features", self.features), ("classes", self.classes), ("sites", self.site_names)):

@@ -227,8 +227,8 @@ def diagnose_fit(model: FittedGLM) -> tuple[Finding, ...]:
 
     In the run's coordinates, with the intercept at the centre of the columns: there the arithmetic is done.
     """
-    eye = np.eye(model.layout.dim)
-    kept = np.flatnonzero(model.shows(eye) & model.has_error(eye)).tolist()
+    each = np.eye(model.layout.dim)
+    kept = np.flatnonzero(model.shows(each) & model.has_error(each)).tolist()
     # where a shift common to all classes is the prior's alone, the table says so of every coefficient
     if model.family != "full" or model.kind.has_flat_shift or not kept:
         return ()
@@ -454,12 +454,12 @@ def _wald_rows(
         return tuple(SummaryRow(name, m, is_intercept=is_inner) for name, m, is_inner in each)
     shares = information_shares(model, change).T
     # the factors make up the posterior only where the duals are the sites
-    errs = model.has_error(change)
-    adds_up = bool(np.allclose(shares[errs & ~np.isnan(mean)].sum(axis=1), 1.0, atol=1e-3))
+    has_error = model.has_error(change)
+    adds_up = bool(np.allclose(shares[~np.isnan(mean) & has_error].sum(axis=1), 1.0, atol=1e-3))
     errors = np.sqrt(np.maximum(np.einsum("ij,jk,ik->i", change, spread.matrix, change), 0.0))
 
-    def row(name: str, m: float, sd: float, share: Array, is_inner: bool, errs: bool) -> SummaryRow:
-        if m != m or not errs:
+    def row(name: str, m: float, sd: float, share: Array, is_inner: bool, is_known: bool) -> SummaryRow:
+        if m != m or not is_known:
             return SummaryRow(name, m, is_intercept=is_inner)
         is_prior = adds_up and share[0] > DOMINATED
         found = SummaryRow(
@@ -469,7 +469,7 @@ def _wald_rows(
         )
         return replace(found, statistic=None, p_value=None) if is_prior else found
 
-    return tuple(row(*entry) for entry in zip(names, mean, errors, shares, inner, errs, strict=True))
+    return tuple(row(*entry) for entry in zip(names, mean, errors, shares, inner, has_error, strict=True))
 
 
 def _differences(model: FittedGLM, reference: Any) -> tuple[Array, tuple[str, ...]]:
@@ -590,9 +590,9 @@ def _note(model: FittedGLM, rows: Sequence[SummaryRow], spread: Spread, is_profi
         said.append(f"Left out, because no rows determine them beside the others: {', '.join(held)}.")
     if model.statistics is not None and not model.statistics.has_null:
         said.append("No null deviance, R² and test of all: the model of intercepts and offsets alone was not found.")
-    mixed = ", ".join(row.name for row in rows if row.coef == row.coef and row.std_err is None)
-    if model.undetermined.size and mixed:
-        said.append(f"The coefficients are those of minimum norm; the rows do not determine {mixed}.")
+    if model.undetermined.size:
+        several = ", ".join(row.name for row in rows if row.coef == row.coef and row.std_err is None)
+        said.append(f"The coefficients are those of minimum norm; the rows do not determine {several}.")
     if any(row.coef != row.coef for row in rows):
         said.append("There is no estimate where – stands: see Data below.")
     if any(row.p_value is None and row.std_err for row in rows):
