@@ -40,6 +40,7 @@ from ..glm.firth import FirthAnswer, firth
 from ..glm.inference import FitStatistics, Noise, null_fit, null_start
 from ..glm.kinds import Kind, kind_of_loss
 from ..glm.least_squares import information_of, settled, solve
+from ..glm.own_fit import OwnFit
 from ..glm.problem import HOLD
 from ..glm.questions import (
     LARGEST,
@@ -48,6 +49,7 @@ from ..glm.questions import (
     Design,
     DesignQuestion,
     LeastSquaresQuestion,
+    OwnFitQuestion,
     RowsQuestion,
     StatisticsQuestion,
     Sums,
@@ -66,7 +68,7 @@ from ..losses.expectations import Delta
 from ..splitting.certificate import Certificate, PooledObjective
 from ..splitting.result import Result
 from ..splitting.status import Status
-from .questions import Asking, Declined, Refused, Unsettled
+from .questions import Asking, Declined, Refused, Talk, Unsettled
 
 Covariance = Callable[[], Array]
 
@@ -444,6 +446,8 @@ def tabulate(found: Prepared, ask: Asking, theta: Array, covariance: Covariance 
             statistics, found = _statistics(found, kind, ask, theta, covariance)
         except (Declined, Unsettled) as declined:
             missing.append(lacks("There are no deviance, AIC, BIC and robust standard errors", declined))
+    if is_likelihood and not outcome.status.is_failure:
+        missing += _own_fits_asked(found, ask)
     reduced: dict[str, float] = {}
     if spec.tests != "none" and statistics is not None:
         try:
@@ -535,6 +539,33 @@ def _statistics(
 
     total = ask_sums() if bread is None else with_all_robust(kind, ask_sums, Refused)
     return FitStatistics(total, found.noise, spec.weight_meaning, null is not None), found
+
+
+def _own_fits_asked(found: Prepared, ask: Asking) -> list[str]:
+    """Ask each site for its own fit, where the fit of all is by maximum likelihood; return what is missing."""
+    spec, p = found.spec, sizes_of(found.spec)["p"]
+    held = [one.column for one in found.findings if isinstance(one, Zero | Constant | Collinear)]
+    free = ~np.isin(_columns(spec), held)
+    if len(spec.sites) < 2 or spec.penalty or type(spec.prior) is not FullGaussian:
+        return []
+    if np.diagonal(spec.prior.precision).reshape(-1, p)[:, free].any():
+        return []
+    try:
+        ask(OwnFitQuestion(free.astype(np.float64), spec.weight_meaning))
+    except Declined as declined:
+        return [lacks("Some site has no part in heterogeneity", declined)]
+    return []
+
+
+def own_fits(spec: Any, talk: Talk) -> dict[str, OwnFit]:
+    """Return the own fits that the server was told, by site; the final message does not have them."""
+    said = [dict(zip(spec.sites, answers, strict=True)) for answers in talk.exchanges]
+    return {
+        site: unpack(OwnFit, one.content, one.arrays, QUESTIONS["own_fit"].said, sizes_of(spec), is_own=True)
+        for answers in said
+        for site, one in answers.items()
+        if one is not None and one.name == "own_fit" and not one.refused
+    }
 
 
 def _reduced(found: Prepared, ask: Asking, start: Array) -> tuple[dict[str, float], list[str]]:
