@@ -250,9 +250,9 @@ def differing_site(model: FittedGLM) -> DifferingSite | None:
     Every site has its own baseline: intercepts are not compared. With b and V of the site's slopes and their
     covariance, b' and V' of the others' together, W = (b − b')ᵀ (V + V')⁻¹ (b − b'). P is times the number of sites,
     and a site counts that has `ENOUGH` rows a coefficient. Variances are times a site's dispersion of counts above 1.
-    None also where the fit is no maximum.
+    None also where the fit is not by maximum likelihood.
     """
-    if not model.is_at_maximum or model.family != "full":
+    if model.fit_name != "maximum likelihood" or model.family != "full":
         return None
     told = _Told.of(model, *model.in_units("original"), model.kind.is_of_counts, least=1.0)
     slopes = [j for j in told.shared if not model.layout.is_intercept[j]]

@@ -378,8 +378,6 @@ def _robust(model: FittedGLM, name: str) -> RobustCovariance:
 
 def _between_sites(model: FittedGLM, units: Units, covariance: str) -> dict[str, Any] | None:
     """Whether the sites agree; None where no two determine a coefficient, or their own fits are not here."""
-    if not model.is_at_maximum:
-        return None
     try:
         found = asdict(heterogeneity(model, units, QUASI if covariance == QUASI else MODEL))
     except ValueError:
@@ -599,7 +597,7 @@ def _cautions(model: FittedGLM, spread: Spread) -> list[str]:
         said.append(OVERDISPERSED)
     if spread.name == QUASI:
         said.append(QUASI_NOTE)
-    apart = None if model.statistics is None else differing_site(model)
+    apart = differing_site(model)
     if apart is not None:
         said.append(str(apart))
     if 0 < spread.n_clusters < FEW_CLUSTERS:
