@@ -184,11 +184,12 @@ def heterogeneity(model: Any, units: Units = "original", covariance: str = MODEL
     Examples
     --------
     >>> from bayesadmm_np.estimators import FederatedLinearRegression, heterogeneity
-    >>> X, y = [[0.0], [1.0], [2.0], [0.0], [1.0], [2.0]], [0.0, 1.1, 1.9, 0.1, 2.9, 6.1]
-    >>> model = FederatedLinearRegression().fit(X, y, client=["a", "a", "a", "b", "b", "b"])
+    >>> x = [float(i) for i in range(12)]
+    >>> y = [2.0 * i + (i % 3) for i in x] + [2.2 * i + (i % 2) + 5.0 for i in x]
+    >>> model = FederatedLinearRegression().fit([[i] for i in x + x], y, client=["a"] * 12 + ["b"] * 12)
     >>> row = heterogeneity(model).coefficients[0]
-    >>> print(row.Q, round(row.random.pooled.coef, 3))
-    x0: χ²(1) = 544.4, P = 2.11e-120 1.976
+    >>> print(row.Q, round(row.fixed.coef, 3))
+    x0: χ²(1) = 3.713, P = 0.054 2.175
     """
     model = getattr(model, "fitted_", model)
     if not isinstance(model, FittedGLM):
@@ -216,8 +217,9 @@ def _heterogeneity(model: FittedGLM, units: Units, covariance: str) -> Heterogen
             "a test of sites against each other needs a coefficient that two sites determine, got "
             f"{'; '.join(said) or 'none'}."
         )
+    Q, df = _cochran([told.whitened(site, shared) for site in told.values])
     return Heterogeneity(
-        test=told.multivariate(shared),
+        test=Test("the same coefficients at all sites", Q, df, None, float(chdtrc(df, Q))),
         coefficients=tuple(told.coefficient(j, str(names[j])) for j in shared),
         left_out=told.left_out(shared, names),
         not_compared=tuple(str(names[j]) for j in told.places if j not in shared),
@@ -248,33 +250,29 @@ def differing_site(model: FittedGLM) -> DifferingSite | None:
     """Return the site whose own slopes differ most from the others', where that is chance at no P above `CHANCE`.
 
     Every site has its own baseline: intercepts are not compared. With b and V of the site's slopes and their
-    covariance, b' and V' of the others' together, W = (b − b')ᵀ (V + V')⁻¹ (b − b'). P is times the number of sites,
-    and a site counts that has `ENOUGH` rows a coefficient. Variances are times a site's dispersion of counts above 1.
+    covariance, b' and V' of the others' together, W = (b − b')ᵀ (V + V')⁻¹ (b − b'), by which the Q of all slopes is
+    less without the site. P is times the number of sites, and a site counts that has `ENOUGH` rows a coefficient.
+    Variances are times a site's dispersion of counts above 1.
     None also where the fit is not by maximum likelihood.
     """
     if model.fit_name != "maximum likelihood" or model.family != "full":
         return None
     told = _Told.of(model, *model.in_units("original"), model.kind.is_of_counts, least=1.0)
     slopes = [j for j in told.shared if not model.layout.is_intercept[j]]
+    each = {site: told.whitened(site, slopes) for site in told.values}
     worst: DifferingSite | None = None
-    each = {site: told.whitened(site, slopes) for site in told.half}
-    for name, own in told.half.items():
-        others = [part for site, part in each.items() if site != name]
-        rows = np.concatenate([part for part, _ in others]) if others else np.zeros((0, len(slopes)))
-        places = [i for i, j in enumerate(slopes) if j in own and rows[:, i].any()]
-        if not places or model.sites[name].n_rows < ENOUGH * len(told.places):
+    for name in each if slopes else ():
+        if model.sites[name].n_rows < ENOUGH * len(told.places):
             continue
-        theirs = np.flatnonzero(rows.any(axis=0))
-        spread = _inverse_root(rows[:, theirs])
-        mean = spread @ (spread.T @ (rows[:, theirs].T @ np.concatenate([values for _, values in others])))
-        at = np.searchsorted(theirs, places)
-        half = np.hstack([np.array([own[slopes[i]] for i in places]), spread[at]])
-        apart = np.array([told.values[name][slopes[i]] for i in places]) - mean[at]
-        W = float((_whitened(half, apart) ** 2).sum())
-        P = min(1.0, len(told.half) * float(chdtrc(len(places), W)))
+        (whole, df), (rest, df_rest) = (
+            _cochran([*each.values()]),
+            _cochran([each[site] for site in each if site != name]),
+        )
+        W, df = whole - rest, df - df_rest
+        P = min(1.0, len(each) * float(chdtrc(df, W))) if df else 1.0
         if P < CHANCE and (worst is None or worst.test.statistic < W):
-            sites = (name,) if len(told.half) > 2 else tuple(told.half)
-            worst = DifferingSite(sites, Test("the slopes of the others", W, len(places), None, P))
+            sites = (name,) if len(each) > 2 else tuple(each)
+            worst = DifferingSite(sites, Test("the slopes of the others", W, df, None, P))
     return worst
 
 
@@ -308,12 +306,12 @@ class _Told:
             if own is None or not variance > 0:
                 reasons[name] = dict.fromkeys(places, NO_FIT if own is None else NO_VARIANCE)
                 continue
-            found = own.combine(change[places], shift[places])
-            known = np.array(places)[found.known].tolist()
-            values[name] = dict(zip(known, found.values.tolist(), strict=True))
-            half[name] = dict(zip(known, np.sqrt(variance) * found.half, strict=True))
-            lost = zip(places, found.known, found.separated, strict=True)
-            reasons[name] = {j: SEPARATED if apart else UNDETERMINED for j, is_known, apart in lost if not is_known}
+            is_known, is_apart, found = own.combine(change[places])
+            known = np.array(places)[is_known]
+            values[name] = dict(zip(known.tolist(), (change @ own.mean + shift)[known].tolist(), strict=True))
+            half[name] = dict(zip(known.tolist(), np.sqrt(variance) * found, strict=True))
+            lost = zip(places, is_known, is_apart, strict=True)
+            reasons[name] = {j: SEPARATED if apart else UNDETERMINED for j, is_there, apart in lost if not is_there}
         return cls(places, values, half, reasons)
 
     @property
@@ -338,17 +336,8 @@ class _Told:
         half = np.array([self.half[site][j] for j in own])
         values = np.array([self.values[site][j] for j in own])
         picks = np.eye(len(places))[np.searchsorted(places, own)]
-        found = _whitened(half, np.column_stack([picks, values]))
-        return found[:, :-1], found[:, -1]
-
-    def multivariate(self, places: Sequence[int]) -> Test:
-        """Test that all sites have the same coefficients at these places."""
-        each = [self.whitened(site, places) for site in self.half]
-        rows, values = (np.concatenate(parts) for parts in zip(*each, strict=True))
-        root = _inverse_root(rows)
-        left = values - rows @ (root @ (root.T @ (rows.T @ values)))
-        Q, df = float(left @ left), len(values) - len(places)
-        return Test("the same coefficients at all sites", Q, df, None, float(chdtrc(df, Q)))
+        root = np.linalg.qr(half.T, mode="r")  # RᵀR is the covariance
+        return solve_triangular(root, picks, trans="T"), solve_triangular(root, values, trans="T")
 
     def coefficient(self, place: int, name: str) -> CoefficientHeterogeneity:
         """Combine one coefficient."""
@@ -374,16 +363,13 @@ class _Told:
         )
 
 
-def _whitened(half: Array, columns: Array) -> Array:
-    """Return R⁻ᵀ columns, where the covariance half @ half.T is RᵀR."""
-    return np.asarray(solve_triangular(np.linalg.qr(half.T, mode="r"), columns, trans="T"))
-
-
-def _inverse_root(rows: Array) -> Array:
-    """Return R⁻¹ with RᵀR = rowsᵀ rows, in columns of whatever units."""
-    units = np.linalg.norm(rows, axis=0)
-    inverse = solve_triangular(np.linalg.qr(rows / units, mode="r"), np.eye(rows.shape[1]))
-    return np.asarray(inverse / units[:, None])
+def _cochran(parts: Sequence[tuple[Array, Array]]) -> tuple[float, int]:
+    """Return Σ|Wβ − t|² at the β that makes it least, and its degrees of freedom, in columns of whatever units."""
+    rows, values = (np.concatenate(each) for each in zip(*parts, strict=True))
+    rows = rows[:, rows.any(axis=0)]
+    axes = np.linalg.qr(rows / np.linalg.norm(rows, axis=0))[0]
+    left = values - axes @ (axes.T @ values)
+    return float(left @ left), len(values) - rows.shape[1]
 
 
 def _random_effects(name: str, b: Array, v: Array, tau_squared: float, unit: float) -> RandomEffects:

@@ -8,14 +8,14 @@ maximum, and its information has the rank of what these rows determine.
 from __future__ import annotations
 
 from copy import copy
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
 
-from .._validation import Array, frozen
+from .._validation import Array
 from ..losses.base import Loss, effective_rows
 from ..losses.least_squares import LeastSquares
 from ..losses.linear_model import LinearModelLoss, row_factor
@@ -32,26 +32,11 @@ INSIDE = 1e-8
 FAR = 200.0
 """Predictor by which a class is left out of a row: its probability there is no number in doubles."""
 
-START = 2.0
-"""Log odds of a row's own class where a fit begins."""
-
 ROUNDING = 64.0 * float(np.finfo(np.float64).eps)
 """Root of the residual over the null deviance up to which residuals are rounding: a few dozen operations a row."""
 
-MOST_STEPS = 200
-
-
-class Combinations(NamedTuple):
-    """Combinations Aθ + b of a site's coefficients: which have an estimate, and which a separation makes infinite.
-
-    `known` and `separated` are masks over the rows of A, `values` has the estimates of the known rows, and
-    half @ half.T is their covariance at a noise variance of 1.
-    """
-
-    known: NDArray[np.bool_]
-    separated: NDArray[np.bool_]
-    values: Array
-    half: Array
+MOST_STEPS = 400
+"""Points that a fit may try: counts with offsets of 150 are as many steps from zero, and halved steps stand before."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,11 +55,13 @@ class OwnFit:
     dispersion: float
     df_residual: float
 
-    def combine(self, change: Array, shift: Array) -> Combinations:
-        """Return what the site says of change @ θ + shift."""
+    def combine(self, change: Array) -> tuple[NDArray[np.bool_], NDArray[np.bool_], Array]:
+        """Return of each change @ θ whether it has an estimate, or a separation makes it infinite; and H of the first.
+
+        H @ H.T is their covariance at a noise variance of 1.
+        """
         known, half = _inside(self.root, change)
-        in_columns = _inside(self.span, change)[0]
-        return Combinations(known, in_columns & ~known, (change @ self.mean + shift)[known], half)
+        return known, _inside(self.span, change)[0] & ~known, half
 
 
 def _inside(rows: Array, change: Array) -> tuple[NDArray[np.bool_], Array]:
@@ -101,41 +88,24 @@ def own_fit(
     `free`, shape (p,), is 0 for columns without a coefficient. The loss was divided by `noise_variance`. Raises a
     ValueError where the loss does not show its rows, or the fit comes to no end.
     """
-    chosen = free > 0
-    dim = loss.n_outputs * chosen.size
-    places = np.flatnonzero(np.tile(chosen, loss.n_outputs))
+    rows = loss.rows(np.zeros(loss.dim))  # which not every loss shows
+    used = rows.weights > 0
+    w, X = undivided(rows.weights[used], noise_variance), rows.X[used] * free
+    n = float(w.sum() if weights == "frequency" else w.size)
     if isinstance(loss, LeastSquares):
-        fit, rests_on = _least_squares(loss, chosen, noise_variance, weights)
-    elif isinstance(loss, LinearModelLoss):
-        used = loss.weights > 0
-        w = undivided(loss.weights[used], noise_variance)
-        part = _with_rows(loss, used, X=loss.X[used][:, chosen], weights=w)
-        fit, rests_on = _by_newton(kind, part, float(w.sum() if weights == "frequency" else w.size))
-    else:
-        raise ValueError(f"{type(loss).__name__} does not tell its rows apart")
-
-    def among_all(rows: Array) -> Array:
-        found = np.zeros((*rows.shape[:-1], dim))
-        found[..., places] = rows
-        return frozen(found)
-
-    fit = replace(fit, mean=among_all(fit.mean), root=among_all(fit.root), span=among_all(fit.span))
-    return fit, rests_on
+        return _least_squares(loss, X, rows.target[used].reshape(len(w), -1), w, n)
+    if not isinstance(loss, LinearModelLoss):
+        raise ValueError(f"{type(loss).__name__} is no function of a predictor")
+    return _by_newton(kind, _with_rows(loss, used, X=X, weights=w), n)
 
 
-def _least_squares(
-    loss: LeastSquares, chosen: NDArray[np.bool_], noise_variance: float, weights: WeightMeaning
-) -> tuple[OwnFit, float]:
-    """Fit by the triangular factor of columns and target, whose digits are those of the rows."""
-    rows = loss.rows(np.zeros(loss.dim))
-    w = undivided(rows.weights, noise_variance)
-    y = rows.target.reshape(len(w), -1)
-    X, p = rows.X[:, chosen], int(chosen.sum())
-    triangle = row_factor(np.column_stack([X, y]), w)
-    basis, back = _frame(triangle[:, :p])
-    coef = basis @ ((triangle[:, :p] @ basis).T @ triangle[:, p:])
-    left = triangle[:, p:] - triangle[:, :p] @ coef
-    n = float(w.sum() if weights == "frequency" else (w > 0).sum())
+def _least_squares(loss: LeastSquares, X: Array, y: Array, w: Array, n: float) -> tuple[OwnFit, float]:
+    """Fit n observations by the triangular factor of columns and target, whose digits are those of the rows."""
+    triangle, p = row_factor(np.column_stack([X, y]), w), X.shape[1]
+    R, goal = triangle[:, :p], triangle[:, p:]
+    basis, back = _frame(R)
+    coef = basis @ ((R @ basis).T @ goal)
+    left = goal - R @ coef
     rss, spread = float((left**2).sum()), float(w @ ((y - w @ y / w.sum()) ** 2).sum(axis=1))
     df = (n - len(back)) * loss.n_outputs
     dispersion = rss / df if df > 0 and rss > ROUNDING**2 * spread else 0.0
@@ -146,7 +116,7 @@ def _least_squares(
 def _by_newton(kind: Kind, loss: LinearModelLoss, n: float) -> tuple[OwnFit, float]:
     """Fit n observations by Newton's method on what no separation moves."""
     basis, back = _frame(np.asarray(np.kron(np.eye(loss.n_outputs), row_factor(loss.X)), dtype=np.float64))
-    df, span, d, theta = n - len(back), np.zeros((1, loss.dim)), loss.dim, _start(kind, loss)
+    df, span, d = n - len(back), np.zeros((1, loss.dim)), loss.dim
     if separation.has_walls(loss):
         walls, stands = separation.walls_of(loss), separation.held(loss)
         moves = walls.any(axis=2) & ~stands
@@ -156,8 +126,8 @@ def _by_newton(kind: Kind, loss: LinearModelLoss, n: float) -> tuple[OwnFit, flo
                 return OwnFit(np.zeros(d), np.zeros((1, d)), span, 0.0, 0.0), np.inf
             basis, back = _frame(_factor_of(loss.X, walls * stands[:, :, None]))
             loss = _standing(loss, stands, moves)
-    start = back @ theta
-    found = driven(refit(start, np.ones(start.size), most_exchanges=MOST_STEPS), lambda z: [_along(loss, basis, z)])
+    free = np.ones(len(back))
+    found = driven(refit(0.0 * free, free, most_exchanges=MOST_STEPS), lambda z: [_along(loss, basis, z)])
     mean = basis @ found.theta
     rows, information = loss.rows(mean), _along(loss, basis, found.theta).hessian
     root = np.linalg.cholesky(0.5 * (information + information.T)).T @ back
@@ -175,21 +145,6 @@ def _along(loss: LinearModelLoss, basis: Array, z: Array) -> Derivatives:
     """ℓ, ∇ℓ and ∇²ℓ in the coordinates of a basis."""
     theta = basis @ z
     return Derivatives(loss.value(theta), basis.T @ loss.gradient(theta), basis.T @ loss.hessian(theta) @ basis)
-
-
-def _start(kind: Kind, loss: LinearModelLoss) -> Array:
-    """Return θ whose predictors are nearest to those of targets drawn to their mean, or of classes to even odds."""
-    if kind.is_classifier:
-        first = int(kind.has_reference or loss.n_outputs == 1)
-        own = START * (loss.y[:, None] == np.arange(loss.n_outputs + first))
-        goal = own[:, first:] - own[:, :first].sum(axis=1, keepdims=True)
-    else:
-        goal = kind.link.forward(0.5 * (loss.y + np.average(loss.y, weights=loss.weights)))[:, None]
-    goal = np.where(np.isfinite(goal), goal, 0.0)
-    if loss.offset is not None:
-        goal = goal - loss.offset.reshape(goal.shape)
-    basis = orthonormal_basis([row_factor(loss.X)])
-    return np.asarray((basis @ ((loss.X @ basis).T @ goal)).T.ravel())
 
 
 def _with_rows(loss: LinearModelLoss, used: NDArray[np.bool_], **changed: Any) -> LinearModelLoss:

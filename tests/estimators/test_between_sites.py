@@ -332,8 +332,8 @@ def own_slopes(x, y, site):
     for k in np.unique(site):
         here = site == k
         loss = kind.make_loss(np.column_stack([x[here], np.ones(here.sum())]), y[here])
-        told = own_fit(kind, loss, np.ones(2))[0].combine(np.eye(2)[:1], np.zeros(1))
-        found.append((told.values[0], float(told.half[0] @ told.half[0])))
+        fit = own_fit(kind, loss, np.ones(2))[0]
+        found.append((fit.mean[0], float((fit.combine(np.eye(2)[:1])[2] ** 2).sum())))
     return np.array(found).T
 
 
