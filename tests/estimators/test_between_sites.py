@@ -276,17 +276,19 @@ def classes(n_sites=3, n=150, seed=3):
     return X, np.argmax(f + rng.gumbel(size=f.shape), axis=1), site
 
 
-@pytest.mark.parametrize("lacks", [None, 1, 2])
+@pytest.mark.parametrize("lacks", [None, 0, 1, 2])
 def test_a_class_that_a_site_lacks_is_left_out_there_and_the_other_is_compared(lacks):
-    """Three classes: the site without one is a logistic regression of the two others."""
+    """Three classes: a site without one is a logistic regression of the two others, and without the first nothing."""
     X, y, site = classes()
     used = ~((site == 1) & (y == lacks))
     X, y, site = X[used], y[used], site[used]
     found = heterogeneity(FederatedGLM("softmax").fit(X, y, client=site))
-    assert found.test.df == 12 - 3 * (lacks is not None)
+    assert found.test.df == {None: 12, 0: 6}.get(lacks, 9)
     own = {}
     for k in range(3):
         here = site == k
+        if lacks == 0 and k == 1:
+            continue
         fit = sm.MNLogit(y[here], sm.add_constant(X[here], prepend=False)).fit(disp=0, method="newton", tol=1e-12)
         for j, label in enumerate(sorted({*y[here]} - {0})):
             own[k, label] = np.asarray(fit.params)[:, j], np.asarray(fit.bse)[:, j]
@@ -414,6 +416,27 @@ def test_the_test_of_all_does_not_depend_on_units_and_a_known_variance_is_taken(
     told = heterogeneity(fitted(X, y, site, noise_variance=4.0)).coefficients[0]
     fits = [sm.OLS(y[site == k], sm.add_constant(X[site == k])).fit() for k in range(3)]
     assert_two_stage(told, [fit.params[1] for fit in fits], [4.0 * fit.normalized_cov_params[1, 1] for fit in fits])
+
+
+def test_weights_of_variances_and_several_targets_have_each_sites_own_residual_variance():
+    """Analytic weights: R's lm(weights=) at each site. Two targets share a variance, as they do in the pooled fit."""
+    X, y, site = linear(5, n=90)
+    w = np.random.default_rng(5).uniform(0.5, 2.0, 90)
+    row = heterogeneity(
+        FederatedLinearRegression(weight_meaning="analytic").fit(X, y, client=site, sample_weight=w)
+    ).coefficients[1]
+    fits = [sm.WLS(y[site == k], sm.add_constant(X[site == k]), w[site == k]).fit() for k in range(3)]
+    assert_two_stage(row, [fit.params[2] for fit in fits], [fit.bse[2] ** 2 for fit in fits])
+    both = np.column_stack([y, np.cos(y)])
+    found = heterogeneity(FederatedLinearRegression().fit(X, both, client=site))
+    for place, row in enumerate(found.coefficients):
+        each = [
+            [sm.OLS(column[site == k], sm.add_constant(X[site == k], prepend=False)).fit() for column in both.T]
+            for k in range(3)
+        ]
+        j = place % 3
+        v = [np.mean([fit.scale for fit in own]) * own[0].normalized_cov_params[j, j] for own in each]
+        assert_two_stage(row, [own[place // 3].params[j] for own in each], v)
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
