@@ -262,7 +262,7 @@ def differing_site(model: FittedGLM) -> DifferingSite | None:
     each = {site: told.whitened(site, slopes) for site in told.values}
     worst: DifferingSite | None = None
     for name in each if slopes else ():
-        if model.sites[name].n_rows < ENOUGH * len(told.places):
+        if model.sites[name].n_rows < ENOUGH * len(told.values[name]):
             continue
         (whole, df), (rest, df_rest) = (
             _cochran([*each.values()]),

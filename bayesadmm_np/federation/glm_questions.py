@@ -559,11 +559,10 @@ def _own_fits_asked(found: Prepared, ask: Asking) -> list[str]:
 
 def own_fits(spec: Any, talk: Talk) -> dict[str, OwnFit]:
     """Return the own fits that the server was told, by site; the final message does not have them."""
-    said = [dict(zip(spec.sites, answers, strict=True)) for answers in talk.exchanges]
     return {
         site: unpack(OwnFit, one.content, one.arrays, QUESTIONS["own_fit"].said, sizes_of(spec), is_own=True)
-        for answers in said
-        for site, one in answers.items()
+        for answers in talk.exchanges
+        for site, one in zip(spec.sites, answers, strict=True)
         if one is not None and one.name == "own_fit" and not one.refused
     }
 

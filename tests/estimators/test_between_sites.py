@@ -413,6 +413,9 @@ def test_the_test_of_all_does_not_depend_on_units_and_a_known_variance_is_taken(
     assert np.isclose(found[0].coefficients[1].Q.statistic, found[1].coefficients[1].Q.statistic, rtol=1e-8)
     # the intercept is another one: where other columns are zero
     assert not np.isclose(found[0].coefficients[2].Q.statistic, found[1].coefficients[2].Q.statistic, rtol=1e-2)
+    other = heterogeneity(fitted(X[::-1, ::-1].astype(np.float32), y[::-1], 2 - site[::-1]))
+    assert np.isclose(other.test.statistic, found[0].test.statistic, rtol=1e-5)  # of columns that float32 has rounded
+    assert np.isclose(other.coefficients[0].Q.statistic, found[0].coefficients[1].Q.statistic, rtol=1e-5)
     told = heterogeneity(fitted(X, y, site, noise_variance=4.0)).coefficients[0]
     fits = [sm.OLS(y[site == k], sm.add_constant(X[site == k])).fit() for k in range(3)]
     assert_two_stage(told, [fit.params[1] for fit in fits], [4.0 * fit.normalized_cov_params[1, 1] for fit in fits])
@@ -502,6 +505,9 @@ def test_a_site_with_its_outcome_the_other_way_round_is_named_in_the_table(n_sit
     assert found.sites == ((0, 1) if n_sites == 2 else (1,))
     assert found.test.df == 2
     assert str(found) in model.summary().note
+    tables = {f"s{k}": pd.DataFrame({"a": X[site == k, 0], "b": X[site == k, 1], "y": y[site == k]}) for k in {*site}}
+    apart = FederatedLogisticRegression.from_formula("y ~ a + b", tables, site_intercepts=True)
+    assert "differ" in apart.summary().note
     for baselines in (0.0, 0.7):
         X, y, site = hospitals(n_sites, baselines=baselines)
         agreed = FederatedLogisticRegression().fit(X, y, client=site)
