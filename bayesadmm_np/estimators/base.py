@@ -339,6 +339,9 @@ class FederatedModel(FittedEstimator):
     @one_thread_where_small(lambda self, rows, fit: fit.glm.layout.dim)
     def _store(self, rows: Mapping[Hashable, SiteRows], fit: Fit) -> None:
         fitted = self._fitted(rows, fit)
+        if len(rows) > 1 and fitted.fit_name == "maximum likelihood" and fitted.family == "full":
+            own = fit.glm.own_fits(fitted.held)
+            fitted = replace(fitted, sites={k: replace(site, own=own.get(k)) for k, site in fitted.sites.items()})
         fitted = replace(fitted, findings=(*fit.findings, *diagnose_fit(fitted)))
         fitted.uncentred  # noqa: B018  # first, because it may raise
         self.fitted_ = fitted

@@ -30,6 +30,7 @@ from ..glm.estimable import Reach, estimable, moved
 from ..glm.hypotheses import TermTest
 from ..glm.inference import FitStatistics, GoodnessOfFit, goodness_of_fit
 from ..glm.kinds import IDENTITY, Kind
+from ..glm.own_fit import ROUNDING, OwnFit
 from ..glm.problem import are_held, carry, carry_distance
 from ..losses.base import Loss
 from ..losses.expectations import Rule
@@ -46,9 +47,6 @@ SAME = 1e-6
 
 UNBOUNDED = "the likelihood has no maximum, or none that is proven"
 """Why no distance to the pooled fit is known."""
-
-ROUNDING = 64 * float(np.finfo(np.float64).eps)
-"""Root of the residual over the null deviance up to which residuals are rounding: a few dozen operations a row."""
 
 CLOSE = 1e-6
 """Bound on a coefficient, relative to the largest, from which on it says nothing."""
@@ -103,11 +101,15 @@ class Columns:
 
 @dataclass(frozen=True)
 class Site:
-    """What a site contributed: its factor exp⟨η_k, T(θ)⟩, its number of rows, and of those left out as incomplete."""
+    """What a site contributed: its factor exp⟨η_k, T(θ)⟩, its number of rows, and of those left out as incomplete.
+
+    `own` is its own maximum-likelihood fit, in the run's θ, where the fit of all is one and the site has told it.
+    """
 
     factor: Natural
     n_rows: int
     n_missing: int = 0
+    own: OwnFit | None = None
 
 
 @dataclass(frozen=True)
@@ -530,13 +532,18 @@ class FittedGLM:
 
     @cached_property
     def uncentred(self) -> FittedGLM:
-        """The same model with the intercept measured where the design columns are zero: precisions still add up."""
+        """The same model with the intercept measured where the design columns are zero, without the sites' own fits.
+
+        Precisions still add up.
+        """
         layout = self.layout
         if layout.centre is None:
             return self
         there, back, by = layout.move(layout.centre), layout.move(-layout.centre), layout.shifts
         q = self.posterior
-        sites = {name: replace(site, factor=carry(site.factor, there, -by)) for name, site in self.sites.items()}
+        sites = {
+            name: Site(carry(one.factor, there, -by), one.n_rows, one.n_missing) for name, one in self.sites.items()
+        }
         try:
             prior = FullGaussian(back @ self.prior.mean + by, carry(self.prior.natural, there).precision)
             assert isinstance(q.factor, DensePrecision)

@@ -28,7 +28,7 @@ from ..glm.profile import profile_bound
 from ..glm.refit import drive
 from ..glm.site_statistics import ROBUST
 from ..losses.base import Loss
-from .between_sites import DISPERSED, MODEL, QUASI, contradiction, heterogeneity
+from .between_sites import DISPERSED, MODEL, QUASI, differing_site, heterogeneity
 from .fitted import FittedGLM, Units
 
 WIDEST = 100
@@ -392,16 +392,14 @@ def _robust(model: FittedGLM, name: str) -> RobustCovariance:
 
 
 def _between_sites(model: FittedGLM, units: Units, covariance: str) -> dict[str, Any] | None:
-    """Whether the sites agree; None where fewer than two determine all coefficients, or their factors are not here."""
-    if not model.is_at_maximum:
-        return None
+    """Whether the sites agree; None where no two determine a coefficient, or their own fits are not here."""
     try:
         found = asdict(heterogeneity(model, units, QUASI if covariance == QUASI else MODEL))
     except ValueError:
         return None
     for row in found["coefficients"]:
         row["sites"] = {str(name): own for name, own in row["sites"].items()}
-    return {**found, "left_out": list(map(str, found["left_out"]))}
+    return {**found, "left_out": [{**one, "site": str(one["site"])} for one in found["left_out"]]}
 
 
 def _rows(
@@ -606,13 +604,13 @@ def _note(model: FittedGLM, rows: Sequence[SummaryRow], spread: Spread, is_profi
 
 
 def _cautions(model: FittedGLM, spread: Spread) -> list[str]:
-    """Say what standard errors rest on, and which site contradicts the others."""
+    """Say what standard errors rest on, and which site differs from the others."""
     said = []
     if _is_overdispersed(model, spread):
         said.append(OVERDISPERSED)
     if spread.name == QUASI:
         said.append(QUASI_NOTE)
-    apart = None if model.statistics is None else contradiction(model)
+    apart = differing_site(model)
     if apart is not None:
         said.append(str(apart))
     if 0 < spread.n_clusters < FEW_CLUSTERS:

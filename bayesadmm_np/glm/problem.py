@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -20,6 +21,7 @@ from ..losses.base import Loss
 from ..splitting.distance import Distance
 from .inference import FAR, FitStatistics, Noise, fit_statistics
 from .kinds import Kind
+from .own_fit import OwnFit, own_fit
 from .site_statistics import WeightMeaning
 
 HOLD = 1.0 / float(np.finfo(np.float64).eps)
@@ -136,6 +138,17 @@ class Glm:
         settings = {"is_intercept": begins, "noise": source, "noise_variance": noise, "weights": self.weights, **robust}
         found = fit_statistics(self.kind, losses, theta, self.null_parameter, **settings)
         return found if found.total.is_finite else None
+
+    def own_fits(self, held: NDArray[np.bool_]) -> dict[Hashable, OwnFit]:
+        """Return each site's own maximum-likelihood fit, without the coefficients `held`; see `own_fit`.
+
+        A site has none whose loss, from elsewhere, does not tell its rows apart.
+        """
+        found, free = {}, ~held[: self.layout.width]
+        for name, loss in zip(self.names, self.losses(1.0), strict=True):
+            with suppress(ValueError):
+                found[name], _ = own_fit(self.kind, loss, free, weights=self.weights)
+        return found
 
     @property
     def null_parameter(self) -> Array:
