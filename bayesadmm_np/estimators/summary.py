@@ -463,7 +463,7 @@ def _differences(model: FittedGLM, reference: Any) -> tuple[Array, tuple[str, ..
     layout, labels = model.layout, tuple(map(word, model.classes))
     if word(reference) not in labels:
         raise ArgumentError(
-            "reference", f"must be a class of this model ({', '.join(labels) or 'it has none'})", repr(reference)
+            "reference_class", f"must be a class of this model ({', '.join(labels) or 'it has none'})", repr(reference)
         )
     # the single output of two classes is that of the second
     outputs = model.output_names if model.kind.outputs == "classes" else labels[1:]

@@ -73,7 +73,7 @@ DATA = {
         *((L(), {"y": np.array([first, *Y[1:]], dtype=object)}) for first in (None, "no")),
         *((R(), {"y": y}) for y in (np.where(X[:, 0] > 1, np.inf, Y), DAYS, np.append(1e200, np.ones(31)))),
         (R(), {"y": np.array(["a"] * 32)}),
-        *((P(), {"y": y}) for y in (np.append(1e200, np.ones(31)), -np.ones(32), np.zeros(32))),
+        *((P(), {"y": y}) for y in (np.append(1e200, np.ones(31)), -np.ones(32))),
     ],
     "sample_weight": [
         *((L(), {"sample_weight": w}) for w in ((~NORTH).astype(float), -np.ones(32), np.ones(31))),
