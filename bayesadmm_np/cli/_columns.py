@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
+from ._design import named_kind
 from ._formula import levels_of, list_formula, require_formula_alone
 from ._options import RuleSettings, SiteConfig
 from ._rows import choose_columns, is_number, read_frame, require_complete, require_numeric
@@ -33,6 +34,9 @@ class TableRows:
         """Read the file, and refuse what the other sites could not mend."""
         if not (config.target or config.formula):
             raise Refused("--target must name the column to be explained, or --formula say it.")
+        if config.exposure is not None:
+            with worded_for_options(config.name):
+                named_kind(config.loss).require_log("exposure")
         formula, features, table = _by_formula(config) if config.formula else _by_list(config)
         from ..federation import GLMTable
 
@@ -42,6 +46,7 @@ class TableRows:
                 formula,
                 config.loss,
                 weights=config.weights,
+                trials=config.trials,
                 noise_variance=config.noise_variance,
                 minimum_count=rules_of(config).minimum_count,
                 is_list=config.formula is None,

@@ -27,7 +27,7 @@ from ..design.rows import (
 )
 from ..families import FullGaussian
 from ..families.gaussian import Gaussian
-from ..glm.diagnosis import without_estimate
+from ..glm.diagnosis import SameRows, without_estimate
 from ..glm.kinds import Kind, read_kind
 from ..glm.problem import make_glm
 from ..splitting.status import Status
@@ -262,7 +262,7 @@ class FederatedModel(FittedEstimator):
         """Check the target of a site that joins a fit, and whether it has an offset as the others have."""
         if (added.offset is None) != all(site.offset is None for site in self._rows.values()):
             raise ArgumentError("offset", "and exposure must be given for all sites or for none")
-        if not self.fitted_.kind.is_classifier or self.fitted_.kind.has_trials:
+        if not self.fitted_.kind.has_labels:
             known = next(iter(self._rows.values())).y.shape[1:]
             if added.y.shape[1:] != known:
                 raise ValueError(f"y must have rows of shape {known} as in fit, got {added.y.shape[1:]}.")
@@ -275,7 +275,7 @@ class FederatedModel(FittedEstimator):
 
     def _check_left(self, left: Mapping[Hashable, SiteRows], name: Hashable) -> None:
         """Check that the sites that are left still determine the model."""
-        if not self.fitted_.kind.is_classifier or self.fitted_.kind.has_trials:
+        if not self.fitted_.kind.has_labels:
             return
         missing = set(self.classes_.tolist()) - set(np.concatenate([site.y for site in left.values()]).tolist())
         if missing:
@@ -330,7 +330,7 @@ class FederatedModel(FittedEstimator):
                 raise ArgumentError("class_weight", "must be left out beside trials")
             y, sample_weight = read_events(y, trials)
             classes = np.array([0, 1])
-        X, y = self._validated(X, y, not kind.is_classifier or kind.has_trials, reset)
+        X, y = self._validated(X, y, not kind.has_labels, reset)
         known = self._known(offset, exposure, len(X))
         if not kind.has_trials:
             y = self._check_y(y)
@@ -381,8 +381,9 @@ class FederatedModel(FittedEstimator):
             caveats.append(partial(self._limit, fit.settings))
         elif not (caveats or fit.findings or self.certificate_.holds):
             caveats.append(self._unbounded)
-        if caveats or fit.findings:
-            warnings.warn(Caveat(fit.findings, caveats), stacklevel=3)
+        findings = [*fit.findings, *(one for one in self.fitted_.findings if isinstance(one, SameRows))]
+        if caveats or findings:
+            warnings.warn(Caveat(findings, caveats), stacklevel=3)
         return self
 
     def _limit(self, settings: Settings, words: Words) -> str:

@@ -15,7 +15,7 @@ from .._text import aligned, word
 from .._validation import Array
 from ..design.rows import INTERCEPT
 from ..families.precision import DensePrecision
-from ..glm.diagnosis import Finding, diagnose_after, without_estimate
+from ..glm.diagnosis import Finding, diagnose_after, find_same_rows, without_estimate
 from ..glm.diagnosis import as_dict as finding_as_dict
 from ..glm.inference import (
     Estimate,
@@ -210,22 +210,23 @@ def information_shares(model: FittedGLM, change: Array) -> Array:
 
 
 def diagnose_fit(model: FittedGLM) -> tuple[Finding, ...]:
-    """Name coefficients that the prior holds, and digits that are lost, among those that have an estimate.
+    """Name sites of the same rows, coefficients that the prior holds, and digits that estimates lose.
 
     In the run's coordinates, with the intercept at the centre of the columns: there the arithmetic is done.
     """
+    twice = find_same_rows({name: (site.n_rows, site.factor.to_vector()) for name, site in model.sites.items()})
     without = without_estimate(model.findings)
     kept = [j for j, name in enumerate(model.coefficient_names) if not (model.held[j] or name in without)]
     # where a shift common to all classes is the prior's alone, the table says so of every coefficient
     if model.family != "full" or model.kind.has_flat_shift or not kept:
-        return ()
+        return twice
     shares = information_shares(model, np.eye(model.layout.dim))
     names = [model.coefficient_names[j] for j in kept]
     factor = model.posterior.factor
     own = factor.cholesky.T[:, kept] if model.is_exact and isinstance(factor, DensePrecision) else None
     of: Any = "standard errors" if model.inference == "likelihood" and own is None else "coefficients"
     precision = model.posterior.precision[np.ix_(kept, kept)]
-    return diagnose_after(precision, names, shares[0, kept], own, of, model.pull[kept])
+    return *twice, *diagnose_after(precision, names, shares[0, kept], own, of, model.pull[kept])
 
 
 def summarise(

@@ -240,9 +240,14 @@ class Kind:
         return self.target.is_labels
 
     @property
+    def has_labels(self) -> bool:
+        """Whether the target of a row is the label of its class: not so of events over trials."""
+        return self.is_classifier and not self.has_trials
+
+    @property
     def is_of_counts(self) -> bool:
         """Whether the kind says how much a target varies, and the target may vary more."""
-        return self.has_trials or not (self.has_noise or self.is_classifier)
+        return not (self.has_noise or self.has_labels)
 
     def left_out(self, y: Array, weights: Array, counted: Array | None = None) -> float:
         """Return what the loss of weighted rows leaves out of −log likelihood, at a noise variance of 1.
@@ -566,6 +571,11 @@ def is_kind_of_loss(name: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def is_of_trials(name: str) -> bool:
+    """Whether a loss of messages is that of events over trials."""
+    return is_kind_of_loss(name) and kind_of_loss(name).has_trials
 
 
 def kind_of_loss(name: str) -> Kind:
