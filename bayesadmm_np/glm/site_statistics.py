@@ -42,8 +42,9 @@ class SiteStatistics:
     `weight` and `log_weight` are Σ w_i and Σ log w_i. `loss`, `null_loss` and `saturated_loss` are Σ w_i ℓ_i at the
     fit, at the model of intercepts alone, and where every mean is the observation itself; `constant` is what the loss
     leaves out of −log p. `pearson` is Σ w_i (y_i − μ_i)²/V(μ_i); of classes, summed over them with V = μ; None where a
-    row that the fit takes for impossible makes it larger than `LARGEST_PEARSON`. `meats` has Σ s_i s_iᵀ, shape (d, d), s_i the score of a row: "HC0", "HC2" (s_i over √(1 − h_i)), "HC3" (over 1 − h_i), and
-    "cluster", where s is that of one of `n_clusters` clusters.
+    row that the fit takes for impossible makes it larger than `LARGEST_PEARSON`. `meats` has Σ s_i s_iᵀ,
+    shape (d, d), s_i the score of a row: "HC0", "HC2" (s_i over √(1 − h_i)), "HC3" (over 1 − h_i), and "cluster", where
+    s is that of one of `n_clusters` clusters.
     """
 
     n_rows: int
