@@ -453,10 +453,10 @@ def _of_design(rules: DisclosureRules, basis: Basis, spec: Any, is_new: bool) ->
     for name, others in zip(spec.features, rows.others, strict=False):
         yield Check("minimum_count", others or math.inf, rules.minimum_count, *_named(str(name)))
     name = "" if spec.agreement is None else str(spec.agreement.target)
-    counted: Any = np.unique(rows.target[rows.weights > 0], return_counts=True)
+    counted: Any = [found.tolist() for found in np.unique(rows.target[rows.weights > 0], return_counts=True)]
     if is_of_trials(spec.loss):
         events = float(rows.weights @ rows.target)
-        counted = (0, 1), (float(rows.weights.sum()) - events or math.inf, events or math.inf)
+        counted = [0, 1], [float(rows.weights.sum()) - events or math.inf, events or math.inf]
     for value, count in zip(*counted, strict=True) if spec.classes else ():
         yield Check("minimum_class_count", count, rules.minimum_class_count, name, str(spec.classes[int(value)]))
     alone = 1 if rows.largest_leverage > ALONE else math.inf
