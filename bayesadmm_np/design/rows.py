@@ -43,7 +43,7 @@ class SiteRows:
 
     def align(self, labels: Any, what: str) -> Any:
         """Return one label a row: a Series of pandas by the index of the frame, anything else by position."""
-        if self.index is None or not hasattr(labels, "reindex"):
+        if self.index is None or not hasattr(labels, "reindex") or labels.index.equals(self.index):
             return labels
         if not labels.index.is_unique or not self.index.is_unique or not self.index.isin(labels.index).all():
             expected = "must have the index of the frame, each label once, to be aligned with its rows"
@@ -129,14 +129,15 @@ class Layout:
         return np.asarray(found)
 
 
-def require_index(X: Any, **given: Any) -> None:
-    """Refuse a Series whose index is not that of the frame X: by position its values would go to other rows."""
-    index: Any = getattr(X, "index", None)
+def require_index(table: Any, name_of_table: str = "X", /, **given: Any) -> None:
+    """Refuse a Series whose index is not that of a frame: by position its values would go to other rows."""
+    index: Any = getattr(table, "index", None)
     for name, values in given.items():
         own = getattr(values, "index", None)
         if hasattr(index, "equals") and hasattr(own, "equals") and not index.equals(own):
-            advice = f"give {name}.loc[X.index], or {name}.to_numpy() for an order by position"
-            raise ArgumentError(name, "must have the index of X, in its order", "another index or order", advice)
+            advice = f"give {name}.loc[{name_of_table}.index], or {name}.to_numpy() for an order by position"
+            expected = f"must have the index of {name_of_table}, in its order"
+            raise ArgumentError(name, expected, "another index or order", advice)
 
 
 def read_events(y: Any, trials: Any, names: tuple[str, str] = ("y", "trials")) -> tuple[Array, Array]:

@@ -405,6 +405,9 @@ class FittedEstimator(BaseEstimator):
         float
         """
         predicted = self.predict(X, offset=offset, exposure=exposure)
+        require_index(X, y=y, sample_weight=sample_weight)
+        if self.fitted_.kind.has_trials and not np.isin(y, self.classes_).all():
+            raise ArgumentError("y", "must hold single outcomes, 0 and 1: the share of right classes is of these")
         if self.fitted_.kind.is_classifier:
             return float(accuracy_score(y, predicted, sample_weight=sample_weight))
         kind, y = self.fitted_.kind, self._check_y(y)

@@ -528,7 +528,7 @@ def read_kind(kind: Kind | str) -> Kind:
     >>> read_kind("poison")
     Traceback (most recent call last):
     bayesadmm_np._registry.UnknownNameError: there is no kind of GLM 'poison'; did you mean 'poisson'? There are \
-logistic, softmax, multinomial, linear, poisson.
+logistic, binomial, softmax, multinomial, linear, poisson.
     """
     if isinstance(kind, Kind):
         return kind

@@ -18,6 +18,8 @@ from bayesadmm_np.estimators import (  # noqa: E402
     save_model,
 )
 from bayesadmm_np.estimators.summary import as_dict  # noqa: E402
+from bayesadmm_np.families import FullGaussian  # noqa: E402
+from bayesadmm_np.testing import check_loss  # noqa: E402
 from oracles.by_files import differences  # noqa: E402
 from oracles.overrides import OPTIONS  # noqa: E402
 from oracles.refusals import assert_refused  # noqa: E402
@@ -125,6 +127,13 @@ def test_penalties_and_posteriors_are_those_of_single_rows(options):
     np.testing.assert_allclose(grouped.covariance_, single.covariance_, rtol=1e-7)
 
 
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_the_loss_of_a_share_is_a_loss(share):
+    rng = np.random.default_rng(0)
+    loss = losses.Binomial(rng.normal(size=(6, 2)), np.full(6, share), rng.integers(1, 9, 6), rng.normal(size=6))
+    check_loss(loss, FullGaussian(np.zeros(2), 1.0))
+
+
 def test_groups_of_events_alone_separate():
     table = BUDWORM.assign(dead=np.where(BUDWORM["sex"] == 1, 20, BUDWORM["dead"]))
     with warnings.catch_warnings(record=True) as said:
@@ -165,6 +174,7 @@ def test_what_is_no_event_of_a_trial_is_refused():
             (lambda: FederatedPoissonRegressor().fit(x, k, trials=n), "trials"),
             (lambda: logistic.from_formula(formula, BUDWORM, trials="n", weights="n"), "weights"),
             (lambda: losses.Binomial(x, k), "y"),
+            (lambda: logistic().fit(x, k, trials=n).score(x, k), "y"),
         ]
     )
 

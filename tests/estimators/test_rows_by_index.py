@@ -15,6 +15,8 @@ from bayesadmm_np.estimators import (  # noqa: E402
     FederatedLinearRegression,
     FederatedLogisticRegression,
     FederatedPoissonRegressor,
+    describe,
+    evaluate,
     load_model,
     save_model,
 )
@@ -112,6 +114,22 @@ def test_a_series_beside_a_frame_has_its_index_in_its_order(name):
     assert plain.coef_ == right.coef_
     if name in ("offset", "exposure"):
         assert_refused([(lambda: right.predict(X, **{name: other}), name)])
+
+
+def test_a_series_beside_others_has_their_index_too():
+    table = wards()
+    model = FederatedLogisticRegression().fit(table[["x"]], table["died"], table["site"])
+    chances, other = model.predict_proba(table[["x"]]), table.sort_index()
+    evaluate(chances, table["died"], table["site"])
+    describe(table, table["site"])
+    assert_refused(
+        [
+            (lambda: evaluate(chances, table["died"], other["site"]), "client"),
+            (lambda: describe(table, other["site"]), "client"),
+            (lambda: model.score(table[["x"]], other["died"]), "y"),
+            (lambda: model.score(table[["x"]], table["died"], other["w"]), "sample_weight"),
+        ]
+    )
 
 
 def test_an_exposure_is_for_a_log_link():
