@@ -372,7 +372,7 @@ class FederatedModel(FittedEstimator):
             self._integration(glm.labels.size, settings.averages)
         fit = fit_and_diagnose(glm, rows, settings, start, self._features(glm.layout.n_features))
         self._store(rows, fit, names)
-        if fit.separation is not None:
+        if fit.searched is not None and fit.searched.finding is not None:
             warnings.warn(SeparationWarning(self.fitted_.findings), stacklevel=3)
             return self
         caveats: list[Callable[[Words], str]] = list(fit.caveats)
@@ -456,6 +456,8 @@ class FederatedModel(FittedEstimator):
             inference=settings.inference,
             statistics=glm.statistics(mean, fit.noise, source) if has_maximum else None,
             findings=fit.findings,
+            flat=fit.flat,
+            receding=None if fit.searched is None else fit.searched.receding,
             log_likelihood=-glm.loss(mean, fit.noise) - dropped if has_maximum else None,
             elbo=-float(result.objective[-1]) - dropped if settings.averages and not rule.is_delta else None,
         )

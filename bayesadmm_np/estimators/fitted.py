@@ -25,6 +25,7 @@ from ..families.gaussian import Gaussian
 from ..families.gaussians import FAMILIES
 from ..families.precision import DensePrecision
 from ..glm.diagnosis import Finding, without_estimate
+from ..glm.estimable import estimable
 from ..glm.inference import FitStatistics, GoodnessOfFit, goodness_of_fit
 from ..glm.kinds import IDENTITY, Kind
 from ..glm.problem import are_held, carry, carry_distance
@@ -164,6 +165,10 @@ class FittedGLM:
         the likelihood has no maximum.
     findings : tuple of Finding
         What is wrong with the data.
+    flat : ndarray, shape (d, k), or None
+        Directions of θ that move no row's predictors, of dependent columns; each is 1 at a held coefficient of its own.
+    receding : ndarray, shape (d, k), or None
+        Directions of θ without a finite estimate: the likelihood rises for ever along the first.
     shown : str
         Covariance of the table that the fit printed, which is that of the model file's table.
     version : str
@@ -199,6 +204,8 @@ class FittedGLM:
     log_likelihood: float | None = None
     elbo: float | None = None
     findings: tuple[Finding, ...] = ()
+    flat: Array | None = None
+    receding: Array | None = None
     shown: str = "model"
     version: str = __version__
 
@@ -357,6 +364,11 @@ class FittedGLM:
         lost = np.isin(self.coefficient_names, list(without_estimate(self.findings)))
         held = ~change[:, ~self.held].any(axis=1)
         return np.asarray(held), np.asarray((change[:, lost] != 0.0).any(axis=1))
+
+    def determines(self, L: Array) -> NDArray[np.bool_]:
+        """Return for each row of L, shape (q, d), whether the rows of the sites give Lθ a finite value."""
+        parts = [part for part in (self.flat, self.receding) if part is not None]
+        return estimable(L, np.column_stack([np.zeros((self.layout.dim, 0)), *parts]))
 
     @property
     def _prior_diagonal(self) -> Array:

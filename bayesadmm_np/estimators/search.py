@@ -15,7 +15,7 @@ from .._validation import Array
 from ..design.rows import Layout, SiteRows, require_size
 from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian
-from ..glm.diagnosis import LONG, Finding, Separation, Undecided
+from ..glm.diagnosis import LONG, Finding, Searched, Separation
 from ..glm.firth import Tilted, fit_firth
 from ..glm.problem import Glm, carry
 from ..losses.base import Loss
@@ -57,7 +57,8 @@ class Fit:
 
     `settings` are those of the run, whose method may be another than was asked for. `rounds` counts the exchanges of
     all runs of a search, and `floats` the numbers that the history of `result` lacks. `message` says where the
-    evidence is largest, `caveat` and `caveats` what a user should know besides `findings`.
+    evidence is largest, `caveat` and `caveats` what a user should know besides `findings`. `searched` is the end of a
+    search for separation, None before one, and `flat` that of `FittedGLM`.
     """
 
     result: Result
@@ -68,11 +69,11 @@ class Fit:
     rounds: int
     message: str = ""
     caveat: str = ""
-    separation: Separation | Undecided | None = None
-    is_searched: bool = False
+    searched: Searched | None = None
     floats: int = 0
     findings: tuple[Finding, ...] = ()
     caveats: tuple[Callable[[Words], str], ...] = ()
+    flat: Array | None = None
 
     @property
     def start(self) -> Start:
@@ -102,20 +103,24 @@ def fit_and_diagnose(
     _require_sums(glm, names)
     settings = settings.chosen(glm.losses(1.0))
     is_exact = settings.row is STACKED_QR
-    glm, findings = (glm, ()) if is_exact or not settings.is_flat else name_superfluous(glm, rows, names)
+    findings: tuple[Finding, ...] = ()
+    flat = None
+    if settings.is_flat and not is_exact:
+        glm, findings, flat = name_superfluous(glm, rows, names)
     try:
         fit = fit_glm(glm, settings, start, names)
     except RunError as error:
-        return _mended(error, glm, rows, settings, findings, names)
-    is_known = fit.is_searched or is_exact or _is_proven(fit)
-    separation = fit.separation if is_known else name_separation(glm, settings, names)
-    return _diagnosed(fit, findings, separation)
+        return replace(_mended(error, glm, rows, settings, findings, names), flat=flat)
+    is_known = fit.searched is not None or is_exact or _is_proven(fit)
+    return replace(
+        _diagnosed(fit, findings, fit.searched if is_known else name_separation(glm, settings, names)), flat=flat
+    )
 
 
-def _diagnosed(fit: Fit, findings: tuple[Finding, ...], separation: Separation | Undecided | None) -> Fit:
-    every = findings if separation is None else (*findings, separation)
+def _diagnosed(fit: Fit, findings: tuple[Finding, ...], searched: Searched | None) -> Fit:
+    every = findings if searched is None or searched.finding is None else (*findings, searched.finding)
     caveats = (lambda words: fit.caveat,) if fit.caveat else ()
-    return replace(fit, findings=every, caveats=caveats, separation=separation)
+    return replace(fit, findings=every, caveats=caveats, searched=searched)
 
 
 def _mended(
@@ -127,12 +132,12 @@ def _mended(
     names: Sequence[str],
 ) -> Fit:
     """Return what is left of a fit that failed: its last state where the data are separated, or Laplace's method."""
-    separation = name_separation(glm, settings, names)
-    if separation is not None and error.result.history:
+    searched = name_separation(glm, settings, names)
+    if searched.finding is not None and error.result.history:
         fit = Fit(error.result, glm, settings, settings.precision or 0.0, 1.0, error.result.rounds + 1)
-        return _diagnosed(fit, findings, separation)
-    if separation is not None:  # no round was done: some prior keeps the numbers finite, which are no estimates
-        return _diagnosed(fit_glm(glm, replace(settings, precision=1.0), None, names), findings, separation)
+        return _diagnosed(fit, findings, searched)
+    if searched.finding is not None:  # no round was done: some prior keeps the numbers finite, which are no estimates
+        return _diagnosed(fit_glm(glm, replace(settings, precision=1.0), None, names), findings, searched)
     if settings.is_auto and glm.has_flat_shift and settings.averages and settings.precision is not None:
         fit = _diagnosed(fit_glm(glm, replace(settings, method=FedLapCov())), findings, None)
         return replace(fit, caveats=(*fit.caveats, partial(_fell_back, error)))
@@ -229,13 +234,12 @@ class _Watch:
 
     def __init__(self, glm: Glm, settings: Settings, names: Sequence[str]) -> None:
         self._search = partial(name_separation, glm, settings, names)
-        self.separation: Separation | Undecided | None = None
-        self.is_searched = False
+        self.found: Searched | None = None
 
     def __call__(self, record: RoundRecord, q_g: object) -> bool:
         if record.round == LONG:
-            self.separation, self.is_searched = self._search(), True
-        return isinstance(self.separation, Separation)
+            self.found = self._search()
+        return self.found is not None and isinstance(self.found.finding, Separation)
 
 
 def _run(
@@ -256,11 +260,11 @@ def _run(
         raise name_failure(error, glm.names, partial(about_offset, glm)) from error
     # the last broadcast is answered too: by what the certificate needs
     rounds = result.rounds + 1 + (sites is not None)
-    if watch is None or not watch.is_searched:
+    if watch is None or watch.found is None:
         return Fit(result, glm, settings, precision, noise, rounds)
     if result.status is Status.STOPPED:
         result = replace(result, status=Status.NO_MAXIMUM, ending=f"{Status.NO_MAXIMUM.value}.")
-    return Fit(result, glm, settings, precision, noise, rounds, separation=watch.separation, is_searched=True)
+    return Fit(result, glm, settings, precision, noise, rounds, searched=watch.found)
 
 
 def run_options(glm: Glm, settings: Settings) -> dict[str, Any]:

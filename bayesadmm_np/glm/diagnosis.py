@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from .._validation import Array
 from ..design.rows import INTERCEPT
 from ..losses.linear_model import LinearModelLoss
 from .columns import Relation, find_relations
+from .estimable import flat_directions
 from .separation import Ask, Split, ask_losses, basis_within, factors_of, find_split, has_walls
 
 LONG = 8
@@ -313,13 +314,26 @@ def diagnose_before(
     >>> print(*diagnose_before([np.linalg.qr(design, mode="r")], ["age", "twice", "(intercept)"], intercepts=[2]))
     twice = 1 + 2·age in every row: leave one of these columns out.
     """
+    return search_dependence(factors, columns, intercepts, within)[0]
+
+
+def search_dependence(
+    factors: Sequence[Array], columns: Sequence[str], intercepts: Sequence[int] = (), within: float | None = None
+) -> tuple[tuple[Finding, ...], Array]:
+    """Return what `diagnose_before` returns, and the directions that move no row's predictor, shape (p, k).
+
+    Each finding has its direction, which is 1 at the finding's column and 0 at those of the other findings.
+    """
     for factor in factors:
         if factor.ndim != 2 or factor.shape[1] != len(columns) or not np.isfinite(factor).all():
             raise ArgumentError("factors", f"must be finite, with {len(columns)} columns", f"shape {factor.shape}")
     first = list(intercepts)
     order = first + [j for j in range(len(columns)) if j not in first]
     relations = find_relations([factor[:, order] for factor in factors], within)
-    return tuple(_finding_of(relation, [columns[j] for j in order], len(first)) for relation in relations)
+    findings = tuple(_finding_of(relation, [columns[j] for j in order], len(first)) for relation in relations)
+    flat = np.zeros((len(columns), len(relations)))
+    flat[order] = flat_directions(relations, len(columns))
+    return findings, flat
 
 
 def _finding_of(relation: Relation, names: Sequence[str], n_intercepts: int) -> Finding:
@@ -445,19 +459,52 @@ def find_separation(
     (('age',), True)
     >>> find_separation([north, ba.losses.Logistic(south.X, [0, 1]), ba.losses.Logistic(north.X, [1, 0])], "abc")
     """
+    return search_separation(
+        losses, columns, outputs=outputs, intercepts=intercepts, penalised=penalised, change=change, ask=ask,
+        factors=factors,
+    ).finding  # fmt: skip
+
+
+class Searched(NamedTuple):
+    """The end of a search for separation, and the directions of θ that have no finite estimate, shape (C p, k).
+
+    Of a separation the first direction is one along which every row that separates moves.
+    """
+
+    finding: Separation | Undecided | None
+    receding: Array
+
+
+def search_separation(
+    losses: Sequence[LinearModelLoss],
+    columns: Sequence[str],
+    *,
+    outputs: Sequence[str] = ("",),
+    intercepts: Sequence[int] = (),
+    penalised: Sequence[int] = (),
+    change: Array | None = None,
+    ask: Ask | None = None,
+    factors: Sequence[Array] | None = None,
+) -> Searched:
+    """Search as `find_separation` does, and keep the directions."""
+    dim = len(outputs) * len(columns)
+    nothing = np.zeros((dim, 0))
     if ask is None:
         if not all(map(has_walls, losses)):
-            return None
+            return Searched(None, nothing)
         ask, factors = ask_losses(losses), factors_of(losses)
     assert factors is not None
     free = [j for j in range(len(columns)) if j not in penalised]
     found = find_split(ask, basis_within(factors, free), len(outputs))
     if found == "finite":
-        return None
+        return Searched(None, nothing)
     names = coefficient_names(columns, outputs)
     if not isinstance(found, Split):
-        return Undecided(tuple(names[c * len(columns) + j] for c in range(len(outputs)) for j in free))
+        places = [c * len(columns) + j for c in range(len(outputs)) for j in free]
+        return Searched(Undecided(tuple(names[place] for place in places)), np.eye(dim)[:, places])
     moved, along = _touched(found.span, found.whole, change), found
+    receding = _first_is(found.direction, found.span)
+    receding[np.setdiff1d(np.arange(dim), _touched(found.span, found.whole, None))] = 0.0
     by = sorted({j % len(columns) for j in moved} - set(intercepts))
     if found.is_complete:
         always = [j for j in free if j in intercepts]
@@ -471,12 +518,20 @@ def find_separation(
                 break
     way, sparse = _moved(along.direction, change), _touched(along.direction[:, None], along.whole, change)
     largest = np.abs(way[sparse]).max()
-    return Separation(
+    finding = Separation(
         tuple(columns[j] for j in by),
         tuple((names[j], float(way[j] / largest)) for j in sparse),
         tuple(names[j] for j in moved),
         found.is_complete,
     )
+    return Searched(finding, receding)
+
+
+def _first_is(direction: Array, span: Array) -> Array:
+    """Return a basis of a span, shape (d, k), whose first column is a direction in it."""
+    inside, *_ = np.linalg.lstsq(span, direction, rcond=None)
+    rotation, _ = np.linalg.qr(np.column_stack([inside, np.eye(span.shape[1])]))
+    return np.asarray(span @ rotation * np.where(np.arange(span.shape[1]) == 0, np.sign(rotation[:, 0] @ inside), 1.0))
 
 
 def coefficient_names(columns: Sequence[str], outputs: Sequence[str]) -> tuple[str, ...]:

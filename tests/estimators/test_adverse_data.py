@@ -22,7 +22,7 @@ from bayesadmm_np.estimators import (
     search,
     settings,
 )
-from bayesadmm_np.glm.diagnosis import Digits, Separation, diagnose_after
+from bayesadmm_np.glm.diagnosis import Digits, Searched, Separation, diagnose_after
 from bayesadmm_np.glm.problem import HOLD, are_held
 from bayesadmm_np.losses import Logistic, Poisson
 from bayesadmm_np.splitting import loop
@@ -79,7 +79,8 @@ def test_a_long_fit_that_has_a_maximum_is_not_stopped(rng, monkeypatch):
     assert np.array_equal(model.fit(X, y).coef_, coef)
     # the broken twin, that stops without a proof
     monkeypatch.setattr(search, "LONG", 6)
-    monkeypatch.setattr(search, "name_separation", lambda *_: Separation(("x0",), (("x0", 1.0),), ("x0",), False))
+    found = Searched(Separation(("x0",), (("x0", 1.0),), ("x0",), False), np.eye(model.fitted_.layout.dim)[:, :1])
+    monkeypatch.setattr(search, "name_separation", lambda *_: found)
     with pytest.warns(SeparationWarning):
         model.fit(X, y)
     assert model.status_ is Status.NO_MAXIMUM
