@@ -352,13 +352,10 @@ def require_numeric(column: Any) -> None:
 
 def read_offset(frame: Any, offset: str | None, exposure: str | None) -> Array | None:
     """Return the known part of each row's predictor: a column, plus the logarithm of another."""
-    known = None if offset is None else _numbers(frame[offset])
-    if exposure is None:
-        return known
-    at_risk = _numbers(frame[exposure])
-    if not (at_risk > 0).all():
-        raise Refused(f"--exposure: column {exposure!r} must hold numbers > 0, got {at_risk.min():g}.")
-    return np.log(at_risk) if known is None else known + np.log(at_risk)
+    from ..design.rows import read_offset as known_part
+
+    known, at_risk = (None if name is None else _numbers(frame[name]) for name in (offset, exposure))
+    return known_part(known, at_risk, len(frame))
 
 
 def _weights(column: Any, site: Any) -> Array:

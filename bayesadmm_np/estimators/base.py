@@ -141,11 +141,11 @@ class FederatedModel(FittedEstimator):
         RunError
             When the run failed; its message names site, round and the knob to turn.
         """
-        rows, classes = self._read_rows(X, y, client, sample_weight, offset, exposure, trials)
+        known = {"offset": offset, "exposure": exposure}
+        rows, kind, classes = self._read_rows(X, y, client, sample_weight, trials, **known)
         start = getattr(self, "_start", None) if self.warm_start else None
-        given = {"offset": offset, "exposure": exposure}
-        names = {name: str(getattr(one, "name", None) or name) for name, one in given.items() if one is not None}
-        return self._fit_rows(rows, start, self._kind_of(trials), classes, names)
+        names = {name: str(getattr(one, "name", None) or name) for name, one in known.items() if one is not None}
+        return self._fit_rows(rows, start, kind, classes, names)
 
     @classmethod
     def from_formula(cls, formula: str, data: Any, client: str | None = None, **options: Any) -> Self:
@@ -158,8 +158,8 @@ class FederatedModel(FittedEstimator):
         client : str, optional
             Column of sites.
         **options
-            weights, reference, ignore_case, site_intercepts and reference_site are those of `fit_formula`; the others
-            are parameters of the estimator.
+            weights, trials, offset, exposure, reference, ignore_case, site_intercepts and reference_site are those of
+            `fit_formula`; the others are parameters of the estimator.
 
         Returns
         -------
@@ -214,10 +214,10 @@ class FederatedModel(FittedEstimator):
             raise ValueError(f"name must be hashable, got {name!r}.")
         if name in rows:
             raise ValueError(f"name={name!r} is a site of this fit already; forget_site({name!r}) first.")
-        kind = self._kind_of(trials)
-        if kind.has_trials != self.fitted_.kind.has_trials:
+        if (trials is None) is self.fitted_.kind.has_trials:
             raise ArgumentError("trials", "must be given for all sites or for none")
-        added, _ = self._read_rows(X, y, name, sample_weight, offset, exposure, trials, reset=False)
+        known = {"offset": offset, "exposure": exposure}
+        added, kind, _ = self._read_rows(X, y, name, sample_weight, trials, reset=False, **known)
         self._check_site(added[name])
         return self._fit_rows({**rows, **added}, self._start, kind, getattr(self, "classes_", None), self._named)
 
@@ -308,19 +308,13 @@ class FederatedModel(FittedEstimator):
         return read_kind("binomial")
 
     def _read_rows(
-        self,
-        X: Any,
-        y: Any,
-        client: Any,
-        sample_weight: Any,
-        offset: Any,
-        exposure: Any,
-        trials: Any,
-        reset: bool = True,
-    ) -> tuple[dict[Hashable, SiteRows], Any]:
-        """Return rows by site, and the classes in order; in place of one label a row, `client` names the only site."""
-        given = {"sample_weight": sample_weight, "offset": offset, "exposure": exposure, "trials": trials}
-        require_index(X, y=y, client=client, **given)
+        self, X: Any, y: Any, client: Any, sample_weight: Any, trials: Any, *, reset: bool = True, **known: Any
+    ) -> tuple[dict[Hashable, SiteRows], Kind, Any]:
+        """Return rows by site, the kind of the fit and the classes in order.
+
+        `known` are offset and exposure; without `reset`, `client` is the name of a site that joins.
+        """
+        require_index(X, y=y, client=client, sample_weight=sample_weight, trials=trials, **known)
         index, declared = getattr(X, "index", None), getattr(getattr(y, "dtype", None), "categories", None)
         kind, classes = self._kind_of(trials), None
         if kind.has_trials:
@@ -331,13 +325,13 @@ class FederatedModel(FittedEstimator):
             y, sample_weight = read_events(y, trials)
             classes = np.array([0, 1])
         X, y = self._validated(X, y, not kind.has_labels, reset)
-        known = self._known(offset, exposure, len(X))
+        offset = self._known(n_rows=len(X), **known)
         if not kind.has_trials:
             y = self._check_y(y)
             classes = _in_order(np.unique(y), declared) if kind.is_classifier else None
         weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         labels = read_client(client, len(X)) if reset else [client] * len(X)
-        return split_rows(X, y, weights, labels, known, index if hasattr(index, "reindex") else None), classes
+        return split_rows(X, y, weights, labels, offset, index if hasattr(index, "reindex") else None), kind, classes
 
     @property
     def _named(self) -> dict[str, str]:
