@@ -14,7 +14,7 @@ from .._errors import PLAIN, ArgumentError, Words
 from .._text import aligned, word
 from .._validation import Array
 from ..families.precision import DensePrecision
-from ..glm.diagnosis import Finding, diagnose_after
+from ..glm.diagnosis import Finding, diagnose_after, find_same_rows
 from ..glm.diagnosis import as_dict as finding_as_dict
 from ..glm.hypotheses import TermTest
 from ..glm.inference import (
@@ -223,22 +223,23 @@ def information_shares(model: FittedGLM, change: Array) -> Array:
 
 
 def diagnose_fit(model: FittedGLM) -> tuple[Finding, ...]:
-    """Name coefficients that the prior holds, and digits that are lost, among those that have an estimate.
+    """Name sites of the same rows, coefficients that the prior holds, and digits that estimates lose.
 
     In the run's coordinates, with the intercept at the centre of the columns: there the arithmetic is done.
     """
+    twice = find_same_rows({name: (site.n_rows, site.factor.to_vector()) for name, site in model.sites.items()})
     each = np.eye(model.layout.dim)
     kept = np.flatnonzero(model.shows(each) & model.has_error(each)).tolist()
     # where a shift common to all classes is the prior's alone, the table says so of every coefficient
     if model.family != "full" or model.kind.has_flat_shift or not kept:
-        return ()
+        return twice
     shares = information_shares(model, np.eye(model.layout.dim))
     names = [model.coefficient_names[j] for j in kept]
     factor = model.posterior.factor
     own = factor.cholesky.T[:, kept] if model.is_exact and isinstance(factor, DensePrecision) else None
     of: Any = "standard errors" if model.inference == "likelihood" and own is None else "coefficients"
     precision = model.posterior.precision[np.ix_(kept, kept)]
-    return diagnose_after(precision, names, shares[0, kept], own, of, model.pull[kept])
+    return *twice, *diagnose_after(precision, names, shares[0, kept], own, of, model.pull[kept])
 
 
 def summarise(
@@ -475,7 +476,7 @@ def _differences(model: FittedGLM, reference: Any) -> tuple[Array, tuple[str, ..
     layout, labels = model.layout, tuple(map(word, model.classes))
     if word(reference) not in labels:
         raise ArgumentError(
-            "reference", f"must be a class of this model ({', '.join(labels) or 'it has none'})", repr(reference)
+            "reference_class", f"must be a class of this model ({', '.join(labels) or 'it has none'})", repr(reference)
         )
     # the single output of two classes is that of the second
     outputs = model.output_names if model.kind.outputs == "classes" else labels[1:]

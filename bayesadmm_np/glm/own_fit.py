@@ -132,7 +132,7 @@ def _by_newton(kind: Kind, loss: LinearModelLoss, n: float) -> tuple[OwnFit, flo
     rows, information = loss.rows(mean), _along(loss, basis, found.theta).hessian
     root = np.linalg.cholesky(0.5 * (information + information.T)).T @ back
     pearson = site_statistics(kind, loss, mean, mean).pearson
-    return OwnFit(mean, root, span, pearson / df if df > 0 else 0.0, df), rows.effective
+    return OwnFit(mean, root, span, pearson / df if df > 0 and pearson is not None else 0.0, df), rows.effective
 
 
 def _frame(factor: Array) -> tuple[Array, Array]:

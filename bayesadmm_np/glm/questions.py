@@ -102,7 +102,9 @@ class Design:
 def _design(site: Respondent, question: DesignQuestion) -> Design:
     rows, weights = site.loss.rows(np.zeros(site.loss.dim)), site.weights
     target: Array = np.asarray(rows.target, dtype=np.float64)
-    if site.kind.is_classifier:
+    if site.kind.has_trials:
+        target = np.column_stack([1.0 - target, target])
+    elif site.kind.is_classifier:
         n_classes = 2 if site.kind.outputs == "one" else site.loss.dim // rows.X.shape[1] + site.kind.has_reference
         target = np.asarray(target[:, None] == np.arange(n_classes), dtype=np.float64)
     return Design(
@@ -313,6 +315,7 @@ SOME_ROWS = Condition(
     "a number of its rows, from 1 to {told_rows}", lambda value, known: 1 <= value <= known["told_rows"]
 )
 NOISE = Condition("None or > 0", lambda value, known: value is None or 0 < value < np.inf)
+NOT_NEGATIVE_OR_NONE = Condition("None or >= 0", lambda value, known: value is None or value >= 0.0)
 LOSS = Condition("at least {least}, as every loss of this kind is", lambda value, known: value >= known["least"])
 LOGS = Condition(  # n log(W/n) has its maximum W/e over n
     "the sum of logarithms of weights with this sum",
@@ -348,7 +351,7 @@ ABOVE_SATURATED = Condition(
     ),
 )
 SHORT = Condition("of no more rows than columns", lambda root, known: root.shape[0] <= root.shape[1])
-NO_LOSS = Condition("0 of classes", lambda value, known: not known["kind"].is_classifier or value == 0.0)
+NO_LOSS = Condition("0 of classes", lambda value, known: not known["kind"].has_labels or value == 0.0)
 LARGER = Condition(  # scores are divided by √(1 − h) ≤ 1
     "from HC0 to HC3",
     lambda meat, known: (
@@ -458,7 +461,7 @@ QUESTIONS: Mapping[str, Entry] = {
             "loss": Field("", (LOSS, ABOVE_SATURATED)),
             "null_loss": Field("", (LOSS, ABOVE_SATURATED)),
             "constant": FREE,
-            "pearson": Field("", (NOT_NEGATIVE,)),
+            "pearson": Field("", (NOT_NEGATIVE_OR_NONE,)),
             "meats": Field("d d", (SEMIDEFINITE, LARGER)),
             "n_clusters": Field("", (CLUSTERS,)),
         },

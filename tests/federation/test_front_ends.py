@@ -301,6 +301,21 @@ def test_bad_input_ends_in_one_way(call, case):
     assert all(words in one[1] for one in found), found
 
 
+AT_THE_BOUNDARY = {
+    "counts of zero": ("poisson", "died", 0.0),
+    "one class in all weight": ("logistic", "w", "died"),
+}
+"""R fits these, and warns: the estimator refused them, and a run by files did not."""
+
+
+@pytest.mark.parametrize("case", AT_THE_BOUNDARY)
+def test_fits_at_the_boundary_end_in_one_way(call, case):
+    kind, column, value = AT_THE_BOUNDARY[case]
+    tables = {name: one.assign(**{column: one.get(value, value)}) for name, one in hospitals().items()}
+    found = outcomes(call, tables, "died~age", kind, weights="w")
+    assert [one[0] for one in found] == ["no maximum"] * 3, found
+
+
 def test_too_few_rows_end_in_one_way(call):
     found = outcomes(call, hospitals(2, 1), "died~age+dose")
     assert [one[0] for one in found] == ["no maximum"] * 3, found
