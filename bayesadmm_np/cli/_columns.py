@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from .._errors import ArgumentError
 from ._formula import list_formula, require_formula_alone
 from ._options import RuleSettings, SiteConfig
-from ._rows import choose_columns, is_number, read_frame, require_complete, require_numeric
-from ._terminal import Refused, option_words, worded_for_options
+from ._rows import choose_columns, read_frame, require_complete
+from ._terminal import Refused, worded_for_options
 
 if TYPE_CHECKING:
     from ..design.agreement import Table
@@ -65,17 +65,12 @@ class TableRows:
     @property
     def told(self) -> dict[str, Any]:
         """Description of the rows that `site init` prints."""
-        from ..design.levels import advice_on_words
-
-        described, words = self.data.described, option_words()
-        advice = {name: advice_on_words(one.levels or (), words=words) for name, one in described.columns.items()}
-        warnings = [f"column {name!r} holds numbers and text; {said}." for name, said in advice.items() if said]
+        described = self.data.described
         return {
             "rows": described.n_complete,
             "missing_rows": described.n_rows - described.n_complete,
             "formula": self.data.formula,
             "levels": {name: list(one.levels) for name, one in described.columns.items() if one.levels},
-            **({"warnings": warnings} if warnings else {}),
         }
 
 
@@ -100,7 +95,7 @@ def mechanism_of(config: SiteConfig) -> tuple[Any, int | None]:
 def _read_table(config: SiteConfig, texts: Sequence[str]) -> Table:
     from ..design.agreement import Table
 
-    return Table.of(read_frame(config.data, config.separator, config.na, texts))
+    return Table.of(read_frame(config.data, config, texts))
 
 
 def _by_formula(config: SiteConfig) -> tuple[str, tuple[str, ...], Table]:
@@ -143,7 +138,7 @@ def _labels(column: Any, config: SiteConfig) -> Any:
 
 
 def _require_levels(table: Table, names: Sequence[str]) -> None:
-    """Refuse text that hardly is a factor: numbers with a word among them, or a name for almost every row."""
+    """Refuse text that hardly is a factor: a name for almost every row."""
     from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
     for name in names:
@@ -151,8 +146,6 @@ def _require_levels(table: Table, names: Sequence[str]) -> None:
         if is_numeric_dtype(column) or is_bool_dtype(column):
             continue
         cells = column.astype(str)
-        if any(is_number(cell.replace(",", "")) for cell in cells):
-            require_numeric(column)
         n_levels = cells.str.strip().nunique()
         if n_levels > MANY or n_levels > max(FEW, len(cells) // 2):
             fact = (
@@ -171,6 +164,6 @@ def choices_of(settings: Any) -> dict[str, Any] | None:
         if not (column and mark and level):
             raise ArgumentError("reference", "must be COLUMN=LEVEL", repr(pair))
         levels[column] = level
-    switches = ("ignore_case", "drop_withheld", "site_intercepts", "reference_site")
+    switches = ("ignore_case", "drop_withheld", "site_intercepts", "reference_site", "as_written")
     given: dict[str, Any] = {"reference": levels, **{name: getattr(settings, name) for name in switches}}
     return {name: value for name, value in given.items() if value} or None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from .._text import word
 from .._validation import Array
-from ..design.levels import TableError, agree_classes
+from ..design.levels import agree_classes
 from ..design.rows import INTERCEPT, require_size
 from ..estimators.fitted import Columns, FittedGLM
 from ..glm.diagnosis import Collinear, Finding, Separation, without_estimate
@@ -25,7 +25,7 @@ MANY_NUMBERS = 20
 """The same of numbers."""
 
 
-def choose_kind(rows: Rows, target: str, loss: str) -> tuple[Kind, tuple[Any, ...]]:
+def choose_kind(rows: Rows, target: str, loss: str, as_written: Sequence[str] = ()) -> tuple[Kind, tuple[Any, ...]]:
     """Return the kind of GLM and the classes (none for numbers), and say a choice aloud."""
     values = rows.target
     is_text = values.dtype == object
@@ -33,13 +33,18 @@ def choose_kind(rows: Rows, target: str, loss: str) -> tuple[Kind, tuple[Any, ..
     if len(distinct) == 1:
         raise Refused(f"--target: column {target!r} holds one value, {word(distinct[0])}, in all rows.")
     labels = {site: values[rows.site == site].tolist() for site in dict.fromkeys(rows.site)}
-    if loss == "auto" and (is_text or all(value.is_integer() for value in distinct)):
-        _require_one_coding(target, labels)
-    kind = named_kind(_guess(target, distinct, is_text, values) if loss == "auto" else loss)
+    named = None if loss == "auto" else named_kind(loss)
+    may_be_classes = len(distinct) <= MANY if is_text else all(value.is_integer() for value in distinct)
+    lines = []
+    if (
+        may_be_classes if named is None else named.is_classifier
+    ):  # before a loss is asked for: none is right for two codes
+        lines = agree_classes(target, labels, rows.agreement is not None or target in as_written)
+    kind = named or named_kind(_guess(target, distinct, is_text, values))
     if not kind.is_classifier:
         check_numbers(kind, target, values)
         return kind, ()
-    for line in agree_classes(target, labels):
+    for line in lines:
         note(line)
     if kind.outputs == "one" and len(distinct) > 2:
         shown = ", ".join(word(value) for value in distinct[:4])
@@ -51,17 +56,6 @@ def choose_kind(rows: Rows, target: str, loss: str) -> tuple[Kind, tuple[Any, ..
     if not is_text and not all(value.is_integer() for value in distinct):
         raise Refused(f"--loss {kind} needs class labels, but column {target!r} holds numbers like {distinct[0]:g}.")
     return kind.of_classes(len(distinct)), tuple(distinct)
-
-
-def _require_one_coding(target: str, labels: Mapping[str, Sequence[Any]]) -> None:
-    """Refuse two codings of two classes before a loss is asked for: none is right for them."""
-    try:
-        agree_classes(target, labels)
-    except TableError as error:
-        if any(isinstance(label, str) for own in labels.values() for label in own):
-            raise
-        unless = "what are no classes needs --loss poisson (counts) or --loss linear (measurements)"
-        raise TableError(error.fact, f"{error.remedy}; {unless}", error.site, error.column) from error
 
 
 def named_kind(loss: str) -> Kind:

@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from ..estimators.fitted import FittedGLM
 
 
+CHOICES = ("ignore_case", "site_intercepts", "as_written")
+"""Settings that `design.formula.agree` takes."""
+
+
 def require_formula_alone(settings: ColumnSettings) -> None:
     """Refuse options that name columns beside a formula."""
     for name in ("target", "features", "drop", "categorical", "offset", "exposure"):
@@ -52,15 +56,30 @@ def rows_of_fit(paths: Sequence[Path], settings: FormulaSettings, intercept: boo
 def listed_rows(paths: Sequence[Path], settings: DataSettings, intercept: bool = True) -> Rows:
     """Read rows by names of columns: numbers; or with categorical columns by the formula that lists them all."""
     if not settings.categorical:
-        return read_rows(paths, settings)
-    frame = read_frame(paths[0], settings.separator, settings.na, settings.categorical)
+        rows = read_rows(paths, settings)
+        _require_one_code(rows, getattr(settings, "as_written", ()))
+        return rows
+    frame = read_frame(paths[0], settings, settings.categorical)
     chosen = choose_columns(frame.columns, settings, paths[0])
     for path in paths:
-        table = read_frame(path, settings.separator, settings.na)
+        table = read_frame(path, settings)
         for name in chosen:
             if name not in settings.categorical and name in table.columns:
                 require_numeric(table[name].dropna())
     return _formula_rows(paths, settings, list_formula(settings, chosen, intercept))
+
+
+def _require_one_code(rows: Rows, as_written: Sequence[str]) -> None:
+    """Refuse features that sites code otherwise, 0/1 and 1/2."""
+    from ..design.levels import agree_column, describe_column
+
+    with worded_for_options():
+        for name, column in zip(rows.names, rows.matrix.T, strict=True):
+            if name not in as_written:
+                sites = {str(site): rows.site == site for site in dict.fromkeys(rows.site)}
+                agree_column(
+                    name, {site: describe_column(column, here, False) for site, here in sites.items()}, "number"
+                )
 
 
 def list_formula(settings: ColumnSettings, chosen: Sequence[str], intercept: bool) -> str:
@@ -98,7 +117,7 @@ def _formula_rows(paths: Sequence[Path], settings: DataSettings, formula: str) -
     from ..design.terms import parse
     from ..estimators.formula_fit import make_designs
 
-    choices = {name: getattr(settings, name) for name in ("ignore_case", "site_intercepts") if hasattr(settings, name)}
+    choices = {name: getattr(settings, name) for name in CHOICES if hasattr(settings, name)}
     with worded_for_options():
         roles = parse(formula).roles
         tables = _tables(paths, settings.client, roles, settings)
@@ -147,7 +166,7 @@ def _tables(
     from ..estimators.formula_fit import split_table
 
     texts = [name for name, role in roles.items() if role == "factor"]
-    frames = read_sites(paths, client, settings.separator, settings.na, texts)
+    frames = read_sites(paths, client, settings, texts)
     return frames if client is None else split_table(next(iter(frames.values())), client)
 
 

@@ -126,7 +126,7 @@ def _fitted(
         settings = replace(settings, intercept=rows.agreement.has_intercept)
     if len(data) == 1 and given.client is None:
         note("all rows are taken as one site: --client names the column of sites.")
-    kind, classes = choose_kind(rows, given.target, given.loss)
+    kind, classes = choose_kind(rows, given.target, given.loss, given.as_written)
     columns = fit_columns(rows, given.standardize, settings.intercept)
     y = rows.target
     centre, scale = target_units(kind, y, rows.weights, given)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import date
@@ -19,6 +20,9 @@ INTERCEPT = "(intercept)"
 WHOLE = "all"
 """Name of the only site when no labels are given."""
 
+
+NAMELESS = "row numbers, as DataFrame.to_csv() writes them"
+"""What a column without a name is."""
 
 WEIGHTS = (1e-12, 1e12)
 """Range of the mean weight in which rows add up to an information that a run in double precision resolves."""
@@ -147,8 +151,15 @@ def require_numbers(X: Any) -> None:
     else:
         return
     for name, column in columns.items():
+        if is_nameless(name):
+            raise ArgumentError("X", "must have names for its columns", repr(name), f"these are {NAMELESS}: drop them")
         if column.ndim == 1:  # two columns of one name have two
             _require_column(f"X: column {name!r}", column)
+
+
+def is_nameless(name: object) -> bool:
+    """Return whether a column has no name, or the one that pandas gives to such a column of a file."""
+    return re.fullmatch(r"\s*|Unnamed: \d+", str(name)) is not None
 
 
 def _is_finite(values: Array) -> bool:

@@ -15,7 +15,7 @@ from sklearn.utils.validation import _check_sample_weight, validate_data
 from .._errors import Words
 from .._threads import one_thread_where_small
 from .._validation import Array
-from ..design.levels import agree_classes
+from ..design.levels import level_name, lines_of_classes
 from ..design.rows import SiteRows, read_client, read_offset, read_target, require_numbers, split_rows
 from ..families import FullGaussian
 from ..families.gaussian import Gaussian
@@ -143,8 +143,8 @@ class FederatedModel(FittedEstimator):
         client : str, optional
             Column of sites.
         **options
-            weights, reference, ignore_case, site_intercepts and reference_site are those of `fit_formula`; the others
-            are parameters of the estimator.
+            weights, reference, ignore_case, site_intercepts, reference_site and as_written are those of `fit_formula`;
+            the others are parameters of the estimator.
 
         Returns
         -------
@@ -279,8 +279,10 @@ class FederatedModel(FittedEstimator):
     def _fit_rows(self, rows: Mapping[Hashable, SiteRows], start: Start | None) -> Self:
         settings = self._settings()
         kind = read_kind(self.kind)
-        if kind.is_classifier and len(rows) > 1:
-            for line in agree_classes("y", {name: site.y.tolist() for name, site in rows.items()}):
+        if kind.is_classifier and len(rows) > 1:  # labels of one array are not refused
+            for line in lines_of_classes(
+                "y", {name: map(level_name, set(one.y.tolist())) for name, one in rows.items()}
+            ):
                 warnings.warn(line, stacklevel=3)
         glm = make_glm(
             kind.identified if settings.is_flat else kind,
