@@ -509,8 +509,8 @@ def _agree_levels(
         every = [level for column in sites.values() for level in column.levels or ()]
         spellings = {level: number_name(level) for level in every if level != number_name(level)}
     else:
-        levels = {site: column.levels or {} for site, column in sites.items()}
-        spellings = {} if as_written else _spellings(name, levels, numbers, ignore_case)
+        counts = {site: column.levels or {} for site, column in sites.items()}
+        spellings = {} if as_written else _spellings(name, counts, numbers, ignore_case)
     if spellings:
         lines.append(f"{name}: " + _listed([f"{one!r} was read as {level!r}" for one, level in spellings.items()], str))
     merged = {site: _merged(column.levels or {}, spellings) for site, column in sites.items()}
