@@ -267,7 +267,10 @@ class FederatedModel(FittedEstimator):
         numeric = not read_kind(self.kind).is_classifier
         require_numbers(X)
         y = None if y is None else read_target(y, not numeric)
-        return validate_data(self, X, y, reset=reset, dtype=np.float64, multi_output=True, y_numeric=numeric)
+        rest: dict[str, Any] = {"multi_output": True, "y_numeric": numeric}
+        if hasattr(X, "columns") and np.shape(X)[1:] == (0,):  # of a formula that is an intercept alone
+            X, rest = np.empty(np.shape(X)), {**rest, "ensure_min_features": 0}
+        return validate_data(self, X, y, reset=reset, dtype=np.float64, **rest)
 
     def _read_rows(
         self, X: Array, y: Any, client: Any, sample_weight: Any, offset: Array | None

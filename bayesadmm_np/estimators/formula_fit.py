@@ -111,8 +111,8 @@ def _fit(estimator: Any, agreement: Agreement, designs: Mapping[str, Design], cl
     if bool(estimator.fit_intercept) != agreement.has_intercept:
         says = "with" if agreement.has_intercept else "without"
         raise ArgumentError("fit_intercept", f"must be {agreement.has_intercept} for a formula {says} an intercept")
-    if not agreement.names:
-        raise ArgumentError("formula", "must have a predictor", agreement.formula)
+    if not agreement.names and not agreement.has_intercept:
+        raise ArgumentError("formula", "must have a predictor or an intercept", agreement.formula)
     if read_kind(estimator.kind).is_classifier and not agreement.classes:
         labels = {site: [*map(level_name, set(part.y.tolist()))] for site, part in designs.items()}
         said = lines_of_classes(agreement.target, labels)
