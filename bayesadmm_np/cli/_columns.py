@@ -49,6 +49,7 @@ class TableRows:
                 standardize=config.standardize,
                 cluster=config.cluster,
             )
+        _require_levels(table, [name for name in features if name not in config.categorical])
         missing = {name: one.missing for name, one in data.described.columns.items()}
         require_complete({config.name: missing}, config.dropna)
         return cls(replace(config, features=features), data)
@@ -117,7 +118,6 @@ def _by_list(config: SiteConfig) -> tuple[str, tuple[str, ...], Table]:
     chosen = choose_columns(table.names, config, config.data)
     if config.classes:
         table.columns[config.target] = _labels(table.columns[config.target], config)
-    _require_levels(table, [name for name in chosen if name not in config.categorical])
     return list_formula(config, chosen, config.intercept), tuple(chosen), table
 
 

@@ -142,7 +142,8 @@ def describe(
     if not wanted:
         raise ArgumentError("data", "must have a column beside the sites'")
     n_rows = len(table[wanted[0]])
-    labels = ["all rows"] * n_rows if client is None else [str(label) for label in read_client(client, n_rows)]
+    found = ["all"] * n_rows if client is None else map(str, read_client(client, n_rows))
+    labels = ["all rows" if label == "all" else label for label in found]  # "all" is the pooled column
     places = {
         site: np.array([i for i, label in enumerate(labels) if label == site]) for site in sorted({*labels}, key=str)
     }
