@@ -90,7 +90,7 @@ def read_frame(path: Path, written: FileSettings, labels: Collection[str | None]
         raise Refused(f"{path} is not a table: {' '.join(str(error).split())}") from error
     except pd.errors.ParserWarning as error:
         fact = f"{path} is not a table: a row has more cells than the header"
-        raise Refused(fact, SEPARATED, "separator") from error
+        raise Refused(fact, SEPARATED) from error
     except UnicodeDecodeError as error:
         raise Refused(f"{path} is not text in {written.encoding}", "name its --encoding, such as cp1252") from error
     except LookupError as error:
@@ -101,7 +101,7 @@ def read_frame(path: Path, written: FileSettings, labels: Collection[str | None]
     if frame.empty:
         raise Refused(f"{path} has a header but no rows.")
     if len(names) == 1 and any(mark in names[0] for mark in ",;\t|"):
-        raise Refused(f"{path} has one column {names[0]!r}", SEPARATED, "separator")
+        raise Refused(f"{path} has one column {names[0]!r}", SEPARATED)
     frame.columns = names
     for name in texts:
         frame[name] = _numerals(frame[name], written.decimal)
@@ -299,24 +299,18 @@ def rows_to_predict(
 
 
 def require_complete(sites: Mapping[str, Mapping[str, int]], dropna: bool) -> str:
-    """Refuse missing values that were not to be dropped; return how many all sites have of each column."""
+    """Refuse missing values that are not to be dropped; return how many all sites have of each column."""
     total: Counter[str] = Counter()
     for counts in sites.values():
         total.update(counts)
-    if any(total.values()) and not dropna:
-        listed = _missing(total if len(sites) == 1 else {name: _where(sites, name) for name in total})
+    listed = _missing(total)
+    if listed and not dropna:
         raise Refused(f"missing values in {listed}: fill them in, or leave --no-dropna out.")
-    return _missing(total)
-
-
-def _where(sites: Mapping[str, Mapping[str, int]], name: str, most: int = 5) -> str:
-    """List how many values of a column are missing at each site, of the first sites alone."""
-    texts = [f"site {site!r}: {counts[name]}" for site, counts in sites.items() if counts.get(name)]
-    return ", ".join(texts[:most]) + f", and {len(texts) - most} more" * (len(texts) > most)
+    return listed
 
 
 def _missing(counts: Any) -> str:
-    """List how many values of each column are missing, or where."""
+    """List how many values of each column are missing."""
     return ", ".join(f"{name} ({count})" for name, count in counts.items() if count)
 
 
@@ -346,7 +340,7 @@ def _numbers(column: Any) -> Array:
         shown = ", ".join(map(repr, words_among(column.astype(str))[:3]))
         levels = f"make 0/1 columns of its levels with --categorical {column.name}"
         advice = f"{levels}, or leave it out with --drop {column.name}"
-        raise Refused(f"column {column.name!r} holds text ({shown})", advice, "text")
+        raise Refused(f"column {column.name!r} holds text ({shown})", advice)
     values: Array = column.to_numpy(dtype=np.float64)
     if not np.isfinite(values).all():
         raise Refused(f"column {column.name!r} holds {int((~np.isfinite(values)).sum())} infinite value(s).")

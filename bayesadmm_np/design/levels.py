@@ -238,7 +238,7 @@ def describe_column(column: Any, complete: Array, wants_levels: bool, minimum_co
     is_numeric = kind in ("number", "boolean") or (kind != "date" and all(map(_is_number, cells)))
     if _is_categorical(column) and kind in ("number", "text", "boolean"):  # whoever declares levels means a factor
         kind, is_numeric = "text", False
-    infinite = _count_infinite(cells) if is_numeric else 0
+    infinite = int(np.isinf(cells.astype(np.float64)).sum()) if is_numeric else 0
     if kind in ("date", "mixed") or infinite:
         return SiteColumn(kind, missing, is_numeric, infinite)
     if is_numeric and kind != "boolean" and not wants_levels:
@@ -251,8 +251,8 @@ def describe_column(column: Any, complete: Array, wants_levels: bool, minimum_co
         found[level] += count
         if isinstance(cell, str) and cell != level:
             rewritten[level] = cell
-    if not all(map(DECIMAL.fullmatch, found)):  # 1e+300, too
-        kind = "boolean" if kind == "boolean" else "text"
+    if kind == "number" and not all(map(DECIMAL.fullmatch, found)):  # 1e+300
+        kind = "text"
     order = [level for level in _declared(column) if level in found]
     is_ordered = bool(order)
     kept = {level: found[level] for level in order or _in_order(found) if found[level] >= minimum_count}
@@ -313,12 +313,6 @@ def _otherwise(name: str, role: str) -> str:
 def _about_words(found: Sequence[str], otherwise: str, words: Words) -> str:
     stand = "stands" if len(found) == 1 else "stand"
     return f"if {_listed(found)} {stand} for a missing value, {words.missing(found)}; else {otherwise}"
-
-
-def _count_infinite(cells: Any) -> int:
-    if cells.dtype.kind == "O":
-        cells = np.array([float(cell) for cell in cells if _kind(cell) == "number"])
-    return int(np.isinf(cells).sum())
 
 
 def _is_categorical(column: Any) -> bool:
@@ -389,9 +383,8 @@ def _read_numbers(cells: Any, name: str) -> Array:
     if cells.dtype.kind not in "iufb":
         wrong = words_among(cells)
         if wrong:
-            raise TableError(
-                f"must hold numbers, got {wrong[0]!r}", partial(_about_words, wrong, "correct it"), None, name
-            )
+            remedy = partial(_about_words, wrong, "correct it")
+            raise TableError(f"must hold numbers, got {wrong[0]!r}", remedy, None, name)
         cells = [float(cell) for cell in cells]
     values: Array = np.asarray(cells, dtype=np.float64)
     _check_infinite(int(np.isinf(values).sum()), None, name)
@@ -453,9 +446,9 @@ def _agreed_kind(name: str, sites: Mapping[str, SiteColumn], role: str) -> Liter
             words = words_among(column.levels or ())
             beside = f" where site {others[0]!r} has numbers" if others else ""
             shown = f" ({_listed(words)})" if words else ""
-            is_coding = len(words) == len(column.levels or ()) and not any(w.casefold() in FOR_MISSING for w in words)
-            otherwise = _otherwise(name, "number" if numbers else role)
-            remedy: Remedy = "code it alike at all sites" if is_coding else partial(_about_words, words, otherwise)
+            remedy: Remedy = partial(_about_words, words, _otherwise(name, "number" if numbers else role))
+            if len(words) == len(column.levels or ()):
+                remedy = "code it alike at all sites"
             raise TableError(f"holds text{shown}{beside}", remedy, site, name)
     if numbers or role == "number":
         return "number"
@@ -513,16 +506,18 @@ def _agree_levels(
         spellings = {} if as_written else _spellings(name, counts, numbers, ignore_case)
     if spellings:
         lines.append(f"{name}: " + _listed([f"{one!r} was read as {level!r}" for one, level in spellings.items()], str))
-    merged = {site: _merged(column.levels or {}, spellings) for site, column in sites.items()}
+    merged = {
+        site: list(dict.fromkeys(spellings.get(level, level) for level in column.levels or ()))
+        for site, column in sites.items()
+    }
     if not as_written:
         require_shared(name, merged, are_classes)
     if are_classes:
         lines += lines_of_classes(name, merged)
     order = _order(merged, sites)
     if len(order) < 2:
-        raise TableError(
-            f"has one level, {order[0]!r}, at all sites" if order else "has no level", "leave it out", column=name
-        )
+        fact = f"has one level, {order[0]!r}, at all sites" if order else "has no level"
+        raise TableError(fact, "leave it out", column=name)
     if reference is not None:
         first = spellings.get(level_name(reference), level_name(reference))
         AgreedColumn("factor", order).require(first, name)
@@ -588,19 +583,17 @@ def require_shared(name: str, levels: Mapping[Any, Sequence[str]], are_classes: 
     _require_one_code(name, found)
     if are_classes and all(DECIMAL.fullmatch(level) for own in found.values() for level in own):
         return
-    alone = [site for site, own in found.items() if not set(own) & {x for t in found if t != site for x in found[t]}]
-    if alone:
-        site = alone[-1] if len(alone) == len(found) else alone[0]
-        other = next(one for one in found if one != site)
-        fact = (
-            f"holds {_listed(found[site])}, none of which another site has: {_listed(found[other])} at site {other!r}"
-        )
-        raise TableError(fact, partial(_about_codes, name), site, name)
+    for site in reversed(found):
+        others = {level for other, own in found.items() if other != site for level in own}
+        if not others & set(found[site]):
+            other = next(one for one in found if one != site)
+            shown, known = _listed(found[site]), _listed(found[other])
+            fact = f"holds {shown}, none of which another site has: {known} at site {other!r}"
+            raise TableError(fact, partial(_about_codes, name), site, name)
 
 
 def _require_one_code(name: str, found: Mapping[Any, Sequence[str]]) -> None:
-    codes = {site: CODES.get(frozenset(own)) for site, own in found.items()}
-    usual = {site: code for site, code in codes.items() if code}
+    usual = {site: CODES[frozenset(own)] for site, own in found.items() if frozenset(own) in CODES}
     if len(set(usual.values())) < 2 or any(len(own) > 2 or "more" in own for own in found.values()):
         return
     first = next((site for site, code in usual.items() if code == "0/1"), next(iter(usual)))
@@ -639,18 +632,12 @@ def lines_of_classes(name: str, found: Mapping[Any, Iterable[str]]) -> list[str]
     return [f"{name}: no site has more than two of its {len(every)} classes ({listed}): are all of them meant?"]
 
 
-def _merged(levels: Iterable[str], spellings: Mapping[str, str]) -> list[str]:
-    return list(dict.fromkeys(spellings.get(level, level) for level in levels))
-
-
 def _order(levels: Mapping[str, Sequence[str]], sites: Mapping[str, SiteColumn]) -> tuple[str, ...]:
     """The order that all sites declare, where they declare one and no two disagree; otherwise sorted."""
-    union = _in_order({level for found in levels.values() for level in found})
     longest = max(levels.values(), key=len)
     agree = all(list(found) == [level for level in longest if level in set(found)] for found in levels.values())
-    if all(column.is_ordered for column in sites.values()) and agree and len(longest) == len(union):
-        return tuple(longest)
-    return union
+    is_declared = all(column.is_ordered for column in sites.values()) and agree
+    return tuple(longest) if is_declared else _in_order({level for found in levels.values() for level in found})
 
 
 def _listed(levels: Sequence[str], written: Callable[[str], str] = repr) -> str:

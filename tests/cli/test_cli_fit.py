@@ -408,7 +408,7 @@ def test_dropna_drops_and_says_how_many(bayesadmm, csv):
     path = csv("holes", frame)
     code, _, err = bayesadmm("fit", path, *CANCER, "--no-dropna")
     assert code == 2
-    assert "mean_radius (site 'north': 1, site 'west': 1), mean_texture (site 'west': 2)" in err
+    assert "mean_radius (2), mean_texture (2)" in err
     code, out, err = bayesadmm("fit", path, *CANCER, "--json")
     assert code == 0
     assert "3 of 569" in err

@@ -123,7 +123,7 @@ def test_files_of_sites_may_be_written_differently(table, run):
             part.loc[part.index[:2], "age"] = np.nan
         part.to_csv(f"{site}.csv", index=False)
     words = ("fit", "Basel.csv", "Bern.csv", "--formula", FORMULA, "--site-intercepts", "--prior-precision", 1)
-    assert "age (site 'Bern': 2)" in run(*words, "--no-dropna", code=2)[1]
+    assert "age (2)" in run(*words, "--no-dropna", code=2)[1]
     out, said = run(*words, "--json", "--out", "m.npz")
     assert "' f' for 'f'" in said
     assert json.loads(out)["dropped_rows"] == 2
