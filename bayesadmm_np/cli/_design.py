@@ -35,11 +35,11 @@ def choose_kind(rows: Rows, target: str, loss: str, as_written: Sequence[str] = 
     labels = {site: values[rows.site == site].tolist() for site in dict.fromkeys(rows.site)}
     named = None if loss == "auto" else named_kind(loss)
     may_be_classes = len(distinct) <= MANY if is_text else all(value.is_integer() for value in distinct)
-    lines = []
-    if (
-        may_be_classes if named is None else named.is_classifier
-    ):  # before a loss is asked for: none is right for two codes
-        lines = agree_classes(target, labels, rows.agreement is not None or target in as_written)
+    if named is not None:
+        may_be_classes = named.is_classifier
+    is_agreed = rows.agreement is not None or target in as_written
+    # before a loss is asked for: none is right for two codes
+    lines = agree_classes(target, labels, is_agreed) if may_be_classes else []
     kind = named or named_kind(_guess(target, distinct, is_text, values))
     if not kind.is_classifier:
         check_numbers(kind, target, values)

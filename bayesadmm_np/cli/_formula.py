@@ -73,13 +73,11 @@ def _require_one_code(rows: Rows, as_written: Sequence[str]) -> None:
     """Refuse features that sites code otherwise, 0/1 and 1/2."""
     from ..design.levels import agree_column, describe_column
 
-    with worded_for_options():
-        for name, column in zip(rows.names, rows.matrix.T, strict=True):
-            if name not in as_written:
-                sites = {str(site): rows.site == site for site in dict.fromkeys(rows.site)}
-                agree_column(
-                    name, {site: describe_column(column, here, False) for site, here in sites.items()}, "number"
-                )
+    sites = {str(site): rows.site == site for site in dict.fromkeys(rows.site)}
+    for name, column in zip(rows.names, rows.matrix.T, strict=True):
+        if name not in as_written:
+            said = {site: describe_column(column, here, False) for site, here in sites.items()}
+            agree_column(name, said, "number")
 
 
 def list_formula(settings: ColumnSettings, chosen: Sequence[str], intercept: bool) -> str:
@@ -156,7 +154,11 @@ def _rows_as_agreed(
     with worded_for_options():
         tables = _tables(paths, client, agreement.parsed.roles, settings)
         designs = {site: design(table, agreement, site) for site, table in tables.items()}
-    return _rows(agreement, designs, settings.dropna)
+    rows = _rows(agreement, designs, settings.dropna)
+    if rows.dropped:
+        left_out = ", ".join(f"{site} {count}" for site, count in rows.site_dropped.items() if count)
+        note(f"rows left out because of missing values: {left_out}.")
+    return rows
 
 
 def _tables(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .._validation import Array
-from ..design.rows import NAMELESS, is_nameless
+from ..design.rows import is_nameless
 from ._options import ColumnSettings, DataSettings, FileSettings
 from ._terminal import Refused, missing_name, note, worded_for_options
 
@@ -193,8 +193,8 @@ def _features(columns: Collection[str], settings: ColumnSettings, taken: Mapping
     chosen = [name for name in candidates if name not in settings.drop]
     nameless = next((name for name in chosen if is_nameless(name)), None)
     if nameless is not None and not settings.features:
-        fact, cure = f"{path} has a column without a name, {nameless!r}: {NAMELESS}", "write the file without them"
-        raise Refused(fact, f"{cure} (index=False), or leave it out with --drop '{nameless}'")
+        fact = f"{path} has a column without a name, {nameless!r}, as DataFrame.to_csv() writes row numbers"
+        raise Refused(fact, f"write the file with index=False, or leave the column out with --drop '{nameless}'")
     if not chosen:
         raise Refused(f"{path} leaves no feature: its columns are {', '.join(columns)}.")
     for name in settings.categorical:
@@ -335,8 +335,7 @@ def _numbers(column: Any) -> Array:
     from ..design.levels import require_readable, words_among
 
     if not is_numeric_dtype(column) and not is_bool_dtype(column):
-        with worded_for_options():
-            require_readable(column.name, column, column.notna().to_numpy(), "number")
+        require_readable(column.name, column, column.notna().to_numpy(), "number")
         shown = ", ".join(map(repr, words_among(column.astype(str))[:3]))
         levels = f"make 0/1 columns of its levels with --categorical {column.name}"
         advice = f"{levels}, or leave it out with --drop {column.name}"

@@ -20,7 +20,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from .._errors import Worded, Words, ended
+from .._errors import TableError as TableError
+from .._errors import Words
 from .._validation import Array
 from .rows import find_missing
 
@@ -48,39 +49,6 @@ MOST = 6
 """Levels shown in a sentence."""
 LEAST_NUMBERS = 3
 """Different numbers in a text column from which on fewer words beside them are no levels."""
-
-Remedy = str | Callable[[Words], str]
-"""Advice; a function gives advice in the words of a reader."""
-
-
-class TableError(Worded):
-    """A table that cannot be used: "site {site}: column {column} {fact}; {remedy}.".
-
-    Parameters
-    ----------
-    fact : str
-        What is wrong, a predicate of the column where there is one.
-    remedy : str or callable, default ""
-        What to do; a function of the reader's words for arguments, `_errors.Words`, says it in them.
-    site, column : str, optional
-        Names, where one of them is at fault.
-
-    Examples
-    --------
-    >>> print(TableError("holds dates", "write the year as a number", "Basel", "visit"))
-    site 'Basel': column 'visit' holds dates; write the year as a number.
-    """
-
-    def __init__(self, fact: str, remedy: Remedy = "", site: str | None = None, column: str | None = None) -> None:
-        super().__init__(fact, remedy, site, column)
-        self.fact, self.remedy, self.site, self.column = fact, remedy, site, column
-
-    def worded(self, words: Words) -> str:
-        """Return the sentence."""
-        where = f"site {self.site!r}: " if self.site is not None else ""
-        what = f"column {self.column!r} " if self.column is not None else ""
-        remedy = self.remedy if isinstance(self.remedy, str) else self.remedy(words)
-        return ended(f"{where}{what}{self.fact}{f'; {remedy}' if remedy else ''}")
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -290,20 +258,21 @@ def require_readable(name: str, column: Any, complete: Array, role: str, site: s
     numbers = len(levels) - len(words)
     rest = [word for word in words if word.casefold() not in FOR_MISSING]
     if role != "factor" and not said.is_ordered:
+        otherwise = _otherwise(name, role)
         if rest and all(map(has_comma, rest)):
-            fact = f"holds numbers with commas ({_listed(rest)})"
-            raise TableError(fact, partial(_about_commas, name, role), site, name)
+            raise TableError(
+                f"holds numbers with commas ({_listed(rest)})", partial(_about_commas, otherwise), site, name
+            )
         if words and (role == "number" or numbers >= LEAST_NUMBERS) and numbers > len(words):
-            fact = f"holds numbers and {_listed(words)}"
-            raise TableError(fact, partial(_about_words, words, _otherwise(name, role)), site, name)
+            raise TableError(f"holds numbers and {_listed(words)}", partial(_about_words, words, otherwise), site, name)
     marks = [word for word in words if word in MARKS]
     if marks:
         remedy = partial(_about_words, marks, "give the level a name")
         raise TableError(f"holds {_listed(marks)} for a level", remedy, site, name)
 
 
-def _about_commas(name: str, role: str, words: Words) -> str:
-    return f"read the file with {words.setting('decimal', ',')}, or {_otherwise(name, role)}"
+def _about_commas(otherwise: str, words: Words) -> str:
+    return f"read the file with {words.setting('decimal', ',')} if these are decimals; else {otherwise}"
 
 
 def _otherwise(name: str, role: str) -> str:
@@ -446,7 +415,9 @@ def _agreed_kind(name: str, sites: Mapping[str, SiteColumn], role: str) -> Liter
             words = words_among(column.levels or ())
             beside = f" where site {others[0]!r} has numbers" if others else ""
             shown = f" ({_listed(words)})" if words else ""
-            remedy: Remedy = partial(_about_words, words, _otherwise(name, "number" if numbers else role))
+            remedy: str | Callable[[Words], str] = partial(
+                _about_words, words, _otherwise(name, "number" if numbers else role)
+            )
             if len(words) == len(column.levels or ()):
                 remedy = "code it alike at all sites"
             raise TableError(f"holds text{shown}{beside}", remedy, site, name)

@@ -21,9 +21,6 @@ WHOLE = "all"
 """Name of the only site when no labels are given."""
 
 
-NAMELESS = "row numbers, as DataFrame.to_csv() writes them"
-"""What a column without a name is."""
-
 WEIGHTS = (1e-12, 1e12)
 """Range of the mean weight in which rows add up to an information that a run in double precision resolves."""
 
@@ -152,7 +149,9 @@ def require_numbers(X: Any) -> None:
         return
     for name, column in columns.items():
         if is_nameless(name):
-            raise ArgumentError("X", "must have names for its columns", repr(name), f"these are {NAMELESS}: drop them")
+            raise ArgumentError(
+                "X", "must have a name for each column", repr(name), "it holds row numbers of a file: drop it"
+            )
         if column.ndim == 1:  # two columns of one name have two
             _require_column(f"X: column {name!r}", column)
 

@@ -14,7 +14,7 @@ from .._errors import PLAIN, ArgumentError, Words
 from .._text import aligned
 from .._validation import Array
 from .levels import TableError, agree_column, describe_column, is_missing, require_readable
-from .rows import NAMELESS, find_missing, is_nameless, read_client
+from .rows import find_missing, is_nameless, read_client
 
 QUANTILES = (0.25, 0.5, 0.75)
 """Quartiles of table one."""
@@ -233,7 +233,7 @@ def _findings(name: str, parts: Mapping[str, tuple[Array, int]], columns: Mappin
 def _refused(name: str, parts: Mapping[str, Array], words: Words) -> list[str]:
     """Return the sentence by which a fit refuses the column of these sites."""
     if is_nameless(name):
-        return [f"{name!r} is a column without a name: {NAMELESS}; leave it out."]
+        return [f"{name!r} is a column without a name, as files have for row numbers; leave it out."]
     there: dict[str, Any] = {site: np.logical_not(is_missing(cells)) for site, cells in parts.items()}
     there = {site: rows for site, rows in there.items() if rows.any()}
     try:

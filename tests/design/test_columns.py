@@ -303,7 +303,7 @@ def test_a_column_without_a_name_is_refused_where_columns_are_taken_without_a_fo
         assert run(*command, "--formula", "died ~ x")[0] == 0
     assert "'Unnamed: 0' is a column without a name" in run("describe", "all.csv")[1]
     again = pd.read_csv("all.csv")
-    with pytest.raises(ArgumentError, match="X must have names"):
+    with pytest.raises(ArgumentError, match="X must have a name"):
         FederatedLogisticRegression().fit(again[["Unnamed: 0", "x"]], again.died, again.site)
 
 
