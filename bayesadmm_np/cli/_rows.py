@@ -29,8 +29,8 @@ class Rows:
     """The rows of all sites, in the order of the files; of rows to be predicted names, matrix and offset alone.
 
     The matrix, shape (n, p), holds features as they are, or what the agreement of a formula made of the table. All
-    weights are > 0, and the offset includes the logarithm of the exposure. `site_dropped` counts rows left out by site;
-    "" stands for rows without a site. Clusters are within their site.
+    weights are > 0, and the offset includes the logarithm of the exposure. `site_dropped` counts rows left out by site.
+    Clusters are within their site.
     """
 
     names: tuple[str, ...]
@@ -130,7 +130,7 @@ def read_rows(paths: Sequence[Path], settings: DataSettings) -> Rows:
     frame, site = stack(paths, settings.client, settings)
     taken, chosen = _taken_and_chosen(frame.columns, settings, paths[0])
     cluster = getattr(settings, "cluster", None)
-    needed = [*(name for name in taken if name != cluster), *chosen]
+    needed = [*(name for name in taken if name not in (cluster, settings.client)), *chosen]
     frame, site, lost = _without_missing(frame, site, needed, settings.dropna)
     weights = None
     if settings.weights is not None:
@@ -250,17 +250,16 @@ def stack(paths: Sequence[Path], client: str | None, written: FileSettings) -> t
 
 def _without_missing(frame: Any, site: Any, names: list[str], dropna: bool) -> tuple[Any, Any, dict[str, int]]:
     gone = frame[names].isna()
-    of_site = gone.groupby(["" if name != name else str(name) for name in site], sort=False).sum()
+    of_site = gone.groupby(site.astype(str), sort=False).sum()
     listed = require_complete(of_site.to_dict("index"), dropna)
     if not listed:
         return frame, site, {}
     keep = ~gone.any(axis=1).to_numpy()
     kept = _kept(frame, keep, f"dropped because of missing values in {listed}")
-    empty = sorted({str(name) for name in site if name == name} - set(site[keep].astype(str)))
+    empty = sorted(set(site.astype(str)) - set(site[keep].astype(str)))
     if empty:
         raise Refused(f"no row is complete at {', '.join(empty)}; leave out a column with --drop.")
-    lost = Counter("" if name != name else str(name) for name in site[~keep])
-    return kept, site[keep], dict(lost)
+    return kept, site[keep], dict(Counter(site[~keep].astype(str)))
 
 
 def rows_to_predict(
@@ -379,11 +378,10 @@ def _labels(column: Any) -> Any:
     """Return names of sites as they are written, but of a column of numbers 1.0 and 1 are one."""
     from ..design.levels import Numeral, number_name
 
-    names = {
-        value: np.nan if value != value else number_name(value) if isinstance(value, Numeral) else value
-        for value in column.unique()
-    }
-    return np.array([names[value] for value in column], dtype=object)
+    missing = int(column.isna().sum())
+    if missing:
+        raise Refused(f"--client: column {column.name!r} names no site in {missing} row(s); fill it in.")
+    return np.array([number_name(cell) if isinstance(cell, Numeral) else cell for cell in column], dtype=object)
 
 
 def _target(column: Any) -> Any:

@@ -64,7 +64,7 @@ def fit_formula(
         Whether each site has an intercept of its own.
     reference_site : str, optional
         Site whose intercept is the model's; default the first by name.
-    as_written : str or collection of str, optional
+    as_written : str or collection of str, default ()
         Columns whose values mean what they say, though a site shares none of them with the others.
 
     Returns
