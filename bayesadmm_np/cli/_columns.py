@@ -7,13 +7,13 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from .._errors import ArgumentError
+from ..design.agreement import Table
 from ._formula import list_formula, require_formula_alone
 from ._options import RuleSettings, SiteConfig
 from ._rows import choose_columns, read_frame, require_complete
 from ._terminal import Refused, worded_for_options
 
 if TYPE_CHECKING:
-    from ..design.agreement import Table
     from ..federation import DisclosureRules, GLMTable
 
 MANY = 50
@@ -93,12 +93,6 @@ def mechanism_of(config: SiteConfig) -> tuple[Any, int | None]:
     return (None if clip is None or noise is None else GaussianMechanism(clip, noise)), rounds
 
 
-def _read_table(config: SiteConfig, texts: Sequence[str]) -> Table:
-    from ..design.agreement import Table
-
-    return Table.of(read_frame(config.data, config, texts))
-
-
 def _by_formula(config: SiteConfig) -> tuple[str, tuple[str, ...], Table]:
     from ..design.terms import parse
 
@@ -110,11 +104,11 @@ def _by_formula(config: SiteConfig) -> tuple[str, tuple[str, ...], Table]:
         raise Refused("--no-intercept: write '- 1' in the formula.")
     with worded_for_options():
         texts = [name for name, role in parse(config.formula).roles.items() if role == "factor"]
-    return config.formula, (), _read_table(config, texts)
+    return config.formula, (), Table.of(read_frame(config.data, config, texts))
 
 
 def _by_list(config: SiteConfig) -> tuple[str, tuple[str, ...], Table]:
-    table = _read_table(config, config.categorical)
+    table = Table.of(read_frame(config.data, config, config.categorical))
     chosen = choose_columns(table.names, config, config.data)
     if config.classes:
         table.columns[config.target] = _labels(table.columns[config.target], config)
@@ -148,11 +142,9 @@ def _require_levels(table: Table, names: Sequence[str]) -> None:
         cells = column.astype(str)
         n_levels = cells.str.strip().nunique()
         if n_levels > MANY or n_levels > max(FEW, len(cells) // 2):
-            fact = (
-                f"column {name!r} holds {n_levels} different texts in {len(cells)} rows, and hello.npz would name them"
-            )
             raise Refused(
-                fact, f"leave it out with --drop {name}, or say that they are levels with --categorical {name}"
+                f"column {name!r} holds {n_levels} different texts in {len(cells)} rows, which hello.npz would name; "
+                f"leave it out with --drop {name}, or say that they are levels with --categorical {name}."
             )
 
 

@@ -13,12 +13,12 @@ from ._options import ColumnSettings, DataSettings, FormulaSettings
 from ._rows import (
     Rows,
     choose_columns,
+    holds_text,
     read_clusters,
     read_frame,
     read_rows,
     read_sites,
     require_complete,
-    require_numeric,
 )
 from ._terminal import Refused, note, worded_for_options
 
@@ -61,12 +61,12 @@ def listed_rows(paths: Sequence[Path], settings: DataSettings, intercept: bool =
         return rows
     frame = read_frame(paths[0], settings, settings.categorical)
     chosen = choose_columns(frame.columns, settings, paths[0])
-    for path in paths:
-        table = read_frame(path, settings)
-        for name in chosen:
-            if name not in settings.categorical and name in table.columns:
-                require_numeric(table[name].dropna())
-    return _formula_rows(paths, settings, list_formula(settings, chosen, intercept))
+    rows = _formula_rows(paths, settings, list_formula(settings, chosen, intercept))
+    assert rows.agreement is not None
+    for name in chosen:
+        if name not in settings.categorical and name in rows.agreement.factors:
+            raise holds_text(name, rows.agreement.columns[name].levels)
+    return rows
 
 
 def _require_one_code(rows: Rows, as_written: Sequence[str]) -> None:

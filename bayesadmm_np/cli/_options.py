@@ -131,10 +131,7 @@ Reference = Annotated[
     str | None, option("Class with which the others are compared. Default: the first class.", "CLASS")
 ]
 AsWritten = Annotated[
-    Names,
-    option(
-        "Columns whose values are all meant, though a site shares none of them with the others, or their zeros.", "A,B"
-    ),
+    Names, option("Columns whose values are all meant, though sites share none of them, or differ in zeros.", "A,B")
 ]
 DropNA = Annotated[bool, switch("Leave out rows with missing values, and print how many.")]
 Json = Annotated[bool, option("Print one JSON object on standard output, and nothing else.")]
@@ -151,13 +148,9 @@ class FileSettings:
     separator: Annotated[
         str, option("Character between cells; write tab for a tab.", "CHAR", show_default=lambda _: "a comma")
     ] = ","
-    decimal: Annotated[
-        str, option("Character before decimals; ',' in many files.", "CHAR", show_default=lambda _: "a point")
-    ] = "."
+    decimal: Annotated[str, option("Character before decimals.", "CHAR", show_default=lambda _: "a point")] = "."
     encoding: Annotated[str, option("Encoding of the text, such as latin-1 or cp1252.", "NAME")] = "utf-8"
-    na: Annotated[
-        Names, option("Words that mean a missing value, such as '?', besides an empty cell and NA.", "A,B")
-    ] = ()
+    na: Annotated[Names, option("Words that mean a missing value, besides an empty cell and NA.", "A,B")] = ()
 
 
 PLAIN = FileSettings()

@@ -90,9 +90,9 @@ def read_frame(path: Path, written: FileSettings, labels: Collection[str | None]
         raise Refused(f"{path} is not a table: {' '.join(str(error).split())}") from error
     except pd.errors.ParserWarning as error:
         fact = f"{path} is not a table: a row has more cells than the header"
-        raise Refused(fact, SEPARATED) from error
+        raise Refused(f"{fact}; {SEPARATED}.") from error
     except UnicodeDecodeError as error:
-        raise Refused(f"{path} is not text in {written.encoding}", "name its --encoding, such as cp1252") from error
+        raise Refused(f"{path} is not text in {written.encoding}; name its --encoding, such as cp1252.") from error
     except LookupError as error:
         raise Refused(f"--encoding: there is no encoding {written.encoding!r}.") from error
     repeated = sorted({name for name in names if names.count(name) > 1})
@@ -101,7 +101,7 @@ def read_frame(path: Path, written: FileSettings, labels: Collection[str | None]
     if frame.empty:
         raise Refused(f"{path} has a header but no rows.")
     if len(names) == 1 and any(mark in names[0] for mark in ",;\t|"):
-        raise Refused(f"{path} has one column {names[0]!r}", SEPARATED)
+        raise Refused(f"{path} has one column {names[0]!r}; {SEPARATED}.")
     frame.columns = names
     for name in texts:
         frame[name] = _numerals(frame[name], written.decimal)
@@ -194,7 +194,7 @@ def _features(columns: Collection[str], settings: ColumnSettings, taken: Mapping
     nameless = next((name for name in chosen if is_nameless(name)), None)
     if nameless is not None and not settings.features:
         fact = f"{path} has a column without a name, {nameless!r}, as DataFrame.to_csv() writes row numbers"
-        raise Refused(fact, f"write the file with index=False, or leave the column out with --drop '{nameless}'")
+        raise Refused(f"{fact}; write the file with index=False, or leave the column out with --drop '{nameless}'.")
     if not chosen:
         raise Refused(f"{path} leaves no feature: its columns are {', '.join(columns)}.")
     for name in settings.categorical:
@@ -335,19 +335,17 @@ def _numbers(column: Any) -> Array:
 
     if not is_numeric_dtype(column) and not is_bool_dtype(column):
         require_readable(column.name, column, column.notna().to_numpy(), "number")
-        shown = ", ".join(map(repr, words_among(column.astype(str))[:3]))
-        levels = f"make 0/1 columns of its levels with --categorical {column.name}"
-        advice = f"{levels}, or leave it out with --drop {column.name}"
-        raise Refused(f"column {column.name!r} holds text ({shown})", advice)
+        raise holds_text(column.name, words_among(column.astype(str)))
     values: Array = column.to_numpy(dtype=np.float64)
     if not np.isfinite(values).all():
         raise Refused(f"column {column.name!r} holds {int((~np.isfinite(values)).sum())} infinite value(s).")
     return values
 
 
-def require_numeric(column: Any) -> None:
-    """Refuse a column that is not numeric and finite, by its name and with what to do."""
-    _numbers(column)
+def holds_text(name: str, words: Sequence[str]) -> Refused:
+    """Return the refusal of a feature that is text, with what to do."""
+    levels = f"make 0/1 columns of its levels with --categorical {name}, or leave it out with --drop {name}"
+    return Refused(f"column {name!r} holds text ({', '.join(map(repr, words[:3]))}); {levels}.")
 
 
 def read_offset(frame: Any, offset: str | None, exposure: str | None) -> Array | None:

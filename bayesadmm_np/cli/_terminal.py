@@ -33,9 +33,6 @@ MISSING = "this command needs packages that are not installed: pip install 'baye
 class Refused(ValueError):
     """The command or its input was not understood: one sentence, exit code 2."""
 
-    def __init__(self, fact: str, advice: str = "") -> None:
-        super().__init__(f"{fact}; {advice}." if advice else fact)
-
 
 def exit_code(model: FittedGLM) -> int:
     """Return the exit code of a fit: 0 where its certificate holds, 1 where not, 4 where it has no maximum."""

@@ -185,8 +185,6 @@ class SiteColumn:
         for level in self.levels or {}:
             if level != level_name(level) or not level:
                 raise ValueError(f"a level must have no blanks around it, got {level!r}")
-            if self.kind == "number" and not DECIMAL.fullmatch(level):
-                raise ValueError(f"a level of a column of numbers must be one, got {level!r}")
 
 
 def describe_column(column: Any, complete: Array, wants_levels: bool, minimum_count: int = 0) -> SiteColumn:
@@ -437,15 +435,12 @@ def _about_withheld(words: Words) -> str:
 
 
 def _lines_of_numbers(name: str, sites: Mapping[str, SiteColumn]) -> list[str]:
-    lines = []
-    if {column.kind for column in sites.values()} == {"boolean"}:  # R and patsy make a factor of them
+    kinds = {site: column.kind for site, column in sites.items()}
+    if {*kinds.values()} == {"boolean"}:  # R and patsy make a factor of them
         return [f"{name}: True and False were read as 1 and 0; C({name}) has levels"]
-    for site, column in sites.items():
-        if column.kind in ("text", "mixed"):
-            lines.append(f"{name}: numbers written as text at site {site!r} were read as numbers")
-        elif column.kind == "boolean":
-            lines.append(f"{name}: True and False at site {site!r} were read as 1 and 0")
-    return lines
+    texts = "{}: numbers written as text at site {!r} were read as numbers"
+    said = {"text": texts, "mixed": texts, "boolean": "{}: True and False at site {!r} were read as 1 and 0"}
+    return [said[kind].format(name, site) for site, kind in kinds.items() if kind in said]
 
 
 def _agree_levels(
@@ -583,10 +578,10 @@ def agree_classes(name: str, labels: Mapping[Any, Iterable[Any]], as_written: bo
 
     Refused are likely twins and what `require_shared` refuses, unless labels are taken as they are written.
     """
-    found = {
-        site: _in_order({cell if isinstance(cell, str) else level_name(cell) for cell in dict.fromkeys(own)})
-        for site, own in labels.items()
+    names = {
+        site: {cell if isinstance(cell, str) else level_name(cell) for cell in own} for site, own in labels.items()
     }
+    found = {site: _in_order(own) for site, own in names.items()}
     if not as_written:
         _spellings(name, {site: dict.fromkeys(own, 1) for site, own in found.items()}, (), False)
         require_shared(name, found, are_classes=True)

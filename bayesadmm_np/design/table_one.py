@@ -235,14 +235,12 @@ def _refused(name: str, parts: Mapping[str, Array], words: Words) -> list[str]:
     if is_nameless(name):
         return [f"{name!r} is a column without a name, as files have for row numbers; leave it out."]
     there: dict[str, Any] = {site: np.logical_not(is_missing(cells)) for site, cells in parts.items()}
-    there = {site: rows for site, rows in there.items() if rows.any()}
     try:
         for site, rows in there.items():
             require_readable(name, parts[site], rows, "any", site)
-        said = {site: describe_column(parts[site], rows, False) for site, rows in there.items()}
+        said = {site: describe_column(parts[site], rows, False) for site, rows in there.items() if rows.any()}
         levels = {level for column in said.values() for level in column.levels or ()}
-        n_rows = sum(int(rows.sum()) for rows in there.values())
-        if len(levels) <= max(MOST_LEVELS, n_rows // 2):  # more are names of persons
+        if said and len(levels) <= max(MOST_LEVELS, sum(map(len, parts.values())) // 2):  # more are names of persons
             agree_column(name, said, "any")
     except TableError as error:
         return [error.worded(words)]
