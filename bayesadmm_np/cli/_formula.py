@@ -117,8 +117,8 @@ def _formula_rows(paths: Sequence[Path], settings: DataSettings, formula: str) -
 
     choices = {name: getattr(settings, name) for name in CHOICES if hasattr(settings, name)}
     with worded_for_options():
-        roles = parse(formula).roles
-        tables = _tables(paths, settings.client, roles, settings)
+        factors = [name for name, role in parse(formula).roles.items() if role == "factor"]
+        tables = _tables(paths, settings.client, factors, settings)
         agreement, designs = make_designs(
             tables,
             formula,
@@ -152,7 +152,7 @@ def _rows_as_agreed(
         columns = {name: column for name, column in agreement.columns.items() if name != agreement.weights}
         agreement = replace(agreement, weights=None, columns=columns)
     with worded_for_options():
-        tables = _tables(paths, client, agreement.parsed.roles, settings)
+        tables = _tables(paths, client, agreement.factors, settings)
         designs = {site: design(table, agreement, site) for site, table in tables.items()}
     rows = _rows(agreement, designs, settings.dropna)
     if rows.dropped:
@@ -162,13 +162,12 @@ def _rows_as_agreed(
 
 
 def _tables(
-    paths: Sequence[Path], client: str | None, roles: Mapping[str, str], settings: DataSettings
+    paths: Sequence[Path], client: str | None, factors: Sequence[str], settings: DataSettings
 ) -> dict[str, Any]:
     """Return a table for each site: of a file, or of a column in one file; codes stay as they are written."""
     from ..estimators.formula_fit import split_table
 
-    texts = [name for name, role in roles.items() if role == "factor"]
-    frames = read_sites(paths, client, settings, texts)
+    frames = read_sites(paths, client, settings, factors)
     return frames if client is None else split_table(next(iter(frames.values())), client)
 
 

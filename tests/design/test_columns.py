@@ -206,6 +206,18 @@ def test_codes_give_the_fit_of_statsmodels_to_the_concatenated_table(run):
             assert values["(intercept)" if name == "Intercept" else name] == pytest.approx(value, abs=1e-6)
 
 
+def test_a_model_takes_codes_of_another_file_as_they_are_written(run):
+    """A file of 250.00 alone is one of numbers to pandas, and 250 is another code. Twin: a file of 250."""
+    table = patients()
+    write_files(table[table.icd != "250.00"])
+    run("fit", "all.csv", "--client", "site", "--formula", "died ~ x + icd", "--no-progress", "--out", "m.npz")
+    for code, wanted in (("250.00", 2), ("250", 0)):
+        write_files(table.assign(icd=code))
+        for command in (("predict", "m.npz", "all.csv"), ("evaluate", "m.npz", "all.csv")):
+            found, _, err = run(*command)
+            assert (found, "the level '250.00'" in err) == (wanted, wanted == 2), err
+
+
 CODINGS = {
     "other words": {"Chur": {"F": "female", "M": "male"}},
     "words and letters": {"Bern": {"F": "Female", "M": "Male"}, "Basel": {"F": "Female", "M": "Male"}},
