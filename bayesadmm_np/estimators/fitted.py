@@ -27,6 +27,7 @@ from ..families.precision import DensePrecision
 from ..glm.diagnosis import Finding, without_estimate
 from ..glm.inference import FitStatistics, GoodnessOfFit, goodness_of_fit
 from ..glm.kinds import IDENTITY, Kind
+from ..glm.prior import Prior
 from ..glm.problem import are_held, carry, carry_distance
 from ..losses.base import Loss
 from ..losses.expectations import Rule
@@ -166,6 +167,8 @@ class FittedGLM:
         What is wrong with the data.
     shown : str
         Covariance of the table that the fit printed, which is that of the model file's table.
+    stated : Prior or None
+        The prior as it was asked for, with the numbers that were used; None of a run whose prior was made in Python.
     version : str
         Version of the library that fitted it.
     """
@@ -200,6 +203,7 @@ class FittedGLM:
     elbo: float | None = None
     findings: tuple[Finding, ...] = ()
     shown: str = "model"
+    stated: Prior | None = None
     version: str = __version__
 
     # ------------------------------------------------------------------------------------------------

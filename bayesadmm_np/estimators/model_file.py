@@ -19,6 +19,7 @@ from ..design.rows import Layout
 from ..families.gaussians import FAMILIES
 from ..glm.diagnosis import as_dict, read_finding
 from ..glm.kinds import Kind, read_kind
+from ..glm.prior import Prior
 from ..glm.questions import pack_statistics, unpack_statistics
 from ..losses.expectations import RULES, Auto, Rule
 from ..splitting.certificate import Certificate
@@ -34,6 +35,7 @@ ModelFileError = ArchiveError
 ALIKE = (
     *("target", "client", "offset", "exposure", "noise_variance", "target_centre", "target_scale", "penalty"),
     *("inference", "method", "message", "rounds", "floats", "log_likelihood", "elbo", "version", "reduced", "shown"),
+    "stated",
 )
 """Fields that a model and its header have in common."""
 
@@ -105,6 +107,7 @@ class Header:
     statistics: dict[str, Any] | None = None
     reduced: dict[str, float] = field(default_factory=dict)
     agreement: Agreement | None = None
+    stated: Prior | None = None
     shown: Literal["model", "quasi", "HC0", "HC1", "HC2", "HC3", "cluster"] = "model"
 
     def __post_init__(self) -> None:

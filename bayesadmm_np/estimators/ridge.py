@@ -9,6 +9,7 @@ from sklearn.base import MultiOutputMixin
 from .._errors import ArgumentError
 from .._validation import as_number, as_switch
 from ..families import FullGaussian
+from ..glm.prior import Prior
 from .base import FederatedModel
 from .fitted import STACKED_QR
 from .settings import Settings, read_noise, read_weights
@@ -84,9 +85,9 @@ class FederatedRidge(MultiOutputMixin, FederatedModel):
             family=FullGaussian,
             inference="likelihood",
             precision=alpha,
+            prior=Prior(),
             noise=read_noise(self.noise_variance, "likelihood"),
             fit_intercept=as_switch(self.fit_intercept, "fit_intercept"),
-            penalize_intercept=False,
             options={"tol": TOL},
             is_relative=True,
             weights=read_weights(self.weight_meaning),

@@ -19,6 +19,7 @@ from ..families.base import FAMILIES
 from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian
 from ..glm.kinds import kind_of_loss
+from ..glm.prior import Prior
 from ..glm.site_statistics import WeightMeaning
 from ..losses.expectations import Rule
 from ..splitting.accelerated import Accelerated
@@ -77,6 +78,8 @@ class GLMSpec(RunSpec):
         Tests of terms in the table; likelihood ratios take some four exchanges each.
     sums_only : bool, default False
         Whether the server uses sums over sites alone; of a guarded Newton row without questions.
+    stated : Prior, optional
+        The prior as it was asked for, of which `prior` is the member in the units of the run, once these are known.
 
     Raises
     ------
@@ -116,6 +119,7 @@ class GLMSpec(RunSpec):
     weight_meaning: WeightMeaning = "frequency"
     tests: Literal["none", "wald", "lr"] = "none"
     sums_only: bool = False
+    stated: Prior | None = None
 
     def __post_init__(self) -> None:
         require_sums(self.method)
@@ -128,6 +132,8 @@ class GLMSpec(RunSpec):
                 f"prior must be of a family with `arguments` to be sent, and {type(self.prior).__name__} has none."
             )
         require_family(self.row, self.prior)
+        if self.stated is not None:
+            self.stated.require(self.row, type(self.prior), self.has_intercept)
         read_rule(self.row, self.expectation)
         require_start(self.row, self.prior)
         # of the type that a site reads, or its digest of the same spec would be another
@@ -313,6 +319,7 @@ class GLMTask:
     weight_meaning : {'frequency', 'analytic'}
     tests : {'none', 'wald', 'lr'}
     sums_only : bool, default False
+    stated : Prior, optional
         These and all without a text are as in `GLMSpec`.
 
     Examples
@@ -339,6 +346,7 @@ class GLMTask:
     weight_meaning: WeightMeaning = "frequency"
     tests: Literal["none", "wald", "lr"] = "none"
     sums_only: bool = False
+    stated: Prior | None = None
 
     model: ClassVar[None] = None
 
@@ -356,7 +364,7 @@ class GLMTask:
         if isinstance(prior, ExponentialFamily) and prior.natural.linear.shape != (first.dim,):
             size = prior.natural.linear.size
             raise ValueError(f"prior must have the {first.dim} parameters of the sites, got {size}.")
-        return GLMSpec(
+        spec = GLMSpec(
             sites=tuple(hello.site for hello in hellos),
             weights=tuple(hello.weight for hello in hellos),
             loss=first.loss,
@@ -367,6 +375,7 @@ class GLMTask:
             **self._settings,
             **agreed,
         )
+        return spec if self.asks else glm_questions.with_prior(spec, None)
 
     def again(self, spec: GLMSpec) -> GLMSpec:
         """Return the spec that this task gives the sites of another spec."""

@@ -20,6 +20,7 @@ from ..losses.base import Loss
 from ..splitting.distance import Distance
 from .inference import FitStatistics, Noise, fit_statistics
 from .kinds import Kind
+from .prior import deviations_of
 from .site_statistics import WeightMeaning
 
 HOLD = 1.0 / float(np.finfo(np.float64).eps)
@@ -82,6 +83,16 @@ class Glm:
         """Σ_i w_i x_ij² of each column of the design, one row a site; not finite where no float holds it."""
         with np.errstate(over="ignore", invalid="ignore"):
             return tuple(site.weights @ site.X**2 for site in self.rows)
+
+    @cached_property
+    def moments(self) -> tuple[Array, Array]:
+        """Means and standard deviations of the columns over all rows, from sums over sites."""
+        p = self.layout.n_features
+        total = sum(site.weights.sum() for site in self.rows)
+        means = np.sum([site.weights @ site.X[:, :p] for site in self.rows], axis=0) / total
+        squares = np.sum([site.weights @ (site.X[:, :p] - means) ** 2 for site in self.rows], axis=0) / total
+        far = means + (0.0 if self.layout.centre is None else self.layout.centre)
+        return means, deviations_of(squares, far)
 
     def losses(self, noise: float) -> Sequence[Loss]:
         """Return one loss a site at a noise variance; designs are shared, and the last losses are kept."""
@@ -168,7 +179,7 @@ def make_glm(
     layout.require_offset(first.offset)
     for name, site in rows.items():
         kind.require_offset(site.offset, str(name))
-    if centre is not None and first.offset is not None:
+    if centre is not None and is_free and first.offset is not None:
         layout = replace(layout, shift=float(w @ np.concatenate([site.offset for site in rows.values()]) / w.sum()))
     mean = w @ _indicators(y, labels) / w.sum()
     null = kind.null(mean)
