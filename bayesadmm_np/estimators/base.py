@@ -43,13 +43,13 @@ class FederatedModel(FittedEstimator):
     kind: Kind | str = field(init=False)
     prior_precision: Any = 0.0
     _: KW_ONLY
+    prior_unit: str = "unit"
     inference: str = "auto"
     noise_variance: Any = field(default="auto", init=False)
     method: Any = "auto"
     family: str = "auto"
     fit_intercept: bool = True
     penalize_intercept: bool = False
-    prior_unit: str = "unit"
     penalty: Any = None
     weight_meaning: str = "frequency"
     max_rounds: int = 100

@@ -200,8 +200,8 @@ def with_prior(spec: Any, ask: Asking | None) -> Any:
     needs_null = is_free and (has_flat_shift or not is_exact)
     changes: dict[str, Any] = {}
     if is_sd or needs_null:
+        name, expected = ("prior_unit", "must be 'unit'") if is_sd else ("penalize_intercept", "must be True")
         if ask is None or kind is None:
-            name, expected = ("prior_unit", "must be 'unit'") if is_sd else ("penalize_intercept", "must be True")
             raise ArgumentError(name, f"{expected} where sites are not asked for sums about columns")
         try:
             designs: list[Design] = ask(DesignQuestion())
@@ -216,7 +216,7 @@ def with_prior(spec: Any, ask: Asking | None) -> Any:
                 intercepts = _facts(spec, is_exact, has_flat_shift).layout.is_intercept
                 changes |= {"null": null, "information": float(hessian[intercepts].mean())}
         except Declined as declined:
-            raise ValueError(f"prior_precision: such a prior needs sums of all sites, and {declined}.") from declined
+            raise ArgumentError(name, f"{expected} in a new run, without sums of all sites", declined) from declined
     facts = replace(_facts(spec, is_exact, has_flat_shift), **changes)
     return replace(spec, prior=stated.member(stated.precision, type(spec.prior), facts))
 

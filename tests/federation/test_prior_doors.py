@@ -209,3 +209,23 @@ def test_a_run_that_has_begun_takes_no_other_options(call):
         code, out, err = call(f"{run} {options}")
         assert (code, out) == (2, ""), options
         assert all(name in err for name in names), err
+
+
+@pytest.mark.parametrize(
+    ("options", "argument", "cure"),
+    [
+        ("--prior-unit sd", "--prior-unit", ""),
+        ("--inference posterior", "--penalize-intercept", "--inference posterior --penalize-intercept"),
+    ],
+)
+def test_a_prior_needs_sums_that_a_site_may_keep_back(call, options, argument, cure):
+    """The twin is what the refusal says: it needs none."""
+    write_tables()
+    site = f"{OPTIONS} --target died --loss logistic --features age,dose --refuse design"
+    introduce(call, site)
+    code, _, err = call(f"server run run {' '.join(SITES)} --prior-precision 1 {options}")
+    assert (code, argument in err, "east" in err) == (2, True, True), err
+    for name in SITES:
+        assert call(f"site init {name}2 --data {name}.csv --name {name} {site}")[0] == 0
+    folders = " ".join(f"{name}2" for name in SITES)
+    assert call(f"server run other {folders} --prior-precision 1 {cure} --no-progress")[0] == 0
